@@ -109,17 +109,17 @@ def of_quantization(record: JobRecord) -> JobOutcome:
     """The quantized folder, its size beside the model's, its proof, and the command that evaluates it."""
     run = Path(record.run_dir)
     facts = read_object(run / "quantize.json")
-    if not isinstance(sizes := facts.get("bytes"), dict) or not isinstance(facts.get("proof"), dict):
+    sizes, proof, gate = (facts.get(name) for name in ("bytes", "proof", "gate"))
+    if not isinstance(sizes, dict) or not isinstance(proof, dict):
         return JobOutcome()
-    small, before = sizes.get("quantized", 0), sizes.get("model", 0)
-    rows = {"model": str(facts.get("folder")), "scheme": str(facts.get("scheme"))}
-    rows["size"] = f"{small / 1e9:.2f} GB, {small / max(1, before):.2f} of {before / 1e9:.2f} GB"
-    rows["loss"] = "{quantized_loss:.4f} (before: {loss:.4f})".format(
-        **{"quantized_loss": 0.0, "loss": 0.0} | facts["proof"]
-    )
-    gate = facts.get("gate")
+    rows = {
+        "model": str(facts.get("folder")),
+        "scheme": str(facts.get("scheme")),
+        "size": f"{sizes.get('quantized', 0) / 1e9:.2f} GB, {sizes.get('model', 0) / 1e9:.2f} GB before",
+        "loss": f"{_shown(proof.get('quantized_loss'))}, {_shown(proof.get('loss'))} before",
+    }
     if isinstance(gate, dict):
-        rows["gate"] = str(gate.get("sentence"))
+        rows["accuracy"] = str(gate.get("sentence"))
     return JobOutcome({"quantization": facts}, rows, [] if gate else [_evaluation(record)])
 
 

@@ -89,7 +89,7 @@ def _group_problems(modules: dict[str, tuple[int, int]], quantize: Any) -> list[
         return []
     name, width = next(iter(wrong.items()))
     message = f"{size} does not divide the {width} inputs of {name} ({len(wrong)} layers are like it)"
-    possible = [str(each) for each in (128, 64, 32, 16) if not any(w % each for _, w in modules.values())]
+    possible = [str(group) for group in (128, 64, 32, 16) if not any(w % group for _, w in modules.values())]
     remedy = f"set quantize.group_size to {' or '.join(possible)}" if possible and scheme in GROUPED else None
     return [QUANTIZE_GROUP_SIZE.at("quantize.group_size", message, remedy)]
 
@@ -108,7 +108,7 @@ def overlap_problems(records: Iterable[Record], protected: Iterable[Record]) -> 
 
 
 def _media(records: Iterable[Record]) -> dict[str, Sequence[MediaRef]]:
-    found: dict[str, list[MediaRef]] = defaultdict(list)
+    media: dict[str, list[MediaRef]] = defaultdict(list)
     for ref in (ref for record in records for ref in record.media):
-        found[real_key(ref)].append(ref)
-    return dict(found)
+        media[real_key(ref)].append(ref)
+    return dict(media)

@@ -31,12 +31,12 @@ def samples(context: Context) -> list[Problem]:
     quantize = _quantize(context)
     if not needs_calibration(quantize):
         raise Skip("nothing is calibrated")
-    chosen = context.usable("calibration")
-    where, count = "dataset.annotation_path", min(len(chosen), quantize.num_calibration_samples)
+    usable = context.usable("calibration")
+    where, count = "dataset.annotation_path", min(len(usable), quantize.num_calibration_samples)
     few = few_samples(quantize, count)
     problems = [QUANTIZE_FEW.at(where, few)] if few else []
-    if not any(sample.plans for sample in chosen):
-        problems.append(QUANTIZE_NO_MEDIA.at(where, f"none of {len(chosen)} samples has a video or an image"))
+    if not any(sample.plans for sample in usable):
+        problems.append(QUANTIZE_NO_MEDIA.at(where, f"none of {len(usable)} samples has a video or an image"))
     return problems
 
 
@@ -67,8 +67,8 @@ def _activation_bytes(context: Context) -> int:
     if not needs_calibration(quantize):
         return 0
     sizes = family_of(context.processor_folder).sizes_of(context.processor_folder)
-    chosen = sorted(context.usable("calibration"), key=lambda sample: -sample.length)
-    used = chosen[: quantize.num_calibration_samples]
+    usable = sorted(context.usable("calibration"), key=lambda sample: -sample.length)
+    used = usable[: quantize.num_calibration_samples]
     tokens = sum(sample.length + sizes.vision.taps * sample.media_tokens for sample in used)
     return BF16 * sizes.text.hidden * tokens
 

@@ -51,16 +51,16 @@ def choose_calibration(spec: Any, samples: Sequence[Sample], data_fingerprint: s
     QUANTIZE_OVERLAP where the evaluation asks about the same videos."""
     quantize, where = spec.quantize, "dataset.annotation_path"
     calibrated = needs_calibration(quantize)
-    chosen = balanced(samples, quantize.num_calibration_samples if calibrated else PROVING, quantize.seed)
-    if calibrated and (few := few_samples(quantize, len(chosen))):
+    selected = balanced(samples, quantize.num_calibration_samples if calibrated else PROVING, quantize.seed)
+    if calibrated and (few := few_samples(quantize, len(selected))):
         raise QUANTIZE_FEW.error(where, few)
-    if calibrated and not any(sample.plans for sample in chosen):
-        raise QUANTIZE_NO_MEDIA.error(where, f"none of {len(chosen)} samples has a video or an image")
+    if calibrated and not any(sample.plans for sample in selected):
+        raise QUANTIZE_NO_MEDIA.error(where, f"none of {len(selected)} samples has a video or an image")
     if calibrated and quantize.evaluate:
         protected = load_sets(load(quantize.evaluate, "evaluate"))["evaluation"]
-        raise_errors(overlap_problems([sample.record for sample in chosen], protected))
-    facts = [data_fingerprint, [sample.record.id for sample in chosen], [sample.plans for sample in chosen]]
-    return Calibration(chosen, hashlib.sha256(repr([*facts, spec.dataset.system_prompt]).encode()).hexdigest())
+        raise_errors(overlap_problems([sample.record for sample in selected], protected))
+    facts = [data_fingerprint, [sample.record.id for sample in selected], [sample.plans for sample in selected]]
+    return Calibration(selected, hashlib.sha256(repr([*facts, spec.dataset.system_prompt]).encode()).hexdigest())
 
 
 def balanced(samples: Sequence[Sample], count: int, seed: int) -> list[Sample]:
@@ -70,12 +70,12 @@ def balanced(samples: Sequence[Sample], count: int, seed: int) -> list[Sample]:
     by_kind = defaultdict[str, list[Sample]](list)
     for number in order:
         by_kind[kind_of(samples[number])].append(samples[number])
-    chosen: list[Sample] = []
-    while len(chosen) < min(count, len(samples)):
+    selected: list[Sample] = []
+    while len(selected) < min(count, len(samples)):
         for group in by_kind.values():
-            if group and len(chosen) < count:
-                chosen.append(group.pop())
-    return chosen
+            if group and len(selected) < count:
+                selected.append(group.pop())
+    return selected
 
 
 def kind_of(sample: Sample) -> str:
@@ -113,5 +113,9 @@ def decoder_rows(model: Any, planner: Planner, spec: Any, samples: Sequence[Samp
 
 def _on_host(value: Any) -> Any:
     return (
-        [each.cpu() for each in value] if isinstance(value, list) else value.cpu() if torch.is_tensor(value) else value
+        [tensor.cpu() for tensor in value]
+        if isinstance(value, list)
+        else value.cpu()
+        if torch.is_tensor(value)
+        else value
     )

@@ -44,10 +44,11 @@ def write_card(folder: Path) -> None:
     write_text(folder / CARD, f"{text}| | |\n| --- | --- |\n{table}\n")
 
 
-def _calibration(chosen: dict[str, Any] | None) -> str:
-    if chosen is None:
+def _calibration(calibration: dict[str, Any] | None) -> str:
+    if calibration is None:
         return "none"
-    return f"{chosen['samples']} training samples, {chosen['tokens']} tokens, fingerprint {chosen['fingerprint'][:16]}"
+    samples, tokens, fingerprint = (calibration[name] for name in ("samples", "tokens", "fingerprint"))
+    return f"{samples} training samples, {tokens} tokens, fingerprint {fingerprint[:16]}"
 
 
 def _front_matter(path: Path) -> dict[str, Any]:

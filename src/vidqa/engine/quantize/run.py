@@ -57,9 +57,9 @@ def quantize(spec: Any, run: RunFolder) -> int:
     raise_errors(check_with_gpus(spec, world_size()))
     require("llmcompressor", "quantize")
     run.sweep()
-    world, named = alone(), Path(spec.model.base_model_path if spec.model.enable_lora else spec.model.model_path)
-    planner = calibration_planner(spec, named)
-    plan, problems = plan_quantization(named, spec.quantize)
+    world, model_dir = alone(), Path(spec.model.base_model_path if spec.model.enable_lora else spec.model.model_path)
+    planner = calibration_planner(spec, model_dir)
+    plan, problems = plan_quantization(model_dir, spec.quantize)
     raise_errors(problems)
     calibration = calibration_of(spec, planner, world, run)
 
@@ -115,23 +115,25 @@ def calibration_of(spec: Any, planner: Any, world: World, run: RunFolder) -> Cal
 
 
 def source_folder(spec: Any, run: RunFolder, world: World) -> Path:
-    """The folder of whole weights that is quantized: the model's own, or <run>/merged, made as export.py --merge does.
+    """The folder of whole weights that is quantized: the model's own, or <run>/merged, written as by export.py --merge.
     Raises MODEL_QUANTIZED, ENGINE_QUANTIZE_ADAPTER."""
-    named = Path(spec.model.model_path)
+    export_dir = Path(spec.model.model_path)
     if not spec.model.enable_lora:
-        return named
-    base, trained_by = Path(spec.model.base_model_path), named.parent.parent / "spec.toml"
+        return export_dir
+    base, trained_by = Path(spec.model.base_model_path), export_dir.parent.parent / "spec.toml"
     require_plain_weights(base, "an adapter is merged into")
     if not trained_by.is_file():
-        raise ENGINE_QUANTIZE_ADAPTER.error(named, f"there is no {trained_by}")
+        raise ENGINE_QUANTIZE_ADAPTER.error(export_dir, f"there is no {trained_by}")
     recorded = read_object(trained_by.with_name("run.json")).get("action", "train")
     trained: Any = load(trained_by, recorded)
-    note(f"merging {named} into {base}")
-    own = adapter_of(base, trained.policy.lora, named, torch.bfloat16)
+    note(f"merging {export_dir} into {base}")
+    own = adapter_of(base, trained.policy.lora, export_dir, torch.bfloat16)
     capped = trained.custom.vision.cap_pixels_per_frame
-    made = MERGED.write(Trained(run.path, base, trained.policy.lora, torch.bfloat16, {}, own, capped), "merged", world)
-    MERGED.check(made, base)
-    return RunFolder.publish(made)
+    unpublished = MERGED.write(
+        Trained(run.path, base, trained.policy.lora, torch.bfloat16, {}, own, capped), "merged", world
+    )
+    MERGED.check(unpublished, base)
+    return RunFolder.publish(unpublished)
 
 
 def write_folder(model: Any, source: Path, run: RunFolder) -> Path:

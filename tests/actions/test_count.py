@@ -133,6 +133,7 @@ def test_its_pages_are_generated(world: Path, environment: dict[str, str]) -> No
         "inference",
         "embed",
         "grpo",
+        "quantize",
         "count",
     ]
     entry = json.loads((pages / "config.json").read_text())["actions"]["count"]

@@ -32,11 +32,12 @@ def test_what_a_declaration_names_can_be_imported(action: Action) -> None:
 
 
 def test_keys_of_a_declaration_are_keys_of_its_spec(action: Action) -> None:
-    keys = [action.output_key, action.resuming.key, action.sampling.length_key, *action.not_computed]
+    keys = [action.output_key, action.sampling.length_key, *action.not_computed]
     keys += [key for data in action.data for key in (data.annotations, data.media, *data.root_sets)]
     keys += [key for model in action.models for key in (model.name, model.revision, model.only_with) if key]
     keys += [key for pair in (*action.exclusive, *action.replacing) for key in pair[:2]]
     keys += action.shorthand.values()
+    keys += [action.resuming.key] if action.resuming else []
     assert set(keys) - set(leaves(action.name)) == set()
     assert {code for _, _, code in action.exclusive} <= set(REGISTRY)
     assert set(action.tables) <= set(action.spec_model.model_fields)
@@ -72,7 +73,7 @@ def _installed(folder: Path, monkeypatch: pytest.MonkeyPatch, **points: str) -> 
 
 def test_a_package_that_cannot_be_loaded_is_a_problem_of_its_own_action(tmp_path: Path, monkeypatch: Any) -> None:
     _installed(tmp_path, monkeypatch, broken="not_there:ACTION", train="not_there:TRAIN")
-    here = ("train", "evaluate", "inference", "embed", "grpo")
+    here = ("train", "evaluate", "inference", "embed", "grpo", "quantize")
     assert actions.names() == (*here, "broken")  # nobody takes the name of one that is here
     assert [each.name for each in actions.every()] == list(here)
     with pytest.raises(ProblemError, match="not_there"):

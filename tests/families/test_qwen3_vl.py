@@ -21,7 +21,7 @@ from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
 from transformers.video_utils import VideoMetadata
 
 from vidqa.contract.problem import ProblemError
-from vidqa.families import family_of
+from vidqa.families import family_of, quantization_of, require_plain_weights
 from vidqa.families.adapters import check_adapter
 from vidqa.families.qwen3_vl import QWEN3_VL, expand, geometry, rope_positions
 from vidqa.video import plan_frames, plan_image, vision_spec
@@ -260,6 +260,14 @@ def test_an_empty_quantization_config_is_none_and_a_file_of_one_is_one(tmp_path)
     write(tmp_path, "hf_quant_config.json", {})
     with pytest.raises(ProblemError, match="MODEL_QUANTIZED"):
         family_of(tmp_path)
+
+
+def test_compressed_tensors_are_read_but_not_trained(tmp_path):
+    table = {"quant_method": "compressed-tensors", "format": "float-quantized", "config_groups": {}}
+    write(tmp_path, "config.json", {"model_type": "qwen3_vl", "quantization_config": table})
+    assert family_of(tmp_path) is QWEN3_VL and quantization_of(tmp_path) == table
+    with pytest.raises(ProblemError, match="MODEL_QUANTIZED"):
+        require_plain_weights(tmp_path, "training begins with")
 
 
 SIZED = {

@@ -62,7 +62,7 @@ def test_actions_are_those_that_have_a_spec() -> None:
     for name in implemented:
         action = CONFIG["actions"][name]
         named = [action["model_key"], action["results_key"], action["resume_key"], *action["dataset_keys"]]
-        assert [key for key in named if key not in leaves(name)] == []
+        assert [key for key in named if key is not None and key not in leaves(name)] == []
         for script in ("launch", "build_spec"):
             parser = parser_of(SKILL_ROOT / f"scripts/{script}.py")
             assert parser.parse_args(words_of(action["commands"][script])[2:]).action == name

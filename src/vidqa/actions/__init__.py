@@ -1,6 +1,6 @@
 """Every action is one declaration: its spec, its job, its work, and what it leaves.
 
-Five are here. A package that is installed beside this one brings others: its entry points of the group `vidqa.actions`
+Six are here. A package that is installed beside this one brings others: its entry points of the group `vidqa.actions`
 name them ("count = count_action:COUNT"), in every process that finds the package.
 """
 
@@ -41,8 +41,8 @@ HERE = (
     "inference",
     "embed",
     "grpo",
+    "quantize",
 )  # modules of this package, each with an action under its name in capitals
-COMING = ("quantize",)  # named in config.json, so that an agent knows that it is not there
 GROUP = "vidqa.actions"
 
 

@@ -162,6 +162,7 @@ class Action:
                     steps, memory, disk and time
     draws           whether it learns from completions that it draws, instead of the records' own answers
     measured_by     the action that measures what this one makes
+    evaluation      evaluation(spec): the file of a spec of that action, where a spec names one; its data are protected
     checks          further checks of preflight, a sequence of vidqa.preflight._base.Check
     """
 
@@ -203,6 +204,7 @@ class Action:
     trains: bool = False
     draws: bool = False
     measured_by: str = ""
+    evaluation: Callable[[Any], str] = lambda spec: ""
     checks: Named = ()
 
     @property

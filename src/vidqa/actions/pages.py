@@ -7,14 +7,13 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from vidqa.actions import COMING, every
+from vidqa.actions import every
 from vidqa.actions._base import Action
 
 
 def in_config(text: str) -> str:
     """config.json, the contract for programs, with the table of actions in it."""
     table = {each.name: _entry(each) for each in every()}
-    table |= {name: {"implemented": False, "automl": False} for name in COMING}
     made = json.dumps({"actions": table}, indent=2)[len("{\n") : -len("\n}")]
     return re.sub(r'^  "actions": \{.*?^  \}', lambda _: made, text, flags=re.MULTILINE | re.DOTALL)
 

@@ -29,6 +29,7 @@ from vidqa.engine.prompts import Prompts
 from vidqa.engine.quarantine import end_if_bad
 from vidqa.engine.signals import StopRequest
 from vidqa.evaluation.protocol import LONGER, WARMER, protocol_answer
+from vidqa.families import require_plain_weights
 from vidqa.planning.packing.sharing import longest_of, shares
 from vidqa.planning.samples import Planner, Sample
 
@@ -202,9 +203,11 @@ def longest_sequence(spec: Any, samples: Sequence[Sample]) -> int:
 
 
 def model_folders(spec: Any) -> tuple[Path, Path | None]:
-    """The folder to load and, for an adapter, the base model under it."""
-    folder = Path(spec.model.model_name)
-    return folder, Path(spec.model.base_model_path) if spec.model.enable_lora else None
+    """The folder to load and, for an adapter, the base model under it. Raises MODEL_QUANTIZED for a quantized base."""
+    folder, base = Path(spec.model.model_name), Path(spec.model.base_model_path) if spec.model.enable_lora else None
+    if base is not None:
+        require_plain_weights(base, "an adapter is put on")
+    return folder, base
 
 
 def sampling_of(spec: Any, seed: int) -> Sampling:

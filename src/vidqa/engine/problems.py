@@ -162,6 +162,35 @@ ENGINE_GENERATORS_DIFFER = Code(
     "(--set model.dtype=float32), where nothing may differ; if it does, report it and use another generator.",
     Exit.JOB_FAILED,
 )
+ENGINE_QUANTIZE_AWQ = Code(
+    "ENGINE_QUANTIZE_AWQ",
+    "AWQ runs on a GPU alone.",
+    "Leave quantize.method at auto, which takes GPTQ, or run it where a GPU is.",
+    Exit.ENVIRONMENT,
+)
+ENGINE_QUANTIZE_ADAPTER = Code(
+    "ENGINE_QUANTIZE_ADAPTER",
+    "An adapter to quantize lies in no run of training, so that nothing says how it was trained.",
+    "Name RUN/safetensors/NAME of the run that trained it, or merge it first and quantize the merged folder.",
+)
+ENGINE_QUANTIZE_UNPROVEN = Code(
+    "ENGINE_QUANTIZE_UNPROVEN",
+    "A quantized folder was written and is not what was planned and calibrated; it is not published.",
+    "Report it with the run folder; try another quantize.quantization_scheme.",
+    Exit.JOB_FAILED,
+)
+ENGINE_QUANTIZE_EVALUATION = Code(
+    "ENGINE_QUANTIZE_EVALUATION",
+    "The evaluation that quantize.evaluate names did not run to its end; the quantized folder is there.",
+    "Read the log of its folder below evaluations/; evaluate both models with scripts/launch.py evaluate.",
+    Exit.JOB_FAILED,
+)
+ENGINE_QUANTIZE_GATE = Code(
+    "ENGINE_QUANTIZE_GATE",
+    "The quantized model answers worse than the model before, by more than quantize.max_drop.",
+    "Keep layers (quantize.keep), take a scheme with more bits, or more calibration samples.",
+    Exit.JOB_FAILED,
+)
 
 
 def unwritable(failed: OSError) -> Problem:

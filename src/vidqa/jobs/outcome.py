@@ -105,6 +105,24 @@ def of_embedding(record: JobRecord) -> JobOutcome:
     return JobOutcome({**tables, "counts": counts}, {**tables, "records": shown})
 
 
+def of_quantization(record: JobRecord) -> JobOutcome:
+    """The quantized folder, its size beside the model's, its proof, and the command that evaluates it."""
+    run = Path(record.run_dir)
+    facts = read_object(run / "quantize.json")
+    sizes, proof, gate = (facts.get(name) for name in ("bytes", "proof", "gate"))
+    if not isinstance(sizes, dict) or not isinstance(proof, dict):
+        return JobOutcome()
+    rows = {
+        "model": str(facts.get("folder")),
+        "scheme": str(facts.get("scheme")),
+        "size": f"{sizes.get('quantized', 0) / 1e9:.2f} GB, {sizes.get('model', 0) / 1e9:.2f} GB before",
+        "loss": f"{_shown(proof.get('quantized_loss'))}, {_shown(proof.get('loss'))} before",
+    }
+    if isinstance(gate, dict):
+        rows["accuracy"] = str(gate.get("sentence"))
+    return JobOutcome({"quantization": facts}, rows, [] if gate else [_evaluation(record)])
+
+
 def _gaps(record: JobRecord) -> list[str]:
     """The command that analyzes an evaluation's wrong answers, while its run folder exists."""
     words = ["--results-dir", record.run_dir, "--gaps-parquet", f"{record.run_dir}/gaps.parquet"]

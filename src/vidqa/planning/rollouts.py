@@ -13,12 +13,14 @@ from typing import Any
 import numpy as np
 
 from vidqa.dataset.record import Record
+from vidqa.families import require_plain_weights
 from vidqa.planning.samples import Planner, Prompting, Sample
 from vidqa.video.types import FramePlan
 
 
 def prompt_planner(spec: Any, model_folder: Path) -> Planner:
-    """The planner of a GrpoSpec's questions: prompts that end where the answer begins."""
+    """The planner of a GrpoSpec's questions: prompts that end where the answer begins. Raises MODEL_QUANTIZED."""
+    require_plain_weights(model_folder, "training begins with")
     mode = spec.custom.train_dataset.response_mode
     return Planner(model_folder, spec.custom.vision, Prompting(spec.custom.system_prompt, mode, for_generation=True))
 

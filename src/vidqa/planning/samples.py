@@ -90,6 +90,12 @@ def training_planner(spec: Any, model_folder: Path) -> Planner:
     return Planner(model_folder, spec.custom.vision, prompting)
 
 
+def calibration_planner(spec: Any, model_folder: Path) -> Planner:
+    """The planner of a QuantizeSpec: whole conversations, as in training. Raises MODEL_QUANTIZED."""
+    require_plain_weights(model_folder, "quantizing begins with")
+    return Planner(model_folder, spec.vision, Prompting(spec.dataset.system_prompt, spec.dataset.response_mode))
+
+
 def validation_mode(spec: Any) -> str:
     """The response mode of a TrainSpec's validation samples: their set's own, or that of the set they come from."""
     held = spec.custom.val_dataset

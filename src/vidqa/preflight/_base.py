@@ -153,11 +153,12 @@ class Context:
 
     @once
     def evaluation(self) -> EvaluateSpec | None:
-        """The evaluation spec given with a training, if any."""
+        """The evaluation spec given with a training or named by the spec, if any."""
         measure = self.declared_action.measured_by
-        if self.evaluate_spec is None or not measure:
+        place = self.evaluate_spec or self.declared_action.evaluation(self.spec)
+        if not place or not measure:
             return None
-        return cast(EvaluateSpec, spec.load(self.evaluate_spec, measure))
+        return cast(EvaluateSpec, spec.load(os.path.expanduser(place), measure))
 
     @once
     def kpi(self) -> RecordSet | None:

@@ -19,6 +19,7 @@ from vidqa.spec.evaluate_tables import (
 from vidqa.spec.grpo_tables import GrpoEngine, GrpoTrain, GrpoValidation, Rollout
 from vidqa.spec.inference_tables import Inference, InferenceDataset, InferenceEngine
 from vidqa.spec.policy_tables import Policy
+from vidqa.spec.quantize_tables import Quantize, QuantizeDataset, QuantizeEngine, QuantizeModel
 from vidqa.spec.run_tables import Custom, Logging, TrainEngine, Validation, Vision
 from vidqa.spec.train_tables import Train
 
@@ -95,4 +96,15 @@ class EmbedSpec(Spec):
     vision: Vision = table(Vision, "Vision", "How a video becomes frames. The same for all that is compared.")
     engine: EmbedEngine = table(EmbedEngine, "Engine", "Keys of our own engine.")
     num_gpus: Positive = key(1, "GPUs", "GPUs that share the work; each holds the whole model.")
+    results_dir: str = key("results", "Results folder", "Folder in which the run makes its own folder.")
+
+
+class QuantizeSpec(Spec):
+    """A smaller model with 8-bit or 4-bit numbers, proved to be what was quantized."""
+
+    dataset: QuantizeDataset = table(QuantizeDataset, "Data", "Training records that calibrate and prove.")
+    model: QuantizeModel = table(QuantizeModel, "Model", "What is quantized.")
+    quantize: Quantize = table(Quantize, "Quantization", "How the model becomes smaller.")
+    vision: Vision = table(Vision, "Vision", "How a video becomes frames. The same as in training.")
+    engine: QuantizeEngine = table(QuantizeEngine, "Engine", "Keys of our own engine.")
     results_dir: str = key("results", "Results folder", "Folder in which the run makes its own folder.")

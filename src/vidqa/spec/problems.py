@@ -263,3 +263,13 @@ PROMPT_FILE = Code(
     "A prompt file holds something that cannot be taken over.",
     "A prompt file is YAML with system_prompt and user_prompt (texts) and sampling_params (a table).",
 )
+QUANTIZE_METHOD = Code(
+    "SPEC_QUANTIZE_METHOD",
+    "A scheme cannot be rounded by the method that is asked for.",
+    "Leave quantize.method at auto.",
+)
+QUANTIZE_SAMPLES = Code(
+    "SPEC_QUANTIZE_SAMPLES",
+    "Too few samples are asked for to calibrate on.",
+    "Set quantize.num_calibration_samples to 64 or more; quantize.force = true takes 16 and more.",
+)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -231,7 +233,10 @@ def _explain(action: str, pile: _Pile, invalid: ValidationError) -> list[Problem
         field = leaves(action).get(path)
         code = UNKNOWN_KEY if field is None else RANGE if in_range else TYPE
         rule = expected(action, path)
-        problems.append(code.at(where, f"{path} must be {rule}; got {shown}", f"set {path} to {rule}"))
+        values = re.findall(r'"([^"]+)"', rule)
+        near = difflib.get_close_matches(value.upper(), values, 1) if isinstance(value, str) else []
+        remedy = f'did you mean "{near[0]}"? {path} is {rule}' if near else f"set {path} to {rule}"
+        problems.append(code.at(where, f"{path} must be {rule}; got {shown}", remedy))
     return problems
 
 

@@ -8,12 +8,13 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from vidqa.actions import action_for, resolve
 from vidqa.contract.problem import Problem
 from vidqa.spec import metric_models
 from vidqa.spec import problems as codes
-from vidqa.spec.evaluate_tables import EvaluateEngine, Model
+from vidqa.spec.evaluate_tables import EvaluateEngine
 from vidqa.spec.models import EmbedSpec, EvaluateSpec, GrpoSpec, InferenceSpec, Spec, TrainSpec
 from vidqa.spec.native import native_problems
 from vidqa.spec.parents import ADAPTER, EXPORTS
@@ -151,9 +152,9 @@ def train_rules(spec: TrainSpec) -> Iterator[Problem]:
 def training_rules(spec: TrainSpec) -> Iterator[Problem]:
     """What is wrong with a training of any kind."""
     data = spec.custom.train_dataset
-    yield from _required("train.output_dir", spec.train.output_dir)
-    yield from _required("custom.train_dataset.annotation_path", data.annotation_path)
-    yield from _vision(spec.custom.vision, "custom.vision")
+    yield from required("train.output_dir", spec.train.output_dir)
+    yield from required("custom.train_dataset.annotation_path", data.annotation_path)
+    yield from vision_rules(spec.custom.vision, "custom.vision")
     yield from _model_name("policy.model_name_or_path", spec.policy.model_name_or_path)
     yield from _optimizer(spec)
     yield from _validation(spec)
@@ -171,10 +172,10 @@ def training_rules(spec: TrainSpec) -> Iterator[Problem]:
 
 def evaluate_rules(spec: EvaluateSpec) -> Iterator[Problem]:
     """What is wrong with an evaluation, whatever its data."""
-    yield from _required("dataset.annotation_path", spec.dataset.annotation_path)
-    yield from _required("results_dir", spec.results_dir)
-    yield from _vision(spec.vision, "vision")
-    yield from _answering_model(spec.model)
+    yield from required("dataset.annotation_path", spec.dataset.annotation_path)
+    yield from required("results_dir", spec.results_dir)
+    yield from vision_rules(spec.vision, "vision")
+    yield from answering_model_rules(spec.model)
     yield from _vllm(spec.evaluation.generator, spec.engine)
     for name, key in metric_models.KEYS.items():
         if name in spec.metrics.names and name not in metric_models.metric_models(spec):
@@ -185,10 +186,10 @@ def evaluate_rules(spec: EvaluateSpec) -> Iterator[Problem]:
 
 def inference_rules(spec: InferenceSpec) -> Iterator[Problem]:
     """What is wrong with an inference, whatever its data."""
-    yield from _required("dataset.annotation_path", spec.dataset.annotation_path)
-    yield from _required("results_dir", spec.results_dir)
-    yield from _vision(spec.vision, "vision")
-    yield from _answering_model(spec.model)
+    yield from required("dataset.annotation_path", spec.dataset.annotation_path)
+    yield from required("results_dir", spec.results_dir)
+    yield from vision_rules(spec.vision, "vision")
+    yield from answering_model_rules(spec.model)
     yield from _vllm(spec.inference.generator, spec.engine)
     window, overlap = spec.inference.window_s, spec.inference.overlap_s
     if overlap and overlap >= window:
@@ -198,19 +199,20 @@ def inference_rules(spec: InferenceSpec) -> Iterator[Problem]:
 
 def embed_rules(spec: EmbedSpec) -> Iterator[Problem]:
     """What is wrong with an embedding, whatever its data."""
-    yield from _required("dataset.annotation_path", spec.dataset.annotation_path)
+    yield from required("dataset.annotation_path", spec.dataset.annotation_path)
     if spec.dataset.query_media_dir:
-        yield from _required("dataset.query_annotation_path", spec.dataset.query_annotation_path)
-    yield from _required("results_dir", spec.results_dir)
-    yield from _vision(spec.vision, "vision")
-    yield from _answering_model(spec.model)
+        yield from required("dataset.query_annotation_path", spec.dataset.query_annotation_path)
+    yield from required("results_dir", spec.results_dir)
+    yield from vision_rules(spec.vision, "vision")
+    yield from answering_model_rules(spec.model)
     if (name := spec.embed.text_model) and not metric_models.is_folder(name):
         message = f"{name!r} names no folder"
         yield codes.REQUIRED.at("embed.text_model", message, "write ./NAME, or the whole path of a model's folder")
 
 
-def _answering_model(model: Model) -> Iterator[Problem]:
-    found = _model_name("model.model_name", model.model_name)
+def answering_model_rules(model: Any, key: str = "model.model_name") -> Iterator[Problem]:
+    """What is wrong with the name of a model that may be an adapter on another one."""
+    found = _model_name(key, getattr(model, key.rpartition(".")[2]))
     yield from (p for p in found if not (model.enable_lora and p.code == codes.MODEL_ADAPTER.name))
     if model.enable_lora and not model.base_model_path:
         yield codes.LORA_NO_BASE.at("model.base_model_path", "enable_lora is true and base_model_path is empty")
@@ -220,15 +222,15 @@ def _answering_model(model: Model) -> Iterator[Problem]:
 
 def _vllm(generator: str, engine: EvaluateEngine) -> Iterator[Problem]:
     if generator == "vllm":
-        yield from _required("engine.vllm.python", engine.vllm.python)
+        yield from required("engine.vllm.python", engine.vllm.python)
 
 
-def _required(path: str, value: str) -> Iterator[Problem]:
+def required(path: str, value: str) -> Iterator[Problem]:
     if not value.strip():
         yield codes.REQUIRED.at(path, f"{path} is empty", f"set {path}")
 
 
-def _vision(vision: Vision, path: str) -> Iterator[Problem]:
+def vision_rules(vision: Vision, path: str) -> Iterator[Problem]:
     if vision.fps is not None and vision.nframes is not None:
         yield codes.FPS_AND_NFRAMES.at(path, f"fps is {vision.fps:g} and nframes is {vision.nframes}")
     if vision.fps is None and vision.nframes is None:
@@ -248,7 +250,7 @@ def _vision(vision: Vision, path: str) -> Iterator[Problem]:
 
 
 def _model_name(path: str, name: str) -> Iterator[Problem]:
-    yield from _required(path, name)
+    yield from required(path, name)
     yield from _no_whole_model(path, name)
     if name.startswith("hf_model://"):
         if not HF_MODEL.match(name):
@@ -307,7 +309,7 @@ def _validation(spec: TrainSpec) -> Iterator[Problem]:
 def _uploads(spec: TrainSpec) -> Iterator[Problem]:
     ckpt = spec.train.ckpt
     if ckpt.upload_s3:
-        yield from _required("train.ckpt.s3_bucket", ckpt.s3_bucket or "")
+        yield from required("train.ckpt.s3_bucket", ckpt.s3_bucket or "")
     if ckpt.upload_hf and not HUB_NAME.fullmatch(ckpt.hf_repo_name):
         yield codes.HUB_NAME.at("train.ckpt.hf_repo_name", f"{ckpt.hf_repo_name!r} is not organisation/name or name")
 

@@ -9,12 +9,13 @@ from typing import Any
 
 from vidqa import actions
 from vidqa.actions import DataSet
+from vidqa.contract.files import read_object
 from vidqa.spec.keys import flat
 from vidqa.spec.layers import Layer, read_layer
-from vidqa.spec.models import TrainSpec
+from vidqa.spec.models import QuantizeSpec, Spec, TrainSpec
 from vidqa.spec.parents import ADAPTER, find_checkpoint, find_export, run_folder_of
 from vidqa.spec.problems import NO_RUN, PARENT_ADAPTER, PROFILE, ROOT
-from vidqa.spec.resolve import load_training
+from vidqa.spec.resolve import load, load_training
 from vidqa.spec.run_tables import Vision
 
 REMEDY = (
@@ -114,7 +115,7 @@ def refined(run: Path, home: Path, which: str) -> dict[str, Any]:
         remedy = f"merge it first: python scripts/export.py {home} --merge --out FOLDER, then --model FOLDER"
         raise PARENT_ADAPTER.error(export, "the run trained an adapter", remedy)
     values: dict[str, Any] = {"policy.model_name_or_path": str(export.absolute())}
-    if parent := _parent_spec(home):
+    if isinstance(parent := _parent_spec(home), TrainSpec):
         trained = flat(parent)
         values |= {name: trained[name] for name in SAME_IN_BOTH.values()}
         values["policy.model_max_length"] = trained["policy.model_max_length"]
@@ -122,14 +123,26 @@ def refined(run: Path, home: Path, which: str) -> dict[str, Any]:
     return values
 
 
+def quantized(run: Path, home: Path, which: str) -> dict[str, Any]:
+    """What a quantization takes from a training: its export, its view of a video, and its training records."""
+    values = {key.replace("model_name", "model_path"): value for key, value in exported(run, home, which).items()}
+    parent = _parent_spec(home)
+    if isinstance(parent, TrainSpec):
+        trained = parent.custom.train_dataset
+        values["dataset.annotation_path"], values["dataset.media_dir"] = trained.annotation_path, trained.media_path
+        values["dataset.response_mode"] = trained.response_mode
+    return values
+
+
 def exported(run: Path, home: Path, which: str) -> dict[str, Any]:
-    """What an evaluation takes from a training: its export, and its view of a video."""
+    """What an evaluation takes from a training, or a quantization: its export, and its view of a video."""
     export = find_export(run, which)
     values: dict[str, Any] = {"model.model_name": str(export.absolute())}
     parent = _parent_spec(home)
     if parent:
         trained = flat(parent)
-        values |= {mine: trained[theirs] for mine, theirs in SAME_IN_BOTH.items()}
+        own = isinstance(parent, QuantizeSpec)  # its tables are those of an evaluation
+        values |= {mine: trained[mine if own else theirs] for mine, theirs in SAME_IN_BOTH.items()}
     if (export / ADAPTER).is_file():
         values |= {"model.enable_lora": True, "model.base_model_path": _base_of(export, parent)}
     return values
@@ -151,15 +164,17 @@ def _spec_file(home: Path) -> Path:
     return file
 
 
-def _parent_spec(home: Path) -> TrainSpec | None:
+def _parent_spec(home: Path) -> Spec | None:
     """The parent's own spec; None for a run of another program, which keeps none that we know."""
     if not (home / "run.json").is_file() or not (home / "spec.toml").is_file():
         return None
+    if read_object(home / "run.json").get("action") == "quantize":
+        return load(home / "spec.toml", "quantize")
     return load_training(home / "spec.toml")
 
 
-def _base_of(export: Path, parent: TrainSpec | None) -> str:
-    if parent:
+def _base_of(export: Path, parent: Spec | None) -> str:
+    if isinstance(parent, TrainSpec):
         return parent.policy.model_name_or_path
     try:
         adapter = json.loads((export / ADAPTER).read_text(encoding="utf-8"))

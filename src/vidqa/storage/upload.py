@@ -27,6 +27,7 @@ from vidqa.storage.s3_upload import send
 
 RECORD = "uploads.json"
 EXPORT = "export.json"  # the facts file of a complete export
+FINAL = "final"  # the export of a run of quantizing
 HUB_NAME = re.compile(r"([\w.-]+/)?[\w.-]+")
 
 
@@ -103,7 +104,7 @@ def exports(run_dir: Path, which: str) -> list[Path]:
     if (run_dir / EXPORT).is_file():
         return [run_dir]
     run = RunFolder(run_dir)
-    found = run.complete(run.exports, EXPORT)
+    found = [*run.complete(run.exports, EXPORT), *(path.parent for path in run.exports.glob(f"{FINAL}/{EXPORT}"))]
     if which == "all" or len(found) < 2:
         return found
     return [path for path in found if path in (best_export(run_dir, found), found[-1])]

@@ -22,9 +22,14 @@ PROOF = "proof.json"  # in an export that is proved
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 5e-2}
 
 
-@torch.no_grad()
 def stock_loss(model: Any, planner: Planner, sample: Sample, frames: Sequence[np.ndarray]) -> float:
-    """Mean negative log likelihood of the sample's supervised tokens under transformers' own modules. The head
+    """Mean negative log likelihood of the sample's supervised tokens under transformers' own modules."""
+    return token_losses(model, planner, sample, frames).mean().item()
+
+
+@torch.no_grad()
+def token_losses(model: Any, planner: Planner, sample: Sample, frames: Sequence[np.ndarray]) -> torch.Tensor:
+    """Negative log likelihoods float32 [N] of the sample's supervised tokens under transformers' own modules. The head
     computes those tokens only, some at a time: logits of a long video's every token would not fit beside the model."""
     device = next(model.parameters()).device
     encoded = planner.encode(sample)
@@ -35,7 +40,7 @@ def stock_loss(model: Any, planner: Planner, sample: Sample, frames: Sequence[np
     nll = [
         F.cross_entropy(model.get_output_embeddings()(part).float(), target, reduction="none") for part, target in rows
     ]
-    return torch.cat(nll).mean().item()
+    return torch.cat(nll)
 
 
 def prove_loss(

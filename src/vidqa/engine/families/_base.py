@@ -90,6 +90,8 @@ class TorchFamily:
     cached_forward(model)        the forward of generation; it takes over the model's memory
     never_drawn(config, known)   token ids that no completion has: placeholders of media, and ids that the tokenizer,
                                  which knows so many, does not know
+    decoder_inputs(model, inputs)  what a stock model gives its decoder for the `stock_inputs` of one sample; the same
+                                 names for samples with any media, and none
     vllm_model                   the model class in place of vLLM's own, registered by the family's file *_in_vllm.py
     """
 
@@ -110,6 +112,7 @@ class TorchFamily:
     vision_features: Callable[[Any, torch.Tensor, VisionIndex], torch.Tensor]
     cached_forward: Callable[[Any], CachedForward]
     never_drawn: Callable[[Any, int], tuple[int, ...]]
+    decoder_inputs: Callable[[Any, dict[str, torch.Tensor]], dict[str, Any]]
     vllm_model: str = ""
 
     def units(self, model: Any) -> list[nn.Module]:

@@ -219,6 +219,41 @@ def cached_forward(parts: Parts, model: Any) -> Any:
     return CachedQwenVL(parts, model)
 
 
+class _Captured(Exception):
+    """Ends a forward where the decoder would begin."""
+
+
+@torch.no_grad()
+def decoder_inputs(model: Any, inputs: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """What a stock model gives its decoder for one sample: embeddings [1, S, D] and positions [3, 1, S]; where the
+    family adds vision features inside of the decoder, their places bool [1, S] and a tensor [V, D] for each level. A
+    sample without media has no places and V = 0, so that all samples have the same names and ranks."""
+    found: dict[str, Any] = {}
+
+    def capture(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+        found.update(kwargs)
+        raise _Captured
+
+    hook = model.model.language_model.register_forward_pre_hook(capture, with_kwargs=True)
+    try:
+        model.model(**inputs, use_cache=False)
+    except _Captured:
+        pass
+    finally:
+        hook.remove()
+    embeds_1SD, position = found["inputs_embeds"], found["position_ids"]
+    length, levels = embeds_1SD.shape[1], getattr(model.config.vision_config, "deepstack_visual_indexes", ())
+    if position is None:
+        position = torch.arange(length, device=embeds_1SD.device).expand(3, 1, length)
+    row = {"inputs_embeds": embeds_1SD, "position_ids": position[-3:].contiguous()}
+    if levels:
+        places, features = found.get("visual_pos_masks"), found.get("deepstack_visual_embeds")
+        nothing = embeds_1SD.new_zeros(0, embeds_1SD.shape[2])
+        row["visual_pos_masks"] = embeds_1SD.new_zeros(1, length, dtype=torch.bool) if places is None else places
+        row["deepstack_visual_embeds"] = [nothing] * len(levels) if features is None else list(features)
+    return row
+
+
 def refusal(config: Any) -> str:
     kind = config.text_config.rope_parameters["rope_type"]
     return "" if kind == "default" else f"rope_type is {kind!r}; only 'default' is trained"
@@ -247,4 +282,5 @@ def family_parts(parts: Parts) -> dict[str, Any]:
         "vision_features": partial(vision_features, parts),
         "cached_forward": partial(cached_forward, parts),
         "never_drawn": never_drawn,
+        "decoder_inputs": decoder_inputs,
     }

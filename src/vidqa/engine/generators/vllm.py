@@ -25,7 +25,7 @@ from vidqa.engine.generators.vllm_process import Process
 from vidqa.engine.memory_policy import share_of_gpu
 from vidqa.engine.model.stored import stored_tensors
 from vidqa.engine.problems import ENGINE_VLLM_ADAPTER, ENGINE_VLLM_PROMPT
-from vidqa.families import adapters, family_of, require_plain_weights
+from vidqa.families import adapters, family_of, quantization_of, require_plain_weights
 from vidqa.families._base import read_json
 from vidqa.planning.samples import Planner
 from vidqa.video.types import FramePlan
@@ -245,6 +245,8 @@ def _open(settings: Settings) -> VllmSession:
         "enforce_eager": on_cpu,
     }
     family, adapter = torch_half(family_of(folder)), None
+    if quantization_of(folder).get("kv_cache_scheme") and not on_cpu:
+        options["kv_cache_dtype"] = "fp8"  # with the scales of the folder
     if family.vllm_model:
         options |= {"hf_overrides": {"architectures": [family.vllm_model]}, "model_impl": "vllm"}
     if settings.base:

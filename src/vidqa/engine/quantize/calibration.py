@@ -1,0 +1,121 @@
+"""The samples that calibrate: training samples, balanced over kinds of questions, as inputs of the decoder."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from vidqa.contract.problem import ProblemError, raise_errors
+from vidqa.engine.batch.frames import FrameSource
+from vidqa.engine.families import family_of
+from vidqa.engine.model.stock_inputs import stock_inputs
+from vidqa.engine.prepare import frame_cache
+from vidqa.evaluation.answers import parse_expected
+from vidqa.planning.problems import QUANTIZE_FEW, QUANTIZE_NO_MEDIA
+from vidqa.planning.quantization import overlap_problems
+from vidqa.planning.samples import Planner, Sample
+from vidqa.planning.sets import load_sets
+from vidqa.spec import load
+from vidqa.spec.quantize_rules import few_samples, needs_calibration
+
+PROVING = 8  # samples whose log-probabilities prove the result
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The chosen samples. The first `PROVING` prove the result; where nothing is calibrated there are no others.
+    `fingerprint` is of the records, their order, and how they become tokens and frames."""
+
+    samples: Sequence[Sample]
+    fingerprint: str
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "samples": len(self.samples),
+            "tokens": sum(sample.length for sample in self.samples),
+            "kinds": dict(Counter(map(kind_of, self.samples))),
+            "fingerprint": self.fingerprint,
+        }
+
+
+def choose_calibration(spec: Any, samples: Sequence[Sample], data_fingerprint: str) -> Calibration:
+    """The calibration of a QuantizeSpec from its usable samples. Raises QUANTIZE_FEW, QUANTIZE_NO_MEDIA, and
+    QUANTIZE_OVERLAP where the evaluation asks about the same videos."""
+    quantize, where = spec.quantize, "dataset.annotation_path"
+    calibrated = needs_calibration(quantize)
+    selected = balanced(samples, quantize.num_calibration_samples if calibrated else PROVING, quantize.seed)
+    if calibrated and (few := few_samples(quantize, len(selected))):
+        raise QUANTIZE_FEW.error(where, few)
+    if calibrated and not any(sample.plans for sample in selected):
+        raise QUANTIZE_NO_MEDIA.error(where, f"none of {len(selected)} samples has a video or an image")
+    if calibrated and quantize.evaluate:
+        protected = load_sets(load(quantize.evaluate, "evaluate"))["evaluation"]
+        raise_errors(overlap_problems([sample.record for sample in selected], protected))
+    facts = [data_fingerprint, [sample.record.id for sample in selected], [sample.plans for sample in selected]]
+    return Calibration(selected, hashlib.sha256(repr([*facts, spec.dataset.system_prompt]).encode()).hexdigest())
+
+
+def balanced(samples: Sequence[Sample], count: int, seed: int) -> list[Sample]:
+    """So many samples, as many of each kind as there are, drawn by `seed`, kinds in turn."""
+    order = list(range(len(samples)))
+    random.Random(seed).shuffle(order)
+    by_kind = defaultdict[str, list[Sample]](list)
+    for number in order:
+        by_kind[kind_of(samples[number])].append(samples[number])
+    selected: list[Sample] = []
+    while len(selected) < min(count, len(samples)):
+        for group in by_kind.values():
+            if group and len(selected) < count:
+                selected.append(group.pop())
+    return selected
+
+
+def kind_of(sample: Sample) -> str:
+    """The kind of a sample's question beside that of its media: an image is calibrated apart from a video."""
+    record = sample.record
+    media = "+".join(sorted({plan.kind for plan in sample.plans})) or "text"
+    return f"{record.kind or parse_expected(record.answer, record.question, '').kind}, {media}"
+
+
+def decoded(spec: Any, samples: Sequence[Sample]) -> Iterator[tuple[Sample, list[np.ndarray]]]:
+    """Samples with the frames of their media, uint8 [n, 3, h, w]. Raises the problems of media that do not decode."""
+    engine = spec.engine
+    with closing(FrameSource(max(1, engine.decode_workers), engine.decode_timeout_s, frame_cache(engine))) as source:
+        ahead = max(1, engine.decode_workers) * 2
+        tickets = [source.request([sample]) for sample in samples[:ahead]]
+        for number, sample in enumerate(samples):
+            frames, problems = source.collect(tickets[number])
+            if problems:
+                raise ProblemError(problems)
+            if number + ahead < len(samples):
+                tickets.append(source.request([samples[number + ahead]]))
+            tickets[number] = []
+            yield sample, [np.array(array) for array in frames[0]]
+
+
+def decoder_rows(model: Any, planner: Planner, spec: Any, samples: Sequence[Sample]) -> list[dict[str, Any]]:
+    """The inputs of the decoder for every sample (`TorchFamily.decoder_inputs`), on the host."""
+    family, device = family_of(model), next(model.parameters()).device
+    rows = []
+    for sample, frames in decoded(spec, samples):
+        inputs = stock_inputs(planner, [planner.encode(sample).token_ids], [sample.plans], [frames], device)
+        rows.append({name: _on_host(value) for name, value in family.decoder_inputs(model, inputs).items()})
+    return rows
+
+
+def _on_host(value: Any) -> Any:
+    return (
+        [tensor.cpu() for tensor in value]
+        if isinstance(value, list)
+        else value.cpu()
+        if torch.is_tensor(value)
+        else value
+    )

@@ -1,0 +1,61 @@
+"""The model card of a quantized folder: README.md, from quantize.json and the card of the model before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from vidqa.contract.files import read_object, write_text
+
+CARD = "README.md"
+FACTS = "quantize.json"
+FENCE = "---\n"
+TAKEN_OVER = ("license", "license_name", "license_link", "base_model", "tags")  # of the card of the model before
+
+
+def write_card(folder: Path) -> None:
+    """Write the card of a folder from its quantize.json; what its README.md says of license and base model stays."""
+    facts = read_object(folder / FACTS)
+    proof, sizes, gate = facts["proof"], facts["bytes"], facts.get("gate")
+    head = {**_front_matter(folder / CARD), "library_name": "transformers", "pipeline_tag": "image-text-to-text"}
+    layer = proof["largest_layer_error"]
+    decoder = [name for name in facts["kept"] if not name.startswith(("lm_head", facts["tower"]))]
+    rows = {
+        "scheme": f"{facts['scheme']}, method {facts['method']}, group {facts['group_size'] or 'none'}",
+        "cache of keys and values": facts["kv_precision"],
+        "layers": f"{len(facts['modules'])} linear layers of the decoder",
+        "kept as they were": ", ".join(["vision tower", "embeddings", "head", *decoder]),
+        "size": f"{sizes['quantized'] / 1e9:.2f} GB; the model before {sizes['model'] / 1e9:.2f} GB",
+        "calibration": _calibration(facts["calibration"]),
+        "proof": f"loaded again by transformers, the log-probabilities of {proof['tokens']} answer tokens differ by "
+        f"{proof['largest_difference']:.2g} at most",
+        "loss of these samples": f"{proof['quantized_loss']:.4f}; the model before {proof['loss']:.4f}",
+        "largest relative error of a layer's output": f"{layer['relative_error']:.3f}, layer {layer['layer']}",
+        "accuracy": gate["sentence"] if gate else "not compared",
+        "made with": ", ".join(f"{name} {number}" for name, number in facts["versions"].items()),
+    }
+    table = "\n".join(f"| {name} | {value} |" for name, value in rows.items())
+    about = f"The model {facts['model']['name']} with smaller numbers, in the format of compressed-tensors."
+    text = (
+        f"{FENCE}{yaml.safe_dump(head, sort_keys=False, allow_unicode=True)}{FENCE}\n# {facts['scheme']}\n\n{about}\n\n"
+    )
+    write_text(folder / CARD, f"{text}| | |\n| --- | --- |\n{table}\n")
+
+
+def _calibration(calibration: dict[str, Any] | None) -> str:
+    if calibration is None:
+        return "none"
+    samples, tokens, fingerprint = (calibration[name] for name in ("samples", "tokens", "fingerprint"))
+    return f"{samples} training samples, {tokens} tokens, fingerprint {fingerprint[:16]}"
+
+
+def _front_matter(path: Path) -> dict[str, Any]:
+    """What the settings at the top of a card say of license and base model; empty where it cannot be read."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        settings = yaml.safe_load(text.split(FENCE)[1]) if text.startswith(FENCE) else {}
+    except (OSError, ValueError, IndexError, yaml.YAMLError):
+        return {}
+    return {name: settings[name] for name in TAKEN_OVER if name in settings} if isinstance(settings, dict) else {}

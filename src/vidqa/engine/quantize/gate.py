@@ -1,0 +1,71 @@
+"""The gate: both models answer the evaluation that a spec names, and the quantized one may lose so many points."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from vidqa.contract.cli import SKILL_ROOT, note
+from vidqa.contract.environment import OF_THE_ENGINE, PARENT, foreign_environment, python_path
+from vidqa.contract.files import read_object, write_json, write_text
+from vidqa.contract.problem import ProblemError
+from vidqa.contract.run_folder import RunFolder
+from vidqa.engine.problems import ENGINE_QUANTIZE_EVALUATION, ENGINE_QUANTIZE_GATE
+from vidqa.engine.quantize.card import FACTS, write_card
+from vidqa.evaluation.comparison import compare
+from vidqa.evaluation.comparison_page import comparison_text
+from vidqa.evaluation.drop_gate import judge_drop
+from vidqa.spec import dump, load
+from vidqa.spec.keys import with_values
+
+SIDES = ("before", "after")  # folders below <run>/evaluations
+
+
+def judge(spec: Any, run: RunFolder, source: Path, quantized: Path) -> None:
+    """Evaluate both models with one spec, compare their answers, and write the outcome into quantize.json. Raises
+    ENGINE_QUANTIZE_EVALUATION, ENGINE_QUANTIZE_GATE."""
+    evaluation = load(spec.quantize.evaluate, "evaluate")
+    before, after = (run.path / "evaluations" / side for side in SIDES)
+    for place, model in ((before, source), (after, quantized)):
+        note(f"evaluating {model}")
+        evaluate(evaluation, model, place)
+    comparison = compare(before, after)
+    gate = judge_drop(comparison, spec.quantize.max_drop)
+    whole, report = comparison.whole, run.path / "comparison.txt"
+    sentence = f"{100 * whole.before:.1f} % before, {100 * whole.after:.1f} % after; {gate.lines[0]}"
+    facts = {"gate": {**gate.as_dict(), "sentence": sentence, "comparison": comparison.as_dict()}}
+    for folder in (run.path, quantized):
+        write_json(folder / FACTS, {**read_object(folder / FACTS), **facts})
+    write_card(quantized)
+    write_text(report, comparison_text(comparison, gate) + "\n")
+    note(sentence)
+    if gate.failed:
+        raise ENGINE_QUANTIZE_GATE.error(report, "; ".join(gate.lines))
+
+
+def evaluate(evaluation: Any, model: Path, place: Path) -> None:
+    """An evaluation of a model folder in processes of its own, which end with this one."""
+    place.mkdir(parents=True, exist_ok=True)
+    answering = {"model.model_name": str(model), "model.enable_lora": False, "model.base_model_path": ""}
+    written = place / "spec.toml"
+    write_text(written, dump(with_values(evaluation, {**answering, "results_dir": str(place.parent)})))
+    torchrun = [sys.executable, "-P", "-m", "vidqa.engine.torchrun", "--standalone"]
+    engine = ["--nproc-per-node", str(evaluation.num_gpus), "-m", "vidqa.engine", "evaluate"]
+    environment = {**foreign_environment(**OF_THE_ENGINE), PARENT: str(os.getpid())}
+    environment["PYTHONPATH"] = python_path(SKILL_ROOT / "src")
+    done = subprocess.run(
+        [*torchrun, *engine, "--spec", str(written), "--run-dir", str(place)],
+        stdin=subprocess.DEVNULL,
+        stdout=sys.stderr,
+        env=environment,
+    )
+    if done.returncode:
+        problems = RunFolder(place).read_problems()
+        raise (
+            ProblemError(problems)
+            if problems
+            else ENGINE_QUANTIZE_EVALUATION.error(place, f"it ended with {done.returncode}")
+        )

@@ -1,0 +1,73 @@
+"""The recipe that llm-compressor carries out on the decoder of a model, from the spec's table `quantize`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from vidqa.contract._optional import require
+from vidqa.engine.families import family_of
+from vidqa.engine.problems import ENGINE_QUANTIZE_AWQ
+from vidqa.planning.quantization import QuantizationPlan
+from vidqa.spec.quantize_rules import GROUPED, is_smoothed, method_of
+
+# Activations behind a norm are scaled down, and the weights that read them up.
+SMOOTHED = [
+    [["re:.*q_proj", "re:.*k_proj", "re:.*v_proj"], "re:.*input_layernorm"],
+    [["re:.*gate_proj", "re:.*up_proj"], "re:.*post_attention_layernorm"],
+]
+
+
+def compress(model: Any, plan: QuantizationPlan, quantize: Any, source: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Quantize the planned layers of a stock model in place, its decoder alone: vision features are part of `rows`, the
+    decoder's inputs, so that samples with any kinds of media calibrate the same traced forward. No `rows` round without
+    data. Raises ENGINE_QUANTIZE_AWQ without a GPU."""
+    oneshot = require("llmcompressor", "quantize").oneshot
+    if method_of(quantize) == "awq" and not torch.cuda.is_available():
+        raise ENGINE_QUANTIZE_AWQ.error("quantize.method", "no GPU is here")
+    layers = family_of(model).decoder_layers
+    decoder = model.get_submodule(layers.rpartition(".")[0])
+    decoder.config._name_or_path = str(source)
+    prefix = f"{layers.rpartition('.')[0]}."
+    data: dict[str, Any] = {}
+    if rows:
+        loader: Any = DataLoader(rows, batch_size=None, shuffle=False)  # type: ignore[arg-type]
+        targets = sorted({type(layer).__name__ for layer in model.get_submodule(layers)})
+        data = {"dataset": loader, "sequential_targets": targets, "pipeline": "sequential"}
+    oneshot(model=decoder, recipe=recipe(quantize, [name.removeprefix(prefix) for name in plan.kept]), **data)
+
+
+def recipe(quantize: Any, kept: list[str]) -> list[Any]:
+    """The modifiers of llm-compressor; `kept` are layers that stay, by their names in the decoder."""
+    from compressed_tensors.quantization import QuantizationArgs
+    from llmcompressor.modifiers.quantization import GPTQModifier, QuantizationModifier
+
+    method, steps = method_of(quantize), list[Any]()
+    if is_smoothed(quantize):
+        from llmcompressor.modifiers.transform.smoothquant import SmoothQuantModifier
+
+        steps.append(SmoothQuantModifier(smoothing_strength=quantize.smoothing_strength, mappings=SMOOTHED))
+    if method == "awq":
+        from llmcompressor.modifiers.transform.awq import AWQModifier
+        from llmcompressor.modifiers.transform.awq.mappings import default_mappings
+
+        steps.append(AWQModifier(duo_scaling=False, mappings=default_mappings))
+    options: dict[str, Any] = {"config_groups": {"group_0": scheme_of(quantize)}, "ignore": kept}
+    if quantize.kv_precision == "fp8":
+        options["kv_cache_scheme"] = QuantizationArgs(num_bits=8, type="float", strategy="tensor", dynamic=False)
+    steps.append((GPTQModifier if method == "gptq" else QuantizationModifier)(**options))
+    return steps
+
+
+def scheme_of(quantize: Any) -> Any:
+    """The scheme of compressed-tensors."""
+    from compressed_tensors.quantization import preset_name_to_scheme
+
+    scheme = preset_name_to_scheme(quantize.quantization_scheme, ["Linear"])
+    if quantize.quantization_scheme in GROUPED:
+        scheme.weights.group_size = quantize.group_size
+    return scheme

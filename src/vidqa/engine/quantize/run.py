@@ -1,0 +1,185 @@
+"""Quantization: a smaller model folder, proved to be what was calibrated, and compared with the model before.
+
+    python -P -m vidqa.engine.torchrun --standalone --nproc-per-node 1 -m vidqa.engine quantize --spec quantize.toml \
+        --run-dir results/my-run
+
+source folder (an adapter is merged first) -> planned layers -> calibration samples -> llm-compressor on the decoder ->
+an unpublished folder -> proof -> safetensors/final -> quantize.evaluate: both models answer, and the gate judges
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import vidqa
+from vidqa.contract._optional import require
+from vidqa.contract.cli import note
+from vidqa.contract.environment import world_size
+from vidqa.contract.files import now, read_object, write_json
+from vidqa.contract.problem import Exit, ProblemError, raise_errors
+from vidqa.contract.run_folder import RunFolder
+from vidqa.engine.distributed import World, alone
+from vidqa.engine.exports._base import EXPORT, Trained
+from vidqa.engine.exports.merged import MERGED, adapter_of
+from vidqa.engine.exports.weights import load_weights
+from vidqa.engine.exports.writing import copy_settings
+from vidqa.engine.prepare import fitting, shared_plan
+from vidqa.engine.problems import ENGINE_NO_SAMPLES, ENGINE_QUANTIZE_ADAPTER, unwritable
+from vidqa.engine.quantize.calibration import PROVING, Calibration, choose_calibration, decoded, decoder_rows
+from vidqa.engine.quantize.card import FACTS, write_card
+from vidqa.engine.quantize.gate import judge
+from vidqa.engine.quantize.proof import measure, prove
+from vidqa.engine.quantize.recipe import compress
+from vidqa.families import family_of, quantization_of, require_plain_weights
+from vidqa.families.weights import weight_bytes
+from vidqa.planning.continuing import weights_hash
+from vidqa.planning.plan import usable
+from vidqa.planning.quantization import QuantizationPlan, plan_quantization
+from vidqa.planning.samples import calibration_planner
+from vidqa.spec import check_with_gpus, load
+from vidqa.spec.quantize_rules import method_of, needs_calibration
+
+NAME = "final"  # of the export of the run, as --parent-run finds it
+SHARD = "5GB"
+LIBRARIES = ("torch", "transformers", "compressed-tensors", "llmcompressor")
+
+
+def quantize(spec: Any, run: RunFolder) -> int:
+    """Carry out a QuantizeSpec in `run`. Raises what is wrong before weights are read, ENGINE_QUANTIZE_UNPROVEN, and
+    ENGINE_QUANTIZE_GATE where the quantized model answers worse."""
+    started = time.perf_counter()
+    raise_errors(check_with_gpus(spec, world_size()))
+    require("llmcompressor", "quantize")
+    run.sweep()
+    world, model_dir = alone(), Path(spec.model.base_model_path if spec.model.enable_lora else spec.model.model_path)
+    planner = calibration_planner(spec, model_dir)
+    plan, problems = plan_quantization(model_dir, spec.quantize)
+    raise_errors(problems)
+    calibration = calibration_of(spec, planner, world, run)
+
+    source = source_folder(spec, run, world)
+    note(f"quantizing {len(plan.modules)} layers of {source} to {spec.quantize.quantization_scheme}")
+    model = load_weights(source, torch.bfloat16).to(world.device).eval()
+    proving = list(decoded(spec, calibration.samples[:PROVING]))
+    before = measure(model, planner, proving)
+    calibrated = needs_calibration(spec.quantize)
+    compress(
+        model,
+        plan,
+        spec.quantize,
+        source,
+        decoder_rows(model, planner, spec, calibration.samples) if calibrated else (),
+    )
+    expected = measure(model, planner, proving)
+    try:
+        folder = write_folder(model, source, run)
+        del model
+        free_memory()
+        proof = prove(folder, source, plan, spec.quantize, before, expected, planner, proving, world.device)
+        facts = facts_of(spec, source, folder, plan, calibration if calibrated else None)
+        facts |= {"proof": proof, "seconds": round(time.perf_counter() - started, 1)}
+        write_json(folder / FACTS, facts)
+        write_json(folder / EXPORT, {"schema_version": 1, "step": 0, "created": now()})
+        write_card(folder)
+        published = RunFolder.publish(folder)
+    except OSError as failed:
+        raise ProblemError([unwritable(failed)]) from failed
+    free_memory()
+    note(
+        f"{published}: {facts['bytes']['quantized'] / 1e9:.2f} GB, loss {proof['quantized_loss']:.4f} "
+        f"(before: {proof['loss']:.4f})"
+    )
+    write_json(run.path / FACTS, {**facts, "folder": str(published)})
+    best = run.path / "best"  # what --parent-run takes
+    if not best.is_symlink():
+        best.symlink_to(published.relative_to(run.path))
+    if spec.quantize.evaluate:
+        judge(spec, run, source, published)
+    return int(Exit.OK)
+
+
+def calibration_of(spec: Any, planner: Any, world: World, run: RunFolder) -> Calibration:
+    """The samples that calibrate and prove."""
+    planned = shared_plan(spec, planner, world, run)
+    samples, _ = fitting(spec, planned.sets["calibration"])
+    learned = usable(samples, spec.quantize.max_sequence_length, trained=True)
+    if not learned:
+        raise ENGINE_NO_SAMPLES.error(spec.dataset.annotation_path, "no sample has an answer that is learned")
+    return choose_calibration(spec, learned, planned.data_fingerprint)
+
+
+def source_folder(spec: Any, run: RunFolder, world: World) -> Path:
+    """The folder of whole weights that is quantized: the model's own, or <run>/merged, written as by export.py --merge.
+    Raises MODEL_QUANTIZED, ENGINE_QUANTIZE_ADAPTER."""
+    export_dir = Path(spec.model.model_path)
+    if not spec.model.enable_lora:
+        return export_dir
+    base, trained_by = Path(spec.model.base_model_path), export_dir.parent.parent / "spec.toml"
+    require_plain_weights(base, "an adapter is merged into")
+    if not trained_by.is_file():
+        raise ENGINE_QUANTIZE_ADAPTER.error(export_dir, f"there is no {trained_by}")
+    recorded = read_object(trained_by.with_name("run.json")).get("action", "train")
+    trained: Any = load(trained_by, recorded)
+    note(f"merging {export_dir} into {base}")
+    own = adapter_of(base, trained.policy.lora, export_dir, torch.bfloat16)
+    capped = trained.custom.vision.cap_pixels_per_frame
+    unpublished = MERGED.write(
+        Trained(run.path, base, trained.policy.lora, torch.bfloat16, {}, own, capped), "merged", world
+    )
+    MERGED.check(unpublished, base)
+    return RunFolder.publish(unpublished)
+
+
+def write_folder(model: Any, source: Path, run: RunFolder) -> Path:
+    """A quantized stock model in a folder that is not published yet, with the source's settings, tokenizer, chat
+    template and processor."""
+    from llmcompressor.transformers.compression.compressed_tensors_utils import modify_save_pretrained
+
+    folder = RunFolder.begin(run.exports, NAME)
+    modify_save_pretrained(model)
+    model.save_pretrained(folder, max_shard_size=SHARD)
+    table, parameter_name = quantization_of(folder), family_of(source).parameter_name
+    # Files may have older names than modules; loaders look for either.
+    table["ignore"] = sorted({*table["ignore"], *map(parameter_name, table["ignore"])})
+    copy_settings(Trained(run.exports, source, None, torch.bfloat16, {}, {}), folder)
+    write_json(folder / "config.json", {**read_object(source / "config.json"), "quantization_config": table})
+    return folder
+
+
+def facts_of(
+    spec: Any, source: Path, folder: Path, plan: QuantizationPlan, calibration: Calibration | None
+) -> dict[str, Any]:
+    """What quantize.json says beside the proof. `kept` are all linear layers that stay, of the vision tower too."""
+    options, table, family = spec.quantize, quantization_of(folder), family_of(folder)
+    return {
+        "schema_version": 1,
+        "scheme": options.quantization_scheme,
+        "method": method_of(options),
+        "kv_precision": options.kv_precision,
+        "group_size": table_group(table),
+        "modules": sorted(plan.modules),
+        "tower": family.tower,
+        "kept": sorted({family.parameter_name(name) for name in table["ignore"]}),
+        "bytes": {"model": weight_bytes(source).bytes, "quantized": weight_bytes(folder).bytes},
+        "versions": {**{name: version(name) for name in LIBRARIES}, "vidqa": vidqa.__version__},
+        "model": {"name": source.name, "weights": weights_hash(source)},
+        "calibration": calibration.as_dict() if calibration else None,
+    }
+
+
+def table_group(table: dict[str, Any]) -> int | None:
+    """Weights that share a scale; None where a row or a tensor does."""
+    groups = table.get("config_groups", {}).values()
+    return next((group["weights"].get("group_size") for group in groups), None)
+
+
+def free_memory() -> None:
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

@@ -1,0 +1,114 @@
+"""What a quantization makes smaller, from shapes alone: modules by name, groups that divide them, and bytes."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vidqa.contract.problem import Problem
+from vidqa.dataset.record import MediaRef, Record
+from vidqa.dataset.same_bytes import real_key, same_bytes_between
+from vidqa.families import family_of
+from vidqa.families.sizes import Tensor
+from vidqa.planning.problems import QUANTIZE_GROUP_SIZE, QUANTIZE_KEEP, QUANTIZE_OVERLAP
+from vidqa.spec.quantize_rules import GROUPED
+
+# Linear layers that other programs compute as one product, so that they share a scheme.
+FUSED = {"q_proj": "qkv", "k_proj": "qkv", "v_proj": "qkv", "gate_proj": "gate_up", "up_proj": "gate_up"}
+WEIGHT = ".weight"
+BF16 = 2
+# Bytes of a weight, and of the scales of a group or of a row.
+BYTES_OF = {"FP8_DYNAMIC": 1.0, "FP8": 1.0, "W8A8": 1.0, "W8A16": 1.0, "W4A16": 0.5, "NVFP4": 0.5, "NVFP4A16": 0.5}
+NVFP4_GROUP = 16  # weights of NVFP4 that share a scale of one byte
+
+
+@dataclass(frozen=True)
+class QuantizationPlan:
+    """`modules` are the linear layers that are quantized, by full name with their weight's shape [out, in]; `kept`
+    those of the decoder that stay; `bytes` what the weights of the model will take."""
+
+    modules: dict[str, tuple[int, int]]
+    kept: tuple[str, ...]
+    bytes: int
+
+
+def plan_quantization(folder: Path, quantize: Any) -> tuple[QuantizationPlan, list[Problem]]:
+    """The plan for the model in `folder` with the spec's table `quantize`. Problems: QUANTIZE_KEEP for a pattern that
+    matches nothing or everything, QUANTIZE_GROUP_SIZE."""
+    family = family_of(folder)
+    tensors = family.tensors(family.sizes_of(folder))
+    linear = {t.name.removesuffix(WEIGHT): _shape(t) for t in tensors if _is_of_decoder(t, family.tower)}
+    problems, kept_groups = [], set[str]()
+    for pattern in quantize.keep:
+        matched = {fused_group(name) for name in linear if re.search(pattern, name)}
+        kept_groups |= matched
+        if not matched:
+            problems.append(QUANTIZE_KEEP.at("quantize.keep", f"{pattern!r} matches no linear layer of the decoder"))
+    modules = {name: shape for name, shape in linear.items() if fused_group(name) not in kept_groups}
+    if not modules:
+        problems.append(QUANTIZE_KEEP.at("quantize.keep", "every linear layer of the decoder is kept"))
+    problems += _group_problems(modules, quantize)
+    scheme = quantize.quantization_scheme
+    small = sum(out * (width * BYTES_OF[scheme] + _scale_bytes(width, quantize)) for out, width in modules.values())
+    others = sum(t.numel for t in tensors) - sum(out * width for out, width in modules.values())
+    kept = tuple(name for name in linear if name not in modules)
+    return QuantizationPlan(modules, kept, int(small) + BF16 * others), problems
+
+
+def fused_group(name: str) -> str:
+    """The product that a linear layer is part of: LAYER.self_attn.qkv for q_proj."""
+    module, _, last = name.rpartition(".")
+    return f"{module}.{FUSED.get(last, last)}"
+
+
+def _is_of_decoder(tensor: Tensor, tower: str) -> bool:
+    return bool(tensor.linear and tensor.unit) and tensor.name.endswith(WEIGHT) and not tensor.name.startswith(tower)
+
+
+def _shape(tensor: Tensor) -> tuple[int, int]:
+    out, width = tensor.shape
+    return out, width
+
+
+def _scale_bytes(width: int, quantize: Any) -> float:
+    """Bytes of the scales of one row."""
+    if quantize.quantization_scheme in GROUPED:
+        return BF16 * width / quantize.group_size
+    return width / NVFP4_GROUP if quantize.quantization_scheme.startswith("NVFP4") else BF16
+
+
+def _group_problems(modules: dict[str, tuple[int, int]], quantize: Any) -> list[Problem]:
+    scheme = quantize.quantization_scheme
+    size = quantize.group_size if scheme in GROUPED else NVFP4_GROUP if scheme.startswith("NVFP4") else 1
+    wrong = {name: width for name, (_, width) in modules.items() if width % size}
+    if not wrong:
+        return []
+    name, width = next(iter(wrong.items()))
+    message = f"{size} does not divide the {width} inputs of {name} ({len(wrong)} layers are like it)"
+    possible = [str(group) for group in (128, 64, 32, 16) if not any(w % group for _, w in modules.values())]
+    remedy = f"set quantize.group_size to {' or '.join(possible)}" if possible and scheme in GROUPED else None
+    return [QUANTIZE_GROUP_SIZE.at("quantize.group_size", message, remedy)]
+
+
+def overlap_problems(records: Iterable[Record], protected: Iterable[Record]) -> list[Problem]:
+    """QUANTIZE_OVERLAP where records show videos that an evaluation asks about: the same file, or one of the same
+    content."""
+    ours, theirs = _media(records), _media(protected)
+    shared = [(key, key) for key in ours.keys() & theirs.keys()]
+    shared += same_bytes_between([refs[0] for refs in ours.values()], [refs[0] for refs in theirs.values()])
+    if not shared:
+        return []
+    first, other = sorted(shared)[0]
+    message = f"{len(shared)} videos or images of the evaluation calibrate: {first} is {other}"
+    return [QUANTIZE_OVERLAP.at("dataset.annotation_path", message)]
+
+
+def _media(records: Iterable[Record]) -> dict[str, Sequence[MediaRef]]:
+    media: dict[str, list[MediaRef]] = defaultdict(list)
+    for ref in (ref for record in records for ref in record.media):
+        media[real_key(ref)].append(ref)
+    return dict(media)

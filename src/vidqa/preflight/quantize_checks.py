@@ -1,0 +1,100 @@
+"""Quantizing: which modules become smaller, whether groups divide them, samples to calibrate on, memory and disk."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from vidqa.contract.problem import Problem
+from vidqa.families import family_of
+from vidqa.planning.budget.memory import GIB
+from vidqa.planning.problems import QUANTIZE_FEW, QUANTIZE_NO_MEDIA
+from vidqa.planning.quantization import BF16, plan_quantization
+from vidqa.preflight._base import Check, Context, Skip
+from vidqa.preflight.environment_checks import existing
+from vidqa.preflight.memory_checks import available_gib
+from vidqa.preflight.problems import DISK_SMALL, HOST_MEMORY
+from vidqa.spec.quantize_rules import few_samples, needs_calibration
+
+
+def modules(context: Context) -> list[Problem]:
+    """The linear layers that become smaller, and whether groups divide their inputs."""
+    plan, problems = plan_quantization(context.processor_folder, _quantize(context))
+    context.facts["quantization"] = {"modules": len(plan.modules), "kept": len(plan.kept), "bytes": plan.bytes}
+    return problems
+
+
+def samples(context: Context) -> list[Problem]:
+    """Whether enough samples calibrate, and whether they show anything."""
+    quantize = _quantize(context)
+    if not needs_calibration(quantize):
+        raise Skip("nothing is calibrated")
+    usable = context.usable("calibration")
+    where, count = "dataset.annotation_path", min(len(usable), quantize.num_calibration_samples)
+    few = few_samples(quantize, count)
+    problems = [QUANTIZE_FEW.at(where, few)] if few else []
+    if not any(sample.plans for sample in usable):
+        problems.append(QUANTIZE_NO_MEDIA.at(where, f"none of {len(usable)} samples has a video or an image"))
+    return problems
+
+
+def room(context: Context) -> list[Problem]:
+    """Disk for the quantized folder (and a merged one), and host memory for the model and its calibration."""
+    context.require_seen(context.output_dir)
+    plan, _ = plan_quantization(context.processor_folder, _quantize(context))
+    whole, problems = _whole_bytes(context), []
+    folder = existing(context.output_dir)
+    needed = plan.bytes + whole * len(list(context.models)[1:])
+    if (free := shutil.disk_usage(folder).free) < needed:
+        message = f"{free / 1e9:.1f} GB free, {needed / 1e9:.1f} GB needed for the quantized model"
+        problems.append(DISK_SMALL.at(folder, message))
+    if context.declared.anything or context.platform != "local":
+        return problems
+    needed_gib, has = (whole + _activation_bytes(context)) / GIB, available_gib()
+    context.facts["host_memory"] = {"model_gib": round(needed_gib, 1), "available_gib": round(has, 1)}
+    if needed_gib > has:
+        message = f"model and activations take {needed_gib:.1f} GiB of host memory; {has:.1f} are available"
+        remedy = "lower quantize.num_calibration_samples, or run it where there is more memory"
+        problems.append(HOST_MEMORY.at("host memory", message, remedy))
+    return problems
+
+
+def _activation_bytes(context: Context) -> int:
+    """Inputs of the decoder and its vision features, of all samples, as calibration keeps them on the host."""
+    quantize = _quantize(context)
+    if not needs_calibration(quantize):
+        return 0
+    sizes = family_of(context.processor_folder).sizes_of(context.processor_folder)
+    usable = sorted(context.usable("calibration"), key=lambda sample: -sample.length)
+    used = usable[: quantize.num_calibration_samples]
+    tokens = sum(sample.length + sizes.vision.taps * sample.media_tokens for sample in used)
+    return BF16 * sizes.text.hidden * tokens
+
+
+def _whole_bytes(context: Context) -> int:
+    family = family_of(context.processor_folder)
+    return BF16 * sum(tensor.numel for tensor in family.tensors(family.sizes_of(context.processor_folder)))
+
+
+def evaluation_file(context: Context) -> list[Problem]:
+    """The spec of the evaluation can be read, and is one."""
+    quantize = _quantize(context)
+    if not quantize.evaluate:
+        raise Skip("quantize.evaluate is empty")
+    context.require_seen(Path(os.path.expanduser(quantize.evaluate)))
+    _ = context.evaluation
+    return []
+
+
+def _quantize(context: Context) -> Any:
+    return context.spec.quantize  # type: ignore[attr-defined]
+
+
+CHECKS = (
+    Check("model", "quantized modules", modules, ("models",)),
+    Check("spec", "evaluation of the quantized model", evaluation_file, ("spec",)),
+    Check("budget", "calibration samples", samples, ("planned",)),
+    Check("budget", "room to quantize", room, ("planned",)),
+)

@@ -1,0 +1,105 @@
+"""The tables of a quantization: the model, the samples that calibrate and prove it, and how it becomes smaller."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from vidqa.spec._field import Count, NotNegative, Positive, Table, key
+from vidqa.spec.policy_tables import DEFAULT_MODEL
+from vidqa.spec.run_tables import DecodeEngine
+
+SchemeName = Literal["FP8_DYNAMIC", "FP8", "W8A8", "W8A16", "W4A16", "NVFP4", "NVFP4A16"]
+
+
+class QuantizeModel(Table):
+    model_path: str = key(
+        DEFAULT_MODEL, "Model", "hf_model://org/name or a local folder: an export, or an adapter with enable_lora."
+    )
+    enable_lora: bool = key(False, "LoRA", "model_path is an adapter; it is merged into base_model_path first.")
+    base_model_path: str = key("", "Base model", "The model under the adapter; only read with enable_lora.")
+
+
+class QuantizeDataset(Table):
+    annotation_path: str = key(
+        "", "Annotations", "The training records, with answers: what calibrates the scales, and what proves the result."
+    )
+    media_dir: str = key("", "Media", "Folder or tar archive that the annotations' file names are relative to.")
+    system_prompt: str = key("", "System prompt", "First message of every conversation; the one that was trained with.")
+    response_mode: Literal["think", "answer", "hybrid"] = key(
+        "answer", "What was learned", "As in the training: think, answer, or hybrid (reasoning where a record has it)."
+    )
+    dataset_id: str = key(
+        "",
+        "Public data set",
+        "TAO's public set of images for calibration.",
+        native="no effect",
+        instead="dataset.annotation_path",
+    )
+    dataset_split: str = key(
+        "",
+        "Split of it",
+        "TAO's part of that set.",
+        native="no effect",
+        instead="quantize.num_calibration_samples",
+    )
+
+
+class Quantize(Table):
+    quantization_scheme: SchemeName = key(
+        "FP8_DYNAMIC",
+        "Scheme",
+        "FP8_DYNAMIC: weights and activations in 8-bit floats, no calibration. FP8: the same with fixed scales of "
+        "activations. W8A8: 8-bit integers. W8A16, W4A16: weights in 8 or 4 bits, activations as they are. NVFP4, "
+        "NVFP4A16: 4-bit floats for Blackwell GPUs, with and without activations.",
+    )
+    method: Literal["auto", "rtn", "gptq", "awq"] = key(
+        "auto",
+        "Method",
+        "How numbers are rounded. auto: GPTQ for W4A16, SmoothQuant and GPTQ for W8A8, else rtn (to nearest). awq "
+        "needs a GPU.",
+    )
+    kv_precision: Literal["bf16", "fp8"] = key(
+        "bf16", "Cache", "fp8: calibrated scales for a cache of keys and values in 8-bit floats."
+    )
+    smoothing_strength: Annotated[float, Field(ge=0, le=1)] = key(
+        0.8, "Smoothing", "Of W8A8: how far SmoothQuant moves outliers of activations into weights; 0 is not at all."
+    )
+    num_calibration_samples: Positive = key(
+        512, "Calibration samples", "Training samples that calibrate, balanced over kinds of questions. TAO's is 1."
+    )
+    max_sequence_length: Positive = key(
+        128000,
+        "Longest sample",
+        "Most tokens of a sample. A longer one is an error and is never cut. TAO's is 4096, which cuts videos.",
+    )
+    group_size: Positive = key(128, "Group", "Weights that share a scale in W8A16 and W4A16.")
+    keep: list[str] = key(
+        [],
+        "Kept modules",
+        "Regular expressions of decoder modules that stay as they are. q, k and v of a layer stay together, and so do "
+        "gate and up.",
+    )
+    max_drop: NotNegative = key(
+        1.0, "Largest drop", "Points of accuracy that the quantized model may lose; only read with quantize.evaluate."
+    )
+    evaluate: str = key(
+        "",
+        "Evaluation",
+        "The spec of an evaluation. Both models answer it, and the run ends with exit code 5 where more than "
+        "quantize.max_drop is lost. Its videos may not calibrate.",
+    )
+    seed: Count = key(1, "Seed", "Seed of the choice of samples.")
+    force: bool = key(False, "Few samples", "Calibrate on fewer than 64 samples (never fewer than 16).")
+    skip_test_generation: bool = key(
+        True,
+        "Test generation",
+        "TAO's answer after quantizing; the proof compares log-probabilities.",
+        native="no effect",
+        instead="quantize.evaluate",
+    )
+
+
+class QuantizeEngine(DecodeEngine):
+    decode_workers: Count = key(2, "Decode workers", "Processes that decode videos.")

@@ -270,7 +270,12 @@ def _no_whole_model(path: str, name: str) -> Iterator[Problem]:
         merge = f"python scripts/export.py {shlex.quote(name)} --merge --out FOLDER, and name FOLDER"
         yield codes.MODEL_ADAPTER.at(path, f"{name} holds a LoRA adapter and no model", f"merge it first: {merge}")
     elif (folder / EXPORTS).is_dir():
-        remedy = f"name {folder}/best, or leave it to --parent-run {shlex.quote(name)}"
+        whole = f"name {folder}/best"
+        if (folder / "best" / ADAPTER).is_file():
+            whole = (
+                f"merge its adapter: python scripts/export.py {shlex.quote(name)} --merge --out FOLDER, and name FOLDER"
+            )
+        remedy = f"{whole}, or leave it to --parent-run {shlex.quote(name)}"
         yield codes.MODEL_RUN.at(path, f"{name} is the folder of a run", remedy)
 
 

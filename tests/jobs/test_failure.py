@@ -46,6 +46,12 @@ KILLED = "an engine process was killed (SIGKILL), by someone or something outsid
             "out of memory",
         ),
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "out of memory"),
+        ("[rank0]: MemoryError", "out of memory"),
+        (
+            "RuntimeError: [enforce fail at alloc_cpu.cpp:117] . DefaultCPUAllocator: can't allocate memory",
+            "out of memory",
+        ),
+        ("OSError: [Errno 12] Cannot allocate memory", "out of memory"),
     ],
 )
 def test_memory_was_full_where_there_is_evidence(line: str, kind: str) -> None:

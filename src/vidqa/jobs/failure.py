@@ -53,6 +53,7 @@ BY_CODE = {
 # Patterns of log lines. The first pattern with a match wins, with its last matching line.
 BY_LINE = (
     (OUT_OF_MEMORY, r"OutOfMemoryError|CUDA out of memory|oom[-_]kill|OOMKilled|Out of memory: Killed"),
+    (OUT_OF_MEMORY, r"\bMemoryError\b|std::bad_alloc|Cannot allocate memory|DefaultCPUAllocator: "),
     (IMAGE, r"exec \S+ failed: No such file|executable file not found in"),
     (IMAGE, r"no kernel image is available|exec format error|manifest unknown|ImagePullBackOff|ErrImagePull"),
     (IMAGE, r"No module named '?vidqa|CUDA driver version is insufficient|forward compatibility was attempted"),

@@ -176,7 +176,7 @@ def rank():
     source = FrameSource(1, 60.0, cache)
     frames, problems = source.collect(source.request([sample_of(path) for path in paths]))
     sums = [None if array is None else int(array.sum()) for (array,) in frames]
-    print(json.dumps([len(decoded), sums, sorted(map(str, problems))]), flush=True)
+    os.write(1, (json.dumps([len(decoded), sums, sorted(map(str, problems))]) + "\\n").encode())  # one write a line
     source.close()
 
 for _ in range(2):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from tiny_world import engine_command, run_engine
 from vidqa.contract.problem import ProblemError
 from vidqa.contract.rollouts import read_rollouts
 from vidqa.engine.families.qwen_vl import VISION_IDS
+from vidqa.engine.model import quantized
 from vidqa.engine.objectives.grpo import PolicyGradient
 from vidqa.engine.rl import rollout, train, weights
 from vidqa.engine.rl.rollout import RolloutModel
@@ -94,15 +96,14 @@ def test_a_unit_that_is_not_copied_ends_the_run(
 
 def test_a_bias_that_is_a_copy_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Qwen2.5-VL's biases of query, key and value stand together in one tensor."""
-    from vidqa.engine.families import qwen_vl_cached
-
     world = rl_model(tmp_path, family="qwen2_5_vl")
-    joined = qwen_vl_cached._joined
+    joined = quantized.joined
 
-    def copied(*parameters: Any) -> torch.Tensor:
-        return torch.cat([p.data for p in parameters]) if parameters[0].ndim == 1 else joined(*parameters)
+    def copied(parameters: Sequence[torch.nn.Parameter]) -> torch.Tensor:
+        is_bias = parameters[0].ndim == 1
+        return torch.cat([parameter.data for parameter in parameters]) if is_bias else joined(parameters)
 
-    monkeypatch.setattr(qwen_vl_cached, "_joined", copied)
+    monkeypatch.setattr(quantized, "joined", copied)
     assert code_of(lambda: rl_here(rl_spec(tmp_path, world), tmp_path / "run")) == "ENGINE_ROLLOUT_WEIGHTS"
 
 

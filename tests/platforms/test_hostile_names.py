@@ -223,7 +223,7 @@ def test_nvidias_container_gets_these_very_words(
     of = "slurm" if table else platform
     table = {"volumes": [{"mount_path": str(tmp_path), "claim": "data"}]} if of == "kubernetes" else table
     (tmp_path / "site.toml").write_text(tomli_w.dumps({of: table} if table else {}))
-    wanted = Resources(image="cosmos", site=tmp_path / "site.toml")
+    wanted = Resources(image=None if platform == "venv" else "cosmos", site=tmp_path / "site.toml")
     made = cosmos_container.prepare("train", cosmos_spec(name), of, wanted, write=True)
     toml = str(made.folder / "cosmos.toml")
     if of == "kubernetes":
@@ -275,7 +275,7 @@ def test_a_container_is_not_told_of_a_path_that_it_would_divide(
         assert [p.where for p in slurm.check(job) if p.code == "PLATFORM_SLURM_PATH"]
     for platform, code in (("slurm", "PLATFORM_SLURM_PATH"), ("docker", "PLATFORM_COSMOS_CANNOT")):
         (tmp_path / "site.toml").write_text('[slurm]\nbackend = "pyxis"\n' if platform == "slurm" else "")
-        wanted = Resources(image="cosmos", site=tmp_path / "site.toml")
+        wanted = Resources(image=None if platform == "venv" else "cosmos", site=tmp_path / "site.toml")
         with pytest.raises(ProblemError) as refused:
             cosmos_container.prepare("train", cosmos_spec(f"{platform}:b"), platform, wanted, write=False)
         assert {problem.code for problem in refused.value.problems if problem.severity == "error"} == {code}

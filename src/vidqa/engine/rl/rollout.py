@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.utils._pytree import keystr, tree_leaves_with_path
 
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.engine.batch.frames import FrameSource
@@ -97,9 +98,10 @@ def require_views(forward: Any, model: nn.Module) -> None:
     values. Raises ENGINE_ROLLOUT_WEIGHTS."""
     storages = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     for number, layer in enumerate(forward.layers):
-        for name, value in layer._asdict().items():
+        for path, value in tree_leaves_with_path(layer):
             if isinstance(value, torch.Tensor) and value.untyped_storage().data_ptr() not in storages:
-                raise ENGINE_ROLLOUT_WEIGHTS.error(f"layer {number}", f"{name} is a copy of the model's weights")
+                message = f"{keystr(path)} is a copy of the model's weights"
+                raise ENGINE_ROLLOUT_WEIGHTS.error(f"layer {number}", message)
 
 
 class Rollouts:

@@ -14,8 +14,14 @@ from vidqa.dataset.record import MediaRef, Record
 from vidqa.dataset.same_bytes import real_key, same_bytes_between
 from vidqa.families import family_of
 from vidqa.families.sizes import Tensor
-from vidqa.planning.problems import QUANTIZE_GROUP_SIZE, QUANTIZE_KEEP, QUANTIZE_OVERLAP
-from vidqa.spec.quantize_rules import GROUPED
+from vidqa.planning.problems import (
+    QUANTIZE_FEW,
+    QUANTIZE_GROUP_SIZE,
+    QUANTIZE_KEEP,
+    QUANTIZE_NO_MEDIA,
+    QUANTIZE_OVERLAP,
+)
+from vidqa.spec.quantize_rules import GROUPED, few_samples
 
 # Linear layers that other programs compute as one product, so that they share a scheme.
 FUSED = {"q_proj": "qkv", "k_proj": "qkv", "v_proj": "qkv", "gate_proj": "gate_up", "up_proj": "gate_up"}
@@ -29,10 +35,11 @@ NVFP4_GROUP = 16  # weights of NVFP4 that share a scale of one byte
 @dataclass(frozen=True)
 class QuantizationPlan:
     """`modules` are the linear layers that are quantized, by full name with their weight's shape [out, in]; `kept`
-    those of the decoder that stay; `bytes` what the weights of the model will take."""
+    those of the decoder that stay; `parameters` all that the model has, and `bytes` what its weights will take."""
 
     modules: dict[str, tuple[int, int]]
     kept: tuple[str, ...]
+    parameters: int
     bytes: int
 
 
@@ -54,9 +61,10 @@ def plan_quantization(folder: Path, quantize: Any) -> tuple[QuantizationPlan, li
     problems += _group_problems(modules, quantize)
     scheme = quantize.quantization_scheme
     small = sum(out * (width * BYTES_OF[scheme] + _scale_bytes(width, quantize)) for out, width in modules.values())
-    others = sum(t.numel for t in tensors) - sum(out * width for out, width in modules.values())
+    parameters = sum(t.numel for t in tensors)
+    others = parameters - sum(out * width for out, width in modules.values())
     kept = tuple(name for name in linear if name not in modules)
-    return QuantizationPlan(modules, kept, int(small) + BF16 * others), problems
+    return QuantizationPlan(modules, kept, parameters, int(small) + BF16 * others), problems
 
 
 def fused_group(name: str) -> str:
@@ -92,6 +100,16 @@ def _group_problems(modules: dict[str, tuple[int, int]], quantize: Any) -> list[
     possible = [str(group) for group in (128, 64, 32, 16) if not any(w % group for _, w in modules.values())]
     remedy = f"set quantize.group_size to {' or '.join(possible)}" if possible and scheme in GROUPED else None
     return [QUANTIZE_GROUP_SIZE.at("quantize.group_size", message, remedy)]
+
+
+def calibration_problems(quantize: Any, samples: Sequence[Any]) -> list[Problem]:
+    """QUANTIZE_FEW, and QUANTIZE_NO_MEDIA where none of the planned samples shows anything."""
+    where = "dataset.annotation_path"
+    few = few_samples(quantize, min(len(samples), quantize.num_calibration_samples))
+    problems = [QUANTIZE_FEW.at(where, few)] if few else []
+    if not any(sample.plans for sample in samples):
+        problems.append(QUANTIZE_NO_MEDIA.at(where, f"none of {len(samples)} samples has a video or an image"))
+    return problems
 
 
 def overlap_problems(records: Iterable[Record], protected: Iterable[Record]) -> list[Problem]:

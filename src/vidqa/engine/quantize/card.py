@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,20 @@ def write_card(folder: Path) -> None:
     text = (
         f"{FENCE}{yaml.safe_dump(head, sort_keys=False, allow_unicode=True)}{FENCE}\n# {facts['scheme']}\n\n{about}\n\n"
     )
-    write_text(folder / CARD, f"{text}| | |\n| --- | --- |\n{table}\n")
+    lines = [f"{text}| | |", "| --- | --- |", table]
+    lines += ["", *tries_table(facts["tries"])] if "tries" in facts else []
+    write_text(folder / CARD, "\n".join([*lines, ""]))
+
+
+def tries_table(tries: Sequence[dict[str, Any]]) -> list[str]:
+    """The tries of a search, a line each: what stayed beside quantize.keep, size, accuracy and verdict."""
+    head = ["| try | kept in addition | GB | accuracy | gate |", "| --- | --- | --- | --- | --- |"]
+    return head + [
+        f"| {number} | {', '.join(entry['kept']) or 'nothing'} | {entry['bytes'] / 1e9:.2f} | "
+        f"{100 * entry['after']:.1f} % ({100 * entry['before']:.1f} % before) | "
+        f"{'holds' if entry['passed'] else 'fails'} |"
+        for number, entry in enumerate(tries, start=1)
+    ]
 
 
 def _calibration(calibration: dict[str, Any] | None) -> str:

@@ -36,13 +36,13 @@ def break_layer(model: Path) -> None:
 def world(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     """A model with a layer that 8 bits break, and an evaluation in which all answers of the model before are right."""
     folder = tmp_path_factory.mktemp("search")
-    place = SimpleNamespace(folder=folder, model=tiny_model(folder), data=tiny_data(folder, clips=7, images=0))
+    place = SimpleNamespace(folder=folder, model=tiny_model(folder), data=tiny_data(folder, clips=8, images=0))
     break_layer(place.model)
-    kpi = tiny_data(folder / "kpi", clips=8, images=0, texts=0) / "annotations.json"
+    kpi = tiny_data(folder / "kpi", clips=0, images=0, texts=16) / "annotations.json"
     records = json.loads(kpi.read_text())
     for number, record in enumerate(records):
         options = "\n".join(f"({letter}) {number + at}" for at, letter in enumerate("ABCD"))
-        record["conversations"][0]["value"] = f"<video>\nWhich number is it?\n{options}"
+        record["conversations"][0]["value"] = f"Which number is it?\n{options}"
         record["conversations"][1]["value"] = "A"
     kpi.write_text(json.dumps(records))
     table = {
@@ -73,6 +73,9 @@ def searched(world: SimpleNamespace, folder: Path, **changes: Any) -> RunFolder:
         "dataset.media_dir": str(world.data),
         "quantize.quantization_scheme": "W8A16",
         "quantize.group_size": 32,
+        "quantize.kv_precision": "fp8",  # which calibrates
+        "quantize.num_calibration_samples": 16,
+        "quantize.force": True,
         "quantize.evaluate": str(world.evaluation),
         "quantize.search": True,
         "vision.nframes": 4,
@@ -106,15 +109,21 @@ def test_the_layer_that_breaks_is_kept_and_the_gate_holds(
 ) -> None:
     measured, measure = [], run.measure
     monkeypatch.setattr(run, "measure", lambda *words: measured.append(1) or measure(*words))
+    rows, compress = [], run.compress
+
+    def compress_recorded(*words: Any) -> None:
+        rows.append([row["inputs_embeds"].sum().item() for row in words[-1]])
+        compress(*words)
+
+    monkeypatch.setattr(run, "compress", compress_recorded)
     place = searched(world, tmp_path)
     facts = json.loads((place.path / "quantize.json").read_text())
-    print(json.dumps(facts, indent=1))
-    assert facts["gate"]["passed"]
     first, last = facts["tries"]
     assert first["kept"] == [] and not first["passed"] and last["kept"] == [f"{LAYER}.down_proj"] and last["passed"]
     assert first["bytes"] < last["bytes"] and first["after"] < first["before"] == last["before"] == 1
     assert [folder.name for folder in forking] == ["before", "after", "after-2"]
     assert len(measured) == 3, "of the model before once, and of each quantized one"
+    assert len(rows) == 2 and len(rows[0]) == 16 and rows[0] == rows[1], "both tries calibrate on the same inputs"
     assert f"{LAYER}.down_proj" in facts["kept"] and f"{LAYER}.down_proj" not in facts["modules"]
     line = f"| 2 | {LAYER}.down_proj |"
     assert line in (place.path / "best/README.md").read_text() and line in (place.path / "comparison.txt").read_text()

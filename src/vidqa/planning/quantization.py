@@ -27,9 +27,7 @@ from vidqa.spec.quantize_rules import GROUPED, few_samples
 FUSED = {"q_proj": "qkv", "k_proj": "qkv", "v_proj": "qkv", "gate_proj": "gate_up", "up_proj": "gate_up"}
 WEIGHT = ".weight"
 BF16 = 2
-# Bytes of a weight, and of the scales of a group or of a row.
-BYTES_OF = {"FP8_DYNAMIC": 1.0, "FP8": 1.0, "W8A8": 1.0, "W8A16": 1.0, "W4A16": 0.5, "NVFP4": 0.5, "NVFP4A16": 0.5}
-NVFP4_GROUP = 16  # weights of NVFP4 that share a scale of one byte
+NVFP4_GROUP = 16  # weights that share a scale, of one byte
 
 
 @dataclass(frozen=True)
@@ -59,8 +57,7 @@ def plan_quantization(folder: Path, quantize: Any) -> tuple[QuantizationPlan, li
     if not modules:
         problems.append(QUANTIZE_KEEP.at("quantize.keep", "every linear layer of the decoder is kept"))
     problems += _group_problems(modules, quantize)
-    scheme = quantize.quantization_scheme
-    small = sum(out * (width * BYTES_OF[scheme] + _scale_bytes(width, quantize)) for out, width in modules.values())
+    small = sum(out * _row_bytes(width, quantize) for out, width in modules.values())
     parameters = sum(t.numel for t in tensors)
     others = parameters - sum(out * width for out, width in modules.values())
     kept = tuple(name for name in linear if name not in modules)
@@ -82,23 +79,30 @@ def _shape(tensor: Tensor) -> tuple[int, int]:
     return out, width
 
 
-def _scale_bytes(width: int, quantize: Any) -> float:
-    """Bytes of the scales of one row."""
-    if quantize.quantization_scheme in GROUPED:
-        return BF16 * width / quantize.group_size
-    return width / NVFP4_GROUP if quantize.quantization_scheme.startswith("NVFP4") else BF16
+def group_of(quantize: Any) -> int | None:
+    """Weights of a row that share a scale; None where all do."""
+    if quantize.quantization_scheme.startswith("NVFP4"):
+        return NVFP4_GROUP
+    return quantize.group_size if quantize.quantization_scheme in GROUPED else None
+
+
+def _row_bytes(width: int, quantize: Any) -> float:
+    """Bytes of the weights that an output has, and of their scales."""
+    is_float4, group = quantize.quantization_scheme.startswith("NVFP4"), group_of(quantize)
+    is_half = is_float4 or quantize.quantization_scheme == "W4A16"
+    return width * (0.5 if is_half else 1) + (1 if is_float4 else BF16) * (width / group if group else 1)
 
 
 def _group_problems(modules: dict[str, tuple[int, int]], quantize: Any) -> list[Problem]:
-    scheme = quantize.quantization_scheme
-    size = quantize.group_size if scheme in GROUPED else NVFP4_GROUP if scheme.startswith("NVFP4") else 1
+    size = group_of(quantize) or 1
     wrong = {name: width for name, (_, width) in modules.items() if width % size}
     if not wrong:
         return []
     name, width = next(iter(wrong.items()))
     message = f"{size} does not divide the {width} inputs of {name} ({len(wrong)} layers are like it)"
     possible = [str(group) for group in (128, 64, 32, 16) if not any(w % group for _, w in modules.values())]
-    remedy = f"set quantize.group_size to {' or '.join(possible)}" if possible and scheme in GROUPED else None
+    can_change = possible and quantize.quantization_scheme in GROUPED
+    remedy = f"set quantize.group_size to {' or '.join(possible)}" if can_change else None
     return [QUANTIZE_GROUP_SIZE.at("quantize.group_size", message, remedy)]
 
 

@@ -45,7 +45,7 @@ from vidqa.families import family_of, quantization_of, require_plain_weights
 from vidqa.families.weights import weight_bytes
 from vidqa.planning.continuing import weights_hash
 from vidqa.planning.plan import usable
-from vidqa.planning.quantization import QuantizationPlan, fused_group, plan_quantization
+from vidqa.planning.quantization import QuantizationPlan, fused_group, group_of, plan_quantization
 from vidqa.planning.samples import Planner, calibration_planner
 from vidqa.spec import check_with_gpus, load
 from vidqa.spec.quantize_rules import method_of, needs_calibration
@@ -199,7 +199,7 @@ def facts_of(
         "scheme": options.quantization_scheme,
         "method": method_of(options),
         "kv_precision": options.kv_precision,
-        "group_size": table_group(table),
+        "group_size": group_of(options),
         "modules": sorted(plan.modules),
         "tower": family.tower,
         "kept": sorted({family.parameter_name(name) for name in table["ignore"]}),
@@ -208,12 +208,6 @@ def facts_of(
         "model": {"name": source.name, "weights": weights_hash(source)},
         "calibration": calibration.as_dict() if calibration else None,
     }
-
-
-def table_group(table: dict[str, Any]) -> int | None:
-    """Weights that share a scale; None where a row or a tensor does."""
-    groups = table.get("config_groups", {}).values()
-    return next((group["weights"].get("group_size") for group in groups), None)
 
 
 def free_memory() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,8 @@ from tiny_world import run_engine, tiny_data, tiny_model
 
 from vidqa.contract.run_folder import RunFolder
 from vidqa.engine.quantize import gate, run
+from vidqa.engine.quantize.search import larger_keeps
+from vidqa.planning.quantization import QuantizationPlan, fused_group
 from vidqa.spec import Layer, dump, resolve
 
 pytest.importorskip("llmcompressor")
@@ -65,7 +68,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     return place
 
 
-def searched(world: SimpleNamespace, folder: Path, **changes: Any) -> RunFolder:
+def searched(world: SimpleNamespace, folder: Path) -> RunFolder:
     """A search on the model, its evaluations by engines that fork."""
     table = {
         "model.model_path": str(world.model),
@@ -82,11 +85,22 @@ def searched(world: SimpleNamespace, folder: Path, **changes: Any) -> RunFolder:
         "engine.frame_cache_dir": str(world.folder / "cache"),
         "engine.decode_workers": 1,
         "results_dir": str(folder),
-        **{key.replace("__", "."): value for key, value in changes.items()},
     }
     place = RunFolder(folder)
-    run.quantize(resolve("quantize", [Layer("test", table)]).spec, place)
+    assert run.quantize(resolve("quantize", [Layer("test", table)]).spec, place) == 0
     return place
+
+
+def test_groups_stay_by_error_on_a_tenth_of_the_parameters() -> None:
+    names = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.down_proj")
+    modules = {f"layers.{number}.{name}": (10, 10) for number in range(3) for name in names}
+    plan = QuantizationPlan(modules, (), parameters=4000, bytes=0)
+    errors = {fused_group(name): 0.1 for name in modules}
+    errors |= {"layers.1.self_attn.qkv": 0.9, "layers.0.self_attn.qkv": 0.8, "layers.2.mlp.down_proj": 0.5}
+    worst = "layers.1.self_attn.qkv"  # 300 parameters, more than the first try's 100
+    assert larger_keeps(plan, errors) == [(worst,), (worst, "layers.2.mlp.down_proj")]
+    assert larger_keeps(replace(plan, parameters=900), errors) == []
+    assert larger_keeps(plan, {}) == []
 
 
 @pytest.fixture

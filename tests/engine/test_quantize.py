@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +25,8 @@ from vidqa.families.weights import read_header
 from vidqa.planning.quantization import overlap_problems, plan_quantization
 from vidqa.planning.samples import calibration_planner
 from vidqa.planning.sets import load_sets
+from vidqa.preflight import environment_checks, quantize_checks
+from vidqa.preflight._base import Context
 from vidqa.spec import Layer, dump, resolve
 
 pytest.importorskip("llmcompressor")
@@ -231,6 +235,8 @@ def test_what_calibration_refuses(world: SimpleNamespace, tmp_path: Path) -> Non
         ({"quantize__method": "gptq"}, "SPEC_QUANTIZE_METHOD", "auto, rtn"),
         ({"quantize__keep": ["("]}, "SPEC_PATTERN", "regular expression"),
         ({"quantize__evaluate": "nowhere.toml"}, "SPEC_REQUIRED", "nowhere.toml"),
+        ({"quantize__search": True}, "SPEC_REQUIRED", "quantize.evaluate"),
+        ({"quantize__search": True, "quantize__quantization_scheme": "W8A8"}, "SPEC_QUANTIZE_METHOD", '"gptq"'),
     ],
 )
 def test_what_a_spec_refuses(world: SimpleNamespace, tmp_path: Path, changes: Any, code: str, words: str) -> None:
@@ -255,3 +261,38 @@ def test_what_a_run_refuses_before_weights_are_read(
     with pytest.raises(ProblemError) as refused:
         quantized(world, "W4A16", tmp_path, **changes)
     assert code in [problem.code for problem in refused.value.problems] and words in str(refused.value)
+
+
+def test_an_adapter_on_a_quantized_base_is_refused(world: SimpleNamespace, tmp_path: Path) -> None:
+    base = shutil.copytree(world.model, tmp_path / "base")
+    settings = json.loads((base / "config.json").read_text())
+    settings["quantization_config"] = {"quant_method": "compressed-tensors", "config_groups": {}}
+    (base / "config.json").write_text(json.dumps(settings))
+    adapter = {"model__enable_lora": True, "model__base_model_path": str(base), "model__model_path": str(tmp_path)}
+    with pytest.raises(ProblemError, match="MODEL_QUANTIZED"):
+        quantized(world, "FP8_DYNAMIC", tmp_path, **adapter)
+
+
+def test_without_the_extra_its_command_is_named(world: SimpleNamespace, tmp_path: Path, monkeypatch: Any) -> None:
+    context = preflight_of(world, tmp_path)
+    monkeypatch.setattr(environment_checks, "installed", lambda name: None)
+    (problem,) = environment_checks.optional_packages(context)
+    monkeypatch.setitem(sys.modules, "llmcompressor", None)
+    with pytest.raises(ProblemError) as refused:
+        quantized(world, "FP8_DYNAMIC", tmp_path)
+    for missing in (problem, *refused.value.problems):
+        assert missing.code == "ENV_PACKAGE_MISSING" and "pip install -e '.[quantize]'" in missing.remedy
+
+
+def test_a_disk_without_room_for_the_folder(world: SimpleNamespace, tmp_path: Path, monkeypatch: Any) -> None:
+    context = preflight_of(world, tmp_path)
+    assert quantize_checks.room(context) == []
+    free = shutil.disk_usage(tmp_path)._replace(free=400_000)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: free)
+    (problem,) = quantize_checks.room(context)
+    assert problem.code == "ENV_DISK_SMALL" and "needed for the quantized model" in problem.message
+
+
+def preflight_of(world: SimpleNamespace, folder: Path) -> Context:
+    (folder / "spec.toml").write_text(dump(spec_of(world, "FP8_DYNAMIC", folder)))
+    return Context(folder / "spec.toml", "quantize", "local")

@@ -97,7 +97,8 @@ class RecordSampling:
     vision          the table that says how videos become frames
     length_key      the key that bounds the tokens of a sample
     longest         tokens that a sample may have
-    held_out        (share or number of videos, seed) of the part of the first set that becomes the second one
+    held_out        (share or number of videos, seed) of the part of the first set that becomes the second one, or that
+                    is left out where the action has none
     limit           how many records of each set count, None is all
     prompt          what is asked of a record without a question
     windows         (seconds, seconds in common with the one before) of the windows that a longer video is cut into;

@@ -30,6 +30,7 @@ QUANTIZE = Action(
             for name in ("quantization_scheme", "method", "kv_precision", "group_size", "keep", "max_drop", "force")
         },
         "evaluate": "quantize.evaluate",
+        "search": "quantize.search",
         "num_calibration_samples": "quantize.num_calibration_samples",
         "max_sequence_length": "quantize.max_sequence_length",
         "fps": "vision.fps",
@@ -46,6 +47,7 @@ QUANTIZE = Action(
         vision="vision",
         length_key="quantize.max_sequence_length",
         longest=lambda spec: spec.quantize.max_sequence_length,
+        held_out=lambda spec: (spec.dataset.test_size, spec.dataset.split_seed) if spec.dataset.test_size else None,
     ),
     measured_by="evaluate",
     evaluation=lambda spec: spec.quantize.evaluate,

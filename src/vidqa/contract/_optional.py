@@ -20,6 +20,10 @@ def require(module: str, extra: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as missing:
-        raise PACKAGE_MISSING.error(
-            module, f"the package {missing.name!r} is not installed", f"in the repository: pip install -e '.[{extra}]'"
-        ) from missing
+        message = f"the package {missing.name!r} is not installed"
+        raise PACKAGE_MISSING.error(module, message, installing(extra)) from missing
+
+
+def installing(extra: str) -> str:
+    """The command that installs an extra of this project."""
+    return f"in the repository: pip install -e '.[{extra}]'"

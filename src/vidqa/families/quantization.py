@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,17 +48,16 @@ def require_plain_weights(folder: Path, purpose: str) -> None:
 def float8_bytes(folder: Path) -> int:
     """Bytes of the weights of a folder whose layers multiply in 8-bit floats (FP8_DYNAMIC, FP8); 0 for every other."""
     groups = quantization_of(folder).get("config_groups")
-    is_float8 = isinstance(groups, dict) and all(map(_is_float8, groups.values()))
-    return weight_bytes(folder).bytes if is_float8 else 0
+    return weight_bytes(folder).bytes if isinstance(groups, dict) and all(map(is_float8, groups.values())) else 0
 
 
-def _is_float8(group: Any) -> bool:
-    weights, inputs = (_numbers(group, part) for part in ("weights", "input_activations"))
+def is_float8(group: Any) -> bool:
+    """Whether the layers of a group of compressed-tensors multiply in 8-bit floats: inputs that have a step for each
+    row, or one that calibration found, and weights with a step for each row or one for all."""
+    table: Any = group if isinstance(group, dict) else {}
+    weights, inputs = table.get("weights"), table.get("input_activations")
+    for part in (weights, inputs):
+        if not isinstance(part, dict) or (part.get("num_bits"), part.get("type")) != (8, "float"):
+            return False
     steps = (inputs.get("strategy"), inputs.get("dynamic"))
     return weights.get("strategy") in ("channel", "tensor") and steps in (("token", True), ("tensor", False))
-
-
-def _numbers(group: Any, part: str) -> Mapping[str, Any]:
-    """The table of a group's weights or inputs where they are 8-bit floats, else an empty one."""
-    table = group.get(part) if isinstance(group, dict) else None
-    return table if isinstance(table, dict) and (table.get("num_bits"), table.get("type")) == (8, "float") else {}

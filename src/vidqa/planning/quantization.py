@@ -14,25 +14,30 @@ from vidqa.dataset.record import MediaRef, Record
 from vidqa.dataset.same_bytes import real_key, same_bytes_between
 from vidqa.families import family_of
 from vidqa.families.sizes import Tensor
-from vidqa.planning.problems import QUANTIZE_GROUP_SIZE, QUANTIZE_KEEP, QUANTIZE_OVERLAP
-from vidqa.spec.quantize_rules import GROUPED
+from vidqa.planning.problems import (
+    QUANTIZE_FEW,
+    QUANTIZE_GROUP_SIZE,
+    QUANTIZE_KEEP,
+    QUANTIZE_NO_MEDIA,
+    QUANTIZE_OVERLAP,
+)
+from vidqa.spec.quantize_rules import GROUPED, few_samples
 
 # Linear layers that other programs compute as one product, so that they share a scheme.
 FUSED = {"q_proj": "qkv", "k_proj": "qkv", "v_proj": "qkv", "gate_proj": "gate_up", "up_proj": "gate_up"}
 WEIGHT = ".weight"
 BF16 = 2
-# Bytes of a weight, and of the scales of a group or of a row.
-BYTES_OF = {"FP8_DYNAMIC": 1.0, "FP8": 1.0, "W8A8": 1.0, "W8A16": 1.0, "W4A16": 0.5, "NVFP4": 0.5, "NVFP4A16": 0.5}
-NVFP4_GROUP = 16  # weights of NVFP4 that share a scale of one byte
+NVFP4_GROUP = 16  # weights that share a scale, of one byte
 
 
 @dataclass(frozen=True)
 class QuantizationPlan:
     """`modules` are the linear layers that are quantized, by full name with their weight's shape [out, in]; `kept`
-    those of the decoder that stay; `bytes` what the weights of the model will take."""
+    those of the decoder that stay; `parameters` all that the model has, and `bytes` what its weights will take."""
 
     modules: dict[str, tuple[int, int]]
     kept: tuple[str, ...]
+    parameters: int
     bytes: int
 
 
@@ -52,11 +57,11 @@ def plan_quantization(folder: Path, quantize: Any) -> tuple[QuantizationPlan, li
     if not modules:
         problems.append(QUANTIZE_KEEP.at("quantize.keep", "every linear layer of the decoder is kept"))
     problems += _group_problems(modules, quantize)
-    scheme = quantize.quantization_scheme
-    small = sum(out * (width * BYTES_OF[scheme] + _scale_bytes(width, quantize)) for out, width in modules.values())
-    others = sum(t.numel for t in tensors) - sum(out * width for out, width in modules.values())
+    small = sum(out * _row_bytes(width, quantize) for out, width in modules.values())
+    parameters = sum(t.numel for t in tensors)
+    others = parameters - sum(out * width for out, width in modules.values())
     kept = tuple(name for name in linear if name not in modules)
-    return QuantizationPlan(modules, kept, int(small) + BF16 * others), problems
+    return QuantizationPlan(modules, kept, parameters, int(small) + BF16 * others), problems
 
 
 def fused_group(name: str) -> str:
@@ -74,24 +79,41 @@ def _shape(tensor: Tensor) -> tuple[int, int]:
     return out, width
 
 
-def _scale_bytes(width: int, quantize: Any) -> float:
-    """Bytes of the scales of one row."""
-    if quantize.quantization_scheme in GROUPED:
-        return BF16 * width / quantize.group_size
-    return width / NVFP4_GROUP if quantize.quantization_scheme.startswith("NVFP4") else BF16
+def group_of(quantize: Any) -> int | None:
+    """Weights of a row that share a scale; None where all do."""
+    if quantize.quantization_scheme.startswith("NVFP4"):
+        return NVFP4_GROUP
+    return quantize.group_size if quantize.quantization_scheme in GROUPED else None
+
+
+def _row_bytes(width: int, quantize: Any) -> float:
+    """Bytes of the weights that an output has, and of their scales."""
+    is_float4, group = quantize.quantization_scheme.startswith("NVFP4"), group_of(quantize)
+    is_half = is_float4 or quantize.quantization_scheme == "W4A16"
+    return width * (0.5 if is_half else 1) + (1 if is_float4 else BF16) * (width / group if group else 1)
 
 
 def _group_problems(modules: dict[str, tuple[int, int]], quantize: Any) -> list[Problem]:
-    scheme = quantize.quantization_scheme
-    size = quantize.group_size if scheme in GROUPED else NVFP4_GROUP if scheme.startswith("NVFP4") else 1
+    size = group_of(quantize) or 1
     wrong = {name: width for name, (_, width) in modules.items() if width % size}
     if not wrong:
         return []
     name, width = next(iter(wrong.items()))
     message = f"{size} does not divide the {width} inputs of {name} ({len(wrong)} layers are like it)"
     possible = [str(group) for group in (128, 64, 32, 16) if not any(w % group for _, w in modules.values())]
-    remedy = f"set quantize.group_size to {' or '.join(possible)}" if possible and scheme in GROUPED else None
+    can_change = possible and quantize.quantization_scheme in GROUPED
+    remedy = f"set quantize.group_size to {' or '.join(possible)}" if can_change else None
     return [QUANTIZE_GROUP_SIZE.at("quantize.group_size", message, remedy)]
+
+
+def calibration_problems(quantize: Any, samples: Sequence[Any]) -> list[Problem]:
+    """QUANTIZE_FEW, and QUANTIZE_NO_MEDIA where none of the planned samples shows anything."""
+    where = "dataset.annotation_path"
+    few = few_samples(quantize, min(len(samples), quantize.num_calibration_samples))
+    problems = [QUANTIZE_FEW.at(where, few)] if few else []
+    if not any(sample.plans for sample in samples):
+        problems.append(QUANTIZE_NO_MEDIA.at(where, f"none of {len(samples)} samples has a video or an image"))
+    return problems
 
 
 def overlap_problems(records: Iterable[Record], protected: Iterable[Record]) -> list[Problem]:

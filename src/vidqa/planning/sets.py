@@ -71,7 +71,8 @@ def looked_in(spec: Any) -> list[Path]:
 
 def record_sets(spec: Any, read: Read) -> list[RecordSet]:
     """The sets of a run: what `read` gives of each source. The second one may be held out of the first, by video; where
-    the action has a limit, the first records count; long videos are cut into the action's windows."""
+    the action has no second one, that part is left out. Where it has a limit, the first records count; long videos are
+    cut into the action's windows."""
     found, action = [read(source) for source in sources(spec)], action_for(spec)
     if action.sampling is None:
         return found
@@ -86,7 +87,7 @@ def record_sets(spec: Any, read: Read) -> list[RecordSet]:
         first, held = split_by_video(whole.records, *held_out)
     except ProblemError as impossible:
         return [replace(whole, problems=[*whole.problems, *impossible.problems])]
-    return [replace(whole, records=first), RecordSet(action.data[1].name, held, [])]
+    return [replace(whole, records=first), *(RecordSet(data.name, held, []) for data in action.data[1:])]
 
 
 def load_sets(spec: Any) -> dict[str, list[Record]]:

@@ -13,7 +13,7 @@ import tomllib
 from importlib import metadata
 from pathlib import Path
 
-from vidqa.contract._optional import PACKAGE_MISSING
+from vidqa.contract._optional import PACKAGE_MISSING, installing
 from vidqa.contract.cli import SKILL_ROOT
 from vidqa.contract.problem import Problem
 from vidqa.families import family_of
@@ -65,7 +65,7 @@ def _unfit(context: Context, extra: str, why: str) -> list[Problem]:
         requirement = Requirement(text)
         version = versions[requirement.name] = installed(requirement.name)
         if version is None:
-            problems.append(PACKAGE_MISSING.at(requirement.name, f"{why} needs {text}"))
+            problems.append(PACKAGE_MISSING.at(requirement.name, f"{why} needs {text}", installing(extra)))
         elif not requirement.specifier.contains(version.partition("+")[0], prereleases=True):
             problems.append(
                 PACKAGE_OLD.at(requirement.name, f"{requirement.name} {version} is installed, {text} is needed")

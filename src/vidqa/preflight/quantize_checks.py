@@ -10,13 +10,12 @@ from typing import Any
 from vidqa.contract.problem import Problem
 from vidqa.families import family_of
 from vidqa.planning.budget.memory import GIB
-from vidqa.planning.problems import QUANTIZE_FEW, QUANTIZE_NO_MEDIA
-from vidqa.planning.quantization import BF16, plan_quantization
+from vidqa.planning.quantization import BF16, calibration_problems, plan_quantization
 from vidqa.preflight._base import Check, Context, Skip
 from vidqa.preflight.environment_checks import existing
 from vidqa.preflight.memory_checks import available_gib
 from vidqa.preflight.problems import DISK_SMALL, HOST_MEMORY
-from vidqa.spec.quantize_rules import few_samples, needs_calibration
+from vidqa.spec.quantize_rules import needs_calibration
 
 
 def modules(context: Context) -> list[Problem]:
@@ -31,22 +30,17 @@ def samples(context: Context) -> list[Problem]:
     quantize = _quantize(context)
     if not needs_calibration(quantize):
         raise Skip("nothing is calibrated")
-    usable = context.usable("calibration")
-    where, count = "dataset.annotation_path", min(len(usable), quantize.num_calibration_samples)
-    few = few_samples(quantize, count)
-    problems = [QUANTIZE_FEW.at(where, few)] if few else []
-    if not any(sample.plans for sample in usable):
-        problems.append(QUANTIZE_NO_MEDIA.at(where, f"none of {len(usable)} samples has a video or an image"))
-    return problems
+    return calibration_problems(quantize, context.usable("calibration"))
 
 
 def room(context: Context) -> list[Problem]:
     """Disk for the quantized folder (and a merged one), and host memory for the model and its calibration."""
     context.require_seen(context.output_dir)
     plan, _ = plan_quantization(context.processor_folder, _quantize(context))
-    whole, problems = _whole_bytes(context), []
+    whole, problems = BF16 * plan.parameters, []
     folder = existing(context.output_dir)
-    needed = plan.bytes + whole * len(list(context.models)[1:])
+    folders = 2 if _quantize(context).search else 1  # the next try is written beside the one before
+    needed = folders * plan.bytes + whole * len(list(context.models)[1:])
     if (free := shutil.disk_usage(folder).free) < needed:
         message = f"{free / 1e9:.1f} GB free, {needed / 1e9:.1f} GB needed for the quantized model"
         problems.append(DISK_SMALL.at(folder, message))
@@ -71,11 +65,6 @@ def _activation_bytes(context: Context) -> int:
     used = usable[: quantize.num_calibration_samples]
     tokens = sum(sample.length + sizes.vision.taps * sample.media_tokens for sample in used)
     return BF16 * sizes.text.hidden * tokens
-
-
-def _whole_bytes(context: Context) -> int:
-    family = family_of(context.processor_folder)
-    return BF16 * sum(tensor.numel for tensor in family.tensors(family.sizes_of(context.processor_folder)))
 
 
 def evaluation_file(context: Context) -> list[Problem]:

@@ -11,11 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
-
 from vidqa.contract.files import read_object
 from vidqa.evaluation.text import as_text
-from vidqa.release.origin import FENCE, Origin
+from vidqa.families.model_card import front_matter_text
+from vidqa.release.origin import Origin
 from vidqa.release.scores import Scores
 from vidqa.release.source import ExportSource
 from vidqa.spec import effective_batch
@@ -67,7 +66,7 @@ class Card:
             "pipeline_tag": "image-text-to-text",
             "tags": ["video", "video-question-answering", *self._kinds()],
         }
-        return f"{FENCE}\n{yaml.safe_dump(table, sort_keys=False, allow_unicode=True)}{FENCE}"
+        return front_matter_text(table)
 
     def _kinds(self) -> list[str]:
         kinds = ["lora"] if self.source.is_adapter else []

@@ -9,19 +9,16 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from vidqa.contract.files import open_plain, read_object, write_json
+from vidqa.contract.files import read_object, write_json
 from vidqa.contract.problem import ProblemError
+from vidqa.families.model_card import front_matter
 from vidqa.families.published import license_of
 from vidqa.release.source import EXPORT, ExportSource, made_by
 from vidqa.spec.parents import ADAPTER
 from vidqa.storage.hub import is_hub_name, is_snapshot, parse
 
 LICENSE_KEYS = ("license", "license_name", "license_link")
-MOST_BYTES = 1 << 20  # of a model card
 MOST_PARENTS = 20  # runs, each begun from an export of the one before
-FENCE = "---"
 
 
 @dataclass(frozen=True)
@@ -62,18 +59,6 @@ def _parent(base: Path, before: Sequence[ExportSource]) -> str:
         return f"{before[0].run.path.name}, {before[0].export.name}"
     made_of = read_object(base / EXPORT).get("made_of")
     return f"{made_of.get('run')}, {made_of.get('export')}" if isinstance(made_of, dict) else ""
-
-
-def front_matter(path: Path) -> dict[str, Any]:
-    """The settings at the top of a model card; none where there is no card, or no settings that can be read."""
-    try:
-        with open_plain(path) as file:
-            text = file.read(MOST_BYTES).decode("utf-8", "replace")
-        before, fence, rest = text.partition(f"{FENCE}\n")
-        found = yaml.safe_load(rest.partition(f"\n{FENCE}")[0]) if fence and not before.strip() else None
-    except (OSError, yaml.YAMLError, RecursionError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _on_hub(source: ExportSource) -> tuple[str, str]:

@@ -65,6 +65,11 @@ def quantize_rules(spec: QuantizeSpec) -> Iterator[Problem]:
             re.compile(pattern)
         except re.error as broken:
             yield codes.PATTERN.at("quantize.keep", f"{pattern!r} is not a regular expression: {broken}")
+    if quantize.search:
+        yield from required("quantize.evaluate", quantize.evaluate)
+        if method == "awq" or is_smoothed(quantize):
+            message = "quantize.search compares outputs of layers for the same inputs, which SmoothQuant and AWQ scale"
+            yield codes.QUANTIZE_METHOD.at("quantize.method", message, 'set quantize.method = "gptq"')
     if quantize.evaluate and not os.path.isfile(os.path.expanduser(quantize.evaluate)):
         message = f"there is no file {quantize.evaluate!r}"
         yield codes.REQUIRED.at("quantize.evaluate", message, "name the spec that build_spec.py evaluate wrote")

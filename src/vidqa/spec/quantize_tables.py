@@ -30,6 +30,10 @@ class QuantizeDataset(Table):
     response_mode: Literal["think", "answer", "hybrid"] = key(
         "answer", "What was learned", "As in the training: think, answer, or hybrid (reasoning where a record has it)."
     )
+    test_size: Positive | Annotated[float, Field(gt=0, lt=1)] | None = key(
+        None, "Held-out part", "What the training held out of these records for validation; it does not calibrate."
+    )
+    split_seed: Count = key(0, "Seed of it", "The training's train.train_policy.dataloader_seed.")
     dataset_id: str = key(
         "",
         "Public data set",
@@ -89,6 +93,12 @@ class Quantize(Table):
         "Evaluation",
         "The spec of an evaluation. Both models answer it, and the run ends with exit code 5 where more than "
         "quantize.max_drop is lost. Its videos may not calibrate.",
+    )
+    search: bool = key(
+        False,
+        "Search",
+        "Where quantize.evaluate fails, quantize again with the layers of the largest output errors kept, up to a "
+        "tenth of the parameters.",
     )
     seed: Count = key(1, "Seed", "Seed of the choice of samples.")
     force: bool = key(False, "Few samples", "Calibrate on fewer than 64 samples (never fewer than 16).")

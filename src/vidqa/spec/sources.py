@@ -9,6 +9,7 @@ from typing import Any
 
 from vidqa import actions
 from vidqa.actions import DataSet
+from vidqa.actions.train import held_out
 from vidqa.contract.files import read_object
 from vidqa.spec.keys import flat
 from vidqa.spec.layers import Layer, read_layer
@@ -124,13 +125,15 @@ def refined(run: Path, home: Path, which: str) -> dict[str, Any]:
 
 
 def quantized(run: Path, home: Path, which: str) -> dict[str, Any]:
-    """What a quantization takes from a training: its export, its view of a video, and its training records."""
+    """What a quantization takes from a training: its export, view of a video, and the records that it trained on."""
     values = {key.replace("model_name", "model_path"): value for key, value in exported(run, home, which).items()}
     parent = _parent_spec(home)
     if isinstance(parent, TrainSpec):
         trained = parent.custom.train_dataset
         values["dataset.annotation_path"], values["dataset.media_dir"] = trained.annotation_path, trained.media_path
         values["dataset.response_mode"] = trained.response_mode
+        if validation := held_out(parent):
+            values["dataset.test_size"], values["dataset.split_seed"] = validation
     return values
 
 

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from vidqa.families.problems import MODEL_UNSUPPORTED
+from vidqa.families.quantization import is_float8
 
 CODE = torch.float8_e4m3fn
 LARGEST = torch.finfo(CODE).max
@@ -119,7 +120,9 @@ def require_plain_inputs(*modules: nn.Module) -> None:
 def dequantize(model: Any, dtype: torch.dtype, keep: Sequence[nn.Module]) -> str:
     """Give a model that transformers loaded from a quantized folder its weights in `dtype`; those in `keep` that can
     multiply in 8-bit floats stay as they are. Returns what was done, in words."""
-    quantized = {name: module for name, module in model.named_modules() if hasattr(module, "quantization_scheme")}
+    # Attention has a scheme, too, where a cache in 8 bits has scales.
+    linear = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    quantized = {name: module for name, module in linear.items() if hasattr(module, "quantization_scheme")}
     inside = {id(module) for unit in keep for module in unit.modules()}
     reasons = {name: _why_not(module, dtype, id(module) in inside) for name, module in quantized.items()}
     kept = [module for name, module in quantized.items() if not reasons[name]]
@@ -138,16 +141,11 @@ def dequantize(model: Any, dtype: torch.dtype, keep: Sequence[nn.Module]) -> str
 
 def _why_not(layer: Any, dtype: torch.dtype, keep: bool) -> str:
     """Why a layer cannot multiply in 8-bit floats; empty where it can."""
-    scheme, weight = layer.quantization_scheme, getattr(layer, "weight", None)
-    inputs = scheme.input_activations
+    weight = getattr(layer, "weight", None)
     if not keep:
         return "this generator computes in that precision"
-    if weight is None or weight.dtype != CODE or scheme.weights.strategy not in ("channel", "tensor"):
+    if weight is None or weight.dtype != CODE or not is_float8(layer.quantization_scheme.model_dump()):
         return "the scheme is not one of FP8_DYNAMIC and FP8"
-    if inputs is None or inputs.num_bits != 8 or inputs.type != "float" or inputs.strategy not in ("token", "tensor"):
-        return "the scheme does not round inputs to 8-bit floats"
-    if inputs.dynamic is True and inputs.strategy != "token":
-        return "the scheme has one step for all tokens of a prompt"
     if any(size % ALIGNED for size in weight.shape):
         return f"the shape {list(weight.shape)} is no multiple of {ALIGNED}"
     if weight.is_cuda and (dtype != torch.bfloat16 or torch.cuda.get_device_capability(weight.device) < SCALED_MM):

@@ -19,12 +19,11 @@ from vidqa.engine.families import family_of
 from vidqa.engine.model.stock_inputs import stock_inputs
 from vidqa.engine.prepare import frame_cache
 from vidqa.evaluation.answers import parse_expected
-from vidqa.planning.problems import QUANTIZE_FEW, QUANTIZE_NO_MEDIA
-from vidqa.planning.quantization import overlap_problems
+from vidqa.planning.quantization import calibration_problems, overlap_problems
 from vidqa.planning.samples import Planner, Sample
 from vidqa.planning.sets import load_sets
 from vidqa.spec import load
-from vidqa.spec.quantize_rules import few_samples, needs_calibration
+from vidqa.spec.quantize_rules import needs_calibration
 
 PROVING = 8  # samples whose log-probabilities prove the result
 
@@ -49,13 +48,9 @@ class Calibration:
 def choose_calibration(spec: Any, samples: Sequence[Sample], data_fingerprint: str) -> Calibration:
     """The calibration of a QuantizeSpec from its usable samples. Raises QUANTIZE_FEW, QUANTIZE_NO_MEDIA, and
     QUANTIZE_OVERLAP where the evaluation asks about the same videos."""
-    quantize, where = spec.quantize, "dataset.annotation_path"
-    calibrated = needs_calibration(quantize)
+    quantize, calibrated = spec.quantize, needs_calibration(spec.quantize)
+    raise_errors(calibration_problems(quantize, samples) if calibrated else [])
     selected = balanced(samples, quantize.num_calibration_samples if calibrated else PROVING, quantize.seed)
-    if calibrated and (few := few_samples(quantize, len(selected))):
-        raise QUANTIZE_FEW.error(where, few)
-    if calibrated and not any(sample.plans for sample in selected):
-        raise QUANTIZE_NO_MEDIA.error(where, f"none of {len(selected)} samples has a video or an image")
     if calibrated and quantize.evaluate:
         protected = load_sets(load(quantize.evaluate, "evaluate"))["evaluation"]
         raise_errors(overlap_problems([sample.record for sample in selected], protected))
@@ -112,10 +107,6 @@ def decoder_rows(model: Any, planner: Planner, spec: Any, samples: Sequence[Samp
 
 
 def _on_host(value: Any) -> Any:
-    return (
-        [tensor.cpu() for tensor in value]
-        if isinstance(value, list)
-        else value.cpu()
-        if torch.is_tensor(value)
-        else value
-    )
+    if isinstance(value, list):
+        return [tensor.cpu() for tensor in value]
+    return value.cpu() if torch.is_tensor(value) else value

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from vidqa.contract.files import read_object, write_text
+from vidqa.families.model_card import front_matter, front_matter_text
 
 CARD = "README.md"
 FACTS = "quantize.json"
-FENCE = "---\n"
 TAKEN_OVER = ("license", "license_name", "license_link", "base_model", "tags")  # of the card of the model before
 
 
@@ -19,7 +18,9 @@ def write_card(folder: Path) -> None:
     """Write the card of a folder from its quantize.json; what its README.md says of license and base model stays."""
     facts = read_object(folder / FACTS)
     proof, sizes, gate = facts["proof"], facts["bytes"], facts.get("gate")
-    head = {**_front_matter(folder / CARD), "library_name": "transformers", "pipeline_tag": "image-text-to-text"}
+    before = front_matter(folder / CARD)
+    head = {name: before[name] for name in TAKEN_OVER if name in before}
+    head |= {"library_name": "transformers", "pipeline_tag": "image-text-to-text"}
     layer = proof["largest_layer_error"]
     decoder = [name for name in facts["kept"] if not name.startswith(("lm_head", facts["tower"]))]
     rows = {
@@ -36,12 +37,22 @@ def write_card(folder: Path) -> None:
         "accuracy": gate["sentence"] if gate else "not compared",
         "made with": ", ".join(f"{name} {number}" for name, number in facts["versions"].items()),
     }
-    table = "\n".join(f"| {name} | {value} |" for name, value in rows.items())
     about = f"The model {facts['model']['name']} with smaller numbers, in the format of compressed-tensors."
-    text = (
-        f"{FENCE}{yaml.safe_dump(head, sort_keys=False, allow_unicode=True)}{FENCE}\n# {facts['scheme']}\n\n{about}\n\n"
-    )
-    write_text(folder / CARD, f"{text}| | |\n| --- | --- |\n{table}\n")
+    lines = [front_matter_text(head), f"# {facts['scheme']}", "", about, "", "| | |", "| --- | --- |"]
+    lines += [f"| {name} | {value} |" for name, value in rows.items()]
+    lines += ["", *tries_table(facts["tries"])] if "tries" in facts else []
+    write_text(folder / CARD, "\n".join([*lines, ""]))
+
+
+def tries_table(tries: Sequence[dict[str, Any]]) -> list[str]:
+    """The tries of a search, a line each: what stayed beside quantize.keep, size, accuracy and verdict."""
+    head = ["| try | kept in addition | GB | accuracy | gate |", "| --- | --- | --- | --- | --- |"]
+    return head + [
+        f"| {number} | {', '.join(entry['kept']) or 'nothing'} | {entry['bytes'] / 1e9:.2f} | "
+        f"{100 * entry['after']:.1f} % ({100 * entry['before']:.1f} % before) | "
+        f"{'holds' if entry['passed'] else 'fails'} |"
+        for number, entry in enumerate(tries, start=1)
+    ]
 
 
 def _calibration(calibration: dict[str, Any] | None) -> str:
@@ -49,13 +60,3 @@ def _calibration(calibration: dict[str, Any] | None) -> str:
         return "none"
     samples, tokens, fingerprint = (calibration[name] for name in ("samples", "tokens", "fingerprint"))
     return f"{samples} training samples, {tokens} tokens, fingerprint {fingerprint[:16]}"
-
-
-def _front_matter(path: Path) -> dict[str, Any]:
-    """What the settings at the top of a card say of license and base model; empty where it cannot be read."""
-    try:
-        text = path.read_text(encoding="utf-8")
-        settings = yaml.safe_load(text.split(FENCE)[1]) if text.startswith(FENCE) else {}
-    except (OSError, ValueError, IndexError, yaml.YAMLError):
-        return {}
-    return {name: settings[name] for name in TAKEN_OVER if name in settings} if isinstance(settings, dict) else {}

@@ -120,14 +120,11 @@ def check_folder(folder: Path, source: Path, plan: QuantizationPlan, quantize: A
         expected |= {f"{attention}.{scale}" for attention in attentions for scale in CACHE_SCALES}
     if wrong := sorted((stored ^ expected) - _tied(source)):
         raise refuse(f"{len(wrong)} tensors are missing or surplus: {wrong[:3]}")
-    table = quantization_of(folder)
-    if wrong := sorted(set(table.get("ignore", ())) & set(plan.modules)):
-        raise refuse(f"the ignore list names quantized modules: {wrong[:3]}")
-    if wrong := sorted(set(plan.kept) - set(table.get("ignore", ()))):
-        raise refuse(f"the ignore list lacks kept modules: {wrong[:3]}")
-    config = {
-        name: value for name, value in read_object(folder / "config.json").items() if name != "quantization_config"
-    }
+    ignored = set(quantization_of(folder).get("ignore", ()))
+    if wrong := sorted(ignored & set(plan.modules) | set(plan.kept) - ignored):
+        raise refuse(f"the ignore list names quantized modules, or lacks kept ones: {wrong[:3]}")
+    config = read_object(folder / "config.json")
+    del config["quantization_config"]
     if config != read_object(source / "config.json"):
         raise refuse("config.json is not the source's")
 

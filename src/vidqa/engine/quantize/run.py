@@ -4,13 +4,17 @@
         --run-dir results/my-run
 
 source folder (an adapter is merged first) -> planned layers -> calibration samples -> llm-compressor on the decoder ->
-an unpublished folder -> proof -> safetensors/final -> quantize.evaluate: both models answer, and the gate judges
+an unpublished folder -> proof -> safetensors/final -> quantize.evaluate: both models answer, and the gate judges;
+where it fails, quantize.search does all from llm-compressor on again with more layers kept
 """
 
 from __future__ import annotations
 
 import gc
+import re
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -33,15 +37,16 @@ from vidqa.engine.prepare import fitting, shared_plan
 from vidqa.engine.problems import ENGINE_NO_SAMPLES, ENGINE_QUANTIZE_ADAPTER, unwritable
 from vidqa.engine.quantize.calibration import PROVING, Calibration, choose_calibration, decoded, decoder_rows
 from vidqa.engine.quantize.card import FACTS, write_card
-from vidqa.engine.quantize.gate import judge
-from vidqa.engine.quantize.proof import measure, prove
+from vidqa.engine.quantize.gate import pass_gate
+from vidqa.engine.quantize.proof import Measured, measure, prove
 from vidqa.engine.quantize.recipe import compress
+from vidqa.engine.quantize.search import Products, larger_keeps, output_errors, recorded_products
 from vidqa.families import family_of, quantization_of, require_plain_weights
 from vidqa.families.weights import weight_bytes
 from vidqa.planning.continuing import weights_hash
 from vidqa.planning.plan import usable
-from vidqa.planning.quantization import QuantizationPlan, plan_quantization
-from vidqa.planning.samples import calibration_planner
+from vidqa.planning.quantization import QuantizationPlan, fused_group, group_of, plan_quantization
+from vidqa.planning.samples import Planner, calibration_planner
 from vidqa.spec import check_with_gpus, load
 from vidqa.spec.quantize_rules import method_of, needs_calibration
 
@@ -53,7 +58,6 @@ LIBRARIES = ("torch", "transformers", "compressed-tensors", "llmcompressor")
 def quantize(spec: Any, run: RunFolder) -> int:
     """Carry out a QuantizeSpec in `run`. Raises what is wrong before weights are read, ENGINE_QUANTIZE_UNPROVEN, and
     ENGINE_QUANTIZE_GATE where the quantized model answers worse."""
-    started = time.perf_counter()
     raise_errors(check_with_gpus(spec, world_size()))
     require("llmcompressor", "quantize")
     run.sweep()
@@ -62,46 +66,79 @@ def quantize(spec: Any, run: RunFolder) -> int:
     plan, problems = plan_quantization(model_dir, spec.quantize)
     raise_errors(problems)
     calibration = calibration_of(spec, planner, world, run)
-
-    source = source_folder(spec, run, world)
-    note(f"quantizing {len(plan.modules)} layers of {source} to {spec.quantize.quantization_scheme}")
-    model = load_weights(source, torch.bfloat16).to(world.device).eval()
-    proving = list(decoded(spec, calibration.samples[:PROVING]))
-    before = measure(model, planner, proving)
-    calibrated = needs_calibration(spec.quantize)
-    compress(
-        model,
-        plan,
-        spec.quantize,
-        source,
-        decoder_rows(model, planner, spec, calibration.samples) if calibrated else (),
-    )
-    expected = measure(model, planner, proving)
-    try:
-        folder = write_folder(model, source, run)
-        del model
-        free_memory()
-        proof = prove(folder, source, plan, spec.quantize, before, expected, planner, proving, world.device)
-        facts = facts_of(spec, source, folder, plan, calibration if calibrated else None)
-        facts |= {"proof": proof, "seconds": round(time.perf_counter() - started, 1)}
-        write_json(folder / FACTS, facts)
-        write_json(folder / EXPORT, {"schema_version": 1, "step": 0, "created": now()})
-        write_card(folder)
-        published = RunFolder.publish(folder)
-    except OSError as failed:
-        raise ProblemError([unwritable(failed)]) from failed
-    free_memory()
-    note(
-        f"{published}: {facts['bytes']['quantized'] / 1e9:.2f} GB, loss {proof['quantized_loss']:.4f} "
-        f"(before: {proof['loss']:.4f})"
-    )
-    write_json(run.path / FACTS, {**facts, "folder": str(published)})
-    best = run.path / "best"  # what --parent-run takes
-    if not best.is_symlink():
-        best.symlink_to(published.relative_to(run.path))
+    quantization = Quantization(spec, run, planner, plan, calibration, source_folder(spec, run, world), world.device)
+    published = quantization.write()
     if spec.quantize.evaluate:
-        judge(spec, run, source, published)
+        keeps = larger_keeps(plan, quantization.errors)  # none where nothing is searched
+        pass_gate(spec, run, quantization.source, published, keeps, quantization.write)
     return int(Exit.OK)
+
+
+@dataclass
+class Quantization:
+    """One source folder, quantized once or, by a search, several times with more layers kept: what the model before
+    gives (`before`, calibration's `rows`, and the output `errors` of fused groups) is computed the first time."""
+
+    spec: Any
+    run: RunFolder
+    planner: Planner
+    plan: QuantizationPlan
+    calibration: Calibration
+    source: Path
+    device: torch.device
+    before: Measured | None = None
+    proving: list[Any] = field(default_factory=list)
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    errors: dict[str, float] = field(default_factory=dict)
+
+    def write(self, groups: Sequence[str] = ()) -> Path:
+        """Quantize all planned layers but those of the fused `groups`, prove the folder and publish it."""
+        started, options = time.perf_counter(), self.spec.quantize
+        names = [name for name in self.plan.modules if fused_group(name) in groups]
+        options = options.model_copy(update={"keep": [*options.keep, *(f"^{re.escape(name)}$" for name in names)]})
+        plan, _ = plan_quantization(self.source, options)
+        note(f"quantizing {len(plan.modules)} layers of {self.source} to {options.quantization_scheme}")
+        model = load_weights(self.source, torch.bfloat16).to(self.device).eval()
+        products = self.read(model) if self.before is None else {}
+        compress(model, plan, options, self.source, self.rows)
+        self.errors = self.errors or output_errors(model, products)
+        expected = measure(model, self.planner, self.proving)
+        try:
+            folder = write_folder(model, self.source, self.run)
+            del model
+            free_memory()
+            assert self.before
+            proof = prove(
+                folder, self.source, plan, options, self.before, expected, self.planner, self.proving, self.device
+            )
+            calibrated = self.calibration if self.rows else None
+            facts = facts_of(options, self.source, folder, plan, calibrated)
+            facts |= {"proof": proof, "seconds": round(time.perf_counter() - started, 1)}
+            write_json(folder / FACTS, facts)
+            write_json(folder / EXPORT, {"schema_version": 1, "step": 0, "created": now()})
+            write_card(folder)
+            published = RunFolder.publish(folder)
+        except OSError as failed:
+            raise ProblemError([unwritable(failed)]) from failed
+        free_memory()
+        note(
+            f"{published}: {facts['bytes']['quantized'] / 1e9:.2f} GB, loss {proof['quantized_loss']:.4f} "
+            f"(before: {proof['loss']:.4f})"
+        )
+        write_json(self.run.path / FACTS, {**facts, "folder": str(published)})
+        best = self.run.path / "best"  # what --parent-run takes
+        if not best.is_symlink():
+            best.symlink_to(published.relative_to(self.run.path))
+        return published
+
+    def read(self, model: Any) -> Products:
+        """Compute what the model before gives. Returns what its linear layers do, for a search."""
+        samples, options = self.calibration.samples, self.spec.quantize
+        self.proving = list(decoded(self.spec, samples[:PROVING]))
+        with recorded_products(model, self.plan.modules if options.search else ()) as products:
+            self.before = measure(model, self.planner, self.proving)
+        self.rows = decoder_rows(model, self.planner, self.spec, samples) if needs_calibration(options) else []
+        return products
 
 
 def calibration_of(spec: Any, planner: Any, world: World, run: RunFolder) -> Calibration:
@@ -153,16 +190,16 @@ def write_folder(model: Any, source: Path, run: RunFolder) -> Path:
 
 
 def facts_of(
-    spec: Any, source: Path, folder: Path, plan: QuantizationPlan, calibration: Calibration | None
+    options: Any, source: Path, folder: Path, plan: QuantizationPlan, calibration: Calibration | None
 ) -> dict[str, Any]:
     """What quantize.json says beside the proof. `kept` are all linear layers that stay, of the vision tower too."""
-    options, table, family = spec.quantize, quantization_of(folder), family_of(folder)
+    table, family = quantization_of(folder), family_of(folder)
     return {
         "schema_version": 1,
         "scheme": options.quantization_scheme,
         "method": method_of(options),
         "kv_precision": options.kv_precision,
-        "group_size": table_group(table),
+        "group_size": group_of(options),
         "modules": sorted(plan.modules),
         "tower": family.tower,
         "kept": sorted({family.parameter_name(name) for name in table["ignore"]}),
@@ -171,12 +208,6 @@ def facts_of(
         "model": {"name": source.name, "weights": weights_hash(source)},
         "calibration": calibration.as_dict() if calibration else None,
     }
-
-
-def table_group(table: dict[str, Any]) -> int | None:
-    """Weights that share a scale; None where a row or a tensor does."""
-    groups = table.get("config_groups", {}).values()
-    return next((group["weights"].get("group_size") for group in groups), None)
 
 
 def free_memory() -> None:

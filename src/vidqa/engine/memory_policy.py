@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -54,6 +55,13 @@ def free_memory(device: torch.device) -> int:
     """Bytes of a GPU that this process can still take: what is free, of what it may take."""
     free, total = torch.cuda.mem_get_info(device)
     return min(free, int(share_of_gpu(device) * total) - torch.cuda.memory_reserved(device))
+
+
+def release_memory() -> None:
+    """Give the GPU back what models that nobody holds any more have taken, so that the next one has room."""
+    gc.collect()  # modules and their hooks hold one another
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def use_memory(device: torch.device, limit_gib: float | None) -> float:

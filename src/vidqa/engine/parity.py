@@ -8,7 +8,6 @@ Prompts are planned once, and answers are greedy. scripts/parity.py writes the s
 from __future__ import annotations
 
 import argparse
-import gc
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,6 +27,7 @@ from vidqa.engine.asking import BATCHES_AHEAD, longest_sequence, model_folders, 
 from vidqa.engine.batch.frames import FrameSource
 from vidqa.engine.generators import GENERATORS
 from vidqa.engine.generators._base import Request, Result, Settings
+from vidqa.engine.memory_policy import release_memory
 from vidqa.engine.model.load import DTYPES
 from vidqa.engine.prepare import fitting, frame_cache
 from vidqa.engine.problems import ENGINE_GENERATORS_DIFFER, ENGINE_NO_SAMPLES, ENGINE_VLLM_PROMPT
@@ -98,9 +98,7 @@ def _answered(spec: Any, name: str, planner: Planner, samples: Sequence[Sample])
         prompts = Prompts(planner, source, replace(sampling_of(spec, 0), temperature=0.0), BATCHES_AHEAD * size)
         results = {r.id: r for some in session.generate(_requests(prompts, samples)) for r in some}
         seconds = time.perf_counter() - started - prompts.waited
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
+    release_memory()
     return Answered(results, seconds)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -25,6 +24,7 @@ from vidqa.engine.checkpoint.state import own_weights, save_state, sharded_param
 from vidqa.engine.exports import format_for
 from vidqa.engine.exports._base import EXPORT, Trained
 from vidqa.engine.exports.proof import prove_loss
+from vidqa.engine.memory_policy import release_memory
 from vidqa.engine.model.load import DTYPES
 from vidqa.engine.prepare import on_main
 from vidqa.engine.problems import ENGINE_NOT_FINITE
@@ -202,9 +202,7 @@ class Saver:
         one."""
         self.background.finish()
         self.staging = None
-        gc.collect()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        release_memory()
         return on_main(self.world, self._prove)
 
     def _prove(self) -> str:

@@ -10,7 +10,6 @@ where it fails, quantize.search does all from llm-compressor on again with more 
 
 from __future__ import annotations
 
-import gc
 import re
 import time
 from collections.abc import Sequence
@@ -33,6 +32,7 @@ from vidqa.engine.exports._base import EXPORT, Trained
 from vidqa.engine.exports.merged import MERGED, adapter_of
 from vidqa.engine.exports.weights import load_weights
 from vidqa.engine.exports.writing import copy_settings
+from vidqa.engine.memory_policy import release_memory
 from vidqa.engine.prepare import fitting, shared_plan
 from vidqa.engine.problems import ENGINE_NO_SAMPLES, ENGINE_QUANTIZE_ADAPTER, unwritable
 from vidqa.engine.quantize.calibration import PROVING, Calibration, choose_calibration, decoded, decoder_rows
@@ -106,7 +106,7 @@ class Quantization:
         try:
             folder = write_folder(model, self.source, self.run)
             del model
-            free_memory()
+            release_memory()
             assert self.before
             proof = prove(
                 folder, self.source, plan, options, self.before, expected, self.planner, self.proving, self.device
@@ -120,7 +120,7 @@ class Quantization:
             published = RunFolder.publish(folder)
         except OSError as failed:
             raise ProblemError([unwritable(failed)]) from failed
-        free_memory()
+        release_memory()
         note(
             f"{published}: {facts['bytes']['quantized'] / 1e9:.2f} GB, loss {proof['quantized_loss']:.4f} "
             f"(before: {proof['loss']:.4f})"
@@ -208,9 +208,3 @@ def facts_of(
         "model": {"name": source.name, "weights": weights_hash(source)},
         "calibration": calibration.as_dict() if calibration else None,
     }
-
-
-def free_memory() -> None:
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()

@@ -40,6 +40,9 @@ CAREFUL = ("8192-kept", "16384")
 LONG = {"custom.vision.total_pixels": 2**27, "policy.model_max_length": 2**17}  # a video may take 128k tokens
 # GPUs that have a part of every sample.
 SHARED = {"policy.parallelism.dp_replicate_size": 1, "policy.parallelism.cp_size": 2}
+SHARED_BY_4 = {"policy.parallelism.dp_replicate_size": 1, "policy.parallelism.cp_size": 4}
+ALL_SHARED_BY_4 = {**SHARED_BY_4, "policy.parallelism.dp_shard_size": 1}
+TWO_BY_TWO = {"policy.parallelism.dp_replicate_size": 2, "policy.parallelism.dp_shard_size": 2}
 LONGER = SetShape(2, (200, 200))  # 40k tokens
 LONGEST = SetShape(1, (630, 630), width=736)  # 128k tokens
 
@@ -89,6 +92,12 @@ CASES = {
     "longest": Case("8b", LONGEST, (2**17,), {**ADAPT, **LONG}, per_rank=1, steps=2),
     "long-cp2": Case("8b", LONGER, (40_960,), {**ADAPT, **LONG, **SHARED}, per_rank=1, gpus=2),
     "longest-cp2": Case("8b", LONGEST, (2**17,), {**ADAPT, **LONG, **SHARED}, per_rank=1, steps=3, gpus=2),
+    "long-cp4": Case("8b", LONGER, (40_960,), {**ADAPT, **LONG, **SHARED_BY_4}, per_rank=1, gpus=4),
+    "longest-cp4": Case("8b", LONGEST, (2**17,), {**ADAPT, **LONG, **SHARED_BY_4}, per_rank=1, steps=3, gpus=4),
+    "long-full-cp4": Case("8b", LONGER, (40_960,), {**LONG, **ALL_SHARED_BY_4}, per_rank=1, gpus=4),
+    "longest-full-cp4": Case("8b", LONGEST, (2**17,), {**LONG, **ALL_SHARED_BY_4}, per_rank=1, steps=3, gpus=4),
+    "third-4": Case("8b-third", SETS["4k-8k"], (16384,), per_rank=16, gpus=4),
+    "third-2x2": Case("8b-third", SETS["4k-8k"], (16384,), TWO_BY_TWO, per_rank=16, gpus=4),
     "full-2": Case("8b", SETS["4k-8k"], (8192, 16384), per_rank=16, gpus=2),
     "full-4-80": Case("8b", SETS["4k-8k"], (16384,), limit_gib=80, per_rank=16, gpus=4),
 }

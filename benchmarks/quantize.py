@@ -302,7 +302,7 @@ def quantize_run(options: Namespace, part: str) -> dict[str, Any]:
     from vidqa.contract.run_folder import RunFolder
     from vidqa.engine.quantize.run import quantize
 
-    shape = "tiny" if options.tiny else "8b"
+    shape = "tiny" if options.tiny else options.shape
     folder = options.out / "models" / shape
     if not (folder / "model.safetensors.index.json").exists():
         write_random_model(shape, folder, corpus(), "cuda" if torch.cuda.is_available() else "cpu")
@@ -326,12 +326,13 @@ def quantize_run(options: Namespace, part: str) -> dict[str, Any]:
         torch.cuda.reset_peak_memory_stats()
     seconds, code = timed(lambda: quantize(spec, RunFolder(run)))
     peak = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else None
-    return {"run": f"{part}, {SCHEMES[part]}", "wall_s": seconds, "exit_code": code, "peak_gib": peak}
+    return {"run": f"{part}, {SCHEMES[part]}, {shape}", "wall_s": seconds, "exit_code": code, "peak_gib": peak}
 
 
 def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS[:3])
+    parser.add_argument("--shape", choices=["8b", "8b-third"], default="8b", help="of rtn and gptq; a third of layers")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     device = torch.device("cuda" if torch.cuda.is_available() and not options.tiny else "cpu")

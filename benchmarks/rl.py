@@ -2,7 +2,8 @@
 
     python benchmarks/rl.py --out /tmp/rl --shape 2b
     python benchmarks/rl.py --out /tmp/rl --shape 8b --lora
-    python benchmarks/rl.py --out /tmp/rl --shape 2b --gpus 2      one GPU, then two with twice the questions
+    python benchmarks/rl.py --out /tmp/rl --shape 2b --gpus 1 2    one GPU, then two with twice the questions
+    python benchmarks/rl.py --out /tmp/rl --shape 8b --gpus 4      all of 8B, sharded over four GPUs
     python benchmarks/rl.py --out /tmp/rl --only memory            predicted and used memory of the cases in MEMORY
     python benchmarks/rl.py --out /tmp/rl --only packs --pack-tokens 8192 16384     a step by the size of packs
     python benchmarks/rl.py --out /tmp/rl --only profile           where the time of an update goes
@@ -67,7 +68,8 @@ def spec_of(options: argparse.Namespace, case: Case, model: Path, data: Path, st
         "custom.vision.fps": 1.4,
         "train.output_dir": str(options.out / "runs"),
         "train.param_dtype": "float32" if options.tiny else "bfloat16",
-        "policy.parallelism.dp_replicate_size": gpus,
+        "policy.parallelism.dp_replicate_size": 1 if case.is_sharded else gpus,
+        "policy.parallelism.dp_shard_size": gpus if case.is_sharded else 1,
         "train.epoch": steps,
         "train.max_num_steps": steps,
         "train.ckpt.enable_checkpoint": False,
@@ -115,9 +117,10 @@ def medians(run: Path) -> dict[str, Any]:
 
 
 def scaling(options: argparse.Namespace, case: Case, model: Path) -> dict[str, Any]:
-    """Steps on one GPU and on several, with as many questions for each."""
-    found: dict[str, Any] = {}
-    for gpus in (1, options.gpus):
+    """Steps on each number of GPUs, with as many questions for each GPU, and the share of the first one's speed that the
+    last one keeps."""
+    figures: dict[str, Any] = {}
+    for gpus in options.gpus:
         clips = replace(case.clips, clips=case.clips.clips * gpus)
         data = write_set(options.out / "data" / clips.name, clips)
         run = options.out / "runs" / f"scaling-{gpus}-{time.time_ns()}"
@@ -128,9 +131,10 @@ def scaling(options: argparse.Namespace, case: Case, model: Path) -> dict[str, A
         sources = os.pathsep.join(path for path in (sys.path[0], os.environ.get("PYTHONPATH", "")) if path)
         environment = {**os.environ, "PYTORCH_ALLOC_CONF": ALLOCATOR, "PYTHONPATH": sources}
         subprocess.run([sys.executable, "-P", *torchrun, *engine], check=True, env=environment)
-        found[f"on {gpus}"] = medians(run)
-    found["kept"] = found["on 1"]["step_s"] / found[f"on {options.gpus}"]["step_s"]
-    return found
+        figures[f"on {gpus}"] = medians(run)
+        print({gpus: figures[f"on {gpus}"]}, flush=True)
+    seconds = [figures[f"on {gpus}"]["step_s"] for gpus in options.gpus]
+    return figures | {"kept": seconds[0] / seconds[-1]}
 
 
 def alone(spec: Any, run: Path) -> dict[str, Any]:
@@ -337,7 +341,7 @@ def main() -> None:
         "--pack-tokens", nargs="+", type=int, default=[8192, 12288, 16384, 24576], help="of --only packs"
     )
     parser.add_argument("--questions", type=int, default=8, help="that --only ordinary computes, scaled to all")
-    parser.add_argument("--gpus", type=int, default=1, help="more than 1: how much of the speed several GPUs keep")
+    parser.add_argument("--gpus", type=int, nargs="+", default=[1], help="other than 1: steps on as many, torchrun's")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a key of our spec")
     parser.add_argument("--part", choices=PARTS, help="one part, in this process")
     parser.add_argument("--case", choices=MEMORY, help="whose part it is")
@@ -350,13 +354,13 @@ def main() -> None:
     case = case_of(options)
     measures_memory = "memory" in options.only
     others = [MEMORY[name].as_tiny if options.tiny else MEMORY[name] for name in options.cases] * measures_memory
-    needs_own = options.gpus > 1 or set(options.only) - {"memory"}
+    needs_own = options.gpus != [1] or set(options.only) - {"memory"}
     prepare(options, [*([case] if needs_own else []), *others])
     ledger, rows, name_of_shape = Ledger("rl", options), dict[str, Any](), f"{case.shape}{' LoRA' * case.lora}"
-    if options.gpus > 1:
+    if options.gpus != [1]:
         kept = rounded(scaling(options, case, options.out / "model" / case.shape))
         print(kept, flush=True)
-        ledger.add({"row": f"{name_of_shape}: {options.gpus} GPUs", **kept})
+        ledger.add({"row": f"{name_of_shape}: {max(options.gpus)} GPUs", **kept})
         return
     for run in runs_of(options):
         found = rounded((carry_out_trl if run.part == "trl" else carry_out)(run, options))

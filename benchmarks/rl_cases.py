@@ -23,6 +23,11 @@ class Case:
     over: Mapping[str, Any] = field(default_factory=dict)
 
     @property
+    def is_sharded(self) -> bool:
+        """Whether GPUs share its weights: all of 8B does not fit one."""
+        return self.shape == "8b" and not self.lora
+
+    @property
     def as_tiny(self) -> Case:
         return Case("tiny", self.lora, SetShape(4, (1, 2), 1, 96, 64), {})
 

@@ -117,8 +117,7 @@ def medians(run: Path) -> dict[str, Any]:
 
 
 def scaling(options: argparse.Namespace, case: Case, model: Path) -> dict[str, Any]:
-    """Steps on each number of GPUs, with as many questions for each GPU, and the share of the first one's speed that the
-    last one keeps."""
+    """Steps on each number of GPUs, with as many questions for each GPU, and the share of speed that the last keeps."""
     figures: dict[str, Any] = {}
     for gpus in options.gpus:
         clips = replace(case.clips, clips=case.clips.clips * gpus)

@@ -23,10 +23,10 @@ from processor_batches import PaddedCollator, decoder
 from training import FPS, SETS, Place, Training, as_tiny
 
 from vidqa.dataset import load_records
-from vidqa.engine.batch.collate import Collator
-from vidqa.engine.batch.frame_cache import FrameCache
-from vidqa.engine.batch.frames import FrameSource
-from vidqa.engine.batch.loader import Loader
+from vidqa.engine.data.collate import Collator
+from vidqa.engine.data.frame_cache import FrameCache
+from vidqa.engine.data.frames import FrameSource
+from vidqa.engine.data.prefetch import Loader
 from vidqa.planning.samples import Planner, Prompting
 
 PACK = 3  # samples of a micro-step

@@ -34,7 +34,7 @@ READ_BY_IMPORTS = ("OMP_NUM_THREADS", "HF_HUB_OFFLINE", "HF_HOME", "HF_ENDPOINT"
 MODULES = (
     "vidqa.engine",
     "vidqa.engine.torchrun",
-    "vidqa.engine.export",
+    "vidqa.engine.actions.export",
     "vidqa.platforms.supervisor",
     "vidqa.studies",
     "torch.distributed.run",

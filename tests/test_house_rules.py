@@ -79,15 +79,29 @@ MAY_KNOW = {
     "generate": {"contract", "actions", "benchmark", "import_graph", "spec", "platforms", "planning", "deft"},
     "import_graph": {"spec"},
 }
+# Inside the engine, from the parts of a model to what runs: a package imports earlier ones and its own floor.
+ENGINE_ORDER = (
+    ("model", "kernels"),
+    ("families",),
+    ("loading",),
+    ("data", "objectives"),
+    ("checkpoint",),
+    ("export",),
+    ("generators",),
+    ("answering",),
+    ("training",),
+    ("actions", "rl", "quantize"),
+)
+ENGINE_ENTRY_POINTS = ("__main__", "train", "serve", "answering_thread", "parity", "prove")
 BROAD_EXCEPTS = {
     "dataset/sources/function_process.py main": "whatever a user's function raises becomes a problem with its line",
     "families/chat/tokens.py _core": "the tokenizers library raises Exception itself for a file that it does not know",
     "rewards/user_process.py main": "whatever a user's reward raises is told to the process that asked",
     "contract/cli.py run": "a bug in a script becomes a problem with a log file",
     "engine/__main__.py main": "the last place before torchrun",
-    "engine/batch/frames.py _decoded": "handed to whoever collects the frames, who would wait for ever without it",
+    "engine/data/frames.py _decoded": "handed to whoever collects the frames, who would wait for ever without it",
     "video/pool.py run": "handed to whoever waits for the answer; the thread serves the others on",
-    "engine/batch/loader.py _work": "handed to the thread that trains, which raises it",
+    "engine/data/prefetch.py _work": "handed to the thread that trains, which raises it",
     "engine/generators/vllm_worker.py main": "vLLM's own exceptions are many, and who started it tells the user",
     "engine/trackers.py _carried_out": "each tracker has exceptions of its own, and none may end a training",
 }
@@ -168,6 +182,25 @@ def test_packages_import_what_they_may_know() -> None:
 def test_packages_are_on_no_circle() -> None:
     assert {name for floor in import_graph.floors(MAY_KNOW) for name in floor} == set(MAY_KNOW)
     assert import_graph.floors({"a": {"b"}, "b": {"a"}, "c": set()}) == [["c"]]
+
+
+def test_packages_of_the_engine_import_one_way() -> None:
+    """A package of the engine imports those named before it in `ENGINE_ORDER`; the modules beside them, such as
+    `distributed` and `problems`, import no package, except for the entry points, which may import all."""
+    engine = SRC / "vidqa" / "engine"
+    packages = [name for floor in ENGINE_ORDER for name in floor]
+    rank = {name: number for number, floor in enumerate(ENGINE_ORDER) for name in floor}
+    assert sorted(packages) == sorted(path.parent.name for path in engine.glob("*/__init__.py"))
+    wrong = []
+    for path in sorted(engine.rglob("*.py")):
+        here = path.relative_to(engine).parts[0].removesuffix(".py")
+        if here in ENGINE_ENTRY_POINTS:
+            continue
+        for line, name in import_graph.imports(tree(path), for_types=True):
+            other = name.removeprefix("vidqa.engine.").split(".")[0]
+            if name.startswith("vidqa.engine.") and other in rank and rank[other] > rank.get(here, -1):
+                wrong.append(f"{shown(path)}:{line} {name}")
+    assert wrong == []
 
 
 def test_packages_that_have_prefixes_exist() -> None:

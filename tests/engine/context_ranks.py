@@ -19,11 +19,11 @@ from transformers import AutoConfig
 
 from vidqa.dataset import load_records
 from vidqa.engine import distributed
-from vidqa.engine.batch.collate import Collator
-from vidqa.engine.batch.resize import resize_frames
+from vidqa.engine.context_parallel import WHOLE, Context
+from vidqa.engine.data.collate import Collator
+from vidqa.engine.data.resize import resize_frames
 from vidqa.engine.families import torch_half
 from vidqa.engine.families.tiny_qwen_vl import initialise
-from vidqa.engine.model.context import WHOLE, Context
 from vidqa.engine.model.float8 import use_float8
 from vidqa.planning.budget.recompute import NOTHING, Layers, Recompute, named
 from vidqa.planning.samples import Planner, Prompting, Sample

@@ -27,14 +27,14 @@ from vidqa.contract.problem import ProblemError
 from vidqa.contract.run_folder import RunFolder
 from vidqa.dataset import load_records
 from vidqa.engine import distributed
-from vidqa.engine.batch.collate import Collator
-from vidqa.engine.batch.resize import resize_frames
 from vidqa.engine.checkpoint.state import own_weights, sharded_parameters
+from vidqa.engine.data.collate import Collator
+from vidqa.engine.data.resize import resize_frames
 from vidqa.engine.distributed import World, local_part
-from vidqa.engine.exports import format_of
-from vidqa.engine.exports._base import ExportFormat, Trained
-from vidqa.engine.exports.proof import prove_loss, stock_loss
-from vidqa.engine.model.load import load_sharded
+from vidqa.engine.export import format_of
+from vidqa.engine.export._base import ExportFormat, Trained
+from vidqa.engine.export.proof import prove_loss, stock_loss
+from vidqa.engine.loading.load import load_sharded
 from vidqa.planning.budget.recompute import NOTHING
 from vidqa.planning.samples import Planner, Sample, training_planner
 from vidqa.spec import load

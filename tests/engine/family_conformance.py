@@ -19,13 +19,13 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from vidqa.dataset import load_records
-from vidqa.engine.batch.collate import Collator
-from vidqa.engine.batch.resize import resize_frames
-from vidqa.engine.exports.proof import stock_loss
+from vidqa.engine.data.collate import Collator
+from vidqa.engine.data.hf_inputs import stock_inputs
+from vidqa.engine.data.resize import resize_frames
+from vidqa.engine.export.proof import stock_loss
 from vidqa.engine.families import FAMILIES, family_of
 from vidqa.engine.families.tiny_qwen2_5_vl import write_tiny_model as tiny_qwen2_5_vl
 from vidqa.engine.families.tiny_qwen3_vl import write_tiny_model as tiny_qwen3_vl
-from vidqa.engine.model.stock_inputs import stock_inputs
 from vidqa.planning.budget.recompute import NOTHING, Recompute
 from vidqa.planning.packing.sharing import work_of
 from vidqa.planning.samples import Planner, Prompting

@@ -13,13 +13,13 @@ from export_conformance import Kind
 from tiny_world import tiny_model, tiny_spec
 
 from vidqa.engine.distributed import alone
-from vidqa.engine.exports import FORMATS, format_for
-from vidqa.engine.exports._base import Trained
-from vidqa.engine.exports.adapter import ADAPTER
-from vidqa.engine.exports.merged import MERGED, adapted_model
-from vidqa.engine.exports.weights import WEIGHTS
-from vidqa.engine.exports.writing import copy_settings
-from vidqa.engine.model.trainable import is_adapter
+from vidqa.engine.export import FORMATS, format_for
+from vidqa.engine.export._base import Trained
+from vidqa.engine.export.adapter import ADAPTER
+from vidqa.engine.export.merged import MERGED, adapted_model
+from vidqa.engine.export.weights import WEIGHTS
+from vidqa.engine.export.writing import copy_settings
+from vidqa.engine.loading.freeze import is_adapter
 from vidqa.families import family_of
 from vidqa.spec import load
 

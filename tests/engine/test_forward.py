@@ -11,10 +11,10 @@ import pytest
 import torch
 from family_conformance import gradient, packed, world  # noqa: F401
 
-from vidqa.engine.batch.collate import Collator
+from vidqa.engine.data import dataloader
+from vidqa.engine.data.collate import Collator
+from vidqa.engine.data.dataloader import FEW_BITS, choose_calls
 from vidqa.engine.families import family_of
-from vidqa.engine.model import ahead
-from vidqa.engine.model.ahead import FEW_BITS, choose_calls
 from vidqa.engine.model.float8 import FLOAT8, use_float8
 from vidqa.planning.budget.recompute import NOTHING, Layers, Recompute, named, path
 
@@ -113,7 +113,7 @@ def test_what_attention_will_be_called_with_is_known_beforehand(
         packs=[packs[:2], packs[2:]].__getitem__,  # of this rank
     )
     assert [set(calls) for calls in choose_calls(schedule, collator)] == list(seen) and collator.count_bits is None
-    monkeypatch.setattr(ahead, "MOST_SHAPES", 1)
+    monkeypatch.setattr(dataloader, "MOST_SHAPES", 1)
     choose_calls(schedule, collator)
     assert collator.count_bits == FEW_BITS
 

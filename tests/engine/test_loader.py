@@ -19,10 +19,10 @@ from tiny_world import tiny_data, tiny_model
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.dataset import load_records
 from vidqa.dataset.record import MediaRef
-from vidqa.engine.batch.collate import Collator
-from vidqa.engine.batch.frame_cache import FrameCache
-from vidqa.engine.batch.frames import RESIZE, STORE, FrameSource
-from vidqa.engine.batch.loader import DECODE_AHEAD, PACK_AT_LEAST, Loader, frame_bytes
+from vidqa.engine.data.collate import Collator
+from vidqa.engine.data.frame_cache import FrameCache
+from vidqa.engine.data.frames import RESIZE, STORE, FrameSource
+from vidqa.engine.data.prefetch import DECODE_AHEAD, PACK_AT_LEAST, Loader, frame_bytes
 from vidqa.planning.samples import Planner, Prompting, Sample
 from vidqa.video.pool import DecodePool, DecodeRequest
 

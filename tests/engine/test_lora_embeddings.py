@@ -18,13 +18,13 @@ from transformers import AutoProcessor, Qwen3VLForConditionalGeneration
 
 from vidqa.contract.run_folder import RunFolder
 from vidqa.dataset import load_records
-from vidqa.engine.batch.resize import resize_frames
+from vidqa.engine.actions.evaluate import evaluate
+from vidqa.engine.data.resize import resize_frames
 from vidqa.engine.distributed import alone
-from vidqa.engine.evaluate import evaluate
-from vidqa.engine.exports import load_export
-from vidqa.engine.exports._base import Trained
-from vidqa.engine.exports.merged import MERGED, adapter_of
-from vidqa.engine.exports.proof import stock_loss
+from vidqa.engine.export import load_export
+from vidqa.engine.export._base import Trained
+from vidqa.engine.export.merged import MERGED, adapter_of
+from vidqa.engine.export.proof import stock_loss
 from vidqa.planning.samples import training_planner
 from vidqa.spec import Layer, dump, load, resolve
 from vidqa.video import decode_frames, decode_image

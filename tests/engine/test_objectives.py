@@ -13,8 +13,9 @@ import torch
 from in_process import events, train_here
 from tiny_world import tiny_data, tiny_model, tiny_spec
 
-from vidqa.engine.learner import Learner, Step
+from vidqa.engine.data.dataloader import Step
 from vidqa.engine.objectives import Sums
+from vidqa.engine.training.learner import Learner
 from vidqa.planning.samples import Sample
 
 CLIP = 0.2

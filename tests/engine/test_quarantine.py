@@ -10,9 +10,9 @@ import pytest
 
 from vidqa.contract.problem import ProblemError
 from vidqa.contract.run_folder import RunFolder
+from vidqa.engine.bad_samples import Quarantine
+from vidqa.engine.context_parallel import Context
 from vidqa.engine.distributed import alone
-from vidqa.engine.model.context import Context
-from vidqa.engine.quarantine import Quarantine
 from vidqa.video.problems import VIDEO_DECODE_TIMEOUT, VIDEO_UNREADABLE
 
 LATE, BROKEN = (code.at("a.mp4", "not decoded") for code in (VIDEO_DECODE_TIMEOUT, VIDEO_UNREADABLE))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,13 +20,14 @@ from vidqa.contract.files import write_json
 from vidqa.contract.problem import Exit, raise_errors
 from vidqa.contract.run_folder import RunFolder
 from vidqa.engine import distributed
-from vidqa.engine.batch.collate import Collator
-from vidqa.engine.batch.frames import FrameSource
-from vidqa.engine.batch.loader import Loader
+from vidqa.engine.data.collate import Collator
+from vidqa.engine.data.frames import FrameSource, open_frames
+from vidqa.engine.data.planned_samples import prepare_training
+from vidqa.engine.data.prefetch import Loader
 from vidqa.engine.distributed import World
-from vidqa.engine.exports.proof import TOLERANCE
-from vidqa.engine.model.load import DTYPES, load_sharded
-from vidqa.engine.prepare import frame_cache, on_main, prepare_training
+from vidqa.engine.export.proof import TOLERANCE
+from vidqa.engine.loading.load import load_sharded
+from vidqa.engine.model import DTYPES
 from vidqa.engine.problems import ENGINE_SHARING_UNPROVEN
 from vidqa.planning.budget.recompute import NOTHING
 from vidqa.planning.packing.steps import Steps
@@ -72,13 +72,13 @@ def prove(spec: Any, run: RunFolder) -> int:
     model.eval()
     sizes, workers = planner.family.sizes_of(folder).vision, spec.train.train_policy.dataloader_num_workers
     found: dict[bool, Computed] = {}
-    with closing(FrameSource(workers, spec.engine.decode_timeout_s, frame_cache(spec.engine))) as source:
+    with open_frames(spec.engine, workers) as source:
         for steps, share in ((alone, False), (shared, True)):
             collator = Collator(planner, sizes, world.device.type, share=share, context=world.context)
             packs = steps.packs(step)[world.data_rank]
             _compute(model, packs, samples, source, collator, world)  # decodes and compiles
             found[share] = _compute(model, packs, samples, source, collator, world)
-    on_main(world, lambda: _judge(run, step, found[False], found[True], TOLERANCE[DTYPES[spec.train.param_dtype]]))
+    world.on_main(lambda: _judge(run, step, found[False], found[True], TOLERANCE[DTYPES[spec.train.param_dtype]]))
     return int(Exit.OK)
 
 

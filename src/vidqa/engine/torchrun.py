@@ -25,8 +25,7 @@ from vidqa.contract import environment
 from vidqa.contract.cli import note
 from vidqa.contract.lifeline import end_with
 from vidqa.contract.problem import Exit
-from vidqa.engine.ending import leave
-from vidqa.engine.signals import STOP_SIGNALS
+from vidqa.engine.signals import STOP_SIGNALS, hard_exit
 
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)  # as torchrun does
 GRACE_S = 30.0  # for the other ranks after one has failed: they wait for it in a collective
@@ -176,4 +175,4 @@ def failed(rank: int, code: int) -> int:
 
 
 if __name__ == "__main__":
-    leave(main(sys.argv[1:]))
+    hard_exit(main(sys.argv[1:]))

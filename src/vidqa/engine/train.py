@@ -14,28 +14,28 @@ from vidqa.contract.environment import world_size
 from vidqa.contract.problem import Exit, ProblemError, raise_errors
 from vidqa.contract.run_folder import RunFolder
 from vidqa.engine import distributed
+from vidqa.engine.bad_samples import Quarantine
+from vidqa.engine.data.dataloader import Feed, open_feed
+from vidqa.engine.data.planned_samples import check_steps, prepare_training, write_plan
+from vidqa.engine.data.schedule import Schedule
 from vidqa.engine.distributed import World
 from vidqa.engine.families import family_of
-from vidqa.engine.feed import Feed, open_feed
-from vidqa.engine.learner import Learner
-from vidqa.engine.memory_policy import choose_memory_policy
-from vidqa.engine.meter import Meter
-from vidqa.engine.model.ahead import make_ready
-from vidqa.engine.model.load import load_sharded
-from vidqa.engine.model.resharding import Resharding
-from vidqa.engine.model.trainable import trainable_table
+from vidqa.engine.loading.freeze import trainable_table
+from vidqa.engine.loading.fsdp import Resharding
+from vidqa.engine.loading.load import load_sharded
 from vidqa.engine.objectives import SUPERVISED, Objective
-from vidqa.engine.optimizer import build_optimizer, learning_rate, set_learning_rate
-from vidqa.engine.prepare import check_steps, on_main, prepare_training, write_plan
 from vidqa.engine.problems import ENGINE_NO_GRADIENT, ENGINE_NOT_FINITE
 from vidqa.engine.progress import Progress, Silent, open_progress
-from vidqa.engine.quarantine import Quarantine
-from vidqa.engine.resume import Start, resume, start_of, trainer_facts
-from vidqa.engine.saving import Saver
-from vidqa.engine.schedule import Schedule
 from vidqa.engine.signals import StopRequest
 from vidqa.engine.trackers import require_trackers
-from vidqa.engine.validate import Validator
+from vidqa.engine.training.learner import Learner
+from vidqa.engine.training.memory_policy import choose_memory_policy
+from vidqa.engine.training.meter import Meter
+from vidqa.engine.training.optimizer import build_optimizer, learning_rate, set_learning_rate
+from vidqa.engine.training.resume import Start, resume, start_of, trainer_facts
+from vidqa.engine.training.saving import Saver
+from vidqa.engine.training.validate import Validator
+from vidqa.engine.training.warmup import make_ready
 from vidqa.planning.samples import training_planner
 from vidqa.spec import check_with_gpus
 
@@ -53,10 +53,10 @@ def train(spec: Any, run: RunFolder, objective: Objective = SUPERVISED) -> int:
     check_steps(spec, data)
     schedule = Schedule(spec, data, world, choose_memory_policy(spec, folder, data, world))
     start = start_of(spec.train.resume, run, world)
-    on_main(world, lambda: write_plan(run, data, schedule.facts()))
-    on_main(world, lambda: require_trackers(spec.logging))
+    world.on_main(lambda: write_plan(run, data, schedule.facts()))
+    world.on_main(lambda: require_trackers(spec.logging))
 
-    with open_feed(schedule, planner, objective, start.step) as feed:  # decodes while the weights are read
+    with open_feed(schedule, planner, objective.token_values, start.step) as feed:  # decodes while the weights are read
         training = Training(run, schedule, start, feed, objective, stop)
         saver = training.saver
         with open_progress(spec, run, world, start.step, schedule.total) as progress:
@@ -96,7 +96,7 @@ class Training:
         self.saver.store_proof_sample(data.validation or data.train, feed.source)
         self.meter = Meter(spec, model, schedule, world)
         table, policy = trainable_table(model), schedule.policy.record()
-        on_main(world, lambda: run.update_run(trainable=table, data_fingerprint=data.fingerprint, **policy))
+        world.on_main(lambda: run.update_run(trainable=table, data_fingerprint=data.fingerprint, **policy))
 
     def carry_out(self, progress: Progress | Silent) -> bool:
         """Step after step to the end. False where a signal stopped the run; its state is saved then."""

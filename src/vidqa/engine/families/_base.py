@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import nn
 
+from vidqa.engine.context_parallel import WHOLE, Context
 from vidqa.engine.model.attention import Segments
-from vidqa.engine.model.context import WHOLE, Context
 from vidqa.engine.model.paged_cache import PagedCache
 from vidqa.families import Family
 from vidqa.families.sizes import VisionSizes

@@ -19,6 +19,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from vidqa.engine.context_parallel import WHOLE, Context
 from vidqa.engine.families._base import Heads
 from vidqa.engine.families.qwen_vl_layers import (
     EAGER,
@@ -29,11 +30,10 @@ from vidqa.engine.families.qwen_vl_layers import (
     VisionOutput,
     compiled,
 )
+from vidqa.engine.model.activation_checkpoint import attend_again
 from vidqa.engine.model.attention import attend
-from vidqa.engine.model.context import WHOLE, Context
-from vidqa.engine.model.head import head_nll
+from vidqa.engine.model.chunked_head import head_nll
 from vidqa.engine.model.layers import Projection, flattened, norm, project, projection
-from vidqa.engine.model.recomputing import attend_again
 from vidqa.planning.budget.recompute import NOTHING, Again, Recompute
 
 

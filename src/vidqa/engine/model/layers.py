@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from vidqa.engine.model.adapted import Adapter, adapted
 from vidqa.engine.model.float8 import FLOAT8, products
+from vidqa.engine.model.fused_lora import Adapter, adapted
 
 
 class Projection(NamedTuple):

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from vidqa.engine.model.head import policy_head
+from vidqa.engine.model.chunked_head import policy_head
 from vidqa.engine.objectives._base import Sums
 
 MOST = 20.0  # bound of a difference of log-probabilities before it is exponentiated

@@ -27,13 +27,13 @@ from vidqa.contract.environment import world_size
 from vidqa.contract.files import now, read_object, write_json
 from vidqa.contract.problem import Exit, ProblemError, raise_errors
 from vidqa.contract.run_folder import RunFolder
+from vidqa.engine.data.planned_samples import fitting, shared_plan
 from vidqa.engine.distributed import World, alone
-from vidqa.engine.exports._base import EXPORT, Trained
-from vidqa.engine.exports.merged import MERGED, adapter_of
-from vidqa.engine.exports.weights import load_weights
-from vidqa.engine.exports.writing import copy_settings
-from vidqa.engine.memory_policy import release_memory
-from vidqa.engine.prepare import fitting, shared_plan
+from vidqa.engine.export._base import EXPORT, Trained
+from vidqa.engine.export.merged import MERGED, adapter_of
+from vidqa.engine.export.weights import load_weights
+from vidqa.engine.export.writing import copy_settings
+from vidqa.engine.gpu_memory import release_memory
 from vidqa.engine.problems import ENGINE_NO_SAMPLES, ENGINE_QUANTIZE_ADAPTER, unwritable
 from vidqa.engine.quantize.calibration import PROVING, Calibration, choose_calibration, decoded, decoder_rows
 from vidqa.engine.quantize.card import FACTS, write_card

@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from peft.tuners.lora import LoraLayer
 
-from vidqa.engine.batch.collate import Batch, Collator
-from vidqa.engine.batch.loader import Loaded
-from vidqa.engine.batch.staging import BatchSender
+from vidqa.engine.context_parallel import WHOLE
+from vidqa.engine.data.collate import Batch, Collator
+from vidqa.engine.data.dataloader import Step
+from vidqa.engine.data.host_to_device import BatchSender
+from vidqa.engine.data.prefetch import Loaded
 from vidqa.engine.distributed import World
-from vidqa.engine.learner import Step
-from vidqa.engine.model.context import WHOLE
 from vidqa.engine.objectives.grpo import PolicyGradient
 from vidqa.engine.rl.rollout import Group
 from vidqa.families.sizes import VisionSizes

@@ -38,7 +38,7 @@ class PolicyGradient:
 
     def __call__(self, model: Any, batch: Any) -> Sums:
         values = batch.values
-        ratio = (-model(batch) - values["old_log_probabilities"]).exp()
+        ratio = (-model.packed(batch) - values["old_log_probabilities"]).exp()
         bounded = ratio.clamp(1 - CLIP, 1 + CLIP)
         gains = torch.minimum(ratio * values["advantages"], bounded * values["advantages"])
         metrics = {"ratio": ratio.sum(), "advantage": values["advantages"].sum()}

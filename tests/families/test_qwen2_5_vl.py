@@ -247,7 +247,7 @@ PLAIN = ("frames-", "rate-", "odd-size.mp4", "nearly", "narrow", "wide", "large"
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
-    from vidqa.engine.families.tiny_qwen2_5_vl import tiny_config, tiny_processor
+    from tiny_qwen2_5_vl import tiny_config, tiny_processor
 
     folder = tmp_path_factory.mktemp("tiny")
     processor = tiny_processor()

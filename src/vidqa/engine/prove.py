@@ -111,7 +111,7 @@ def _compute(
     tokens, started = 0, time.perf_counter()
     with Loader(packs, samples, source, collator, world.device) as batches:
         for loaded in batches:
-            batch, nll = loaded.batch, model(loaded.batch)
+            batch, nll = loaded.batch, model.packed(loaded.batch)
             tokens += len(batch.input_ids_T)
             for place, number in enumerate(batch.samples):
                 of_sample = nll[batch.owner_N == place]

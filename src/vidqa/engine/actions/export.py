@@ -26,8 +26,8 @@ from vidqa.dataset import check_records
 from vidqa.engine.data.frames import open_frames
 from vidqa.engine.distributed import alone
 from vidqa.engine.export import MERGED, format_of
-from vidqa.engine.export._base import EXPORT, ExportFormat, Trained
-from vidqa.engine.export.merged import adapter_of
+from vidqa.engine.export._base import EXPORT, ExportFormat
+from vidqa.engine.export.merged import merged_adapter
 from vidqa.engine.export.proof import PROOF, prove_loss
 from vidqa.engine.model import DTYPES
 from vidqa.engine.problems import ENGINE_OUT_OF_MEMORY, ENGINE_PROOF_SAMPLE, ENGINE_WEIGHTS_MISMATCH, unwritable
@@ -52,15 +52,15 @@ def main(options: Namespace) -> Result:
     spec, facts = load_training(options.run / "spec.toml"), read_object(options.export / EXPORT)
     base, dtype, world = Path(spec.policy.model_name_or_path), DTYPES[spec.train.param_dtype], alone()
     _require_same_base(base, facts)
-    own = adapter_of(base, spec.policy.lora, options.export, dtype) if options.merge else {}
     planner = training_planner(spec, base)
     sample, frames = proof_sample(spec, planner, str(facts["proof_sample"]))
     try:
         if options.merge:
-            note(f"merging {len(own)} tensors of {options.export.name} into {base.name}")
+            note(f"merging {options.export.name} into {base.name}")
             capped = spec.custom.vision.cap_pixels_per_frame
-            trained = Trained(options.out.parent, base, spec.policy.lora, dtype, {}, own, capped)
-            format, folder = MERGED, MERGED.write(trained, options.out.name, world)
+            merged = merged_adapter(options.out.parent, base, spec.policy.lora, options.export, dtype, capped)
+            format, folder = MERGED, MERGED.write(merged, options.out.name, world)
+            del merged  # room for the export that is loaded again
         else:
             format, folder = copied(options.export, options.out)
         format.check(folder, base)

@@ -9,7 +9,6 @@ Shape letters: T tokens of a pack, P patches, V vision tokens, D width.
 
 from __future__ import annotations
 
-import operator
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -96,7 +95,7 @@ def vision_index(grids: Sequence[Grid], sizes: VisionSizes, count_bits: int | No
 
 
 def vision_tower(
-    visual: Any, patches_PC: torch.Tensor, index: WindowIndex, run: Callable[..., torch.Tensor] = operator.call
+    visual: Any, patches_PC: torch.Tensor, index: WindowIndex, run: Callable[..., torch.Tensor]
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """See `qwen_vl.Parts`; the decoder takes in nothing more."""
     hidden, in_windows = qwen_vl.embedded(visual, patches_PC), False

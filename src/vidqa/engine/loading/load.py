@@ -23,6 +23,7 @@ from transformers import AutoConfig
 from vidqa.contract.problem import raise_errors
 from vidqa.engine.distributed import World
 from vidqa.engine.families import TorchFamily, family_of, torch_half
+from vidqa.engine.families._base import run_gathered
 from vidqa.engine.loading.freeze import base_module, base_name, choose_trainable, is_adapter
 from vidqa.engine.loading.safetensors_reader import RowRead, model_tensors, read_rows
 from vidqa.engine.model import DTYPES
@@ -57,8 +58,9 @@ def load_sharded(
     recompute: Recompute,
 ) -> Iterator[Any]:
     """The model of `folder`: `policy` and `train` are the spec's tables. Trainable parameters are kept in
-    `train.master_dtype`, frozen ones and all computation in `train.param_dtype`. Inside the block it can compute, with
-    weights that are still being read; after it, with the right ones. Raises SPEC_CONTEXT_HEADS."""
+    `train.master_dtype`, frozen ones and all computation in `train.param_dtype`. `model.packed` is its forward over
+    packed batches. Inside the block it can compute, with weights that are still being read; after it, with the right
+    ones. Raises SPEC_CONTEXT_HEADS."""
     model, device = meta_model(folder), world.device
     family = family_of(model)
     raise_errors(check_with_heads(policy, family.attention_heads(model.config)[0].keys))
@@ -67,7 +69,7 @@ def load_sharded(
     for parameter in model.parameters():
         parameter.data = parameter.data.to(master if parameter.requires_grad else compute)
     compile = train.compile and device.type == "cuda"
-    family.install_forward(model, recompute=recompute, compile=compile, context=world.context)
+    model.packed = family.packed_forward(model, recompute=recompute, compile=compile, context=world.context)
     if train.fp8.enable_fp8:
         # With a scale for each row, rounding takes more time from a vision block, whose rows are short, than it saves.
         rounded = family.units if train.fp8.quant_recipe == "tensorwise" else family.decoder_units
@@ -93,7 +95,7 @@ def load_reference(folder: Path, policy: Any, train: Any, world: World, recomput
     for parameter in model.parameters():
         parameter.data = parameter.data.to(compute)
     choose_trainable(model, policy)
-    family.install_forward(model, recompute=recompute, compile=train.compile and device.type == "cuda")
+    model.packed = family.packed_forward(model, recompute=recompute, compile=train.compile and device.type == "cuda")
     if world.is_sharded:
         _shard(model, family, world, compute, compute)
     model.to_empty(device=device)
@@ -150,7 +152,7 @@ def _shard(model: Any, family: TorchFamily, world: World, compute: torch.dtype, 
     precision = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=reduce, cast_forward_inputs=False)
     left_alone = {parameter for parameter in model.parameters() if not (world.is_sharded or parameter.requires_grad)}
     for unit in [*family.units(model), model]:
-        fully_shard(unit, mesh=world.mesh, mp_policy=precision, ignored_params=left_alone)
+        run_gathered(fully_shard(unit, mesh=world.mesh, mp_policy=precision, ignored_params=left_alone))
 
 
 def own_rows(model: Any, folder: Path) -> list[RowRead]:

@@ -177,7 +177,7 @@ class Saver:
         batch = self.collator([0], [sample], [frames]).to(self.world.device)
         model.eval()
         with torch.no_grad():
-            nll = model(batch).double()
+            nll = model.packed(batch).double()
             total, count = self.world.context.sum(torch.stack([nll.sum(), nll.new_tensor(len(nll))])).tolist()
         model.train()
         return total / count

@@ -16,7 +16,6 @@ from vidqa.engine.data.collate import Collator
 from vidqa.engine.data.frames import FrameSource
 from vidqa.engine.data.prefetch import Loader
 from vidqa.engine.distributed import World
-from vidqa.engine.families import family_of
 from vidqa.engine.generators._base import Sampling
 from vidqa.engine.generators.reference import TransformersSession
 from vidqa.engine.loading.fsdp import Resharding
@@ -76,7 +75,7 @@ class Validator:
         with Loader(self.packs, self.samples, self.source, self.collator, self.world.device) as batches:
             for loaded in batches:
                 bad += loaded.problems
-                nll = model(loaded.batch)
+                nll = model.packed(loaded.batch)
                 total += torch.stack([nll.sum().double(), total.new_tensor(len(nll))])
         dist.all_reduce(total)
         self.quarantine.take(bad)
@@ -90,7 +89,7 @@ class Validator:
         session = TransformersSession(model, planner, longest=self.longest, batch_size=1)
         prompts = Prompts(planner, self.source, self.sampling, ahead=1).of(self.answered)
         right = judged = cut = 0
-        with self.resharding.everything(), family_of(model).stock_forward(model):
+        with self.resharding.everything():
             found = {result.id: result for results in session.generate(prompts) for result in results}
         for sample in self.answered:
             result = found[sample.record.id]

@@ -65,7 +65,7 @@ def warm_up(model: Any, schedule: Schedule, collator: Collator, step: int) -> No
     numbers = schedule.packs(step)[0]
     samples = [schedule.data.train[number] for number in numbers]
     batch = collator(numbers, samples, [[None] * len(sample.plans) for sample in samples])
-    model(batch.to(schedule.world.device)).sum().backward()  # which also reshards what was gathered early
+    model.packed(batch.to(schedule.world.device)).sum().backward()  # which also reshards what was gathered early
     model.zero_grad()
 
 

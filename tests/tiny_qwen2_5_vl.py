@@ -1,7 +1,4 @@
-"""A tiny Qwen2.5-VL made from a config: a real model folder of half a million parameters, for the tests.
-
-python -m vidqa.engine.families.tiny_qwen2_5_vl --out tiny-qwen2.5-vl
-"""
+"""A tiny Qwen2.5-VL made from a config: a real model folder of half a million parameters, for tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from transformers import (
     Qwen2VLVideoProcessor,
 )
 
-from vidqa.engine.families.tiny_qwen_vl import CHAT_TEMPLATE, main, special_ids, tiny_tokenizer, write_folder
+from vidqa.engine.families.tiny_qwen3_vl import CHAT_TEMPLATE, special_ids, tiny_tokenizer, write_folder
 
 
 def tiny_processor(corpus: Iterable[str] = (), *, max_pixels: int = 112 * 112) -> Qwen2_5_VLProcessor:
@@ -79,7 +76,3 @@ def write_tiny_model(
     processor = tiny_processor(corpus)
     config = tiny_config(processor.tokenizer, hidden, tie=tie)
     return write_folder(folder, processor, config, Qwen2_5_VLForConditionalGeneration, seed, gain)
-
-
-if __name__ == "__main__":
-    main(write_tiny_model, __doc__)

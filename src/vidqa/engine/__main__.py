@@ -26,6 +26,7 @@ from vidqa.engine.problems import ENGINE_OUT_OF_MEMORY, unwritable
 from vidqa.engine.signals import STOP_SIGNALS, hard_exit
 from vidqa.spec import load
 from vidqa.spec.keys import with_values
+from vidqa.spec.models import Spec
 
 REPORT_S = 60.0  # for a report, which takes less than a second
 
@@ -79,7 +80,7 @@ def main() -> int:
     return code
 
 
-def going_on(spec: Any, run: RunFolder) -> Any:
+def going_on(spec: Spec, run: RunFolder) -> Any:
     """The spec for another attempt, after a platform restarted the job in its run folder: it resumes from the newest
     checkpoint of the run, or keeps the saved answers. A first attempt has neither."""
     resuming = actions.action_for(spec).resuming

@@ -33,6 +33,7 @@ from vidqa.planning.budget.recompute import NOTHING
 from vidqa.planning.packing.steps import Steps
 from vidqa.planning.samples import Sample, training_planner
 from vidqa.spec import check_with_gpus, total_steps
+from vidqa.spec.models import TrainSpec
 from vidqa.spec.problems import SHARE_UNPACKED
 
 WHERE = "engine.share_video_prefix"
@@ -53,7 +54,7 @@ class Computed:
         return {"loss": mean, "tokens": self.tokens, "forward_s": round(self.seconds, 3)}
 
 
-def prove(spec: Any, run: RunFolder) -> int:
+def prove(spec: TrainSpec, run: RunFolder) -> int:
     """Carry out the first step of a TrainSpec in which samples share a video, both ways, whichever of them the spec
     asks for. Writes sharing.json. Raises ENGINE_SHARING_UNPROVEN where a loss differs or nothing is shared."""
     raise_errors(check_with_gpus(spec, world_size()))
@@ -82,7 +83,7 @@ def prove(spec: Any, run: RunFolder) -> int:
     return int(Exit.OK)
 
 
-def _sharing(spec: Any, share: bool) -> Any:
+def _sharing(spec: TrainSpec, share: bool) -> Any:
     return spec.model_copy(update={"engine": spec.engine.model_copy(update={"share_video_prefix": share})})
 
 

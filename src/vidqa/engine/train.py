@@ -38,9 +38,10 @@ from vidqa.engine.training.validate import Validator
 from vidqa.engine.training.warmup import make_ready
 from vidqa.planning.samples import training_planner
 from vidqa.spec import check_with_gpus
+from vidqa.spec.models import TrainSpec
 
 
-def train(spec: Any, run: RunFolder, objective: Objective = SUPERVISED) -> int:
+def train(spec: TrainSpec, run: RunFolder, objective: Objective = SUPERVISED) -> int:
     """Carry out a TrainSpec in `run`. Returns 0, or 6 when a signal stopped it (saved and resumable)."""
     stop = StopRequest()
     raise_errors(check_with_gpus(spec, world_size()))

@@ -47,6 +47,7 @@ from vidqa.engine.signals import StopRequest
 from vidqa.planning.continuing import weights_hash
 from vidqa.planning.samples import Planner, Sample, evaluation_planner
 from vidqa.spec import check_with_gpus
+from vidqa.spec.models import EmbedSpec
 from vidqa.video.types import FramePlan
 
 TABLES = {"embedded": EMBEDDINGS, "queries": QUERY_EMBEDDINGS}  # by the names of sets
@@ -69,7 +70,7 @@ class Stores:
         self.text.look()
 
 
-def embed(spec: Any, run: RunFolder) -> int:
+def embed(spec: EmbedSpec, run: RunFolder) -> int:
     """Carry out an EmbedSpec in `run`. Returns 0, or 6 when a signal stopped it (vectors so far are kept)."""
     stop = StopRequest()
     raise_errors(check_with_gpus(spec, world_size()))
@@ -119,7 +120,7 @@ def embed(spec: Any, run: RunFolder) -> int:
     return int(Exit.OK)
 
 
-def facts_of(spec: Any, planner: Planner, folder: Path, base: Path | None) -> dict[str, Any]:
+def facts_of(spec: EmbedSpec, planner: Planner, folder: Path, base: Path | None) -> dict[str, Any]:
     """What decides the vectors: two tables compare where these agree."""
     text = spec.embed.text_model
     widths = widths_of(spec, planner.family.sizes_of(base or folder))

@@ -26,12 +26,13 @@ from vidqa.engine.families import torch_half
 from vidqa.engine.model import DTYPES
 from vidqa.families.sizes import Sizes
 from vidqa.planning.samples import Planner, Sample
+from vidqa.spec.models import EmbedSpec
 
 SEED = 0  # of the projection: the same for all that is compared
 Batch = Sequence[tuple[tuple[bytes, ...], Sample, Sequence[Any], list[Problem]]]
 
 
-def widths_of(spec: Any, sizes: Sizes) -> tuple[int, int]:
+def widths_of(spec: EmbedSpec, sizes: Sizes) -> tuple[int, int]:
     """Numbers in a medium's vector and in a question's."""
     width = sizes.text.hidden
     text = read_object(_text_folder(spec) / "config.json").get("hidden_size", 0) if spec.embed.text_model else width
@@ -41,7 +42,7 @@ def widths_of(spec: Any, sizes: Sizes) -> tuple[int, int]:
 class Embedder:
     """Loads what it needs when it is first asked for something."""
 
-    def __init__(self, spec: Any, planner: Planner, device: torch.device) -> None:
+    def __init__(self, spec: EmbedSpec, planner: Planner, device: torch.device) -> None:
         self.spec, self.planner, self.device = spec, planner, device
         self.family = torch_half(planner.family)
         folder, base = model_folders(spec)
@@ -98,7 +99,7 @@ class Embedder:
         return tensor.to(self.device)
 
 
-def _text_folder(spec: Any) -> Path:
+def _text_folder(spec: EmbedSpec) -> Path:
     return Path(os.path.expanduser(spec.embed.text_model))
 
 

@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 from itertools import chain
-from typing import Any
 
 from vidqa.contract.environment import world_size
 from vidqa.contract.problem import Exit, raise_errors
@@ -30,9 +29,10 @@ from vidqa.engine.signals import StopRequest
 from vidqa.evaluation.metrics import Measure
 from vidqa.planning.samples import evaluation_planner
 from vidqa.spec import check_with_gpus
+from vidqa.spec.models import EvaluateSpec
 
 
-def evaluate(spec: Any, run: RunFolder) -> int:
+def evaluate(spec: EvaluateSpec, run: RunFolder) -> int:
     """Carry out an EvaluateSpec in `run`. Returns 0, or 6 when a signal stopped it (answers so far are kept)."""
     stop = StopRequest()
     raise_errors(check_with_gpus(spec, world_size()))

@@ -35,6 +35,7 @@ from vidqa.planning.continuing import same_weights, weights_hash
 from vidqa.planning.samples import Planner, Sample, training_planner, validation_mode
 from vidqa.planning.sets import sources
 from vidqa.spec import load_training
+from vidqa.spec.models import TrainSpec
 
 OF_THE_RUN = (EXPORT, PROOF)  # the export that is written gets its own
 
@@ -95,7 +96,7 @@ def copied(export: Path, out: Path) -> tuple[ExportFormat, Path]:
     return format, folder
 
 
-def proof_sample(spec: Any, planner: Planner, sample_id: str) -> tuple[Sample, list[np.ndarray]]:
+def proof_sample(spec: TrainSpec, planner: Planner, sample_id: str) -> tuple[Sample, list[np.ndarray]]:
     """The sample of that name, planned and decoded as in the training. Raises ENGINE_PROOF_SAMPLE."""
     problems: list[Problem] = []
     for source in reversed(sources(spec)):  # the training takes it from its validation set where there is one

@@ -32,13 +32,14 @@ from vidqa.planning.plan import PlannedSet
 from vidqa.planning.samples import Sample, evaluation_planner
 from vidqa.planning.windows import span_of, whole_id
 from vidqa.spec import check_with_gpus
+from vidqa.spec.models import InferenceSpec
 
 Row = dict[str, Any]
 NOT_CUT: Row = {"rule": "", "spans_s": [], "windows": []}  # of a video without windows
 OF_A_WINDOW = ("response", "answer", "status", "finish_reason", "tokens", "prompt_tokens")
 
 
-def inference(spec: Any, run: RunFolder) -> int:
+def inference(spec: InferenceSpec, run: RunFolder) -> int:
     """Carry out an InferenceSpec in `run`. Returns 0, or 6 when a signal stopped it (answers so far are kept)."""
     stop = StopRequest()
     raise_errors(check_with_gpus(spec, world_size()))

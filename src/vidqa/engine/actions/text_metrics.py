@@ -20,6 +20,7 @@ from vidqa.evaluation.metrics import Measure
 from vidqa.evaluation.problems import METRIC_MODEL
 from vidqa.spec.keys import value_at
 from vidqa.spec.metric_models import metric_models
+from vidqa.spec.models import EvaluateSpec
 
 BATCH = 32
 LONGEST = 100_000  # a larger limit of a tokenizer means that it has none
@@ -162,7 +163,7 @@ def _refused(model: TextModel, why: str) -> Exception:
     return METRIC_MODEL.error(model.key, f"{model.folder} {why}")
 
 
-def open_measures(spec: Any, device: torch.device) -> dict[str, Measure]:
+def open_measures(spec: EvaluateSpec, device: torch.device) -> dict[str, Measure]:
     """The measures of a spec's metrics, by name. Their models are loaded now and moved to `device` on first use. Raises
     METRIC_MODEL."""
     found = {}

@@ -14,6 +14,7 @@ from vidqa.contract.run_folder import RunFolder
 from vidqa.dataset import fingerprint
 from vidqa.dataset.record import Record
 from vidqa.engine.answering.answers import Answer
+from vidqa.engine.answering.batch_inference import AnsweringSpec
 from vidqa.engine.problems import ENGINE_ANSWERS_MISSING, ENGINE_NOT_ANSWERED
 from vidqa.evaluation import make_item, score
 from vidqa.evaluation.answers import RULES
@@ -25,6 +26,7 @@ from vidqa.planning.continuing import weights_hash
 from vidqa.planning.samples import Planner, Sample
 from vidqa.spec.keys import value_at
 from vidqa.spec.metric_models import metric_models
+from vidqa.spec.models import EvaluateSpec
 from vidqa.video.types import VisionSpec
 
 NAMED = 5  # samples that a message names
@@ -32,7 +34,9 @@ POSTERS = 4  # frames shown of one failure
 UNDECODABLE = "error"  # finish_reason of a sample whose video could not be read
 
 
-def make_recipe(spec: Any, planner: Planner, records: Sequence[Record], model: dict[str, Any]) -> dict[str, Any]:
+def make_recipe(
+    spec: EvaluateSpec, planner: Planner, records: Sequence[Record], model: dict[str, Any]
+) -> dict[str, Any]:
     """The recipe of a score: two scores compare only if their recipes agree, apart from the model."""
     found = answers_recipe(spec, spec.evaluation, planner, records, model)
     scoring = {"task_type": spec.task.type, "answer_rules": RULES}
@@ -50,14 +54,14 @@ def _asked_beside(vision: VisionSpec) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _likeliest(spec: Any) -> dict[str, tuple[float, float]]:
+def _likeliest(spec: AnsweringSpec) -> dict[str, tuple[float, float]]:
     """Which tokens are drawn from, each with the value that changes nothing."""
     usual = {"top_p": 1.0, "top_k": 0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
     return {name: (getattr(spec.generation, name), value) for name, value in usual.items()}
 
 
 def answers_recipe(
-    spec: Any, how: Any, planner: Planner, records: Sequence[Record], model: dict[str, Any]
+    spec: AnsweringSpec, how: Any, planner: Planner, records: Sequence[Record], model: dict[str, Any]
 ) -> dict[str, Any]:
     """The recipe of answers. `how` is the spec's table with seed and generator."""
     rules = planner.vision.video
@@ -141,7 +145,7 @@ def write_retries(run: RunFolder, attempts: Sequence[Mapping[str, Answer]]) -> N
 
 
 def write_outcome(
-    spec: Any,
+    spec: EvaluateSpec,
     run: RunFolder,
     records: Sequence[Record],
     answers: dict[str, Answer],

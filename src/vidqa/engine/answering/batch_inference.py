@@ -31,10 +31,12 @@ from vidqa.evaluation.protocol import LONGER, WARMER, protocol_answer
 from vidqa.families import require_plain_weights
 from vidqa.planning.packing.sharing import longest_of, shares
 from vidqa.planning.samples import Planner, Sample
+from vidqa.spec.models import EmbedSpec, EvaluateSpec, InferenceSpec
 
 BATCHES_AHEAD = 2  # batches that are decoded while the model answers
 WAITED_MUCH = 0.2  # share of the time that is said
 SHORT_S = 60.0  # a short run waits for its first frames, whatever decodes them
+AnsweringSpec = EvaluateSpec | InferenceSpec
 Failed = dict[str, list[Problem]]  # problems of samples without an answer, by sample id
 
 
@@ -43,7 +45,7 @@ class AnsweringTask:
     """The spec and where it runs. `how` is the spec's table with batch_size, seed, generator and skip_saved. What has
     no answer is asked again as often as `retries` says."""
 
-    spec: Any
+    spec: AnsweringSpec
     how: Any
     world: World
     run: RunFolder
@@ -196,12 +198,12 @@ def report_speed(
     progress.log(step, values, line=line)
 
 
-def longest_sequence(spec: Any, samples: Sequence[Sample]) -> int:
+def longest_sequence(spec: AnsweringSpec, samples: Sequence[Sample]) -> int:
     """Tokens of the longest prompt with its answer, the most that a generator has to allocate for one."""
     return min(spec.model.max_length, longest_of(samples) + spec.generation.max_tokens)
 
 
-def model_folders(spec: Any) -> tuple[Path, Path | None]:
+def model_folders(spec: AnsweringSpec | EmbedSpec) -> tuple[Path, Path | None]:
     """The folder to load and, for an adapter, the base model under it. Raises MODEL_QUANTIZED for a quantized base."""
     folder, base = Path(spec.model.model_name), Path(spec.model.base_model_path) if spec.model.enable_lora else None
     if base is not None:
@@ -209,7 +211,7 @@ def model_folders(spec: Any) -> tuple[Path, Path | None]:
     return folder, base
 
 
-def sampling_of(spec: Any, seed: int) -> Sampling:
+def sampling_of(spec: AnsweringSpec, seed: int) -> Sampling:
     generation = spec.generation
     return Sampling(
         generation.max_tokens,

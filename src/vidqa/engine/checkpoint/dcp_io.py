@@ -19,10 +19,9 @@ from typing import Any
 import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import metadata as parts
-from torch.distributed.checkpoint.filesystem import FileSystem, _StorageInfo
-from torch.serialization import _get_layout
 
 from vidqa.contract.run_folder import METADATA, POLICY
+from vidqa.engine.torch_private import FileSystem, MemFormatEncoding, StorageInfo, get_layout
 
 AT_ONCE = 1 << 20  # bytes from which a checksum is worth a thread of its own
 BROKEN = (
@@ -33,9 +32,9 @@ BROKEN = (
 
 def _member(kind: type, name: str) -> Any:
     """What Python 3.11 calls to find a member of an enumeration (its `getattr`), for the one that may occur."""
-    if kind is not parts._MEM_FORMAT_ENCODING:
+    if kind is not MemFormatEncoding:
         raise pickle.UnpicklingError(f"it asks {kind} for {name}")
-    return parts._MEM_FORMAT_ENCODING[name]
+    return MemFormatEncoding[name]
 
 
 def _path(*names: str) -> str:
@@ -48,12 +47,12 @@ ALLOWED: dict[tuple[str, str], Any] = {
         (parts.__name__, kind.__name__): kind
         for kind in (
             *(parts.Metadata, parts.MetadataIndex, parts.StorageMeta, parts.TensorStorageMetadata),
-            *(parts.TensorProperties, parts.ChunkStorageMetadata, parts._MEM_FORMAT_ENCODING),
+            *(parts.TensorProperties, parts.ChunkStorageMetadata, MemFormatEncoding),
         )
     },
-    (_StorageInfo.__module__, _StorageInfo.__name__): _StorageInfo,
+    (StorageInfo.__module__, StorageInfo.__name__): StorageInfo,
     ("torch", "Size"): torch.Size,
-    ("torch.serialization", "_get_layout"): _get_layout,
+    ("torch.serialization", "_get_layout"): get_layout,
     **{("torch", name): value for name, value in vars(torch).items() if isinstance(value, torch.dtype)},
     **{("pathlib", name): _path for name in ("PosixPath", "PurePosixPath", "Path")},
     ("builtins", "getattr"): _member,
@@ -92,7 +91,7 @@ def _check(table: Any, folder: Path) -> None:
         _require(all(type(size) is torch.Size for size in sizes), f"{name} has no shape")
     lengths: dict[str, int] = {}
     for index, place in table.storage_data.items():
-        _require(type(index) is parts.MetadataIndex and type(place) is _StorageInfo, "a place is none")
+        _require(type(index) is parts.MetadataIndex and type(place) is StorageInfo, "a place is none")
         file, begin, length = place.relative_path, place.offset, place.length
         _require(isinstance(file, str) and Path(file).name == file, f"{file!r} is no file of the checkpoint")
         _require(begin >= 0 and length >= 0 and not place.transform_descriptors, f"{index.fqn} has no place")

@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor
 
 from vidqa.contract.cli import note
 from vidqa.engine.distributed import local_part
+from vidqa.engine.torch_private import dtensor_like
 
 BLOCK_BYTES = 256 * 1024**2  # pinned memory is handed out in powers of two: full blocks waste none of it
 ALIGNMENT = 256
@@ -114,5 +115,4 @@ def _like(tensor: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
     """`part` as what `tensor` is: where that is sharded, the same rows of the same whole."""
     if not isinstance(tensor, DTensor):
         return part
-    # `from_local` would move it to the mesh's device.
-    return DTensor(part, tensor._spec, requires_grad=False)
+    return dtensor_like(tensor, part)

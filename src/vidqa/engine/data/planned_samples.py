@@ -23,6 +23,7 @@ from vidqa.planning.samples import Planner, Sample
 from vidqa.planning.sets import load_sets, quarantines
 from vidqa.rewards import question_problems
 from vidqa.spec import DataFacts, check_with_data
+from vidqa.spec.models import EvaluateSpec, GrpoSpec, Spec, TrainSpec
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Prepared:
     quarantined: list[Problem]
 
 
-def prepare_training(spec: Any, planner: Planner, world: World, run: RunFolder) -> Prepared:
+def prepare_training(spec: TrainSpec, planner: Planner, world: World, run: RunFolder) -> Prepared:
     """The samples of a TrainSpec. Raises the problems of bad samples where they fail the run."""
     plan = shared_plan(spec, planner, world, run)
     chosen, problems = fitting(spec, plan.sets["train"])
@@ -47,7 +48,7 @@ def prepare_training(spec: Any, planner: Planner, world: World, run: RunFolder) 
     return Prepared(chosen, held, plan.data_fingerprint, problems + more)
 
 
-def prepare_questions(spec: Any, planner: Planner, world: World, run: RunFolder) -> Prepared:
+def prepare_questions(spec: GrpoSpec, planner: Planner, world: World, run: RunFolder) -> Prepared:
     """The questions of a GrpoSpec. Raises the problems of bad samples where they fail the run, and of references that
     no completion can meet."""
     plan = shared_plan(spec, planner, world, run)
@@ -61,14 +62,14 @@ def prepare_questions(spec: Any, planner: Planner, world: World, run: RunFolder)
     return Prepared(chosen, held, plan.data_fingerprint, problems + more)
 
 
-def check_steps(spec: Any, data: Prepared) -> None:
+def check_steps(spec: TrainSpec, data: Prepared) -> None:
     """Raises the problems that a TrainSpec has with its samples: a step that they do not fill, a pack too small."""
     facts = DataFacts(len(data.train), len(data.validation), max(column(data.train, "length")))
     raise_errors(check_with_data(spec, facts))
 
 
 def prepare_evaluation(
-    spec: Any, planner: Planner, world: World, run: RunFolder
+    spec: EvaluateSpec, planner: Planner, world: World, run: RunFolder
 ) -> tuple[Sequence[Record], Sequence[Sample], list[Problem]]:
     """Every record to evaluate, the usable samples, and the problems of the others. Raises as
     `prepare_training`."""
@@ -79,14 +80,14 @@ def prepare_evaluation(
     return planned.records, samples, problems
 
 
-def shared_plan(spec: Any, planner: Planner, world: World, run: RunFolder) -> Plan:
+def shared_plan(spec: Spec, planner: Planner, world: World, run: RunFolder) -> Plan:
     """The plan of a run, on every rank: the stored one if it is valid. Else rank 0 reads, probes and plans, and stores
     the plan for the next attempt."""
     found = world.on_main(lambda: _stored_or_made(spec, planner, run.path / PLAN))
     return found if isinstance(found, Plan) else stored_plan.of_table(found)
 
 
-def _stored_or_made(spec: Any, planner: Planner, place: Path) -> Any:
+def _stored_or_made(spec: Spec, planner: Planner, place: Path) -> Any:
     """The plan as a table, which is fast to share; the plan itself if a file name is not valid UTF-8."""
     inputs = stored_plan.inputs_of(spec, planner)  # first: a change while records are read must make the plan stale
     try:
@@ -107,7 +108,7 @@ def _stored_or_made(spec: Any, planner: Planner, place: Path) -> Any:
     return table
 
 
-def fitting(spec: Any, planned: PlannedSet) -> tuple[Sequence[Sample], list[Problem]]:
+def fitting(spec: Spec, planned: PlannedSet) -> tuple[Sequence[Sample], list[Problem]]:
     """The samples of a set that are short enough, and the problems of the others. With on_bad_sample
     "fail" any problem is raised."""
     longest = _longest(spec)
@@ -117,7 +118,7 @@ def fitting(spec: Any, planned: PlannedSet) -> tuple[Sequence[Sample], list[Prob
     return usable(planned.samples, longest, trained=False), problems
 
 
-def _longest(spec: Any) -> int:
+def _longest(spec: Spec) -> int:
     sampling = action_for(spec).sampling
     assert sampling
     return sampling.longest(spec)

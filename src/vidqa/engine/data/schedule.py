@@ -9,12 +9,15 @@ from vidqa.engine.distributed import World
 from vidqa.planning.budget.memory import MemoryPolicy
 from vidqa.planning.packing.steps import Steps
 from vidqa.spec import effective_batch, steps_per_epoch, total_steps, warmup_steps
+from vidqa.spec.models import TrainSpec
 
 
 class StepSchedule:
     """How many steps a run has, and what is due after each."""
 
-    def __init__(self, spec: Any, data: Prepared, world: World, policy: MemoryPolicy) -> None:
+    spec: Any  # a TrainSpec, or a GrpoSpec
+
+    def __init__(self, spec: TrainSpec, data: Prepared, world: World, policy: MemoryPolicy) -> None:
         self.spec, self.data, self.world, self.policy = spec, data, world, policy
         self.total = total_steps(spec, len(data.train))
         self.warmup = warmup_steps(spec, len(data.train))
@@ -49,7 +52,9 @@ class Schedule(StepSchedule):
     """The steps of a supervised training: a function of the spec, the planned samples and, where the spec leaves the
     size of packs open, of the memory policy."""
 
-    def __init__(self, spec: Any, data: Prepared, world: World, policy: MemoryPolicy) -> None:
+    spec: TrainSpec
+
+    def __init__(self, spec: TrainSpec, data: Prepared, world: World, policy: MemoryPolicy) -> None:
         super().__init__(spec, data, world, policy)
         self.steps = Steps(spec, data.train, world.data_ranks, world.device.type, policy.pack_tokens)
         self.order, self.units = self.steps.order, self.steps.units

@@ -17,7 +17,6 @@ from huggingface_hub.errors import StrictDataclassError
 from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 from transformers import AutoConfig
 
 from vidqa.contract.problem import raise_errors
@@ -29,6 +28,7 @@ from vidqa.engine.loading.safetensors_reader import RowRead, model_tensors, read
 from vidqa.engine.model import DTYPES
 from vidqa.engine.model.float8 import use_float8
 from vidqa.engine.problems import ENGINE_WEIGHTS_MISMATCH
+from vidqa.engine.torch_private import buffers, compute_local_shape_and_global_offset
 from vidqa.families import family_of as tables_of
 from vidqa.families import require_plain_weights
 from vidqa.families.problems import MODEL_FILE_MISSING, MODEL_UNSUPPORTED
@@ -228,7 +228,7 @@ def _adapters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 def _restore_buffers(model: nn.Module) -> None:
     """Rotary frequencies are not stored with the weights: made again from the config."""
     for module in model.modules():
-        if "inv_freq" in module._buffers:
+        if "inv_freq" in buffers(module):
             fresh: Any = type(module)(module.config)
-            for name in module._buffers:
+            for name in buffers(module):
                 getattr(module, name).copy_(getattr(fresh, name))

@@ -14,11 +14,11 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 from torch.utils.checkpoint import get_device_states, set_device_states
 
 from vidqa.engine.model.attention import Kept, Segments, attend, cudnn_backward, cudnn_forward, takes_cudnn
 from vidqa.engine.model.suffixes import Suffixes
+from vidqa.engine.torch_private import TreeSpec, tree_flatten, tree_unflatten
 
 
 class _Call(NamedTuple):

@@ -32,12 +32,11 @@ from vidqa.engine.model.suffixes import (
     suffix_backward,
     suffix_forward,
 )
+from vidqa.engine.torch_private import CUDNN_BACKWARD, CUDNN_FORWARD
 
 Segments = tuple[tuple[int, int, int], ...]  # (start, count, length): count neighbours of one length
 Call = tuple[int, int]  # count, length: the shape of one entry of `Segments`
 
-FORWARD = torch.ops.aten._scaled_dot_product_cudnn_attention
-BACKWARD = torch.ops.aten._scaled_dot_product_cudnn_attention_backward
 _TAKEN: dict[Any, bool] = {}  # whether cuDNN has a kernel, by the length of segments and the shapes of a token
 
 
@@ -154,7 +153,7 @@ def cudnn_forward(parts: Sequence[torch.Tensor], segments: Segments, suffixes: S
     outputs, log_sums, others = [], [], list[tuple[Any, ...]]()
     dense = rows_of(segments)
     for call in _calls(segments, *(part[:dense] for part in parts)):
-        output, log_sum, *bounds, seed, offset, _ = FORWARD(*call, None, True, 0.0, causal)
+        output, log_sum, *bounds, seed, offset, _ = CUDNN_FORWARD(*call, None, True, 0.0, causal)
         outputs.append(_rows(output))
         log_sums.append(log_sum)
         others.append((seed, offset, None, *bounds, 0.0, causal))
@@ -176,7 +175,7 @@ def cudnn_backward(
     """The gradients of query, key and value."""
     dense = rows_of(segments)
     calls = _calls(segments, *(part[:dense] for part in (gradient_THD, *parts, kept.attended)))
-    gradients = [BACKWARD(*call, *rest) for call, rest in zip(calls, _with_sums(kept), strict=False)]
+    gradients = [CUDNN_BACKWARD(*call, *rest) for call, rest in zip(calls, _with_sums(kept), strict=False)]
     pieces = [[_rows(piece) for piece in part] for part in zip(*gradients, strict=True)]
     if suffixes is None:
         return [_joined(part) for part in pieces]

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._functorch import config as functorch
-from torch._inductor import config as inductor
-from torch._inductor.async_compile import maybe_warm_pool
+
+from vidqa.engine.torch_private import mark_dynamic, set_up_compiler
 
 COMPILERS = 8  # processes of each rank that compile kernels
 
@@ -22,9 +21,7 @@ def prepare_compiler() -> None:
     The compiling processes take seconds to start, and until then kernels are compiled one by one. Every rank has its
     own, up to 32 if nobody limits them, which is too many beside decode workers.
     """
-    functorch.aggressive_recomputation = True
-    inductor.compile_threads = min(inductor.compile_threads or COMPILERS, COMPILERS)
-    maybe_warm_pool()
+    set_up_compiler(COMPILERS)
 
 
 def any_length(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -33,7 +30,7 @@ def any_length(function: Callable[..., Any]) -> Callable[..., Any]:
     def called(hidden_TD: torch.Tensor, *others: Any) -> Any:
         for tensor in (hidden_TD, *others):
             if isinstance(tensor, torch.Tensor):
-                torch._dynamo.maybe_mark_dynamic(tensor, 0)
+                mark_dynamic(tensor)
         return function(hidden_TD, *others)
 
     return called

@@ -15,6 +15,7 @@ from torch import nn
 
 from vidqa.engine.model.float8 import FLOAT8, products
 from vidqa.engine.model.fused_lora import Adapter, adapted
+from vidqa.engine.torch_private import addmm_activation
 
 
 class Projection(NamedTuple):
@@ -36,7 +37,7 @@ def is_plain(layer: Projection) -> bool:
 @torch.library.custom_op("vidqa::linear_gelu", mutates_args=())
 def linear_gelu(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     """GELU (its tanh form) of a linear layer's output, for CUDA; nothing is kept for backward."""
-    return torch._addmm_activation(bias, hidden, weight.t(), use_gelu=True)
+    return addmm_activation(bias, hidden, weight.t(), use_gelu=True)
 
 
 @linear_gelu.register_fake

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.utils._pytree import keystr, tree_leaves_with_path
 
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.engine.data.frames import FrameSource
@@ -25,6 +24,7 @@ from vidqa.engine.loading.load import empty_model
 from vidqa.engine.model import DTYPES
 from vidqa.engine.problems import ENGINE_ROLLOUT_WEIGHTS
 from vidqa.engine.rl.weights import RolloutWeights
+from vidqa.engine.torch_private import keystr, tree_leaves_with_path
 from vidqa.planning.budget.rollouts import RolloutShape
 from vidqa.planning.samples import Planner, Sample
 from vidqa.rewards import Completion, Reward, Rewards

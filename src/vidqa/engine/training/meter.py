@@ -12,6 +12,7 @@ from vidqa.engine.distributed import World
 from vidqa.engine.families import family_of
 from vidqa.planning.budget.cards import peak_of
 from vidqa.planning.packing.sharing import work_of
+from vidqa.spec.models import TrainSpec
 
 
 def peak_flops(device: torch.device) -> float | None:
@@ -22,7 +23,7 @@ def peak_flops(device: torch.device) -> float | None:
 class Meter:
     """Reports every `logging.log_interval` steps: the loss and the objective's metrics, times per step."""
 
-    def __init__(self, spec: Any, model: Any, schedule: Schedule, world: World) -> None:
+    def __init__(self, spec: TrainSpec, model: Any, schedule: Schedule, world: World) -> None:
         self.interval, self.schedule, self.world = spec.logging.log_interval, schedule, world
         family, full = family_of(model), spec.policy.lora is None
         vision_trains = bool(family.trained_vision(model))

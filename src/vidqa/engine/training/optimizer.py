@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor
 
 from vidqa.engine.checkpoint.state import MOMENTS
 from vidqa.engine.distributed import local_part
+from vidqa.engine.torch_private import foreach_mul_
 
 
 class _Local:
@@ -119,5 +120,5 @@ def clip_gradients(parameters: Sequence[nn.Parameter], limit: float, scale: torc
                 dist.all_reduce(squares, group=sharded.device_mesh.get_group(dim))
     norm = squares.sqrt() * scale
     factor = scale * (limit / (norm + 1e-6)).clamp(max=1.0) if limit > 0 else scale
-    torch._foreach_mul_(rows, factor)
+    foreach_mul_(rows, factor)
     return norm

@@ -27,9 +27,10 @@ from vidqa.planning.continuing import (
     weights_hash,
 )
 from vidqa.spec import fingerprint
+from vidqa.spec.models import TrainSpec
 
 
-def trainer_facts(spec: Any, data: Prepared, model: Any, world: World) -> dict[str, Any]:
+def trainer_facts(spec: TrainSpec, data: Prepared, model: Any, world: World) -> dict[str, Any]:
     """The facts that a checkpoint records for `planning.continuing` to compare on a resume."""
     base = world.on_main(lambda: weights_hash(Path(spec.policy.model_name_or_path)))
     trained = [(name, p.shape) for name, p in model.named_parameters() if p.requires_grad]

@@ -24,6 +24,7 @@ from vidqa.planning.packing.packs import padded, plan_micro_batches, plan_packs
 from vidqa.planning.packing.sharing import cost, work_of
 from vidqa.planning.packing.steps import pack_budget
 from vidqa.planning.samples import Sample
+from vidqa.spec.models import TrainSpec
 
 LARGEST_PACK = 16_384  # tokens; larger ones are no faster, and a generous policy.model_max_length would cost memory
 
@@ -33,7 +34,7 @@ class Validator:
 
     def __init__(
         self,
-        spec: Any,
+        spec: TrainSpec,
         samples: Sequence[Sample],
         collator: Collator,
         source: FrameSource,

@@ -21,6 +21,7 @@ from vidqa.engine.data.schedule import Schedule
 from vidqa.engine.distributed import World
 from vidqa.engine.families import family_of
 from vidqa.engine.families._base import Heads
+from vidqa.engine.gpu_memory import share_of_gpu
 from vidqa.engine.model.attention import attend_zeros
 from vidqa.planning.budget.memory import COUNTS, GIB
 from vidqa.planning.budget.recompute import Recompute
@@ -75,7 +76,7 @@ def map_memory(peak_gib: float, device: torch.device) -> None:
     pieces. Where all of that is mapped nothing is done."""
     free, total = torch.cuda.mem_get_info(device)
     mapped = torch.cuda.memory_reserved(device)
-    allowed = torch.cuda.get_per_process_memory_fraction(device) * total
+    allowed = share_of_gpu(device) * total
     most = min(peak_gib * (1 + COUNTS.error) * GIB, mapped + free - COUNTS.outside_gib * GIB, allowed)
     if mapped + PIECE_BYTES > most or not any(part["is_expandable"] for part in torch.cuda.memory_snapshot()):
         return

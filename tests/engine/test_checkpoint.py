@@ -19,7 +19,7 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from vidqa.contract.run_folder import RunFolder
 from vidqa.engine.checkpoint import pinned_snapshot, safetensors_writer
-from vidqa.engine.checkpoint.pinned_snapshot import Staging
+from vidqa.engine.checkpoint.pinned_snapshot import PinnedSnapshot
 from vidqa.engine.checkpoint.safetensors_writer import TensorRows, create_files, plan_shards, write_rows
 
 HERE = Path(__file__).parent
@@ -34,7 +34,7 @@ def tensors_of(seed: int) -> dict[str, torch.Tensor]:
 
 def test_a_copy_is_what_the_tensors_were(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pinned_snapshot, "BLOCK_BYTES", 1024)  # several tensors to a block, and one larger than a block
-    place, live = Staging(CPU), tensors_of(0)
+    place, live = PinnedSnapshot(CPU), tensors_of(0)
     was = {name: tensor.clone() for name, tensor in live.items()}
     copies = place.copy(live)
     for tensor in live.values():
@@ -48,7 +48,7 @@ def test_a_copy_is_what_the_tensors_were(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_an_update_waits_until_the_copies_are_made() -> None:
-    place, live = Staging(CPU), tensors_of(0)
+    place, live = PinnedSnapshot(CPU), tensors_of(0)
     was = {name: tensor.clone() for name, tensor in live.items()}
     place.hold_update()  # nothing was announced
     place.announce()
@@ -63,7 +63,7 @@ def test_an_update_waits_until_the_copies_are_made() -> None:
 
 
 def test_copies_that_fail_hold_no_update() -> None:
-    place = Staging(CPU)
+    place = PinnedSnapshot(CPU)
     place.announce()
     with pytest.raises(AttributeError):
         place.copy({"no tensor": None})  # type: ignore[dict-item]

@@ -29,7 +29,7 @@ def mesh() -> Iterator[Any]:
     dist.destroy_process_group()
 
 
-class Watched(fsdp.OneRank):
+class Watched(fsdp.OneRankSum):
     """Remembers what it gave: addresses of storages."""
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ def gradients(mesh: Any, *, alone: bool, monkeypatch: pytest.MonkeyPatch) -> tup
         made.append(Watched())
         return made[-1]
 
-    monkeypatch.setattr(fsdp, "OneRank", watched)
+    monkeypatch.setattr(fsdp, "OneRankSum", watched)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4))
     precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
@@ -77,11 +77,11 @@ def test_a_sum_in_another_precision_or_place_is_refused() -> None:
     """Nobody would wait for the copy that it takes."""
     cpu = torch.device("cpu")
     for size, dtype in (((8,), torch.bfloat16), ((4,), torch.float32)):
-        one = fsdp.OneRank()
+        one = fsdp.OneRankSum()
         one.allocate((8,), dtype=torch.float32, device=cpu)
         with pytest.raises(AssertionError, match="FSDP asks for"):
             one.allocate(size, dtype=dtype, device=cpu)
-    one = fsdp.OneRank()
+    one = fsdp.OneRankSum()
     one(first := torch.zeros(8), first)
     with pytest.raises(AssertionError, match="other memory"):
         one(torch.zeros(8), first)
@@ -122,6 +122,6 @@ def test_a_parameter_without_gradient_ends_a_run_also_after_a_resume(mesh: Any, 
     )
     batch = SimpleNamespace(rows=torch.randn(5, 8), kept=None)
     with pytest.raises(ProblemError, match="ENGINE_NO_GRADIENT"):
-        learner.take(Step(number, [SimpleNamespace(problems=[], batch=batch)], 1, 5.0))
+        learner.train_step(Step(number, [SimpleNamespace(problems=[], batch=batch)], 1, 5.0))
     model.unused.requires_grad_(False)
-    assert learner.take(Step(number, [SimpleNamespace(problems=[], batch=batch)], 1, 5.0)).count == 5
+    assert learner.train_step(Step(number, [SimpleNamespace(problems=[], batch=batch)], 1, 5.0)).count == 5

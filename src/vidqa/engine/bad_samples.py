@@ -12,21 +12,21 @@ from vidqa.engine.problems import ENGINE_BAD_SAMPLE
 from vidqa.video.problems import VIDEO_DECODE_TIMEOUT
 
 
-class Quarantine:
-    """`take` is called by every rank at the same places. With on_bad_sample "fail" it ends the run on all of them; with
-    "quarantine" the samples are left out and named in the log and in quarantine.json. A problem that is not of the data
-    ends the run either way, under its own code; so does, as a bad sample, one that not all ranks of a context need have
-    met: those that got the frames have learned from a video of which the others saw nothing."""
+class BadSamples:
+    """Every rank calls `report` at the same places. With on_bad_sample "fail" it ends the run on all of them; with
+    "quarantine" the samples are left out and named in the log and in quarantine.json. A problem of the machine ends the
+    run either way, under its own code; so does a decode timeout where ranks share a pack, since the other ranks may have
+    learned from that video."""
 
     def __init__(self, run: RunFolder, world: World, on_bad_sample: str) -> None:
         self.run, self.world, self.fails = run, world, on_bad_sample == "fail"
         self.reported: dict[Problem, None] = {}
 
-    def take(self, found: Sequence[Problem]) -> None:
+    def report(self, own: Sequence[Problem]) -> None:
         """Gather this rank's problems with the others'. Raises ENGINE_BAD_SAMPLE, MEDIA_DECODER_KILLED."""
-        everyone = [problem for problems in self.world.gather(list(found)) for problem in problems]
+        everyone = [problem for problems in self.world.gather(list(own)) for problem in problems]
         new = [problem for problem in dict.fromkeys(everyone) if problem not in self.reported]
-        met_alone = self.world.context.size > 1 and any(each.code == VIDEO_DECODE_TIMEOUT.name for each in new)
+        met_alone = self.world.context.size > 1 and any(problem.code == VIDEO_DECODE_TIMEOUT.name for problem in new)
         end_if_bad(new, fails=self.fails or met_alone)
         self.reported.update(dict.fromkeys(new))
         if new and self.world.is_main:

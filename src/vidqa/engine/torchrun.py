@@ -39,10 +39,10 @@ def main(words: list[str]) -> int:
     # For its processes: they import nothing from the working folder, and end with this one, which starts them from its
     # main thread.
     environment.adopt({"PYTHONSAFEPATH": "1", environment.PARENT: str(os.getpid())})
-    found = one_node(words)
-    if found is None:
+    on_one_node = one_node(words)
+    if on_one_node is None:
         return on_several_nodes(words)
-    count, program = found
+    count, program = on_one_node
     if count < 1:
         note(f"--nproc-per-node is {count}; it is at least 1")
         return int(Exit.USAGE)

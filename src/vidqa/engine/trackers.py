@@ -44,8 +44,8 @@ class Tracker:
     def __init__(self, name: str, ways: Sequence[Opener], run: RunFolder) -> None:
         self.name, self.run = name, run
         self._inside: Any = None
-        for number, way in enumerate(ways, 1):
-            self._inside = self._carried_out(way, "it goes on offline" if number < len(ways) else "it is left alone")
+        for number, opener in enumerate(ways, 1):
+            self._inside = self._carried_out(opener, "it goes on offline" if number < len(ways) else "it is left alone")
             if self._inside is not None:
                 break
 

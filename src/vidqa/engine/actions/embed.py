@@ -108,13 +108,13 @@ def embed(spec: EmbedSpec, run: RunFolder) -> int:
 
     def conclude() -> None:
         stores.look()
-        counts, found = Counter[str](), []
+        counts, summaries = Counter[str](), []
         for name, (samples, problems) in fit.items():
             why = failures(sets[name], problems)
-            why |= {each.record.id: bad[keys] for each in samples if (keys := keys_of(each)) in bad}
+            why |= {sample.record.id: bad[keys] for sample in samples if (keys := keys_of(sample)) in bad}
             counts += write_table(run.path / TABLES[name], sets[name].records, samples, stores, facts, why)
-            found += [first.as_dict() for first, *_ in why.values()]
-        write_json(run.path / "summary.json", {"counts": dict(counts), "facts": facts, "problems": found})
+            summaries += [first.as_dict() for first, *_ in why.values()]
+        write_json(run.path / "summary.json", {"counts": dict(counts), "facts": facts, "problems": summaries})
 
     world.on_main(conclude)
     return int(Exit.OK)
@@ -211,7 +211,7 @@ def write_table(
         options = {"compression": "none", "use_dictionary": False, "write_statistics": False}
         with pyarrow.parquet.ParquetWriter(temporary, columns, **options) as writer:
             for start in range(0, len(records), ROWS):
-                rows = [_row(each, keys.get(each.id), stores, why) for each in records[start : start + ROWS]]
+                rows = [_row(record, keys.get(record.id), stores, why) for record in records[start : start + ROWS]]
                 counts.update("error" if row["problem"] else "embedded" for row in rows)
                 media, text = ([row.pop(name) for row in rows] for name in VECTORS)
                 texts = {name: [row[name] for row in rows] for name in rows[0]}
@@ -220,7 +220,7 @@ def write_table(
 
 
 def _row(record: Record, keys: Keys | None, stores: Stores, why: Failed) -> dict[str, Any]:
-    vectors = [found for key in keys or () if (found := stores.media.get(key)) is not None]
+    vectors = [vector for key in keys or () if (vector := stores.media.get(key)) is not None]
     mean = np.mean(vectors, axis=0) if vectors and keys and len(vectors) == len(keys) else None
     question = _question(record)
     return {

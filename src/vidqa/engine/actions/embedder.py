@@ -64,7 +64,7 @@ class Embedder:
         ]
         if not media:
             return {}, bad
-        media.sort(key=lambda each: (each[1].height, each[1].width))  # frames of one size are one dense batch
+        media.sort(key=lambda item: (item[1].height, item[1].width))  # frames of one size are one dense batch
         rules = {"video": self.planner.geometry.video, "image": self.planner.geometry.image}
         pixels = pixels_of([(frames, rules[plan.kind]) for _, plan, frames in media])
         index = self.family.vision_index([plan.grid for _, plan, _ in media], self.sizes.vision, None)

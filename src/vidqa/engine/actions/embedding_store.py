@@ -32,10 +32,10 @@ class Vectors:
         self._files: list[np.ndarray] = []
         self._places: dict[bytes, tuple[int, int]] = {}
 
-    def append(self, found: Mapping[bytes, np.ndarray]) -> None:
+    def append(self, vectors: Mapping[bytes, np.ndarray]) -> None:
         """Add float32 [width] by key; they are on disk when this returns."""
-        rows = np.zeros(len(found), self.row)
-        for at, (key, vector) in enumerate(found.items()):
+        rows = np.zeros(len(vectors), self.row)
+        for at, (key, vector) in enumerate(vectors.items()):
             rows[at] = (np.void(key), vector, zlib.crc32(np.ascontiguousarray(vector, "<f4").tobytes()))
         with self.path.open("ab") as file:
             file.write(rows.tobytes())

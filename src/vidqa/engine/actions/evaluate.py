@@ -22,7 +22,7 @@ from vidqa.engine.actions.write_results import (
     write_outcome,
     write_retries,
 )
-from vidqa.engine.answering.batch_inference import AnsweringTask, ask_all, model_folders
+from vidqa.engine.answering.batch_inference import InferenceTask, generate_all, model_folders
 from vidqa.engine.answering.candidates import Choices
 from vidqa.engine.data.planned_samples import prepare_evaluation
 from vidqa.engine.signals import StopRequest
@@ -47,8 +47,8 @@ def evaluate(spec: EvaluateSpec, run: RunFolder) -> int:
     recipe = world.on_main(lambda: make_recipe(spec, planner, records, fingerprint_model(folder, base)))
 
     choices = Choices(planner.chat, spec.task.type) if spec.evaluation.method == "score" else None
-    task = AnsweringTask(spec, spec.evaluation, world, run, stop, spec.evaluation.retries)
-    result = ask_all(task, planner, samples, recipe, choices)
+    task = InferenceTask(spec, spec.evaluation, world, run, stop, spec.evaluation.retries)
+    result = generate_all(task, planner, samples, recipe, choices)
     if result.was_stopped:
         return int(Exit.NOT_DONE)
 

@@ -101,8 +101,8 @@ def proof_sample(spec: TrainSpec, planner: Planner, sample_id: str) -> tuple[Sam
     problems: list[Problem] = []
     for source in reversed(sources(spec)):  # the training takes it from its validation set where there is one
         records, _ = check_records(source.annotation_path, source.media_path, keep_missing=True)
-        found = [record for record in records if record.id == sample_id]
-        samples, unplanned = planner.plan(found, validation_mode(spec) if source.name == "validation" else None)
+        matches = [record for record in records if record.id == sample_id]
+        samples, unplanned = planner.plan(matches, validation_mode(spec) if source.name == "validation" else None)
         problems += unplanned
         with open_frames(spec.engine, 1) as decoding:
             for sample in samples:

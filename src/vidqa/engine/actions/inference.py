@@ -23,7 +23,7 @@ from vidqa.dataset.record import Record
 from vidqa.engine import distributed
 from vidqa.engine.actions.write_results import answers_recipe, fingerprint_model, require_answers
 from vidqa.engine.answering.answers import Answer
-from vidqa.engine.answering.batch_inference import AnsweringTask, Failed, ask_all, model_folders
+from vidqa.engine.answering.batch_inference import Failed, InferenceTask, generate_all, model_folders
 from vidqa.engine.data.planned_samples import fitting, shared_plan
 from vidqa.engine.signals import StopRequest
 from vidqa.evaluation.answers import parse_answer
@@ -52,7 +52,7 @@ def inference(spec: InferenceSpec, run: RunFolder) -> int:
     model = world.on_main(lambda: fingerprint_model(folder, base))
     recipe = answers_recipe(spec, spec.inference, planner, plan.records, model)
 
-    result = ask_all(AnsweringTask(spec, spec.inference, world, run, stop), planner, samples, recipe)
+    result = generate_all(InferenceTask(spec, spec.inference, world, run, stop), planner, samples, recipe)
     if result.was_stopped:
         return int(Exit.NOT_DONE)
 
@@ -68,12 +68,12 @@ def inference(spec: InferenceSpec, run: RunFolder) -> int:
 
 def failures(plan: PlannedSet, problems: Sequence[Problem]) -> Failed:
     """The problems of records that did not become samples, by id: their place begins with the record's."""
-    found: Failed = {}
+    by_record: Failed = {}
     for record in plan.records if problems else ():
         place = f"{record.source} (id {record.id})"
-        if own := [each for each in problems if each.where == place or each.where.startswith(f"{place}:")]:
-            found[record.id] = own
-    return found
+        if own := [problem for problem in problems if problem.where == place or problem.where.startswith(f"{place}:")]:
+            by_record[record.id] = own
+    return by_record
 
 
 def rows_of(
@@ -85,8 +85,11 @@ def rows_of(
     rows = []
     for name, parts in groupby(plan.records, whole_id):
         records = list(parts)
-        found = [_row(each, planned.get(each.id), answers.get(each.id), failed.get(each.id, [])) for each in records]
-        rows.append(_whole(name, records, found) if span_of(records[0]) else found[0])
+        part_rows = [
+            _row(record, planned.get(record.id), answers.get(record.id), failed.get(record.id, []))
+            for record in records
+        ]
+        rows.append(_whole(name, records, part_rows) if span_of(records[0]) else part_rows[0])
     return rows
 
 

@@ -60,7 +60,7 @@ class TextModel:
         """Token ids and their vectors [S, D], of a hidden layer counted from the embeddings, or of the last one."""
         self.model.to(self.device)
         ids = [self.token_ids(text) for text in texts]
-        found: list[Any] = [None] * len(ids)
+        encoded: list[Any] = [None] * len(ids)
         order = sorted(range(len(ids)), key=lambda number: len(ids[number]))
         for start in range(0, len(order), BATCH):
             numbers = order[start : start + BATCH]
@@ -74,8 +74,8 @@ class TextModel:
             output = self.model(**inputs, output_hidden_states=layer is not None)
             hidden = output.last_hidden_state if layer is None else output.hidden_states[layer]
             for row, number in enumerate(numbers):
-                found[number] = ids[number], hidden[row, : len(ids[number])].float().cpu()
-        return found
+                encoded[number] = ids[number], hidden[row, : len(ids[number])].float().cpu()
+        return encoded
 
 
 def bertscore(model: TextModel, layer: int) -> Measure:
@@ -86,9 +86,11 @@ def bertscore(model: TextModel, layer: int) -> Measure:
         raise METRIC_MODEL.error("metrics.bertscore_layer", f"{layer}; {model.folder} has {layers} layers")
     special = {model.tokenizer.cls_token_id, model.tokenizer.sep_token_id}
 
-    def of(answer: tuple[list[int], torch.Tensor], expected: tuple[list[int], torch.Tensor]) -> tuple[float, ...]:
+    def scores_of(
+        answer: tuple[list[int], torch.Tensor], expected: tuple[list[int], torch.Tensor]
+    ) -> tuple[float, ...]:
         counted = [torch.tensor([token not in special for token in ids]) for ids, _ in (answer, expected)]
-        if not all(each.any() for each in counted):
+        if not all(mask.any() for mask in counted):
             return 0.0, 0.0, 0.0
         alike = normalize(answer[1], dim=-1) @ normalize(expected[1], dim=-1).T
         precision = alike.amax(1)[counted[0]].mean().item()
@@ -98,7 +100,7 @@ def bertscore(model: TextModel, layer: int) -> Measure:
 
     def measure(answers: Sequence[str], expected: Sequence[str]) -> Scores:
         vectors = _of_texts(partial_vectors, answers, expected)
-        columns = zip(*(of(vectors[a], vectors[e]) for a, e in zip(answers, expected, strict=True)), strict=True)
+        columns = zip(*(scores_of(vectors[a], vectors[e]) for a, e in zip(answers, expected, strict=True)), strict=True)
         return dict(zip(("bertscore_precision", "bertscore_recall", "bertscore_f1"), columns, strict=True))
 
     def partial_vectors(texts: Sequence[str]) -> Sequence[Any]:
@@ -113,9 +115,9 @@ def similarity(model: TextModel) -> Measure:
     embedded = sentences(model)
 
     def measure(answers: Sequence[str], expected: Sequence[str]) -> Scores:
-        found = _of_texts(embedded, answers, expected)
+        vectors = _of_texts(embedded, answers, expected)
         pairs = zip(answers, expected, strict=True)
-        return {"similarity": [(found[a] @ found[e]).item() if a and e else 0.0 for a, e in pairs]}
+        return {"similarity": [(vectors[a] @ vectors[e]).item() if a and e else 0.0 for a, e in pairs]}
 
     return measure
 
@@ -166,8 +168,8 @@ def _refused(model: TextModel, why: str) -> Exception:
 def open_measures(spec: EvaluateSpec, device: torch.device) -> dict[str, Measure]:
     """The measures of a spec's metrics, by name. Their models are loaded now and moved to `device` on first use. Raises
     METRIC_MODEL."""
-    found = {}
+    measures = {}
     for name, key in metric_models(spec).items():
         model = TextModel(Path(os.path.expanduser(value_at(spec, key))), key, device)
-        found[name] = bertscore(model, spec.metrics.bertscore_layer) if name == "bertscore" else similarity(model)
-    return found
+        measures[name] = bertscore(model, spec.metrics.bertscore_layer) if name == "bertscore" else similarity(model)
+    return measures

@@ -38,20 +38,20 @@ def make_recipe(
     spec: EvaluateSpec, planner: Planner, records: Sequence[Record], model: dict[str, Any]
 ) -> dict[str, Any]:
     """The recipe of a score: two scores compare only if their recipes agree, apart from the model."""
-    found = answers_recipe(spec, spec.evaluation, planner, records, model)
+    recipe = answers_recipe(spec, spec.evaluation, planner, records, model)
     scoring = {"task_type": spec.task.type, "answer_rules": RULES}
     if spec.evaluation.method != "generate":  # left out for generate, as in older recipes
         scoring["method"] = spec.evaluation.method
     if spec.metrics.functions:
         scoring |= function_recipe(spec.metrics.functions)
-    return {**found, "scoring": scoring, "versions": found["versions"]}
+    return {**recipe, "scoring": scoring, "versions": recipe["versions"]}
 
 
 def _asked_beside(vision: VisionSpec) -> dict[str, Any]:
     """What is asked of frames beside the usual; nothing where nothing is, so that earlier recipes stay the same."""
-    found = {"min_frame_pixels": vision.min_pixels, "sides": vision.sides, "shown_s": vision.shown}
-    found["cap_pixels_per_frame"] = vision.video.capped or None
-    return {name: value for name, value in found.items() if value is not None}
+    keys = {"min_frame_pixels": vision.min_pixels, "sides": vision.sides, "shown_s": vision.shown}
+    keys["cap_pixels_per_frame"] = vision.video.capped or None
+    return {name: value for name, value in keys.items() if value is not None}
 
 
 def _likeliest(spec: AnsweringSpec) -> dict[str, tuple[float, float]]:

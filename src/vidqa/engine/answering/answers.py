@@ -53,8 +53,8 @@ class SavedAnswers:
         self.folder.mkdir(parents=True, exist_ok=True)
         with self.path.open("a", encoding="utf-8") as file:
             for sample_id, answer in answers:
-                found = {name: value for name, value in vars(answer).items() if value is not None}
-                file.write(json.dumps({"sample_id": sample_id, **found}, ensure_ascii=False) + "\n")
+                facts = {name: value for name, value in vars(answer).items() if value is not None}
+                file.write(json.dumps({"sample_id": sample_id, **facts}, ensure_ascii=False) + "\n")
             file.flush()
             os.fsync(file.fileno())
 

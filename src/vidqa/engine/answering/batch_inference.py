@@ -41,7 +41,7 @@ Failed = dict[str, list[Problem]]  # problems of samples without an answer, by s
 
 
 @dataclass(frozen=True)
-class AnsweringTask:
+class InferenceTask:
     """The spec and where it runs. `how` is the spec's table with batch_size, seed, generator and skip_saved. What has
     no answer is asked again as often as `retries` says."""
 
@@ -54,7 +54,7 @@ class AnsweringTask:
 
 
 @dataclass(frozen=True)
-class AnsweringResult:
+class InferenceResult:
     """The outcome on every rank: the answers are on disk, `failed` is of all ranks. `answered` samples were answered
     now by all ranks, in `seconds` with the model loaded."""
 
@@ -70,13 +70,13 @@ class AnsweringResult:
         return self.saved.read()
 
 
-def ask_all(
-    work: AnsweringTask,
+def generate_all(
+    work: InferenceTask,
     planner: Planner,
     samples: Sequence[Sample],
     recipe: dict[str, Any],
     choices: Choices | None = None,
-) -> AnsweringResult:
+) -> InferenceResult:
     """Answer the samples that have no answer under this recipe yet; those that have `choices` are scored. A signal
     stops it after the current batch."""
     spec, how, world, run, stop = work.spec, work.how, work.world, work.run, work.stop
@@ -107,26 +107,26 @@ def ask_all(
                 if stop.signal_name:
                     break
             seconds = time.perf_counter() - started
-            found = (stop.signal_name is not None, taking.failed, taking.answered, seconds, prompts.waited)
-            stopped, failures, answered, took, waited = zip(*world.gather(found), strict=True)
+            outcome = (stop.signal_name is not None, taking.failed, taking.answered, seconds, prompts.waited)
+            stopped, failures, answered, took, waited = zip(*world.gather(outcome), strict=True)
             if any(stopped):
                 progress.say("stopped; the same spec with skip_saved = true continues it")
             elif sum(answered):
                 report_speed(progress, -(-len(mine) // size), sum(answered), took, waited)
-            problems = {name: found for failed in failures for name, found in failed.items()}
-            result = AnsweringResult(saved, problems, any(stopped), sum(answered), max(took))
+            problems = {name: outcome for failed in failures for name, outcome in failed.items()}
+            result = InferenceResult(saved, problems, any(stopped), sum(answered), max(took))
             if work.retries and not result.was_stopped:
-                asker = Asker(work, planner, source, progress, session, recipe, longest, -(-len(mine) // size))
+                asker = Retries(work, planner, source, progress, session, recipe, longest, -(-len(mine) // size))
                 result = asker.retried(result, samples)
     return result
 
 
 @dataclass
-class Asker:
+class Retries:
     """Asks again in an open session those questions whose answer is empty by the rules of Cosmos-Reason1's benchmark,
     each time warmer, longer and by the next seed. `step` is the number of batches that progress has counted."""
 
-    work: AnsweringTask
+    work: InferenceTask
     planner: Planner
     source: FrameSource
     progress: Progress | Silent
@@ -135,7 +135,7 @@ class Asker:
     longest: int
     step: int
 
-    def retried(self, result: AnsweringResult, samples: Sequence[Sample]) -> AnsweringResult:
+    def retried(self, result: InferenceResult, samples: Sequence[Sample]) -> InferenceResult:
         """The result with its further attempts, each of which has a folder of its own."""
         world, how, saved, due = self.work.world, self.work.how, result.saved, samples
         again: list[SavedAnswers] = []

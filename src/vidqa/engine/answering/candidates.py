@@ -21,7 +21,7 @@ class Choices:
     def candidates(self, record: Record) -> tuple[tuple[int, ...], ...]:
         """The allowed beginnings of a response, in token ids; none for an open question."""
         allowed = allowed_answers(record.question, record.answer, self.task_type)
-        forms = {self.chat.text_ids(form): answer for answer, found in allowed.items() for form in found}
+        forms = {self.chat.text_ids(form): answer for answer, spellings in allowed.items() for form in spellings}
         if forms:
             self.forms[record.id] = forms
         return tuple(forms)
@@ -32,5 +32,5 @@ class Choices:
         scores: dict[str, list[float]] = {answer: [] for answer in forms.values()}
         for answer, score in zip(forms.values(), result.scores, strict=True):
             scores[answer].append(score)
-        logprobs = {answer: float(np.logaddexp.reduce(found)) for answer, found in scores.items()}
+        logprobs = {answer: float(np.logaddexp.reduce(logs)) for answer, logs in scores.items()}
         return Answer(max(logprobs, key=lambda answer: logprobs[answer]), "scored", 0, logprobs)

@@ -71,9 +71,9 @@ class Prompts:
 
 def early(items: Iterable[Item], count: int) -> Iterator[Item]:
     """The items, each taken when `count` others are still to be given before it."""
-    taken: deque[Item] = deque()
+    window: deque[Item] = deque()
     for item in items:
-        taken.append(item)
-        if len(taken) > count:
-            yield taken.popleft()
-    yield from taken
+        window.append(item)
+        if len(window) > count:
+            yield window.popleft()
+    yield from window

@@ -23,7 +23,7 @@ BLOCK_BYTES = 256 * 1024**2  # pinned memory is handed out in powers of two: ful
 ALIGNMENT = 256
 
 
-class Staging:
+class PinnedSnapshot:
     """Host memory for tensors by name. `reserve` may run in a thread of its own before the first `copy`."""
 
     def __init__(self, device: torch.device) -> None:

@@ -107,17 +107,17 @@ def inspect(folder: Path, world: World) -> dict[str, Any]:
         if not (folder / TRAINER).is_file():
             raise ENGINE_NO_CHECKPOINT.error(folder, f"no complete checkpoint here: it has no {TRAINER}")
         try:
-            found = read_checkpoint(folder)
+            trainer = read_checkpoint(folder)
             read_table(folder)
         except ValueError as damaged:
             raise ENGINE_CHECKPOINT_DAMAGED.error(folder, str(damaged)) from damaged
-        return found
+        return trainer
 
-    found = world.on_main(facts)
-    changed = world.gather(changed_file(folder, found, world.rank, world.size))
+    trainer = world.on_main(facts)
+    changed = world.gather(changed_file(folder, trainer, world.rank, world.size))
     if damage := next((text for text in changed if text), None):
         raise ENGINE_CHECKPOINT_DAMAGED.error(folder, damage)
-    return found
+    return trainer
 
 
 def load_state(folder: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, world: World) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from vidqa.engine.context_parallel import WHOLE, Context
-from vidqa.engine.data.feature_cache import FeatureCache, Features, Kept
+from vidqa.engine.data.feature_cache import CachedFeatures, FeatureCache, Features
 from vidqa.engine.data.host_to_device import mapped
 from vidqa.engine.data.layout import lay_out, prefix_lengths, prefixes_of
 from vidqa.engine.data.pixels import Pixels, pixels_of
@@ -50,7 +50,7 @@ class Batch:
     samples: tuple[int, ...]
     tokens: int  # without padding
     values: Mapping[str, torch.Tensor] = field(default_factory=dict)  # of an objective: float32 [N] each
-    kept: Kept | None = None  # features that are read, and that are to be kept; their tokens are the last of V
+    cached: CachedFeatures | None = None  # read from the cache, whose tokens are the last of V, or to be written
 
     @property
     def patches_PC(self) -> torch.Tensor:
@@ -106,9 +106,9 @@ class Collator:
             input_ids[rows], position[:, rows] = ids, positions
         firsts = [unit[0] for unit in layout.units]  # samples of one unit have one set of media
         media = self._media([(samples[i], frames[i], tokens[i][0], layout.rows[i]) for i in firsts], own, features)
-        read = [medium for medium in media if isinstance(medium.found, Features)]
-        computed = [medium for medium in media if not isinstance(medium.found, Features)]
-        grids, media_pixels = self._seen(computed) if computed else self._blank_medium()
+        read = [medium for medium in media if isinstance(medium.content, Features)]
+        computed = [medium for medium in media if not isinstance(medium.content, Features)]
+        grids, media_pixels = self._computed(computed) if computed else self._blank_medium()
         places = [medium.places[medium.part].ravel() for medium in (*computed, *read)]
         visual_at = np.concatenate([np.zeros(0, dtype=np.int64), *places])
         stands = _among(visual_at, own)
@@ -129,7 +129,7 @@ class Collator:
             samples=tuple(numbers[i] for i in layout.order),
             tokens=sum(len(ids) for ids, _, _ in tokens),
             values=self._values([(samples[i], tokens[i][1]) for i in layout.order], learns),
-            kept=_kept(computed, read, features) if features and media else None,
+            cached=_cached(computed, read, features) if features and media else None,
         )
 
     def segments(self, samples: Sequence[Sample]) -> tuple[Segments, Segments]:
@@ -157,19 +157,19 @@ class Collator:
         """The media, with placeholders, of whose frames rows are this rank's own, grouped by frame size so that each
         size is one dense batch in the vision tower."""
         media = []
-        for sample, found, ids, rows in placed:
+        for sample, arrays, ids, rows in placed:
             at = rows[(ids == self.image_id) | (ids == self.video_id)]
-            keys = _keys(sample, found, features)
-            for plan, each, key in zip(sample.plans, found, keys, strict=True):
+            keys = _keys(sample, arrays, features)
+            for plan, array, key in zip(sample.plans, arrays, keys, strict=True):
                 places, at = at[: plan.tokens].reshape(plan.grid[0], -1), at[plan.tokens :]
-                if len(seen := np.flatnonzero(_among(places, own).any(axis=1))):
-                    media.append(_Medium(plan, each, places, slice(seen[0], seen[-1] + 1), key))
+                if len(needed := np.flatnonzero(_among(places, own).any(axis=1))):
+                    media.append(_Medium(plan, array, places, slice(needed[0], needed[-1] + 1), key))
         return sorted(media, key=lambda medium: _frame_size(medium.plan), reverse=True)
 
-    def _seen(self, media: Sequence[_Medium]) -> tuple[list[Grid], Pixels]:
+    def _computed(self, media: Sequence[_Medium]) -> tuple[list[Grid], Pixels]:
         """Grids and pixels of what goes through the vision tower."""
-        pixels = pixels_of([self._checked(medium.plan, medium.found, medium.part) for medium in media])
-        return [(each.part.stop - each.part.start, *each.plan.grid[1:]) for each in media], pixels
+        pixels = pixels_of([self._checked(medium.plan, medium.content, medium.part) for medium in media])
+        return [(item.part.stop - item.part.start, *item.plan.grid[1:]) for item in media], pixels
 
     def _checked(self, plan: FramePlan, array: np.ndarray | None, part: slice) -> tuple[np.ndarray, PixelRules]:
         """A part of a medium's temporal patches, which must be as planned, and the rules of its kind."""
@@ -191,9 +191,11 @@ class Collator:
 
     def _values(self, placed: Sequence[tuple[Sample, np.ndarray]], learns: np.ndarray) -> dict[str, torch.Tensor]:
         """The objective's values of supervised tokens that `learns` marks, in the order of `target_N`."""
-        found = [(self.values(sample), supervised) for sample, supervised in placed]
-        names = found[0][0] if found else ()
-        values = {name: np.concatenate([of[name][chosen] for of, chosen in found]) for name in names}
+        values_of = [(self.values(sample), supervised) for sample, supervised in placed]
+        names = values_of[0][0] if values_of else ()
+        values = {
+            name: np.concatenate([own_values[name][chosen] for own_values, chosen in values_of]) for name in names
+        }
         return {name: torch.from_numpy(value[learns]) for name, value in values.items()}
 
     def _supervised(self, placed) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -212,24 +214,24 @@ class _Medium:
     those of them that are needed, and under which key its features are to be kept (empty: they are not)."""
 
     plan: FramePlan
-    found: Any
+    content: Any
     places: np.ndarray
     part: slice
     key: str
 
 
-def _keys(sample: Any, found: Sequence[Any], features: FeatureCache | None) -> list[str]:
+def _keys(sample: Any, arrays: Sequence[Any], features: FeatureCache | None) -> list[str]:
     """Of each medium of a sample. What could not be decoded is never kept."""
     if features is None:
-        return [""] * len(found)
-    media = zip(sample.record.media, sample.plans, found, strict=True)
-    return [features.key(ref, plan) if isinstance(each, np.ndarray) else "" for ref, plan, each in media]
+        return [""] * len(arrays)
+    media = zip(sample.record.media, sample.plans, arrays, strict=True)
+    return [features.key(ref, plan) if isinstance(frames, np.ndarray) else "" for ref, plan, frames in media]
 
 
-def _kept(computed: Sequence[_Medium], read: Sequence[_Medium], features: FeatureCache) -> Kept:
+def _cached(computed: Sequence[_Medium], read: Sequence[_Medium], features: FeatureCache) -> CachedFeatures:
     tokens = tuple((medium.key, medium.plan.tokens) for medium in computed)
     saved = features.flops.of([tower_work([medium.plan for medium in read])])
-    return Kept(tuple(medium.found.values for medium in read), tokens, saved, features)
+    return CachedFeatures(tuple(medium.content.values for medium in read), tokens, saved, features)
 
 
 def _among(places: np.ndarray, own: slice) -> np.ndarray:

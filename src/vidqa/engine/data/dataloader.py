@@ -14,7 +14,7 @@ from vidqa.engine.data.collate import Collator, TokenValues
 from vidqa.engine.data.feature_cache import FeatureCache, tower_name
 from vidqa.engine.data.frame_cache import FrameCache
 from vidqa.engine.data.frames import FrameSource, open_frames
-from vidqa.engine.data.prefetch import Loaded, Loader
+from vidqa.engine.data.prefetch import LoadedBatch, Prefetcher
 from vidqa.engine.data.schedule import Schedule
 from vidqa.engine.distributed import World
 from vidqa.engine.model import DTYPES
@@ -37,13 +37,13 @@ class Step:
     the loss is divided by the real count."""
 
     number: int  # from 0
-    batches: Iterable[Loaded]
+    batches: Iterable[LoadedBatch]
     size: int
     expected: float
 
 
 @dataclass(frozen=True)
-class Feed:
+class Dataloader:
     """`steps` are those that are left, each made when it is its turn; `calls` are the shapes of attention in them."""
 
     collator: Collator
@@ -53,7 +53,9 @@ class Feed:
 
 
 @contextmanager
-def open_feed(schedule: Schedule, planner: Planner, token_values: TokenValues, first: int) -> Iterator[Feed]:
+def open_dataloader(
+    schedule: Schedule, planner: Planner, token_values: TokenValues, first: int
+) -> Iterator[Dataloader]:
     """The steps of a schedule from `first` on. Decoding begins at once."""
     spec, world = schedule.spec, schedule.world
     sizes = planner.family.sizes_of(Path(spec.policy.model_name_or_path)).vision
@@ -64,14 +66,16 @@ def open_feed(schedule: Schedule, planner: Planner, token_values: TokenValues, f
     packs = (pack for step in range(first, schedule.total) for pack in schedule.packs(step))
     with (
         open_frames(spec.engine, workers) as source,
-        open_features(schedule, planner, source.cache) as features,
-        Loader(packs, schedule.data.train, source, collator, world.device, features) as batches,
+        open_feature_cache(schedule, planner, source.cache) as features,
+        Prefetcher(packs, schedule.data.train, source, collator, world.device, features) as batches,
     ):
-        yield Feed(collator, calls, source, _steps(schedule, batches, first))
+        yield Dataloader(collator, calls, source, _steps(schedule, batches, first))
 
 
 @contextmanager
-def open_features(schedule: Schedule, planner: Planner, frames: FrameCache | None) -> Iterator[FeatureCache | None]:
+def open_feature_cache(
+    schedule: Schedule, planner: Planner, frames: FrameCache | None
+) -> Iterator[FeatureCache | None]:
     """The features that the spec asks to keep; None, and a line that says why, where that is not possible."""
     spec, world = schedule.spec, schedule.world
     if not spec.engine.keep_features:
@@ -102,7 +106,7 @@ def note_of(world: World, text: str) -> None:
         note(text)
 
 
-def _steps(schedule: Schedule, batches: Iterator[Loaded], first: int) -> Iterator[Step]:
+def _steps(schedule: Schedule, batches: Iterator[LoadedBatch], first: int) -> Iterator[Step]:
     for number in range(first, schedule.total):
         size = len(schedule.packs(number))
         yield Step(number, islice(batches, size), size, schedule.supervised(number))
@@ -127,6 +131,6 @@ def attention_calls(schedule: Schedule, collator: Collator) -> Calls:
     for step in range(min(schedule.total, MOST_STEPS)):
         for pack in schedule.packs(step):
             segments = collator.segments([samples[number] for number in pack])
-            for calls, found in zip((decoder, vision), segments, strict=True):
-                calls.update((count, length) for _, count, length in found)
+            for calls, entries in zip((decoder, vision), segments, strict=True):
+                calls.update((count, length) for _, count, length in entries)
     return [call for call, _ in decoder.most_common()], [call for call, _ in vision.most_common()]

@@ -42,7 +42,7 @@ class Features:
 
 
 @dataclass(frozen=True)
-class Kept:
+class CachedFeatures:
     """The features in a pack that are read (`values`, one medium each), and `computed`: key and tokens of each medium
     that goes through the tower, in its order, with an empty key for what is not to be kept. `saved` are the tower's
     operations for what is read."""
@@ -92,19 +92,19 @@ class FeatureCache:
 
     def get(self, ref: MediaRef, plan: FramePlan) -> Features | None:
         """A medium's features, mapped from the file, or None."""
-        if not (key := self.key(ref, plan)) or (found := self.frames.get(key)) is None:
+        if not (key := self.key(ref, plan)) or (stored := self.frames.get(key)) is None:
             return None
         self.read += 1
-        return Features(as_tensor(found.reshape(self.levels, plan.tokens, -1)).view(self.dtype))
+        return Features(as_tensor(stored.reshape(self.levels, plan.tokens, -1)).view(self.dtype))
 
     def keep(self, levels: Sequence[torch.Tensor], media: Sequence[tuple[str, int]]) -> None:
         """Copy the features of media, which lie one after the other in every level [V, D], and write them in time."""
         size = sum(level.nbytes for level in levels)
         with self._lock:
-            wanted = {key for key, _ in media if key} - self._asked
-            if not wanted or self._pending + size > PENDING_BYTES:
+            new_keys = {key for key, _ in media if key} - self._asked
+            if not new_keys or self._pending + size > PENDING_BYTES:
                 return
-            self._asked |= wanted
+            self._asked |= new_keys
             self._pending += size
         cuda = levels[0].is_cuda
         copies = [torch.empty(level.shape, dtype=self.dtype, pin_memory=cuda) for level in levels]
@@ -113,7 +113,7 @@ class FeatureCache:
         copied = torch.cuda.Event(blocking=True) if cuda else None
         if copied is not None:
             copied.record()
-        self._queue.put(_Waiting(copies, tuple(media), wanted, copied, size))
+        self._queue.put(_Waiting(copies, tuple(media), new_keys, copied, size))
 
     def close(self) -> None:
         """Write what waits, and end."""
@@ -126,9 +126,9 @@ class FeatureCache:
                 waiting.copied.synchronize()
             first = 0
             for key, tokens in waiting.media:
-                if key in waiting.wanted:
+                if key in waiting.new_keys:
                     self._put(key, torch.stack([level[first : first + tokens] for level in waiting.levels]))
-                    waiting.wanted.remove(key)
+                    waiting.new_keys.remove(key)
                 first += tokens
             with self._lock:
                 self._pending -= waiting.size
@@ -146,11 +146,11 @@ class FeatureCache:
 
 @dataclass(frozen=True)
 class _Waiting:
-    """Levels [V, D] on the host, complete once `copied` has happened, and their media, of which some are wanted."""
+    """Levels [V, D] on the host, complete once `copied` has happened, and their media, of which some are new_keys."""
 
     levels: list[torch.Tensor]
     media: tuple[tuple[str, int], ...]
-    wanted: set[str]
+    new_keys: set[str]
     copied: torch.cuda.Event | None
     size: int
 

@@ -80,11 +80,11 @@ class FrameSource:
             self._waiting = Waiting(self._claims, self._claimed)
             self._waiting.start()
 
-    def request(self, samples: Sequence[Sample], known: Known = unknown) -> list[list[Any]]:
+    def request(self, samples: Sequence[Sample], lookup: Known = unknown) -> list[list[Any]]:
         """A ticket for `collect`: per sample and medium its frames, or what will give them. What is `known` of a medium
         comes instead of frames."""
         return [
-            [known(ref, plan) or self._start(ref, plan) for ref, plan in zip(s.record.media, s.plans, strict=True)]
+            [lookup(ref, plan) or self._start(ref, plan) for ref, plan in zip(s.record.media, s.plans, strict=True)]
             for s in samples
         ]
 
@@ -94,9 +94,9 @@ class FrameSource:
 
     def collect(self, ticket: list[list[Any]]) -> tuple[list[list], list[Problem]]:
         """uint8 [n, 3, h, w] per sample and medium, None where decoding failed, and the problems."""
-        found = [[item.result() if isinstance(item, Future) else item for item in media] for media in ticket]
-        problems = [item for media in found for item in media if isinstance(item, Problem)]
-        return [[None if isinstance(item, Problem) else item for item in media] for media in found], problems
+        results = [[item.result() if isinstance(item, Future) else item for item in media] for media in ticket]
+        problems = [item for media in results for item in media if isinstance(item, Problem)]
+        return [[None if isinstance(item, Problem) else item for item in media] for media in results], problems
 
     def close(self) -> None:
         """Stop at once and cancel the pending requests."""
@@ -142,13 +142,13 @@ class FrameSource:
     def _claimed(self, pending: _Pending) -> None:
         """Another process has ended its attempt: with frames, with a problem, or by dying."""
         assert self.cache
-        found: Decoded | None = self.cache.get(pending.key)
-        if found is None:
-            found = self._claims.failure(pending.key, pending.request.where)
-        if found is None:
+        result: Decoded | None = self.cache.get(pending.key)
+        if result is None:
+            result = self._claims.failure(pending.key, pending.request.where)
+        if result is None:
             self._decode(pending, claimed=True)
         else:
-            self._settle(pending, found)
+            self._settle(pending, result)
 
     def _decoded(self, pending: _Pending, store_at: str, future: Future) -> None:
         """A worker has answered; runs in a thread of the pool."""

@@ -84,23 +84,23 @@ def mapped(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, tuple):
-        return tuple(mapped(each, change) for each in value)
+        return tuple(mapped(item, change) for item in value)
     if isinstance(value, dict):
-        return {name: mapped(each, change) for name, each in value.items()}
+        return {name: mapped(item, change) for name, item in value.items()}
     if is_dataclass(value) and not isinstance(value, type):
         return replace(value, **{field.name: mapped(getattr(value, field.name), change) for field in fields(value)})
     return value
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:
-    found: list[torch.Tensor] = []
+    tensors: list[torch.Tensor] = []
 
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        found.append(tensor)
+    def collect(tensor: torch.Tensor) -> torch.Tensor:
+        tensors.append(tensor)
         return tensor
 
-    mapped(value, keep)
-    return found
+    mapped(value, collect)
+    return tensors
 
 
 def _layout(tensors: list[torch.Tensor]) -> tuple[list[int], int]:

@@ -34,8 +34,8 @@ def prefixes_of(samples: Sequence[Sample], padded: Callable[[int], int], *, shar
     """The units of a pack in their order, and how many tokens of each stand among the segments: all of a single sample,
     the prefix of samples that share one."""
     numbers = range(len(samples))
-    found = groups(numbers, samples) if share else [(number,) for number in numbers]
-    prefixes = {unit: samples[unit[0]].length if len(unit) == 1 else samples[unit[0]].prefix for unit in found}
+    units = groups(numbers, samples) if share else [(number,) for number in numbers]
+    prefixes = {unit: samples[unit[0]].length if len(unit) == 1 else samples[unit[0]].prefix for unit in units}
     return dict(sorted(prefixes.items(), key=lambda item: -padded(item[1])))
 
 
@@ -55,12 +55,12 @@ def lay_out(
     """A layout of one pack. With `share`, samples of one prefix keep it once; `count_bits` as in `segments_of`. `ranks`
     divides its rows: padding at the end sees itself, as a suffix of nothing."""
     prefixes = prefixes_of(samples, padded, share=share)
-    found = list(prefixes)
+    units = list(prefixes)
     lengths = prefix_lengths(prefixes, padded)
     starts = np.cumsum([0, *lengths])
     rows: list[np.ndarray] = [np.zeros(0, np.int64)] * len(samples)
     shared, suffixes, end = [], list[int](), int(starts[-1])
-    for unit, start in zip(found, starts, strict=False):
+    for unit, start in zip(units, starts, strict=False):
         prefix, first = np.arange(start, start + prefixes[unit]), end
         for number in unit:
             own = samples[number].length - prefixes[unit]
@@ -74,4 +74,4 @@ def lay_out(
         suffixes.append(missing)
         end += missing
     behind = suffixes_of(shared, suffixes) if suffixes else None
-    return Layout(tuple(found), tuple(rows), segments_of(lengths, count_bits=count_bits), behind, end)
+    return Layout(tuple(units), tuple(rows), segments_of(lengths, count_bits=count_bits), behind, end)

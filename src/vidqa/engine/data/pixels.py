@@ -38,7 +38,7 @@ class Pixels:
 def pixels_of(media: Sequence[tuple[np.ndarray, PixelRules]]) -> Pixels:
     """The pixels of a pack on the CPU, without a copy."""
     rules = tuple(rules for _, rules in media)
-    scales = tuple(torch.tensor([each.mean, each.std], dtype=torch.float32) for each in rules)
+    scales = tuple(torch.tensor([rule.mean, rule.std], dtype=torch.float32) for rule in rules)
     return Pixels(tuple(as_tensor(frames) for frames, _ in media), rules, scales)
 
 

@@ -83,20 +83,20 @@ def prepare_evaluation(
 def shared_plan(spec: Spec, planner: Planner, world: World, run: RunFolder) -> Plan:
     """The plan of a run, on every rank: the stored one if it is valid. Else rank 0 reads, probes and plans, and stores
     the plan for the next attempt."""
-    found = world.on_main(lambda: _stored_or_made(spec, planner, run.path / PLAN))
-    return found if isinstance(found, Plan) else stored_plan.of_table(found)
+    plan = world.on_main(lambda: _stored_or_made(spec, planner, run.path / PLAN))
+    return plan if isinstance(plan, Plan) else stored_plan.of_table(plan)
 
 
 def _stored_or_made(spec: Spec, planner: Planner, place: Path) -> Any:
     """The plan as a table, which is fast to share; the plan itself if a file name is not valid UTF-8."""
     inputs = stored_plan.inputs_of(spec, planner)  # first: a change while records are read must make the plan stale
     try:
-        if (found := stored_plan.read(place, inputs)) is not None:
-            return found
+        if (stored := stored_plan.read(place, inputs)) is not None:
+            return stored
     except stored_plan.Stale as stale:
         note(f"{PLAN} is not used, the plan is made again: {stale}")
     sets = load_sets(spec)
-    records = [record for found in sets.values() for record in found]
+    records = [record for part in sets.values() for record in part]
     identities = stored_plan.identities_of(stored_plan.media_of(spec, records))
     plan = make_plan(spec, planner, sets)
     try:

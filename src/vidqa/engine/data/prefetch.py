@@ -29,7 +29,7 @@ MEDIUM_AT_LEAST = DECODE_AHEAD // 4096
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedBatch:
     """One micro-step's batch and what could not be decoded for it."""
 
     batch: Batch
@@ -46,7 +46,7 @@ class _Requested:
     size: int
 
 
-class Loader:
+class Prefetcher:
     """Turns a stream of packs (sample numbers) into batches on `device`. Use as an iterator inside `with`.
 
     One thread does it: collating a pack takes some milliseconds, decoding happens in other processes. Media whose
@@ -68,7 +68,7 @@ class Loader:
         self._ready = BoundedQueue(READY_AHEAD)
         self._thread = threading.Thread(target=self._work, name="loader", daemon=True)
 
-    def __enter__(self) -> Iterator[Loaded]:
+    def __enter__(self) -> Iterator[LoadedBatch]:
         self._thread.start()
         return self._batches()
 
@@ -76,12 +76,12 @@ class Loader:
         self._ready.close()
         self._thread.join()
 
-    def _batches(self) -> Iterator[Loaded]:
+    def _batches(self) -> Iterator[LoadedBatch]:
         while (item := self._ready.get()) is not None:
             if isinstance(item, BaseException):
                 raise item
             sent, problems = item
-            yield Loaded(sent.received(), problems)
+            yield LoadedBatch(sent.received(), problems)
 
     def _work(self) -> None:
         try:
@@ -109,8 +109,8 @@ class Loader:
 
     def _ask(self, numbers: Sequence[int]) -> _Requested:
         samples = [self._samples[i] for i in numbers]
-        known = self._features.get if self._features else unknown
-        return _Requested(numbers, samples, self._source.request(samples, known), frame_bytes(samples))
+        lookup = self._features.get if self._features else unknown
+        return _Requested(numbers, samples, self._source.request(samples, lookup), frame_bytes(samples))
 
     def _collated(self, requested: _Requested) -> tuple[SentBatch, list[Problem]]:
         frames, problems = self._source.collect(requested.ticket)
@@ -121,8 +121,8 @@ class Loader:
         if self._features:
             frames = [
                 [
-                    found if isinstance(found, Features) else (self._features.get(ref, plan) or found)
-                    for ref, plan, found in zip(sample.record.media, sample.plans, of_sample, strict=True)
+                    medium if isinstance(medium, Features) else (self._features.get(ref, plan) or medium)
+                    for ref, plan, medium in zip(sample.record.media, sample.plans, of_sample, strict=True)
                 ]
                 for sample, of_sample in zip(requested.samples, frames, strict=True)
             ]

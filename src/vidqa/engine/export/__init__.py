@@ -27,7 +27,7 @@ def format_for(lora: Any) -> ExportFormat:
 
 def format_of(export: Path) -> ExportFormat | None:
     """The format of an export, by its files; None for a folder that is none."""
-    return next((each for each in FORMATS if (export / each.config).is_file()), None)
+    return next((format for format in FORMATS if (export / format.config).is_file()), None)
 
 
 def load_export(

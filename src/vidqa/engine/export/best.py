@@ -37,24 +37,24 @@ def best_of(run: RunFolder, upto: int) -> Best | None:
     """The best of a run's exports: the most accurate where all measured ones have answered, then the one with the
     largest reward or the least loss, of equals the earlier one. Where none was measured, the newest up to the step
     `upto`: later ones are of an attempt that this run went back behind."""
-    found = {path: _facts(path / EXPORT) for path in run.complete(run.exports, EXPORT)}
-    if best := _best_measured(run, found):
+    facts_by_export = {path: _facts(path / EXPORT) for path in run.complete(run.exports, EXPORT)}
+    if best := _best_measured(run, facts_by_export):
         return best
-    reached = [path for path, facts in found.items() if facts["step"] <= upto]
-    return Best("latest", None, found[reached[-1]]["step"], reached[-1].name) if reached else None
+    reached = [path for path, facts in facts_by_export.items() if facts["step"] <= upto]
+    return Best("latest", None, facts_by_export[reached[-1]]["step"], reached[-1].name) if reached else None
 
 
-def _best_measured(run: RunFolder, found: dict[Path, dict[str, Any]]) -> Best | None:
+def _best_measured(run: RunFolder, facts_by_export: dict[Path, dict[str, Any]]) -> Best | None:
     """Of exports and their facts, the best that was measured."""
-    measured = {path: values for path, facts in found.items() if (values := _measured(run, path, facts))}
+    measured = {path: values for path, facts in facts_by_export.items() if (values := _measured(run, path, facts))}
     if measured:
         common = set.intersection(*map(set, measured.values()))
         metric = next((name for name in (ACCURACY, REWARD, LOSS) if name in common), None)
         if metric is None:  # exports of supervised training and of reinforcement, in one folder
             return None
-        best = max(measured, key=lambda path: (*_rank(metric, measured[path]), -found[path]["step"]))
+        best = max(measured, key=lambda path: (*_rank(metric, measured[path]), -facts_by_export[path]["step"]))
         values = measured[best]
-        return Best(metric, values[metric], found[best]["step"], best.name, values.get(LOSS))
+        return Best(metric, values[metric], facts_by_export[best]["step"], best.name, values.get(LOSS))
     return None
 
 
@@ -100,8 +100,8 @@ def adopt_best(run: RunFolder, parent: Path, upto: int) -> None:
     theirs = RunFolder(parent)
     if parent.resolve() == run.path.resolve() or not theirs.exports.is_dir():
         return
-    found = {path: _facts(path / EXPORT) for path in theirs.complete(theirs.exports, EXPORT)}
-    best = _best_measured(theirs, {path: facts for path, facts in found.items() if facts["step"] <= upto})
+    facts_by_export = {path: _facts(path / EXPORT) for path in theirs.complete(theirs.exports, EXPORT)}
+    best = _best_measured(theirs, {path: facts for path, facts in facts_by_export.items() if facts["step"] <= upto})
     if best is None or (run.exports / best.name).exists():
         return
     folder = run.begin(run.exports, best.name)

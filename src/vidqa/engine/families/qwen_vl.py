@@ -188,8 +188,8 @@ class PackedForward:
         trained = any(parameter.requires_grad for parameter in visual.parameters())
         with nullcontext() if trained else torch.no_grad():
             features, levels = self.parts.tower(visual, batch.patches_PC, batch.vision, self._vision_block)
-            if batch.kept is not None:
-                features, levels = batch.kept.joined(features, levels)
+            if batch.cached is not None:
+                features, levels = batch.cached.joined(features, levels)
         if batch.visual_of_V is not None:
             features, *levels = (level[batch.visual_of_V] for level in (features, *levels))
         hidden = decoder.embed_tokens(batch.input_ids_T)
@@ -241,10 +241,10 @@ def decoder_inputs(model: Any, inputs: dict[str, torch.Tensor]) -> dict[str, Any
     """What a stock model gives its decoder for one sample: embeddings [1, S, D] and positions [3, 1, S]; where the
     family adds vision features inside of the decoder, their places bool [1, S] and a tensor [V, D] for each level. A
     sample without media has no places and V = 0, so that all samples have the same names and ranks."""
-    found: dict[str, Any] = {}
+    inputs_seen: dict[str, Any] = {}
 
     def capture(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
-        found.update(kwargs)
+        inputs_seen.update(kwargs)
         raise _Captured
 
     hook = model.model.language_model.register_forward_pre_hook(capture, with_kwargs=True)
@@ -254,13 +254,13 @@ def decoder_inputs(model: Any, inputs: dict[str, torch.Tensor]) -> dict[str, Any
         pass
     finally:
         hook.remove()
-    embeds_1SD, position = found["inputs_embeds"], found["position_ids"]
+    embeds_1SD, position = inputs_seen["inputs_embeds"], inputs_seen["position_ids"]
     length, levels = embeds_1SD.shape[1], getattr(model.config.vision_config, "deepstack_visual_indexes", ())
     if position is None:
         position = torch.arange(length, device=embeds_1SD.device).expand(3, 1, length)
     row = {"inputs_embeds": embeds_1SD, "position_ids": position[-3:].contiguous()}
     if levels:
-        places, features = found.get("visual_pos_masks"), found.get("deepstack_visual_embeds")
+        places, features = inputs_seen.get("visual_pos_masks"), inputs_seen.get("deepstack_visual_embeds")
         nothing = embeds_1SD.new_zeros(0, embeds_1SD.shape[2])
         row["visual_pos_masks"] = embeds_1SD.new_zeros(1, length, dtype=torch.bool) if places is None else places
         row["deepstack_visual_embeds"] = [nothing] * len(levels) if features is None else list(features)
@@ -275,9 +275,9 @@ def refusal(config: Any) -> str:
 VISION_IDS = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id", "vision_token_id")
 
 
-def never_drawn(config: Any, known: int) -> tuple[int, ...]:
+def never_drawn(config: Any, vocabulary: int) -> tuple[int, ...]:
     placeholders = [getattr(config, name) for name in VISION_IDS if getattr(config, name, None) is not None]
-    return tuple(sorted({*placeholders, *range(known, config.text_config.vocab_size)}))
+    return tuple(sorted({*placeholders, *range(vocabulary, config.text_config.vocab_size)}))
 
 
 def family_parts(parts: Parts) -> dict[str, Any]:

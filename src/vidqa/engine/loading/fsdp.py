@@ -18,7 +18,7 @@ from torch.distributed.fsdp import FSDPModule
 from vidqa.planning.budget.memory import Reshard
 
 
-class OneRank:
+class OneRankSum:
     """The sum of gradients over one rank, which is where they are. FSDP would copy them into memory of its own stream,
     which no other stream can use then: as much as all gradients take lies idle while activations need it.
 
@@ -55,7 +55,7 @@ class Resharding:
         self._waiting = self._units if sums_once else [model] if policy == "never" else []
         if sums_once and alone:
             for unit in self._units:
-                unit.set_custom_reduce_scatter(OneRank())  # type: ignore[arg-type]
+                unit.set_custom_reduce_scatter(OneRankSum())  # type: ignore[arg-type]
         self._after_forward()
 
     def _after_forward(self) -> None:

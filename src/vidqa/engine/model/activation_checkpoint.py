@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils.checkpoint import get_device_states, set_device_states
 
-from vidqa.engine.model.attention import Kept, Segments, attend, cudnn_backward, cudnn_forward, takes_cudnn
+from vidqa.engine.model.attention import SavedForBackward, Segments, attend, cudnn_backward, cudnn_forward, takes_cudnn
 from vidqa.engine.model.suffixes import Suffixes
 from vidqa.engine.torch_private import TreeSpec, tree_flatten, tree_unflatten
 
@@ -95,12 +95,14 @@ class _Again(torch.autograd.Function):
         gradients: Sequence[torch.Tensor] = (gradient,)
         if log_sums:
             query = parts[0]
-            kept = Kept(attended.view_as(query), log_sums, ctx.others)
-            gradients = cudnn_backward(gradient.view_as(query), parts, call.segments, call.suffixes, kept)
+            saved = SavedForBackward(attended.view_as(query), log_sums, ctx.others)
+            gradients = cudnn_backward(gradient.view_as(query), parts, call.segments, call.suffixes, saved)
         learning = [number for number, needed in enumerate(ctx.needs_input_grad) if needed]
         inputs = (None, hidden_TD, cos, sin, *weights)
-        found = torch.autograd.grad(parts, [inputs[number] for number in learning], gradients, allow_unused=True)
-        by_number = dict(zip(learning, found, strict=True))
+        input_gradients = torch.autograd.grad(
+            parts, [inputs[number] for number in learning], gradients, allow_unused=True
+        )
+        by_number = dict(zip(learning, input_gradients, strict=True))
         return tuple(by_number.get(number) for number in range(len(inputs)))
 
 

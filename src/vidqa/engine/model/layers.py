@@ -88,8 +88,8 @@ def project(hidden_TD: torch.Tensor, *layers: Projection, plainly: bool = False)
     """The outputs of linear layers that share an input; without dropout their adapters read it once for all. `plainly`
     makes an adapter two products of their own, which torch.compile computes again where it is told to."""
     if (how := layers[0].float8) is not None:
-        found = products(hidden_TD, [layer.weight for layer in layers], how)
-        return tuple(_biased(output, layer.bias) for output, layer in zip(found, layers, strict=True))
+        products_TO = products(hidden_TD, [layer.weight for layer in layers], how)
+        return tuple(_biased(output, layer.bias) for output, layer in zip(products_TO, layers, strict=True))
     if plainly:
         return tuple(_plain_product(hidden_TD, layer) for layer in layers)
     adapters = [layer.adapter for layer in layers if layer.adapter]

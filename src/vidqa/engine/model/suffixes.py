@@ -71,9 +71,9 @@ def suffix_forward(parts: Sequence[torch.Tensor], suffixes: Suffixes) -> Merged:
     if not readers:
         return Merged(output, log_sum, (own_rest, ()))
     prefixes = [_of_prefixes(part, suffixes) for part in parts[1:]]
-    seen, seen_sum, prefix_rest = _forward((query[:readers], *prefixes), shared)
+    over_prefix, seen_sum, prefix_rest = _forward((query[:readers], *prefixes), shared)
     total = torch.logaddexp(log_sum[:, :readers], seen_sum)
-    pieces = (output[:readers], log_sum[:, :readers]), (seen, seen_sum)
+    pieces = (output[:readers], log_sum[:, :readers]), (over_prefix, seen_sum)
     merged = sum(piece * (piece_sum - total).exp().t()[..., None] for piece, piece_sum in pieces)
     output[:readers], log_sum[:, :readers] = merged, total
     return Merged(output, log_sum, (own_rest, prefix_rest))

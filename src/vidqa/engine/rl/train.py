@@ -17,7 +17,7 @@ from vidqa.contract.environment import world_size
 from vidqa.contract.problem import Exit, ProblemError, raise_errors
 from vidqa.contract.run_folder import RunFolder
 from vidqa.engine import distributed
-from vidqa.engine.bad_samples import Quarantine
+from vidqa.engine.bad_samples import BadSamples
 from vidqa.engine.data.collate import Collator
 from vidqa.engine.data.frames import FrameSource, open_frames
 from vidqa.engine.data.planned_samples import Prepared, check_steps, prepare_questions, write_plan
@@ -194,7 +194,7 @@ class Training:
         self.update = Updates(spec, planner, sizes, objective, world, pack_tokens)
 
         # What measures it and saves it.
-        self.quarantine = Quarantine(run, world, spec.engine.on_bad_sample)
+        self.quarantine = BadSamples(run, world, spec.engine.on_bad_sample)
         self.watch = StopWatch(spec.engine.stop, start.trainer.get("validation_start"))
         self.record = RolloutRecord(run.path, world.rank, start.step, world.size)
         learning = training_planner(spec, folder)
@@ -212,7 +212,7 @@ class Training:
         self.meter.timed("sync", self.rollout_model.sync)
         if spec.validation.enable and spec.validation.val_before_train and self.first == 0:
             progress.log(0, self._validate(0), line="before training")
-        if self.saver.owed:
+        if self.saver.pending_eval:
             self._conclude(self.first - 1, {}, progress, resumed=True)
         self.prefetched = self.ask(self.consumed, self._batch) if self.first < schedule.total else []
         for step in range(self.first, schedule.total):
@@ -258,7 +258,7 @@ class Training:
             if not part.tokens:  # no group was left, or all of it is masked
                 continue
             taken = self.update.step(self.updates, part)
-            outcome = self.meter.timed("update", lambda: self.learner.take(taken))  # noqa: B023  called at once
+            outcome = self.meter.timed("update", lambda: self.learner.train_step(taken))  # noqa: B023  called at once
             if not outcome.is_finite:
                 raise ENGINE_NOT_FINITE.error(f"step {step + 1}", f"loss {outcome.loss}, norm {outcome.grad_norm}")
             if number == 0:
@@ -309,7 +309,7 @@ class Training:
                 "rollout",
                 lambda: self.rollouts.draw(questions, self.rewards, sampling, size, str(step)),  # noqa: B023
             )
-            self.quarantine.take([problem for group in drawn for problem in group.question.problems])
+            self.quarantine.report([problem for group in drawn for problem in group.question.problems])
             drawn = [group for group in drawn if group.drawn]
             every += drawn
             kept += [group for group in drawn if self._is_kept(group)]
@@ -399,7 +399,7 @@ class Training:
         measures = spec.validation.enable and bool(self.schedule.data.validation) and not stopping
         if measures and (self.schedule.validates_after(step) or saver.exports(step)):
             measured = self._validate(step + 1)
-            saver.judge(step, measured)
+            saver.record_validation(step, measured)
             values = {**values, **measured}
         if values:
             values |= self.meter.step_values()

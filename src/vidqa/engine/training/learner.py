@@ -55,7 +55,7 @@ class Learner:
     stop: StopRequest
     checked: bool = False  # whether every parameter that trains was seen to get a gradient
 
-    def take(self, step: Step) -> StepOutcome:
+    def train_step(self, step: Step) -> StepOutcome:
         """Take a step. The gradient is that of the objective's sum over all batches and ranks, divided by its count, so
         that packing and ranks only change the speed."""
         started, waited, problems = time.perf_counter(), 0.0, list[Problem]()
@@ -71,7 +71,7 @@ class Learner:
             loaded = next(batches)
             waited += time.perf_counter() - began_waiting
             problems += loaded.problems
-            saved += loaded.batch.kept.saved if loaded.batch.kept else 0.0
+            saved += loaded.batch.cached.saved if loaded.batch.cached else 0.0
             sums = self.objective(self.model, loaded.batch)
             # FSDP takes the mean of gradients over ranks; times world.size it is their sum.
             (sums.sum * (self.world.size / step.expected)).backward()

@@ -40,7 +40,7 @@ def memory_policy_of(
         model = model_of(sizes, parameters(family.tensors(sizes), spec.policy))
         if memory_gib is None:
             return least_policy(spec, model)
-        found = forecast(spec, model, packing, memory_gib - taken_gib)
-        return replace(found.policy, peak_gib=found.memory.peak_gib + taken_gib)
+        chosen = forecast(spec, model, packing, memory_gib - taken_gib)
+        return replace(chosen.policy, peak_gib=chosen.memory.peak_gib + taken_gib)
 
     return world.on_main(fastest)

@@ -24,10 +24,10 @@ class _Local:
     """Mixed into an optimizer of PyTorch: its lists of parameters, gradients and moments become local."""
 
     def _init_group(self, group: dict[str, Any], *lists: list[torch.Tensor]) -> Any:
-        found = super()._init_group(group, *lists)  # type: ignore[misc]
+        flags = super()._init_group(group, *lists)  # type: ignore[misc]
         for tensors in lists:
             tensors[:] = map(local_part, tensors)
-        return found
+        return flags
 
 
 class LocalAdamW(_Local, torch.optim.AdamW):

@@ -116,7 +116,7 @@ def _checkpoints(resume_from: bool | str, run: RunFolder) -> list[Path]:
     if resume_from is not True:
         folder = Path(str(resume_from))
         return [folder.parent if folder.name == "policy" else folder]
-    found = run.newest_checkpoints()
-    if not found:
+    newest = run.newest_checkpoints()
+    if not newest:
         note(f"nothing to resume in {run.checkpoints}: starting at step 0")
-    return found
+    return newest

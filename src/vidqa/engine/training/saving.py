@@ -16,7 +16,7 @@ from vidqa.contract.cli import note
 from vidqa.contract.files import remove, write_json
 from vidqa.contract.run_folder import TRAINER, RunFolder
 from vidqa.engine.checkpoint.async_save import Background
-from vidqa.engine.checkpoint.pinned_snapshot import Staging
+from vidqa.engine.checkpoint.pinned_snapshot import PinnedSnapshot
 from vidqa.engine.checkpoint.state import own_weights, save_state, sharded_parameters, training_state
 from vidqa.engine.data.collate import Collator
 from vidqa.engine.data.frames import FrameSource
@@ -49,12 +49,12 @@ class Saver:
         self.ckpt = spec.train.ckpt
         self.base = Path(spec.policy.model_name_or_path)
         self.background = Background(world)
-        self.staging: Staging | None = None
+        self.staging: PinnedSnapshot | None = None
         self.format = format_for(spec.policy.lora)
         self.dtype = DTYPES[spec.train.param_dtype]
-        self.owed = bool(start.trainer.get("owed"))
-        self.best: Best | None = world.on_main(lambda: self._found(start))
-        self.judged: tuple[int, dict[str, float]] = (-1, {})
+        self.pending_eval = bool(start.trainer.get("owed"))
+        self.best: Best | None = world.on_main(lambda: self._restore_best(start))
+        self.validation: tuple[int, dict[str, float]] = (-1, {})
         self.proof_sample: tuple[Sample, list[np.ndarray]] | None = None
 
     def due(self, step: int) -> bool:
@@ -65,11 +65,11 @@ class Saver:
     def exports(self, step: int) -> bool:
         return self.ckpt.export_safetensors and self.due(step)
 
-    def judge(self, step: int, values: dict[str, float]) -> None:
+    def record_validation(self, step: int, values: dict[str, float]) -> None:
         """Remember the validation of the weights after `step`. Raises ENGINE_NOT_FINITE."""
         for name in (LOSS, REWARD):
             require_finite(values.get(name, 0.0), f"{name} after step {step + 1}")
-        self.judged = (step, values)
+        self.validation = (step, values)
 
     def after_step(
         self,
@@ -96,7 +96,7 @@ class Saver:
         self.background.finish()
         live = training_state(model, optimizer) if checkpoints else own_weights(model)
         name, parameters = self._name(step), sharded_parameters(model)
-        facts, measured = {**self.trainer, "step": step + 1}, self.judged[1] if self.judged[0] == step else {}
+        facts, measured = {**self.trainer, "step": step + 1}, self.validation[1] if self.validation[0] == step else {}
         proof = {"trainer_loss": loss, "proof_sample": self.proof_sample[0].record.id if self.proof_sample else None}
         owed = stopping and (self.exports(step) or self.schedule.validates_after(step))
         staging = self.staging
@@ -119,7 +119,7 @@ class Saver:
         saves = self.ckpt.enable_checkpoint or self.ckpt.export_safetensors
         if self.staging or self.ckpt.save_mode == "sync" or not saves:
             return
-        staging = self.staging = Staging(self.world.device)
+        staging = self.staging = PinnedSnapshot(self.world.device)
         optimizer.register_step_pre_hook(lambda *_: staging.hold_update())
         tensors = training_state(model, optimizer) if self.ckpt.enable_checkpoint else own_weights(model)
         self.background.start(lambda: staging.reserve(tensors))
@@ -131,8 +131,8 @@ class Saver:
     def _checkpoint(self, name: str, tensors: Mapping[str, torch.Tensor], facts: dict[str, Any]) -> None:
         world = self.background.world
         save_state(self.run, world, name, tensors, facts)
-        kept = {self.best.name} if self.best else set()
-        world.on_main(lambda: self.run.prune(self.run.checkpoints, TRAINER, self.ckpt.max_keep, kept, facts["step"]))
+        keep = {self.best.name} if self.best else set()
+        world.on_main(lambda: self.run.prune(self.run.checkpoints, TRAINER, self.ckpt.max_keep, keep, facts["step"]))
 
     def _export(
         self, name: str, parameters: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], facts: dict[str, Any]
@@ -155,12 +155,12 @@ class Saver:
             self.run.publish(folder)
             self.best = best_of(self.run, facts["step"])
             write_best(self.run, self.best)
-            kept = {self.best.name} if self.best else set()
-            self.run.prune(self.run.exports, EXPORT, self.ckpt.max_keep, kept, facts["step"])
+            keep = {self.best.name} if self.best else set()
+            self.run.prune(self.run.exports, EXPORT, self.ckpt.max_keep, keep, facts["step"])
 
         world.on_main(publish)
 
-    def _found(self, start: Start) -> Best | None:
+    def _restore_best(self, start: Start) -> Best | None:
         """What is best when the run starts: of the run's own exports, and of those of the run that it goes on from
         where this one measures too. A kill may have come before best.json was written."""
         if start.folder and self.spec.validation.enable:
@@ -231,7 +231,7 @@ class Saver:
         return "" if made_with == sample else f"the trainer's loss is of the sample {made_with}, not of {sample}"
 
 
-def require_finite(loss: float, of: str) -> None:
+def require_finite(loss: float, what: str) -> None:
     """Raises ENGINE_NOT_FINITE for a value that is NaN or infinite."""
     if not math.isfinite(loss):
-        raise ENGINE_NOT_FINITE.error(of, f"the value is {loss}")
+        raise ENGINE_NOT_FINITE.error(what, f"the value is {loss}")

@@ -11,10 +11,10 @@ import torch.distributed as dist
 from vidqa.contract.problem import Problem
 from vidqa.engine.answering.answers import answer_of
 from vidqa.engine.answering.prompts import Prompts
-from vidqa.engine.bad_samples import Quarantine, end_if_bad
+from vidqa.engine.bad_samples import BadSamples, end_if_bad
 from vidqa.engine.data.collate import Collator
 from vidqa.engine.data.frames import FrameSource
-from vidqa.engine.data.prefetch import Loader
+from vidqa.engine.data.prefetch import Prefetcher
 from vidqa.engine.distributed import World
 from vidqa.engine.generators._base import Sampling
 from vidqa.engine.generators.reference import TransformersSession
@@ -39,11 +39,11 @@ class Validator:
         collator: Collator,
         source: FrameSource,
         world: World,
-        quarantine: Quarantine,
+        bad_samples: BadSamples,
         resharding: Resharding,
     ) -> None:
         self.samples, self.collator, self.source, self.world = samples, collator, source, world
-        self.quarantine, self.resharding = quarantine, resharding
+        self.bad_samples, self.resharding = bad_samples, resharding
         everyone = range(len(samples))
         if spec.validation.batch_size or not spec.engine.packing:
             size = spec.validation.batch_size or spec.train.train_policy.mini_batch
@@ -73,13 +73,13 @@ class Validator:
     def _loss(self, model: Any) -> float:
         total = torch.zeros(2, dtype=torch.float64, device=self.world.device)
         bad: list[Problem] = []
-        with Loader(self.packs, self.samples, self.source, self.collator, self.world.device) as batches:
+        with Prefetcher(self.packs, self.samples, self.source, self.collator, self.world.device) as batches:
             for loaded in batches:
                 bad += loaded.problems
                 nll = model.packed(loaded.batch)
                 total += torch.stack([nll.sum().double(), total.new_tensor(len(nll))])
         dist.all_reduce(total)
-        self.quarantine.take(bad)
+        self.bad_samples.report(bad)
         return (total[0] / total[1]).item()
 
     def _accuracy(self, model: Any) -> dict[str, float]:
@@ -91,9 +91,9 @@ class Validator:
         prompts = Prompts(planner, self.source, self.sampling, ahead=1).of(self.answered)
         right = judged = cut = 0
         with self.resharding.everything():
-            found = {result.id: result for results in session.generate(prompts) for result in results}
+            by_id = {result.id: result for batch in session.generate(prompts) for result in batch}
         for sample in self.answered:
-            result = found[sample.record.id]
+            result = by_id[sample.record.id]
             end_if_bad(result.problems, fails=False)
             answer = None if result.problems else answer_of(result, planner.chat)
             text, reason = (answer.text, answer.finish_reason) if answer else (None, "stop")

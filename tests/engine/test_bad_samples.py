@@ -10,7 +10,7 @@ import pytest
 
 from vidqa.contract.problem import ProblemError
 from vidqa.contract.run_folder import RunFolder
-from vidqa.engine.bad_samples import Quarantine
+from vidqa.engine.bad_samples import BadSamples
 from vidqa.engine.context_parallel import Context
 from vidqa.engine.distributed import alone
 from vidqa.video.problems import VIDEO_DECODE_TIMEOUT, VIDEO_UNREADABLE
@@ -21,15 +21,15 @@ LATE, BROKEN = (code.at("a.mp4", "not decoded") for code in (VIDEO_DECODE_TIMEOU
 @pytest.mark.parametrize("problem", [LATE, BROKEN])
 def test_a_sample_that_every_rank_leaves_out_is_named(tmp_path: Path, problem) -> None:
     run = RunFolder(tmp_path)
-    Quarantine(run, alone(), "quarantine").take([problem])
+    BadSamples(run, alone(), "quarantine").report([problem])
     (named,) = json.loads((tmp_path / "quarantine.json").read_text())
     assert named["code"] == problem.code
     with pytest.raises(ProblemError, match="ENGINE_BAD_SAMPLE"):
-        Quarantine(run, alone(), "fail").take([problem])
+        BadSamples(run, alone(), "fail").report([problem])
 
 
 def test_a_video_that_came_late_on_some_ranks_of_a_context_ends_the_run(tmp_path: Path) -> None:
     shared = replace(alone(), context=Context(0, 2))
-    Quarantine(RunFolder(tmp_path), shared, "quarantine").take([BROKEN])
+    BadSamples(RunFolder(tmp_path), shared, "quarantine").report([BROKEN])
     with pytest.raises(ProblemError, match="ENGINE_BAD_SAMPLE"):
-        Quarantine(RunFolder(tmp_path), shared, "quarantine").take([LATE])
+        BadSamples(RunFolder(tmp_path), shared, "quarantine").report([LATE])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
@@ -201,6 +202,27 @@ def test_packages_of_the_engine_import_one_way() -> None:
             if name.startswith("vidqa.engine.") and other in rank and rank[other] > rank.get(here, -1):
                 wrong.append(f"{shown(path)}:{line} {name}")
     assert wrong == []
+
+
+def test_the_walk_of_a_training_step_is_true() -> None:
+    """CONTRIBUTING names at most 30 files in order; each but the first is imported by one before it."""
+    text = (SKILL_ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    section = text.partition("## A training step in 30 files")[2].partition("\n## ")[0]
+    walk = [SRC / "vidqa" / name for name in re.findall(r"^\| `(.+?\.py)` \|", section, re.MULTILINE)]
+    assert 20 < len(walk) <= 30
+    imported: set[str] = set()
+    for number, path in enumerate(walk):
+        dotted = ".".join(path.relative_to(SRC).with_suffix("").parts)
+        assert number == 0 or any(name == dotted or name.startswith(f"{dotted}.") for name in imported), dotted
+        for place in (path, path.parent / "__init__.py", *_interfaces(path)):
+            imported |= {name for _, name in import_graph.imports(tree(place), for_types=True)}
+
+
+def _interfaces(path: Path) -> list[Path]:
+    """The `__init__` of each package that a file imports: its names are those of modules inside."""
+    names = {name.rpartition(".")[0] for _, name in import_graph.imports(tree(path), for_types=True)}
+    places = (SRC.joinpath(*name.split("."), "__init__.py") for name in names if name.startswith("vidqa."))
+    return [place for place in places if place.is_file()]
 
 
 def test_packages_that_have_prefixes_exist() -> None:

@@ -120,7 +120,7 @@ def test_a_parameter_without_gradient_ends_a_run_also_after_a_resume(mesh: Any, 
         world=World(0, 1, torch.device("cpu"), mesh, None, None),
         stop=StopRequest(),
     )
-    batch = SimpleNamespace(rows=torch.randn(5, 8), kept=None)
+    batch = SimpleNamespace(rows=torch.randn(5, 8), cached=None)
     with pytest.raises(ProblemError, match="ENGINE_NO_GRADIENT"):
         learner.train_step(Step(number, [SimpleNamespace(problems=[], batch=batch)], 1, 5.0))
     model.unused.requires_grad_(False)

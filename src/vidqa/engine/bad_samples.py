@@ -15,8 +15,8 @@ from vidqa.video.problems import VIDEO_DECODE_TIMEOUT
 class BadSamples:
     """Every rank calls `report` at the same places. With on_bad_sample "fail" it ends the run on all of them; with
     "quarantine" the samples are left out and named in the log and in quarantine.json. A problem of the machine ends the
-    run either way, under its own code; so does a decode timeout where ranks share a pack, since the other ranks may have
-    learned from that video."""
+    run either way, under its own code; so does a decode timeout where ranks share a pack, since the other ranks may
+    have learned from that video."""
 
     def __init__(self, run: RunFolder, world: World, on_bad_sample: str) -> None:
         self.run, self.world, self.fails = run, world, on_bad_sample == "fail"

@@ -23,10 +23,10 @@ from processor_batches import PaddedCollator, decoder
 from training import FPS, SETS, Place, Training, as_tiny
 
 from vidqa.dataset import load_records
-from vidqa.engine.batch.collate import Collator
-from vidqa.engine.batch.frame_cache import FrameCache
-from vidqa.engine.batch.frames import FrameSource
-from vidqa.engine.batch.loader import Loader
+from vidqa.engine.data.collate import Collator
+from vidqa.engine.data.frame_cache import FrameCache
+from vidqa.engine.data.frames import FrameSource
+from vidqa.engine.data.prefetch import Prefetcher
 from vidqa.planning.samples import Planner, Prompting
 
 PACK = 3  # samples of a micro-step
@@ -73,7 +73,7 @@ def by_our_loader(planner: Planner, samples: Sequence[Any], model: Path, cache: 
     packs = [list(range(first, min(first + PACK, len(samples)))) for first in range(0, len(samples), PACK)]
     moved = 0
     try:
-        with Loader(packs, samples, source, collator, device) as batches:
+        with Prefetcher(packs, samples, source, collator, device) as batches:
             for loaded in batches:
                 assert not loaded.problems, loaded.problems[:1]
                 moved += moved_bytes(loaded.batch)

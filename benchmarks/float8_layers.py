@@ -22,10 +22,10 @@ from torch import nn
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
+from vidqa.engine.context_parallel import WHOLE
 from vidqa.engine.families import qwen_vl
 from vidqa.engine.families.qwen3_vl import PARTS, QWEN3_VL
 from vidqa.engine.families.qwen_vl_layers import EAGER, compiled
-from vidqa.engine.model.context import WHOLE
 from vidqa.engine.model.float8 import use_float8
 
 CUDA = torch.cuda.is_available()

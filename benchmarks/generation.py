@@ -26,8 +26,8 @@ from shapes import write_random_model
 from video_set import SetShape, corpus, write_set
 
 from vidqa.dataset import load_records
-from vidqa.engine.batch.frames import FrameSource
-from vidqa.engine.exports import load_export
+from vidqa.engine.data.frames import FrameSource
+from vidqa.engine.export import load_export
 from vidqa.engine.families import family_of
 from vidqa.engine.generators._base import Request, Sampling, Settings
 from vidqa.engine.generators.native import NativeSession

@@ -25,7 +25,7 @@ from processes import SKILL_ROOT, finish
 from training import ADAPT, Place, Training, as_tiny, launch
 from video_set import SetShape
 
-from vidqa.engine.exports import load_export
+from vidqa.engine.export import load_export
 from vidqa.engine.families import family_of
 from vidqa.engine.generators._base import Settings
 from vidqa.engine.generators.native import NativeSession

@@ -32,8 +32,8 @@ import inspect, json, resource, sys, time
 from pathlib import Path
 from vidqa.contract.run_folder import RunFolder
 from vidqa.engine import distributed
-from vidqa.engine.prepare import prepare_training, write_plan
-from vidqa.engine.schedule import Schedule
+from vidqa.engine.data.planned_samples import prepare_training, write_plan
+from vidqa.engine.data.schedule import Schedule
 from vidqa.planning.samples import training_planner
 from vidqa.spec import load
 
@@ -45,7 +45,7 @@ planner = training_planner(spec, Path(spec.policy.model_name_or_path))
 data = prepare_training(spec, planner, world, run)
 more = []
 if "policy" in inspect.signature(Schedule).parameters:  # of an earlier checkout it has none
-    from vidqa.engine.memory_policy import choose_memory_policy
+    from vidqa.engine.training.memory_policy import choose_memory_policy
     more = [choose_memory_policy(spec, Path(spec.policy.model_name_or_path), data, world)]
 schedule = Schedule(spec, data, world, *more)
 if world.is_main:

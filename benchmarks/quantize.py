@@ -38,7 +38,7 @@ from video_set import SetShape, corpus, write_set
 from vidqa.engine.generators._base import Settings
 from vidqa.engine.generators.native import NativeSession
 from vidqa.engine.kernels import kernels_for
-from vidqa.engine.model.load import empty_model
+from vidqa.engine.loading.load import empty_model
 from vidqa.engine.model.paged_cache import PAGE
 from vidqa.engine.model.quantized import CODE, Rounding, step_of
 from vidqa.spec import Layer, dump, resolve

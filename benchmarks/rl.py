@@ -40,6 +40,8 @@ from shapes import SHAPES
 from video_set import write_set
 
 from vidqa.contract.run_folder import RunFolder
+from vidqa.engine.data.dataloader import Step
+from vidqa.engine.model import DTYPES
 from vidqa.platforms.engine_command import ALLOCATOR
 from vidqa.spec import Layer, dump, parse_set, resolve
 
@@ -155,7 +157,7 @@ def profiled(spec: Any, run: Path) -> dict[str, Any]:
     """The update of the last step under the profiler: seconds by kind of work, and the kernels that take longest."""
     from torch.profiler import ProfilerActivity, profile
 
-    from vidqa.engine.learner import Learner, Step, StepOutcome
+    from vidqa.engine.training.learner import Learner, StepOutcome
 
     take, on_device, facts = Learner.take, torch.cuda.is_available(), dict[str, Any]()
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_device else [])]
@@ -192,7 +194,7 @@ def decode(spec: Any, tiny: bool) -> dict[str, Any]:
     """A decode step of 64 rows with 4k tokens each, drawn from and not, beside reading its bytes once."""
     from vidqa.engine.generators._base import Settings
     from vidqa.engine.generators.native import NativeSession
-    from vidqa.engine.model.load import DTYPES, empty_model
+    from vidqa.engine.loading.load import empty_model
     from vidqa.engine.model.paged_cache import PAGE
     from vidqa.planning.rollouts import prompt_planner
 

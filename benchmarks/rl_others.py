@@ -19,11 +19,11 @@ from peft import LoraConfig, get_peft_model
 from PIL import Image
 
 from vidqa.dataset import load_records
-from vidqa.engine.batch.frames import FrameSource
-from vidqa.engine.exports import load_export
+from vidqa.engine.data.frames import FrameSource
+from vidqa.engine.data.hf_inputs import stock_inputs
+from vidqa.engine.export import load_export
 from vidqa.engine.families import torch_half
-from vidqa.engine.model.load import DTYPES
-from vidqa.engine.model.stock_inputs import stock_inputs
+from vidqa.engine.model import DTYPES
 from vidqa.planning.rollouts import prompt_planner
 
 STEPS = 3  # the first is not counted

@@ -62,8 +62,12 @@ TINY = Sizes(clips=24, sft=12, each=2, held=4, sft_steps=3, sft_questions=4, rl_
 
 def write_model(folder: Path, corpus: Sequence[str], *, tiny: bool) -> int:
     """A model folder with random weights; returns the number of parameters. Heads are 64 wide."""
-    from vidqa.engine.families.tiny_qwen3_vl import Qwen3VLForConditionalGeneration, tiny_config, tiny_processor
-    from vidqa.engine.families.tiny_qwen_vl import write_folder
+    from vidqa.engine.families.tiny_qwen3_vl import (
+        Qwen3VLForConditionalGeneration,
+        tiny_config,
+        tiny_processor,
+        write_folder,
+    )
 
     processor = tiny_processor(corpus)
     config = tiny_config(processor.tokenizer)

@@ -10,14 +10,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "src")]
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / part) for part in ("src", "tests")]
 
+import tiny_qwen2_5_vl
 import torch
 from safetensors.torch import save_file
 from video_set import corpus
 
 from vidqa.contract.files import write_json
-from vidqa.engine.families import tiny_qwen2_5_vl, tiny_qwen3_vl
+from vidqa.engine.families import tiny_qwen3_vl
 from vidqa.engine.families.qwen2_5_vl import QWEN2_5_VL
 from vidqa.engine.families.qwen3_vl import QWEN3_VL
 

@@ -44,10 +44,10 @@ def change(way: str) -> None:
     """Take away what `way` does without."""
     from torch.distributed.fsdp import FSDPModule
 
-    from vidqa.engine.model import ahead
+    from vidqa.engine.training import warmup
 
     if way in ("unmapped", "before"):
-        ahead.map_memory = lambda *_: None
+        warmup.map_memory = lambda *_: None
     if way in ("copied", "before"):
         FSDPModule.set_custom_reduce_scatter = lambda *_: None  # type: ignore[method-assign]
 

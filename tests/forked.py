@@ -34,7 +34,7 @@ READ_BY_IMPORTS = ("OMP_NUM_THREADS", "HF_HUB_OFFLINE", "HF_HOME", "HF_ENDPOINT"
 MODULES = (
     "vidqa.engine",
     "vidqa.engine.torchrun",
-    "vidqa.engine.export",
+    "vidqa.engine.actions.export",
     "vidqa.platforms.supervisor",
     "vidqa.studies",
     "torch.distributed.run",
@@ -257,7 +257,7 @@ if __name__ == "__main__":
     PATH = list(sys.path)
     # As in the engine: what libraries made is looked through by no process that forks.
     gc.disable()
-    for module in ("train", "prove", "evaluate", "export", "rendezvous"):
+    for module in ("train", "prove", "actions.evaluate", "actions.export", "rendezvous"):
         importlib.import_module(f"vidqa.engine.{module}")
     for late in ("av", "pandas"):  # imported where they are used
         importlib.import_module(late)

@@ -17,7 +17,7 @@ from compressed_tensors.quantization.quant_args import QuantizationStrategy
 from compressed_tensors.quantization.quant_scheme import preset_name_to_scheme
 from compressed_tensors.quantization.utils import calculate_qparams, generate_gparam
 
-from vidqa.engine.exports.weights import load_weights
+from vidqa.engine.export.weights import load_weights
 
 LARGEST_INPUT = 6.0  # of a calibrated activation
 GROUP = 32  # numbers of a group of int4 weights: a tiny model is 64 wide

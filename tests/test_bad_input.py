@@ -21,7 +21,7 @@ import torch
 from clips import write_clip
 from tiny_world import losses, run_engine, tiny_data, tiny_model, tiny_spec
 
-from vidqa.engine.exports import load_export
+from vidqa.engine.export import load_export
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
 INPUT, ENVIRONMENT, JOB_FAILED = 3, 4, 5

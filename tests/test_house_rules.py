@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
@@ -79,15 +80,29 @@ MAY_KNOW = {
     "generate": {"contract", "actions", "benchmark", "import_graph", "spec", "platforms", "planning", "deft"},
     "import_graph": {"spec"},
 }
+# Inside the engine, from the parts of a model to what runs: a package imports earlier ones and its own floor.
+ENGINE_ORDER = (
+    ("model", "kernels"),
+    ("families",),
+    ("loading",),
+    ("data", "objectives"),
+    ("checkpoint",),
+    ("export",),
+    ("generators",),
+    ("answering",),
+    ("training",),
+    ("actions", "rl", "quantize"),
+)
+ENGINE_ENTRY_POINTS = ("__main__", "train", "serve", "answering_thread", "parity", "prove")
 BROAD_EXCEPTS = {
     "dataset/sources/function_process.py main": "whatever a user's function raises becomes a problem with its line",
     "families/chat/tokens.py _core": "the tokenizers library raises Exception itself for a file that it does not know",
     "rewards/user_process.py main": "whatever a user's reward raises is told to the process that asked",
     "contract/cli.py run": "a bug in a script becomes a problem with a log file",
     "engine/__main__.py main": "the last place before torchrun",
-    "engine/batch/frames.py _decoded": "handed to whoever collects the frames, who would wait for ever without it",
+    "engine/data/frames.py _decoded": "handed to whoever collects the frames, who would wait for ever without it",
     "video/pool.py run": "handed to whoever waits for the answer; the thread serves the others on",
-    "engine/batch/loader.py _work": "handed to the thread that trains, which raises it",
+    "engine/data/prefetch.py _work": "handed to the thread that trains, which raises it",
     "engine/generators/vllm_worker.py main": "vLLM's own exceptions are many, and who started it tells the user",
     "engine/trackers.py _carried_out": "each tracker has exceptions of its own, and none may end a training",
 }
@@ -168,6 +183,46 @@ def test_packages_import_what_they_may_know() -> None:
 def test_packages_are_on_no_circle() -> None:
     assert {name for floor in import_graph.floors(MAY_KNOW) for name in floor} == set(MAY_KNOW)
     assert import_graph.floors({"a": {"b"}, "b": {"a"}, "c": set()}) == [["c"]]
+
+
+def test_packages_of_the_engine_import_one_way() -> None:
+    """A package of the engine imports those named before it in `ENGINE_ORDER`; the modules beside them, such as
+    `distributed` and `problems`, import no package, except for the entry points, which may import all."""
+    engine = SRC / "vidqa" / "engine"
+    packages = [name for floor in ENGINE_ORDER for name in floor]
+    rank = {name: number for number, floor in enumerate(ENGINE_ORDER) for name in floor}
+    assert sorted(packages) == sorted(path.parent.name for path in engine.glob("*/__init__.py"))
+    wrong = []
+    for path in sorted(engine.rglob("*.py")):
+        here = path.relative_to(engine).parts[0].removesuffix(".py")
+        if here in ENGINE_ENTRY_POINTS:
+            continue
+        for line, name in import_graph.imports(tree(path), for_types=True):
+            other = name.removeprefix("vidqa.engine.").split(".")[0]
+            if name.startswith("vidqa.engine.") and other in rank and rank[other] > rank.get(here, -1):
+                wrong.append(f"{shown(path)}:{line} {name}")
+    assert wrong == []
+
+
+def test_the_walk_of_a_training_step_is_true() -> None:
+    """CONTRIBUTING names at most 30 files in order; each but the first is imported by one before it."""
+    text = (SKILL_ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    section = text.partition("## A training step in 30 files")[2].partition("\n## ")[0]
+    walk = [SRC / "vidqa" / name for name in re.findall(r"^\| `(.+?\.py)` \|", section, re.MULTILINE)]
+    assert 20 < len(walk) <= 30
+    imported: set[str] = set()
+    for number, path in enumerate(walk):
+        dotted = ".".join(path.relative_to(SRC).with_suffix("").parts)
+        assert number == 0 or any(name == dotted or name.startswith(f"{dotted}.") for name in imported), dotted
+        for place in (path, path.parent / "__init__.py", *_interfaces(path)):
+            imported |= {name for _, name in import_graph.imports(tree(place), for_types=True)}
+
+
+def _interfaces(path: Path) -> list[Path]:
+    """The `__init__` of each package that a file imports: its names are those of modules inside."""
+    names = {name.rpartition(".")[0] for _, name in import_graph.imports(tree(path), for_types=True)}
+    places = (SRC.joinpath(*name.split("."), "__init__.py") for name in names if name.startswith("vidqa."))
+    return [place for place in places if place.is_file()]
 
 
 def test_packages_that_have_prefixes_exist() -> None:

@@ -30,7 +30,8 @@ QUESTIONS = (
 
 @cache
 def _model_builder(family: str) -> Any:
-    return import_module(f"vidqa.engine.families.tiny_{family}").write_tiny_model
+    module = {"qwen3_vl": "vidqa.engine.families.tiny_qwen3_vl", "qwen2_5_vl": "tiny_qwen2_5_vl"}[family]
+    return import_module(module).write_tiny_model
 
 
 def tiny_model(folder: Path, family: str = "qwen3_vl", **options: Any) -> Path:

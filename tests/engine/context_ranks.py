@@ -19,11 +19,11 @@ from transformers import AutoConfig
 
 from vidqa.dataset import load_records
 from vidqa.engine import distributed
-from vidqa.engine.batch.collate import Collator
-from vidqa.engine.batch.resize import resize_frames
+from vidqa.engine.context_parallel import WHOLE, Context
+from vidqa.engine.data.collate import Collator
+from vidqa.engine.data.resize import resize_frames
 from vidqa.engine.families import torch_half
-from vidqa.engine.families.tiny_qwen_vl import initialise
-from vidqa.engine.model.context import WHOLE, Context
+from vidqa.engine.families.tiny_qwen3_vl import initialise
 from vidqa.engine.model.float8 import use_float8
 from vidqa.planning.budget.recompute import NOTHING, Layers, Recompute, named
 from vidqa.planning.samples import Planner, Prompting, Sample
@@ -60,13 +60,13 @@ def main(folder: Path, root: Path, out: Path) -> None:
 
     def computed(context: Context, share: bool, way: Any) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
         """Loss of all packs, its gradient, and rows, patches and supervised tokens of all packs."""
-        family.install_forward(model, recompute=way, context=context)
+        forward = family.packed_forward(model, recompute=way, context=context)
         collator = Collator(planner, sizes.vision, "cpu", share=share, context=context)
         model.zero_grad()
         loss, had = torch.zeros(()), [0, 0, 0]
         for pack in PACKS:
             batch = collator(pack, [samples[i] for i in pack], [frames[i] for i in pack])
-            nll = model(batch).sum()
+            nll = forward(batch).sum()
             nll.backward()
             loss += nll.detach()
             own = (len(batch.input_ids_T), len(batch.patches_PC), len(batch.target_N))

@@ -11,7 +11,7 @@ import errno
 import hashlib
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +27,16 @@ from vidqa.contract.problem import ProblemError
 from vidqa.contract.run_folder import RunFolder
 from vidqa.dataset import load_records
 from vidqa.engine import distributed
-from vidqa.engine.batch.collate import Collator
-from vidqa.engine.batch.resize import resize_frames
 from vidqa.engine.checkpoint.state import own_weights, sharded_parameters
+from vidqa.engine.data.collate import Collator
+from vidqa.engine.data.resize import resize_frames
 from vidqa.engine.distributed import World, local_part
-from vidqa.engine.exports import format_of
-from vidqa.engine.exports._base import ExportFormat, Trained
-from vidqa.engine.exports.proof import prove_loss, stock_loss
-from vidqa.engine.model.load import load_sharded
+from vidqa.engine.export import format_of
+from vidqa.engine.export._base import ExportFormat, Trained
+from vidqa.engine.export.adapter import ADAPTER
+from vidqa.engine.export.merged import MERGED, merged_adapter
+from vidqa.engine.export.proof import prove_loss, stock_loss
+from vidqa.engine.loading.load import load_sharded
 from vidqa.planning.budget.recompute import NOTHING
 from vidqa.planning.samples import Planner, Sample, training_planner
 from vidqa.spec import load
@@ -104,10 +106,13 @@ def place(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plac
             local.add_(torch.randn(local.shape, generator=changes), alpha=0.1)
         batch = Collator(planner, planner.family.sizes_of(base).vision, "cpu", share=False)([0], [sample], [frames])
         with torch.no_grad():
-            loss = model.eval()(batch).mean().item()
+            loss = model.eval().packed(batch).mean().item()
         run = RunFolder(folder / "run")
         parameters, own = sharded_parameters(model), own_weights(model)
         trained = Trained(run.exports, base, spec.policy.lora, torch.float32, parameters, own)
+        if kind.format is MERGED:
+            adapter = ADAPTER.write(replace(trained, exports=folder / "adapters"), "step_1", world)
+            trained = merged_adapter(run.exports, base, spec.policy.lora, adapter, torch.float32, None)
         export = run.publish(kind.format.write(trained, "step_1", world))
         yield Place(kind.format, trained, world, export, planner, sample, frames, loss)
 

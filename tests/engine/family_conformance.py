@@ -14,18 +14,18 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from tiny_qwen2_5_vl import write_tiny_model as tiny_qwen2_5_vl
 from tiny_world import QUESTIONS, tiny_data
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from vidqa.dataset import load_records
-from vidqa.engine.batch.collate import Collator
-from vidqa.engine.batch.resize import resize_frames
-from vidqa.engine.exports.proof import stock_loss
+from vidqa.engine.data.collate import Collator
+from vidqa.engine.data.hf_inputs import stock_inputs
+from vidqa.engine.data.resize import resize_frames
+from vidqa.engine.export.proof import stock_loss
 from vidqa.engine.families import FAMILIES, family_of
-from vidqa.engine.families.tiny_qwen2_5_vl import write_tiny_model as tiny_qwen2_5_vl
 from vidqa.engine.families.tiny_qwen3_vl import write_tiny_model as tiny_qwen3_vl
-from vidqa.engine.model.stock_inputs import stock_inputs
 from vidqa.planning.budget.recompute import NOTHING, Recompute
 from vidqa.planning.packing.sharing import work_of
 from vidqa.planning.samples import Planner, Prompting
@@ -79,11 +79,11 @@ def packed(
     align: int = 8,
 ) -> dict[int, torch.Tensor]:
     """nll of every sample, by number, from one packed forward."""
-    world.family.install_forward(world.model, recompute=recompute, compile=compile)
+    forward = world.family.packed_forward(world.model, recompute=recompute, compile=compile)
     collator = Collator(world.planner, world.sizes.vision, "cpu", share=share)
     collator.padded = lambda length: -(-length // align) * align
     batch = collator(numbers, [world.samples[i] for i in numbers], [world.frames[i] for i in numbers])
-    nll = world.model(batch)
+    nll = forward(batch)
     return {number: nll[batch.owner_N == place] for place, number in enumerate(batch.samples)}
 
 
@@ -97,23 +97,21 @@ def gradient(world: SimpleNamespace, groups: list[list[int]], **how: object) -> 
 @pytest.mark.parametrize("align", [1, 8, 64])
 def test_packed_samples_have_the_loss_of_stock_transformers(world: SimpleNamespace, align: int) -> None:
     found = packed(world, list(range(len(world.samples))), align=align)
-    with world.family.stock_forward(world.model):
-        for number, sample in enumerate(world.samples):
-            expected = stock_loss(world.model, world.planner, sample, world.frames[number])
-            assert found[number].mean().item() == pytest.approx(expected, rel=1e-5), sample.record.id
+    for number, sample in enumerate(world.samples):
+        expected = stock_loss(world.model, world.planner, sample, world.frames[number])
+        assert found[number].mean().item() == pytest.approx(expected, rel=1e-5), sample.record.id
 
 
 def test_gradients_are_those_of_stock_transformers(world: SimpleNamespace) -> None:
     numbers = list(range(len(world.samples)))
     ours = gradient(world, [numbers])
     world.model.zero_grad()
-    with world.family.stock_forward(world.model):
-        for sample, frames in zip(world.samples, world.frames, strict=True):
-            encoded = world.planner.encode(sample)
-            inputs = stock_inputs(world.planner, [encoded.token_ids], [sample.plans], [frames], torch.device("cpu"))
-            at = torch.from_numpy(np.flatnonzero(encoded.supervised))
-            logits = world.model(**inputs, use_cache=False).logits[0, at - 1]
-            torch.nn.functional.cross_entropy(logits, inputs["input_ids"][0, at], reduction="sum").backward()
+    for sample, frames in zip(world.samples, world.frames, strict=True):
+        encoded = world.planner.encode(sample)
+        inputs = stock_inputs(world.planner, [encoded.token_ids], [sample.plans], [frames], torch.device("cpu"))
+        at = torch.from_numpy(np.flatnonzero(encoded.supervised))
+        logits = world.model(**inputs, use_cache=False).logits[0, at - 1]
+        torch.nn.functional.cross_entropy(logits, inputs["input_ids"][0, at], reduction="sum").backward()
     theirs = torch.cat([p.grad.flatten() for p in world.model.parameters()])
     assert (ours - theirs).norm() / theirs.norm() < 1e-5
 

@@ -18,10 +18,10 @@ from tiny_world import tiny_data, tiny_model
 from transformers import LogitsProcessor, LogitsProcessorList
 
 from vidqa.dataset import load_records
-from vidqa.engine.batch.resize import resize_frames
+from vidqa.engine.data.hf_inputs import stock_inputs
+from vidqa.engine.data.resize import resize_frames
 from vidqa.engine.families import FAMILIES, torch_half
 from vidqa.engine.generators._base import Generator, Request, Result, Sampling, Settings
-from vidqa.engine.model.stock_inputs import stock_inputs
 from vidqa.planning.samples import Planner, Prompting
 from vidqa.video import decode_frames, decode_image
 

@@ -20,9 +20,10 @@ from accelerate import PartialState
 from vidqa.contract.run_folder import RunFolder
 from vidqa.engine import distributed
 from vidqa.engine import train as program
-from vidqa.engine.learner import Learner, Step
+from vidqa.engine.data.dataloader import Step
 from vidqa.engine.objectives import SUPERVISED, Objective
 from vidqa.engine.signals import STOP_SIGNALS
+from vidqa.engine.training.learner import Learner
 from vidqa.spec import load
 
 

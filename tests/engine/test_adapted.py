@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from vidqa.engine.model.adapted import Adapter, own
+from vidqa.engine.model.fused_lora import Adapter, own
 from vidqa.engine.model.layers import Projection, project
 
 TOKENS, WIDTH = 29, 48

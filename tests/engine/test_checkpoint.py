@@ -18,9 +18,9 @@ from tiny_world import losses, run_engine, tiny_data, tiny_model, tiny_spec
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from vidqa.contract.run_folder import RunFolder
-from vidqa.engine.checkpoint import shards, staging
-from vidqa.engine.checkpoint.shards import TensorRows, create_files, plan_shards, write_rows
-from vidqa.engine.checkpoint.staging import Staging
+from vidqa.engine.checkpoint import pinned_snapshot, safetensors_writer
+from vidqa.engine.checkpoint.pinned_snapshot import PinnedSnapshot
+from vidqa.engine.checkpoint.safetensors_writer import TensorRows, create_files, plan_shards, write_rows
 
 HERE = Path(__file__).parent
 CPU = torch.device("cpu")
@@ -33,8 +33,8 @@ def tensors_of(seed: int) -> dict[str, torch.Tensor]:
 
 
 def test_a_copy_is_what_the_tensors_were(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(staging, "BLOCK_BYTES", 1024)  # several tensors to a block, and one larger than a block
-    place, live = Staging(CPU), tensors_of(0)
+    monkeypatch.setattr(pinned_snapshot, "BLOCK_BYTES", 1024)  # several tensors to a block, and one larger than a block
+    place, live = PinnedSnapshot(CPU), tensors_of(0)
     was = {name: tensor.clone() for name, tensor in live.items()}
     copies = place.copy(live)
     for tensor in live.values():
@@ -48,7 +48,7 @@ def test_a_copy_is_what_the_tensors_were(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_an_update_waits_until_the_copies_are_made() -> None:
-    place, live = Staging(CPU), tensors_of(0)
+    place, live = PinnedSnapshot(CPU), tensors_of(0)
     was = {name: tensor.clone() for name, tensor in live.items()}
     place.hold_update()  # nothing was announced
     place.announce()
@@ -63,7 +63,7 @@ def test_an_update_waits_until_the_copies_are_made() -> None:
 
 
 def test_copies_that_fail_hold_no_update() -> None:
-    place = Staging(CPU)
+    place = PinnedSnapshot(CPU)
     place.announce()
     with pytest.raises(AttributeError):
         place.copy({"no tensor": None})  # type: ignore[dict-item]
@@ -71,10 +71,14 @@ def test_copies_that_fail_hold_no_update() -> None:
 
 
 def test_blocks_are_filled_in_order_and_never_overrun() -> None:
-    sizes = {"a": 100, "b": 200, "c": staging.BLOCK_BYTES, "d": 3 * staging.BLOCK_BYTES, "e": 1, "f": 1}
-    assert staging._blocks(sizes) == [["a", "b"], ["c"], ["d"], ["e", "f"]]
-    assert staging._blocks({"none of its rows are here": 0, **sizes})[0] == ["none of its rows are here", "a", "b"]
-    assert staging._blocks({}) == []
+    sizes = {"a": 100, "b": 200, "c": pinned_snapshot.BLOCK_BYTES, "d": 3 * pinned_snapshot.BLOCK_BYTES, "e": 1, "f": 1}
+    assert pinned_snapshot._blocks(sizes) == [["a", "b"], ["c"], ["d"], ["e", "f"]]
+    assert pinned_snapshot._blocks({"none of its rows are here": 0, **sizes})[0] == [
+        "none of its rows are here",
+        "a",
+        "b",
+    ]
+    assert pinned_snapshot._blocks({}) == []
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -82,7 +86,7 @@ def test_blocks_are_filled_in_order_and_never_overrun() -> None:
 def test_ranks_write_the_files_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, limit: int
 ) -> None:
-    monkeypatch.setattr(shards, "SHARD_BYTES", limit)
+    monkeypatch.setattr(safetensors_writer, "SHARD_BYTES", limit)
     whole = {name: tensor for name, tensor in tensors_of(1).items() if tensor.numel()}
     plan = plan_shards({name: tuple(t.shape) for name, t in whole.items()}, dtype, "model")
     create_files(tmp_path, plan, "model")

@@ -17,9 +17,9 @@ from clips import frame_numbers, write_clip
 from vidqa.contract.environment import child_environment
 from vidqa.contract.problem import Problem
 from vidqa.dataset.record import MediaRef, Record, Turn
-from vidqa.engine.batch.claims import Claims, Waiting
-from vidqa.engine.batch.frame_cache import FrameCache
-from vidqa.engine.batch.frames import FrameSource
+from vidqa.engine.data.claims import Claims, Waiting
+from vidqa.engine.data.frame_cache import FrameCache
+from vidqa.engine.data.frames import FrameSource
 from vidqa.planning.samples import Prompting, Sample
 from vidqa.video.pool import DecodeRequest
 from vidqa.video.problems import VIDEO_UNREADABLE
@@ -82,7 +82,7 @@ def test_a_note_that_is_none_is_no_reason(tmp_path: Path, left: bytes) -> None:
 HOLDER = """
 import sys
 from pathlib import Path
-from vidqa.engine.batch.claims import Claims
+from vidqa.engine.data.claims import Claims
 claims = Claims(Path(sys.argv[1]), "60s")
 print(claims.take(sys.argv[2]), flush=True)
 sys.stdin.read()
@@ -166,8 +166,8 @@ RANKS = """
 import json, os, sys
 from pathlib import Path
 from test_claims import sample_of
-from vidqa.engine.batch.frame_cache import FrameCache
-from vidqa.engine.batch.frames import FrameSource
+from vidqa.engine.data.frame_cache import FrameCache
+from vidqa.engine.data.frames import FrameSource
 
 def rank():
     cache, paths = FrameCache(Path(sys.argv[1]), 1 << 30), [Path(each) for each in sys.argv[2:]]

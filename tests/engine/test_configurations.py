@@ -12,7 +12,7 @@ import pytest
 from tiny_world import tiny_model
 
 from vidqa.contract.problem import ProblemError
-from vidqa.engine.model.load import meta_model
+from vidqa.engine.loading.load import meta_model
 from vidqa.families import family_of
 
 VALUES: list[Any] = [-1, 0, 1.5, "x", [], {}, True, 10**30]

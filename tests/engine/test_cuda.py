@@ -18,7 +18,7 @@ from transformers import AutoConfig, Qwen3VLForConditionalGeneration
 
 from vidqa.engine.distributed import alone
 from vidqa.engine.kernels import kernels_for, plain
-from vidqa.engine.model import ahead
+from vidqa.engine.training import warmup
 from vidqa.planning.budget.recompute import NOTHING
 from vidqa.platforms.engine_command import ALLOCATOR
 from vidqa.spec import Layer, dump, resolve
@@ -197,7 +197,7 @@ def test_planned_kernels_are_planned_no_more(world: SimpleNamespace) -> None:
     def seconds() -> float:
         torch.cuda.synchronize()
         began = time.perf_counter()
-        ahead.plan_kernels(calls, NOTHING, tiny, alone())
+        warmup.plan_kernels(calls, NOTHING, tiny, alone())
         torch.cuda.synchronize()
         return time.perf_counter() - began
 
@@ -210,7 +210,7 @@ def test_memory_is_mapped_before_it_is_used(allowed_gib: float | None) -> None:
     """As much as a prediction of 2 GiB asks for, or as this process may take, by a process that starts anew."""
     program = f"""
 import torch
-from vidqa.engine.model.ahead import map_memory
+from vidqa.engine.training.warmup import map_memory
 device, allowed, gib = torch.device("cuda"), {allowed_gib}, 1024**3
 if allowed:
     torch.cuda.set_per_process_memory_fraction(allowed * gib / torch.cuda.mem_get_info()[1], device)

@@ -20,7 +20,7 @@ from tiny_world import tiny_data, tiny_model, tiny_spec
 from vidqa.contract.problem import ProblemError
 from vidqa.contract.run_folder import RunFolder
 from vidqa.engine import distributed
-from vidqa.engine.resume import Start, start_of
+from vidqa.engine.training.resume import Start, start_of
 
 OPTIONS = {
     "custom.system_prompt": "Say yes",

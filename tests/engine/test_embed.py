@@ -20,10 +20,10 @@ from tiny_world import engine_command, run_engine, tiny_data, tiny_model
 
 from vidqa.contract.problem import ProblemError
 from vidqa.curation.embeddings import Table, queries_in
-from vidqa.engine.batch.resize import patchify, resize_frames
-from vidqa.engine.embedder import _pooled
-from vidqa.engine.exports import load_export
-from vidqa.engine.vectors import Vectors
+from vidqa.engine.actions.embedder import _pooled
+from vidqa.engine.actions.embedding_store import Vectors
+from vidqa.engine.data.resize import patchify, resize_frames
+from vidqa.engine.export import load_export
 from vidqa.planning.samples import evaluation_planner
 from vidqa.spec import Layer, dump, load, resolve
 from vidqa.spec.models import EmbedSpec

@@ -24,9 +24,9 @@ from transformers.video_utils import VideoMetadata
 
 from vidqa.contract.problem import ProblemError
 from vidqa.dataset import load_records
-from vidqa.engine.answers import Answer, SavedAnswers
-from vidqa.engine.batch.resize import resize_frames
-from vidqa.engine.model.stock_inputs import stock_inputs
+from vidqa.engine.answering.answers import Answer, SavedAnswers
+from vidqa.engine.data.hf_inputs import stock_inputs
+from vidqa.engine.data.resize import resize_frames
 from vidqa.planning.samples import Planner, Prompting, evaluation_planner, training_planner
 from vidqa.spec import Layer, dump, load, resolve
 from vidqa.video import decode_frames, decode_image, probe

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from tiny_world import losses, run_engine, tiny_data, tiny_model, tiny_spec
 
 from vidqa.contract.problem import Exit, ProblemError
-from vidqa.engine.exports import load_export
+from vidqa.engine.export import load_export
 
 
 @pytest.fixture(scope="module")

@@ -18,11 +18,11 @@ from safetensors.torch import load_file, save_file
 from tiny_world import losses, run_engine, tiny_data, tiny_model, tiny_spec
 
 from vidqa.engine import train as train_program
-from vidqa.engine.batch import loader
-from vidqa.engine.batch.features import FeatureCache, tower_name
-from vidqa.engine.batch.frame_cache import FrameCache
-from vidqa.engine.batch.frames import FrameSource
-from vidqa.engine.meter import Meter
+from vidqa.engine.data import prefetch
+from vidqa.engine.data.feature_cache import FeatureCache, tower_name
+from vidqa.engine.data.frame_cache import FrameCache
+from vidqa.engine.data.frames import FrameSource
+from vidqa.engine.training.meter import Meter
 from vidqa.planning.features import room_for
 from vidqa.planning.packing.sharing import work_of
 from vidqa.planning.samples import Sample
@@ -76,7 +76,7 @@ class Watched:
             self.started.append(ref)
             return start(source, ref, plan)
 
-        monkeypatch.setattr(loader, "READY_AHEAD", 1)
+        monkeypatch.setattr(prefetch, "READY_AHEAD", 1)
         monkeypatch.setattr(FeatureCache, "__init__", make)
         monkeypatch.setattr(FrameSource, "_start", begin)
 
@@ -138,7 +138,7 @@ def test_two_ranks_that_share_the_tower_are_one(world: SimpleNamespace) -> None:
 def test_a_cache_for_some_of_them_keeps_the_same_ones(world: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     """Packs then hold both: media that are computed, and media that are read."""
     watched = Watched(monkeypatch)
-    monkeypatch.setattr("vidqa.engine.feed.room_for", lambda *_: SimpleNamespace(share=0.5, feature_bytes=1))
+    monkeypatch.setattr("vidqa.engine.data.dataloader.room_for", lambda *_: SimpleNamespace(share=0.5, feature_bytes=1))
     path = spec(world, "some", KEEP)
     assert losses(train_here(path, world.folder / "some")) == pytest.approx(world.reference, rel=1e-6)
     (cache,) = watched.caches
@@ -162,7 +162,7 @@ def test_a_disk_that_takes_nothing_more_changes_nothing(
     def full(path: Path, values: np.ndarray) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("vidqa.engine.batch.frame_cache.write_entry", full)
+    monkeypatch.setattr("vidqa.engine.data.frame_cache.write_entry", full)
     path = spec(world, "full", KEEP)
     assert losses(train_here(path, world.folder / "full")) == pytest.approx(world.reference, rel=1e-6)
     assert "features of the vision tower are kept no more" in capfd.readouterr().err

@@ -11,10 +11,10 @@ import pytest
 import torch
 from family_conformance import gradient, packed, world  # noqa: F401
 
-from vidqa.engine.batch.collate import Collator
+from vidqa.engine.data import dataloader
+from vidqa.engine.data.collate import Collator
+from vidqa.engine.data.dataloader import FEW_BITS, choose_calls
 from vidqa.engine.families import family_of
-from vidqa.engine.model import ahead
-from vidqa.engine.model.ahead import FEW_BITS, choose_calls
 from vidqa.engine.model.float8 import FLOAT8, use_float8
 from vidqa.planning.budget.recompute import NOTHING, Layers, Recompute, named, path
 
@@ -113,7 +113,7 @@ def test_what_attention_will_be_called_with_is_known_beforehand(
         packs=[packs[:2], packs[2:]].__getitem__,  # of this rank
     )
     assert [set(calls) for calls in choose_calls(schedule, collator)] == list(seen) and collator.count_bits is None
-    monkeypatch.setattr(ahead, "MOST_SHAPES", 1)
+    monkeypatch.setattr(dataloader, "MOST_SHAPES", 1)
     choose_calls(schedule, collator)
     assert collator.count_bits == FEW_BITS
 
@@ -131,6 +131,6 @@ def test_a_pack_without_media_still_runs_the_vision_tower(world: SimpleNamespace
     touched = [p.grad for name, p in world.model.named_parameters() if ".visual." in name]
     assert touched and all(g is not None and not g.any() for g in touched)
     # A pack of no sample at all (fewer samples than ranks) works too.
-    family_of(world.model).install_forward(world.model)
+    forward = family_of(world.model).packed_forward(world.model)
     batch = Collator(world.planner, world.sizes.vision, "cpu")([], [], [])
-    assert world.model(batch).shape == (0,)
+    assert forward(batch).shape == (0,)

@@ -13,7 +13,7 @@ from clips import write_clip
 
 from vidqa.contract.environment import child_environment
 from vidqa.contract.problem import ProblemError
-from vidqa.engine.batch.frame_cache import FrameCache
+from vidqa.engine.data.frame_cache import FrameCache
 from vidqa.video.pool import DecodeRequest
 
 
@@ -148,7 +148,7 @@ def test_a_damaged_entry_is_removed_and_can_be_stored_again(tmp_path, damage):
 CROWD = """
 import os, random, signal, sys, time, numpy as np
 from pathlib import Path
-from vidqa.engine.batch.frame_cache import FrameCache, write_entry
+from vidqa.engine.data.frame_cache import FrameCache, write_entry
 
 folder, limit, stop = Path(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
 
@@ -213,7 +213,7 @@ def test_many_processes_read_write_and_evict_while_some_are_killed(tmp_path):
 FULL = """
 import resource, signal, sys, numpy as np
 from pathlib import Path
-from vidqa.engine.batch.frame_cache import FrameCache
+from vidqa.engine.data.frame_cache import FrameCache
 cache = FrameCache(Path(sys.argv[1]), 1 << 30)
 cache.put("a" * 64, np.full((4, 3, 32, 32), 1, np.uint8))
 resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))

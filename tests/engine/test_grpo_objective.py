@@ -16,11 +16,11 @@ from rl_world import rl_model, rl_spec
 
 from vidqa.dataset import load_records
 from vidqa.engine import distributed
-from vidqa.engine.batch.frames import FrameSource
+from vidqa.engine.data.frames import FrameSource
+from vidqa.engine.data.hf_inputs import stock_inputs
 from vidqa.engine.distributed import World
 from vidqa.engine.families import torch_half
-from vidqa.engine.model.load import load_reference, load_sharded
-from vidqa.engine.model.stock_inputs import stock_inputs
+from vidqa.engine.loading.load import load_reference, load_sharded
 from vidqa.engine.objectives.grpo import PolicyGradient
 from vidqa.engine.rl.rollout import Drawn, Group, Question
 from vidqa.engine.rl.update import Updates, without_adapters

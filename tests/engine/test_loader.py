@@ -19,10 +19,10 @@ from tiny_world import tiny_data, tiny_model
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.dataset import load_records
 from vidqa.dataset.record import MediaRef
-from vidqa.engine.batch.collate import Collator
-from vidqa.engine.batch.frame_cache import FrameCache
-from vidqa.engine.batch.frames import RESIZE, STORE, FrameSource
-from vidqa.engine.batch.loader import DECODE_AHEAD, PACK_AT_LEAST, Loader, frame_bytes
+from vidqa.engine.data.collate import Collator
+from vidqa.engine.data.frame_cache import FrameCache
+from vidqa.engine.data.frames import RESIZE, STORE, FrameSource
+from vidqa.engine.data.prefetch import DECODE_AHEAD, PACK_AT_LEAST, Prefetcher, frame_bytes
 from vidqa.planning.samples import Planner, Prompting, Sample
 from vidqa.video.pool import DecodePool, DecodeRequest
 
@@ -73,8 +73,8 @@ def source_over(pool: CountingPool, cache: FrameCache | None) -> FrameSource:
 
 def load(
     world: SimpleNamespace, packs: Sequence[Sequence[int]], source: FrameSource, samples: list[Sample] | None = None
-) -> Loader:
-    return Loader(packs, samples or world.samples, source, world.collator, CPU)
+) -> Prefetcher:
+    return Prefetcher(packs, samples or world.samples, source, world.collator, CPU)
 
 
 def broken(world: SimpleNamespace, sample: Sample) -> Sample:

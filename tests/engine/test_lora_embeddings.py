@@ -18,13 +18,12 @@ from transformers import AutoProcessor, Qwen3VLForConditionalGeneration
 
 from vidqa.contract.run_folder import RunFolder
 from vidqa.dataset import load_records
-from vidqa.engine.batch.resize import resize_frames
+from vidqa.engine.actions.evaluate import evaluate
+from vidqa.engine.data.resize import resize_frames
 from vidqa.engine.distributed import alone
-from vidqa.engine.evaluate import evaluate
-from vidqa.engine.exports import load_export
-from vidqa.engine.exports._base import Trained
-from vidqa.engine.exports.merged import MERGED, adapter_of
-from vidqa.engine.exports.proof import stock_loss
+from vidqa.engine.export import load_export
+from vidqa.engine.export.merged import MERGED, merged_adapter
+from vidqa.engine.export.proof import stock_loss
 from vidqa.planning.samples import training_planner
 from vidqa.spec import Layer, dump, load, resolve
 from vidqa.video import decode_frames, decode_image
@@ -134,9 +133,8 @@ def test_stock_peft_has_the_trainers_loss_merged_or_not(trained: SimpleNamespace
 def test_a_merged_export_has_the_weights_that_stock_peft_merges(trained: SimpleNamespace, tmp_path: Path) -> None:
     """Also of a head that was the embeddings, which then is one of its own, and of layers that are no linear ones."""
     spec, model = load(trained.spec, "train"), trained.world.model
-    own = adapter_of(model, spec.policy.lora, trained.adapter, torch.float32)
-    asked = Trained(tmp_path, model, spec.policy.lora, torch.float32, {}, own)
-    export = MERGED.write(asked, "whole", alone())
+    whole = merged_adapter(tmp_path, model, spec.policy.lora, trained.adapter, torch.float32, None)
+    export = MERGED.write(whole, "whole", alone())
     MERGED.check(export, model)
     ours, theirs = load_file(export / "model.safetensors"), merged(trained, trained.adapter).state_dict()
     tied = {} if "lm_head.weight" in ours else {"lm_head.weight"}

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.cuda._utils import _get_device_index
 
-from vidqa.engine.memory_policy import free_memory, share_of_gpu, use_memory
+from vidqa.engine.gpu_memory import free_memory, share_of_gpu, use_memory
 from vidqa.planning.budget.memory import COUNTS, GIB
 
 DEVICE = torch.device("cuda:0")

@@ -13,8 +13,9 @@ import torch
 from in_process import events, train_here
 from tiny_world import tiny_data, tiny_model, tiny_spec
 
-from vidqa.engine.learner import Learner, Step
+from vidqa.engine.data.dataloader import Step
 from vidqa.engine.objectives import Sums
+from vidqa.engine.training.learner import Learner
 from vidqa.planning.samples import Sample
 
 CLIP = 0.2
@@ -37,7 +38,7 @@ class PolicyGradient:
 
     def __call__(self, model: Any, batch: Any) -> Sums:
         values = batch.values
-        ratio = (-model(batch) - values["old_log_probabilities"]).exp()
+        ratio = (-model.packed(batch) - values["old_log_probabilities"]).exp()
         bounded = ratio.clamp(1 - CLIP, 1 + CLIP)
         gains = torch.minimum(ratio * values["advantages"], bounded * values["advantages"])
         metrics = {"ratio": ratio.sum(), "advantage": values["advantages"].sum()}

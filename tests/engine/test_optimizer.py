@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from vidqa.engine.optimizer import build_optimizer, clip_gradients, learning_rate, set_learning_rate
+from vidqa.engine.training.optimizer import build_optimizer, clip_gradients, learning_rate, set_learning_rate
 
 
 def train(**changes: Any) -> SimpleNamespace:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from vidqa.engine.answering.prompts import Prompts
 from vidqa.engine.generators._base import Sampling
-from vidqa.engine.prompts import Prompts
 
 
 class Begun(list):

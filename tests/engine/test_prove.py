@@ -17,7 +17,7 @@ from tiny_world import engine_command, tiny_data, tiny_model, tiny_spec
 
 from vidqa.contract.problem import ProblemError
 from vidqa.contract.run_folder import RunFolder
-from vidqa.engine.batch.collate import Collator
+from vidqa.engine.data.collate import Collator
 from vidqa.engine.prove import prove
 from vidqa.spec import load
 

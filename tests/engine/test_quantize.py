@@ -17,7 +17,7 @@ from tiny_world import tiny_data, tiny_model
 
 from vidqa.contract.problem import ProblemError
 from vidqa.contract.run_folder import RunFolder
-from vidqa.engine.exports.weights import load_weights
+from vidqa.engine.export.weights import load_weights
 from vidqa.engine.quantize import recipe, run
 from vidqa.engine.quantize.calibration import balanced, choose_calibration, decoder_rows, kind_of
 from vidqa.families.quantization import quantization_of

@@ -20,13 +20,13 @@ from quantized_folder import VISION, quantized
 from tiny_world import SOURCE, run_engine, tiny_spec
 
 from vidqa.contract.problem import ProblemError
-from vidqa.engine.exports import load_export
-from vidqa.engine.exports.weights import load_weights
+from vidqa.engine.export import load_export
+from vidqa.engine.export.weights import load_weights
 from vidqa.engine.generators import NATIVE, TRANSFORMERS, VLLM
 from vidqa.engine.generators._base import Generator, Request, Result, Session
 from vidqa.engine.generators.native import NativeSession
 from vidqa.engine.kernels import plain
-from vidqa.engine.model.load import meta_model
+from vidqa.engine.loading.load import meta_model
 from vidqa.engine.model.quantized import Matrix, Rounding, dequantize, matrix_of, product
 from vidqa.planning.samples import training_planner
 from vidqa.spec import Layer, dump, load, resolve

@@ -14,11 +14,12 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from vidqa.contract.problem import ProblemError
+from vidqa.engine.data.dataloader import Step
 from vidqa.engine.distributed import World, local_part
-from vidqa.engine.learner import Learner, Step
-from vidqa.engine.model import resharding
+from vidqa.engine.loading import fsdp
 from vidqa.engine.objectives import Sums
 from vidqa.engine.signals import StopRequest
+from vidqa.engine.training.learner import Learner
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def mesh() -> Iterator[Any]:
     dist.destroy_process_group()
 
 
-class Watched(resharding.OneRank):
+class Watched(fsdp.OneRankSum):
     """Remembers what it gave: addresses of storages."""
 
     def __init__(self) -> None:
@@ -49,13 +50,13 @@ def gradients(mesh: Any, *, alone: bool, monkeypatch: pytest.MonkeyPatch) -> tup
         made.append(Watched())
         return made[-1]
 
-    monkeypatch.setattr(resharding, "OneRank", watched)
+    monkeypatch.setattr(fsdp, "OneRankSum", watched)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4))
     precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for unit in (model[0], model[2], model):
         fully_shard(unit, mesh=mesh, mp_policy=precision)
-    policy = resharding.Resharding(model, "never", sums_once=True, alone=alone)
+    policy = fsdp.Resharding(model, "never", sums_once=True, alone=alone)
     for number, rows in enumerate(torch.randn(2, 5, 8)):
         policy.begin(more_to_come=number == 0)
         model(rows).float().square().sum().backward()
@@ -76,11 +77,11 @@ def test_a_sum_in_another_precision_or_place_is_refused() -> None:
     """Nobody would wait for the copy that it takes."""
     cpu = torch.device("cpu")
     for size, dtype in (((8,), torch.bfloat16), ((4,), torch.float32)):
-        one = resharding.OneRank()
+        one = fsdp.OneRankSum()
         one.allocate((8,), dtype=torch.float32, device=cpu)
         with pytest.raises(AssertionError, match="FSDP asks for"):
             one.allocate(size, dtype=dtype, device=cpu)
-    one = resharding.OneRank()
+    one = fsdp.OneRankSum()
     one(first := torch.zeros(8), first)
     with pytest.raises(AssertionError, match="other memory"):
         one(torch.zeros(8), first)
@@ -112,15 +113,15 @@ def test_a_parameter_without_gradient_ends_a_run_also_after_a_resume(mesh: Any, 
         fully_shard(unit, mesh=mesh)
     learner = Learner(
         model=model,
-        resharding=resharding.Resharding(model, "never"),
+        resharding=fsdp.Resharding(model, "never"),
         optimizer=torch.optim.SGD(model.parameters()),
         objective=SquaresOfRows(),
         max_norm=1.0,
         world=World(0, 1, torch.device("cpu"), mesh, None, None),
         stop=StopRequest(),
     )
-    batch = SimpleNamespace(rows=torch.randn(5, 8), kept=None)
+    batch = SimpleNamespace(rows=torch.randn(5, 8), cached=None)
     with pytest.raises(ProblemError, match="ENGINE_NO_GRADIENT"):
-        learner.take(Step(number, [SimpleNamespace(problems=[], batch=batch)], 1, 5.0))
+        learner.train_step(Step(number, [SimpleNamespace(problems=[], batch=batch)], 1, 5.0))
     model.unused.requires_grad_(False)
-    assert learner.take(Step(number, [SimpleNamespace(problems=[], batch=batch)], 1, 5.0)).count == 5
+    assert learner.train_step(Step(number, [SimpleNamespace(problems=[], batch=batch)], 1, 5.0)).count == 5

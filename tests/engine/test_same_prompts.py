@@ -24,18 +24,17 @@ from awkward import AWKWARD, write_awkward
 from tiny_world import QUESTIONS, tiny_model, tiny_spec
 
 from vidqa.contract.cli import SKILL_ROOT
+from vidqa.engine.answering.prompts import Prompts
 from vidqa.engine.answering_thread import AnsweringThread as Backend
-from vidqa.engine.batch.collate import Collator
-from vidqa.engine.batch.frames import FrameSource
-from vidqa.engine.batch.loader import Loader
+from vidqa.engine.data.collate import Collator
+from vidqa.engine.data.frames import FrameSource, open_frames
+from vidqa.engine.data.hf_inputs import stock_inputs
+from vidqa.engine.data.prefetch import Prefetcher
 from vidqa.engine.generators import vllm_process
 from vidqa.engine.generators._base import Request, Result, Sampling, Session, Settings
 from vidqa.engine.generators.native import PromptCollator
 from vidqa.engine.generators.reference import TRANSFORMERS
 from vidqa.engine.generators.vllm import VLLM
-from vidqa.engine.model.stock_inputs import stock_inputs
-from vidqa.engine.prepare import frame_cache
-from vidqa.engine.prompts import Prompts
 from vidqa.families import family_of
 from vidqa.planning.samples import evaluation_planner, training_planner
 from vidqa.planning.sets import load_sets
@@ -94,7 +93,7 @@ def trained(world: World) -> dict[str, Given]:
     found = {}
     with closing(FrameSource(2, 60.0, None)) as source:
         packs = [[number] for number in range(len(samples))]
-        with Loader(packs, samples, source, collator, CPU) as batches:
+        with Prefetcher(packs, samples, source, collator, CPU) as batches:
             for loaded, sample in zip(batches, samples, strict=True):
                 assert not loaded.problems
                 answer = int(loaded.batch.predict_at_N[0]) + 1
@@ -110,7 +109,7 @@ def requested(world: World, action: str) -> Iterable[tuple[Any, Request]]:
     (records,) = load_sets(spec).values()
     samples, problems = planner.plan(records)
     assert not problems
-    with closing(FrameSource(2, 60.0, frame_cache(spec.engine))) as source:
+    with open_frames(spec.engine, 2) as source:
         for request in Prompts(planner, source, Sampling(4), ahead=4).of(samples):
             yield planner, request
 
@@ -176,7 +175,7 @@ def served(world: World) -> dict[str, Given]:
             answers = await answerer.begin(request, await answerer.plan(request, held))
             assert [piece async for piece in answers.pieces()]
 
-    async def ask_all(answerer: Answerer) -> None:
+    async def generate_all(answerer: Answerer) -> None:
         for name in AWKWARD:
             await ask(answerer, world.root / name)
 
@@ -185,7 +184,7 @@ def served(world: World) -> dict[str, Given]:
         with closing(Backend(opened, planner, source, longest=4096, most=1)) as backend:
             backend.start()
             gate = Gate((os.path.realpath(world.root),), Hosts.of([]), Folder(world.folder), limits)
-            asyncio.run(ask_all(Answerer(backend, gate, Defaults(1, 0.0, 1.0))))
+            asyncio.run(generate_all(Answerer(backend, gate, Defaults(1, 0.0, 1.0))))
     return dict(zip(AWKWARD, heard, strict=True))
 
 

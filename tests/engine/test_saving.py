@@ -22,11 +22,11 @@ from tiny_world import tiny_data, tiny_model, tiny_spec
 from transformers import Qwen3VLForConditionalGeneration
 
 from vidqa.contract.run_folder import RunFolder
-from vidqa.engine import saving
-from vidqa.engine.checkpoint.best import adopt_best, best_of
-from vidqa.engine.exports.weights import WEIGHTS
+from vidqa.engine.export.best import adopt_best, best_of
+from vidqa.engine.export.weights import WEIGHTS
 from vidqa.engine.generators._base import Result
 from vidqa.engine.generators.reference import TransformersSession
+from vidqa.engine.training import saving
 from vidqa.spec import EvaluateSpec
 
 STEPS = 6

@@ -55,7 +55,7 @@ def test_adapters_of_both_towers_are_proved(world: SimpleNamespace) -> None:
 
 
 def test_files_with_the_names_of_the_classes_are_read_too(world: SimpleNamespace, tmp_path: Path) -> None:
-    from vidqa.engine.model.stored import model_tensors
+    from vidqa.engine.loading.safetensors_reader import model_tensors
     from vidqa.families import family_of
 
     rename = family_of(world.model).parameter_name

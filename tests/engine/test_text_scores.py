@@ -12,7 +12,7 @@ import torch
 from text_encoder import write_encoder, write_sentence_model
 
 from vidqa.contract.problem import ProblemError
-from vidqa.engine.text_scores import TextModel, bertscore, open_measures, similarity
+from vidqa.engine.actions.text_metrics import TextModel, bertscore, open_measures, similarity
 
 CPU = torch.device("cpu")
 ANSWERS = ["The door is open.", "A man runs to the left", "the red car", "the door is open."]

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from tiny_world import engine_command, losses, run_engine, tiny_data, tiny_model, tiny_spec
 
 from vidqa.contract.run_folder import read_metrics
-from vidqa.engine.exports import load_export
+from vidqa.engine.export import load_export
 from vidqa.platforms.processes import Identity
 
 STEPS = 12

@@ -25,8 +25,8 @@ from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLModel
 from transformers.video_utils import VideoMetadata
 
 from vidqa.contract.problem import ProblemError
-from vidqa.engine.batch.pixels import as_tensor
-from vidqa.engine.batch.resize import patchify, resize_frames
+from vidqa.engine.data.pixels import as_tensor
+from vidqa.engine.data.resize import patchify, resize_frames
 from vidqa.families import family_of
 from vidqa.families.qwen2_5_vl import QWEN2_5_VL, expand, geometry, parameter_name, rope_positions
 from vidqa.video import decode_frames, plan_frames, probe, vision_spec
@@ -247,7 +247,7 @@ PLAIN = ("frames-", "rate-", "odd-size.mp4", "nearly", "narrow", "wide", "large"
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
-    from vidqa.engine.families.tiny_qwen2_5_vl import tiny_config, tiny_processor
+    from tiny_qwen2_5_vl import tiny_config, tiny_processor
 
     folder = tmp_path_factory.mktemp("tiny")
     processor = tiny_processor()

@@ -17,7 +17,7 @@ from live_bytes import LiveBytes
 from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
 from vidqa.dataset import load_records
-from vidqa.engine.batch.frames import FrameSource
+from vidqa.engine.data.frames import FrameSource
 from vidqa.engine.families.tiny_qwen3_vl import tiny_config, tiny_processor
 from vidqa.engine.generators._base import Request, Sampling, Settings
 from vidqa.engine.generators.native import NativeSession

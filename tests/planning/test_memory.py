@@ -18,14 +18,14 @@ from transformers import (
     Qwen3VLForConditionalGeneration,
 )
 
+from vidqa.engine import context_parallel
+from vidqa.engine.context_parallel import WHOLE
 from vidqa.engine.families import qwen2_5_vl, qwen3_vl
 from vidqa.engine.families.qwen_vl import decoder_layer, vision_block
 from vidqa.engine.families.qwen_vl_layers import EAGER, Dense
-from vidqa.engine.model import context
+from vidqa.engine.loading.freeze import choose_trainable
 from vidqa.engine.model.compiling import any_length, prepare_compiler
-from vidqa.engine.model.context import WHOLE
 from vidqa.engine.model.float8 import use_float8
-from vidqa.engine.model.trainable import choose_trainable
 from vidqa.families.qwen3_vl_sizes import tensors
 from vidqa.families.sizes import Sizes, TextSizes, VisionSizes
 from vidqa.planning.budget.measured import compare, efficiency, policy_calls, policy_rows, read_rows, result_files
@@ -231,13 +231,14 @@ def test_what_a_decoder_layer_keeps(fused: bool, rounded: bool, dropout: float |
 
 @pytest.mark.parametrize(("fused", "again"), [(False, "none"), (True, "none"), (True, "projections"), (True, "linear")])
 def test_what_a_decoder_layer_of_two_ranks_keeps(fused: bool, again: Again, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(context, "_exchanged", lambda tensor, _: tensor.contiguous().clone())  # both have the same
+    # Both ranks have the same.
+    monkeypatch.setattr(context_parallel, "_exchanged", lambda tensor, _: tensor.contiguous().clone())
     counts = layer_widths(TrainingSetup(2, compiled=fused, lora=True, exchanges=True), COUNTS, again)
     hidden, wide, heads, kv_heads = WIDTHS[4]
     dense = compiled() if fused else EAGER
     layer = tiny(hidden, wide, heads, kv_heads, (64, 128), 0.0).model.language_model.layers[0]
     turn = torch.randn(TOKENS, 128, dtype=torch.bfloat16)
-    shared, all_rows = context.Context(0, 2), ((0, 1, 2 * TOKENS),)
+    shared, all_rows = context_parallel.Context(0, 2), ((0, 1, 2 * TOKENS),)
     run = lambda x: decoder_layer(shared, dense, layer, x, turn, turn, all_rows, None, again=again)  # noqa: E731
     found = kept_per_token(run, layer, hidden, turn, compiles=fused)
     assert found == pytest.approx(told_of(counts, hidden, wide, heads * 128, kv_heads * 128), rel=0.08)

@@ -9,8 +9,8 @@ import pytest
 
 from vidqa.contract.problem import ProblemError
 from vidqa.engine.families.tiny_qwen3_vl import write_tiny_model
-from vidqa.engine.model.load import meta_model
-from vidqa.engine.model.trainable import choose_trainable
+from vidqa.engine.loading.freeze import choose_trainable
+from vidqa.engine.loading.load import meta_model
 from vidqa.families import family_of
 from vidqa.planning.budget.trained import parameters, trainable
 from vidqa.spec.policy_tables import Policy

@@ -14,10 +14,10 @@ from tests.preflight.conftest import records
 from tests.preflight.corpus import Case
 from vidqa import spec as specs
 from vidqa.contract.run_folder import RunFolder
-from vidqa.engine.model.load import meta_model
-from vidqa.engine.model.trainable import choose_trainable
-from vidqa.engine.prepare import prepare_evaluation, prepare_training
-from vidqa.engine.resume import trainer_facts
+from vidqa.engine.data.planned_samples import prepare_evaluation, prepare_training
+from vidqa.engine.loading.freeze import choose_trainable
+from vidqa.engine.loading.load import meta_model
+from vidqa.engine.training.resume import trainer_facts
 from vidqa.planning.samples import evaluation_planner, training_planner
 from vidqa.planning.sets import load_sets
 from vidqa.video.pool import DecodePool

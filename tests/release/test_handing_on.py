@@ -28,8 +28,8 @@ from vidqa.contract.environment import PARENT
 from vidqa.contract.files import now, read_object, write_json
 from vidqa.contract.problem import ProblemError
 from vidqa.contract.run_folder import RunFolder
-from vidqa.engine.evaluate import evaluate
-from vidqa.engine.exports import load_export
+from vidqa.engine.actions.evaluate import evaluate
+from vidqa.engine.export import load_export
 from vidqa.engine.rl.train import train as refine
 from vidqa.jobs import records
 from vidqa.jobs.records import JobRecord

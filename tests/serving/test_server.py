@@ -29,8 +29,8 @@ from tiny_world import tiny_data, tiny_model
 from vidqa.dataset import load_records
 from vidqa.dataset.record import Record, Turn
 from vidqa.engine.answering_thread import AnsweringThread
-from vidqa.engine.batch.frames import FrameSource
-from vidqa.engine.batch.resize import resize_frames
+from vidqa.engine.data.frames import FrameSource
+from vidqa.engine.data.resize import resize_frames
 from vidqa.engine.generators import GENERATORS
 from vidqa.engine.generators._base import Request, Sampling, Settings
 from vidqa.engine.serve import GRACE_S, LAST_S

@@ -32,7 +32,7 @@ from pathlib import Path
 from tests.no_locks import without_locks
 from vidqa.contract.problem import ProblemError
 from vidqa.deft.loop import only_one
-from vidqa.engine.batch.frame_cache import FrameCache
+from vidqa.engine.data.frame_cache import FrameCache
 from vidqa.platforms import job_files
 from vidqa.storage.stage import _alone
 from vidqa.studies.journal import only_controller

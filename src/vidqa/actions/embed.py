@@ -27,7 +27,7 @@ EMBED = reading(
     built_from="--model MODEL --set media=FOLDER",
     shorthand={"media": "dataset.annotation_path"},
     outcome="vidqa.jobs.outcome:of_embedding",
-    program="vidqa.engine.embed:embed",
+    program="vidqa.engine.actions.embed:embed",
     longest=lambda spec: spec.model.max_length,
     sampling={"prompt": lambda spec: NO_QUESTION},
     needs_answers=False,

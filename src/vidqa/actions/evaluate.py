@@ -18,6 +18,6 @@ EVALUATE = answering(
     built_from="--eval-root DATA --parent-run RUN",
     nested_in="evaluate",  # as TAO once kept them
     outcome="vidqa.jobs.outcome:of_evaluation",
-    program="vidqa.engine.evaluate:evaluate",
+    program="vidqa.engine.actions.evaluate:evaluate",
     checks="vidqa.preflight.answering_checks:CHECKS",
 )

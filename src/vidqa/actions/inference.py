@@ -23,7 +23,7 @@ INFERENCE = answering(
         "max_new_tokens": "generation.max_tokens",
     },
     outcome="vidqa.jobs.outcome:of_inference",
-    program="vidqa.engine.inference:inference",
+    program="vidqa.engine.actions.inference:inference",
     sampling={
         "prompt": lambda spec: spec.inference.prompt,
         "windows": lambda spec: (spec.inference.window_s, spec.inference.overlap_s),

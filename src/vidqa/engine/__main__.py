@@ -22,11 +22,11 @@ from vidqa.contract.environment import child_environment, rank, redacted, take_p
 from vidqa.contract.lifeline import end_with
 from vidqa.contract.problem import INTERNAL, Exit, Problem, ProblemError, exit_code_of
 from vidqa.contract.run_folder import RunFolder
-from vidqa.engine.ending import leave
 from vidqa.engine.problems import ENGINE_OUT_OF_MEMORY, unwritable
-from vidqa.engine.signals import STOP_SIGNALS
+from vidqa.engine.signals import STOP_SIGNALS, hard_exit
 from vidqa.spec import load
 from vidqa.spec.keys import with_values
+from vidqa.spec.models import Spec
 
 REPORT_S = 60.0  # for a report, which takes less than a second
 
@@ -80,7 +80,7 @@ def main() -> int:
     return code
 
 
-def going_on(spec: Any, run: RunFolder) -> Any:
+def going_on(spec: Spec, run: RunFolder) -> Any:
     """The spec for another attempt, after a platform restarted the job in its run folder: it resumes from the newest
     checkpoint of the run, or keeps the saved answers. A first attempt has neither."""
     resuming = actions.action_for(spec).resuming
@@ -148,14 +148,14 @@ def _fail(run: RunFolder, page: str, problems: list[Problem]) -> int:
 def _leave(code: int) -> None:
     """End this process. A failed rank must not wait for the others when the process group is destroyed."""
     if code not in (Exit.OK, Exit.NOT_DONE):
-        leave(code, orderly=False)
+        hard_exit(code, orderly=False)
     from vidqa.engine.distributed import stop
 
     # All is saved: ignore signals from now on.
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     stop()
-    leave(0)  # 0 for torchrun: a run that saved and stopped did not fail; status.json has 6
+    hard_exit(0)  # 0 for torchrun: a run that saved and stopped did not fail; status.json has 6
 
 
 if __name__ == "__main__":

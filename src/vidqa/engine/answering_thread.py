@@ -19,7 +19,7 @@ import torch
 
 from vidqa.contract.problem import Code, Problem, ProblemError
 from vidqa.dataset.record import MediaRef
-from vidqa.engine.batch.frames import FrameSource
+from vidqa.engine.data.frames import FrameSource
 from vidqa.engine.generators._base import Request, Result, Sampling, Session
 from vidqa.planning.samples import Planner
 from vidqa.serving._base import Mask, Order, Outcome

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -14,8 +15,12 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 
 from vidqa.contract import environment
+from vidqa.contract.problem import Problem, ProblemError
 from vidqa.engine import rendezvous
-from vidqa.engine.model.context import WHOLE, Context
+from vidqa.engine.context_parallel import WHOLE, Context
+from vidqa.engine.problems import unwritable
+
+Value = TypeVar("Value")
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
@@ -74,6 +79,22 @@ class World:
 
     def barrier(self) -> None:
         dist.barrier(group=self.objects)
+
+    def on_main(self, work: Callable[[], Value]) -> Value:
+        """Run `work` on rank 0 and return its value on every rank. A ProblemError, and an OSError as the problem of an
+        unwritable run folder, is raised on every rank."""
+        value: Any = None
+        problems: list[Problem] | None = None
+        if self.is_main:
+            try:
+                value = work()
+            except ProblemError as stopped:
+                problems = stopped.problems
+            except OSError as failed:
+                problems = [unwritable(failed)]
+        if problems := self.share(problems):
+            raise ProblemError(problems)
+        return self.share(value)
 
 
 def start(dp_replicate: int, dp_shard: int, timeout_s: float, context: int = 1) -> World:

@@ -23,15 +23,15 @@ from vidqa.contract.environment import take_parent
 from vidqa.contract.files import write_json
 from vidqa.contract.lifeline import end_with
 from vidqa.contract.problem import Problem, ProblemError, exit_code_of
-from vidqa.engine.asking import BATCHES_AHEAD, longest_sequence, model_folders, sampling_of
-from vidqa.engine.batch.frames import FrameSource
+from vidqa.engine.answering.batch_inference import BATCHES_AHEAD, longest_sequence, model_folders, sampling_of
+from vidqa.engine.answering.prompts import Prompts
+from vidqa.engine.data.frames import open_frames
+from vidqa.engine.data.planned_samples import fitting
 from vidqa.engine.generators import GENERATORS
 from vidqa.engine.generators._base import Request, Result, Settings
-from vidqa.engine.memory_policy import release_memory
-from vidqa.engine.model.load import DTYPES
-from vidqa.engine.prepare import fitting, frame_cache
+from vidqa.engine.gpu_memory import release_memory
+from vidqa.engine.model import DTYPES
 from vidqa.engine.problems import ENGINE_GENERATORS_DIFFER, ENGINE_NO_SAMPLES, ENGINE_VLLM_PROMPT
-from vidqa.engine.prompts import Prompts
 from vidqa.families.chat import Chat
 from vidqa.planning.plan import make_plan
 from vidqa.planning.samples import Planner, Sample, evaluation_planner
@@ -91,7 +91,7 @@ def _answered(spec: Any, name: str, planner: Planner, samples: Sequence[Sample])
     settings = Settings(folder, base, dtype, device, planner, longest_sequence(spec, samples), size, vllm_python=python)
     note(f"{name} answers {len(samples)} samples")
     with (
-        closing(FrameSource(workers, spec.engine.decode_timeout_s, frame_cache(spec.engine))) as source,
+        open_frames(spec.engine, workers) as source,
         closing(GENERATORS[name].open(settings)) as session,
     ):
         started = time.perf_counter()

@@ -191,6 +191,18 @@ ENGINE_QUANTIZE_GATE = Code(
     "Keep layers (quantize.keep), take a scheme with more bits, or more calibration samples.",
     Exit.JOB_FAILED,
 )
+CACHE_DISK_FULL = Code(
+    "CACHE_DISK_FULL",
+    "The disk of the frame cache is full, or its quota is used up; the run goes on and decodes every time.",
+    "Free space, point the cache at another disk (VIDQA_CACHE_DIR), or lower its limit.",
+    Exit.ENVIRONMENT,
+)
+CACHE_UNUSABLE = Code(
+    "CACHE_UNUSABLE",
+    "The folder of the frame cache cannot be created or written.",
+    "Point the cache at a folder that you may write (VIDQA_CACHE_DIR).",
+    Exit.ENVIRONMENT,
+)
 
 
 def unwritable(failed: OSError) -> Problem:

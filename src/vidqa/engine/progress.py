@@ -14,6 +14,7 @@ from vidqa.contract.cli import note
 from vidqa.contract.run_folder import RunFolder
 from vidqa.engine.distributed import World
 from vidqa.engine.trackers import Tracker, open_trackers
+from vidqa.spec.models import TrainSpec
 
 
 class Progress:
@@ -76,7 +77,7 @@ class Progress:
                 job.result()
 
 
-def open_progress(spec: Any, run: RunFolder, world: World, first: int, total: int) -> Progress | Silent:
+def open_progress(spec: TrainSpec, run: RunFolder, world: World, first: int, total: int) -> Progress | Silent:
     """Rank 0 reports; the others are silent."""
     if not world.is_main:
         return Silent()

@@ -30,14 +30,13 @@ from vidqa.contract import environment
 from vidqa.contract.cli import Parser, Result, note, print_result, run
 from vidqa.contract.files import remove
 from vidqa.contract.problem import Problem
+from vidqa.engine.answering.batch_inference import model_folders
 from vidqa.engine.answering_thread import AnsweringThread as Backend
-from vidqa.engine.asking import model_folders
-from vidqa.engine.batch.frames import FrameSource
-from vidqa.engine.ending import leave
+from vidqa.engine.data.frames import open_frames
 from vidqa.engine.generators import GENERATORS
 from vidqa.engine.generators._base import Settings
-from vidqa.engine.model.load import DTYPES
-from vidqa.engine.prepare import frame_cache
+from vidqa.engine.model import DTYPES
+from vidqa.engine.signals import hard_exit
 from vidqa.planning.samples import evaluation_planner
 from vidqa.serving._base import MB, Limits
 from vidqa.serving.answering import Answerer, Defaults
@@ -93,7 +92,7 @@ def abandon(name: str, backend: Backend, own: Path, as_json: bool) -> None:
     remove(own, owner=own.parent)
     note(f"work goes on after {GRACE_S + LAST_S} s; it is cut off")
     print_result(result, as_json)
-    leave(result.code, orderly=False)
+    hard_exit(result.code, orderly=False)
 
 
 def failure() -> Problem:
@@ -155,7 +154,7 @@ def opened(spec: Any) -> Iterator[Backend]:
     dtype, vllm = DTYPES[spec.model.dtype], spec.engine.vllm.python
     settings = Settings(folder, base, dtype, device, planner, longest, batch_size=most, vllm_python=vllm)
     generator, workers = GENERATORS[spec.inference.generator], max(1, spec.engine.decode_workers)
-    with closing(FrameSource(workers, spec.engine.decode_timeout_s, frame_cache(spec.engine))) as source:
+    with open_frames(spec.engine, workers) as source:
         backend = Backend(lambda: generator.open(settings), planner, source, longest=longest, most=most)
         with closing(backend):
             backend.start()
@@ -176,4 +175,4 @@ def server_app(options: Namespace, spec: Any, backend: Backend, key: str | None,
 
 
 if __name__ == "__main__":
-    leave(run(parser, main))
+    hard_exit(run(parser, main))

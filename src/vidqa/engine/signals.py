@@ -1,9 +1,13 @@
-"""SIGTERM, SIGUSR1 and Ctrl-C ask a run to save and stop; the training loop checks for it between steps."""
+"""The end of an engine process: SIGTERM, SIGUSR1 and Ctrl-C ask a run to save and stop; `hard_exit` ends at once."""
 
 from __future__ import annotations
 
+import atexit
+import os
 import signal
+import sys
 from types import FrameType
+from typing import NoReturn
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
@@ -18,3 +22,13 @@ class StopRequest:
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
         self.signal_name = signal.Signals(number).name
+
+
+def hard_exit(code: int, *, orderly: bool = True) -> NoReturn:
+    """End the process without Python's teardown, which takes two seconds with the GPU still held. With `orderly`,
+    atexit handlers run first."""
+    if orderly:
+        atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

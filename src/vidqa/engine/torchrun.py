@@ -25,8 +25,7 @@ from vidqa.contract import environment
 from vidqa.contract.cli import note
 from vidqa.contract.lifeline import end_with
 from vidqa.contract.problem import Exit
-from vidqa.engine.ending import leave
-from vidqa.engine.signals import STOP_SIGNALS
+from vidqa.engine.signals import STOP_SIGNALS, hard_exit
 
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)  # as torchrun does
 GRACE_S = 30.0  # for the other ranks after one has failed: they wait for it in a collective
@@ -40,10 +39,10 @@ def main(words: list[str]) -> int:
     # For its processes: they import nothing from the working folder, and end with this one, which starts them from its
     # main thread.
     environment.adopt({"PYTHONSAFEPATH": "1", environment.PARENT: str(os.getpid())})
-    found = one_node(words)
-    if found is None:
+    on_one_node = one_node(words)
+    if on_one_node is None:
         return on_several_nodes(words)
-    count, program = found
+    count, program = on_one_node
     if count < 1:
         note(f"--nproc-per-node is {count}; it is at least 1")
         return int(Exit.USAGE)
@@ -176,4 +175,4 @@ def failed(rank: int, code: int) -> int:
 
 
 if __name__ == "__main__":
-    leave(main(sys.argv[1:]))
+    hard_exit(main(sys.argv[1:]))

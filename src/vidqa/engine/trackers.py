@@ -15,6 +15,7 @@ from vidqa.contract.cli import note
 from vidqa.contract.environment import wandb_has_key
 from vidqa.contract.run_folder import RunFolder
 from vidqa.engine.problems import ENGINE_TRACKER_FAILED
+from vidqa.spec.models import TrainSpec
 
 NAMES = ("wandb", "tensorboard")
 REACHED_S = 20.0  # for wandb's server to answer; wandb itself needs twice that to give up
@@ -29,7 +30,7 @@ def require_trackers(logging: Any) -> None:
         require(name, name)
 
 
-def open_trackers(run: RunFolder, spec: Any) -> list[Tracker]:
+def open_trackers(run: RunFolder, spec: TrainSpec) -> list[Tracker]:
     """The trackers of `spec.logging.logger`, each with its ways to open, the best first."""
     online, offline = (partial(_wandb, run, spec, mode=mode) for mode in ("online", "offline"))
     # Without a key wandb would prompt for one and block the job.
@@ -43,8 +44,8 @@ class Tracker:
     def __init__(self, name: str, ways: Sequence[Opener], run: RunFolder) -> None:
         self.name, self.run = name, run
         self._inside: Any = None
-        for number, way in enumerate(ways, 1):
-            self._inside = self._carried_out(way, "it goes on offline" if number < len(ways) else "it is left alone")
+        for number, opener in enumerate(ways, 1):
+            self._inside = self._carried_out(opener, "it goes on offline" if number < len(ways) else "it is left alone")
             if self._inside is not None:
                 break
 
@@ -72,7 +73,7 @@ class Tracker:
             return None
 
 
-def _wandb(run: RunFolder, spec: Any, mode: str) -> Any:
+def _wandb(run: RunFolder, spec: TrainSpec, mode: str) -> Any:
     import wandb
     from accelerate.tracking import WandBTracker
 

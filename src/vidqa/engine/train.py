@@ -14,33 +14,34 @@ from vidqa.contract.environment import world_size
 from vidqa.contract.problem import Exit, ProblemError, raise_errors
 from vidqa.contract.run_folder import RunFolder
 from vidqa.engine import distributed
+from vidqa.engine.bad_samples import BadSamples
+from vidqa.engine.data.dataloader import Dataloader, open_dataloader
+from vidqa.engine.data.planned_samples import check_steps, prepare_training, write_plan
+from vidqa.engine.data.schedule import Schedule
 from vidqa.engine.distributed import World
 from vidqa.engine.families import family_of
-from vidqa.engine.feed import Feed, open_feed
-from vidqa.engine.learner import Learner
-from vidqa.engine.memory_policy import choose_memory_policy
-from vidqa.engine.meter import Meter
-from vidqa.engine.model.ahead import make_ready
-from vidqa.engine.model.load import load_sharded
-from vidqa.engine.model.resharding import Resharding
-from vidqa.engine.model.trainable import trainable_table
+from vidqa.engine.loading.freeze import trainable_table
+from vidqa.engine.loading.fsdp import Resharding
+from vidqa.engine.loading.load import load_sharded
 from vidqa.engine.objectives import SUPERVISED, Objective
-from vidqa.engine.optimizer import build_optimizer, learning_rate, set_learning_rate
-from vidqa.engine.prepare import check_steps, on_main, prepare_training, write_plan
 from vidqa.engine.problems import ENGINE_NO_GRADIENT, ENGINE_NOT_FINITE
 from vidqa.engine.progress import Progress, Silent, open_progress
-from vidqa.engine.quarantine import Quarantine
-from vidqa.engine.resume import Start, resume, start_of, trainer_facts
-from vidqa.engine.saving import Saver
-from vidqa.engine.schedule import Schedule
 from vidqa.engine.signals import StopRequest
 from vidqa.engine.trackers import require_trackers
-from vidqa.engine.validate import Validator
+from vidqa.engine.training.learner import Learner
+from vidqa.engine.training.memory_policy import choose_memory_policy
+from vidqa.engine.training.meter import Meter
+from vidqa.engine.training.optimizer import build_optimizer, learning_rate, set_learning_rate
+from vidqa.engine.training.resume import Start, resume, start_of, trainer_facts
+from vidqa.engine.training.saving import Saver
+from vidqa.engine.training.validate import Validator
+from vidqa.engine.training.warmup import make_ready
 from vidqa.planning.samples import training_planner
 from vidqa.spec import check_with_gpus
+from vidqa.spec.models import TrainSpec
 
 
-def train(spec: Any, run: RunFolder, objective: Objective = SUPERVISED) -> int:
+def train(spec: TrainSpec, run: RunFolder, objective: Objective = SUPERVISED) -> int:
     """Carry out a TrainSpec in `run`. Returns 0, or 6 when a signal stopped it (saved and resumable)."""
     stop = StopRequest()
     raise_errors(check_with_gpus(spec, world_size()))
@@ -53,11 +54,13 @@ def train(spec: Any, run: RunFolder, objective: Objective = SUPERVISED) -> int:
     check_steps(spec, data)
     schedule = Schedule(spec, data, world, choose_memory_policy(spec, folder, data, world))
     start = start_of(spec.train.resume, run, world)
-    on_main(world, lambda: write_plan(run, data, schedule.facts()))
-    on_main(world, lambda: require_trackers(spec.logging))
+    world.on_main(lambda: write_plan(run, data, schedule.facts()))
+    world.on_main(lambda: require_trackers(spec.logging))
 
-    with open_feed(schedule, planner, objective, start.step) as feed:  # decodes while the weights are read
-        training = Training(run, schedule, start, feed, objective, stop)
+    with open_dataloader(
+        schedule, planner, objective.token_values, start.step
+    ) as loader:  # decodes while the weights are read
+        training = Training(run, schedule, start, loader, objective, stop)
         saver = training.saver
         with open_progress(spec, run, world, start.step, schedule.total) as progress:
             try:
@@ -76,42 +79,50 @@ class Training:
     """A run from its first step, or from a checkpoint, to its last."""
 
     def __init__(
-        self, run: RunFolder, schedule: Schedule, start: Start, feed: Feed, objective: Objective, stop: StopRequest
+        self,
+        run: RunFolder,
+        schedule: Schedule,
+        start: Start,
+        loader: Dataloader,
+        objective: Objective,
+        stop: StopRequest,
     ) -> None:
         spec, data, world = schedule.spec, schedule.data, schedule.world
-        self.spec, self.world, self.schedule, self.first, self.steps = spec, world, schedule, start.step, feed.steps
+        self.spec, self.world, self.schedule, self.first, self.steps = spec, world, schedule, start.step, loader.steps
 
         # What learns.
-        self.learner = build_learner(schedule, start, feed, objective, stop)
+        self.learner = build_learner(schedule, start, loader, objective, stop)
         model, resharding = self.learner.model, self.learner.resharding
         facts = trainer_facts(spec, data, model, world)
         resume(start, run, facts, model, self.learner.optimizer, world)
 
         # What measures it and saves it.
-        self.quarantine = quarantine = Quarantine(run, world, spec.engine.on_bad_sample)
+        self.bad_samples = bad_samples = BadSamples(run, world, spec.engine.on_bad_sample)
         self.validator: Validator | None = None
         if spec.validation.enable and data.validation:
-            self.validator = Validator(spec, data.validation, feed.collator, feed.source, world, quarantine, resharding)
-        self.saver = Saver(run, schedule, feed.collator, facts, start)
-        self.saver.store_proof_sample(data.validation or data.train, feed.source)
+            self.validator = Validator(
+                spec, data.validation, loader.collator, loader.source, world, bad_samples, resharding
+            )
+        self.saver = Saver(run, schedule, loader.collator, facts, start)
+        self.saver.store_proof_sample(data.validation or data.train, loader.source)
         self.meter = Meter(spec, model, schedule, world)
         table, policy = trainable_table(model), schedule.policy.record()
-        on_main(world, lambda: run.update_run(trainable=table, data_fingerprint=data.fingerprint, **policy))
+        world.on_main(lambda: run.update_run(trainable=table, data_fingerprint=data.fingerprint, **policy))
 
     def carry_out(self, progress: Progress | Silent) -> bool:
         """Step after step to the end. False where a signal stopped the run; its state is saved then."""
         spec, schedule, learner = self.spec, self.schedule, self.learner
         if self.validator and spec.validation.val_before_train and self.first == 0:
             progress.log(0, self.validator.measure(learner.model), line="before training")
-        if self.saver.owed:
+        if self.saver.pending_eval:
             self._conclude(self.first - 1, progress, resumed=True)
         for step in self.steps:
             rate = learning_rate(step.number, schedule.total, schedule.warmup, spec.train)
             set_learning_rate(learner.optimizer, rate)
             seed_dropout(spec.train.seed or 0, step.number, self.world)
-            outcome = learner.take(step)
+            outcome = learner.train_step(step)
             if outcome.any_broken:
-                self.quarantine.take(outcome.problems)
+                self.bad_samples.report(outcome.problems)
             if not outcome.is_finite:
                 message = f"loss {outcome.loss}, gradient norm {outcome.grad_norm}"
                 raise ENGINE_NOT_FINITE.error(f"step {step.number + 1}", message)
@@ -132,19 +143,21 @@ class Training:
         model, saver = self.learner.model, self.saver
         if self.validator and not stopping and (self.schedule.validates_after(step) or saver.exports(step)):
             values = self.validator.measure(model)
-            saver.judge(step, values)
+            saver.record_validation(step, values)
             progress.log(step + 1, values, line="  ".join(f"{k} {v:.4f}" for k, v in values.items()))
         saver.after_step(step, model, self.learner.optimizer, stopping=stopping, resumed=resumed)
 
 
-def build_learner(schedule: Schedule, start: Start, feed: Feed, objective: Objective, stop: StopRequest) -> Learner:
+def build_learner(
+    schedule: Schedule, start: Start, loader: Dataloader, objective: Objective, stop: StopRequest
+) -> Learner:
     """The model on its devices, and the optimizer, ready for the first step."""
     spec, world, policy = schedule.spec, schedule.world, schedule.policy
     folder = Path(spec.policy.model_name_or_path)
     with load_sharded(folder, spec.policy, spec.train, world, policy.recompute) as model:
         exact = spec.train.fsdp_reduce_dtype == spec.train.master_dtype
         resharding = Resharding(model, policy.reshard, sums_once=exact and not world.is_sharded, alone=world.size == 1)
-        make_ready(model, schedule, feed.collator, feed.calls, start.step)
+        make_ready(model, schedule, loader.collator, loader.calls, start.step)
     check_reachable(model, has_media=any(sample.plans for sample in schedule.data.train))
     return Learner(
         model=model,

@@ -107,7 +107,7 @@ def _in_engine(words: list[str]) -> dict[str, Any]:
     """What the program that knows the libraries of models says it has made: its memory is free again when it ends."""
     own = {"PYTHONPATH": python_path(SKILL_ROOT / "src"), PARENT: str(os.getpid())}
     environment = child_environment(**own, **OF_THE_ENGINE)
-    program = [sys.executable, "-P", "-m", "vidqa.engine.export", *words, "--json"]
+    program = [sys.executable, "-P", "-m", "vidqa.engine.actions.export", *words, "--json"]
     done = subprocess.run(program, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, env=environment)
     try:
         report = json.loads(done.stdout)

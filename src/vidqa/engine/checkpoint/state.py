@@ -21,12 +21,10 @@ from torch.serialization import set_crc32_options
 
 from vidqa.contract.files import remove, write_json
 from vidqa.contract.run_folder import TRAINER, RunFolder, changed_file, read_checkpoint
-from vidqa.engine.checkpoint.files import Reader, Writer, read_table
+from vidqa.engine.checkpoint.dcp_io import Reader, Writer, read_table
 from vidqa.engine.distributed import World
-from vidqa.engine.model.resharding import reshard
-from vidqa.engine.model.trainable import is_adapter
-from vidqa.engine.optimizer import MOMENTS
-from vidqa.engine.prepare import on_main
+from vidqa.engine.loading.freeze import is_adapter
+from vidqa.engine.loading.fsdp import reshard
 from vidqa.engine.problems import (
     ENGINE_CHECKPOINT_DAMAGED,
     ENGINE_NO_CHECKPOINT,
@@ -34,6 +32,8 @@ from vidqa.engine.problems import (
     ENGINE_SAVE_FAILED,
     with_free_space,
 )
+
+MOMENTS = ("exp_avg", "exp_avg_sq")  # what Adam and AdamW hold of each parameter, besides the number of steps
 
 
 def sharded_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -68,7 +68,7 @@ def save_state(
 ) -> None:
     """Write and publish `checkpoints/<name>`; every rank takes part and writes its own rows. Raises
     ENGINE_SAVE_FAILED on all of them when one cannot write."""
-    folder = on_main(world, lambda: run.begin(run.checkpoints, name))
+    folder = world.on_main(lambda: run.begin(run.checkpoints, name))
     failure, writer = None, Writer(folder)
     # PyTorch's own checksums, of every tensor, take ten times as long as writing, and no reader looks at them.
     set_crc32_options(False)
@@ -90,7 +90,7 @@ def save_state(
         write_json(folder / TRAINER, {**trainer, "files": dict(sorted(files.items()))})
         run.publish(folder)
 
-    on_main(world, publish)
+    world.on_main(publish)
 
 
 def _cause(failure: BaseException) -> str:
@@ -107,17 +107,17 @@ def inspect(folder: Path, world: World) -> dict[str, Any]:
         if not (folder / TRAINER).is_file():
             raise ENGINE_NO_CHECKPOINT.error(folder, f"no complete checkpoint here: it has no {TRAINER}")
         try:
-            found = read_checkpoint(folder)
+            trainer = read_checkpoint(folder)
             read_table(folder)
         except ValueError as damaged:
             raise ENGINE_CHECKPOINT_DAMAGED.error(folder, str(damaged)) from damaged
-        return found
+        return trainer
 
-    found = on_main(world, facts)
-    changed = world.gather(changed_file(folder, found, world.rank, world.size))
+    trainer = world.on_main(facts)
+    changed = world.gather(changed_file(folder, trainer, world.rank, world.size))
     if damage := next((text for text in changed if text), None):
         raise ENGINE_CHECKPOINT_DAMAGED.error(folder, damage)
-    return found
+    return trainer
 
 
 def load_state(folder: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, world: World) -> None:

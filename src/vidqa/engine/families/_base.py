@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import register_fsdp_forward_method
 
+from vidqa.engine.context_parallel import WHOLE, Context
 from vidqa.engine.model.attention import Segments
-from vidqa.engine.model.context import WHOLE, Context
 from vidqa.engine.model.paged_cache import PagedCache
 from vidqa.families import Family
 from vidqa.families.sizes import VisionSizes
@@ -36,10 +36,35 @@ class VisionIndex(Protocol):
     family makes on the CPU and its own forward reads."""
 
 
-class InstallForward(Protocol):
+class PackedForward(Protocol):
+    """The forward of one model over packed batches (`data.collate.Batch`): by default the negative log-likelihood of
+    every supervised token, float32 [N] (of a context's rank those of its rows), or what another `head` of
+    `model.chunked_head` gives for them."""
+
+    def __call__(self, batch: Any, head: Callable[..., torch.Tensor] = ...) -> torch.Tensor: ...
+
+
+class MakeForward(Protocol):
     def __call__(
         self, model: Any, *, recompute: Recompute = NOTHING, compile: bool = False, context: Context = WHOLE
-    ) -> None: ...
+    ) -> PackedForward: ...
+
+
+def in_unit(unit: nn.Module, function: Callable[..., Any], *inputs: Any) -> Any:
+    """`function(unit, *inputs)`, with the weights gathered of a unit that FSDP shards."""
+    gathered = getattr(unit, "gathered", None)
+    return function(unit, *inputs) if gathered is None else gathered(function, *inputs)
+
+
+def run_gathered(unit: Any) -> None:
+    """Give a unit that FSDP shards its method `gathered`, for `in_unit`: FSDP gathers weights for `forward` and for
+    methods that are registered."""
+
+    def gathered(function: Callable[..., Any], *inputs: Any) -> Any:
+        return function(unit, *inputs)
+
+    unit.gathered = gathered
+    register_fsdp_forward_method(unit, "gathered")
 
 
 class CachedForward(Protocol):
@@ -76,16 +101,14 @@ class TorchFamily:
     decoder_layers               name of the module that holds the decoder's layers
     vision(model)                the vision tower
     vision_units(model)          its blocks, and
-    decoder_units(model)         the decoder's layers: each is sharded, recomputed and given a forward by itself; what
+    decoder_units(model)         the decoder's layers: each is sharded and recomputed by itself; what
                                  lies in none of them is the root
     attention_heads(config)      of the decoder and of the vision tower
     vision_index(grids, sizes, count_bits)     see VisionIndex; `count_bits` as in `attention.segments_of`
     vision_segments(grids, sizes, count_bits)  all segments that attention in the vision tower is called with
     video_inputs(plans)                        what a stock model is told of videos besides patches and grids
-    install_forward(model, recompute, compile, context)  gives model and units the packed forward: model(batch) is the
-                                 negative log-likelihood of every supervised token, float32 [N], of a context's rank
-                                 those of its rows, or what another `head` of `model.head` gives for them. `recompute`:
-                                 what backward computes again; `compile` fuses layers
+    packed_forward(model, recompute, compile, context)  the forward of training, see PackedForward. `recompute`: what
+                                 backward computes again; `compile` fuses layers
     vision_features(model, patches, index)     merged features [V, D] of media, without gradients
     cached_forward(model)        the forward of generation; it takes over the model's memory
     never_drawn(config, known)   token ids that no completion has: placeholders of media, and ids that the tokenizer,
@@ -108,7 +131,7 @@ class TorchFamily:
     vision_index: Callable[[Sequence[Grid], VisionSizes, int | None], VisionIndex]
     vision_segments: Callable[[Sequence[Grid], VisionSizes, int | None], Segments]
     video_inputs: Callable[[Sequence[FramePlan]], dict[str, torch.Tensor]]
-    install_forward: InstallForward
+    packed_forward: MakeForward
     vision_features: Callable[[Any, torch.Tensor, VisionIndex], torch.Tensor]
     cached_forward: Callable[[Any], CachedForward]
     never_drawn: Callable[[Any, int], tuple[int, ...]]
@@ -128,14 +151,3 @@ class TorchFamily:
         """Work of a model with this config. `decoder_trains` is False for LoRA, whose base has no weight gradients."""
         sizes = self.tables.sizes(config.to_dict(), Path("config.json"))
         return flops_model(sizes, vision_trains=vision_trains, decoder_trains=decoder_trains)
-
-    @contextmanager
-    def stock_forward(self, model: Any) -> Iterator[Any]:
-        """Inside the block the model runs transformers' own forward, e.g. for `generate`."""
-        modules = [model, *self.units(model)]
-        ours = [module.__dict__.pop("forward") for module in modules]
-        try:
-            yield model
-        finally:
-            for module, forward in zip(modules, ours, strict=True):
-                module.forward = forward

@@ -9,7 +9,6 @@ Shape letters: T tokens of a pack, P patches, V vision tokens, D width.
 
 from __future__ import annotations
 
-import operator
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -51,10 +50,10 @@ def _frame_windows(rows: int, columns: int, sizes: VisionSizes) -> dict[int, np.
     row, column = qwen_vl.merge_order(rows, columns, sizes.merge) // sizes.window
     number = row * -(-columns // sizes.window) + column
     order, lengths = np.argsort(number, kind="stable"), np.bincount(number)
-    found = defaultdict(list)
+    by_length = defaultdict(list)
     for window, length in zip(np.split(order, np.cumsum(lengths)[:-1]), lengths.tolist(), strict=True):
-        found[length].append(window)
-    return {length: np.stack(windows) for length, windows in found.items()}
+        by_length[length].append(window)
+    return {length: np.stack(windows) for length, windows in by_length.items()}
 
 
 def vision_segments(grids: Sequence[Grid], sizes: VisionSizes, count_bits: int | None = None) -> Segments:
@@ -96,7 +95,7 @@ def vision_index(grids: Sequence[Grid], sizes: VisionSizes, count_bits: int | No
 
 
 def vision_tower(
-    visual: Any, patches_PC: torch.Tensor, index: WindowIndex, run: Callable[..., torch.Tensor] = operator.call
+    visual: Any, patches_PC: torch.Tensor, index: WindowIndex, run: Callable[..., torch.Tensor]
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """See `qwen_vl.Parts`; the decoder takes in nothing more."""
     hidden, in_windows = qwen_vl.embedded(visual, patches_PC), False

@@ -6,7 +6,6 @@ Shape letters: T tokens of a pack, P patches, V vision tokens, D width.
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -73,7 +72,7 @@ def vision_index(grids: Sequence[Grid], sizes: VisionSizes, count_bits: int | No
 
 
 def vision_tower(
-    visual: Any, patches_PC: torch.Tensor, index: FrameIndex, run: Callable[..., torch.Tensor] = operator.call
+    visual: Any, patches_PC: torch.Tensor, index: FrameIndex, run: Callable[..., torch.Tensor]
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """See `qwen_vl.Parts`; there is one level more for each of the blocks that are tapped."""
     hidden = qwen_vl.embedded(visual, patches_PC)

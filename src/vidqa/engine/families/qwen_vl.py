@@ -19,7 +19,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from vidqa.engine.families._base import Heads
+from vidqa.engine.context_parallel import WHOLE, Context
+from vidqa.engine.families._base import Heads, in_unit
 from vidqa.engine.families.qwen_vl_layers import (
     EAGER,
     DecoderInput,
@@ -29,11 +30,11 @@ from vidqa.engine.families.qwen_vl_layers import (
     VisionOutput,
     compiled,
 )
-from vidqa.engine.model.attention import attend
-from vidqa.engine.model.context import WHOLE, Context
-from vidqa.engine.model.head import head_nll
+from vidqa.engine.model.activation_checkpoint import attend_again
+from vidqa.engine.model.attention import Segments, attend
+from vidqa.engine.model.chunked_head import head_nll
 from vidqa.engine.model.layers import Projection, flattened, norm, project, projection
-from vidqa.engine.model.recomputing import attend_again
+from vidqa.engine.model.suffixes import Suffixes
 from vidqa.planning.budget.recompute import NOTHING, Again, Recompute
 
 
@@ -42,7 +43,7 @@ class Parts(NamedTuple):
 
     tower(visual, patches_PC, index, run)      the merged features [V, D], and one [V, D] for each of the decoder's
                                                first layers that takes in more. `run(block, hidden, cos, sin, segments)`
-                                               computes a block, by its own forward unless it is given
+                                               computes a block
     mlp(block)                                 of a vision block: (wide, narrow, gate or None)
     rotation(decoder, position_3T, dtype)      cosine and sine [T, E] of the decoder's rotary embedding
     """
@@ -79,10 +80,11 @@ def vision_block(
     hidden_PD: torch.Tensor,
     cos: torch.Tensor,
     sin: torch.Tensor,
-    segments,
+    segments: Segments,
     *,
     again: Again = "none",
-):
+) -> torch.Tensor:
+    """One block of the vision tower: hidden states [P, D], cosine and sine float32 [P, E]."""
     attention = block.attn
     before = VisionInput(norm(block.norm1), projection(attention.qkv), attention.num_heads)
     if again == "none":
@@ -110,11 +112,12 @@ def decoder_layer(
     hidden_TD: torch.Tensor,
     cos: torch.Tensor,
     sin: torch.Tensor,
-    segments,
-    suffixes,
+    segments: Segments,
+    suffixes: Suffixes | None,
     *,
     again: Again = "none",
-):
+) -> torch.Tensor:
+    """One layer of the decoder: hidden states [T, D], cosine and sine [T, E]."""
     attention, mlp = layer.self_attn, layer.mlp
     query_norm, key_norm = (getattr(attention, name, None) for name in ("q_norm", "k_norm"))
     before = DecoderInput(
@@ -143,27 +146,6 @@ def decoder_layer(
     return finish(hidden_TD, context.own(attended), after)
 
 
-def packed_forward(parts: Parts, model: Any, batch: Any, head: Callable[..., torch.Tensor] = head_nll) -> torch.Tensor:
-    """What `head` gives for every supervised token of a batch, a `batch.collate.Batch`: by default its negative log
-    likelihood, float32 [N]."""
-    visual, decoder = model.model.visual, model.model.language_model
-    trained = any(parameter.requires_grad for parameter in visual.parameters())
-    with nullcontext() if trained else torch.no_grad():
-        features, levels = parts.tower(visual, batch.patches_PC, batch.vision)
-        if batch.kept is not None:
-            features, levels = batch.kept.joined(features, levels)
-    if batch.visual_of_V is not None:
-        features, *levels = (each[batch.visual_of_V] for each in (features, *levels))
-    hidden = decoder.embed_tokens(batch.input_ids_T)
-    hidden = place_features(hidden, features, batch.visual_at_V)
-    cos, sin = parts.rotation(decoder, batch.position_3T, hidden.dtype)
-    for number, layer in enumerate(decoder.layers):
-        hidden = layer(hidden, cos, sin, batch.segments, batch.suffixes)
-        if number < len(levels):
-            hidden = place_features(hidden, levels[number], batch.visual_at_V, add=True)
-    return head(model.lm_head, decoder.norm(hidden[batch.predict_at_N]), batch.target_N)
-
-
 def place_features(
     hidden_TD: torch.Tensor, features: torch.Tensor, at_V: torch.Tensor, *, add: bool = False
 ) -> torch.Tensor:
@@ -175,29 +157,60 @@ def place_features(
     return hidden_TD.index_add(0, at_V, features) if add else hidden_TD.index_copy(0, at_V, features)
 
 
-def install_forward(
-    parts: Parts,
-    model: Any,
-    *,
-    recompute: Recompute = NOTHING,
-    compile: bool = False,
-    context: Context = WHOLE,
-) -> None:
-    """Give the model, its vision blocks and its decoder layers the packed forward. `recompute` says how much of each
-    backward computes again; `compile` fuses the dense parts of every layer; ranks of a context share each pack."""
-    dense = compiled() if compile else EAGER
+class PackedForward:
+    """The forward of one model over packed batches: `forward(batch)`.
 
-    def install(function: Callable[..., Any], module: nn.Module, again: Again) -> None:
+    `recompute` says how much of each unit backward computes again; `compile` fuses the dense parts of every layer;
+    ranks of a `context` share each pack."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        model: Any,
+        *,
+        recompute: Recompute = NOTHING,
+        compile: bool = False,
+        context: Context = WHOLE,
+    ) -> None:
+        self.parts, self.model, self.context = parts, model, context
+        self.dense = compiled() if compile else EAGER
+        blocks, layers = model.model.visual.blocks, model.model.language_model.layers
+        self.again = {block: recompute.vision.of(number) for number, block in enumerate(blocks)}
+        self.again |= {layer: recompute.decoder.of(number) for number, layer in enumerate(layers)}
+
+    def __call__(self, batch: Any, head: Callable[..., torch.Tensor] = head_nll) -> torch.Tensor:
+        """What `head` gives for every supervised token of a `data.collate.Batch`: by default its negative
+        log-likelihood, float32 [N]."""
+        return in_unit(self.model, self._packed, batch, head)
+
+    def _packed(self, model: Any, batch: Any, head: Callable[..., torch.Tensor]) -> torch.Tensor:
+        visual, decoder = model.model.visual, model.model.language_model
+        trained = any(parameter.requires_grad for parameter in visual.parameters())
+        with nullcontext() if trained else torch.no_grad():
+            features, levels = self.parts.tower(visual, batch.patches_PC, batch.vision, self._vision_block)
+            if batch.cached is not None:
+                features, levels = batch.cached.joined(features, levels)
+        if batch.visual_of_V is not None:
+            features, *levels = (level[batch.visual_of_V] for level in (features, *levels))
+        hidden = decoder.embed_tokens(batch.input_ids_T)
+        hidden = place_features(hidden, features, batch.visual_at_V)
+        cos, sin = self.parts.rotation(decoder, batch.position_3T, hidden.dtype)
+        layer_function = partial(decoder_layer, self.context, self.dense)
+        for number, layer in enumerate(decoder.layers):
+            hidden = self._unit(layer_function, layer, hidden, cos, sin, batch.segments, batch.suffixes)
+            if number < len(levels):
+                hidden = place_features(hidden, levels[number], batch.visual_at_V, add=True)
+        return head(model.lm_head, decoder.norm(hidden[batch.predict_at_N]), batch.target_N)
+
+    def _vision_block(self, block: nn.Module, *inputs: Any) -> torch.Tensor:
+        return self._unit(partial(vision_block, self.parts, self.dense), block, *inputs)
+
+    def _unit(self, function: Callable[..., torch.Tensor], unit: nn.Module, *inputs: Any) -> torch.Tensor:
+        """`function` of a vision block or decoder layer, keeping what its level of recomputation says."""
+        again = self.again[unit]
         if again == "layer":
-            module.forward = partial(checkpoint, partial(function, dense, module), use_reentrant=False)
-        else:
-            module.forward = partial(function, dense, module, again=again)
-
-    for number, block in enumerate(model.model.visual.blocks):
-        install(partial(vision_block, parts), block, recompute.vision.of(number))
-    for number, layer in enumerate(model.model.language_model.layers):
-        install(partial(decoder_layer, context), layer, recompute.decoder.of(number))
-    model.forward = partial(packed_forward, parts, model)
+            return in_unit(unit, partial(checkpoint, function, use_reentrant=False), *inputs)
+        return in_unit(unit, partial(function, again=again), *inputs)
 
 
 def attention_heads(config: Any) -> tuple[Heads, Heads]:
@@ -209,7 +222,7 @@ def attention_heads(config: Any) -> tuple[Heads, Heads]:
 
 @torch.no_grad()
 def vision_features(parts: Parts, model: Any, patches_PC: torch.Tensor, index: Any) -> torch.Tensor:
-    """The merged features [V, D] of media, by a stock model whose forward is not installed."""
+    """The merged features [V, D] of media, by a stock model."""
     return parts.tower(model.model.visual, patches_PC, index, partial(vision_block, parts, EAGER))[0]
 
 
@@ -228,10 +241,10 @@ def decoder_inputs(model: Any, inputs: dict[str, torch.Tensor]) -> dict[str, Any
     """What a stock model gives its decoder for one sample: embeddings [1, S, D] and positions [3, 1, S]; where the
     family adds vision features inside of the decoder, their places bool [1, S] and a tensor [V, D] for each level. A
     sample without media has no places and V = 0, so that all samples have the same names and ranks."""
-    found: dict[str, Any] = {}
+    inputs_seen: dict[str, Any] = {}
 
     def capture(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
-        found.update(kwargs)
+        inputs_seen.update(kwargs)
         raise _Captured
 
     hook = model.model.language_model.register_forward_pre_hook(capture, with_kwargs=True)
@@ -241,13 +254,13 @@ def decoder_inputs(model: Any, inputs: dict[str, torch.Tensor]) -> dict[str, Any
         pass
     finally:
         hook.remove()
-    embeds_1SD, position = found["inputs_embeds"], found["position_ids"]
+    embeds_1SD, position = inputs_seen["inputs_embeds"], inputs_seen["position_ids"]
     length, levels = embeds_1SD.shape[1], getattr(model.config.vision_config, "deepstack_visual_indexes", ())
     if position is None:
         position = torch.arange(length, device=embeds_1SD.device).expand(3, 1, length)
     row = {"inputs_embeds": embeds_1SD, "position_ids": position[-3:].contiguous()}
     if levels:
-        places, features = found.get("visual_pos_masks"), found.get("deepstack_visual_embeds")
+        places, features = inputs_seen.get("visual_pos_masks"), inputs_seen.get("deepstack_visual_embeds")
         nothing = embeds_1SD.new_zeros(0, embeds_1SD.shape[2])
         row["visual_pos_masks"] = embeds_1SD.new_zeros(1, length, dtype=torch.bool) if places is None else places
         row["deepstack_visual_embeds"] = [nothing] * len(levels) if features is None else list(features)
@@ -262,9 +275,9 @@ def refusal(config: Any) -> str:
 VISION_IDS = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id", "vision_token_id")
 
 
-def never_drawn(config: Any, known: int) -> tuple[int, ...]:
+def never_drawn(config: Any, vocabulary: int) -> tuple[int, ...]:
     placeholders = [getattr(config, name) for name in VISION_IDS if getattr(config, name, None) is not None]
-    return tuple(sorted({*placeholders, *range(known, config.text_config.vocab_size)}))
+    return tuple(sorted({*placeholders, *range(vocabulary, config.text_config.vocab_size)}))
 
 
 def family_parts(parts: Parts) -> dict[str, Any]:
@@ -278,7 +291,7 @@ def family_parts(parts: Parts) -> dict[str, Any]:
         "vision_units": lambda model: model.model.visual.blocks,
         "decoder_units": lambda model: model.model.language_model.layers,
         "attention_heads": attention_heads,
-        "install_forward": partial(install_forward, parts),
+        "packed_forward": partial(PackedForward, parts),
         "vision_features": partial(vision_features, parts),
         "cached_forward": partial(cached_forward, parts),
         "never_drawn": never_drawn,

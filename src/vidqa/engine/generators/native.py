@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from vidqa.engine.batch.collate import Collator
-from vidqa.engine.batch.layout import Layout, lay_out
-from vidqa.engine.exports import load_export
+from vidqa.engine.data.collate import Collator
+from vidqa.engine.data.layout import Layout, lay_out
+from vidqa.engine.export import load_export
 from vidqa.engine.families import family_of
 from vidqa.engine.generators._base import Generator, Request, Result, Settings, ready
 from vidqa.engine.generators.choosing import Draft, next_tokens, write_tokens
 from vidqa.engine.generators.decoding import Decoder, DecodingRow
 from vidqa.engine.generators.scoring import heads_of, scored
-from vidqa.engine.memory_policy import free_memory
+from vidqa.engine.gpu_memory import free_memory
 from vidqa.engine.model.attention import Call, attend_zeros
 from vidqa.engine.model.paged_cache import PAGE, PagedCache, Pages
 from vidqa.planning.budget import answering

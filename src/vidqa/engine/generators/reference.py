@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 
-from vidqa.engine.exports import load_export
+from vidqa.engine.data.hf_inputs import stock_inputs
+from vidqa.engine.export import load_export
 from vidqa.engine.generators._base import Generator, Request, Result, Settings, ready
 from vidqa.engine.generators.choosing import Draft, next_tokens, write_tokens
 from vidqa.engine.generators.scoring import heads_of, scored
-from vidqa.engine.model.stock_inputs import stock_inputs
 from vidqa.planning.samples import Planner
 
 

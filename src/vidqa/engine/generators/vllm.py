@@ -22,8 +22,8 @@ from vidqa.engine.families import torch_half
 from vidqa.engine.generators._base import Generator, Request, Result, Settings, ready
 from vidqa.engine.generators.choosing import Draft
 from vidqa.engine.generators.vllm_process import Process
-from vidqa.engine.memory_policy import share_of_gpu
-from vidqa.engine.model.stored import stored_tensors
+from vidqa.engine.gpu_memory import share_of_gpu
+from vidqa.engine.loading.safetensors_reader import stored_tensors
 from vidqa.engine.problems import ENGINE_VLLM_ADAPTER, ENGINE_VLLM_PROMPT
 from vidqa.families import adapters, family_of, quantization_of, require_plain_weights
 from vidqa.families._base import read_json

@@ -15,6 +15,8 @@ import torch
 import triton
 import triton.language as tl
 
+from vidqa.engine.torch_private import scaled_mm
+
 FEW_ROWS = 128  # up to which `few_rows_product` is taken
 LARGEST: tl.constexpr = tl.constexpr(448.0)  # of E4M3
 LEAST: tl.constexpr = tl.constexpr(1e-12)  # of a row that is all zero
@@ -148,6 +150,4 @@ def float8_product(
     16."""
     if len(codes_TD) <= FEW_ROWS:
         return few_rows_product(codes_TD, step_T1, weight_OD, scale_1O, dtype)
-    return torch._scaled_mm(
-        codes_TD, weight_OD.t(), scale_a=step_T1, scale_b=scale_1O, out_dtype=dtype, use_fast_accum=True
-    )
+    return scaled_mm(codes_TD, weight_OD.t(), scale_a=step_T1, scale_b=scale_1O, out_dtype=dtype, use_fast_accum=True)

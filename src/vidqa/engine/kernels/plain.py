@@ -7,6 +7,7 @@ import torch.nn.functional as F
 
 from vidqa.engine.model.layers import Norm, root_mean_square_norm, rotate
 from vidqa.engine.model.quantized import LARGEST, Rounded, Rounding, step_of
+from vidqa.engine.torch_private import scaled_mm
 
 
 def add_norm(
@@ -40,7 +41,7 @@ def float8_product(
     scale_1O: torch.Tensor,
     dtype: torch.dtype,
 ) -> torch.Tensor:
-    return torch._scaled_mm(codes_TD, weight_OD.t(), scale_a=step_T1, scale_b=scale_1O, out_dtype=dtype)
+    return scaled_mm(codes_TD, weight_OD.t(), scale_a=step_T1, scale_b=scale_1O, out_dtype=dtype)
 
 
 def rotated(

@@ -1,1 +1,5 @@
-"""The model: loading, sharding, attention, adapters, recomputation."""
+"""Parts that the forward of every family is made of: attention, adapters, 8-bit floats, activation checkpointing."""
+
+import torch
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}  # by the spec's names

@@ -32,12 +32,11 @@ from vidqa.engine.model.suffixes import (
     suffix_backward,
     suffix_forward,
 )
+from vidqa.engine.torch_private import CUDNN_BACKWARD, CUDNN_FORWARD
 
 Segments = tuple[tuple[int, int, int], ...]  # (start, count, length): count neighbours of one length
 Call = tuple[int, int]  # count, length: the shape of one entry of `Segments`
 
-FORWARD = torch.ops.aten._scaled_dot_product_cudnn_attention
-BACKWARD = torch.ops.aten._scaled_dot_product_cudnn_attention_backward
 _TAKEN: dict[Any, bool] = {}  # whether cuDNN has a kernel, by the length of segments and the shapes of a token
 
 
@@ -116,7 +115,7 @@ def _attend_segments(
     return _joined(outputs)
 
 
-class Kept(NamedTuple):
+class SavedForBackward(NamedTuple):
     """What the kernels' backward needs besides query, key and value: the output, and of each call its log-sum-exp and
     its other arguments. Suffixes, if any, are the last call."""
 
@@ -149,12 +148,14 @@ def _say_slower(length: int, dtype: torch.dtype) -> None:
     note(f"attention: cuDNN has no kernel for segments of {length} tokens in {dtype}; PyTorch's own is slower")
 
 
-def cudnn_forward(parts: Sequence[torch.Tensor], segments: Segments, suffixes: Suffixes | None, causal: bool) -> Kept:
+def cudnn_forward(
+    parts: Sequence[torch.Tensor], segments: Segments, suffixes: Suffixes | None, causal: bool
+) -> SavedForBackward:
     """cuDNN's kernels, one call for each entry of `segments`, and one for all suffixes."""
     outputs, log_sums, others = [], [], list[tuple[Any, ...]]()
     dense = rows_of(segments)
     for call in _calls(segments, *(part[:dense] for part in parts)):
-        output, log_sum, *bounds, seed, offset, _ = FORWARD(*call, None, True, 0.0, causal)
+        output, log_sum, *bounds, seed, offset, _ = CUDNN_FORWARD(*call, None, True, 0.0, causal)
         outputs.append(_rows(output))
         log_sums.append(log_sum)
         others.append((seed, offset, None, *bounds, 0.0, causal))
@@ -163,7 +164,7 @@ def cudnn_forward(parts: Sequence[torch.Tensor], segments: Segments, suffixes: S
         outputs.append(merged.output)
         log_sums.append(merged.log_sum)
         others.append(merged.rest)
-    return Kept(_joined(outputs), log_sums, others)
+    return SavedForBackward(_joined(outputs), log_sums, others)
 
 
 def cudnn_backward(
@@ -171,16 +172,16 @@ def cudnn_backward(
     parts: Sequence[torch.Tensor],
     segments: Segments,
     suffixes: Suffixes | None,
-    kept: Kept,
+    forward: SavedForBackward,
 ) -> list[torch.Tensor]:
     """The gradients of query, key and value."""
     dense = rows_of(segments)
-    calls = _calls(segments, *(part[:dense] for part in (gradient_THD, *parts, kept.attended)))
-    gradients = [BACKWARD(*call, *rest) for call, rest in zip(calls, _with_sums(kept), strict=False)]
+    calls = _calls(segments, *(part[:dense] for part in (gradient_THD, *parts, forward.attended)))
+    gradients = [CUDNN_BACKWARD(*call, *rest) for call, rest in zip(calls, _with_sums(forward), strict=False)]
     pieces = [[_rows(piece) for piece in part] for part in zip(*gradients, strict=True)]
     if suffixes is None:
         return [_joined(part) for part in pieces]
-    merged = Merged(kept.attended[dense:], kept.log_sums[-1], kept.others[-1])
+    merged = Merged(forward.attended[dense:], forward.log_sums[-1], forward.others[-1])
     own, by_prefix = suffix_backward(gradient_THD[dense:], (parts[0][dense:], *parts[1:]), suffixes, merged)
     for part, piece in zip(pieces, own, strict=True):
         part.append(piece)
@@ -189,8 +190,8 @@ def cudnn_backward(
     return joined
 
 
-def _with_sums(kept: Kept) -> Iterator[tuple[Any, ...]]:
-    return ((log_sum, *others) for log_sum, others in zip(kept.log_sums, kept.others, strict=True))
+def _with_sums(forward: SavedForBackward) -> Iterator[tuple[Any, ...]]:
+    return ((log_sum, *others) for log_sum, others in zip(forward.log_sums, forward.others, strict=True))
 
 
 class _CuDNN(torch.autograd.Function):
@@ -201,16 +202,16 @@ class _CuDNN(torch.autograd.Function):
     def forward(ctx: Any, *inputs: Any) -> torch.Tensor:
         """`inputs` are query, key and value, segments, suffixes, and whether attention is causal."""
         *parts, ctx.segments, ctx.suffixes, causal = inputs
-        kept = cudnn_forward(parts, ctx.segments, ctx.suffixes, causal)
-        ctx.others = kept.others
-        ctx.save_for_backward(*parts, kept.attended, *kept.log_sums)
-        return kept.attended
+        result = cudnn_forward(parts, ctx.segments, ctx.suffixes, causal)
+        ctx.others = result.others
+        ctx.save_for_backward(*parts, result.attended, *result.log_sums)
+        return result.attended
 
     @staticmethod
     def backward(ctx: Any, *output_gradients: torch.Tensor) -> Any:
         *parts, attended = (saved := ctx.saved_tensors)[:4]  # read once: a checkpoint gives them once
-        kept = Kept(attended, saved[4:], ctx.others)
-        return *cudnn_backward(output_gradients[0], parts, ctx.segments, ctx.suffixes, kept), None, None, None
+        forward = SavedForBackward(attended, saved[4:], ctx.others)
+        return *cudnn_backward(output_gradients[0], parts, ctx.segments, ctx.suffixes, forward), None, None, None
 
 
 def _calls(segments: Segments, *tensors: torch.Tensor) -> Iterator[list[torch.Tensor]]:

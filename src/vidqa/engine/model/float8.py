@@ -25,6 +25,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from vidqa.engine.torch_private import scaled_mm
+
 FLOAT8 = "float8"  # the attribute of a linear layer that says how its factors are scaled while it trains
 NARROW, WIDE = torch.float8_e4m3fn, torch.float8_e5m2  # more digits; more range
 LEAST = 1e-12  # of a factor that is all zero
@@ -125,7 +127,7 @@ def _multiplied(
     left_MN: torch.Tensor, right_ON: torch.Tensor, scale: torch.Tensor, other: torch.Tensor, kind: torch.dtype
 ) -> torch.Tensor:
     """`left right'` without the scales of its factors: [M, O]."""
-    return torch._scaled_mm(
+    return scaled_mm(
         left_MN,
         right_ON.t(),
         scale_a=scale.reciprocal(),

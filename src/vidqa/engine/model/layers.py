@@ -13,8 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from vidqa.engine.model.adapted import Adapter, adapted
 from vidqa.engine.model.float8 import FLOAT8, products
+from vidqa.engine.model.fused_lora import Adapter, adapted
+from vidqa.engine.torch_private import addmm_activation
 
 
 class Projection(NamedTuple):
@@ -36,7 +37,7 @@ def is_plain(layer: Projection) -> bool:
 @torch.library.custom_op("vidqa::linear_gelu", mutates_args=())
 def linear_gelu(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     """GELU (its tanh form) of a linear layer's output, for CUDA; nothing is kept for backward."""
-    return torch._addmm_activation(bias, hidden, weight.t(), use_gelu=True)
+    return addmm_activation(bias, hidden, weight.t(), use_gelu=True)
 
 
 @linear_gelu.register_fake
@@ -87,8 +88,8 @@ def project(hidden_TD: torch.Tensor, *layers: Projection, plainly: bool = False)
     """The outputs of linear layers that share an input; without dropout their adapters read it once for all. `plainly`
     makes an adapter two products of their own, which torch.compile computes again where it is told to."""
     if (how := layers[0].float8) is not None:
-        found = products(hidden_TD, [layer.weight for layer in layers], how)
-        return tuple(_biased(output, layer.bias) for output, layer in zip(found, layers, strict=True))
+        products_TO = products(hidden_TD, [layer.weight for layer in layers], how)
+        return tuple(_biased(output, layer.bias) for output, layer in zip(products_TO, layers, strict=True))
     if plainly:
         return tuple(_plain_product(hidden_TD, layer) for layer in layers)
     adapters = [layer.adapter for layer in layers if layer.adapter]

@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from vidqa.engine.torch_private import FLASH_BACKWARD, FLASH_FORWARD
+
 
 @dataclass(frozen=True)
 class Suffixes:
@@ -69,9 +71,9 @@ def suffix_forward(parts: Sequence[torch.Tensor], suffixes: Suffixes) -> Merged:
     if not readers:
         return Merged(output, log_sum, (own_rest, ()))
     prefixes = [_of_prefixes(part, suffixes) for part in parts[1:]]
-    seen, seen_sum, prefix_rest = _forward((query[:readers], *prefixes), shared)
+    over_prefix, seen_sum, prefix_rest = _forward((query[:readers], *prefixes), shared)
     total = torch.logaddexp(log_sum[:, :readers], seen_sum)
-    pieces = (output[:readers], log_sum[:, :readers]), (seen, seen_sum)
+    pieces = (output[:readers], log_sum[:, :readers]), (over_prefix, seen_sum)
     merged = sum(piece * (piece_sum - total).exp().t()[..., None] for piece, piece_sum in pieces)
     output[:readers], log_sum[:, :readers] = merged, total
     return Merged(output, log_sum, (own_rest, prefix_rest))
@@ -147,8 +149,7 @@ def _of_prefixes(part_TKD: torch.Tensor, suffixes: Suffixes) -> torch.Tensor:
 def _forward(parts: Sequence[torch.Tensor], call: Ragged) -> tuple[torch.Tensor, torch.Tensor, tuple[Any, ...]]:
     """Of query [Q, H, D], key and value [S, K, D]: output [Q, H, D], log-sum-exp [H, Q], and what `_backward` needs."""
     if _is_flash(parts[0]):
-        flash = torch.ops.aten._flash_attention_forward
-        output, log_sum, *rest, _ = flash(*parts, *call[:4], 0.0, call.causal, False)
+        output, log_sum, *rest, _ = FLASH_FORWARD(*parts, *call[:4], 0.0, call.causal, False)
         return output, log_sum, tuple(rest)
     outputs, log_sums = [], []
     for query, key, value in _sequences(parts, call):
@@ -165,10 +166,8 @@ def _backward(
     """The gradients of query, key and value. `merged` may be the result over more keys than these."""
     output_QHD, log_sum_HQ, rest = merged
     if _is_flash(parts[0]):
-        flash = torch.ops.aten._flash_attention_backward
-        return list(
-            flash(gradient_QHD.contiguous(), *parts, output_QHD, log_sum_HQ, *call[:4], 0.0, call.causal, *rest)
-        )
+        forward = (*parts, output_QHD, log_sum_HQ, *call[:4], 0.0, call.causal, *rest)
+        return list(FLASH_BACKWARD(gradient_QHD.contiguous(), *forward))
     gradients: list[tuple[torch.Tensor, ...]] = []
     ends = call.query_bounds[1:].tolist()
     by_query = zip(*(part.split(_lengths(call.query_bounds)) for part in (gradient_QHD, output_QHD)), strict=True)

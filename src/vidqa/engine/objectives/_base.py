@@ -27,7 +27,7 @@ class Sums:
 
 
 class Objective(Protocol):
-    """`model(batch)` is the negative log-likelihood of every supervised token, float32 [N] in the order of
+    """`model.packed(batch)` is the negative log-likelihood of every supervised token, float32 [N] in the order of
     `batch.owner_N`; under `torch.no_grad` another model that the objective holds gives its own.
 
     metrics, maxima      their names, the same for every batch: they are logged as train/<name>

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from vidqa.engine.model.head import policy_head
+from vidqa.engine.model.chunked_head import policy_head
 from vidqa.engine.objectives._base import Sums
 
 MOST = 20.0  # bound of a difference of log-probabilities before it is exponentiated
@@ -52,7 +52,7 @@ class PolicyGradient:
     def log_probabilities(self, model: Any, batch: Any) -> torch.Tensor:
         """Log-probability and entropy of every token of the completions, float32 [2, N]."""
         settings: dict[str, Any] = {"temperature": self.temperature, "banned": self.banned, "compile": self.compile}
-        return model(batch, head=partial(policy_head, **settings))
+        return model.packed(batch, head=partial(policy_head, **settings))
 
     def __call__(self, model: Any, batch: Any) -> Sums:
         logprob_N, entropy_N = self.log_probabilities(model, batch)

@@ -19,7 +19,7 @@ class Supervised:
         return {}
 
     def __call__(self, model: Any, batch: Any) -> Sums:
-        nll = model(batch)
+        nll = model.packed(batch)
         return Sums(nll.sum(), len(nll))
 
 

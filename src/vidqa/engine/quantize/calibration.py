@@ -6,7 +6,6 @@ import hashlib
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +13,9 @@ import numpy as np
 import torch
 
 from vidqa.contract.problem import ProblemError, raise_errors
-from vidqa.engine.batch.frames import FrameSource
+from vidqa.engine.data.frames import open_frames
+from vidqa.engine.data.hf_inputs import stock_inputs
 from vidqa.engine.families import family_of
-from vidqa.engine.model.stock_inputs import stock_inputs
-from vidqa.engine.prepare import frame_cache
 from vidqa.evaluation.answers import parse_expected
 from vidqa.planning.quantization import calibration_problems, overlap_problems
 from vidqa.planning.samples import Planner, Sample
@@ -83,7 +81,7 @@ def kind_of(sample: Sample) -> str:
 def decoded(spec: Any, samples: Sequence[Sample]) -> Iterator[tuple[Sample, list[np.ndarray]]]:
     """Samples with the frames of their media, uint8 [n, 3, h, w]. Raises the problems of media that do not decode."""
     engine = spec.engine
-    with closing(FrameSource(max(1, engine.decode_workers), engine.decode_timeout_s, frame_cache(engine))) as source:
+    with open_frames(engine, engine.decode_workers) as source:
         ahead = max(1, engine.decode_workers) * 2
         tickets = [source.request([sample]) for sample in samples[:ahead]]
         for number, sample in enumerate(samples):

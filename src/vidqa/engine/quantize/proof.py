@@ -18,10 +18,10 @@ import numpy as np
 import torch
 
 from vidqa.contract.files import read_object
-from vidqa.engine.exports.proof import token_losses
-from vidqa.engine.exports.weights import load_weights
+from vidqa.engine.export.proof import token_losses
+from vidqa.engine.export.weights import load_weights
 from vidqa.engine.families import family_of
-from vidqa.engine.model.stored import model_tensors
+from vidqa.engine.loading.safetensors_reader import model_tensors
 from vidqa.engine.problems import ENGINE_QUANTIZE_UNPROVEN
 from vidqa.families import quantization_of
 from vidqa.planning.quantization import WEIGHT, QuantizationPlan

@@ -27,13 +27,13 @@ from vidqa.contract.environment import world_size
 from vidqa.contract.files import now, read_object, write_json
 from vidqa.contract.problem import Exit, ProblemError, raise_errors
 from vidqa.contract.run_folder import RunFolder
+from vidqa.engine.data.planned_samples import fitting, shared_plan
 from vidqa.engine.distributed import World, alone
-from vidqa.engine.exports._base import EXPORT, Trained
-from vidqa.engine.exports.merged import MERGED, adapter_of
-from vidqa.engine.exports.weights import load_weights
-from vidqa.engine.exports.writing import copy_settings
-from vidqa.engine.memory_policy import release_memory
-from vidqa.engine.prepare import fitting, shared_plan
+from vidqa.engine.export._base import EXPORT, Trained
+from vidqa.engine.export.merged import MERGED, merged_adapter
+from vidqa.engine.export.weights import load_weights
+from vidqa.engine.export.writing import copy_settings
+from vidqa.engine.gpu_memory import release_memory
 from vidqa.engine.problems import ENGINE_NO_SAMPLES, ENGINE_QUANTIZE_ADAPTER, unwritable
 from vidqa.engine.quantize.calibration import PROVING, Calibration, choose_calibration, decoded, decoder_rows
 from vidqa.engine.quantize.card import FACTS, write_card
@@ -164,11 +164,9 @@ def source_folder(spec: Any, run: RunFolder, world: World) -> Path:
     recorded = read_object(trained_by.with_name("run.json")).get("action", "train")
     trained: Any = load(trained_by, recorded)
     note(f"merging {export_dir} into {base}")
-    own = adapter_of(base, trained.policy.lora, export_dir, torch.bfloat16)
-    capped = trained.custom.vision.cap_pixels_per_frame
-    unpublished = MERGED.write(
-        Trained(run.path, base, trained.policy.lora, torch.bfloat16, {}, own, capped), "merged", world
-    )
+    capped, dtype = trained.custom.vision.cap_pixels_per_frame, torch.bfloat16
+    merged = merged_adapter(run.path, base, trained.policy.lora, export_dir, dtype, capped)
+    unpublished = MERGED.write(merged, "merged", world)
     MERGED.check(unpublished, base)
     return RunFolder.publish(unpublished)
 

@@ -11,9 +11,9 @@ import torch
 
 from vidqa.engine.distributed import World
 from vidqa.engine.families import family_of
-from vidqa.engine.meter import peak_flops
 from vidqa.engine.rl.rollout import Group, Rollouts
 from vidqa.engine.rl.update import Micro
+from vidqa.engine.training.meter import peak_flops
 
 PHASES = ("rollout", "rewards", "data_wait", "plan", "old", "reference", "update", "sync", "validation")
 Value = TypeVar("Value")

@@ -22,7 +22,6 @@ from vidqa.contract.rollouts import rank_of, read_rollouts, rollout_file, rollou
 from vidqa.contract.run_folder import METRICS, TRAINER, RunFolder, read_metrics
 from vidqa.engine.distributed import World
 from vidqa.engine.generators._base import Result
-from vidqa.engine.prepare import on_main
 from vidqa.engine.problems import ENGINE_REPLAY_DIFFERS, ENGINE_REPLAY_MISSING
 from vidqa.engine.rl.rollout import Group
 from vidqa.engine.rl.train import Training, open_training
@@ -46,7 +45,7 @@ def prove(spec: Any, run: RunFolder) -> int:
     assert resuming
     start = with_values(spec, {resuming.key: str(checkpoint) if checkpoint else False})
     with open_training(start, run) as training:
-        on_main(training.world, lambda: remove(run.path / PROOF, owner=run.path))  # of an earlier proof
+        training.world.on_main(lambda: remove(run.path / PROOF, owner=run.path))  # of an earlier proof
         groups, completions = replayed_groups(training, recorded, step)
         values, _ = training.learn(step - 1, groups)
         facts = {
@@ -56,7 +55,7 @@ def prove(spec: Any, run: RunFolder) -> int:
             "completions": completions,
             "grad_norm": values.get(NORM),
         }
-        on_main(training.world, lambda: judge(run, recorded, facts, TOLERANCE[spec.train.param_dtype]))
+        training.world.on_main(lambda: judge(run, recorded, facts, TOLERANCE[spec.train.param_dtype]))
     return int(Exit.OK)
 
 

@@ -13,17 +13,18 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.utils._pytree import keystr, tree_leaves_with_path
 
 from vidqa.contract.problem import Problem, ProblemError
-from vidqa.engine.batch.frames import FrameSource
+from vidqa.engine.data.frames import FrameSource
 from vidqa.engine.distributed import World
 from vidqa.engine.families import family_of
 from vidqa.engine.generators._base import Request, Result, Sampling, Settings
 from vidqa.engine.generators.native import NativeSession
-from vidqa.engine.model.load import DTYPES, empty_model
+from vidqa.engine.loading.load import empty_model
+from vidqa.engine.model import DTYPES
 from vidqa.engine.problems import ENGINE_ROLLOUT_WEIGHTS
 from vidqa.engine.rl.weights import RolloutWeights
+from vidqa.engine.torch_private import keystr, tree_leaves_with_path
 from vidqa.planning.budget.rollouts import RolloutShape
 from vidqa.planning.samples import Planner, Sample
 from vidqa.rewards import Completion, Reward, Rewards

@@ -6,7 +6,7 @@ python -P -m vidqa.engine.torchrun --standalone --nproc-per-node 2 -m vidqa.engi
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,33 +17,33 @@ from vidqa.contract.environment import world_size
 from vidqa.contract.problem import Exit, ProblemError, raise_errors
 from vidqa.contract.run_folder import RunFolder
 from vidqa.engine import distributed
-from vidqa.engine.batch.collate import Collator
-from vidqa.engine.batch.frames import FrameSource
+from vidqa.engine.bad_samples import BadSamples
+from vidqa.engine.data.collate import Collator
+from vidqa.engine.data.frames import FrameSource, open_frames
+from vidqa.engine.data.planned_samples import Prepared, check_steps, prepare_questions, write_plan
+from vidqa.engine.data.schedule import StepSchedule
 from vidqa.engine.distributed import World
 from vidqa.engine.generators._base import Sampling
-from vidqa.engine.learner import Learner
-from vidqa.engine.memory_policy import memory_policy_of
-from vidqa.engine.model.ahead import map_memory
-from vidqa.engine.model.load import load_reference, load_sharded
-from vidqa.engine.model.resharding import Resharding
-from vidqa.engine.model.trainable import trainable_table
+from vidqa.engine.loading.freeze import trainable_table
+from vidqa.engine.loading.fsdp import Resharding
+from vidqa.engine.loading.load import load_reference, load_sharded
 from vidqa.engine.objectives.grpo import PolicyGradient
-from vidqa.engine.optimizer import build_optimizer, learning_rate, set_learning_rate
-from vidqa.engine.prepare import Prepared, check_steps, frame_cache, on_main, prepare_questions, write_plan
 from vidqa.engine.problems import ENGINE_NOT_FINITE, ENGINE_ROLLOUT_DIFFERS
 from vidqa.engine.progress import Progress, Silent, open_progress
-from vidqa.engine.quarantine import Quarantine
-from vidqa.engine.resume import Start, resume, start_of, trainer_facts
 from vidqa.engine.rl.meter import StepMeter
 from vidqa.engine.rl.questions import QuestionStream
 from vidqa.engine.rl.record import RolloutRecord
 from vidqa.engine.rl.rollout import Group, Question, RolloutModel, Rollouts
 from vidqa.engine.rl.update import Micro, Updates, without_adapters
 from vidqa.engine.rl.watch import StopWatch
-from vidqa.engine.saving import Saver
-from vidqa.engine.schedule import StepSchedule
 from vidqa.engine.signals import StopRequest
 from vidqa.engine.trackers import require_trackers
+from vidqa.engine.training.learner import Learner
+from vidqa.engine.training.memory_policy import memory_policy_of
+from vidqa.engine.training.optimizer import build_optimizer, learning_rate, set_learning_rate
+from vidqa.engine.training.resume import Start, resume, start_of, trainer_facts
+from vidqa.engine.training.saving import Saver
+from vidqa.engine.training.warmup import map_memory
 from vidqa.families import family_of as tables_of
 from vidqa.planning.budget.rollouts import RolloutShape, rollout_memory, rollout_shape, update_packing
 from vidqa.planning.budget.trained import parameters
@@ -94,14 +94,12 @@ def open_training(spec: Any, run: RunFolder) -> Iterator[Training]:
     shape = rollout_shape(spec, longest_of([*data.train, *data.validation]))
     start = start_of(spec.train.resume, run, world)
     schedule = StepSchedule(spec, data, world, memory_policy(spec, folder, data, shape, world))
-    on_main(world, lambda: write_plan(run, data, schedule.facts()))
-    on_main(world, lambda: require_trackers(spec.logging))
+    world.on_main(lambda: write_plan(run, data, schedule.facts()))
+    world.on_main(lambda: require_trackers(spec.logging))
 
     workers = spec.train.train_policy.dataloader_num_workers
     with ExitStack() as opened:
-        source = opened.enter_context(
-            closing(FrameSource(workers, spec.engine.decode_timeout_s, frame_cache(spec.engine)))
-        )
+        source = opened.enter_context(open_frames(spec.engine, workers))
         training = Training(run, schedule, start, planner, source, shape, stop)
         opened.enter_context(training.rewards)
         opened.enter_context(training.held_rewards)
@@ -196,7 +194,7 @@ class Training:
         self.update = Updates(spec, planner, sizes, objective, world, pack_tokens)
 
         # What measures it and saves it.
-        self.quarantine = Quarantine(run, world, spec.engine.on_bad_sample)
+        self.quarantine = BadSamples(run, world, spec.engine.on_bad_sample)
         self.watch = StopWatch(spec.engine.stop, start.trainer.get("validation_start"))
         self.record = RolloutRecord(run.path, world.rank, start.step, world.size)
         learning = training_planner(spec, folder)
@@ -206,7 +204,7 @@ class Training:
         self.meter = StepMeter(spec, model, world)
         table, policy = trainable_table(model), schedule.policy.record()
         policy |= {"predicted_gib": schedule.policy.peak_gib, "pack_tokens": pack_tokens}
-        on_main(world, lambda: run.update_run(trainable=table, data_fingerprint=data.fingerprint, **policy))
+        world.on_main(lambda: run.update_run(trainable=table, data_fingerprint=data.fingerprint, **policy))
 
     def carry_out(self, progress: Progress | Silent) -> bool:
         """Step after step to the end. False where a signal or a stop rule ended the run; its state is saved then."""
@@ -214,7 +212,7 @@ class Training:
         self.meter.timed("sync", self.rollout_model.sync)
         if spec.validation.enable and spec.validation.val_before_train and self.first == 0:
             progress.log(0, self._validate(0), line="before training")
-        if self.saver.owed:
+        if self.saver.pending_eval:
             self._conclude(self.first - 1, {}, progress, resumed=True)
         self.prefetched = self.ask(self.consumed, self._batch) if self.first < schedule.total else []
         for step in range(self.first, schedule.total):
@@ -260,7 +258,7 @@ class Training:
             if not part.tokens:  # no group was left, or all of it is masked
                 continue
             taken = self.update.step(self.updates, part)
-            outcome = self.meter.timed("update", lambda: self.learner.take(taken))  # noqa: B023  called at once
+            outcome = self.meter.timed("update", lambda: self.learner.train_step(taken))  # noqa: B023  called at once
             if not outcome.is_finite:
                 raise ENGINE_NOT_FINITE.error(f"step {step + 1}", f"loss {outcome.loss}, norm {outcome.grad_norm}")
             if number == 0:
@@ -311,7 +309,7 @@ class Training:
                 "rollout",
                 lambda: self.rollouts.draw(questions, self.rewards, sampling, size, str(step)),  # noqa: B023
             )
-            self.quarantine.take([problem for group in drawn for problem in group.question.problems])
+            self.quarantine.report([problem for group in drawn for problem in group.question.problems])
             drawn = [group for group in drawn if group.drawn]
             every += drawn
             kept += [group for group in drawn if self._is_kept(group)]
@@ -401,7 +399,7 @@ class Training:
         measures = spec.validation.enable and bool(self.schedule.data.validation) and not stopping
         if measures and (self.schedule.validates_after(step) or saver.exports(step)):
             measured = self._validate(step + 1)
-            saver.judge(step, measured)
+            saver.record_validation(step, measured)
             values = {**values, **measured}
         if values:
             values |= self.meter.step_values()

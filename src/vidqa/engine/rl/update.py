@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from peft.tuners.lora import LoraLayer
 
-from vidqa.engine.batch.collate import Batch, Collator
-from vidqa.engine.batch.loader import Loaded
-from vidqa.engine.batch.staging import BatchSender
+from vidqa.engine.context_parallel import WHOLE
+from vidqa.engine.data.collate import Batch, Collator
+from vidqa.engine.data.dataloader import Step
+from vidqa.engine.data.host_to_device import BatchSender
+from vidqa.engine.data.prefetch import LoadedBatch
 from vidqa.engine.distributed import World
-from vidqa.engine.learner import Step
-from vidqa.engine.model.context import WHOLE
 from vidqa.engine.objectives.grpo import PolicyGradient
 from vidqa.engine.rl.rollout import Group
 from vidqa.families.sizes import VisionSizes
@@ -141,7 +141,7 @@ class Updates:
         """What the learner takes."""
         return Step(number, self.batches(micro), len(micro.packs), float(max(micro.tokens, 1)))
 
-    def batches(self, micro: Micro) -> Iterator[Loaded]:
+    def batches(self, micro: Micro) -> Iterator[LoadedBatch]:
         """The batches of the packs on the device, each made while the one before is computed with."""
         with ThreadPoolExecutor(1, "collating") as collating:
             sent = [collating.submit(self._sent, micro, micro.packs[0])]
@@ -149,7 +149,7 @@ class Updates:
                 ready = sent.pop().result()
                 if pack is not None:
                     sent.append(collating.submit(self._sent, micro, pack))
-                yield Loaded(ready.received(), [])
+                yield LoadedBatch(ready.received(), [])
 
     def _sent(self, micro: Micro, pack: list[int]) -> Any:
         samples = [micro.samples[number] for number in pack]

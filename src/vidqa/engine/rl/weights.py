@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
-from vidqa.engine.model.trainable import base_name, is_adapter
+from vidqa.engine.loading.freeze import base_name, is_adapter
 from vidqa.engine.problems import ENGINE_ROLLOUT_WEIGHTS
 from vidqa.planning.budget.trained import ADAPTER
 

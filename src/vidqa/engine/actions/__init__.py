@@ -1,0 +1,1 @@
+"""The actions other than training: evaluate, inference, embed and export."""

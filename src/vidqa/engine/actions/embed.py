@@ -1,0 +1,235 @@
+"""Embedding: the vectors of videos and questions, for finding others like them.
+
+    python -P -m vidqa.engine.torchrun --standalone --nproc-per-node 1 -m vidqa.engine embed --spec embed.toml \
+        --run-dir results/my-run
+
+A video's vector is the mean of its vision tokens, beside how much their mean changes over time. A question's vector is
+the mean of its tokens' embeddings. Vectors are kept beside the run, so that a file, once embedded, is not decoded
+again by this run or the next. A pool and what it is searched for can be two sets of one run, each with its own table.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from hashlib import blake2b
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import vidqa
+from vidqa.actions.embed import NO_QUESTION
+from vidqa.contract.environment import world_size
+from vidqa.contract.files import replacing, write_json
+from vidqa.contract.problem import Exit, Problem, raise_errors
+from vidqa.contract.run_folder import EMBEDDINGS, QUERY_EMBEDDINGS, RunFolder
+from vidqa.curation.embeddings import SCHEMA_VERSION, VECTORS, schema, table_of
+from vidqa.dataset.record import MediaRef, Record
+from vidqa.engine import distributed
+from vidqa.engine.actions.embedder import Embedder, widths_of
+from vidqa.engine.actions.embedding_store import KEY_BYTES, Vectors
+from vidqa.engine.actions.inference import failures
+from vidqa.engine.actions.write_results import fingerprint_model
+from vidqa.engine.answering.batch_inference import Failed, model_folders
+from vidqa.engine.answering.prompts import early
+from vidqa.engine.bad_samples import end_if_bad
+from vidqa.engine.data.frames import FrameSource, open_frames
+from vidqa.engine.data.planned_samples import fitting, shared_plan
+from vidqa.engine.distributed import World
+from vidqa.engine.progress import open_evaluation
+from vidqa.engine.signals import StopRequest
+from vidqa.planning.continuing import weights_hash
+from vidqa.planning.samples import Planner, Sample, evaluation_planner
+from vidqa.spec import check_with_gpus
+from vidqa.spec.models import EmbedSpec
+from vidqa.video.types import FramePlan
+
+TABLES = {"embedded": EMBEDDINGS, "queries": QUERY_EMBEDDINGS}  # by the names of sets
+FOLDER = ".embeddings"  # beside the runs: the vectors of all of them
+BATCHES_AHEAD = 2
+TEXTS = 256  # at a time
+ROWS = 1024  # written at a time
+Keys = tuple[bytes, ...]
+
+
+@dataclass(frozen=True)
+class Stores:
+    """Vectors of media and of questions."""
+
+    media: Vectors
+    text: Vectors
+
+    def look(self) -> None:
+        self.media.look()
+        self.text.look()
+
+
+def embed(spec: EmbedSpec, run: RunFolder) -> int:
+    """Carry out an EmbedSpec in `run`. Returns 0, or 6 when a signal stopped it (vectors so far are kept)."""
+    stop = StopRequest()
+    raise_errors(check_with_gpus(spec, world_size()))
+    world = distributed.start(1, spec.num_gpus, timeout_s=7200)
+    folder, base = model_folders(spec)
+
+    planner = evaluation_planner(spec, base or folder)
+    sets = shared_plan(spec, planner, world, run).sets
+    fit = {name: fitting(spec, part) for name, part in sets.items()}
+    facts = world.on_main(lambda: facts_of(spec, planner, folder, base))
+    stores = open_stores(run, world, facts)
+
+    embedder = Embedder(spec, planner, world.device)
+    failed: dict[Keys, list[Problem]] = {}
+    units = {keys: sample for samples, _ in fit.values() for sample in samples if (keys := keys_of(sample))}
+    left = [keys for keys in units if not all(key in stores.media for key in keys)][world.rank :: world.size]
+    with (
+        open_evaluation(run, world, -(-len(left) // spec.embed.batch_size)) as progress,
+        open_frames(spec.engine, spec.engine.decode_workers) as source,
+    ):
+        for number, batch in enumerate(batches(left, units, source, spec.embed.batch_size), 1):
+            found, bad = embedder.media(batch)
+            end_if_bad([each for some in bad.values() for each in some], fails=spec.engine.on_bad_sample == "fail")
+            stores.media.append(found)
+            failed |= bad
+            progress.log(number, {}, line=f"{number * spec.embed.batch_size} of {len(left)} videos")
+            if stop.signal_name:
+                break
+    if not stop.signal_name:
+        _embed_texts(chain.from_iterable(part.records for part in sets.values()), stores, embedder, world)
+    everyone = world.gather((stop.signal_name is not None, failed))
+    if any(stopped for stopped, _ in everyone):
+        return int(Exit.NOT_DONE)
+    bad = {keys: found for _, each in everyone for keys, found in each.items()}
+
+    def conclude() -> None:
+        stores.look()
+        counts, summaries = Counter[str](), []
+        for name, (samples, problems) in fit.items():
+            why = failures(sets[name], problems)
+            why |= {sample.record.id: bad[keys] for sample in samples if (keys := keys_of(sample)) in bad}
+            counts += write_table(run.path / TABLES[name], sets[name].records, samples, stores, facts, why)
+            summaries += [first.as_dict() for first, *_ in why.values()]
+        write_json(run.path / "summary.json", {"counts": dict(counts), "facts": facts, "problems": summaries})
+
+    world.on_main(conclude)
+    return int(Exit.OK)
+
+
+def facts_of(spec: EmbedSpec, planner: Planner, folder: Path, base: Path | None) -> dict[str, Any]:
+    """What decides the vectors: two tables compare where these agree."""
+    text = spec.embed.text_model
+    widths = widths_of(spec, planner.family.sizes_of(base or folder))
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "model": fingerprint_model(folder, base)["sha256"],
+        "vision": asdict(planner.vision),
+        "dimensions": spec.embed.dimensions,
+        "dtype": spec.model.dtype,
+        "text_model": weights_hash(Path(os.path.expanduser(text))) if text else "",
+        "widths": {"media": widths[0], "text": widths[1]},
+        "vidqa_version": vidqa.__version__,
+    }
+
+
+def open_stores(run: RunFolder, world: World, facts: dict[str, Any]) -> Stores:
+    """The vectors that there are under these facts, whichever run made them."""
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:16]
+    place = run.path.absolute().parent / FOLDER / digest
+    writer = f"{hashlib.sha256(run.path.name.encode()).hexdigest()[:8]}-{world.rank}"
+    stores = Stores(*(Vectors(place / name, facts["widths"][name], writer) for name in ("media", "text")))
+    world.barrier()
+    stores.look()
+    world.barrier()
+    return stores
+
+
+def keys_of(sample: Sample) -> Keys:
+    """What tells each medium of a sample from others: its file, as it is now, and the frames taken of it."""
+    return tuple(_key(ref, plan) for ref, plan in zip(sample.record.media, sample.plans, strict=True))
+
+
+def _key(ref: MediaRef, plan: FramePlan) -> bytes:
+    try:
+        status = os.stat(ref.path)
+        stamp = (status.st_size, status.st_mtime_ns)
+    except OSError:  # decoding it will say what is wrong
+        stamp = (0, 0)
+    return _digest(repr((ref.file, stamp, plan.kind, plan.indices, plan.height, plan.width)))
+
+
+def _digest(text: str) -> bytes:
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=KEY_BYTES).digest()
+
+
+def batches(left: Sequence[Keys], units: dict[Keys, Sample], source: FrameSource, size: int) -> Iterator[list[Any]]:
+    """(keys, sample, its frames, problems), `size` of them at a time; videos are decoded ahead."""
+    begun = ((keys, units[keys], source.request([units[keys]])) for keys in left)
+    batch = []
+    for keys, sample, ticket in early(begun, BATCHES_AHEAD * size):
+        (frames,), problems = source.collect(ticket)
+        batch.append((keys, sample, frames, problems))
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _embed_texts(records: Iterable[Record], stores: Stores, embedder: Embedder, world: World) -> None:
+    """The questions that have no vector yet."""
+    questions = dict.fromkeys(text for record in records if (text := _question(record)))
+    left = [text for text in questions if _digest(text) not in stores.text][world.rank :: world.size]
+    for start in range(0, len(left), TEXTS):
+        some = left[start : start + TEXTS]
+        stores.text.append(dict(zip(map(_digest, some), embedder.texts(some), strict=True)))
+
+
+def _question(record: Record) -> str:
+    return "" if record.question == NO_QUESTION else record.question
+
+
+def write_table(
+    place: Path,
+    records: Sequence[Record],
+    samples: Sequence[Sample],
+    stores: Stores,
+    facts: dict[str, Any],
+    why: Failed,
+) -> Counter[str]:
+    """A row for every record, in order. Gives how many are embedded, and how many could not be."""
+    import pyarrow.parquet
+
+    keys = {sample.record.id: keys_of(sample) for sample in samples}
+    columns, counts = schema(facts), Counter[str]()
+    with replacing(place) as temporary:
+        # Vectors do not repeat and do not compress: neither is tried.
+        options = {"compression": "none", "use_dictionary": False, "write_statistics": False}
+        with pyarrow.parquet.ParquetWriter(temporary, columns, **options) as writer:
+            for start in range(0, len(records), ROWS):
+                rows = [_row(record, keys.get(record.id), stores, why) for record in records[start : start + ROWS]]
+                counts.update("error" if row["problem"] else "embedded" for row in rows)
+                media, text = ([row.pop(name) for row in rows] for name in VECTORS)
+                texts = {name: [row[name] for row in rows] for name in rows[0]}
+                writer.write_table(table_of(texts, media, text, columns))
+    return counts
+
+
+def _row(record: Record, keys: Keys | None, stores: Stores, why: Failed) -> dict[str, Any]:
+    vectors = [vector for key in keys or () if (vector := stores.media.get(key)) is not None]
+    mean = np.mean(vectors, axis=0) if vectors and keys and len(vectors) == len(keys) else None
+    question = _question(record)
+    return {
+        "sample_id": record.id,
+        "media": record.media[0].file if record.media else "",
+        "question": question,
+        "answer": record.answer or None,
+        "kind": record.kind,
+        "media_embedding": None if mean is None else mean / max(float(np.linalg.norm(mean)), 1e-12),
+        "text_embedding": stores.text.get(_digest(question)) if question else None,
+        "problem": why[record.id][0].code if record.id in why else None,
+    }

@@ -1,0 +1,110 @@
+"""What makes vectors: the vision tower for media, token embeddings or a sentence model for questions.
+
+Shape letters: V vision tokens, T pairs of frames, D width, K dimensions.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.functional import normalize
+
+from vidqa.contract.files import read_object
+from vidqa.contract.problem import Problem
+from vidqa.engine.actions.text_metrics import TextModel, sentences
+from vidqa.engine.answering.batch_inference import model_folders
+from vidqa.engine.data.host_to_device import mapped
+from vidqa.engine.data.pixels import pixels_of
+from vidqa.engine.export import load_export
+from vidqa.engine.families import torch_half
+from vidqa.engine.model import DTYPES
+from vidqa.families.sizes import Sizes
+from vidqa.planning.samples import Planner, Sample
+from vidqa.spec.models import EmbedSpec
+
+SEED = 0  # of the projection: the same for all that is compared
+Batch = Sequence[tuple[tuple[bytes, ...], Sample, Sequence[Any], list[Problem]]]
+
+
+def widths_of(spec: EmbedSpec, sizes: Sizes) -> tuple[int, int]:
+    """Numbers in a medium's vector and in a question's."""
+    width = sizes.text.hidden
+    text = read_object(_text_folder(spec) / "config.json").get("hidden_size", 0) if spec.embed.text_model else width
+    return (spec.embed.dimensions or 2 * width), (spec.embed.dimensions or text)
+
+
+class Embedder:
+    """Loads what it needs when it is first asked for something."""
+
+    def __init__(self, spec: EmbedSpec, planner: Planner, device: torch.device) -> None:
+        self.spec, self.planner, self.device = spec, planner, device
+        self.family = torch_half(planner.family)
+        folder, base = model_folders(spec)
+        self.sizes = planner.family.sizes_of(base or folder)
+
+    @cached_property
+    def model(self) -> Any:
+        folder, base = model_folders(self.spec)
+        return load_export(folder, base, DTYPES[self.spec.model.dtype], self.device)
+
+    def media(self, batch: Batch) -> tuple[dict[bytes, np.ndarray], dict[tuple[bytes, ...], list[Problem]]]:
+        """Vectors by the keys of media, and the problems of samples whose media could not be decoded."""
+        bad = {keys: problems for keys, _, _, problems in batch if problems}
+        media = [
+            (key, plan, frames)
+            for keys, sample, arrays, problems in batch
+            if not problems
+            for key, plan, frames in zip(keys, sample.plans, arrays, strict=True)
+        ]
+        if not media:
+            return {}, bad
+        media.sort(key=lambda item: (item[1].height, item[1].width))  # frames of one size are one dense batch
+        rules = {"video": self.planner.geometry.video, "image": self.planner.geometry.image}
+        pixels = pixels_of([(frames, rules[plan.kind]) for _, plan, frames in media])
+        index = self.family.vision_index([plan.grid for _, plan, _ in media], self.sizes.vision, None)
+        patches = mapped(pixels, self._moved).patches()
+        features = self.family.vision_features(self.model, patches, mapped(index, self._moved)).float()
+        parts = features.split([plan.tokens for _, plan, _ in media])
+        pooled = torch.stack([_pooled(part, plan.grid[0]) for part, (_, plan, _) in zip(parts, media, strict=True)])
+        return dict(zip((key for key, _, _ in media), self._shortened(pooled), strict=True)), bad
+
+    def texts(self, texts: Sequence[str]) -> np.ndarray:
+        """float32 [N, K] of questions."""
+        return self._shortened(self._text_vectors(texts))
+
+    @cached_property
+    def _text_vectors(self) -> Callable[[Sequence[str]], torch.Tensor]:
+        if self.spec.embed.text_model:
+            embedded = sentences(TextModel(_text_folder(self.spec), "embed.text_model", self.device))
+            return lambda texts: torch.stack(list(embedded(texts)))
+        table = self.model.get_input_embeddings().weight.detach()
+        ids = self.planner.chat.text_ids
+        return lambda texts: torch.stack([table[list(ids(text))].float().mean(0) for text in texts])
+
+    def _shortened(self, vectors: torch.Tensor) -> np.ndarray:
+        """float32 [N, K] of length 1, of [N, D]: a random projection where fewer dimensions are asked for."""
+        count = self.spec.embed.dimensions
+        if count:
+            draw = torch.Generator().manual_seed(SEED)
+            vectors = vectors.cpu() @ torch.randn(vectors.shape[1], count, generator=draw) / count**0.5
+        return normalize(vectors.float(), dim=-1).cpu().numpy()
+
+    def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(self.device)
+
+
+def _text_folder(spec: EmbedSpec) -> Path:
+    return Path(os.path.expanduser(spec.embed.text_model))
+
+
+def _pooled(tokens_VD: torch.Tensor, pairs: int) -> torch.Tensor:
+    """[2 D]: the mean of the tokens, and the spread over time of the means of pairs of frames. The mean tells what is
+    seen; with the spread, what moves is told from what stands still."""
+    over_time_TD = tokens_VD.unflatten(0, (pairs, -1)).mean(1)
+    return torch.cat([over_time_TD.mean(0), over_time_TD.std(0, correction=0)])

@@ -1,0 +1,118 @@
+"""Writes an export of a run once more, for others to use: as it is, or LoRA merged into its base; and proves it.
+
+    python -P -m vidqa.engine.actions.export --run RUN --export RUN/safetensors/step_40 --out FOLDER --merge --json
+
+It is left beside FOLDER, unpublished: scripts/export.py, which starts this program, adds the model card and publishes.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from vidqa.contract.cli import Parser, Result, note, run
+from vidqa.contract.environment import take_parent
+from vidqa.contract.files import read_object
+from vidqa.contract.lifeline import end_with
+from vidqa.contract.problem import Problem, ProblemError
+from vidqa.contract.run_folder import RunFolder
+from vidqa.dataset import check_records
+from vidqa.engine.data.frames import open_frames
+from vidqa.engine.distributed import alone
+from vidqa.engine.export import MERGED, format_of
+from vidqa.engine.export._base import EXPORT, ExportFormat
+from vidqa.engine.export.merged import merged_adapter
+from vidqa.engine.export.proof import PROOF, prove_loss
+from vidqa.engine.model import DTYPES
+from vidqa.engine.problems import ENGINE_OUT_OF_MEMORY, ENGINE_PROOF_SAMPLE, ENGINE_WEIGHTS_MISMATCH, unwritable
+from vidqa.planning.continuing import same_weights, weights_hash
+from vidqa.planning.samples import Planner, Sample, training_planner, validation_mode
+from vidqa.planning.sets import sources
+from vidqa.spec import load_training
+from vidqa.spec.models import TrainSpec
+
+OF_THE_RUN = (EXPORT, PROOF)  # the export that is written gets its own
+
+parser = Parser("Write an export of a run for others to use, and prove it.")
+parser.add_argument("--run", type=Path, required=True)
+parser.add_argument("--export", type=Path, required=True)
+parser.add_argument("--out", type=Path, required=True)
+parser.add_argument("--merge", action="store_true")
+
+
+def main(options: Namespace) -> Result:
+    """`data` has the unpublished folder, the format and the proof. Raises what loading and writing raise."""
+    if parent := take_parent():  # what it leaves unpublished is nobody's without it
+        end_with(parent)
+    spec, facts = load_training(options.run / "spec.toml"), read_object(options.export / EXPORT)
+    base, dtype, world = Path(spec.policy.model_name_or_path), DTYPES[spec.train.param_dtype], alone()
+    _require_same_base(base, facts)
+    planner = training_planner(spec, base)
+    sample, frames = proof_sample(spec, planner, str(facts["proof_sample"]))
+    try:
+        if options.merge:
+            note(f"merging {options.export.name} into {base.name}")
+            capped = spec.custom.vision.cap_pixels_per_frame
+            merged = merged_adapter(options.out.parent, base, spec.policy.lora, options.export, dtype, capped)
+            format, folder = MERGED, MERGED.write(merged, options.out.name, world)
+            del merged  # room for the export that is loaded again
+        else:
+            format, folder = copied(options.export, options.out)
+        format.check(folder, base)
+        note(f"loading it again for the loss of sample {sample.record.id} ({sample.length} tokens)")
+        loss, device = facts["trainer_loss"], world.device
+        proof = prove_loss(format, folder, base, loss, planner, sample, frames, dtype, device)
+    except OSError as failed:
+        raise ProblemError([unwritable(failed)]) from failed
+    except (MemoryError, torch.OutOfMemoryError) as full:
+        remedy = "Run it where the whole model fits: on another GPU, or on a CPU with CUDA_VISIBLE_DEVICES empty."
+        raise ENGINE_OUT_OF_MEMORY.error(options.out, "the whole model does not fit", remedy) from full
+    return Result({"folder": str(folder), "format": format.name, "proof": proof})
+
+
+def _require_same_base(base: Path, facts: dict[str, Any]) -> None:
+    trained_on = facts.get("weights", {}).get("base_model")
+    if trained_on and not same_weights(trained_on, base):
+        now = weights_hash(base)
+        message = f"its weights are not those that the run started from ({now[:12]} instead of {trained_on[:12]})"
+        raise ENGINE_WEIGHTS_MISMATCH.error(base, message, "Put the base model of the run back into that folder.")
+
+
+def copied(export: Path, out: Path) -> tuple[ExportFormat, Path]:
+    """The files of an export, not yet published as `out`."""
+    format = format_of(export)
+    assert format, f"{export} is no export"
+    note(f"copying {export.name}")
+    folder = RunFolder.begin(out.parent, out.name)
+    for path in sorted(export.iterdir()):
+        if path.is_file() and not path.name.startswith(".") and path.name not in OF_THE_RUN:
+            shutil.copyfile(path, folder / path.name)
+    return format, folder
+
+
+def proof_sample(spec: TrainSpec, planner: Planner, sample_id: str) -> tuple[Sample, list[np.ndarray]]:
+    """The sample of that name, planned and decoded as in the training. Raises ENGINE_PROOF_SAMPLE."""
+    problems: list[Problem] = []
+    for source in reversed(sources(spec)):  # the training takes it from its validation set where there is one
+        records, _ = check_records(source.annotation_path, source.media_path, keep_missing=True)
+        matches = [record for record in records if record.id == sample_id]
+        samples, unplanned = planner.plan(matches, validation_mode(spec) if source.name == "validation" else None)
+        problems += unplanned
+        with open_frames(spec.engine, 1) as decoding:
+            for sample in samples:
+                frames, undecoded = decoding.collect(decoding.request([sample]))
+                problems += undecoded
+                if not undecoded:
+                    return sample, [np.array(array) for array in frames[0]]
+    why = problems[0].message if problems else "no set of the run has it"
+    raise ENGINE_PROOF_SAMPLE.error(spec.custom.train_dataset.annotation_path, f"sample {sample_id}: {why}")
+
+
+if __name__ == "__main__":
+    sys.exit(run(parser, main))

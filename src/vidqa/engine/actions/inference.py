@@ -1,0 +1,179 @@
+"""Inference: answer questions that nobody has answered, and write the answers.
+
+    python -P -m vidqa.engine.torchrun --standalone --nproc-per-node 1 -m vidqa.engine inference --spec inference.toml \
+        --run-dir results/my-run
+
+A record whose video cannot be read has an error in place of an answer; the others are answered. `inference.skip_saved`
+continues a run that was stopped.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import chain, groupby
+from typing import Any
+
+from vidqa.contract.environment import world_size
+from vidqa.contract.files import replacing, write_json, write_text
+from vidqa.contract.problem import Exit, Problem, raise_errors
+from vidqa.contract.run_folder import ANSWERS, ANSWERS_TABLE, RunFolder
+from vidqa.dataset.record import Record
+from vidqa.engine import distributed
+from vidqa.engine.actions.write_results import answers_recipe, fingerprint_model, require_answers
+from vidqa.engine.answering.answers import Answer
+from vidqa.engine.answering.batch_inference import Failed, InferenceTask, generate_all, model_folders
+from vidqa.engine.data.planned_samples import fitting, shared_plan
+from vidqa.engine.signals import StopRequest
+from vidqa.evaluation.answers import parse_answer
+from vidqa.evaluation.windows import WindowAnswer, expected_of, merged
+from vidqa.planning.plan import PlannedSet
+from vidqa.planning.samples import Sample, evaluation_planner
+from vidqa.planning.windows import span_of, whole_id
+from vidqa.spec import check_with_gpus
+from vidqa.spec.models import InferenceSpec
+
+Row = dict[str, Any]
+NOT_CUT: Row = {"rule": "", "spans_s": [], "windows": []}  # of a video without windows
+OF_A_WINDOW = ("response", "answer", "status", "finish_reason", "tokens", "prompt_tokens")
+
+
+def inference(spec: InferenceSpec, run: RunFolder) -> int:
+    """Carry out an InferenceSpec in `run`. Returns 0, or 6 when a signal stopped it (answers so far are kept)."""
+    stop = StopRequest()
+    raise_errors(check_with_gpus(spec, world_size()))
+    world = distributed.start(1, spec.num_gpus, timeout_s=7200)
+    folder, base = model_folders(spec)
+
+    planner = evaluation_planner(spec, base or folder)
+    plan = shared_plan(spec, planner, world, run).sets["asked"]
+    samples, problems = fitting(spec, plan)
+    model = world.on_main(lambda: fingerprint_model(folder, base))
+    recipe = answers_recipe(spec, spec.inference, planner, plan.records, model)
+
+    result = generate_all(InferenceTask(spec, spec.inference, world, run, stop), planner, samples, recipe)
+    if result.was_stopped:
+        return int(Exit.NOT_DONE)
+
+    def conclude() -> None:
+        answers = result.answers()
+        require_answers(samples, answers, result.failed.keys(), run)
+        write_answers(run, rows_of(plan, samples, answers, failures(plan, problems) | result.failed))
+        write_json(run.path / "recipe.json", recipe)
+
+    world.on_main(conclude)
+    return int(Exit.OK)
+
+
+def failures(plan: PlannedSet, problems: Sequence[Problem]) -> Failed:
+    """The problems of records that did not become samples, by id: their place begins with the record's."""
+    by_record: Failed = {}
+    for record in plan.records if problems else ():
+        place = f"{record.source} (id {record.id})"
+        if own := [problem for problem in problems if problem.where == place or problem.where.startswith(f"{place}:")]:
+            by_record[record.id] = own
+    return by_record
+
+
+def rows_of(
+    plan: PlannedSet, samples: Sequence[Sample], answers: Mapping[str, Answer], failed: Mapping[str, list[Problem]]
+) -> list[Row]:
+    """A row for every record, in order; for a video in windows, `windows` has their answers."""
+    planned = {sample.record.id: sample for sample in samples}
+
+    rows = []
+    for name, parts in groupby(plan.records, whole_id):
+        records = list(parts)
+        part_rows = [
+            _row(record, planned.get(record.id), answers.get(record.id), failed.get(record.id, []))
+            for record in records
+        ]
+        rows.append(_whole(name, records, part_rows) if span_of(records[0]) else part_rows[0])
+    return rows
+
+
+def _row(record: Record, sample: Sample | None, answer: Answer | None, problems: Sequence[Problem]) -> Row:
+    expected = expected_of(record.question)
+    parsed = parse_answer(answer.text, record.question, answer.finish_reason, expected) if answer else None
+    return {
+        "id": record.id,
+        "media": [ref.file for ref in record.media],
+        "question": record.question,
+        "response": answer.text if answer else None,
+        "answer": parsed.answer if parsed else "",
+        "kind": parsed.kind if parsed else "",
+        "status": parsed.status if parsed else "error",
+        "finish_reason": answer.finish_reason if answer else "error",
+        "tokens": answer.tokens if answer else 0,
+        "prompt_tokens": sample.length if sample else 0,
+        "frame_times_s": [[round(at, 3) for at in plan.times_s] for plan in sample.plans] if sample else [],
+        "problem": problems[0].as_dict() if problems and not answer else None,
+        **NOT_CUT,
+    }
+
+
+def _whole(name: str, records: Sequence[Record], rows: Sequence[Row]) -> Row:
+    """The row of a video that was cut into windows. Its times are those of the file."""
+    spans = [span for record in records if (span := span_of(record))]
+    answered = [
+        WindowAnswer(span, row["response"], row["answer"], row["kind"], row["status"])
+        for span, row in zip(spans, rows, strict=True)
+        if row["status"] != "error"
+    ]
+    problem = next((row["problem"] for row in rows if row["problem"]), None)
+    windows = [
+        {"start_s": span[0], "end_s": span[1]} | {key: row[key] for key in OF_A_WINDOW}
+        for span, row in zip(spans, rows, strict=True)
+    ]
+    frames = zip(spans, rows, strict=True)
+    times_s = [round(span[0] + at, 3) for span, row in frames for at in chain(*row["frame_times_s"])]
+    whole = merged(answered, len(rows)) if answered else None
+    return {
+        **rows[0],
+        "id": name,
+        "response": whole.response if whole else None,
+        "answer": whole.answer if whole else "",
+        "kind": whole.kind if whole else "",
+        "status": whole.status if whole else "error",
+        "finish_reason": "windows" if whole else "error",
+        "tokens": sum(row["tokens"] for row in rows),
+        "prompt_tokens": sum(row["prompt_tokens"] for row in rows),
+        "frame_times_s": [times_s],
+        "problem": problem,
+        "rule": whole.rule if whole else "",
+        "spans_s": [list(span) for span in whole.spans] if whole else [],
+        "windows": windows,
+    }
+
+
+def write_answers(run: RunFolder, rows: Sequence[Row]) -> None:
+    """answers.jsonl, the same as a table, and how many rows have an answer."""
+    import pyarrow
+    import pyarrow.parquet
+
+    write_text(run.path / ANSWERS, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    flat = [{**row, "problem": row["problem"] and row["problem"]["code"]} for row in rows]
+    with replacing(run.path / ANSWERS_TABLE) as temporary:
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(flat, schema=table_schema()), temporary)
+    statuses = Counter(row["status"] for row in rows)
+    problems = [row["problem"] for row in rows if row["problem"]]
+    write_json(run.path / "summary.json", {"records": len(rows), "statuses": dict(statuses), "problems": problems})
+
+
+def table_schema() -> Any:
+    """Of answers.parquet; `problem` is the code of an error."""
+    import pyarrow as pa
+
+    text, number, seconds = pa.string(), pa.int64(), pa.list_(pa.float64())
+    window = {"start_s": pa.float64(), "end_s": pa.float64()} | {
+        **dict.fromkeys(("response", "answer", "status", "finish_reason"), text),
+        **dict.fromkeys(("tokens", "prompt_tokens"), number),
+    }
+    columns = {
+        **{"id": text, "media": pa.list_(text)},
+        **dict.fromkeys(("question", "response", "answer", "kind", "status", "finish_reason"), text),
+        **{"tokens": number, "prompt_tokens": number, "frame_times_s": pa.list_(seconds), "problem": text},
+        **{"rule": text, "spans_s": pa.list_(seconds), "windows": pa.list_(pa.struct(list(window.items())))},
+    }
+    return pa.schema(list(columns.items()))

@@ -1,0 +1,1 @@
+"""Planned samples become answers: prompts, batch inference, answers on disk."""

@@ -1,0 +1,79 @@
+"""From planned samples to what a generator takes, their videos being decoded before their turn."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain, islice
+from typing import Any, TypeVar
+
+import numpy as np
+
+from vidqa.contract.problem import ProblemError
+from vidqa.engine.answering.answers import Answer, answer_of
+from vidqa.engine.answering.candidates import Choices
+from vidqa.engine.data.frames import FrameSource
+from vidqa.engine.generators._base import Request, Result, Sampling
+from vidqa.planning.samples import Planner, Sample
+
+Item = TypeVar("Item")
+
+
+class Prompts:
+    """Requests for samples; `planner` must be one for generation. While one is worked on, the videos of the next
+    `ahead` are decoded. With `choices`, questions that have some are scored. `waited` counts the seconds for which
+    frames were waited for."""
+
+    def __init__(
+        self, planner: Planner, source: FrameSource, sampling: Sampling, ahead: int, choices: Choices | None = None
+    ) -> None:
+        self.planner, self.source, self.sampling, self.ahead = planner, source, sampling, ahead
+        self.choices = choices
+        self.stop_ids = tuple(sorted(planner.chat.eos_ids))
+        self.waited = 0.0
+
+    def of(self, samples: Iterable[Sample]) -> Iterator[Request]:
+        """Their requests. The first `ahead` videos are decoded from now on, before a model is there to be asked."""
+        begun = ((sample, self.source.request([sample])) for sample in samples)
+        first = list(islice(begun, self.ahead))
+        return self._requests(early(chain(first, begun), self.ahead))
+
+    def _requests(self, begun: Iterable[tuple[Sample, list[Any]]]) -> Iterator[Request]:
+        for sample, ticket in begun:
+            yield Request(
+                sample.record.id,
+                self.planner.encode(sample).token_ids,
+                self.sampling,
+                self.stop_ids,
+                sample.plans,
+                partial(self._frames, ticket),
+                prefix=sample.prefix,
+                prefix_key=sample.prefix_key,
+                candidates=self.choices.candidates(sample.record) if self.choices else (),
+            )
+
+    def answer(self, result: Result) -> Answer:
+        """What a result without problems says."""
+        scored = self.choices if result.finish_reason == "scored" else None
+        return scored.answer(result) if scored else answer_of(result, self.planner.chat)
+
+    def _frames(self, ticket: list[Any]) -> Sequence[np.ndarray]:
+        started = time.perf_counter()
+        (frames,), problems = self.source.collect(ticket)
+        self.waited += time.perf_counter() - started
+        ticket.clear()  # whoever still holds the request does not hold the frames
+        if problems:
+            raise ProblemError(problems)
+        return frames
+
+
+def early(items: Iterable[Item], count: int) -> Iterator[Item]:
+    """The items, each taken when `count` others are still to be given before it."""
+    window: deque[Item] = deque()
+    for item in items:
+        window.append(item)
+        if len(window) > count:
+            yield window.popleft()
+    yield from window

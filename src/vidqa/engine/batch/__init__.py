@@ -1,1 +1,0 @@
-"""Planned samples become batches: decoding, frame cache, packs, tensors."""

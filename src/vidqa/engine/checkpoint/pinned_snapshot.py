@@ -1,0 +1,118 @@
+"""Copies of tensors in host memory, so that training goes on while they are written.
+
+On a GPU the copies run on a stream of their own into pinned memory, beside the next step's forward and backward; only
+the update of the weights waits for them, and it waits on the device. The thread that saves launches them: a stream
+takes a thousand at once, a large model has more, and whoever launches those waits. The memory is taken once, in the
+background, and kept: as many bytes as are copied. A job's environment has it found page by page before it is pinned
+(see `platforms.engine_command`): until CUDA has pinned memory, nobody can launch a kernel.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from vidqa.contract.cli import note
+from vidqa.engine.distributed import local_part
+from vidqa.engine.torch_private import dtensor_like
+
+BLOCK_BYTES = 256 * 1024**2  # pinned memory is handed out in powers of two: full blocks waste none of it
+ALIGNMENT = 256
+
+
+class PinnedSnapshot:
+    """Host memory for tensors by name. `reserve` may run in a thread of its own before the first `copy`."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.pinned = device.type == "cuda"
+        self.stream = torch.cuda.Stream(device) if self.pinned else None
+        self._slots: dict[str, torch.Tensor] = {}  # this rank's part of each tensor
+        self._updated: torch.cuda.Event | None = None  # what is copied is computed
+        self._copied: torch.cuda.Event | None = None
+        self._launched = threading.Event()
+        self._launched.set()
+
+    def reserve(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Take memory for those of `tensors` that have none yet."""
+        waiting = {name: local_part(tensor) for name, tensor in tensors.items() if name not in self._slots}
+        for names in _blocks({name: _bytes(part) for name, part in waiting.items()}):
+            block = self._host_memory(sum(_bytes(waiting[name]) for name in names))
+            begin = 0
+            for name in names:
+                self._slots[name] = _slot(block, begin, waiting[name])
+                begin += _bytes(waiting[name])
+
+    def _host_memory(self, size: int) -> torch.Tensor:
+        if self.pinned:
+            try:
+                return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+            except RuntimeError as refused:
+                note(f"host memory cannot be pinned, so steps wait for checkpoints: {str(refused).splitlines()[0]}")
+                self.pinned = False
+        return torch.empty(size, dtype=torch.uint8)
+
+    def announce(self) -> None:
+        """Say, in the thread that trains, that `copy` will be called in another one, with tensors as they are now."""
+        if self.stream:
+            self._updated = torch.cuda.current_stream().record_event()
+        self._launched.clear()
+
+    def copy(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Copy, and return when all is there. The same memory is used every time: what an earlier call returned is
+        overwritten."""
+        try:
+            self.reserve(tensors)
+            with torch.cuda.stream(self.stream):  # does nothing where there is none
+                if self.stream and self._updated:
+                    self.stream.wait_event(self._updated)
+                for name, tensor in tensors.items():
+                    self._slots[name].copy_(local_part(tensor), non_blocking=True)
+                if self.stream:
+                    self._copied = self.stream.record_event()
+        finally:
+            self._launched.set()
+        if self._copied:
+            self._copied.synchronize()
+        return {name: _like(tensor, self._slots[name]) for name, tensor in tensors.items()}
+
+    def hold_update(self) -> None:
+        """Called before every optimizer step: what this thread launches from now on runs after the copies."""
+        self._launched.wait()
+        if self._copied is not None:
+            torch.cuda.current_stream().wait_event(self._copied)
+
+
+def _bytes(part: torch.Tensor) -> int:
+    return -(-part.nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def _blocks(sizes: Mapping[str, int]) -> list[list[str]]:
+    """Names in their order, as many to a block as fit; a tensor larger than a block has one of its own."""
+    blocks: list[list[str]] = []
+    room = 0
+    for name, size in sizes.items():
+        if not blocks or size > room:
+            blocks.append([])
+            room = BLOCK_BYTES
+        blocks[-1].append(name)
+        room -= size
+    return blocks
+
+
+def _slot(block: torch.Tensor, begin: int, part: torch.Tensor) -> torch.Tensor:
+    """A tensor like `part` in the block's memory. Not a view: its storage ends where it ends, and so whoever writes it
+    to a file need not cut it out first."""
+    if not part.numel():
+        return torch.empty_like(part, device="cpu")
+    flat = torch.frombuffer(block.numpy(), dtype=part.dtype, offset=begin, count=part.numel())
+    return flat.view(part.shape)
+
+
+def _like(tensor: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
+    """`part` as what `tensor` is: where that is sharded, the same rows of the same whole."""
+    if not isinstance(tensor, DTensor):
+        return part
+    return dtensor_like(tensor, part)

@@ -1,0 +1,244 @@
+"""From samples to one packed batch: tokens, positions, labels and every index the model needs, all made on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from vidqa.engine.context_parallel import WHOLE, Context
+from vidqa.engine.data.feature_cache import CachedFeatures, FeatureCache, Features
+from vidqa.engine.data.host_to_device import mapped
+from vidqa.engine.data.layout import lay_out, prefix_lengths, prefixes_of
+from vidqa.engine.data.pixels import Pixels, pixels_of
+from vidqa.engine.families import torch_half
+from vidqa.engine.families._base import Grid, VisionIndex
+from vidqa.engine.model.attention import Segments, segments_of
+from vidqa.engine.model.suffixes import Suffixes
+from vidqa.families.sizes import VisionSizes
+from vidqa.planning.packing.packs import padded
+from vidqa.planning.packing.sharing import tower_work
+from vidqa.planning.samples import Planner, Sample
+from vidqa.video.types import FramePlan, PixelRules
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One micro-step of one rank. T rows (tokens and padding, see `layout`), N supervised, V vision
+    tokens, P patches of C values. `owner_N` is the place in `samples` that each supervised token belongs to.
+
+    Ranks of a context have the same pack, and of it T rows each, the N and V among them, and whole frames: of what the
+    tower gives `visual_of_V` are their V (None: all). `segments` and `suffixes` are those of the whole pack.
+
+    Media stay bytes until the model asks for `patches_PC`, on whatever device the batch is."""
+
+    input_ids_T: torch.Tensor
+    position_3T: torch.Tensor
+    segments: Segments
+    suffixes: Suffixes | None
+    predict_at_N: torch.Tensor  # the token whose output predicts ...
+    target_N: torch.Tensor  # ... this token id
+    owner_N: torch.Tensor
+    pixels: Pixels
+    vision: VisionIndex
+    visual_at_V: torch.Tensor
+    visual_of_V: torch.Tensor | None
+    samples: tuple[int, ...]
+    tokens: int  # without padding
+    values: Mapping[str, torch.Tensor] = field(default_factory=dict)  # of an objective: float32 [N] each
+    cached: CachedFeatures | None = None  # read from the cache, whose tokens are the last of V, or to be written
+
+    @property
+    def patches_PC(self) -> torch.Tensor:
+        """float32, normalised afresh at each use: nobody keeps what is larger than everything else in the batch."""
+        return self.pixels.patches()
+
+    def to(self, device: torch.device) -> Batch:
+        """The batch on `device`, one blocking copy per tensor: for single batches; `BatchSender` is for many."""
+        return mapped(self, lambda tensor: tensor.to(device))
+
+
+TokenValues = Callable[[Sample], Mapping[str, np.ndarray]]  # by name, for every token of a sample: float32 [S]
+
+
+class Collator:
+    """Builds batches for one model. `sizes` are its vision tower's; `device_type` decides the padding; `values` are
+    what batches carry of every supervised token besides; ranks of a `context` get their part of each pack."""
+
+    def __init__(
+        self,
+        planner: Planner,
+        sizes: VisionSizes,
+        device_type: str,
+        *,
+        share: bool = False,
+        values: TokenValues = lambda sample: {},
+        context: Context = WHOLE,
+    ) -> None:
+        self.planner = planner
+        self.sizes = sizes
+        self.padded = partial(padded, device_type=device_type)
+        self.share, self.values, self.context = share, values, context
+        self.count_bits: int | None = None  # see `segments_of`
+        self.image_id, self.video_id = (planner.chat.slot_ids[kind] for kind in ("image", "video"))
+        self.family = torch_half(planner.family)
+        self.geometry = planner.geometry
+
+    def __call__(
+        self,
+        numbers: Sequence[int],
+        samples: Sequence[Sample],
+        frames: Sequence[Sequence[np.ndarray | Features | None]],
+        features: FeatureCache | None = None,
+    ) -> Batch:
+        """`frames[i][m]` is uint8 [n, 3, h, w] of medium m of sample i, or its features where these are kept; a sample
+        with None has no labels. Features are of whole packs: not where ranks share one."""
+        layout = lay_out(samples, self.padded, share=self.share, count_bits=self.count_bits, ranks=self.context.size)
+        own = self.context.rows(layout.total)
+        tokens = [self._tokens(s, usable=all(f is not None for f in fs)) for s, fs in zip(samples, frames, strict=True)]
+        input_ids = np.full(layout.total, self.planner.chat.pad_id, dtype=np.int64)
+        position = np.zeros((3, layout.total), dtype=np.int64)
+        for (ids, _, positions), rows in zip(tokens, layout.rows, strict=True):
+            input_ids[rows], position[:, rows] = ids, positions
+        firsts = [unit[0] for unit in layout.units]  # samples of one unit have one set of media
+        media = self._media([(samples[i], frames[i], tokens[i][0], layout.rows[i]) for i in firsts], own, features)
+        read = [medium for medium in media if isinstance(medium.content, Features)]
+        computed = [medium for medium in media if not isinstance(medium.content, Features)]
+        grids, media_pixels = self._computed(computed) if computed else self._blank_medium()
+        places = [medium.places[medium.part].ravel() for medium in (*computed, *read)]
+        visual_at = np.concatenate([np.zeros(0, dtype=np.int64), *places])
+        stands = _among(visual_at, own)
+        predict, target, owner = self._supervised([(*tokens[i][:2], layout.rows[i]) for i in layout.order])
+        learns = _among(predict, own)
+        return Batch(
+            input_ids_T=torch.from_numpy(input_ids[own]),
+            position_3T=torch.from_numpy(position[:, own]),
+            segments=layout.segments,
+            suffixes=layout.suffixes,
+            predict_at_N=torch.from_numpy(predict[learns] - own.start),
+            target_N=torch.from_numpy(target[learns]),
+            owner_N=torch.from_numpy(owner[learns]),
+            pixels=media_pixels,
+            vision=self.family.vision_index(grids, self.sizes, self.count_bits),
+            visual_at_V=torch.from_numpy(visual_at[stands] - own.start),
+            visual_of_V=None if stands.all() else torch.from_numpy(np.flatnonzero(stands)),
+            samples=tuple(numbers[i] for i in layout.order),
+            tokens=sum(len(ids) for ids, _, _ in tokens),
+            values=self._values([(samples[i], tokens[i][1]) for i in layout.order], learns),
+            cached=_cached(computed, read, features) if features and media else None,
+        )
+
+    def segments(self, samples: Sequence[Sample]) -> tuple[Segments, Segments]:
+        """What a batch of these samples gives to attention in the decoder and in the vision tower. Which frames a rank
+        of a context computes is known only when the tokens are: it says nothing of the tower."""
+        prefixes = prefixes_of(samples, self.padded, share=self.share)
+        decoder = segments_of(prefix_lengths(prefixes, self.padded), count_bits=self.count_bits)
+        if self.context.size > 1:
+            return decoder, ()
+        plans = [plan for unit in prefixes for plan in samples[unit[0]].plans]
+        grids = [plan.grid for plan in sorted(plans, key=_frame_size, reverse=True)]
+        frames = self.family.vision_segments(grids or self._blank_medium()[0], self.sizes, self.count_bits)
+        return decoder, frames
+
+    def _tokens(self, sample: Sample, usable: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Token ids [S], supervised [S] and positions [3, S]; they must be what was planned."""
+        encoded = self.planner.encode(sample)
+        ids = encoded.token_ids.astype(np.int64)
+        assert len(ids) == sample.length, f"{sample.record.source}: built {len(ids)} tokens, planned {sample.length}"
+        positions = self.planner.family.rope_positions
+        position = positions(ids, self.image_id, self.video_id, sample.plans, self.geometry)
+        return ids, encoded.supervised & usable, position
+
+    def _media(self, placed, own: slice, features: FeatureCache | None) -> list[_Medium]:
+        """The media, with placeholders, of whose frames rows are this rank's own, grouped by frame size so that each
+        size is one dense batch in the vision tower."""
+        media = []
+        for sample, arrays, ids, rows in placed:
+            at = rows[(ids == self.image_id) | (ids == self.video_id)]
+            keys = _keys(sample, arrays, features)
+            for plan, array, key in zip(sample.plans, arrays, keys, strict=True):
+                places, at = at[: plan.tokens].reshape(plan.grid[0], -1), at[plan.tokens :]
+                if len(needed := np.flatnonzero(_among(places, own).any(axis=1))):
+                    media.append(_Medium(plan, array, places, slice(needed[0], needed[-1] + 1), key))
+        return sorted(media, key=lambda medium: _frame_size(medium.plan), reverse=True)
+
+    def _computed(self, media: Sequence[_Medium]) -> tuple[list[Grid], Pixels]:
+        """Grids and pixels of what goes through the vision tower."""
+        pixels = pixels_of([self._checked(medium.plan, medium.content, medium.part) for medium in media])
+        return [(item.part.stop - item.part.start, *item.plan.grid[1:]) for item in media], pixels
+
+    def _checked(self, plan: FramePlan, array: np.ndarray | None, part: slice) -> tuple[np.ndarray, PixelRules]:
+        """A part of a medium's temporal patches, which must be as planned, and the rules of its kind."""
+        rules = self.geometry.video if plan.kind == "video" else self.geometry.image
+        shape = (len(plan.indices), 3, plan.height, plan.width)
+        if array is None:  # an unusable medium still fills its place; its sample has no labels
+            array = np.zeros(shape, dtype=np.uint8)
+        built = (-(-len(array) // rules.temporal_patch_size), *(side // rules.patch_size for side in array.shape[-2:]))
+        assert array.shape == shape and built == plan.grid, f"{array.shape} is not as planned: {plan}"
+        step = rules.temporal_patch_size
+        return array[part.start * step : part.stop * step], rules
+
+    def _blank_medium(self) -> tuple[list[Grid], Pixels]:
+        """One black block of patches for a pack of which nothing is computed: every rank runs the vision tower in every
+        micro-step."""
+        rules = self.geometry.video
+        black = np.zeros((rules.temporal_patch_size, 3, rules.factor, rules.factor), np.uint8)
+        return [(1, rules.merge_size, rules.merge_size)], pixels_of([(black, rules)])
+
+    def _values(self, placed: Sequence[tuple[Sample, np.ndarray]], learns: np.ndarray) -> dict[str, torch.Tensor]:
+        """The objective's values of supervised tokens that `learns` marks, in the order of `target_N`."""
+        values_of = [(self.values(sample), supervised) for sample, supervised in placed]
+        names = values_of[0][0] if values_of else ()
+        values = {
+            name: np.concatenate([own_values[name][chosen] for own_values, chosen in values_of]) for name in names
+        }
+        return {name: torch.from_numpy(value[learns]) for name, value in values.items()}
+
+    def _supervised(self, placed) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        predict, target, owner = ([np.zeros(0, np.int64)] for _ in range(3))
+        for number, (ids, supervised, rows) in enumerate(placed):
+            at = np.flatnonzero(supervised)
+            predict.append(rows[at - 1])
+            target.append(ids[at])
+            owner.append(np.full(len(at), number))
+        return np.concatenate(predict), np.concatenate(target), np.concatenate(owner)
+
+
+@dataclass(frozen=True)
+class _Medium:
+    """A medium of a pack: its frames, its features or nothing, the rows [t, n] of the tokens of its temporal patches,
+    those of them that are needed, and under which key its features are to be kept (empty: they are not)."""
+
+    plan: FramePlan
+    content: Any
+    places: np.ndarray
+    part: slice
+    key: str
+
+
+def _keys(sample: Any, arrays: Sequence[Any], features: FeatureCache | None) -> list[str]:
+    """Of each medium of a sample. What could not be decoded is never kept."""
+    if features is None:
+        return [""] * len(arrays)
+    media = zip(sample.record.media, sample.plans, arrays, strict=True)
+    return [features.key(ref, plan) if isinstance(frames, np.ndarray) else "" for ref, plan, frames in media]
+
+
+def _cached(computed: Sequence[_Medium], read: Sequence[_Medium], features: FeatureCache) -> CachedFeatures:
+    tokens = tuple((medium.key, medium.plan.tokens) for medium in computed)
+    saved = features.flops.of([tower_work([medium.plan for medium in read])])
+    return CachedFeatures(tuple(medium.content.values for medium in read), tokens, saved, features)
+
+
+def _among(places: np.ndarray, own: slice) -> np.ndarray:
+    """Which of them are rows of a rank."""
+    return (places >= own.start) & (places < own.stop)
+
+
+def _frame_size(plan: FramePlan) -> tuple[int, int]:
+    """Rows and columns of patches: frames of one size stand together."""
+    return plan.grid[1], plan.grid[2]

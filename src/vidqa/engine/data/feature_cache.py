@@ -1,0 +1,169 @@
+"""What a frozen vision tower makes of a medium, kept on disk: read from the second epoch on instead of its frames.
+
+Entries lie in the folder of the frame cache and within its limit. Their names are hashes of the frames' key and of all
+that turns frames into features: the tower's weights and config, precision, how pixels become patches. So an entry is
+never out of date, and any number of runs, ranks and attempts may share one. A medium's features come when the tower has
+computed them anyway; they are copied and written beside the training, and where the disk is slower than the tower, some
+wait for a later epoch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import torch
+
+from vidqa.contract.cli import note
+from vidqa.contract.problem import ProblemError
+from vidqa.dataset.record import MediaRef
+from vidqa.engine.data.frame_cache import FrameCache
+from vidqa.engine.data.frames import request_of
+from vidqa.engine.data.pixels import as_tensor
+from vidqa.engine.loading.safetensors_reader import TYPES, model_tensors, read_bytes
+from vidqa.families import family_of
+from vidqa.planning.budget.work import FlopsModel
+from vidqa.video.types import FramePlan
+
+VERSION = 1  # part of every key: raise it when the tower's forward gives other features
+PENDING_BYTES = 2 << 30  # of features that wait to be written; what comes besides is not kept
+
+
+@dataclass(frozen=True)
+class Features:
+    """Of one medium: [levels, V, D] for its V tokens, the tower's end first, then the taps in their order."""
+
+    values: torch.Tensor
+
+
+@dataclass(frozen=True)
+class CachedFeatures:
+    """The features in a pack that are read (`values`, one medium each), and `computed`: key and tokens of each medium
+    that goes through the tower, in its order, with an empty key for what is not to be kept. `saved` are the tower's
+    operations for what is read."""
+
+    values: tuple[torch.Tensor, ...]
+    computed: tuple[tuple[str, int], ...]
+    saved: float
+    cache: FeatureCache
+
+    def joined(self, features: torch.Tensor, levels: list[torch.Tensor]) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """What the tower gave, handed on to be kept, and behind it what was read. Where nothing was to be computed the
+        tower saw one black block, whose features are left out."""
+        count = sum(tokens for _, tokens in self.computed)
+        every = [level[:count] for level in (features, *levels)]
+        self.cache.keep(every, self.computed)
+        if self.values:
+            every = [
+                torch.cat([level.to(self.values[0].dtype), *(medium[at] for medium in self.values)])
+                for at, level in enumerate(every)
+            ]
+        return every[0], every[1:]
+
+
+class FeatureCache:
+    """Features by medium. `tower` names the tower and its precision (`tower_name`); `share` of the media are kept,
+    those whose keys say so, so that the limit holds all of them and nothing is evicted in turns. `flops` tells the
+    tower's operations."""
+
+    def __init__(
+        self, frames: FrameCache, tower: str, dtype: torch.dtype, levels: int, share: float, flops: FlopsModel
+    ) -> None:
+        self.frames, self.tower, self.dtype, self.levels, self.share = frames, tower, dtype, levels, share
+        self.flops = flops
+        self.read = self.kept = 0  # media so far
+        self._queue: SimpleQueue[_Waiting | None] = SimpleQueue()
+        self._asked: set[str] = set()  # keys that were handed on to be written
+        self._pending, self._lock = 0, threading.Lock()
+        self._writer = threading.Thread(target=self._write, name="features", daemon=True)
+        self._writer.start()
+
+    def key(self, ref: MediaRef, plan: FramePlan) -> str:
+        """Names a medium's features; empty where they are not kept."""
+        if not (frames := self.frames.key(request_of(ref, plan))):
+            return ""
+        key = hashlib.sha256(f"{frames} {self.tower} {VERSION}".encode()).hexdigest()
+        return key if int(key[:8], 16) < self.share * 2**32 else ""
+
+    def get(self, ref: MediaRef, plan: FramePlan) -> Features | None:
+        """A medium's features, mapped from the file, or None."""
+        if not (key := self.key(ref, plan)) or (stored := self.frames.get(key)) is None:
+            return None
+        self.read += 1
+        return Features(as_tensor(stored.reshape(self.levels, plan.tokens, -1)).view(self.dtype))
+
+    def keep(self, levels: Sequence[torch.Tensor], media: Sequence[tuple[str, int]]) -> None:
+        """Copy the features of media, which lie one after the other in every level [V, D], and write them in time."""
+        size = sum(level.nbytes for level in levels)
+        with self._lock:
+            new_keys = {key for key, _ in media if key} - self._asked
+            if not new_keys or self._pending + size > PENDING_BYTES:
+                return
+            self._asked |= new_keys
+            self._pending += size
+        cuda = levels[0].is_cuda
+        copies = [torch.empty(level.shape, dtype=self.dtype, pin_memory=cuda) for level in levels]
+        for copy, level in zip(copies, levels, strict=True):
+            copy.copy_(level, non_blocking=True)
+        copied = torch.cuda.Event(blocking=True) if cuda else None
+        if copied is not None:
+            copied.record()
+        self._queue.put(_Waiting(copies, tuple(media), new_keys, copied, size))
+
+    def close(self) -> None:
+        """Write what waits, and end."""
+        self._queue.put(None)
+        self._writer.join()
+
+    def _write(self) -> None:
+        while (waiting := self._queue.get()) is not None:
+            if waiting.copied is not None:
+                waiting.copied.synchronize()
+            first = 0
+            for key, tokens in waiting.media:
+                if key in waiting.new_keys:
+                    self._put(key, torch.stack([level[first : first + tokens] for level in waiting.levels]))
+                    waiting.new_keys.remove(key)
+                first += tokens
+            with self._lock:
+                self._pending -= waiting.size
+
+    def _put(self, key: str, values: torch.Tensor) -> None:
+        """Nothing that happens here ends a training: frames are there all the time."""
+        try:
+            warning: Any = self.frames.put(key, values.view(torch.uint8).numpy())
+        except ProblemError as failed:
+            warning, self.share = failed, 0.0
+        if warning:
+            note(f"features of the vision tower are kept no more: {warning}")
+        self.kept += not warning
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """Levels [V, D] on the host, complete once `copied` has happened, and their media, of which some are new_keys."""
+
+    levels: list[torch.Tensor]
+    media: tuple[tuple[str, int], ...]
+    new_keys: set[str]
+    copied: torch.cuda.Event | None
+    size: int
+
+
+def tower_name(folder: Path, *settings: object) -> str:
+    """A hash of the vision tower's weights in a model folder, of the model's config, and of settings that change what
+    the tower gives. Reads its weights (1.2 GB of the 8B model). Raises as `model_tensors` does."""
+    digest = hashlib.blake2b(digest_size=16)
+    digest.update((folder / "config.json").read_bytes() + repr(settings).encode())
+    names, tower = {dtype: name for name, dtype in TYPES.items()}, family_of(folder).tower
+    for name, stored in sorted(model_tensors(folder).items()):
+        if name.startswith(tower):
+            digest.update(f"{name} {names[stored.dtype]} {stored.shape}".encode())
+            for piece in read_bytes(stored):
+                digest.update(piece)
+    return digest.hexdigest()

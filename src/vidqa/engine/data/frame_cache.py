@@ -1,0 +1,246 @@
+"""Resized frames on disk, shared by all processes of a node: a video is decoded once for all its questions and epochs.
+
+An entry is a .npy file of uint8 frames followed by its checksum, published by rename and read through a memory map.
+Its name is a hash of everything its pixels depend on, so an entry is never out of date, only unused.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import itertools
+import math
+import os
+import stat
+import struct
+import time
+import tokenize
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import torch
+
+from vidqa.contract.files import ends_of, remove
+from vidqa.contract.locks import locked
+from vidqa.contract.problem import Problem
+from vidqa.engine.problems import CACHE_DISK_FULL, CACHE_UNUSABLE
+from vidqa.video.pool import DecodeRequest
+
+RESIZE_VERSION = 3  # part of every key: raise it when decoding or resize_frames gives other pixels
+FOOTER = struct.Struct("<4sI")  # a mark, and the CRC-32 of everything before it
+MARK = b"vqF1"
+TOTAL_DIGITS = 32
+ROOM = 0.9  # an eviction goes down to this part of the limit, so that not every put evicts
+ABANDONED_S = 3600.0  # a temporary file this old belongs to a process that was killed
+LOCK_WAIT_S = 600.0  # for an eviction of another process, which looks at every entry
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class FrameCache:
+    """Frames by key, at most `limit_bytes` on disk; the least recently used entries go first.
+
+    Any number of processes of one machine may use one folder. An entry that is removed while another process has it
+    mapped stays readable there, since Linux keeps the bytes of an unlinked file until the last map is gone.
+    Raises CACHE_UNUSABLE when the folder cannot be written.
+    """
+
+    def __init__(self, folder: Path, limit_bytes: int) -> None:
+        self.folder, self.limit_bytes = folder, limit_bytes
+        self._trusted: dict[str, int] = {}  # the inode of each key whose checksum this process has verified
+        self._numbers = itertools.count()  # tell apart the temporary files of this process
+        self._full = False
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with self._locked():
+                pass
+        except OSError as failed:
+            raise CACHE_UNUSABLE.error(folder, f"it cannot be written: {failed.strerror}") from failed
+
+    def key(self, request: DecodeRequest) -> str | None:
+        """Names the frames of one request; None where the file cannot be read, which decoding it will explain.
+
+        Covers the file (size, modification time, hash of its first and last MiB), member, kind, frame numbers, size
+        and the version of the resize.
+        """
+        try:
+            status = os.stat(request.path)
+            if not stat.S_ISREG(status.st_mode):
+                return None
+            content = _content_hash(request.path, status.st_size, status.st_mtime_ns)
+        except (OSError, ValueError):
+            return None
+        parts = (content, request.member, request.kind, request.indices, request.height, request.width, RESIZE_VERSION)
+        return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+    def get(self, key: str | None) -> np.ndarray | None:
+        """The frames, read-only and memory-mapped, or None. A damaged entry is removed and counts as absent."""
+        if key is None:
+            return None
+        path = self._path(key)
+        try:
+            frames = self._mapped(key, path)
+            now = time.time_ns()  # the time of last use, finer than the file system's own clock
+            with suppress(PermissionError):  # another user's entry serves as well
+                os.utime(path, ns=(now, now))
+        except (OSError, RuntimeError):  # never there, or evicted between two of these steps, or no room for a map
+            return None
+        except ValueError:  # damaged
+            with suppress(OSError):
+                remove(path, owner=self.folder)
+            return None
+        return frames
+
+    def takes(self, request: DecodeRequest) -> bool:
+        """Whether the frames of this request would be stored."""
+        return not self._full and len(request.indices) * 3 * request.height * request.width <= self.limit_bytes
+
+    def put(self, key: str | None, frames: np.ndarray) -> Problem | None:
+        """Store uint8 frames, making room first. Frames larger than the limit are not stored.
+
+        Returns the warning CACHE_DISK_FULL the first time the disk refuses; nothing is stored after that.
+        """
+        if key is None or self._full or frames.nbytes > self.limit_bytes:
+            return None
+        temporary = self.temporary(key)
+        try:
+            write_entry(temporary, frames)
+            self._publish(temporary, self._path(key))
+        except OSError as failed:
+            return self._refused(failed)
+        finally:
+            with suppress(OSError):
+                remove(temporary, owner=self.folder)
+        return None
+
+    def temporary(self, key: str) -> Path:
+        """A file for `write_entry`, perhaps in another process, to be handed to `adopt`."""
+        path = self._path(key)
+        return path.with_name(f"{path.name}.{os.getpid()}.{next(self._numbers)}.tmp")
+
+    def adopt(self, key: str, temporary: Path) -> tuple[np.ndarray, Problem | None]:
+        """Make the entry that a process of ours has written at `temporary` the one of `key`. Returns its frames,
+        mapped, which stay readable even if the entry is evicted at once, and the warning that `put` may return."""
+        try:
+            frames = self._mapped(key, temporary, trusted=True)
+            try:
+                self._publish(temporary, self._path(key))
+            except OSError as failed:
+                return frames, self._refused(failed)
+        finally:
+            with suppress(OSError):
+                remove(temporary, owner=self.folder)
+        return frames, None
+
+    def _refused(self, failed: OSError) -> Problem:
+        """The disk is full, which the run survives, or the cache is of no use, which it does not."""
+        if failed.errno not in NO_SPACE:
+            raise CACHE_UNUSABLE.error(self.folder, f"it cannot be written: {failed.strerror}") from failed
+        self._full = True
+        message = f"{failed.strerror}; from here on frames are decoded every time"
+        return CACHE_DISK_FULL.at(self.folder, message, severity="warning")
+
+    def _path(self, key: str) -> Path:
+        return self.folder / key[:2] / f"{key}.npy"
+
+    def _mapped(self, key: str, path: Path, *, trusted: bool = False) -> np.ndarray:
+        """The entry's frames; ValueError where its length or (once per process) its checksum is wrong."""
+        with open(path, "rb") as file:
+            status = os.fstat(file.fileno())
+            start, shape = _read_header(file, status.st_size)
+            # Mapped by its handle, so that it is this very file; torch's map, unlike Python's, keeps no handle open.
+            whole = torch.from_file(f"/proc/self/fd/{file.fileno()}", size=status.st_size, dtype=torch.uint8).numpy()
+        whole.flags.writeable = False
+        if not trusted and self._trusted.get(key) != status.st_ino:
+            _verify(whole, path)
+        self._trusted[key] = status.st_ino
+        return whole[start : -FOOTER.size].reshape(shape)
+
+    @contextmanager
+    def _locked(self) -> Iterator[int]:
+        """Exclusive among all processes; gives the file that holds the total size in bytes."""
+        with locked(self.folder / "total", wait_s=LOCK_WAIT_S) as handle:
+            yield handle
+
+    def _publish(self, temporary: Path, path: Path) -> None:
+        size = temporary.stat().st_size
+        with self._locked() as handle:
+            written = os.pread(handle, TOTAL_DIGITS, 0)
+            # An empty file is that of a new cache; a power cut leaves that or NULs. Then what is there is counted.
+            sound = len(written) == TOTAL_DIGITS and written.isdigit()
+            total = int(written) if sound else self._evict(math.inf)
+            if path.exists():  # another process decoded the same frames
+                return
+            if total + size > self.limit_bytes:
+                total = self._evict(self.limit_bytes * ROOM - size)
+            # Counted first: who dies between the two leaves a total that is too high, which the next eviction corrects.
+            os.pwrite(handle, f"{total + size:0{TOTAL_DIGITS}d}".encode(), 0)
+            os.replace(temporary, path)
+
+    def _evict(self, allowed: float) -> int:
+        """Remove the least recently used entries until at most `allowed` bytes are left; returns what is left."""
+        entries = []
+        for file in self.folder.glob("*/*"):
+            try:
+                status = file.stat()
+            except FileNotFoundError:
+                continue
+            if file.suffix == ".npy":
+                entries.append((status.st_mtime_ns, status.st_size, file))
+            elif time.time() - status.st_mtime > ABANDONED_S:
+                remove(file, owner=self.folder)
+        left = sum(size for _, size, _ in entries)
+        for _, size, file in sorted(entries):
+            if left <= allowed:
+                break
+            remove(file, owner=self.folder)
+            left -= size
+        return left
+
+
+def write_entry(path: str | Path, frames: np.ndarray) -> None:
+    """Write uint8 frames as an entry of a cache; decode workers call it too. Raises OSError, leaving nothing."""
+    Path(path).parent.mkdir(exist_ok=True)
+    try:
+        with open(path, "wb") as file:
+            header = io.BytesIO()
+            np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(frames))
+            body = np.ascontiguousarray(frames).reshape(-1).data
+            file.write(header.getvalue())
+            file.write(body)
+            file.write(FOOTER.pack(MARK, zlib.crc32(body, zlib.crc32(header.getvalue()))))
+    except OSError:
+        with suppress(OSError):
+            remove(Path(path), owner=Path(path).parent)
+        raise
+
+
+def _read_header(file: BinaryIO, size: int) -> tuple[int, tuple[int, ...]]:
+    """Where the frames begin, and their shape. Raises ValueError where the file is not as long as they need."""
+    if np.lib.format.read_magic(file) != (1, 0):
+        raise ValueError(f"{file.name} is no entry")
+    try:
+        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+    except (SyntaxError, tokenize.TokenError) as damaged:
+        raise ValueError(f"the header of {file.name} is damaged") from damaged
+    if dtype != np.uint8 or size != file.tell() + math.prod(shape) + FOOTER.size:
+        raise ValueError(f"{file.name} is cut off")
+    return file.tell(), shape
+
+
+def _verify(whole: np.ndarray, path: Path) -> None:
+    mark, checksum = FOOTER.unpack(whole[-FOOTER.size :].tobytes())
+    if mark != MARK or zlib.crc32(whole[: -FOOTER.size].data) != checksum:
+        raise ValueError(f"{path} is damaged")
+
+
+@lru_cache(maxsize=100_000)
+def _content_hash(path: str, size: int, mtime_ns: int) -> str:
+    digest = hashlib.sha256(f"{size} {mtime_ns} ".encode())
+    digest.update(ends_of(path, size))
+    return digest.hexdigest()

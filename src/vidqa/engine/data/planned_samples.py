@@ -1,0 +1,141 @@
+"""Preparation: records become planned samples, the same on every rank, summarised in plan.json."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vidqa.actions import action_for
+from vidqa.contract.cli import note
+from vidqa.contract.files import write_json
+from vidqa.contract.problem import Problem, ProblemError, raise_errors
+from vidqa.contract.run_folder import PLAN, RunFolder
+from vidqa.dataset.record import Record
+from vidqa.engine.distributed import World
+from vidqa.engine.problems import ENGINE_NO_SAMPLES
+from vidqa.planning import stored_plan
+from vidqa.planning.plan import Plan, PlannedSet, make_plan, too_long, usable, without_labels
+from vidqa.planning.sample_table import column
+from vidqa.planning.samples import Planner, Sample
+from vidqa.planning.sets import load_sets, quarantines
+from vidqa.rewards import question_problems
+from vidqa.spec import DataFacts, check_with_data
+from vidqa.spec.models import EvaluateSpec, GrpoSpec, Spec, TrainSpec
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The samples of a run. `quarantined` are problems of samples that were left out."""
+
+    train: Sequence[Sample]
+    validation: Sequence[Sample]
+    fingerprint: str
+    quarantined: list[Problem]
+
+
+def prepare_training(spec: TrainSpec, planner: Planner, world: World, run: RunFolder) -> Prepared:
+    """The samples of a TrainSpec. Raises the problems of bad samples where they fail the run."""
+    plan = shared_plan(spec, planner, world, run)
+    chosen, problems = fitting(spec, plan.sets["train"])
+    held, more = fitting(spec, plan.sets["validation"]) if "validation" in plan.sets else ([], [])
+    problems += without_labels(chosen)
+    chosen = usable(chosen, _longest(spec), trained=True)
+    if not chosen:
+        raise ENGINE_NO_SAMPLES.error(spec.custom.train_dataset.annotation_path, "no training sample is usable")
+    return Prepared(chosen, held, plan.data_fingerprint, problems + more)
+
+
+def prepare_questions(spec: GrpoSpec, planner: Planner, world: World, run: RunFolder) -> Prepared:
+    """The questions of a GrpoSpec. Raises the problems of bad samples where they fail the run, and of references that
+    no completion can meet."""
+    plan = shared_plan(spec, planner, world, run)
+    chosen, problems = fitting(spec, plan.sets["train"])
+    held, more = fitting(spec, plan.sets["validation"]) if "validation" in plan.sets else ([], [])
+    if not chosen:
+        raise ENGINE_NO_SAMPLES.error(spec.custom.train_dataset.annotation_path, "no question is usable")
+    rewards = spec.train.train_policy.reward_function
+    records = [sample.record for sample in chosen]
+    raise_errors(question_problems(records, rewards, balanced=spec.engine.balance == "label"))
+    return Prepared(chosen, held, plan.data_fingerprint, problems + more)
+
+
+def check_steps(spec: TrainSpec, data: Prepared) -> None:
+    """Raises the problems that a TrainSpec has with its samples: a step that they do not fill, a pack too small."""
+    facts = DataFacts(len(data.train), len(data.validation), max(column(data.train, "length")))
+    raise_errors(check_with_data(spec, facts))
+
+
+def prepare_evaluation(
+    spec: EvaluateSpec, planner: Planner, world: World, run: RunFolder
+) -> tuple[Sequence[Record], Sequence[Sample], list[Problem]]:
+    """Every record to evaluate, the usable samples, and the problems of the others. Raises as
+    `prepare_training`."""
+    planned = shared_plan(spec, planner, world, run).sets["evaluation"]
+    samples, problems = fitting(spec, planned)
+    if not samples:
+        raise ENGINE_NO_SAMPLES.error(spec.dataset.annotation_path, "no sample can be evaluated")
+    return planned.records, samples, problems
+
+
+def shared_plan(spec: Spec, planner: Planner, world: World, run: RunFolder) -> Plan:
+    """The plan of a run, on every rank: the stored one if it is valid. Else rank 0 reads, probes and plans, and stores
+    the plan for the next attempt."""
+    plan = world.on_main(lambda: _stored_or_made(spec, planner, run.path / PLAN))
+    return plan if isinstance(plan, Plan) else stored_plan.of_table(plan)
+
+
+def _stored_or_made(spec: Spec, planner: Planner, place: Path) -> Any:
+    """The plan as a table, which is fast to share; the plan itself if a file name is not valid UTF-8."""
+    inputs = stored_plan.inputs_of(spec, planner)  # first: a change while records are read must make the plan stale
+    try:
+        if (stored := stored_plan.read(place, inputs)) is not None:
+            return stored
+    except stored_plan.Stale as stale:
+        note(f"{PLAN} is not used, the plan is made again: {stale}")
+    sets = load_sets(spec)
+    records = [record for part in sets.values() for record in part]
+    identities = stored_plan.identities_of(stored_plan.media_of(spec, records))
+    plan = make_plan(spec, planner, sets)
+    try:
+        table = stored_plan.as_table(plan, inputs, identities)
+    except UnicodeEncodeError:
+        return plan
+    with suppress(OSError):
+        stored_plan.write(place, table)
+    return table
+
+
+def fitting(spec: Spec, planned: PlannedSet) -> tuple[Sequence[Sample], list[Problem]]:
+    """The samples of a set that are short enough, and the problems of the others. With on_bad_sample
+    "fail" any problem is raised."""
+    longest = _longest(spec)
+    problems = [*planned.problems, *(sample.too_long(longest) for sample in too_long(planned.samples, longest))]
+    if problems and not quarantines(spec):
+        raise ProblemError(problems)
+    return usable(planned.samples, longest, trained=False), problems
+
+
+def _longest(spec: Spec) -> int:
+    sampling = action_for(spec).sampling
+    assert sampling
+    return sampling.longest(spec)
+
+
+def write_plan(run: RunFolder, prepared: Prepared, facts: dict[str, Any]) -> None:
+    """Write plan.json: samples, tokens, steps, and left out samples."""
+    lengths = column(prepared.train, "length")
+    plan = {
+        "schema_version": 1,
+        "train_samples": len(prepared.train),
+        "validation_samples": len(prepared.validation),
+        "train_tokens_per_epoch": sum(lengths),
+        "supervised_tokens_per_epoch": sum(column(prepared.train, "supervised")),
+        "longest_sample_tokens": max(lengths),
+        "data_fingerprint": prepared.fingerprint,
+        "quarantined": [p.as_dict() for p in prepared.quarantined],
+        **facts,
+    }
+    write_json(run.path / "plan.json", plan)

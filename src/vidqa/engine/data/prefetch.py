@@ -1,0 +1,177 @@
+"""Batches ahead of time: decoding runs far ahead of the model, collating and copying a little.
+
+Both are bounded by bytes and not by counts: short clips are asked for many steps ahead, so that decode workers stay
+busy across steps, and long ones do not fill the memory.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from vidqa.contract.problem import Problem
+from vidqa.engine.data.collate import Batch, Collator
+from vidqa.engine.data.feature_cache import FeatureCache, Features
+from vidqa.engine.data.frames import FrameSource, unknown
+from vidqa.engine.data.host_to_device import BatchSender, SentBatch
+from vidqa.planning.samples import Sample
+
+DECODE_AHEAD = 1 << 30  # bytes of frames that are asked for and not yet collated
+READY_AHEAD = 256 << 20  # bytes of finished batches that wait for the model; one may always wait
+# Packs of little or nothing count as this much, so that the window is never more than some packs and some maps.
+PACK_AT_LEAST = DECODE_AHEAD // 64
+MEDIUM_AT_LEAST = DECODE_AHEAD // 4096
+
+
+@dataclass(frozen=True)
+class LoadedBatch:
+    """One micro-step's batch and what could not be decoded for it."""
+
+    batch: Batch
+    problems: list[Problem]
+
+
+@dataclass(frozen=True)
+class _Requested:
+    """A pack whose media are being decoded."""
+
+    numbers: Sequence[int]
+    samples: list[Sample]
+    ticket: Any
+    size: int
+
+
+class Prefetcher:
+    """Turns a stream of packs (sample numbers) into batches on `device`. Use as an iterator inside `with`.
+
+    One thread does it: collating a pack takes some milliseconds, decoding happens in other processes. Media whose
+    `features` are kept are not decoded.
+    """
+
+    def __init__(
+        self,
+        packs: Iterable[Sequence[int]],
+        samples: Sequence[Sample],
+        source: FrameSource,
+        collator: Collator,
+        device: torch.device,
+        features: FeatureCache | None = None,
+    ) -> None:
+        self._features = features
+        self._packs, self._samples, self._source, self._collator = iter(packs), samples, source, collator
+        self._staging = BatchSender(device)
+        self._ready = BoundedQueue(READY_AHEAD)
+        self._thread = threading.Thread(target=self._work, name="loader", daemon=True)
+
+    def __enter__(self) -> Iterator[LoadedBatch]:
+        self._thread.start()
+        return self._batches()
+
+    def __exit__(self, *_: object) -> None:
+        self._ready.close()
+        self._thread.join()
+
+    def _batches(self) -> Iterator[LoadedBatch]:
+        while (item := self._ready.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            sent, problems = item
+            yield LoadedBatch(sent.received(), problems)
+
+    def _work(self) -> None:
+        try:
+            for sent, problems in self._load():
+                if not self._ready.put((sent, problems), sent.area.nbytes):
+                    return
+            self._ready.put(None, 0)
+        except BaseException as failed:  # noqa: BLE001  handed to the thread that trains, which raises it
+            self._ready.put(failed, 0)
+
+    def _load(self) -> Iterator[tuple[SentBatch, list[Problem]]]:
+        requested: deque[_Requested] = deque()
+        ahead = 0
+        for pack in self._packs:
+            requested.append(self._ask(pack))
+            ahead += requested[-1].size
+            # A model that waits gets what is there; otherwise the window is filled first.
+            while ahead > DECODE_AHEAD or (
+                requested and self._ready.is_empty() and self._source.has(requested[0].ticket)
+            ):
+                ahead -= requested[0].size
+                yield self._collated(requested.popleft())
+        while requested:
+            yield self._collated(requested.popleft())
+
+    def _ask(self, numbers: Sequence[int]) -> _Requested:
+        samples = [self._samples[i] for i in numbers]
+        lookup = self._features.get if self._features else unknown
+        return _Requested(numbers, samples, self._source.request(samples, lookup), frame_bytes(samples))
+
+    def _collated(self, requested: _Requested) -> tuple[SentBatch, list[Problem]]:
+        frames, problems = self._source.collect(requested.ticket)
+        return self._staging.send(self._batch(requested, frames)), problems
+
+    def _batch(self, requested: _Requested, frames: list[list]) -> Batch:
+        """Features that were written since frames were asked for are read instead."""
+        if self._features:
+            frames = [
+                [
+                    medium if isinstance(medium, Features) else (self._features.get(ref, plan) or medium)
+                    for ref, plan, medium in zip(sample.record.media, sample.plans, of_sample, strict=True)
+                ]
+                for sample, of_sample in zip(requested.samples, frames, strict=True)
+            ]
+        return self._collator(requested.numbers, requested.samples, frames, self._features)
+
+
+def frame_bytes(samples: Sequence[Sample]) -> int:
+    """What a pack counts in the window of what is being decoded; several questions about one video share it."""
+    plans = {ref.view: plan for sample in samples for ref, plan in zip(sample.record.media, sample.plans, strict=True)}
+    size = sum(max(MEDIUM_AT_LEAST, 3 * len(plan.indices) * plan.height * plan.width) for plan in plans.values())
+    return max(PACK_AT_LEAST, size)
+
+
+class BoundedQueue:
+    """A queue between two threads, bounded by the bytes that its items are said to have."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._items: deque[tuple[Any, int]] = deque()
+        self._held = 0
+        self._closed = False
+        self._changed = threading.Condition()
+
+    def put(self, item: Any, size: int) -> bool:
+        """Waits for room, which an empty queue always has. False where the queue is closed: nobody wants the item."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or not self._items or self._held + size <= self.limit)
+            if self._closed:
+                return False
+            self._items.append((item, size))
+            self._held += size
+            self._changed.notify_all()
+        return True
+
+    def get(self) -> Any:
+        """The oldest item; waits for one."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._items)
+            item, size = self._items.popleft()
+            self._held -= size
+            self._changed.notify_all()
+        return item
+
+    def is_empty(self) -> bool:
+        return not self._items
+
+    def close(self) -> None:
+        """Let go of what is in the queue, and of whoever waits to put something in."""
+        with self._changed:
+            self._closed = True
+            self._items.clear()
+            self._changed.notify_all()

@@ -1,0 +1,45 @@
+"""Exports: weights that transformers, PEFT and vLLM load, and the proof that they do.
+
+    <run>/safetensors/<name>/   a full fine-tune: the model folder again, with the trained weights
+                                LoRA: adapter_config.json and adapter_model.safetensors for stock PEFT
+    merged                      LoRA folded into its base, a model folder again: what scripts/export.py writes
+All carry the complete processor and tokenizer of the base model.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vidqa.engine.export._base import ExportFormat
+from vidqa.engine.export.adapter import ADAPTER
+from vidqa.engine.export.merged import MERGED
+from vidqa.engine.export.weights import WEIGHTS, load_quantized
+from vidqa.families import quantization_of, require_plain_weights
+
+FORMATS = (MERGED, WEIGHTS, ADAPTER)
+
+
+def format_for(lora: Any) -> ExportFormat:
+    """What a run with this `policy.lora` exports."""
+    return WEIGHTS if lora is None else ADAPTER
+
+
+def format_of(export: Path) -> ExportFormat | None:
+    """The format of an export, by its files; None for a folder that is none."""
+    return next((format for format in FORMATS if (export / format.config).is_file()), None)
+
+
+def load_export(
+    export: Path, base: Path | None, dtype: torch.dtype, device: torch.device, *, keep_float8: bool = False
+) -> Any:
+    """A plain transformers model from an export or any model folder; with `base`, `export` is an adapter that stock
+    PEFT loads and merges. Weights that are quantized are dequantized, except with `keep_float8` those that
+    `load_quantized` keeps. Raises MODEL_FILE_MISSING, MODEL_QUANTIZED for such a base, and ENGINE_WEIGHTS_MISMATCH
+    for a missing or surplus tensor."""
+    if base is not None:
+        require_plain_weights(base, "an adapter is put on")
+        return ADAPTER.load(export, base, dtype, device)
+    if quantization_of(export):
+        return load_quantized(export, dtype, device, keep_float8=keep_float8)
+    return WEIGHTS.load(export, export, dtype, device)

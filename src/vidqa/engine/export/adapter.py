@@ -1,0 +1,84 @@
+"""LoRA: an adapter folder for stock PEFT, with the processor and tokenizer of the base model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import PeftModel, get_peft_model_state_dict
+from safetensors import SafetensorError
+from torch import nn
+
+from vidqa.engine.distributed import World
+from vidqa.engine.export._base import ExportFormat, Trained
+from vidqa.engine.export.weights import load_weights
+from vidqa.engine.export.writing import copy_settings, rows_as_trained, shapes_of, write_together
+from vidqa.engine.loading.freeze import adapter_name, is_adapter, lora_config
+from vidqa.engine.loading.safetensors_reader import stored_tensors
+from vidqa.engine.problems import ENGINE_WEIGHTS_MISMATCH
+from vidqa.families.adapters import CONFIG, check_adapter
+from vidqa.families.problems import MODEL_FILE_MISSING
+
+STEM = "adapter_model"
+OF_WHOLE_MODELS = ("config.json", "generation_config.json")  # with them the folder would be taken for a whole model
+
+
+def _write(trained: Trained, name: str, world: World) -> Path:
+    trains = [inside for inside in sorted(trained.parameters) if is_adapter(inside) or ".modules_to_save." in inside]
+    names = {adapter_name(inside): inside for inside in trains if ".original_module." not in inside}
+
+    def settings(folder: Path) -> None:
+        copy_settings(trained, folder, without=OF_WHOLE_MODELS)
+        config = lora_config(trained.lora)
+        config.base_model_name_or_path = str(trained.base)
+        config.inference_mode = True
+        if isinstance(config.target_modules, set):  # which PEFT would write in another order in every run
+            config.target_modules = sorted(config.target_modules)
+        config.save_pretrained(folder)
+
+    shapes, rows = shapes_of(trained, names), rows_as_trained(trained, names, world)
+    return write_together(trained, name, STEM, shapes, rows, world, settings)
+
+
+def _check(export: Path, base: Path) -> None:
+    """Its ranks are those of its config; stock PEFT compares it with the base model when it is loaded."""
+    check_adapter(export)
+
+
+def _load(export: Path, base: Path, dtype: torch.dtype, device: torch.device) -> Any:
+    """The base model with the adapter folded in by stock PEFT, every tensor of the file used."""
+    model = load_weights(base, dtype)
+    check_adapter(export)
+    stored = set(stored_tensors(export))
+    if model.config.tie_word_embeddings and any(_is_of_tied(name) for name in stored):
+        _untie(model)
+    try:
+        adapted = PeftModel.from_pretrained(model, export)
+    except (OSError, SafetensorError, ValueError) as broken:
+        raise MODEL_FILE_MISSING.error(export, f"PEFT cannot load it: {broken}") from broken
+    except RuntimeError as unlike:
+        raise ENGINE_WEIGHTS_MISMATCH.error(export, f"the adapter is of another model: {unlike}") from unlike
+    # PEFT only warns of names that it does not find; an adapter that changes nothing must not pass for one. Whoever
+    # stored an adapter of embeddings with PEFT itself may have the base model's embeddings beside it.
+    needed = set(get_peft_model_state_dict(adapted, save_embedding_layers=False))
+    allowed = set(get_peft_model_state_dict(adapted, save_embedding_layers=True))
+    if different := (needed - stored) | (stored - allowed):
+        message = f"{len(different)} tensor names of the adapter are not the model's: {sorted(different)[:3]}"
+        raise ENGINE_WEIGHTS_MISMATCH.error(export, message)
+    # Merged on its device: a core of the host takes ten seconds for 2B while a GPU waits.
+    return adapted.to(device).merge_and_unload().eval()
+
+
+def _is_of_tied(name: str) -> bool:
+    return is_adapter(name) and any(f".{part}.lora_" in name for part in ("embed_tokens", "lm_head"))
+
+
+def _untie(model: Any) -> None:
+    """Give a tied head weights of its own: an adapter on the head or on the embeddings is of one of them, and merged
+    into what both share it would change the other as well."""
+    model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())
+    model.config.tie_word_embeddings = False
+
+
+ADAPTER = ExportFormat("adapter", CONFIG, STEM, _write, _check, _load)

@@ -1,0 +1,1 @@
+"""A model folder becomes a sharded model: what trains, FSDP, and weights read from safetensors."""

@@ -1,0 +1,234 @@
+"""From a model folder to a sharded model: built on the meta device, then every rank reads only its own rows.
+
+config -> meta model -> LoRA and freezing -> our forward -> fully_shard -> weights from safetensors
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from torch import nn
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from transformers import AutoConfig
+
+from vidqa.contract.problem import raise_errors
+from vidqa.engine.distributed import World
+from vidqa.engine.families import TorchFamily, family_of, torch_half
+from vidqa.engine.families._base import run_gathered
+from vidqa.engine.loading.freeze import base_module, base_name, choose_trainable, is_adapter
+from vidqa.engine.loading.safetensors_reader import RowRead, model_tensors, read_rows
+from vidqa.engine.model import DTYPES
+from vidqa.engine.model.float8 import use_float8
+from vidqa.engine.problems import ENGINE_WEIGHTS_MISMATCH
+from vidqa.engine.torch_private import buffers, compute_local_shape_and_global_offset
+from vidqa.families import family_of as tables_of
+from vidqa.families import require_plain_weights
+from vidqa.families.problems import MODEL_FILE_MISSING, MODEL_UNSUPPORTED
+from vidqa.planning.budget.recompute import Recompute
+from vidqa.spec import check_with_heads
+
+# What transformers raises for values that a configuration cannot have.
+BY_A_CONFIG = (
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    IndexError,
+    ArithmeticError,
+    RuntimeError,
+    AssertionError,
+)
+
+
+@contextmanager
+def load_sharded(
+    folder: Path,
+    policy: Any,
+    train: Any,
+    world: World,
+    recompute: Recompute,
+) -> Iterator[Any]:
+    """The model of `folder`: `policy` and `train` are the spec's tables. Trainable parameters are kept in
+    `train.master_dtype`, frozen ones and all computation in `train.param_dtype`. `model.packed` is its forward over
+    packed batches. Inside the block it can compute, with weights that are still being read; after it, with the right
+    ones. Raises SPEC_CONTEXT_HEADS."""
+    model, device = meta_model(folder), world.device
+    family = family_of(model)
+    raise_errors(check_with_heads(policy, family.attention_heads(model.config)[0].keys))
+    choose_trainable(model, policy)
+    compute, master = DTYPES[train.param_dtype], DTYPES[train.master_dtype]
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(master if parameter.requires_grad else compute)
+    compile = train.compile and device.type == "cuda"
+    model.packed = family.packed_forward(model, recompute=recompute, compile=compile, context=world.context)
+    if train.fp8.enable_fp8:
+        # With a scale for each row, rounding takes more time from a vision block, whose rows are short, than it saves.
+        rounded = family.units if train.fp8.quant_recipe == "tensorwise" else family.decoder_units
+        use_float8(rounded(model), train.fp8.quant_recipe)
+    _shard(model, family, world, compute, DTYPES[train.fsdp_reduce_dtype])
+    model.to_empty(device=device)
+    _tie_head(model)
+    _restore_buffers(model)
+    model.train()
+    rows = own_rows(model, folder)
+    with ThreadPoolExecutor(1, "weights") as reader:
+        reading = reader.submit(read_rows, rows)
+        yield model
+        reading.result()
+    _initialise_adapters(model, train.seed or 0, policy.lora)
+
+
+def load_reference(folder: Path, policy: Any, train: Any, world: World, recompute: Recompute) -> Any:
+    """The model of `folder` as `load_sharded` makes it, in the precision of computation and without an optimizer: what
+    a run began with. Its parameters require gradients as the trained ones do, so that it runs the same kernels."""
+    model, device = meta_model(folder), world.device
+    family, compute = family_of(model), DTYPES[train.param_dtype]
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(compute)
+    choose_trainable(model, policy)
+    model.packed = family.packed_forward(model, recompute=recompute, compile=train.compile and device.type == "cuda")
+    if world.is_sharded:
+        _shard(model, family, world, compute, compute)
+    model.to_empty(device=device)
+    _tie_head(model)
+    _restore_buffers(model)
+    read_rows(own_rows(model, folder))
+    return model.train()
+
+
+def empty_model(folder: Path, dtype: torch.dtype, device: torch.device) -> Any:
+    """A stock model of `folder` with memory for its weights, which nobody has written yet."""
+    model = meta_model(folder)
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+    model.requires_grad_(False)
+    model.to_empty(device=device)
+    _tie_head(model)
+    _restore_buffers(model)
+    return model.eval()
+
+
+def meta_model(folder: Path) -> Any:
+    require_plain_weights(folder, "parameters are taken from")
+    tables = tables_of(folder)
+    tables.sizes_of(folder)  # refused here as by preflight, before transformers makes anything of it
+    try:
+        config = AutoConfig.from_pretrained(folder)
+    except (*BY_A_CONFIG, StrictDataclassError) as broken:
+        raise MODEL_FILE_MISSING.error(folder / "config.json", f"config.json cannot be read: {broken}") from broken
+    family = torch_half(tables)
+    if refusal := family.refusal(config):
+        raise MODEL_UNSUPPORTED.error(folder / "config.json", refusal)
+    try:
+        with torch.device("meta"):
+            model = family.model_class(config)
+    except BY_A_CONFIG as broken:
+        raise MODEL_UNSUPPORTED.error(
+            folder / "config.json", f"transformers makes no model of it: {broken}"
+        ) from broken
+    _tie_head(model)
+    return model
+
+
+def _tie_head(model: Any) -> None:
+    """A tied head is the parameter of the embeddings; taking memory gives an ordinary tensor with two names to each."""
+    if model.config.tie_word_embeddings:
+        base_module(model.get_output_embeddings()).weight = base_module(model.get_input_embeddings()).weight
+
+
+def _shard(model: Any, family: TorchFamily, world: World, compute: torch.dtype, reduce: torch.dtype) -> None:
+    """One FSDP unit per vision block and decoder layer, the rest in the root. Where nothing is sharded (dp_shard_size
+    1), frozen weights stay ordinary tensors: every rank holds them whole already, and no layer gathers or copies them.
+    """
+    precision = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=reduce, cast_forward_inputs=False)
+    left_alone = {parameter for parameter in model.parameters() if not (world.is_sharded or parameter.requires_grad)}
+    for unit in [*family.units(model), model]:
+        run_gathered(fully_shard(unit, mesh=world.mesh, mp_policy=precision, ignored_params=left_alone))
+
+
+def own_rows(model: Any, folder: Path) -> list[RowRead]:
+    """Where in the folder's safetensors this rank finds its rows of every base parameter. Raises
+    ENGINE_WEIGHTS_MISMATCH for a missing, unexpected or wrongly shaped tensor."""
+    files = model_tensors(folder)
+    family = family_of(model)
+    if model.config.tie_word_embeddings and family.embeddings in files:
+        files.setdefault(family.head, files[family.embeddings])  # for a copy of a tied head, which trains in full
+    expected = {name: parameter for name, parameter in model.named_parameters() if not is_adapter(name)}
+    # A tied head is one parameter under two names; files may hold either or both.
+    named_twice = {
+        base_name(name) for name, _ in model.named_parameters(remove_duplicate=False) if not is_adapter(name)
+    }
+    missing = sorted({base_name(name) for name in expected} - set(files))
+    unexpected = sorted(set(files) - named_twice)
+    if missing or unexpected:
+        raise ENGINE_WEIGHTS_MISMATCH.error(
+            folder,
+            f"{len(missing)} tensors missing ({', '.join(missing[:3])}...), "
+            f"{len(unexpected)} unexpected ({', '.join(unexpected[:3])}...)",
+        )
+    reads = []
+    for name, parameter in expected.items():
+        stored = files[base_name(name)]
+        if stored.shape != tuple(parameter.shape):
+            message = f"{base_name(name)} has shape {list(stored.shape)}, the config says {list(parameter.shape)}"
+            raise ENGINE_WEIGHTS_MISMATCH.error(folder, message)
+        local, rows = local_rows(parameter)
+        if local.numel():
+            reads.append(RowRead(stored, rows[0].start, local))
+    return reads
+
+
+@torch.no_grad()
+def local_rows(parameter: torch.Tensor) -> tuple[torch.Tensor, tuple[slice, ...]]:
+    """This rank's part of a parameter, and where that part lies in the whole tensor."""
+    if not isinstance(parameter, DTensor):
+        return parameter.data, tuple(slice(0, size) for size in parameter.shape)
+    shape, offset = compute_local_shape_and_global_offset(parameter.shape, parameter.device_mesh, parameter.placements)
+    return parameter.to_local().data, tuple(slice(o, o + s) for o, s in zip(offset, shape, strict=True))
+
+
+def _initialise_adapters(model: nn.Module, seed: int, lora: Any) -> None:
+    """LoRA's A and B as PEFT initialises them, the same on any number of ranks: each matrix is drawn whole from a seed
+    and its position, and every rank keeps its rows."""
+    for number, (name, parameter) in enumerate(_adapters(model)):
+        generator = torch.Generator().manual_seed(seed * 100_003 + number)
+        whole = _first_values(name, parameter.shape, lora.init_lora_weights, generator)
+        local, rows = local_rows(parameter)
+        local.copy_(whole[rows])
+
+
+def _first_values(name: str, shape: torch.Size, how: bool | str, generator: torch.Generator) -> torch.Tensor:
+    """Of A and B one is drawn, so that the other has a gradient, and the other is 0, so that training begins as the
+    base model; with `how` False both are drawn. Of embeddings it is B that is drawn, as PEFT has it."""
+    values = torch.zeros(shape)
+    of_embeddings = ".lora_embedding_" in name
+    is_drawn = how is False or (".lora_embedding_B." if of_embeddings else ".lora_A.") in name
+    if not is_drawn:
+        return values
+    if of_embeddings:
+        return values.normal_(generator=generator)
+    if how == "gaussian":
+        return values.normal_(std=1 / shape[0], generator=generator)
+    return nn.init.kaiming_uniform_(values, a=math.sqrt(5), generator=generator)
+
+
+def _adapters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    return ((name, parameter) for name, parameter in model.named_parameters() if is_adapter(name))
+
+
+def _restore_buffers(model: nn.Module) -> None:
+    """Rotary frequencies are not stored with the weights: made again from the config."""
+    for module in model.modules():
+        if "inv_freq" in buffers(module):
+            fresh: Any = type(module)(module.config)
+            for name in buffers(module):
+                getattr(module, name).copy_(getattr(fresh, name))

@@ -1,0 +1,1 @@
+"""One optimizer step after another: learner, optimizer, validation, saving, resuming."""

@@ -1,0 +1,122 @@
+"""The start of a run: at step 0, or exactly after a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vidqa.contract.cli import note
+from vidqa.contract.problem import ProblemError
+from vidqa.contract.run_folder import RunFolder
+from vidqa.engine.checkpoint.state import inspect, load_state
+from vidqa.engine.data.planned_samples import Prepared
+from vidqa.engine.distributed import World
+from vidqa.engine.problems import ENGINE_CHECKPOINT_DAMAGED, ENGINE_RESUME_MISMATCH
+from vidqa.planning.continuing import (
+    MEANING,
+    SAMPLES,
+    changes,
+    in_present_terms,
+    order_facts,
+    recorded_spec,
+    spec_changes,
+    spec_facts,
+    weights_facts,
+    weights_hash,
+)
+from vidqa.spec import fingerprint
+from vidqa.spec.models import TrainSpec
+
+
+def trainer_facts(spec: TrainSpec, data: Prepared, model: Any, world: World) -> dict[str, Any]:
+    """The facts that a checkpoint records for `planning.continuing` to compare on a resume."""
+    base = world.on_main(lambda: weights_hash(Path(spec.policy.model_name_or_path)))
+    trained = [(name, p.shape) for name, p in model.named_parameters() if p.requires_grad]
+    return {
+        "schema_version": 1,
+        "spec_fingerprint": fingerprint(spec),
+        "spec": spec_facts(spec),
+        "ranks": world.size,
+        "order": order_facts(spec, data.train, data.fingerprint),
+        "weights": weights_facts(spec, trained, base),
+    }
+
+
+@dataclass(frozen=True)
+class Start:
+    """The first step to take, from 0, and its checkpoint: the folder and trainer.json."""
+
+    step: int = 0
+    folder: Path | None = None
+    trainer: Mapping[str, Any] = field(default_factory=dict)
+
+
+def start_of(resume_from: bool | str, run: RunFolder, world: World) -> Start:
+    """`resume_from` is the spec's train.resume: true is the newest complete checkpoint of this run (without one, step 0
+    with a note), a path is that checkpoint. Never restarts from the base weights silently."""
+    skipped: list[str] = []
+    for folder in world.on_main(lambda: _checkpoints(resume_from, run)):
+        try:
+            trainer = inspect(folder, world)
+        except ProblemError as damaged:
+            if resume_from is not True:
+                raise
+            skipped.append(f"{folder.name}: {damaged.problems[0].message}")
+            if world.is_main:
+                note(f"skipped the checkpoint {skipped[-1]}")
+            continue
+        return Start(trainer["step"], folder, trainer)
+    if skipped:
+        raise ENGINE_CHECKPOINT_DAMAGED.error(run.checkpoints, f"no checkpoint is whole: {'; '.join(skipped)}")
+    return Start()
+
+
+def resume(start: Start, run: RunFolder, facts: dict[str, Any], model: Any, optimizer: Any, world: World) -> None:
+    """Load the state of `start` into model and optimizer, and report changed settings. Raises
+    ENGINE_RESUME_MISMATCH."""
+    differences: list[str] = []
+    if start.folder:
+        differences = _compare(start.folder, start.trainer, facts)
+        # Of reinforcement learning a step may hold several updates of the optimizer.
+        load_state(start.folder, start.trainer.get("updates", start.step), model, optimizer, world)
+    if world.is_main:
+        run.forget_metrics_after(start.step)
+        for name in run.set_aside_after(start.step):
+            note(f"set aside the checkpoint {name}: this run goes on from step {start.step}")
+        if start.folder:
+            note(f"resumed after step {start.step} from {start.folder}")
+            if differences:
+                note(f"with other values than the checkpoint was trained with: {', '.join(differences)}")
+            run.add_resume({"from": str(start.folder.resolve()), "step": start.step, "changed": differences})
+
+
+def _compare(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """The settings that differ from the checkpoint's. Raises ENGINE_RESUME_MISMATCH for those that must not."""
+    weights = in_present_terms(before.get("weights", {}), Path(now["spec"]["policy.model_name_or_path"]))
+    before = {**before, "weights": weights}
+    for part, what in MEANING.items():
+        if changed := changes(before.get(part, {}), now[part]):
+            raise ENGINE_RESUME_MISMATCH.error(folder, f"{what} would change: {', '.join(changed)}")
+    recorded = recorded_spec(folder, before)
+    if recorded is None:
+        return ["unknown: the checkpoint does not say with which spec it was trained"]
+    refused, differences = spec_changes(recorded, now["spec"])
+    if refused:
+        raise ENGINE_RESUME_MISMATCH.error(folder, f"{SAMPLES} would change: {', '.join(refused)}")
+    return differences
+
+
+def _checkpoints(resume_from: bool | str, run: RunFolder) -> list[Path]:
+    """The checkpoint folders to try, in order; none is a start at step 0. Removes partial files of a killed run."""
+    run.sweep()
+    if not resume_from:
+        return []
+    if resume_from is not True:
+        folder = Path(str(resume_from))
+        return [folder.parent if folder.name == "policy" else folder]
+    newest = run.newest_checkpoints()
+    if not newest:
+        note(f"nothing to resume in {run.checkpoints}: starting at step 0")
+    return newest

@@ -1,0 +1,107 @@
+"""Validation while training: the exact token-weighted mean loss, and on request generated accuracy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from vidqa.contract.problem import Problem
+from vidqa.engine.answering.answers import answer_of
+from vidqa.engine.answering.prompts import Prompts
+from vidqa.engine.bad_samples import BadSamples, end_if_bad
+from vidqa.engine.data.collate import Collator
+from vidqa.engine.data.frames import FrameSource
+from vidqa.engine.data.prefetch import Prefetcher
+from vidqa.engine.distributed import World
+from vidqa.engine.generators._base import Sampling
+from vidqa.engine.generators.reference import TransformersSession
+from vidqa.engine.loading.fsdp import Resharding
+from vidqa.evaluation import make_item
+from vidqa.planning.packing.packs import padded, plan_micro_batches, plan_packs
+from vidqa.planning.packing.sharing import cost, work_of
+from vidqa.planning.packing.steps import pack_budget
+from vidqa.planning.samples import Sample
+from vidqa.spec.models import TrainSpec
+
+LARGEST_PACK = 16_384  # tokens; larger ones are no faster, and a generous policy.model_max_length would cost memory
+
+
+class Validator:
+    """Measures the model on `samples`. Every rank runs as many micro-steps, so that sharded layers meet."""
+
+    def __init__(
+        self,
+        spec: TrainSpec,
+        samples: Sequence[Sample],
+        collator: Collator,
+        source: FrameSource,
+        world: World,
+        bad_samples: BadSamples,
+        resharding: Resharding,
+    ) -> None:
+        self.samples, self.collator, self.source, self.world = samples, collator, source, world
+        self.bad_samples, self.resharding = bad_samples, resharding
+        everyone = range(len(samples))
+        if spec.validation.batch_size or not spec.engine.packing:
+            size = spec.validation.batch_size or spec.train.train_policy.mini_batch
+            packs = plan_micro_batches(everyone, world.data_ranks, size)
+        else:
+            lengths = [padded(sample.length, world.device.type) for sample in samples]
+            costs = [cost(work_of((number,), samples)) for number in everyone]
+            packs = plan_packs(everyone, lengths, costs, world.data_ranks, min(pack_budget(spec), LARGEST_PACK))
+        self.packs = packs[world.data_rank]
+        self.answered = samples[: spec.engine.validation_generate][world.rank :: world.size]
+        self.answers = spec.engine.validation_generate > 0
+        self.sampling = Sampling(spec.engine.validation_max_tokens)
+        self.longest = spec.policy.model_max_length + self.sampling.max_tokens
+
+    def measure(self, model: Any) -> dict[str, float]:
+        """val/avg_loss, and val/accuracy and val/truncated where samples are answered; the same on every rank."""
+        model.eval()
+        try:
+            values = {"val/avg_loss": self._loss(model)}
+            if self.answers:
+                values |= self._accuracy(model)
+        finally:
+            model.train()
+        return values
+
+    @torch.no_grad()
+    def _loss(self, model: Any) -> float:
+        total = torch.zeros(2, dtype=torch.float64, device=self.world.device)
+        bad: list[Problem] = []
+        with Prefetcher(self.packs, self.samples, self.source, self.collator, self.world.device) as batches:
+            for loaded in batches:
+                bad += loaded.problems
+                nll = model.packed(loaded.batch)
+                total += torch.stack([nll.sum().double(), total.new_tensor(len(nll))])
+        dist.all_reduce(total)
+        self.bad_samples.report(bad)
+        return (total[0] / total[1]).item()
+
+    def _accuracy(self, model: Any) -> dict[str, float]:
+        """The share of samples that are answered rightly, and the share whose answer was cut off. Both are counted as a
+        full evaluation does: an answer that was cut off, or a sample that cannot be decoded, is a wrong one, and a
+        sample without an expected answer is not judged."""
+        planner = self.collator.planner.for_generation()
+        session = TransformersSession(model, planner, longest=self.longest, batch_size=1)
+        prompts = Prompts(planner, self.source, self.sampling, ahead=1).of(self.answered)
+        right = judged = cut = 0
+        with self.resharding.everything():
+            by_id = {result.id: result for batch in session.generate(prompts) for result in batch}
+        for sample in self.answered:
+            result = by_id[sample.record.id]
+            end_if_bad(result.problems, fails=False)
+            answer = None if result.problems else answer_of(result, planner.chat)
+            text, reason = (answer.text, answer.finish_reason) if answer else (None, "stop")
+            item = make_item(sample.record, text, reason)
+            right += item["correct"] is True
+            judged += item["correct"] is not None
+            cut += item["parse_status"] == "truncated"
+        counts = torch.tensor([right, judged, cut, len(self.answered)], dtype=torch.float64, device=self.world.device)
+        dist.all_reduce(counts)
+        right, judged, cut, answered = counts.tolist()
+        return {"val/accuracy": right / max(judged, 1), "val/truncated": cut / max(answered, 1)}

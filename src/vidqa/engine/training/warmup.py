@@ -1,0 +1,94 @@
+"""What first steps would have to wait for, done while weights are read: kernels, communication and memory made ready.
+
+For every shape that it has not met cuDNN plans a kernel forward and one backward, which takes a sixth of a second, and
+all GPUs wait for the one that plans. The shapes of the first steps are known beforehand: each is called once, on zeros,
+in the threads that will make the real calls, because plans belong to a thread. Then one micro-step like the first one,
+on whatever the weights are by then, lets torch.compile work and the ranks meet. Last the allocator maps the memory that
+the run is predicted to need: within a step every GPU would stand still for each of its pieces. Nothing else stays.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+import torch
+
+from vidqa.engine.data.collate import Collator
+from vidqa.engine.data.dataloader import MOST_SHAPES, Calls
+from vidqa.engine.data.schedule import Schedule
+from vidqa.engine.distributed import World
+from vidqa.engine.families import family_of
+from vidqa.engine.families._base import Heads
+from vidqa.engine.gpu_memory import share_of_gpu
+from vidqa.engine.model.attention import attend_zeros
+from vidqa.planning.budget.memory import COUNTS, GIB
+from vidqa.planning.budget.recompute import Recompute
+
+PIECE_BYTES = 256 * 1024**2
+
+
+def make_ready(model: Any, schedule: Schedule, collator: Collator, calls: Calls, step: int) -> None:
+    """Before `step`, the first one of this run."""
+    plan_kernels(calls, schedule.policy.recompute, model, schedule.world)
+    warm_up(model, schedule, collator, step)
+    if schedule.policy.peak_gib:
+        map_memory(schedule.policy.peak_gib, schedule.world.device)
+
+
+def plan_kernels(calls: Calls, recompute: Recompute, model: Any, world: World) -> None:
+    """Call attention once with every shape, forward and backward. PyTorch's thread for backward plans the kernel of one
+    shape while this one plans that of the next."""
+    family = family_of(model)
+    (queries, keys, width), vision = family.attention_heads(model.config)
+    decoder = Heads(queries // world.context.size, keys // world.context.size, width)
+    towers = [
+        (decoder, True, True, recompute.decoder),
+        (vision, False, bool(family.trained_vision(model)), recompute.vision),
+    ]
+    with ThreadPoolExecutor(1, "kernels", _use, (world.device,)) as waiting:
+        backward = waiting.submit(lambda: None)
+        for shapes, (heads, causal, trains, layers) in zip(calls, towers, strict=True):
+            for call in shapes[:MOST_SHAPES]:
+                again = layers.layer > 0
+                attended = attend_zeros(call, heads, world.device, causal=causal, trains=trains, again=again)
+                backward.result()  # no more than two shapes have memory at a time
+                if trains:
+                    backward = waiting.submit(attended.backward, torch.zeros_like(attended))
+        backward.result()
+
+
+def warm_up(model: Any, schedule: Schedule, collator: Collator, step: int) -> None:
+    """Forward and backward with the shapes of this rank's first pack of `step`, black frames and no labels."""
+    if step == schedule.total:
+        return
+    numbers = schedule.packs(step)[0]
+    samples = [schedule.data.train[number] for number in numbers]
+    batch = collator(numbers, samples, [[None] * len(sample.plans) for sample in samples])
+    model.packed(batch.to(schedule.world.device)).sum().backward()  # which also reshards what was gathered early
+    model.zero_grad()
+
+
+def map_memory(peak_gib: float, device: torch.device) -> None:
+    """Let the allocator take from the GPU what `fits` asks of it for a predicted peak, or as much of it as is free and
+    allowed: pieces are tensors for a moment, and stay mapped. Only where segments expand: there a tensor may lie across
+    pieces. Where all of that is mapped nothing is done."""
+    free, total = torch.cuda.mem_get_info(device)
+    mapped = torch.cuda.memory_reserved(device)
+    allowed = share_of_gpu(device) * total
+    most = min(peak_gib * (1 + COUNTS.error) * GIB, mapped + free - COUNTS.outside_gib * GIB, allowed)
+    if mapped + PIECE_BYTES > most or not any(part["is_expandable"] for part in torch.cuda.memory_snapshot()):
+        return
+    pieces = []
+    with suppress(torch.OutOfMemoryError):  # somebody else took it meanwhile
+        while torch.cuda.memory_reserved(device) + PIECE_BYTES <= most:
+            pieces.append(torch.empty(PIECE_BYTES, dtype=torch.uint8, device=device))
+    pieces.clear()
+    torch.cuda.reset_peak_memory_stats(device)  # it counts what the run uses
+
+
+def _use(device: torch.device) -> None:
+    """A new thread would use the first GPU."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)

@@ -23,16 +23,13 @@ import torch
 from awkward import AWKWARD, write_awkward
 from tiny_world import QUESTIONS, tiny_model, tiny_spec
 
-from vidqa.contract.cli import SKILL_ROOT
 from vidqa.engine.answering_thread import AnsweringThread as Backend
 from vidqa.engine.batch.collate import Collator
 from vidqa.engine.batch.frames import FrameSource
 from vidqa.engine.batch.loader import Loader
-from vidqa.engine.generators import vllm_process
 from vidqa.engine.generators._base import Request, Result, Sampling, Session, Settings
 from vidqa.engine.generators.native import PromptCollator
 from vidqa.engine.generators.reference import TRANSFORMERS
-from vidqa.engine.generators.vllm import VLLM
 from vidqa.engine.model.stock_inputs import stock_inputs
 from vidqa.engine.prepare import frame_cache
 from vidqa.engine.prompts import Prompts
@@ -189,25 +186,9 @@ def served(world: World) -> dict[str, Given]:
     return dict(zip(AWKWARD, heard, strict=True))
 
 
-def by_vllm(world: World) -> dict[str, Given]:
-    """What vLLM gives to its model, in the environment that `make vllm` makes."""
-    python = SKILL_ROOT / ".vllm/bin/python"
-    if not python.exists():
-        pytest.skip("there is no environment with vLLM; `make vllm` makes it")
-    planner = evaluation_planner(resolve("evaluate", [Layer("test", world.keys("evaluate"))]).spec, world.model)
-    settings = Settings(world.model, None, torch.float32, CPU, planner, 4096, 4, vllm_python=str(python))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(vllm_process, "PROGRAM", Path(__file__).with_name("vllm_given.py"))
-        with closing(VLLM.open(settings)) as session:
-            results = session.generate(request for _, request in requested(world, "evaluate"))
-            said = {result.id: json.loads(result.problems[0].message) for some in results for result in some}
-    return {name: Given(tuple(each["token_ids"]), each["patches"]) for name, each in said.items()}
-
-
 READERS: dict[str, Callable[[World], dict[str, Given]]] = {
     "evaluate": by_the_reference,
     "evaluate, native": by_the_native,
-    "evaluate, vllm": by_vllm,
     "inference": partial(by_the_reference, action="inference"),
     "serve": served,
 }

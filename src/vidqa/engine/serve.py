@@ -152,8 +152,7 @@ def opened(spec: Any) -> Iterator[Backend]:
     planner = evaluation_planner(spec, base or folder)
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     most, longest = spec.inference.batch_size, spec.model.max_length
-    dtype, vllm = DTYPES[spec.model.dtype], spec.engine.vllm.python
-    settings = Settings(folder, base, dtype, device, planner, longest, batch_size=most, vllm_python=vllm)
+    settings = Settings(folder, base, DTYPES[spec.model.dtype], device, planner, longest, batch_size=most)
     generator, workers = GENERATORS[spec.inference.generator], max(1, spec.engine.decode_workers)
     with closing(FrameSource(workers, spec.engine.decode_timeout_s, frame_cache(spec.engine))) as source:
         backend = Backend(lambda: generator.open(settings), planner, source, longest=longest, most=most)

@@ -2,6 +2,5 @@
 
 from vidqa.engine.generators.native import NATIVE
 from vidqa.engine.generators.reference import TRANSFORMERS
-from vidqa.engine.generators.vllm import VLLM
 
-GENERATORS = {generator.name: generator for generator in (TRANSFORMERS, NATIVE, VLLM)}
+GENERATORS = {generator.name: generator for generator in (TRANSFORMERS, NATIVE)}

@@ -113,7 +113,7 @@ class Result:
 class Settings:
     """The model to open: in `folder`, or the adapter in it on the model in `base`. `planner` is the one that
     planned the prompts; prompt and answer have at most `longest` tokens. `batch_size` is how many prompts may be
-    answered at a time. `vllm_python` is the interpreter that has vLLM."""
+    answered at a time."""
 
     folder: Path
     base: Path | None
@@ -122,7 +122,6 @@ class Settings:
     planner: Planner
     longest: int
     batch_size: int
-    vllm_python: str = ""
 
 
 class Session(Protocol):

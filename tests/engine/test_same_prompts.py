@@ -23,13 +23,13 @@ import torch
 from awkward import AWKWARD, write_awkward
 from tiny_world import QUESTIONS, tiny_model, tiny_spec
 
-from vidqa.engine.answering_thread import AnsweringThread as Backend
 from vidqa.engine.batch.collate import Collator
 from vidqa.engine.batch.frames import FrameSource
 from vidqa.engine.batch.loader import Loader
+from vidqa.engine.engine_thread import EngineThread
 from vidqa.engine.generators._base import Request, Result, Sampling, Session, Settings
+from vidqa.engine.generators.hf import TRANSFORMERS
 from vidqa.engine.generators.native import PromptCollator
-from vidqa.engine.generators.reference import TRANSFORMERS
 from vidqa.engine.model.stock_inputs import stock_inputs
 from vidqa.engine.prepare import frame_cache
 from vidqa.engine.prompts import Prompts
@@ -37,8 +37,8 @@ from vidqa.families import family_of
 from vidqa.planning.samples import evaluation_planner, training_planner
 from vidqa.planning.sets import load_sets
 from vidqa.serving._base import Limits
-from vidqa.serving.answering import Answerer, Defaults
 from vidqa.serving.download import Hosts
+from vidqa.serving.handler import Defaults, RequestHandler
 from vidqa.serving.media import Folder, Gate
 from vidqa.serving.schema import ChatRequest
 from vidqa.spec import Layer, load, resolve
@@ -162,7 +162,7 @@ def served(world: World) -> dict[str, Given]:
     planner, limits, heard = evaluation_planner(spec, world.model), Limits(), []
     settings = Settings(world.model, None, torch.float32, CPU, planner, longest=4096, batch_size=1)
 
-    async def ask(answerer: Answerer, path: Path) -> None:
+    async def ask(handler: RequestHandler, path: Path) -> None:
         content = [
             {"type": "video_url", "video_url": {"url": path.resolve().as_uri()}},
             {"type": "text", "text": QUESTIONS[0][0]},
@@ -170,19 +170,19 @@ def served(world: World) -> dict[str, Given]:
         messages = [{"role": "user", "content": content}]
         request = ChatRequest.model_validate({"model": "tiny", "messages": messages, "max_tokens": 1})
         with ExitStack() as held:
-            answers = await answerer.begin(request, await answerer.plan(request, held))
+            answers = await handler.begin(request, await handler.plan(request, held))
             assert [piece async for piece in answers.pieces()]
 
-    async def ask_all(answerer: Answerer) -> None:
+    async def ask_all(handler: RequestHandler) -> None:
         for name in AWKWARD:
-            await ask(answerer, world.root / name)
+            await ask(handler, world.root / name)
 
     with closing(FrameSource(2, 60.0, None)) as source:
         opened = partial(Hearing, TRANSFORMERS.open(settings), planner, heard)
-        with closing(Backend(opened, planner, source, longest=4096, most=1)) as backend:
+        with closing(EngineThread(opened, planner, source, longest=4096, most=1)) as backend:
             backend.start()
             gate = Gate((os.path.realpath(world.root),), Hosts.of([]), Folder(world.folder), limits)
-            asyncio.run(ask_all(Answerer(backend, gate, Defaults(1, 0.0, 1.0))))
+            asyncio.run(ask_all(RequestHandler(backend, gate, Defaults(1, 0.0, 1.0))))
     return dict(zip(AWKWARD, heard, strict=True))
 
 

@@ -26,7 +26,7 @@ from vidqa.engine import saving
 from vidqa.engine.checkpoint.best import adopt_best, best_of
 from vidqa.engine.exports.weights import WEIGHTS
 from vidqa.engine.generators._base import Result
-from vidqa.engine.generators.reference import TransformersSession
+from vidqa.engine.generators.hf import TransformersSession
 from vidqa.spec import EvaluateSpec
 
 STEPS = 6

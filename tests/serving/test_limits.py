@@ -31,13 +31,13 @@ from vidqa.contract.problem import ProblemError
 from vidqa.families.chat import Chat, load_chat
 from vidqa.serving._base import Limits
 from vidqa.serving.app import failure
+from vidqa.serving.auth import listen
 from vidqa.serving.connections import Connection
 from vidqa.serving.conversation import NamedMedium
-from vidqa.serving.doors import listen
 from vidqa.serving.download import Hosts
 from vidqa.serving.grammar import Grammars
 from vidqa.serving.media import Folder, Gate
-from vidqa.serving.replies import status_of
+from vidqa.serving.openai_responses import status_of
 from vidqa.serving.schema import parse_request
 from vidqa.serving.uploads import Uploads
 

@@ -30,21 +30,21 @@ from vidqa.contract import environment
 from vidqa.contract.cli import Parser, Result, note, print_result, run
 from vidqa.contract.files import remove
 from vidqa.contract.problem import Problem
-from vidqa.engine.answering_thread import AnsweringThread as Backend
 from vidqa.engine.asking import model_folders
 from vidqa.engine.batch.frames import FrameSource
 from vidqa.engine.ending import leave
+from vidqa.engine.engine_thread import EngineThread
 from vidqa.engine.generators import GENERATORS
 from vidqa.engine.generators._base import Settings
 from vidqa.engine.model.load import DTYPES
 from vidqa.engine.prepare import frame_cache
 from vidqa.planning.samples import evaluation_planner
 from vidqa.serving._base import MB, Limits
-from vidqa.serving.answering import Answerer, Defaults
 from vidqa.serving.app import ServerApp
+from vidqa.serving.auth import hosts_of, listen, served_key
 from vidqa.serving.connections import Connection
-from vidqa.serving.doors import hosts_of, listen, served_key
 from vidqa.serving.download import Hosts
+from vidqa.serving.handler import Defaults, RequestHandler
 from vidqa.serving.media import Folder, Gate
 from vidqa.serving.problems import FAILED
 from vidqa.spec import Layer, resolve
@@ -83,11 +83,11 @@ def main(given: Namespace) -> Result:
     return ended(options.name, backend)
 
 
-def ended(name: str, backend: Backend) -> Result:
+def ended(name: str, backend: EngineThread) -> Result:
     return Result({"model": name}, f"{name} has ended", [failure()] if backend.has_failed else [])
 
 
-def abandon(name: str, backend: Backend, own: Path, as_json: bool) -> None:
+def abandon(name: str, backend: EngineThread, own: Path, as_json: bool) -> None:
     """End the process although a thread of it still works; the workers end with it."""
     result = ended(name, backend)
     remove(own, owner=own.parent)
@@ -115,7 +115,7 @@ class Server(uvicorn.Server):
     another thread. `began` is called once clients can connect."""
 
     def __init__(
-        self, config: uvicorn.Config, backend: Backend, began: Callable[[], None], abandon: Callable[[], None]
+        self, config: uvicorn.Config, backend: EngineThread, began: Callable[[], None], abandon: Callable[[], None]
     ) -> None:
         super().__init__(config)
         self.began = began
@@ -146,7 +146,7 @@ class Server(uvicorn.Server):
 
 
 @contextmanager
-def opened(spec: Any) -> Iterator[Backend]:
+def opened(spec: Any) -> Iterator[EngineThread]:
     """The thread that generates, its model loaded."""
     folder, base = model_folders(spec)
     planner = evaluation_planner(spec, base or folder)
@@ -155,14 +155,14 @@ def opened(spec: Any) -> Iterator[Backend]:
     settings = Settings(folder, base, DTYPES[spec.model.dtype], device, planner, longest, batch_size=most)
     generator, workers = GENERATORS[spec.inference.generator], max(1, spec.engine.decode_workers)
     with closing(FrameSource(workers, spec.engine.decode_timeout_s, frame_cache(spec.engine))) as source:
-        backend = Backend(lambda: generator.open(settings), planner, source, longest=longest, most=most)
+        backend = EngineThread(lambda: generator.open(settings), planner, source, longest=longest, most=most)
         with closing(backend):
             backend.start()
             backend.opened.wait()
             yield backend
 
 
-def server_app(options: Namespace, spec: Any, backend: Backend, key: str | None, own: Path) -> ServerApp:
+def server_app(options: Namespace, spec: Any, backend: EngineThread, key: str | None, own: Path) -> ServerApp:
     connections = CONNECTIONS + 2 * (backend.most + options.queue)
     limits = Limits(options.max_body_mb * MB, options.max_media_mb * MB, options.queue, connections=connections)
     folders = tuple(os.path.realpath(folder) for folder in options.allow_path)
@@ -170,8 +170,8 @@ def server_app(options: Namespace, spec: Any, backend: Backend, key: str | None,
     usual = spec.generation
     names = [each.name for each in fields(Defaults) if each.name != "choices"]
     defaults = Defaults(**{name: getattr(usual, name) for name in names}, choices=tuple(options.choices))
-    answerer = Answerer(backend, gate, defaults)
-    return ServerApp(options.name, answerer, limits, key, hosts_of(options.host) if key is None else frozenset())
+    handler = RequestHandler(backend, gate, defaults)
+    return ServerApp(options.name, handler, limits, key, hosts_of(options.host) if key is None else frozenset())
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from vidqa.engine.batch.loader import Loader
 from vidqa.engine.distributed import World
 from vidqa.engine.families import family_of
 from vidqa.engine.generators._base import Sampling
-from vidqa.engine.generators.reference import TransformersSession
+from vidqa.engine.generators.hf import TransformersSession
 from vidqa.engine.model.resharding import Resharding
 from vidqa.engine.prompts import Prompts
 from vidqa.engine.quarantine import Quarantine, end_if_bad

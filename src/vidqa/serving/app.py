@@ -20,12 +20,13 @@ from starlette.types import Receive, Scope, Send
 
 from vidqa.contract.cli import note
 from vidqa.contract.problem import Problem, ProblemError
-from vidqa.serving import replies
-from vidqa.serving._base import Limits, Outcome
-from vidqa.serving.answering import Answerer, Answers
+from vidqa.planning.requests import Result
+from vidqa.serving import openai_responses
+from vidqa.serving._base import Limits
+from vidqa.serving.handler import Answers, RequestHandler
 from vidqa.serving.metrics import Figures
+from vidqa.serving.openai_responses import Choice, Head
 from vidqa.serving.problems import BUSY, FAILED, NOT_FOUND, UNAUTHORIZED
-from vidqa.serving.replies import Choice, Head
 from vidqa.serving.schema import ChatRequest, parse_request
 from vidqa.serving.uploads import Uploads
 
@@ -41,15 +42,15 @@ class ServerApp:
     """The server's state. `name` is the model's name in the API; `hosts` are the accepted host names, empty for all."""
 
     name: str
-    answerer: Answerer
+    handler: RequestHandler
     limits: Limits
     key: str | None
     hosts: frozenset[str] = frozenset()
     inside: int = 0  # requests
-    created: int = field(default_factory=replies.now)
+    created: int = field(default_factory=openai_responses.now)
 
     def __post_init__(self) -> None:
-        backend = self.answerer.backend
+        backend = self.handler.backend
         self.figures = Figures(lambda: self.inside, lambda: backend.waiting)
         self.capacity = backend.most + self.limits.queue
         self.uploads = Uploads(self.limits, self.capacity)
@@ -70,7 +71,7 @@ class ServerApp:
         return Starlette(routes=routes, exception_handlers={404: nothing, 405: nothing})
 
     async def health(self, request: Request) -> Response:
-        if self.answerer.backend.is_answering:
+        if self.handler.backend.is_answering:
             return JSONResponse({"status": "ok", "model": self.name})
         return failure([FAILED.at("server", "no answers are generated any more")])
 
@@ -86,7 +87,7 @@ class ServerApp:
         return JSONResponse(self._model())
 
     def _model(self) -> dict[str, Any]:
-        longest = self.answerer.backend.longest
+        longest = self.handler.backend.longest
         return {
             "id": self.name,
             "object": "model",
@@ -140,7 +141,7 @@ class ServerApp:
         self._require_room()
         self.inside += 1
         held.callback(self._leave)
-        return await self.answerer.in_thread(self._parsed, body)
+        return await self.handler.in_thread(self._parsed, body)
 
     def _require_room(self) -> None:
         if self.inside >= self.capacity:
@@ -165,14 +166,14 @@ class ServerApp:
 
     async def _answered(self, request: ChatRequest, held: ExitStack) -> Response:
         began = time.perf_counter()
-        sample = await self.answerer.plan(request, held)
+        sample = await self.handler.plan(request, held)
         request = request.model_copy(update={"messages": []})
         self.figures.media_s.observe(time.perf_counter() - began)
-        answers = await self.answerer.begin(request, sample)
-        held.callback(answers.leave)
-        facts = replies.seen(sample, answers.max_tokens, self.answerer.backend.longest)
+        answers = await self.handler.begin(request, sample)
+        held.callback(answers.cancel)
+        facts = openai_responses.seen(sample, answers.max_tokens, self.handler.backend.longest)
         self.figures.prompt_tokens.inc(sample.length)
-        head = Head(f"chatcmpl-{secrets.token_hex(12)}", replies.now(), self.name)
+        head = Head(f"chatcmpl-{secrets.token_hex(12)}", openai_responses.now(), self.name)
         reply = ReplyWriter(self, request, answers, head, facts, held)
         return await (reply.as_stream() if request.stream else reply.as_whole())
 
@@ -189,8 +190,8 @@ class ReplyWriter:
     held: ExitStack
 
     def __post_init__(self) -> None:
-        self.choices = [Choice() for _ in self.answers.orders]
-        self.chat = self.server.answerer.backend.planner.chat
+        self.choices = [Choice() for _ in self.answers.answers]
+        self.chat = self.server.handler.backend.planner.chat
 
     async def pieces(self) -> AsyncIterator[tuple[int, Any]]:
         """The pieces of the answers, which are also collected in `choices`."""
@@ -201,9 +202,9 @@ class ReplyWriter:
             if is_first:
                 figures.first_token_s.observe(time.perf_counter() - began)
                 is_first = False
-            if isinstance(found, Outcome):
-                choice.reason, choice.top = found.reason, found.top_logprobs
-                choice.count = self.answers.transcripts[number].count
+            if isinstance(found, Result):
+                choice.reason, choice.top = found.finish_reason, found.top_logprobs
+                choice.count = self.answers.answers[number].detokenizer.count
                 figures.answer_tokens.inc(choice.count)
             else:
                 choice.content += [found.content] if found.content else []
@@ -216,7 +217,7 @@ class ReplyWriter:
         async for _ in self.pieces():
             pass
         logprobs = bool(self.request.logprobs)
-        return JSONResponse(replies.whole(self.head, self.choices, self.chat, self.facts, logprobs=logprobs))
+        return JSONResponse(openai_responses.whole(self.head, self.choices, self.chat, self.facts, logprobs=logprobs))
 
     async def as_stream(self) -> Response:
         """The stream begins with the first piece; a failure before it gets an HTTP status."""
@@ -226,7 +227,7 @@ class ReplyWriter:
 
     async def _events(self, first: tuple[int, Any], others: AsyncIterator[tuple[int, Any]]) -> AsyncIterator[bytes]:
         for number in range(len(self.choices)):
-            role = replies.part(self.head, number, {"role": "assistant", "content": ""})
+            role = openai_responses.part(self.head, number, {"role": "assistant", "content": ""})
             yield event(role if number else {**role, "vidqa": self.facts})
         try:
             for chunk in self._chunks(*first):
@@ -235,22 +236,26 @@ class ReplyWriter:
                 for chunk in self._chunks(number, found):
                     yield chunk
         except ProblemError as failed:
-            yield event(replies.error(failed.problems)[1])
+            yield event(openai_responses.error(failed.problems)[1])
             return
         if self.request.stream_options and self.request.stream_options.include_usage:
-            usage = replies.usage_of(self.answers.sample.length, self.choices)
+            usage = openai_responses.usage_of(self.answers.sample.length, self.choices)
             yield event(self.head.of("chat.completion.chunk", [], usage=usage))
         yield b"data: [DONE]\n\n"
 
     def _chunks(self, number: int, found: Any) -> list[bytes]:
-        if isinstance(found, Outcome):
-            return [event(replies.part(self.head, number, {}, reason=found.reason))]
+        if isinstance(found, Result):
+            return [event(openai_responses.part(self.head, number, {}, reason=found.finish_reason))]
         words = None
         if self.request.logprobs:
-            words = {"content": replies.logprobs_of(found.tokens, (), self.chat)}
+            words = {"content": openai_responses.logprobs_of(found.tokens, (), self.chat)}
         texts = {"reasoning_content": found.reasoning, "content": found.content}
         delta = {name: text for name, text in texts.items() if text}
-        return [event(replies.part(self.head, number, delta, words))] if delta or (words and words["content"]) else []
+        return (
+            [event(openai_responses.part(self.head, number, delta, words))]
+            if delta or (words and words["content"])
+            else []
+        )
 
 
 class Events(Response):
@@ -302,7 +307,7 @@ def event(table: dict[str, Any]) -> bytes:
 
 
 def failure(problems: list[Problem], status: int | None = None) -> Response:
-    code, body = replies.error(problems, status)
+    code, body = openai_responses.error(problems, status)
     headers = {"Retry-After": RETRY_S} if code == 429 else {}
     if code == 401:
         headers = {"WWW-Authenticate": "Bearer"}

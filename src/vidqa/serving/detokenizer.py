@@ -21,7 +21,7 @@ class Piece:
     tokens: list[tuple[int, float]] = field(default_factory=list)
 
 
-class Transcript:
+class Detokenizer:
     """The text of one answer. A possible beginning of a stop text at the end is held back."""
 
     def __init__(self, chat: Chat, stops: Sequence[str], *, thinking: bool, logprobs: bool) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 
 from vidqa.contract.problem import Exit, Problem
 from vidqa.families.chat import Chat
+from vidqa.planning.requests import TopLogprobs
 from vidqa.planning.samples import Sample
 from vidqa.serving import problems as codes
-from vidqa.serving._base import Top
 
 STATUS = {
     codes.UNAUTHORIZED.name: 401,
@@ -34,7 +34,7 @@ class Choice:
     content: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
     tokens: list[tuple[int, float]] = field(default_factory=list)
-    top: Sequence[Top] = ()
+    top: Sequence[TopLogprobs] = ()
     reason: str = ""
     count: int = 0
 
@@ -97,7 +97,7 @@ def usage_of(prompt: int, choices: Sequence[Choice]) -> dict[str, int]:
     return {"prompt_tokens": prompt, "completion_tokens": answered, "total_tokens": prompt + answered}
 
 
-def logprobs_of(tokens: Iterable[tuple[int, float]], top: Sequence[Top], chat: Chat) -> list[dict[str, Any]]:
+def logprobs_of(tokens: Iterable[tuple[int, float]], top: Sequence[TopLogprobs], chat: Chat) -> list[dict[str, Any]]:
     """The text, bytes and log-probability of each token, and of the likeliest ones at its place."""
     return [
         {**_token(chat, *each), "top_logprobs": [_token(chat, *other) for other in (top[at] if at < len(top) else ())]}

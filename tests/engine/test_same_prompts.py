@@ -181,7 +181,7 @@ def served(world: World) -> dict[str, Given]:
         opened = partial(Hearing, TRANSFORMERS.open(settings), planner, heard)
         with closing(EngineThread(opened, planner, source, longest=4096, most=1)) as backend:
             backend.start()
-            gate = Gate((os.path.realpath(world.root),), Hosts.of([]), Folder(world.folder), limits)
+            gate = Gate((os.path.realpath(world.root),), Hosts.parse([]), Folder(world.folder), limits)
             asyncio.run(ask_all(RequestHandler(backend, gate, Defaults(1, 0.0, 1.0))))
     return dict(zip(AWKWARD, heard, strict=True))
 

@@ -214,7 +214,7 @@ def test_the_values_of_a_body_are_counted_before_they_are_judged() -> None:
 
 
 def test_media_that_the_disk_has_no_room_for_leave_no_file(tmp_path: Path) -> None:
-    data, gate = b"x" * 100_000, Gate((), Hosts.of([]), Folder(tmp_path), LIMITS)
+    data, gate = b"x" * 100_000, Gate((), Hosts.parse([]), Folder(tmp_path), LIMITS)
     medium = NamedMedium("video", f"data:video/mp4;base64,{base64.b64encode(data).decode()}", "messages")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

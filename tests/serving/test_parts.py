@@ -110,13 +110,13 @@ def test_addresses_of_the_open_internet() -> None:
 
 
 def test_hosts_are_allowed_with_their_ports() -> None:
-    hosts = Hosts.of(["media.example", "Other.example:8443", "[::1]:80"])
+    hosts = Hosts.parse(["media.example", "Other.example:8443", "[::1]:80"])
     assert hosts.allow("media.example", 443, "https") and hosts.allow("media.example", 80, "http")
     assert hosts.allow("other.example", 8443, "https") and hosts.allow("::1", 80, "http")
     assert not hosts.allow("media.example", 8080, "http") and not hosts.allow("a.media.example", 443, "https")
     for wrong in ("https://media.example", "a@b", "", "host/path", "host:port"):
         with pytest.raises(ValueError):
-            Hosts.of([wrong])
+            Hosts.parse([wrong])
 
 
 def test_a_problem_names_the_place_in_the_request() -> None:

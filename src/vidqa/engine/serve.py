@@ -56,8 +56,8 @@ CONNECTIONS = 256  # beside two for each request that is answered or waits
 LAST_S = 3  # after it, for what clients are still told
 
 
-def main(given: Namespace) -> Result:
-    options = Namespace(**given.arguments)
+def main(arguments: Namespace) -> Result:
+    options = Namespace(**arguments.arguments)
     key = served_key(options.host, environment.serving_key())
     spec = resolve("inference", [Layer("spec", tomllib.loads(options.spec))]).spec
     # Where torchao is installed, every process is told that a later PyTorch will want other calls of it.
@@ -69,11 +69,11 @@ def main(given: Namespace) -> Result:
     ):
         app = server_app(options, spec, backend, key, Path(own))
         host, port = door.getsockname()[:2]
-        told = f"{options.name} answers at http://{host}:{port}/v1"
+        message = f"{options.name} answers at http://{host}:{port}/v1"
         connection: Any = partial(Connection, limits=app.limits)
         config = uvicorn.Config(app.app(), log_level="warning", http=connection, **SPOKEN)
         server = Server(
-            config, backend, lambda: note(told), partial(abandon, options.name, backend, Path(own), given.json)
+            config, backend, lambda: note(message), partial(abandon, options.name, backend, Path(own), arguments.json)
         )
         backend.ended = server.end
         if not backend.is_answering:
@@ -166,9 +166,9 @@ def server_app(options: Namespace, spec: Any, backend: EngineThread, key: str | 
     connections = CONNECTIONS + 2 * (backend.most + options.queue)
     limits = Limits(options.max_body_mb * MB, options.max_media_mb * MB, options.queue, connections=connections)
     folders = tuple(os.path.realpath(folder) for folder in options.allow_path)
-    gate = Gate(folders, Hosts.of(options.allow_host), Folder(own), limits)
+    gate = Gate(folders, Hosts.parse(options.allow_host), Folder(own), limits)
     usual = spec.generation
-    names = [each.name for each in fields(Defaults) if each.name != "choices"]
+    names = [default.name for default in fields(Defaults) if default.name != "choices"]
     defaults = Defaults(**{name: getattr(usual, name) for name in names}, choices=tuple(options.choices))
     handler = RequestHandler(backend, gate, defaults)
     return ServerApp(options.name, handler, limits, key, hosts_of(options.host) if key is None else frozenset())

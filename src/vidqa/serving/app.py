@@ -125,8 +125,8 @@ class ServerApp:
             message = "the request names another host than this one"
             raise UNAUTHORIZED.error("Host", message, f"Use one of {', '.join(sorted(self.hosts))}, or set a key.")
         if self.key is not None:
-            given = request.headers.get("authorization", "").partition(" ")[2].strip()
-            if not hmac.compare_digest(given.encode(), self.key.encode()):
+            key = request.headers.get("authorization", "").partition(" ")[2].strip()
+            if not hmac.compare_digest(key.encode(), self.key.encode()):
                 raise UNAUTHORIZED.error("Authorization", "the key is missing or wrong")
 
     async def chat(self, request: Request) -> Response:
@@ -171,7 +171,7 @@ class ServerApp:
         self.figures.media_s.observe(time.perf_counter() - began)
         answers = await self.handler.begin(request, sample)
         held.callback(answers.cancel)
-        facts = openai_responses.seen(sample, answers.max_tokens, self.handler.backend.longest)
+        facts = openai_responses.input_facts(sample, answers.max_tokens, self.handler.backend.longest)
         self.figures.prompt_tokens.inc(sample.length)
         head = Head(f"chatcmpl-{secrets.token_hex(12)}", openai_responses.now(), self.name)
         reply = ReplyWriter(self, request, answers, head, facts, held)
@@ -197,20 +197,20 @@ class ReplyWriter:
         """The pieces of the answers, which are also collected in `choices`."""
         figures, began = self.server.figures, self.answers.began
         is_first = True
-        async for number, found in self.answers.pieces():
+        async for number, item in self.answers.pieces():
             choice = self.choices[number]
             if is_first:
                 figures.first_token_s.observe(time.perf_counter() - began)
                 is_first = False
-            if isinstance(found, Result):
-                choice.reason, choice.top = found.finish_reason, found.top_logprobs
+            if isinstance(item, Result):
+                choice.reason, choice.top = item.finish_reason, item.top_logprobs
                 choice.count = self.answers.answers[number].detokenizer.count
                 figures.answer_tokens.inc(choice.count)
             else:
-                choice.content += [found.content] if found.content else []
-                choice.reasoning += [found.reasoning] if found.reasoning else []
-                choice.tokens += found.tokens
-            yield number, found
+                choice.content += [item.content] if item.content else []
+                choice.reasoning += [item.reasoning] if item.reasoning else []
+                choice.tokens += item.tokens
+            yield number, item
         figures.answer_s.observe(time.perf_counter() - began)
 
     async def as_whole(self) -> Response:
@@ -232,24 +232,24 @@ class ReplyWriter:
         try:
             for chunk in self._chunks(*first):
                 yield chunk
-            async for number, found in others:
-                for chunk in self._chunks(number, found):
+            async for number, item in others:
+                for chunk in self._chunks(number, item):
                     yield chunk
         except ProblemError as failed:
             yield event(openai_responses.error(failed.problems)[1])
             return
         if self.request.stream_options and self.request.stream_options.include_usage:
             usage = openai_responses.usage_of(self.answers.sample.length, self.choices)
-            yield event(self.head.of("chat.completion.chunk", [], usage=usage))
+            yield event(self.head.object("chat.completion.chunk", [], usage=usage))
         yield b"data: [DONE]\n\n"
 
-    def _chunks(self, number: int, found: Any) -> list[bytes]:
-        if isinstance(found, Result):
-            return [event(openai_responses.part(self.head, number, {}, reason=found.finish_reason))]
+    def _chunks(self, number: int, item: Any) -> list[bytes]:
+        if isinstance(item, Result):
+            return [event(openai_responses.part(self.head, number, {}, reason=item.finish_reason))]
         words = None
         if self.request.logprobs:
-            words = {"content": openai_responses.logprobs_of(found.tokens, (), self.chat)}
-        texts = {"reasoning_content": found.reasoning, "content": found.content}
+            words = {"content": openai_responses.logprobs_of(item.tokens, (), self.chat)}
+        texts = {"reasoning_content": item.reasoning, "content": item.content}
         delta = {name: text for name, text in texts.items() if text}
         return (
             [event(openai_responses.part(self.head, number, delta, words))]

@@ -47,12 +47,12 @@ class Head:
     created: int
     model: str
 
-    def of(self, kind: str, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    def object(self, kind: str, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model, "choices": choices, **more}
 
 
-def seen(sample: Sample, max_tokens: int, longest: int) -> dict[str, Any]:
-    """Figures about the input of the model."""
+def input_facts(sample: Sample, max_tokens: int, longest: int) -> dict[str, Any]:
+    """The table `vidqa`: the input of the model."""
     shown = [
         {
             "kind": plan.kind,
@@ -72,16 +72,16 @@ def whole(
     head: Head, choices: Sequence[Choice], chat: Chat, facts: dict[str, Any], *, logprobs: bool
 ) -> dict[str, Any]:
     """A chat.completion."""
-    found = []
+    tables = []
     for number, choice in enumerate(choices):
         message: dict[str, Any] = {"role": "assistant", "content": "".join(choice.content), "refusal": None}
         if choice.reasoning:
             message["reasoning_content"] = "".join(choice.reasoning).strip()
         words = {"content": logprobs_of(choice.tokens, choice.top, chat)} if logprobs else None
-        found.append({"index": number, "message": message, "logprobs": words, "finish_reason": choice.reason})
+        tables.append({"index": number, "message": message, "logprobs": words, "finish_reason": choice.reason})
     truncated = any(choice.reason == "length" for choice in choices)
     usage = usage_of(facts["prompt_tokens"], choices)
-    return head.of("chat.completion", found, usage=usage, vidqa={**facts, "truncated": truncated})
+    return head.object("chat.completion", tables, usage=usage, vidqa={**facts, "truncated": truncated})
 
 
 def part(
@@ -89,7 +89,7 @@ def part(
 ) -> dict[str, Any]:
     """A chat.completion.chunk of one choice."""
     choice = {"index": number, "delta": delta, "logprobs": words, "finish_reason": reason}
-    return head.of("chat.completion.chunk", [choice])
+    return head.object("chat.completion.chunk", [choice])
 
 
 def usage_of(prompt: int, choices: Sequence[Choice]) -> dict[str, int]:
@@ -100,8 +100,8 @@ def usage_of(prompt: int, choices: Sequence[Choice]) -> dict[str, int]:
 def logprobs_of(tokens: Iterable[tuple[int, float]], top: Sequence[TopLogprobs], chat: Chat) -> list[dict[str, Any]]:
     """The text, bytes and log-probability of each token, and of the likeliest ones at its place."""
     return [
-        {**_token(chat, *each), "top_logprobs": [_token(chat, *other) for other in (top[at] if at < len(top) else ())]}
-        for at, each in enumerate(tokens)
+        {**_token(chat, *token), "top_logprobs": [_token(chat, *other) for other in (top[at] if at < len(top) else ())]}
+        for at, token in enumerate(tokens)
     ]
 
 
@@ -140,7 +140,7 @@ def error(problems: Sequence[Problem], status: int | None = None) -> tuple[int, 
     status = status or status_of(first)
     kind = KINDS.get(status, "invalid_request_error" if status < 500 else "server_error")
     table = {"message": first.message, "type": kind, "param": first.where, "code": first.code, "remedy": first.remedy}
-    others = [{"message": each.message, "param": each.where, "code": each.code} for each in problems[1:]]
+    others = [{"message": problem.message, "param": problem.where, "code": problem.code} for problem in problems[1:]]
     return status, {"error": {**table, **({"others": others} if others else {})}}
 
 

@@ -48,7 +48,7 @@ def start(options: Namespace) -> NoReturn:
 
 def _check(options: Namespace) -> None:
     try:
-        Hosts.of(options.allow_host)
+        Hosts.parse(options.allow_host)
     except ValueError as wrong:
         raise OPTION.error("--allow-host", str(wrong)) from wrong
     for folder in options.allow_path:

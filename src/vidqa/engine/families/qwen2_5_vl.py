@@ -51,10 +51,10 @@ def _frame_windows(rows: int, columns: int, sizes: VisionSizes) -> dict[int, np.
     row, column = qwen_vl.merge_order(rows, columns, sizes.merge) // sizes.window
     number = row * -(-columns // sizes.window) + column
     order, lengths = np.argsort(number, kind="stable"), np.bincount(number)
-    found = defaultdict(list)
+    by_length = defaultdict(list)
     for window, length in zip(np.split(order, np.cumsum(lengths)[:-1]), lengths.tolist(), strict=True):
-        found[length].append(window)
-    return {length: np.stack(windows) for length, windows in found.items()}
+        by_length[length].append(window)
+    return {length: np.stack(windows) for length, windows in by_length.items()}
 
 
 def vision_segments(grids: Sequence[Grid], sizes: VisionSizes, count_bits: int | None = None) -> Segments:

@@ -153,7 +153,7 @@ def packed_forward(parts: Parts, model: Any, batch: Any, head: Callable[..., tor
         if batch.kept is not None:
             features, levels = batch.kept.joined(features, levels)
     if batch.visual_of_V is not None:
-        features, *levels = (each[batch.visual_of_V] for each in (features, *levels))
+        features, *levels = (level[batch.visual_of_V] for level in (features, *levels))
     hidden = decoder.embed_tokens(batch.input_ids_T)
     hidden = place_features(hidden, features, batch.visual_at_V)
     cos, sin = parts.rotation(decoder, batch.position_3T, hidden.dtype)
@@ -228,10 +228,10 @@ def decoder_inputs(model: Any, inputs: dict[str, torch.Tensor]) -> dict[str, Any
     """What a stock model gives its decoder for one sample: embeddings [1, S, D] and positions [3, 1, S]; where the
     family adds vision features inside of the decoder, their places bool [1, S] and a tensor [V, D] for each level. A
     sample without media has no places and V = 0, so that all samples have the same names and ranks."""
-    found: dict[str, Any] = {}
+    inputs_of_decoder: dict[str, Any] = {}
 
     def capture(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
-        found.update(kwargs)
+        inputs_of_decoder.update(kwargs)
         raise _Captured
 
     hook = model.model.language_model.register_forward_pre_hook(capture, with_kwargs=True)
@@ -241,13 +241,13 @@ def decoder_inputs(model: Any, inputs: dict[str, torch.Tensor]) -> dict[str, Any
         pass
     finally:
         hook.remove()
-    embeds_1SD, position = found["inputs_embeds"], found["position_ids"]
+    embeds_1SD, position = inputs_of_decoder["inputs_embeds"], inputs_of_decoder["position_ids"]
     length, levels = embeds_1SD.shape[1], getattr(model.config.vision_config, "deepstack_visual_indexes", ())
     if position is None:
         position = torch.arange(length, device=embeds_1SD.device).expand(3, 1, length)
     row = {"inputs_embeds": embeds_1SD, "position_ids": position[-3:].contiguous()}
     if levels:
-        places, features = found.get("visual_pos_masks"), found.get("deepstack_visual_embeds")
+        places, features = inputs_of_decoder.get("visual_pos_masks"), inputs_of_decoder.get("deepstack_visual_embeds")
         nothing = embeds_1SD.new_zeros(0, embeds_1SD.shape[2])
         row["visual_pos_masks"] = embeds_1SD.new_zeros(1, length, dtype=torch.bool) if places is None else places
         row["deepstack_visual_embeds"] = [nothing] * len(levels) if features is None else list(features)
@@ -262,9 +262,9 @@ def refusal(config: Any) -> str:
 VISION_IDS = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id", "vision_token_id")
 
 
-def never_drawn(config: Any, known: int) -> tuple[int, ...]:
+def never_drawn(config: Any, vocabulary: int) -> tuple[int, ...]:
     placeholders = [getattr(config, name) for name in VISION_IDS if getattr(config, name, None) is not None]
-    return tuple(sorted({*placeholders, *range(known, config.text_config.vocab_size)}))
+    return tuple(sorted({*placeholders, *range(vocabulary, config.text_config.vocab_size)}))
 
 
 def family_parts(parts: Parts) -> dict[str, Any]:

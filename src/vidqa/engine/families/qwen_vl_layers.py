@@ -42,12 +42,14 @@ class DecoderInput(NamedTuple):
     key_norm: Norm | None
 
 
-def before_decoder_attention(hidden_TD: torch.Tensor, cos_TE: torch.Tensor, sin_TE: torch.Tensor, of: DecoderInput):
+def before_decoder_attention(
+    hidden_TD: torch.Tensor, cos_TE: torch.Tensor, sin_TE: torch.Tensor, weights: DecoderInput
+):
     """Query [T, H, E], key and value [T, K, E], normed where heads have norms, and rotated."""
-    products = project(root_mean_square_norm(hidden_TD, of.norm), of.query, of.key, of.value)
-    query, key, value = (part.unflatten(-1, (-1, of.width)) for part in products)
-    query = query if of.query_norm is None else root_mean_square_norm(query, of.query_norm)
-    key = key if of.key_norm is None else root_mean_square_norm(key, of.key_norm)
+    products = project(root_mean_square_norm(hidden_TD, weights.norm), weights.query, weights.key, weights.value)
+    query, key, value = (part.unflatten(-1, (-1, weights.width)) for part in products)
+    query = query if weights.query_norm is None else root_mean_square_norm(query, weights.query_norm)
+    key = key if weights.key_norm is None else root_mean_square_norm(key, weights.key_norm)
     return rotate(query, cos_TE, sin_TE), rotate(key, cos_TE, sin_TE), value
 
 
@@ -60,12 +62,12 @@ class DecoderOutput(NamedTuple):
 
 
 def after_decoder_attention(
-    hidden_TD: torch.Tensor, attended_TD: torch.Tensor, of: DecoderOutput, *, plainly: bool = False
+    hidden_TD: torch.Tensor, attended_TD: torch.Tensor, weights: DecoderOutput, *, plainly: bool = False
 ) -> torch.Tensor:
     """The layer's output from its input and what attention gave."""
-    hidden_TD = hidden_TD + project(attended_TD, of.output, plainly=plainly)[0]
-    gate, up = project(root_mean_square_norm(hidden_TD, of.norm), of.gate, of.up, plainly=plainly)
-    return hidden_TD + project(F.silu(gate) * up, of.down, plainly=plainly)[0]
+    hidden_TD = hidden_TD + project(attended_TD, weights.output, plainly=plainly)[0]
+    gate, up = project(root_mean_square_norm(hidden_TD, weights.norm), weights.gate, weights.up, plainly=plainly)
+    return hidden_TD + project(F.silu(gate) * up, weights.down, plainly=plainly)[0]
 
 
 class VisionInput(NamedTuple):
@@ -74,10 +76,10 @@ class VisionInput(NamedTuple):
     heads: int
 
 
-def before_vision_attention(hidden_TD: torch.Tensor, cos_TE: torch.Tensor, sin_TE: torch.Tensor, of: VisionInput):
+def before_vision_attention(hidden_TD: torch.Tensor, cos_TE: torch.Tensor, sin_TE: torch.Tensor, weights: VisionInput):
     """Query, key and value [T, H, E]; rotated in float32, as transformers does for the vision tower."""
-    packed = project(normed(hidden_TD, of.norm), of.query_key_value)[0]
-    return vision_heads(packed, of.heads, cos_TE, sin_TE)
+    packed = project(normed(hidden_TD, weights.norm), weights.query_key_value)[0]
+    return vision_heads(packed, weights.heads, cos_TE, sin_TE)
 
 
 class VisionOutput(NamedTuple):
@@ -115,28 +117,28 @@ def _wider(layer: Projection, more: int) -> Projection:
 
 
 def after_vision_attention(
-    hidden_TD: torch.Tensor, attended_TD: torch.Tensor, of: VisionOutput, *, plainly: bool = False
+    hidden_TD: torch.Tensor, attended_TD: torch.Tensor, weights: VisionOutput, *, plainly: bool = False
 ) -> torch.Tensor:
-    hidden_TD = hidden_TD + project(attended_TD, of.output, plainly=plainly)[0]
-    inside, narrow = normed(hidden_TD, of.norm), of.narrow
-    if of.gate is not None:
-        *inner, narrow = aligned(of.gate, of.wide, of.narrow)
+    hidden_TD = hidden_TD + project(attended_TD, weights.output, plainly=plainly)[0]
+    inside, narrow = normed(hidden_TD, weights.norm), weights.narrow
+    if weights.gate is not None:
+        *inner, narrow = aligned(weights.gate, weights.wide, weights.narrow)
         gate, up = project(inside, *inner, plainly=plainly)
         wide = F.silu(gate) * up
-    elif hidden_TD.is_cuda and not torch.is_grad_enabled() and is_plain(of.wide):
-        wide = linear_gelu(inside, of.wide.weight, of.wide.bias)
+    elif hidden_TD.is_cuda and not torch.is_grad_enabled() and is_plain(weights.wide):
+        wide = linear_gelu(inside, weights.wide.weight, weights.wide.bias)
     else:
-        wide = F.gelu(project(inside, of.wide, plainly=plainly)[0], approximate="tanh")
+        wide = F.gelu(project(inside, weights.wide, plainly=plainly)[0], approximate="tanh")
     return hidden_TD + project(wide, narrow, plainly=plainly)[0]
 
 
-def after_decoder_attention_again(hidden_TD: torch.Tensor, attended_TD: torch.Tensor, of: DecoderOutput) -> Any:
+def after_decoder_attention_again(hidden_TD: torch.Tensor, attended_TD: torch.Tensor, weights: DecoderOutput) -> Any:
     """The same, keeping for backward its inputs alone."""
-    return checkpoint(after_decoder_attention, hidden_TD, attended_TD, of, plainly=True, use_reentrant=False)
+    return checkpoint(after_decoder_attention, hidden_TD, attended_TD, weights, plainly=True, use_reentrant=False)
 
 
-def after_vision_attention_again(hidden_TD: torch.Tensor, attended_TD: torch.Tensor, of: VisionOutput) -> Any:
-    return checkpoint(after_vision_attention, hidden_TD, attended_TD, of, plainly=True, use_reentrant=False)
+def after_vision_attention_again(hidden_TD: torch.Tensor, attended_TD: torch.Tensor, weights: VisionOutput) -> Any:
+    return checkpoint(after_vision_attention, hidden_TD, attended_TD, weights, plainly=True, use_reentrant=False)
 
 
 class Dense(NamedTuple):

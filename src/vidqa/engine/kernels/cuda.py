@@ -178,9 +178,9 @@ def _vision_rope_kernel(
     place = packed + (token * 3 + part) * heads * 2 * HALF + head * 2 * HALF + at
     low, high = tl.load(place, mask=inside), tl.load(place + HALF, mask=inside)
     if part < 2:
-        angle, seen = token * 2 * HALF + at, at < HALF
-        c0, c1 = tl.load(cos + angle, mask=seen), tl.load(cos + angle + HALF, mask=seen)
-        s0, s1 = tl.load(sin + angle, mask=seen), tl.load(sin + angle + HALF, mask=seen)
+        angle, in_head = token * 2 * HALF + at, at < HALF
+        c0, c1 = tl.load(cos + angle, mask=in_head), tl.load(cos + angle + HALF, mask=in_head)
+        s0, s1 = tl.load(sin + angle, mask=in_head), tl.load(sin + angle + HALF, mask=in_head)
         a, b = low.to(tl.float32), high.to(tl.float32)
         low, high = (a * c0 - b * s0).to(low.dtype), (b * c1 + a * s1).to(high.dtype)
     to = out + (part.to(tl.int64) * tokens + token) * heads * 2 * HALF + head * 2 * HALF + at
@@ -209,10 +209,10 @@ def _decode_kernel(
     BLOCK: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
     row, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    seen = tl.load(length + row)
-    blocks = tl.cdiv(seen, BLOCK)
-    each = tl.cdiv(blocks, SPLITS)
-    begin, end = split * each, tl.minimum((split + 1) * each, blocks)
+    tokens = tl.load(length + row)
+    blocks = tl.cdiv(tokens, BLOCK)
+    per_split = tl.cdiv(blocks, SPLITS)
+    begin, end = split * per_split, tl.minimum((split + 1) * per_split, blocks)
     member = tl.arange(0, 16)  # a group of query heads, padded to what a matrix product takes
     at = tl.arange(0, SIZE)
     q = tl.load(
@@ -221,27 +221,27 @@ def _decode_kernel(
     )  # fmt: skip
     largest = tl.full([16], float("-inf"), tl.float32)
     total = tl.zeros([16], tl.float32)
-    found = tl.zeros([16, SIZE], tl.float32)
+    weighted = tl.zeros([16, SIZE], tl.float32)
     inner = tl.arange(0, BLOCK)
     for block in range(begin, end):
         place = block * BLOCK + inner
         page = tl.load(table + row * table_row + place // PAGE).to(tl.int64)
         at_row = (page * PAGE + place % PAGE) * heads + head
-        inside = place < seen
+        inside = place < tokens
         k = tl.load(key + at_row[:, None] * SIZE + at[None, :], mask=inside[:, None], other=0.0)
         score = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
         score = tl.where(inside[None, :], score, float("-inf"))
         higher = tl.maximum(largest, tl.max(score, 1))
         weight = tl.exp2(score - higher[:, None])
-        kept = tl.exp2(largest - higher)
+        decay = tl.exp2(largest - higher)
         v = tl.load(value + at_row[:, None] * SIZE + at[None, :], mask=inside[:, None], other=0.0)
-        found = found * kept[:, None] + tl.dot(weight.to(v.dtype), v, input_precision="ieee")
-        total = total * kept + tl.sum(weight, 1)
+        weighted = weighted * decay[:, None] + tl.dot(weight.to(v.dtype), v, input_precision="ieee")
+        total = total * decay + tl.sum(weight, 1)
         largest = higher
     slot = (row.to(tl.int64) * heads + head) * SPLITS + split
     some = total > 0
-    found = found / tl.where(some, total, 1.0)[:, None]
-    tl.store(partial + (slot * GROUP + member[:, None]) * SIZE + at[None, :], found, mask=member[:, None] < GROUP)
+    weighted = weighted / tl.where(some, total, 1.0)[:, None]
+    tl.store(partial + (slot * GROUP + member[:, None]) * SIZE + at[None, :], weighted, mask=member[:, None] < GROUP)
     summed = tl.where(some, largest + tl.log2(tl.where(some, total, 1.0)), float("-inf"))
     tl.store(log_sum + slot * GROUP + member, summed, mask=member < GROUP)
 

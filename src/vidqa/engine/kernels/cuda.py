@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 
 from vidqa.engine.kernels.float8 import float8_product, rounded_like, rounded_rows, store_rounded
+from vidqa.engine.model.layers import Norm
 from vidqa.engine.model.quantized import Rounded, Rounding
 
 __all__ = ["add_norm", "decode_attention", "float8_product", "rotate_into", "rotated", "rounded", "silu_mul"]
@@ -48,8 +49,7 @@ def _norm_kernel(
 def add_norm(
     hidden_TD: torch.Tensor,
     delta_TD: torch.Tensor | None,
-    weight: torch.Tensor,
-    epsilon: float,
+    norm: Norm,
     rounding: Rounding | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor | Rounded]:
     """The sum of a residual stream and what a layer adds to it, and its root mean square norm, rounded if asked."""
@@ -58,7 +58,7 @@ def add_norm(
     total = hidden_TD if delta_TD is None else torch.empty_like(hidden_TD)
     block = triton.next_power_of_2(width)
     _norm_kernel[(rows,)](
-        hidden_TD, delta_TD, total, weight, out, steps, static, width, epsilon,
+        hidden_TD, delta_TD, total, norm.weight, out, steps, static, width, norm.epsilon,
         HAS_DELTA=delta_TD is not None, ROUND=rounding is not None, STATIC=static is not steps, BLOCK=block,
         num_warps=8 if block >= 4096 else 4,
     )  # fmt: skip
@@ -109,7 +109,7 @@ def silu_mul(both: torch.Tensor, rounding: Rounding | None = None) -> torch.Tens
 
 @triton.jit
 def _rope_kernel(
-    source, weight, cos, sin, out, cache, cache_row, heads, epsilon,
+    source, weight, epsilon, cos, sin, out, cache, cache_row, heads,
     source_row, out_row, HALF: tl.constexpr, TURN: tl.constexpr, NORM: tl.constexpr, CACHED: tl.constexpr,
 ):  # fmt: skip
     token, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -137,16 +137,18 @@ def _rope_kernel(
     tl.store(to + HALF + at, high)
 
 
-def rotated(
-    source_THE: torch.Tensor, weight: torch.Tensor | None, epsilon: float, cos_TE: torch.Tensor, sin_TE: torch.Tensor
-) -> torch.Tensor:
+def _norm_arguments(norm: Norm | None, unused: torch.Tensor) -> tuple[torch.Tensor, float]:
+    return (unused, 0.0) if norm is None else (norm.weight, norm.epsilon)
+
+
+def rotated(source_THE: torch.Tensor, norm: Norm | None, cos_TE: torch.Tensor, sin_TE: torch.Tensor) -> torch.Tensor:
     """Heads after their norm, where they have one, and their rotation, in memory of their own."""
     tokens, heads, size = source_THE.shape
     out = torch.empty_like(source_THE, memory_format=torch.contiguous_format)
     _rope_kernel[(tokens, heads)](
-        source_THE, cos_TE if weight is None else weight, cos_TE, sin_TE, out, out, cos_TE, heads, epsilon,
+        source_THE, *_norm_arguments(norm, cos_TE), cos_TE, sin_TE, out, out, cos_TE, heads,
         source_THE.stride(0), heads * size, HALF=size // 2,
-        TURN=True, NORM=weight is not None, CACHED=False, num_warps=1,
+        TURN=True, NORM=norm is not None, CACHED=False, num_warps=1,
     )  # fmt: skip
     return out
 
@@ -155,16 +157,15 @@ def rotate_into(
     cache_RKE: torch.Tensor,
     row_T: torch.Tensor,
     source_TKE: torch.Tensor,
-    turn: tuple[torch.Tensor | None, float, torch.Tensor, torch.Tensor] | None,
+    turn: tuple[Norm | None, torch.Tensor, torch.Tensor] | None,
 ) -> None:
-    """Write heads into rows of a cache: with `turn` (weight, epsilon, cos, sin) normed, if there is a weight, and
-    rotated."""
+    """Write heads into rows of a cache: with `turn` (norm, cos, sin) normed, if there is a norm, and rotated."""
     tokens, heads, size = source_TKE.shape
-    weight, epsilon, cos, sin = turn or (None, 0.0, source_TKE, source_TKE)
+    norm, cos, sin = turn or (None, source_TKE, source_TKE)
     _rope_kernel[(tokens, heads)](
-        source_TKE, cos if weight is None else weight, cos, sin, cache_RKE, cache_RKE, row_T, heads, epsilon,
+        source_TKE, *_norm_arguments(norm, cos), cos, sin, cache_RKE, cache_RKE, row_T, heads,
         source_TKE.stride(0), 0, HALF=size // 2,
-        TURN=turn is not None, NORM=weight is not None, CACHED=True, num_warps=1,
+        TURN=turn is not None, NORM=norm is not None, CACHED=True, num_warps=1,
     )  # fmt: skip
 
 

@@ -33,12 +33,11 @@ from vidqa.serving._base import Limits
 from vidqa.serving.app import failure
 from vidqa.serving.auth import listen
 from vidqa.serving.connections import Connection
-from vidqa.serving.conversation import NamedMedium
 from vidqa.serving.download import Hosts
 from vidqa.serving.grammar import Grammars
 from vidqa.serving.media import Folder, Gate
 from vidqa.serving.openai_responses import status_of
-from vidqa.serving.schema import parse_request
+from vidqa.serving.schema import NamedMedium, parse_request
 from vidqa.serving.uploads import Uploads
 
 LIMITS = Limits(body_start_s=3.0, connections=12, header_s=1.0, read_s=1.0)

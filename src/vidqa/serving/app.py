@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import json
-import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -21,11 +20,10 @@ from starlette.types import Receive, Scope, Send
 from vidqa.contract.cli import note
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.planning.requests import Result
-from vidqa.serving import openai_responses
 from vidqa.serving._base import Limits
+from vidqa.serving.detokenizer import Piece
 from vidqa.serving.handler import Answers, RequestHandler
-from vidqa.serving.metrics import Figures
-from vidqa.serving.openai_responses import Choice, Head
+from vidqa.serving.openai_responses import ResponseWriter, error_response
 from vidqa.serving.problems import BUSY, FAILED, NOT_FOUND, UNAUTHORIZED
 from vidqa.serving.schema import ChatRequest, parse_request
 from vidqa.serving.uploads import Uploads
@@ -34,7 +32,34 @@ LEFT = 499  # the status of a request whose client has gone, in logs and figures
 RETRY_S = "1"
 DRAINED = 4  # times the largest body
 DRAIN_S = 10.0
+SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class Figures:
+    """Metrics since the start, with the memory and CPU time of the process."""
+
+    def __init__(self, running: Callable[[], float], waiting: Callable[[], float]) -> None:
+        self.registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        self.requests = Counter("vidqa_requests", "Requests answered, by HTTP status.", ["status"], registry=registry)
+        self.prompt_tokens = Counter("vidqa_prompt_tokens", "Tokens of prompts.", registry=registry)
+        self.answer_tokens = Counter("vidqa_answer_tokens", "Tokens of answers.", registry=registry)
+        self.left = Counter("vidqa_clients_left", "Clients that left before their answer.", registry=registry)
+        self.media_s = Histogram(
+            "vidqa_media_seconds", "To fetch and plan a request's media.", buckets=SECONDS, registry=registry
+        )
+        self.first_token_s = Histogram(
+            "vidqa_first_token_seconds", "From the request to its first token.", buckets=SECONDS, registry=registry
+        )
+        self.answer_s = Histogram(
+            "vidqa_answer_seconds", "From the request to its whole answer.", buckets=SECONDS, registry=registry
+        )
+        Gauge("vidqa_requests_running", "Requests that wait or are answered.", registry=registry).set_function(running)
+        Gauge("vidqa_answers_waiting", "Answers that wait for their turn.", registry=registry).set_function(waiting)
+
+    def text(self) -> bytes:
+        return generate_latest(self.registry)
 
 
 @dataclass(eq=False)
@@ -47,7 +72,7 @@ class ServerApp:
     key: str | None
     hosts: frozenset[str] = frozenset()
     inside: int = 0  # requests
-    created: int = field(default_factory=openai_responses.now)
+    created: int = field(default_factory=lambda: int(time.time()))
 
     def __post_init__(self) -> None:
         backend = self.handler.backend
@@ -171,95 +196,29 @@ class ServerApp:
         self.figures.media_s.observe(time.perf_counter() - began)
         answers = await self.handler.begin(request, sample)
         held.callback(answers.cancel)
-        facts = openai_responses.input_facts(sample, answers.max_tokens, self.handler.backend.longest)
         self.figures.prompt_tokens.inc(sample.length)
-        head = Head(f"chatcmpl-{secrets.token_hex(12)}", openai_responses.now(), self.name)
-        reply = ReplyWriter(self, request, answers, head, facts, held)
-        return await (reply.as_stream() if request.stream else reply.as_whole())
+        writer = ResponseWriter(self.name, request, answers, self.handler.backend)
+        pieces = self._measured(answers)
+        if request.stream:  # it begins with the first piece: a failure before it gets an HTTP status
+            return Events(writer.events(await anext(pieces), pieces), held.pop_all(), self.figures)
+        async for _ in pieces:
+            pass
+        return JSONResponse(writer.completion())
 
-
-@dataclass(eq=False)
-class ReplyWriter:
-    """Writes the answers to one request to its client."""
-
-    server: ServerApp
-    request: ChatRequest
-    answers: Answers
-    head: Head
-    facts: dict[str, Any]
-    held: ExitStack
-
-    def __post_init__(self) -> None:
-        self.choices = [Choice() for _ in self.answers.answers]
-        self.chat = self.server.handler.backend.planner.chat
-
-    async def pieces(self) -> AsyncIterator[tuple[int, Any]]:
-        """The pieces of the answers, which are also collected in `choices`."""
-        figures, began = self.server.figures, self.answers.began
+    async def _measured(self, answers: Answers) -> AsyncIterator[tuple[int, Piece | Result]]:
         is_first = True
-        async for number, item in self.answers.pieces():
-            choice = self.choices[number]
+        async for number, item in answers.pieces():
             if is_first:
-                figures.first_token_s.observe(time.perf_counter() - began)
+                self.figures.first_token_s.observe(time.perf_counter() - answers.began)
                 is_first = False
             if isinstance(item, Result):
-                choice.reason, choice.top = item.finish_reason, item.top_logprobs
-                choice.count = self.answers.answers[number].detokenizer.count
-                figures.answer_tokens.inc(choice.count)
-            else:
-                choice.content += [item.content] if item.content else []
-                choice.reasoning += [item.reasoning] if item.reasoning else []
-                choice.tokens += item.tokens
+                self.figures.answer_tokens.inc(answers.choices[number].count)
             yield number, item
-        figures.answer_s.observe(time.perf_counter() - began)
-
-    async def as_whole(self) -> Response:
-        async for _ in self.pieces():
-            pass
-        logprobs = bool(self.request.logprobs)
-        return JSONResponse(openai_responses.whole(self.head, self.choices, self.chat, self.facts, logprobs=logprobs))
-
-    async def as_stream(self) -> Response:
-        """The stream begins with the first piece; a failure before it gets an HTTP status."""
-        pieces = self.pieces()
-        first = await anext(pieces)
-        return Events(self._events(first, pieces), self.held.pop_all(), self.server.figures)
-
-    async def _events(self, first: tuple[int, Any], others: AsyncIterator[tuple[int, Any]]) -> AsyncIterator[bytes]:
-        for number in range(len(self.choices)):
-            role = openai_responses.part(self.head, number, {"role": "assistant", "content": ""})
-            yield event(role if number else {**role, "vidqa": self.facts})
-        try:
-            for chunk in self._chunks(*first):
-                yield chunk
-            async for number, item in others:
-                for chunk in self._chunks(number, item):
-                    yield chunk
-        except ProblemError as failed:
-            yield event(openai_responses.error(failed.problems)[1])
-            return
-        if self.request.stream_options and self.request.stream_options.include_usage:
-            usage = openai_responses.usage_of(self.answers.sample.length, self.choices)
-            yield event(self.head.object("chat.completion.chunk", [], usage=usage))
-        yield b"data: [DONE]\n\n"
-
-    def _chunks(self, number: int, item: Any) -> list[bytes]:
-        if isinstance(item, Result):
-            return [event(openai_responses.part(self.head, number, {}, reason=item.finish_reason))]
-        words = None
-        if self.request.logprobs:
-            words = {"content": openai_responses.logprobs_of(item.tokens, (), self.chat)}
-        texts = {"reasoning_content": item.reasoning, "content": item.content}
-        delta = {name: text for name, text in texts.items() if text}
-        return (
-            [event(openai_responses.part(self.head, number, delta, words))]
-            if delta or (words and words["content"])
-            else []
-        )
+        self.figures.answer_s.observe(time.perf_counter() - answers.began)
 
 
 class Events(Response):
-    """A stream of server-sent events; a client that leaves ends it at once."""
+    """A stream of server-sent events, closed as soon as its client leaves."""
 
     media_type = "text/event-stream"
 
@@ -269,14 +228,14 @@ class Events(Response):
         self.events, self.held, self.figures = events, held, figures
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def all_of_them() -> None:
+        async def send_all() -> None:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             async for chunk in self.events:
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
             await send({"type": "http.response.body", "body": b""})
 
         try:
-            await until_left(Request(scope, receive), all_of_them())
+            await until_left(Request(scope, receive), send_all())
         except ClientDisconnect:
             self.figures.left.inc()
         finally:
@@ -302,12 +261,8 @@ async def _left(request: Request) -> None:
         pass
 
 
-def event(table: dict[str, Any]) -> bytes:
-    return b"data: " + json.dumps(table, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
-
-
 def failure(problems: list[Problem], status: int | None = None) -> Response:
-    code, body = openai_responses.error(problems, status)
+    code, body = error_response(problems, status)
     headers = {"Retry-After": RETRY_S} if code == 429 else {}
     if code == 401:
         headers = {"WWW-Authenticate": "Bearer"}

@@ -18,12 +18,11 @@ from vidqa.planning.problems import SAMPLE_TOO_LONG
 from vidqa.planning.requests import Request, Result, Sampling
 from vidqa.planning.samples import Planner, Sample
 from vidqa.serving._base import Backend
-from vidqa.serving.conversation import conversation
 from vidqa.serving.detokenizer import OPENS, Detokenizer, Piece
 from vidqa.serving.grammar import Form, Grammars
 from vidqa.serving.media import Gate
 from vidqa.serving.problems import MEDIA_TOO_LARGE
-from vidqa.serving.schema import ChatRequest
+from vidqa.serving.schema import ChatRequest, conversation
 from vidqa.video import with_keys
 from vidqa.video.types import ImageMeta, VideoMeta
 
@@ -49,13 +48,20 @@ class Defaults:
 
 @dataclass(eq=False)
 class Answer:
-    """One answer in progress; `on_token` and `on_end` are called in the generator thread. `send` passes a piece or the
-    result on to the event loop."""
+    """One answer; `on_token` and `on_end` are called in the generator thread. `send` passes a piece or the result on to
+    the event loop, where `pieces` and `result` collect them."""
 
     detokenizer: Detokenizer
     form: Form | None
     send: Callable[[Piece | Result], None]
     is_cancelled: bool = False
+    pieces: list[Piece] = field(default_factory=list)
+    result: Result | None = None
+
+    @property
+    def count(self) -> int:
+        """Its tokens, with the one that ends the turn."""
+        return self.detokenizer.count
 
     def on_token(self, token_id: int, logprob: float) -> None:
         piece = self.detokenizer.take(token_id, logprob)
@@ -78,23 +84,24 @@ class Answers:
     sample: Sample
     max_tokens: int
     queue: asyncio.Queue[tuple[int, Piece | Result]] = field(default_factory=asyncio.Queue)
-    answers: list[Answer] = field(default_factory=list)
+    choices: list[Answer] = field(default_factory=list)
     began: float = field(default_factory=time.perf_counter)
 
     async def pieces(self) -> AsyncIterator[tuple[int, Piece | Result]]:
         """Ends with the last choice. Raises the problems of an answer that failed."""
-        left = len(self.answers)
-        while left:
+        while any(choice.result is None for choice in self.choices):
             number, item = await self.queue.get()
-            if isinstance(item, Result):
-                left -= 1
-                if item.finish_reason == "error":
-                    raise ProblemError(item.problems)
+            if isinstance(item, Piece):
+                self.choices[number].pieces.append(item)
+            elif item.finish_reason == "error":
+                raise ProblemError(item.problems)
+            else:
+                self.choices[number].result = item
             yield number, item
 
     def cancel(self) -> None:
         """Stop all answers: the client has left."""
-        for answer in self.answers:
+        for answer in self.choices:
             answer.is_cancelled = True
 
 
@@ -167,8 +174,8 @@ class RequestHandler:
         )
         for number, form in enumerate(forms):
             detokenizer = Detokenizer(chat, request.stops, thinking=thinking, logprobs=logprobs)
-            answers.answers.append(Answer(detokenizer, form, partial(_send, loop, answers.queue, number)))
-        for number, answer in enumerate(answers.answers):
+            answers.choices.append(Answer(detokenizer, form, partial(_send, loop, answers.queue, number)))
+        for number, answer in enumerate(answers.choices):
             own = replace(
                 shared,
                 id=f"{shared.id}-{number}",

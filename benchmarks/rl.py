@@ -213,13 +213,13 @@ def decode(spec: Any, tiny: bool) -> dict[str, Any]:
             decoder = session.decoder
             table = torch.arange(1, rows * pages + 1, device=device, dtype=torch.int32)
             decoder.table_BP[:rows, :pages] = table.view(rows, pages)
-            decoder.alive_B[:rows], decoder.temperature_B[:rows], decoder.draws = 1, 1.0, draws
+            decoder.alive_B[:rows], decoder.temperature_B[:rows], decoder.is_drawn = 1, 1.0, draws
             if device.type == "cuda":
                 decoder.capture(rows)
 
             def step(decoder: Any = decoder) -> None:
                 decoder.held_B[:rows] = context - 1
-                graphs = decoder.drawing_graphs if decoder.draws else decoder.graphs
+                graphs = decoder.drawing_graphs if decoder.is_drawn else decoder.graphs
                 graphs[rows][0].replay() if graphs else decoder.run(rows)
 
             found[f"{name}_ms"] = 1e3 * timed(step)

@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
-# Builds the engine image and records it in config.json: docker/build.sh [--tag REPOSITORY:TAG] [--vllm] [--push] [-- BUILD OPTIONS]
+# Builds the engine image and records it in config.json: docker/build.sh [--tag REPOSITORY:TAG] [--push] [-- BUILD OPTIONS]
 #
 #   docker/build.sh
 #   docker/build.sh --tag registry.example.org/team/engine:0.1.0 --push -- --build-arg BASE_IMAGE=my/base:1
 #
-# With --vllm, the image that is tagged and recorded has vLLM in /opt/vllm as well.
 # Only built, the image is recorded by its id, which this machine's daemon knows; pushed, by its digest.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -13,15 +12,13 @@ version=$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 tag=finetune-cosmos-reason-engine:$version
 config=config.json
 push=
-vllm=
 while [ $# -gt 0 ]; do
   case $1 in
     --tag) tag=$2; shift 2 ;;
     --config) config=$2; shift 2 ;;  # record it in another file
     --push) push=yes; shift ;;
-    --vllm) vllm=yes; shift ;;
     --) shift; break ;;
-    *) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 2 ;;
+    *) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 2 ;;
   esac
 done
 commit=$(git rev-parse HEAD 2>/dev/null || echo unknown)
@@ -31,11 +28,6 @@ commit=$(git rev-parse HEAD 2>/dev/null || echo unknown)
 tar --exclude=__pycache__ --exclude='*.egg-info' --sort=name --mtime=@0 --owner=0 --group=0 \
     -c pyproject.toml requirements.lock README.md LICENSE src docker |
   docker build --file docker/Dockerfile --tag "$tag" --build-arg VERSION="$version" --build-arg COMMIT="$commit" "$@" -
-
-if [ -n "$vllm" ]; then
-  docker tag "$tag" "$tag-engine"
-  docker build --file docker/Dockerfile.vllm --tag "$tag" --build-arg ENGINE_IMAGE="$tag-engine" "$@" docker
-fi
 
 image=$(docker image inspect --format '{{.Id}}' "$tag")
 if [ -n "$push" ]; then

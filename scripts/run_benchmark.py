@@ -13,7 +13,7 @@ parser = Parser(
     "Ask a model the questions of Cosmos-Reason1's benchmark by its protocol: scores once asked and with retries.",
     examples=[
         "python scripts/run_benchmark.py --data data/benchmark --datasets robovqa av --model outputs/train/RUN",
-        "python scripts/run_benchmark.py --data data --config eval_config.yaml --set evaluation.generator=vllm",
+        "python scripts/run_benchmark.py --data data --config eval_config.yaml --set evaluation.generator=transformers",
     ],
 )
 parser.usage = "run_benchmark.py --data DIR --datasets SUBSET ... --model MODEL [options]"

@@ -103,7 +103,6 @@ BROAD_EXCEPTS = {
     "engine/data/frames.py _decoded": "handed to whoever collects the frames, who would wait for ever without it",
     "video/pool.py run": "handed to whoever waits for the answer; the thread serves the others on",
     "engine/data/prefetch.py _work": "handed to the thread that trains, which raises it",
-    "engine/generators/vllm_worker.py main": "vLLM's own exceptions are many, and who started it tells the user",
     "engine/trackers.py _carried_out": "each tracker has exceptions of its own, and none may end a training",
 }
 PREFIXES = {

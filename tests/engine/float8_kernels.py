@@ -11,6 +11,7 @@ from itertools import product
 import torch
 
 from vidqa.engine.kernels import cuda, float8, plain
+from vidqa.engine.model.layers import Norm
 from vidqa.engine.model.quantized import CODE, Rounding
 
 DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") else "cuda"
@@ -33,12 +34,12 @@ def main() -> None:
         hidden, delta = (torch.randn(rows, width, generator=generator).to(DEVICE) for _ in range(2))
         weight = torch.rand(width, generator=generator).to(DEVICE)
         calls = (
-            (lambda of, *args: of.rounded(*args), (hidden,)),
-            (lambda of, *args: of.add_norm(*args)[1], (hidden, delta, weight, 1e-6)),
-            (lambda of, *args: of.silu_mul(*args), (hidden,)),
+            (lambda kernels, *args: kernels.rounded(*args), (hidden,)),
+            (lambda kernels, *args: kernels.add_norm(*args)[1], (hidden, delta, Norm(weight, None, 1e-6))),
+            (lambda kernels, *args: kernels.silu_mul(*args), (hidden,)),
         )
         for (call, inputs), rounding in product(calls, (Rounding(None), static)):
-            ours, theirs = (call(of, *inputs, rounding) for of in (cuda, plain))
+            ours, theirs = (call(kernels, *inputs, rounding) for kernels in (cuda, plain))
             torch.testing.assert_close(ours.step, theirs.step)
             same_codes(ours.codes, theirs.codes)
         codes, step = plain.rounded(hidden, Rounding(None))

@@ -14,7 +14,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from generator_world import *  # noqa: F403
 from generator_world import DRAWN, GREEDY, Answering, World, changed
 
@@ -261,9 +260,9 @@ class Only:
         self.places = places
         self.asked: list[tuple[int, ...]] = []
 
-    def allowed(self, token_ids: Sequence[int]) -> torch.Tensor:
+    def allowed(self, token_ids: Sequence[int]) -> np.ndarray:
         self.asked.append(tuple(token_ids))
-        mask = torch.zeros(100, dtype=torch.bool)
+        mask = np.zeros(100, bool)
         mask[list(self.places[len(token_ids)])] = True
         return mask
 

@@ -12,7 +12,7 @@ from generator_world import GREEDY, World, changed
 
 from vidqa.engine.generators import GENERATORS, NATIVE
 from vidqa.engine.generators._base import Generator
-from vidqa.engine.generators.drawing import draw, draw_key, uniform
+from vidqa.engine.generators.sampler import draw, draw_key, uniform
 
 
 @pytest.fixture(params=["transformers", "native"])
@@ -66,7 +66,7 @@ def test_a_step_without_rows_leaves_those_that_are_there_alone(world: World) -> 
         found = next(results)
         decoder = session.decoder
         assert len(decoder.rows) == 3
-        with decoder.nobody():
+        with decoder.without_rows():
             decoder.run(4)
         found += [result for some in results for result in some]
     assert {result.id: list(result.token_ids) for result in found} == {

@@ -1,4 +1,4 @@
-"""The part of a GPU that a process may take: what counts as free, and what PyTorch and vLLM are told to keep to."""
+"""The part of a GPU that a process may take: what counts as free, and the limit that PyTorch is given."""
 
 from __future__ import annotations
 

@@ -20,12 +20,12 @@ from forked import Started
 from starlette.testclient import TestClient
 from tiny_world import engine_command, run_engine, tiny_data, tiny_model, tiny_spec
 
+from vidqa.contract.cli import SKILL_ROOT
 from vidqa.contract.problem import ProblemError
 from vidqa.contract.run_folder import RunFolder
-from vidqa.engine import parity as engine_parity
 from vidqa.engine import serve
 from vidqa.engine.quantize import gate
-from vidqa.jobs import here, parity
+from vidqa.jobs import here
 from vidqa.jobs.ask import Question, ask
 from vidqa.planning.sets import load_sets
 from vidqa.spec import Layer, dump, load, resolve
@@ -98,7 +98,7 @@ def test_a_killed_run_leaves_nothing_half_published_and_the_next_one_ends(world:
 def test_answers_of_all_programs_are_those_of_the_evaluation(
     world: SimpleNamespace, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    """A server, infer.py and parity.py take the quantized folder as any model."""
+    """A server, infer.py and both generators take the quantized folder as any model."""
     folder = world.run / "safetensors/final"
     item = json.loads((world.run / "evaluations/after/results.json").read_text())[0]
     clip = Path(item["video_id"])
@@ -125,14 +125,10 @@ def test_answers_of_all_programs_are_those_of_the_evaluation(
     (row,) = ask(Question(str(folder), (str(clip),), (item["question"],), sets=keys))
     assert row["response"] == item["response"]
 
-    def compare_here(words: list[str]) -> int:
-        monkeypatch.setattr(sys, "argv", words)
-        return engine_parity.main()
+    sys.path.append(str(SKILL_ROOT / "benchmarks"))
+    from parity import parity
 
-    monkeypatch.setattr(parity, "_run", compare_here)
-    request = parity.ParityRequest(str(folder), ("transformers", "native"), annotations=annotations, sets=keys)
-    figures, problems = parity.compare(request)
-    assert problems == [] and figures["generators"]["native"]["same_answers"] == 1
+    assert parity(spec)["native"]["same_answers"] == 1
 
 
 def test_what_the_training_held_out_does_not_calibrate(world: SimpleNamespace) -> None:

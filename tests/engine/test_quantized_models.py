@@ -22,7 +22,7 @@ from tiny_world import SOURCE, run_engine, tiny_spec
 from vidqa.contract.problem import ProblemError
 from vidqa.engine.export import load_export
 from vidqa.engine.export.weights import load_weights
-from vidqa.engine.generators import NATIVE, TRANSFORMERS, VLLM
+from vidqa.engine.generators import NATIVE, TRANSFORMERS
 from vidqa.engine.generators._base import Generator, Request, Result, Session
 from vidqa.engine.generators.native import NativeSession
 from vidqa.engine.kernels import plain
@@ -161,7 +161,6 @@ def test_an_adapter_on_a_quantized_base_is_refused(world: World, folders: dict[s
     for refused in (
         lambda: load_export(tmp_path, folders["FP8"], torch.float32, CPU),
         lambda: meta_model(folders["FP8"]),
-        lambda: VLLM.open(world.settings(folder=tmp_path, base=folders["FP8"])),
     ):
         with pytest.raises(ProblemError, match="MODEL_QUANTIZED"):
             refused()

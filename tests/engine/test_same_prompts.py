@@ -23,24 +23,21 @@ import torch
 from awkward import AWKWARD, write_awkward
 from tiny_world import QUESTIONS, tiny_model, tiny_spec
 
-from vidqa.contract.cli import SKILL_ROOT
 from vidqa.engine.answering.prompts import Prompts
-from vidqa.engine.answering_thread import AnsweringThread as Backend
 from vidqa.engine.data.collate import Collator
 from vidqa.engine.data.frames import FrameSource, open_frames
 from vidqa.engine.data.hf_inputs import stock_inputs
 from vidqa.engine.data.prefetch import Prefetcher
-from vidqa.engine.generators import vllm_process
+from vidqa.engine.engine_thread import EngineThread
 from vidqa.engine.generators._base import Request, Result, Sampling, Session, Settings
+from vidqa.engine.generators.hf import TRANSFORMERS
 from vidqa.engine.generators.native import PromptCollator
-from vidqa.engine.generators.reference import TRANSFORMERS
-from vidqa.engine.generators.vllm import VLLM
 from vidqa.families import family_of
 from vidqa.planning.samples import evaluation_planner, training_planner
 from vidqa.planning.sets import load_sets
 from vidqa.serving._base import Limits
-from vidqa.serving.answering import Answerer, Defaults
 from vidqa.serving.download import Hosts
+from vidqa.serving.handler import Defaults, RequestHandler
 from vidqa.serving.media import Folder, Gate
 from vidqa.serving.schema import ChatRequest
 from vidqa.spec import Layer, load, resolve
@@ -164,7 +161,7 @@ def served(world: World) -> dict[str, Given]:
     planner, limits, heard = evaluation_planner(spec, world.model), Limits(), []
     settings = Settings(world.model, None, torch.float32, CPU, planner, longest=4096, batch_size=1)
 
-    async def ask(answerer: Answerer, path: Path) -> None:
+    async def ask(handler: RequestHandler, path: Path) -> None:
         content = [
             {"type": "video_url", "video_url": {"url": path.resolve().as_uri()}},
             {"type": "text", "text": QUESTIONS[0][0]},
@@ -172,41 +169,25 @@ def served(world: World) -> dict[str, Given]:
         messages = [{"role": "user", "content": content}]
         request = ChatRequest.model_validate({"model": "tiny", "messages": messages, "max_tokens": 1})
         with ExitStack() as held:
-            answers = await answerer.begin(request, await answerer.plan(request, held))
+            answers = await handler.begin(request, await handler.plan(request, held))
             assert [piece async for piece in answers.pieces()]
 
-    async def generate_all(answerer: Answerer) -> None:
+    async def generate_all(handler: RequestHandler) -> None:
         for name in AWKWARD:
-            await ask(answerer, world.root / name)
+            await ask(handler, world.root / name)
 
     with closing(FrameSource(2, 60.0, None)) as source:
         opened = partial(Hearing, TRANSFORMERS.open(settings), planner, heard)
-        with closing(Backend(opened, planner, source, longest=4096, most=1)) as backend:
+        with closing(EngineThread(opened, planner, source, longest=4096, most=1)) as backend:
             backend.start()
-            gate = Gate((os.path.realpath(world.root),), Hosts.of([]), Folder(world.folder), limits)
-            asyncio.run(generate_all(Answerer(backend, gate, Defaults(1, 0.0, 1.0))))
+            gate = Gate((os.path.realpath(world.root),), Hosts.parse([]), Folder(world.folder), limits)
+            asyncio.run(generate_all(RequestHandler(backend, gate, Defaults(1, 0.0, 1.0))))
     return dict(zip(AWKWARD, heard, strict=True))
-
-
-def by_vllm(world: World) -> dict[str, Given]:
-    """What vLLM gives to its model, in the environment that `make vllm` makes."""
-    python = SKILL_ROOT / ".vllm/bin/python"
-    if not python.exists():
-        pytest.skip("there is no environment with vLLM; `make vllm` makes it")
-    planner = evaluation_planner(resolve("evaluate", [Layer("test", world.keys("evaluate"))]).spec, world.model)
-    settings = Settings(world.model, None, torch.float32, CPU, planner, 4096, 4, vllm_python=str(python))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(vllm_process, "PROGRAM", Path(__file__).with_name("vllm_given.py"))
-        with closing(VLLM.open(settings)) as session:
-            results = session.generate(request for _, request in requested(world, "evaluate"))
-            said = {result.id: json.loads(result.problems[0].message) for some in results for result in some}
-    return {name: Given(tuple(each["token_ids"]), each["patches"]) for name, each in said.items()}
 
 
 READERS: dict[str, Callable[[World], dict[str, Given]]] = {
     "evaluate": by_the_reference,
     "evaluate, native": by_the_native,
-    "evaluate, vllm": by_vllm,
     "inference": partial(by_the_reference, action="inference"),
     "serve": served,
 }

@@ -25,7 +25,7 @@ from vidqa.contract.run_folder import RunFolder
 from vidqa.engine.export.best import adopt_best, best_of
 from vidqa.engine.export.weights import WEIGHTS
 from vidqa.engine.generators._base import Result
-from vidqa.engine.generators.reference import TransformersSession
+from vidqa.engine.generators.hf import TransformersSession
 from vidqa.engine.training import saving
 from vidqa.spec import EvaluateSpec
 

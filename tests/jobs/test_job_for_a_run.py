@@ -22,7 +22,6 @@ TAKES = {
     "export": ("{} --out o", "run"),
     "infer": ("--model {} --video v --question q", "model"),
     "mine_samples": ("--gaps g --pool {} --query q --out o", "pool"),
-    "parity": ("--model {}", "model"),
     "run_benchmark": ("--data d --model {}", "model"),
     "run_deft": ("init loop --model {}", "model"),
     "score_results": ("{}", "results"),

@@ -20,8 +20,8 @@ from vidqa.dataset import load_records
 from vidqa.engine.data.frames import FrameSource
 from vidqa.engine.families.tiny_qwen3_vl import tiny_config, tiny_processor
 from vidqa.engine.generators._base import Request, Sampling, Settings
+from vidqa.engine.generators.hf import TransformersSession
 from vidqa.engine.generators.native import NativeSession
-from vidqa.engine.generators.reference import TransformersSession
 from vidqa.families import family_of
 from vidqa.families.qwen3_vl_sizes import tensors
 from vidqa.families.sizes import Sizes, TextSizes, VisionSizes

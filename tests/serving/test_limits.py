@@ -31,14 +31,13 @@ from vidqa.contract.problem import ProblemError
 from vidqa.families.chat import Chat, load_chat
 from vidqa.serving._base import Limits
 from vidqa.serving.app import failure
+from vidqa.serving.auth import listen
 from vidqa.serving.connections import Connection
-from vidqa.serving.conversation import NamedMedium
-from vidqa.serving.doors import listen
 from vidqa.serving.download import Hosts
 from vidqa.serving.grammar import Grammars
 from vidqa.serving.media import Folder, Gate
-from vidqa.serving.replies import status_of
-from vidqa.serving.schema import parse_request
+from vidqa.serving.openai_responses import status_of
+from vidqa.serving.schema import NamedMedium, parse_request
 from vidqa.serving.uploads import Uploads
 
 LIMITS = Limits(body_start_s=3.0, connections=12, header_s=1.0, read_s=1.0)
@@ -214,7 +213,7 @@ def test_the_values_of_a_body_are_counted_before_they_are_judged() -> None:
 
 
 def test_media_that_the_disk_has_no_room_for_leave_no_file(tmp_path: Path) -> None:
-    data, gate = b"x" * 100_000, Gate((), Hosts.of([]), Folder(tmp_path), LIMITS)
+    data, gate = b"x" * 100_000, Gate((), Hosts.parse([]), Folder(tmp_path), LIMITS)
     medium = NamedMedium("video", f"data:video/mp4;base64,{base64.b64encode(data).decode()}", "messages")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -15,14 +15,14 @@ from tiny_world import tiny_model
 
 from vidqa.contract.problem import ProblemError
 from vidqa.families.chat import Chat, load_chat
-from vidqa.serving._base import Drawing
-from vidqa.serving.answering import Answerer, Defaults
-from vidqa.serving.doors import listen, served_key
+from vidqa.planning.requests import Sampling
+from vidqa.serving.auth import listen, served_key
+from vidqa.serving.detokenizer import Detokenizer
 from vidqa.serving.download import Hosts, _is_public
-from vidqa.serving.replies import token_bytes
+from vidqa.serving.handler import Defaults, RequestHandler
+from vidqa.serving.openai_responses import token_bytes
 from vidqa.serving.schema import ChatRequest, parse_request
 from vidqa.serving.start import name_of, serving_layers
-from vidqa.serving.transcript import Transcript
 from vidqa.spec import resolve
 
 ACCENTS = "Ça va: “naïve” 視頻 🎬!"
@@ -40,10 +40,10 @@ def chat(model: Path) -> Chat:
 
 def told(chat: Chat, text: str, stops: tuple[str, ...] = (), *, thinking: bool = False) -> tuple[str, str, list[str]]:
     """(content, reasoning, pieces of content) of a text that comes token by token."""
-    transcript = Transcript(chat, stops, thinking=thinking, logprobs=False)
+    detokenizer = Detokenizer(chat, stops, thinking=thinking, logprobs=False)
     ids = chat.tokens.core.encode(text, add_special_tokens=False).ids
-    pieces = [piece for token_id in ids if (piece := transcript.take(token_id, math.nan))]
-    pieces.append(transcript.end())
+    pieces = [piece for token_id in ids if (piece := detokenizer.take(token_id, math.nan))]
+    pieces.append(detokenizer.end())
     content = [piece.content for piece in pieces]
     return "".join(content), "".join(piece.reasoning for piece in pieces), content
 
@@ -52,10 +52,10 @@ def test_text_is_whole_letters_and_all_of_them(chat: Chat) -> None:
     content, reasoning, pieces = told(chat, ACCENTS)
     assert (content, reasoning) == (ACCENTS, "") and len(pieces) > 3
     assert all("�" not in piece for piece in pieces)
-    transcript = Transcript(chat, (), thinking=False, logprobs=False)
+    detokenizer = Detokenizer(chat, (), thinking=False, logprobs=False)
     *ids, _ = chat.tokens.core.encode("🎬", add_special_tokens=False).ids
-    assert [transcript.take(token_id, math.nan) for token_id in ids] == [None] * len(ids)
-    assert transcript.end().content == chat.decode(ids)  # what was cut off inside a letter is not lost
+    assert [detokenizer.take(token_id, math.nan) for token_id in ids] == [None] * len(ids)
+    assert detokenizer.end().content == chat.decode(ids)  # what was cut off inside a letter is not lost
 
 
 @pytest.mark.parametrize("stop", ["va", "a: “n", "視", ACCENTS[-1], ACCENTS])
@@ -110,13 +110,13 @@ def test_addresses_of_the_open_internet() -> None:
 
 
 def test_hosts_are_allowed_with_their_ports() -> None:
-    hosts = Hosts.of(["media.example", "Other.example:8443", "[::1]:80"])
+    hosts = Hosts.parse(["media.example", "Other.example:8443", "[::1]:80"])
     assert hosts.allow("media.example", 443, "https") and hosts.allow("media.example", 80, "http")
     assert hosts.allow("other.example", 8443, "https") and hosts.allow("::1", 80, "http")
     assert not hosts.allow("media.example", 8080, "http") and not hosts.allow("a.media.example", 443, "https")
     for wrong in ("https://media.example", "a@b", "", "host/path", "host:port"):
         with pytest.raises(ValueError):
-            Hosts.of([wrong])
+            Hosts.parse([wrong])
 
 
 def test_a_problem_names_the_place_in_the_request() -> None:
@@ -137,14 +137,14 @@ def request(**fields: Any) -> ChatRequest:
 
 def test_a_request_is_drawn_as_it_says_and_else_as_the_server_was_told() -> None:
     defaults = Defaults(64, 0.5, 1.1, 0.8, 20, presence_penalty=1.5, choices=("yes", "no"))
-    answerer: Any = SimpleNamespace(defaults=defaults)
-    default = Answerer._drawing(answerer, request(temperature=None, seed=None), 64)
-    assert replace(default, seed=0) == Drawing(64, 0.5, 0.8, 20, 1.1, 0, 1.5, 0.0)
+    handler: Any = SimpleNamespace(defaults=defaults)
+    default = RequestHandler._sampling(handler, request(temperature=None, seed=None), 64)
+    assert replace(default, seed=0) == Sampling(64, 0.5, 0.8, 20, 1.1, 0, 1.5, 0.0)
     own = {"temperature": 0, "top_p": 1, "top_k": -1, "presence_penalty": 0, "frequency_penalty": -0.5, "seed": 7}
-    assert Answerer._drawing(answerer, request(**own), 9) == Drawing(9, 0.0, 1.0, 0, 1.1, 7, 0.0, -0.5)
-    assert Answerer._with_form(answerer, request()).choices == ["yes", "no"]
+    assert RequestHandler._sampling(handler, request(**own), 9) == Sampling(9, 0.0, 1.0, 0, 1.1, 7, 0.0, -0.5)
+    assert RequestHandler._with_form(handler, request()).choices == ["yes", "no"]
     for form in ({"guided_choice": ["a"]}, {"response_format": {"type": "text"}}, {"structured_outputs": {"json": {}}}):
-        assert Answerer._with_form(answerer, request(**form)) == request(**form)
+        assert RequestHandler._with_form(handler, request(**form)) == request(**form)
     with pytest.raises(ProblemError, match="presence_penalty"):
         request(presence_penalty=2.5)
 

@@ -28,14 +28,13 @@ from tiny_world import tiny_data, tiny_model
 
 from vidqa.dataset import load_records
 from vidqa.dataset.record import Record, Turn
-from vidqa.engine.answering_thread import AnsweringThread
 from vidqa.engine.data.frames import FrameSource
 from vidqa.engine.data.resize import resize_frames
+from vidqa.engine.engine_thread import EngineThread
 from vidqa.engine.generators import GENERATORS
 from vidqa.engine.generators._base import Request, Sampling, Settings
 from vidqa.engine.serve import GRACE_S, LAST_S
 from vidqa.planning.samples import Planner, Prompting
-from vidqa.serving._base import Drawing, Order, Outcome
 from vidqa.video import decode_frames
 
 pytestmark = pytest.mark.slow
@@ -327,24 +326,23 @@ class Failing:
 def test_a_model_that_fails_ends_the_server_and_every_answer(served: Served) -> None:
     planner = Planner(served.model, SimpleNamespace(nframes=4), Prompting(for_generation=True))
     samples, _ = planner.plan([Record("r", (Turn("user", ("Hi",)),))])
-    outcomes: list[Outcome] = []
+    codes: list[str] = []
     with closing(FrameSource(1, 60, None)) as source:
-        backend = AnsweringThread(Failing, planner, source, longest=4096, most=2)
-        backend.ended = lambda: outcomes.append(Outcome("ended"))
-        drawing = Drawing(8, 0.0, 1.0, 0, 1.0, 0)
-        orders = [
-            Order(name, name, samples[0], planner.encode(samples[0]).token_ids, drawing, print, outcomes.append)
-            for name in ("first", "waiting", "late")
-        ]
-        backend.submit(orders[0])
-        backend.submit(orders[1])
+        backend = EngineThread(Failing, planner, source, longest=4096, most=2)
+        backend.ended = lambda: codes.append("ended")
+
+        def submit(name: str) -> None:
+            request = Request(name, planner.encode(samples[0]).token_ids, Sampling(8), ())
+            backend.submit(samples[0], request, lambda result: codes.append(result.problems[0].code))
+
+        submit("first")
+        submit("waiting")
         backend.start()
         backend.join(60)
         assert backend.has_failed and not backend.is_answering
-        backend.submit(orders[2])
+        submit("late")
         backend.close()
-    said = [outcome.problems[0].code if outcome.problems else outcome.reason for outcome in outcomes]
-    assert said == ["SERVE_FAILED", "SERVE_FAILED", "ended", "SERVE_STOPPING"]
+    assert codes == ["SERVE_FAILED", "SERVE_FAILED", "ended", "SERVE_STOPPING"]
 
 
 def test_a_server_that_is_told_to_end_does_so_in_order_whatever_runs(

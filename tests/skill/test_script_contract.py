@@ -50,7 +50,6 @@ WRONG = {
         Exit.INPUT,
         "CURATION_EMBEDDINGS",
     ),
-    "parity": (["--model", "absent"], Exit.INPUT, "SPEC_PARENT_RUN"),
     "preflight": (["--spec", "absent.toml"], Exit.INPUT, "SPEC_FILE"),
     "preview_samples": (["--spec", "absent.toml"], Exit.INPUT, "SPEC_FILE"),
     "score_results": (["absent"], Exit.INPUT, "RESULTS_MISSING"),

@@ -146,7 +146,6 @@ class Action:
                     many as the GPUs
     secrets         names of the secrets without which something that a spec asks for is not done
     packages        extras of this project that a spec needs beyond the engine's own, and the key that needs each
-    interpreters    the keys of other Pythons that a spec makes the engine start, and the library that each must have
     resuming        how a run goes on; without it an attempt starts anew
     outcome         outcome(record): what a job that is over has to show, and the commands that follow
 
@@ -192,7 +191,6 @@ class Action:
     fills_gpus: bool = False
     secrets: Callable[[Any], tuple[str, ...]] = lambda spec: ()
     packages: Callable[[Any], Mapping[str, str]] = lambda spec: {}
-    interpreters: Callable[[Any], Mapping[str, str]] = lambda spec: {}
     resuming: Resuming | None = None
     outcome: Named = None
     proof: str = ""

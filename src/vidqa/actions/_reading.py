@@ -51,10 +51,7 @@ def reading(
 def answering(name: str, table: str, **others: Any) -> Action:
     """An action whose model generates answers; its table has seed and generator, too."""
 
-    def interpreters(spec: Any) -> dict[str, str]:
-        return {"engine.vllm.python": "vllm"} if getattr(spec, table).generator == "vllm" else {}
-
     def longest(spec: Any) -> int:  # a question leaves room for its answer
         return spec.model.max_length - spec.generation.max_tokens
 
-    return reading(name, table, longest=longest, interpreters=interpreters, answering=table, **others)
+    return reading(name, table, longest=longest, answering=table, **others)

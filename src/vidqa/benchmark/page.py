@@ -23,7 +23,7 @@ python scripts/score_results.py --result-dir outputs/benchmark/RUN/reasoning --d
 ```
 
 The questions become an evaluation, a job like any other: `--platform`, `--gpus` and `--site` are those of launch.py,
-and `--set` takes every key of an evaluation, such as `evaluation.generator=vllm` or `num_gpus=4`. The same command
+and `--set` takes every key of an evaluation, such as `evaluation.limit=100` or `num_gpus=4`. The same command
 again finds its jobs, goes on with what was stopped, and writes the same files. `--config` reads the YAML file of
 Cosmos-Reason1's evaluation; options win over it. Its `tp_size` is not taken over, because each GPU holds the model
 here.

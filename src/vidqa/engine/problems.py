@@ -138,30 +138,6 @@ ENGINE_LORA_TARGETS = Code(
     "LoRA finds no module, or not the ones asked for.",
     "Use names such as q_proj, v_proj, attn.qkv, or all-linear in policy.lora.target_modules.",
 )
-ENGINE_VLLM_FAILED = Code(
-    "ENGINE_VLLM_FAILED",
-    "The process that holds vLLM could not start, refused the model, or ended.",
-    "Read what it printed in the log; make its environment (make vllm) and name its Python in engine.vllm.python.",
-    Exit.ENVIRONMENT,
-)
-ENGINE_VLLM_PROMPT = Code(
-    "ENGINE_VLLM_PROMPT",
-    "vLLM does not take a prompt, or makes other tokens of it than were planned.",
-    "Answer with evaluation.generator = native, and report it with the versions of vLLM and transformers.",
-    Exit.JOB_FAILED,
-)
-ENGINE_VLLM_ADAPTER = Code(
-    "ENGINE_VLLM_ADAPTER",
-    "vLLM takes adapters of the language model's layers alone; of this one it would leave out a part.",
-    "Merge it into its base model (scripts/export.py --merge) and use that folder, or another generator.",
-)
-ENGINE_GENERATORS_DIFFER = Code(
-    "ENGINE_GENERATORS_DIFFER",
-    "A generator's answers or log-probabilities are further from the reference's than the bounds allow.",
-    "Look at the answers that differ: a margin next to 0 is a tie that rounding decides. Compare in float32 "
-    "(--set model.dtype=float32), where nothing may differ; if it does, report it and use another generator.",
-    Exit.JOB_FAILED,
-)
 ENGINE_QUANTIZE_AWQ = Code(
     "ENGINE_QUANTIZE_AWQ",
     "AWQ runs on a GPU alone.",

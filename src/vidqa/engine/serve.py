@@ -29,112 +29,103 @@ import uvicorn
 from vidqa.contract import environment
 from vidqa.contract.cli import Parser, Result, note, print_result, run
 from vidqa.contract.files import remove
-from vidqa.contract.problem import Problem
 from vidqa.engine.answering.batch_inference import model_folders
-from vidqa.engine.answering_thread import AnsweringThread as Backend
 from vidqa.engine.data.frames import open_frames
+from vidqa.engine.engine_thread import EngineThread
 from vidqa.engine.generators import GENERATORS
 from vidqa.engine.generators._base import Settings
 from vidqa.engine.model import DTYPES
 from vidqa.engine.signals import hard_exit
 from vidqa.planning.samples import evaluation_planner
 from vidqa.serving._base import MB, Limits
-from vidqa.serving.answering import Answerer, Defaults
 from vidqa.serving.app import ServerApp
+from vidqa.serving.auth import hosts_of, listen, served_key
 from vidqa.serving.connections import Connection
-from vidqa.serving.doors import hosts_of, listen, served_key
 from vidqa.serving.download import Hosts
+from vidqa.serving.handler import Defaults, RequestHandler
 from vidqa.serving.media import Folder, Gate
 from vidqa.serving.problems import FAILED
 from vidqa.spec import Layer, resolve
 
 parser = Parser("Serve a model over HTTP; scripts/serve.py starts it.")
 parser.add_argument("arguments", type=json.loads, help="its options and its spec")
-GRACE_S = 5  # for requests that are being answered when the server is told to end
+GRACE_S = 5  # for answers in progress when the server is to end
 CONNECTIONS = 256  # beside two for each request that is answered or waits
-LAST_S = 3  # after it, for what clients are still told
+LAST_S = 3  # after it, for the last responses
 
 
-def main(given: Namespace) -> Result:
-    options = Namespace(**given.arguments)
+def main(arguments: Namespace) -> Result:
+    options = Namespace(**arguments.arguments)
     key = served_key(options.host, environment.serving_key())
     spec = resolve("inference", [Layer("spec", tomllib.loads(options.spec))]).spec
     # Where torchao is installed, every process is told that a later PyTorch will want other calls of it.
     logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)
     with (
-        closing(listen(options.host, options.port)) as door,
+        closing(listen(options.host, options.port)) as listener,
         tempfile.TemporaryDirectory(prefix="vidqa-media-") as own,
         opened(spec) as backend,
     ):
         app = server_app(options, spec, backend, key, Path(own))
-        host, port = door.getsockname()[:2]
-        told = f"{options.name} answers at http://{host}:{port}/v1"
+        host, port = listener.getsockname()[:2]
         connection: Any = partial(Connection, limits=app.limits)
-        config = uvicorn.Config(app.app(), log_level="warning", http=connection, **SPOKEN)
-        server = Server(
-            config, backend, lambda: note(told), partial(abandon, options.name, backend, Path(own), given.json)
+        config = uvicorn.Config(
+            app.app(),
+            log_level="warning",
+            http=connection,
+            access_log=False,
+            ws="none",
+            lifespan="off",
+            server_header=False,
+            timeout_graceful_shutdown=2 * (GRACE_S + LAST_S),  # uvicorn would cancel what `abandon` cuts off before
         )
+
+        def abandon() -> None:
+            """End the process although a thread of it still works; the workers end with it."""
+            remove(Path(own), owner=Path(own).parent)
+            note(f"work goes on after {GRACE_S + LAST_S} s; it is cut off")
+            result = ended(options.name, backend)
+            print_result(result, arguments.json)
+            hard_exit(result.code, orderly=False)
+
+        server = Server(config, backend, f"{options.name} answers at http://{host}:{port}/v1", abandon)
         backend.ended = server.end
-        if not backend.is_answering:
-            return Result(problems=backend.problems or [failure()])
-        server.run(sockets=[door])
-    server.stop_timers()
+        if backend.problems:
+            return Result(problems=backend.problems)
+        if backend.is_answering:
+            server.run(sockets=[listener])
+    for timer in server.timers:
+        timer.cancel()
     return ended(options.name, backend)
 
 
-def ended(name: str, backend: Backend) -> Result:
-    return Result({"model": name}, f"{name} has ended", [failure()] if backend.has_failed else [])
-
-
-def abandon(name: str, backend: Backend, own: Path, as_json: bool) -> None:
-    """End the process although a thread of it still works; the workers end with it."""
-    result = ended(name, backend)
-    remove(own, owner=own.parent)
-    note(f"work goes on after {GRACE_S + LAST_S} s; it is cut off")
-    print_result(result, as_json)
-    hard_exit(result.code, orderly=False)
-
-
-def failure() -> Problem:
-    return FAILED.at("server", "generating has failed; the log says why")
-
-
-SPOKEN: dict[str, Any] = {
-    "access_log": False,
-    "ws": "none",
-    "lifespan": "off",
-    "server_header": False,
-    "timeout_graceful_shutdown": 2 * (GRACE_S + LAST_S),  # uvicorn would cancel what `abandon` cuts off before
-}
+def ended(name: str, backend: EngineThread) -> Result:
+    failed = [FAILED.at("server", "generating has failed; the log says why")] if backend.has_failed else []
+    return Result({"model": name}, f"{name} has ended", failed)
 
 
 class Server(uvicorn.Server):
-    """Ends when it is told to, by a signal or because nothing generates any more: what is being answered then has
-    GRACE_S. The process goes on to clean up; where some work does not end within LAST_S more, `abandon` is called in
-    another thread. `began` is called once clients can connect."""
+    """Ends on a signal, or when nothing generates any more: answers in progress have GRACE_S. The process goes on to
+    clean up; where some work does not end within LAST_S more, `abandon` is called in another thread. `message` is
+    logged once clients can connect."""
 
     def __init__(
-        self, config: uvicorn.Config, backend: Backend, began: Callable[[], None], abandon: Callable[[], None]
+        self, config: uvicorn.Config, backend: EngineThread, message: str, abandon: Callable[[], None]
     ) -> None:
         super().__init__(config)
-        self.began = began
+        self.message = message
         self.timers = [threading.Timer(GRACE_S, backend.stop), threading.Timer(GRACE_S + LAST_S, abandon)]
         for timer in self.timers:
             timer.daemon = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        self.began()
+        note(self.message)
 
     def end(self, *_: object) -> None:
         if not self.should_exit:
             self.should_exit = True
             for timer in self.timers:
                 timer.start()
-
-    def stop_timers(self) -> None:
-        for timer in self.timers:
-            timer.cancel()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -145,33 +136,31 @@ class Server(uvicorn.Server):
 
 
 @contextmanager
-def opened(spec: Any) -> Iterator[Backend]:
-    """The thread that generates, its model loaded."""
+def opened(spec: Any) -> Iterator[EngineThread]:
+    """The thread that generates, once its model is loaded or has failed to."""
     folder, base = model_folders(spec)
     planner = evaluation_planner(spec, base or folder)
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     most, longest = spec.inference.batch_size, spec.model.max_length
-    dtype, vllm = DTYPES[spec.model.dtype], spec.engine.vllm.python
-    settings = Settings(folder, base, dtype, device, planner, longest, batch_size=most, vllm_python=vllm)
+    settings = Settings(folder, base, DTYPES[spec.model.dtype], device, planner, longest, batch_size=most)
     generator, workers = GENERATORS[spec.inference.generator], max(1, spec.engine.decode_workers)
     with open_frames(spec.engine, workers) as source:
-        backend = Backend(lambda: generator.open(settings), planner, source, longest=longest, most=most)
+        backend = EngineThread(lambda: generator.open(settings), planner, source, longest=longest, most=most)
         with closing(backend):
             backend.start()
             backend.opened.wait()
             yield backend
 
 
-def server_app(options: Namespace, spec: Any, backend: Backend, key: str | None, own: Path) -> ServerApp:
+def server_app(options: Namespace, spec: Any, backend: EngineThread, key: str | None, own: Path) -> ServerApp:
     connections = CONNECTIONS + 2 * (backend.most + options.queue)
     limits = Limits(options.max_body_mb * MB, options.max_media_mb * MB, options.queue, connections=connections)
     folders = tuple(os.path.realpath(folder) for folder in options.allow_path)
-    gate = Gate(folders, Hosts.of(options.allow_host), Folder(own), limits)
-    usual = spec.generation
-    names = [each.name for each in fields(Defaults) if each.name != "choices"]
-    defaults = Defaults(**{name: getattr(usual, name) for name in names}, choices=tuple(options.choices))
-    answerer = Answerer(backend, gate, defaults)
-    return ServerApp(options.name, answerer, limits, key, hosts_of(options.host) if key is None else frozenset())
+    gate = Gate(folders, Hosts.parse(options.allow_host), Folder(own), limits)
+    names = [default.name for default in fields(Defaults) if default.name != "choices"]
+    defaults = Defaults(**{name: getattr(spec.generation, name) for name in names}, choices=tuple(options.choices))
+    handler = RequestHandler(backend, gate, defaults)
+    return ServerApp(options.name, handler, limits, key, hosts_of(options.host) if key is None else frozenset())
 
 
 if __name__ == "__main__":

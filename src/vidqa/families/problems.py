@@ -19,7 +19,7 @@ MODEL_QUANTIZED = Code(
     "compressed-tensors reads answer questions.",
     "Train, merge, adapt or quantize the model as it was before, in bfloat16, float16 or float32. A folder in the "
     "format of compressed-tensors can be evaluated, compared, served and uploaded: scripts/launch.py with an evaluate "
-    "spec, infer.py, serve.py, parity.py, upload.py.",
+    "spec, infer.py, serve.py, upload.py.",
 )
 MODEL_WEIGHTS_BROKEN = Code(
     "MODEL_WEIGHTS_BROKEN",

@@ -307,7 +307,7 @@ def _local_paths(resolved: Spec, keys: list[str]) -> tuple[Path, ...]:
 
 
 def _absolute_paths(declared: Action, run_spec: Spec) -> dict[str, Any]:
-    keys = (*_read_keys(declared, run_spec), *_written_keys(declared), *declared.interpreters(run_spec))
+    keys = (*_read_keys(declared, run_spec), *_written_keys(declared))
     written = {key: value_at(run_spec, key) for key in keys}
     annotations = _annotation_keys(declared)
     return {

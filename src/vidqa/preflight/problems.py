@@ -14,12 +14,6 @@ TORCH_PAIR = Code(
     "Install the two together: pip install --upgrade torch torchvision",
     Exit.ENVIRONMENT,
 )
-NO_INTERPRETER = Code(
-    "ENV_NO_INTERPRETER",
-    "A Python that the engine would start in another environment does not run, or has not what it is started for.",
-    "Make the environment with vLLM (make vllm) and name its Python in engine.vllm.python.",
-    Exit.ENVIRONMENT,
-)
 DISK_SMALL = Code(
     "ENV_DISK_SMALL",
     "A disk has less space than the weights to fetch, the checkpoints and the exports will need.",

@@ -24,7 +24,6 @@ CHECKS = (
     Check("environment", "packages", environment_checks.packages),
     Check("environment", "packages of options", environment_checks.optional_packages, ("spec",)),
     Check("environment", "packages of the model", environment_checks.model_packages, ("models",)),
-    Check("environment", "vLLM's environment", environment_checks.interpreters, ("spec",)),
     Check("environment", "torch and torchvision", environment_checks.torch_pair),
     Check("environment", "GPUs", gpu_checks.gpus),
     Check("environment", "8-bit products", gpu_checks.eight_bits, ("spec",)),
@@ -68,7 +67,7 @@ NOT_AT_LAUNCH = (
 )
 # Checks at launch only for jobs on this machine and in this environment.
 OF_THIS_MACHINE = (
-    *("packages", "packages of options", "packages of the model", "vLLM's environment", "torch and torchvision"),
+    *("packages", "packages of options", "packages of the model", "torch and torchvision"),
     *("open files", "shared memory", "host memory", "ports"),
 )
 OF_THE_OUTPUT = ("output folder", "disk")  # only where the output folder is on this machine

@@ -1,20 +1,17 @@
-"""The types that the HTTP side and the generator thread share."""
+"""The interface between the HTTP side and the thread that owns the model, and the server's limits."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
-
-from vidqa.contract.problem import Problem
 from vidqa.dataset.record import MediaRef
+from vidqa.planning.requests import Request, Result
 from vidqa.planning.samples import Planner, Sample
 
 MB = 1 << 20
-Top = tuple[tuple[int, float], ...]  # the likeliest tokens at a place, with their log-probabilities
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,59 +32,6 @@ class Limits:
     fetch_s: float = 30.0
 
 
-@dataclass(frozen=True, slots=True)
-class Drawing:
-    """How the tokens of an answer are chosen, as `generators.Sampling` has it."""
-
-    max_tokens: int
-    temperature: float
-    top_p: float
-    top_k: int
-    repetition_penalty: float
-    seed: int
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-
-
-class Mask(Protocol):
-    """Which tokens may come next."""
-
-    problem: Problem | None  # why the answer cannot keep to its form any longer
-
-    def allowed(self, token_ids: Sequence[int]) -> np.ndarray:
-        """Bool [V], for the token after the answer's `token_ids` so far."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How an answer ended: "stop", "length", "cancelled", or "error" with `problems`."""
-
-    reason: str
-    top_logprobs: Sequence[Top] = ()
-    problems: Sequence[Problem] = ()
-
-
-@dataclass(eq=False)
-class Order:
-    """One answer to generate. Sampling depends on `draws` and the seed alone; `id` is unique.
-
-    `take` is called with each token and its log-probability (nan without `logprobs`), and `done` with the end of the
-    answer; both in the generator thread, which they must not block. Setting `unwanted` ends the answer early.
-    """
-
-    id: str
-    draws: str
-    sample: Sample
-    token_ids: np.ndarray
-    drawing: Drawing
-    take: Callable[[int, float], None]
-    done: Callable[[Outcome], None]
-    logprobs: bool = False
-    top_logprobs: int = 0
-    mask: Mask | None = None
-    unwanted: bool = field(default=False)
-
-
 class Backend(Protocol):
     """The generator behind the server. `planner` plans prompts for it; prompt and answer have at most `longest` tokens;
     `most` prompts are answered at a time."""
@@ -99,12 +43,13 @@ class Backend(Protocol):
     def headers(self, media: Sequence[MediaRef]) -> list[Future[Any]]:
         """For each medium a VideoMeta, an ImageMeta or a Problem, read in a process that may hang or die."""
 
-    def submit(self, order: Order) -> None:
-        """Queue an order. `done` is called for every order, also when the backend fails or closes."""
+    def submit(self, sample: Sample, request: Request, done: Callable[[Result], None]) -> None:
+        """Queue a request for the sample, whose media the backend decodes. `done` is called for every request, also
+        when the backend fails or closes. It and `request.on_token` run in the generator thread and must not block."""
 
     @property
     def waiting(self) -> int:
-        """The number of queued orders."""
+        """The number of queued requests."""
 
     @property
     def is_answering(self) -> bool:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import json
-import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -20,12 +19,12 @@ from starlette.types import Receive, Scope, Send
 
 from vidqa.contract.cli import note
 from vidqa.contract.problem import Problem, ProblemError
-from vidqa.serving import replies
-from vidqa.serving._base import Limits, Outcome
-from vidqa.serving.answering import Answerer, Answers
-from vidqa.serving.metrics import Figures
+from vidqa.planning.requests import Result
+from vidqa.serving._base import Limits
+from vidqa.serving.detokenizer import Piece
+from vidqa.serving.handler import Answers, RequestHandler
+from vidqa.serving.openai_responses import ResponseWriter, error_response
 from vidqa.serving.problems import BUSY, FAILED, NOT_FOUND, UNAUTHORIZED
-from vidqa.serving.replies import Choice, Head
 from vidqa.serving.schema import ChatRequest, parse_request
 from vidqa.serving.uploads import Uploads
 
@@ -33,7 +32,34 @@ LEFT = 499  # the status of a request whose client has gone, in logs and figures
 RETRY_S = "1"
 DRAINED = 4  # times the largest body
 DRAIN_S = 10.0
+SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class Figures:
+    """Metrics since the start, with the memory and CPU time of the process."""
+
+    def __init__(self, running: Callable[[], float], waiting: Callable[[], float]) -> None:
+        self.registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        self.requests = Counter("vidqa_requests", "Requests answered, by HTTP status.", ["status"], registry=registry)
+        self.prompt_tokens = Counter("vidqa_prompt_tokens", "Tokens of prompts.", registry=registry)
+        self.answer_tokens = Counter("vidqa_answer_tokens", "Tokens of answers.", registry=registry)
+        self.left = Counter("vidqa_clients_left", "Clients that left before their answer.", registry=registry)
+        self.media_s = Histogram(
+            "vidqa_media_seconds", "To fetch and plan a request's media.", buckets=SECONDS, registry=registry
+        )
+        self.first_token_s = Histogram(
+            "vidqa_first_token_seconds", "From the request to its first token.", buckets=SECONDS, registry=registry
+        )
+        self.answer_s = Histogram(
+            "vidqa_answer_seconds", "From the request to its whole answer.", buckets=SECONDS, registry=registry
+        )
+        Gauge("vidqa_requests_running", "Requests that wait or are answered.", registry=registry).set_function(running)
+        Gauge("vidqa_answers_waiting", "Answers that wait for their turn.", registry=registry).set_function(waiting)
+
+    def text(self) -> bytes:
+        return generate_latest(self.registry)
 
 
 @dataclass(eq=False)
@@ -41,15 +67,15 @@ class ServerApp:
     """The server's state. `name` is the model's name in the API; `hosts` are the accepted host names, empty for all."""
 
     name: str
-    answerer: Answerer
+    handler: RequestHandler
     limits: Limits
     key: str | None
     hosts: frozenset[str] = frozenset()
     inside: int = 0  # requests
-    created: int = field(default_factory=replies.now)
+    created: int = field(default_factory=lambda: int(time.time()))
 
     def __post_init__(self) -> None:
-        backend = self.answerer.backend
+        backend = self.handler.backend
         self.figures = Figures(lambda: self.inside, lambda: backend.waiting)
         self.capacity = backend.most + self.limits.queue
         self.uploads = Uploads(self.limits, self.capacity)
@@ -70,7 +96,7 @@ class ServerApp:
         return Starlette(routes=routes, exception_handlers={404: nothing, 405: nothing})
 
     async def health(self, request: Request) -> Response:
-        if self.answerer.backend.is_answering:
+        if self.handler.backend.is_answering:
             return JSONResponse({"status": "ok", "model": self.name})
         return failure([FAILED.at("server", "no answers are generated any more")])
 
@@ -86,7 +112,7 @@ class ServerApp:
         return JSONResponse(self._model())
 
     def _model(self) -> dict[str, Any]:
-        longest = self.answerer.backend.longest
+        longest = self.handler.backend.longest
         return {
             "id": self.name,
             "object": "model",
@@ -124,8 +150,8 @@ class ServerApp:
             message = "the request names another host than this one"
             raise UNAUTHORIZED.error("Host", message, f"Use one of {', '.join(sorted(self.hosts))}, or set a key.")
         if self.key is not None:
-            given = request.headers.get("authorization", "").partition(" ")[2].strip()
-            if not hmac.compare_digest(given.encode(), self.key.encode()):
+            key = request.headers.get("authorization", "").partition(" ")[2].strip()
+            if not hmac.compare_digest(key.encode(), self.key.encode()):
                 raise UNAUTHORIZED.error("Authorization", "the key is missing or wrong")
 
     async def chat(self, request: Request) -> Response:
@@ -140,7 +166,7 @@ class ServerApp:
         self._require_room()
         self.inside += 1
         held.callback(self._leave)
-        return await self.answerer.in_thread(self._parsed, body)
+        return await self.handler.in_thread(self._parsed, body)
 
     def _require_room(self) -> None:
         if self.inside >= self.capacity:
@@ -165,96 +191,34 @@ class ServerApp:
 
     async def _answered(self, request: ChatRequest, held: ExitStack) -> Response:
         began = time.perf_counter()
-        sample = await self.answerer.plan(request, held)
+        sample = await self.handler.plan(request, held)
         request = request.model_copy(update={"messages": []})
         self.figures.media_s.observe(time.perf_counter() - began)
-        answers = await self.answerer.begin(request, sample)
-        held.callback(answers.leave)
-        facts = replies.seen(sample, answers.max_tokens, self.answerer.backend.longest)
+        answers = await self.handler.begin(request, sample)
+        held.callback(answers.cancel)
         self.figures.prompt_tokens.inc(sample.length)
-        head = Head(f"chatcmpl-{secrets.token_hex(12)}", replies.now(), self.name)
-        reply = ReplyWriter(self, request, answers, head, facts, held)
-        return await (reply.as_stream() if request.stream else reply.as_whole())
-
-
-@dataclass(eq=False)
-class ReplyWriter:
-    """Writes the answers to one request to its client."""
-
-    server: ServerApp
-    request: ChatRequest
-    answers: Answers
-    head: Head
-    facts: dict[str, Any]
-    held: ExitStack
-
-    def __post_init__(self) -> None:
-        self.choices = [Choice() for _ in self.answers.orders]
-        self.chat = self.server.answerer.backend.planner.chat
-
-    async def pieces(self) -> AsyncIterator[tuple[int, Any]]:
-        """The pieces of the answers, which are also collected in `choices`."""
-        figures, began = self.server.figures, self.answers.began
-        is_first = True
-        async for number, found in self.answers.pieces():
-            choice = self.choices[number]
-            if is_first:
-                figures.first_token_s.observe(time.perf_counter() - began)
-                is_first = False
-            if isinstance(found, Outcome):
-                choice.reason, choice.top = found.reason, found.top_logprobs
-                choice.count = self.answers.transcripts[number].count
-                figures.answer_tokens.inc(choice.count)
-            else:
-                choice.content += [found.content] if found.content else []
-                choice.reasoning += [found.reasoning] if found.reasoning else []
-                choice.tokens += found.tokens
-            yield number, found
-        figures.answer_s.observe(time.perf_counter() - began)
-
-    async def as_whole(self) -> Response:
-        async for _ in self.pieces():
+        writer = ResponseWriter(self.name, request, answers, self.handler.backend)
+        pieces = self._measured(answers)
+        if request.stream:  # it begins with the first piece: a failure before it gets an HTTP status
+            return Events(writer.events(await anext(pieces), pieces), held.pop_all(), self.figures)
+        async for _ in pieces:
             pass
-        logprobs = bool(self.request.logprobs)
-        return JSONResponse(replies.whole(self.head, self.choices, self.chat, self.facts, logprobs=logprobs))
+        return JSONResponse(writer.completion())
 
-    async def as_stream(self) -> Response:
-        """The stream begins with the first piece; a failure before it gets an HTTP status."""
-        pieces = self.pieces()
-        first = await anext(pieces)
-        return Events(self._events(first, pieces), self.held.pop_all(), self.server.figures)
-
-    async def _events(self, first: tuple[int, Any], others: AsyncIterator[tuple[int, Any]]) -> AsyncIterator[bytes]:
-        for number in range(len(self.choices)):
-            role = replies.part(self.head, number, {"role": "assistant", "content": ""})
-            yield event(role if number else {**role, "vidqa": self.facts})
-        try:
-            for chunk in self._chunks(*first):
-                yield chunk
-            async for number, found in others:
-                for chunk in self._chunks(number, found):
-                    yield chunk
-        except ProblemError as failed:
-            yield event(replies.error(failed.problems)[1])
-            return
-        if self.request.stream_options and self.request.stream_options.include_usage:
-            usage = replies.usage_of(self.answers.sample.length, self.choices)
-            yield event(self.head.of("chat.completion.chunk", [], usage=usage))
-        yield b"data: [DONE]\n\n"
-
-    def _chunks(self, number: int, found: Any) -> list[bytes]:
-        if isinstance(found, Outcome):
-            return [event(replies.part(self.head, number, {}, reason=found.reason))]
-        words = None
-        if self.request.logprobs:
-            words = {"content": replies.logprobs_of(found.tokens, (), self.chat)}
-        texts = {"reasoning_content": found.reasoning, "content": found.content}
-        delta = {name: text for name, text in texts.items() if text}
-        return [event(replies.part(self.head, number, delta, words))] if delta or (words and words["content"]) else []
+    async def _measured(self, answers: Answers) -> AsyncIterator[tuple[int, Piece | Result]]:
+        is_first = True
+        async for number, item in answers.pieces():
+            if is_first:
+                self.figures.first_token_s.observe(time.perf_counter() - answers.began)
+                is_first = False
+            if isinstance(item, Result):
+                self.figures.answer_tokens.inc(answers.choices[number].count)
+            yield number, item
+        self.figures.answer_s.observe(time.perf_counter() - answers.began)
 
 
 class Events(Response):
-    """A stream of server-sent events; a client that leaves ends it at once."""
+    """A stream of server-sent events, closed as soon as its client leaves."""
 
     media_type = "text/event-stream"
 
@@ -264,14 +228,14 @@ class Events(Response):
         self.events, self.held, self.figures = events, held, figures
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def all_of_them() -> None:
+        async def send_all() -> None:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             async for chunk in self.events:
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
             await send({"type": "http.response.body", "body": b""})
 
         try:
-            await until_left(Request(scope, receive), all_of_them())
+            await until_left(Request(scope, receive), send_all())
         except ClientDisconnect:
             self.figures.left.inc()
         finally:
@@ -297,12 +261,8 @@ async def _left(request: Request) -> None:
         pass
 
 
-def event(table: dict[str, Any]) -> bytes:
-    return b"data: " + json.dumps(table, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
-
-
 def failure(problems: list[Problem], status: int | None = None) -> Response:
-    code, body = replies.error(problems, status)
+    code, body = error_response(problems, status)
     headers = {"Retry-After": RETRY_S} if code == 429 else {}
     if code == 401:
         headers = {"WWW-Authenticate": "Bearer"}

@@ -31,8 +31,8 @@ class Connection(H11Protocol):
         self.opened = self.loop.time()
         self._watch_header()
         if len(self.connections) > self.limits.connections:
-            idle = [each for each in self.connections if isinstance(each, Connection) and not each.has_request]
-            min(idle, key=lambda each: each.opened).transport.abort()
+            idle = [other for other in self.connections if isinstance(other, Connection) and not other.has_request]
+            min(idle, key=lambda other: other.opened).transport.abort()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)

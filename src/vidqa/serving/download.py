@@ -39,13 +39,13 @@ class Hosts:
     names: frozenset[tuple[str, int | None]]
 
     @staticmethod
-    def of(written: Iterable[str]) -> Hosts:
+    def parse(names_written: Iterable[str]) -> Hosts:
         """Raises ValueError for an invalid host."""
         names = set()
-        for each in written:
-            parts = urlsplit(f"//{each}")
-            if not parts.hostname or each != parts.netloc or parts.username is not None:
-                raise ValueError(f"{each!r} is not HOST or HOST:PORT")
+        for name in names_written:
+            parts = urlsplit(f"//{name}")
+            if not parts.hostname or name != parts.netloc or parts.username is not None:
+                raise ValueError(f"{name!r} is not HOST or HOST:PORT")
             names.add((parts.hostname, parts.port))
         return Hosts(frozenset(names))
 
@@ -64,23 +64,23 @@ def download(url: str, hosts: Hosts, limits: Limits, where: str) -> bytes:
     if parts.username is not None or not hosts.allow(host, port, parts.scheme):
         raise MEDIA_REFUSED.error(where, f"the host {host}:{port} is not allowed")
     try:
-        address = _judged(host, port, where)
+        address = _checked_address(host, port, where)
         return _read(parts, address, port, deadline, limits, where)
     except BROKEN as failed:
         reason = str(failed) or type(failed).__name__
         raise MEDIA_UNAVAILABLE.error(where, f"{host}:{port} gives no file: {reason}") from failed
 
 
-def _judged(host: str, port: int, where: str) -> str:
+def _checked_address(host: str, port: int, where: str) -> str:
     """An address of the host that may be connected to. Raises SERVE_MEDIA_REFUSED, OSError."""
-    found = {str(each[4][0]) for each in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
-    if found == {host}:  # allowed as an address by the user
+    addresses = {str(info[4][0]) for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
+    if addresses == {host}:  # allowed as an address by the user
         return host
-    private = [each for each in found if not _is_public(each)]
+    private = [address for address in addresses if not _is_public(address)]
     if private:
-        message = f"{host} leads to {private[0]}, which is not a public address"
+        message = f"{host} resolves to {private[0]}, which is no public address"
         raise MEDIA_REFUSED.error(where, message, "Allow the address itself, and write it into the request.")
-    return min(found)
+    return min(addresses)
 
 
 def _is_public(address: str) -> bool:

@@ -13,9 +13,9 @@ import numpy as np
 from vidqa.contract._optional import require
 from vidqa.contract.problem import Problem
 from vidqa.families.chat import Chat
+from vidqa.serving.detokenizer import CLOSES
 from vidqa.serving.problems import CONSTRAINT
 from vidqa.serving.schema import LONGEST_FORM, ChatRequest
-from vidqa.serving.transcript import CLOSES
 
 OBJECT_FORM = {"whitespace_flexible": False}  # else a model may write blanks forever
 # The compile time grows with the square of the properties, and with the multiples that the automaton has to count.

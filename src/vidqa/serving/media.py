@@ -16,9 +16,9 @@ from urllib.parse import unquote, urlsplit
 from vidqa.contract.files import remove
 from vidqa.dataset.record import MediaRef
 from vidqa.serving._base import MB, Limits
-from vidqa.serving.conversation import NamedMedium
 from vidqa.serving.download import Hosts, download
 from vidqa.serving.problems import MEDIA_REFUSED, MEDIA_TOO_LARGE, MEDIA_UNAVAILABLE, MEDIA_UNWRITABLE, REQUEST
+from vidqa.serving.schema import NamedMedium
 
 KINDS = {"video": ("video/", "application/octet-stream"), "image": ("image/", "application/octet-stream")}
 SHOWN = 200  # characters of an address

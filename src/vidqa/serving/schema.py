@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json
 
 from vidqa.contract.problem import Problem, ProblemError
+from vidqa.dataset.record import MediumKeys, Turn
 from vidqa.serving.problems import BODY, REQUEST
 from vidqa.video.vision_keys import VISION_KEYS, contradictions, without_effect
 
+MOST_MEDIA = 64  # of one request
+ROLES = {"developer": "system"}
 MOST_CHOICES = 16  # answers per request
 MOST_MESSAGES = 4096
 MOST_PARTS = 1024  # of one message
@@ -205,29 +209,29 @@ def parse_request(body: bytes) -> ChatRequest:
     if marks > MOST_MARKS:
         raise BODY.error("body", f"{marks} commas and brackets; {MOST_MARKS} are taken")
     try:
-        found = from_json(body, allow_inf_nan=False)
+        table = from_json(body, allow_inf_nan=False)
     except ValueError as broken:
         raise BODY.error("body", f"it is not JSON: {broken}") from broken
-    if not isinstance(found, dict):
-        raise BODY.error("body", f"it holds {type(found).__name__}, not an object")
-    _require_few_values(found)
+    if not isinstance(table, dict):
+        raise BODY.error("body", f"it holds {type(table).__name__}, not an object")
+    _require_few_values(table)
     for name in IGNORED:
-        found.pop(name, None)
+        table.pop(name, None)
     for name, values in NEUTRAL.items():
-        if name in found and (value := found.pop(name)) is not None and value not in values:
+        if name in table and (value := table.pop(name)) is not None and value not in values:
             raise REQUEST.error(name, f"{_shown(value)} is not supported", f"Leave {name} out.")
     try:
-        request = ChatRequest.model_validate(found)
+        request = ChatRequest.model_validate(table)
     except ValidationError as wrong:
-        raise ProblemError(_wrong(wrong, found)) from wrong
+        raise ProblemError(_wrong(wrong, table)) from wrong
     _check(request)
     return request
 
 
-def _require_few_values(found: dict[str, Any]) -> None:
+def _require_few_values(body: dict[str, Any]) -> None:
     """Bounds the work of validation, which has a problem for each value. Raises SERVE_REQUEST."""
     count = 0
-    containers: list[Any] = [found]
+    containers: list[Any] = [body]
     while containers:
         container = containers.pop()
         count += len(container)
@@ -251,7 +255,7 @@ def _check(request: ChatRequest) -> None:
     if form and (form.type == "json_schema") != (form.json_schema is not None):
         raise REQUEST.error("response_format", "json_schema belongs to the type json_schema")
     named = (request.guided_choice, request.structured_outputs, form if form and form.type != "text" else None)
-    if sum(each is not None for each in named) > 1:
+    if sum(choice is not None for choice in named) > 1:
         raise REQUEST.error("response_format", "the answer can be given one form only; several are asked for")
     structured = request.structured_outputs
     if structured and (structured.choice is None) == (structured.json_ is None):
@@ -260,6 +264,45 @@ def _check(request: ChatRequest) -> None:
         check_keys(keys_in(request.mm_processor_kwargs), "mm_processor_kwargs")
     if request.messages[-1].role != "user":
         raise REQUEST.error(f"messages[{len(request.messages) - 1}]", "the last message must be the user's")
+
+
+@dataclass(frozen=True, slots=True)
+class NamedMedium:
+    """A medium that a request names; `where` is its place in the request, for problems."""
+
+    kind: str  # "video" | "image"
+    url: str
+    where: str
+    keys: MediumKeys = ()
+
+
+def conversation(messages: Sequence[Message]) -> tuple[tuple[Turn, ...], list[NamedMedium]]:
+    """Turns whose media are indices into the list of media. Raises SERVE_REQUEST."""
+    turns: list[Turn] = []
+    media: list[NamedMedium] = []
+    for at, message in enumerate(messages):
+        where = f"messages[{at}].content"
+        role = ROLES.get(message.role, message.role)
+        if message.content is None:
+            raise REQUEST.error(where, "it is missing")
+        parts: list[str | int] = []
+        for number, part in enumerate([] if isinstance(message.content, str) else message.content):
+            if isinstance(part, TextPart):
+                parts.append(part.text)
+                continue
+            if role != "user":
+                raise REQUEST.error(f"{where}[{number}]", "media belong into the user's messages")
+            video = isinstance(part, VideoPart)
+            url = part.video_url.url if isinstance(part, VideoPart) else part.image_url.url
+            parts.append(len(media))
+            kind = "video" if video else "image"
+            keys = keys_in(part)
+            check_keys(keys, f"{where}[{number}]")
+            media.append(NamedMedium(kind, url, f"{where}[{number}].{kind}_url", tuple(sorted(keys.items()))))
+        turns.append(Turn(role, (message.content,) if isinstance(message.content, str) else tuple(parts)))
+    if len(media) > MOST_MEDIA:
+        raise REQUEST.error("messages", f"{len(media)} videos and images; {MOST_MEDIA} are taken")
+    return tuple(turns), media
 
 
 def keys_in(values: ImageKeys) -> dict[str, float]:
@@ -273,13 +316,13 @@ def check_keys(keys: dict[str, float], where: str) -> None:
         raise REQUEST.error(where, message)
 
 
-def _wrong(found: ValidationError, given: dict[str, Any]) -> list[Problem]:
+def _wrong(failure: ValidationError, body: dict[str, Any]) -> list[Problem]:
     """The problems, each at its place, without those of the other members of a union: of the members at one place, the
     one of the value's own JSON type says what is wrong."""
     messages: dict[str, str] = {}
-    errors = found.errors(include_url=False, include_context=False, include_input=False)
+    errors = failure.errors(include_url=False, include_context=False, include_input=False)
     for error in sorted(errors, key=lambda error: error["type"].endswith("_type")):
-        messages.setdefault(_place(error["loc"], given)[:LONGEST_PLACE], error["msg"])
+        messages.setdefault(_place(error["loc"], body)[:LONGEST_PLACE], error["msg"])
         if len(messages) == COMPARED_PROBLEMS:
             break
     deepest = [place for place in messages if not any(other != place and other.startswith(place) for other in messages)]
@@ -289,11 +332,11 @@ def _wrong(found: ValidationError, given: dict[str, Any]) -> list[Problem]:
 def _place(path: Sequence[int | str], value: Any) -> str:
     """("messages", 0, "content") as messages[0].content, without the union tags of pydantic."""
     text = ""
-    for at, each in enumerate(path):
-        if isinstance(value, list) and isinstance(each, int) and each < len(value):
-            text, value = f"{text}[{each}]", value[each]
-        elif isinstance(value, dict) and isinstance(each, str) and (each in value or at == len(path) - 1):
-            text, value = f"{text}.{each}" if text else each, value.get(each)
+    for at, name in enumerate(path):
+        if isinstance(value, list) and isinstance(name, int) and name < len(value):
+            text, value = f"{text}[{name}]", value[name]
+        elif isinstance(value, dict) and isinstance(name, str) and (name in value or at == len(path) - 1):
+            text, value = f"{text}.{name}" if text else name, value.get(name)
     return text or "body"
 
 

@@ -14,7 +14,7 @@ from typing import NoReturn
 from vidqa.contract import environment
 from vidqa.jobs.here import ACTION, inference_job
 from vidqa.platforms import local
-from vidqa.serving.doors import served_key
+from vidqa.serving.auth import served_key
 from vidqa.serving.download import Hosts
 from vidqa.serving.problems import OPTION
 from vidqa.spec import Layer, parse_set
@@ -48,7 +48,7 @@ def start(options: Namespace) -> NoReturn:
 
 def _check(options: Namespace) -> None:
     try:
-        Hosts.of(options.allow_host)
+        Hosts.parse(options.allow_host)
     except ValueError as wrong:
         raise OPTION.error("--allow-host", str(wrong)) from wrong
     for folder in options.allow_path:

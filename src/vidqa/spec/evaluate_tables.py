@@ -11,7 +11,7 @@ from vidqa.spec.compat.keys import with_compat_keys
 from vidqa.spec.policy_tables import DEFAULT_MODEL
 from vidqa.spec.run_tables import DecodeEngine
 
-GeneratorName = Literal["transformers", "native", "vllm"]
+GeneratorName = Literal["transformers", "native"]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 
 
@@ -56,9 +56,8 @@ class Evaluation(Table):
     generator: GeneratorName = key(
         "native",
         "Generator",
-        "native: our packed forward with a paged cache. transformers: its own generate, the reference, which gives the "
-        "same answers more slowly. vllm: vLLM in an environment of its own (engine.vllm.python). On a GPU native and "
-        "vllm answer 64 questions at a time or more, whatever batch_size says.",
+        "native: our packed forward with a paged cache; on a GPU it answers 64 questions at a time or more, whatever "
+        "batch_size says. transformers: its own generate, the reference, which gives the same answers more slowly.",
     )
     method: Literal["generate", "score"] = key(
         "generate",
@@ -130,18 +129,8 @@ class Results(Table):
     pass
 
 
-class Vllm(Table):
-    python: str = key(
-        "",
-        "Python with vLLM",
-        "The interpreter of an environment that has vLLM, where the job runs: .vllm/bin/python after `make vllm`, "
-        "/opt/vllm/bin/python in the image with vLLM. Only read with the generator vllm.",
-    )
-
-
 class EvaluateEngine(DecodeEngine):
     decode_workers: Count = key(2, "Decode workers", "Processes per GPU that decode videos.")
     gpu_memory_gib: PositiveFloat | None = key(
         None, "GPU memory", "GiB that answering may take of each GPU, if others need the rest; unset is all of it."
     )
-    vllm: Vllm = table(Vllm, "vLLM", "The environment in which vLLM answers.")

@@ -33,7 +33,7 @@ class Inference(Table):
     generator: GeneratorName = key(
         "native",
         "Generator",
-        "As evaluation.generator: transformers is the reference, native the faster one, vllm needs engine.vllm.python.",
+        "As evaluation.generator: transformers is the reference, native the faster one.",
     )
     skip_saved: bool = key(False, "Continue", "Keep answers that an earlier, stopped run has already given.")
     window_s: NotNegative = key(

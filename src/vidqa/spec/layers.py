@@ -23,6 +23,7 @@ from vidqa.spec.compat.moved import (
     OF_THEIR_LOADERS,
     OF_THEIR_PROCESSES,
     OF_THEIR_WORKFLOWS,
+    REMOVED,
     RENAMED,
     is_reinforcement,
 )
@@ -208,7 +209,11 @@ def _elsewhere(action: str, layer: Layer, path: str, value: Any) -> Iterator[tup
     moved = RENAMED.get(path)
     if moved is not None and moved in leaves(action):
         yield from _place(action, layer, actions.action(action).spec_model, moved, value, "")
-    elif isinstance(value, dict) and value and any(name.startswith(f"{path}.") for name in RENAMED):
+    elif path in REMOVED:
+        default, remedy = REMOVED[path]
+        if value != default:
+            yield UNKNOWN_KEY.at(place(layer, path), f"{path} is a key of an earlier version", remedy)
+    elif isinstance(value, dict) and value and any(name.startswith(f"{path}.") for name in (*RENAMED, *REMOVED)):
         for key, part in value.items():
             yield from _elsewhere(action, layer, f"{path}.{key}", part)
     else:

@@ -14,7 +14,6 @@ from vidqa.actions import action_for, resolve
 from vidqa.contract.problem import Problem
 from vidqa.spec import metric_models
 from vidqa.spec import problems as codes
-from vidqa.spec.evaluate_tables import EvaluateEngine
 from vidqa.spec.models import EmbedSpec, EvaluateSpec, GrpoSpec, InferenceSpec, Spec, TrainSpec
 from vidqa.spec.native import native_problems
 from vidqa.spec.parents import ADAPTER, EXPORTS
@@ -176,7 +175,6 @@ def evaluate_rules(spec: EvaluateSpec) -> Iterator[Problem]:
     yield from required("results_dir", spec.results_dir)
     yield from vision_rules(spec.vision, "vision")
     yield from answering_model_rules(spec.model)
-    yield from _vllm(spec.evaluation.generator, spec.engine)
     for name, key in metric_models.KEYS.items():
         if name in spec.metrics.names and name not in metric_models.metric_models(spec):
             message = f"{name} is not computed: metrics.{key} is {getattr(spec.metrics, key)!r}, which is no path"
@@ -190,7 +188,6 @@ def inference_rules(spec: InferenceSpec) -> Iterator[Problem]:
     yield from required("results_dir", spec.results_dir)
     yield from vision_rules(spec.vision, "vision")
     yield from answering_model_rules(spec.model)
-    yield from _vllm(spec.inference.generator, spec.engine)
     window, overlap = spec.inference.window_s, spec.inference.overlap_s
     if overlap and overlap >= window:
         message = f"overlap_s is {overlap:g} and window_s is {window:g}"
@@ -218,11 +215,6 @@ def answering_model_rules(model: Any, key: str = "model.model_name") -> Iterator
         yield codes.LORA_NO_BASE.at("model.base_model_path", "enable_lora is true and base_model_path is empty")
     elif model.enable_lora:
         yield from _model_name("model.base_model_path", model.base_model_path)
-
-
-def _vllm(generator: str, engine: EvaluateEngine) -> Iterator[Problem]:
-    if generator == "vllm":
-        yield from required("engine.vllm.python", engine.vllm.python)
 
 
 def required(path: str, value: str) -> Iterator[Problem]:

@@ -88,10 +88,10 @@ def generate_all(
     mine = shares([sample for sample in samples if sample.record.id not in done], world.size)[world.rank]
 
     size, workers = how.batch_size, max(1, spec.engine.decode_workers)
-    longest, dtype, vllm = longest_sequence(spec, mine), DTYPES[spec.model.dtype], spec.engine.vllm.python
+    longest, dtype = longest_sequence(spec, mine), DTYPES[spec.model.dtype]
     if work.retries:
         longest = min(spec.model.max_length, longest_sequence(spec, samples) + LONGER * work.retries)
-    settings = Settings(folder, base, dtype, world.device, planner, longest, batch_size=size, vllm_python=vllm)
+    settings = Settings(folder, base, dtype, world.device, planner, longest, batch_size=size)
     with (
         open_evaluation(run, world, -(-len(mine) // size)) as progress,
         open_frames(spec.engine, workers) as source,

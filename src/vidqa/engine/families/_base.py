@@ -115,7 +115,6 @@ class TorchFamily:
                                  which knows so many, does not know
     decoder_inputs(model, inputs)  what a stock model gives its decoder for the `stock_inputs` of one sample; the same
                                  names for samples with any media, and none
-    vllm_model                   the model class in place of vLLM's own, registered by the family's file *_in_vllm.py
     """
 
     tables: Family
@@ -136,7 +135,6 @@ class TorchFamily:
     cached_forward: Callable[[Any], CachedForward]
     never_drawn: Callable[[Any, int], tuple[int, ...]]
     decoder_inputs: Callable[[Any, dict[str, torch.Tensor]], dict[str, Any]]
-    vllm_model: str = ""
 
     def units(self, model: Any) -> list[nn.Module]:
         """Everything that is sharded by itself, in the order of the forward."""

@@ -135,6 +135,5 @@ QWEN2_5_VL = TorchFamily(
     vision_index=vision_index,
     vision_segments=vision_segments,
     video_inputs=_video_inputs,
-    vllm_model="PlannedQwen2_5_VL",
     **qwen_vl.family_parts(PARTS),
 )

@@ -1,8 +1,8 @@
-"""Our own forward: prompts packed without padding, a paged cache, then decode steps of all prompts (`decoding`).
+"""Our own forward: prompts packed without padding, a paged cache, then decode steps of all rows (`decode_graph`).
 
-Prompts with a common beginning stand in a pack behind it, as in training: its video and its tokens are computed once,
-and all of them read its pages. Rows that are finished leave, prompts that wait take their places. Candidates to be
-scored stand in the pack behind their prompt; they take no pages.
+Prompts with a common prefix share it in a pack, as in training: its video and its tokens are computed once, and all of
+them read its pages. Finished rows leave, waiting prompts take their slots. Candidates to be scored stand in the pack
+behind their prompt and need no pages.
 """
 
 from __future__ import annotations
@@ -20,15 +20,20 @@ from vidqa.engine.data.layout import Layout, lay_out
 from vidqa.engine.export import load_export
 from vidqa.engine.families import family_of
 from vidqa.engine.generators._base import Generator, Request, Result, Settings, ready
-from vidqa.engine.generators.choosing import Draft, next_tokens, write_tokens
-from vidqa.engine.generators.decoding import Decoder, DecodingRow
-from vidqa.engine.generators.scoring import heads_of, scored
+from vidqa.engine.generators.decode_graph import Decoder, DecodingRow
+from vidqa.engine.generators.sampler import (
+    SequenceState,
+    append_tokens,
+    candidate_prefixes,
+    next_tokens,
+    score_candidates,
+)
 from vidqa.engine.gpu_memory import free_memory
 from vidqa.engine.model.attention import Call, attend_zeros
 from vidqa.engine.model.paged_cache import PAGE, PagedCache, Pages
 from vidqa.planning.budget import answering
 
-PACK_TOKENS = {"cuda": answering.PACK_TOKENS, "cpu": 2048}  # of prompts that are read together
+PACK_TOKENS = {"cuda": answering.PACK_TOKENS, "cpu": 2048}  # tokens of a pack
 Prompt = tuple[Request, Sequence[np.ndarray]]  # a request with its frames
 
 
@@ -37,20 +42,20 @@ def pages_of(request: Request) -> int:
     return 0 if request.candidates else -(-request.most // PAGE)
 
 
-def read_for(request: Request) -> list[Request]:
-    """What stands in a pack for a request: its prompt, or the prompt with each head of its candidates behind it, which
-    share the prompt's media or, where it shares nothing with other prompts, all but its last token."""
+def pack_parts(request: Request) -> list[Request]:
+    """The parts of a pack for a request: its prompt, or one copy of it for each prefix of its candidates. Copies share
+    the prompt's media or, where it shares nothing with other prompts, all but its last token."""
     if not request.candidates:
         return [request]
-    heads = heads_of(request)
-    if len(heads) > 1 and not request.prefix_key:
+    prefixes = candidate_prefixes(request)
+    if len(prefixes) > 1 and not request.prefix_key:
         request = replace(request, prefix=request.length - 1, prefix_key=f"candidates of {request.id}".encode())
-    ids = [np.concatenate([request.token_ids, np.array(head, np.int32)]) for head in heads]
-    return [replace(request, token_ids=each) for each in ids]
+    rows = [np.concatenate([request.token_ids, np.array(prefix, np.int32)]) for prefix in prefixes]
+    return [replace(request, token_ids=token_ids) for token_ids in rows]
 
 
 class PromptCollator(Collator):
-    """Batches of prompts, whose tokens are given; nothing of them has a label."""
+    """Batches of prompts from their token ids, without labels."""
 
     def _tokens(self, sample: Any, usable: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         ids = sample.token_ids.astype(np.int64)
@@ -60,12 +65,12 @@ class PromptCollator(Collator):
 
 
 class NativeSession:
-    """Answers with a model that this process holds. `banned` are token ids that no answer has; `pages` is the size of
-    the cache where the caller knows what its requests need, instead of as much as the GPU has."""
+    """Answers with a model of this process. `banned` are token ids that no answer has. `pages` is the size of the cache
+    where the caller knows it; else it is chosen from the GPU's free memory."""
 
     def __init__(self, model: Any, settings: Settings, *, banned: Sequence[int] = (), pages: int = 0) -> None:
         family, self.device, self.dtype = family_of(model), settings.device, settings.dtype
-        self.heads, self.planned = family.attention_heads(model.config), set[tuple[int, Call]]()
+        self.heads, self.planned_calls = family.attention_heads(model.config), set[tuple[int, Call]]()
         self.forward, heads = family.cached_forward(model), self.heads[0]
         self.forward.banned = torch.tensor(banned, dtype=torch.int64, device=self.device)
         self.planner, self.longest = settings.planner, settings.longest
@@ -102,13 +107,13 @@ class NativeSession:
                 if results or not (ended or waiting or self.decoder.rows):
                     yield results
         finally:
-            self._leave(list(self.decoder.rows))
+            self._remove(list(self.decoder.rows))
 
     def close(self) -> None:
         del self.forward, self.cache, self.decoder
 
     def _take(self, source: Iterator[Request | None], waiting: deque[Request]) -> bool:
-        """Take requests until enough wait or there is none now. Says whether there will be no more."""
+        """Take requests until enough wait or there is none now. Returns whether there will be no more."""
         while len(waiting) < self.most:
             try:
                 request = next(source)
@@ -120,17 +125,17 @@ class NativeSession:
         return False
 
     def _next_pack(self, waiting: deque[Request]) -> tuple[list[Prompt], list[Result]]:
-        """The first of the prompts that wait, as many as a pack, the rows and the cache take; none while the pack would
-        be a small one and others are being answered. And the results of those that cannot be answered."""
+        """The next pack of waiting prompts, and the results of those that cannot be answered. No pack while it would be
+        a small one and other rows are in progress."""
         cancelled = [request for request in waiting if request.cancelled()]
         for request in cancelled:
             waiting.remove(request)
         results = [Result(request.id, "cancelled") for request in cancelled]
-        chosen, tokens = self._fitting(waiting)
-        if self.decoder.rows and tokens < self.pack_tokens // 2 and len(chosen) < len(waiting):
+        selected, tokens = self._fitting(waiting)
+        if self.decoder.rows and tokens < self.pack_tokens // 2 and len(selected) < len(waiting):
             return [], results
         pack = []
-        for _ in chosen:
+        for _ in selected:
             request = waiting.popleft()
             frames = ready(request, self.longest)
             if isinstance(frames, Result):
@@ -140,72 +145,71 @@ class NativeSession:
         return pack, results
 
     def _fitting(self, waiting: Iterable[Request]) -> tuple[list[Request], int]:
-        """The first of the prompts that wait, as many as a pack, the rows and the cache take, and their tokens."""
-        chosen: list[Request] = []
+        """The first waiting prompts, as many as fit into a pack, the slots and the cache, and their tokens."""
+        selected: list[Request] = []
         tokens, pages, key = 0, len(self.pages.free), b""
         for request in waiting:
-            parts = read_for(request)
+            parts = pack_parts(request)
             shared = request.prefix if request.prefix_key and request.prefix_key == key else 0
             new = sum(part.length for part in parts) - parts[0].prefix * (len(parts) - 1) - shared
-            need = pages_of(request) - (0 if chosen and chosen[-1].candidates else shared // PAGE)
+            need = pages_of(request) - (0 if selected and selected[-1].candidates else shared // PAGE)
             is_too_long = request.most > self.longest
-            full = len(self.decoder.rows) + len(chosen) >= self.most or (need > pages and not is_too_long)
-            if full or (chosen and tokens + new > self.pack_tokens):
+            full = len(self.decoder.rows) + len(selected) >= self.most or (need > pages and not is_too_long)
+            if full or (selected and tokens + new > self.pack_tokens):
                 break
-            chosen.append(request)
+            selected.append(request)
             if not is_too_long:
                 tokens, pages, key = tokens + new, pages - max(need, 0), request.prefix_key
-        return chosen, tokens
+        return selected, tokens
 
     def _admit(self, pack: Sequence[Prompt], waiting: Iterable[Request]) -> list[Result]:
-        """Read the prompts of a pack; choose the first token of each, or score its candidates. Meanwhile kernels are
-        planned for those that wait."""
-        parts: Any = [part for request, _ in pack for part in read_for(request)]  # laid out and collated as samples are
-        of = [i for i, (request, _) in enumerate(pack) for _ in read_for(request)]
-        heads = [part.length - pack[i][0].length for part, i in zip(parts, of, strict=True)]
+        """Prefill a pack; choose the first token of each prompt, or score its candidates. Meanwhile attention kernels
+        are planned for the next pack."""
+        parts: Any = [part for request, _ in pack for part in pack_parts(request)]  # laid out and collated as samples
+        owners = [i for i, (request, _) in enumerate(pack) for _ in pack_parts(request)]
+        added = [part.length - pack[i][0].length for part, i in zip(parts, owners, strict=True)]
         layout = lay_out(parts, self.collator.padded, share=True)
-        batch = self.collator(range(len(parts)), parts, [pack[i][1] for i in of])
+        batch = self.collator(range(len(parts)), parts, [pack[i][1] for i in owners])
         rows, source, target = self._placed(parts, layout)
-        ends = [layout.rows[i][-heads[i] - 1 :] for i in range(len(parts))]
+        ends = [layout.rows[i][-added[i] - 1 :] for i in range(len(parts))]
         for i, row in rows.items():
             # Behind the prompt's last token, as in training and in transformers; times of a medium may be later.
             row.position = int(batch.position_3T[:, layout.rows[i][-1]].amax()) + 1
-        places = (torch.from_numpy(each).to(self.device) for each in (source, target, np.concatenate(ends)))
-        logits = self.forward.prefill(batch.to(self.device), self.cache, *places)
+        indices = (torch.from_numpy(rows).to(self.device) for rows in (source, target, np.concatenate(ends)))
+        logits = self.forward.prefill(batch.to(self.device), self.cache, *indices)
         self._plan(waiting)
         results, first = [], []
-        found = iter(logits.split([len(end) for end in ends]))
+        behind = iter(logits.split([len(end) for end in ends]))
         for request, _ in pack:
-            mine = [next(found) for _ in read_for(request)]
+            own_logits = [next(behind) for _ in pack_parts(request)]
             if request.candidates:
-                results.append(scored(request, heads_of(request), mine))
+                results.append(score_candidates(request, candidate_prefixes(request), own_logits))
             else:
-                first += mine
+                first += own_logits
         if rows:
             self.decoder.rows += rows.values()
-            drafts, logits = [row.draft for row in rows.values()], torch.cat(first)
-            write_tokens(drafts, logits, next_tokens(drafts, logits))
+            states, logits = [row.state for row in rows.values()], torch.cat(first)
+            append_tokens(states, logits, next_tokens(states, logits))
         return results + self._finished(list(rows.values()))
 
     def _plan(self, waiting: Iterable[Request]) -> None:
-        """Let cuDNN plan what attention of the next pack needs and has not met, while the GPU is at work on this one:
-        the host would wait for it, and the GPU for the host then."""
+        """Let cuDNN plan the new attention shapes of the next pack while the GPU works on this one; later the GPU would
+        wait for the host."""
         if self.device.type != "cuda" or self.dtype == torch.float32:
             return
-        chosen = [request for request in self._fitting(waiting)[0] if request.most <= self.longest]
-        parts: Any = [part for request in chosen for part in read_for(request)]
+        selected = [request for request in self._fitting(waiting)[0] if request.most <= self.longest]
+        parts: Any = [part for request in selected for part in pack_parts(request)]
         for tower, segments in enumerate(self.collator.segments(parts) if parts else ()):
             for _, count, length in segments:
-                if (key := (tower, (count, length))) not in self.planned:
-                    self.planned.add(key)
+                if (key := (tower, (count, length))) not in self.planned_calls:
+                    self.planned_calls.add(key)
                     attend_zeros(key[1], self.heads[tower], self.device, causal=tower == 0, dtype=self.dtype)
 
     def _placed(
         self, parts: Sequence[Request], layout: Layout
     ) -> tuple[dict[int, DecodingRow], np.ndarray, np.ndarray]:
-        """A row for every prompt that is to be answered, in the order of `parts`, and which rows of the pack go to
-        which rows of the cache. Full pages of a common beginning are held once; what of it lies in a page that is not
-        full, each prompt has in a page of its own."""
+        """A row for every prompt to be answered, by its index in `parts`, and which rows of the pack go to which rows
+        of the cache. Full pages of a common prefix are stored once; its last, partly filled page once per prompt."""
         rows: dict[int, DecodingRow] = {}
         source, target = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         for unit in layout.units:
@@ -221,29 +225,29 @@ class NativeSession:
                 at = np.arange(first, request.length)
                 source.append(layout.rows[number][first:])
                 target.append(np.array(pages)[at // PAGE] * PAGE + at % PAGE)
-                rows[number] = DecodingRow(Draft.of(request, self.device), pages, request.length)
+                rows[number] = DecodingRow(SequenceState.begin(request, self.device), pages, request.length)
         return dict(sorted(rows.items())), np.concatenate(source), np.concatenate(target)
 
     def _advance(self) -> list[Result]:
         """One more token of every row."""
         rows, logits = list(self.decoder.rows), self.decoder.step()
-        drafts = [row.draft for row in rows]
-        if any(draft.chooser for draft in drafts):
-            chosen = next_tokens(drafts, logits)
-            self.decoder.go_on_with(chosen)
+        states = [row.state for row in rows]
+        if any(state.sampler for state in states):
+            chosen = next_tokens(states, logits)
+            self.decoder.set_tokens(chosen)
         else:
             chosen = self.decoder.token_B[: len(rows)]
-        write_tokens(drafts, logits, chosen)
+        append_tokens(states, logits, chosen)
         return self._finished(rows)
 
     def _finished(self, rows: Sequence[DecodingRow]) -> list[Result]:
-        """The results of rows that are finished, which leave."""
-        results = {row: result for row in rows if (result := row.draft.result())}
-        self._leave(results)
+        """The results of finished rows, which are removed."""
+        results = {row: result for row in rows if (result := row.state.result())}
+        self._remove(results)
         return list(results.values())
 
-    def _leave(self, rows: Collection[DecodingRow]) -> None:
-        self.decoder.leave(rows)
+    def _remove(self, rows: Collection[DecodingRow]) -> None:
+        self.decoder.remove(rows)
         for row in rows:
             self.pages.give_back(row.pages)
 

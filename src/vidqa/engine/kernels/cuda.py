@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 
 from vidqa.engine.kernels.float8 import float8_product, rounded_like, rounded_rows, store_rounded
+from vidqa.engine.model.layers import Norm
 from vidqa.engine.model.quantized import Rounded, Rounding
 
 __all__ = ["add_norm", "decode_attention", "float8_product", "rotate_into", "rotated", "rounded", "silu_mul"]
@@ -48,8 +49,7 @@ def _norm_kernel(
 def add_norm(
     hidden_TD: torch.Tensor,
     delta_TD: torch.Tensor | None,
-    weight: torch.Tensor,
-    epsilon: float,
+    norm: Norm,
     rounding: Rounding | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor | Rounded]:
     """The sum of a residual stream and what a layer adds to it, and its root mean square norm, rounded if asked."""
@@ -58,7 +58,7 @@ def add_norm(
     total = hidden_TD if delta_TD is None else torch.empty_like(hidden_TD)
     block = triton.next_power_of_2(width)
     _norm_kernel[(rows,)](
-        hidden_TD, delta_TD, total, weight, out, steps, static, width, epsilon,
+        hidden_TD, delta_TD, total, norm.weight, out, steps, static, width, norm.epsilon,
         HAS_DELTA=delta_TD is not None, ROUND=rounding is not None, STATIC=static is not steps, BLOCK=block,
         num_warps=8 if block >= 4096 else 4,
     )  # fmt: skip
@@ -109,7 +109,7 @@ def silu_mul(both: torch.Tensor, rounding: Rounding | None = None) -> torch.Tens
 
 @triton.jit
 def _rope_kernel(
-    source, weight, cos, sin, out, cache, cache_row, heads, epsilon,
+    source, weight, epsilon, cos, sin, out, cache, cache_row, heads,
     source_row, out_row, HALF: tl.constexpr, TURN: tl.constexpr, NORM: tl.constexpr, CACHED: tl.constexpr,
 ):  # fmt: skip
     token, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -137,16 +137,18 @@ def _rope_kernel(
     tl.store(to + HALF + at, high)
 
 
-def rotated(
-    source_THE: torch.Tensor, weight: torch.Tensor | None, epsilon: float, cos_TE: torch.Tensor, sin_TE: torch.Tensor
-) -> torch.Tensor:
+def _norm_arguments(norm: Norm | None, unused: torch.Tensor) -> tuple[torch.Tensor, float]:
+    return (unused, 0.0) if norm is None else (norm.weight, norm.epsilon)
+
+
+def rotated(source_THE: torch.Tensor, norm: Norm | None, cos_TE: torch.Tensor, sin_TE: torch.Tensor) -> torch.Tensor:
     """Heads after their norm, where they have one, and their rotation, in memory of their own."""
     tokens, heads, size = source_THE.shape
     out = torch.empty_like(source_THE, memory_format=torch.contiguous_format)
     _rope_kernel[(tokens, heads)](
-        source_THE, cos_TE if weight is None else weight, cos_TE, sin_TE, out, out, cos_TE, heads, epsilon,
+        source_THE, *_norm_arguments(norm, cos_TE), cos_TE, sin_TE, out, out, cos_TE, heads,
         source_THE.stride(0), heads * size, HALF=size // 2,
-        TURN=True, NORM=weight is not None, CACHED=False, num_warps=1,
+        TURN=True, NORM=norm is not None, CACHED=False, num_warps=1,
     )  # fmt: skip
     return out
 
@@ -155,16 +157,15 @@ def rotate_into(
     cache_RKE: torch.Tensor,
     row_T: torch.Tensor,
     source_TKE: torch.Tensor,
-    turn: tuple[torch.Tensor | None, float, torch.Tensor, torch.Tensor] | None,
+    turn: tuple[Norm | None, torch.Tensor, torch.Tensor] | None,
 ) -> None:
-    """Write heads into rows of a cache: with `turn` (weight, epsilon, cos, sin) normed, if there is a weight, and
-    rotated."""
+    """Write heads into rows of a cache: with `turn` (norm, cos, sin) normed, if there is a norm, and rotated."""
     tokens, heads, size = source_TKE.shape
-    weight, epsilon, cos, sin = turn or (None, 0.0, source_TKE, source_TKE)
+    norm, cos, sin = turn or (None, source_TKE, source_TKE)
     _rope_kernel[(tokens, heads)](
-        source_TKE, cos if weight is None else weight, cos, sin, cache_RKE, cache_RKE, row_T, heads, epsilon,
+        source_TKE, *_norm_arguments(norm, cos), cos, sin, cache_RKE, cache_RKE, row_T, heads,
         source_TKE.stride(0), 0, HALF=size // 2,
-        TURN=turn is not None, NORM=weight is not None, CACHED=True, num_warps=1,
+        TURN=turn is not None, NORM=norm is not None, CACHED=True, num_warps=1,
     )  # fmt: skip
 
 
@@ -178,9 +179,9 @@ def _vision_rope_kernel(
     place = packed + (token * 3 + part) * heads * 2 * HALF + head * 2 * HALF + at
     low, high = tl.load(place, mask=inside), tl.load(place + HALF, mask=inside)
     if part < 2:
-        angle, seen = token * 2 * HALF + at, at < HALF
-        c0, c1 = tl.load(cos + angle, mask=seen), tl.load(cos + angle + HALF, mask=seen)
-        s0, s1 = tl.load(sin + angle, mask=seen), tl.load(sin + angle + HALF, mask=seen)
+        angle, in_head = token * 2 * HALF + at, at < HALF
+        c0, c1 = tl.load(cos + angle, mask=in_head), tl.load(cos + angle + HALF, mask=in_head)
+        s0, s1 = tl.load(sin + angle, mask=in_head), tl.load(sin + angle + HALF, mask=in_head)
         a, b = low.to(tl.float32), high.to(tl.float32)
         low, high = (a * c0 - b * s0).to(low.dtype), (b * c1 + a * s1).to(high.dtype)
     to = out + (part.to(tl.int64) * tokens + token) * heads * 2 * HALF + head * 2 * HALF + at
@@ -209,10 +210,10 @@ def _decode_kernel(
     BLOCK: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
     row, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    seen = tl.load(length + row)
-    blocks = tl.cdiv(seen, BLOCK)
-    each = tl.cdiv(blocks, SPLITS)
-    begin, end = split * each, tl.minimum((split + 1) * each, blocks)
+    tokens = tl.load(length + row)
+    blocks = tl.cdiv(tokens, BLOCK)
+    per_split = tl.cdiv(blocks, SPLITS)
+    begin, end = split * per_split, tl.minimum((split + 1) * per_split, blocks)
     member = tl.arange(0, 16)  # a group of query heads, padded to what a matrix product takes
     at = tl.arange(0, SIZE)
     q = tl.load(
@@ -221,27 +222,27 @@ def _decode_kernel(
     )  # fmt: skip
     largest = tl.full([16], float("-inf"), tl.float32)
     total = tl.zeros([16], tl.float32)
-    found = tl.zeros([16, SIZE], tl.float32)
+    weighted = tl.zeros([16, SIZE], tl.float32)
     inner = tl.arange(0, BLOCK)
     for block in range(begin, end):
         place = block * BLOCK + inner
         page = tl.load(table + row * table_row + place // PAGE).to(tl.int64)
         at_row = (page * PAGE + place % PAGE) * heads + head
-        inside = place < seen
+        inside = place < tokens
         k = tl.load(key + at_row[:, None] * SIZE + at[None, :], mask=inside[:, None], other=0.0)
         score = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
         score = tl.where(inside[None, :], score, float("-inf"))
         higher = tl.maximum(largest, tl.max(score, 1))
         weight = tl.exp2(score - higher[:, None])
-        kept = tl.exp2(largest - higher)
+        decay = tl.exp2(largest - higher)
         v = tl.load(value + at_row[:, None] * SIZE + at[None, :], mask=inside[:, None], other=0.0)
-        found = found * kept[:, None] + tl.dot(weight.to(v.dtype), v, input_precision="ieee")
-        total = total * kept + tl.sum(weight, 1)
+        weighted = weighted * decay[:, None] + tl.dot(weight.to(v.dtype), v, input_precision="ieee")
+        total = total * decay + tl.sum(weight, 1)
         largest = higher
     slot = (row.to(tl.int64) * heads + head) * SPLITS + split
     some = total > 0
-    found = found / tl.where(some, total, 1.0)[:, None]
-    tl.store(partial + (slot * GROUP + member[:, None]) * SIZE + at[None, :], found, mask=member[:, None] < GROUP)
+    weighted = weighted / tl.where(some, total, 1.0)[:, None]
+    tl.store(partial + (slot * GROUP + member[:, None]) * SIZE + at[None, :], weighted, mask=member[:, None] < GROUP)
     summed = tl.where(some, largest + tl.log2(tl.where(some, total, 1.0)), float("-inf"))
     tl.store(log_sum + slot * GROUP + member, summed, mask=member < GROUP)
 

@@ -1,4 +1,4 @@
-"""What `cuda` computes, in plain PyTorch: for a CPU, and to compare the kernels with."""
+"""The functions of `cuda` in plain PyTorch: for a CPU, and as the reference of the kernels."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from vidqa.engine.torch_private import scaled_mm
 def add_norm(
     hidden_TD: torch.Tensor,
     delta_TD: torch.Tensor | None,
-    weight: torch.Tensor,
-    epsilon: float,
+    norm: Norm,
     rounding: Rounding | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor | Rounded]:
     total = hidden_TD if delta_TD is None else hidden_TD + delta_TD
-    normed = root_mean_square_norm(total, Norm(weight, None, epsilon))
+    normed = root_mean_square_norm(total, norm)
     return total, normed if rounding is None else rounded(normed, rounding)
 
 
@@ -44,10 +43,8 @@ def float8_product(
     return scaled_mm(codes_TD, weight_OD.t(), scale_a=step_T1, scale_b=scale_1O, out_dtype=dtype)
 
 
-def rotated(
-    source_THE: torch.Tensor, weight: torch.Tensor | None, epsilon: float, cos_TE: torch.Tensor, sin_TE: torch.Tensor
-) -> torch.Tensor:
-    normed = source_THE if weight is None else root_mean_square_norm(source_THE, Norm(weight, None, epsilon))
+def rotated(source_THE: torch.Tensor, norm: Norm | None, cos_TE: torch.Tensor, sin_TE: torch.Tensor) -> torch.Tensor:
+    normed = source_THE if norm is None else root_mean_square_norm(source_THE, norm)
     return rotate(normed, cos_TE, sin_TE)
 
 
@@ -63,7 +60,7 @@ def rotate_into(
     cache_RKE: torch.Tensor,
     row_T: torch.Tensor,
     source_TKE: torch.Tensor,
-    turn: tuple[torch.Tensor | None, float, torch.Tensor, torch.Tensor] | None,
+    turn: tuple[Norm | None, torch.Tensor, torch.Tensor] | None,
 ) -> None:
     cache_RKE.index_copy_(0, row_T, rotated(source_TKE, *turn) if turn else source_TKE)
 

@@ -114,7 +114,7 @@ def require_plain_inputs(*modules: nn.Module) -> None:
     ]
     if rounding:
         message = f"inputs of {len(rounding)} layers outside of the decoder's are rounded, first {rounding[0]!r}"
-        raise MODEL_UNSUPPORTED.error("config.json", message, "Answer with the generator transformers or vllm.")
+        raise MODEL_UNSUPPORTED.error("config.json", message, "Answer with the generator transformers.")
 
 
 def dequantize(model: Any, dtype: torch.dtype, keep: Sequence[nn.Module]) -> str:

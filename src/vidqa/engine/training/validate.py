@@ -17,7 +17,7 @@ from vidqa.engine.data.frames import FrameSource
 from vidqa.engine.data.prefetch import Prefetcher
 from vidqa.engine.distributed import World
 from vidqa.engine.generators._base import Sampling
-from vidqa.engine.generators.reference import TransformersSession
+from vidqa.engine.generators.hf import TransformersSession
 from vidqa.engine.loading.fsdp import Resharding
 from vidqa.evaluation import make_item
 from vidqa.planning.packing.packs import padded, plan_micro_batches, plan_packs

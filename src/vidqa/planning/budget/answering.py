@@ -83,10 +83,10 @@ class Reading:
 
 def readings(setup: AnsweringSetup, samples: Sequence[Sample], ranks: int) -> list[Reading]:
     """What each rank may read at one time, all that could be the heaviest."""
-    found: set[Reading] = set()
+    distinct: set[Reading] = set()
     for share in shares(samples, ranks):
-        found.update(_packs(share, setup.rows) if setup.generator == "native" else _batches(share, setup.batch))
-    return sorted(found, key=lambda one: (-one.tokens, -one.patches))
+        distinct.update(_packs(share, setup.rows) if setup.generator == "native" else _batches(share, setup.batch))
+    return sorted(distinct, key=lambda one: (-one.tokens, -one.patches))
 
 
 def _batches(share: Sequence[Sample], size: int) -> Iterator[Reading]:
@@ -100,7 +100,7 @@ def _batches(share: Sequence[Sample], size: int) -> Iterator[Reading]:
 def _packs(share: Sequence[Sample], rows: int) -> Iterator[Reading]:
     """The prompts from each one on that a pack takes: packs begin wherever rows come free."""
     for start in range(len(share)):
-        tokens = patches = seen = count = 0
+        tokens = patches = shared = count = 0
         joined = False  # whether the prompt before shares its prefix with the one before that
         for before, sample in zip([None, *share[start:]], share[start : start + rows], strict=False):
             joins = before is not None and sample.prefix_key != b"" and sample.prefix_key == before.prefix_key
@@ -109,9 +109,9 @@ def _packs(share: Sequence[Sample], rows: int) -> Iterator[Reading]:
                 break
             count, tokens = count + 1, tokens + new
             patches += 0 if joins else sample.patches
-            seen += sample.prefix if joins and not joined else 0
+            shared += sample.prefix if joins and not joined else 0
             joined = joins
-        yield Reading(count, tokens, max(sample.length for sample in share[start : start + count]), patches, seen)
+        yield Reading(count, tokens, max(sample.length for sample in share[start : start + count]), patches, shared)
         if start + count == len(share):
             return  # what begins later is a part of it
 

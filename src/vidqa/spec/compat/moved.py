@@ -22,6 +22,9 @@ OF_THEIR_WORKFLOWS = {
     "parent_job_id": "give it to build_spec.py: --parent-job-id JOB",
     "automl_policy": "give it to route_train.py: --automl auto, on or off",
 }
+# Keys that earlier versions had; where the value is the default that they wrote, the key says nothing.
+_VLLM = "remove it; vLLM's own server answers with an exported folder, see references/serving.md"
+REMOVED: dict[str, tuple[object, str]] = {"engine.vllm.python": ("", _VLLM)}
 # Tables and keys of cosmos-rl's own processes.
 OF_THEIR_PROCESSES = ("profiler", "controller_execution_id")
 # Parts of cosmos-rl's configuration that supervised fine-tuning never reads.

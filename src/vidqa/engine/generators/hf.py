@@ -13,13 +13,18 @@ from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria,
 from vidqa.engine.data.hf_inputs import stock_inputs
 from vidqa.engine.export import load_export
 from vidqa.engine.generators._base import Generator, Request, Result, Settings, ready
-from vidqa.engine.generators.choosing import Draft, next_tokens, write_tokens
-from vidqa.engine.generators.scoring import heads_of, scored
+from vidqa.engine.generators.sampler import (
+    SequenceState,
+    append_tokens,
+    candidate_prefixes,
+    next_tokens,
+    score_candidates,
+)
 from vidqa.planning.samples import Planner
 
 
 class TransformersSession:
-    """Answers with a stock model that this process holds, `batch_size` prompts at a time."""
+    """Answers with a stock model of this process, `batch_size` prompts at a time."""
 
     def __init__(self, model: Any, planner: Planner, *, longest: int, batch_size: int) -> None:
         self.model, self.planner = model, planner
@@ -27,23 +32,22 @@ class TransformersSession:
 
     def generate(self, requests: Iterable[Request | None]) -> Iterator[list[Result]]:
         for batch in _batches(requests, self.batch_size):
-            found = [ready(request, self.longest) for request in batch]
-            failed = [each for each in found if isinstance(each, Result)]
+            pairs = [(request, ready(request, self.longest)) for request in batch]
+            failed = [frames for _, frames in pairs if isinstance(frames, Result)]
             if failed or not batch:
                 yield failed
-            pairs = zip(batch, found, strict=True)
-            if prompts := [(request, each) for request, each in pairs if not isinstance(each, Result)]:
+            if prompts := [(request, frames) for request, frames in pairs if not isinstance(frames, Result)]:
                 yield self._score(*prompts[0]) if batch[0].candidates else self._answer(*zip(*prompts, strict=True))
 
     @torch.no_grad()
     def _answer(self, requests: Sequence[Request], frames: Sequence[Sequence[np.ndarray]]) -> list[Result]:
-        inputs = self._inputs(requests, [each.token_ids for each in requests], frames)
+        inputs = self._inputs(requests, [request.token_ids for request in requests], frames)
         device = inputs["input_ids"].device
-        drafts = [Draft.of(request, device) for request in requests]
-        choices = ChoiceProcessor(drafts)
+        states = [SequenceState.begin(request, device) for request in requests]
+        choices = ChoiceProcessor(states)
         self.model.generate(
             **inputs,
-            max_new_tokens=max(each.sampling.max_tokens for each in requests),
+            max_new_tokens=max(request.sampling.max_tokens for request in requests),
             logits_processor=LogitsProcessorList([choices]),
             stopping_criteria=StoppingCriteriaList([Finished(choices)]),
             eos_token_id=list(requests[0].stop_ids),
@@ -56,24 +60,24 @@ class TransformersSession:
             top_p=None,
             top_k=None,
         )
-        return [choices.results[draft] for draft in drafts]
+        return [choices.results[state] for state in states]
 
     @torch.no_grad()
     def _score(self, request: Request, frames: Sequence[np.ndarray]) -> list[Result]:
         """Prompt and candidates in one forward, as many rows at a time as answers would be."""
-        heads = heads_of(request)
+        prefixes = candidate_prefixes(request)
         logits: list[torch.Tensor] = []
-        for start in range(0, len(heads), self.batch_size):
-            some = heads[start : start + self.batch_size]
-            rows = [np.concatenate([request.token_ids, np.array(head, np.int32)]) for head in some]
+        for start in range(0, len(prefixes), self.batch_size):
+            some = prefixes[start : start + self.batch_size]
+            rows = [np.concatenate([request.token_ids, np.array(prefix, np.int32)]) for prefix in some]
             inputs = self._inputs([request] * len(some), rows, [frames] * len(some))
             ends = self.model(**inputs, logits_to_keep=max(map(len, some)) + 1).logits.float()
-            logits += [end[-len(head) - 1 :] for end, head in zip(ends, some, strict=True)]
-        return [scored(request, heads, logits)]
+            logits += [end[-len(prefix) - 1 :] for end, prefix in zip(ends, some, strict=True)]
+        return [score_candidates(request, prefixes, logits)]
 
     def _inputs(self, requests: Sequence[Request], rows: Sequence[np.ndarray], frames: Any) -> dict[str, torch.Tensor]:
         device = next(self.model.parameters()).device
-        return stock_inputs(self.planner, rows, [each.plans for each in requests], frames, device)
+        return stock_inputs(self.planner, rows, [request.plans for request in requests], frames, device)
 
     def close(self) -> None:
         self.model = None
@@ -108,35 +112,35 @@ def _batches(requests: Iterable[Request | None], size: int) -> Iterator[list[Req
 
 
 class ChoiceProcessor(LogitsProcessor):
-    """Makes the largest score the next token of each draft. Rows whose draft is finished are left as they are."""
+    """Gives the chosen next token of each unfinished row the largest score."""
 
-    def __init__(self, drafts: Sequence[Draft]) -> None:
-        self.drafts = drafts
-        self.results: dict[Draft, Result] = {}
+    def __init__(self, states: Sequence[SequenceState]) -> None:
+        self.states = states
+        self.results: dict[SequenceState, Result] = {}
         self.logits = torch.empty(0)
 
     @property
-    def writing(self) -> list[int]:
-        """The rows whose drafts are not finished."""
-        return [row for row, draft in enumerate(self.drafts) if draft not in self.results]
+    def unfinished(self) -> list[int]:
+        """The rows without a result."""
+        return [row for row, state in enumerate(self.states) if state not in self.results]
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         self.logits = scores
-        rows = self.writing
-        chosen = next_tokens([self.drafts[row] for row in rows], scores[rows])
+        rows = self.unfinished
+        chosen = next_tokens([self.states[row] for row in rows], scores[rows])
         return scores.index_put((torch.tensor(rows, device=scores.device), chosen), scores.new_tensor(math.inf))
 
 
 class Finished(StoppingCriteria):
-    """Writes the chosen tokens into the drafts, and says which rows are finished."""
+    """Adds the chosen tokens to the states, and tells transformers which rows are finished."""
 
     def __init__(self, choices: ChoiceProcessor) -> None:
         self.choices = choices
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **others: Any) -> torch.Tensor:
-        of, rows = self.choices, self.choices.writing
+        choices, rows = self.choices, self.choices.unfinished
         if rows:
-            drafts = [of.drafts[row] for row in rows]
-            write_tokens(drafts, of.logits[rows], input_ids[rows, -1])
-            of.results.update({draft: result for draft in drafts if (result := draft.result())})
-        return torch.tensor([draft in of.results for draft in of.drafts], device=input_ids.device)
+            states = [choices.states[row] for row in rows]
+            append_tokens(states, choices.logits[rows], input_ids[rows, -1])
+            choices.results.update({state: result for state in states if (result := state.result())})
+        return torch.tensor([state in choices.results for state in choices.states], device=input_ids.device)

@@ -21,7 +21,7 @@ class Piece:
     tokens: list[tuple[int, float]] = field(default_factory=list)
 
 
-class Transcript:
+class Detokenizer:
     """The text of one answer. A possible beginning of a stop text at the end is held back."""
 
     def __init__(self, chat: Chat, stops: Sequence[str], *, thinking: bool, logprobs: bool) -> None:
@@ -76,13 +76,13 @@ class Transcript:
 
     def _up_to_stop(self, new: str, last: bool) -> str:
         text, self._pending = self._pending + new, ""
-        found = [at for stop in self.stops if (at := text.find(stop)) >= 0]
-        if found:
+        places = [at for stop in self.stops if (at := text.find(stop)) >= 0]
+        if places:
             self.stopped = True
-            return text[: min(found)]
+            return text[: min(places)]
         if not last:
-            kept = _begun(text, self.stops)
-            text, self._pending = text[: len(text) - kept], text[len(text) - kept :]
+            held_back = _begun(text, self.stops)
+            text, self._pending = text[: len(text) - held_back], text[len(text) - held_back :]
         return text
 
 
@@ -109,9 +109,9 @@ class _Thinking:
         if self.state == "thinking":
             at = text.find(CLOSES)
             if at < 0:
-                kept = _begun(text, [CLOSES])
-                self.held = text[len(text) - kept :]
-                return "", text[: len(text) - kept]
+                held_back = _begun(text, [CLOSES])
+                self.held = text[len(text) - held_back :]
+                return "", text[: len(text) - held_back]
             reasoning, text, self.state = text[:at], text[at + len(CLOSES) :], "between"
         if self.state == "between":
             text = text.lstrip()

@@ -35,7 +35,7 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         door.bind((host, port))
-    except (OSError, OverflowError) as taken:
+    except (OSError, OverflowError) as failed:
         door.close()
-        raise ADDRESS.error(f"{host}:{port}", str(taken)) from taken
+        raise ADDRESS.error(f"{host}:{port}", str(failed)) from failed
     return door

@@ -1,4 +1,4 @@
-"""One request, from its fields to the pieces of its answers."""
+"""Handles one request: its media and sample, the generator's request, and the pieces of its answers."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from typing import Any, TypeVar
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.dataset.record import Record
 from vidqa.planning.problems import SAMPLE_TOO_LONG
+from vidqa.planning.requests import Request, Result, Sampling
 from vidqa.planning.samples import Planner, Sample
-from vidqa.serving._base import Backend, Drawing, Order, Outcome
-from vidqa.serving.conversation import conversation
-from vidqa.serving.grammar import Grammars
+from vidqa.serving._base import Backend
+from vidqa.serving.detokenizer import OPENS, Detokenizer, Piece
+from vidqa.serving.grammar import Form, Grammars
 from vidqa.serving.media import Gate
 from vidqa.serving.problems import MEDIA_TOO_LARGE
-from vidqa.serving.schema import ChatRequest
-from vidqa.serving.transcript import OPENS, Piece, Transcript
+from vidqa.serving.schema import ChatRequest, conversation
 from vidqa.video import with_keys
 from vidqa.video.types import ImageMeta, VideoMeta
 
-LETTERS_PER_TOKEN = 16  # more than any text has; longer texts are not tokenized to be refused
+LETTERS_PER_TOKEN = 16  # more than any text has; longer texts are refused before they are tokenized
 MOST_PIXELS = 8192 * 8192  # of an image; the video reader bounds those of videos
 Value = TypeVar("Value")
 
@@ -47,35 +47,66 @@ class Defaults:
 
 
 @dataclass(eq=False)
+class Answer:
+    """One answer; `on_token` and `on_end` are called in the generator thread. `send` passes a piece or the result on to
+    the event loop, where `pieces` and `result` collect them."""
+
+    detokenizer: Detokenizer
+    form: Form | None
+    send: Callable[[Piece | Result], None]
+    is_cancelled: bool = False
+    pieces: list[Piece] = field(default_factory=list)
+    result: Result | None = None
+
+    @property
+    def count(self) -> int:
+        """Its tokens, with the one that ends the turn."""
+        return self.detokenizer.count
+
+    def on_token(self, token_id: int, logprob: float) -> None:
+        piece = self.detokenizer.take(token_id, logprob)
+        self.is_cancelled |= self.detokenizer.stopped
+        if piece:
+            self.send(piece)
+
+    def on_end(self, result: Result) -> None:
+        if result.finish_reason != "error" and self.form and self.form.problem:
+            result = replace(result, finish_reason="error", problems=(self.form.problem,))
+        if result.finish_reason != "error":
+            self.send(self.detokenizer.end())
+        self.send(replace(result, finish_reason="stop") if self.detokenizer.stopped else result)
+
+
+@dataclass(eq=False)
 class Answers:
-    """The answers to one request as a stream: `pieces` gives (number of the choice, a piece or its end)."""
+    """The answers to one request; `pieces` streams (number of the choice, a piece or its result)."""
 
     sample: Sample
     max_tokens: int
-    orders: list[Order]
-    transcripts: list[Transcript]
-    queue: asyncio.Queue[tuple[int, Piece | Outcome]]
+    queue: asyncio.Queue[tuple[int, Piece | Result]] = field(default_factory=asyncio.Queue)
+    choices: list[Answer] = field(default_factory=list)
     began: float = field(default_factory=time.perf_counter)
 
-    async def pieces(self) -> AsyncIterator[tuple[int, Piece | Outcome]]:
+    async def pieces(self) -> AsyncIterator[tuple[int, Piece | Result]]:
         """Ends with the last choice. Raises the problems of an answer that failed."""
-        left = len(self.orders)
-        while left:
-            number, found = await self.queue.get()
-            if isinstance(found, Outcome):
-                left -= 1
-                if found.reason == "error":
-                    raise ProblemError(found.problems)
-            yield number, found
+        while any(choice.result is None for choice in self.choices):
+            number, item = await self.queue.get()
+            if isinstance(item, Piece):
+                self.choices[number].pieces.append(item)
+            elif item.finish_reason == "error":
+                raise ProblemError(item.problems)
+            else:
+                self.choices[number].result = item
+            yield number, item
 
-    def leave(self) -> None:
+    def cancel(self) -> None:
         """Stop all answers: the client has left."""
-        for order in self.orders:
-            order.unwanted = True
+        for answer in self.choices:
+            answer.is_cancelled = True
 
 
-class Answerer:
-    """Turns requests into orders for the backend."""
+class RequestHandler:
+    """Plans requests and submits them to the backend."""
 
     def __init__(self, backend: Backend, gate: Gate, defaults: Defaults) -> None:
         self.backend, self.gate, self.defaults = backend, gate, defaults
@@ -89,24 +120,28 @@ class Answerer:
         turns, named_media = conversation(request.messages)
         letters = sum(len(turn.text) for turn in turns)
         if letters > (most := LETTERS_PER_TOKEN * self.backend.longest):
-            raise SAMPLE_TOO_LONG.error("messages", f"{letters} characters; {most} are taken", "Shorten the text.")
-        media = [await self.in_thread(self.gate.fetch, each, held) for each in named_media]
+            raise SAMPLE_TOO_LONG.error(
+                "messages", f"{letters} characters; at most {most} are accepted", "Shorten the text."
+            )
+        media = [await self.in_thread(self.gate.fetch, medium, held) for medium in named_media]
         places = {ref.path: ref.written for ref in media}
-        headers = [await asyncio.wrap_future(each) for each in self.backend.headers(media)]
-        problems = [each for each in headers if isinstance(each, Problem)]
+        headers = [await asyncio.wrap_future(header) for header in self.backend.headers(media)]
+        problems = [header for header in headers if isinstance(header, Problem)]
         problems += [
-            MEDIA_TOO_LARGE.at(ref.written, f"{header.width} x {header.height} pixels; {MOST_PIXELS:,} are taken")
+            MEDIA_TOO_LARGE.at(
+                ref.written, f"{header.width} x {header.height} pixels; at most {MOST_PIXELS:,} are accepted"
+            )
             for ref, header in zip(media, headers, strict=True)
             if isinstance(header, (ImageMeta, VideoMeta)) and header.width * header.height > MOST_PIXELS
         ]
         if problems:
-            raise ProblemError([in_request(each, places) for each in problems])
+            raise ProblemError([in_request(problem, places) for problem in problems])
         planner = self._planner(request)
         planner.take({ref.key: header for ref, header in zip(media, headers, strict=True)})
         record = Record("request", turns, tuple(media), source="messages")
         samples, problems = await self.in_thread(planner.plan, [record])
         if problems:
-            raise ProblemError([in_request(each, places) for each in problems])
+            raise ProblemError([in_request(problem, places) for problem in problems])
         return samples[0]
 
     def _planner(self, request: ChatRequest) -> Planner:
@@ -119,35 +154,37 @@ class Answerer:
 
     async def begin(self, request: ChatRequest, sample: Sample) -> Answers:
         """Start the answers to a planned request. Raises SAMPLE_TOO_LONG, SERVE_CONSTRAINT."""
-        most = self._most(request, sample)
+        chat, answers = self.backend.planner.chat, Answers(sample, self._max_tokens(request, sample))
         request = self._with_form(request)
         encoded = await self.in_thread(self.backend.planner.encode, sample)
         thinking = encoded.text.rstrip().endswith(OPENS)
         compiled = partial(self.grammars.masks, request, request.n or 1, thinking=thinking)
-        masks = await self.in_thread(compiled, threads=self.compiling)
-        loop, answers = asyncio.get_running_loop(), Answers(sample, most, [], [], asyncio.Queue())
-        drawing, tell = self._drawing(request, most), partial(_tell, loop, answers.queue)
-        for number, mask in enumerate(masks):
-            transcript = Transcript(
-                self.backend.planner.chat, request.stops, thinking=thinking, logprobs=bool(request.logprobs)
+        forms = await self.in_thread(compiled, threads=self.compiling)
+        loop, logprobs = asyncio.get_running_loop(), bool(request.logprobs)
+        shared = Request(
+            secrets.token_hex(8),
+            encoded.token_ids,
+            self._sampling(request, answers.max_tokens),
+            tuple(sorted(chat.eos_ids)),
+            sample.plans,
+            logprobs=logprobs,
+            prefix=sample.prefix,
+            prefix_key=sample.prefix_key,
+            top_logprobs=request.top_logprobs or 0,
+        )
+        for number, form in enumerate(forms):
+            detokenizer = Detokenizer(chat, request.stops, thinking=thinking, logprobs=logprobs)
+            answers.choices.append(Answer(detokenizer, form, partial(_send, loop, answers.queue, number)))
+        for number, answer in enumerate(answers.choices):
+            own = replace(
+                shared,
+                id=f"{shared.id}-{number}",
+                draws=str(number),
+                constraint=answer.form,
+                on_token=answer.on_token,
+                cancelled=partial(getattr, answer, "is_cancelled"),
             )
-            order = Order(
-                f"{secrets.token_hex(8)}-{number}",
-                str(number),
-                sample,
-                encoded.token_ids,
-                drawing,
-                lambda token_id, logprob: None,
-                lambda outcome: None,
-                bool(request.logprobs),
-                request.top_logprobs or 0,
-                mask,
-            )
-            order.take, order.done = _listeners(order, transcript, partial(tell, number))
-            answers.orders.append(order)
-            answers.transcripts.append(transcript)
-        for order in answers.orders:
-            self.backend.submit(order)
+            self.backend.submit(sample, own, answer.on_end)
         return answers
 
     def _with_form(self, request: ChatRequest) -> ChatRequest:
@@ -155,7 +192,7 @@ class Answerer:
             return request
         return request.model_copy(update={"guided_choice": list(self.defaults.choices)})
 
-    def _most(self, request: ChatRequest, sample: Sample) -> int:
+    def _max_tokens(self, request: ChatRequest, sample: Sample) -> int:
         """The most tokens of an answer; a number in the request is never reduced."""
         longest, named_tokens = self.backend.longest, request.max_completion_tokens or request.max_tokens
         left = longest - sample.length
@@ -166,19 +203,19 @@ class Answerer:
             raise SAMPLE_TOO_LONG.error("messages", message, remedy)
         return named_tokens or min(left, self.defaults.max_tokens)
 
-    def _drawing(self, request: ChatRequest, most: int) -> Drawing:
+    def _sampling(self, request: ChatRequest, max_tokens: int) -> Sampling:
         names = ("temperature", "top_p", "top_k", "repetition_penalty", "presence_penalty", "frequency_penalty")
         requested = {name: getattr(request, name) for name in names}
         values = {name: getattr(self.defaults, name) if value is None else value for name, value in requested.items()}
         seed = secrets.randbits(62) if request.seed is None else request.seed
-        return Drawing(most, seed=seed, **{**values, "top_k": max(0, values["top_k"])})
+        return Sampling(max_tokens, seed=seed, **{**values, "top_k": max(0, values["top_k"])})
 
     async def in_thread(
-        self, work: Callable[..., Value], *given: Any, threads: ThreadPoolExecutor | None = None
+        self, work: Callable[..., Value], *arguments: Any, threads: ThreadPoolExecutor | None = None
     ) -> Value:
         """Run a slow call in a thread. When cancelled, it waits for the end of the call, so that its results are
         cleaned up; a call that has not begun is dropped."""
-        call = (threads or self.threads).submit(work, *given)
+        call = (threads or self.threads).submit(work, *arguments)
         running = asyncio.wrap_future(call)
         try:
             return await asyncio.shield(running)
@@ -188,31 +225,9 @@ class Answerer:
             raise
 
 
-def _listeners(
-    order: Order, transcript: Transcript, tell: Callable[[Piece | Outcome], None]
-) -> tuple[Callable[[int, float], None], Callable[[Outcome], None]]:
-    """The callbacks of one answer, called by the generator thread."""
-
-    def take(token_id: int, logprob: float) -> None:
-        piece = transcript.take(token_id, logprob)
-        if transcript.stopped:
-            order.unwanted = True
-        if piece:
-            tell(piece)
-
-    def done(outcome: Outcome) -> None:
-        if outcome.reason != "error" and order.mask and order.mask.problem:
-            outcome = Outcome("error", problems=[order.mask.problem])
-        if outcome.reason != "error":
-            tell(transcript.end())
-        tell(replace(outcome, reason="stop") if transcript.stopped else outcome)
-
-    return take, done
-
-
-def _tell(loop: asyncio.AbstractEventLoop, queue: asyncio.Queue[Any], number: int, found: Piece | Outcome) -> None:
+def _send(loop: asyncio.AbstractEventLoop, queue: asyncio.Queue[Any], number: int, item: Piece | Result) -> None:
     if not loop.is_closed():
-        loop.call_soon_threadsafe(queue.put_nowait, (number, found))
+        loop.call_soon_threadsafe(queue.put_nowait, (number, item))
 
 
 def in_request(problem: Problem, places: dict[str, str]) -> Problem:

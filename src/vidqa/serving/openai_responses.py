@@ -1,0 +1,176 @@
+"""Responses as OpenAI's objects, with a table `vidqa` on the input of the model."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from vidqa.contract.problem import Exit, Problem, ProblemError
+from vidqa.families.chat import Chat
+from vidqa.planning.requests import Result, TopLogprobs
+from vidqa.serving import problems as codes
+from vidqa.serving._base import Backend
+from vidqa.serving.detokenizer import Piece
+from vidqa.serving.handler import Answer, Answers
+from vidqa.serving.schema import ChatRequest
+
+STATUS = {
+    codes.UNAUTHORIZED.name: 401,
+    codes.MEDIA_REFUSED.name: 403,
+    codes.NOT_FOUND.name: 404,
+    codes.BODY_TOO_LARGE.name: 413,
+    codes.MEDIA_TOO_LARGE.name: 413,
+    codes.BUSY.name: 429,
+    codes.STOPPING.name: 503,
+    codes.FAILED.name: 503,
+}
+KINDS = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
+
+
+@dataclass(eq=False)
+class ResponseWriter:
+    """OpenAI's objects for the answers to one request."""
+
+    model: str
+    request: ChatRequest
+    answers: Answers
+    backend: Backend
+    id: str = field(default_factory=lambda: f"chatcmpl-{secrets.token_hex(12)}")
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def completion(self) -> dict[str, Any]:
+        """A chat.completion."""
+        tables = [self._choice(number, answer) for number, answer in enumerate(self.answers.choices)]
+        facts = {**self.input_facts(), "truncated": any(table["finish_reason"] == "length" for table in tables)}
+        return self._object("chat.completion", tables, usage=self._usage(), vidqa=facts)
+
+    async def events(
+        self, first: tuple[int, Piece | Result], others: AsyncIterator[tuple[int, Piece | Result]]
+    ) -> AsyncIterator[bytes]:
+        """The server-sent events of a stream."""
+        for number in range(len(self.answers.choices)):
+            role = self._chunk(number, {"role": "assistant", "content": ""})
+            yield event(role if number else {**role, "vidqa": self.input_facts()})
+        try:
+            for chunk in self._chunks(*first):
+                yield event(chunk)
+            async for number, item in others:
+                for chunk in self._chunks(number, item):
+                    yield event(chunk)
+        except ProblemError as failed:
+            yield event(error_response(failed.problems)[1])
+            return
+        if self.request.stream_options and self.request.stream_options.include_usage:
+            yield event(self._object("chat.completion.chunk", [], usage=self._usage()))
+        yield b"data: [DONE]\n\n"
+
+    def input_facts(self) -> dict[str, Any]:
+        """The table `vidqa`: the input of the model."""
+        sample = self.answers.sample
+        media = [
+            {
+                "kind": plan.kind,
+                "frames": len(plan.indices),
+                "timestamps_s": [round(time_s, 3) for time_s in plan.times_s] if plan.kind == "video" else [],
+                "width": plan.width,
+                "height": plan.height,
+                "tokens": plan.tokens,
+            }
+            for plan in sample.plans
+        ]
+        facts = {"media": media, "prompt_tokens": sample.length, "media_tokens": sample.media_tokens}
+        return {**facts, "max_tokens": self.answers.max_tokens, "context_tokens": self.backend.longest}
+
+    def _choice(self, number: int, answer: Answer) -> dict[str, Any]:
+        assert answer.result
+        content, reasoning = ("".join(getattr(p, name) for p in answer.pieces) for name in ("content", "reasoning"))
+        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+        if reasoning:
+            message["reasoning_content"] = reasoning.strip()
+        tokens = [token for piece in answer.pieces for token in piece.tokens]
+        logprobs = self._logprobs(tokens, answer.result.top_logprobs)
+        return {
+            "index": number,
+            "message": message,
+            "logprobs": logprobs,
+            "finish_reason": answer.result.finish_reason,
+        }
+
+    def _chunks(self, number: int, item: Piece | Result) -> list[dict[str, Any]]:
+        if isinstance(item, Result):
+            return [self._chunk(number, {}, reason=item.finish_reason)]
+        texts = {"reasoning_content": item.reasoning, "content": item.content}
+        delta = {name: text for name, text in texts.items() if text}
+        logprobs = self._logprobs(item.tokens)
+        return [self._chunk(number, delta, logprobs)] if delta or (logprobs and logprobs["content"]) else []
+
+    def _chunk(self, number: int, delta: dict[str, Any], logprobs: Any = None, reason: Any = None) -> dict[str, Any]:
+        choice = {"index": number, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
+        return self._object("chat.completion.chunk", [choice])
+
+    def _object(self, kind: str, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+        table = {"id": self.id, "object": kind, "created": self.created, "model": self.model}
+        return {**table, "choices": choices, **more}
+
+    def _usage(self) -> dict[str, int]:
+        prompt, answered = self.answers.sample.length, sum(answer.count for answer in self.answers.choices)
+        return {"prompt_tokens": prompt, "completion_tokens": answered, "total_tokens": prompt + answered}
+
+    def _logprobs(self, tokens: Sequence[tuple[int, float]], top: Sequence[TopLogprobs] = ()) -> dict[str, Any] | None:
+        """Text, bytes and log-probability of each token, and of the likeliest ones at its place; if requested."""
+        if not self.request.logprobs:
+            return None
+        chat, ranked = self.backend.planner.chat, [*top, *[()] * len(tokens)]
+        rows = [
+            {**_token(chat, *token), "top_logprobs": [_token(chat, *other) for other in others]}
+            for token, others in zip(tokens, ranked, strict=False)
+        ]
+        return {"content": rows}
+
+
+def event(table: dict[str, Any]) -> bytes:
+    return b"data: " + json.dumps(table, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+
+
+def _token(chat: Chat, token_id: int, logprob: float) -> dict[str, Any]:
+    data = token_bytes(chat, token_id)
+    return {"token": data.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(data)}
+
+
+def token_bytes(chat: Chat, token_id: int) -> bytes:
+    """The bytes of a token of a byte-level vocabulary; of an added token, its text."""
+    text = chat.tokens.text_of(token_id)
+    letters = _letters()
+    if all(letter in letters for letter in text):
+        return bytes(letters[letter] for letter in text)
+    return text.encode()
+
+
+@cache
+def _letters() -> dict[str, int]:
+    """The letters of bytes in a byte-level vocabulary: printable bytes as they are, others from 256 on."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in plain]
+    return {chr(byte): byte for byte in plain} | {chr(256 + at): byte for at, byte in enumerate(others)}
+
+
+def status_of(problem: Problem) -> int:
+    """The HTTP status of a problem: by its code, else by its exit code."""
+    if problem.code in STATUS:
+        return STATUS[problem.code]
+    return {Exit.INPUT: 400, Exit.USAGE: 400, Exit.NOT_DONE: 503}.get(Exit(problem.exit_code), 500)
+
+
+def error_response(problems: Sequence[Problem], status: int | None = None) -> tuple[int, dict[str, Any]]:
+    """The status and the body for problems; of several, the first is the error, and all are listed."""
+    first = problems[0]
+    status = status or status_of(first)
+    kind = KINDS.get(status, "invalid_request_error" if status < 500 else "server_error")
+    table = {"message": first.message, "type": kind, "param": first.where, "code": first.code, "remedy": first.remedy}
+    others = [{"message": problem.message, "param": problem.where, "code": problem.code} for problem in problems[1:]]
+    return status, {"error": {**table, **({"others": others} if others else {})}}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -218,8 +219,14 @@ def test_dapo_draws_further_questions_for_groups_of_equal_rewards(one_world: tup
     }
     run = rl_here(rl_spec(tmp_path, one_world, over), tmp_path / "run")
     assert sum(events(run, "rollout/groups_dropped").values()) > 0
-    asked = [line["id"] for line in read_rollouts(run / "rollouts-0.jsonl.zst")]
+    lines = list(read_rollouts(run / "rollouts-0.jsonl.zst"))
+    asked = [line["id"] for line in lines if not line["dropped"]]
     assert set(asked) <= {"r0", "r2", "r4", "r6"} and len(asked) == 2 * 16
+    dropped = Counter((line["step"], line["slot"]) for line in lines if line["dropped"])
+    assert set(dropped.values()) == {8}  # every completion of a group
+    counts = Counter(step for step, _ in dropped)
+    assert counts == {step: count for step, count in events(run, "rollout/groups_dropped").items() if count}
+    assert not any(line["advantage"] for line in lines if line["dropped"])
     facts = json.loads(next((run / "checkpoints").glob("*/trainer.json")).read_text())
     assert facts["questions"] > 2 * facts["step"]
 

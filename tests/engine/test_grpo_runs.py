@@ -79,6 +79,13 @@ def test_weights_that_no_update_changes_leave_the_difference_flat(
     require_unchanged(run)
 
 
+def test_rollout_and_trainer_agree_in_half_precision(one_world: tuple[Path, Path], tmp_path: Path) -> None:
+    """By less than 0.01 on average, after updates too."""
+    over = {"train.epoch": 2, "train.param_dtype": "bfloat16", "train.optm_lr": 1e-2}
+    run = rl_here(rl_spec(tmp_path, one_world, over), tmp_path / "run")
+    assert max(events(run, "train/rollout_difference").values()) <= 1e-2
+
+
 def skip_one_unit(tensors: Any, targets: Any) -> None:
     if not any("layers.1." in name for name in tensors):
         COPY(tensors, targets)
@@ -270,6 +277,27 @@ def test_validation_says_which_export_is_best(one_world: tuple[Path, Path], tmp_
     assert set(rewards) == {0, 1, 2, 3, 4}
     best = json.loads((run / "best.json").read_text())
     assert best["metric"] == "val/accuracy" and f"step_{best['step']}" == best["name"]
+
+
+def test_a_validation_that_a_stopped_run_owes_is_logged_alone(one_world: tuple[Path, Path], tmp_path: Path) -> None:
+    """The other values of its step are there already, once."""
+    root = one_world[1]
+    over = {
+        "custom.val_dataset.annotation_path": str(root / "annotations.json"),
+        "custom.val_dataset.media_path": str(root),
+        "validation.enable": True,
+        "validation.freq": 1,
+        "train.max_num_steps": 2,
+        "train.ckpt.save_freq": 2,
+        "train.resume": True,
+    }
+    spec = rl_spec(tmp_path, one_world, over)
+    rl_here(spec, tmp_path / "run", stop_after=1)
+    rl_here(spec, tmp_path / "run")
+    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 1, 2]
+    assert {"step", "time"} == set(lines[0]) & set(lines[1])
+    assert "val/reward" in lines[1] and set(lines[0]) | set(lines[1]) == set(lines[2])
 
 
 @pytest.mark.slow

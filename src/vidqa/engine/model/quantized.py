@@ -158,7 +158,7 @@ def dequantize(model: Any, dtype: torch.dtype, keep: Sequence[nn.Module]) -> str
     words = [f"{len(kept) - int4} layers multiply in 8-bit floats"] * (len(kept) > int4)
     words += [f"{int4} layers multiply in 4-bit integers in steps of up to {FEW_ROWS} rows"] * bool(int4)
     words += [f"{left} layers are dequantized to {str(dtype).removeprefix('torch.')} ({why})"] * bool(left)
-    words += ["the cache is not in 8 bits: its scales are not applied"] * _has_cache_scales(model)
+    words += ["the cache of keys and values is not in 8 bits: its scales are not applied"] * _has_cache_scales(model)
     return "quantized weights: " + "; ".join(words)
 
 

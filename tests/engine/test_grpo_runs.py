@@ -161,7 +161,8 @@ def test_completions_of_another_question_end_the_run(
 def test_another_temperature_in_the_trainer_ends_the_run(
     one_world: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(train, "PolicyGradient", lambda **told: PolicyGradient(**{**told, "temperature": 0.9}))
+    other = {"temperature": 0.9}
+    monkeypatch.setattr(train, "PolicyGradient", lambda policy, **keys: PolicyGradient(policy, **{**keys, **other}))
     assert code_of(lambda: rl_here(rl_spec(tmp_path, one_world), tmp_path / "run")) == "ENGINE_ROLLOUT_DIFFERS"
 
 

@@ -108,15 +108,10 @@ class Training(Trainer):
 
         # What learns, and what it learns from.
         objective = PolicyGradient(
+            self.policy,
             temperature=temperature_of(spec),
             banned=torch.tensor(banned_ids(folder, planner), dtype=torch.int64, device=world.device),
             compile=spec.train.compile and world.device.type == "cuda",
-            epsilon_low=self.policy.epsilon_low,
-            epsilon_high=self.policy.epsilon_high,
-            lower_bound=self.policy.lower_bound_ratio,
-            kl_beta=self.policy.kl_beta,
-            sequence_ratio=self.policy.variant == "gspo",
-            rollout_cap=self.policy.behav_imp_weight_cap,
         )
         learner = build_learner(schedule, stop, objective)
         self.model, self.reference = learner.model, None

@@ -1,9 +1,9 @@
-"""FP8 beside bf16 on one GPU: products of few rows, decode steps, prefill, memory of weights; and quantizing itself.
+"""FP8 and W4A16 beside bf16 on one GPU: products, decode steps, prefill, memory; and quantizing itself.
 
     python benchmarks/quantize.py --only products --out DIR
     python benchmarks/quantize.py --only decode prefill --out DIR
 
-8B shapes with random weights that are made on the GPU, both precisions in one call. `products` are those of a decoder
+8B shapes with random weights that are made on the GPU, all precisions in one call. `products` are those of a decoder
 layer, each over copies of its weight that no cache holds: bf16, `torch._scaled_mm`, and our kernel for few rows in
 several tilings. Each time stands beside that of reading its bytes once at the bandwidth of the card, which is measured.
 `rtn` and `gptq` are runs of the action quantize on a model folder.
@@ -39,8 +39,10 @@ from vidqa.engine.generators._base import Settings
 from vidqa.engine.generators.native import NativeSession
 from vidqa.engine.kernels import kernels_for
 from vidqa.engine.loading.load import empty_model
+from vidqa.engine.model.int4 import CODES, Int4, int4_of, int4_product
 from vidqa.engine.model.paged_cache import PAGE
 from vidqa.engine.model.quantized import CODE, Rounding, step_of
+from vidqa.families.quantization import INT4_GROUPS
 from vidqa.spec import Layer, dump, resolve
 
 PARTS = ("products", "decode", "prefill", "rtn", "gptq")
@@ -48,7 +50,8 @@ ROWS = (1, 4, 16, 32, 64, 128)
 DECODES = ((1, 1024), (32, 4096))  # rows and the tokens that each holds
 SCHEMES = {"rtn": "FP8_DYNAMIC", "gptq": "W4A16"}
 TOGETHER = 3 * 1024**3  # bytes of the copies of a weight: many times what a cache holds
-QUANTIZED = {"FP8": 1.0, "W4A16": 0.5 + 2 / 128}  # bytes of a number, a bf16 scale for 128 of W4A16
+GROUP = 128  # numbers of a weight in 4 bits that share a scale
+QUANTIZED = {"FP8": 1.0, "W4A16": 0.5 + 2 / GROUP}  # bytes of a number, with a bf16 scale for each group of W4A16
 # Rows of the weight, numbers of a row, warps, loads under way; below 16 rows: without tensor cores, one row of input.
 TILINGS = (
     *((16, 256, 4, 4), (16, 512, 4, 4), (16, 256, 4, 6), (32, 256, 4, 4), (32, 128, 4, 6), (32, 512, 8, 3)),
@@ -120,15 +123,19 @@ def products(options: Namespace, device: torch.device, bandwidth: float) -> Iter
             for _ in range(copies)
         ]
         quantized = [float8_of(weight) for weight in weights]
+        packed = [int4_of(*random_int4(shape, device, torch.bfloat16)) for _ in range(copies)]
         for rows in ROWS[:2] if options.tiny else ROWS:
             hidden = torch.randn(rows, shape[1], device=device, generator=generator).bfloat16()
-            row = product_times(hidden, weights, [(codes, scale.view(1, -1)) for codes, scale in quantized])
+            row = product_times(hidden, weights, [(codes, scale.view(1, -1)) for codes, scale in quantized], packed)
             least_us = 1e6 * shape[0] * shape[1] / bandwidth
             yield {"run": f"{name}, {rows} rows", "least_us": least_us, **row}
 
 
 def product_times(
-    hidden: torch.Tensor, plain: Sequence[torch.Tensor], quantized: Sequence[tuple[torch.Tensor, torch.Tensor]]
+    hidden: torch.Tensor,
+    plain: Sequence[torch.Tensor],
+    quantized: Sequence[tuple[torch.Tensor, torch.Tensor]],
+    packed: Sequence[Int4],
 ) -> dict[str, Any]:
     """Microseconds of a product in every way, the best tiling of our kernel, and how far the output lies from bf16."""
     device, kernels = hidden.device, kernels_for(hidden.device)
@@ -136,6 +143,7 @@ def product_times(
     calls: dict[str, Callable[[int], torch.Tensor]] = {
         "bf16_us": lambda number: F.linear(hidden, plain[number]),
         "engine_us": lambda number: kernels.float8_product(*inputs, *quantized[number], torch.bfloat16),
+        "int4_us": lambda number: int4_product(kernels, hidden, packed[number]),
         "rounding_us": lambda number: kernels.rounded(hidden, Rounding(None)).codes,
     }
     row: dict[str, Any] = {what: 1e6 * seconds_of(call, len(plain), device) for what, call in calls.items()}
@@ -182,6 +190,24 @@ def to_float8(model: Any) -> None:
             module.weight_scale = nn.Parameter(scale.bfloat16(), requires_grad=False)
 
 
+def random_int4(shape: Sequence[int], device: torch.device, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Packed codes of 4 bits and scales of groups."""
+    outputs, width = shape
+    group = GROUP if width % GROUP == 0 else min(INT4_GROUPS)
+    packed = torch.randint(-(2**31), 2**31, (outputs, width // CODES), device=device, dtype=torch.int32)
+    return packed, torch.full((outputs, width // group), 0.004, device=device, dtype=dtype)
+
+
+def to_int4(model: Any) -> None:
+    """Give the decoder's linear layers random weights of 4 bits in place of their own."""
+    for module in model.model.language_model.layers.modules():
+        if isinstance(module, nn.Linear):
+            packed, scale = random_int4(module.weight.shape, module.weight.device, model.dtype)
+            del module.weight, module.weight_scale
+            module.weight_packed = nn.Parameter(packed, requires_grad=False)
+            module.weight_scale = nn.Parameter(scale, requires_grad=False)
+
+
 def kernels_of(work: Callable[[], Any], most: int = 10) -> dict[str, float]:
     """Milliseconds of the kernels of one call that take longest, by the beginning of their names."""
     sums: dict[str, float] = defaultdict(float)
@@ -204,7 +230,7 @@ def held(device: torch.device, model: Any) -> int:
 
 
 def generator_rows(options: Namespace, device: torch.device, bandwidth: float) -> Iterator[dict[str, Any]]:
-    """Decode steps and prefill of a model in bf16, then of the same one in FP8."""
+    """Decode steps and prefill of a model in bf16, then of the same one in FP8, then of one in W4A16."""
     shape, dtype = ("tiny", torch.float32) if options.tiny else ("8b", torch.bfloat16)
     folder = settings_of(shape, options.out / "settings" / shape)
     clips = SetShape(2, (2, 2), width=96, height=64) if options.tiny else SetShape(2, (40, 40))
@@ -216,10 +242,14 @@ def generator_rows(options: Namespace, device: torch.device, bandwidth: float) -
         is_norm = "norm" in name and name.endswith("weight")
         parameter.data.fill_(1) if is_norm else parameter.data.normal_(0, 0.02, generator=generator)
     settings = Settings(folder, None, dtype, device, prompts.planner, 0, 1)
-    plain, linear, sizes = {}, linear_numbers(model), {}
-    for precision in ("bf16", "FP8"):
+    plain, linear, sizes, scales = {}, linear_numbers(model), {}, 0
+    whole = sum(parameter.numel() for parameter in model.parameters())
+    for precision in ("bf16", "FP8", "W4A16"):
         if precision == "FP8":
             to_float8(model)
+            scales = scale_numbers(model)
+        if precision == "W4A16":
+            to_int4(model)
         sizes[precision] = held(device, model) - others
         row = {"run": f"weights, {precision}", "gpu_gb": sizes[precision] / 1e9}
         row["file_gb"] = sum(parameter.nbytes for parameter in model.parameters()) / 1e9
@@ -235,9 +265,8 @@ def generator_rows(options: Namespace, device: torch.device, bandwidth: float) -
             found = prefilled(model, settings, prompts)
             plain.setdefault("prefill", found)
             yield {"run": f"prefill, {precision}", **found, "speed": plain["prefill"]["ms"] / found["ms"]}
-    whole = sum(parameter.numel() for parameter in model.parameters()) - scale_numbers(model)
     for scheme, size in QUANTIZED.items():  # by arithmetic: what the format stores
-        stored = (whole - linear) * 2 + linear * size + (2 * scale_numbers(model) if scheme == "FP8" else 0)
+        stored = (whole - linear) * 2 + linear * size + (2 * scales if scheme == "FP8" else 0)
         yield {"run": f"size, {scheme}", "file_gb": stored / 1e9, "share": stored / (2 * whole)}
 
 
@@ -268,6 +297,8 @@ def decoded(model: Any, settings: Settings, rows: int, context: int, bandwidth: 
     session = NativeSession(model, settings, pages=rows * pages + 1)
     found = {"step_ms": decode_step(session, rows, context, 1)["step_ms"]}
     keys = session.cache.keys
+    if session.device.type == "cuda":  # weights that stand there in two orders, too
+        found["weights_gb"] = (held(session.device, model) - 2 * keys.nbytes) / 1e9
     size = 2 * rows * context * keys[:, 0].numel() * keys.element_size()
     weights = sum(parameter.nbytes for parameter in model.model.language_model.layers.parameters())
     weights += model.lm_head.weight.nbytes

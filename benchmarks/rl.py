@@ -159,7 +159,7 @@ def profiled(spec: Any, run: Path) -> dict[str, Any]:
 
     from vidqa.engine.training.learner import Learner, StepOutcome
 
-    take, on_device, facts = Learner.take, torch.cuda.is_available(), dict[str, Any]()
+    take, on_device, facts = Learner.train_step, torch.cuda.is_available(), dict[str, Any]()
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_device else [])]
     trace = run / "trace.json"
 
@@ -175,7 +175,7 @@ def profiled(spec: Any, run: Path) -> dict[str, Any]:
         profiler.export_chrome_trace(str(trace))
         return outcome
 
-    with patch.object(Learner, "take", recorded):
+    with patch.object(Learner, "train_step", recorded):
         measured = train(spec, run)
     works = works_of(trace)
     kernels: dict[str, list[float]] = {}

@@ -23,6 +23,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import traceback
 from functools import cache
 from multiprocessing import resource_tracker
@@ -44,6 +45,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 REQUEST_BYTES = 1 << 17
 ROOM, ROOM_BYTES = "FORKED_ROOM", 1 << 15  # kept free where /proc shows the environment, for those of the forks
 EXECUTE = subprocess.Popen._execute_child
+STARTING = threading.Lock()
 
 
 class Started:
@@ -54,7 +56,8 @@ class Started:
         place = {"env": dict(os.environ), "cwd": os.getcwd(), "start_new_session": False} | place
         request = json.dumps({"args": self.args, **place, "cwd": str(place["cwd"])}).encode()
         self._answers, answers = os.pipe()
-        parent = _parent(tuple(place["env"].get(name) for name in READ_BY_IMPORTS))
+        with STARTING:  # two threads would start one each, and the one that the cache forgets ends at once
+            parent = _parent(tuple(place["env"].get(name) for name in READ_BY_IMPORTS))
         socket.send_fds(parent, [request], [stdout.fileno(), stderr.fileno(), answers])
         os.close(answers)
         self.pid = int(self._answer())

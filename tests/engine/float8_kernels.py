@@ -49,6 +49,10 @@ def main() -> None:
         for tiling in (None, *TILINGS, *([float8.Tiling(8, 128, 4, 2)] if rows == 1 else [])):
             found = float8.few_rows_product(codes, step, weights, scale, torch.float32, tiling)
             torch.testing.assert_close(found, exact, rtol=1e-3, atol=1e-3)
+    packed = torch.randint(-(2**31), 2**31 - 1, (24, 40), generator=generator).to(torch.int32).to(DEVICE)
+    for groups in (10, 5, 1):
+        scale = torch.rand(24, groups, generator=generator).to(DEVICE)
+        assert torch.equal(cuda.dequantized(packed, scale), plain.dequantized(packed, scale))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""8-bit products on CUDA: compiled kernels, and a quantized folder in the native generator; never runs in CI.
+"""8-bit and 4-bit products on CUDA: compiled kernels, and a quantized folder in the native generator; never runs in CI.
 
 On a machine with a GPU: pytest tests/engine/test_cuda_quantized.py -m gpu
 """
@@ -32,11 +32,14 @@ def test_kernels_round_and_multiply_as_plain_ones() -> None:
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-@pytest.mark.parametrize("scheme", ["FP8_DYNAMIC", "FP8"])
-def test_weights_stay_in_8_bits_and_answer_as_transformers_does(
-    world: World, tmp_path: Path, scheme: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("scheme", "words"), [("FP8_DYNAMIC", "8-bit floats"), ("FP8", "8-bit floats"), ("W4A16", "4-bit integers")]
+)
+def test_weights_stay_in_few_bits_and_answer_as_transformers_does(
+    world: World, tmp_path: Path, scheme: str, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Packs of more than FEW_ROWS tokens multiply by `torch._scaled_mm`, steps by our kernel in a captured graph."""
+    """Packs of more than FEW_ROWS tokens multiply by `torch._scaled_mm`, or with dequantized weights; steps by our
+    kernel, or PyTorch's int4 product, in a captured graph."""
     folder, scores = quantized(tmp_path / scheme, world.folder, scheme, dtype=torch.bfloat16), []
     settings = world.settings(folder=folder, dtype=torch.bfloat16, device=torch.device("cuda", 0))
     candidates = tuple(world.planner.chat.text_ids(text) for text in ("Yes.", "B"))
@@ -49,6 +52,6 @@ def test_weights_stay_in_8_bits_and_answer_as_transformers_does(
             if generator is NATIVE:
                 greedy = changed(world.prompts, sampling=replace(GREEDY, max_tokens=4))
                 assert all(result.token_ids for some in session.generate(iter(greedy)) for result in some)
-                assert "14 layers multiply in 8-bit floats" in capsys.readouterr().err
+                assert f"14 layers multiply in {words}" in capsys.readouterr().err
     for name, expected in scores[1].items():
         assert scores[0][name] == pytest.approx(expected, abs=0.1)

@@ -99,16 +99,7 @@ def replace_reward(drawn: Drawn, total: float) -> Drawn:
 
 
 def objective_of(policy: Any) -> PolicyGradient:
-    return PolicyGradient(
-        temperature=policy.temperature or 1.0,
-        banned=torch.tensor(BANNED),
-        epsilon_low=policy.epsilon_low,
-        epsilon_high=policy.epsilon_high,
-        lower_bound=policy.lower_bound_ratio,
-        kl_beta=policy.kl_beta,
-        sequence_ratio=policy.variant == "gspo",
-        rollout_cap=policy.behav_imp_weight_cap,
-    )
+    return PolicyGradient(policy, temperature=policy.temperature or 1.0, banned=torch.tensor(BANNED))
 
 
 def planted(drawn: Drawn, shift: float) -> np.ndarray:

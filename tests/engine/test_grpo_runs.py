@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,13 @@ def test_weights_that_no_update_changes_leave_the_difference_flat(
     found = events(run, "train/rollout_difference_max")
     assert len(found) == 20 and max(found.values()) < 1e-5
     require_unchanged(run)
+
+
+def test_rollout_and_trainer_agree_in_half_precision(one_world: tuple[Path, Path], tmp_path: Path) -> None:
+    """By less than 0.01 on average, after updates too."""
+    over = {"train.epoch": 2, "train.param_dtype": "bfloat16", "train.optm_lr": 1e-2}
+    run = rl_here(rl_spec(tmp_path, one_world, over), tmp_path / "run")
+    assert max(events(run, "train/rollout_difference").values()) <= 1e-2
 
 
 def skip_one_unit(tensors: Any, targets: Any) -> None:
@@ -153,7 +161,8 @@ def test_completions_of_another_question_end_the_run(
 def test_another_temperature_in_the_trainer_ends_the_run(
     one_world: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(train, "PolicyGradient", lambda **told: PolicyGradient(**{**told, "temperature": 0.9}))
+    other = {"temperature": 0.9}
+    monkeypatch.setattr(train, "PolicyGradient", lambda policy, **keys: PolicyGradient(policy, **{**keys, **other}))
     assert code_of(lambda: rl_here(rl_spec(tmp_path, one_world), tmp_path / "run")) == "ENGINE_ROLLOUT_DIFFERS"
 
 
@@ -218,8 +227,14 @@ def test_dapo_draws_further_questions_for_groups_of_equal_rewards(one_world: tup
     }
     run = rl_here(rl_spec(tmp_path, one_world, over), tmp_path / "run")
     assert sum(events(run, "rollout/groups_dropped").values()) > 0
-    asked = [line["id"] for line in read_rollouts(run / "rollouts-0.jsonl.zst")]
+    lines = list(read_rollouts(run / "rollouts-0.jsonl.zst"))
+    asked = [line["id"] for line in lines if not line["dropped"]]
     assert set(asked) <= {"r0", "r2", "r4", "r6"} and len(asked) == 2 * 16
+    dropped = Counter((line["step"], line["slot"]) for line in lines if line["dropped"])
+    assert set(dropped.values()) == {8}  # every completion of a group
+    counts = Counter(step for step, _ in dropped)
+    assert counts == {step: count for step, count in events(run, "rollout/groups_dropped").items() if count}
+    assert not any(line["advantage"] for line in lines if line["dropped"])
     facts = json.loads(next((run / "checkpoints").glob("*/trainer.json")).read_text())
     assert facts["questions"] > 2 * facts["step"]
 
@@ -263,6 +278,27 @@ def test_validation_says_which_export_is_best(one_world: tuple[Path, Path], tmp_
     assert set(rewards) == {0, 1, 2, 3, 4}
     best = json.loads((run / "best.json").read_text())
     assert best["metric"] == "val/accuracy" and f"step_{best['step']}" == best["name"]
+
+
+def test_a_validation_that_a_stopped_run_owes_is_logged_alone(one_world: tuple[Path, Path], tmp_path: Path) -> None:
+    """The other values of its step are there already, once."""
+    root = one_world[1]
+    over = {
+        "custom.val_dataset.annotation_path": str(root / "annotations.json"),
+        "custom.val_dataset.media_path": str(root),
+        "validation.enable": True,
+        "validation.freq": 1,
+        "train.max_num_steps": 2,
+        "train.ckpt.save_freq": 2,
+        "train.resume": True,
+    }
+    spec = rl_spec(tmp_path, one_world, over)
+    rl_here(spec, tmp_path / "run", stop_after=1)
+    rl_here(spec, tmp_path / "run")
+    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 1, 2]
+    assert {"step", "time"} == set(lines[0]) & set(lines[1])
+    assert "val/reward" in lines[1] and set(lines[0]) | set(lines[1]) == set(lines[2])
 
 
 @pytest.mark.slow

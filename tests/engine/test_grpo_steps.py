@@ -9,29 +9,31 @@ import numpy as np
 import pytest
 
 from vidqa.engine.rl.meter import PHASES, StepMeter
-from vidqa.engine.rl.questions import QuestionStream
+from vidqa.engine.rl.rollout import QuestionStream
 from vidqa.engine.rl.update import advantages, token_weights
 from vidqa.engine.rl.watch import StopWatch
 
+POLICY = SimpleNamespace(dataloader_seed=0, dataloader_shuffle=True)
 LABELS = ["A"] * 80 + ["B"] * 15 + ["C"] * 5
 
 
 def test_every_question_comes_once_in_an_epoch_and_in_another_order() -> None:
-    stream = QuestionStream(LABELS, seed=0, shuffle=True, balance=False)
+    stream = QuestionStream(100, [], POLICY)
     epochs = [stream.take(100 * epoch, 100) for epoch in range(3)]
     assert all(sorted(epoch) == list(range(100)) for epoch in epochs)
     assert epochs[0] != epochs[1] != epochs[2]
-    assert QuestionStream(LABELS, seed=0, shuffle=False, balance=False).take(0, 100) == list(range(100))
+    in_order = SimpleNamespace(dataloader_seed=0, dataloader_shuffle=False)
+    assert QuestionStream(100, [], in_order).take(0, 100) == list(range(100))
 
 
 def test_a_position_alone_says_which_question_comes() -> None:
-    whole = QuestionStream(LABELS, seed=3, shuffle=True, balance=True).take(0, 500)
-    later = QuestionStream(LABELS, seed=3, shuffle=True, balance=True)
+    whole = QuestionStream(100, LABELS, POLICY).take(0, 500)
+    later = QuestionStream(100, LABELS, POLICY)
     assert later.take(217, 100) == whole[217:317]
 
 
 def test_labels_are_even_in_every_step_where_they_are_balanced() -> None:
-    stream = QuestionStream(LABELS, seed=0, shuffle=True, balance=True)
+    stream = QuestionStream(100, LABELS, POLICY)
     for step in range(20):
         drawn = Counter(LABELS[number] for number in stream.take(12 * step, 12))
         assert drawn == {"A": 4, "B": 4, "C": 4}

@@ -17,6 +17,7 @@ from tiny_world import tiny_data, tiny_model
 
 from vidqa.contract.problem import ProblemError
 from vidqa.contract.run_folder import RunFolder
+from vidqa.engine.export import load_export
 from vidqa.engine.export.weights import load_weights
 from vidqa.engine.quantize import recipe, run
 from vidqa.engine.quantize.calibration import balanced, choose_calibration, decoder_rows, kind_of
@@ -105,6 +106,18 @@ def test_a_scheme_is_written_smaller_and_loads_as_it_was(
     }
 
 
+def test_awq_is_a_method_of_weights_in_4_bits(world: SimpleNamespace, tmp_path: Path, monkeypatch: Any) -> None:
+    """Its library pins memory, which takes a GPU: without one it is refused; here it does not pin."""
+    with pytest.raises(ProblemError, match="ENGINE_QUANTIZE_AWQ"):
+        recipe.compress(None, None, spec_of(world, "W4A16", tmp_path, quantize__method="awq").quantize, tmp_path, [])
+    monkeypatch.setattr(recipe, "torch", SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: True)))
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
+    _, facts = quantized(world, "W4A16", tmp_path, quantize__method="awq")
+    assert facts["method"] == "awq" and len(facts["modules"]) == LAYERS
+    assert facts["proof"]["largest_difference"] == 0 and facts["calibration"]["samples"] == 16
+    assert abs(facts["proof"]["quantized_loss"] - facts["proof"]["loss"]) < 0.2
+
+
 def test_the_second_family_whose_files_have_other_names_is_quantized(tmp_path: Path) -> None:
     model = tiny_model(tmp_path, family="qwen2_5_vl")
     place = SimpleNamespace(folder=tmp_path, model=model, data=tiny_data(tmp_path, clips=7, images=1))
@@ -125,8 +138,10 @@ def test_kept_layers_stay_with_those_that_share_their_product(world: SimpleNames
     assert "W8A16" in card and f"{attention}.k_proj" in card and "calibration | none" in card
 
 
-def test_a_cache_in_8_bits_has_calibrated_scales(world: SimpleNamespace, tmp_path: Path) -> None:
+def test_a_cache_in_8_bits_has_calibrated_scales(world: SimpleNamespace, tmp_path: Path, capsys: Any) -> None:
     folder, facts = quantized(world, "FP8_DYNAMIC", tmp_path, quantize__kv_precision="fp8")
+    load_export(folder, None, torch.float32, torch.device("cpu"), keep_few_bits=True)
+    assert "the cache of keys and values is not in 8 bits: its scales are not applied" in capsys.readouterr().err
     assert quantization_of(folder)["kv_cache_scheme"]["num_bits"] == 8 and facts["calibration"]["samples"] == 16
     scales = [name for name in read_header(folder / "model.safetensors") if name.endswith(("k_scale", "v_scale"))]
     assert len(scales) == 4

@@ -17,6 +17,7 @@ from typing import Any
 import forked
 import pytest
 from forked import Started
+from in_process import train_here
 from starlette.testclient import TestClient
 from tiny_world import engine_command, run_engine, tiny_data, tiny_model, tiny_spec
 
@@ -25,15 +26,20 @@ from vidqa.contract.problem import ProblemError
 from vidqa.contract.run_folder import RunFolder
 from vidqa.engine import serve
 from vidqa.engine.quantize import gate
+from vidqa.engine.quantize import run as program
 from vidqa.jobs import here
 from vidqa.jobs.ask import Question, ask
 from vidqa.planning.sets import load_sets
+from vidqa.release.source import find
 from vidqa.spec import Layer, dump, load, resolve
+from vidqa.spec.keys import with_values
 from vidqa.spec.sources import parent_layer
 from vidqa.storage.upload import exports
 
 pytest.importorskip("llmcompressor")
 KILLED_WITHIN_S = 120
+LINEAR_NUMBERS = 2 * (64 * (128 + 64 + 64) + 128 * 64 + 3 * 64 * 128)  # of the tiny decoder's linear layers
+HEADER_BYTES = 10_000
 ANSWERING = {"model.dtype": "float32", "vision.nframes": 2, "generation.max_tokens": 4}
 
 
@@ -90,9 +96,31 @@ def test_a_killed_run_leaves_nothing_half_published_and_the_next_one_ends(world:
     assert (world.run / "merged/merged.json").is_file() and facts["model"]["name"] == "merged"
     trained = json.loads(next((world.trained / "safetensors").glob("*/export.json")).read_text())
     assert abs(facts["proof"]["loss"] - trained["trainer_loss"]) < 2
+    with pytest.raises(ProblemError, match="MODEL_QUANTIZED"):  # export.py has no trained weights to hand on
+        find(str(world.run))
     assert exports(world.run, "final") == [world.run / "safetensors/final"]
     evaluated = parent_layer("evaluate", world.run, None).table
     assert evaluated["model.model_name"] == str(world.run / "safetensors/final") and evaluated["vision.nframes"] == 4
+
+
+def served_answer(folder: Path, data: Path, item: dict[str, Any], place: Path) -> str:
+    """What a server of a quantized folder answers to the question of an evaluation's item."""
+    table = {**ANSWERING, "model.model_name": str(folder), "inference.generator": "native", "engine.decode_workers": 1}
+    table |= {"dataset.annotation_path": str(data / "annotations.json"), "results_dir": str(place)}
+    spec = resolve("inference", [Layer("test", table)]).spec
+    serving = Namespace(name="small", host="127.0.0.1", queue=4, max_body_mb=1, max_media_mb=1, choices=[])
+    serving.allow_path, serving.allow_host = [str(data)], []
+    content = [
+        {"type": "video_url", "video_url": {"url": f"file://{item['video_id']}"}},
+        {"type": "text", "text": item["question"]},
+    ]
+    with serve.opened(spec) as backend:
+        app = serve.server_app(serving, spec, backend, None, place).app()
+        client = TestClient(app, base_url="http://127.0.0.1")
+        body = {"model": "small", "messages": [{"role": "user", "content": content}]}
+        (choice,) = client.post("/v1/chat/completions", json=body).json()["choices"]
+    answer: str = choice["message"]["content"]
+    return answer
 
 
 def test_answers_of_all_programs_are_those_of_the_evaluation(
@@ -103,21 +131,7 @@ def test_answers_of_all_programs_are_those_of_the_evaluation(
     item = json.loads((world.run / "evaluations/after/results.json").read_text())[0]
     clip = Path(item["video_id"])
     annotations = str(world.kpi / "annotations.json")
-    table = {**ANSWERING, "model.model_name": str(folder), "inference.generator": "native", "engine.decode_workers": 1}
-    table |= {"dataset.annotation_path": annotations, "results_dir": str(tmp_path)}
-    spec = resolve("inference", [Layer("test", table)]).spec
-    serving = Namespace(name="small", host="127.0.0.1", queue=4, max_body_mb=1, max_media_mb=1, choices=[])
-    serving.allow_path, serving.allow_host = [str(world.kpi)], []
-    content = [
-        {"type": "video_url", "video_url": {"url": f"file://{clip}"}},
-        {"type": "text", "text": item["question"]},
-    ]
-    with serve.opened(spec) as backend:
-        app = serve.server_app(serving, spec, backend, None, tmp_path).app()
-        client = TestClient(app, base_url="http://127.0.0.1")
-        body = {"model": "small", "messages": [{"role": "user", "content": content}]}
-        (choice,) = client.post("/v1/chat/completions", json=body).json()["choices"]
-    assert choice["message"]["content"] == item["response"]
+    assert served_answer(folder, world.kpi, item, tmp_path) == item["response"]
 
     forking = SimpleNamespace(run=lambda command, **_: forked.run(command, timeout=180), DEVNULL=subprocess.DEVNULL)
     monkeypatch.setattr(here, "subprocess", forking)
@@ -129,6 +143,77 @@ def test_answers_of_all_programs_are_those_of_the_evaluation(
     from parity import parity
 
     assert parity(spec)["native"]["same_answers"] == 1
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    """A model that has learned its questions, and an evaluation about other clips; the model's own answers to it are
+    given once."""
+    folder = tmp_path_factory.mktemp("learned")
+    root = tiny_data(folder, clips=11)
+    records = json.loads((root / "annotations.json").read_text())
+    is_other = [record.get("video") in ("videos/9.mp4", "videos/10.mp4") for record in records]
+    for name, others in (("train", False), ("other", True)):
+        chosen = [record for record, other in zip(records, is_other, strict=True) if other == others]
+        (root / f"{name}.json").write_text(json.dumps(chosen))
+    keys = {"train.epoch": 15, "train.optm_lr": 3e-3, "train.ckpt.enable_checkpoint": False}
+    keys["custom.train_dataset.annotation_path"] = str(root / "train.json")
+    run = train_here(tiny_spec(folder, tiny_model(folder), root, keys), folder / "run")
+    evaluation = {"dataset.annotation_path": str(root / "other.json"), "dataset.media_dir": str(root), **ANSWERING}
+    evaluation |= {"vision.nframes": 4, "generation.max_tokens": 12, "metrics.names": [], "results_dir": str(folder)}
+    place = SimpleNamespace(data=root, model=(run / "best").resolve(), evaluation=folder / "evaluate.toml")
+    place.evaluation.write_text(dump(resolve("evaluate", [Layer("test", evaluation)]).spec))
+    place.before = folder / "before"
+    forked_evaluation(load(place.evaluation, "evaluate"), place.model, place.before)
+    return place
+
+
+def forked_evaluation(evaluation: Any, model: Path, place: Path) -> None:
+    """As `gate.evaluate`, by a process that forks."""
+    place.mkdir(parents=True, exist_ok=True)
+    spec = place / "spec.toml"
+    spec.write_text(dump(with_values(evaluation, {"model.model_name": str(model), "results_dir": str(place.parent)})))
+    run_engine("evaluate", spec, place)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "share"), [("FP8_DYNAMIC", 0.53), ("FP8", 0.53), ("W8A8", 0.53), ("W4A16", 0.31), ("NVFP4A16", 0.29)]
+)
+def test_a_trained_model_is_smaller_and_answers_as_well_and_as_it_is_served(
+    learned: SimpleNamespace, tmp_path: Path, monkeypatch: Any, scheme: str, share: float
+) -> None:
+    def evaluate(evaluation: Any, model: Path, place: Path) -> None:
+        if place.name == "before":
+            shutil.copytree(learned.before, place)
+        else:
+            forked_evaluation(evaluation, model, place)
+
+    monkeypatch.setattr(gate, "evaluate", evaluate)
+    table = {
+        "model.model_path": str(learned.model),
+        "dataset.annotation_path": str(learned.data / "train.json"),
+        "dataset.media_dir": str(learned.data),
+        "quantize.quantization_scheme": scheme,
+        "quantize.group_size": 32,
+        "quantize.num_calibration_samples": 16,
+        "quantize.force": True,
+        "quantize.evaluate": str(learned.evaluation),
+        "vision.nframes": 4,
+        "engine.decode_workers": 1,
+        "results_dir": str(tmp_path),
+    }
+    run = RunFolder(tmp_path / "run")
+    run.path.mkdir()
+    assert program.quantize(resolve("quantize", [Layer("test", table)]).spec, run) == 0
+    facts = json.loads((run.path / "quantize.json").read_text())
+    whole = facts["gate"]["comparison"]["whole"]
+    assert facts["gate"]["passed"] and whole["before"] >= 0.75 and whole["after"] >= whole["before"] - 0.01
+    whole_bytes = facts["bytes"]["model"] / 2  # which is stored in float32
+    linear = 2 * LINEAR_NUMBERS
+    assert facts["bytes"]["quantized"] < whole_bytes - (1 - share) * linear + HEADER_BYTES
+    item = json.loads((run.path / "evaluations/after/results.json").read_text())[0]
+    assert item["response"] and item["correct"]
+    assert served_answer(run.exports / "final", learned.data, item, tmp_path) == item["response"]
 
 
 def test_what_the_training_held_out_does_not_calibrate(world: SimpleNamespace) -> None:

@@ -9,10 +9,12 @@ import sys
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32
 from generator_world import *  # noqa: F403
 from generator_world import CPU, GREEDY, World, changed
 from packaging.version import Version
@@ -27,7 +29,9 @@ from vidqa.engine.generators._base import Generator, Request, Result, Session
 from vidqa.engine.generators.native import NativeSession
 from vidqa.engine.kernels import plain
 from vidqa.engine.loading.load import meta_model
+from vidqa.engine.model.int4 import FEW_ROWS
 from vidqa.engine.model.quantized import Matrix, Rounding, dequantize, matrix_of, product
+from vidqa.families.quantization import INT4_GROUPS
 from vidqa.planning.samples import training_planner
 from vidqa.spec import Layer, dump, load, resolve
 
@@ -97,23 +101,65 @@ by_rows = pytest.mark.skipif(
 )
 
 
-@by_rows
-@pytest.mark.parametrize("scheme", ["FP8_DYNAMIC", "FP8"])
-def test_products_in_8_bits_give_the_answers_of_the_dequantized_model(
-    world: World, folders: dict[str, Path], prompts: list[Request], scheme: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("scheme", "words", "owner", "name", "steps"),
+    [
+        *(
+            pytest.param(scheme, "8-bit floats", torch, "_scaled_mm", 4, marks=by_rows)
+            for scheme in ("FP8_DYNAMIC", "FP8")
+        ),
+        ("W4A16", "4-bit integers in steps of up to 64 rows", torch.ops.aten, "_weight_int4pack_mm_for_cpu", 3),
+    ],
+)
+def test_products_of_few_bits_give_the_answers_of_the_dequantized_model(
+    world: World,
+    folders: dict[str, Path],
+    prompts: list[Request],
+    scheme: str,
+    words: str,
+    owner: Any,
+    name: str,
+    steps: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """PyTorch multiplies 8-bit floats on a CPU, too, where the engine would not do so."""
+    """PyTorch has them on a CPU, too, where the engine would not use them; prompts are read with dequantized int4."""
     settings = world.settings(folder=folders[scheme])
     model = load_weights(folders[scheme], torch.float32)
-    words = dequantize(model, torch.float32, model.model.language_model.layers)
-    assert words == "quantized weights: 14 layers multiply in 8-bit floats"
+    said = dequantize(model, torch.float32, model.model.language_model.layers)
+    assert said == f"quantized weights: 14 layers multiply in {words}"
     session, products = NativeSession(model, settings), []
-    assert {of.scale.dtype for layer in session.forward.layers for of in layer if isinstance(of, Matrix)}
-    scaled_mm = torch._scaled_mm
-    monkeypatch.setattr(torch, "_scaled_mm", lambda *args, **more: products.append(1) or scaled_mm(*args, **more))
+    matrices = [of for layer in session.forward.layers for of in layer if isinstance(of, Matrix)]
+    assert all((of.scale is None) == (scheme == "W4A16") == (of.int4 is not None) for of in matrices)
+    product = getattr(owner, name)
+    monkeypatch.setattr(owner, name, lambda *args, **more: products.append(1) or product(*args, **more))
     ours = by_id(session, prompts)
-    assert len(products) % 8 == 0 and len(products) >= 8 * 4, "four products of each of two layers in every step"
+    assert len(products) % 8 == 0 and len(products) >= 8 * steps, "four products of each of two layers in every step"
     assert_same(ours, answered(NATIVE, world, folders[scheme], prompts), 1e-4)
+
+
+@pytest.mark.parametrize("group", INT4_GROUPS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_products_of_4_bits_are_those_of_the_dequantized_weights(group: int, dtype: torch.dtype) -> None:
+    """Of a step and of a pack; layers that share an input are one product, and have biases."""
+    generator, layers, weights = torch.Generator().manual_seed(0), [], []
+    for outputs in (32, 16):
+        layer: Any = torch.nn.Linear(512, outputs, dtype=dtype)
+        codes = torch.randint(-8, 8, (outputs, 512), generator=generator, dtype=torch.int8)
+        scale = (torch.rand(outputs, 512 // group, generator=generator) / 50).to(dtype)
+        layer.weight_packed = torch.nn.Parameter(pack_to_int32(codes, 4), requires_grad=False)
+        layer.weight_scale = torch.nn.Parameter(scale.clone(), requires_grad=False)
+        layers.append(layer)
+        weights.append((codes.to(dtype) * scale.repeat_interleave(group, 1)).double())
+    matrix = matrix_of(*layers)
+    assert matrix.int4 is not None and matrix.int4.group == group
+    assert torch.equal(plain.dequantized(matrix.int4.packed, matrix.int4.scale).double(), torch.cat(weights))
+    for rows in (1, 5, FEW_ROWS, FEW_ROWS + 1):
+        hidden_TD = torch.randn(rows, 512, generator=generator).to(dtype)
+        biases = torch.cat([layer.bias for layer in layers]).double()
+        exact = hidden_TD.double() @ torch.cat(weights).t() + biases
+        found = product(plain, hidden_TD, matrix, dtype)
+        off = (found.double() - exact).abs().max() / exact.abs().max()
+        assert found.dtype == dtype and off < (2e-6 if dtype == torch.float32 else 1e-2)
 
 
 @by_rows

@@ -209,20 +209,28 @@ def test_an_evaluation_of_a_model_that_is_too_large_is_refused(case: Case) -> No
 
 
 @pytest.mark.parametrize(
-    ("bits", "generator", "weights_gib"),
-    [(8, "native", 9.9), (8, "transformers", 16.3), (4, "native", 16.3)],
+    ("bits", "kind", "generator", "size", "weights_gib"),
+    [
+        (8, "float", "native", 10.6e9, 9.9),
+        (8, "float", "transformers", 10.6e9, 16.3),
+        (4, "float", "native", 10.6e9, 16.3),
+        (4, "int", "native", 7.23e9, 10.2),
+    ],
 )
 def test_quantized_weights_take_the_bytes_of_their_files_where_they_stay_so(
-    case: Case, bits: int, generator: str, weights_gib: float
+    case: Case, bits: int, kind: str, generator: str, size: float, weights_gib: float
 ) -> None:
-    """FP8 stays as it is with the native generator alone; everything else becomes numbers of model.dtype."""
-    weights = {"num_bits": bits, "type": "float", "strategy": "channel", "dynamic": False}
-    inputs = {"num_bits": 8, "type": "float", "strategy": "token", "dynamic": True}
+    """FP8 stays as it is with the native generator alone, and groups of int4, which it holds in two orders; everything
+    else becomes numbers of model.dtype."""
+    weights: dict[str, Any] = {"num_bits": bits, "type": kind, "strategy": "channel", "dynamic": False}
+    inputs: Any = {"num_bits": 8, "type": "float", "strategy": "token", "dynamic": True}
+    if kind == "int":
+        weights, inputs = {**weights, "strategy": "group", "group_size": 128, "symmetric": True}, None
     groups = {"group_0": {"targets": ["Linear"], "weights": weights, "input_activations": inputs}}
     config = json.loads((case.model / "config.json").read_text())
     config["quantization_config"] = {"quant_method": "compressed-tensors", "config_groups": groups}
     (case.model / "config.json").write_text(json.dumps(config))
-    index = {"metadata": {"total_size": 10_600_000_000}, "weight_map": {"a": "model-1.safetensors"}}
+    index = {"metadata": {"total_size": int(size)}, "weight_map": {"a": "model-1.safetensors"}}
     (case.model / "model.safetensors.index.json").write_text(json.dumps(index))
     report, _ = evaluated(case, 80.0, **{"evaluation.generator": generator})
     assert report.facts["memory"]["weights_gib"] == weights_gib

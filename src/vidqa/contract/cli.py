@@ -145,6 +145,11 @@ def print_result(result: Result, as_json: bool) -> None:
         print("next:", *(f"  {_shown(command)}" for command in result.next), sep="\n")
 
 
+def size_text(size: int) -> str:
+    """Bytes in GB, below one in MB."""
+    return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.2f} MB"
+
+
 def note(message: str) -> None:
     """Progress for a person; never on stdout, which belongs to the result."""
     print(_shown(message), file=sys.stderr, flush=True)

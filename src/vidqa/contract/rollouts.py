@@ -1,9 +1,10 @@
 """rollouts-<rank>.jsonl.zst of a run folder: every completion of a run, a line each, a compressed frame for every step.
 
 {"step", "slot", "id", "question", "answer", "media", "completion", "token_ids", "logprobs", "finish_reason", "text",
- "reward", "parts", "advantage"}
+ "reward", "parts", "advantage", "dropped"}
 
-"media" is [{"path", "member", "frames"}]: the file, its name inside an archive or null, some frames that were shown.
+"dropped" says that dapo drew the group and did not learn from it; older files lack it. "media" is [{"path", "member",
+"frames"}]: the file, its name inside an archive or null, some frames that were shown.
 """
 
 from __future__ import annotations

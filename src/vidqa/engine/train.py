@@ -10,43 +10,31 @@ from typing import Any
 
 import torch
 
-from vidqa.contract.environment import world_size
-from vidqa.contract.problem import Exit, ProblemError, raise_errors
 from vidqa.contract.run_folder import RunFolder
-from vidqa.engine import distributed
-from vidqa.engine.bad_samples import BadSamples
 from vidqa.engine.data.dataloader import Dataloader, open_dataloader
 from vidqa.engine.data.planned_samples import check_steps, prepare_training, write_plan
 from vidqa.engine.data.schedule import Schedule
 from vidqa.engine.distributed import World
 from vidqa.engine.families import family_of
-from vidqa.engine.loading.freeze import trainable_table
-from vidqa.engine.loading.fsdp import Resharding
-from vidqa.engine.loading.load import load_sharded
 from vidqa.engine.objectives import SUPERVISED, Objective
 from vidqa.engine.problems import ENGINE_NO_GRADIENT, ENGINE_NOT_FINITE
-from vidqa.engine.progress import Progress, Silent, open_progress
+from vidqa.engine.progress import Progress, Silent
 from vidqa.engine.signals import StopRequest
 from vidqa.engine.trackers import require_trackers
-from vidqa.engine.training.learner import Learner
 from vidqa.engine.training.memory_policy import choose_memory_policy
 from vidqa.engine.training.meter import Meter
-from vidqa.engine.training.optimizer import build_optimizer, learning_rate, set_learning_rate
-from vidqa.engine.training.resume import Start, resume, start_of, trainer_facts
-from vidqa.engine.training.saving import Saver
+from vidqa.engine.training.resume import Start, start_of
+from vidqa.engine.training.trainer import Trainer, build_learner, start_world
 from vidqa.engine.training.validate import Validator
 from vidqa.engine.training.warmup import make_ready
 from vidqa.planning.samples import training_planner
-from vidqa.spec import check_with_gpus
 from vidqa.spec.models import TrainSpec
 
 
 def train(spec: TrainSpec, run: RunFolder, objective: Objective = SUPERVISED) -> int:
     """Carry out a TrainSpec in `run`. Returns 0, or 6 when a signal stopped it (saved and resumable)."""
-    stop = StopRequest()
-    raise_errors(check_with_gpus(spec, world_size()))
-    mesh, folder = spec.policy.parallelism, Path(spec.policy.model_name_or_path)
-    world = distributed.start(mesh.dp_replicate_size, mesh.dp_shard_size, spec.engine.step_timeout_s, mesh.cp_size)
+    stop, folder = StopRequest(), Path(spec.policy.model_name_or_path)
+    world = start_world(spec)
 
     # What it trains on: the same samples and the same steps on every rank.
     planner = training_planner(spec, folder)
@@ -57,26 +45,13 @@ def train(spec: TrainSpec, run: RunFolder, objective: Objective = SUPERVISED) ->
     world.on_main(lambda: write_plan(run, data, schedule.facts()))
     world.on_main(lambda: require_trackers(spec.logging))
 
-    with open_dataloader(
-        schedule, planner, objective.token_values, start.step
-    ) as loader:  # decodes while the weights are read
-        training = Training(run, schedule, start, loader, objective, stop)
-        saver = training.saver
-        with open_progress(spec, run, world, start.step, schedule.total) as progress:
-            try:
-                if not training.carry_out(progress):
-                    return int(Exit.NOT_DONE)
-                del training  # room for the export that is loaded again
-                if proof := saver.finish():
-                    progress.say(proof)
-                return int(Exit.OK)
-            except (OSError, ProblemError):
-                saver.background.settle()
-                raise
+    # It decodes while the weights are read.
+    with open_dataloader(schedule, planner, objective.token_values, start.step) as loader:
+        return Training(run, schedule, start, loader, objective, stop).run_to_end(run)
 
 
-class Training:
-    """A run from its first step, or from a checkpoint, to its last."""
+class Training(Trainer):
+    """A supervised training."""
 
     def __init__(
         self,
@@ -88,26 +63,25 @@ class Training:
         stop: StopRequest,
     ) -> None:
         spec, data, world = schedule.spec, schedule.data, schedule.world
-        self.spec, self.world, self.schedule, self.first, self.steps = spec, world, schedule, start.step, loader.steps
-
-        # What learns.
-        self.learner = build_learner(schedule, start, loader, objective, stop)
-        model, resharding = self.learner.model, self.learner.resharding
-        facts = trainer_facts(spec, data, model, world)
-        resume(start, run, facts, model, self.learner.optimizer, world)
-
-        # What measures it and saves it.
-        self.bad_samples = bad_samples = BadSamples(run, world, spec.engine.on_bad_sample)
+        learner = build_learner(
+            schedule,
+            stop,
+            objective,
+            lambda model: make_ready(model, schedule, loader.collator, loader.calls, start.step),
+        )
+        check_reachable(learner.model, has_media=any(sample.plans for sample in data.train))
+        proof_samples = data.validation or data.train
+        super().__init__(run, schedule, start, learner, loader.collator, loader.source, proof_samples)
+        self.steps = loader.steps
         self.validator: Validator | None = None
         if spec.validation.enable and data.validation:
-            self.validator = Validator(
-                spec, data.validation, loader.collator, loader.source, world, bad_samples, resharding
-            )
-        self.saver = Saver(run, schedule, loader.collator, facts, start)
-        self.saver.store_proof_sample(data.validation or data.train, loader.source)
-        self.meter = Meter(spec, model, schedule, world)
-        table, policy = trainable_table(model), schedule.policy.record()
-        world.on_main(lambda: run.update_run(trainable=table, data_fingerprint=data.fingerprint, **policy))
+            shared = (loader.collator, loader.source, world, self.bad_samples, learner.resharding)
+            self.validator = Validator(spec, data.validation, *shared)
+        self.meter = Meter(spec, learner.model, schedule, world)
+
+    def free(self) -> None:
+        super().free()
+        self.validator = None
 
     def carry_out(self, progress: Progress | Silent) -> bool:
         """Step after step to the end. False where a signal stopped the run; its state is saved then."""
@@ -117,8 +91,7 @@ class Training:
         if self.saver.pending_eval:
             self._conclude(self.first - 1, progress, resumed=True)
         for step in self.steps:
-            rate = learning_rate(step.number, schedule.total, schedule.warmup, spec.train)
-            set_learning_rate(learner.optimizer, rate)
+            rate = self.schedule_rate(step.number)
             seed_dropout(spec.train.seed or 0, step.number, self.world)
             outcome = learner.train_step(step)
             if outcome.any_broken:
@@ -146,28 +119,6 @@ class Training:
             saver.record_validation(step, values)
             progress.log(step + 1, values, line="  ".join(f"{k} {v:.4f}" for k, v in values.items()))
         saver.after_step(step, model, self.learner.optimizer, stopping=stopping, resumed=resumed)
-
-
-def build_learner(
-    schedule: Schedule, start: Start, loader: Dataloader, objective: Objective, stop: StopRequest
-) -> Learner:
-    """The model on its devices, and the optimizer, ready for the first step."""
-    spec, world, policy = schedule.spec, schedule.world, schedule.policy
-    folder = Path(spec.policy.model_name_or_path)
-    with load_sharded(folder, spec.policy, spec.train, world, policy.recompute) as model:
-        exact = spec.train.fsdp_reduce_dtype == spec.train.master_dtype
-        resharding = Resharding(model, policy.reshard, sums_once=exact and not world.is_sharded, alone=world.size == 1)
-        make_ready(model, schedule, loader.collator, loader.calls, start.step)
-    check_reachable(model, has_media=any(sample.plans for sample in schedule.data.train))
-    return Learner(
-        model=model,
-        resharding=resharding,
-        optimizer=build_optimizer(model, spec.train),
-        objective=objective,
-        max_norm=spec.train.optm_grad_norm_clip,
-        world=world,
-        stop=stop,
-    )
 
 
 def check_reachable(model: Any, *, has_media: bool) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vidqa import actions
-from vidqa.contract.cli import command
+from vidqa.contract.cli import command, size_text
 from vidqa.contract.files import open_plain, read_object
 from vidqa.contract.problem import ProblemError
 from vidqa.contract.run_folder import ANSWERS, EMBEDDINGS, QUERY_EMBEDDINGS
@@ -115,7 +115,7 @@ def of_quantization(record: JobRecord) -> JobOutcome:
     rows = {
         "model": str(facts.get("folder")),
         "scheme": str(facts.get("scheme")),
-        "size": f"{sizes.get('quantized', 0) / 1e9:.2f} GB, {sizes.get('model', 0) / 1e9:.2f} GB before",
+        "size": f"{size_text(sizes.get('quantized', 0))}, {size_text(sizes.get('model', 0))} before",
         "loss": f"{_shown(proof.get('quantized_loss'))}, {_shown(proof.get('loss'))} before",
     }
     if isinstance(gate, dict):

@@ -46,7 +46,7 @@ def plan_quantization(folder: Path, quantize: Any) -> tuple[QuantizationPlan, li
     matches nothing or everything, QUANTIZE_GROUP_SIZE."""
     family = family_of(folder)
     tensors = family.tensors(family.sizes_of(folder))
-    linear = {t.name.removesuffix(WEIGHT): _shape(t) for t in tensors if _is_of_decoder(t, family.tower)}
+    linear = {t.name.removesuffix(WEIGHT): (t.shape[0], t.shape[1]) for t in tensors if _is_of_decoder(t, family.tower)}
     problems, kept_groups = [], set[str]()
     for pattern in quantize.keep:
         matched = {fused_group(name) for name in linear if re.search(pattern, name)}
@@ -72,11 +72,6 @@ def fused_group(name: str) -> str:
 
 def _is_of_decoder(tensor: Tensor, tower: str) -> bool:
     return bool(tensor.linear and tensor.unit) and tensor.name.endswith(WEIGHT) and not tensor.name.startswith(tower)
-
-
-def _shape(tensor: Tensor) -> tuple[int, int]:
-    out, width = tensor.shape
-    return out, width
 
 
 def group_of(quantize: Any) -> int | None:

@@ -12,10 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from vidqa.dataset.record import Record
 from vidqa.families import require_plain_weights
 from vidqa.planning.samples import Planner, Prompting, Sample
-from vidqa.video.types import FramePlan
 
 
 def prompt_planner(spec: Any, model_folder: Path) -> Planner:
@@ -25,39 +23,15 @@ def prompt_planner(spec: Any, model_folder: Path) -> Planner:
     return Planner(model_folder, spec.custom.vision, Prompting(spec.custom.system_prompt, mode, for_generation=True))
 
 
-@dataclass(frozen=True, slots=True)
-class CompletionSample:
-    """A prompt with one completion behind it, as `planning.samples.Sample` is used by packing and collation.
+@dataclass(frozen=True, slots=True, eq=False)
+class CompletionSample(Sample):
+    """A prompt with one completion behind it. `token_ids` int32 [S] are those of both, the last `completion` of them
+    the completion's, of which all or none are supervised. All but the last token of the prompt is the prefix that the
+    group shares. `values` are float32 [S] by name, for the objective."""
 
-    `token_ids` int32 [S] are those of prompt and completion, the last `supervised` of them the completion's (0: its
-    tokens do not train). All but the last token of the prompt is the prefix that the group shares. `values` are float32
-    [S] by name, for the objective.
-    """
-
-    record: Record
-    plans: tuple[FramePlan, ...]
-    prompting: Prompting
-    token_ids: np.ndarray
-    completion: int
-    supervised: int
-    prefix_key: bytes
-    values: Mapping[str, np.ndarray] = field(default_factory=dict)
-
-    @property
-    def length(self) -> int:
-        return len(self.token_ids)
-
-    @property
-    def prefix(self) -> int:
-        return self.length - self.completion - 1
-
-    @property
-    def patches(self) -> int:
-        return sum(plan.patches for plan in self.plans)
-
-    @property
-    def media_tokens(self) -> int:
-        return sum(plan.tokens for plan in self.plans)
+    token_ids: np.ndarray = field(kw_only=True)
+    completion: int = field(kw_only=True)
+    values: Mapping[str, np.ndarray] = field(kw_only=True)
 
 
 def completion_sample(
@@ -70,15 +44,17 @@ def completion_sample(
     values: Mapping[str, np.ndarray],
 ) -> CompletionSample:
     """`values` are float32 [C] of the completion's tokens; a group has a name of its own in its step."""
-    padding = np.zeros(len(prompt_ids), np.float32)
+    padding, count = np.zeros(len(prompt_ids), np.float32), len(completion_ids)
     return CompletionSample(
-        record=question.record,
-        plans=question.plans,
-        prompting=question.prompting,
+        question.record,
+        question.plans,
+        question.prompting,
+        len(prompt_ids) + count,
+        count if trains else 0,
+        len(prompt_ids) - 1,
+        group.encode(),
         token_ids=np.concatenate([prompt_ids, np.array(completion_ids, np.int32)]),
-        completion=len(completion_ids),
-        supervised=len(completion_ids) if trains else 0,
-        prefix_key=group.encode(),
+        completion=count,
         values={name: np.concatenate([padding, value.astype(np.float32)]) for name, value in values.items()},
     )
 

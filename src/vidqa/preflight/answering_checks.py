@@ -16,7 +16,7 @@ from vidqa.evaluation.problems import METRIC_MODEL
 from vidqa.evaluation.protocol import LONGER
 from vidqa.evaluation.user_scores import require_function
 from vidqa.families import family_of
-from vidqa.families.quantization import float8_bytes
+from vidqa.families.quantization import kept_bytes
 from vidqa.families.sizes import Sizes
 from vidqa.planning.budget.answering import (
     PREDICTED,
@@ -104,13 +104,14 @@ def _longest(samples: Sequence[Sample]) -> list[Sample]:
 
 def model_of(context: Context) -> tuple[Sizes, int]:
     """Sizes of the model that answers, and the numbers of its precision that its weights take. The native generator
-    keeps 8-bit floats as they are stored; other quantized weights become numbers of model.dtype."""
+    keeps 8-bit floats and 4-bit integers; other quantized weights become numbers of model.dtype."""
     folder = context.processor_folder
     family, sizes = family_of(folder), family_of(folder).sizes_of(folder)
     generator = value_at(context.spec, context.declared_action.answering).generator
-    if generator == "native" and (kept := float8_bytes(folder)):
+    count = sum(tensor.numel for tensor in family.tensors(sizes))
+    if generator == "native" and (kept := kept_bytes(folder, count)):
         return sizes, kept // BYTES_OF[value_at(context.spec, "model.dtype")]
-    return sizes, sum(tensor.numel for tensor in family.tensors(sizes))
+    return sizes, count
 
 
 def _changes(table: str, setup: AnsweringSetup) -> Iterator[Change]:

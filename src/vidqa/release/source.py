@@ -17,6 +17,7 @@ from vidqa.contract.cli import USAGE
 from vidqa.contract.files import read_object
 from vidqa.contract.problem import ProblemError
 from vidqa.contract.run_folder import RunFolder
+from vidqa.families import require_plain_weights
 from vidqa.jobs import records
 from vidqa.planning.continuing import same_weights, weights_hash
 from vidqa.release.problems import NO_EXPORT, UNPROVED
@@ -57,7 +58,8 @@ class ExportSource:
 def find(named: str, which: str | None = None) -> ExportSource:
     """The export of a run folder (`which`: best, latest, step_N, epoch_N), an export's own folder, or "latest".
 
-    Raises EXPORT_NOT_FOUND, EXPORT_UNPROVED, USAGE, and what `find_export` and loading the run's spec raise.
+    Raises EXPORT_NOT_FOUND, EXPORT_UNPROVED, MODEL_QUANTIZED, USAGE, and what `find_export` and loading the run's spec
+    raise.
     """
     folder = (_latest() if named == "latest" else Path(named).expanduser()).resolve()
     if not folder.is_dir():
@@ -72,6 +74,8 @@ def find(named: str, which: str | None = None) -> ExportSource:
     if export.parent.name != EXPORTS or not (home / "spec.toml").is_file() or not (home / "run.json").is_file():
         message = f"{export} does not lie in the run that made it, so its spec and its data are not known"
         raise NO_EXPORT.error(named, message, f"Name the run folder, or RUN/{EXPORTS}/NAME.")
+    if (export / "config.json").is_file():
+        require_plain_weights(export, "export.py hands on trained weights, not")
     facts = read_object(export / EXPORT)
     if reason := _unproved(facts):
         raise UNPROVED.error(export, reason)

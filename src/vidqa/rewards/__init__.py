@@ -1,7 +1,6 @@
 """Rewards of completions: the evaluation's verdict, formats, distances, and functions of the user's own."""
 
 from vidqa.rewards.builtin import Completion
-from vidqa.rewards.labels import label_of, shuffled_options
-from vidqa.rewards.scoring import Reward, Rewards, question_problems
+from vidqa.rewards.scoring import Reward, Rewards, label_of, question_problems, shuffled_options
 
 __all__ = ["Completion", "Reward", "Rewards", "label_of", "question_problems", "shuffled_options"]

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import math
 import os
-import select
 import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +50,11 @@ class UserReward:
         }
         where = f"{record.source} (id {record.id})"
         try:
-            answer = self._asked(call, where)
+            if self.process is None:
+                self._start(where)
+            with suppress(BrokenPipeError, ConnectionResetError):
+                self._pipe.send_bytes(json.dumps(call).encode())
+            answer = self._answer(where, self.timeout_s)
         except ProblemError:
             self.close()
             raise
@@ -62,51 +65,30 @@ class UserReward:
             raise REWARD_FUNCTION.error(where, f"{self.name} gave {value} {parts or ''}: every number must be finite")
         return value, parts
 
-    def _asked(self, call: dict[str, Any], where: str) -> dict[str, Any]:
-        if self.process is None:
-            self._start(where)
-        with suppress(BrokenPipeError):
-            self._calls.write(json.dumps(call).encode() + b"\n")
-            self._calls.flush()
-        return self._line(where, self.timeout_s)
-
     def _start(self, where: str) -> None:
-        calls_in, calls_out = os.pipe()
-        answers_in, answers_out = os.pipe()
-        words = [sys.executable, str(CHILD), str(calls_in), str(answers_out), str(self.file), self.function]
-        variables = {**environment.foreign_environment(), "PYTHONHASHSEED": "0"}
+        self._pipe, theirs = Pipe()
         self.process = subprocess.Popen(
-            words,
-            pass_fds=[calls_in, answers_out],
+            [sys.executable, str(CHILD), str(theirs.fileno()), str(self.file), self.function],
+            pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=sys.stderr,
-            env=variables,
+            env={**environment.foreign_environment(), "PYTHONHASHSEED": "0"},
             start_new_session=True,
         )
-        os.close(calls_in)
-        os.close(answers_out)
-        self._calls, self._answers, self._read = os.fdopen(calls_out, "wb"), answers_in, b""
-        if "failed" in (answer := self._line(where, START_S)):
+        theirs.close()
+        if "failed" in (answer := self._answer(where, START_S)):
             raise REWARD_FUNCTION.error(self.file, f"{self.name}: {answer['failed']}")
 
-    def _line(self, where: str, limit_s: float) -> dict[str, Any]:
-        """The next line of the process, within `limit_s` seconds."""
-        end = time.monotonic() + limit_s
-        while b"\n" not in self._read:
-            ready, _, _ = select.select([self._answers], [], [], max(0.0, end - time.monotonic()))
-            if not ready:
-                raise REWARD_TIMEOUT.error(where, f"{self.name} took more than {limit_s:g} s")
-            piece = os.read(self._answers, 1 << 16)
-            self._read += piece
-            if not piece or len(self._read) > MOST_BYTES:
-                ended = "its process ended" if not piece else f"it answered with more than {MOST_BYTES} bytes"
-                raise REWARD_FUNCTION.error(where, f"{self.name}: {ended}")
-        line, _, self._read = self._read.partition(b"\n")
+    def _answer(self, where: str, limit_s: float) -> dict[str, Any]:
+        """What the process sends next, within `limit_s` seconds."""
+        if not self._pipe.poll(limit_s):
+            raise REWARD_TIMEOUT.error(where, f"{self.name} took more than {limit_s:g} s")
         try:
-            answer = json.loads(line)
-        except ValueError as broken:
-            raise REWARD_FUNCTION.error(where, f"{self.name}: its process wrote {line[:80]!r}") from broken
-        return answer if isinstance(answer, dict) else {"failed": f"its process wrote {line[:80]!r}"}
+            answer: dict[str, Any] = json.loads(self._pipe.recv_bytes(MOST_BYTES))
+        except (EOFError, OSError, ValueError) as broken:
+            ended = f"its process ended, or answered with more than {MOST_BYTES} bytes"
+            raise REWARD_FUNCTION.error(where, f"{self.name}: {ended}") from broken
+        return answer
 
     def close(self) -> None:
         """End the process, and what it started."""
@@ -115,7 +97,5 @@ class UserReward:
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-        with suppress(BrokenPipeError):
-            self._calls.close()
-        os.close(self._answers)
+        self._pipe.close()
         self.process = None

@@ -1,4 +1,4 @@
-"""Runs a user's reward function: python user_process.py IN OUT FILE NAME, one JSON line a call in both directions.
+"""Runs a user's reward function: python user_process.py SOCKET FILE NAME, one JSON message a call in both directions.
 
 Nothing of vidqa is imported: the user's code has a process of its own. What it prints goes to stderr.
 """
@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import traceback
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,34 +34,30 @@ def failure(error: BaseException) -> dict[str, str]:
 
 
 def main() -> int:
-    reading, writing, file, name = sys.argv[1:]
+    pipe, file, name = Connection(int(sys.argv[1])), sys.argv[2], sys.argv[3]
+    os.set_inheritable(pipe.fileno(), False)  # what the user's code starts does not hold it
     sys.path[0] = str(Path(file).parent)
-    for descriptor in (int(reading), int(writing)):
-        os.set_inheritable(descriptor, False)  # what the user's code starts does not hold them
-    with open(int(reading), encoding="utf-8") as calls, open(int(writing), "w", encoding="utf-8") as answers:
 
-        def answer(value: Any) -> None:
-            answers.write(json.dumps(value) + "\n")
-            answers.flush()
+    def send(value: Any) -> None:
+        pipe.send_bytes(json.dumps(value).encode())
 
+    try:
+        function = loaded(Path(file), name)
+    except BaseException as error:  # noqa: BLE001 - also what ends a process: the caller is told
+        send(failure(error))
+        return 1
+    send({"ready": True})
+    while True:
         try:
-            function = loaded(Path(file), name)
-        except BaseException as error:  # noqa: BLE001 - also what ends a process: the caller is told
-            answer(failure(error))
-            return 1
-        answer({"ready": True})
-        for line in calls:
-            call = json.loads(line)
-            try:
-                value = function(
-                    call["text"], SimpleNamespace(**call["record"]), call["token_ids"], call["finish_reason"]
-                )
-                number, parts = value if isinstance(value, tuple) else (value, {})
-                parts = {str(part): float(share) for part, share in parts.items()}
-                answer({"value": float(number), "parts": parts})
-            except BaseException as error:  # noqa: BLE001
-                answer(failure(error))
-    return 0
+            call = json.loads(pipe.recv_bytes())
+        except EOFError:
+            return 0
+        try:
+            value = function(call["text"], SimpleNamespace(**call["record"]), call["token_ids"], call["finish_reason"])
+            number, parts = value if isinstance(value, tuple) else (value, {})
+            send({"value": float(number), "parts": {str(part): float(share) for part, share in parts.items()}})
+        except BaseException as error:  # noqa: BLE001
+            send(failure(error))
 
 
 if __name__ == "__main__":

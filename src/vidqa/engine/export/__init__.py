@@ -31,15 +31,15 @@ def format_of(export: Path) -> ExportFormat | None:
 
 
 def load_export(
-    export: Path, base: Path | None, dtype: torch.dtype, device: torch.device, *, keep_float8: bool = False
+    export: Path, base: Path | None, dtype: torch.dtype, device: torch.device, *, keep_few_bits: bool = False
 ) -> Any:
     """A plain transformers model from an export or any model folder; with `base`, `export` is an adapter that stock
-    PEFT loads and merges. Weights that are quantized are dequantized, except with `keep_float8` those that
+    PEFT loads and merges. Weights that are quantized are dequantized, except with `keep_few_bits` those that
     `load_quantized` keeps. Raises MODEL_FILE_MISSING, MODEL_QUANTIZED for such a base, and ENGINE_WEIGHTS_MISMATCH
     for a missing or surplus tensor."""
     if base is not None:
         require_plain_weights(base, "an adapter is put on")
         return ADAPTER.load(export, base, dtype, device)
     if quantization_of(export):
-        return load_quantized(export, dtype, device, keep_float8=keep_float8)
+        return load_quantized(export, dtype, device, keep_few_bits=keep_few_bits)
     return WEIGHTS.load(export, export, dtype, device)

@@ -62,13 +62,13 @@ def load_weights(folder: Path, dtype: torch.dtype) -> Any:
     return model
 
 
-def load_quantized(folder: Path, dtype: torch.dtype, device: torch.device, *, keep_float8: bool = False) -> Any:
-    """A plain transformers model from a quantized folder, dequantized; with `keep_float8`, decoder layers in 8-bit
-    floats stay so where the device can multiply them. Their modules compute nothing then: `quantized.matrix_of` does.
-    Prints what was done."""
+def load_quantized(folder: Path, dtype: torch.dtype, device: torch.device, *, keep_few_bits: bool = False) -> Any:
+    """A plain transformers model from a quantized folder, dequantized; with `keep_few_bits`, decoder layers in 8-bit
+    floats or 4-bit integers stay so where the device can multiply them. Their modules compute nothing then:
+    `quantized.matrix_of` does. Prints what was done."""
     require("compressed_tensors", "engine")
     model = load_weights(folder, dtype).to(device)
-    units = family_of_model(model).decoder_units(model) if keep_float8 and device.type == "cuda" else []
+    units = family_of_model(model).decoder_units(model) if keep_few_bits and device.type == "cuda" else []
     print(dequantize(model, dtype, units), file=sys.stderr, flush=True)
     return model.eval()
 

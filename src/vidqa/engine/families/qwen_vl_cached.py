@@ -72,7 +72,7 @@ class CachedQwenVL:
         self.layers = [_weights(layer) for layer in self.decoder.layers]
         attention = self.decoder.layers[0].self_attn
         self.width = attention.head_dim
-        self.key_heads = len(attention.k_proj.weight) // self.width
+        self.key_heads = attention.k_proj.out_features // self.width
         self.banned = torch.zeros(0, dtype=torch.int64, device=model.device)
 
     def prefill(

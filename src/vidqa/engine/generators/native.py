@@ -253,7 +253,7 @@ class NativeSession:
 
 
 def _open(settings: Settings) -> NativeSession:
-    model = load_export(settings.folder, settings.base, settings.dtype, settings.device, keep_float8=True)
+    model = load_export(settings.folder, settings.base, settings.dtype, settings.device, keep_few_bits=True)
     return NativeSession(model, settings)
 
 

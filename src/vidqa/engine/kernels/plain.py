@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from vidqa.engine.model.int4 import codes_of
 from vidqa.engine.model.layers import Norm, root_mean_square_norm, rotate
 from vidqa.engine.model.quantized import LARGEST, Rounded, Rounding, step_of
 from vidqa.engine.torch_private import scaled_mm
@@ -41,6 +42,11 @@ def float8_product(
     dtype: torch.dtype,
 ) -> torch.Tensor:
     return scaled_mm(codes_TD, weight_OD.t(), scale_a=step_T1, scale_b=scale_1O, out_dtype=dtype)
+
+
+def dequantized(packed: torch.Tensor, scale_OG: torch.Tensor) -> torch.Tensor:
+    codes = codes_of(packed) - 8
+    return (codes.unflatten(1, (scale_OG.shape[1], -1)).to(scale_OG.dtype) * scale_OG[:, :, None]).flatten(1)
 
 
 def rotated(source_THE: torch.Tensor, norm: Norm | None, cos_TE: torch.Tensor, sin_TE: torch.Tensor) -> torch.Tensor:

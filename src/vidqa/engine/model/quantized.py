@@ -1,8 +1,9 @@
-"""Linear layers of a quantized model for generation: weights that stay in 8-bit floats, or inputs that are rounded.
+"""Linear layers of a quantized model for generation: weights that stay in 8 or 4 bits, or inputs that are rounded.
 
 A number is a code times a step: each output of a weight has a step of its own, each row of an input has one, or all of
-them share one that calibration found. A layer whose weight is in 8 bits multiplies codes (`torch._scaled_mm`). Of other
-schemes the weight is dequantized, and what the scheme does to inputs is done by compressed-tensors' own code.
+them share one that calibration found. A layer whose weight is in 8 bits multiplies codes (`torch._scaled_mm`), one in 4
+bits has PyTorch's int4 product (`int4`). Of other schemes the weight is dequantized, and what the scheme does to inputs
+is done by compressed-tensors' own code.
 
 Shape letters: T tokens, D width, O outputs.
 """
@@ -16,8 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from vidqa.engine.model.int4 import FEW_ROWS, Int4, int4_of, int4_product, why_not_int4
 from vidqa.families.problems import MODEL_UNSUPPORTED
-from vidqa.families.quantization import is_float8
+from vidqa.families.quantization import is_float8, is_int4
 
 CODE = torch.float8_e4m3fn
 LARGEST = torch.finfo(CODE).max
@@ -41,14 +43,15 @@ class Rounded(NamedTuple):
 
 class Matrix(NamedTuple):
     """One product: of a layer, or of several that share an input, one below the other. With `scale`, float32 [1, O],
-    the weight is codes and takes inputs that are rounded by `rounding`; `fake_rounding` gives an input's rounded values
-    as they are."""
+    the weight is codes and takes inputs that are rounded by `rounding`; with `int4` it is packed codes; `fake_rounding`
+    gives an input's rounded values as they are."""
 
     weight: torch.Tensor
     bias: torch.Tensor | None = None
     scale: torch.Tensor | None = None
     rounding: Rounding | None = None
     fake_rounding: Callable[[torch.Tensor], torch.Tensor] | None = None
+    int4: Int4 | None = None
 
 
 def step_of(wide_TD: torch.Tensor) -> torch.Tensor:
@@ -59,9 +62,14 @@ def step_of(wide_TD: torch.Tensor) -> torch.Tensor:
 def matrix_of(*layers: Any) -> Matrix:
     """Linear layers that share an input as one product. Weights in the model's own precision become views of it: no
     memory twice, and whoever writes into them writes into it."""
-    if len({str((layer.weight.dtype, getattr(layer, "quantization_scheme", None))) for layer in layers}) > 1:
+    if len(set(map(_kind, layers))) > 1:
         raise MODEL_UNSUPPORTED.error("config.json", "layers that share an input are quantized in different ways")
     bias = None if layers[0].bias is None else joined([layer.bias for layer in layers])
+    if hasattr(layers[0], "weight_packed"):
+        packed, scale = (
+            joined([getattr(layer, name) for layer in layers]) for name in ("weight_packed", "weight_scale")
+        )
+        return Matrix(packed, bias, int4=int4_of(packed, scale))
     weight = joined([layer.weight for layer in layers])
     if weight.dtype != CODE:
         return Matrix(weight, bias, fake_rounding=_fake_rounding(layers[0]))
@@ -70,6 +78,13 @@ def matrix_of(*layers: Any) -> Matrix:
     # Layers that share an input were calibrated on the same numbers; where their steps differ, the largest cuts none.
     rounding = Rounding(torch.stack(steps).amax(0) if steps else None)
     return Matrix(weight, bias, torch.cat(scales)[None].contiguous(), rounding)
+
+
+def _kind(layer: Any) -> str:
+    """The same for layers that can be one product."""
+    if hasattr(layer, "weight_packed"):
+        return f"int4, groups of {layer.in_features // layer.weight_scale.shape[1]}"
+    return str((layer.weight.dtype, getattr(layer, "quantization_scheme", None)))
 
 
 def joined(parameters: Sequence[nn.Parameter]) -> torch.Tensor:
@@ -84,6 +99,10 @@ def joined(parameters: Sequence[nn.Parameter]) -> torch.Tensor:
 
 def product(kernels: Any, hidden: torch.Tensor | Rounded, of: Matrix, dtype: torch.dtype) -> torch.Tensor:
     """[T, O] in the model's precision. Inputs are rounded here where the kernel before has not done so."""
+    if of.int4 is not None:
+        assert isinstance(hidden, torch.Tensor)
+        output = int4_product(kernels, hidden, of.int4)
+        return output if of.bias is None else output + of.bias
     if of.scale is None:
         assert isinstance(hidden, torch.Tensor)
         return F.linear(hidden if of.fake_rounding is None else of.fake_rounding(hidden), of.weight, of.bias)
@@ -119,7 +138,7 @@ def require_plain_inputs(*modules: nn.Module) -> None:
 
 def dequantize(model: Any, dtype: torch.dtype, keep: Sequence[nn.Module]) -> str:
     """Give a model that transformers loaded from a quantized folder its weights in `dtype`; those in `keep` that can
-    multiply in 8-bit floats stay as they are. Returns what was done, in words."""
+    multiply in 8-bit floats or 4-bit integers stay as they are. Returns what was done, in words."""
     # Attention has a scheme, too, where a cache in 8 bits has scales.
     linear = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     quantized = {name: module for name, module in linear.items() if hasattr(module, "quantization_scheme")}
@@ -128,24 +147,34 @@ def dequantize(model: Any, dtype: torch.dtype, keep: Sequence[nn.Module]) -> str
     kept = [module for name, module in quantized.items() if not reasons[name]]
     for module in kept:
         del module.quantization_scheme  # so that it is no quantized layer to compressed-tensors
+        if hasattr(module, "weight_packed"):
+            module.weight_scale.data = module.weight_scale.data.to(dtype)
     model.hf_quantizer.compressor.decompress_model(model)
     for name, module in quantized.items():
         if reasons[name]:
             module.weight.data = module.weight.data.to(dtype)
-    left = len(quantized) - len(kept)
+    int4, left = sum(hasattr(module, "weight_packed") for module in kept), len(quantized) - len(kept)
     why = next((reason for reason in reasons.values() if reason), "")
-    words = [f"{len(kept)} layers multiply in 8-bit floats"] * bool(kept)
+    words = [f"{len(kept) - int4} layers multiply in 8-bit floats"] * (len(kept) > int4)
+    words += [f"{int4} layers multiply in 4-bit integers in steps of up to {FEW_ROWS} rows"] * bool(int4)
     words += [f"{left} layers are dequantized to {str(dtype).removeprefix('torch.')} ({why})"] * bool(left)
+    words += ["the cache of keys and values is not in 8 bits: its scales are not applied"] * _has_cache_scales(model)
     return "quantized weights: " + "; ".join(words)
 
 
+def _has_cache_scales(model: Any) -> bool:
+    return any(hasattr(module, "k_scale") for module in model.modules())
+
+
 def _why_not(layer: Any, dtype: torch.dtype, keep: bool) -> str:
-    """Why a layer cannot multiply in 8-bit floats; empty where it can."""
-    weight = getattr(layer, "weight", None)
+    """Why a layer's weight cannot stay as it is; empty where it can."""
+    weight, scheme = getattr(layer, "weight", None), layer.quantization_scheme.model_dump()
     if not keep:
         return "this generator computes in that precision"
-    if weight is None or weight.dtype != CODE or not is_float8(layer.quantization_scheme.model_dump()):
-        return "the scheme is not one of FP8_DYNAMIC and FP8"
+    if hasattr(layer, "weight_packed") and is_int4(scheme):
+        return why_not_int4(layer, dtype)
+    if weight is None or weight.dtype != CODE or not is_float8(scheme):
+        return "the scheme is not one of FP8_DYNAMIC, FP8 and W4A16"
     if any(size % ALIGNED for size in weight.shape):
         return f"the shape {list(weight.shape)} is no multiple of {ALIGNED}"
     if weight.is_cuda and (dtype != torch.bfloat16 or torch.cuda.get_device_capability(weight.device) < SCALED_MM):

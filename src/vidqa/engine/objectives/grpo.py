@@ -29,19 +29,14 @@ MOST = 20.0  # bound of a difference of log-probabilities before it is exponenti
 
 @dataclass(frozen=True)
 class PolicyGradient:
-    """`banned` are token ids, int64, that are never drawn; `sequence_ratio` is gspo's; `compile` fuses what follows the
-    head. A batch's `values` are "weight", "advantage" and "rollout" (log-probability when it was drawn), and "old" and
-    "reference" where they count."""
+    """`policy` is the table train.train_policy of a GrpoSpec; `banned` are token ids, int64, that are never drawn;
+    `compile` fuses what follows the head. A batch's `values` are "weight", "advantage" and "rollout" (log-probability
+    when it was drawn), and "old" and "reference" where they count."""
 
+    policy: Any
     temperature: float
     banned: torch.Tensor
     compile: bool = False
-    epsilon_low: float = 0.2
-    epsilon_high: float = 0.2
-    lower_bound: float = 3.0
-    kl_beta: float = 0.0
-    sequence_ratio: bool = False
-    rollout_cap: float | None = None
 
     metrics: tuple[str, ...] = ("entropy", "kl", "clip_low", "clip_high", "ratio", "rollout_difference")
     maxima: tuple[str, ...] = ("rollout_difference_max", "ratio_difference_max")
@@ -56,31 +51,31 @@ class PolicyGradient:
 
     def __call__(self, model: Any, batch: Any) -> Sums:
         logprob_N, entropy_N = self.log_probabilities(model, batch)
-        values = batch.values
+        values, policy = batch.values, self.policy
         old_N = values["old"] if "old" in values else logprob_N.detach()
         advantage_N, weight_N = values["advantage"], values["weight"]
         difference_N = logprob_N - old_N
-        if self.sequence_ratio:
+        if policy.variant == "gspo":
             difference_N = mean_of_owner(difference_N, batch.owner_N, len(batch.samples))
         ratio_N = difference_N.clamp(-MOST, MOST).exp()
-        clipped_N = ratio_N.clamp(1 - self.epsilon_low, 1 + self.epsilon_high)
+        clipped_N = ratio_N.clamp(1 - policy.epsilon_low, 1 + policy.epsilon_high)
         loss_N = -torch.minimum(ratio_N * advantage_N, clipped_N * advantage_N)
-        bound_N = -self.lower_bound * advantage_N
+        bound_N = -policy.lower_bound_ratio * advantage_N
         loss_N = torch.where(advantage_N < 0, torch.minimum(loss_N, bound_N), loss_N)
         divergence_N = torch.zeros_like(logprob_N)
         if "reference" in values:
             gap_N = (values["reference"] - logprob_N).clamp(-MOST, MOST)
             divergence_N = gap_N.exp() - gap_N - 1
-            loss_N = loss_N + self.kl_beta * divergence_N
-        if self.rollout_cap is not None:
-            loss_N = loss_N * (old_N - values["rollout"]).exp().clamp(max=self.rollout_cap)
+            loss_N = loss_N + policy.kl_beta * divergence_N
+        if policy.behav_imp_weight_cap is not None:
+            loss_N = loss_N * (old_N - values["rollout"]).exp().clamp(max=policy.behav_imp_weight_cap)
         with torch.no_grad():
             rollout_N = (logprob_N - values["rollout"]).abs()
             metrics = {
                 "entropy": entropy_N.sum(),
                 "kl": divergence_N.sum(),
-                "clip_low": ((ratio_N < 1 - self.epsilon_low) & (advantage_N < 0)).float().sum(),
-                "clip_high": ((ratio_N > 1 + self.epsilon_high) & (advantage_N > 0)).float().sum(),
+                "clip_low": ((ratio_N < 1 - policy.epsilon_low) & (advantage_N < 0)).float().sum(),
+                "clip_high": ((ratio_N > 1 + policy.epsilon_high) & (advantage_N > 0)).float().sum(),
                 "ratio": ratio_N.sum(),
                 "rollout_difference": rollout_N.sum(),
             }

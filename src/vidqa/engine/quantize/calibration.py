@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._pytree import tree_map_only
 
 from vidqa.contract.problem import ProblemError, raise_errors
 from vidqa.engine.data.frames import open_frames
@@ -100,11 +101,5 @@ def decoder_rows(model: Any, planner: Planner, spec: Any, samples: Sequence[Samp
     rows = []
     for sample, frames in decoded(spec, samples):
         inputs = stock_inputs(planner, [planner.encode(sample).token_ids], [sample.plans], [frames], device)
-        rows.append({name: _on_host(value) for name, value in family.decoder_inputs(model, inputs).items()})
+        rows.append(tree_map_only(torch.Tensor, torch.Tensor.cpu, family.decoder_inputs(model, inputs)))
     return rows
-
-
-def _on_host(value: Any) -> Any:
-    if isinstance(value, list):
-        return [tensor.cpu() for tensor in value]
-    return value.cpu() if torch.is_tensor(value) else value

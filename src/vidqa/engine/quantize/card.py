@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from vidqa.contract.cli import size_text
 from vidqa.contract.files import read_object, write_text
 from vidqa.families.model_card import front_matter, front_matter_text
 
@@ -28,7 +29,7 @@ def write_card(folder: Path) -> None:
         "cache of keys and values": facts["kv_precision"],
         "layers": f"{len(facts['modules'])} linear layers of the decoder",
         "kept as they were": ", ".join(["vision tower", "embeddings", "head", *decoder]),
-        "size": f"{sizes['quantized'] / 1e9:.2f} GB; the model before {sizes['model'] / 1e9:.2f} GB",
+        "size": f"{size_text(sizes['quantized'])}; the model before {size_text(sizes['model'])}",
         "calibration": _calibration(facts["calibration"]),
         "proof": f"loaded again by transformers, the log-probabilities of {proof['tokens']} answer tokens differ by "
         f"{proof['largest_difference']:.2g} at most",
@@ -46,9 +47,9 @@ def write_card(folder: Path) -> None:
 
 def tries_table(tries: Sequence[dict[str, Any]]) -> list[str]:
     """The tries of a search, a line each: what stayed beside quantize.keep, size, accuracy and verdict."""
-    head = ["| try | kept in addition | GB | accuracy | gate |", "| --- | --- | --- | --- | --- |"]
+    head = ["| try | kept in addition | size | accuracy | gate |", "| --- | --- | --- | --- | --- |"]
     return head + [
-        f"| {number} | {', '.join(entry['kept']) or 'nothing'} | {entry['bytes'] / 1e9:.2f} | "
+        f"| {number} | {', '.join(entry['kept']) or 'nothing'} | {size_text(entry['bytes'])} | "
         f"{100 * entry['after']:.1f} % ({100 * entry['before']:.1f} % before) | "
         f"{'holds' if entry['passed'] else 'fails'} |"
         for number, entry in enumerate(tries, start=1)

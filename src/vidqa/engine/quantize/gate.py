@@ -83,8 +83,5 @@ def evaluate(evaluation: Any, model: Path, place: Path) -> None:
     )
     if done.returncode:
         problems = RunFolder(place).read_problems()
-        raise (
-            ProblemError(problems)
-            if problems
-            else ENGINE_QUANTIZE_EVALUATION.error(place, f"it ended with {done.returncode}")
-        )
+        failed = ENGINE_QUANTIZE_EVALUATION.error(place, f"it ended with {done.returncode}")
+        raise ProblemError(problems) if problems else failed

@@ -118,20 +118,17 @@ def check_folder(folder: Path, source: Path, plan: QuantizationPlan, quantize: A
     if quantize.kv_precision == "fp8":
         attentions = {name.rpartition(".")[0] for name in (*plan.modules, *plan.kept) if name.endswith("k_proj")}
         expected |= {f"{attention}.{scale}" for attention in attentions for scale in CACHE_SCALES}
-    if wrong := sorted((stored ^ expected) - _tied(source)):
+    settings = read_object(source / "config.json")
+    tied = {"lm_head.weight"} if settings.get("tie_word_embeddings") else set()  # in files once or twice
+    if wrong := sorted((stored ^ expected) - tied):
         raise refuse(f"{len(wrong)} tensors are missing or surplus: {wrong[:3]}")
     ignored = set(quantization_of(folder).get("ignore", ()))
     if wrong := sorted(ignored & set(plan.modules) | set(plan.kept) - ignored):
         raise refuse(f"the ignore list names quantized modules, or lacks kept ones: {wrong[:3]}")
     config = read_object(folder / "config.json")
     del config["quantization_config"]
-    if config != read_object(source / "config.json"):
+    if config != settings:
         raise refuse("config.json is not the source's")
-
-
-def _tied(source: Path) -> set[str]:
-    """The head of a model whose files may hold it once or twice."""
-    return {"lm_head.weight"} if read_object(source / "config.json").get("tie_word_embeddings") else set()
 
 
 def _relative(before: torch.Tensor, after: torch.Tensor) -> float:

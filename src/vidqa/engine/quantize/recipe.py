@@ -43,7 +43,7 @@ def compress(model: Any, plan: QuantizationPlan, quantize: Any, source: Path, ro
 
 def recipe(quantize: Any, kept: list[str]) -> list[Any]:
     """The modifiers of llm-compressor; `kept` are layers that stay, by their names in the decoder."""
-    from compressed_tensors.quantization import QuantizationArgs
+    from compressed_tensors.quantization import QuantizationArgs, preset_name_to_scheme
     from llmcompressor.modifiers.quantization import GPTQModifier, QuantizationModifier
 
     method, steps = method_of(quantize), list[Any]()
@@ -56,18 +56,11 @@ def recipe(quantize: Any, kept: list[str]) -> list[Any]:
         from llmcompressor.modifiers.transform.awq.mappings import default_mappings
 
         steps.append(AWQModifier(duo_scaling=False, mappings=default_mappings))
-    options: dict[str, Any] = {"config_groups": {"group_0": scheme_of(quantize)}, "ignore": kept}
+    scheme = preset_name_to_scheme(quantize.quantization_scheme, ["Linear"])
+    if quantize.quantization_scheme in GROUPED:
+        scheme.weights.group_size = quantize.group_size
+    options: dict[str, Any] = {"config_groups": {"group_0": scheme}, "ignore": kept}
     if quantize.kv_precision == "fp8":
         options["kv_cache_scheme"] = QuantizationArgs(num_bits=8, type="float", strategy="tensor", dynamic=False)
     steps.append((GPTQModifier if method == "gptq" else QuantizationModifier)(**options))
     return steps
-
-
-def scheme_of(quantize: Any) -> Any:
-    """The scheme of compressed-tensors."""
-    from compressed_tensors.quantization import preset_name_to_scheme
-
-    scheme = preset_name_to_scheme(quantize.quantization_scheme, ["Linear"])
-    if quantize.quantization_scheme in GROUPED:
-        scheme.weights.group_size = quantize.group_size
-    return scheme

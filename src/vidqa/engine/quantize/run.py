@@ -22,7 +22,7 @@ import torch
 
 import vidqa
 from vidqa.contract._optional import require
-from vidqa.contract.cli import note
+from vidqa.contract.cli import note, size_text
 from vidqa.contract.environment import world_size
 from vidqa.contract.files import now, read_object, write_json
 from vidqa.contract.problem import Exit, ProblemError, raise_errors
@@ -108,11 +108,9 @@ class Quantization:
             del model
             release_memory()
             assert self.before
-            proof = prove(
-                folder, self.source, plan, options, self.before, expected, self.planner, self.proving, self.device
-            )
-            calibrated = self.calibration if self.rows else None
-            facts = facts_of(options, self.source, folder, plan, calibrated)
+            measured = (self.before, expected, self.planner, self.proving, self.device)
+            proof = prove(folder, self.source, plan, options, *measured)
+            facts = facts_of(options, self.source, folder, plan, self.calibration if self.rows else None)
             facts |= {"proof": proof, "seconds": round(time.perf_counter() - started, 1)}
             write_json(folder / FACTS, facts)
             write_json(folder / EXPORT, {"schema_version": 1, "step": 0, "created": now()})
@@ -121,10 +119,8 @@ class Quantization:
         except OSError as failed:
             raise ProblemError([unwritable(failed)]) from failed
         release_memory()
-        note(
-            f"{published}: {facts['bytes']['quantized'] / 1e9:.2f} GB, loss {proof['quantized_loss']:.4f} "
-            f"(before: {proof['loss']:.4f})"
-        )
+        size = size_text(facts["bytes"]["quantized"])
+        note(f"{published}: {size}, loss {proof['quantized_loss']:.4f} (before: {proof['loss']:.4f})")
         write_json(self.run.path / FACTS, {**facts, "folder": str(published)})
         best = self.run.path / "best"  # what --parent-run takes
         if not best.is_symlink():

@@ -42,18 +42,14 @@ def recorded_products(model: Any, modules: Iterable[str]) -> Iterator[Products]:
 @torch.no_grad()
 def output_errors(model: Any, products: Products) -> dict[str, float]:
     """The output error of each fused group of a quantized model; `products` are of the model before."""
-    device, changes, sizes = (
-        next(model.parameters()).device,
-        defaultdict[str, float](float),
-        defaultdict[str, float](float),
-    )
+    device, totals = next(model.parameters()).device, defaultdict[str, list[float]](lambda: [0.0, 0.0])
     for name, samples in products.items():
-        group, layer = fused_group(name), model.get_submodule(name)
+        layer, total = model.get_submodule(name), totals[fused_group(name)]
         for inputs_ND, outputs_NO in samples:
             change = layer(inputs_ND[None].to(device))[0].cpu().float() - outputs_NO.float()
-            changes[group] += change.square().sum().item()
-            sizes[group] += outputs_NO.float().square().sum().item()
-    return {group: math.sqrt(changes[group] / max(sizes[group], 1e-12)) for group in changes}
+            total[0] += change.square().sum().item()
+            total[1] += outputs_NO.float().square().sum().item()
+    return {group: math.sqrt(change / max(size, 1e-12)) for group, (change, size) in totals.items()}
 
 
 def larger_keeps(plan: QuantizationPlan, errors: dict[str, float]) -> list[tuple[str, ...]]:

@@ -16,6 +16,7 @@ from vidqa.engine.rl.update import Micro
 from vidqa.engine.training.meter import peak_flops
 
 PHASES = ("rollout", "rewards", "data_wait", "plan", "old", "reference", "update", "sync", "validation")
+COUNTS = ("groups", "groups_dropped", "groups_equal", "groups_all_right", "groups_all_wrong")
 Value = TypeVar("Value")
 
 
@@ -39,45 +40,34 @@ class StepMeter:
         return value
 
     def rollouts(
-        self, groups: Sequence[Group], kept: Sequence[Group], right: str, rollouts: Rollouts
+        self, groups: Sequence[Group], dropped: Sequence[Group], accuracy: str, rollouts: Rollouts
     ) -> dict[str, float]:
-        """Of all groups that were drawn, those that dapo dropped included; `right` is the part of the reward that says
-        whether a completion is right, else it is the reward itself."""
+        """Of all groups that were drawn, those that dapo `dropped` included; `accuracy` is the part of the reward that
+        says whether a completion is right, else it is the reward itself."""
         self._waited(rollouts)
-        drawn = [one for group in groups for one in group.drawn]
-        judged = [group.part(right) if right else group.rewards for group in groups]
-        equal = [values for values in judged if values.max() == values.min()]
-        mine = {
-            "reward": [one.reward.total for one in drawn],
-            "length": [len(one.token_ids) for one in drawn],
-            "truncated": [float(one.is_truncated) for one in drawn],
-            "groups": len(groups),
-            "dropped": len(groups) - len(kept),
-            "equal": len([group for group in groups if group.rewards.max() == group.rewards.min()]),
-            "all_right": sum(bool(values.max() > 0) for values in equal),
-            "all_wrong": sum(bool(values.max() <= 0) for values in equal),
-            "parts": [dict(one.reward.parts) for one in drawn],
-        }
-        everyone = self.world.gather(mine)
-
-        def joined(name: str) -> np.ndarray:
-            return np.concatenate([np.array(found[name], np.float64) for found in everyone])
-
-        counts = {name: sum(found[name] for found in everyone) for name in ("groups", "dropped", "equal")}
-        rewards, lengths = joined("reward"), joined("length")
-        parts = [part for found in everyone for part in found["parts"]]
+        counts, completions = np.zeros(len(COUNTS)), []
+        for number, group in enumerate([*groups, *dropped]):
+            judged = group.part(accuracy) if accuracy else group.rewards
+            highest, is_equal = judged.max(), judged.max() == judged.min()
+            equal = group.rewards.max() == group.rewards.min()
+            counts += [1, number >= len(groups), equal, is_equal and highest > 0, is_equal and highest <= 0]
+            completions += [
+                (one.reward.total, len(one.token_ids), one.is_truncated, dict(one.reward.parts)) for one in group.drawn
+            ]
+        everyone = self.world.gather((counts, completions))
+        completions = [completion for _, part in everyone for completion in part]
+        rewards, lengths, truncated = np.array([row[:3] for row in completions], np.float64).reshape(-1, 3).T
         values = {
             "rollout/reward": _mean(rewards),
             "rollout/reward_std": float(rewards.std()) if len(rewards) else 0.0,
             "rollout/length": _mean(lengths),
             "rollout/length_max": float(lengths.max(initial=0)),
-            "rollout/truncated": _mean(joined("truncated")),
-            "rollout/groups": float(counts["groups"]),
-            "rollout/groups_dropped": float(counts["dropped"]),
-            "rollout/groups_equal": float(counts["equal"]),
-            "rollout/groups_all_right": float(sum(found["all_right"] for found in everyone)),
-            "rollout/groups_all_wrong": float(sum(found["all_wrong"] for found in everyone)),
+            "rollout/truncated": _mean(truncated),
+            **{
+                f"rollout/{name}": float(count) for name, count in zip(COUNTS, sum(c for c, _ in everyone), strict=True)
+            },
         }
+        parts = [completion[3] for completion in completions]
         for name in parts[0] if parts else ():
             share = np.array([part.get(name, 0.0) for part in parts])
             values |= {f"reward/{name}": _mean(share), f"reward/{name}_std": float(share.std())}
@@ -119,28 +109,13 @@ class StepMeter:
         self._waited(rollouts)
         drawn = [one for group in groups for one in group.drawn]
         judged = [one.completion.item["correct"] for one in drawn]
-        mine = np.array(
-            [
-                len(groups),
-                len(drawn),
-                sum(correct is not None for correct in judged),
-                sum(correct is True for correct in judged),
-                sum(one.reward.total for one in drawn),
-                sum(one.is_truncated for one in drawn),
-                sum(len(one.token_ids) for one in drawn),
-            ],
-            np.float64,
-        )
-        questions, answers, counted, right, reward, truncated, tokens = sum(self.world.gather(mine))
-        values = {
-            "val/reward": reward / max(answers, 1),
-            "val/truncated": truncated / max(answers, 1),
-            "val/length": tokens / max(answers, 1),
-            "val/questions": questions,
-        }
-        return {name: float(value) for name, value in values.items()} | (
-            {"val/accuracy": float(right / counted)} if counted else {}
-        )
+        mine = np.array([len(groups), len(drawn), len(judged) - judged.count(None), judged.count(True)], np.float64)
+        each = np.array([(one.reward.total, one.is_truncated, len(one.token_ids)) for one in drawn], np.float64)
+        own = np.concatenate([mine, each.reshape(-1, 3).sum(0)])
+        questions, answers, counted, right, *sums = (float(total) for total in sum(self.world.gather(own)))
+        means = zip(("val/reward", "val/truncated", "val/length"), sums, strict=True)
+        values = {name: total / max(answers, 1) for name, total in means} | {"val/questions": questions}
+        return values | ({"val/accuracy": right / counted} if counted else {})
 
     @staticmethod
     def line(values: Mapping[str, float]) -> str:

@@ -31,10 +31,10 @@ class RolloutRecord:
             if rank_of(path) % ranks == rank:
                 cut_off(path, step)
 
-    def write(self, step: int, groups: Sequence[Group], *, divided: bool) -> None:
-        """Of the step that is done as the `step`th."""
+    def write(self, step: int, groups: Sequence[Group], dropped: Sequence[Group], *, divided: bool) -> None:
+        """Of the step that is done as the `step`th: groups that it learned from, and those that dapo dropped."""
         lines = []
-        for group in groups:
+        for place, group in enumerate([*groups, *dropped]):
             shares = advantages(group.rewards, divided=divided)
             for number, (drawn, advantage) in enumerate(zip(group.drawn, shares, strict=True)):
                 lines.append(
@@ -53,6 +53,7 @@ class RolloutRecord:
                         "reward": drawn.reward.total,
                         "parts": dict(drawn.reward.parts),
                         "advantage": float(advantage),
+                        "dropped": place >= len(groups),
                     }
                 )
         if lines:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -65,24 +65,14 @@ def replayable(spec: Any, recorded: RunFolder) -> tuple[Path | None, int]:
     if not rollout_files(recorded.path) or not (recorded.path / METRICS).is_file():
         raise ENGINE_REPLAY_MISSING.error(recorded.path, "no run is here: it has no rollouts or no metrics")
     steps = {event["step"] for event in read_metrics(recorded.path / METRICS) if NORM in event}
-    if isinstance(spec.train.resume, str):
-        folders = [Path(spec.train.resume)]
-    else:
-        folders = recorded.complete(recorded.checkpoints, TRAINER)[::-1]
-    starts: list[tuple[Path | None, int]] = [(folder, step_of(folder)) for folder in folders]
-    if not isinstance(spec.train.resume, str):
-        starts.append((None, 0))
+    folders: list[Path | None] = [Path(spec.train.resume)] if isinstance(spec.train.resume, str) else []
+    folders = folders or [*recorded.complete(recorded.checkpoints, TRAINER)[::-1], None]
+    starts = [(folder, read_object(folder / TRAINER).get("step", -1) if folder else 0) for folder in folders]
     for folder, done in starts:
         if done + 1 in steps:
             return folder, done + 1
     named = ", ".join(f"step {done + 1}" for _, done in starts)
     raise ENGINE_REPLAY_MISSING.error(recorded.path, f"it has checkpoints before {named}, and recorded none of these")
-
-
-def step_of(checkpoint: Path) -> int:
-    """The steps that are done in a checkpoint; -1 where its facts cannot be read."""
-    step = read_object(checkpoint / TRAINER).get("step")
-    return step if isinstance(step, int) else -1
 
 
 def replayed_groups(training: Training, recorded: RunFolder, step: int) -> tuple[list[Group], int]:
@@ -105,15 +95,16 @@ def replayed_groups(training: Training, recorded: RunFolder, step: int) -> tuple
 
 
 def lines_of(folder: Path, world: World, step: int) -> list[dict[str, Any]]:
-    """The completions that this rank drew in a step. Raises ENGINE_REPLAY_MISSING on every rank where further ranks
-    drew some of them: the gradient is then a sum in another order."""
+    """The completions that this rank drew in a step, but those that it dropped. Raises ENGINE_REPLAY_MISSING on every
+    rank where further ranks drew some of them: the gradient is then a sum in another order."""
     others = [path for path in rollout_files(folder) if rank_of(path) >= world.size]
     found = {path.name: any(line["step"] == step for line in read_rollouts(path)) for path in others}
     if drew := [name for name, has in found.items() if has]:
         message = f"step {step} was taken on more ranks than {world.size}: {', '.join(drew)}"
         raise ENGINE_REPLAY_MISSING.error(folder, message)
     path = rollout_file(folder, world.rank)
-    return [line for line in read_rollouts(path) if line["step"] == step] if path.is_file() else []
+    lines = read_rollouts(path) if path.is_file() else ()
+    return [line for line in lines if line["step"] == step and not line.get("dropped")]
 
 
 def rewarded_again(training: Training, lines: Sequence[Mapping[str, Any]]) -> tuple[list[Group], list[str]]:
@@ -121,51 +112,38 @@ def rewarded_again(training: Training, lines: Sequence[Mapping[str, Any]]) -> tu
     groups, faults = [], list[str]()
     size, divided = training.spec.rollout.n_generation, not training.policy.unbiased_advantage
     for slot, members in groupby(lines, key=lambda line: line["slot"]):
-        recorded = list(members)
-        question = training.question(slot)
-        group, where = Group(question), f"question {question.sample.record.id} (slot {slot})"
-        if len(recorded) != size or {line["id"] for line in recorded} != {question.sample.record.id}:
+        recorded, question = list(members), training.question(slot)
+        where = f"question {question.sample.record.id} (slot {slot})"
+        if [line["id"] for line in recorded] != [question.sample.record.id] * size:
             faults.append(f"{where}: {len(recorded)} completions of {recorded[0]['id']!r}, {size} expected")
-            continue
-        training.rollouts.frames(question)
-        for line in recorded:
-            if fault := unusable(training, line):
-                faults.append(f"{where}: {fault}")
-                continue
-            result = Result(str(slot), line["finish_reason"], tuple(line["token_ids"]), tuple(line["logprobs"]))
-            group.drawn.append(training.rollouts.rewarded(question, result, training.rewards))
-        if len(group.drawn) == size:
+        elif unusable := [text for line in recorded if (text := never_drawn(training, line))]:
+            faults += [f"{where}: {text}" for text in unusable]
+        else:
+            training.rollouts.frames(question)
+            results = (
+                Result(str(slot), line["finish_reason"], tuple(line["token_ids"]), tuple(line["logprobs"]))
+                for line in recorded
+            )
+            group = Group(question, [training.rollouts.rewarded(question, one, training.rewards) for one in results])
+            groups.append(group)
             shares = advantages(group.rewards, divided=divided).tolist()
             for line, drawn, share in zip(recorded, group.drawn, shares, strict=True):
-                reward = {
-                    "text": drawn.completion.text,
-                    "reward": drawn.reward.total,
-                    "parts": dict(drawn.reward.parts),
-                }
-                faults += [f"{where}: {text}" for text in apart(line, {**reward, "advantage": share})]
-        groups.append(group)
+                again = {"text": drawn.completion.text, "reward": drawn.reward.total, "parts": dict(drawn.reward.parts)}
+                for name, value in {**again, "advantage": share}.items():
+                    if line[name] != value:
+                        texts = (json.dumps(one, ensure_ascii=False)[:80] for one in (line[name], value))
+                        faults.append(f"{where}: completion {line['completion']}: {name} {', replayed '.join(texts)}")
     return groups, faults
 
 
-def unusable(training: Training, line: Mapping[str, Any]) -> str:
-    """Why a recorded completion is none that the model can have drawn; empty where it is one."""
+def never_drawn(training: Training, line: Mapping[str, Any]) -> str:
+    """Why the model cannot have drawn a recorded completion; empty where it can."""
     ids, vocabulary = line["token_ids"], training.model.get_input_embeddings().num_embeddings
     if line["finish_reason"] not in FINISH_REASONS or not ids or len(ids) != len(line["logprobs"]):
         return f"{len(ids)} tokens, {len(line['logprobs'])} log-probabilities, end {line['finish_reason']!r}"
-    never = set(training.rollout_model.banned)
-    odd = [one for one in ids if not 0 <= one < vocabulary or one in never]
+    banned = {*training.rollout_model.banned}
+    odd = [token for token in ids if not 0 <= token < vocabulary or token in banned]
     return f"token {odd[0]} is never drawn" if odd else ""
-
-
-def apart(line: Mapping[str, Any], again: Mapping[str, Any]) -> Iterator[str]:
-    """The values of a recorded completion that are others when they are computed again."""
-    for name, value in again.items():
-        if line[name] != value:
-            yield f"completion {line['completion']}: {name} {_short(line[name])}, replayed {_short(value)}"
-
-
-def _short(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)[:80]
 
 
 def judge(run: RunFolder, recorded: RunFolder, facts: dict[str, Any], tolerance: float) -> None:

@@ -1,4 +1,5 @@
-"""Rollouts: groups of completions, drawn by the native generator from a copy of the weights that are trained."""
+"""Rollouts: which questions a step asks, and groups of completions, drawn by the native generator from a copy of the
+weights that are trained."""
 
 from __future__ import annotations
 
@@ -6,13 +7,14 @@ import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
+from transformers import AutoConfig
 
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.engine.data.frames import FrameSource
@@ -28,6 +30,36 @@ from vidqa.engine.torch_private import keystr, tree_leaves_with_path
 from vidqa.planning.budget.rollouts import RolloutShape
 from vidqa.planning.samples import Planner, Sample
 from vidqa.rewards import Completion, Reward, Rewards
+
+ORDERS_KEPT = 64  # permutations that are remembered
+
+
+class QuestionStream:
+    """Which questions are asked: an endless sequence of their numbers, epoch after epoch, each in an order of its own.
+    Its whole state is the number of questions taken. With `labels`, one a question, labels take turns: as many
+    questions of each as of the others, whatever their share of the set; a rare label's questions come more often."""
+
+    def __init__(self, size: int, labels: Sequence[str], policy: Any) -> None:
+        """`policy` has the seed and whether to shuffle."""
+        self.seed, self.shuffle = policy.dataloader_seed, policy.dataloader_shuffle
+        self.classes = [np.flatnonzero([label == name for label in labels]) for name in sorted(set(labels))]
+        self.classes = self.classes or [np.arange(size)]
+        self._order = lru_cache(ORDERS_KEPT)(self._permutation)
+
+    def at(self, position: int) -> int:
+        """The number of the question at a position of the sequence, from 0."""
+        draw, label = divmod(position, len(self.classes))
+        epoch, place = divmod(draw, len(self.classes[label]))
+        return int(self._order(label, epoch)[place])
+
+    def take(self, position: int, count: int) -> list[int]:
+        return [self.at(place) for place in range(position, position + count)]
+
+    def _permutation(self, label: int, epoch: int) -> np.ndarray:
+        order = self.classes[label].copy()
+        if self.shuffle:
+            np.random.Generator(np.random.PCG64([self.seed, label, epoch])).shuffle(order)
+        return order
 
 
 @dataclass(eq=False)
@@ -83,7 +115,7 @@ class RolloutModel:
     ) -> None:
         dtype = DTYPES[spec.train.param_dtype]
         model = empty_model(folder, dtype, world.device)
-        self.banned = family_of(model).never_drawn(model.config, len(planner.chat.tokens.core.get_vocab()))
+        self.banned = banned_ids(folder, planner)
         self.weights = RolloutWeights(trainer, model)
         settings = Settings(folder, None, dtype, world.device, planner, shape.longest, batch_size=shape.rows)
         self.session = NativeSession(model, settings, banned=self.banned, pages=shape.pages)
@@ -92,6 +124,12 @@ class RolloutModel:
     def sync(self) -> None:
         """Copy the trainer's weights; every rank takes part. Raises ENGINE_ROLLOUT_WEIGHTS."""
         self.weights.sync()
+
+
+def banned_ids(folder: Path, planner: Planner) -> tuple[int, ...]:
+    """Token ids that no completion of the model in `folder` has."""
+    config = AutoConfig.from_pretrained(folder)
+    return family_of(config).never_drawn(config, len(planner.chat.tokens.core.get_vocab()))
 
 
 def require_views(forward: Any, model: nn.Module) -> None:
@@ -169,12 +207,7 @@ class Rollouts:
             started = time.perf_counter()
             (frames,), problems = self.source.collect(question.ticket)
             self.waited += time.perf_counter() - started
-            question.ticket = []
-            if problems:
-                question.problems = tuple(problems)
-                question.frames = ()
-            else:
-                question.frames = frames
+            question.ticket, question.frames, question.problems = [], frames, tuple(problems)
         if question.problems:
             raise ProblemError(question.problems)
         return question.frames

@@ -96,46 +96,39 @@ class Updates:
 
     def plan(self, groups: Sequence[Group]) -> Micro:
         """The samples and packs of one update; `groups` are this rank's. Every rank takes part."""
-        samples, owners = [], []
-        for group in groups:
-            rewards = advantages(group.rewards, divided=not self.policy.unbiased_advantage)
-            for drawn, advantage in zip(group.drawn, rewards, strict=True):
-                length = len(drawn.token_ids)
-                values = {"advantage": np.full(length, advantage), "rollout": drawn.logprobs, "weight": np.ones(length)}
-                question = group.question
-                trains = not (self.masks_truncated and drawn.is_truncated)
-                samples.append(
-                    completion_sample(
-                        question.sample,
-                        question.prompt_ids,
-                        drawn.token_ids,
-                        str(question.slot),
-                        trains=trains,
-                        values=values,
-                    )
-                )
-                owners.append(group)
-        found = units(range(len(samples)), samples, self.collator.padded, self.pack_tokens)  # type: ignore[arg-type]
-        lengths = [unit_length(unit, samples, self.collator.padded) for unit in found]  # type: ignore[arg-type]
-        work = [work_of(unit, samples) for unit in found]  # type: ignore[arg-type]
-        (packs,) = plan_packs(range(len(found)), lengths, [cost(one) for one in work], 1, self.pack_tokens)
-        trained = sum(sample.supervised for sample in samples), sum(sample.supervised > 0 for sample in samples)
-        everyone = self.world.gather((len(packs), *trained))
-        most, tokens, completions = max(one[0] for one in everyone), *(sum(one[i] for one in everyone) for i in (1, 2))
-        packs += [[]] * (most - len(packs))
-        weights = token_weights(
-            [sample.completion for sample in samples],
-            self.policy.loss_type,
-            tokens,
-            max(completions, 1),
-            self.policy.unbiased_loss_max_tokens,
-        )
-        weighted = [
-            replace(sample, values={**sample.values, "weight": sample.values["weight"] * np.float32(weight)})
-            for sample, weight in zip(samples, weights, strict=True)
+        owners = [(group, drawn) for group in groups for drawn in group.drawn]
+        trains = [not (self.masks_truncated and drawn.is_truncated) for _, drawn in owners]
+        lengths = [len(drawn.token_ids) for _, drawn in owners]
+        trained = sum(length for length, is_trained in zip(lengths, trains, strict=True) if is_trained), sum(trains)
+        tokens, completions = (sum(counts) for counts in zip(*self.world.gather(trained), strict=True))
+        divisor = self.policy.unbiased_loss_max_tokens
+        weights = token_weights(lengths, self.policy.loss_type, tokens, max(completions, 1), divisor)
+        divided = not self.policy.unbiased_advantage
+        shares = [share for group in groups for share in advantages(group.rewards, divided=divided)]
+        samples = [
+            completion_sample(
+                group.question.sample,
+                group.question.prompt_ids,
+                drawn.token_ids,
+                str(group.question.slot),
+                trains=is_trained,
+                values={
+                    "advantage": np.full(length, share),
+                    "rollout": drawn.logprobs,
+                    "weight": np.full(length, weight),
+                },
+            )
+            for (group, drawn), is_trained, length, share, weight in zip(
+                owners, trains, lengths, shares, weights, strict=True
+            )
         ]
+        found = units(range(len(samples)), samples, self.collator.padded, self.pack_tokens)
+        unit_lengths = [unit_length(unit, samples, self.collator.padded) for unit in found]
+        work = [work_of(unit, samples) for unit in found]
+        (packs,) = plan_packs(range(len(found)), unit_lengths, [cost(one) for one in work], 1, self.pack_tokens)
+        packs += [[]] * (max(self.world.gather(len(packs))) - len(packs))
         places = [[number for place in pack for number in found[place]] for pack in packs]
-        return Micro(weighted, owners, places, tokens, work)
+        return Micro(samples, [group for group, _ in owners], places, tokens, work)
 
     def step(self, number: int, micro: Micro) -> Step:
         """What the learner takes."""
@@ -157,30 +150,21 @@ class Updates:
         return self.sender.send(self.collator(pack, samples, frames))  # type: ignore[arg-type]
 
     def with_values(self, micro: Micro, name: str, model: Any) -> Micro:
-        """The same packs with the log-probabilities of `model` as the value `name`."""
-        found = self.log_probabilities(micro, model)
-        samples = []
-        for number, sample in enumerate(micro.samples):
-            value = np.zeros(sample.length, np.float32)
-            if number in found:
-                value[sample.length - sample.completion :] = found[number]
-            samples.append(replace(sample, values={**sample.values, name: value}))
-        return replace(micro, samples=samples)
-
-    def log_probabilities(self, micro: Micro, model: Any) -> dict[int, np.ndarray]:
-        """By sample, float32 [C] of its completion's tokens under `model`; every rank takes part.
+        """The same packs with the log-probabilities of `model` as the value `name`; every rank takes part.
 
         Gradients are recorded, and dropped: without them a compiled model runs other kernels, whose rounding would
         make ratios of an unchanged model other than 1."""
-        found: dict[int, np.ndarray] = {}
+        samples = list(micro.samples)
         for loaded in self.batches(micro):
             batch: Batch = loaded.batch
             logprobs = self.objective.log_probabilities(model, batch)[0].detach().cpu().numpy()
             owners = batch.owner_N.cpu().numpy()
             for place, number in enumerate(batch.samples):
-                if micro.samples[number].supervised:
-                    found[number] = logprobs[owners == place]
-        return found
+                sample = samples[number]
+                value = np.zeros(sample.length, np.float32)
+                value[sample.length - sample.supervised :] = logprobs[owners == place]
+                samples[number] = replace(sample, values={**sample.values, name: value})
+        return replace(micro, samples=samples)
 
 
 @contextmanager

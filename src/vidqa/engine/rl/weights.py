@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
+from vidqa.engine.families import family_of
 from vidqa.engine.loading.freeze import base_name, is_adapter
 from vidqa.engine.problems import ENGINE_ROLLOUT_WEIGHTS
 from vidqa.planning.budget.trained import ADAPTER
@@ -40,11 +41,6 @@ class Source(NamedTuple):
             up, down = (part[ADAPTER].weight.float().flatten(1) for part in (layer.lora_B, layer.lora_A))
             delta = up @ down
         return (weight.float() + layer.scaling[ADAPTER] * delta.view(weight.shape)).to(weight.dtype)
-
-    def is_same(self, other: Source) -> bool:
-        """Whether two names are one tensor of the trainer."""
-        plain = self.adapted is None and other.adapted is None
-        return plain and getattr(self.module, self.leaf) is getattr(other.module, other.leaf)
 
 
 class RolloutWeights:
@@ -93,15 +89,11 @@ def sources_by_unit(trainer: Any) -> dict[FSDPModule, dict[str, Source]]:
 
 def untie(rollout: Any, sources: Mapping[str, Source]) -> None:
     """Give the rollout model a head of its own where the trainer's is not the embeddings."""
-    names: dict[int, list[str]] = defaultdict(list)
-    for name, parameter in rollout.named_parameters(remove_duplicate=False):
-        names[id(parameter)].append(name)
-    for first, *others in names.values():
-        for other in others:
-            if not sources[first].is_same(sources[other]):
-                path, _, leaf = other.rpartition(".")
-                module = rollout.get_submodule(path)
-                setattr(module, leaf, nn.Parameter(getattr(module, leaf).detach().clone(), requires_grad=False))
+    family, head = family_of(rollout), rollout.get_output_embeddings()
+    ours, theirs = sources[family.head], sources[family.embeddings]
+    is_tied = ours.adapted is theirs.adapted is None and getattr(*ours[:2]) is getattr(*theirs[:2])
+    if head.weight is rollout.get_input_embeddings().weight and not is_tied:
+        head.weight = nn.Parameter(head.weight.detach().clone(), requires_grad=False)
 
 
 def copy_weights(tensors: Mapping[str, torch.Tensor], targets: Mapping[str, Any]) -> None:

@@ -26,7 +26,7 @@ def last_groups(run: Path, posters: Posters) -> list[dict[str, Any]]:
             if line["step"] > last:
                 last = line["step"]
                 groups.clear()
-            if line["step"] == last:
+            if line["step"] == last and not line.get("dropped"):
                 groups[line["slot"]].append(line)
     ranked = sorted(groups.values(), key=lambda group: -_mean(group))
     chosen = ranked if len(ranked) <= 2 * SHOWN else [*ranked[:SHOWN], *ranked[-SHOWN:]]

@@ -1,4 +1,5 @@
-"""What a rollout holds on each GPU beside the trainer: a second set of weights, and the cache of its completions."""
+"""What a rollout holds on each GPU beside the trainer: a second set of weights, and the cache of its completions; and
+the seconds of a step from the work of its updates and prompts, and from what decode steps read."""
 
 from __future__ import annotations
 
@@ -9,15 +10,21 @@ from typing import Any
 
 from vidqa.families.sizes import Sizes
 from vidqa.planning.budget.answering import CAPTURED, FLOAT, PAGE, cache_bytes_per_token
+from vidqa.planning.budget.cards import Card
 from vidqa.planning.budget.forecast import Packing
 from vidqa.planning.budget.memory import BYTES_OF, GIB, Model
+from vidqa.planning.budget.work import FlopsModel
+from vidqa.planning.packing.sharing import longest_of, work_of
 from vidqa.planning.packing.steps import Steps
 from vidqa.planning.rollouts import longest_completions
 from vidqa.planning.samples import Sample
 from vidqa.spec import data_ranks, effective_batch, total_steps
+from vidqa.spec.models import GrpoSpec
 
 MOST_ROWS = 256  # completions that a GPU draws at a time
-SAMPLE_QUESTIONS = 2_000  # whose packs are made for an estimate; the others are like them
+SAMPLE_QUESTIONS = 2_000  # whose packs or work an estimate is of; the others are like them
+PREFILL_MFU = 0.45  # of reading prompts
+DECODE_SLOWDOWN = 1.3  # a decode step against reading its weights and its rows' cache
 
 
 @dataclass(frozen=True)
@@ -82,3 +89,37 @@ def update_packing(spec: Any, questions: Sequence[Sample], ranks: int, device_ty
     batch = min(len(completions), effective_batch(spec) * spec.rollout.n_generation)
     steps_of = partial(Steps, spec, completions, ranks, device_type, batch=batch)
     return Packing(steps_of, min(total_steps(spec, len(questions)), max(1, len(completions) // batch)))
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Seconds of the two parts of a step, where completions have `answer` tokens on average."""
+
+    rollout_s: float
+    update_s: float
+    answer: int
+
+    @property
+    def seconds(self) -> float:
+        return self.rollout_s + self.update_s
+
+
+def step_time(
+    spec: GrpoSpec, model: Model, questions: Sequence[Sample], flops: FlopsModel, card: Card, mfu: float
+) -> StepTime:
+    """Of one step on `data_ranks` GPUs. Completions are taken to be half as long as they may be."""
+    some, size = questions[:SAMPLE_QUESTIONS], spec.rollout.n_generation
+    answer = max(1, spec.rollout.max_response_length // 2)
+    batch, ranks = effective_batch(spec), data_ranks(spec)
+    completions = longest_completions(some, size, answer)
+    groups = [tuple(range(start, start + size)) for start in range(0, len(completions), size)]
+    update = flops.of(work_of(group, completions) for group in groups) / len(some) * batch
+    prompts = flops.of(work_of((number,), some) for number in range(len(some))) / len(some) * batch / 3
+    rows = rollout_shape(spec, longest_of(some)).rows
+    compute = BYTES_OF[spec.train.param_dtype]
+    prompt = sum(question.length for question in some) / len(some)
+    cache = rows * (prompt + answer / 2) * cache_bytes_per_token(model.sizes, compute)
+    decode_s = DECODE_SLOWDOWN * (base_parameters(spec, model) * compute + cache) / card.bandwidth
+    rounds = -(-batch * size // ranks // rows)
+    rollout_s = prompts / (card.peak * PREFILL_MFU * ranks) + rounds * answer * decode_s
+    return StepTime(rollout_s, update / (card.peak * mfu * ranks), answer)

@@ -1,0 +1,112 @@
+"""What all trainings share: the learner, the state that a run starts from, what it saves, and how it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from vidqa.contract.environment import world_size
+from vidqa.contract.problem import Exit, ProblemError, raise_errors
+from vidqa.contract.run_folder import RunFolder
+from vidqa.engine import distributed
+from vidqa.engine.bad_samples import BadSamples
+from vidqa.engine.data.collate import Collator
+from vidqa.engine.data.frames import FrameSource
+from vidqa.engine.data.schedule import StepSchedule
+from vidqa.engine.distributed import World
+from vidqa.engine.loading.freeze import trainable_table
+from vidqa.engine.loading.fsdp import Resharding
+from vidqa.engine.loading.load import load_sharded
+from vidqa.engine.objectives import Objective
+from vidqa.engine.progress import Progress, Silent, open_progress
+from vidqa.engine.signals import StopRequest
+from vidqa.engine.training.learner import Learner
+from vidqa.engine.training.optimizer import build_optimizer, learning_rate, set_learning_rate
+from vidqa.engine.training.resume import Start, resume, trainer_facts
+from vidqa.engine.training.saving import Saver
+from vidqa.planning.samples import Sample
+from vidqa.spec import check_with_gpus
+
+
+def start_world(spec: Any) -> World:
+    """Join the ranks of a training. Raises what check_with_gpus finds."""
+    raise_errors(check_with_gpus(spec, world_size()))
+    mesh = spec.policy.parallelism
+    return distributed.start(mesh.dp_replicate_size, mesh.dp_shard_size, spec.engine.step_timeout_s, mesh.cp_size)
+
+
+def build_learner(
+    schedule: StepSchedule, stop: StopRequest, objective: Objective, warm_up: Callable[[Any], object] = lambda _: None
+) -> Learner:
+    """The model on its devices with its optimizer; `warm_up(model)` runs while its weights are read."""
+    spec, world, policy = schedule.spec, schedule.world, schedule.policy
+    folder = Path(spec.policy.model_name_or_path)
+    with load_sharded(folder, spec.policy, spec.train, world, policy.recompute) as model:
+        exact = spec.train.fsdp_reduce_dtype == spec.train.master_dtype
+        resharding = Resharding(model, policy.reshard, sums_once=exact and not world.is_sharded, alone=world.size == 1)
+        warm_up(model)
+    return Learner(
+        model=model,
+        resharding=resharding,
+        optimizer=build_optimizer(model, spec.train),
+        objective=objective,
+        max_norm=spec.train.optm_grad_norm_clip,
+        world=world,
+        stop=stop,
+    )
+
+
+class Trainer:
+    """A run from its first step, or from a checkpoint, to its last. Subclasses say what a step is (`carry_out`)."""
+
+    def __init__(
+        self,
+        run: RunFolder,
+        schedule: StepSchedule,
+        start: Start,
+        learner: Learner,
+        collator: Collator,
+        source: FrameSource,
+        proof_samples: Sequence[Sample],
+        **facts: Any,
+    ) -> None:
+        """Loads the state of `start`. `proof_samples` are those of which one proves exports; `facts` go to run.json."""
+        spec, data, world = schedule.spec, schedule.data, schedule.world
+        self.spec, self.world, self.schedule, self.first = spec, world, schedule, start.step
+        self.learner, model = learner, learner.model
+        trained = trainer_facts(spec, data, model, world)
+        resume(start, run, trained, model, learner.optimizer, world)
+        self.bad_samples = BadSamples(run, world, spec.engine.on_bad_sample)
+        self.saver = Saver(run, schedule, collator, trained, start)
+        self.saver.store_proof_sample(proof_samples, source)
+        facts = {"trainable": trainable_table(model), "data_fingerprint": data.fingerprint} | facts
+        world.on_main(lambda: run.update_run(**{**facts, **schedule.policy.record()}))
+
+    def carry_out(self, progress: Progress | Silent) -> bool:
+        """Step after step to the end. False where the run was stopped; its state is saved then."""
+        raise NotImplementedError
+
+    def free(self) -> None:
+        """Drop the models."""
+        del self.learner
+
+    def schedule_rate(self, step: int) -> float:
+        """Set the learning rate of a step, and return it."""
+        rate = learning_rate(step, self.schedule.total, self.schedule.warmup, self.spec.train)
+        set_learning_rate(self.learner.optimizer, rate)
+        return rate
+
+    def run_to_end(self, run: RunFolder) -> int:
+        """Train, save, and prove the best export. Returns 0, or 6 where the run was stopped."""
+        with open_progress(self.spec, run, self.world, self.first, self.schedule.total) as progress:
+            try:
+                if not self.carry_out(progress):
+                    return int(Exit.NOT_DONE)
+                self.free()  # room for the export that is loaded again
+                if proof := self.saver.finish():
+                    progress.say(proof)
+                return int(Exit.OK)
+            except (OSError, ProblemError):
+                self.saver.background.settle()
+                raise

@@ -6,8 +6,8 @@
 
 A case is a training that a GPU's memory bounds. `chosen` leaves packs and recomputation to the engine, the grid fixes
 both (engine.recompute, engine.pack_tokens); what is predicted not to fit is left out. Rows say all that the estimate of
-memory takes (see memory.py): references/memory.md shows them from results/policies.json, and the choice of every case
-beside the best of its grid.
+memory takes (see memory.py and predictions.py); the newest choices beside the best of their grids stand in
+references/memory.md.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import predictions
 import torch
 from ledger import Ledger, arguments, table
 from memory import trained
@@ -25,7 +26,6 @@ from training import ADAPT, SETS, Place, Training, as_tiny, train, write_spec
 from video_set import SetShape
 
 from vidqa.families import family_of
-from vidqa.planning.budget import measured
 from vidqa.planning.budget.forecast import Packing, forecast
 from vidqa.planning.budget.memory import GIB, fits, model_of
 from vidqa.planning.budget.trained import parameters
@@ -137,7 +137,7 @@ def complete_row(training: Training, row: Mapping[str, Any], place: Place) -> di
     device, gpu = ("cuda", torch.cuda.get_device_name()) if place.cuda else ("cpu", "cpu")
     described = trained(place.run_dir(training), training.steps, device)
     found = {"run": row["run"], "gpu": gpu, "ranks": training.gpus, **described, **row}
-    (compared,) = measured.compare([{**found, "memory_gib": row.get("memory_gib", 1.0)}])
+    (compared,) = predictions.compare([{**found, "memory_gib": row.get("memory_gib", 1.0)}])
     has_gib = training.over["engine.gpu_memory_gib"] or (gpu_gib() if place.cuda else 1.0)
     share = row.get("memory_gib", 0.0) / has_gib
     return {**found, "predicted_gib": compared.predicted_gib, "share_of_memory": share}
@@ -178,7 +178,7 @@ def main() -> None:
         ledger.conclude([line for case in CASES if (line := told(case, rows))])
     print(table([{key: row.get(key) for key in SHOWN} for row in ledger.rows]), "", sep="\n")
     print(table(ledger.call.get("told", [])), "", sep="\n")
-    print(*measured.table(measured.compare(ledger.rows)), sep="\n")
+    print(*predictions.table(predictions.compare(ledger.rows)), sep="\n")
     if failures := [row["failed"] for row in ledger.rows if "failed" in row]:
         sys.exit(failures[0])
 

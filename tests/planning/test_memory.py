@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,7 +26,6 @@ from vidqa.engine.model.float8 import use_float8
 from vidqa.engine.model.trainable import choose_trainable
 from vidqa.families.qwen3_vl_sizes import tensors
 from vidqa.families.sizes import Sizes, TextSizes, VisionSizes
-from vidqa.planning.budget.measured import compare, efficiency, policy_calls, policy_rows, read_rows, result_files
 from vidqa.planning.budget.memory import (
     COUNTS,
     Count,
@@ -42,7 +39,7 @@ from vidqa.planning.budget.memory import (
     model_of,
     peak_memory,
 )
-from vidqa.planning.budget.page import memory_page
+from vidqa.planning.budget.mfu import efficiency
 from vidqa.planning.budget.recompute import Again, named, path
 from vidqa.planning.budget.trained import parameters
 from vidqa.spec.policy_tables import Policy
@@ -51,44 +48,6 @@ SIZES = Sizes(
     TextSizes(4096, 36, 32, 8, 128, 12288, 151936, tied=False),
     VisionSizes(1152, 27, 4304, 4096, 3, 16, 2, 2, 3, 2304),
 )
-WITHIN = 0.05
-
-
-def test_every_measured_run_is_predicted() -> None:
-    compared = [each for path in result_files() for each in compare(read_rows(path))] + compare(policy_rows())
-    wrong = {each.run: round(each.error, 3) for each in compared if not each.superseded and abs(each.error) > WITHIN}
-    assert wrong == {} and len([each for each in compared if not each.superseded]) >= 8
-    text = memory_page()
-    assert all(f"| {each.run} " in text for each in compared)
-
-
-def test_measured_choices_are_the_fastest_of_their_grid_and_use_their_gpu() -> None:
-    """Within 3 % of the best fixed choice, and 85 % of the memory where more of it would save computing again."""
-    told = [line for call in policy_calls() for line in call.get("told", ())]
-    assert len([line for line in told if "best_fixed" in line]) >= 3
-    slower = {line["case"]: line["against_best_fixed"] for line in told if line.get("against_best_fixed", 1.0) < 0.97}
-    bound = [line for line in told if not line["chosen"].startswith("computed again: nothing")]
-    unused = {line["case"]: line["share_of_memory"] for line in bound if line["share_of_memory"] < 0.85}
-    assert (slower, unused) == ({}, {})
-
-
-def test_the_page_tells_a_choice_beside_the_best_of_its_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two calls the newer one, and of rows only those that say what a prediction takes."""
-    (row,) = [row for row in read_rows(result_files()[0]) if row["run"] == "8b-1gpu-lora-8k"]
-    line = {"case": "lora", "gpu": "one", "chosen": "computed again: nothing", "pack_tokens": 8192}
-    line |= {"tokens/s/gpu": 12000, "best_fixed": "none 8192", "against_best_fixed": 1.02, "memory_gib": 44.9}
-    line |= {"fixed": 3, "share_of_memory": 0.904}
-    rows = [{**row, "run": "lora chosen"}, {"run": "lora ordinary", "memory_gib": 50.0}]
-    calls = [{"rows": rows, "told": [{**line, "tokens/s/gpu": 1}]}, {"rows": rows, "told": [line]}]
-    (tmp_path / "policies.json").write_text(json.dumps(calls))
-    monkeypatch.setattr("vidqa.planning.budget.measured.RESULTS", tmp_path)
-    page = memory_page()
-    told = (
-        "| lora | one | packs of 8,192; computed again: nothing | "
-        "12,000 | 1.02 x (of 3: none 8192) | - | 44.9 GiB, 90% |"
-    )
-    assert told in page and page.count("| lora | one ") == 1
-    assert page.count("| lora chosen |") == 1 and "lora ordinary" not in page
 
 
 def model(**policy: Any) -> Model:

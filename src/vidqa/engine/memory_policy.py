@@ -13,7 +13,7 @@ import torch
 from vidqa.engine.distributed import World
 from vidqa.engine.prepare import Prepared, on_main
 from vidqa.families import family_of
-from vidqa.planning.budget.forecast import Packing, Packs, forecast, least_policy
+from vidqa.planning.budget.forecast import Packing, forecast, least_policy
 from vidqa.planning.budget.memory import COUNTS, GIB, MemoryPolicy, model_of
 from vidqa.planning.budget.trained import parameters
 from vidqa.planning.budget.validation import answered_samples
@@ -29,7 +29,7 @@ def choose_memory_policy(spec: Any, folder: Path, data: Prepared, world: World) 
     return memory_policy_of(spec, folder, world, Packing(steps_of, total_steps(spec, len(data.train)), answered))
 
 
-def memory_policy_of(spec: Any, folder: Path, world: World, packing: Packs, taken_gib: float = 0.0) -> MemoryPolicy:
+def memory_policy_of(spec: Any, folder: Path, world: World, packing: Packing, taken_gib: float = 0.0) -> MemoryPolicy:
     """The same for any packs, where `taken_gib` of each GPU are for something else than training."""
     limit_gib = spec.engine.gpu_memory_gib
     memory_gib = min(world.gather(use_memory(world.device, limit_gib))) if world.device.type == "cuda" else None

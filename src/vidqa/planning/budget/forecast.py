@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from typing import Any, Protocol
+from typing import Any
 
 from vidqa.planning.budget.memory import (
     Memory,
@@ -48,18 +48,6 @@ class Forecast:
     memory: Memory
     micro_step: MicroStep
     policy: MemoryPolicy
-
-
-class Packs(Protocol):
-    """What is known of a run's packs, for any size that they may have, and the samples that validation answers."""
-
-    answered: Sequence[Sample]
-
-    def heaviest(self, pack_tokens: int | None) -> Sequence[MicroStep]:
-        """The micro-steps that may need most memory, in packs of so many tokens (None: as the spec says)."""
-
-    def sizes(self, spec: Any) -> Sequence[int | None]:
-        """The pack budgets that a TrainSpec leaves open, largest first; None is what the spec says."""
 
 
 class Packing:
@@ -120,7 +108,7 @@ def _covers(heavy: MicroStep, micro_step: MicroStep) -> bool:
     return more and heavy.again >= micro_step.again
 
 
-def forecast(spec: Any, model: Model, packing: Packs, memory_gib: float | None) -> Forecast:
+def forecast(spec: Any, model: Model, packing: Packing, memory_gib: float | None) -> Forecast:
     """The memory of a TrainSpec. Of what the spec leaves open the fastest that fits into `memory_gib`; where nothing
     fits or the memory is not known, the one that takes least."""
     fitting = [] if memory_gib is None else list(_fitting(spec, model, packing, memory_gib))
@@ -131,7 +119,7 @@ def _choices(spec: Any, model: Model) -> list[Recompute]:
     return allowed_recompute(spec, model.sizes, vision_trains=model.vision.trained > 0)
 
 
-def _least(spec: Any, model: Model, packing: Packs) -> Forecast:
+def _least(spec: Any, model: Model, packing: Packing) -> Forecast:
     """In the smallest packs that the spec allows."""
     return _heaviest(spec, model, packing, replace(least_policy(spec, model), pack_tokens=packing.sizes(spec)[-1]))
 
@@ -141,7 +129,7 @@ def least_policy(spec: Any, model: Model) -> MemoryPolicy:
     return MemoryPolicy(_choices(spec, model)[-1], allowed_reshard(spec)[-1])
 
 
-def _fitting(spec: Any, model: Model, packing: Packs, memory_gib: float) -> Iterator[Forecast]:
+def _fitting(spec: Any, model: Model, packing: Packing, memory_gib: float) -> Iterator[Forecast]:
     """For every pack size and way of resharding the one that computes least again of those that fit. Sizes end where
     nothing has to be given up: smaller packs would be slower."""
     choices, ways = _choices(spec, model), allowed_reshard(spec)
@@ -164,7 +152,7 @@ def slowness(spec: Any, model: Model, found: Forecast) -> float:
     return (1 + again) * (1 + OVERHEAD[policy.reshard] / max(pack.tokens, 1))
 
 
-def _heaviest(spec: Any, model: Model, packing: Packs, policy: MemoryPolicy) -> Forecast:
+def _heaviest(spec: Any, model: Model, packing: Packing, policy: MemoryPolicy) -> Forecast:
     setup = setup_of(spec, policy)
     generation = generation_bytes(spec, model, setup, packing.answered)
     each: Iterable[Forecast] = (

@@ -17,7 +17,8 @@ from tiny_world import tiny_model
 from vidqa.contract.problem import ProblemError
 from vidqa.dataset import MediaRef, Record, Turn
 from vidqa.dataset.load import check_records
-from vidqa.planning.sample_table import StoredRows, table_of
+from vidqa.planning.plan import Plan, PlannedSet
+from vidqa.planning.plan_cache import decode, encode
 from vidqa.planning.samples import Planner, Prompting, Sample
 from vidqa.planning.windows import windowed
 from vidqa.video import decode_frames, plan_image, vision_spec
@@ -131,9 +132,8 @@ def test_a_stored_plan_keeps_keys_and_what_is_learned(folder: Path) -> None:
     turns = (Turn("user", (0, "Q")), Turn("assistant", ("A",), False), Turn("user", ("R",)), Turn("assistant", ("B",)))
     record = Record("r", turns, (medium,), source="set[0]")
     samples, problems = planner(folder).plan([record])
-    rows = StoredRows(table_of({"train": ([record], samples)}, {}))
-    assert not problems and rows.records(np.array([0])) == [record]
-    assert rows.samples(np.array([0]), Prompting()) == samples
+    plan = Plan({"train": PlannedSet([record], samples, problems)}, "")
+    assert not problems and decode(encode(plan, {}, {})) == plan
 
 
 def test_only_turns_that_are_learned_are_supervised(folder: Path) -> None:

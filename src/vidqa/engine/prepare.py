@@ -17,9 +17,9 @@ from vidqa.contract.run_folder import PLAN, RunFolder
 from vidqa.dataset.record import Record
 from vidqa.engine.distributed import World
 from vidqa.engine.problems import ENGINE_NO_SAMPLES, unwritable
-from vidqa.planning import stored_plan
+from vidqa.planning import plan_cache
+from vidqa.planning.packing.sharing import longest_of
 from vidqa.planning.plan import Plan, PlannedSet, make_plan, too_long, usable, without_labels
-from vidqa.planning.sample_table import column
 from vidqa.planning.samples import Planner, Sample
 from vidqa.planning.sets import load_sets, quarantines
 from vidqa.rewards import question_problems
@@ -64,7 +64,7 @@ def prepare_questions(spec: Any, planner: Planner, world: World, run: RunFolder)
 
 def check_steps(spec: Any, data: Prepared) -> None:
     """Raises the problems that a TrainSpec has with its samples: a step that they do not fill, a pack too small."""
-    facts = DataFacts(len(data.train), len(data.validation), max(column(data.train, "length")))
+    facts = DataFacts(len(data.train), len(data.validation), longest_of(data.train))
     raise_errors(check_with_data(spec, facts))
 
 
@@ -84,28 +84,28 @@ def shared_plan(spec: Any, planner: Planner, world: World, run: RunFolder) -> Pl
     """The plan of a run, on every rank: the stored one if it is valid. Else rank 0 reads, probes and plans, and stores
     the plan for the next attempt."""
     found = on_main(world, lambda: _stored_or_made(spec, planner, run.path / PLAN))
-    return found if isinstance(found, Plan) else stored_plan.of_table(found)
+    return found if isinstance(found, Plan) else plan_cache.decode(found)
 
 
 def _stored_or_made(spec: Any, planner: Planner, place: Path) -> Any:
-    """The plan as a table, which is fast to share; the plan itself if a file name is not valid UTF-8."""
-    inputs = stored_plan.inputs_of(spec, planner)  # first: a change while records are read must make the plan stale
+    """The encoded plan, which is fast to share; the plan itself if a file name is not valid UTF-8."""
+    inputs = plan_cache.inputs_of(spec, planner)  # first: a change while records are read must make the plan stale
     try:
-        if (found := stored_plan.read(place, inputs)) is not None:
+        if (found := plan_cache.read(place, inputs)) is not None:
             return found
-    except stored_plan.Stale as stale:
+    except plan_cache.Stale as stale:
         note(f"{PLAN} is not used, the plan is made again: {stale}")
     sets = load_sets(spec)
     records = [record for found in sets.values() for record in found]
-    identities = stored_plan.identities_of(stored_plan.media_of(spec, records))
+    identities = plan_cache.identities_of(plan_cache.media_of(spec, records))
     plan = make_plan(spec, planner, sets)
     try:
-        table = stored_plan.as_table(plan, inputs, identities)
+        encoded = plan_cache.encode(plan, inputs, identities)
     except UnicodeEncodeError:
         return plan
     with suppress(OSError):
-        stored_plan.write(place, table)
-    return table
+        plan_cache.write(place, encoded)
+    return encoded
 
 
 def on_main(world: World, work: Any) -> Any:
@@ -152,14 +152,13 @@ def frame_cache(engine: Any) -> Any:
 
 def write_plan(run: RunFolder, prepared: Prepared, facts: dict[str, Any]) -> None:
     """Write plan.json: samples, tokens, steps, and left out samples."""
-    lengths = column(prepared.train, "length")
     plan = {
         "schema_version": 1,
         "train_samples": len(prepared.train),
         "validation_samples": len(prepared.validation),
-        "train_tokens_per_epoch": sum(lengths),
-        "supervised_tokens_per_epoch": sum(column(prepared.train, "supervised")),
-        "longest_sample_tokens": max(lengths),
+        "train_tokens_per_epoch": sum(sample.length for sample in prepared.train),
+        "supervised_tokens_per_epoch": sum(sample.supervised for sample in prepared.train),
+        "longest_sample_tokens": longest_of(prepared.train),
         "data_fingerprint": prepared.fingerprint,
         "quarantined": [p.as_dict() for p in prepared.quarantined],
         **facts,

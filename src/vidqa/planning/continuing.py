@@ -17,7 +17,6 @@ from typing import Any
 from vidqa.actions import action_for
 from vidqa.contract.files import content_hash, ends_of
 from vidqa.contract.problem import ProblemError
-from vidqa.planning.sample_table import column
 from vidqa.planning.samples import Sample
 from vidqa.spec import effective_batch, load_training
 from vidqa.spec.keys import flat, leaves
@@ -50,7 +49,7 @@ def order_facts(spec: Any, samples: Sequence[Sample], data_fingerprint: str) -> 
     return {
         "data_fingerprint": data_fingerprint,
         "samples": len(samples),
-        "tokens": sum(column(samples, "length")),
+        "tokens": sum(sample.length for sample in samples),
         "effective_batch": effective_batch(spec),
         "seed": loading.dataloader_seed,
         "shuffle": loading.dataloader_shuffle,

@@ -3,6 +3,7 @@ that score free text are there."""
 
 from __future__ import annotations
 
+import heapq
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -29,7 +30,6 @@ from vidqa.planning.budget.answering import (
 )
 from vidqa.planning.budget.memory import BYTES_OF, GIB, fits
 from vidqa.planning.packing.sharing import longest_of
-from vidqa.planning.sample_table import column
 from vidqa.planning.samples import Sample
 from vidqa.preflight._base import Check, Context, Skip
 from vidqa.preflight.gpu_memory import NOTHING_HELPS, too_much, usable_memory
@@ -98,8 +98,7 @@ def estimate(
 
 
 def _longest(samples: Sequence[Sample]) -> list[Sample]:
-    lengths = column(samples, "length")
-    return [samples[i] for i in sorted(range(len(samples)), key=lambda i: -lengths[i])[:MOST_SAMPLES]]
+    return heapq.nlargest(MOST_SAMPLES, samples, key=lambda sample: sample.length)
 
 
 def model_of(context: Context) -> tuple[Sizes, int]:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vidqa.planning.sample_table import column
 from vidqa.planning.samples import Sample
 from vidqa.video.types import FramePlan
 
@@ -88,7 +87,10 @@ def unit_length(unit: Unit, samples: Sequence[Sample], padded: Callable[[int], i
 
 def groups(numbers: Iterable[int], samples: Sequence[Sample]) -> list[Unit]:
     """Those of one prefix together, in the order of each group's first."""
-    return _grouped((number, samples[number].prefix_key) for number in numbers)
+    grouped: dict[object, list[int]] = {}
+    for number in numbers:
+        grouped.setdefault(samples[number].prefix_key or number, []).append(number)
+    return [tuple(group) for group in grouped.values()]
 
 
 def shares(samples: Sequence[Sample], ranks: int) -> list[list[Sample]]:
@@ -117,15 +119,3 @@ def shares_of(samples: Sequence[Sample], ranks: int) -> list[list[int]]:
 def longest_of(samples: Iterable[Sample]) -> int:
     """Tokens of the longest sample; 0 where there is none."""
     return max((sample.length for sample in samples), default=0)
-
-
-def all_groups(samples: Sequence[Sample]) -> list[Unit]:
-    """The `groups` of all samples."""
-    return _grouped(enumerate(column(samples, "prefix_key")))
-
-
-def _grouped(keys: Iterable[tuple[int, bytes]]) -> list[Unit]:
-    found: dict[object, list[int]] = {}
-    for number, key in keys:
-        found.setdefault(key or number, []).append(number)
-    return [tuple(group) for group in found.values()]

@@ -7,8 +7,7 @@ from functools import partial
 from typing import Any
 
 from vidqa.planning.packing.packs import StepOrder, padded, plan_micro_batches, plan_packs
-from vidqa.planning.packing.sharing import Unit, all_groups, cost, unit_length, units, work_of
-from vidqa.planning.sample_table import column
+from vidqa.planning.packing.sharing import Unit, cost, groups, longest_of, unit_length, units, work_of
 from vidqa.planning.samples import Sample
 from vidqa.spec import effective_batch
 
@@ -40,7 +39,7 @@ class Steps:
             seed=loading.dataloader_seed,
             shuffle=loading.dataloader_shuffle,
             drop_last=loading.dataloader_drop_last,
-            together=tuple(all_groups(samples)) if spec.engine.share_video_prefix else None,
+            together=tuple(groups(range(len(samples)), samples)) if spec.engine.share_video_prefix else None,
         )
         self.padded = partial(padded, device_type=device_type)
         self.budget = pack_tokens or pack_budget(spec)
@@ -48,7 +47,7 @@ class Steps:
     @property
     def longest(self) -> int:
         """Tokens that the longest sample takes of a pack."""
-        return self.padded(max(column(self.samples, "length")))
+        return self.padded(longest_of(self.samples))
 
     def packs(self, step: int) -> list[list[list[int]]]:
         """[rank][micro-step] -> sample numbers of a step; those of one unit stand together."""

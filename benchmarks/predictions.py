@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from vidqa.families import Family, families
+from vidqa.families import FAMILIES, Family
 from vidqa.families.sizes import Sizes, TextSizes, VisionSizes
 from vidqa.planning.budget.answering import AnsweringSetup, Reading, answering_memory
 from vidqa.planning.budget.memory import (
@@ -92,7 +92,7 @@ def compare(rows: Sequence[dict[str, Any]]) -> list[Compared]:
         if "memory_gib" not in row or "pack" not in row:  # of an ordinary recipe, which is not predicted
             continue
         spec, sizes = _spec(row), sizes_of(row)
-        family = next(family for family in families() if family.name == row["family"])
+        family = next(family for family in FAMILIES if family.name == row["family"])
         model = model_of(sizes, parameters(family.tensors(sizes), spec.policy))
         memory = peak_memory(model, setup_of(spec, recorded_policy(row, sizes)), MicroStep(**row["pack"]))
         superseded = row.get("superseded", "")

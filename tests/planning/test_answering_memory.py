@@ -23,7 +23,7 @@ from vidqa.engine.generators._base import Request, Sampling, Settings
 from vidqa.engine.generators.native import NativeSession
 from vidqa.engine.generators.reference import TransformersSession
 from vidqa.families import family_of
-from vidqa.families.qwen3_vl_sizes import tensors
+from vidqa.families.qwen_vl_tensors import tensors_of_qwen3
 from vidqa.families.sizes import Sizes, TextSizes, VisionSizes
 from vidqa.planning.budget.answering import (
     PACK_TOKENS,
@@ -137,7 +137,7 @@ def test_weights_and_cache_are_told_to_the_byte(records: list[Any], tmp_path: Pa
     session = NativeSession(made, Settings(tmp_path, None, torch.bfloat16, CPU, planner, 1000, 5))
     sizes = family_of(tmp_path).sizes_of(tmp_path)
     weights = sum(parameter.numel() for parameter in made.parameters())
-    assert sum(tensor.numel for tensor in tensors(sizes)) == weights
+    assert sum(tensor.numel for tensor in tensors_of_qwen3(sizes)) == weights
     rows, page = len(session.pages.users) * PAGE, cache_bytes_per_token(sizes, 2)
     assert session.cache.keys.nbytes + session.cache.values.nbytes == rows * page
     setup = AnsweringSetup("native", 2, 5, 1000, 8)

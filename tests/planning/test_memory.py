@@ -24,7 +24,7 @@ from vidqa.engine.model.compiling import any_length, prepare_compiler
 from vidqa.engine.model.context import WHOLE
 from vidqa.engine.model.float8 import use_float8
 from vidqa.engine.model.trainable import choose_trainable
-from vidqa.families.qwen3_vl_sizes import tensors
+from vidqa.families.qwen_vl_tensors import tensors_of_qwen3
 from vidqa.families.sizes import Sizes, TextSizes, VisionSizes
 from vidqa.planning.budget.memory import (
     COUNTS,
@@ -51,7 +51,7 @@ SIZES = Sizes(
 
 
 def model(**policy: Any) -> Model:
-    return model_of(SIZES, parameters(tensors(SIZES), Policy.model_validate(policy)))
+    return model_of(SIZES, parameters(tensors_of_qwen3(SIZES), Policy.model_validate(policy)))
 
 
 def peak(setup: TrainingSetup, micro_step: MicroStep | None = None, **policy: Any) -> float:

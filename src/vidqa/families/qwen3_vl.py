@@ -9,7 +9,8 @@ import numpy as np
 
 from vidqa.families import qwen_vl
 from vidqa.families._base import Family, Geometry
-from vidqa.families.qwen3_vl_sizes import sizes, tensors
+from vidqa.families.qwen_vl_config import sizes_of_qwen3
+from vidqa.families.qwen_vl_tensors import tensors_of_qwen3
 from vidqa.video.types import FramePlan
 
 START, END = "<|vision_start|>", "<|vision_end|>"
@@ -69,6 +70,6 @@ QWEN3_VL = Family(
     template_slot=qwen_vl.template_slot,
     vision_token_ids=qwen_vl.vision_token_ids,
     rope_positions=rope_positions,
-    sizes=sizes,
-    tensors=tensors,
+    sizes=sizes_of_qwen3,
+    tensors=tensors_of_qwen3,
 )

@@ -28,8 +28,8 @@ from vidqa.engine.model.load import meta_model
 from vidqa.engine.model.stored import StoredTensor, model_tensors, stored_tensors
 from vidqa.engine.model.trainable import adapter_name, base_name, is_adapter, lora_config
 from vidqa.engine.problems import ENGINE_WEIGHTS_MISMATCH
-from vidqa.families._base import read_json
 from vidqa.families.adapters import check_adapter
+from vidqa.families.model_files import read_json
 from vidqa.planning.budget.trained import ADAPTER
 
 STEM = "model"

@@ -26,7 +26,7 @@ from vidqa.engine.memory_policy import share_of_gpu
 from vidqa.engine.model.stored import stored_tensors
 from vidqa.engine.problems import ENGINE_VLLM_ADAPTER, ENGINE_VLLM_PROMPT
 from vidqa.families import adapters, family_of, quantization_of, require_plain_weights
-from vidqa.families._base import read_json
+from vidqa.families.model_files import read_json
 from vidqa.planning.samples import Planner
 from vidqa.video.types import FramePlan
 

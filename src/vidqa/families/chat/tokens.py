@@ -10,7 +10,7 @@ from typing import Any, TypeGuard
 
 from tokenizers import AddedToken, Encoding, Tokenizer, processors
 
-from vidqa.families._base import read_json
+from vidqa.families.model_files import read_json
 from vidqa.families.problems import MODEL_FILE_MISSING, MODEL_UNSUPPORTED
 
 # Normalizers without patterns and texts of their own.

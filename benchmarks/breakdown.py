@@ -22,7 +22,7 @@ from processes import SKILL_ROOT, finish
 from shapes import SHAPES
 from training import ADAPT, SETS, Place, Training, as_tiny, launch, our_steps
 
-from vidqa.planning.budget.cards import CARDS
+from vidqa.planning.budget.gpus import CARDS
 
 GEMM_FLOPS = 682e12  # FLOP/s that the matrix products of one decoder layer reach on an H200
 FIRST, RECORDED, AFTER = 5, 2, 4  # steps before, under and after the profiler

@@ -33,8 +33,8 @@ from vidqa.engine.generators._base import Request, Sampling, Settings
 from vidqa.engine.generators.native import NativeSession
 from vidqa.engine.generators.reference import TransformersSession
 from vidqa.engine.model.paged_cache import PAGE
-from vidqa.planning.budget.cards import peak_of
-from vidqa.planning.packing.sharing import groups, work_of
+from vidqa.planning.budget.gpus import peak_of
+from vidqa.planning.packing.prefix_sharing import groups, work_of
 from vidqa.planning.samples import Planner, Prompting, Sample
 
 FPS = 1.4  # clips of 5 to 40 seconds become 1k to 8k tokens

@@ -30,10 +30,10 @@ from vidqa.engine.families import family_of
 from vidqa.engine.generators._base import Settings
 from vidqa.engine.generators.native import NativeSession
 from vidqa.families import family_of as tables_of
+from vidqa.planning.budget.flops import flops_model
 from vidqa.planning.budget.memory import model_of
-from vidqa.planning.budget.trained import parameters
-from vidqa.planning.budget.work import flops_model
-from vidqa.planning.packing.sharing import work_of
+from vidqa.planning.budget.params import parameters
+from vidqa.planning.packing.prefix_sharing import work_of
 from vidqa.planning.samples import training_planner
 from vidqa.planning.sets import load_sets
 from vidqa.spec import load

@@ -24,9 +24,9 @@ from video_set import SetShape
 
 from vidqa.contract.files import write_json
 from vidqa.families import family_of
-from vidqa.planning.budget.forecast import heaviest_micro_steps
+from vidqa.planning.budget.autotune import heaviest_micro_steps
 from vidqa.planning.budget.memory import model_of, peak_memory, recorded_policy, setup_of
-from vidqa.planning.budget.trained import parameters
+from vidqa.planning.budget.params import parameters
 from vidqa.planning.packing.steps import Steps
 from vidqa.planning.samples import training_planner
 from vidqa.planning.sets import load_sets

@@ -40,7 +40,7 @@ from transformers import (
 
 from vidqa.engine.families import family_of
 from vidqa.engine.meter import peak_flops
-from vidqa.planning.packing.sharing import Work
+from vidqa.planning.packing.prefix_sharing import Work
 
 LORA_TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 LAYERS = ["Qwen3VLTextDecoderLayer", "Qwen3VLVisionBlock"]

@@ -26,9 +26,9 @@ from training import ADAPT, SETS, Place, Training, as_tiny, train, write_spec
 from video_set import SetShape
 
 from vidqa.families import family_of
-from vidqa.planning.budget.forecast import Packing, forecast
+from vidqa.planning.budget.autotune import Packing, forecast
 from vidqa.planning.budget.memory import GIB, fits, model_of
-from vidqa.planning.budget.trained import parameters
+from vidqa.planning.budget.params import parameters
 from vidqa.planning.packing.steps import Steps
 from vidqa.planning.samples import training_planner
 from vidqa.planning.sets import load_sets

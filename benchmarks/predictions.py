@@ -28,7 +28,7 @@ from vidqa.planning.budget.memory import (
     recorded_policy,
     setup_of,
 )
-from vidqa.planning.budget.trained import parameters
+from vidqa.planning.budget.params import parameters
 from vidqa.spec.models import TrainSpec
 
 RESULTS = Path(__file__).with_name("results")

@@ -25,7 +25,7 @@ from vidqa.engine.families import torch_half
 from vidqa.engine.families.tiny_qwen_vl import initialise
 from vidqa.engine.model.context import WHOLE, Context
 from vidqa.engine.model.float8 import use_float8
-from vidqa.planning.budget.recompute import NOTHING, Layers, Recompute, named
+from vidqa.planning.budget.activation_checkpointing import NOTHING, Layers, Recompute, named
 from vidqa.planning.samples import Planner, Prompting, Sample
 from vidqa.video import decode_frames, decode_image
 

@@ -35,7 +35,7 @@ from vidqa.engine.exports import format_of
 from vidqa.engine.exports._base import ExportFormat, Trained
 from vidqa.engine.exports.proof import prove_loss, stock_loss
 from vidqa.engine.model.load import load_sharded
-from vidqa.planning.budget.recompute import NOTHING
+from vidqa.planning.budget.activation_checkpointing import NOTHING
 from vidqa.planning.samples import Planner, Sample, training_planner
 from vidqa.spec import load
 from vidqa.spec.parents import find_export

@@ -26,8 +26,8 @@ from vidqa.engine.families import FAMILIES, family_of
 from vidqa.engine.families.tiny_qwen2_5_vl import write_tiny_model as tiny_qwen2_5_vl
 from vidqa.engine.families.tiny_qwen3_vl import write_tiny_model as tiny_qwen3_vl
 from vidqa.engine.model.stock_inputs import stock_inputs
-from vidqa.planning.budget.recompute import NOTHING, Recompute
-from vidqa.planning.packing.sharing import work_of
+from vidqa.planning.budget.activation_checkpointing import NOTHING, Recompute
+from vidqa.planning.packing.prefix_sharing import work_of
 from vidqa.planning.samples import Planner, Prompting
 from vidqa.spec.policy_tables import DECODER_PROJECTIONS
 from vidqa.video import decode_frames, decode_image

@@ -24,7 +24,7 @@ from vidqa.engine.batch.frame_cache import FrameCache
 from vidqa.engine.batch.frames import FrameSource
 from vidqa.engine.meter import Meter
 from vidqa.planning.features import room_for
-from vidqa.planning.packing.sharing import work_of
+from vidqa.planning.packing.prefix_sharing import work_of
 from vidqa.planning.samples import Sample
 from vidqa.video.pool import DecodeRequest
 

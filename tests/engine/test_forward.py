@@ -16,7 +16,7 @@ from vidqa.engine.families import family_of
 from vidqa.engine.model import ahead
 from vidqa.engine.model.ahead import FEW_BITS, choose_calls
 from vidqa.engine.model.float8 import FLOAT8, use_float8
-from vidqa.planning.budget.recompute import NOTHING, Layers, Recompute, named, path
+from vidqa.planning.budget.activation_checkpointing import NOTHING, Layers, Recompute, named, path
 
 
 def test_gradients_of_a_pack_are_those_of_its_samples_one_by_one(world: SimpleNamespace) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vidqa.planning.budget.cards import CARDS, card_of, mfu_on, peak_of
+from vidqa.planning.budget.gpus import CARDS, card_of, mfu_on, peak_of
 from vidqa.planning.budget.mfu import Efficiency
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.planning.test_memory import SIZES, model
-from vidqa.planning.budget.forecast import SMALLER, Packing, forecast, heaviest_micro_steps, slowness
+from vidqa.planning.budget.activation_checkpointing import NOTHING, Layers, named, path
+from vidqa.planning.budget.autotune import SMALLER, Packing, forecast, heaviest_micro_steps, slowness
 from vidqa.planning.budget.memory import (
     MemoryPolicy,
     MicroStep,
@@ -19,7 +20,6 @@ from vidqa.planning.budget.memory import (
     peak_memory,
     setup_of,
 )
-from vidqa.planning.budget.recompute import NOTHING, Layers, named, path
 from vidqa.spec.models import TrainSpec
 
 

@@ -26,6 +26,7 @@ from vidqa.engine.model.float8 import use_float8
 from vidqa.engine.model.trainable import choose_trainable
 from vidqa.families.qwen_vl_tensors import tensors_of_qwen3
 from vidqa.families.sizes import Sizes, TextSizes, VisionSizes
+from vidqa.planning.budget.activation_checkpointing import Again, named, path
 from vidqa.planning.budget.memory import (
     COUNTS,
     Count,
@@ -40,8 +41,7 @@ from vidqa.planning.budget.memory import (
     peak_memory,
 )
 from vidqa.planning.budget.mfu import efficiency
-from vidqa.planning.budget.recompute import Again, named, path
-from vidqa.planning.budget.trained import parameters
+from vidqa.planning.budget.params import parameters
 from vidqa.spec.policy_tables import Policy
 
 SIZES = Sizes(

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vidqa.planning.packing.packs import StepOrder, plan_micro_batches, plan_packs
-from vidqa.planning.packing.sharing import Work, cost
+from vidqa.planning.packing.prefix_sharing import Work, cost
 
 Packs = list[list[list[int]]]
 RANKS = st.integers(1, 9)

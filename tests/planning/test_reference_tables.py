@@ -9,13 +9,13 @@ from pathlib import Path
 from vidqa.dataset.record import Record
 from vidqa.families import family_of
 from vidqa.families.published import published
-from vidqa.planning.budget.cards import CARDS
-from vidqa.planning.budget.forecast import Packing, forecast
+from vidqa.planning.budget.autotune import Packing, forecast
+from vidqa.planning.budget.flops import flops_model, share_again
+from vidqa.planning.budget.gpus import CARDS
 from vidqa.planning.budget.memory import COUNTS, MicroStep, TrainingSetup, fits, layer_widths, model_of, setup_of
 from vidqa.planning.budget.mfu import START_S, efficiency
-from vidqa.planning.budget.trained import parameters
-from vidqa.planning.budget.work import flops_model, share_again
-from vidqa.planning.packing.sharing import work_of
+from vidqa.planning.budget.params import parameters
+from vidqa.planning.packing.prefix_sharing import work_of
 from vidqa.planning.packing.steps import Steps
 from vidqa.planning.samples import Prompting, Sample
 from vidqa.spec import Layer, read_layer, resolve

@@ -10,7 +10,7 @@ from tiny_world import tiny_data, tiny_model
 
 from vidqa.dataset import load_records
 from vidqa.planning.packing.packs import StepOrder
-from vidqa.planning.packing.sharing import cost, groups, shares, unit_length, units, work_of
+from vidqa.planning.packing.prefix_sharing import cost, groups, shares, unit_length, units, work_of
 from vidqa.planning.samples import Planner, Prompting, Sample
 
 

@@ -12,7 +12,7 @@ from vidqa.engine.families.tiny_qwen3_vl import write_tiny_model
 from vidqa.engine.model.load import meta_model
 from vidqa.engine.model.trainable import choose_trainable
 from vidqa.families import family_of
-from vidqa.planning.budget.trained import parameters, trainable
+from vidqa.planning.budget.params import parameters, trainable
 from vidqa.spec.policy_tables import Policy
 
 WAYS: dict[str, dict[str, Any]] = {

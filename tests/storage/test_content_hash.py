@@ -15,7 +15,7 @@ from vidqa.contract import files
 from vidqa.contract.environment import cache_folder
 from vidqa.contract.files import content_hash
 from vidqa.deft.turn import fingerprint
-from vidqa.planning.continuing import _hash_of_ends, in_present_terms, same_weights, weights_hash
+from vidqa.planning.resume_compat import _hash_of_ends, in_present_terms, same_weights, weights_hash
 
 MIB = 1 << 20
 

@@ -17,8 +17,8 @@ import numpy as np
 from vidqa.contract.problem import Problem
 from vidqa.contract.progress import counting
 from vidqa.dataset.record import MediaRef
-from vidqa.video.headers import Header, read_headers
 from vidqa.video.pool import DecodePool, DecodeRequest
+from vidqa.video.probe_many import Header, read_headers
 from vidqa.video.types import VideoMeta
 
 FINE, SIDE, GRID, COARSE = 64, 32, 16, 8  # cells of a side: of the probes, of all frames, and what both are averaged to

@@ -18,7 +18,7 @@ from vidqa.datatools.duplicates import answer_class, compared_answer, find_dupli
 from vidqa.datatools.unused import Unused, unused_media
 from vidqa.planning.samples import Planner, Prompting, Sample
 from vidqa.video import fps_disagreement
-from vidqa.video.headers import header_warnings, read_headers
+from vidqa.video.probe_many import header_warnings, read_headers
 from vidqa.video.types import ImageMeta, VideoMeta
 
 MOST_ANSWERS = 12  # of one kind, the others counted together

@@ -17,7 +17,7 @@ from vidqa.dataset.near_duplicates import near_duplicate_groups, signatures
 from vidqa.dataset.record import MediaRef, Record
 from vidqa.dataset.same_bytes import same_bytes
 from vidqa.datatools.problems import GROUP_BY, SPLIT_RECORDING
-from vidqa.video.headers import read_headers
+from vidqa.video.probe_many import read_headers
 
 NUMBERED = r"(.*[^0-9/])[0-9]+[.][^.]+$"
 MOST_OF_A_STEM = 8  # files; a stem that more have, such as "video", says nothing

@@ -30,7 +30,7 @@ from vidqa.engine.quarantine import end_if_bad
 from vidqa.engine.signals import StopRequest
 from vidqa.evaluation.protocol import LONGER, WARMER, protocol_answer
 from vidqa.families import require_plain_weights
-from vidqa.planning.packing.sharing import longest_of, shares
+from vidqa.planning.packing.prefix_sharing import longest_of, shares
 from vidqa.planning.samples import Planner, Sample
 
 BATCHES_AHEAD = 2  # batches that are decoded while the model answers

@@ -45,7 +45,7 @@ from vidqa.engine.prompts import early
 from vidqa.engine.quarantine import end_if_bad
 from vidqa.engine.signals import StopRequest
 from vidqa.engine.vectors import KEY_BYTES, Vectors
-from vidqa.planning.continuing import weights_hash
+from vidqa.planning.resume_compat import weights_hash
 from vidqa.planning.samples import Planner, Sample, evaluation_planner
 from vidqa.spec import check_with_gpus
 from vidqa.video.types import FramePlan

@@ -21,8 +21,8 @@ from vidqa.engine.model.load import DTYPES
 from vidqa.engine.objectives import Objective
 from vidqa.engine.prepare import frame_cache, on_main
 from vidqa.engine.schedule import Schedule
-from vidqa.planning.budget.trained import parameters
-from vidqa.planning.budget.work import flops_model
+from vidqa.planning.budget.flops import flops_model
+from vidqa.planning.budget.params import parameters
 from vidqa.planning.features import is_frozen, room_for, token_bytes
 from vidqa.planning.samples import Planner
 

@@ -13,9 +13,9 @@ import torch
 from vidqa.engine.distributed import World
 from vidqa.engine.prepare import Prepared, on_main
 from vidqa.families import family_of
-from vidqa.planning.budget.forecast import Packing, forecast, least_policy
+from vidqa.planning.budget.autotune import Packing, forecast, least_policy
 from vidqa.planning.budget.memory import COUNTS, GIB, MemoryPolicy, model_of
-from vidqa.planning.budget.trained import parameters
+from vidqa.planning.budget.params import parameters
 from vidqa.planning.budget.validation import answered_samples
 from vidqa.planning.packing.steps import Steps
 from vidqa.spec import total_steps

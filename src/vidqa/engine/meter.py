@@ -10,8 +10,8 @@ import torch
 from vidqa.engine.distributed import World
 from vidqa.engine.families import family_of
 from vidqa.engine.schedule import Schedule
-from vidqa.planning.budget.cards import peak_of
-from vidqa.planning.packing.sharing import work_of
+from vidqa.planning.budget.gpus import peak_of
+from vidqa.planning.packing.prefix_sharing import work_of
 
 
 def peak_flops(device: torch.device) -> float | None:

@@ -18,7 +18,7 @@ from vidqa.dataset.record import Record
 from vidqa.engine.distributed import World
 from vidqa.engine.problems import ENGINE_NO_SAMPLES, unwritable
 from vidqa.planning import plan_cache
-from vidqa.planning.packing.sharing import longest_of
+from vidqa.planning.packing.prefix_sharing import longest_of
 from vidqa.planning.plan import Plan, PlannedSet, make_plan, too_long, usable, without_labels
 from vidqa.planning.samples import Planner, Sample
 from vidqa.planning.sets import load_sets, quarantines

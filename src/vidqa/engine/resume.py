@@ -14,7 +14,7 @@ from vidqa.engine.checkpoint.state import inspect, load_state
 from vidqa.engine.distributed import World
 from vidqa.engine.prepare import Prepared, on_main
 from vidqa.engine.problems import ENGINE_CHECKPOINT_DAMAGED, ENGINE_RESUME_MISMATCH
-from vidqa.planning.continuing import (
+from vidqa.planning.resume_compat import (
     MEANING,
     SAMPLES,
     changes,
@@ -30,7 +30,7 @@ from vidqa.spec import fingerprint
 
 
 def trainer_facts(spec: Any, data: Prepared, model: Any, world: World) -> dict[str, Any]:
-    """The facts that a checkpoint records for `planning.continuing` to compare on a resume."""
+    """The facts that a checkpoint records for `planning.resume_compat` to compare on a resume."""
     base = on_main(world, lambda: weights_hash(Path(spec.policy.model_name_or_path)))
     trained = [(name, p.shape) for name, p in model.named_parameters() if p.requires_grad]
     return {

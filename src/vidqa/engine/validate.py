@@ -22,7 +22,7 @@ from vidqa.engine.prompts import Prompts
 from vidqa.engine.quarantine import Quarantine, end_if_bad
 from vidqa.evaluation import make_item
 from vidqa.planning.packing.packs import padded, plan_micro_batches, plan_packs
-from vidqa.planning.packing.sharing import cost, work_of
+from vidqa.planning.packing.prefix_sharing import cost, work_of
 from vidqa.planning.packing.steps import pack_budget
 from vidqa.planning.samples import Sample
 

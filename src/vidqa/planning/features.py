@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from vidqa.families.sizes import VisionSizes
 from vidqa.planning.budget.memory import BYTES_OF
-from vidqa.planning.budget.trained import Parameter
+from vidqa.planning.budget.params import Parameter
 from vidqa.planning.samples import Sample
 from vidqa.video.types import FramePlan
 

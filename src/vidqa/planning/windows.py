@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from vidqa.dataset.record import MediaRef, Record
-from vidqa.video.headers import read_headers
+from vidqa.video.probe_many import read_headers
 from vidqa.video.types import VideoMeta
 
 MARK = "#t="  # between a record's id and its window

@@ -30,7 +30,7 @@ from vidqa.spec.keys import value_at
 from vidqa.spec.models import EvaluateSpec, Spec, TrainSpec
 from vidqa.spec.run_tables import DecodeEngine
 from vidqa.storage import hub
-from vidqa.video.headers import Header, read_headers
+from vidqa.video.probe_many import Header, read_headers
 
 T = TypeVar("T")
 

@@ -29,7 +29,7 @@ from vidqa.planning.budget.answering import (
     readings,
 )
 from vidqa.planning.budget.memory import BYTES_OF, GIB, fits
-from vidqa.planning.packing.sharing import longest_of
+from vidqa.planning.packing.prefix_sharing import longest_of
 from vidqa.planning.samples import Sample
 from vidqa.preflight._base import Check, Context, Skip
 from vidqa.preflight.gpu_memory import NOTHING_HELPS, too_much, usable_memory

@@ -10,11 +10,11 @@ from vidqa.contract.problem import Problem
 from vidqa.evaluation.answers import parse_expected
 from vidqa.evaluation.protocol import LONGER
 from vidqa.planning.budget.answering import ROWS
-from vidqa.planning.budget.cards import Card
+from vidqa.planning.budget.flops import flops_model
+from vidqa.planning.budget.gpus import Card
 from vidqa.planning.budget.memory import BYTES_OF
 from vidqa.planning.budget.mfu import START_S
-from vidqa.planning.budget.work import flops_model
-from vidqa.planning.packing.sharing import work_of
+from vidqa.planning.packing.prefix_sharing import work_of
 from vidqa.planning.samples import Sample
 from vidqa.preflight._base import Context, Skip
 from vidqa.preflight.answering_checks import model_of

@@ -15,7 +15,7 @@ from vidqa.families import family_of
 from vidqa.families.weights import weight_bytes, weight_files
 from vidqa.jobs.job_spec import model_names
 from vidqa.planning.budget.memory import BYTES_OF
-from vidqa.planning.budget.trained import trainable
+from vidqa.planning.budget.params import trainable
 from vidqa.planning.features import is_frozen, room_for, token_bytes
 from vidqa.preflight._base import Context, Skip
 from vidqa.preflight.environment_checks import existing

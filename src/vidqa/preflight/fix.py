@@ -22,7 +22,7 @@ from vidqa.preflight import media_probe
 from vidqa.preflight.problems import FIX_EXISTS, FIX_NOTHING_LEFT
 from vidqa.spec.keys import value_at
 from vidqa.video import ImageMeta, VideoMeta, fps_disagreement
-from vidqa.video.headers import read_headers
+from vidqa.video.probe_many import read_headers
 
 SHOWN = 100  # changes that are listed; all are counted
 # Names of roles that other programs write, in small letters.

@@ -11,13 +11,13 @@ from typing import Any
 
 from vidqa import spec
 from vidqa.contract.problem import Problem
-from vidqa.planning.budget.forecast import Forecast, Packing, forecast
+from vidqa.planning.budget.autotune import Forecast, Packing, forecast
+from vidqa.planning.budget.flops import share_again
 from vidqa.planning.budget.memory import GIB, Model, fits
+from vidqa.planning.budget.params import trainable
 from vidqa.planning.budget.rollouts import base_parameters, rollout_memory, rollout_shape, update_packing
-from vidqa.planning.budget.trained import trainable
 from vidqa.planning.budget.validation import answered_samples
-from vidqa.planning.budget.work import share_again
-from vidqa.planning.packing.sharing import longest_of
+from vidqa.planning.packing.prefix_sharing import longest_of
 from vidqa.planning.packing.steps import Steps, pack_budget
 from vidqa.planning.samples import Sample
 from vidqa.preflight import answering_checks

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from vidqa import spec
 from vidqa.contract.problem import Problem
-from vidqa.planning.budget.work import flops_model
-from vidqa.planning.packing.sharing import work_of
+from vidqa.planning.budget.flops import flops_model
+from vidqa.planning.packing.prefix_sharing import work_of
 from vidqa.planning.packing.steps import Steps
 from vidqa.preflight._base import Context, Skip
 from vidqa.preflight.trained import trained_model

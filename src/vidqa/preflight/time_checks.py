@@ -7,13 +7,13 @@ from typing import Any
 
 from vidqa import spec
 from vidqa.contract.problem import Problem
-from vidqa.planning.budget.cards import Card, card_of
-from vidqa.planning.budget.forecast import least_policy
+from vidqa.planning.budget.autotune import least_policy
+from vidqa.planning.budget.flops import FlopsModel, flops_model, share_again
+from vidqa.planning.budget.gpus import Card, card_of
 from vidqa.planning.budget.memory import MicroStep, Model, recorded_policy, setup_of
 from vidqa.planning.budget.mfu import START_S, Efficiency, efficiency
 from vidqa.planning.budget.rollout_time import step_time
-from vidqa.planning.budget.work import FlopsModel, flops_model, share_again
-from vidqa.planning.packing.sharing import work_of
+from vidqa.planning.packing.prefix_sharing import work_of
 from vidqa.planning.packing.steps import Steps, pack_budget
 from vidqa.planning.samples import Sample
 from vidqa.preflight._base import Context, Skip

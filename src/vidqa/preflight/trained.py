@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vidqa.families import family_of
 from vidqa.planning.budget.memory import Model, model_of
-from vidqa.planning.budget.trained import Parameter, parameters
+from vidqa.planning.budget.params import Parameter, parameters
 from vidqa.preflight._base import Context
 from vidqa.spec.models import TrainSpec
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vidqa.video.first_picture import first_look
 from vidqa.video.problems import VIDEO_DECODE_TIMEOUT, VIDEO_FRAME_MISSING, VIDEO_UNREADABLE
 from vidqa.video.source import open_video, place
+from vidqa.video.stream_info import first_look
 from vidqa.video.timeline import MOST_REORDERED, Stamp, Timeline, read_timeline
 
 if TYPE_CHECKING:

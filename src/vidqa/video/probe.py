@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from vidqa.contract.problem import Problem
-from vidqa.video.first_picture import first_look
 from vidqa.video.problems import VIDEO_FPS_DISAGREES
 from vidqa.video.source import open_video
+from vidqa.video.stream_info import first_look
 from vidqa.video.timeline import read_timeline
 from vidqa.video.types import VideoMeta
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from vidqa.video.fields import FieldReader
-from vidqa.video.no_picture import lost_leading, not_coded
+from vidqa.video.h264_fields import FieldReader
 from vidqa.video.problems import VIDEO_EMPTY, VIDEO_FRAME_MISSING, VIDEO_UNREADABLE
+from vidqa.video.skipped_frames import lost_leading, not_coded
 from vidqa.video.source import extent, open_video, place
 
 if TYPE_CHECKING:

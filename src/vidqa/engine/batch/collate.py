@@ -21,7 +21,7 @@ from vidqa.engine.model.context import WHOLE, Context
 from vidqa.engine.model.suffixes import Suffixes
 from vidqa.families.sizes import VisionSizes
 from vidqa.planning.packing.packs import padded
-from vidqa.planning.packing.sharing import tower_work
+from vidqa.planning.packing.prefix_sharing import tower_work
 from vidqa.planning.samples import Planner, Sample
 from vidqa.video.types import FramePlan, PixelRules
 

@@ -30,7 +30,7 @@ from vidqa.engine.model.trainable import adapter_name, base_name, is_adapter, lo
 from vidqa.engine.problems import ENGINE_WEIGHTS_MISMATCH
 from vidqa.families.adapters import check_adapter
 from vidqa.families.model_files import read_json
-from vidqa.planning.budget.trained import ADAPTER
+from vidqa.planning.budget.params import ADAPTER
 
 STEM = "model"
 MARK = "merged.json"  # what was merged; of other folders of whole models nobody can tell whether one was

@@ -34,7 +34,7 @@ from vidqa.engine.model.context import WHOLE, Context
 from vidqa.engine.model.head import head_nll
 from vidqa.engine.model.layers import Projection, flattened, norm, project, projection
 from vidqa.engine.model.recomputing import attend_again
-from vidqa.planning.budget.recompute import NOTHING, Again, Recompute
+from vidqa.planning.budget.activation_checkpointing import NOTHING, Again, Recompute
 
 
 class Parts(NamedTuple):

@@ -22,8 +22,8 @@ from vidqa.engine.families import family_of
 from vidqa.engine.families._base import Heads
 from vidqa.engine.model.attention import Call, attend_zeros
 from vidqa.engine.schedule import Schedule
+from vidqa.planning.budget.activation_checkpointing import Recompute
 from vidqa.planning.budget.memory import COUNTS, GIB
-from vidqa.planning.budget.recompute import Recompute
 
 MOST_STEPS = 200  # whose packs are looked at
 MOST_SHAPES = 128  # of the decoder, and of the vision tower

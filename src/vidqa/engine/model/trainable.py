@@ -10,7 +10,7 @@ from peft import LoraConfig, inject_adapter_in_model
 from torch import nn
 
 from vidqa.engine.problems import ENGINE_LORA_TARGETS, ENGINE_NOTHING_TRAINS
-from vidqa.planning.budget.trained import ADAPTER, is_all_linear, is_chosen
+from vidqa.planning.budget.params import ADAPTER, is_all_linear, is_chosen
 
 
 def choose_trainable(model: nn.Module, policy: Any) -> None:

@@ -45,9 +45,9 @@ from vidqa.engine.schedule import StepSchedule
 from vidqa.engine.signals import StopRequest
 from vidqa.engine.trackers import require_trackers
 from vidqa.families import family_of as tables_of
+from vidqa.planning.budget.params import parameters
 from vidqa.planning.budget.rollouts import RolloutShape, rollout_memory, rollout_shape, update_packing
-from vidqa.planning.budget.trained import parameters
-from vidqa.planning.packing.sharing import longest_of, shares_of
+from vidqa.planning.packing.prefix_sharing import longest_of, shares_of
 from vidqa.planning.packing.steps import pack_budget
 from vidqa.planning.rollouts import prompt_planner
 from vidqa.planning.samples import Planner, Sample, training_planner

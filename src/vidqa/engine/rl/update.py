@@ -21,9 +21,9 @@ from vidqa.engine.model.context import WHOLE
 from vidqa.engine.objectives.grpo import PolicyGradient
 from vidqa.engine.rl.rollout import Group
 from vidqa.families.sizes import VisionSizes
-from vidqa.planning.budget.trained import ADAPTER
+from vidqa.planning.budget.params import ADAPTER
 from vidqa.planning.packing.packs import plan_packs
-from vidqa.planning.packing.sharing import Work, cost, unit_length, units, work_of
+from vidqa.planning.packing.prefix_sharing import Work, cost, unit_length, units, work_of
 from vidqa.planning.rollouts import CompletionSample, completion_sample
 from vidqa.planning.samples import Planner
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import jinja2
 
-from vidqa.families.chat.bounded import BoundedEnvironment
 from vidqa.families.chat.problems import TEMPLATE_BROKEN
+from vidqa.families.chat.sandbox import BoundedEnvironment
 from vidqa.families.model_files import read_json
 from vidqa.families.problems import MODEL_FILE_MISSING
 

@@ -17,7 +17,7 @@ from typing import Any
 from vidqa.families.sizes import Sizes
 from vidqa.planning.budget.memory import BYTES_OF, COUNTS, GIB
 from vidqa.planning.packing.packs import padded
-from vidqa.planning.packing.sharing import shares
+from vidqa.planning.packing.prefix_sharing import shares
 from vidqa.planning.samples import Sample
 
 PAGE = 64  # tokens of a page of the native generator's cache

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from vidqa.families.sizes import Sizes
-from vidqa.planning.budget.recompute import NOTHING, Again, Layers, Recompute, named, path, recorded
-from vidqa.planning.budget.trained import Parameter
+from vidqa.planning.budget.activation_checkpointing import NOTHING, Again, Layers, Recompute, named, path, recorded
+from vidqa.planning.budget.params import Parameter
 
 GIB = 1024**3
 BYTES_OF = {"float32": 4, "bfloat16": 2, "float16": 2}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from vidqa.planning.budget.cards import card_of, mfu_on
+from vidqa.planning.budget.gpus import card_of, mfu_on
 from vidqa.planning.budget.memory import Model, TrainingSetup
 
 # From the start of torchrun to the end of the first step: imports, weights from a local disk, compiling. 33 to 91 s

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vidqa.planning.budget.answering import cache_bytes_per_token
-from vidqa.planning.budget.cards import Card
+from vidqa.planning.budget.flops import FlopsModel
+from vidqa.planning.budget.gpus import Card
 from vidqa.planning.budget.memory import BYTES_OF, Model
 from vidqa.planning.budget.rollouts import base_parameters, rollout_shape
-from vidqa.planning.budget.work import FlopsModel
-from vidqa.planning.packing.sharing import longest_of, work_of
+from vidqa.planning.packing.prefix_sharing import longest_of, work_of
 from vidqa.planning.rollouts import longest_completions
 from vidqa.planning.samples import Sample
 from vidqa.spec import data_ranks, effective_batch

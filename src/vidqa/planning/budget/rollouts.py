@@ -9,7 +9,7 @@ from typing import Any
 
 from vidqa.families.sizes import Sizes
 from vidqa.planning.budget.answering import CAPTURED, FLOAT, PAGE, cache_bytes_per_token
-from vidqa.planning.budget.forecast import Packing
+from vidqa.planning.budget.autotune import Packing
 from vidqa.planning.budget.memory import BYTES_OF, GIB, Model
 from vidqa.planning.packing.steps import Steps
 from vidqa.planning.rollouts import longest_completions

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from vidqa.planning.packing.packs import StepOrder, padded, plan_micro_batches, plan_packs
-from vidqa.planning.packing.sharing import Unit, cost, groups, longest_of, unit_length, units, work_of
+from vidqa.planning.packing.prefix_sharing import Unit, cost, groups, longest_of, unit_length, units, work_of
 from vidqa.planning.samples import Sample
 from vidqa.spec import effective_batch
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from vidqa.families.sizes import Sizes
+from vidqa.planning.budget.activation_checkpointing import Recompute
 from vidqa.planning.budget.memory import MicroStep, Model
-from vidqa.planning.budget.recompute import Recompute
-from vidqa.planning.packing.sharing import Work
+from vidqa.planning.packing.prefix_sharing import Work
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,8 @@ from functools import partial
 from itertools import product
 from typing import Any
 
+from vidqa.planning.budget.activation_checkpointing import Recompute
+from vidqa.planning.budget.flops import share_again
 from vidqa.planning.budget.memory import (
     Memory,
     MemoryPolicy,
@@ -25,9 +27,7 @@ from vidqa.planning.budget.memory import (
     peak_memory,
     setup_of,
 )
-from vidqa.planning.budget.recompute import Recompute
 from vidqa.planning.budget.validation import generation_bytes
-from vidqa.planning.budget.work import share_again
 from vidqa.planning.packing.steps import Steps
 from vidqa.planning.samples import Sample
 from vidqa.spec.models import GrpoSpec

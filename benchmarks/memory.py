@@ -25,7 +25,7 @@ from video_set import SetShape
 from vidqa.contract.files import write_json
 from vidqa.families import family_of
 from vidqa.planning.budget.autotune import heaviest_micro_steps
-from vidqa.planning.budget.memory import model_of, peak_memory, recorded_policy, setup_of
+from vidqa.planning.budget.memory import count_params, peak_memory, read_memory_policy, training_setup
 from vidqa.planning.budget.params import parameters
 from vidqa.planning.packing.steps import Steps
 from vidqa.planning.samples import training_planner
@@ -82,9 +82,9 @@ def trained(run_dir: Path, steps: int, device: str) -> dict[str, Any]:
     samples, _ = training_planner(spec, folder).plan(load_sets(spec)["train"])
     plan = Steps(spec, samples, ranks, device, planned["pack_tokens"])
     sizes = family.sizes_of(folder)
-    model = model_of(sizes, parameters(family.tensors(sizes), spec.policy))
-    policy = recorded_policy(facts, sizes)
-    setup = setup_of(spec, policy)
+    model = count_params(sizes, parameters(family.tensors(sizes), spec.policy))
+    policy = read_memory_policy(facts, sizes)
+    setup = training_setup(spec, policy)
     heaviest = max(heaviest_micro_steps(plan, steps), key=lambda one: peak_memory(model, setup, one).peak_gib)
     return predictions.description(spec, policy, family, model, heaviest)
 

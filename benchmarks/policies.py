@@ -26,8 +26,8 @@ from training import ADAPT, SETS, Place, Training, as_tiny, train, write_spec
 from video_set import SetShape
 
 from vidqa.families import family_of
-from vidqa.planning.budget.autotune import Packing, forecast
-from vidqa.planning.budget.memory import GIB, fits, model_of
+from vidqa.planning.budget.autotune import Packing, best_policy
+from vidqa.planning.budget.memory import GIB, count_params, fits
 from vidqa.planning.budget.params import parameters
 from vidqa.planning.packing.steps import Steps
 from vidqa.planning.samples import training_planner
@@ -102,11 +102,11 @@ def fits_here(training: Training, place: Place) -> bool:
     folder = place.model(training.shape)
     family, samples = family_of(folder), training_planner(spec, folder).plan(load_sets(spec)["train"])[0]
     sizes = family.sizes_of(folder)
-    model = model_of(sizes, parameters(family.tensors(sizes), spec.policy))
+    model = count_params(sizes, parameters(family.tensors(sizes), spec.policy))
     data_ranks = training.gpus // spec.policy.parallelism.cp_size
     packing = Packing(partial(Steps, spec, samples, data_ranks, "cuda"), total_steps(spec, len(samples)))
     limit_gib = spec.engine.gpu_memory_gib or gpu_gib()
-    return fits(forecast(spec, model, packing, limit_gib).memory.peak_gib, limit_gib)
+    return fits(best_policy(spec, model, packing, limit_gib).memory.peak_gib, limit_gib)
 
 
 def gpu_gib() -> float:

@@ -22,15 +22,16 @@ from vidqa.planning.budget.answering import AnsweringSetup, Reading, answering_m
 from vidqa.planning.budget.memory import (
     MemoryPolicy,
     MicroStep,
-    Model,
-    model_of,
+    ParamCounts,
+    count_params,
     peak_memory,
-    recorded_policy,
-    setup_of,
+    read_memory_policy,
+    training_setup,
 )
 from vidqa.planning.budget.params import parameters
 from vidqa.spec.models import TrainSpec
 
+PACK_KEYS = {"again": "accumulates", "seen": "prefix_rows"}  # of earlier rows
 RESULTS = Path(__file__).with_name("results")
 # All of a spec that decides memory, besides the data.
 KEYS = (
@@ -49,7 +50,7 @@ KEYS = (
 
 
 def description(
-    spec: TrainSpec, memory_policy: MemoryPolicy, family: Family, model: Model, micro_step: MicroStep
+    spec: TrainSpec, memory_policy: MemoryPolicy, family: Family, model: ParamCounts, micro_step: MicroStep
 ) -> dict[str, Any]:
     """What a row says of a training besides its name and its measurements."""
     return {
@@ -93,8 +94,12 @@ def compare(rows: Sequence[dict[str, Any]]) -> list[Compared]:
             continue
         spec, sizes = _spec(row), sizes_of(row)
         family = next(family for family in FAMILIES if family.name == row["family"])
-        model = model_of(sizes, parameters(family.tensors(sizes), spec.policy))
-        memory = peak_memory(model, setup_of(spec, recorded_policy(row, sizes)), MicroStep(**row["pack"]))
+        model = count_params(sizes, parameters(family.tensors(sizes), spec.policy))
+        memory = peak_memory(
+            model,
+            training_setup(spec, read_memory_policy(row, sizes)),
+            MicroStep(**{PACK_KEYS.get(key, key): value for key, value in row["pack"].items()}),
+        )
         superseded = row.get("superseded", "")
         results.append(Compared(row["run"], memory.peak_gib, row["memory_gib"], memory.moment, superseded))
     return results

@@ -61,16 +61,16 @@ class Made:
         return training_planner(self.spec, self.folder / "model")
 
     def store(self) -> Plan:
-        inputs = plan_cache.inputs_of(self.spec, self.planner)
+        inputs = plan_cache.plan_inputs(self.spec, self.planner)
         sets = load_sets(self.spec)
         records = [record for found in sets.values() for record in found]
-        identities = plan_cache.identities_of(plan_cache.media_of(self.spec, records))
+        identities = plan_cache.file_identities(plan_cache.media_paths(self.spec, records))
         plan = make_plan(self.spec, self.planner, sets)
         plan_cache.write(self.file, plan_cache.encode(plan, inputs, identities))
         return plan
 
     def read(self) -> Plan | None:
-        encoded = plan_cache.read(self.file, plan_cache.inputs_of(self.spec, self.planner))
+        encoded = plan_cache.read(self.file, plan_cache.plan_inputs(self.spec, self.planner))
         return None if encoded is None else plan_cache.decode(encoded)
 
     def stale(self) -> str:
@@ -183,7 +183,7 @@ def test_a_damaged_plan_is_stale_and_one_that_is_not_there_is_none(made: Made) -
     whole = made.file.read_bytes()
     for damaged in (b"", whole[: len(whole) // 2], zlib.compress(bytes(100)), whole[:-40] + whole[-30:]):
         made.file.write_bytes(damaged)
-        assert made.stale() == plan_cache.BROKEN
+        assert made.stale() == plan_cache.DAMAGED
     for place in range(4, len(whole) - 8, len(whole) // 40):  # a bit anywhere: found, or of no effect
         made.file.write_bytes(whole[:place] + bytes([whole[place] ^ 16]) + whole[place + 1 :])
         try:

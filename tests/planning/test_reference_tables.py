@@ -9,13 +9,21 @@ from pathlib import Path
 from vidqa.dataset.record import Record
 from vidqa.families import family_of
 from vidqa.families.published import published
-from vidqa.planning.budget.autotune import Packing, forecast
-from vidqa.planning.budget.flops import flops_model, share_again
-from vidqa.planning.budget.gpus import CARDS
-from vidqa.planning.budget.memory import COUNTS, MicroStep, TrainingSetup, fits, layer_widths, model_of, setup_of
+from vidqa.planning.budget.autotune import Packing, best_policy
+from vidqa.planning.budget.flops import flops_model, recomputed_flops_share
+from vidqa.planning.budget.gpus import GPUS
+from vidqa.planning.budget.memory import (
+    CONSTANTS,
+    MicroStep,
+    TrainingSetup,
+    count_params,
+    fits,
+    layer_widths,
+    training_setup,
+)
 from vidqa.planning.budget.mfu import START_S, efficiency
 from vidqa.planning.budget.params import parameters
-from vidqa.planning.packing.prefix_sharing import work_of
+from vidqa.planning.packing.prefix_sharing import workload
 from vidqa.planning.packing.steps import Steps
 from vidqa.planning.samples import Prompting, Sample
 from vidqa.spec import Layer, read_layer, resolve
@@ -33,7 +41,7 @@ def cells(page: str, first: str) -> list[str]:
 
 
 def test_the_widths_of_a_compiled_layer() -> None:
-    widths = layer_widths(TrainingSetup(1), COUNTS, "none")
+    widths = layer_widths(TrainingSetup(1), CONSTANTS, "none")
     numbers = [f"{number:g}" for number in (widths.hidden, widths.queries, widths.keys, widths.wide)]
     assert cells("memory.md", "| decoder, compiled | nothing ")[2:] == numbers
 
@@ -59,13 +67,13 @@ def test_the_tokens_memory_and_hours_of_a_recipe(tmp_path: Path) -> None:
     plan = plan_frames(VideoMeta(30.0, 300, 10.0, 1280, 720), vision)
     length = plan.tokens + TEXT + STAMP * plan.grid[0]
     sample = Sample(Record("0", ()), (plan,), Prompting(), length, ANSWER)
-    model, card = model_of(sizes, parameters(family.tensors(sizes), spec.policy)), CARDS["H100"]
-    chosen = forecast(spec, model, Packing(partial(Steps, spec, [sample] * BATCH, 1, "cuda"), 1), card.memory_gib)
+    model, card = count_params(sizes, parameters(family.tensors(sizes), spec.policy)), GPUS["H100"]
+    chosen = best_policy(spec, model, Packing(partial(Steps, spec, [sample] * BATCH, 1, "cuda"), 1), card.memory_gib)
     assert fits(chosen.memory.peak_gib, card.memory_gib) and isinstance(chosen.micro_step, MicroStep)
-    recomputed = share_again(spec, model, chosen.policy.recompute, chosen.micro_step)
-    mfu = efficiency(model, setup_of(spec, chosen.policy), recomputed).on("H100").mfu
-    flops = flops_model(sizes, vision_trains=model.vision.trained > 0, decoder_trains=False).of(
-        [work_of((0,), [sample])]
+    recomputed = recomputed_flops_share(spec, model, chosen.policy.recompute, chosen.micro_step)
+    mfu = efficiency(model, training_setup(spec, chosen.policy), recomputed).on("H100").mfu
+    flops = flops_model(sizes, vision_trains=model.vision.trained > 0, decoder_trains=False).training_flops(
+        [workload((0,), [sample])]
     )
     hours = (START_S + STEPS * BATCH * flops / (card.peak * mfu)) / 3600
     row = cells("recipes.md", "| Cosmos-Reason2-8B | lora ")

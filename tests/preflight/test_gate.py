@@ -305,7 +305,7 @@ def test_a_launch_hands_the_plan_to_its_run(spec: Path, checked: bool) -> None:
     run = Path(started(spec).record.run_dir)
     asked = specs.load(run / "spec.toml", "train")
     planner = training_planner(asked, Path(asked.policy.model_name_or_path))
-    encoded = plan_cache.read(run / PLAN, plan_cache.inputs_of(asked, planner))
+    encoded = plan_cache.read(run / PLAN, plan_cache.plan_inputs(asked, planner))
     assert encoded is not None
     for name, rows_of in load_sets(asked).items():
         part = plan_cache.decode(encoded).sets[name]

@@ -13,8 +13,8 @@ import torch
 from vidqa.engine.distributed import World
 from vidqa.engine.prepare import Prepared, on_main
 from vidqa.families import family_of
-from vidqa.planning.budget.autotune import Packing, forecast, least_policy
-from vidqa.planning.budget.memory import COUNTS, GIB, MemoryPolicy, model_of
+from vidqa.planning.budget.autotune import Packing, best_policy, least_policy
+from vidqa.planning.budget.memory import CONSTANTS, GIB, MemoryPolicy, count_params
 from vidqa.planning.budget.params import parameters
 from vidqa.planning.budget.validation import answered_samples
 from vidqa.planning.packing.steps import Steps
@@ -37,10 +37,10 @@ def memory_policy_of(spec: Any, folder: Path, world: World, packing: Packing, ta
     def fastest() -> MemoryPolicy:
         family = family_of(folder)
         sizes = family.sizes_of(folder)
-        model = model_of(sizes, parameters(family.tensors(sizes), spec.policy))
+        model = count_params(sizes, parameters(family.tensors(sizes), spec.policy))
         if memory_gib is None:
             return least_policy(spec, model)
-        found = forecast(spec, model, packing, memory_gib - taken_gib)
+        found = best_policy(spec, model, packing, memory_gib - taken_gib)
         return replace(found.policy, peak_gib=found.memory.peak_gib + taken_gib)
 
     return on_main(world, fastest)
@@ -70,7 +70,7 @@ def use_memory(device: torch.device, limit_gib: float | None) -> float:
     if limit_gib is None or limit_gib >= has_gib:
         return has_gib
     # What CUDA and NCCL take beside PyTorch's tensors is part of the limit.
-    torch.cuda.set_per_process_memory_fraction((limit_gib - COUNTS.outside_gib) / has_gib, _index(device))
+    torch.cuda.set_per_process_memory_fraction((limit_gib - CONSTANTS.outside_gib) / has_gib, _index(device))
     return limit_gib
 
 

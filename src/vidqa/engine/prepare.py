@@ -18,10 +18,10 @@ from vidqa.dataset.record import Record
 from vidqa.engine.distributed import World
 from vidqa.engine.problems import ENGINE_NO_SAMPLES, unwritable
 from vidqa.planning import plan_cache
-from vidqa.planning.packing.prefix_sharing import longest_of
+from vidqa.planning.packing.prefix_sharing import max_tokens
 from vidqa.planning.plan import Plan, PlannedSet, make_plan, too_long, usable, without_labels
 from vidqa.planning.samples import Planner, Sample
-from vidqa.planning.sets import load_sets, quarantines
+from vidqa.planning.sets import leaves_out_bad_samples, load_sets
 from vidqa.rewards import question_problems
 from vidqa.spec import DataFacts, check_with_data
 
@@ -64,7 +64,7 @@ def prepare_questions(spec: Any, planner: Planner, world: World, run: RunFolder)
 
 def check_steps(spec: Any, data: Prepared) -> None:
     """Raises the problems that a TrainSpec has with its samples: a step that they do not fill, a pack too small."""
-    facts = DataFacts(len(data.train), len(data.validation), longest_of(data.train))
+    facts = DataFacts(len(data.train), len(data.validation), max_tokens(data.train))
     raise_errors(check_with_data(spec, facts))
 
 
@@ -89,7 +89,7 @@ def shared_plan(spec: Any, planner: Planner, world: World, run: RunFolder) -> Pl
 
 def _stored_or_made(spec: Any, planner: Planner, place: Path) -> Any:
     """The encoded plan, which is fast to share; the plan itself if a file name is not valid UTF-8."""
-    inputs = plan_cache.inputs_of(spec, planner)  # first: a change while records are read must make the plan stale
+    inputs = plan_cache.plan_inputs(spec, planner)  # first: a change while records are read must make the plan stale
     try:
         if (found := plan_cache.read(place, inputs)) is not None:
             return found
@@ -97,7 +97,7 @@ def _stored_or_made(spec: Any, planner: Planner, place: Path) -> Any:
         note(f"{PLAN} is not used, the plan is made again: {stale}")
     sets = load_sets(spec)
     records = [record for found in sets.values() for record in found]
-    identities = plan_cache.identities_of(plan_cache.media_of(spec, records))
+    identities = plan_cache.file_identities(plan_cache.media_paths(spec, records))
     plan = make_plan(spec, planner, sets)
     try:
         encoded = plan_cache.encode(plan, inputs, identities)
@@ -129,7 +129,7 @@ def fitting(spec: Any, planned: PlannedSet) -> tuple[Sequence[Sample], list[Prob
     raised."""
     longest = _longest(spec)
     problems = [*planned.problems, *(sample.too_long(longest) for sample in too_long(planned.samples, longest))]
-    if problems and not quarantines(spec):
+    if problems and not leaves_out_bad_samples(spec):
         raise ProblemError(problems)
     return usable(planned.samples, longest, trained=False), problems
 
@@ -158,7 +158,7 @@ def write_plan(run: RunFolder, prepared: Prepared, facts: dict[str, Any]) -> Non
         "validation_samples": len(prepared.validation),
         "train_tokens_per_epoch": sum(sample.length for sample in prepared.train),
         "supervised_tokens_per_epoch": sum(sample.supervised for sample in prepared.train),
-        "longest_sample_tokens": longest_of(prepared.train),
+        "longest_sample_tokens": max_tokens(prepared.train),
         "data_fingerprint": prepared.fingerprint,
         "quarantined": [p.as_dict() for p in prepared.quarantined],
         **facts,

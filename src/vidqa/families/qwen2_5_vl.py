@@ -53,10 +53,12 @@ def rope_positions(
     `positions_per_s`, rounded down, in float32 as transformers computes it."""
     merge = geometry.video.merge_size
     blocks = {
-        token: iter([qwen_vl.block_of(_times(plan, geometry), plan, merge) for plan in plans if plan.kind == kind])
+        token: iter(
+            [qwen_vl.grid_positions(_times(plan, geometry), plan, merge) for plan in plans if plan.kind == kind]
+        )
         for kind, token in (("image", image_id), ("video", video_id))
     }
-    return qwen_vl.positions_of(ids, blocks)
+    return qwen_vl.sequence_positions(ids, blocks)
 
 
 def _times(plan: FramePlan, geometry: Geometry) -> np.ndarray:
@@ -79,7 +81,7 @@ QWEN2_5_VL = Family(
     name="qwen2_5_vl",
     model_types=("qwen2_5_vl",),
     geometry=geometry,
-    state_frame_cap=qwen_vl.state_frame_cap,
+    state_frame_cap=qwen_vl.write_frame_cap,
     expand=expand,
     template_slot=qwen_vl.template_slot,
     vision_token_ids=qwen_vl.vision_token_ids,

@@ -31,7 +31,7 @@ class Plan:
     data_fingerprint: str
 
 
-def mode_of(spec: Any, name: str) -> str | None:
+def response_mode(spec: Any, name: str) -> str | None:
     """The response mode of a set, where it is not the planner's."""
     sampling = action_for(spec).sampling
     mode = sampling.modes.get(name) if sampling else None
@@ -41,10 +41,10 @@ def mode_of(spec: Any, name: str) -> str | None:
 def make_plan(spec: Any, planner: Planner, records: Mapping[str, list[Record]]) -> Plan:
     """Plan the sets of a run (`sets.record_sets`)."""
     sets = {}
-    for name, found in records.items():
-        samples, problems = planner.plan(found, mode_of(spec, name))
-        sets[name] = PlannedSet(found, samples, problems)
-    return Plan(sets, fingerprint(record for found in records.values() for record in found))
+    for name, records_of_set in records.items():
+        samples, problems = planner.plan(records_of_set, response_mode(spec, name))
+        sets[name] = PlannedSet(records_of_set, samples, problems)
+    return Plan(sets, fingerprint(record for records_of_set in records.values() for record in records_of_set))
 
 
 def usable(samples: Sequence[Sample], longest: int, *, trained: bool) -> list[Sample]:

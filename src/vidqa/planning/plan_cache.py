@@ -29,9 +29,9 @@ from vidqa.dataset import open_source
 from vidqa.dataset.archive import archives_in, is_archive
 from vidqa.dataset.record import MediaRef, Provenance, Record, Turn
 from vidqa.dataset.sources import made_absolute
-from vidqa.planning.plan import Plan, PlannedSet, mode_of
+from vidqa.planning.plan import Plan, PlannedSet, response_mode
 from vidqa.planning.samples import Planner, Prompting, Sample
-from vidqa.planning.sets import looked_in, sources
+from vidqa.planning.sets import media_roots, sources
 from vidqa.video.types import FramePlan
 
 Identity = tuple[int, int] | None  # size in bytes and time of change in nanoseconds; None of a file that is not there
@@ -46,14 +46,14 @@ OTHERS = {
     "program": "it was made by another version of the program or of a library",
 }
 THREADS = 8  # a network file system answers slowly, but many questions at a time
-BROKEN = "it is damaged"
+DAMAGED = "it is damaged"
 
 
 class Stale(Exception):
     """A stored plan is not the one that would be made now; the text says why."""
 
 
-def inputs_of(spec: Any, planner: Planner) -> dict[str, str]:
+def plan_inputs(spec: Any, planner: Planner) -> dict[str, str]:
     """What a plan is made of, the media left out: a hash for each key of OTHERS. Empty where that cannot be read, which
     whoever plans reports."""
     try:
@@ -63,44 +63,44 @@ def inputs_of(spec: Any, planner: Planner) -> dict[str, str]:
 
 
 def _inputs(spec: Any, planner: Planner) -> dict[str, str]:
-    found, action = sources(spec), action_for(spec)
+    set_sources, action = sources(spec), action_for(spec)
     sampling = action.sampling
     counted = [sampling.held_out(spec), sampling.limit(spec), sampling.windows(spec)] if sampling else []
-    places = [[made_absolute(each.annotation_path), _absolute(each.media_path)] for each in found]
-    modes = {data.name: mode_of(spec, data.name) for data in action.data}
-    sets = [modes, *((each.name, each.how) for each in found)]
-    seen = [asdict(planner.prompting), asdict(planner.vision)]
+    places = [[made_absolute(source.annotation_path), _absolute(source.media_path)] for source in set_sources]
+    modes = {data.name: response_mode(spec, data.name) for data in action.data}
+    sets = [modes, *((source.name, source.how) for source in set_sources)]
+    rendering = [asdict(planner.prompting), asdict(planner.vision)]
     files = sorted(path for pattern in MODEL_FILES for path in planner.folder.glob(pattern) if path.is_file())
     here = Path(vidqa.__file__).parent
     code = [path for name in CODE for path in sorted((here / name).rglob("*.py"))]
     return {
-        "spec": _hash([counted, places, sets, seen]),
-        "annotations": _hash([open_source(each.annotation_path).fingerprint() for each in found]),
+        "spec": _hash([counted, places, sets, rendering]),
+        "annotations": _hash([open_source(source.annotation_path).fingerprint() for source in set_sources]),
         "model": _hash([(path.name, content_hash(path)) for path in files]),
         "program": _hash([[content_hash(path) for path in code], [(name, version(name)) for name in LIBRARIES]]),
     }
 
 
-def media_of(spec: Any, records: Iterable[Record]) -> list[str]:
+def media_paths(spec: Any, records: Iterable[Record]) -> list[str]:
     """The paths whose files decide what is planned: those of the media, archives that media are looked for in, and
     places where a file, were it there, would come before what an archive holds. Raises ProblemError."""
     refs = dict.fromkeys(ref for record in records for ref in record.media)
-    found = dict.fromkeys(ref.path for ref in refs)
-    for place in looked_in(spec):
+    media = dict.fromkeys(ref.path for ref in refs)
+    for place in media_roots(spec):
         if is_archive(place):
-            found[str(place)] = None
+            media[str(place)] = None
             continue
-        found |= dict.fromkeys(map(str, archives_in(place)))
-        found |= dict.fromkeys(os.path.join(place, os.path.normpath(ref.written)) for ref in refs)
-    return list(found)
+        media |= dict.fromkeys(map(str, archives_in(place)))
+        media |= dict.fromkeys(os.path.join(place, os.path.normpath(ref.written)) for ref in refs)
+    return list(media)
 
 
-def identities_of(paths: Sequence[str]) -> dict[str, Identity]:
+def file_identities(paths: Sequence[str]) -> dict[str, Identity]:
     """Size and time of change of files."""
     parts = [paths[first::THREADS] for first in range(THREADS)]
     with ThreadPoolExecutor(THREADS) as pool:
-        found = pool.map(lambda part: [(path, _identity(path)) for path in part], parts)
-        by_path = dict(pair for pairs in found for pair in pairs)
+        identities = pool.map(lambda part: [(path, _identity(path)) for path in part], parts)
+        by_path = dict(pair for pairs in identities for pair in pairs)
     return {path: by_path[path] for path in paths}
 
 
@@ -114,7 +114,7 @@ def encode(plan: Plan, inputs: Mapping[str, str], identities: Mapping[str, Ident
             for sample in planned.samples:
                 plans |= zip(sample.record.media, sample.plans, strict=True)
         numbers = {ref: number for number, ref in enumerate(plans)}
-        sets = {name: _StoredSet.of(planned, numbers) for name, planned in plan.sets.items()}
+        sets = {name: _StoredSet.from_planned(planned, numbers) for name, planned in plan.sets.items()}
         content = _Content(plan.data_fingerprint, list(plans.items()), sets)
         head = _Head(SCHEMA_VERSION, dict(inputs), dict(identities))
         return msgspec.msgpack.encode((msgspec.msgpack.encode(head), msgspec.msgpack.encode(content)))
@@ -148,7 +148,7 @@ class _StoredSet(msgspec.Struct):
     rows: list[_Row]
 
     @classmethod
-    def of(cls, planned: PlannedSet, numbers: Mapping[MediaRef, int]) -> _StoredSet:
+    def from_planned(cls, planned: PlannedSet, numbers: Mapping[MediaRef, int]) -> _StoredSet:
         counts: dict[int, tuple[int, int, int, bytes]] = {
             id(sample.record): (sample.length, sample.supervised, sample.prefix, sample.prefix_key)
             for sample in planned.samples
@@ -212,12 +212,12 @@ def read(path: Path, inputs: Mapping[str, str]) -> bytes | None:
         encoded = zlib.decompress(path.read_bytes())
         head = msgspec.msgpack.decode(_parts(encoded)[0], type=_Head)
     except (OSError, zlib.error, msgspec.MsgspecError) as damaged:
-        raise Stale(BROKEN) from damaged
+        raise Stale(DAMAGED) from damaged
     if head.schema_version != SCHEMA_VERSION:
         raise Stale(OTHERS["program"])
     if changed := [reason for key, reason in OTHERS.items() if head.inputs.get(key) != inputs.get(key)]:
         raise Stale("; ".join(changed))
-    identities = identities_of(list(head.files))
+    identities = file_identities(list(head.files))
     if changed := [place for place, identity in head.files.items() if identities[place] != identity]:
         raise Stale(f"{len(changed)} media files have changed, {changed[0]} among them")
     return encoded
@@ -229,10 +229,10 @@ def _absolute(path: str) -> str:
 
 def _identity(path: str) -> Identity:
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except (OSError, ValueError):
         return None
-    return found.st_size, found.st_mtime_ns
+    return status.st_size, status.st_mtime_ns
 
 
 def _hash(value: Any) -> str:

@@ -32,11 +32,11 @@ NVFP4_GROUP = 16  # weights that share a scale, of one byte
 
 @dataclass(frozen=True)
 class QuantizationPlan:
-    """`modules` are the linear layers that are quantized, by full name with their weight's shape [out, in]; `kept`
-    those of the decoder that stay; `parameters` all that the model has, and `bytes` what its weights will take."""
+    """`modules` are the quantized linear layers, by full name with their weight's shape [out, in]; `unquantized` are
+    the decoder's other ones. `parameters` counts all of the model, and `bytes` is the size of its weights."""
 
     modules: dict[str, tuple[int, int]]
-    kept: tuple[str, ...]
+    unquantized: tuple[str, ...]
     parameters: int
     bytes: int
 
@@ -47,21 +47,21 @@ def plan_quantization(folder: Path, quantize: Any) -> tuple[QuantizationPlan, li
     family = family_of(folder)
     tensors = family.tensors(family.sizes_of(folder))
     linear = {t.name.removesuffix(WEIGHT): _shape(t) for t in tensors if _is_of_decoder(t, family.tower)}
-    problems, kept_groups = [], set[str]()
+    problems, excluded = [], set[str]()
     for pattern in quantize.keep:
         matched = {fused_group(name) for name in linear if re.search(pattern, name)}
-        kept_groups |= matched
+        excluded |= matched
         if not matched:
             problems.append(QUANTIZE_KEEP.at("quantize.keep", f"{pattern!r} matches no linear layer of the decoder"))
-    modules = {name: shape for name, shape in linear.items() if fused_group(name) not in kept_groups}
+    modules = {name: shape for name, shape in linear.items() if fused_group(name) not in excluded}
     if not modules:
         problems.append(QUANTIZE_KEEP.at("quantize.keep", "every linear layer of the decoder is kept"))
     problems += _group_problems(modules, quantize)
     small = sum(out * _row_bytes(width, quantize) for out, width in modules.values())
     parameters = sum(t.numel for t in tensors)
     others = parameters - sum(out * width for out, width in modules.values())
-    kept = tuple(name for name in linear if name not in modules)
-    return QuantizationPlan(modules, kept, parameters, int(small) + BF16 * others), problems
+    unquantized = tuple(name for name in linear if name not in modules)
+    return QuantizationPlan(modules, unquantized, parameters, int(small) + BF16 * others), problems
 
 
 def fused_group(name: str) -> str:

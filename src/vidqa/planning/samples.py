@@ -21,7 +21,7 @@ from vidqa.families import family_of, require_plain_weights
 from vidqa.families.chat import Chat, Encoded, Outline, load_chat, shown
 from vidqa.planning.problems import SAMPLE_TOO_LONG, SAMPLE_TWO_KINDS
 from vidqa.video import plan_frames, plan_image, vision_spec, with_keys
-from vidqa.video.probe_many import Header, read_headers
+from vidqa.video.probe_many import Header, probe_many
 from vidqa.video.types import FramePlan, ImageMeta, VisionSpec
 from vidqa.video.vision_keys import VISION_KEYS
 
@@ -116,8 +116,8 @@ class Planner:
         self.family = family_of(model_folder)
         self.geometry = self.family.geometry(model_folder)
         self.chat: Chat = load_chat(model_folder)
-        asked = {key: getattr(vision, key, None) for key in VISION_KEYS}
-        self.vision: VisionSpec = vision_spec(self.geometry, **asked)
+        keys = {key: getattr(vision, key, None) for key in VISION_KEYS}
+        self.vision: VisionSpec = vision_spec(self.geometry, **keys)
         self.prompting = prompting
         self._headers: dict[str, Header] = {}
         self._media: dict[tuple[str, MediumKeys], Medium | tuple[Problem, ...]] = {}
@@ -147,7 +147,7 @@ class Planner:
         for ref in (ref for record in records for ref in record.media):
             if ref.key not in self._headers:
                 new.setdefault(ref.key, ref)
-        self.take(dict(zip(new, read_headers(new.values()), strict=True)))
+        self.take(dict(zip(new, probe_many(new.values()), strict=True)))
         samples: list[Sample] = []
         problems: list[Problem] = []
         with paused():

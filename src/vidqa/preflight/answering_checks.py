@@ -29,7 +29,7 @@ from vidqa.planning.budget.answering import (
     readings,
 )
 from vidqa.planning.budget.memory import BYTES_OF, GIB, fits
-from vidqa.planning.packing.prefix_sharing import longest_of
+from vidqa.planning.packing.prefix_sharing import max_tokens
 from vidqa.planning.samples import Sample
 from vidqa.preflight._base import Check, Context, Skip
 from vidqa.preflight.gpu_memory import NOTHING_HELPS, too_much, usable_memory
@@ -89,7 +89,7 @@ def estimate(
     run_spec: Any, work: Any, sizes: Sizes, parameters: int, samples: Sequence[Sample], has_gib: float | None
 ) -> Estimate:
     """Memory of answering with this spec; every candidate change is judged by it."""
-    setup = answering_setup(run_spec, work, longest_of(samples), LONGER * getattr(work, "retries", 0))
+    setup = answering_setup(run_spec, work, max_tokens(samples), LONGER * getattr(work, "retries", 0))
     each = (
         Estimate(answering_memory(sizes, parameters, setup, reading, has_gib), reading, setup)
         for reading in readings(setup, samples, run_spec.num_gpus)

@@ -70,9 +70,9 @@ def inputs(
 ) -> Inputs:
     """The inputs as they are now; `read` gives the records. Raises ProblemError."""
     # First: a change while records are read must make the report stale.
-    made_of = plan_cache.inputs_of(job_spec.resolved, planner) if planner else {}
-    media = plan_cache.media_of(job_spec.resolved, read())
-    return Inputs(_fingerprint(job_spec, platform, engine), plan_cache.identities_of(media), made_of)
+    made_of = plan_cache.plan_inputs(job_spec.resolved, planner) if planner else {}
+    media = plan_cache.media_paths(job_spec.resolved, read())
+    return Inputs(_fingerprint(job_spec, platform, engine), plan_cache.file_identities(media), made_of)
 
 
 def keep(seen: Inputs, report: Kept, plan: Plan | None = None) -> None:
@@ -93,7 +93,7 @@ def find(job_spec: JobSpec, platform: str, engine: str) -> Kept | None:
         content = json.loads(_place(_fingerprint(job_spec, platform, engine)).read_text(encoding="utf-8"))
         report = _parse(content["report"]) if content["schema_version"] == SCHEMA_VERSION else None
         before = {path: identity and tuple(identity) for path, identity in content["media"].items()}
-        unchanged = plan_cache.identities_of(list(before)) == before
+        unchanged = plan_cache.file_identities(list(before)) == before
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
     return report if unchanged else None

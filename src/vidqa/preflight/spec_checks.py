@@ -109,7 +109,7 @@ def resume_target(context: Context) -> list[Problem]:
     before = _trainer(folder)
     weights = _weights(train_spec, context)
     if "base_model" in weights:
-        before["weights"] = resume_compat.in_present_terms(before["weights"], context.processor_folder)
+        before["weights"] = resume_compat.upgraded_facts(before["weights"], context.processor_folder)
     problems = _changed(folder, "weights", before, weights)
     try:
         order = _order(train_spec, context)
@@ -122,7 +122,7 @@ def resume_target(context: Context) -> list[Problem]:
 
 def _changed(folder: Path, part: str, before: dict[str, Any], now: dict[str, Any]) -> list[Problem]:
     changed = resume_compat.changes(before[part], now)
-    message = f"{resume_compat.MEANING[part]} would change: {', '.join(changed)}"
+    message = f"{resume_compat.FACT_NAMES[part]} would change: {', '.join(changed)}"
     return [RESUME_MISMATCH.at(folder, message, REMEDIES[part])] if changed else []
 
 
@@ -130,7 +130,7 @@ def _trainer(folder: Path) -> dict[str, Any]:
     """A checkpoint's trainer.json with its `order` and `weights` facts."""
     try:
         written = json.loads((folder / "trainer.json").read_text(encoding="utf-8"))
-        if not all(isinstance(written[part], dict) for part in resume_compat.MEANING):
+        if not all(isinstance(written[part], dict) for part in resume_compat.FACT_NAMES):
             raise ValueError("trainer.json is not one of this engine")
         if not (folder / "policy" / ".metadata").is_file():
             raise ValueError("policy/.metadata is not there")

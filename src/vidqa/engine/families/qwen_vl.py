@@ -34,7 +34,7 @@ from vidqa.engine.model.context import WHOLE, Context
 from vidqa.engine.model.head import head_nll
 from vidqa.engine.model.layers import Projection, flattened, norm, project, projection
 from vidqa.engine.model.recomputing import attend_again
-from vidqa.planning.budget.activation_checkpointing import NOTHING, Again, Recompute
+from vidqa.planning.budget.activation_checkpointing import NOTHING, Recompute, RecomputeLevel
 
 
 class Parts(NamedTuple):
@@ -81,7 +81,7 @@ def vision_block(
     sin: torch.Tensor,
     segments,
     *,
-    again: Again = "none",
+    again: RecomputeLevel = "none",
 ):
     attention = block.attn
     before = VisionInput(norm(block.norm1), projection(attention.qkv), attention.num_heads)
@@ -95,7 +95,9 @@ def vision_block(
     return finish(hidden_PD, attended, after)
 
 
-def _finish(keeping: Callable[..., Any], computing: Callable[..., Any], again: Again, layer: Projection) -> Any:
+def _finish(
+    keeping: Callable[..., Any], computing: Callable[..., Any], again: RecomputeLevel, layer: Projection
+) -> Any:
     """The function for what follows attention: one that keeps, or one that computes again."""
     if again != "linear":
         return keeping
@@ -113,7 +115,7 @@ def decoder_layer(
     segments,
     suffixes,
     *,
-    again: Again = "none",
+    again: RecomputeLevel = "none",
 ):
     attention, mlp = layer.self_attn, layer.mlp
     query_norm, key_norm = (getattr(attention, name, None) for name in ("q_norm", "k_norm"))
@@ -187,16 +189,16 @@ def install_forward(
     backward computes again; `compile` fuses the dense parts of every layer; ranks of a context share each pack."""
     dense = compiled() if compile else EAGER
 
-    def install(function: Callable[..., Any], module: nn.Module, again: Again) -> None:
+    def install(function: Callable[..., Any], module: nn.Module, again: RecomputeLevel) -> None:
         if again == "layer":
             module.forward = partial(checkpoint, partial(function, dense, module), use_reentrant=False)
         else:
             module.forward = partial(function, dense, module, again=again)
 
     for number, block in enumerate(model.model.visual.blocks):
-        install(partial(vision_block, parts), block, recompute.vision.of(number))
+        install(partial(vision_block, parts), block, recompute.vision.level(number))
     for number, layer in enumerate(model.model.language_model.layers):
-        install(partial(decoder_layer, context), layer, recompute.decoder.of(number))
+        install(partial(decoder_layer, context), layer, recompute.decoder.level(number))
     model.forward = partial(packed_forward, parts, model)
 
 

@@ -23,7 +23,7 @@ from vidqa.engine.families._base import Heads
 from vidqa.engine.model.attention import Call, attend_zeros
 from vidqa.engine.schedule import Schedule
 from vidqa.planning.budget.activation_checkpointing import Recompute
-from vidqa.planning.budget.memory import COUNTS, GIB
+from vidqa.planning.budget.memory import CONSTANTS, GIB
 
 MOST_STEPS = 200  # whose packs are looked at
 MOST_SHAPES = 128  # of the decoder, and of the vision tower
@@ -104,7 +104,7 @@ def map_memory(peak_gib: float, device: torch.device) -> None:
     free, total = torch.cuda.mem_get_info(device)
     mapped = torch.cuda.memory_reserved(device)
     allowed = torch.cuda.get_per_process_memory_fraction(device) * total
-    most = min(peak_gib * (1 + COUNTS.error) * GIB, mapped + free - COUNTS.outside_gib * GIB, allowed)
+    most = min(peak_gib * (1 + CONSTANTS.error) * GIB, mapped + free - CONSTANTS.outside_gib * GIB, allowed)
     if mapped + PIECE_BYTES > most or not any(part["is_expandable"] for part in torch.cuda.memory_snapshot()):
         return
     pieces = []

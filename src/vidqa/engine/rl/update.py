@@ -23,7 +23,7 @@ from vidqa.engine.rl.rollout import Group
 from vidqa.families.sizes import VisionSizes
 from vidqa.planning.budget.params import ADAPTER
 from vidqa.planning.packing.packs import plan_packs
-from vidqa.planning.packing.prefix_sharing import Work, cost, unit_length, units, work_of
+from vidqa.planning.packing.prefix_sharing import Workload, group_tokens, groups_within_budget, relative_cost, workload
 from vidqa.planning.rollouts import CompletionSample, completion_sample
 from vidqa.planning.samples import Planner
 
@@ -75,7 +75,7 @@ class Micro:
     groups: list[Group]  # the group of each sample
     packs: list[list[int]]
     tokens: int  # that train, over all ranks
-    work: list[Work]  # of this rank
+    work: list[Workload]  # of this rank
 
 
 class Updates:
@@ -115,10 +115,10 @@ class Updates:
                     )
                 )
                 owners.append(group)
-        found = units(range(len(samples)), samples, self.collator.padded, self.pack_tokens)  # type: ignore[arg-type]
-        lengths = [unit_length(unit, samples, self.collator.padded) for unit in found]  # type: ignore[arg-type]
-        work = [work_of(unit, samples) for unit in found]  # type: ignore[arg-type]
-        (packs,) = plan_packs(range(len(found)), lengths, [cost(one) for one in work], 1, self.pack_tokens)
+        found = groups_within_budget(range(len(samples)), samples, self.collator.padded, self.pack_tokens)  # type: ignore[arg-type]
+        lengths = [group_tokens(unit, samples, self.collator.padded) for unit in found]  # type: ignore[arg-type]
+        work = [workload(unit, samples) for unit in found]  # type: ignore[arg-type]
+        (packs,) = plan_packs(range(len(found)), lengths, [relative_cost(one) for one in work], 1, self.pack_tokens)
         trained = sum(sample.supervised for sample in samples), sum(sample.supervised > 0 for sample in samples)
         everyone = self.world.gather((len(packs), *trained))
         most, tokens, completions = max(one[0] for one in everyone), *(sum(one[i] for one in everyone) for i in (1, 2))

@@ -1,13 +1,12 @@
-"""What backward computes again so that less is kept: how much of each decoder layer and vision block, for how many.
+"""Selective activation checkpointing: how much of each decoder layer and vision block backward recomputes.
 
-    none          all that backward needs is kept
-    projections   query, key and value are computed again; attention's output is kept
-    linear        all but attention is computed again; a layer's input and attention's output are kept
-    layer         everything is computed again; a layer's input alone is kept
+    none          nothing; all activations are kept
+    projections   query, key and value; attention's output is kept
+    linear        everything but attention; a layer's input and attention's output are kept
+    layer         everything; a layer's input alone is kept
 
-A number saved costs least work in the vision tower, then in the projections, then in the rest of the decoder's linear
-layers, and most in attention, whose work grows with the length of samples. So memory is gained in the order of `path`,
-one layer after the other, and no more than is needed.
+The FLOPs for each saved activation are fewest in the vision tower, then in the projections, then in the decoder's other
+linear layers, and most in attention, whose FLOPs grow with the length of samples. `recompute_path` has that order.
 """
 
 from __future__ import annotations
@@ -18,28 +17,28 @@ from typing import Any, Literal
 
 from vidqa.families.sizes import Sizes
 
-Again = Literal["none", "projections", "linear", "layer"]  # what of one layer is computed again
-Named = Literal["none", "vision", "all"]  # the fixed choices of engine.recompute
+RecomputeLevel = Literal["none", "projections", "linear", "layer"]  # how much of one layer is recomputed
+RecomputeChoice = Literal["none", "vision", "all"]  # the fixed choices of engine.recompute
 
 
 @dataclass(frozen=True)
 class Layers:
-    """How many of a tower's layers, from its first on, compute again so much or more."""
+    """How many of a tower's layers, from the first on, recompute at this level or a higher one."""
 
     projections: int = 0
     linear: int = 0
     layer: int = 0
 
-    def of(self, number: int) -> Again:
-        """What the layer with this number computes again."""
+    def level(self, number: int) -> RecomputeLevel:
+        """The level of the layer with this number."""
         if number < self.layer:
             return "layer"
         if number < self.linear:
             return "linear"
         return "projections" if number < self.projections else "none"
 
-    def counts(self, layers: int) -> dict[Again, int]:
-        """How many of all layers compute each again."""
+    def counts(self, layers: int) -> dict[RecomputeLevel, int]:
+        """How many of `layers` layers have each level."""
         return {
             "none": layers - self.projections,
             "projections": self.projections - self.linear,
@@ -50,7 +49,7 @@ class Layers:
 
 @dataclass(frozen=True)
 class Recompute:
-    """What is computed again of a model."""
+    """The recomputation of a model's two towers."""
 
     decoder: Layers = Layers()
     vision: Layers = Layers()
@@ -61,16 +60,16 @@ class Recompute:
 
     def __str__(self) -> str:
         towers = {"decoder layers": self.decoder, "vision blocks": self.vision}
-        said = [
-            f"{WORDS[again]} of {count} {name}"
+        parts = [
+            f"{LEVEL_NAMES[level]} of {count} {name}"
             for name, layers in towers.items()
-            for again, count in layers.counts(layers.projections).items()
-            if count and again != "none"
+            for level, count in layers.counts(layers.projections).items()
+            if count and level != "none"
         ]
-        return "; ".join(said) or "nothing"
+        return "; ".join(parts) or "nothing"
 
 
-WORDS: dict[Again, str] = {
+LEVEL_NAMES: dict[RecomputeLevel, str] = {
     "none": "nothing",
     "projections": "the projections before attention",
     "linear": "all but attention",
@@ -79,36 +78,34 @@ WORDS: dict[Again, str] = {
 NOTHING = Recompute()
 
 
-def named(name: Named, sizes: Sizes) -> Recompute:
+def fixed_recompute(name: RecomputeChoice, sizes: Sizes) -> Recompute:
     """A fixed choice: nothing, whole vision blocks, or these and whole decoder layers."""
     layers, blocks = (sizes.text.layers if name == "all" else 0), (0 if name == "none" else sizes.vision.blocks)
     return Recompute(Layers(layers, layers, layers), Layers(blocks, blocks, blocks))
 
 
-def recorded(record: Mapping[str, Any] | Named, sizes: Sizes) -> Recompute:
+def read_recompute(record: Mapping[str, Any] | RecomputeChoice, sizes: Sizes) -> Recompute:
     """What `Recompute.record` wrote, or the fixed choice that earlier runs wrote by name."""
     if isinstance(record, str):
-        return named(record, sizes)
+        return fixed_recompute(record, sizes)
     return Recompute(Layers(**record["decoder"]), Layers(**record["vision"]))
 
 
-def path(sizes: Sizes, *, vision_trains: bool) -> list[Recompute]:
-    """All choices from nothing to everything, each with one layer more, cheapest gains first."""
+def recompute_path(sizes: Sizes, *, vision_trains: bool) -> list[Recompute]:
+    """All choices from nothing to everything, each with one layer more, cheapest savings first."""
     layers, blocks = sizes.text.layers, sizes.vision.blocks if vision_trains else 0
-    decoder, vision, found = Layers(), Layers(), [NOTHING]
-    for count in range(1, blocks + 1):
-        vision = Layers(count, count)
-        found.append(Recompute(decoder, vision))
-    for count in range(1, layers + 1):
-        decoder = Layers(count)
-        found.append(Recompute(decoder, vision))
-    for count in range(1, layers + 1):
-        decoder = Layers(layers, count)
-        found.append(Recompute(decoder, vision))
-    for count in range(1, blocks + 1):
-        vision = Layers(blocks, blocks, count)
-        found.append(Recompute(decoder, vision))
-    for count in range(1, layers + 1):
-        decoder = Layers(layers, layers, count)
-        found.append(Recompute(decoder, vision))
-    return found
+    decoder, vision, choices = Layers(), Layers(), [NOTHING]
+    for tower, count, fill in (
+        ("vision", blocks, lambda number: Layers(number, number)),
+        ("decoder", layers, Layers),
+        ("decoder", layers, lambda number: Layers(layers, number)),
+        ("vision", blocks, lambda number: Layers(blocks, blocks, number)),
+        ("decoder", layers, lambda number: Layers(layers, layers, number)),
+    ):
+        for number in range(1, count + 1):
+            if tower == "decoder":
+                decoder = fill(number)
+            else:
+                vision = fill(number)
+            choices.append(Recompute(decoder, vision))
+    return choices

@@ -18,12 +18,20 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from vidqa.families.sizes import Sizes
-from vidqa.planning.budget.activation_checkpointing import NOTHING, Again, Layers, Recompute, named, path, recorded
+from vidqa.planning.budget.activation_checkpointing import (
+    NOTHING,
+    Layers,
+    Recompute,
+    RecomputeLevel,
+    fixed_recompute,
+    read_recompute,
+    recompute_path,
+)
 from vidqa.planning.budget.params import Parameter
 
 GIB = 1024**3
 BYTES_OF = {"float32": 4, "bfloat16": 2, "float16": 2}
-AGAIN: tuple[Again, ...] = get_args(Again)
+LEVELS: tuple[RecomputeLevel, ...] = get_args(RecomputeLevel)
 Reshard = Literal[
     "never", "layers", "always"
 ]  # whose gathered weights are freed after forward: nobody's, all but the root's, all
@@ -50,7 +58,7 @@ class Widths:
 
 
 @dataclass(frozen=True)
-class Counts:
+class MemoryConstants:
     """What the arithmetic rests on, all of it; change it where measured runs say so. Multiples count numbers in compute
     precision, so a float32 copy in a bf16 layer counts twice."""
 
@@ -91,7 +99,7 @@ class Counts:
     error: float = 0.05  # by which a prediction may be wrong
 
 
-COUNTS = Counts()
+CONSTANTS = MemoryConstants()
 
 
 @dataclass(frozen=True)
@@ -122,19 +130,19 @@ class MemoryPolicy:
     peak_gib: float | None = field(default=None, compare=False)  # predicted, where it was chosen for a GPU
 
     def __str__(self) -> str:
-        kept = "kept through a step" if self.reshard == "never" else "freed after each layer"
-        return f"computed again: {self.recompute}; gathered weights: {kept}"
+        weights = "kept through a step" if self.reshard == "never" else "freed after each layer"
+        return f"computed again: {self.recompute}; gathered weights: {weights}"
 
     def record(self) -> dict[str, Any]:
         """The keys that run.json, preflight's facts and rows of benchmarks have."""
-        kept = {"recompute": self.recompute.record(), "stay": RESHARD_RECORDED[self.reshard]}
-        return {"memory_policy": str(self), **kept}
+        fields = {"recompute": self.recompute.record(), "stay": RESHARD_RECORDED[self.reshard]}
+        return {"memory_policy": str(self), **fields}
 
 
-def recorded_policy(record: Mapping[str, Any], sizes: Sizes) -> MemoryPolicy:
+def read_memory_policy(record: Mapping[str, Any], sizes: Sizes) -> MemoryPolicy:
     """The policy that `MemoryPolicy.record` wrote."""
-    reshard = {recorded: reshard for reshard, recorded in RESHARD_RECORDED.items()}
-    return MemoryPolicy(recorded(record["recompute"], sizes), reshard[record["stay"]])
+    reshard = {read_recompute: reshard for reshard, read_recompute in RESHARD_RECORDED.items()}
+    return MemoryPolicy(read_recompute(record["recompute"], sizes), reshard[record["stay"]])
 
 
 def allowed_recompute(spec: Any, sizes: Sizes, *, vision_trains: bool) -> list[Recompute]:
@@ -142,8 +150,8 @@ def allowed_recompute(spec: Any, sizes: Sizes, *, vision_trains: bool) -> list[R
     if not spec.policy.model_gradient_checkpointing:
         return [NOTHING]
     if spec.engine.recompute == "auto":
-        return path(sizes, vision_trains=vision_trains)
-    return [named(spec.engine.recompute, sizes)]
+        return recompute_path(sizes, vision_trains=vision_trains)
+    return [fixed_recompute(spec.engine.recompute, sizes)]
 
 
 def allowed_reshard(spec: Any) -> tuple[Reshard, ...]:
@@ -156,7 +164,7 @@ def allowed_reshard(spec: Any) -> tuple[Reshard, ...]:
     return allowed.get(spec.train.fsdp_reshard_after_forward, ("always",))
 
 
-def setup_of(spec: Any, memory_policy: MemoryPolicy) -> TrainingSetup:
+def training_setup(spec: Any, memory_policy: MemoryPolicy) -> TrainingSetup:
     """The setup of a TrainSpec under a memory policy."""
     policy, train = spec.policy, spec.train
     return TrainingSetup(
@@ -177,14 +185,14 @@ def setup_of(spec: Any, memory_policy: MemoryPolicy) -> TrainingSetup:
 
 @dataclass(frozen=True)
 class MicroStep:
-    """What one micro-step puts on a GPU: its part of a pack where cp_size GPUs share it. `again` says that earlier
+    """What one micro-step puts on a GPU: its part of a pack where cp_size GPUs share it. `accumulates`: earlier
     micro-steps of the step have left gradients."""
 
     tokens: int  # with padding
     patches: int
     supervised: int = 0
-    again: bool = False
-    seen: int = 0  # rows of shared prefixes, which attention gathers for what stands behind them
+    accumulates: bool = False
+    prefix_rows: int = 0  # of shared prefixes, which attention gathers for what stands behind them
 
 
 @dataclass(frozen=True)
@@ -208,13 +216,13 @@ class Memory:
         return (self.always + getattr(self, self.moment)) / GIB
 
 
-def fits(peak_gib: float, memory_gib: float, counts: Counts = COUNTS) -> bool:
+def fits(peak_gib: float, memory_gib: float, counts: MemoryConstants = CONSTANTS) -> bool:
     """Whether a GPU has room for a predicted peak, should the prediction be wrong by as much as it may."""
     return peak_gib * (1 + counts.error) + counts.outside_gib <= memory_gib
 
 
 @dataclass(frozen=True)
-class Count:
+class ParamCount:
     """Numbers of parameters, in all and of those that train."""
 
     every: int
@@ -222,28 +230,28 @@ class Count:
 
 
 @dataclass(frozen=True)
-class Model:
+class ParamCounts:
     """A model's sizes, and its parameters counted by what they are sharded with."""
 
     sizes: Sizes
-    every: Count
-    root: Count
-    layer: Count  # one decoder layer
-    block: Count  # one vision block
-    head: Count
-    vision: Count  # the vision tower with its mergers
+    every: ParamCount
+    root: ParamCount
+    layer: ParamCount  # one decoder layer
+    block: ParamCount  # one vision block
+    head: ParamCount
+    vision: ParamCount  # the vision tower with its mergers
 
 
-def model_of(sizes: Sizes, parameters: Sequence[Parameter]) -> Model:
-    def count(chosen: Callable[[Parameter], bool]) -> Count:
-        found = [parameter for parameter in parameters if chosen(parameter)]
-        return Count(sum(p.numel for p in found), sum(p.numel for p in found if p.trains))
+def count_params(sizes: Sizes, parameters: Sequence[Parameter]) -> ParamCounts:
+    def count(chosen: Callable[[Parameter], bool]) -> ParamCount:
+        matches = [parameter for parameter in parameters if chosen(parameter)]
+        return ParamCount(sum(p.numel for p in matches), sum(p.numel for p in matches if p.trains))
 
     units = {parameter.unit for parameter in parameters if parameter.unit}
     layer = min(unit for unit in units if ".layers." in unit)
     block = min(unit for unit in units if ".blocks." in unit)
     head = "embed_tokens" if sizes.text.tied else "lm_head"
-    return Model(
+    return ParamCounts(
         sizes=sizes,
         every=count(lambda p: True),
         root=count(lambda p: not p.unit),
@@ -254,50 +262,54 @@ def model_of(sizes: Sizes, parameters: Sequence[Parameter]) -> Model:
     )
 
 
-def peak_memory(model: Model, setup: TrainingSetup, micro_step: MicroStep, counts: Counts = COUNTS) -> Memory:
+def peak_memory(
+    model: ParamCounts, setup: TrainingSetup, micro_step: MicroStep, counts: MemoryConstants = CONSTANTS
+) -> Memory:
     """Predict what one GPU holds in a training step."""
     trained = model.every.trained
     frozen = model.every.every - trained
     gradient = setup.master / setup.shard  # bytes of a summed gradient
-    kept = _kept(model, setup, micro_step, counts)
-    whole = _whole(model, setup, counts)
+    activations = _activations(model, setup, micro_step, counts)
+    whole = _gathered_weights(model, setup, counts)
     layer_gradients = model.layer.trained * (setup.compute + setup.reduce)
     logits = min(micro_step.supervised, counts.logit_rows) * model.sizes.text.vocabulary * counts.logit_bytes
     # Keys and values of prefixes, and the gradients of both: its kernel gives them for every head of queries first.
     text = model.sizes.text
-    gathered = setup.compute * (4 * text.keys + 2 * text.queries) * micro_step.seen
+    gathered = setup.compute * (4 * text.keys + 2 * text.queries) * micro_step.prefix_rows
     decoder_trained = model.sizes.text.layers * model.layer.trained
     # With kept weights the root's gradients wait for the last micro-step, whole and in reduce precision.
-    unsummed = model.root.trained * setup.reduce * (setup.keeps_weights and micro_step.again)
+    unsummed = model.root.trained * setup.reduce * (setup.keeps_weights and micro_step.accumulates)
     summed = trained - model.root.trained * setup.keeps_weights
     return Memory(
         always=(trained * (setup.master + counts.moments_bytes) + frozen * setup.compute) / setup.shard,
         decoder=sum(
             (
-                gradient * summed * micro_step.again + unsummed,
+                gradient * summed * micro_step.accumulates + unsummed,
                 whole.root + whole.layers,
-                kept.text + kept.vision + max(kept.layer_at_work + layer_gradients + gathered, logits),
+                activations.text
+                + activations.vision
+                + max(activations.layer_at_work + layer_gradients + gathered, logits),
                 model.head.trained * setup.compute,
             )
         ),
         vision=sum(
             (
-                gradient * (summed if micro_step.again else decoder_trained) + unsummed,
+                gradient * (summed if micro_step.accumulates else decoder_trained) + unsummed,
                 whole.root + whole.blocks,
                 model.root.trained * setup.compute + layer_gradients,
-                kept.vision + kept.block_at_work,
+                activations.vision + activations.block_at_work,
             )
         )
         * bool(model.vision.trained),
         root=gradient * trained
         + model.root.trained * setup.reduce
         + unsummed
-        + (whole.root + whole.layers) * (setup.keeps_weights and micro_step.again),
+        + (whole.root + whole.layers) * (setup.keeps_weights and micro_step.accumulates),
     )
 
 
 @dataclass(frozen=True)
-class _Whole:
+class _GatheredWeights:
     """Bytes of weights that stand gathered, in compute precision, beside the shards."""
 
     root: float
@@ -305,20 +317,20 @@ class _Whole:
     blocks: float
 
 
-def _whole(model: Model, setup: TrainingSetup, counts: Counts) -> _Whole:
-    def gathered(count: Count) -> int:
+def _gathered_weights(model: ParamCounts, setup: TrainingSetup, counts: MemoryConstants) -> _GatheredWeights:
+    def gathered(count: ParamCount) -> int:
         """Where nothing is sharded, frozen weights are computed with where they lie."""
         return setup.compute * (count.trained if setup.shard == 1 else count.every)
 
     if setup.keeps_weights:
         all_layers = gathered(model.every) - gathered(model.root)
-        return _Whole(gathered(model.root), all_layers, all_layers)
+        return _GatheredWeights(gathered(model.root), all_layers, all_layers)
     held = counts.whole_layers
-    return _Whole(gathered(model.root), held * gathered(model.layer), held * gathered(model.block))
+    return _GatheredWeights(gathered(model.root), held * gathered(model.layer), held * gathered(model.block))
 
 
 @dataclass(frozen=True)
-class _Kept:
+class _Activations:
     """Bytes of activations: kept over all layers, and of the layer whose backward is at work."""
 
     text: float
@@ -327,7 +339,9 @@ class _Kept:
     block_at_work: float
 
 
-def _kept(model: Model, setup: TrainingSetup, micro_step: MicroStep, counts: Counts) -> _Kept:
+def _activations(
+    model: ParamCounts, setup: TrainingSetup, micro_step: MicroStep, counts: MemoryConstants
+) -> _Activations:
     text, vision = model.sizes.text, model.sizes.vision
 
     def of_token(widths: Widths) -> float:
@@ -338,18 +352,21 @@ def _kept(model: Model, setup: TrainingSetup, micro_step: MicroStep, counts: Cou
         # Its heads are as wide together as its input, and queries, keys and values are counted with that.
         return (widths.hidden + widths.queries) * vision.hidden + widths.wide * vision.intermediate
 
-    layers = {again: of_token(layer_widths(setup, counts, again, head_norms=text.head_norms)) for again in AGAIN}
-    blocks = {again: of_patch(block_widths(setup, counts, again, gated=vision.gated)) for again in AGAIN}
-    at_layer, at_block = _at_work(layers, setup, counts, of_token), _at_work(blocks, setup, counts, of_patch)
-    layer, layer_work = _tower(setup.recompute.decoder, text.layers, layers, at_layer)
-    block, block_work = _tower(setup.recompute.vision, vision.blocks, blocks, at_block)
+    layers = {again: of_token(layer_widths(setup, counts, again, head_norms=text.head_norms)) for again in LEVELS}
+    blocks = {again: of_patch(block_widths(setup, counts, again, gated=vision.gated)) for again in LEVELS}
+    at_layer, at_block = (
+        _backward_transient(layers, setup, counts, of_token),
+        _backward_transient(blocks, setup, counts, of_patch),
+    )
+    layer, layer_work = _kept_over_layers(setup.recompute.decoder, text.layers, layers, at_layer)
+    block, block_work = _kept_over_layers(setup.recompute.vision, vision.blocks, blocks, at_block)
     # What the decoder takes in: at the tower's end and at every tap.
     mergers = 1 + vision.taps
     # Where they are read: as they came, put together, and those of the next micro-step, which come meanwhile.
     copies = 3 if setup.reads_features and not model.vision.trained else 1
     features = copies * mergers * vision.out / vision.merge**2
     inside = block + vision.patch_values + mergers * counts.merger * vision.hidden
-    return _Kept(
+    return _Activations(
         text=setup.compute * micro_step.tokens * layer,
         vision=setup.compute * micro_step.patches * (features + inside * bool(model.vision.trained)),
         layer_at_work=setup.compute * micro_step.tokens * layer_work,
@@ -357,33 +374,38 @@ def _kept(model: Model, setup: TrainingSetup, micro_step: MicroStep, counts: Cou
     )
 
 
-def _at_work(
-    kept: Mapping[Again, float], setup: TrainingSetup, counts: Counts, numbers: Callable[[Widths], float]
-) -> dict[Again, float]:
+def _backward_transient(
+    widths: Mapping[RecomputeLevel, float],
+    setup: TrainingSetup,
+    counts: MemoryConstants,
+    numbers: Callable[[Widths], float],
+) -> dict[RecomputeLevel, float]:
     """Numbers of a token that the backward of one layer takes besides what the layer kept."""
     in_flight = numbers(counts.in_flight_lora if setup.lora else counts.in_flight)
     return {
         "none": in_flight,
         "projections": in_flight,  # query, key and value come when the MLP's gradients are gone
         "linear": in_flight + numbers(counts.linear_again_lora if setup.lora else counts.linear_again),
-        "layer": in_flight + kept["none"] - kept["layer"],
+        "layer": in_flight + widths["none"] - widths["layer"],
     }
 
 
-def _tower(
-    layers: Layers, number: int, kept: Mapping[Again, float], at_work: Mapping[Again, float]
+def _kept_over_layers(
+    layers: Layers, number: int, widths: Mapping[RecomputeLevel, float], at_work: Mapping[RecomputeLevel, float]
 ) -> tuple[float, float]:
     """Numbers of a token: kept over all layers when backward begins, and what the layer at work adds to that at most.
     Backward goes from the last layer to the first, and each layer it has passed has let go of what it kept."""
-    held = [kept[layers.of(at)] for at in range(number)]
+    held = [widths[layers.level(at)] for at in range(number)]
     before, most = 0.0, 0.0
     for at, mine in enumerate(held):
         before += mine
-        most = max(most, before + at_work[layers.of(at)])
+        most = max(most, before + at_work[layers.level(at)])
     return sum(held), most - sum(held)
 
 
-def block_widths(setup: TrainingSetup, counts: Counts, again: Again, *, gated: bool = False) -> Widths:
+def block_widths(
+    setup: TrainingSetup, counts: MemoryConstants, again: RecomputeLevel, *, gated: bool = False
+) -> Widths:
     """What one vision block keeps of each patch."""
     if again != "none":
         return counts.layer if again == "layer" else counts.linear
@@ -392,7 +414,9 @@ def block_widths(setup: TrainingSetup, counts: Counts, again: Again, *, gated: b
     return counts.compiled_vision if setup.compiled else counts.eager_vision
 
 
-def layer_widths(setup: TrainingSetup, counts: Counts, again: Again, *, head_norms: bool = True) -> Widths:
+def layer_widths(
+    setup: TrainingSetup, counts: MemoryConstants, again: RecomputeLevel, *, head_norms: bool = True
+) -> Widths:
     """What one decoder layer keeps of each token."""
     if setup.exchanges and again != "layer":
         alone = layer_widths(replace(setup, exchanges=False), counts, again, head_norms=head_norms)
@@ -400,7 +424,7 @@ def layer_widths(setup: TrainingSetup, counts: Counts, again: Again, *, head_nor
     if again in ("layer", "linear"):
         return counts.layer if again == "layer" else counts.linear
     if again == "projections":
-        return _after_attention(setup, counts)
+        return _projections_widths(setup, counts)
     if not head_norms:
         eager = counts.eager_lora_head_norms if setup.lora else counts.eager_head_norms
         return layer_widths(setup, counts, again) - (counts.compiled_head_norms if setup.compiled else eager)
@@ -413,7 +437,7 @@ def layer_widths(setup: TrainingSetup, counts: Counts, again: Again, *, head_nor
     return counts.eager_lora + counts.eager_dropout if setup.dropout else counts.eager_lora
 
 
-def _after_attention(setup: TrainingSetup, counts: Counts) -> Widths:
+def _projections_widths(setup: TrainingSetup, counts: MemoryConstants) -> Widths:
     if setup.compiled:
         return counts.compiled_projections + counts.compiled_dropout if setup.dropout else counts.compiled_projections
     return counts.eager_projections + counts.eager_projections_dropout if setup.dropout else counts.eager_projections

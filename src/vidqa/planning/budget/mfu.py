@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from vidqa.planning.budget.gpus import card_of, mfu_on
-from vidqa.planning.budget.memory import Model, TrainingSetup
+from vidqa.planning.budget.gpus import find_gpu, mfu_on
+from vidqa.planning.budget.memory import ParamCounts, TrainingSetup
 
 # From the start of torchrun to the end of the first step: imports, weights from a local disk, compiling. 33 to 91 s
 # were measured (benchmarks/README.md, row 10), more where layers are compiled for the first time than later.
@@ -25,7 +25,7 @@ class Efficiency:
 
     def on(self, name: str) -> Efficiency:
         """The same on another GPU, where both are known."""
-        here, there = card_of(self.gpu), card_of(name)
+        here, there = find_gpu(self.gpu), find_gpu(name)
         if here is None or there is None or here == there:
             return self
         return replace(self, mfu=mfu_on(there, self.mfu, here))
@@ -73,7 +73,7 @@ MEASURED = (  # of equal rows the first counts
 )
 
 
-def efficiency(model: Model, setup: TrainingSetup, recomputed: float = 0.0) -> Efficiency:
+def efficiency(model: ParamCounts, setup: TrainingSetup, recomputed: float = 0.0) -> Efficiency:
     """By the measured training of the same kind (LoRA or full, compiled or not), then of a similar `recomputed` share
     of FLOPs, then of the nearest size; its MFU is corrected for the difference in recomputation."""
 

@@ -33,22 +33,22 @@ class Parameter:
 def parameters(tensors: Sequence[Tensor], policy: Any) -> list[Parameter]:
     """Every parameter of the model as the engine will name it. `policy` is the spec's table."""
     if policy.lora is None:
-        found = [Parameter(each.name, each.shape, each.unit, trains=True) for each in tensors]
+        named = [Parameter(tensor.name, tensor.shape, tensor.unit, trains=True) for tensor in tensors]
     else:
-        found = [parameter for each in tensors for parameter in _adapted(each, policy.lora)]
-    return [replace(each, trains=each.trains and is_chosen(each.name, policy)) for each in found]
+        named = [parameter for tensor in tensors for parameter in _adapted(tensor, policy.lora)]
+    return [replace(parameter, trains=parameter.trains and is_trained(parameter.name, policy)) for parameter in named]
 
 
-def trainable(found: Sequence[Parameter]) -> int:
+def count_trainable(parameters: Sequence[Parameter]) -> int:
     """How many numbers train."""
-    return sum(parameter.numel for parameter in found if parameter.trains)
+    return sum(parameter.numel for parameter in parameters if parameter.trains)
 
 
-def is_chosen(name: str, policy: Any) -> bool:
+def is_trained(name: str, policy: Any) -> bool:
     """Whether `freeze_pattern` and `trainable_pattern`, regular expressions searched in a parameter's name, let it
     train."""
-    trains = not policy.trainable_pattern or any(re.search(each, name) for each in policy.trainable_pattern)
-    return trains and not any(re.search(each, name) for each in policy.freeze_pattern or ())
+    trains = not policy.trainable_pattern or any(re.search(pattern, name) for pattern in policy.trainable_pattern)
+    return trains and not any(re.search(pattern, name) for pattern in policy.freeze_pattern or ())
 
 
 def _adapted(tensor: Tensor, lora: Any) -> Iterator[Parameter]:
@@ -56,7 +56,7 @@ def _adapted(tensor: Tensor, lora: Any) -> Iterator[Parameter]:
     yield from _adapted_once(tensor, lora)
     if tensor.tied:
         head = replace(tensor, name=tensor.tied, linear=True, tied="")
-        yield from (each for each in _adapted_once(head, lora) if each.added)
+        yield from (parameter for parameter in _adapted_once(head, lora) if parameter.added)
 
 
 def _adapted_once(tensor: Tensor, lora: Any) -> Iterator[Parameter]:
@@ -67,7 +67,7 @@ def _adapted_once(tensor: Tensor, lora: Any) -> Iterator[Parameter]:
         yield Parameter(name, tensor.shape, tensor.unit, trains=True, added=True)
         return
     module, _, last = tensor.name.rpartition(".")
-    if not _is_target(module, tensor, lora.target_modules):
+    if not _is_lora_target(module, tensor, lora.target_modules):
         yield Parameter(tensor.name, tensor.shape, tensor.unit, trains=False)
         return
     yield Parameter(f"{module}.base_layer.{last}", tensor.shape, tensor.unit, trains=False)
@@ -80,13 +80,13 @@ def _saved_module(name: str, endings: Sequence[str]) -> str | None:
     """The module that holds a tensor and trains in full: the outermost one whose name ends with one of `endings`."""
     parts = name.split(".")[:-1]
     outer = (".".join(parts[:end]) for end in range(1, len(parts) + 1))
-    return next((module for module in outer if any(module.endswith(each) for each in endings)), None)
+    return next((module for module in outer if any(module.endswith(ending) for ending in endings)), None)
 
 
-def _is_target(module: str, tensor: Tensor, targets: Any) -> bool:
+def _is_lora_target(module: str, tensor: Tensor, targets: Any) -> bool:
     if is_all_linear(targets):
         return tensor.linear and module != "lm_head"
-    return any(module == each or module.endswith(f".{each}") for each in targets)
+    return any(module == target or module.endswith(f".{target}") for target in targets)
 
 
 def is_all_linear(targets: Any) -> bool:
@@ -96,8 +96,8 @@ def is_all_linear(targets: Any) -> bool:
 
 def _rank(module: str, lora: Any) -> int:
     patterns = lora.r_pattern or {}
-    found = next((pattern for pattern in patterns if re.match(rf"(.*\.)?({pattern})$", module)), None)
-    return lora.r if found is None else patterns[found]
+    match = next((pattern for pattern in patterns if re.match(rf"(.*\.)?({pattern})$", module)), None)
+    return lora.r if match is None else patterns[match]
 
 
 def _matrices(tensor: Tensor, rank: int) -> list[tuple[str, tuple[int, ...]]]:

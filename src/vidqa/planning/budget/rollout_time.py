@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from vidqa.planning.budget.answering import cache_bytes_per_token
 from vidqa.planning.budget.flops import FlopsModel
-from vidqa.planning.budget.gpus import Card
-from vidqa.planning.budget.memory import BYTES_OF, Model
+from vidqa.planning.budget.gpus import Gpu
+from vidqa.planning.budget.memory import BYTES_OF, ParamCounts
 from vidqa.planning.budget.rollouts import base_parameters, rollout_shape
-from vidqa.planning.packing.prefix_sharing import longest_of, work_of
+from vidqa.planning.packing.prefix_sharing import max_tokens, workload
 from vidqa.planning.rollouts import longest_completions
 from vidqa.planning.samples import Sample
 from vidqa.spec import data_ranks, effective_batch
@@ -35,7 +35,7 @@ class StepTime:
 
 
 def step_time(
-    spec: GrpoSpec, model: Model, questions: Sequence[Sample], flops: FlopsModel, card: Card, mfu: float
+    spec: GrpoSpec, model: ParamCounts, questions: Sequence[Sample], flops: FlopsModel, card: Gpu, mfu: float
 ) -> StepTime:
     """Of one step on `data_ranks` GPUs. Completions are taken to be half as long as they may be."""
     some, size = questions[:MOST_QUESTIONS], spec.rollout.n_generation
@@ -43,9 +43,9 @@ def step_time(
     batch, ranks = effective_batch(spec), data_ranks(spec)
     completions = longest_completions(some, size, answer)
     groups = [tuple(range(start, start + size)) for start in range(0, len(completions), size)]
-    update = flops.of(work_of(group, completions) for group in groups) / len(some) * batch
-    prompts = flops.of(work_of((number,), some) for number in range(len(some))) / len(some) * batch / 3
-    rows = rollout_shape(spec, longest_of(some)).rows
+    update = flops.training_flops(workload(group, completions) for group in groups) / len(some) * batch
+    prompts = flops.training_flops(workload((number,), some) for number in range(len(some))) / len(some) * batch / 3
+    rows = rollout_shape(spec, max_tokens(some)).rows
     compute = BYTES_OF[spec.train.param_dtype]
     prompt = sum(question.length for question in some) / len(some)
     cache = rows * (prompt + answer / 2) * cache_bytes_per_token(model.sizes, compute)

@@ -10,14 +10,14 @@ from typing import Any
 from vidqa.families.sizes import Sizes
 from vidqa.planning.budget.answering import CAPTURED, FLOAT, PAGE, cache_bytes_per_token
 from vidqa.planning.budget.autotune import Packing
-from vidqa.planning.budget.memory import BYTES_OF, GIB, Model
+from vidqa.planning.budget.memory import BYTES_OF, GIB, ParamCounts
 from vidqa.planning.packing.steps import Steps
 from vidqa.planning.rollouts import longest_completions
 from vidqa.planning.samples import Sample
 from vidqa.spec import data_ranks, effective_batch, total_steps
 
-MOST_ROWS = 256  # completions that a GPU draws at a time
-SAMPLE_QUESTIONS = 2_000  # whose packs are made for an estimate; the others are like them
+MAX_ROWS = 256  # completions that a GPU draws at a time
+MAX_QUESTIONS = 2_000  # whose packs are made for an estimate; the others are like them
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ def rollout_shape(spec: Any, longest_prompt: int) -> RolloutShape:
     size, answer = spec.rollout.n_generation, spec.rollout.max_response_length
     most = max(answer, spec.validation.max_response_length or 0) if spec.validation.enable else answer
     questions = -(-effective_batch(spec) // data_ranks(spec))
-    groups = max(1, min(questions, MOST_ROWS // size))
+    groups = max(1, min(questions, MAX_ROWS // size))
     rows = groups * size
     # A completion has the last, part page of its prompt in a page of its own.
     pages = groups * -(-longest_prompt // PAGE) + rows * (-(-answer // PAGE) + 2)
@@ -70,14 +70,14 @@ def rollout_memory(spec: Any, sizes: Sizes, parameters: int, shape: RolloutShape
     )
 
 
-def base_parameters(spec: Any, model: Model) -> int:
+def base_parameters(spec: Any, model: ParamCounts) -> int:
     """The parameters of the rollout model: those of the trained one without its adapters."""
     return model.every.every - (model.every.trained if spec.policy.lora is not None else 0)
 
 
 def update_packing(spec: Any, questions: Sequence[Sample], ranks: int, device_type: str) -> Packing:
     """The packs of updates whose completions are all as long as they may be."""
-    looked_at = questions[:SAMPLE_QUESTIONS]
+    looked_at = questions[:MAX_QUESTIONS]
     completions = longest_completions(looked_at, spec.rollout.n_generation, spec.rollout.max_response_length)
     batch = min(len(completions), effective_batch(spec) * spec.rollout.n_generation)
     steps_of = partial(Steps, spec, completions, ranks, device_type, batch=batch)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from vidqa.planning.budget.answering import AnsweringSetup, Reading, answering_memory
-from vidqa.planning.budget.memory import Model, TrainingSetup
+from vidqa.planning.budget.memory import ParamCounts, TrainingSetup
 from vidqa.planning.samples import Sample
 
 
@@ -16,7 +16,7 @@ def answered_samples(spec: Any, samples: Sequence[Sample]) -> Sequence[Sample]:
     return samples[: spec.engine.validation_generate] if spec.validation.enable else ()
 
 
-def generation_bytes(spec: Any, model: Model, setup: TrainingSetup, answered: Sequence[Sample]) -> float:
+def generation_bytes(spec: Any, model: ParamCounts, setup: TrainingSetup, answered: Sequence[Sample]) -> float:
     """Bytes beside what lies there all the time; 0 where nothing is answered."""
     sizes, most = {(sample.length, sample.patches) for sample in answered}, spec.engine.validation_max_tokens
     # Where nothing is sharded, frozen weights are computed with where they lie.

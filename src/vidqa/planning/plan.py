@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from vidqa.actions import action_for, resolve
 from vidqa.contract.problem import Problem
@@ -12,6 +11,7 @@ from vidqa.dataset import fingerprint
 from vidqa.dataset.record import Record
 from vidqa.planning.problems import SAMPLE_NOTHING_LEARNED
 from vidqa.planning.samples import Planner, Sample
+from vidqa.spec.models import Spec
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,14 @@ class Plan:
     data_fingerprint: str
 
 
-def response_mode(spec: Any, name: str) -> str | None:
+def response_mode(spec: Spec, name: str) -> str | None:
     """The response mode of a set, where it is not the planner's."""
     sampling = action_for(spec).sampling
     mode = sampling.modes.get(name) if sampling else None
     return resolve(mode)(spec) if mode else None
 
 
-def make_plan(spec: Any, planner: Planner, records: Mapping[str, list[Record]]) -> Plan:
+def make_plan(spec: Spec, planner: Planner, records: Mapping[str, list[Record]]) -> Plan:
     """Plan the sets of a run (`sets.record_sets`)."""
     sets = {}
     for name, records_of_set in records.items():

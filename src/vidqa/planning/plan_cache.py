@@ -32,6 +32,7 @@ from vidqa.dataset.sources import made_absolute
 from vidqa.planning.plan import Plan, PlannedSet, response_mode
 from vidqa.planning.samples import Planner, Prompting, Sample
 from vidqa.planning.sets import media_roots, sources
+from vidqa.spec.models import Spec
 from vidqa.video.types import FramePlan
 
 Identity = tuple[int, int] | None  # size in bytes and time of change in nanoseconds; None of a file that is not there
@@ -53,7 +54,7 @@ class Stale(Exception):
     """A stored plan is not the one that would be made now; the text says why."""
 
 
-def plan_inputs(spec: Any, planner: Planner) -> dict[str, str]:
+def plan_inputs(spec: Spec, planner: Planner) -> dict[str, str]:
     """What a plan is made of, the media left out: a hash for each key of OTHERS. Empty where that cannot be read, which
     whoever plans reports."""
     try:
@@ -62,7 +63,7 @@ def plan_inputs(spec: Any, planner: Planner) -> dict[str, str]:
         return {}
 
 
-def _inputs(spec: Any, planner: Planner) -> dict[str, str]:
+def _inputs(spec: Spec, planner: Planner) -> dict[str, str]:
     set_sources, action = sources(spec), action_for(spec)
     sampling = action.sampling
     counted = [sampling.held_out(spec), sampling.limit(spec), sampling.windows(spec)] if sampling else []
@@ -81,7 +82,7 @@ def _inputs(spec: Any, planner: Planner) -> dict[str, str]:
     }
 
 
-def media_paths(spec: Any, records: Iterable[Record]) -> list[str]:
+def media_paths(spec: Spec, records: Iterable[Record]) -> list[str]:
     """The paths whose files decide what is planned: those of the media, archives that media are looked for in, and
     places where a file, were it there, would come before what an archive holds. Raises ProblemError."""
     refs = dict.fromkeys(ref for record in records for ref in record.media)

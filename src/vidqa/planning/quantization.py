@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from vidqa.contract.problem import Problem
 from vidqa.dataset.record import MediaRef, Record
@@ -21,7 +20,9 @@ from vidqa.planning.problems import (
     QUANTIZE_NO_MEDIA,
     QUANTIZE_OVERLAP,
 )
+from vidqa.planning.samples import Sample
 from vidqa.spec.quantize_rules import GROUPED, few_samples
+from vidqa.spec.quantize_tables import Quantize
 
 # Linear layers that other programs compute as one product, so that they share a scheme.
 FUSED = {"q_proj": "qkv", "k_proj": "qkv", "v_proj": "qkv", "gate_proj": "gate_up", "up_proj": "gate_up"}
@@ -41,7 +42,7 @@ class QuantizationPlan:
     bytes: int
 
 
-def plan_quantization(folder: Path, quantize: Any) -> tuple[QuantizationPlan, list[Problem]]:
+def plan_quantization(folder: Path, quantize: Quantize) -> tuple[QuantizationPlan, list[Problem]]:
     """The plan for the model in `folder` with the spec's table `quantize`. Problems: QUANTIZE_KEEP for a pattern that
     matches nothing or everything, QUANTIZE_GROUP_SIZE."""
     family = family_of(folder)
@@ -79,21 +80,21 @@ def _shape(tensor: Tensor) -> tuple[int, int]:
     return out, width
 
 
-def group_of(quantize: Any) -> int | None:
+def group_of(quantize: Quantize) -> int | None:
     """Weights of a row that share a scale; None where all do."""
     if quantize.quantization_scheme.startswith("NVFP4"):
         return NVFP4_GROUP
     return quantize.group_size if quantize.quantization_scheme in GROUPED else None
 
 
-def _row_bytes(width: int, quantize: Any) -> float:
+def _row_bytes(width: int, quantize: Quantize) -> float:
     """Bytes of the weights that an output has, and of their scales."""
     is_float4, group = quantize.quantization_scheme.startswith("NVFP4"), group_of(quantize)
     is_half = is_float4 or quantize.quantization_scheme == "W4A16"
     return width * (0.5 if is_half else 1) + (1 if is_float4 else BF16) * (width / group if group else 1)
 
 
-def _group_problems(modules: dict[str, tuple[int, int]], quantize: Any) -> list[Problem]:
+def _group_problems(modules: dict[str, tuple[int, int]], quantize: Quantize) -> list[Problem]:
     size = group_of(quantize) or 1
     wrong = {name: width for name, (_, width) in modules.items() if width % size}
     if not wrong:
@@ -106,7 +107,7 @@ def _group_problems(modules: dict[str, tuple[int, int]], quantize: Any) -> list[
     return [QUANTIZE_GROUP_SIZE.at("quantize.group_size", message, remedy)]
 
 
-def calibration_problems(quantize: Any, samples: Sequence[Any]) -> list[Problem]:
+def calibration_problems(quantize: Quantize, samples: Sequence[Sample]) -> list[Problem]:
     """QUANTIZE_FEW, and QUANTIZE_NO_MEDIA where none of the planned samples shows anything."""
     where = "dataset.annotation_path"
     few = few_samples(quantize, min(len(samples), quantize.num_calibration_samples))

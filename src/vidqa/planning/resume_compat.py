@@ -20,6 +20,7 @@ from vidqa.contract.problem import ProblemError
 from vidqa.planning.samples import Sample
 from vidqa.spec import effective_batch, load_training
 from vidqa.spec.keys import flat, leaves
+from vidqa.spec.models import TrainSpec
 
 FACT_NAMES = {"order": "the order of samples", "weights": "what the saved weights mean"}
 THREADS = 4  # files that are hashed beside each other
@@ -43,7 +44,7 @@ LEARNED_EXCEPTIONS = (
 )
 
 
-def order_facts(spec: Any, samples: Sequence[Sample], data_fingerprint: str) -> dict[str, Any]:
+def order_facts(spec: TrainSpec, samples: Sequence[Sample], data_fingerprint: str) -> dict[str, Any]:
     """What decides the samples of every step of a TrainSpec, given the training samples that are used."""
     loading = spec.train.train_policy
     return {
@@ -58,7 +59,9 @@ def order_facts(spec: Any, samples: Sequence[Sample], data_fingerprint: str) -> 
     }
 
 
-def weights_facts(spec: Any, trained: Iterable[tuple[str, Sequence[int]]], base_model: str | None) -> dict[str, Any]:
+def weights_facts(
+    spec: TrainSpec, trained: Iterable[tuple[str, Sequence[int]]], base_model: str | None
+) -> dict[str, Any]:
     """What gives saved tensors their meaning: the base model (`weights_hash`), names and shapes of the parameters that
     train, and the adapters. A base model that is not known (None) is left out."""
     lora = spec.policy.lora
@@ -76,7 +79,7 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return [f"{key}: {was!r} -> {value!r}" for key, was, value in pairs if _differs(was, value)]
 
 
-def spec_facts(spec: Any) -> dict[str, Any]:
+def spec_facts(spec: TrainSpec) -> dict[str, Any]:
     """The keys of a TrainSpec that a checkpoint records: all that have an effect, with their values."""
     keys = leaves(action_for(spec).name)
     return {key: value for key, value in flat(spec).items() if key not in keys or _has_effect(keys[key])}

@@ -17,6 +17,7 @@ from vidqa.dataset import load_records, open_source, split_by_video
 from vidqa.dataset.record import Record
 from vidqa.planning.windows import cut_into_windows
 from vidqa.spec.keys import value_at
+from vidqa.spec.models import Spec
 
 
 @dataclass(frozen=True)
@@ -49,13 +50,13 @@ class RecordSet:
 Read = Callable[[SetSource], RecordSet]
 
 
-def leaves_out_bad_samples(spec: Any) -> bool:
+def leaves_out_bad_samples(spec: Spec) -> bool:
     """Whether a run goes on without a sample that cannot be used."""
     table = action_for(spec).decoding
     return bool(table) and value_at(spec, table).on_bad_sample == "quarantine"
 
 
-def sources(spec: Any) -> list[SetSource]:
+def sources(spec: Spec) -> list[SetSource]:
     """The annotations that a spec names."""
     action, without = action_for(spec), leaves_out_bad_samples(spec)
     named = [(data.name, value_at(spec, data.annotations), value_at(spec, data.media)) for data in action.data]
@@ -63,13 +64,13 @@ def sources(spec: Any) -> list[SetSource]:
     return [SetSource(*places, without, action.needs_answers, prompt) for places in named if places[1]]
 
 
-def media_roots(spec: Any) -> list[Path]:
+def media_roots(spec: Spec) -> list[Path]:
     """Where media are looked for, one for each source: a folder, or an archive. Raises DATA_FILE_MISSING."""
     places = [open_source(source.annotation_path, source.media_path).media.root for source in sources(spec)]
     return [Path(os.path.abspath(os.path.expanduser(place))) for place in places]
 
 
-def read_record_sets(spec: Any, read: Read) -> list[RecordSet]:
+def read_record_sets(spec: Spec, read: Read) -> list[RecordSet]:
     """The sets of a run: what `read` gives of each source. The second one may be held out of the first, by video; where
     the action has no second one, that part is left out. Where it has a limit, the first records count; long videos are
     cut into the action's windows."""
@@ -90,7 +91,7 @@ def read_record_sets(spec: Any, read: Read) -> list[RecordSet]:
     return [replace(whole, records=first), *(RecordSet(data.name, held, []) for data in action.data[1:])]
 
 
-def load_sets(spec: Any) -> dict[str, list[Record]]:
+def load_sets(spec: Spec) -> dict[str, list[Record]]:
     """The records of a run by set. Raises ProblemError where annotations are wrong, or cannot be split."""
 
     def read(source: SetSource) -> RecordSet:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from typing import Any
 
 from vidqa.planning.budget.activation_checkpointing import Recompute
 from vidqa.planning.budget.flops import recomputed_flops_share
@@ -30,7 +29,7 @@ from vidqa.planning.budget.memory import (
 from vidqa.planning.budget.validation import generation_bytes
 from vidqa.planning.packing.steps import Steps
 from vidqa.planning.samples import Sample
-from vidqa.spec.models import GrpoSpec
+from vidqa.spec.models import GrpoSpec, TrainSpec
 
 MAX_SAMPLES = 20_000  # whose packs are made; the steps beyond them are like the others
 PACK_SHARES = (1.0, 0.75, 0.5, 0.375, 0.25)  # packs that are tried, as shares of the largest
@@ -64,12 +63,12 @@ class Packing:
             self._found[pack_tokens] = heaviest_micro_steps(self.steps_of(pack_tokens), self.total)
         return self._found[pack_tokens]
 
-    def sizes(self, spec: Any) -> Sequence[int | None]:
+    def sizes(self, spec: TrainSpec) -> Sequence[int | None]:
         steps = self.steps_of(None)
         return pack_sizes(spec, steps.longest, steps.budget)
 
 
-def pack_sizes(spec: Any, longest: int, budget: int) -> Sequence[int | None]:
+def pack_sizes(spec: TrainSpec, longest: int, budget: int) -> Sequence[int | None]:
     """Of packs of up to `budget` tokens that hold the longest sample; small ones would compute a shared video more
     often."""
     engine = spec.engine
@@ -112,28 +111,28 @@ def _covers(heavy: MicroStep, micro_step: MicroStep) -> bool:
     return more and heavy.accumulates >= micro_step.accumulates
 
 
-def best_policy(spec: Any, model: ParamCounts, packing: Packing, memory_gib: float | None) -> Forecast:
+def best_policy(spec: TrainSpec, model: ParamCounts, packing: Packing, memory_gib: float | None) -> Forecast:
     """The memory of a TrainSpec. Of what the spec leaves open the fastest that fits into `memory_gib`; where nothing
     fits or the memory is not known, the one that takes least."""
     fitting = [] if memory_gib is None else list(_fitting(spec, model, packing, memory_gib))
     return min(fitting, key=partial(slowness, spec, model), default=None) or _least(spec, model, packing)
 
 
-def _choices(spec: Any, model: ParamCounts) -> list[Recompute]:
+def _choices(spec: TrainSpec, model: ParamCounts) -> list[Recompute]:
     return allowed_recompute(spec, model.sizes, vision_trains=model.vision.trained > 0)
 
 
-def _least(spec: Any, model: ParamCounts, packing: Packing) -> Forecast:
+def _least(spec: TrainSpec, model: ParamCounts, packing: Packing) -> Forecast:
     """In the smallest packs that the spec allows."""
     return _heaviest(spec, model, packing, replace(least_policy(spec, model), pack_tokens=packing.sizes(spec)[-1]))
 
 
-def least_policy(spec: Any, model: ParamCounts) -> MemoryPolicy:
+def least_policy(spec: TrainSpec, model: ParamCounts) -> MemoryPolicy:
     """The one that takes least, in packs as the spec says: everything computed again, all weights freed."""
     return MemoryPolicy(_choices(spec, model)[-1], allowed_reshard(spec)[-1])
 
 
-def _fitting(spec: Any, model: ParamCounts, packing: Packing, memory_gib: float) -> Iterator[Forecast]:
+def _fitting(spec: TrainSpec, model: ParamCounts, packing: Packing, memory_gib: float) -> Iterator[Forecast]:
     """For every pack size and way of resharding the one that computes least again of those that fit. Sizes end where
     nothing has to be given up: smaller packs would be slower."""
     choices, ways = _choices(spec, model), allowed_reshard(spec)
@@ -151,14 +150,14 @@ def _fitting(spec: Any, model: ParamCounts, packing: Packing, memory_gib: float)
             return
 
 
-def slowness(spec: Any, model: ParamCounts, forecast: Forecast) -> float:
+def slowness(spec: TrainSpec, model: ParamCounts, forecast: Forecast) -> float:
     """Time of a token, in that of one token of an endless pack of which nothing is computed again."""
     policy, pack = forecast.policy, forecast.micro_step
     again = recomputed_flops_share(spec, model, policy.recompute, pack)
     return (1 + again) * (1 + OVERHEAD_TOKENS[policy.reshard] / max(pack.tokens, 1))
 
 
-def _heaviest(spec: Any, model: ParamCounts, packing: Packing, policy: MemoryPolicy) -> Forecast:
+def _heaviest(spec: TrainSpec, model: ParamCounts, packing: Packing, policy: MemoryPolicy) -> Forecast:
     setup = training_setup(spec, policy)
     generation = generation_bytes(spec, model, setup, packing.answered)
     forecasts: Iterable[Forecast] = (

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from vidqa.families.sizes import Sizes
 from vidqa.planning.budget.activation_checkpointing import Recompute
 from vidqa.planning.budget.memory import MicroStep, ParamCounts
 from vidqa.planning.packing.prefix_sharing import Workload
+from vidqa.spec.models import TrainSpec
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def recomputed_share(
     return again / own
 
 
-def recomputed_flops_share(spec: Any, model: ParamCounts, recompute: Recompute, pack: MicroStep) -> float:
+def recomputed_flops_share(spec: TrainSpec, model: ParamCounts, recompute: Recompute, pack: MicroStep) -> float:
     """Work that backward does again, as a share of a pack's own (see `recomputed_share`)."""
     trains = {"vision_trains": model.vision.trained > 0, "decoder_trains": spec.policy.lora is None}
     ranks = spec.policy.parallelism.cp_size  # which have a part of the pack each

@@ -28,6 +28,7 @@ from vidqa.planning.budget.activation_checkpointing import (
     recompute_path,
 )
 from vidqa.planning.budget.params import Parameter
+from vidqa.spec.models import TrainSpec
 
 GIB = 1024**3
 BYTES_OF = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -145,7 +146,7 @@ def read_memory_policy(record: Mapping[str, Any], sizes: Sizes) -> MemoryPolicy:
     return MemoryPolicy(read_recompute(record["recompute"], sizes), reshard[record["stay"]])
 
 
-def allowed_recompute(spec: Any, sizes: Sizes, *, vision_trains: bool) -> list[Recompute]:
+def allowed_recompute(spec: TrainSpec, sizes: Sizes, *, vision_trains: bool) -> list[Recompute]:
     """What a TrainSpec leaves open, the least first."""
     if not spec.policy.model_gradient_checkpointing:
         return [NOTHING]
@@ -154,7 +155,7 @@ def allowed_recompute(spec: Any, sizes: Sizes, *, vision_trains: bool) -> list[R
     return [fixed_recompute(spec.engine.recompute, sizes)]
 
 
-def allowed_reshard(spec: Any) -> tuple[Reshard, ...]:
+def allowed_reshard(spec: TrainSpec) -> tuple[Reshard, ...]:
     """What a TrainSpec leaves open, fastest first."""
     allowed: dict[str, tuple[Reshard, ...]] = {
         "default": ("never", "layers"),
@@ -164,7 +165,7 @@ def allowed_reshard(spec: Any) -> tuple[Reshard, ...]:
     return allowed.get(spec.train.fsdp_reshard_after_forward, ("always",))
 
 
-def training_setup(spec: Any, memory_policy: MemoryPolicy) -> TrainingSetup:
+def training_setup(spec: TrainSpec, memory_policy: MemoryPolicy) -> TrainingSetup:
     """The setup of a TrainSpec under a memory policy."""
     policy, train = spec.policy, spec.train
     return TrainingSetup(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from vidqa.families.sizes import Sizes
 from vidqa.planning.budget.answering import CAPTURED, FLOAT, PAGE, cache_bytes_per_token
@@ -15,6 +14,7 @@ from vidqa.planning.packing.steps import Steps
 from vidqa.planning.rollouts import longest_completions
 from vidqa.planning.samples import Sample
 from vidqa.spec import data_ranks, effective_batch, total_steps
+from vidqa.spec.models import GrpoSpec
 
 MAX_ROWS = 256  # completions that a GPU draws at a time
 MAX_QUESTIONS = 2_000  # whose packs are made for an estimate; the others are like them
@@ -30,7 +30,7 @@ class RolloutShape:
     pages: int
 
 
-def rollout_shape(spec: Any, longest_prompt: int) -> RolloutShape:
+def rollout_shape(spec: GrpoSpec, longest_prompt: int) -> RolloutShape:
     """The shape of a GrpoSpec's rollouts on each rank."""
     size, answer = spec.rollout.n_generation, spec.rollout.max_response_length
     most = max(answer, spec.validation.max_response_length or 0) if spec.validation.enable else answer
@@ -57,7 +57,7 @@ class RolloutMemory:
         return (self.weights + self.cache + self.logits + self.reference) / GIB
 
 
-def rollout_memory(spec: Any, sizes: Sizes, parameters: int, shape: RolloutShape) -> RolloutMemory:
+def rollout_memory(spec: GrpoSpec, sizes: Sizes, parameters: int, shape: RolloutShape) -> RolloutMemory:
     """Of a model with so many parameters. A full training with a KL divergence holds the reference, too, sharded."""
     compute = BYTES_OF[spec.train.param_dtype]
     has_reference = spec.train.train_policy.kl_beta > 0 and spec.policy.lora is None
@@ -70,12 +70,12 @@ def rollout_memory(spec: Any, sizes: Sizes, parameters: int, shape: RolloutShape
     )
 
 
-def base_parameters(spec: Any, model: ParamCounts) -> int:
+def base_parameters(spec: GrpoSpec, model: ParamCounts) -> int:
     """The parameters of the rollout model: those of the trained one without its adapters."""
     return model.every.every - (model.every.trained if spec.policy.lora is not None else 0)
 
 
-def update_packing(spec: Any, questions: Sequence[Sample], ranks: int, device_type: str) -> Packing:
+def update_packing(spec: GrpoSpec, questions: Sequence[Sample], ranks: int, device_type: str) -> Packing:
     """The packs of updates whose completions are all as long as they may be."""
     looked_at = questions[:MAX_QUESTIONS]
     completions = longest_completions(looked_at, spec.rollout.n_generation, spec.rollout.max_response_length)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from vidqa.planning.packing.packs import StepOrder, padded_length, plan_micro_batches, plan_packs
 from vidqa.planning.packing.prefix_sharing import (
@@ -18,9 +17,10 @@ from vidqa.planning.packing.prefix_sharing import (
 )
 from vidqa.planning.samples import Sample
 from vidqa.spec import effective_batch
+from vidqa.spec.models import TrainSpec
 
 
-def pack_budget(spec: Any) -> int:
+def pack_budget(spec: TrainSpec) -> int:
     """Tokens of a pack by a TrainSpec alone, where no memory policy chooses them."""
     return spec.engine.pack_tokens or spec.policy.model_max_length
 
@@ -31,7 +31,7 @@ class Steps:
 
     def __init__(
         self,
-        spec: Any,
+        spec: TrainSpec,
         samples: Sequence[Sample],
         ranks: int,
         device_type: str,

@@ -9,7 +9,8 @@ import torch
 from torch.cuda._utils import _get_device_index
 
 from vidqa.engine.memory_policy import free_memory, share_of_gpu, use_memory
-from vidqa.planning.budget.memory import CONSTANTS, GIB
+from vidqa.planning.budget.memory import GIB
+from vidqa.planning.budget.memory_constants import CONSTANTS
 
 DEVICE = torch.device("cuda:0")
 HAS = 80 * GIB

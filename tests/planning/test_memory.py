@@ -28,18 +28,17 @@ from vidqa.families.qwen_vl_tensors import tensors_of_qwen3
 from vidqa.families.sizes import Sizes, TextSizes, VisionSizes
 from vidqa.planning.budget.activation_checkpointing import RecomputeLevel, fixed_recompute, recompute_path
 from vidqa.planning.budget.memory import (
-    CONSTANTS,
     MicroStep,
     ParamCount,
     ParamCounts,
     TrainingSetup,
-    Widths,
     block_widths,
     count_params,
     fits,
     layer_widths,
     peak_memory,
 )
+from vidqa.planning.budget.memory_constants import Widths
 from vidqa.planning.budget.mfu import efficiency
 from vidqa.planning.budget.params import parameters
 from vidqa.spec.policy_tables import Policy
@@ -173,7 +172,7 @@ def kept_per_token(
 @pytest.mark.parametrize("again", ["none", "projections", "linear"])
 def test_what_a_decoder_layer_keeps(fused: bool, rounded: bool, dropout: float | None, again: RecomputeLevel) -> None:
     setup = TrainingSetup(1, compiled=fused, lora=dropout is not None, dropout=bool(dropout))
-    counts = layer_widths(setup, CONSTANTS, again)
+    counts = layer_widths(setup, again)
     for hidden, wide, heads, kv_heads in WIDTHS[2:3] if fused else WIDTHS:
         dense = compiled() if fused else EAGER
         layer = tiny(hidden, wide, heads, kv_heads, (64, 128), dropout).model.language_model.layers[0]
@@ -193,7 +192,7 @@ def test_what_a_decoder_layer_of_two_ranks_keeps(
     fused: bool, again: RecomputeLevel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(context, "_exchanged", lambda tensor, _: tensor.contiguous().clone())  # both have the same
-    counts = layer_widths(TrainingSetup(2, compiled=fused, lora=True, exchanges=True), CONSTANTS, again)
+    counts = layer_widths(TrainingSetup(2, compiled=fused, lora=True, exchanges=True), again)
     hidden, wide, heads, kv_heads = WIDTHS[4]
     dense = compiled() if fused else EAGER
     layer = tiny(hidden, wide, heads, kv_heads, (64, 128), 0.0).model.language_model.layers[0]
@@ -207,7 +206,7 @@ def test_what_a_decoder_layer_of_two_ranks_keeps(
 @pytest.mark.parametrize(("fused", "dropout"), [(False, None), (True, None), (False, 0.0), (True, 0.0), (False, 0.05)])
 def test_what_a_decoder_layer_without_norms_of_heads_keeps(fused: bool, dropout: float | None) -> None:
     setup = TrainingSetup(1, compiled=fused, lora=dropout is not None, dropout=bool(dropout))
-    counts, hidden = layer_widths(setup, CONSTANTS, "none", head_norms=False), 512
+    counts, hidden = layer_widths(setup, "none", head_norms=False), 512
     for wide, kv_heads in ((512, 1),) if fused else ((512, 1), (1024, 2)):
         dense = compiled() if fused else EAGER
         layer = tiny_gated((64, 128), wide, kv_heads, dropout).model.language_model.layers[0]
@@ -227,7 +226,7 @@ def test_a_compiled_layer_keeps_no_more_than_it_needs() -> None:
     layer = tiny(hidden, wide, heads, kv_heads, (64, 128), 0.0).model.language_model.layers[0]
     turn = torch.randn(TOKENS, 128, dtype=torch.bfloat16)
     run = lambda x: decoder_layer(WHOLE, dense, layer, x, turn, turn, ((0, 1, TOKENS),), None)  # noqa: E731
-    counts = layer_widths(TrainingSetup(1, compiled=True, lora=True), CONSTANTS, "none")
+    counts = layer_widths(TrainingSetup(1, compiled=True, lora=True), "none")
     told = told_of(counts, hidden, wide, heads * 128, kv_heads * 128)
     assert kept_per_token(run, layer, hidden, turn, compiles=True) == pytest.approx(told, rel=0.08)
 
@@ -248,6 +247,6 @@ def test_what_a_vision_block_keeps(fused: bool, rounded: bool, gated: bool, agai
         use_float8([block] * rounded, "tensorwise")
         turn = torch.randn(TOKENS, hidden // 2)
         run = lambda x: vision_block(parts, dense, block, x, turn, turn, ((0, 2, TOKENS // 2),), again=again)  # noqa: E731, B023
-        counts = block_widths(TrainingSetup(1, compiled=fused), CONSTANTS, again, gated=gated)
+        counts = block_widths(TrainingSetup(1, compiled=fused), again, gated=gated)
         told = (counts.hidden + counts.queries) * hidden + counts.wide * wide
         assert kept_per_token(run, block, hidden, turn, compiles=fused) == pytest.approx(told, rel=0.08), (hidden, wide)

@@ -13,7 +13,6 @@ from vidqa.planning.budget.autotune import Packing, best_policy
 from vidqa.planning.budget.flops import flops_model, recomputed_flops_share
 from vidqa.planning.budget.gpus import GPUS
 from vidqa.planning.budget.memory import (
-    CONSTANTS,
     MicroStep,
     TrainingSetup,
     count_params,
@@ -41,7 +40,7 @@ def cells(page: str, first: str) -> list[str]:
 
 
 def test_the_widths_of_a_compiled_layer() -> None:
-    widths = layer_widths(TrainingSetup(1), CONSTANTS, "none")
+    widths = layer_widths(TrainingSetup(1), "none")
     numbers = [f"{number:g}" for number in (widths.hidden, widths.queries, widths.keys, widths.wide)]
     assert cells("memory.md", "| decoder, compiled | nothing ")[2:] == numbers
 

@@ -13,7 +13,7 @@ from tests.preflight.conftest import records
 from tests.preflight.corpus import Case, machine
 from vidqa import spec as specs
 from vidqa.contract.problem import Problem
-from vidqa.planning.budget.memory import CONSTANTS
+from vidqa.planning.budget.memory_constants import CONSTANTS
 from vidqa.planning.packing.steps import Steps
 from vidqa.planning.samples import training_planner
 from vidqa.planning.sets import load_sets

@@ -13,10 +13,10 @@ import torch
 from vidqa.engine.distributed import World
 from vidqa.engine.prepare import Prepared, on_main
 from vidqa.families import family_of
-from vidqa.planning.budget.autotune import Packing, best_policy, least_policy
-from vidqa.planning.budget.memory import CONSTANTS, GIB, MemoryPolicy, count_params
+from vidqa.planning.budget.autotune import Packing, answered_samples, best_policy, least_policy
+from vidqa.planning.budget.memory import GIB, MemoryPolicy, count_params
+from vidqa.planning.budget.memory_constants import CONSTANTS
 from vidqa.planning.budget.params import parameters
-from vidqa.planning.budget.validation import answered_samples
 from vidqa.planning.packing.steps import Steps
 from vidqa.spec import total_steps
 

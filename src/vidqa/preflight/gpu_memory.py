@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from vidqa.contract.problem import Problem
-from vidqa.planning.budget.memory import CONSTANTS, fits
+from vidqa.planning.budget.memory import fits
+from vidqa.planning.budget.memory_constants import CONSTANTS
 from vidqa.preflight._base import Context
 from vidqa.preflight.gpus import least_memory
 from vidqa.preflight.problems import MEMORY

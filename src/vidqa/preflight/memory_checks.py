@@ -11,12 +11,11 @@ from typing import Any
 
 from vidqa import spec
 from vidqa.contract.problem import Problem
-from vidqa.planning.budget.autotune import Forecast, Packing, best_policy
+from vidqa.planning.budget.autotune import Forecast, Packing, answered_samples, best_policy
 from vidqa.planning.budget.flops import recomputed_flops_share
 from vidqa.planning.budget.memory import GIB, ParamCounts, fits
 from vidqa.planning.budget.params import count_trainable
 from vidqa.planning.budget.rollouts import base_parameters, rollout_memory, rollout_shape, update_packing
-from vidqa.planning.budget.validation import answered_samples
 from vidqa.planning.packing.prefix_sharing import max_tokens
 from vidqa.planning.packing.steps import Steps, pack_budget
 from vidqa.planning.samples import Sample

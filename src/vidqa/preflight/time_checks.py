@@ -12,7 +12,7 @@ from vidqa.planning.budget.flops import FlopsModel, flops_model, recomputed_flop
 from vidqa.planning.budget.gpus import Gpu, find_gpu
 from vidqa.planning.budget.memory import MicroStep, ParamCounts, read_memory_policy, training_setup
 from vidqa.planning.budget.mfu import START_S, Efficiency, efficiency
-from vidqa.planning.budget.rollout_time import step_time
+from vidqa.planning.budget.rollouts import step_time
 from vidqa.planning.packing.prefix_sharing import workload
 from vidqa.planning.packing.steps import Steps, pack_budget
 from vidqa.planning.samples import Sample

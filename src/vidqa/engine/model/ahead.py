@@ -23,7 +23,8 @@ from vidqa.engine.families._base import Heads
 from vidqa.engine.model.attention import Call, attend_zeros
 from vidqa.engine.schedule import Schedule
 from vidqa.planning.budget.activation_checkpointing import Recompute
-from vidqa.planning.budget.memory import CONSTANTS, GIB
+from vidqa.planning.budget.memory import GIB
+from vidqa.planning.budget.memory_constants import CONSTANTS
 
 MOST_STEPS = 200  # whose packs are looked at
 MOST_SHAPES = 128  # of the decoder, and of the vision tower

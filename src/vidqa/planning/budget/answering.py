@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from vidqa.families.sizes import Sizes
-from vidqa.planning.budget.memory import BYTES_OF, CONSTANTS, GIB
+from vidqa.planning.budget.memory import BYTES_OF, GIB
+from vidqa.planning.budget.memory_constants import CONSTANTS
 from vidqa.planning.packing.packs import padded_length
 from vidqa.planning.packing.prefix_sharing import split_samples
 from vidqa.planning.samples import Sample

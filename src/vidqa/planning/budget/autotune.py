@@ -13,6 +13,7 @@ from functools import partial
 from itertools import product
 
 from vidqa.planning.budget.activation_checkpointing import Recompute
+from vidqa.planning.budget.answering import AnsweringSetup, Reading, answering_memory
 from vidqa.planning.budget.flops import recomputed_flops_share
 from vidqa.planning.budget.memory import (
     Memory,
@@ -20,13 +21,13 @@ from vidqa.planning.budget.memory import (
     MicroStep,
     ParamCounts,
     Reshard,
+    TrainingSetup,
     allowed_recompute,
     allowed_reshard,
     fits,
     peak_memory,
     training_setup,
 )
-from vidqa.planning.budget.validation import generation_bytes
 from vidqa.planning.packing.steps import Steps
 from vidqa.planning.samples import Sample
 from vidqa.spec.models import GrpoSpec, TrainSpec
@@ -165,3 +166,22 @@ def _heaviest(spec: TrainSpec, model: ParamCounts, packing: Packing, policy: Mem
         for one in packing.heaviest(policy.pack_tokens)
     )
     return max(forecasts, key=lambda one: one.memory.peak_gib)
+
+
+def answered_samples(spec: TrainSpec, samples: Sequence[Sample]) -> Sequence[Sample]:
+    """The validation samples that a TrainSpec's validation answers; none where it does not."""
+    return samples[: spec.engine.validation_generate] if spec.validation.enable else ()
+
+
+def generation_bytes(spec: TrainSpec, model: ParamCounts, setup: TrainingSetup, answered: Sequence[Sample]) -> float:
+    """Peak bytes beside weights and optimizer while validation generates; 0 where it does not. The whole model lies on
+    every GPU in compute precision, and one sample is answered at a time."""
+    sizes, most = {(sample.length, sample.patches) for sample in answered}, spec.engine.validation_max_tokens
+    # Where nothing is sharded, frozen weights are computed with where they lie.
+    gathered = setup.compute * (model.every.trained if setup.shard == 1 else model.every.every)
+    peaks = []
+    for length, patches in sizes:
+        answering = AnsweringSetup("transformers", setup.compute, 1, length + most, most)
+        memory = answering_memory(model.sizes, 0, answering, Reading(1, length, length, patches), None)
+        peaks.append(gathered + getattr(memory, memory.moment))
+    return max(peaks, default=0.0)

@@ -29,7 +29,7 @@ from video_set import QUESTIONS, SetShape, corpus, write_set
 
 from vidqa.engine.generators import GENERATORS
 from vidqa.engine.generators._base import Request, Result, Sampling, Settings
-from vidqa.planning.packing.sharing import shares
+from vidqa.planning.packing.prefix_sharing import split_samples
 
 SHAPE, TINY = SetShape(40, (1, 6), 8, 96, 64), SetShape(3, (1, 3), 4, 96, 64)
 GREEDY = Sampling(max_tokens=16)
@@ -83,7 +83,7 @@ def ways(of: Prompts, settings: Settings, requests: Sequence[Request]) -> Mappin
     """The native generator's results, by how it was asked."""
     eight = replace(settings, batch_size=8)
     by_id = {request.id: request for request in requests}
-    dealt = [[by_id[sample.record.id] for sample in mine] for mine in shares(of.samples, 3)]
+    dealt = [[by_id[sample.record.id] for sample in mine] for mine in split_samples(of.samples, 3)]
     return {
         "one row": answered("native", replace(settings, batch_size=1), requests),
         "8 rows": answered("native", eight, requests),

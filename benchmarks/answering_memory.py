@@ -2,9 +2,9 @@
 
     python benchmarks/answering_memory.py --out /tmp/answering
 
-8B and 2B shapes with random weights, real clips. A row says all that decides memory (vidqa.planning.budget.measured),
-so that the prediction can be made again from the row alone: keep OUT/rows.json as results/answering-NAME.json, and
-`make generate` puts it into references/memory.md. With --tiny it shows that it runs, and its figures mean nothing.
+8B and 2B shapes with random weights, real clips. A row says all that decides memory, so that predictions.py can predict
+it again from the row alone: keep OUT/rows.json as results/answering-NAME.json. With --tiny it shows that it runs, and
+its figures mean nothing.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "src")]
 
+import predictions
 import torch
 from generation import Prompts, answered
 from ledger import Ledger, arguments, table
@@ -27,7 +28,6 @@ from vidqa.contract.files import write_json
 from vidqa.engine.generators import GENERATORS
 from vidqa.engine.generators._base import Settings
 from vidqa.families import family_of
-from vidqa.planning.budget import measured
 from vidqa.planning.budget.answering import AnsweringSetup, Reading, answering_memory, readings
 from vidqa.planning.budget.memory import GIB
 
@@ -95,7 +95,7 @@ def measure(row: Row, folder: Path, prompts: Prompts, device: torch.device, gpu_
         return answering_memory(sizes, parameters, setup, reading, gpu_gib).peak_gib
 
     heaviest = max(readings(setup, prompts.samples, 1), key=predicted)
-    described = measured.answering_description(sizes, parameters, setup, heaviest, gpu_gib)
+    described = predictions.answering_description(sizes, parameters, setup, heaviest, gpu_gib)
     return {"run": row.name, **described, "memory_gib": peak / GIB, "reserved_gib": reserved}
 
 
@@ -113,10 +113,10 @@ def main() -> None:
         clips = (SETS if cuda else TINY)[row.clips]
         prompts = Prompts(folder, write_set(options.out / clips.name, clips), 12 if cuda else 1)
         ledger.add(measure(row, folder, prompts, device, gpu_gib))
-        print(*measured.table(measured.compare_answering(ledger.rows[-1:]))[-1:], flush=True)
+        print(*predictions.table(predictions.compare_answering(ledger.rows[-1:]))[-1:], flush=True)
     write_json(options.out / "rows.json", ledger.rows)
     print(table(ledger.rows, without=["sizes", "setup", "reading"]), "", sep="\n")
-    print(*measured.table(measured.compare_answering(ledger.rows)), sep="\n")
+    print(*predictions.table(predictions.compare_answering(ledger.rows)), sep="\n")
 
 
 if __name__ == "__main__":

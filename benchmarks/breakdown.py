@@ -22,7 +22,7 @@ from processes import SKILL_ROOT, finish
 from shapes import SHAPES
 from training import ADAPT, SETS, Place, Training, as_tiny, launch, our_steps
 
-from vidqa.planning.budget.cards import CARDS
+from vidqa.planning.budget.gpus import GPUS
 
 GEMM_FLOPS = 682e12  # FLOP/s that the matrix products of one decoder layer reach on an H200
 FIRST, RECORDED, AFTER = 5, 2, 4  # steps before, under and after the profiler
@@ -169,7 +169,7 @@ def summary_of(steps: Sequence[dict[str, Any]], facts: dict[str, Any]) -> dict[s
     undisturbed = median(step["step_s"] for step in free)
     summary = {"profiled_step_s": facts["seconds"] / facts["steps"], "step_s": undisturbed}
     if strict := [step["mfu"] for step in free if step["mfu"]]:
-        floor = median(strict) * CARDS["H200"].peak * undisturbed / GEMM_FLOPS
+        floor = median(strict) * GPUS["H200"].peak * undisturbed / GEMM_FLOPS
         summary |= {"mfu": median(strict), "floor_s": floor, "floor_share": floor / undisturbed}
     return summary
 

@@ -33,8 +33,8 @@ from vidqa.engine.generators._base import Request, Sampling, Settings
 from vidqa.engine.generators.hf import TransformersSession
 from vidqa.engine.generators.native import NativeSession
 from vidqa.engine.model.paged_cache import PAGE
-from vidqa.planning.budget.cards import peak_of
-from vidqa.planning.packing.sharing import groups, work_of
+from vidqa.planning.budget.gpus import gpu_peak_flops
+from vidqa.planning.packing.prefix_sharing import prefix_groups, workload
 from vidqa.planning.samples import Planner, Prompting, Sample
 
 FPS = 1.4  # clips of 5 to 40 seconds become 1k to 8k tokens
@@ -53,9 +53,9 @@ class Prompts:
         self.planner = Planner(model, SimpleNamespace(fps=FPS), Prompting(for_generation=True))
         samples, problems = self.planner.plan(load_records(folder / "annotations.json", folder))
         assert not problems, problems[0]
-        units = sorted(groups(range(len(samples)), samples), key=lambda unit: -samples[unit[0]].length)
+        units = sorted(prefix_groups(range(len(samples)), samples), key=lambda unit: -samples[unit[0]].length)
         self.samples: list[Sample] = [samples[i] for unit in units for i in unit]
-        self.works = [work_of(unit, samples) for unit in units]
+        self.works = [workload(unit, samples) for unit in units]
         source = FrameSource(workers, 300.0, None)
         self.frames, problems = source.collect(source.request(self.samples))
         source.close()
@@ -180,8 +180,10 @@ def main() -> None:
             row = {"run": f"native {name} {tokens}", "answers/s": len(of.samples) / median(seconds)}
             if theirs := reference.get((name, tokens)):
                 row["same"] = same(found, theirs)
-            if tokens == 1 and cuda and (peak := peak_of(torch.cuda.get_device_name(device))):
-                row["prefill_mfu"] = flops.of(of.works) / 3 / median(seconds) / peak  # a third of a step is forward
+            if tokens == 1 and cuda and (peak := gpu_peak_flops(torch.cuda.get_device_name(device))):
+                row["prefill_mfu"] = (
+                    flops.training_flops(of.works) / 3 / median(seconds) / peak
+                )  # a third of a step is forward
             tell(row)
         if name in reference:
             tell({"run": f"letters {name}", **agreement(letters(session, of), reference[name])})

@@ -30,10 +30,10 @@ from vidqa.engine.families import family_of
 from vidqa.engine.generators._base import Settings
 from vidqa.engine.generators.native import NativeSession
 from vidqa.families import family_of as tables_of
-from vidqa.planning.budget.memory import model_of
-from vidqa.planning.budget.trained import parameters
-from vidqa.planning.budget.work import flops_model
-from vidqa.planning.packing.sharing import work_of
+from vidqa.planning.budget.flops import flops_model
+from vidqa.planning.budget.memory import count_params
+from vidqa.planning.budget.params import parameters
+from vidqa.planning.packing.prefix_sharing import workload
 from vidqa.planning.samples import training_planner
 from vidqa.planning.sets import load_sets
 from vidqa.spec import load
@@ -68,10 +68,10 @@ def work(training: Training, place: Place) -> float:
     folder = place.model(training.shape)
     family, (samples, _) = tables_of(folder), training_planner(spec, folder).plan(load_sets(spec)["train"])
     sizes = family.sizes_of(folder)
-    model = model_of(sizes, parameters(family.tensors(sizes), spec.policy))
+    model = count_params(sizes, parameters(family.tensors(sizes), spec.policy))
     trains = spec.policy.lora is None
     flops = flops_model(sizes, vision_trains=bool(model.vision.trained), decoder_trains=trains)
-    return flops.of([work_of((number,), samples) for number in range(len(samples))])
+    return flops.training_flops([workload((number,), samples) for number in range(len(samples))])
 
 
 def shares(flops: float, of_products: float, times: Sequence[Sequence[float]]) -> dict[str, Any]:
@@ -97,7 +97,9 @@ def prefill(place: Place, shape: str, clips: SetShape) -> dict[str, Any]:
     longest = max(sample.length for sample in prompts.samples) + 64
     settings = Settings(place.model(shape), None, dtype, device, prompts.planner, longest, len(prompts.samples))
     session, products = NativeSession(model, settings), Products()
-    flops = family_of(model).flops(model.config, vision_trains=True, decoder_trains=True).of(prompts.works) / 3
+    flops = (
+        family_of(model).flops(model.config, vision_trains=True, decoder_trains=True).training_flops(prompts.works) / 3
+    )
     answered(session, prompts.requests(1))  # kernels are compiled, libraries choose theirs
     times = []
     for _ in range(PREFILLS):

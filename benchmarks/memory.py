@@ -3,10 +3,10 @@
     python benchmarks/memory.py --gpus 4 --out DIR
 
 Every run is the engine itself under torchrun on real mp4 files, a few optimizer steps long. Runs that together need no
-more than the GPUs there are go side by side. A row says all that decides memory (vidqa.planning.budget.measured), so
-that the prediction can be made again from the row alone: after a change of the engine, measure, keep DIR/rows.json as
-results/memory-NAME.json, and change the counts in planning.budget.memory until every error in references/memory.md is
-small. Kept rows also tell preflight how fast a training will be.
+more than the GPUs there are go side by side. A row says all that decides memory, so that
+predictions.py can predict it again from the row alone: after a change of the engine, measure, keep DIR/rows.json as
+results/memory-NAME.json, and change the counts in planning.budget.memory until every error is small. The MFU of typical
+rows belongs into planning/budget/mfu.py, by which preflight estimates hours.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import predictions
 import torch
 from ledger import Ledger, arguments, table
 from training import Place, Training, as_tiny, side_by_side, train
@@ -23,10 +24,9 @@ from video_set import SetShape
 
 from vidqa.contract.files import write_json
 from vidqa.families import family_of
-from vidqa.planning.budget import measured
-from vidqa.planning.budget.forecast import heaviest_micro_steps
-from vidqa.planning.budget.memory import model_of, peak_memory, recorded_policy, setup_of
-from vidqa.planning.budget.trained import parameters
+from vidqa.planning.budget.autotune import heaviest_micro_steps
+from vidqa.planning.budget.memory import count_params, peak_memory, read_memory_policy, training_setup
+from vidqa.planning.budget.params import parameters
 from vidqa.planning.packing.steps import Steps
 from vidqa.planning.samples import training_planner
 from vidqa.planning.sets import load_sets
@@ -82,11 +82,11 @@ def trained(run_dir: Path, steps: int, device: str) -> dict[str, Any]:
     samples, _ = training_planner(spec, folder).plan(load_sets(spec)["train"])
     plan = Steps(spec, samples, ranks, device, planned["pack_tokens"])
     sizes = family.sizes_of(folder)
-    model = model_of(sizes, parameters(family.tensors(sizes), spec.policy))
-    policy = recorded_policy(facts, sizes)
-    setup = setup_of(spec, policy)
+    model = count_params(sizes, parameters(family.tensors(sizes), spec.policy))
+    policy = read_memory_policy(facts, sizes)
+    setup = training_setup(spec, policy)
     heaviest = max(heaviest_micro_steps(plan, steps), key=lambda one: peak_memory(model, setup, one).peak_gib)
-    return measured.description(spec, policy, family, model, heaviest)
+    return predictions.description(spec, policy, family, model, heaviest)
 
 
 def main() -> None:
@@ -104,7 +104,7 @@ def main() -> None:
             ledger.add(row)
     write_json(place.out / "rows.json", ledger.rows)
     print(table(ledger.rows, without=["failed", "sizes", "spec", "parameters", "pack", "recompute"]), "", sep="\n")
-    print(*measured.table(measured.compare(ledger.rows)), sep="\n")
+    print(*predictions.table(predictions.compare(ledger.rows)), sep="\n")
     if failures := [row["failed"] for row in ledger.rows if "failed" in row]:
         sys.exit(failures[0])
 

@@ -40,7 +40,7 @@ from transformers import (
 
 from vidqa.engine.families import family_of
 from vidqa.engine.training.meter import peak_flops
-from vidqa.planning.packing.sharing import Work
+from vidqa.planning.packing.prefix_sharing import Workload
 
 LORA_TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 LAYERS = ["Qwen3VLTextDecoderLayer", "Qwen3VLVisionBlock"]
@@ -171,8 +171,8 @@ def summary(stopwatch: Stopwatch, model: Any, options: argparse.Namespace) -> di
     """The steps as measured, each with its work in floating-point operations by both ways of counting."""
     flops = family_of(model).flops(model.config, vision_trains=not options.lora, decoder_trains=not options.lora)
     for step in stopwatch.steps:
-        work = Work(**{field.name: step[field.name] for field in fields(Work) if field.name in step})
-        step |= {"flops": flops.of([work]), "flops_unhalved": flops.of([work], halved=False)}
+        work = Workload(**{field.name: step[field.name] for field in fields(Workload) if field.name in step})
+        step |= {"flops": flops.training_flops([work]), "flops_unhalved": flops.of([work], halved=False)}
     cuda = torch.cuda.is_available()
     return {
         "peak_flops": peak_flops(torch.device("cuda" if cuda else "cpu")),

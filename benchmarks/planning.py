@@ -27,6 +27,8 @@ from ledger import Ledger, arguments, table
 from preflight import FILES, RECORDS, TINY_FILES, TINY_RECORDS, make_model, make_set, write_spec
 from processes import SKILL_ROOT
 
+from vidqa.contract.run_folder import PLAN
+
 PREPARE = """
 import inspect, json, resource, sys, time
 from pathlib import Path
@@ -64,7 +66,7 @@ def prepared(out: Path, spec: Path, checkout: Path, ranks: int, plan: Path | Non
     shutil.rmtree(run, ignore_errors=True)
     run.mkdir()
     if plan:
-        os.link(plan, run / "plan.parquet")
+        os.link(plan, run / PLAN)
     program.write_text(PREPARE)
     torchrun = [sys.executable, "-m", "vidqa.engine.torchrun", "--standalone", "--nproc-per-node", str(ranks)]
     environment = {**os.environ, "PYTHONPATH": str(checkout / "src")}
@@ -74,7 +76,7 @@ def prepared(out: Path, spec: Path, checkout: Path, ranks: int, plan: Path | Non
 
 
 def rows(out: Path, spec: Path, before: Path | None, repeats: int) -> Iterator[dict[str, Any]]:
-    plan = out / "plan.parquet"
+    plan = out / PLAN
     plan.unlink(missing_ok=True)
     checkouts = {"after": SKILL_ROOT, **({"before": before} if before else {})}
     for ranks in (1, 2):

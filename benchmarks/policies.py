@@ -6,8 +6,8 @@
 
 A case is a training that a GPU's memory bounds. `chosen` leaves packs and recomputation to the engine, the grid fixes
 both (engine.recompute, engine.pack_tokens); what is predicted not to fit is left out. Rows say all that the estimate of
-memory takes (see memory.py): references/memory.md shows them from results/policies.json, and the choice of every case
-beside the best of its grid.
+memory takes (see memory.py and predictions.py); the newest choices beside the best of their grids stand in
+references/memory.md.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import predictions
 import torch
 from ledger import Ledger, arguments, table
 from memory import trained
@@ -25,10 +26,9 @@ from training import ADAPT, SETS, Place, Training, as_tiny, train, write_spec
 from video_set import SetShape
 
 from vidqa.families import family_of
-from vidqa.planning.budget import measured
-from vidqa.planning.budget.forecast import Packing, forecast
-from vidqa.planning.budget.memory import GIB, fits, model_of
-from vidqa.planning.budget.trained import parameters
+from vidqa.planning.budget.autotune import Packing, best_policy
+from vidqa.planning.budget.memory import GIB, count_params, fits
+from vidqa.planning.budget.params import parameters
 from vidqa.planning.packing.steps import Steps
 from vidqa.planning.samples import training_planner
 from vidqa.planning.sets import load_sets
@@ -111,11 +111,11 @@ def fits_here(training: Training, place: Place) -> bool:
     folder = place.model(training.shape)
     family, samples = family_of(folder), training_planner(spec, folder).plan(load_sets(spec)["train"])[0]
     sizes = family.sizes_of(folder)
-    model = model_of(sizes, parameters(family.tensors(sizes), spec.policy))
+    model = count_params(sizes, parameters(family.tensors(sizes), spec.policy))
     data_ranks = training.gpus // spec.policy.parallelism.cp_size
     packing = Packing(partial(Steps, spec, samples, data_ranks, "cuda"), total_steps(spec, len(samples)))
     limit_gib = spec.engine.gpu_memory_gib or gpu_gib()
-    return fits(forecast(spec, model, packing, limit_gib).memory.peak_gib, limit_gib)
+    return fits(best_policy(spec, model, packing, limit_gib).memory.peak_gib, limit_gib)
 
 
 def gpu_gib() -> float:
@@ -146,7 +146,7 @@ def complete_row(training: Training, row: Mapping[str, Any], place: Place) -> di
     device, gpu = ("cuda", torch.cuda.get_device_name()) if place.cuda else ("cpu", "cpu")
     described = trained(place.run_dir(training), training.steps, device)
     found = {"run": row["run"], "gpu": gpu, "ranks": training.gpus, **described, **row}
-    (compared,) = measured.compare([{**found, "memory_gib": row.get("memory_gib", 1.0)}])
+    (compared,) = predictions.compare([{**found, "memory_gib": row.get("memory_gib", 1.0)}])
     has_gib = training.over["engine.gpu_memory_gib"] or (gpu_gib() if place.cuda else 1.0)
     share = row.get("memory_gib", 0.0) / has_gib
     return {**found, "predicted_gib": compared.predicted_gib, "share_of_memory": share}
@@ -187,7 +187,7 @@ def main() -> None:
         ledger.conclude([line for case in CASES if (line := told(case, rows))])
     print(table([{key: row.get(key) for key in SHOWN} for row in ledger.rows]), "", sep="\n")
     print(table(ledger.call.get("told", [])), "", sep="\n")
-    print(*measured.table(measured.compare(ledger.rows)), sep="\n")
+    print(*predictions.table(predictions.compare(ledger.rows)), sep="\n")
     if failures := [row["failed"] for row in ledger.rows if "failed" in row]:
         sys.exit(failures[0])
 

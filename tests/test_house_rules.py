@@ -77,7 +77,7 @@ MAY_KNOW = {
     "deft": {"contract", "actions", "pages", "spec", "dataset", "evaluation", "jobs", "preflight", "studies"},
     "benchmark": {"contract", "spec", "video", "dataset", "evaluation", "jobs", "preflight"},
     "demo": {"contract"},
-    "generate": {"contract", "actions", "benchmark", "import_graph", "spec", "platforms", "planning", "deft"},
+    "generate": {"contract", "actions", "benchmark", "import_graph", "spec", "platforms", "deft"},
     "import_graph": {"spec"},
 }
 # Inside the engine, from the parts of a model to what runs: a package imports earlier ones and its own floor.

@@ -24,8 +24,6 @@ from vidqa.benchmark.page import benchmark_page
 from vidqa.contract.cli import SKILL_ROOT
 from vidqa.contract.files import write_text
 from vidqa.deft import stages, state
-from vidqa.planning.budget.page import memory_page
-from vidqa.planning.recipes.page import recipes_page
 from vidqa.platforms import site
 from vidqa.spec import pages
 from vidqa.spec.compat.page import migrating_page
@@ -61,10 +59,8 @@ PAGES: dict[str, Callable[[], str]] = {
     "schemas/deft_state.schema.json": lambda: json.dumps(state.schema(), indent=2, ensure_ascii=False) + "\n",
     "references/troubleshooting_codes.md": _codes,
     "references/benchmarks.md": benchmark_page,
-    "references/memory.md": memory_page,
     "references/migrating.md": migrating_page,
     "references/packages.md": import_graph.page,
-    "references/recipes.md": recipes_page,
     "references/site_template.toml": site.template,
 }
 

@@ -66,7 +66,7 @@ def test_rows_of_the_table_are_measured_and_told(out: Path) -> None:
 
 @pytest.mark.slow
 def test_memory_rows_say_all_that_the_prediction_needs(out: Path) -> None:
-    from vidqa.planning.budget.measured import compare, read_rows
+    from predictions import compare, read_rows
 
     rehearse("memory", out, "--gpus", "1")
     rows = read_rows(out / "rows.json")
@@ -77,7 +77,7 @@ def test_memory_rows_say_all_that_the_prediction_needs(out: Path) -> None:
 
 @pytest.mark.slow
 def test_a_choice_stands_beside_fixed_ones_and_a_careful_user(out: Path) -> None:
-    from vidqa.planning.budget.measured import compare
+    from predictions import compare
 
     words = ("--case", "lora", "--only", "chosen", "careful", "none 8192")
     _, (call,) = rehearse("policies", out, *words)

@@ -25,7 +25,7 @@ from vidqa.engine.data.resize import resize_frames
 from vidqa.engine.families import torch_half
 from vidqa.engine.families.tiny_qwen3_vl import initialise
 from vidqa.engine.model.float8 import use_float8
-from vidqa.planning.budget.recompute import NOTHING, Layers, Recompute, named
+from vidqa.planning.budget.activation_checkpointing import NOTHING, Layers, Recompute, fixed_recompute
 from vidqa.planning.samples import Planner, Prompting, Sample
 from vidqa.video import decode_frames, decode_image
 
@@ -75,7 +75,7 @@ def main(folder: Path, root: Path, out: Path) -> None:
         return loss, torch.cat([gradient.flatten() for gradient in found]), had
 
     some = Recompute(Layers(2, 1), Layers(2, 1))  # the projections before attention, and all but attention
-    everything = named("all", sizes)
+    everything = fixed_recompute("all", sizes)
     rows = []
     for share, rounded, ways in (
         (False, False, (NOTHING, some, everything)),

@@ -37,7 +37,7 @@ from vidqa.engine.export.adapter import ADAPTER
 from vidqa.engine.export.merged import MERGED, merged_adapter
 from vidqa.engine.export.proof import prove_loss, stock_loss
 from vidqa.engine.loading.load import load_sharded
-from vidqa.planning.budget.recompute import NOTHING
+from vidqa.planning.budget.activation_checkpointing import NOTHING
 from vidqa.planning.samples import Planner, Sample, training_planner
 from vidqa.spec import load
 from vidqa.spec.parents import find_export

@@ -26,8 +26,8 @@ from vidqa.engine.data.resize import resize_frames
 from vidqa.engine.export.proof import stock_loss
 from vidqa.engine.families import FAMILIES, family_of
 from vidqa.engine.families.tiny_qwen3_vl import write_tiny_model as tiny_qwen3_vl
-from vidqa.planning.budget.recompute import NOTHING, Recompute
-from vidqa.planning.packing.sharing import work_of
+from vidqa.planning.budget.activation_checkpointing import NOTHING, Recompute
+from vidqa.planning.packing.prefix_sharing import workload
 from vidqa.planning.samples import Planner, Prompting
 from vidqa.spec.policy_tables import DECODER_PROJECTIONS
 from vidqa.video import decode_frames, decode_image
@@ -167,7 +167,7 @@ def test_flops_are_those_of_the_products(world: SimpleNamespace) -> None:
     for number in (0, 7):
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             packed(world, [number], align=1)
-        found = flops.of([work_of((number,), world.samples)], halved=False)
+        found = flops.training_flops([workload((number,), world.samples)], halved=False)
         assert found > 0 and found == pytest.approx(3 * counter.get_total_flops())
     frozen = world.family.flops(world.model.config, vision_trains=False, decoder_trains=False)
     assert 0 < frozen.per_token < flops.per_token and 0 < frozen.per_patch < flops.per_patch

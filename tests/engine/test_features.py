@@ -23,8 +23,8 @@ from vidqa.engine.data.feature_cache import FeatureCache, tower_name
 from vidqa.engine.data.frame_cache import FrameCache
 from vidqa.engine.data.frames import FrameSource
 from vidqa.engine.training.meter import Meter
-from vidqa.planning.features import room_for
-from vidqa.planning.packing.sharing import work_of
+from vidqa.planning.features import cache_share
+from vidqa.planning.packing.prefix_sharing import workload
 from vidqa.planning.samples import Sample
 from vidqa.video.pool import DecodeRequest
 
@@ -103,11 +103,11 @@ def test_work_that_was_not_done_does_not_count(world: SimpleNamespace, monkeypat
         def step(self, step: int, outcome: Any, rate: float, progress: Any) -> None:
             self.interval, before = 10**6, self.work  # logged at the end alone: until then work adds up
             super().step(step, outcome, rate, progress)
-            works = [work_of(unit, self.schedule.data.train) for unit in self.schedule.units(step)]
+            works = [workload(unit, self.schedule.data.train) for unit in self.schedule.units(step)]
             tower = [replace(work, tokens=0, pairs=0, supervised=0) for work in works]
             if step + 1 < self.schedule.total:
-                assert self.work - before == pytest.approx(self.flops.of(works) - outcome.saved)
-            found.append((outcome.saved, self.flops.of(tower)))
+                assert self.work - before == pytest.approx(self.flops.training_flops(works) - outcome.saved)
+            found.append((outcome.saved, self.flops.training_flops(tower)))
 
     monkeypatch.setattr(train_program, "Meter", Watching)
     path = spec(world, "counted", KEEP)
@@ -197,10 +197,10 @@ def test_frames_come_first_and_features_take_what_is_left() -> None:
     plan = SimpleNamespace(indices=(0, 1), height=32, width=32, tokens=1)
     sample: Any = SimpleNamespace(record=SimpleNamespace(media=[SimpleNamespace(view="a")]), plans=[plan])
     samples: list[Sample] = [sample, sample]
-    room = room_for(samples, (), 32768, 10 * 32768)
+    room = cache_share(samples, (), 32768, 10 * 32768)
     assert (room.frame_bytes, room.feature_bytes, room.share) == (6144, 32768, 1.0)
-    assert room_for(samples, (), 32768, (6144 + 16384) / 0.95).share == pytest.approx(0.5)
-    assert room_for(samples, (), 32768, 6144).share == 0.0
+    assert cache_share(samples, (), 32768, (6144 + 16384) / 0.95).share == pytest.approx(0.5)
+    assert cache_share(samples, (), 32768, 6144).share == 0.0
 
 
 def test_features_come_back_as_they_were_kept(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from vidqa.engine.data.collate import Collator
 from vidqa.engine.data.dataloader import FEW_BITS, choose_calls
 from vidqa.engine.families import family_of
 from vidqa.engine.model.float8 import FLOAT8, use_float8
-from vidqa.planning.budget.recompute import NOTHING, Layers, Recompute, named, path
+from vidqa.planning.budget.activation_checkpointing import NOTHING, Layers, Recompute, fixed_recompute, recompute_path
 
 
 def test_gradients_of_a_pack_are_those_of_its_samples_one_by_one(world: SimpleNamespace) -> None:
@@ -31,8 +31,8 @@ def test_gradients_of_a_pack_are_those_of_its_samples_one_by_one(world: SimpleNa
 @pytest.mark.parametrize("share", [False, True])
 def test_what_is_computed_again_changes_no_gradient(world: SimpleNamespace, share: bool) -> None:
     numbers = list(range(len(world.samples)))
-    kept, ways = gradient(world, [numbers], share=share), path(world.sizes, vision_trains=True)
-    assert ways[0] == NOTHING and ways[-1] == named("all", world.sizes)
+    kept, ways = gradient(world, [numbers], share=share), recompute_path(world.sizes, vision_trains=True)
+    assert ways[0] == NOTHING and ways[-1] == fixed_recompute("all", world.sizes)
     for way in ways[1:]:
         found = gradient(world, [numbers], share=share, recompute=way)
         # Not the same bits: three gradients meet at a layer's input, and are added in another order.

@@ -25,7 +25,7 @@ from vidqa.engine.objectives.grpo import PolicyGradient
 from vidqa.engine.rl.rollout import Drawn, Group, Question
 from vidqa.engine.rl.update import Updates, without_adapters
 from vidqa.families import family_of
-from vidqa.planning.budget.recompute import NOTHING
+from vidqa.planning.budget.activation_checkpointing import NOTHING
 from vidqa.planning.rollouts import prompt_planner
 from vidqa.rewards import Completion, Reward
 from vidqa.spec import load

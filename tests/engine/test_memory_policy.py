@@ -9,7 +9,8 @@ import torch
 from torch.cuda._utils import _get_device_index
 
 from vidqa.engine.gpu_memory import free_memory, share_of_gpu, use_memory
-from vidqa.planning.budget.memory import COUNTS, GIB
+from vidqa.planning.budget.memory import GIB
+from vidqa.planning.budget.memory_constants import CONSTANTS
 
 DEVICE = torch.device("cuda:0")
 HAS = 80 * GIB
@@ -40,8 +41,8 @@ def test_a_process_with_a_limit_leaves_the_rest_to_others(card: SimpleNamespace)
     card.free, card.reserved = 60 * GIB, 10 * GIB
     assert free_memory(DEVICE) == 60 * GIB, "others have 10"
     assert use_memory(DEVICE, 40.0) == 40.0
-    assert share_of_gpu(DEVICE) == pytest.approx((40 - COUNTS.outside_gib) / 80)
-    assert free_memory(DEVICE) / GIB == pytest.approx(40 - COUNTS.outside_gib - 10), "its own part, less what it has"
+    assert share_of_gpu(DEVICE) == pytest.approx((40 - CONSTANTS.outside_gib) / 80)
+    assert free_memory(DEVICE) / GIB == pytest.approx(40 - CONSTANTS.outside_gib - 10), "its own part, less what it has"
     card.free = 5 * GIB
     assert free_memory(DEVICE) == 5 * GIB, "no more than there is"
 

@@ -95,7 +95,7 @@ def test_a_scheme_is_written_smaller_and_loads_as_it_was(
     assert abs(shown["quantized_loss"] - shown["loss"]) < 0.2 and 0 < shown["largest_layer_error"]["relative_error"] < 1
     assert (facts["calibration"] is None) == (method == "rtn" and scheme not in ("FP8", "NVFP4"))
     plan, _ = plan_quantization(world.model, spec_of(world, scheme, tmp_path).quantize)
-    assert sorted(plan.modules) == facts["modules"] and plan.kept == ()
+    assert sorted(plan.modules) == facts["modules"] and plan.unquantized == ()
     assert decoder_bytes(folder) <= most * decoder_bytes(world.model) / 2  # which is stored in float32
     assert plan.bytes == pytest.approx(facts["bytes"]["quantized"], rel=0.05)
     assert quantization_of(folder)["quant_method"] == "compressed-tensors"

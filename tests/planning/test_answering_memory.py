@@ -23,7 +23,7 @@ from vidqa.engine.generators._base import Request, Sampling, Settings
 from vidqa.engine.generators.hf import TransformersSession
 from vidqa.engine.generators.native import NativeSession
 from vidqa.families import family_of
-from vidqa.families.qwen3_vl_sizes import tensors
+from vidqa.families.qwen_vl_tensors import tensors_of_qwen3
 from vidqa.families.sizes import Sizes, TextSizes, VisionSizes
 from vidqa.planning.budget.answering import (
     PACK_TOKENS,
@@ -36,7 +36,6 @@ from vidqa.planning.budget.answering import (
     cache_pages,
     readings,
 )
-from vidqa.planning.budget.measured import answering_description, answering_files, compare_answering, read_rows
 from vidqa.planning.budget.memory import GIB
 from vidqa.planning.samples import Planner, Prompting
 
@@ -138,7 +137,7 @@ def test_weights_and_cache_are_told_to_the_byte(records: list[Any], tmp_path: Pa
     session = NativeSession(made, Settings(tmp_path, None, torch.bfloat16, CPU, planner, 1000, 5))
     sizes = family_of(tmp_path).sizes_of(tmp_path)
     weights = sum(parameter.numel() for parameter in made.parameters())
-    assert sum(tensor.numel for tensor in tensors(sizes)) == weights
+    assert sum(tensor.numel for tensor in tensors_of_qwen3(sizes)) == weights
     rows, page = len(session.pages.users) * PAGE, cache_bytes_per_token(sizes, 2)
     assert session.cache.keys.nbytes + session.cache.values.nbytes == rows * page
     setup = AnsweringSetup("native", 2, 5, 1000, 8)
@@ -207,17 +206,3 @@ def test_what_is_read_together() -> None:
     shared: Any = [Asked(8100 + each, 32000, 8000, b"one video") for each in range(8)]
     (one,) = readings(native, shared, 1)
     assert one.prompts == 8 and one.patches == 32000 and one.tokens < 9000 and one.seen == 8000
-
-
-def test_a_measured_row_is_compared_by_itself() -> None:
-    setup, reading = AnsweringSetup("transformers", 2, 8, 9000, 16), Reading(8, 64000, 8000, 248000, masked=True)
-    told = peak(setup, reading)
-    row = {"run": "a row", **answering_description(LARGE, 8_767_123_696, setup, reading, 140.0), "memory_gib": told / 2}
-    (found,) = compare_answering(json.loads(json.dumps([row])))
-    assert found.error == pytest.approx(1.0) and found.moment == "decoder"
-
-
-def test_every_measured_evaluation_is_estimated_within_a_tenth() -> None:
-    compared = [each for path in answering_files() for each in compare_answering(read_rows(path))]
-    assert len(compared) >= 6
-    assert all(-0.03 <= each.error <= 0.1 for each in compared), compared

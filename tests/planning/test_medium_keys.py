@@ -17,9 +17,10 @@ from tiny_world import tiny_model
 from vidqa.contract.problem import ProblemError
 from vidqa.dataset import MediaRef, Record, Turn
 from vidqa.dataset.load import check_records
-from vidqa.planning.sample_table import StoredRows, table_of
+from vidqa.planning.plan import Plan, PlannedSet
+from vidqa.planning.plan_cache import decode, encode
 from vidqa.planning.samples import Planner, Prompting, Sample
-from vidqa.planning.windows import windowed
+from vidqa.planning.windows import cut_into_windows
 from vidqa.video import decode_frames, plan_image, vision_spec
 from vidqa.video.types import FramePlan
 
@@ -131,9 +132,8 @@ def test_a_stored_plan_keeps_keys_and_what_is_learned(folder: Path) -> None:
     turns = (Turn("user", (0, "Q")), Turn("assistant", ("A",), False), Turn("user", ("R",)), Turn("assistant", ("B",)))
     record = Record("r", turns, (medium,), source="set[0]")
     samples, problems = planner(folder).plan([record])
-    rows = StoredRows(table_of({"train": ([record], samples)}, {}))
-    assert not problems and rows.records(np.array([0])) == [record]
-    assert rows.samples(np.array([0]), Prompting()) == samples
+    plan = Plan({"train": PlannedSet([record], samples, problems)}, "")
+    assert not problems and decode(encode(plan, {}, {})) == plan
 
 
 def test_only_turns_that_are_learned_are_supervised(folder: Path) -> None:
@@ -163,7 +163,7 @@ def test_a_turn_that_is_context_needs_no_thinking(folder: Path) -> None:
 
 
 def test_windows_are_cut_of_the_part_that_a_record_shows(folder: Path) -> None:
-    found = windowed(records(folder, video(video_start=1.0, video_end=3.0)), 1.5, 0.5)
+    found = cut_into_windows(records(folder, video(video_start=1.0, video_end=3.0)), 1.5, 0.5)
     assert [each.media[0].span for each in found] == [(1.0, 2.5), (2.0, 3.0)]
     samples, problems = planner(folder).plan(found)
     assert not problems and [sample.plans[0].indices[0] for sample in samples] == [10, 20]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,73 +24,33 @@ from vidqa.engine.families.qwen_vl_layers import EAGER, Dense
 from vidqa.engine.loading.freeze import choose_trainable
 from vidqa.engine.model.compiling import any_length, prepare_compiler
 from vidqa.engine.model.float8 import use_float8
-from vidqa.families.qwen3_vl_sizes import tensors
+from vidqa.families.qwen_vl_tensors import tensors_of_qwen3
 from vidqa.families.sizes import Sizes, TextSizes, VisionSizes
-from vidqa.planning.budget.measured import compare, efficiency, policy_calls, policy_rows, read_rows, result_files
+from vidqa.planning.budget.activation_checkpointing import RecomputeLevel, fixed_recompute, recompute_path
 from vidqa.planning.budget.memory import (
-    COUNTS,
-    Count,
     MicroStep,
-    Model,
+    ParamCount,
+    ParamCounts,
     TrainingSetup,
-    Widths,
     block_widths,
+    count_params,
     fits,
     layer_widths,
-    model_of,
     peak_memory,
 )
-from vidqa.planning.budget.page import memory_page
-from vidqa.planning.budget.recompute import Again, named, path
-from vidqa.planning.budget.trained import parameters
+from vidqa.planning.budget.memory_constants import Widths
+from vidqa.planning.budget.mfu import efficiency
+from vidqa.planning.budget.params import parameters
 from vidqa.spec.policy_tables import Policy
 
 SIZES = Sizes(
     TextSizes(4096, 36, 32, 8, 128, 12288, 151936, tied=False),
     VisionSizes(1152, 27, 4304, 4096, 3, 16, 2, 2, 3, 2304),
 )
-WITHIN = 0.05
 
 
-def test_every_measured_run_is_predicted() -> None:
-    compared = [each for path in result_files() for each in compare(read_rows(path))] + compare(policy_rows())
-    wrong = {each.run: round(each.error, 3) for each in compared if not each.superseded and abs(each.error) > WITHIN}
-    assert wrong == {} and len([each for each in compared if not each.superseded]) >= 8
-    text = memory_page()
-    assert all(f"| {each.run} " in text for each in compared)
-
-
-def test_measured_choices_are_the_fastest_of_their_grid_and_use_their_gpu() -> None:
-    """Within 3 % of the best fixed choice, and 85 % of the memory where more of it would save computing again."""
-    told = [line for call in policy_calls() for line in call.get("told", ())]
-    assert len([line for line in told if "best_fixed" in line]) >= 3
-    slower = {line["case"]: line["against_best_fixed"] for line in told if line.get("against_best_fixed", 1.0) < 0.97}
-    bound = [line for line in told if not line["chosen"].startswith("computed again: nothing")]
-    unused = {line["case"]: line["share_of_memory"] for line in bound if line["share_of_memory"] < 0.85}
-    assert (slower, unused) == ({}, {})
-
-
-def test_the_page_tells_a_choice_beside_the_best_of_its_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two calls the newer one, and of rows only those that say what a prediction takes."""
-    (row,) = [row for row in read_rows(result_files()[0]) if row["run"] == "8b-1gpu-lora-8k"]
-    line = {"case": "lora", "gpu": "one", "chosen": "computed again: nothing", "pack_tokens": 8192}
-    line |= {"tokens/s/gpu": 12000, "best_fixed": "none 8192", "against_best_fixed": 1.02, "memory_gib": 44.9}
-    line |= {"fixed": 3, "share_of_memory": 0.904}
-    rows = [{**row, "run": "lora chosen"}, {"run": "lora ordinary", "memory_gib": 50.0}]
-    calls = [{"rows": rows, "told": [{**line, "tokens/s/gpu": 1}]}, {"rows": rows, "told": [line]}]
-    (tmp_path / "policies.json").write_text(json.dumps(calls))
-    monkeypatch.setattr("vidqa.planning.budget.measured.RESULTS", tmp_path)
-    page = memory_page()
-    told = (
-        "| lora | one | packs of 8,192; computed again: nothing | "
-        "12,000 | 1.02 x (of 3: none 8192) | - | 44.9 GiB, 90% |"
-    )
-    assert told in page and page.count("| lora | one ") == 1
-    assert page.count("| lora chosen |") == 1 and "lora ordinary" not in page
-
-
-def model(**policy: Any) -> Model:
-    return model_of(SIZES, parameters(tensors(SIZES), Policy.model_validate(policy)))
+def model(**policy: Any) -> ParamCounts:
+    return count_params(SIZES, parameters(tensors_of_qwen3(SIZES), Policy.model_validate(policy)))
 
 
 def peak(setup: TrainingSetup, micro_step: MicroStep | None = None, **policy: Any) -> float:
@@ -102,15 +60,15 @@ def peak(setup: TrainingSetup, micro_step: MicroStep | None = None, **policy: An
 def test_what_should_take_less_takes_less() -> None:
     setup = TrainingSetup(shard=4)
     whole = peak(setup)
-    peaks = [peak(replace(setup, recompute=each)) for each in path(SIZES, vision_trains=True)]
+    peaks = [peak(replace(setup, recompute=each)) for each in recompute_path(SIZES, vision_trains=True)]
     assert peaks[0] == whole and peaks == sorted(peaks, reverse=True) and peaks[-1] < 0.6 * whole
-    assert named("all", SIZES) == path(SIZES, vision_trains=True)[-1]
+    assert fixed_recompute("all", SIZES) == recompute_path(SIZES, vision_trains=True)[-1]
     assert whole > peak(replace(setup, shard=8)) and whole > peak(setup, MicroStep(4096, 24000)) > peak(
         setup, MicroStep(4096, 12000)
     )
     assert whole > peak(setup, freeze_pattern=["visual"])
     assert peak(replace(setup, compiled=False)) > whole
-    assert peak(setup, MicroStep(8192, 24000, 100, again=True)) > whole
+    assert peak(setup, MicroStep(8192, 24000, 100, accumulates=True)) > whole
     assert peak(replace(setup, keeps_weights=True)) > whole
     lora = replace(setup, lora=True)
     assert whole > peak(replace(lora, dropout=True), lora={}) > peak(lora, lora={})
@@ -133,7 +91,7 @@ def test_a_like_run_tells_the_speed() -> None:
     found = efficiency(model(lora={}), TrainingSetup(1, lora=True))
     assert 0.1 < found.mfu < 0.8 and "lora" in found.source
     assert found.mfu > efficiency(model(lora={}), TrainingSetup(1, lora=True, compiled=False)).mfu
-    small = replace(model(), every=Count(1000, 1000))
+    small = replace(model(), every=ParamCount(1000, 1000))
     assert "assumed" in efficiency(small, TrainingSetup(1)).source
 
 
@@ -212,9 +170,9 @@ def kept_per_token(
     [(fused, False, dropout) for fused in (False, True) for dropout in (None, 0.0, 0.05)] + [(True, True, None)],
 )
 @pytest.mark.parametrize("again", ["none", "projections", "linear"])
-def test_what_a_decoder_layer_keeps(fused: bool, rounded: bool, dropout: float | None, again: Again) -> None:
+def test_what_a_decoder_layer_keeps(fused: bool, rounded: bool, dropout: float | None, again: RecomputeLevel) -> None:
     setup = TrainingSetup(1, compiled=fused, lora=dropout is not None, dropout=bool(dropout))
-    counts = layer_widths(setup, COUNTS, again)
+    counts = layer_widths(setup, again)
     for hidden, wide, heads, kv_heads in WIDTHS[2:3] if fused else WIDTHS:
         dense = compiled() if fused else EAGER
         layer = tiny(hidden, wide, heads, kv_heads, (64, 128), dropout).model.language_model.layers[0]
@@ -230,10 +188,11 @@ def test_what_a_decoder_layer_keeps(fused: bool, rounded: bool, dropout: float |
 
 
 @pytest.mark.parametrize(("fused", "again"), [(False, "none"), (True, "none"), (True, "projections"), (True, "linear")])
-def test_what_a_decoder_layer_of_two_ranks_keeps(fused: bool, again: Again, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Both ranks have the same.
-    monkeypatch.setattr(context_parallel, "_exchanged", lambda tensor, _: tensor.contiguous().clone())
-    counts = layer_widths(TrainingSetup(2, compiled=fused, lora=True, exchanges=True), COUNTS, again)
+def test_what_a_decoder_layer_of_two_ranks_keeps(
+    fused: bool, again: RecomputeLevel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(context_parallel, "_exchanged", lambda tensor, _: tensor.contiguous().clone())  # both have the same
+    counts = layer_widths(TrainingSetup(2, compiled=fused, lora=True, exchanges=True), again)
     hidden, wide, heads, kv_heads = WIDTHS[4]
     dense = compiled() if fused else EAGER
     layer = tiny(hidden, wide, heads, kv_heads, (64, 128), 0.0).model.language_model.layers[0]
@@ -247,7 +206,7 @@ def test_what_a_decoder_layer_of_two_ranks_keeps(fused: bool, again: Again, monk
 @pytest.mark.parametrize(("fused", "dropout"), [(False, None), (True, None), (False, 0.0), (True, 0.0), (False, 0.05)])
 def test_what_a_decoder_layer_without_norms_of_heads_keeps(fused: bool, dropout: float | None) -> None:
     setup = TrainingSetup(1, compiled=fused, lora=dropout is not None, dropout=bool(dropout))
-    counts, hidden = layer_widths(setup, COUNTS, "none", head_norms=False), 512
+    counts, hidden = layer_widths(setup, "none", head_norms=False), 512
     for wide, kv_heads in ((512, 1),) if fused else ((512, 1), (1024, 2)):
         dense = compiled() if fused else EAGER
         layer = tiny_gated((64, 128), wide, kv_heads, dropout).model.language_model.layers[0]
@@ -267,7 +226,7 @@ def test_a_compiled_layer_keeps_no_more_than_it_needs() -> None:
     layer = tiny(hidden, wide, heads, kv_heads, (64, 128), 0.0).model.language_model.layers[0]
     turn = torch.randn(TOKENS, 128, dtype=torch.bfloat16)
     run = lambda x: decoder_layer(WHOLE, dense, layer, x, turn, turn, ((0, 1, TOKENS),), None)  # noqa: E731
-    counts = layer_widths(TrainingSetup(1, compiled=True, lora=True), COUNTS, "none")
+    counts = layer_widths(TrainingSetup(1, compiled=True, lora=True), "none")
     told = told_of(counts, hidden, wide, heads * 128, kv_heads * 128)
     assert kept_per_token(run, layer, hidden, turn, compiles=True) == pytest.approx(told, rel=0.08)
 
@@ -279,7 +238,7 @@ def told_of(counts: Widths, hidden: int, wide: int, queries: int, keys: int) -> 
 @pytest.mark.parametrize("gated", [False, True], ids=["plain", "gated"])
 @pytest.mark.parametrize(("fused", "rounded"), [(False, False), (True, False), (True, True)])
 @pytest.mark.parametrize("again", ["none", "linear"])
-def test_what_a_vision_block_keeps(fused: bool, rounded: bool, gated: bool, again: Again) -> None:
+def test_what_a_vision_block_keeps(fused: bool, rounded: bool, gated: bool, again: RecomputeLevel) -> None:
     parts = (qwen2_5_vl if gated else qwen3_vl).PARTS
     for hidden, wide in ((128, 512),) if fused else ((128, 256), (256, 256), (128, 512)):
         dense = compiled() if fused else EAGER
@@ -288,6 +247,6 @@ def test_what_a_vision_block_keeps(fused: bool, rounded: bool, gated: bool, agai
         use_float8([block] * rounded, "tensorwise")
         turn = torch.randn(TOKENS, hidden // 2)
         run = lambda x: vision_block(parts, dense, block, x, turn, turn, ((0, 2, TOKENS // 2),), again=again)  # noqa: E731, B023
-        counts = block_widths(TrainingSetup(1, compiled=fused), COUNTS, again, gated=gated)
+        counts = block_widths(TrainingSetup(1, compiled=fused), again, gated=gated)
         told = (counts.hidden + counts.queries) * hidden + counts.wide * wide
         assert kept_per_token(run, block, hidden, turn, compiles=fused) == pytest.approx(told, rel=0.08), (hidden, wide)

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vidqa.planning.packing.packs import StepOrder, plan_micro_batches, plan_packs
-from vidqa.planning.packing.sharing import Work, cost
+from vidqa.planning.packing.prefix_sharing import Workload, relative_cost
 
 Packs = list[list[list[int]]]
 RANKS = st.integers(1, 9)
 
 
 def _cost(length: int, patches: int) -> float:
-    return cost(Work(length, length**2, 0, patches, 0))
+    return relative_cost(Workload(length, length**2, 0, patches, 0))
 
 
 @st.composite

@@ -39,5 +39,5 @@ def test_a_prompt_is_gathered_once_for_its_completions() -> None:
     prompts = [SimpleNamespace(record=None, plans=(), prompting=None, length=length) for length in (1000, 501)]
     completions = longest_completions(prompts, 8, 100)  # type: ignore[arg-type]
     steps = Steps(grpo_spec(), completions, 1, "cpu", 100_000, batch=16)
-    assert steps.seen(range(16)) == 999 + 500
-    assert steps.seen([0]) == 0  # alone it is a sample like any other
+    assert steps.prefix_rows(range(16)) == 999 + 500
+    assert steps.prefix_rows([0]) == 0  # alone it is a sample like any other

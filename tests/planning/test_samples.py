@@ -16,7 +16,7 @@ from tiny_world import tiny_model
 import vidqa.planning.samples
 from vidqa.dataset import MediaRef, Record, Turn
 from vidqa.planning.samples import Planner, Prompting, Sample
-from vidqa.video.headers import read_headers
+from vidqa.video.probe_many import probe_many
 
 VISION = SimpleNamespace(fps=None, nframes=5, total_pixels=None)
 SAID = ("Is it open?", "  spaced\n\n", "門は開いて🏃‍♀️ é\u0301", "a" * 300, "<think>why</think>\n<answer>yes</answer>")
@@ -126,7 +126,7 @@ def test_a_conversation_is_tokenized_once_and_a_file_read_once(folder: Path, mon
     def noted(media: Iterable[MediaRef]) -> Any:
         media = list(media)
         read.extend(medium.path for medium in media)
-        return read_headers(media)
+        return probe_many(media)
 
     monkeypatch.setattr(vidqa.planning.samples, "read_headers", noted)
     planner = Planner(folder / "model", VISION, Prompting())

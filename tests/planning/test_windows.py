@@ -13,7 +13,7 @@ from tiny_world import tiny_model
 from vidqa.contract.problem import ProblemError
 from vidqa.dataset.record import MediaRef, Record, Turn
 from vidqa.planning.samples import Planner, Prompting
-from vidqa.planning.windows import span_of, spans, whole_id, windowed
+from vidqa.planning.windows import cut_into_windows, source_id, window_of, window_spans
 from vidqa.video import decode_frames, plan_frames, probe, vision_spec
 
 
@@ -23,10 +23,10 @@ def record(path: Path, name: str = "a", *more: Path) -> Record:
 
 
 def test_windows_cover_a_video_and_have_the_overlap_in_common() -> None:
-    assert spans(30.0, 30.0, 5.0) == []
-    assert spans(31.0, 30.0, 5.0) == [(0.0, 30.0), (25.0, 31.0)]
-    assert spans(80.0, 30.0, 5.0) == [(0.0, 30.0), (25.0, 55.0), (50.0, 80.0)]
-    assert spans(61.0, 20.0, 0.0) == [(0.0, 20.0), (20.0, 40.0), (40.0, 60.0), (60.0, 61.0)]
+    assert window_spans(30.0, 30.0, 5.0) == []
+    assert window_spans(31.0, 30.0, 5.0) == [(0.0, 30.0), (25.0, 31.0)]
+    assert window_spans(80.0, 30.0, 5.0) == [(0.0, 30.0), (25.0, 55.0), (50.0, 80.0)]
+    assert window_spans(61.0, 20.0, 0.0) == [(0.0, 20.0), (20.0, 40.0), (40.0, 60.0), (60.0, 61.0)]
 
 
 def test_records_are_cut_where_one_video_is_longer_than_a_window(tmp_path: Path) -> None:
@@ -34,11 +34,11 @@ def test_records_are_cut_where_one_video_is_longer_than_a_window(tmp_path: Path)
     short = write_clip(tmp_path / "short.mp4", frames=10, fps=10)
     (tmp_path / "broken.mp4").write_bytes(b"no video")
     asked = [record(long), record(short, "b"), record(tmp_path / "broken.mp4", "c"), record(long, "d", short)]
-    found = windowed(asked, 2.0, 0.5)
+    found = cut_into_windows(asked, 2.0, 0.5)
     assert [each.id for each in found] == ["a#t=0,2", "a#t=1.5,3.5", "a#t=3,5", "b", "c", "d"]
-    assert [span_of(each) for each in found[:3]] == [(0.0, 2.0), (1.5, 3.5), (3.0, 5.0)]
-    assert [whole_id(each) for each in found] == ["a", "a", "a", "b", "c", "d"]
-    assert windowed(asked, 0.0, 0.0) == asked
+    assert [window_of(each) for each in found[:3]] == [(0.0, 2.0), (1.5, 3.5), (3.0, 5.0)]
+    assert [source_id(each) for each in found] == ["a", "a", "a", "b", "c", "d"]
+    assert cut_into_windows(asked, 0.0, 0.0) == asked
 
 
 @pytest.mark.parametrize("vision", [{"fps": 3.0}, {"nframes": 5}])
@@ -75,7 +75,7 @@ def test_the_last_window_ends_with_the_last_frame(tmp_path: Path, model: Path) -
 def test_windows_of_one_video_are_samples_of_their_own(tmp_path: Path, model: Path) -> None:
     clip = write_clip(tmp_path / "a.mp4", frames=50, fps=10)
     planner = Planner(model, SimpleNamespace(nframes=4), Prompting(for_generation=True))
-    parts = windowed([record(clip)], 2.0, 0.5)
+    parts = cut_into_windows([record(clip)], 2.0, 0.5)
     samples, problems = planner.plan(parts)
     assert not problems and [each.record for each in samples] == parts
     assert [each.plans[0].indices for each in samples] == [(0, 6, 13, 19), (15, 21, 28, 34), (30, 36, 43, 49)]

@@ -13,7 +13,7 @@ from tests.preflight.conftest import records
 from tests.preflight.corpus import Case, machine
 from vidqa import spec as specs
 from vidqa.contract.problem import Problem
-from vidqa.planning.budget.memory import COUNTS
+from vidqa.planning.budget.memory_constants import CONSTANTS
 from vidqa.planning.packing.steps import Steps
 from vidqa.planning.samples import training_planner
 from vidqa.planning.sets import load_sets
@@ -105,7 +105,7 @@ def test_what_does_not_fit_is_told_what_helps(case: Case, gib: float, more: dict
     case.spec |= more
     report, (problem,) = budget(case, gib)
     assert problem.severity == "error" and str(gib) in problem.message and helps in problem.remedy
-    assert report.facts["memory"]["peak_gib"] + COUNTS.outside_gib > gib
+    assert report.facts["memory"]["peak_gib"] + CONSTANTS.outside_gib > gib
     for pair in problem.remedy.removeprefix("set ").split("; "):
         key, _, value = pair.partition(" = ")
         case.spec[key] = json.loads(value)
@@ -119,7 +119,7 @@ def test_the_model_that_validation_gathers_to_answer_is_counted(case: Case) -> N
     case.spec["train.train_policy.dataset.test_size"] = 2
     without = budget(case)[0].facts["memory"]
     case.spec["engine.validation_generate"] = 2
-    report, (problem,) = budget(case, without["peak_gib"] * 1.05 + COUNTS.outside_gib + 0.1)
+    report, (problem,) = budget(case, without["peak_gib"] * 1.05 + CONSTANTS.outside_gib + 0.1)
     counted = report.facts["memory"]
     whole_gib = 8.76e9 * 2 / 2**30  # parameters of an 8B model in bf16
     assert (without["moment"] != "generation", counted["moment"]) == (True, "generation")
@@ -165,9 +165,9 @@ def test_where_nothing_else_helps_it_is_adapters_or_another_gpu(case: Case) -> N
 def test_a_close_call_is_a_warning(case: Case) -> None:
     report, _ = budget(case)
     peak = report.facts["memory"]["peak_gib"]
-    _, (problem,) = budget(case, peak + COUNTS.outside_gib + 0.5)
+    _, (problem,) = budget(case, peak + CONSTANTS.outside_gib + 0.5)
     assert problem.severity == "warning"
-    assert budget(case, peak * 1.1 + COUNTS.outside_gib + 0.5)[1] == []
+    assert budget(case, peak * 1.1 + CONSTANTS.outside_gib + 0.5)[1] == []
 
 
 def evaluated(case: Case, gib: float | None, **keys: Any) -> tuple[Report, list[Problem]]:
@@ -194,7 +194,7 @@ def test_an_evaluation_that_does_not_fit_is_told_what_helps(case: Case, gib: flo
     report, (problem,) = evaluated(case, gib, **keys)
     assert problem.severity == "error" and str(gib) in problem.message and helps in problem.remedy
     memory = report.facts["memory"]
-    assert memory["peak_gib"] + COUNTS.outside_gib > gib and memory["cache_gib"] > 0
+    assert memory["peak_gib"] + CONSTANTS.outside_gib > gib and memory["cache_gib"] > 0
     assert "of it weights" in report.text
     for pair in problem.remedy.removeprefix("set ").split("; "):
         key, _, value = pair.partition(" = ")

@@ -25,7 +25,7 @@ from vidqa.jobs import watch as jobs
 from vidqa.jobs.cosmos_container import prepare
 from vidqa.jobs.job_spec import fetch_weights, load_job_spec
 from vidqa.jobs.launch import Launched, Resources, dry_run, launch, retry
-from vidqa.planning import stored_plan
+from vidqa.planning import plan_cache
 from vidqa.planning.samples import training_planner
 from vidqa.planning.sets import load_sets
 from vidqa.platforms._base import State
@@ -288,13 +288,13 @@ def test_only_the_newest_plans_are_kept_and_those_of_kept_reports(monkeypatch: p
     for number in range(5):
         seen = kept.Inputs(f"{number:032x}", {}, {})
         seen.place.parent.mkdir(parents=True, exist_ok=True)
-        seen.place.with_suffix(".parquet").write_bytes(bytes(100))
-        os.utime(seen.place.with_suffix(".parquet"), (number, number))
+        seen.place.with_suffix(".msgpack").write_bytes(bytes(100))
+        os.utime(seen.place.with_suffix(".msgpack"), (number, number))
         if number != 4:
             kept.keep(seen, kept.Kept(True, True, []))
-    assert sorted(path.name[31] for path in kept.folder().glob("*.parquet")) == ["2", "3", "4"]
+    assert sorted(path.name[31] for path in kept.folder().glob("*.msgpack")) == ["2", "3", "4"]
     kept.keep(kept.Inputs("5" * 32, {}, {}), kept.Kept(True, True, []))
-    assert sorted(path.name[31] for path in kept.folder().glob("*.parquet")) == ["3"]
+    assert sorted(path.name[31] for path in kept.folder().glob("*.msgpack")) == ["3"]
 
 
 @pytest.mark.parametrize("checked", [True, False])
@@ -305,10 +305,10 @@ def test_a_launch_hands_the_plan_to_its_run(spec: Path, checked: bool) -> None:
     run = Path(started(spec).record.run_dir)
     asked = specs.load(run / "spec.toml", "train")
     planner = training_planner(asked, Path(asked.policy.model_name_or_path))
-    table = stored_plan.read(run / PLAN, stored_plan.inputs_of(asked, planner))
-    assert table is not None
+    encoded = plan_cache.read(run / PLAN, plan_cache.plan_inputs(asked, planner))
+    assert encoded is not None
     for name, rows_of in load_sets(asked).items():
-        part = stored_plan.of_table(table).sets[name]
+        part = plan_cache.decode(encoded).sets[name]
         assert list(part.samples) == planner.plan(rows_of)[0] and list(part.records) == rows_of
 
 

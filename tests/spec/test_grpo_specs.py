@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from vidqa.contract.problem import ProblemError
-from vidqa.planning.continuing import spec_changes, spec_facts
+from vidqa.planning.resume_compat import spec_changes, spec_facts
 from vidqa.spec import DataFacts, Layer, check_with_data, dump, load, resolve
 from vidqa.spec.build import Request, build
 from vidqa.spec.grpo_rules import temperature_of

@@ -15,7 +15,7 @@ from vidqa.contract import files
 from vidqa.contract.environment import cache_folder
 from vidqa.contract.files import content_hash
 from vidqa.deft.turn import fingerprint
-from vidqa.planning.continuing import _hash_of_ends, in_present_terms, same_weights, weights_hash
+from vidqa.planning.resume_compat import _hash_of_ends, same_weights, upgraded_facts, weights_hash
 
 MIB = 1 << 20
 
@@ -51,9 +51,9 @@ def test_records_of_earlier_versions_still_name_their_weights(tmp_path: Path) ->
     folder = model(tmp_path / "model")
     earlier = {"base_model": _hash_of_ends(folder, None), "lora": None}
     assert same_weights(earlier["base_model"], folder) and not same_weights("0" * 64, folder)
-    assert in_present_terms(earlier, folder) == {"base_model": weights_hash(folder), "lora": None}
-    assert in_present_terms({"base_model": "0" * 64}, folder) == {"base_model": "0" * 64}
-    assert in_present_terms({"lora": None}, folder) == {"lora": None}
+    assert upgraded_facts(earlier, folder) == {"base_model": weights_hash(folder), "lora": None}
+    assert upgraded_facts({"base_model": "0" * 64}, folder) == {"base_model": "0" * 64}
+    assert upgraded_facts({"lora": None}, folder) == {"lora": None}
 
 
 def test_the_hash_of_a_large_file_is_kept_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from PIL import Image
 
 from vidqa.datatools.inspection import inspect_dataset
 from vidqa.video import decode_frames, decode_image, probe, probe_image
-from vidqa.video.headers import header_warnings
+from vidqa.video.probe_many import header_warnings
 
 ANSWER = {"from": "gpt", "value": "yes"}
 OPEN = "open-gop=1:keyint=8:min-keyint=8:bframes=3:b-adapt=0:scenecut=0"

@@ -18,8 +18,8 @@ from clips import draw, mux_silence, ordinary_scheduling
 
 from vidqa.contract.problem import ProblemError
 from vidqa.video import decode, decode_frames, probe
-from vidqa.video.first_picture import Look, first_look
 from vidqa.video.source import SELF_CONTAINED
+from vidqa.video.stream_info import StreamInfo, read_stream_info
 from vidqa.video.timeline import Timeline, read_timeline
 
 FRAMES, FPS, GROUP = 11, 25, 5
@@ -157,11 +157,11 @@ def decoded(path: Path) -> tuple[list[np.ndarray], bool]:
 def reading_headers_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """From here on a file's packets are listed, and its first picture looked at, once for all reads of its frames: they
     are the same each time, and opening files is most of this test's work."""
-    looked: dict[Path, Look] = {}
+    looked: dict[Path, StreamInfo] = {}
     listed: dict[Path, Timeline] = {}
 
-    def look(path: Path, *opened: Any) -> Look:
-        return looked[path] if path in looked else looked.setdefault(path, first_look(path, *opened))
+    def look(path: Path, *opened: Any) -> StreamInfo:
+        return looked[path] if path in looked else looked.setdefault(path, read_stream_info(path, *opened))
 
     def timeline(path: Path, *opened: Any) -> Timeline:
         return listed[path] if path in listed else listed.setdefault(path, read_timeline(path, *opened))

@@ -21,7 +21,7 @@ from vidqa.contract.problem import Problem, ProblemError
 
 RUN_SCHEMA = 1  # of run.json
 METRICS = "metrics.jsonl"  # one event per line
-PLAN = "plan.parquet"  # the samples of the run (vidqa.planning.stored_plan)
+PLAN = "plan.msgpack"  # the samples of the run (vidqa.planning.plan_cache)
 ANSWERS, ANSWERS_TABLE = "answers.jsonl", "answers.parquet"  # of an inference: a line, a row for each record
 EMBEDDINGS = "embeddings.parquet"  # of an embedding: a row for each record
 QUERY_EMBEDDINGS = "query_embeddings.parquet"  # the same of its second set, where it has one

@@ -17,8 +17,8 @@ import numpy as np
 from vidqa.contract.problem import Problem
 from vidqa.contract.progress import counting
 from vidqa.dataset.record import MediaRef
-from vidqa.video.headers import Header, read_headers
 from vidqa.video.pool import DecodePool, DecodeRequest
+from vidqa.video.probe_many import Header, probe_many
 from vidqa.video.types import VideoMeta
 
 FINE, SIDE, GRID, COARSE = 64, 32, 16, 8  # cells of a side: of the probes, of all frames, and what both are averaged to
@@ -146,7 +146,7 @@ def _probes(cells: np.ndarray, still: np.ndarray) -> np.ndarray:
 def looks(media: Iterable[MediaRef]) -> Iterator[tuple[str, Look | None]]:
     """(key, look) of each medium, None of one that cannot be decoded; a few are held at a time."""
     refs = list({ref.key: ref for ref in media}.values())
-    headers = read_headers(refs)
+    headers = probe_many(refs)
     asked = ((ref, header, _indices(header)) for ref, header in zip(refs, headers, strict=True))
     workers = min(16, len(os.sched_getaffinity(0)))
     with DecodePool(workers, TIMEOUT_S, SMALL) as pool, counting("comparing", len(refs)) as advance:

@@ -18,7 +18,7 @@ from vidqa.datatools.duplicates import answer_class, compared_answer, find_dupli
 from vidqa.datatools.unused import Unused, unused_media
 from vidqa.planning.samples import Planner, Prompting, Sample
 from vidqa.video import fps_disagreement
-from vidqa.video.headers import header_warnings, read_headers
+from vidqa.video.probe_many import header_warnings, probe_many
 from vidqa.video.types import ImageMeta, VideoMeta
 
 MOST_ANSWERS = 12  # of one kind, the others counted together
@@ -139,7 +139,7 @@ def _most_common(counts: Counter[str]) -> dict[str, int]:
 def _probed(refs: dict[str, MediaRef]) -> tuple[dict[str, VideoMeta | ImageMeta], list[Problem]]:
     media: dict[str, VideoMeta | ImageMeta] = {}
     problems: list[Problem] = []
-    for key, header in zip(refs, read_headers(refs.values()), strict=True):
+    for key, header in zip(refs, probe_many(refs.values()), strict=True):
         if isinstance(header, list):
             problems += header
         else:

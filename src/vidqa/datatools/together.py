@@ -17,7 +17,7 @@ from vidqa.dataset.near_duplicates import near_duplicate_groups, signatures
 from vidqa.dataset.record import MediaRef, Record
 from vidqa.dataset.same_bytes import same_bytes
 from vidqa.datatools.problems import GROUP_BY, SPLIT_RECORDING
-from vidqa.video.headers import read_headers
+from vidqa.video.probe_many import probe_many
 
 NUMBERED = r"(.*[^0-9/])[0-9]+[.][^.]+$"
 MOST_OF_A_STEM = 8  # files; a stem that more have, such as "video", says nothing
@@ -114,7 +114,7 @@ def _shown(ref: MediaRef) -> str:
 
 
 def _alike(media: dict[str, MediaRef], found: Together) -> list[list[str]]:
-    headers = dict(zip(media, read_headers(media.values()), strict=True))
+    headers = dict(zip(media, probe_many(media.values()), strict=True))
     seen = signatures(media.values(), headers)
     found.not_seen = len(media) - len(seen)
     keys = sorted(seen)

@@ -6,7 +6,8 @@ import gc
 
 import torch
 
-from vidqa.planning.budget.memory import COUNTS, GIB
+from vidqa.planning.budget.memory import GIB
+from vidqa.planning.budget.memory_constants import CONSTANTS
 
 
 def share_of_gpu(device: torch.device) -> float:
@@ -33,7 +34,7 @@ def use_memory(device: torch.device, limit_gib: float | None) -> float:
     if limit_gib is None or limit_gib >= has_gib:
         return has_gib
     # What CUDA and NCCL take beside PyTorch's tensors is part of the limit.
-    torch.cuda.set_per_process_memory_fraction((limit_gib - COUNTS.outside_gib) / has_gib, _index(device))
+    torch.cuda.set_per_process_memory_fraction((limit_gib - CONSTANTS.outside_gib) / has_gib, _index(device))
     return limit_gib
 
 

@@ -1,4 +1,4 @@
-"""What a family is, and how a model folder names its own."""
+"""The interface of a model family."""
 
 from __future__ import annotations
 
@@ -8,21 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from vidqa.families.json_files import read_json
-from vidqa.families.problems import MODEL_UNSUPPORTED
-from vidqa.families.quantization import quantization_of
+from vidqa.families.model_files import read_json
 from vidqa.families.sizes import Sizes, Tensor
 from vidqa.video.types import FramePlan, PixelRules
-
-# Architectures near to those of the families, and what of them this program lacks.
-LACKING = {
-    "qwen3_vl_moe": "a mixture of experts (Qwen3-VL-30B-A3B), for which this program lacks a family (sizes, names and "
-    "work of its parameters), products of tokens grouped by their expert, the router's balancing loss, adapters on "
-    "stacked experts, and their export",
-    "cosmos3_omni": "Cosmos3's own bundle, whose reasoner is converted to a folder of qwen3_vl first: "
-    "references/families.md has the commands",
-    "cosmos3_edge": "Cosmos3-Edge, an architecture that is not Qwen3-VL's and has no converter to it",
-}
 
 
 @dataclass(frozen=True)
@@ -71,27 +59,3 @@ class Family:
     def sizes_of(self, folder: Path) -> Sizes:
         """The sizes of the model in `folder`. Raises MODEL_FILE_MISSING, MODEL_UNSUPPORTED."""
         return self.sizes(read_json(folder, "config.json"), folder / "config.json")
-
-
-def families() -> tuple[Family, ...]:
-    """All families."""
-    from vidqa.families.qwen2_5_vl import QWEN2_5_VL
-    from vidqa.families.qwen3_vl import QWEN3_VL
-
-    return QWEN3_VL, QWEN2_5_VL
-
-
-def family_of(folder: Path) -> Family:
-    """The family of the model in `folder`, by config.json's model_type; its weights may be quantized in a way that
-    compressed-tensors reads. Raises MODEL_UNSUPPORTED, MODEL_QUANTIZED."""
-    config = read_json(folder, "config.json")
-    model_type = config.get("model_type")
-    for family in families():
-        if model_type in family.model_types:
-            quantization_of(folder)
-            return family
-    supported = ", ".join(t for family in families() for t in family.model_types)
-    message = f"model_type is {model_type!r}; supported: {supported}"
-    if lacking := LACKING.get(str(model_type)):
-        message = f"model_type is {model_type!r}, {lacking}; supported: {supported}"
-    raise MODEL_UNSUPPORTED.error(folder / "config.json", message)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from vidqa.families._base import read_json
+from vidqa.families.model_files import read_json
 from vidqa.families.problems import MODEL_UNSUPPORTED, MODEL_WEIGHTS_BROKEN
 from vidqa.families.weights import read_header
 

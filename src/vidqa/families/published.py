@@ -1,6 +1,6 @@
-"""Sizes of published models by their name on the hub, for an estimate while the model itself is not available.
+"""Published models by their name on the hub: sizes, for an estimate before a download, and licenses.
 
-published_models.json has the sizes of their published config.json. Once a model is here, its own files count.
+published_models.json holds the sizes of their published config.json. Once a model is downloaded, its own files count.
 """
 
 from __future__ import annotations
@@ -22,27 +22,26 @@ class Published(NamedTuple):
 
 def published(repository: str) -> Published | None:
     """The settings of a model of the hub by "organisation/name", in any case; None for models not in the table."""
-    return _table().get(repository.lower())
-
-
-@cache
-def _table() -> dict[str, Published]:
-    read = json.loads(TABLE.read_text(encoding="utf-8"))
-    return {
-        name.lower(): Published(each["config"], each.get("processor", read["processor"]))
-        for each in read["models"]
-        for name in each["names"]
-    }
+    return _models().get(repository.lower())
 
 
 def license_of(repository: str) -> dict[str, str]:
     """The license of a model of the table, as the keys of a model card; nothing for others."""
-    return dict(_licenses().get(repository.lower(), {}))
+    licenses = {owner.lower(): license for owner, license in _content()["licenses"].items()}
+    owner = repository.lower().partition("/")[0]
+    return dict(licenses.get(owner, {})) if published(repository) else {}
 
 
 @cache
-def _licenses() -> dict[str, dict[str, str]]:
-    read = json.loads(TABLE.read_text(encoding="utf-8"))
-    by_owner = read["licenses"]
-    names = [name for each in read["models"] for name in each["names"]]
-    return {name.lower(): by_owner[owner] for name in names if (owner := name.partition("/")[0]) in by_owner}
+def _content() -> dict[str, Any]:
+    return json.loads(TABLE.read_text(encoding="utf-8"))
+
+
+@cache
+def _models() -> dict[str, Published]:
+    content = _content()
+    return {
+        name.lower(): Published(model["config"], model.get("processor", content["processor"]))
+        for model in content["models"]
+        for name in model["names"]
+    }

@@ -12,8 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from vidqa.families import qwen_vl
-from vidqa.families._base import Family, Geometry, read_json
-from vidqa.families.qwen2_5_vl_sizes import positions_per_s, sizes, tensors
+from vidqa.families._base import Family, Geometry
+from vidqa.families.model_files import read_json
+from vidqa.families.qwen_vl_config import Vision25Config, parse, sizes_of_qwen25
+from vidqa.families.qwen_vl_tensors import tensors_of_qwen25
 from vidqa.video.types import FramePlan
 
 # What transformers' processor class holds where a model folder says nothing. It bounds every frame by itself.
@@ -35,7 +37,8 @@ def geometry(folder: Path) -> Geometry:
     qwen_vl.require_positive(place, "max_video_tokens", video["max_video_tokens"])
     rules = replace(rules, shared_pixels=int(video["max_video_tokens"] * rules.factor * rules.factor * SHARE))
     where = folder / "config.json"
-    return Geometry(rules, qwen_vl.image_rules(folder), positions_per_s(read_json(folder, where.name), where))
+    vision = parse(read_json(folder, where.name), "vision_config", where, Vision25Config)
+    return Geometry(rules, qwen_vl.image_rules(folder), float(vision.tokens_per_second))
 
 
 def expand(plan: FramePlan, merge: int) -> str:
@@ -50,10 +53,12 @@ def rope_positions(
     `positions_per_s`, rounded down, in float32 as transformers computes it."""
     merge = geometry.video.merge_size
     blocks = {
-        token: iter([qwen_vl.block_of(_times(plan, geometry), plan, merge) for plan in plans if plan.kind == kind])
+        token: iter(
+            [qwen_vl.grid_positions(_times(plan, geometry), plan, merge) for plan in plans if plan.kind == kind]
+        )
         for kind, token in (("image", image_id), ("video", video_id))
     }
-    return qwen_vl.positions_of(ids, blocks)
+    return qwen_vl.sequence_positions(ids, blocks)
 
 
 def _times(plan: FramePlan, geometry: Geometry) -> np.ndarray:
@@ -76,13 +81,13 @@ QWEN2_5_VL = Family(
     name="qwen2_5_vl",
     model_types=("qwen2_5_vl",),
     geometry=geometry,
-    state_frame_cap=qwen_vl.state_frame_cap,
+    state_frame_cap=qwen_vl.write_frame_cap,
     expand=expand,
     template_slot=qwen_vl.template_slot,
     vision_token_ids=qwen_vl.vision_token_ids,
     rope_positions=rope_positions,
-    sizes=sizes,
-    tensors=tensors,
+    sizes=sizes_of_qwen25,
+    tensors=tensors_of_qwen25,
     parameter_name=parameter_name,
     transformers="5.18",
 )

@@ -9,7 +9,8 @@ import numpy as np
 
 from vidqa.families import qwen_vl
 from vidqa.families._base import Family, Geometry
-from vidqa.families.qwen3_vl_sizes import sizes, tensors
+from vidqa.families.qwen_vl_config import sizes_of_qwen3
+from vidqa.families.qwen_vl_tensors import tensors_of_qwen3
 from vidqa.video.types import FramePlan
 
 START, END = "<|vision_start|>", "<|vision_end|>"
@@ -53,22 +54,27 @@ def rope_positions(
     now, merge = np.zeros(1, np.int64), geometry.video.merge_size
     blocks = {
         token: iter(
-            [qwen_vl.block_of(now, plan, merge) for plan in plans if plan.kind == kind for _ in range(plan.grid[0])]
+            [
+                qwen_vl.grid_positions(now, plan, merge)
+                for plan in plans
+                if plan.kind == kind
+                for _ in range(plan.grid[0])
+            ]
         )
         for kind, token in (("image", image_id), ("video", video_id))
     }
-    return qwen_vl.positions_of(ids, blocks)
+    return qwen_vl.sequence_positions(ids, blocks)
 
 
 QWEN3_VL = Family(
     name="qwen3_vl",
     model_types=("qwen3_vl",),
     geometry=geometry,
-    state_frame_cap=qwen_vl.state_frame_cap,
+    state_frame_cap=qwen_vl.write_frame_cap,
     expand=expand,
     template_slot=qwen_vl.template_slot,
     vision_token_ids=qwen_vl.vision_token_ids,
     rope_positions=rope_positions,
-    sizes=sizes,
-    tensors=tensors,
+    sizes=sizes_of_qwen3,
+    tensors=tensors_of_qwen3,
 )

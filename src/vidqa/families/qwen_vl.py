@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from vidqa.contract.files import write_json
-from vidqa.families._base import read_json
+from vidqa.families.model_files import read_json
 from vidqa.families.problems import MODEL_UNSUPPORTED
 from vidqa.video.types import FramePlan, PixelRules
 
@@ -60,7 +60,7 @@ def take_older_bounds(settings: dict[str, Any]) -> None:
         settings["size"][name] = settings.get(older) or settings["size"].get(name)
 
 
-def state_frame_cap(folder: Path, capped: bool | None) -> None:
+def write_frame_cap(folder: Path, capped: bool | None) -> None:
     """Write `capped` as cap_pixels_per_frame into the video processor's settings; None writes what they mean now, which
     is false where they say nothing."""
     place, settings = video_settings(folder, {"cap_pixels_per_frame": False, "size": {}})
@@ -143,7 +143,7 @@ def vision_token_ids(folder: Path) -> tuple[int, int]:
 Block = tuple[np.ndarray, int]  # positions [3, n] of a run of placeholders, and how far the text behind it moves on
 
 
-def positions_of(ids: np.ndarray, blocks: dict[int, Iterator[Block]]) -> np.ndarray:
+def sequence_positions(ids: np.ndarray, blocks: dict[int, Iterator[Block]]) -> np.ndarray:
     """Positions int64 [3, S] of one unpadded sequence `ids` [S]: text advances all three together.
 
     `blocks` has for each placeholder id its runs in reading order, with positions counted from the run's start. Raises
@@ -175,7 +175,7 @@ def positions_of(ids: np.ndarray, blocks: dict[int, Iterator[Block]]) -> np.ndar
     return positions
 
 
-def block_of(times: np.ndarray, plan: FramePlan, merge: int) -> Block:
+def grid_positions(times: np.ndarray, plan: FramePlan, merge: int) -> Block:
     """A run of placeholders for temporal patches at `times` int64 [t] (counted from the run's start): rows and columns
     counted from there, and what follows continues after the longer side."""
     rows, columns = plan.grid[1] // merge, plan.grid[2] // merge

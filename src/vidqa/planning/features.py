@@ -12,15 +12,15 @@ from dataclasses import dataclass
 
 from vidqa.families.sizes import VisionSizes
 from vidqa.planning.budget.memory import BYTES_OF
-from vidqa.planning.budget.trained import Parameter
+from vidqa.planning.budget.params import Parameter
 from vidqa.planning.samples import Sample
 from vidqa.video.types import FramePlan
 
-ROOM = 0.95  # of the cache; entries have headers, and other runs leave some
+USABLE_CACHE = 0.95  # of the cache; entries have headers, and other runs leave some
 
 
 @dataclass(frozen=True)
-class FeatureRoom:
+class CacheShare:
     """Bytes of all frames and of all features, and the share of media whose features are kept."""
 
     frame_bytes: int
@@ -33,21 +33,21 @@ def token_bytes(vision: VisionSizes, dtype: str) -> int:
     return (1 + vision.taps) * vision.out * BYTES_OF[dtype]
 
 
-def is_frozen(parameters: Iterable[Parameter], tower: str) -> bool:
+def is_tower_frozen(parameters: Iterable[Parameter], tower: str) -> bool:
     """Whether the vision tower, whose parameters' names begin with `tower`, is the base's own and nothing in it trains,
     so that its features stay what they are."""
-    return not any(each.trains or each.added for each in parameters if each.name.startswith(tower))
+    return not any(parameter.trains or parameter.added for parameter in parameters if parameter.name.startswith(tower))
 
 
-def plans_of(samples: Iterable[Sample]) -> dict[Hashable, FramePlan]:
+def plans_by_view(samples: Iterable[Sample]) -> dict[Hashable, FramePlan]:
     """The frame plan of every view of a medium, once."""
     return {ref.view: plan for sample in samples for ref, plan in zip(sample.record.media, sample.plans, strict=True)}
 
 
-def room_for(trained: Iterable[Sample], others: Iterable[Sample], per_token: int, limit_bytes: float) -> FeatureRoom:
+def cache_share(trained: Iterable[Sample], others: Iterable[Sample], per_token: int, limit_bytes: float) -> CacheShare:
     """Of the samples that are trained on, within a cache of so many bytes that holds the frames of others, too."""
-    plans = plans_of(trained)
+    plans = plans_by_view(trained)
     features = per_token * sum(plan.tokens for plan in plans.values())
-    frames = sum(len(plan.indices) * plan.height * plan.width * 3 for plan in (plans_of(others) | plans).values())
-    left = max(0.0, ROOM * limit_bytes - frames)
-    return FeatureRoom(frames, features, min(1.0, left / features) if features else 0.0)
+    frames = sum(len(plan.indices) * plan.height * plan.width * 3 for plan in (plans_by_view(others) | plans).values())
+    left = max(0.0, USABLE_CACHE * limit_bytes - frames)
+    return CacheShare(frames, features, min(1.0, left / features) if features else 0.0)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from vidqa.actions import action_for, resolve
 from vidqa.contract.problem import Problem
 from vidqa.dataset import fingerprint
 from vidqa.dataset.record import Record
 from vidqa.planning.problems import SAMPLE_NOTHING_LEARNED
-from vidqa.planning.sample_table import SampleTable, column
 from vidqa.planning.samples import Planner, Sample
+from vidqa.spec.models import Spec
 
 
 @dataclass(frozen=True)
@@ -32,39 +31,33 @@ class Plan:
     data_fingerprint: str
 
 
-def mode_of(spec: Any, name: str) -> str | None:
+def response_mode(spec: Spec, name: str) -> str | None:
     """The response mode of a set, where it is not the planner's."""
     sampling = action_for(spec).sampling
     mode = sampling.modes.get(name) if sampling else None
     return resolve(mode)(spec) if mode else None
 
 
-def make_plan(spec: Any, planner: Planner, records: Mapping[str, list[Record]]) -> Plan:
+def make_plan(spec: Spec, planner: Planner, records: Mapping[str, list[Record]]) -> Plan:
     """Plan the sets of a run (`sets.record_sets`)."""
     sets = {}
-    for name, found in records.items():
-        samples, problems = planner.plan(found, mode_of(spec, name))
-        sets[name] = PlannedSet(found, samples, problems)
-    return Plan(sets, fingerprint(record for found in records.values() for record in found))
+    for name, records_of_set in records.items():
+        samples, problems = planner.plan(records_of_set, response_mode(spec, name))
+        sets[name] = PlannedSet(records_of_set, samples, problems)
+    return Plan(sets, fingerprint(record for records_of_set in records.values() for record in records_of_set))
 
 
-def usable(samples: Sequence[Sample], longest: int, *, trained: bool) -> Sequence[Sample]:
+def usable(samples: Sequence[Sample], longest: int, *, trained: bool) -> list[Sample]:
     """Samples of at most `longest` tokens; of those that are `trained` on the ones with a supervised token. No sample
     is ever cut."""
-    counts = zip(column(samples, "length"), column(samples, "supervised"), strict=True)
-    numbers = [
-        at for at, (length, supervised) in enumerate(counts) if length <= longest and (supervised or not trained)
-    ]
-    if isinstance(samples, SampleTable):
-        return samples.at(numbers)
-    return [samples[at] for at in numbers]
+    return [sample for sample in samples if sample.length <= longest and (sample.supervised or not trained)]
 
 
 def too_long(samples: Sequence[Sample], longest: int) -> list[Sample]:
-    return [samples[at] for at, length in enumerate(column(samples, "length")) if length > longest]
+    return [sample for sample in samples if sample.length > longest]
 
 
 def without_labels(samples: Sequence[Sample]) -> list[Problem]:
     """The problems of training samples of which no token is supervised."""
-    found = [samples[at] for at, supervised in enumerate(column(samples, "supervised")) if not supervised]
-    return [SAMPLE_NOTHING_LEARNED.at(sample.place, "no token of it is learned") for sample in found]
+    without = [sample for sample in samples if not sample.supervised]
+    return [SAMPLE_NOTHING_LEARNED.at(sample.place, "no token of it is learned") for sample in without]

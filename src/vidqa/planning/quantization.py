@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from vidqa.contract.problem import Problem
 from vidqa.dataset.record import MediaRef, Record
@@ -21,7 +20,9 @@ from vidqa.planning.problems import (
     QUANTIZE_NO_MEDIA,
     QUANTIZE_OVERLAP,
 )
+from vidqa.planning.samples import Sample
 from vidqa.spec.quantize_rules import GROUPED, few_samples
+from vidqa.spec.quantize_tables import Quantize
 
 # Linear layers that other programs compute as one product, so that they share a scheme.
 FUSED = {"q_proj": "qkv", "k_proj": "qkv", "v_proj": "qkv", "gate_proj": "gate_up", "up_proj": "gate_up"}
@@ -32,36 +33,36 @@ NVFP4_GROUP = 16  # weights that share a scale, of one byte
 
 @dataclass(frozen=True)
 class QuantizationPlan:
-    """`modules` are the linear layers that are quantized, by full name with their weight's shape [out, in]; `kept`
-    those of the decoder that stay; `parameters` all that the model has, and `bytes` what its weights will take."""
+    """`modules` are the quantized linear layers, by full name with their weight's shape [out, in]; `unquantized` are
+    the decoder's other ones. `parameters` counts all of the model, and `bytes` is the size of its weights."""
 
     modules: dict[str, tuple[int, int]]
-    kept: tuple[str, ...]
+    unquantized: tuple[str, ...]
     parameters: int
     bytes: int
 
 
-def plan_quantization(folder: Path, quantize: Any) -> tuple[QuantizationPlan, list[Problem]]:
+def plan_quantization(folder: Path, quantize: Quantize) -> tuple[QuantizationPlan, list[Problem]]:
     """The plan for the model in `folder` with the spec's table `quantize`. Problems: QUANTIZE_KEEP for a pattern that
     matches nothing or everything, QUANTIZE_GROUP_SIZE."""
     family = family_of(folder)
     tensors = family.tensors(family.sizes_of(folder))
     linear = {t.name.removesuffix(WEIGHT): (t.shape[0], t.shape[1]) for t in tensors if _is_of_decoder(t, family.tower)}
-    problems, kept_groups = [], set[str]()
+    problems, excluded = [], set[str]()
     for pattern in quantize.keep:
         matched = {fused_group(name) for name in linear if re.search(pattern, name)}
-        kept_groups |= matched
+        excluded |= matched
         if not matched:
             problems.append(QUANTIZE_KEEP.at("quantize.keep", f"{pattern!r} matches no linear layer of the decoder"))
-    modules = {name: shape for name, shape in linear.items() if fused_group(name) not in kept_groups}
+    modules = {name: shape for name, shape in linear.items() if fused_group(name) not in excluded}
     if not modules:
         problems.append(QUANTIZE_KEEP.at("quantize.keep", "every linear layer of the decoder is kept"))
     problems += _group_problems(modules, quantize)
     small = sum(out * _row_bytes(width, quantize) for out, width in modules.values())
     parameters = sum(t.numel for t in tensors)
     others = parameters - sum(out * width for out, width in modules.values())
-    kept = tuple(name for name in linear if name not in modules)
-    return QuantizationPlan(modules, kept, parameters, int(small) + BF16 * others), problems
+    unquantized = tuple(name for name in linear if name not in modules)
+    return QuantizationPlan(modules, unquantized, parameters, int(small) + BF16 * others), problems
 
 
 def fused_group(name: str) -> str:
@@ -74,21 +75,26 @@ def _is_of_decoder(tensor: Tensor, tower: str) -> bool:
     return bool(tensor.linear and tensor.unit) and tensor.name.endswith(WEIGHT) and not tensor.name.startswith(tower)
 
 
-def group_of(quantize: Any) -> int | None:
+def _shape(tensor: Tensor) -> tuple[int, int]:
+    out, width = tensor.shape
+    return out, width
+
+
+def group_of(quantize: Quantize) -> int | None:
     """Weights of a row that share a scale; None where all do."""
     if quantize.quantization_scheme.startswith("NVFP4"):
         return NVFP4_GROUP
     return quantize.group_size if quantize.quantization_scheme in GROUPED else None
 
 
-def _row_bytes(width: int, quantize: Any) -> float:
+def _row_bytes(width: int, quantize: Quantize) -> float:
     """Bytes of the weights that an output has, and of their scales."""
     is_float4, group = quantize.quantization_scheme.startswith("NVFP4"), group_of(quantize)
     is_half = is_float4 or quantize.quantization_scheme == "W4A16"
     return width * (0.5 if is_half else 1) + (1 if is_float4 else BF16) * (width / group if group else 1)
 
 
-def _group_problems(modules: dict[str, tuple[int, int]], quantize: Any) -> list[Problem]:
+def _group_problems(modules: dict[str, tuple[int, int]], quantize: Quantize) -> list[Problem]:
     size = group_of(quantize) or 1
     wrong = {name: width for name, (_, width) in modules.items() if width % size}
     if not wrong:
@@ -101,7 +107,7 @@ def _group_problems(modules: dict[str, tuple[int, int]], quantize: Any) -> list[
     return [QUANTIZE_GROUP_SIZE.at("quantize.group_size", message, remedy)]
 
 
-def calibration_problems(quantize: Any, samples: Sequence[Any]) -> list[Problem]:
+def calibration_problems(quantize: Quantize, samples: Sequence[Sample]) -> list[Problem]:
     """QUANTIZE_FEW, and QUANTIZE_NO_MEDIA where none of the planned samples shows anything."""
     where = "dataset.annotation_path"
     few = few_samples(quantize, min(len(samples), quantize.num_calibration_samples))

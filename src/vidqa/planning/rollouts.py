@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from vidqa.families import require_plain_weights
 from vidqa.planning.samples import Planner, Prompting, Sample
+from vidqa.spec.models import GrpoSpec
 
 
-def prompt_planner(spec: Any, model_folder: Path) -> Planner:
+def prompt_planner(spec: GrpoSpec, model_folder: Path) -> Planner:
     """The planner of a GrpoSpec's questions: prompts that end where the answer begins. Raises MODEL_QUANTIZED."""
     require_plain_weights(model_folder, "training begins with")
     mode = spec.custom.train_dataset.response_mode

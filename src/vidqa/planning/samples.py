@@ -10,7 +10,6 @@ from copy import copy
 from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -20,8 +19,9 @@ from vidqa.dataset.record import MediaRef, MediumKeys, Record
 from vidqa.families import family_of, require_plain_weights
 from vidqa.families.chat import Chat, Encoded, Outline, load_chat, shown
 from vidqa.planning.problems import SAMPLE_TOO_LONG, SAMPLE_TWO_KINDS
+from vidqa.spec.models import EmbedSpec, EvaluateSpec, InferenceSpec, QuantizeSpec, TrainSpec
 from vidqa.video import plan_frames, plan_image, vision_spec, with_keys
-from vidqa.video.headers import Header, read_headers
+from vidqa.video.probe_many import Header, probe_many
 from vidqa.video.types import FramePlan, ImageMeta, VisionSpec
 from vidqa.video.vision_keys import VISION_KEYS
 
@@ -83,26 +83,26 @@ class Sample:
         return SAMPLE_TOO_LONG.at(self.place, message, remedy)
 
 
-def training_planner(spec: Any, model_folder: Path) -> Planner:
+def training_planner(spec: TrainSpec, model_folder: Path) -> Planner:
     """The planner of a TrainSpec. Raises MODEL_QUANTIZED."""
     require_plain_weights(model_folder, "training begins with")
     prompting = Prompting(spec.custom.system_prompt, spec.custom.train_dataset.response_mode)
     return Planner(model_folder, spec.custom.vision, prompting)
 
 
-def calibration_planner(spec: Any, model_folder: Path) -> Planner:
+def calibration_planner(spec: QuantizeSpec, model_folder: Path) -> Planner:
     """The planner of a QuantizeSpec: whole conversations, as in training. Raises MODEL_QUANTIZED."""
     require_plain_weights(model_folder, "quantizing begins with")
     return Planner(model_folder, spec.vision, Prompting(spec.dataset.system_prompt, spec.dataset.response_mode))
 
 
-def validation_mode(spec: Any) -> str:
+def validation_mode(spec: TrainSpec) -> str:
     """The response mode of a TrainSpec's validation samples: their set's own, or that of the set they come from."""
     held = spec.custom.val_dataset
     return held.response_mode if held.annotation_path else spec.custom.train_dataset.response_mode
 
 
-def evaluation_planner(spec: Any, model_folder: Path) -> Planner:
+def evaluation_planner(spec: EvaluateSpec | InferenceSpec | EmbedSpec, model_folder: Path) -> Planner:
     """The planner of an EvaluateSpec: the same frames and tokens, up to where the answer begins."""
     return Planner(model_folder, spec.vision, Prompting(spec.dataset.system_prompt, for_generation=True))
 
@@ -116,8 +116,8 @@ class Planner:
         self.family = family_of(model_folder)
         self.geometry = self.family.geometry(model_folder)
         self.chat: Chat = load_chat(model_folder)
-        asked = {key: getattr(vision, key, None) for key in VISION_KEYS}
-        self.vision: VisionSpec = vision_spec(self.geometry, **asked)
+        keys = {key: getattr(vision, key, None) for key in VISION_KEYS}
+        self.vision: VisionSpec = vision_spec(self.geometry, **keys)
         self.prompting = prompting
         self._headers: dict[str, Header] = {}
         self._media: dict[tuple[str, MediumKeys], Medium | tuple[Problem, ...]] = {}
@@ -147,7 +147,7 @@ class Planner:
         for ref in (ref for record in records for ref in record.media):
             if ref.key not in self._headers:
                 new.setdefault(ref.key, ref)
-        self.take(dict(zip(new, read_headers(new.values()), strict=True)))
+        self.take(dict(zip(new, probe_many(new.values()), strict=True)))
         samples: list[Sample] = []
         problems: list[Problem] = []
         with paused():

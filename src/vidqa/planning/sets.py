@@ -15,8 +15,9 @@ from vidqa.actions import action_for
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.dataset import load_records, open_source, split_by_video
 from vidqa.dataset.record import Record
-from vidqa.planning.windows import windowed
+from vidqa.planning.windows import cut_into_windows
 from vidqa.spec.keys import value_at
+from vidqa.spec.models import Spec
 
 
 @dataclass(frozen=True)
@@ -49,40 +50,40 @@ class RecordSet:
 Read = Callable[[SetSource], RecordSet]
 
 
-def quarantines(spec: Any) -> bool:
+def leaves_out_bad_samples(spec: Spec) -> bool:
     """Whether a run goes on without a sample that cannot be used."""
     table = action_for(spec).decoding
     return bool(table) and value_at(spec, table).on_bad_sample == "quarantine"
 
 
-def sources(spec: Any) -> list[SetSource]:
+def sources(spec: Spec) -> list[SetSource]:
     """The annotations that a spec names."""
-    action, without = action_for(spec), quarantines(spec)
-    found = [(data.name, value_at(spec, data.annotations), value_at(spec, data.media)) for data in action.data]
+    action, without = action_for(spec), leaves_out_bad_samples(spec)
+    named = [(data.name, value_at(spec, data.annotations), value_at(spec, data.media)) for data in action.data]
     prompt = action.sampling.prompt(spec) if action.sampling else ""
-    return [SetSource(*each, without, action.needs_answers, prompt) for each in found if each[1]]
+    return [SetSource(*places, without, action.needs_answers, prompt) for places in named if places[1]]
 
 
-def looked_in(spec: Any) -> list[Path]:
+def media_roots(spec: Spec) -> list[Path]:
     """Where media are looked for, one for each source: a folder, or an archive. Raises DATA_FILE_MISSING."""
-    places = [open_source(each.annotation_path, each.media_path).media.root for each in sources(spec)]
+    places = [open_source(source.annotation_path, source.media_path).media.root for source in sources(spec)]
     return [Path(os.path.abspath(os.path.expanduser(place))) for place in places]
 
 
-def record_sets(spec: Any, read: Read) -> list[RecordSet]:
+def read_record_sets(spec: Spec, read: Read) -> list[RecordSet]:
     """The sets of a run: what `read` gives of each source. The second one may be held out of the first, by video; where
     the action has no second one, that part is left out. Where it has a limit, the first records count; long videos are
     cut into the action's windows."""
-    found, action = [read(source) for source in sources(spec)], action_for(spec)
+    record_sets, action = [read(source) for source in sources(spec)], action_for(spec)
     if action.sampling is None:
-        return found
+        return record_sets
     limit = action.sampling.limit(spec)
     seconds = action.sampling.windows(spec)
-    found = [replace(part, records=windowed(part.records[:limit], *seconds)) for part in found]
+    record_sets = [replace(part, records=cut_into_windows(part.records[:limit], *seconds)) for part in record_sets]
     held_out = action.sampling.held_out(spec)
-    if not held_out or not found[0].records:
-        return found
-    (whole,) = found
+    if not held_out or not record_sets[0].records:
+        return record_sets
+    (whole,) = record_sets
     try:
         first, held = split_by_video(whole.records, *held_out)
     except ProblemError as impossible:
@@ -90,13 +91,13 @@ def record_sets(spec: Any, read: Read) -> list[RecordSet]:
     return [replace(whole, records=first), *(RecordSet(data.name, held, []) for data in action.data[1:])]
 
 
-def load_sets(spec: Any) -> dict[str, list[Record]]:
+def load_sets(spec: Spec) -> dict[str, list[Record]]:
     """The records of a run by set. Raises ProblemError where annotations are wrong, or cannot be split."""
 
     def read(source: SetSource) -> RecordSet:
         return RecordSet(source.name, load_records(source.annotation_path, source.media_path, **source.how), [])
 
-    found = record_sets(spec, read)
-    if problems := [problem for part in found for problem in part.problems]:
+    record_sets = read_record_sets(spec, read)
+    if problems := [problem for part in record_sets for problem in part.problems]:
         raise ProblemError(problems)
-    return {part.name: part.records for part in found}
+    return {part.name: part.records for part in record_sets}

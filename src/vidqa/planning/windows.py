@@ -12,28 +12,28 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from vidqa.dataset.record import MediaRef, Record
-from vidqa.video.headers import read_headers
+from vidqa.video.probe_many import probe_many
 from vidqa.video.types import VideoMeta
 
 MARK = "#t="  # between a record's id and its window
 Span = tuple[float, float]
 
 
-def windowed(records: Sequence[Record], window_s: float, overlap_s: float) -> list[Record]:
+def cut_into_windows(records: Sequence[Record], window_s: float, overlap_s: float) -> list[Record]:
     """The records, those that show one video and nothing else cut where it is longer than `window_s` seconds; 0 cuts
     none. A video whose header cannot be read is left whole: whoever plans it says what is wrong."""
     if not window_s:
         return list(records)
-    single = {each.media[0].file: each.media[0] for each in records if _is_one_video(each)}
-    headers = zip(single, read_headers(single.values()), strict=True)
+    single = {record.media[0].file: record.media[0] for record in records if _is_one_video(record)}
+    headers = zip(single, probe_many(single.values()), strict=True)
     durations = {file: header.duration_s for file, header in headers if isinstance(header, VideoMeta)}
-    found = []
+    cut_records = []
     for record in records:
         whole = durations.get(record.media[0].file, 0.0) if _is_one_video(record) else 0.0
         start, end = _shown(record.media[0], whole) if whole else (0.0, 0.0)
-        cut = spans(end - start, window_s, overlap_s)
-        found += [_part(record, (start + first, start + last)) for first, last in cut] or [record]
-    return found
+        cut = window_spans(end - start, window_s, overlap_s)
+        cut_records += [_part(record, (start + first, start + last)) for first, last in cut] or [record]
+    return cut_records
 
 
 def _shown(ref: MediaRef, duration_s: float) -> Span:
@@ -42,23 +42,23 @@ def _shown(ref: MediaRef, duration_s: float) -> Span:
     return min(keys.get("video_start", 0.0), duration_s), min(keys.get("video_end", duration_s), duration_s)
 
 
-def spans(duration_s: float, window_s: float, overlap_s: float) -> list[Span]:
+def window_spans(duration_s: float, window_s: float, overlap_s: float) -> list[Span]:
     """The windows of a video, in seconds; none where one holds all of it. The last one ends with the video."""
     if duration_s <= window_s:
         return []
-    found = [(0.0, window_s)]
-    while found[-1][1] < duration_s:
-        start = len(found) * (window_s - overlap_s)
-        found.append((start, min(start + window_s, duration_s)))
-    return found
+    windows = [(0.0, window_s)]
+    while windows[-1][1] < duration_s:
+        start = len(windows) * (window_s - overlap_s)
+        windows.append((start, min(start + window_s, duration_s)))
+    return windows
 
 
-def whole_id(record: Record) -> str:
+def source_id(record: Record) -> str:
     """The id of the record that a window was cut from; of another record, its own."""
-    return record.id.rpartition(MARK)[0] if span_of(record) else record.id
+    return record.id.rpartition(MARK)[0] if window_of(record) else record.id
 
 
-def span_of(record: Record) -> Span | None:
+def window_of(record: Record) -> Span | None:
     """The window of a record, in seconds of the file."""
     return record.media[0].span if record.media else None
 

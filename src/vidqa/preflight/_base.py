@@ -21,7 +21,7 @@ from vidqa.jobs.job_spec import model_names, process_count
 from vidqa.jobs.launch import Resources
 from vidqa.planning.plan import Plan, PlannedSet, make_plan, usable
 from vidqa.planning.samples import Planner, Sample
-from vidqa.planning.sets import RecordSet, SetSource, quarantines, record_sets, sources
+from vidqa.planning.sets import RecordSet, SetSource, leaves_out_bad_samples, read_record_sets, sources
 from vidqa.platforms import site
 from vidqa.preflight.gpus import Declared, Gpu, declared_or_seen
 from vidqa.preflight.media_probe import ProbeRow
@@ -30,7 +30,7 @@ from vidqa.spec.keys import value_at
 from vidqa.spec.models import EvaluateSpec, Spec, TrainSpec
 from vidqa.spec.run_tables import DecodeEngine
 from vidqa.storage import hub
-from vidqa.video.headers import Header, read_headers
+from vidqa.video.probe_many import Header, probe_many
 
 T = TypeVar("T")
 
@@ -149,7 +149,7 @@ class Context:
     @once
     def annotations(self) -> list[RecordSet]:
         """The sets that the run will read."""
-        return record_sets(self.spec, self._read)
+        return read_record_sets(self.spec, self._read)
 
     @once
     def evaluation(self) -> EvaluateSpec | None:
@@ -265,7 +265,7 @@ class Context:
     def headers(self) -> dict[str, Header]:
         """The header of every file, by its key."""
         self.require_seen(*self.unseen_media)
-        return dict(zip(self.media, read_headers(ref for ref, _ in self.media.values()), strict=True))
+        return dict(zip(self.media, probe_many(ref for ref, _ in self.media.values()), strict=True))
 
     @property
     def longest_allowed(self) -> int:
@@ -281,7 +281,7 @@ class Context:
     @property
     def bad_samples_are(self) -> str:
         """The severity of an unusable sample: with "quarantine" the run leaves it out."""
-        return "warning" if quarantines(self.spec) else "error"
+        return "warning" if leaves_out_bad_samples(self.spec) else "error"
 
     @property
     def decoding(self) -> DecodeEngine:

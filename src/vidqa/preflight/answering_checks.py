@@ -3,6 +3,7 @@ that score free text are there."""
 
 from __future__ import annotations
 
+import heapq
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -28,8 +29,7 @@ from vidqa.planning.budget.answering import (
     readings,
 )
 from vidqa.planning.budget.memory import BYTES_OF, GIB, fits
-from vidqa.planning.packing.sharing import longest_of
-from vidqa.planning.sample_table import column
+from vidqa.planning.packing.prefix_sharing import max_tokens
 from vidqa.planning.samples import Sample
 from vidqa.preflight._base import Check, Context, Skip
 from vidqa.preflight.gpu_memory import NOTHING_HELPS, too_much, usable_memory
@@ -89,7 +89,7 @@ def estimate(
     run_spec: Any, work: Any, sizes: Sizes, parameters: int, samples: Sequence[Sample], has_gib: float | None
 ) -> Estimate:
     """Memory of answering with this spec; every candidate change is judged by it."""
-    setup = answering_setup(run_spec, work, longest_of(samples), LONGER * getattr(work, "retries", 0))
+    setup = answering_setup(run_spec, work, max_tokens(samples), LONGER * getattr(work, "retries", 0))
     each = (
         Estimate(answering_memory(sizes, parameters, setup, reading, has_gib), reading, setup)
         for reading in readings(setup, samples, run_spec.num_gpus)
@@ -98,8 +98,7 @@ def estimate(
 
 
 def _longest(samples: Sequence[Sample]) -> list[Sample]:
-    lengths = column(samples, "length")
-    return [samples[i] for i in sorted(range(len(samples)), key=lambda i: -lengths[i])[:MOST_SAMPLES]]
+    return heapq.nlargest(MOST_SAMPLES, samples, key=lambda sample: sample.length)
 
 
 def model_of(context: Context) -> tuple[Sizes, int]:

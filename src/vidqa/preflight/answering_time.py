@@ -10,11 +10,11 @@ from vidqa.contract.problem import Problem
 from vidqa.evaluation.answers import parse_expected
 from vidqa.evaluation.protocol import LONGER
 from vidqa.planning.budget.answering import ROWS
-from vidqa.planning.budget.cards import Card
-from vidqa.planning.budget.measured import START_S
+from vidqa.planning.budget.flops import flops_model
+from vidqa.planning.budget.gpus import Gpu
 from vidqa.planning.budget.memory import BYTES_OF
-from vidqa.planning.budget.work import flops_model
-from vidqa.planning.packing.sharing import work_of
+from vidqa.planning.budget.mfu import START_S
+from vidqa.planning.packing.prefix_sharing import workload
 from vidqa.planning.samples import Sample
 from vidqa.preflight._base import Context, Skip
 from vidqa.preflight.answering_checks import model_of
@@ -30,7 +30,7 @@ MOST_SHORT = 0.9
 FEWEST_TOKENS = 256  # a limit below it is meant for answers alone
 
 
-def answering_time(context: Context, card: Card) -> dict[str, Any]:
+def answering_time(context: Context, card: Gpu) -> dict[str, Any]:
     """Seconds of an evaluation or inference with the native generator: to read the prompts, and at most to write the
     answers, where each has as many tokens as it may; `again_s_at_most` where all of `retries` attempts stay empty.
     Shared videos are counted for every question about them."""
@@ -43,7 +43,7 @@ def answering_time(context: Context, card: Card) -> dict[str, Any]:
         raise Skip("there is nothing to answer")
     sizes, parameters = model_of(context)
     whole = flops_model(sizes, vision_trains=True, decoder_trains=True)
-    forward = whole.of(work_of((number,), samples) for number in range(len(samples))) / 3
+    forward = whole.training_flops(workload((number,), samples) for number in range(len(samples))) / 3
     is_scored = getattr(how, "method", "generate") == "score"
     turns = 0 if is_scored else math.ceil(len(samples) / ROWS / context.processes)
     step_s = STEP_READS * parameters * BYTES_OF[dtype] / card.bandwidth

@@ -15,8 +15,8 @@ from vidqa.families import family_of
 from vidqa.families.weights import weight_bytes, weight_files
 from vidqa.jobs.job_spec import model_names
 from vidqa.planning.budget.memory import BYTES_OF
-from vidqa.planning.budget.trained import trainable
-from vidqa.planning.features import is_frozen, room_for, token_bytes
+from vidqa.planning.budget.params import count_trainable
+from vidqa.planning.features import cache_share, is_tower_frozen, token_bytes
 from vidqa.preflight._base import Context, Skip
 from vidqa.preflight.environment_checks import existing
 from vidqa.preflight.model_checks import architecture_parameters
@@ -83,7 +83,7 @@ def _kept(context: Context) -> list[Need]:
     if train_spec is None:
         return []
     every = trained_parameters(context, train_spec)
-    trained = trainable(every)
+    trained = count_trainable(every)
     checkpoint = STATE_PER_PARAMETER * trained
     exported = [each for each in every if each.added or train_spec.policy.lora is None]
     export = BYTES_OF[train_spec.train.param_dtype] * sum(parameter.numel for parameter in exported)
@@ -141,13 +141,13 @@ def _features(context: Context, limit: int) -> tuple[int, list[Problem]]:
     if train_spec is None or not train_spec.engine.keep_features:
         return 0, []
     where, family = "engine.keep_features", family_of(context.processor_folder)
-    if not is_frozen(trained_parameters(context, train_spec), family.tower):
+    if not is_tower_frozen(trained_parameters(context, train_spec), family.tower):
         return 0, [FEATURES_PARTLY.at(where, "the vision tower trains, so nothing is kept", severity="warning")]
     if train_spec.policy.parallelism.cp_size > 1:
         message = "ranks share a sample (policy.parallelism.cp_size), so nothing is kept"
         return 0, [FEATURES_PARTLY.at(where, message, severity="warning")]
     per_token = token_bytes(family.sizes_of(context.processor_folder).vision, train_spec.train.param_dtype)
-    room = room_for(context.planned["train"].samples, context.to_decode, per_token, limit)
+    room = cache_share(context.planned["train"].samples, context.to_decode, per_token, limit)
     kept = int(room.share * room.feature_bytes)
     context.facts |= {"feature_bytes": room.feature_bytes, "features_kept": room.share}
     if room.share == 1:

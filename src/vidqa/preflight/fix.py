@@ -22,7 +22,7 @@ from vidqa.preflight import media_probe
 from vidqa.preflight.problems import FIX_EXISTS, FIX_NOTHING_LEFT
 from vidqa.spec.keys import value_at
 from vidqa.video import ImageMeta, VideoMeta, fps_disagreement
-from vidqa.video.headers import read_headers
+from vidqa.video.probe_many import probe_many
 
 SHOWN = 100  # changes that are listed; all are counted
 # Names of roles that other programs write, in small letters.
@@ -148,7 +148,7 @@ class _Mender:
         for ref in record.media:
             at = (ref.path, ref.member)
             if at not in self.broken and ref.key not in self.headers:
-                (header,) = read_headers([ref])
+                (header,) = probe_many([ref])
                 if isinstance(header, list):
                     self.broken[at] = header[0].message
                 else:

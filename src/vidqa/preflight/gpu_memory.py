@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from vidqa.contract.problem import Problem
-from vidqa.planning.budget.memory import COUNTS, fits
+from vidqa.planning.budget.memory import fits
+from vidqa.planning.budget.memory_constants import CONSTANTS
 from vidqa.preflight._base import Context
 from vidqa.preflight.gpus import least_memory
 from vidqa.preflight.problems import MEMORY
@@ -32,6 +33,8 @@ def too_much(context: Context, peak_gib: float, details: str, remedy: Callable[[
     advice = remedy(has_gib)
     if has_gib < whole_gib and fits(peak_gib, whole_gib):
         advice = RAISE if advice == NOTHING_HELPS else f"{RAISE}, or {advice}"
-    message = f"about {peak_gib:.1f} GiB, and {COUNTS.outside_gib:.0f} for CUDA, of {has_gib:.1f} GiB a GPU; {details}"
-    sure = peak_gib + COUNTS.outside_gib > has_gib
+    message = (
+        f"about {peak_gib:.1f} GiB, and {CONSTANTS.outside_gib:.0f} for CUDA, of {has_gib:.1f} GiB a GPU; {details}"
+    )
+    sure = peak_gib + CONSTANTS.outside_gib > has_gib
     return [MEMORY.at("GPU memory", message, advice, severity="error" if sure else "warning")]

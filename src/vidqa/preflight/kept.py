@@ -20,13 +20,13 @@ from vidqa.contract.files import now, remove, write_json
 from vidqa.contract.problem import Problem
 from vidqa.dataset.record import Record
 from vidqa.jobs.job_spec import JobSpec, written_anew
-from vidqa.planning import stored_plan
+from vidqa.planning import plan_cache
 from vidqa.planning.plan import Plan
-from vidqa.planning.sample_table import Identity
+from vidqa.planning.plan_cache import Identity
 from vidqa.planning.samples import Planner
 
 SCHEMA_VERSION = 1
-PLAN = ".parquet"
+PLAN = ".msgpack"
 MOST = 100  # reports; the oldest go
 MOST_PLAN_BYTES = 1 << 30  # of all plans; the oldest go
 
@@ -50,7 +50,7 @@ class Kept:
 @dataclass(frozen=True)
 class Inputs:
     """The inputs of a report: one hash of everything but the media files, and the identity of each of these. `plan` are
-    the inputs of its plan (stored_plan.inputs_of)."""
+    the inputs of its plan (plan_cache.inputs_of)."""
 
     fingerprint: str
     media: dict[str, Identity]
@@ -70,9 +70,9 @@ def inputs(
 ) -> Inputs:
     """The inputs as they are now; `read` gives the records. Raises ProblemError."""
     # First: a change while records are read must make the report stale.
-    made_of = stored_plan.inputs_of(job_spec.resolved, planner) if planner else {}
-    media = stored_plan.media_of(job_spec.resolved, read())
-    return Inputs(_fingerprint(job_spec, platform, engine), stored_plan.identities_of(media), made_of)
+    made_of = plan_cache.plan_inputs(job_spec.resolved, planner) if planner else {}
+    media = plan_cache.media_paths(job_spec.resolved, read())
+    return Inputs(_fingerprint(job_spec, platform, engine), plan_cache.file_identities(media), made_of)
 
 
 def keep(seen: Inputs, report: Kept, plan: Plan | None = None) -> None:
@@ -83,8 +83,7 @@ def keep(seen: Inputs, report: Kept, plan: Plan | None = None) -> None:
         write_json(seen.place, content, indent=None)
         if plan and seen.plan:
             with suppress(UnicodeEncodeError):
-                table = stored_plan.as_table(plan, seen.plan, seen.media)
-                stored_plan.write(seen.place.with_suffix(PLAN), table)
+                plan_cache.write(seen.place.with_suffix(PLAN), plan_cache.encode(plan, seen.plan, seen.media))
         _forget_the_oldest()
 
 
@@ -94,7 +93,7 @@ def find(job_spec: JobSpec, platform: str, engine: str) -> Kept | None:
         content = json.loads(_place(_fingerprint(job_spec, platform, engine)).read_text(encoding="utf-8"))
         report = _parse(content["report"]) if content["schema_version"] == SCHEMA_VERSION else None
         before = {path: identity and tuple(identity) for path, identity in content["media"].items()}
-        unchanged = stored_plan.identities_of(list(before)) == before
+        unchanged = plan_cache.file_identities(list(before)) == before
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
     return report if unchanged else None
@@ -127,6 +126,8 @@ def _fingerprint(job_spec: JobSpec, platform: str, engine: str) -> str:
 
 def _forget_the_oldest() -> None:
     for path in _by_age(".json")[MOST:]:
+        remove(path, owner=folder())
+    for path in _by_age(".parquet"):  # plans of earlier versions
         remove(path, owner=folder())
     held = 0
     for path in _by_age(PLAN):

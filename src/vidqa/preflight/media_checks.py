@@ -20,8 +20,8 @@ from vidqa.preflight.leaks import listed
 from vidqa.preflight.media_probe import ProbeRow, Rows
 from vidqa.preflight.problems import PROBE_UNWRITABLE, SPLIT_NEAR
 from vidqa.video import FramePlan, VideoMeta, fps_disagreement
-from vidqa.video.headers import Header, header_warnings
 from vidqa.video.pool import Decoded, DecodePool, DecodeRequest
+from vidqa.video.probe_many import Header, header_warnings
 from vidqa.video.problems import VIDEO_DECODE_TIMEOUT
 
 SAVE_EVERY_S = 20.0  # the most that an interrupted preflight loses

@@ -11,13 +11,12 @@ from typing import Any
 
 from vidqa import spec
 from vidqa.contract.problem import Problem
-from vidqa.planning.budget.forecast import Forecast, Packing, forecast
-from vidqa.planning.budget.memory import GIB, Model, fits
+from vidqa.planning.budget.autotune import Forecast, Packing, answered_samples, best_policy
+from vidqa.planning.budget.flops import recomputed_flops_share
+from vidqa.planning.budget.memory import GIB, ParamCounts, fits
+from vidqa.planning.budget.params import count_trainable
 from vidqa.planning.budget.rollouts import base_parameters, rollout_memory, rollout_shape, update_packing
-from vidqa.planning.budget.trained import trainable
-from vidqa.planning.budget.validation import answered_samples
-from vidqa.planning.budget.work import share_again
-from vidqa.planning.packing.sharing import longest_of
+from vidqa.planning.packing.prefix_sharing import max_tokens
 from vidqa.planning.packing.steps import Steps, pack_budget
 from vidqa.planning.samples import Sample
 from vidqa.preflight import answering_checks
@@ -48,7 +47,7 @@ def memory(context: Context) -> list[Problem]:
     model = trained_model(context, train_spec)
     answered = _answered(context, train_spec)
     found = estimate(model, train_spec, samples, has_gib, answered)
-    again = share_again(train_spec, model, found.policy.recompute, found.micro_step)
+    again = recomputed_flops_share(train_spec, model, found.policy.recompute, found.micro_step)
     context.facts["memory"] = _facts(found, has_gib) | {"done_again": round(again, 3)}
     heaviest = found.micro_step
     details = f"the heaviest pack puts {heaviest.tokens} tokens and {heaviest.patches} patches on a GPU"
@@ -71,7 +70,7 @@ def host_memory(context: Context) -> list[Problem]:
         raise Skip("saves are not made beside the training")
     if context.declared.anything or not (context.gpus or context.platform == "local"):
         raise Skip("the machine that trains is not this one")
-    needed = STATE_PER_PARAMETER * trainable(trained_parameters(context, train_spec)) / GIB
+    needed = STATE_PER_PARAMETER * count_trainable(trained_parameters(context, train_spec)) / GIB
     has = available_gib()
     context.facts["host_memory"] = {"copy_gib": round(needed, 1), "available_gib": round(has, 1)}
     message = f"the copy takes {needed:.1f} GiB of host memory; {has:.1f} are available"
@@ -86,7 +85,7 @@ def available_gib() -> float:
 
 
 def estimate(
-    model: Model,
+    model: ParamCounts,
     train_spec: TrainSpec,
     samples: Sequence[Sample],
     has_gib: float | None,
@@ -98,15 +97,17 @@ def estimate(
         return _with_rollouts(model, train_spec, samples, has_gib)
     steps_of = partial(Steps, train_spec, samples, spec.data_ranks(train_spec), "cuda")
     packing = Packing(steps_of, max(1, spec.total_steps(train_spec, len(samples))), answered)
-    return forecast(train_spec, model, packing, has_gib)
+    return best_policy(train_spec, model, packing, has_gib)
 
 
-def _with_rollouts(model: Model, rl_spec: GrpoSpec, questions: Sequence[Sample], has_gib: float | None) -> Forecast:
+def _with_rollouts(
+    model: ParamCounts, rl_spec: GrpoSpec, questions: Sequence[Sample], has_gib: float | None
+) -> Forecast:
     """Updates beside the rollout model and its cache."""
-    shape = rollout_shape(rl_spec, longest_of(questions))
+    shape = rollout_shape(rl_spec, max_tokens(questions))
     rollouts = rollout_memory(rl_spec, model.sizes, base_parameters(rl_spec, model), shape)
     packing = update_packing(rl_spec, questions, spec.data_ranks(rl_spec), "cuda")
-    found = forecast(rl_spec, model, packing, None if has_gib is None else has_gib - rollouts.gib)
+    found = best_policy(rl_spec, model, packing, None if has_gib is None else has_gib - rollouts.gib)
     return replace(found, memory=replace(found.memory, always=found.memory.always + rollouts.gib * GIB))
 
 

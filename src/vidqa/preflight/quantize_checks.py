@@ -21,7 +21,7 @@ from vidqa.spec.quantize_rules import needs_calibration
 def modules(context: Context) -> list[Problem]:
     """The linear layers that become smaller, and whether groups divide their inputs."""
     plan, problems = plan_quantization(context.processor_folder, _quantize(context))
-    context.facts["quantization"] = {"modules": len(plan.modules), "kept": len(plan.kept), "bytes": plan.bytes}
+    context.facts["quantization"] = {"modules": len(plan.modules), "kept": len(plan.unquantized), "bytes": plan.bytes}
     return problems
 
 

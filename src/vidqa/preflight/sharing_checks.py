@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from vidqa import spec
 from vidqa.contract.problem import Problem
-from vidqa.planning.budget.work import flops_model
-from vidqa.planning.packing.sharing import work_of
+from vidqa.planning.budget.flops import flops_model
+from vidqa.planning.packing.prefix_sharing import workload
 from vidqa.planning.packing.steps import Steps
 from vidqa.preflight._base import Context, Skip
 from vidqa.preflight.trained import trained_model
@@ -38,9 +38,9 @@ def sharing(context: Context) -> list[Problem]:
     flops = flops_model(
         model.sizes, vision_trains=model.vision.trained > 0, decoder_trains=train_spec.policy.lora is None
     )
-    both = [[work_of(unit, samples) for unit in units] for units in (together, alone)]
+    both = [[workload(unit, samples) for unit in units] for units in (together, alone)]
     tokens = [sum(one.tokens for one in works) for works in both]
-    work = [flops.of(works) for works in both]
+    work = [flops.training_flops(works) for works in both]
     with_media = [len(unit) for unit in together if samples[unit[0]].plans]
     context.facts["sharing"] = {
         "on": train_spec.engine.share_video_prefix,

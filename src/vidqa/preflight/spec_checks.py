@@ -14,7 +14,7 @@ from vidqa.contract.problem import Problem, ProblemError
 from vidqa.families import family_of
 from vidqa.families.weights import weight_files
 from vidqa.jobs.job_spec import model_names
-from vidqa.planning import continuing
+from vidqa.planning import resume_compat
 from vidqa.preflight._base import Context, Skip
 from vidqa.preflight.problems import PAIR_FRAMES, PAIR_MODEL, RESUME_MISMATCH, RESUME_NO_CHECKPOINT
 from vidqa.preflight.trained import trained_parameters
@@ -97,7 +97,7 @@ def _differences(one: dict[str, Any], other: dict[str, Any]) -> list[tuple[str, 
 
 def resume_target(context: Context) -> list[Problem]:
     """The checkpoint of the spec is complete, has the same order of samples and the weights of the same model, by the
-    engine's own rule (`vidqa.planning.continuing`)."""
+    engine's own rule (`vidqa.planning.resume_compat`)."""
     train_spec = context.training
     if train_spec is None or not train_spec.train.resume:
         raise Skip("the spec resumes nothing")
@@ -109,7 +109,7 @@ def resume_target(context: Context) -> list[Problem]:
     before = _trainer(folder)
     weights = _weights(train_spec, context)
     if "base_model" in weights:
-        before["weights"] = continuing.in_present_terms(before["weights"], context.processor_folder)
+        before["weights"] = resume_compat.upgraded_facts(before["weights"], context.processor_folder)
     problems = _changed(folder, "weights", before, weights)
     try:
         order = _order(train_spec, context)
@@ -121,8 +121,8 @@ def resume_target(context: Context) -> list[Problem]:
 
 
 def _changed(folder: Path, part: str, before: dict[str, Any], now: dict[str, Any]) -> list[Problem]:
-    changed = continuing.changes(before[part], now)
-    message = f"{continuing.MEANING[part]} would change: {', '.join(changed)}"
+    changed = resume_compat.changes(before[part], now)
+    message = f"{resume_compat.FACT_NAMES[part]} would change: {', '.join(changed)}"
     return [RESUME_MISMATCH.at(folder, message, REMEDIES[part])] if changed else []
 
 
@@ -130,7 +130,7 @@ def _trainer(folder: Path) -> dict[str, Any]:
     """A checkpoint's trainer.json with its `order` and `weights` facts."""
     try:
         written = json.loads((folder / "trainer.json").read_text(encoding="utf-8"))
-        if not all(isinstance(written[part], dict) for part in continuing.MEANING):
+        if not all(isinstance(written[part], dict) for part in resume_compat.FACT_NAMES):
             raise ValueError("trainer.json is not one of this engine")
         if not (folder / "policy" / ".metadata").is_file():
             raise ValueError("policy/.metadata is not there")
@@ -146,10 +146,10 @@ def _weights(train_spec: TrainSpec, context: Context) -> dict[str, Any]:
     except ProblemError as unknown:
         raise Skip(f"the model cannot be compared: {unknown.problems[0].code}") from unknown
     folder = context.processor_folder
-    base = continuing.weights_hash(folder) if weight_files(folder) else None
-    return continuing.weights_facts(train_spec, trained, base)
+    base = resume_compat.weights_hash(folder) if weight_files(folder) else None
+    return resume_compat.weights_facts(train_spec, trained, base)
 
 
 def _order(train_spec: TrainSpec, context: Context) -> dict[str, Any]:
     """The facts that decide the order of samples."""
-    return continuing.order_facts(train_spec, context.usable("train"), context.plan.data_fingerprint)
+    return resume_compat.order_facts(train_spec, context.usable("train"), context.plan.data_fingerprint)

@@ -7,13 +7,13 @@ from typing import Any
 
 from vidqa import spec
 from vidqa.contract.problem import Problem
-from vidqa.planning.budget.cards import Card, card_of
-from vidqa.planning.budget.forecast import least_policy
-from vidqa.planning.budget.measured import START_S, Efficiency, efficiency
-from vidqa.planning.budget.memory import MicroStep, Model, recorded_policy, setup_of
+from vidqa.planning.budget.autotune import least_policy
+from vidqa.planning.budget.flops import FlopsModel, flops_model, recomputed_flops_share
+from vidqa.planning.budget.gpus import Gpu, find_gpu
+from vidqa.planning.budget.memory import MicroStep, ParamCounts, read_memory_policy, training_setup
+from vidqa.planning.budget.mfu import START_S, Efficiency, efficiency
 from vidqa.planning.budget.rollouts import step_time
-from vidqa.planning.budget.work import FlopsModel, flops_model, share_again
-from vidqa.planning.packing.sharing import work_of
+from vidqa.planning.packing.prefix_sharing import workload
 from vidqa.planning.packing.steps import Steps, pack_budget
 from vidqa.planning.samples import Sample
 from vidqa.preflight._base import Context, Skip
@@ -71,32 +71,34 @@ def time(context: Context) -> list[Problem]:
     return []
 
 
-def _card(context: Context) -> tuple[str, Card]:
+def _card(context: Context) -> tuple[str, Gpu]:
     """The name and the data sheet of the job's GPU; of a declared one, the usual card of its architecture."""
     if not context.gpus:
         raise Skip(NONE_HERE)
     gpu = context.gpus[0]
     name = USUAL.get(gpu.arch or "", "") if gpu.name in NAMELESS else gpu.name
-    if (card := card_of(name)) is None:
+    if (card := find_gpu(name)) is None:
         raise Skip(f"the speed of {gpu.name} ({gpu.arch}) is not known")
     return name, card
 
 
-def _reached(context: Context, train_spec: TrainSpec, model: Model) -> Efficiency:
+def _reached(context: Context, train_spec: TrainSpec, model: ParamCounts) -> Efficiency:
     """The share of the peak that such a training reaches, by what the check of memory found."""
     memory = context.facts.get("memory")
     if not memory:
         least, pack = least_policy(train_spec, model), MicroStep(pack_budget(train_spec), patches=0)
-        return efficiency(model, setup_of(train_spec, least), share_again(train_spec, model, least.recompute, pack))
-    policy = recorded_policy(memory, model.sizes)
-    return efficiency(model, setup_of(train_spec, policy), memory["done_again"])
+        return efficiency(
+            model, training_setup(train_spec, least), recomputed_flops_share(train_spec, model, least.recompute, pack)
+        )
+    policy = read_memory_policy(memory, model.sizes)
+    return efficiency(model, training_setup(train_spec, policy), memory["done_again"])
 
 
 def _training(train_spec: TrainSpec, samples: Sequence[Sample], total: int, flops: FlopsModel) -> float:
     """FLOPs of all steps, extrapolated from the first ones."""
     steps = Steps(train_spec, samples, spec.data_ranks(train_spec), "cuda")
     looked_at = min(total, MOST_STEPS, steps.order.steps_per_epoch)
-    done = sum(flops.of(work_of(unit, samples) for unit in steps.units(step)) for step in range(looked_at))
+    done = sum(flops.training_flops(workload(unit, samples) for unit in steps.units(step)) for step in range(looked_at))
     return done / looked_at * total
 
 
@@ -109,7 +111,7 @@ def _validation(context: Context, train_spec: TrainSpec, total: int, flops: Flop
     times = (
         total // valid.freq if valid.freq else train_spec.train.epoch // (valid.freq_in_epoch or train_spec.train.epoch)
     )
-    return max(1, times) * flops.of(work_of((number,), held) for number in range(len(held))) / 3
+    return max(1, times) * flops.training_flops(workload((number,), held) for number in range(len(held))) / 3
 
 
 def _decoding(context: Context, train_spec: TrainSpec) -> dict[str, Any]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from vidqa.families import family_of
-from vidqa.planning.budget.memory import Model, model_of
-from vidqa.planning.budget.trained import Parameter, parameters
+from vidqa.planning.budget.memory import ParamCounts, count_params
+from vidqa.planning.budget.params import Parameter, parameters
 from vidqa.preflight._base import Context
 from vidqa.spec.models import TrainSpec
 
@@ -15,7 +15,7 @@ def trained_parameters(context: Context, train_spec: TrainSpec) -> list[Paramete
     return parameters(family.tensors(family.sizes_of(context.processor_folder)), train_spec.policy)
 
 
-def trained_model(context: Context, train_spec: TrainSpec) -> Model:
+def trained_model(context: Context, train_spec: TrainSpec) -> ParamCounts:
     """The model for estimates. Raises MODEL_FILE_MISSING, MODEL_UNSUPPORTED."""
     sizes = family_of(context.processor_folder).sizes_of(context.processor_folder)
-    return model_of(sizes, trained_parameters(context, train_spec))
+    return count_params(sizes, trained_parameters(context, train_spec))

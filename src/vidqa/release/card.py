@@ -13,7 +13,7 @@ from typing import Any
 
 from vidqa.contract.files import read_object
 from vidqa.evaluation.text import as_text
-from vidqa.families.model_card import front_matter_text
+from vidqa.families.model_files import front_matter_text
 from vidqa.release.origin import Origin
 from vidqa.release.scores import Scores
 from vidqa.release.source import ExportSource

@@ -11,7 +11,7 @@ from typing import Any
 
 from vidqa.contract.files import read_object, write_json
 from vidqa.contract.problem import ProblemError
-from vidqa.families.model_card import front_matter
+from vidqa.families.model_files import front_matter
 from vidqa.families.published import license_of
 from vidqa.release.source import EXPORT, ExportSource, made_by
 from vidqa.spec.parents import ADAPTER

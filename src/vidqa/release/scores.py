@@ -11,7 +11,7 @@ from typing import Any
 from vidqa.contract.files import open_plain, read_object
 from vidqa.evaluation.recipes import compare_recipes
 from vidqa.jobs import records
-from vidqa.planning.continuing import same_weights
+from vidqa.planning.resume_compat import same_weights
 from vidqa.release.source import ExportSource
 
 RECIPE, METRICS = "recipe.json", "metrics.json"

@@ -19,7 +19,7 @@ from vidqa.contract.problem import ProblemError
 from vidqa.contract.run_folder import RunFolder
 from vidqa.families import require_plain_weights
 from vidqa.jobs import records
-from vidqa.planning.continuing import same_weights, weights_hash
+from vidqa.planning.resume_compat import same_weights, weights_hash
 from vidqa.release.problems import NO_EXPORT, UNPROVED
 from vidqa.spec import load_training
 from vidqa.spec.models import TrainSpec

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vidqa.video.first_picture import first_look
 from vidqa.video.problems import VIDEO_DECODE_TIMEOUT, VIDEO_FRAME_MISSING, VIDEO_UNREADABLE
 from vidqa.video.source import open_video, place
+from vidqa.video.stream_info import read_stream_info
 from vidqa.video.timeline import MOST_REORDERED, Stamp, Timeline, read_timeline
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def read_frames(
     with open_video(path, member, header_alone=True) as (container, stream):
         timeline = read_timeline(path, member, container, stream)
         # Pictures that say themselves how they are turned need not all say it: the first one speaks for all.
-        rotation = first_look(path, member, container, stream).rotation
+        rotation = read_stream_info(path, member, container, stream).rotation
     if numbers and not 0 <= numbers[0] <= numbers[-1] < timeline.count:
         message = f"frames {numbers[0]} to {numbers[-1]} are wanted, the file has {timeline.count}"
         raise VIDEO_FRAME_MISSING.error(where, message)
@@ -146,7 +146,7 @@ class _Walk:
         packets = self.timeline.packets
         left_out, begun = (packets.first, not packets.lost) if packets else (0, True)
         for packet in self.container.demux(self.stream):
-            if left_out and Stamp.of(packet):
+            if left_out and Stamp.from_packet(packet):
                 left_out -= 1
             elif not left_out:
                 for frame in packet.decode():
@@ -175,7 +175,7 @@ class _Walk:
         """The packets after a jump, from the first keyframe that is known on. Raises _Unproved for another one."""
         packets, expected = self.timeline.packets, None
         for packet in self.container.demux(self.stream):
-            stamp = Stamp.of(packet) if packets else None
+            stamp = Stamp.from_packet(packet) if packets else None
             if packets and stamp:
                 if expected is None:
                     expected = self.keyframe_packets.get(stamp)
@@ -190,13 +190,13 @@ class _Walk:
     def _forward(self, number: int) -> VideoFrame | None:
         while (frame := next(self.frames, None)) is not None:
             expected = self.next_number
-            found = self._pass(frame)
-            if self.timed and found > expected and self._goes_back_after(frame):
+            shown = self._pass(frame)
+            if self.timed and shown > expected and self._goes_back_after(frame):
                 self.timed = self.seeks = False
                 self._begin()
                 return self._forward(number)
-            if found >= number:
-                return frame if found == number else None
+            if shown >= number:
+                return frame if shown == number else None
         return None
 
     def _goes_back_after(self, frame: VideoFrame) -> bool:

@@ -146,8 +146,8 @@ def _share_count(meta: VideoMeta, vision: VisionSpec) -> int:
     if fps is None:
         return max(step, round((vision.nframes or 0) / step) * step)
     most = min(rules.max_frames, meta.frame_count) // step * step
-    wanted = min(max(meta.frame_count / meta.source_fps * fps, rules.min_frames), most)
-    return max(math.floor(wanted / step) * step, min(step, meta.frame_count))
+    frames = min(max(meta.frame_count / meta.source_fps * fps, rules.min_frames), most)
+    return max(math.floor(frames / step) * step, min(step, meta.frame_count))
 
 
 def _patch_times(meta: VideoMeta, times_s: tuple[float, ...], rules: PixelRules) -> tuple[float, ...]:
@@ -175,11 +175,11 @@ def _within_budget(sides: FitSides, step: int, patches: int, rules: PixelRules, 
     whole = rules.max_pixels * (patches * step if rules.each_frame else 1)
     longest = whole if vision.total_pixels is None or rules.each_frame else vision.total_pixels * step
     bounds = {"total_pixels": vision.total_pixels, "max_pixels": (vision.max_pixels or 0) * patches or None}
-    given = {key: pixels for key, pixels in bounds.items() if pixels is not None}
-    if not given:
+    limits = {key: pixels for key, pixels in bounds.items() if pixels is not None}
+    if not limits:
         return sides(longest)
-    key = min(given, key=lambda key: given[key])
-    unbounded, longest, budget = longest, min(longest, given[key] * step), given[key] // rules.factor**2
+    key = min(limits, key=lambda key: limits[key])
+    unbounded, longest, budget = longest, min(longest, limits[key] * step), limits[key] // rules.factor**2
     if budget < patches:
         value = getattr(vision, key)
         message = f"{key} {value} allows {budget} tokens, {patches} temporal patches need one each"

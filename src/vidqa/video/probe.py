@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from vidqa.contract.problem import Problem
-from vidqa.video.first_picture import first_look
 from vidqa.video.problems import VIDEO_FPS_DISAGREES
 from vidqa.video.source import open_video
+from vidqa.video.stream_info import read_stream_info
 from vidqa.video.timeline import read_timeline
 from vidqa.video.types import VideoMeta
 
@@ -24,7 +24,7 @@ def probe(path: str | Path, member: str | None = None) -> VideoMeta:
     """
     with open_video(path, member, header_alone=True) as (container, stream):
         timeline = read_timeline(path, member, container, stream)
-        look = first_look(path, member, container, stream)
+        look = read_stream_info(path, member, container, stream)
         return VideoMeta(
             source_fps=timeline.fps,
             frame_count=timeline.count,

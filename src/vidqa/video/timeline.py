@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from vidqa.video.fields import FieldReader
-from vidqa.video.no_picture import lost_leading, not_coded
+from vidqa.video.h264_fields import FieldReader
 from vidqa.video.problems import VIDEO_EMPTY, VIDEO_FRAME_MISSING, VIDEO_UNREADABLE
+from vidqa.video.skipped_frames import lost_leading, not_coded
 from vidqa.video.source import extent, open_video, place
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Stamp(NamedTuple):
     crc: int
 
     @classmethod
-    def of(cls, packet: Packet) -> Stamp | None:
+    def from_packet(cls, packet: Packet) -> Stamp | None:
         """None for a packet without a picture that is shown."""
         if not packet.size or packet.is_discard:
             return None
@@ -167,7 +167,7 @@ def _from_packets(path: str | Path, member: str | None, container: InputContaine
     fields = FieldReader(stream.codec_context.extradata) if stream.codec_context.name == "h264" else None
     last = 0
     for packet in container.demux(stream):
-        stamp = Stamp.of(packet)
+        stamp = Stamp.from_packet(packet)
         if stamp is not None:
             if packet.size <= SMALL_BYTES and not packet.is_keyframe:
                 small.append(len(stamps))
@@ -228,7 +228,7 @@ def _empty_after(path: str | Path, member: str | None, stream: int, last: int) -
     Counted in the file: what the header says may be wrong, above all of a file that was cut off.
     """
     offset, length = extent(path, member, VIDEO_UNREADABLE, VIDEO_EMPTY)
-    found, at = 0, last - AVI_CHUNK.size
+    empty, at = 0, last - AVI_CHUNK.size
     with open(path, "rb") as file:
         while 0 <= at <= length - AVI_CHUNK.size:
             file.seek(offset + at)
@@ -237,9 +237,9 @@ def _empty_after(path: str | Path, member: str | None, stream: int, last: int) -
                 size = 4
             elif kind != b"JUNK" and not (kind[:2].isdigit() or kind[:2] == b"ix"):
                 break
-            found += size == 0 and kind in (b"%02ddc" % stream, b"%02ddb" % stream)
+            empty += size == 0 and kind in (b"%02ddc" % stream, b"%02ddb" % stream)
             at += AVI_CHUNK.size + size + size % 2
-    return found
+    return empty
 
 
 def _even_rate(times_s: np.ndarray, stream: VideoStream) -> float | None:

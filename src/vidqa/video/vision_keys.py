@@ -33,32 +33,32 @@ def vision_spec(geometry: Geometry, **keys: Any) -> VisionSpec:
     if unknown := keys.keys() - set(VISION_KEYS):
         raise TypeError(f"unknown keys: {', '.join(sorted(unknown))}")
     if (keys.get("fps") is None) == (keys.get("nframes") is None):
-        asked = f"fps={keys.get('fps')}, nframes={keys.get('nframes')}"
-        raise ValueError(f"exactly one of fps and nframes is needed: got {asked}")
+        message = f"fps={keys.get('fps')}, nframes={keys.get('nframes')}"
+        raise ValueError(f"exactly one of fps and nframes is needed: got {message}")
     return with_keys(VisionSpec(geometry.video, geometry.image), keys)
 
 
 def with_keys(vision: VisionSpec, keys: Mapping[str, Any]) -> VisionSpec:
     """`vision` with the values of `keys` in place of its own; None is unset. Of the number of frames (fps with its
     bounds, or nframes) and of the size (sides, or bounds in pixels) the last one asked for holds. Raises MEDIA_KEYS."""
-    given = {name: value for name, value in keys.items() if value is not None}
-    changes: dict[str, Any] = {name: given[name] for name in PIXEL_BOUNDS if name in given}
+    values = {name: value for name, value in keys.items() if value is not None}
+    changes: dict[str, Any] = {name: values[name] for name in PIXEL_BOUNDS if name in values}
     if changes:
         changes["sides"] = None
-    if "resized_height" in given and "resized_width" in given:
-        changes["sides"] = given["resized_height"], given["resized_width"]
-    if given.keys() & {"fps", "nframes"}:
-        changes |= {name: given.get(name) for name in ("fps", "nframes")}
-    elif vision.nframes is not None and given.keys() & {"min_frames", "max_frames"}:
+    if "resized_height" in values and "resized_width" in values:
+        changes["sides"] = values["resized_height"], values["resized_width"]
+    if values.keys() & {"fps", "nframes"}:
+        changes |= {name: values.get(name) for name in ("fps", "nframes")}
+    elif vision.nframes is not None and values.keys() & {"min_frames", "max_frames"}:
         message = f"min_frames and max_frames bound what fps takes, and nframes is {vision.nframes}"
         raise MEDIA_KEYS.error("max_frames", message, "Write fps beside them.")
-    if given.keys() & {"video_start", "video_end"}:
+    if values.keys() & {"video_start", "video_end"}:
         start, end = vision.shown or (0.0, None)
-        changes["shown"] = given.get("video_start", start), given.get("video_end", end)
+        changes["shown"] = values.get("video_start", start), values.get("video_end", end)
     video = vision.video
-    most = given.get("max_frames", video.max_frames)
-    least = given.get("min_frames", min(most, video.min_frames))
-    capped = given.get("cap_pixels_per_frame", video.capped)
+    most = values.get("max_frames", video.max_frames)
+    least = values.get("min_frames", min(most, video.min_frames))
+    capped = values.get("cap_pixels_per_frame", video.capped)
     if capped and video.max_frame_tokens is None and video.shared_pixels is None:
         raise MEDIA_KEYS.error("cap_pixels_per_frame", "the model's processor has no such bound")
     video = replace(video, min_frames=least, max_frames=max(most, least), capped=capped)

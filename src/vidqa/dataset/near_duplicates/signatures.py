@@ -16,8 +16,8 @@ from vidqa.contract.problem import Problem
 from vidqa.contract.progress import counting
 from vidqa.dataset.near_duplicates.perceptual_hash import signature
 from vidqa.dataset.record import MediaRef
-from vidqa.video.headers import Header
 from vidqa.video.pool import DecodePool, DecodeRequest
+from vidqa.video.probe_many import Header
 from vidqa.video.types import VideoMeta
 
 EVENLY = 8  # frames that a plan takes by default; its first, middle and last are sampled

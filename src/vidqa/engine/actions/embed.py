@@ -44,7 +44,7 @@ from vidqa.engine.data.planned_samples import fitting, shared_plan
 from vidqa.engine.distributed import World
 from vidqa.engine.progress import open_evaluation
 from vidqa.engine.signals import StopRequest
-from vidqa.planning.continuing import weights_hash
+from vidqa.planning.resume_compat import weights_hash
 from vidqa.planning.samples import Planner, Sample, evaluation_planner
 from vidqa.spec import check_with_gpus
 from vidqa.spec.models import EmbedSpec

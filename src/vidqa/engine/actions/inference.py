@@ -30,7 +30,7 @@ from vidqa.evaluation.answers import parse_answer
 from vidqa.evaluation.windows import WindowAnswer, expected_of, merged
 from vidqa.planning.plan import PlannedSet
 from vidqa.planning.samples import Sample, evaluation_planner
-from vidqa.planning.windows import span_of, whole_id
+from vidqa.planning.windows import source_id, window_of
 from vidqa.spec import check_with_gpus
 from vidqa.spec.models import InferenceSpec
 
@@ -83,13 +83,13 @@ def rows_of(
     planned = {sample.record.id: sample for sample in samples}
 
     rows = []
-    for name, parts in groupby(plan.records, whole_id):
+    for name, parts in groupby(plan.records, source_id):
         records = list(parts)
         part_rows = [
             _row(record, planned.get(record.id), answers.get(record.id), failed.get(record.id, []))
             for record in records
         ]
-        rows.append(_whole(name, records, part_rows) if span_of(records[0]) else part_rows[0])
+        rows.append(_whole(name, records, part_rows) if window_of(records[0]) else part_rows[0])
     return rows
 
 
@@ -115,7 +115,7 @@ def _row(record: Record, sample: Sample | None, answer: Answer | None, problems:
 
 def _whole(name: str, records: Sequence[Record], rows: Sequence[Row]) -> Row:
     """The row of a video that was cut into windows. Its times are those of the file."""
-    spans = [span for record in records if (span := span_of(record))]
+    spans = [span for record in records if (span := window_of(record))]
     answered = [
         WindowAnswer(span, row["response"], row["answer"], row["kind"], row["status"])
         for span, row in zip(spans, rows, strict=True)

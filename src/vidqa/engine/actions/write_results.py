@@ -22,7 +22,7 @@ from vidqa.evaluation.metrics import Measure
 from vidqa.evaluation.posters import poster_frames
 from vidqa.evaluation.report import write_report
 from vidqa.evaluation.user_scores import function_recipe, user_scores
-from vidqa.planning.continuing import weights_hash
+from vidqa.planning.resume_compat import weights_hash
 from vidqa.planning.samples import Planner, Sample
 from vidqa.spec.keys import value_at
 from vidqa.spec.metric_models import metric_models

@@ -29,7 +29,7 @@ from vidqa.engine.progress import Progress, Silent, open_evaluation
 from vidqa.engine.signals import StopRequest
 from vidqa.evaluation.protocol import LONGER, WARMER, protocol_answer
 from vidqa.families import require_plain_weights
-from vidqa.planning.packing.sharing import longest_of, shares
+from vidqa.planning.packing.prefix_sharing import max_tokens, split_samples
 from vidqa.planning.samples import Planner, Sample
 from vidqa.spec.models import EmbedSpec, EvaluateSpec, InferenceSpec
 
@@ -85,7 +85,7 @@ def generate_all(
     folder, base = model_folders(spec)
     saved = SavedAnswers(run.path / "answers", recipe, world.rank)
     done = world.on_main(lambda: saved.read() if how.skip_saved else saved.forget())
-    mine = shares([sample for sample in samples if sample.record.id not in done], world.size)[world.rank]
+    mine = split_samples([sample for sample in samples if sample.record.id not in done], world.size)[world.rank]
 
     size, workers = how.batch_size, max(1, spec.engine.decode_workers)
     longest, dtype = longest_sequence(spec, mine), DTYPES[spec.model.dtype]
@@ -155,9 +155,9 @@ class Retries:
 
     def _ask(self, saved: SavedAnswers, samples: Sequence[Sample], attempt: int) -> None:
         spec, how, world = self.work.spec, self.work.how, self.work.world
-        mine = shares(samples, world.size)[world.rank]
+        mine = split_samples(samples, world.size)[world.rank]
         sampling = sampling_of(spec, how.seed + attempt)  # the random numbers of a question depend on it alone
-        room = self.longest - longest_of(samples) if samples else 0
+        room = self.longest - max_tokens(samples) if samples else 0
         sampling = replace(
             sampling,
             temperature=min(2.0, round(sampling.temperature + WARMER * attempt, 4)),
@@ -200,7 +200,7 @@ def report_speed(
 
 def longest_sequence(spec: AnsweringSpec, samples: Sequence[Sample]) -> int:
     """Tokens of the longest prompt with its answer, the most that a generator has to allocate for one."""
-    return min(spec.model.max_length, longest_of(samples) + spec.generation.max_tokens)
+    return min(spec.model.max_length, max_tokens(samples) + spec.generation.max_tokens)
 
 
 def model_folders(spec: AnsweringSpec | EmbedSpec) -> tuple[Path, Path | None]:

@@ -20,8 +20,8 @@ from vidqa.engine.families._base import Grid, VisionIndex
 from vidqa.engine.model.attention import Segments, segments_of
 from vidqa.engine.model.suffixes import Suffixes
 from vidqa.families.sizes import VisionSizes
-from vidqa.planning.packing.packs import padded
-from vidqa.planning.packing.sharing import tower_work
+from vidqa.planning.packing.packs import padded_length
+from vidqa.planning.packing.prefix_sharing import tower_workload
 from vidqa.planning.samples import Planner, Sample
 from vidqa.video.types import FramePlan, PixelRules
 
@@ -81,7 +81,7 @@ class Collator:
     ) -> None:
         self.planner = planner
         self.sizes = sizes
-        self.padded = partial(padded, device_type=device_type)
+        self.padded = partial(padded_length, device_type=device_type)
         self.share, self.values, self.context = share, values, context
         self.count_bits: int | None = None  # see `segments_of`
         self.image_id, self.video_id = (planner.chat.slot_ids[kind] for kind in ("image", "video"))
@@ -230,7 +230,7 @@ def _keys(sample: Any, arrays: Sequence[Any], features: FeatureCache | None) -> 
 
 def _cached(computed: Sequence[_Medium], read: Sequence[_Medium], features: FeatureCache) -> CachedFeatures:
     tokens = tuple((medium.key, medium.plan.tokens) for medium in computed)
-    saved = features.flops.of([tower_work([medium.plan for medium in read])])
+    saved = features.flops.training_flops([tower_workload([medium.plan for medium in read])])
     return CachedFeatures(tuple(medium.content.values for medium in read), tokens, saved, features)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from vidqa.engine.model.attention import Segments, segments_of
 from vidqa.engine.model.suffixes import Suffixes, suffixes_of
-from vidqa.planning.packing.sharing import Unit, groups
+from vidqa.planning.packing.prefix_sharing import PrefixGroup, prefix_groups
 from vidqa.planning.samples import Sample
 
 
@@ -18,7 +18,7 @@ class Layout:
     """`units` are places in the given samples, longest first; `rows[i]` is int64 [S], the row of the pack for each
     token of sample i. `total` counts rows, padding among them."""
 
-    units: tuple[Unit, ...]
+    units: tuple[PrefixGroup, ...]
     rows: tuple[np.ndarray, ...]
     segments: Segments
     suffixes: Suffixes | None
@@ -30,16 +30,16 @@ class Layout:
         return tuple(number for unit in self.units for number in unit)
 
 
-def prefixes_of(samples: Sequence[Sample], padded: Callable[[int], int], *, share: bool) -> dict[Unit, int]:
+def prefixes_of(samples: Sequence[Sample], padded: Callable[[int], int], *, share: bool) -> dict[PrefixGroup, int]:
     """The units of a pack in their order, and how many tokens of each stand among the segments: all of a single sample,
     the prefix of samples that share one."""
     numbers = range(len(samples))
-    units = groups(numbers, samples) if share else [(number,) for number in numbers]
+    units = prefix_groups(numbers, samples) if share else [(number,) for number in numbers]
     prefixes = {unit: samples[unit[0]].length if len(unit) == 1 else samples[unit[0]].prefix for unit in units}
     return dict(sorted(prefixes.items(), key=lambda item: -padded(item[1])))
 
 
-def prefix_lengths(prefixes: Mapping[Unit, int], padded: Callable[[int], int]) -> list[int]:
+def prefix_lengths(prefixes: Mapping[PrefixGroup, int], padded: Callable[[int], int]) -> list[int]:
     """The rows that each prefix takes; an empty pack has one."""
     return [padded(prefix) for prefix in prefixes.values()] or [padded(1)]
 

@@ -16,11 +16,11 @@ from vidqa.contract.run_folder import PLAN, RunFolder
 from vidqa.dataset.record import Record
 from vidqa.engine.distributed import World
 from vidqa.engine.problems import ENGINE_NO_SAMPLES
-from vidqa.planning import stored_plan
+from vidqa.planning import plan_cache
+from vidqa.planning.packing.prefix_sharing import max_tokens
 from vidqa.planning.plan import Plan, PlannedSet, make_plan, too_long, usable, without_labels
-from vidqa.planning.sample_table import column
 from vidqa.planning.samples import Planner, Sample
-from vidqa.planning.sets import load_sets, quarantines
+from vidqa.planning.sets import leaves_out_bad_samples, load_sets
 from vidqa.rewards import question_problems
 from vidqa.spec import DataFacts, check_with_data
 from vidqa.spec.models import EvaluateSpec, GrpoSpec, Spec, TrainSpec
@@ -64,7 +64,7 @@ def prepare_questions(spec: GrpoSpec, planner: Planner, world: World, run: RunFo
 
 def check_steps(spec: TrainSpec, data: Prepared) -> None:
     """Raises the problems that a TrainSpec has with its samples: a step that they do not fill, a pack too small."""
-    facts = DataFacts(len(data.train), len(data.validation), max(column(data.train, "length")))
+    facts = DataFacts(len(data.train), len(data.validation), max_tokens(data.train))
     raise_errors(check_with_data(spec, facts))
 
 
@@ -84,28 +84,28 @@ def shared_plan(spec: Spec, planner: Planner, world: World, run: RunFolder) -> P
     """The plan of a run, on every rank: the stored one if it is valid. Else rank 0 reads, probes and plans, and stores
     the plan for the next attempt."""
     plan = world.on_main(lambda: _stored_or_made(spec, planner, run.path / PLAN))
-    return plan if isinstance(plan, Plan) else stored_plan.of_table(plan)
+    return plan if isinstance(plan, Plan) else plan_cache.decode(plan)
 
 
 def _stored_or_made(spec: Spec, planner: Planner, place: Path) -> Any:
-    """The plan as a table, which is fast to share; the plan itself if a file name is not valid UTF-8."""
-    inputs = stored_plan.inputs_of(spec, planner)  # first: a change while records are read must make the plan stale
+    """The encoded plan, which is fast to share; the plan itself if a file name is not valid UTF-8."""
+    inputs = plan_cache.plan_inputs(spec, planner)  # first: a change while records are read must make the plan stale
     try:
-        if (stored := stored_plan.read(place, inputs)) is not None:
+        if (stored := plan_cache.read(place, inputs)) is not None:
             return stored
-    except stored_plan.Stale as stale:
+    except plan_cache.Stale as stale:
         note(f"{PLAN} is not used, the plan is made again: {stale}")
     sets = load_sets(spec)
     records = [record for part in sets.values() for record in part]
-    identities = stored_plan.identities_of(stored_plan.media_of(spec, records))
+    identities = plan_cache.file_identities(plan_cache.media_paths(spec, records))
     plan = make_plan(spec, planner, sets)
     try:
-        table = stored_plan.as_table(plan, inputs, identities)
+        encoded = plan_cache.encode(plan, inputs, identities)
     except UnicodeEncodeError:
         return plan
     with suppress(OSError):
-        stored_plan.write(place, table)
-    return table
+        plan_cache.write(place, encoded)
+    return encoded
 
 
 def fitting(spec: Spec, planned: PlannedSet) -> tuple[Sequence[Sample], list[Problem]]:
@@ -113,7 +113,7 @@ def fitting(spec: Spec, planned: PlannedSet) -> tuple[Sequence[Sample], list[Pro
     "fail" any problem is raised."""
     longest = _longest(spec)
     problems = [*planned.problems, *(sample.too_long(longest) for sample in too_long(planned.samples, longest))]
-    if problems and not quarantines(spec):
+    if problems and not leaves_out_bad_samples(spec):
         raise ProblemError(problems)
     return usable(planned.samples, longest, trained=False), problems
 
@@ -126,14 +126,13 @@ def _longest(spec: Spec) -> int:
 
 def write_plan(run: RunFolder, prepared: Prepared, facts: dict[str, Any]) -> None:
     """Write plan.json: samples, tokens, steps, and left out samples."""
-    lengths = column(prepared.train, "length")
     plan = {
         "schema_version": 1,
         "train_samples": len(prepared.train),
         "validation_samples": len(prepared.validation),
-        "train_tokens_per_epoch": sum(lengths),
-        "supervised_tokens_per_epoch": sum(column(prepared.train, "supervised")),
-        "longest_sample_tokens": max(lengths),
+        "train_tokens_per_epoch": sum(sample.length for sample in prepared.train),
+        "supervised_tokens_per_epoch": sum(sample.supervised for sample in prepared.train),
+        "longest_sample_tokens": max_tokens(prepared.train),
         "data_fingerprint": prepared.fingerprint,
         "quarantined": [p.as_dict() for p in prepared.quarantined],
         **facts,

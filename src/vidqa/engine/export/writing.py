@@ -21,7 +21,7 @@ from vidqa.engine.loading.load import local_rows
 from vidqa.engine.loading.safetensors_reader import RowRead, StoredTensor, model_tensors, read_rows
 from vidqa.engine.problems import ENGINE_SAVE_FAILED, with_free_space
 from vidqa.families import family_of
-from vidqa.families._base import read_json
+from vidqa.families.model_files import read_json
 
 COPIED = (".json", ".jinja", ".txt", ".model", ".md", "")  # settings, vocabularies and texts: no weights and no code
 CODE_KEY = "auto_map"  # in config.json and the like: which class of which Python file to load

@@ -35,7 +35,7 @@ from vidqa.engine.model.attention import Segments, attend
 from vidqa.engine.model.chunked_head import head_nll
 from vidqa.engine.model.layers import Projection, flattened, norm, project, projection
 from vidqa.engine.model.suffixes import Suffixes
-from vidqa.planning.budget.recompute import NOTHING, Again, Recompute
+from vidqa.planning.budget.activation_checkpointing import NOTHING, Recompute, RecomputeLevel
 
 
 class Parts(NamedTuple):
@@ -82,7 +82,7 @@ def vision_block(
     sin: torch.Tensor,
     segments: Segments,
     *,
-    again: Again = "none",
+    again: RecomputeLevel = "none",
 ) -> torch.Tensor:
     """One block of the vision tower: hidden states [P, D], cosine and sine float32 [P, E]."""
     attention = block.attn
@@ -97,7 +97,9 @@ def vision_block(
     return finish(hidden_PD, attended, after)
 
 
-def _finish(keeping: Callable[..., Any], computing: Callable[..., Any], again: Again, layer: Projection) -> Any:
+def _finish(
+    keeping: Callable[..., Any], computing: Callable[..., Any], again: RecomputeLevel, layer: Projection
+) -> Any:
     """The function for what follows attention: one that keeps, or one that computes again."""
     if again != "linear":
         return keeping
@@ -115,7 +117,7 @@ def decoder_layer(
     segments: Segments,
     suffixes: Suffixes | None,
     *,
-    again: Again = "none",
+    again: RecomputeLevel = "none",
 ) -> torch.Tensor:
     """One layer of the decoder: hidden states [T, D], cosine and sine [T, E]."""
     attention, mlp = layer.self_attn, layer.mlp
@@ -175,8 +177,8 @@ class PackedForward:
         self.parts, self.model, self.context = parts, model, context
         self.dense = compiled() if compile else EAGER
         blocks, layers = model.model.visual.blocks, model.model.language_model.layers
-        self.again = {block: recompute.vision.of(number) for number, block in enumerate(blocks)}
-        self.again |= {layer: recompute.decoder.of(number) for number, layer in enumerate(layers)}
+        self.again = {block: recompute.vision.level(number) for number, block in enumerate(blocks)}
+        self.again |= {layer: recompute.decoder.level(number) for number, layer in enumerate(layers)}
 
     def __call__(self, batch: Any, head: Callable[..., torch.Tensor] = head_nll) -> torch.Tensor:
         """What `head` gives for every supervised token of a `data.collate.Batch`: by default its negative

@@ -10,7 +10,7 @@ from peft import LoraConfig, inject_adapter_in_model
 from torch import nn
 
 from vidqa.engine.problems import ENGINE_LORA_TARGETS, ENGINE_NOTHING_TRAINS
-from vidqa.planning.budget.trained import ADAPTER, is_all_linear, is_chosen
+from vidqa.planning.budget.params import ADAPTER, is_all_linear, is_trained
 
 
 def choose_trainable(model: nn.Module, policy: Any) -> None:
@@ -19,7 +19,7 @@ def choose_trainable(model: nn.Module, policy: Any) -> None:
     if policy.lora is not None:
         _add_lora(model, policy.lora)
     for name, parameter in model.named_parameters():
-        if not is_chosen(name, policy):
+        if not is_trained(name, policy):
             parameter.requires_grad_(False)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ENGINE_NOTHING_TRAINS.error("policy", "freeze_pattern and trainable_pattern leave nothing to train")

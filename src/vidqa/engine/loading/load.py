@@ -32,7 +32,7 @@ from vidqa.engine.torch_private import buffers, compute_local_shape_and_global_o
 from vidqa.families import family_of as tables_of
 from vidqa.families import require_plain_weights
 from vidqa.families.problems import MODEL_FILE_MISSING, MODEL_UNSUPPORTED
-from vidqa.planning.budget.recompute import Recompute
+from vidqa.planning.budget.activation_checkpointing import Recompute
 from vidqa.spec import check_with_heads
 
 # What transformers raises for values that a configuration cannot have.

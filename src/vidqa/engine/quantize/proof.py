@@ -116,14 +116,14 @@ def check_folder(folder: Path, source: Path, plan: QuantizationPlan, quantize: A
     expected = {name for name in base if name.removesuffix(WEIGHT) not in plan.modules}
     expected |= {f"{module}.{part}" for module in plan.modules for part in PARTS[quantize.quantization_scheme]}
     if quantize.kv_precision == "fp8":
-        attentions = {name.rpartition(".")[0] for name in (*plan.modules, *plan.kept) if name.endswith("k_proj")}
+        attentions = {name.rpartition(".")[0] for name in (*plan.modules, *plan.unquantized) if name.endswith("k_proj")}
         expected |= {f"{attention}.{scale}" for attention in attentions for scale in CACHE_SCALES}
     settings = read_object(source / "config.json")
     tied = {"lm_head.weight"} if settings.get("tie_word_embeddings") else set()  # in files once or twice
     if wrong := sorted((stored ^ expected) - tied):
         raise refuse(f"{len(wrong)} tensors are missing or surplus: {wrong[:3]}")
     ignored = set(quantization_of(folder).get("ignore", ()))
-    if wrong := sorted(ignored & set(plan.modules) | set(plan.kept) - ignored):
+    if wrong := sorted(ignored & set(plan.modules) | set(plan.unquantized) - ignored):
         raise refuse(f"the ignore list names quantized modules, or lacks kept ones: {wrong[:3]}")
     config = read_object(folder / "config.json")
     del config["quantization_config"]

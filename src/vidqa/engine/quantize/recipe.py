@@ -38,7 +38,7 @@ def compress(model: Any, plan: QuantizationPlan, quantize: Any, source: Path, ro
         loader: Any = DataLoader(rows, batch_size=None, shuffle=False)  # type: ignore[arg-type]
         targets = sorted({type(layer).__name__ for layer in model.get_submodule(layers)})
         data = {"dataset": loader, "sequential_targets": targets, "pipeline": "sequential"}
-    oneshot(model=decoder, recipe=recipe(quantize, [name.removeprefix(prefix) for name in plan.kept]), **data)
+    oneshot(model=decoder, recipe=recipe(quantize, [name.removeprefix(prefix) for name in plan.unquantized]), **data)
 
 
 def recipe(quantize: Any, kept: list[str]) -> list[Any]:

@@ -43,9 +43,9 @@ from vidqa.engine.quantize.recipe import compress
 from vidqa.engine.quantize.search import Products, larger_keeps, output_errors, recorded_products
 from vidqa.families import family_of, quantization_of, require_plain_weights
 from vidqa.families.weights import weight_bytes
-from vidqa.planning.continuing import weights_hash
 from vidqa.planning.plan import usable
 from vidqa.planning.quantization import QuantizationPlan, fused_group, group_of, plan_quantization
+from vidqa.planning.resume_compat import weights_hash
 from vidqa.planning.samples import Planner, calibration_planner
 from vidqa.spec import check_with_gpus, load
 from vidqa.spec.quantize_rules import method_of, needs_calibration

@@ -82,7 +82,7 @@ class StepMeter:
     def updated(self, outcome: Any, micro: Micro) -> dict[str, float]:
         """After an update (a `learner.StepOutcome`)."""
         self.trained_tokens += sum(work.tokens for work in micro.work)
-        self.work += self.flops.of(micro.work)
+        self.work += self.flops.training_flops(micro.work)
         values = {"train/loss": outcome.loss, "train/grad_norm": outcome.grad_norm}
         return values | {f"train/{name}": value for name, value in {**outcome.metrics, **outcome.maxima}.items()}
 

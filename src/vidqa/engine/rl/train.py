@@ -36,9 +36,9 @@ from vidqa.engine.training.resume import Start, start_of
 from vidqa.engine.training.trainer import Trainer, build_learner, start_world
 from vidqa.engine.training.warmup import map_memory
 from vidqa.families import family_of as tables_of
+from vidqa.planning.budget.params import parameters
 from vidqa.planning.budget.rollouts import RolloutShape, rollout_memory, rollout_shape, update_packing
-from vidqa.planning.budget.trained import parameters
-from vidqa.planning.packing.sharing import longest_of, shares_of
+from vidqa.planning.packing.prefix_sharing import max_tokens, split_indices
 from vidqa.planning.packing.steps import pack_budget
 from vidqa.planning.rollouts import prompt_planner
 from vidqa.planning.samples import Planner, training_planner
@@ -66,7 +66,7 @@ def open_training(spec: Any, run: RunFolder) -> Iterator[Training]:
     planner = prompt_planner(spec, folder)
     data = prepare_questions(spec, planner, world, run)
     check_steps(spec, data)
-    shape = rollout_shape(spec, longest_of([*data.train, *data.validation]))
+    shape = rollout_shape(spec, max_tokens([*data.train, *data.validation]))
     start = start_of(spec.train.resume, run, world)
     schedule = StepSchedule(spec, data, world, memory_policy(spec, folder, data, shape, world))
     world.on_main(lambda: write_plan(run, data, schedule.facts()))
@@ -214,7 +214,7 @@ class Training(Trainer):
     def ask(self, position: int, count: int) -> list[Question]:
         """This rank's of `count` questions from `position` of the stream on, spread over the ranks by cost."""
         samples = [self.schedule.data.train[number] for number in self.stream.take(position, count)]
-        mine = shares_of(samples, self.world.size)[self.world.rank]
+        mine = split_indices(samples, self.world.size)[self.world.rank]
         return [self.question(position + place) for place in mine]
 
     def question(self, slot: int) -> Question:
@@ -296,7 +296,7 @@ class Training(Trainer):
         valid, held = self.spec.validation, self.schedule.data.validation
         longest = valid.max_response_length or self.spec.rollout.max_response_length
         sampling = Sampling(longest, temperature=valid.temperature, seed=self.spec.rollout.seed)
-        mine = shares_of(held, self.world.size)[self.world.rank]
+        mine = split_indices(held, self.world.size)[self.world.rank]
         questions = [self.rollouts.question(place, held[place]) for place in mine]
         drawn = self.meter.timed(
             "validation",

@@ -21,9 +21,9 @@ from vidqa.engine.distributed import World
 from vidqa.engine.objectives.grpo import PolicyGradient
 from vidqa.engine.rl.rollout import Group
 from vidqa.families.sizes import VisionSizes
-from vidqa.planning.budget.trained import ADAPTER
+from vidqa.planning.budget.params import ADAPTER
 from vidqa.planning.packing.packs import plan_packs
-from vidqa.planning.packing.sharing import Work, cost, unit_length, units, work_of
+from vidqa.planning.packing.prefix_sharing import Workload, group_tokens, groups_within_budget, relative_cost, workload
 from vidqa.planning.rollouts import CompletionSample, completion_sample
 from vidqa.planning.samples import Planner
 
@@ -75,7 +75,7 @@ class Micro:
     groups: list[Group]  # the group of each sample
     packs: list[list[int]]
     tokens: int  # that train, over all ranks
-    work: list[Work]  # of this rank
+    work: list[Workload]  # of this rank
 
 
 class Updates:
@@ -122,10 +122,12 @@ class Updates:
                 owners, trains, lengths, shares, weights, strict=True
             )
         ]
-        found = units(range(len(samples)), samples, self.collator.padded, self.pack_tokens)
-        unit_lengths = [unit_length(unit, samples, self.collator.padded) for unit in found]
-        work = [work_of(unit, samples) for unit in found]
-        (packs,) = plan_packs(range(len(found)), unit_lengths, [cost(one) for one in work], 1, self.pack_tokens)
+        found = groups_within_budget(range(len(samples)), samples, self.collator.padded, self.pack_tokens)
+        unit_lengths = [group_tokens(unit, samples, self.collator.padded) for unit in found]
+        work = [workload(unit, samples) for unit in found]
+        (packs,) = plan_packs(
+            range(len(found)), unit_lengths, [relative_cost(one) for one in work], 1, self.pack_tokens
+        )
         packs += [[]] * (max(self.world.gather(len(packs))) - len(packs))
         places = [[number for place in pack for number in found[place]] for pack in packs]
         return Micro(samples, [group for group, _ in owners], places, tokens, work)

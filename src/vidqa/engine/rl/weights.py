@@ -17,7 +17,7 @@ from torch.distributed.fsdp import FSDPModule
 from vidqa.engine.families import family_of
 from vidqa.engine.loading.freeze import base_name, is_adapter
 from vidqa.engine.problems import ENGINE_ROLLOUT_WEIGHTS
-from vidqa.planning.budget.trained import ADAPTER
+from vidqa.planning.budget.params import ADAPTER
 
 BITS = {2: torch.int16, 4: torch.int32}  # integers of as many bytes: NaN equals itself
 

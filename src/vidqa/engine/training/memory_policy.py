@@ -10,10 +10,9 @@ from vidqa.engine.data.planned_samples import Prepared
 from vidqa.engine.distributed import World
 from vidqa.engine.gpu_memory import use_memory
 from vidqa.families import family_of
-from vidqa.planning.budget.forecast import Packing, Packs, forecast, least_policy
-from vidqa.planning.budget.memory import MemoryPolicy, model_of
-from vidqa.planning.budget.trained import parameters
-from vidqa.planning.budget.validation import answered_samples
+from vidqa.planning.budget.autotune import Packing, answered_samples, best_policy, least_policy
+from vidqa.planning.budget.memory import MemoryPolicy, count_params
+from vidqa.planning.budget.params import parameters
 from vidqa.planning.packing.steps import Steps
 from vidqa.spec import total_steps
 from vidqa.spec.models import TrainSpec
@@ -28,7 +27,7 @@ def choose_memory_policy(spec: TrainSpec, folder: Path, data: Prepared, world: W
 
 
 def memory_policy_of(
-    spec: TrainSpec, folder: Path, world: World, packing: Packs, taken_gib: float = 0.0
+    spec: TrainSpec, folder: Path, world: World, packing: Packing, taken_gib: float = 0.0
 ) -> MemoryPolicy:
     """The same for any packs, where `taken_gib` of each GPU are for something else than training."""
     limit_gib = spec.engine.gpu_memory_gib
@@ -37,10 +36,10 @@ def memory_policy_of(
     def fastest() -> MemoryPolicy:
         family = family_of(folder)
         sizes = family.sizes_of(folder)
-        model = model_of(sizes, parameters(family.tensors(sizes), spec.policy))
+        model = count_params(sizes, parameters(family.tensors(sizes), spec.policy))
         if memory_gib is None:
             return least_policy(spec, model)
-        chosen = forecast(spec, model, packing, memory_gib - taken_gib)
+        chosen = best_policy(spec, model, packing, memory_gib - taken_gib)
         return replace(chosen.policy, peak_gib=chosen.memory.peak_gib + taken_gib)
 
     return world.on_main(fastest)

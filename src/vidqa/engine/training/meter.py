@@ -10,14 +10,14 @@ import torch
 from vidqa.engine.data.schedule import Schedule
 from vidqa.engine.distributed import World
 from vidqa.engine.families import family_of
-from vidqa.planning.budget.cards import peak_of
-from vidqa.planning.packing.sharing import work_of
+from vidqa.planning.budget.gpus import gpu_peak_flops
+from vidqa.planning.packing.prefix_sharing import workload
 from vidqa.spec.models import TrainSpec
 
 
 def peak_flops(device: torch.device) -> float | None:
     """The device's peak in bf16, or None when it is not known (a CPU, an unlisted GPU)."""
-    return peak_of(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
+    return gpu_peak_flops(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
 
 
 class Meter:
@@ -38,14 +38,14 @@ class Meter:
 
     def step(self, step: int, outcome: Any, rate: float, progress: Any) -> None:
         """Take in the outcome of a step (a `learner.StepOutcome`) and log when it is time."""
-        works = [work_of(unit, self.schedule.data.train) for unit in self.schedule.units(step)]
+        works = [workload(unit, self.schedule.data.train) for unit in self.schedule.units(step)]
         self.loss_sum += outcome.loss * outcome.count
         self.count += outcome.count
         for name, value in outcome.metrics.items():
             self.metrics[name] += value * outcome.count
         self.tokens += sum(work.tokens for work in works)
-        self.work += self.flops.of(works) - outcome.saved
-        self.work_whole += self.flops.of(works, halved=False) - outcome.saved
+        self.work += self.flops.training_flops(works) - outcome.saved
+        self.work_whole += self.flops.training_flops(works, halved=False) - outcome.saved
         self.seconds += outcome.seconds
         self.waited += outcome.waited
         self.steps += 1

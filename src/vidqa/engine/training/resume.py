@@ -14,15 +14,15 @@ from vidqa.engine.checkpoint.state import inspect, load_state
 from vidqa.engine.data.planned_samples import Prepared
 from vidqa.engine.distributed import World
 from vidqa.engine.problems import ENGINE_CHECKPOINT_DAMAGED, ENGINE_RESUME_MISMATCH
-from vidqa.planning.continuing import (
-    MEANING,
-    SAMPLES,
+from vidqa.planning.resume_compat import (
+    FACT_NAMES,
+    SAMPLE_RULE,
     changes,
-    in_present_terms,
     order_facts,
     recorded_spec,
     spec_changes,
     spec_facts,
+    upgraded_facts,
     weights_facts,
     weights_hash,
 )
@@ -94,9 +94,9 @@ def resume(start: Start, run: RunFolder, facts: dict[str, Any], model: Any, opti
 
 def _compare(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """The settings that differ from the checkpoint's. Raises ENGINE_RESUME_MISMATCH for those that must not."""
-    weights = in_present_terms(before.get("weights", {}), Path(now["spec"]["policy.model_name_or_path"]))
+    weights = upgraded_facts(before.get("weights", {}), Path(now["spec"]["policy.model_name_or_path"]))
     before = {**before, "weights": weights}
-    for part, what in MEANING.items():
+    for part, what in FACT_NAMES.items():
         if changed := changes(before.get(part, {}), now[part]):
             raise ENGINE_RESUME_MISMATCH.error(folder, f"{what} would change: {', '.join(changed)}")
     recorded = recorded_spec(folder, before)
@@ -104,7 +104,7 @@ def _compare(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) ->
         return ["unknown: the checkpoint does not say with which spec it was trained"]
     refused, differences = spec_changes(recorded, now["spec"])
     if refused:
-        raise ENGINE_RESUME_MISMATCH.error(folder, f"{SAMPLES} would change: {', '.join(refused)}")
+        raise ENGINE_RESUME_MISMATCH.error(folder, f"{SAMPLE_RULE} would change: {', '.join(refused)}")
     return differences
 
 

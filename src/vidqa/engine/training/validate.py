@@ -20,8 +20,8 @@ from vidqa.engine.generators._base import Sampling
 from vidqa.engine.generators.hf import TransformersSession
 from vidqa.engine.loading.fsdp import Resharding
 from vidqa.evaluation import make_item
-from vidqa.planning.packing.packs import padded, plan_micro_batches, plan_packs
-from vidqa.planning.packing.sharing import cost, work_of
+from vidqa.planning.packing.packs import padded_length, plan_micro_batches, plan_packs
+from vidqa.planning.packing.prefix_sharing import relative_cost, workload
 from vidqa.planning.packing.steps import pack_budget
 from vidqa.planning.samples import Sample
 from vidqa.spec.models import TrainSpec
@@ -49,8 +49,8 @@ class Validator:
             size = spec.validation.batch_size or spec.train.train_policy.mini_batch
             packs = plan_micro_batches(everyone, world.data_ranks, size)
         else:
-            lengths = [padded(sample.length, world.device.type) for sample in samples]
-            costs = [cost(work_of((number,), samples)) for number in everyone]
+            lengths = [padded_length(sample.length, world.device.type) for sample in samples]
+            costs = [relative_cost(workload((number,), samples)) for number in everyone]
             packs = plan_packs(everyone, lengths, costs, world.data_ranks, min(pack_budget(spec), LARGEST_PACK))
         self.packs = packs[world.data_rank]
         self.answered = samples[: spec.engine.validation_generate][world.rank :: world.size]

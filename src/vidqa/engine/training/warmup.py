@@ -23,8 +23,9 @@ from vidqa.engine.families import family_of
 from vidqa.engine.families._base import Heads
 from vidqa.engine.gpu_memory import share_of_gpu
 from vidqa.engine.model.attention import attend_zeros
-from vidqa.planning.budget.memory import COUNTS, GIB
-from vidqa.planning.budget.recompute import Recompute
+from vidqa.planning.budget.activation_checkpointing import Recompute
+from vidqa.planning.budget.memory import GIB
+from vidqa.planning.budget.memory_constants import CONSTANTS
 
 PIECE_BYTES = 256 * 1024**2
 
@@ -77,7 +78,7 @@ def map_memory(peak_gib: float, device: torch.device) -> None:
     free, total = torch.cuda.mem_get_info(device)
     mapped = torch.cuda.memory_reserved(device)
     allowed = share_of_gpu(device) * total
-    most = min(peak_gib * (1 + COUNTS.error) * GIB, mapped + free - COUNTS.outside_gib * GIB, allowed)
+    most = min(peak_gib * (1 + CONSTANTS.error) * GIB, mapped + free - CONSTANTS.outside_gib * GIB, allowed)
     if mapped + PIECE_BYTES > most or not any(part["is_expandable"] for part in torch.cuda.memory_snapshot()):
         return
     pieces = []

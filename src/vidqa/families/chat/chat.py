@@ -168,8 +168,8 @@ class Chat:
 
     def _outline(self, record: Record, encoding: Encoding, spans: Sequence[tuple[int, int]]) -> Outline:
         token_ids, supervised = _labelled(encoding, spans)
-        found = self._placeholders(record, token_ids, [record.media[at].kind for at in shown(record)])
-        end = int(found[-1]) + 1 if len(found) else 0
+        positions = self._placeholders(record, token_ids, [record.media[at].kind for at in shown(record)])
+        end = int(positions[-1]) + 1 if len(positions) else 0
         in_all, before = np.count_nonzero(supervised), np.count_nonzero(supervised[:end])
         return Outline(len(token_ids), int(in_all), token_ids[:end].tobytes(), bool(before))
 
@@ -218,9 +218,9 @@ class Chat:
         self, record: Record, token_ids: np.ndarray, supervised: np.ndarray, plans: Sequence[FramePlan]
     ) -> tuple[np.ndarray, np.ndarray]:
         """Each placeholder replaced by its medium's tokens, which are not supervised."""
-        found = self._placeholders(record, token_ids, [plan.kind for plan in plans])
+        positions = self._placeholders(record, token_ids, [plan.kind for plan in plans])
         ids, labels, start = [], [], 0
-        for position, plan in zip(found.tolist(), plans, strict=True):
+        for position, plan in zip(positions.tolist(), plans, strict=True):
             expansion = self.expansion(plan)
             ids += [token_ids[start:position], expansion]
             labels += [supervised[start:position], np.zeros(len(expansion), bool)]
@@ -229,11 +229,11 @@ class Chat:
 
     def _placeholders(self, record: Record, token_ids: np.ndarray, kinds: Sequence[str]) -> np.ndarray:
         """Where the media of these kinds stand. Raises CHAT_TEMPLATE_MEDIA where the template wrote others."""
-        found = np.flatnonzero((token_ids == self.slot_ids["video"]) | (token_ids == self.slot_ids["image"]))
-        if token_ids[found].tolist() != [self.slot_ids[kind] for kind in kinds]:
-            message = f"{len(kinds)} media give {len(found)} placeholders in {record.source or record.id}"
+        positions = np.flatnonzero((token_ids == self.slot_ids["video"]) | (token_ids == self.slot_ids["image"]))
+        if token_ids[positions].tolist() != [self.slot_ids[kind] for kind in kinds]:
+            message = f"{len(kinds)} media give {len(positions)} placeholders in {record.source or record.id}"
             raise TEMPLATE_MEDIA.error(self.template.place, message)
-        return found
+        return positions
 
     def _expand(self, plan: FramePlan) -> np.ndarray:
         """Token ids int32 of one medium. A run of placeholders is tokenized as one and repeated: same ids, faster."""
@@ -272,12 +272,12 @@ class Chat:
         return re.compile("|".join(map(re.escape, sorted(control, key=len, reverse=True))))
 
     def _check_texts(self, record: Record, system_prompt: str) -> None:
-        if found := self._control.search(system_prompt):
-            raise SPECIAL_TOKEN_IN_TEXT.error("system_prompt", f"the system prompt holds {found.group()}")
+        if match := self._control.search(system_prompt):
+            raise SPECIAL_TOKEN_IN_TEXT.error("system_prompt", f"the system prompt holds {match.group()}")
         for at, turn in enumerate(record.turns):
-            if found := self._control.search(turn.text):
+            if match := self._control.search(turn.text):
                 where = f"{record.source or record.id} turn {at}"
-                raise SPECIAL_TOKEN_IN_TEXT.error(where, f"the {turn.role}'s text holds {found.group()}")
+                raise SPECIAL_TOKEN_IN_TEXT.error(where, f"the {turn.role}'s text holds {match.group()}")
 
 
 def _conversation(record: Record) -> Conversation:

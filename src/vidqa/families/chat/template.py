@@ -8,9 +8,9 @@ from typing import Any
 
 import jinja2
 
-from vidqa.families._base import read_json
-from vidqa.families.chat.bounded import BoundedEnvironment
 from vidqa.families.chat.problems import TEMPLATE_BROKEN
+from vidqa.families.chat.sandbox import BoundedEnvironment
+from vidqa.families.model_files import read_json
 from vidqa.families.problems import MODEL_FILE_MISSING
 
 Message = dict[str, Any]
@@ -68,10 +68,10 @@ def load_template(folder: Path, tokenizer_config: Mapping[str, Any], names: Mapp
     return Template(source, str(folder / "tokenizer_config.json"), names)
 
 
-def _named_default(found: Any) -> str | None:
+def _named_default(templates: Any) -> str | None:
     """A template is a text, or several named ones of which `default` is meant."""
-    if isinstance(found, list):
-        found = {entry.get("name"): entry.get("template") for entry in found if isinstance(entry, dict)}
-    if isinstance(found, dict):
-        found = found.get("default")
-    return found if isinstance(found, str) else None
+    if isinstance(templates, list):
+        templates = {entry.get("name"): entry.get("template") for entry in templates if isinstance(entry, dict)}
+    if isinstance(templates, dict):
+        templates = templates.get("default")
+    return templates if isinstance(templates, str) else None

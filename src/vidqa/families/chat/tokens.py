@@ -10,7 +10,7 @@ from typing import Any, TypeGuard
 
 from tokenizers import AddedToken, Encoding, Tokenizer, processors
 
-from vidqa.families._base import read_json
+from vidqa.families.model_files import read_json
 from vidqa.families.problems import MODEL_FILE_MISSING, MODEL_UNSUPPORTED
 
 # Normalizers without patterns and texts of their own.
@@ -130,5 +130,5 @@ def _in_vocabulary(token_id: Any, core: Tokenizer) -> TypeGuard[int]:
 
 def _text(token: Any) -> str | None:
     """A special token is written as its text, or as an object with `content`."""
-    found = token.get("content") if isinstance(token, dict) else token
-    return found if isinstance(found, str) else None
+    text = token.get("content") if isinstance(token, dict) else token
+    return text if isinstance(text, str) else None

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from vidqa.families.sizes import Sizes
-from vidqa.planning.budget.memory import BYTES_OF, COUNTS, GIB
-from vidqa.planning.packing.packs import padded
-from vidqa.planning.packing.sharing import shares
+from vidqa.planning.budget.memory import BYTES_OF, GIB
+from vidqa.planning.budget.memory_constants import CONSTANTS
+from vidqa.planning.packing.packs import padded_length
+from vidqa.planning.packing.prefix_sharing import split_samples
 from vidqa.planning.samples import Sample
 
 PAGE = 64  # tokens of a page of the native generator's cache
@@ -84,7 +85,7 @@ class Reading:
 def readings(setup: AnsweringSetup, samples: Sequence[Sample], ranks: int) -> list[Reading]:
     """What each rank may read at one time, all that could be the heaviest."""
     distinct: set[Reading] = set()
-    for share in shares(samples, ranks):
+    for share in split_samples(samples, ranks):
         distinct.update(_packs(share, setup.rows) if setup.generator == "native" else _batches(share, setup.batch))
     return sorted(distinct, key=lambda one: (-one.tokens, -one.patches))
 
@@ -104,7 +105,7 @@ def _packs(share: Sequence[Sample], rows: int) -> Iterator[Reading]:
         joined = False  # whether the prompt before shares its prefix with the one before that
         for before, sample in zip([None, *share[start:]], share[start : start + rows], strict=False):
             joins = before is not None and sample.prefix_key != b"" and sample.prefix_key == before.prefix_key
-            new = sample.length - sample.prefix if joins else padded(sample.length, "cuda")
+            new = sample.length - sample.prefix if joins else padded_length(sample.length, "cuda")
             if count and tokens + new > PACK_TOKENS:
                 break
             count, tokens = count + 1, tokens + new
@@ -190,7 +191,7 @@ def _native(
     text, vision, compute = sizes.text, sizes.vision, setup.compute
     feature = compute * vision.out / vision.merge**2
     weights, per_token = parameters * compute, cache_bytes_per_token(sizes, compute)
-    free = 0.0 if gpu_gib is None else (gpu_gib - COUNTS.outside_gib) * GIB - weights
+    free = 0.0 if gpu_gib is None else (gpu_gib - CONSTANTS.outside_gib) * GIB - weights
     cache = (cache_pages(setup.rows, setup.longest, max(0.0, free), per_token) + 1) * PAGE * per_token
     captured = sum(size for size in CAPTURED if size <= setup.rows) * text.vocabulary * FLOAT
     frames = vision.patch_values + PLACE_BYTES

@@ -5,7 +5,7 @@ one of validation.
     decoder    backward begins: all that forward kept is there, and the last decoder layer is at work
     vision     the decoder's gradients are there, the root's are not summed yet, and the vision tower is at work
     root       the root (embedding, head, mergers: what is in no layer or block) sums its gradients over the ranks
-    generation validation answers samples with the gathered model (`validation.generation_bytes`)
+    generation validation answers samples with the gathered model (`autotune.generation_bytes`)
 
 The peak is the largest of these moments. Nothing is fitted to measured runs: what layers keep is counted in the
 engine's own code, which a test does again, and the rest follows from how FSDP works.
@@ -18,80 +18,26 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from vidqa.families.sizes import Sizes
-from vidqa.planning.budget.recompute import NOTHING, Again, Layers, Recompute, named, path, recorded
-from vidqa.planning.budget.trained import Parameter
+from vidqa.planning.budget.activation_checkpointing import (
+    NOTHING,
+    Layers,
+    Recompute,
+    RecomputeLevel,
+    fixed_recompute,
+    read_recompute,
+    recompute_path,
+)
+from vidqa.planning.budget.memory_constants import CONSTANTS, Widths
+from vidqa.planning.budget.params import Parameter
+from vidqa.spec.models import TrainSpec
 
 GIB = 1024**3
 BYTES_OF = {"float32": 4, "bfloat16": 2, "float16": 2}
-AGAIN: tuple[Again, ...] = get_args(Again)
-Reshard = Literal[
-    "never", "layers", "always"
-]  # whose gathered weights are freed after forward: nobody's, all but the root's, all
+LEVELS: tuple[RecomputeLevel, ...] = get_args(RecomputeLevel)
+# Which gathered weights are freed after forward: none, all but the root's, all.
+Reshard = Literal["never", "layers", "always"]
 # How records of runs write it, under the key "stay".
 RESHARD_RECORDED: dict[Reshard, str] = {"never": "all", "layers": "root", "always": "none"}
-
-
-@dataclass(frozen=True)
-class Widths:
-    """Numbers for each token of one layer, as multiples of its widths."""
-
-    hidden: float = 0
-    queries: float = 0
-    keys: float = 0
-    wide: float = 0  # the MLP's width
-
-    def __add__(self, other: Widths) -> Widths:
-        return Widths(
-            self.hidden + other.hidden, self.queries + other.queries, self.keys + other.keys, self.wide + other.wide
-        )
-
-    def __sub__(self, other: Widths) -> Widths:
-        return self + Widths(-other.hidden, -other.queries, -other.keys, -other.wide)
-
-
-@dataclass(frozen=True)
-class Counts:
-    """What the arithmetic rests on, all of it; change it where measured runs say so. Multiples count numbers in compute
-    precision, so a float32 copy in a bf16 layer counts twice."""
-
-    # What backward needs of one layer, its input included: as written, and as torch.compile leaves it.
-    eager: Widths = Widths(9, 5, 5, 4)
-    compiled: Widths = Widths(2, 3, 3, 2)
-    eager_head_norms: Widths = Widths(queries=3, keys=3)  # the part of heads' norms in the counts around these
-    eager_lora_head_norms: Widths = Widths(queries=2, keys=2)
-    compiled_head_norms: Widths = Widths(queries=1, keys=1)
-    eager_lora: Widths = Widths(7, 4, 4, 4)  # frozen weights need fewer inputs; compiled layers keep few as it is
-    eager_dropout: Widths = Widths(5.5, 1.5, 0, 0.5)  # dropped inputs of adapters, and masks of a byte each
-    compiled_dropout: Widths = Widths(queries=1)
-    eager_vision: Widths = Widths(hidden=8, wide=2)
-    compiled_vision: Widths = Widths(hidden=6, wide=1)
-    eager_gated_vision: Widths = Widths(hidden=13, wide=4)
-    compiled_gated_vision: Widths = Widths(hidden=6, wide=2)
-    shared: Widths = Widths(queries=1)  # what questions about one video attended, joined with what the video did
-    # Where GPUs share packs, attention keeps what it gave for its heads of all rows, and what follows for all heads.
-    exchanged: Widths = Widths(queries=1)
-    # Of a layer that is computed again: its input; besides it what attention gave; besides that what follows it.
-    layer: Widths = Widths(hidden=1)
-    linear: Widths = Widths(hidden=1, queries=1)
-    compiled_projections: Widths = Widths(hidden=2, queries=1, wide=2)
-    eager_projections: Widths = Widths(hidden=5, queries=1, wide=4)
-    eager_projections_dropout: Widths = Widths(hidden=2, queries=1.5, wide=0.5)
-    # On their way through a layer's backward: gradients and what is made of them. A layer that is computed again has
-    # besides it what it did not keep, or of its linear part alone `linear_again`. As compiled layers take it on a GPU.
-    in_flight: Widths = Widths(wide=4)
-    in_flight_lora: Widths = Widths(wide=5)
-    linear_again: Widths = Widths(hidden=2, wide=2)
-    linear_again_lora: Widths = Widths(wide=5)
-    merger: int = 4  # a merger's input, normed, widened and activated
-    moments_bytes: int = 8  # Adam's two moments in float32, of each number that trains
-    logit_bytes: int = 14  # one logit in bf16 and float32, its softmax, and the gradients of both
-    logit_rows: int = 1024  # supervised tokens whose logits exist at one time
-    whole_layers: int = 2  # layers that a GPU holds gathered: the one at work and the next
-    outside_gib: float = 2.0  # CUDA's context, NCCL's buffers, workspaces: what no tensor of PyTorch is
-    error: float = 0.05  # by which a prediction may be wrong
-
-
-COUNTS = Counts()
 
 
 @dataclass(frozen=True)
@@ -122,31 +68,31 @@ class MemoryPolicy:
     peak_gib: float | None = field(default=None, compare=False)  # predicted, where it was chosen for a GPU
 
     def __str__(self) -> str:
-        kept = "kept through a step" if self.reshard == "never" else "freed after each layer"
-        return f"computed again: {self.recompute}; gathered weights: {kept}"
+        weights = "kept through a step" if self.reshard == "never" else "freed after each layer"
+        return f"computed again: {self.recompute}; gathered weights: {weights}"
 
     def record(self) -> dict[str, Any]:
         """The keys that run.json, preflight's facts and rows of benchmarks have."""
-        kept = {"recompute": self.recompute.record(), "stay": RESHARD_RECORDED[self.reshard]}
-        return {"memory_policy": str(self), **kept}
+        fields = {"recompute": self.recompute.record(), "stay": RESHARD_RECORDED[self.reshard]}
+        return {"memory_policy": str(self), **fields}
 
 
-def recorded_policy(record: Mapping[str, Any], sizes: Sizes) -> MemoryPolicy:
+def read_memory_policy(record: Mapping[str, Any], sizes: Sizes) -> MemoryPolicy:
     """The policy that `MemoryPolicy.record` wrote."""
-    reshard = {recorded: reshard for reshard, recorded in RESHARD_RECORDED.items()}
-    return MemoryPolicy(recorded(record["recompute"], sizes), reshard[record["stay"]])
+    reshard = {name: reshard for reshard, name in RESHARD_RECORDED.items()}
+    return MemoryPolicy(read_recompute(record["recompute"], sizes), reshard[record["stay"]])
 
 
-def allowed_recompute(spec: Any, sizes: Sizes, *, vision_trains: bool) -> list[Recompute]:
+def allowed_recompute(spec: TrainSpec, sizes: Sizes, *, vision_trains: bool) -> list[Recompute]:
     """What a TrainSpec leaves open, the least first."""
     if not spec.policy.model_gradient_checkpointing:
         return [NOTHING]
     if spec.engine.recompute == "auto":
-        return path(sizes, vision_trains=vision_trains)
-    return [named(spec.engine.recompute, sizes)]
+        return recompute_path(sizes, vision_trains=vision_trains)
+    return [fixed_recompute(spec.engine.recompute, sizes)]
 
 
-def allowed_reshard(spec: Any) -> tuple[Reshard, ...]:
+def allowed_reshard(spec: TrainSpec) -> tuple[Reshard, ...]:
     """What a TrainSpec leaves open, fastest first."""
     allowed: dict[str, tuple[Reshard, ...]] = {
         "default": ("never", "layers"),
@@ -156,7 +102,7 @@ def allowed_reshard(spec: Any) -> tuple[Reshard, ...]:
     return allowed.get(spec.train.fsdp_reshard_after_forward, ("always",))
 
 
-def setup_of(spec: Any, memory_policy: MemoryPolicy) -> TrainingSetup:
+def training_setup(spec: TrainSpec, memory_policy: MemoryPolicy) -> TrainingSetup:
     """The setup of a TrainSpec under a memory policy."""
     policy, train = spec.policy, spec.train
     return TrainingSetup(
@@ -177,14 +123,14 @@ def setup_of(spec: Any, memory_policy: MemoryPolicy) -> TrainingSetup:
 
 @dataclass(frozen=True)
 class MicroStep:
-    """What one micro-step puts on a GPU: its part of a pack where cp_size GPUs share it. `again` says that earlier
+    """What one micro-step puts on a GPU: its part of a pack where cp_size GPUs share it. `accumulates`: earlier
     micro-steps of the step have left gradients."""
 
     tokens: int  # with padding
     patches: int
     supervised: int = 0
-    again: bool = False
-    seen: int = 0  # rows of shared prefixes, which attention gathers for what stands behind them
+    accumulates: bool = False
+    prefix_rows: int = 0  # of shared prefixes, which attention gathers for what stands behind them
 
 
 @dataclass(frozen=True)
@@ -208,13 +154,13 @@ class Memory:
         return (self.always + getattr(self, self.moment)) / GIB
 
 
-def fits(peak_gib: float, memory_gib: float, counts: Counts = COUNTS) -> bool:
+def fits(peak_gib: float, memory_gib: float) -> bool:
     """Whether a GPU has room for a predicted peak, should the prediction be wrong by as much as it may."""
-    return peak_gib * (1 + counts.error) + counts.outside_gib <= memory_gib
+    return peak_gib * (1 + CONSTANTS.error) + CONSTANTS.outside_gib <= memory_gib
 
 
 @dataclass(frozen=True)
-class Count:
+class ParamCount:
     """Numbers of parameters, in all and of those that train."""
 
     every: int
@@ -222,28 +168,28 @@ class Count:
 
 
 @dataclass(frozen=True)
-class Model:
+class ParamCounts:
     """A model's sizes, and its parameters counted by what they are sharded with."""
 
     sizes: Sizes
-    every: Count
-    root: Count
-    layer: Count  # one decoder layer
-    block: Count  # one vision block
-    head: Count
-    vision: Count  # the vision tower with its mergers
+    every: ParamCount
+    root: ParamCount
+    layer: ParamCount  # one decoder layer
+    block: ParamCount  # one vision block
+    head: ParamCount
+    vision: ParamCount  # the vision tower with its mergers
 
 
-def model_of(sizes: Sizes, parameters: Sequence[Parameter]) -> Model:
-    def count(chosen: Callable[[Parameter], bool]) -> Count:
-        found = [parameter for parameter in parameters if chosen(parameter)]
-        return Count(sum(p.numel for p in found), sum(p.numel for p in found if p.trains))
+def count_params(sizes: Sizes, parameters: Sequence[Parameter]) -> ParamCounts:
+    def count(chosen: Callable[[Parameter], bool]) -> ParamCount:
+        matches = [parameter for parameter in parameters if chosen(parameter)]
+        return ParamCount(sum(p.numel for p in matches), sum(p.numel for p in matches if p.trains))
 
     units = {parameter.unit for parameter in parameters if parameter.unit}
     layer = min(unit for unit in units if ".layers." in unit)
     block = min(unit for unit in units if ".blocks." in unit)
     head = "embed_tokens" if sizes.text.tied else "lm_head"
-    return Model(
+    return ParamCounts(
         sizes=sizes,
         every=count(lambda p: True),
         root=count(lambda p: not p.unit),
@@ -254,50 +200,47 @@ def model_of(sizes: Sizes, parameters: Sequence[Parameter]) -> Model:
     )
 
 
-def peak_memory(model: Model, setup: TrainingSetup, micro_step: MicroStep, counts: Counts = COUNTS) -> Memory:
+def peak_memory(model: ParamCounts, setup: TrainingSetup, micro_step: MicroStep) -> Memory:
     """Predict what one GPU holds in a training step."""
     trained = model.every.trained
     frozen = model.every.every - trained
     gradient = setup.master / setup.shard  # bytes of a summed gradient
-    kept = _kept(model, setup, micro_step, counts)
-    whole = _whole(model, setup, counts)
+    activations = _activations(model, setup, micro_step)
+    whole = _gathered_weights(model, setup)
     layer_gradients = model.layer.trained * (setup.compute + setup.reduce)
-    logits = min(micro_step.supervised, counts.logit_rows) * model.sizes.text.vocabulary * counts.logit_bytes
+    logits = min(micro_step.supervised, CONSTANTS.logit_rows) * model.sizes.text.vocabulary * CONSTANTS.logit_bytes
     # Keys and values of prefixes, and the gradients of both: its kernel gives them for every head of queries first.
     text = model.sizes.text
-    gathered = setup.compute * (4 * text.keys + 2 * text.queries) * micro_step.seen
+    gathered = setup.compute * (4 * text.keys + 2 * text.queries) * micro_step.prefix_rows
     decoder_trained = model.sizes.text.layers * model.layer.trained
     # With kept weights the root's gradients wait for the last micro-step, whole and in reduce precision.
-    unsummed = model.root.trained * setup.reduce * (setup.keeps_weights and micro_step.again)
+    unsummed = model.root.trained * setup.reduce * (setup.keeps_weights and micro_step.accumulates)
     summed = trained - model.root.trained * setup.keeps_weights
     return Memory(
-        always=(trained * (setup.master + counts.moments_bytes) + frozen * setup.compute) / setup.shard,
-        decoder=sum(
-            (
-                gradient * summed * micro_step.again + unsummed,
-                whole.root + whole.layers,
-                kept.text + kept.vision + max(kept.layer_at_work + layer_gradients + gathered, logits),
-                model.head.trained * setup.compute,
-            )
+        always=(trained * (setup.master + CONSTANTS.moments_bytes) + frozen * setup.compute) / setup.shard,
+        decoder=gradient * summed * micro_step.accumulates
+        + unsummed
+        + (whole.root + whole.layers)
+        + (activations.text + activations.vision)
+        + max(activations.layer_at_work + layer_gradients + gathered, logits)
+        + model.head.trained * setup.compute,
+        vision=bool(model.vision.trained)
+        * (
+            gradient * (summed if micro_step.accumulates else decoder_trained)
+            + unsummed
+            + (whole.root + whole.blocks)
+            + (model.root.trained * setup.compute + layer_gradients)
+            + (activations.vision + activations.block_at_work)
         ),
-        vision=sum(
-            (
-                gradient * (summed if micro_step.again else decoder_trained) + unsummed,
-                whole.root + whole.blocks,
-                model.root.trained * setup.compute + layer_gradients,
-                kept.vision + kept.block_at_work,
-            )
-        )
-        * bool(model.vision.trained),
         root=gradient * trained
         + model.root.trained * setup.reduce
         + unsummed
-        + (whole.root + whole.layers) * (setup.keeps_weights and micro_step.again),
+        + (whole.root + whole.layers) * (setup.keeps_weights and micro_step.accumulates),
     )
 
 
 @dataclass(frozen=True)
-class _Whole:
+class _GatheredWeights:
     """Bytes of weights that stand gathered, in compute precision, beside the shards."""
 
     root: float
@@ -305,20 +248,20 @@ class _Whole:
     blocks: float
 
 
-def _whole(model: Model, setup: TrainingSetup, counts: Counts) -> _Whole:
-    def gathered(count: Count) -> int:
+def _gathered_weights(model: ParamCounts, setup: TrainingSetup) -> _GatheredWeights:
+    def gathered(count: ParamCount) -> int:
         """Where nothing is sharded, frozen weights are computed with where they lie."""
         return setup.compute * (count.trained if setup.shard == 1 else count.every)
 
     if setup.keeps_weights:
         all_layers = gathered(model.every) - gathered(model.root)
-        return _Whole(gathered(model.root), all_layers, all_layers)
-    held = counts.whole_layers
-    return _Whole(gathered(model.root), held * gathered(model.layer), held * gathered(model.block))
+        return _GatheredWeights(gathered(model.root), all_layers, all_layers)
+    held = CONSTANTS.whole_layers
+    return _GatheredWeights(gathered(model.root), held * gathered(model.layer), held * gathered(model.block))
 
 
 @dataclass(frozen=True)
-class _Kept:
+class _Activations:
     """Bytes of activations: kept over all layers, and of the layer whose backward is at work."""
 
     text: float
@@ -327,7 +270,7 @@ class _Kept:
     block_at_work: float
 
 
-def _kept(model: Model, setup: TrainingSetup, micro_step: MicroStep, counts: Counts) -> _Kept:
+def _activations(model: ParamCounts, setup: TrainingSetup, micro_step: MicroStep) -> _Activations:
     text, vision = model.sizes.text, model.sizes.vision
 
     def of_token(widths: Widths) -> float:
@@ -338,18 +281,21 @@ def _kept(model: Model, setup: TrainingSetup, micro_step: MicroStep, counts: Cou
         # Its heads are as wide together as its input, and queries, keys and values are counted with that.
         return (widths.hidden + widths.queries) * vision.hidden + widths.wide * vision.intermediate
 
-    layers = {again: of_token(layer_widths(setup, counts, again, head_norms=text.head_norms)) for again in AGAIN}
-    blocks = {again: of_patch(block_widths(setup, counts, again, gated=vision.gated)) for again in AGAIN}
-    at_layer, at_block = _at_work(layers, setup, counts, of_token), _at_work(blocks, setup, counts, of_patch)
-    layer, layer_work = _tower(setup.recompute.decoder, text.layers, layers, at_layer)
-    block, block_work = _tower(setup.recompute.vision, vision.blocks, blocks, at_block)
+    layers = {level: of_token(layer_widths(setup, level, head_norms=text.head_norms)) for level in LEVELS}
+    blocks = {level: of_patch(block_widths(setup, level, gated=vision.gated)) for level in LEVELS}
+    at_layer, at_block = (
+        _backward_transient(layers, setup, of_token),
+        _backward_transient(blocks, setup, of_patch),
+    )
+    layer, layer_work = _kept_over_layers(setup.recompute.decoder, text.layers, layers, at_layer)
+    block, block_work = _kept_over_layers(setup.recompute.vision, vision.blocks, blocks, at_block)
     # What the decoder takes in: at the tower's end and at every tap.
     mergers = 1 + vision.taps
     # Where they are read: as they came, put together, and those of the next micro-step, which come meanwhile.
     copies = 3 if setup.reads_features and not model.vision.trained else 1
     features = copies * mergers * vision.out / vision.merge**2
-    inside = block + vision.patch_values + mergers * counts.merger * vision.hidden
-    return _Kept(
+    inside = block + vision.patch_values + mergers * CONSTANTS.merger * vision.hidden
+    return _Activations(
         text=setup.compute * micro_step.tokens * layer,
         vision=setup.compute * micro_step.patches * (features + inside * bool(model.vision.trained)),
         layer_at_work=setup.compute * micro_step.tokens * layer_work,
@@ -357,63 +303,73 @@ def _kept(model: Model, setup: TrainingSetup, micro_step: MicroStep, counts: Cou
     )
 
 
-def _at_work(
-    kept: Mapping[Again, float], setup: TrainingSetup, counts: Counts, numbers: Callable[[Widths], float]
-) -> dict[Again, float]:
+def _backward_transient(
+    widths: Mapping[RecomputeLevel, float],
+    setup: TrainingSetup,
+    numbers: Callable[[Widths], float],
+) -> dict[RecomputeLevel, float]:
     """Numbers of a token that the backward of one layer takes besides what the layer kept."""
-    in_flight = numbers(counts.in_flight_lora if setup.lora else counts.in_flight)
+    in_flight = numbers(CONSTANTS.in_flight_lora if setup.lora else CONSTANTS.in_flight)
     return {
         "none": in_flight,
         "projections": in_flight,  # query, key and value come when the MLP's gradients are gone
-        "linear": in_flight + numbers(counts.linear_again_lora if setup.lora else counts.linear_again),
-        "layer": in_flight + kept["none"] - kept["layer"],
+        "linear": in_flight + numbers(CONSTANTS.linear_again_lora if setup.lora else CONSTANTS.linear_again),
+        "layer": in_flight + widths["none"] - widths["layer"],
     }
 
 
-def _tower(
-    layers: Layers, number: int, kept: Mapping[Again, float], at_work: Mapping[Again, float]
+def _kept_over_layers(
+    layers: Layers, number: int, widths: Mapping[RecomputeLevel, float], at_work: Mapping[RecomputeLevel, float]
 ) -> tuple[float, float]:
     """Numbers of a token: kept over all layers when backward begins, and what the layer at work adds to that at most.
     Backward goes from the last layer to the first, and each layer it has passed has let go of what it kept."""
-    held = [kept[layers.of(at)] for at in range(number)]
+    held = [widths[layers.level(at)] for at in range(number)]
     before, most = 0.0, 0.0
     for at, mine in enumerate(held):
         before += mine
-        most = max(most, before + at_work[layers.of(at)])
+        most = max(most, before + at_work[layers.level(at)])
     return sum(held), most - sum(held)
 
 
-def block_widths(setup: TrainingSetup, counts: Counts, again: Again, *, gated: bool = False) -> Widths:
+def block_widths(setup: TrainingSetup, level: RecomputeLevel, *, gated: bool = False) -> Widths:
     """What one vision block keeps of each patch."""
-    if again != "none":
-        return counts.layer if again == "layer" else counts.linear
+    if level != "none":
+        return CONSTANTS.layer if level == "layer" else CONSTANTS.linear
     if gated:
-        return counts.compiled_gated_vision if setup.compiled else counts.eager_gated_vision
-    return counts.compiled_vision if setup.compiled else counts.eager_vision
+        return CONSTANTS.compiled_gated_vision if setup.compiled else CONSTANTS.eager_gated_vision
+    return CONSTANTS.compiled_vision if setup.compiled else CONSTANTS.eager_vision
 
 
-def layer_widths(setup: TrainingSetup, counts: Counts, again: Again, *, head_norms: bool = True) -> Widths:
+def layer_widths(setup: TrainingSetup, level: RecomputeLevel, *, head_norms: bool = True) -> Widths:
     """What one decoder layer keeps of each token."""
-    if setup.exchanges and again != "layer":
-        alone = layer_widths(replace(setup, exchanges=False), counts, again, head_norms=head_norms)
-        return alone + counts.exchanged
-    if again in ("layer", "linear"):
-        return counts.layer if again == "layer" else counts.linear
-    if again == "projections":
-        return _after_attention(setup, counts)
+    if setup.exchanges and level != "layer":
+        alone = layer_widths(replace(setup, exchanges=False), level, head_norms=head_norms)
+        return alone + CONSTANTS.exchanged
+    if level in ("layer", "linear"):
+        return CONSTANTS.layer if level == "layer" else CONSTANTS.linear
+    if level == "projections":
+        return _projections_widths(setup)
     if not head_norms:
-        eager = counts.eager_lora_head_norms if setup.lora else counts.eager_head_norms
-        return layer_widths(setup, counts, again) - (counts.compiled_head_norms if setup.compiled else eager)
+        eager = CONSTANTS.eager_lora_head_norms if setup.lora else CONSTANTS.eager_head_norms
+        return layer_widths(setup, level) - (CONSTANTS.compiled_head_norms if setup.compiled else eager)
     if setup.shares:
-        return layer_widths(replace(setup, shares=False), counts, again) + counts.shared
+        return layer_widths(replace(setup, shares=False), level) + CONSTANTS.shared
     if setup.compiled:
-        return counts.compiled + counts.compiled_dropout if setup.dropout else counts.compiled
+        return CONSTANTS.compiled + CONSTANTS.compiled_dropout if setup.dropout else CONSTANTS.compiled
     if not setup.lora:
-        return counts.eager
-    return counts.eager_lora + counts.eager_dropout if setup.dropout else counts.eager_lora
+        return CONSTANTS.eager
+    return CONSTANTS.eager_lora + CONSTANTS.eager_dropout if setup.dropout else CONSTANTS.eager_lora
 
 
-def _after_attention(setup: TrainingSetup, counts: Counts) -> Widths:
+def _projections_widths(setup: TrainingSetup) -> Widths:
     if setup.compiled:
-        return counts.compiled_projections + counts.compiled_dropout if setup.dropout else counts.compiled_projections
-    return counts.eager_projections + counts.eager_projections_dropout if setup.dropout else counts.eager_projections
+        return (
+            CONSTANTS.compiled_projections + CONSTANTS.compiled_dropout
+            if setup.dropout
+            else CONSTANTS.compiled_projections
+        )
+    return (
+        CONSTANTS.eager_projections + CONSTANTS.eager_projections_dropout
+        if setup.dropout
+        else CONSTANTS.eager_projections
+    )

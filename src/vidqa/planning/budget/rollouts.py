@@ -6,23 +6,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from vidqa.families.sizes import Sizes
 from vidqa.planning.budget.answering import CAPTURED, FLOAT, PAGE, cache_bytes_per_token
-from vidqa.planning.budget.cards import Card
-from vidqa.planning.budget.forecast import Packing
-from vidqa.planning.budget.memory import BYTES_OF, GIB, Model
-from vidqa.planning.budget.work import FlopsModel
-from vidqa.planning.packing.sharing import longest_of, work_of
+from vidqa.planning.budget.autotune import Packing
+from vidqa.planning.budget.flops import FlopsModel
+from vidqa.planning.budget.gpus import Gpu
+from vidqa.planning.budget.memory import BYTES_OF, GIB, ParamCounts
+from vidqa.planning.packing.prefix_sharing import max_tokens, workload
 from vidqa.planning.packing.steps import Steps
 from vidqa.planning.rollouts import longest_completions
 from vidqa.planning.samples import Sample
 from vidqa.spec import data_ranks, effective_batch, total_steps
 from vidqa.spec.models import GrpoSpec
 
-MOST_ROWS = 256  # completions that a GPU draws at a time
-SAMPLE_QUESTIONS = 2_000  # whose packs or work an estimate is of; the others are like them
+MAX_ROWS = 256  # completions that a GPU draws at a time
+MAX_QUESTIONS = 2_000  # whose packs or work an estimate is of; the others are like them
 PREFILL_MFU = 0.45  # of reading prompts
 DECODE_SLOWDOWN = 1.3  # a decode step against reading its weights and its rows' cache
 
@@ -37,12 +36,12 @@ class RolloutShape:
     pages: int
 
 
-def rollout_shape(spec: Any, longest_prompt: int) -> RolloutShape:
+def rollout_shape(spec: GrpoSpec, longest_prompt: int) -> RolloutShape:
     """The shape of a GrpoSpec's rollouts on each rank."""
     size, answer = spec.rollout.n_generation, spec.rollout.max_response_length
     most = max(answer, spec.validation.max_response_length or 0) if spec.validation.enable else answer
     questions = -(-effective_batch(spec) // data_ranks(spec))
-    groups = max(1, min(questions, MOST_ROWS // size))
+    groups = max(1, min(questions, MAX_ROWS // size))
     rows = groups * size
     # A completion has the last, part page of its prompt in a page of its own.
     pages = groups * -(-longest_prompt // PAGE) + rows * (-(-answer // PAGE) + 2)
@@ -64,7 +63,7 @@ class RolloutMemory:
         return (self.weights + self.cache + self.logits + self.reference) / GIB
 
 
-def rollout_memory(spec: Any, sizes: Sizes, parameters: int, shape: RolloutShape) -> RolloutMemory:
+def rollout_memory(spec: GrpoSpec, sizes: Sizes, parameters: int, shape: RolloutShape) -> RolloutMemory:
     """Of a model with so many parameters. A full training with a KL divergence holds the reference, too, sharded."""
     compute = BYTES_OF[spec.train.param_dtype]
     has_reference = spec.train.train_policy.kl_beta > 0 and spec.policy.lora is None
@@ -77,14 +76,14 @@ def rollout_memory(spec: Any, sizes: Sizes, parameters: int, shape: RolloutShape
     )
 
 
-def base_parameters(spec: Any, model: Model) -> int:
+def base_parameters(spec: GrpoSpec, model: ParamCounts) -> int:
     """The parameters of the rollout model: those of the trained one without its adapters."""
     return model.every.every - (model.every.trained if spec.policy.lora is not None else 0)
 
 
-def update_packing(spec: Any, questions: Sequence[Sample], ranks: int, device_type: str) -> Packing:
+def update_packing(spec: GrpoSpec, questions: Sequence[Sample], ranks: int, device_type: str) -> Packing:
     """The packs of updates whose completions are all as long as they may be."""
-    looked_at = questions[:SAMPLE_QUESTIONS]
+    looked_at = questions[:MAX_QUESTIONS]
     completions = longest_completions(looked_at, spec.rollout.n_generation, spec.rollout.max_response_length)
     batch = min(len(completions), effective_batch(spec) * spec.rollout.n_generation)
     steps_of = partial(Steps, spec, completions, ranks, device_type, batch=batch)
@@ -105,17 +104,17 @@ class StepTime:
 
 
 def step_time(
-    spec: GrpoSpec, model: Model, questions: Sequence[Sample], flops: FlopsModel, card: Card, mfu: float
+    spec: GrpoSpec, model: ParamCounts, questions: Sequence[Sample], flops: FlopsModel, card: Gpu, mfu: float
 ) -> StepTime:
     """Of one step on `data_ranks` GPUs. Completions are taken to be half as long as they may be."""
-    some, size = questions[:SAMPLE_QUESTIONS], spec.rollout.n_generation
+    some, size = questions[:MAX_QUESTIONS], spec.rollout.n_generation
     answer = max(1, spec.rollout.max_response_length // 2)
     batch, ranks = effective_batch(spec), data_ranks(spec)
     completions = longest_completions(some, size, answer)
     groups = [tuple(range(start, start + size)) for start in range(0, len(completions), size)]
-    update = flops.of(work_of(group, completions) for group in groups) / len(some) * batch
-    prompts = flops.of(work_of((number,), some) for number in range(len(some))) / len(some) * batch / 3
-    rows = rollout_shape(spec, longest_of(some)).rows
+    update = flops.training_flops(workload(group, completions) for group in groups) / len(some) * batch
+    prompts = flops.training_flops(workload((number,), some) for number in range(len(some))) / len(some) * batch / 3
+    rows = rollout_shape(spec, max_tokens(some)).rows
     compute = BYTES_OF[spec.train.param_dtype]
     prompt = sum(question.length for question in some) / len(some)
     cache = rows * (prompt + answer / 2) * cache_bytes_per_token(model.sizes, compute)

@@ -14,10 +14,10 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 ALIGN = {"cpu": 8, "cuda": 64}  # samples are padded to a multiple of this many tokens
-EPOCHS_KEPT = 4  # orders that are remembered: what loads a batch is ahead of what trains on it
+EPOCHS_CACHED = 4  # orders that are remembered: what loads a batch is ahead of what trains on it
 
 
-def padded(length: int, device_type: str) -> int:
+def padded_length(length: int, device_type: str) -> int:
     """Tokens that a sample takes in a pack."""
     align = ALIGN[device_type]
     return -(-length // align) * align
@@ -48,7 +48,7 @@ class StepOrder:
     def _epoch(self) -> Callable[[int], np.ndarray]:
         """`_shuffled`, once an epoch: every step is asked for by what loads, trains and measures, in several threads.
         Shuffling a million samples takes 16 ms, and joining their groups a third of a second."""
-        return lru_cache(EPOCHS_KEPT)(self._shuffled)
+        return lru_cache(EPOCHS_CACHED)(self._shuffled)
 
     def _shuffled(self, epoch: int) -> np.ndarray:
         """The numbers of all samples in the order of an epoch."""

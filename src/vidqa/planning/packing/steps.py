@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
-from vidqa.planning.packing.packs import StepOrder, padded, plan_micro_batches, plan_packs
-from vidqa.planning.packing.sharing import Unit, all_groups, cost, unit_length, units, work_of
-from vidqa.planning.sample_table import column
+from vidqa.planning.packing.packs import StepOrder, padded_length, plan_micro_batches, plan_packs
+from vidqa.planning.packing.prefix_sharing import (
+    PrefixGroup,
+    group_tokens,
+    groups_within_budget,
+    max_tokens,
+    prefix_groups,
+    relative_cost,
+    workload,
+)
 from vidqa.planning.samples import Sample
 from vidqa.spec import effective_batch
+from vidqa.spec.models import TrainSpec
 
 
-def pack_budget(spec: Any) -> int:
+def pack_budget(spec: TrainSpec) -> int:
     """Tokens of a pack by a TrainSpec alone, where no memory policy chooses them."""
     return spec.engine.pack_tokens or spec.policy.model_max_length
 
@@ -24,7 +31,7 @@ class Steps:
 
     def __init__(
         self,
-        spec: Any,
+        spec: TrainSpec,
         samples: Sequence[Sample],
         ranks: int,
         device_type: str,
@@ -40,50 +47,50 @@ class Steps:
             seed=loading.dataloader_seed,
             shuffle=loading.dataloader_shuffle,
             drop_last=loading.dataloader_drop_last,
-            together=tuple(all_groups(samples)) if spec.engine.share_video_prefix else None,
+            together=tuple(prefix_groups(range(len(samples)), samples)) if spec.engine.share_video_prefix else None,
         )
-        self.padded = partial(padded, device_type=device_type)
+        self.padded = partial(padded_length, device_type=device_type)
         self.budget = pack_tokens or pack_budget(spec)
 
     @property
     def longest(self) -> int:
         """Tokens that the longest sample takes of a pack."""
-        return self.padded(max(column(self.samples, "length")))
+        return self.padded(max_tokens(self.samples))
 
     def packs(self, step: int) -> list[list[list[int]]]:
         """[rank][micro-step] -> sample numbers of a step; those of one unit stand together."""
         if not self.spec.engine.packing:
             mini_batch = self.spec.train.train_policy.mini_batch
             return plan_micro_batches(self.order.step(step), self.ranks, mini_batch)
-        found = self.units(step)
-        lengths = [unit_length(unit, self.samples, self.padded) for unit in found]
-        costs = [cost(work_of(unit, self.samples)) for unit in found]
-        by_rank = plan_packs(range(len(found)), lengths, costs, self.ranks, self.budget)
-        return [[[number for place in pack for number in found[place]] for pack in packs] for packs in by_rank]
+        groups = self.units(step)
+        lengths = [group_tokens(unit, self.samples, self.padded) for unit in groups]
+        costs = [relative_cost(workload(unit, self.samples)) for unit in groups]
+        by_rank = plan_packs(range(len(groups)), lengths, costs, self.ranks, self.budget)
+        return [[[number for place in pack for number in groups[place]] for pack in packs] for packs in by_rank]
 
-    def units(self, step: int) -> list[Unit]:
+    def units(self, step: int) -> list[PrefixGroup]:
         """The samples of a step over all ranks, those that share a prefix as one."""
         return self._units(self.order.step(step))
 
-    def _units(self, numbers: Sequence[int]) -> list[Unit]:
+    def _units(self, numbers: Sequence[int]) -> list[PrefixGroup]:
         if not self.spec.engine.share_video_prefix:
             return [(number,) for number in numbers]
-        return units(numbers, self.samples, self.padded, self.budget)
+        return groups_within_budget(numbers, self.samples, self.padded, self.budget)
 
     def size(self, pack: Sequence[int]) -> tuple[int, int, int]:
         """Padded tokens, patches and supervised tokens of a pack; at most, of a rank's part of it."""
-        found = self._units(pack)
-        works = [work_of(unit, self.samples) for unit in found]
-        tokens = sum(unit_length(unit, self.samples, self.padded) for unit in found)
+        groups = self._units(pack)
+        works = [workload(unit, self.samples) for unit in groups]
+        tokens = sum(group_tokens(unit, self.samples, self.padded) for unit in groups)
         patches, supervised = sum(work.patches for work in works), sum(work.supervised for work in works)
         if (ranks := self.spec.policy.parallelism.cp_size) > 1:
             tokens = -(-tokens // ranks)
             # All of them may be of videos, and a frame at either end is computed whole.
-            in_media = max(1, sum(self.samples[unit[0]].media_tokens for unit in found))
+            in_media = max(1, sum(self.samples[unit[0]].media_tokens for unit in groups))
             frame = max((rows * columns for work in works for _, rows, columns in work.grids), default=0)
             patches = min(patches, tokens * patches // in_media + 2 * frame)
         return tokens, patches, min(supervised, tokens)
 
-    def seen(self, pack: Sequence[int]) -> int:
+    def prefix_rows(self, pack: Sequence[int]) -> int:
         """Rows of prefixes that attention gathers for what stands behind them, once for each group."""
         return sum(self.samples[unit[0]].prefix for unit in self._units(pack) if len(unit) > 1)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from vidqa.families.sizes import Sizes
-from vidqa.planning.budget.memory import MicroStep, Model
-from vidqa.planning.budget.recompute import Recompute
-from vidqa.planning.packing.sharing import Work
+from vidqa.planning.budget.activation_checkpointing import Recompute
+from vidqa.planning.budget.memory import MicroStep, ParamCounts
+from vidqa.planning.packing.prefix_sharing import Workload
+from vidqa.spec.models import TrainSpec
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class FlopsModel:
     per_window_pair: float = 0.0
     window: int = 0
 
-    def of(self, works: Iterable[Work], *, halved: bool = True) -> float:
+    def training_flops(self, works: Iterable[Workload], *, halved: bool = True) -> float:
         """Operations of forward and backward. `halved` counts the half of a square that causal attention needs; the
         whole square is what others often report."""
         return sum(
@@ -99,7 +99,7 @@ def recomputed_share(
     return again / own
 
 
-def share_again(spec: Any, model: Model, recompute: Recompute, pack: MicroStep) -> float:
+def recomputed_flops_share(spec: TrainSpec, model: ParamCounts, recompute: Recompute, pack: MicroStep) -> float:
     """Work that backward does again, as a share of a pack's own (see `recomputed_share`)."""
     trains = {"vision_trains": model.vision.trained > 0, "decoder_trains": spec.policy.lora is None}
     ranks = spec.policy.parallelism.cp_size  # which have a part of the pack each

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import tarfile
+import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,10 +18,9 @@ from tiny_world import tiny_data, tiny_model, tiny_spec
 
 from vidqa import spec as specs
 from vidqa.dataset import fingerprint
-from vidqa.planning import stored_plan
+from vidqa.planning import plan_cache
 from vidqa.planning.packing.steps import Steps
 from vidqa.planning.plan import Plan, PlannedSet, make_plan, too_long, usable, without_labels
-from vidqa.planning.sample_table import column
 from vidqa.planning.samples import Planner, training_planner
 from vidqa.planning.sets import load_sets
 
@@ -50,7 +50,7 @@ class Made:
         for name in ("model", "data"):
             shutil.copytree(shared / name, folder / name)
         self.keys = {"engine.on_bad_sample": "quarantine", "train.train_policy.dataset.test_size": 0.3, **keys}
-        self.file = folder / "plan.parquet"
+        self.file = folder / "plan.msgpack"
 
     @property
     def spec(self) -> Any:
@@ -61,20 +61,20 @@ class Made:
         return training_planner(self.spec, self.folder / "model")
 
     def store(self) -> Plan:
-        inputs = stored_plan.inputs_of(self.spec, self.planner)
+        inputs = plan_cache.plan_inputs(self.spec, self.planner)
         sets = load_sets(self.spec)
         records = [record for found in sets.values() for record in found]
-        identities = stored_plan.identities_of(stored_plan.media_of(self.spec, records))
+        identities = plan_cache.file_identities(plan_cache.media_paths(self.spec, records))
         plan = make_plan(self.spec, self.planner, sets)
-        stored_plan.write(self.file, stored_plan.as_table(plan, inputs, identities))
+        plan_cache.write(self.file, plan_cache.encode(plan, inputs, identities))
         return plan
 
     def read(self) -> Plan | None:
-        table = stored_plan.read(self.file, stored_plan.inputs_of(self.spec, self.planner))
-        return None if table is None else stored_plan.of_table(table)
+        encoded = plan_cache.read(self.file, plan_cache.plan_inputs(self.spec, self.planner))
+        return None if encoded is None else plan_cache.decode(encoded)
 
     def stale(self) -> str:
-        with pytest.raises(stored_plan.Stale) as stale:
+        with pytest.raises(plan_cache.Stale) as stale:
             self.read()
         return str(stale.value)
 
@@ -84,24 +84,22 @@ def made(shared: Path, tmp_path: Path) -> Made:
     return Made(shared, tmp_path)
 
 
-def test_a_stored_plan_gives_the_same_records_samples_and_problems(made: Made) -> None:
+def test_a_plan_cache_gives_the_same_records_samples_and_problems(made: Made) -> None:
     plan, again = made.store(), made.read()
     assert again is not None and list(again.sets) == list(plan.sets) == ["train", "validation"]
     for name, part in plan.sets.items():
         found = again.sets[name]
         assert list(found.records) == part.records and len(part.records) > 2
         assert list(found.samples) == part.samples and found.problems == part.problems
-        assert [found.samples[at] for at in range(len(part.samples))] == part.samples
-        assert list(found.samples[1::2]) == part.samples[1::2]
-        for attribute in ("length", "supervised", "prefix", "prefix_key"):
-            assert column(found.samples, attribute) == [getattr(sample, attribute) for sample in part.samples]
+        refs = [ref for record in found.records for ref in record.media]
+        assert len({id(ref) for ref in refs}) == len(set(refs)) < len(refs), "a medium is stored once"
     assert sum(len(part.problems) for part in plan.sets.values()) == 2
     everything = [record for part in plan.sets.values() for record in part.records]
     assert again.data_fingerprint == plan.data_fingerprint == fingerprint(everything)
 
 
 @pytest.mark.parametrize("share", [False, True])
-def test_steps_and_packs_of_a_stored_plan_are_those_of_planning(made: Made, share: bool) -> None:
+def test_steps_and_packs_of_a_plan_cache_are_those_of_planning(made: Made, share: bool) -> None:
     made.keys["engine.share_video_prefix"] = share
     plan, again = made.store(), made.read()
     assert again is not None
@@ -111,11 +109,11 @@ def test_steps_and_packs_of_a_stored_plan_are_those_of_planning(made: Made, shar
         assert steps[0].packs(step) == steps[1].packs(step)
 
 
-def test_the_same_samples_of_a_stored_plan_are_usable(made: Made) -> None:
+def test_the_same_samples_of_a_plan_cache_are_usable(made: Made) -> None:
     plan, again = made.store(), made.read()
     assert again is not None
     lists, table = plan.sets["train"].samples, again.sets["train"].samples
-    longest = sorted(column(lists, "length"))[-2]
+    longest = sorted(sample.length for sample in lists)[-2]
     for trained in (False, True):
         assert list(usable(table, longest, trained=trained)) == usable(lists, longest, trained=trained)
     assert 0 < len(usable(table, longest, trained=True)) < len(lists)
@@ -160,22 +158,22 @@ def split_otherwise(made: Made) -> None:
         (split_otherwise, "spec"),
     ],
 )
-def test_a_stored_plan_of_something_else_is_stale(made: Made, change: Callable[[Made], None], why: str) -> None:
+def test_a_plan_cache_of_something_else_is_stale(made: Made, change: Callable[[Made], None], why: str) -> None:
     made.store()
     change(made)
     assert why in made.stale()
 
 
-def test_a_stored_plan_outlives_what_does_not_change_samples(made: Made) -> None:
+def test_a_plan_cache_outlives_what_does_not_change_samples(made: Made) -> None:
     made.store()
     made.keys |= {"train.optm_lr": 1.0, "policy.model_max_length": 100, "train.train_batch_per_replica": 2}
     os.utime(made.folder / "data/annotations.json")
     assert made.read() is not None
 
 
-def test_a_stored_plan_of_another_version_is_stale(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_cache_of_another_version_is_stale(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     made.store()
-    monkeypatch.setattr(stored_plan, "version", lambda name: "0")
+    monkeypatch.setattr(plan_cache, "version", lambda name: "0")
     assert "version" in made.stale()
 
 
@@ -183,14 +181,14 @@ def test_a_damaged_plan_is_stale_and_one_that_is_not_there_is_none(made: Made) -
     assert made.read() is None
     made.store()
     whole = made.file.read_bytes()
-    for damaged in (b"", whole[: len(whole) // 2], b"PAR1" + bytes(100) + b"PAR1", whole[:-40] + whole[-30:]):
+    for damaged in (b"", whole[: len(whole) // 2], zlib.compress(bytes(100)), whole[:-40] + whole[-30:]):
         made.file.write_bytes(damaged)
-        assert made.stale() == stored_plan.BROKEN
+        assert made.stale() == plan_cache.DAMAGED
     for place in range(4, len(whole) - 8, len(whole) // 40):  # a bit anywhere: found, or of no effect
         made.file.write_bytes(whole[:place] + bytes([whole[place] ^ 16]) + whole[place + 1 :])
         try:
             again = made.read()
-        except stored_plan.Stale:
+        except plan_cache.Stale:
             continue
         made.file.write_bytes(whole)
         before = made.read()
@@ -215,4 +213,4 @@ def test_names_that_are_no_text_are_told(made: Made) -> None:
     medium = replace(record.media[0], path=os.fsdecode(b"/data/\xff.mp4"))
     plan = Plan({"train": PlannedSet([replace(record, media=(medium,))], [], [])}, "")
     with pytest.raises(UnicodeEncodeError):
-        stored_plan.as_table(plan, {}, {})
+        plan_cache.encode(plan, {}, {})

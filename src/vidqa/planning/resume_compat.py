@@ -17,40 +17,40 @@ from typing import Any
 from vidqa.actions import action_for
 from vidqa.contract.files import content_hash, ends_of
 from vidqa.contract.problem import ProblemError
-from vidqa.planning.sample_table import column
 from vidqa.planning.samples import Sample
 from vidqa.spec import effective_batch, load_training
 from vidqa.spec.keys import flat, leaves
+from vidqa.spec.models import TrainSpec
 
-MEANING = {"order": "the order of samples", "weights": "what the saved weights mean"}
-AT_ONCE = 4  # files that are hashed beside each other
-SAMPLES = "what is seen of a sample"
+FACT_NAMES = {"order": "the order of samples", "weights": "what the saved weights mean"}
+THREADS = 4  # files that are hashed beside each other
+SAMPLE_RULE = "what is seen of a sample"
 SAMPLE_KEYS = ("custom.vision.", "custom.system_prompt", "custom.train_dataset.response_mode")
 OBJECTIVE = (
     *("variant", "temperature", "epsilon_", "lower_bound_ratio", "kl_beta", "mu_iterations", "batch_size_per_optimize"),
     *("loss_type", "unbiased_", "behav_imp_weight_cap", "reward_function", "filter_reward_metric", "overlong_reward"),
 )
 # Keys that change where, how fast or how often something is done, and those whose outcome `order` and `weights` hold.
-NOT_LEARNED = (
+NO_EFFECT_ON_LEARNING = (
     *("train.output_dir", "train.timestamp", "train.resume", "train.ckpt.", "train.compile", "train.train_policy."),
     *("train.train_batch_per_replica", "train.fsdp_reshard_after_forward", "logging.", "policy.", "engine."),
     *("custom.train_dataset.", "custom.val_dataset.annotation_path", "custom.val_dataset.media_path"),
     *("validation.freq", "validation.batch_size", "validation.val_before_train"),
 )
 # Of these tables, what does change it or its measure.
-YET_LEARNED = (
+LEARNED_EXCEPTIONS = (
     *("policy.lora.lora_dropout", "engine.validation_", "engine.balance", "engine.shuffle_options", "engine.truncated"),
     *(f"train.train_policy.{name}" for name in OBJECTIVE),
 )
 
 
-def order_facts(spec: Any, samples: Sequence[Sample], data_fingerprint: str) -> dict[str, Any]:
+def order_facts(spec: TrainSpec, samples: Sequence[Sample], data_fingerprint: str) -> dict[str, Any]:
     """What decides the samples of every step of a TrainSpec, given the training samples that are used."""
     loading = spec.train.train_policy
     return {
         "data_fingerprint": data_fingerprint,
         "samples": len(samples),
-        "tokens": sum(column(samples, "length")),
+        "tokens": sum(sample.length for sample in samples),
         "effective_batch": effective_batch(spec),
         "seed": loading.dataloader_seed,
         "shuffle": loading.dataloader_shuffle,
@@ -59,7 +59,9 @@ def order_facts(spec: Any, samples: Sequence[Sample], data_fingerprint: str) -> 
     }
 
 
-def weights_facts(spec: Any, trained: Iterable[tuple[str, Sequence[int]]], base_model: str | None) -> dict[str, Any]:
+def weights_facts(
+    spec: TrainSpec, trained: Iterable[tuple[str, Sequence[int]]], base_model: str | None
+) -> dict[str, Any]:
     """What gives saved tensors their meaning: the base model (`weights_hash`), names and shapes of the parameters that
     train, and the adapters. A base model that is not known (None) is left out."""
     lora = spec.policy.lora
@@ -77,7 +79,7 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return [f"{key}: {was!r} -> {value!r}" for key, was, value in pairs if _differs(was, value)]
 
 
-def spec_facts(spec: Any) -> dict[str, Any]:
+def spec_facts(spec: TrainSpec) -> dict[str, Any]:
     """The keys of a TrainSpec that a checkpoint records: all that have an effect, with their values."""
     keys = leaves(action_for(spec).name)
     return {key: value for key, value in flat(spec).items() if key not in keys or _has_effect(keys[key])}
@@ -93,7 +95,7 @@ def spec_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[lis
     differing = {key: (before[key], value) for key, value in now.items() if key in before and before[key] != value}
     texts = {key: f"{key}: {was!r} -> {value!r}" for key, (was, value) in differing.items()}
     refused = [text for key, text in texts.items() if key.startswith(SAMPLE_KEYS)]
-    idle = {key for key in texts if key.startswith(NOT_LEARNED) and not key.startswith(YET_LEARNED)}
+    idle = {key for key in texts if key.startswith(NO_EFFECT_ON_LEARNING) and not key.startswith(LEARNED_EXCEPTIONS)}
     return refused, [text for key, text in texts.items() if key not in idle and not key.startswith(SAMPLE_KEYS)]
 
 
@@ -118,7 +120,7 @@ def weights_hash(folder: Path, base: Path | None = None) -> str:
     """Names the weights of a model folder (with `base`, of an adapter on it): a hash over every weight file's name and
     whole content. Raises OSError."""
     paths = _weight_files(folder, base)
-    with ThreadPoolExecutor(AT_ONCE) as threads:
+    with ThreadPoolExecutor(THREADS) as threads:
         named = list(zip((path.name for path in paths), threads.map(content_hash, paths), strict=True))
     return hashlib.sha256(repr(named).encode()).hexdigest()
 
@@ -128,7 +130,7 @@ def same_weights(recorded: object, folder: Path, base: Path | None = None) -> bo
     return recorded in (weights_hash(folder, base), _hash_of_ends(folder, base))
 
 
-def in_present_terms(recorded: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
+def upgraded_facts(recorded: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
     """The `weights_facts` of a checkpoint, also of an earlier version's, whose base model is in `folder`."""
     base = recorded.get("base_model")
     return {**recorded, "base_model": weights_hash(folder)} if base and same_weights(base, folder) else recorded

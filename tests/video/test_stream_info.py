@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vidqa.contract.problem import ProblemError
-from vidqa.video import decode_frames, first_picture, probe
+from vidqa.video import decode_frames, probe, stream_info
 
 # Containers that PyAV can write, and what can be in them: a codec with the pixel formats that are tried.
 H264 = ("libx264", ("yuv420p", "yuv444p", "yuv420p10le"))
@@ -86,14 +86,14 @@ def test_no_decoder_gets_more_than_the_head(tmp_path, monkeypatch, ending, codec
     path = tmp_path / f"a.{ending}"
     write_noise(path, codec)
     with av.open(str(path)) as container:
-        assert next(container.demux(video=0)).size > 4 * first_picture.HEAD_BYTES
-    given_bytes, picture = [], first_picture._picture
+        assert next(container.demux(video=0)).size > 4 * stream_info.HEAD_BYTES
+    given_bytes, picture = [], stream_info._picture
     monkeypatch.setattr(
-        first_picture, "_picture", lambda decoder, packet: given_bytes.append(packet.size) or picture(decoder, packet)
+        stream_info, "_picture", lambda decoder, packet: given_bytes.append(packet.size) or picture(decoder, packet)
     )
-    monkeypatch.setattr(first_picture, "open_video", None)  # nor is the file opened again, for FFmpeg to look at more
+    monkeypatch.setattr(stream_info, "open_video", None)  # nor is the file opened again, for FFmpeg to look at more
     assert probed(path) == decoded(path)
-    assert len(given_bytes) == 1 and given_bytes[0] <= first_picture.HEAD_BYTES
+    assert len(given_bytes) == 1 and given_bytes[0] <= stream_info.HEAD_BYTES
 
 
 def write_noise(path: Path, codec: str, **options: str) -> Path:
@@ -141,7 +141,7 @@ def test_a_turn_that_only_the_pictures_speak_of(tmp_path) -> None:
 
 def test_a_picture_behind_a_long_message(tmp_path) -> None:
     plain = write_clip(tmp_path / "plain.mp4", rotation=180)
-    said = "086f3693-b7b3-4f2c-9653-21492feee5b8+" + "words " * first_picture.HEAD_BYTES
+    said = "086f3693-b7b3-4f2c-9653-21492feee5b8+" + "words " * stream_info.HEAD_BYTES
     long = copy(plain, tmp_path / "long.mp4", f"h264_metadata=sei_user_data={said}")
     assert long.stat().st_size > plain.stat().st_size + len(said)
     assert probed(long) == decoded(long)
@@ -177,7 +177,7 @@ def test_a_first_picture_without_a_beginning(tmp_path, name, codec) -> None:
 
 def test_the_picture_that_asks_for_a_turn_is_whole() -> None:
     decoder = av.CodecContext.create("vp9", "r")
-    (frame,) = decoder.decode(av.Packet(first_picture.VP9_PICTURE))
+    (frame,) = decoder.decode(av.Packet(stream_info.VP9_PICTURE))
     assert (frame.width, frame.height, frame.is_corrupt) == (1, 1, False)
 
 

@@ -11,34 +11,34 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from typing import Any, Protocol
 
+from vidqa.planning.budget.activation_checkpointing import Recompute
+from vidqa.planning.budget.answering import AnsweringSetup, Reading, answering_memory
+from vidqa.planning.budget.flops import recomputed_flops_share
 from vidqa.planning.budget.memory import (
     Memory,
     MemoryPolicy,
     MicroStep,
-    Model,
+    ParamCounts,
     Reshard,
+    TrainingSetup,
     allowed_recompute,
     allowed_reshard,
     fits,
     peak_memory,
-    setup_of,
+    training_setup,
 )
-from vidqa.planning.budget.recompute import Recompute
-from vidqa.planning.budget.validation import generation_bytes
-from vidqa.planning.budget.work import share_again
 from vidqa.planning.packing.steps import Steps
 from vidqa.planning.samples import Sample
-from vidqa.spec.models import GrpoSpec
+from vidqa.spec.models import GrpoSpec, TrainSpec
 
-MOST_SAMPLES = 20_000  # whose packs are made; the steps beyond them are like the others
-SMALLER = (1.0, 0.75, 0.5, 0.375, 0.25)  # packs that are tried, as shares of the largest
-COARSE = 256  # tokens by which packs differ
-LARGEST = 32_768  # tokens that a GPU has of a chosen pack: more are no faster
+MAX_SAMPLES = 20_000  # whose packs are made; the steps beyond them are like the others
+PACK_SHARES = (1.0, 0.75, 0.5, 0.375, 0.25)  # packs that are tried, as shares of the largest
+PACK_ROUNDING = 256  # tokens by which packs differ
+MAX_PACK_TOKENS = 32_768  # tokens that a GPU has of a chosen pack: more are no faster
 # Tokens whose time a micro-step costs beside its own: launches, and kernels that are not full at their ends. Where
 # layers are gathered for each micro-step, that has to be hidden behind it, too.
-OVERHEAD: dict[Reshard, int] = {"never": 400, "layers": 1200, "always": 1600}
+OVERHEAD_TOKENS: dict[Reshard, int] = {"never": 400, "layers": 1200, "always": 1600}
 
 
 @dataclass(frozen=True)
@@ -48,18 +48,6 @@ class Forecast:
     memory: Memory
     micro_step: MicroStep
     policy: MemoryPolicy
-
-
-class Packs(Protocol):
-    """What is known of a run's packs, for any size that they may have, and the samples that validation answers."""
-
-    answered: Sequence[Sample]
-
-    def heaviest(self, pack_tokens: int | None) -> Sequence[MicroStep]:
-        """The micro-steps that may need most memory, in packs of so many tokens (None: as the spec says)."""
-
-    def sizes(self, spec: Any) -> Sequence[int | None]:
-        """The pack budgets that a TrainSpec leaves open, largest first; None is what the spec says."""
 
 
 class Packing:
@@ -76,12 +64,12 @@ class Packing:
             self._found[pack_tokens] = heaviest_micro_steps(self.steps_of(pack_tokens), self.total)
         return self._found[pack_tokens]
 
-    def sizes(self, spec: Any) -> Sequence[int | None]:
+    def sizes(self, spec: TrainSpec) -> Sequence[int | None]:
         steps = self.steps_of(None)
         return pack_sizes(spec, steps.longest, steps.budget)
 
 
-def pack_sizes(spec: Any, longest: int, budget: int) -> Sequence[int | None]:
+def pack_sizes(spec: TrainSpec, longest: int, budget: int) -> Sequence[int | None]:
     """Of packs of up to `budget` tokens that hold the longest sample; small ones would compute a shared video more
     often."""
     engine = spec.engine
@@ -89,23 +77,27 @@ def pack_sizes(spec: Any, longest: int, budget: int) -> Sequence[int | None]:
     shares = engine.share_video_prefix and not isinstance(spec, GrpoSpec)
     if not engine.packing or engine.pack_tokens is not None or shares:
         return [None]
-    largest = max(longest, min(budget, LARGEST * spec.policy.parallelism.cp_size))
-    return sorted({max(longest, int(largest * share) // COARSE * COARSE) for share in SMALLER}, reverse=True)
+    largest = max(longest, min(budget, MAX_PACK_TOKENS * spec.policy.parallelism.cp_size))
+    return sorted(
+        {max(longest, int(largest * share) // PACK_ROUNDING * PACK_ROUNDING) for share in PACK_SHARES}, reverse=True
+    )
 
 
 def heaviest_micro_steps(steps: Steps, total_steps: int) -> list[MicroStep]:
     """The micro-steps that may be the heaviest on a GPU, over all ranks of the first steps: of those with equal tokens
     and patches one, and none that has less of everything than another."""
-    looked_at = min(total_steps, max(1, MOST_SAMPLES // steps.order.batch))
-    found = {
-        MicroStep(*steps.size(pack), again=at > 0, seen=steps.seen(pack))
+    looked_at = min(total_steps, max(1, MAX_SAMPLES // steps.order.batch))
+    micro_steps = {
+        MicroStep(*steps.size(pack), accumulates=at > 0, prefix_rows=steps.prefix_rows(pack))
         for step in range(looked_at)
         for packs in steps.packs(step)
         for at, pack in enumerate(packs)
         if pack
     }
     heavy: list[MicroStep] = []
-    for micro_step in sorted(found, key=lambda one: (-one.tokens, -one.patches, -one.supervised, not one.again)):
+    for micro_step in sorted(
+        micro_steps, key=lambda one: (-one.tokens, -one.patches, -one.supervised, not one.accumulates)
+    ):
         if not any(_covers(other, micro_step) for other in heavy):
             heavy.append(micro_step)
     return heavy
@@ -117,58 +109,79 @@ def _covers(heavy: MicroStep, micro_step: MicroStep) -> bool:
         and heavy.patches >= micro_step.patches
         and heavy.supervised >= micro_step.supervised
     )
-    return more and heavy.again >= micro_step.again
+    return more and heavy.accumulates >= micro_step.accumulates
 
 
-def forecast(spec: Any, model: Model, packing: Packs, memory_gib: float | None) -> Forecast:
+def best_policy(spec: TrainSpec, model: ParamCounts, packing: Packing, memory_gib: float | None) -> Forecast:
     """The memory of a TrainSpec. Of what the spec leaves open the fastest that fits into `memory_gib`; where nothing
     fits or the memory is not known, the one that takes least."""
     fitting = [] if memory_gib is None else list(_fitting(spec, model, packing, memory_gib))
     return min(fitting, key=partial(slowness, spec, model), default=None) or _least(spec, model, packing)
 
 
-def _choices(spec: Any, model: Model) -> list[Recompute]:
+def _choices(spec: TrainSpec, model: ParamCounts) -> list[Recompute]:
     return allowed_recompute(spec, model.sizes, vision_trains=model.vision.trained > 0)
 
 
-def _least(spec: Any, model: Model, packing: Packs) -> Forecast:
+def _least(spec: TrainSpec, model: ParamCounts, packing: Packing) -> Forecast:
     """In the smallest packs that the spec allows."""
     return _heaviest(spec, model, packing, replace(least_policy(spec, model), pack_tokens=packing.sizes(spec)[-1]))
 
 
-def least_policy(spec: Any, model: Model) -> MemoryPolicy:
+def least_policy(spec: TrainSpec, model: ParamCounts) -> MemoryPolicy:
     """The one that takes least, in packs as the spec says: everything computed again, all weights freed."""
     return MemoryPolicy(_choices(spec, model)[-1], allowed_reshard(spec)[-1])
 
 
-def _fitting(spec: Any, model: Model, packing: Packs, memory_gib: float) -> Iterator[Forecast]:
+def _fitting(spec: TrainSpec, model: ParamCounts, packing: Packing, memory_gib: float) -> Iterator[Forecast]:
     """For every pack size and way of resharding the one that computes least again of those that fit. Sizes end where
     nothing has to be given up: smaller packs would be slower."""
     choices, ways = _choices(spec, model), allowed_reshard(spec)
     for pack_tokens, reshard in product(packing.sizes(spec), ways):
 
-        def of(number: int, pack_tokens: int | None = pack_tokens, reshard: Reshard = reshard) -> Forecast:
+        def forecast_at(number: int, pack_tokens: int | None = pack_tokens, reshard: Reshard = reshard) -> Forecast:
             return _heaviest(spec, model, packing, MemoryPolicy(choices[number], reshard, pack_tokens))
 
-        number = bisect_left(range(len(choices)), True, key=lambda at: fits(of(at).memory.peak_gib, memory_gib))
+        number = bisect_left(
+            range(len(choices)), True, key=lambda at: fits(forecast_at(at).memory.peak_gib, memory_gib)
+        )
         if number < len(choices):
-            yield of(number)
+            yield forecast_at(number)
         if number == 0 and reshard == ways[0]:
             return
 
 
-def slowness(spec: Any, model: Model, found: Forecast) -> float:
+def slowness(spec: TrainSpec, model: ParamCounts, forecast: Forecast) -> float:
     """Time of a token, in that of one token of an endless pack of which nothing is computed again."""
-    policy, pack = found.policy, found.micro_step
-    again = share_again(spec, model, policy.recompute, pack)
-    return (1 + again) * (1 + OVERHEAD[policy.reshard] / max(pack.tokens, 1))
+    policy, pack = forecast.policy, forecast.micro_step
+    again = recomputed_flops_share(spec, model, policy.recompute, pack)
+    return (1 + again) * (1 + OVERHEAD_TOKENS[policy.reshard] / max(pack.tokens, 1))
 
 
-def _heaviest(spec: Any, model: Model, packing: Packs, policy: MemoryPolicy) -> Forecast:
-    setup = setup_of(spec, policy)
+def _heaviest(spec: TrainSpec, model: ParamCounts, packing: Packing, policy: MemoryPolicy) -> Forecast:
+    setup = training_setup(spec, policy)
     generation = generation_bytes(spec, model, setup, packing.answered)
-    each: Iterable[Forecast] = (
+    forecasts: Iterable[Forecast] = (
         Forecast(replace(peak_memory(model, setup, one), generation=generation), one, policy)
         for one in packing.heaviest(policy.pack_tokens)
     )
-    return max(each, key=lambda one: one.memory.peak_gib)
+    return max(forecasts, key=lambda one: one.memory.peak_gib)
+
+
+def answered_samples(spec: TrainSpec, samples: Sequence[Sample]) -> Sequence[Sample]:
+    """The validation samples that a TrainSpec's validation answers; none where it does not."""
+    return samples[: spec.engine.validation_generate] if spec.validation.enable else ()
+
+
+def generation_bytes(spec: TrainSpec, model: ParamCounts, setup: TrainingSetup, answered: Sequence[Sample]) -> float:
+    """Peak bytes beside weights and optimizer while validation generates; 0 where it does not. The whole model lies on
+    every GPU in compute precision, and one sample is answered at a time."""
+    sizes, most = {(sample.length, sample.patches) for sample in answered}, spec.engine.validation_max_tokens
+    # Where nothing is sharded, frozen weights are computed with where they lie.
+    gathered = setup.compute * (model.every.trained if setup.shard == 1 else model.every.every)
+    peaks = []
+    for length, patches in sizes:
+        answering = AnsweringSetup("transformers", setup.compute, 1, length + most, most)
+        memory = answering_memory(model.sizes, 0, answering, Reading(1, length, length, patches), None)
+        peaks.append(gathered + getattr(memory, memory.moment))
+    return max(peaks, default=0.0)

@@ -10,7 +10,14 @@ from tiny_world import tiny_data, tiny_model
 
 from vidqa.dataset import load_records
 from vidqa.planning.packing.packs import StepOrder
-from vidqa.planning.packing.sharing import cost, groups, shares, unit_length, units, work_of
+from vidqa.planning.packing.prefix_sharing import (
+    group_tokens,
+    groups_within_budget,
+    prefix_groups,
+    relative_cost,
+    split_samples,
+    workload,
+)
 from vidqa.planning.samples import Planner, Prompting, Sample
 
 
@@ -27,7 +34,7 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> list[Sample]:
 
 
 def test_questions_about_one_video_are_one_group(samples: list[Sample]) -> None:
-    found = groups(range(len(samples)), samples)
+    found = prefix_groups(range(len(samples)), samples)
     assert found == [*((2 * clip, 2 * clip + 1) for clip in range(6)), (12,), (13,)]
     assert all(0 < samples[i].prefix < samples[i].length for i in range(13))
     assert samples[13].prefix == 0  # text alone shares nothing
@@ -39,15 +46,15 @@ def test_the_prefix_ends_before_anything_is_learned(samples: list[Sample]) -> No
 
 def test_units_fit_the_budget_where_they_can(samples: list[Sample]) -> None:
     many = [replace(samples[0]) for _ in range(9)]
-    budget = unit_length((0, 1, 2, 3), many, int)
-    found = units(range(9), many, int, budget)
+    budget = group_tokens((0, 1, 2, 3), many, int)
+    found = groups_within_budget(range(9), many, int, budget)
     assert found == [(0, 1, 2, 3), (4, 5, 6, 7), (8,)]
-    assert units(range(9), many, int, 1) == [(i,) for i in range(9)]
+    assert groups_within_budget(range(9), many, int, 1) == [(i,) for i in range(9)]
 
 
 def test_the_work_of_a_unit_counts_its_video_once(samples: list[Sample]) -> None:
     first, second = samples[0], samples[1]
-    shared, alone = work_of((0, 1), samples), [work_of((i,), samples) for i in (0, 1)]
+    shared, alone = workload((0, 1), samples), [workload((i,), samples) for i in (0, 1)]
     assert shared.tokens == first.length + second.length - first.prefix
     assert shared.patches == first.patches == alone[0].patches
     assert shared.supervised == first.supervised + second.supervised
@@ -58,7 +65,7 @@ def test_the_work_of_a_unit_counts_its_video_once(samples: list[Sample]) -> None
 
 
 def test_groups_follow_each_other_in_every_epoch(samples: list[Sample]) -> None:
-    together = tuple(groups(range(len(samples)), samples))
+    together = tuple(prefix_groups(range(len(samples)), samples))
     order = StepOrder(len(samples), 4, seed=1, drop_last=False, together=together)
     for epoch in range(3):
         first = epoch * order.steps_per_epoch
@@ -76,15 +83,15 @@ def test_ranks_that_answer_carry_equal_loads(samples: list[Sample], ranks: int) 
         for clip in range(24)
         for _ in range(1 if clip % 2 else 9)
     ]
-    dealt = shares(asked, ranks)
+    dealt = split_samples(asked, ranks)
     assert sorted(map(id, asked)) == sorted(id(sample) for mine in dealt for sample in mine)
     loads, dearest = [], 0.0
     for mine in dealt:
-        units = groups(range(len(mine)), mine)
-        costs = [cost(work_of(unit, mine)) for unit in units]
+        groups = prefix_groups(range(len(mine)), mine)
+        costs = [relative_cost(workload(unit, mine)) for unit in groups]
         loads.append(sum(costs))
         dearest = max(dearest, *costs)
-        assert all(unit == tuple(range(unit[0], unit[-1] + 1)) for unit in units), "one prefix stays together"
+        assert all(unit == tuple(range(unit[0], unit[-1] + 1)) for unit in groups), "one prefix stays together"
         assert [sample.length for sample in mine] == sorted((sample.length for sample in mine), reverse=True)
     assert sum(len({sample.prefix_key for sample in mine}) for mine in dealt) == 24
     assert max(loads) - min(loads) <= 0.02 * max(loads) < dearest

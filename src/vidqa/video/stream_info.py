@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from av.video.stream import VideoStream
 
 # Decoders that give a picture, as far as they got, for a packet that ends too early.
-TAKE_HEADS = ("h264", "hevc", "mpeg2video", "mpeg4")
+PARTIAL_DECODERS = ("h264", "hevc", "mpeg2video", "mpeg4")
 HEAD_BYTES = 4096  # parameter sets, messages, and the beginning of the picture itself
 NO_CONCEALMENT = {"ec": "0"}  # nobody looks at what is missing
 # Where the packets of these decoders are in pieces, each with its length before it, the byte of the extradata whose two
@@ -32,7 +32,7 @@ VP9_PICTURE = bytes.fromhex("8249834200000000060038241c197000002020003b00")
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class StreamInfo:
     """What a stream's pictures look like: `width` and `height` as shown, after `rotation` (0, 90, 180 or 270 degrees
     counter-clockwise) is applied."""
 
@@ -41,7 +41,9 @@ class Look:
     rotation: int
 
 
-def first_look(path: str | Path, member: str | None, container: InputContainer, stream: VideoStream) -> Look:
+def read_stream_info(
+    path: str | Path, member: str | None, container: InputContainer, stream: VideoStream
+) -> StreamInfo:
     """The look of an opened stream, which must stand before its first packet. Raises VIDEO_UNREADABLE."""
     look = _by_first_packet(container, stream)
     if look is not None:
@@ -50,15 +52,15 @@ def first_look(path: str | Path, member: str | None, container: InputContainer, 
         frame = next(again.decode(again_stream), None)
     if frame is None:
         raise VIDEO_UNREADABLE.error(place(path, member), "none of its frames can be decoded")
-    return _look(frame.width, frame.height, frame.rotation)
+    return _stream_info(frame.width, frame.height, frame.rotation)
 
 
-def _look(width: int, height: int, degrees: float) -> Look:
+def _stream_info(width: int, height: int, degrees: float) -> StreamInfo:
     rotation = round(degrees / 90) * 90 % 360  # the nearest right angle
-    return Look(height, width, rotation) if rotation % 180 else Look(width, height, rotation)
+    return StreamInfo(height, width, rotation) if rotation % 180 else StreamInfo(width, height, rotation)
 
 
-def _by_first_packet(container: InputContainer, stream: VideoStream) -> Look | None:
+def _by_first_packet(container: InputContainer, stream: VideoStream) -> StreamInfo | None:
     """What the first packet alone says; None where its decoder wants more than that, or finds it broken."""
     from av.error import FFmpegError
 
@@ -69,13 +71,13 @@ def _by_first_packet(container: InputContainer, stream: VideoStream) -> Look | N
     try:
         if decoder.name == "vp9":
             return _of_vp9(packet, decoder)
-        if decoder.name in TAKE_HEADS:
+        if decoder.name in PARTIAL_DECODERS:
             packet = _head(packet, decoder)
             decoder.options = decoder.options | NO_CONCEALMENT
         frame = _picture(decoder, packet)
     except FFmpegError:
         return None
-    return _look(frame.width, frame.height, frame.rotation) if frame else None
+    return _stream_info(frame.width, frame.height, frame.rotation) if frame else None
 
 
 def _picture(decoder: VideoCodecContext, packet: Packet) -> VideoFrame | None:
@@ -94,8 +96,8 @@ def _head(packet: Packet, decoder: VideoCodecContext) -> Packet:
             at += wide + inside
         del data[at:]
     head = _packet(bytes(data))
-    for each in packet.iter_sidedata():
-        head.set_sidedata(each)
+    for side_data in packet.iter_sidedata():
+        head.set_sidedata(side_data)
     return head
 
 
@@ -108,7 +110,7 @@ def _packet(data: bytes) -> Packet:
     return packet
 
 
-def _of_vp9(packet: Packet, decoder: VideoCodecContext) -> Look | None:
+def _of_vp9(packet: Packet, decoder: VideoCodecContext) -> StreamInfo | None:
     from av.error import FFmpegError
 
     decoder.width = decoder.height = 0
@@ -117,4 +119,4 @@ def _of_vp9(packet: Packet, decoder: VideoCodecContext) -> Look | None:
         decoder.decode(_packet(bytes(memoryview(packet)[:HEAD_BYTES]) + b"\0"))
     width, height = decoder.width, decoder.height
     turned = _picture(decoder, _packet(VP9_PICTURE)) if width and height else None
-    return _look(width, height, turned.rotation) if turned else None
+    return _stream_info(width, height, turned.rotation) if turned else None

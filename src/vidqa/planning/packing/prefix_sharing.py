@@ -11,15 +11,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vidqa.planning.sample_table import column
 from vidqa.planning.samples import Sample
 from vidqa.video.types import FramePlan
 
-Unit = tuple[int, ...]  # numbers of samples that are computed together; more than one shares a prefix
+PrefixGroup = tuple[int, ...]  # numbers of samples that are computed together; more than one shares a prefix
 
 
 @dataclass(frozen=True)
-class Work:
+class Workload:
     """What a unit asks of the model, padding left out. `pairs` of tokens are those of causal attention, counted as
     whole squares; `patch_pairs` those inside each frame. `grids` are the media's, (t, h, w) in patches."""
 
@@ -31,11 +30,11 @@ class Work:
     grids: tuple[tuple[int, int, int], ...] = ()
 
 
-def work_of(unit: Unit, samples: Sequence[Sample]) -> Work:
+def workload(unit: PrefixGroup, samples: Sequence[Sample]) -> Workload:
     first = samples[unit[0]]
     shared = first.prefix if len(unit) > 1 else 0
     own = [samples[number].length - shared for number in unit]
-    return Work(
+    return Workload(
         tokens=shared + sum(own),
         pairs=shared**2 + sum(2 * shared * length + length**2 for length in own),
         supervised=sum(samples[number].supervised for number in unit),
@@ -43,9 +42,9 @@ def work_of(unit: Unit, samples: Sequence[Sample]) -> Work:
     )
 
 
-def tower_work(plans: Sequence[FramePlan]) -> Work:
+def tower_workload(plans: Sequence[FramePlan]) -> Workload:
     """What media ask of the vision tower alone."""
-    return Work(tokens=0, pairs=0, supervised=0, **_of_media(plans))
+    return Workload(tokens=0, pairs=0, supervised=0, **_of_media(plans))
 
 
 def _of_media(plans: Sequence[FramePlan]) -> dict[str, Any]:
@@ -56,7 +55,7 @@ def _of_media(plans: Sequence[FramePlan]) -> dict[str, Any]:
     }
 
 
-def cost(work: Work) -> float:
+def relative_cost(work: Workload) -> float:
     """Relative time of a unit: linear work on tokens and patches, quadratic work of attention over tokens.
 
     The weights are those of the 8B model's FLOPs per token, per token pair and per patch; only their ratio matters.
@@ -64,21 +63,23 @@ def cost(work: Work) -> float:
     return 41.7e9 * work.tokens + 0.885e6 * work.pairs + 2.7e9 * work.patches
 
 
-def units(chosen: Iterable[int], samples: Sequence[Sample], padded: Callable[[int], int], budget: int) -> list[Unit]:
+def groups_within_budget(
+    chosen: Iterable[int], samples: Sequence[Sample], padded: Callable[[int], int], budget: int
+) -> list[PrefixGroup]:
     """The chosen samples as units that each take no more of a pack than `budget` tokens where they can."""
-    found: list[Unit] = []
-    for group in groups(chosen, samples):
-        unit: Unit = ()
+    groups: list[PrefixGroup] = []
+    for group in prefix_groups(chosen, samples):
+        unit: PrefixGroup = ()
         for number in group:
-            if unit and unit_length((*unit, number), samples, padded) > budget:
-                found.append(unit)
+            if unit and group_tokens((*unit, number), samples, padded) > budget:
+                groups.append(unit)
                 unit = ()
             unit = (*unit, number)
-        found.append(unit)
-    return found
+        groups.append(unit)
+    return groups
 
 
-def unit_length(unit: Unit, samples: Sequence[Sample], padded: Callable[[int], int]) -> int:
+def group_tokens(unit: PrefixGroup, samples: Sequence[Sample], padded: Callable[[int], int]) -> int:
     """Tokens that a unit takes of a pack: the padded prefix and the suffixes, or one padded sample."""
     if len(unit) == 1:
         return padded(samples[unit[0]].length)
@@ -86,46 +87,37 @@ def unit_length(unit: Unit, samples: Sequence[Sample], padded: Callable[[int], i
     return padded(prefix) + sum(samples[number].length - prefix for number in unit)
 
 
-def groups(numbers: Iterable[int], samples: Sequence[Sample]) -> list[Unit]:
+def prefix_groups(numbers: Iterable[int], samples: Sequence[Sample]) -> list[PrefixGroup]:
     """Those of one prefix together, in the order of each group's first."""
-    return _grouped((number, samples[number].prefix_key) for number in numbers)
+    grouped: dict[object, list[int]] = {}
+    for number in numbers:
+        grouped.setdefault(samples[number].prefix_key or number, []).append(number)
+    return [tuple(group) for group in grouped.values()]
 
 
-def shares(samples: Sequence[Sample], ranks: int) -> list[list[Sample]]:
-    """The samples of `shares_of`."""
+def split_samples(samples: Sequence[Sample], ranks: int) -> list[list[Sample]]:
+    """The samples of `split_indices`."""
     held = list(samples)
-    return [[held[number] for number in mine] for mine in shares_of(held, ranks)]
+    return [[held[number] for number in mine] for mine in split_indices(held, ranks)]
 
 
-def shares_of(samples: Sequence[Sample], ranks: int) -> list[list[int]]:
+def split_indices(samples: Sequence[Sample], ranks: int) -> list[list[int]]:
     """Numbers of samples that are answered, spread over ranks that carry equal loads: the dearest unit first, to the
     rank that has the least. Each rank has the longest first. Those of one prefix stay together: a generator may compute
     it once."""
-    units = groups(range(len(samples)), samples)
-    costs = [cost(work_of(unit, samples)) for unit in units]
-    dealt: list[list[Unit]] = [[] for _ in range(ranks)]
+    groups_within_budget = prefix_groups(range(len(samples)), samples)
+    costs = [relative_cost(workload(unit, samples)) for unit in groups_within_budget]
+    dealt: list[list[PrefixGroup]] = [[] for _ in range(ranks)]
     loads = [0.0] * ranks
-    for i in sorted(range(len(units)), key=lambda i: -costs[i]):
+    for i in sorted(range(len(groups_within_budget)), key=lambda i: -costs[i]):
         rank = loads.index(min(loads))
-        dealt[rank].append(units[i])
+        dealt[rank].append(groups_within_budget[i])
         loads[rank] += costs[i]
     for mine in dealt:
         mine.sort(key=lambda unit: -max(samples[i].length for i in unit))
     return [[number for unit in mine for number in unit] for mine in dealt]
 
 
-def longest_of(samples: Iterable[Sample]) -> int:
+def max_tokens(samples: Iterable[Sample]) -> int:
     """Tokens of the longest sample; 0 where there is none."""
     return max((sample.length for sample in samples), default=0)
-
-
-def all_groups(samples: Sequence[Sample]) -> list[Unit]:
-    """The `groups` of all samples."""
-    return _grouped(enumerate(column(samples, "prefix_key")))
-
-
-def _grouped(keys: Iterable[tuple[int, bytes]]) -> list[Unit]:
-    found: dict[object, list[int]] = {}
-    for number, key in keys:
-        found.setdefault(key or number, []).append(number)
-    return [tuple(group) for group in found.values()]

@@ -28,17 +28,17 @@ class MediaFile(Protocol):
     def member(self) -> str | None: ...
 
 
-def read_headers(media: Iterable[MediaFile]) -> list[Header]:
+def probe_many(media: Iterable[MediaFile]) -> list[Header]:
     """What the probe of each medium found, in their order: what it is, or what is wrong with it. A file of which
     several media are parts is read once."""
     media = list(media)
-    files = {(each.kind, each.path, each.member): each for each in media}
+    files = {(medium.kind, medium.path, medium.member): medium for medium in media}
     with ThreadPoolExecutor(THREADS) as pool:
-        found = dict(zip(files, pool.map(_header, files.values()), strict=True))
-    return [found[each.kind, each.path, each.member] for each in media]
+        headers = dict(zip(files, pool.map(_probe, files.values()), strict=True))
+    return [headers[medium.kind, medium.path, medium.member] for medium in media]
 
 
-def _header(medium: MediaFile) -> Header:
+def _probe(medium: MediaFile) -> Header:
     find = probe_image if medium.kind == "image" else probe
     try:
         return find(medium.path, medium.member)

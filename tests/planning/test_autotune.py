@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.planning.test_memory import SIZES, model
-from vidqa.planning.budget.forecast import SMALLER, Packing, forecast, heaviest_micro_steps, slowness
+from vidqa.planning.budget.activation_checkpointing import NOTHING, Layers, fixed_recompute, recompute_path
+from vidqa.planning.budget.autotune import PACK_SHARES, Packing, best_policy, heaviest_micro_steps, slowness
 from vidqa.planning.budget.memory import (
     MemoryPolicy,
     MicroStep,
@@ -17,9 +18,8 @@ from vidqa.planning.budget.memory import (
     allowed_reshard,
     fits,
     peak_memory,
-    setup_of,
+    training_setup,
 )
-from vidqa.planning.budget.recompute import NOTHING, Layers, named, path
 from vidqa.spec.models import TrainSpec
 
 
@@ -31,10 +31,10 @@ class Packs(Packing):
 
     def heaviest(self, pack_tokens: int | None) -> list[MicroStep]:
         tokens = pack_tokens or self.largest
-        return [MicroStep(tokens, 4 * tokens, 100, again=True)]
+        return [MicroStep(tokens, 4 * tokens, 100, accumulates=True)]
 
     def sizes(self, spec: Any) -> list[int | None]:
-        return [int(self.largest * share) for share in SMALLER]
+        return [int(self.largest * share) for share in PACK_SHARES]
 
 
 def spec(recompute: str = "auto", reshard: str = "default", **policy: Any) -> TrainSpec:
@@ -47,14 +47,14 @@ def test_no_more_is_given_up_than_must_be() -> None:
     """More memory is never slower, the choice fits, and one step less would not fit."""
     chosen, before = [], None
     for memory_gib in (60, 64, 70, 80, 90, 110, 141, 200):
-        found = forecast(spec(), model(), Packs(), memory_gib)
+        found = best_policy(spec(), model(), Packs(), memory_gib)
         assert fits(found.memory.peak_gib, memory_gib)
         slow = slowness(spec(), model(), found)
         assert before is None or slow <= before
         chosen.append(found.policy)
         before = slow
         if found.policy.recompute != NOTHING:
-            ways = path(SIZES, vision_trains=True)
+            ways = recompute_path(SIZES, vision_trains=True)
             less = replace(found.policy, recompute=ways[ways.index(found.policy.recompute) - 1])
             assert not fits(peak(less), memory_gib)
     assert chosen[0].recompute != NOTHING and chosen[-1] == MemoryPolicy(NOTHING, "never", 20_480)
@@ -62,18 +62,18 @@ def test_no_more_is_given_up_than_must_be() -> None:
 
 def peak(policy: MemoryPolicy) -> float:
     (micro_step,) = Packs().heaviest(policy.pack_tokens)
-    return peak_memory(model(), setup_of(spec(), policy), micro_step).peak_gib
+    return peak_memory(model(), training_setup(spec(), policy), micro_step).peak_gib
 
 
 def test_where_nothing_fits_or_memory_is_not_known_the_least_is_taken() -> None:
     for memory_gib in (10.0, None):
-        found = forecast(spec(), model(), Packs(), memory_gib).policy
-        assert found == MemoryPolicy(named("all", SIZES), "layers", 5_120)
+        found = best_policy(spec(), model(), Packs(), memory_gib).policy
+        assert found == MemoryPolicy(fixed_recompute("all", SIZES), "layers", 5_120)
 
 
 def test_a_frozen_tower_is_not_computed_again() -> None:
     for memory_gib in (26, 40, 60):
-        frozen = forecast(spec(lora={"r": 16}), model(lora={}), Packs(), memory_gib)
+        frozen = best_policy(spec(lora={"r": 16}), model(lora={}), Packs(), memory_gib)
         assert fits(frozen.memory.peak_gib, memory_gib) and frozen.policy.recompute.vision == Layers()
 
 
@@ -81,7 +81,7 @@ def test_a_choice_that_is_written_down_stands() -> None:
     def recompute(of: TrainSpec) -> list[Any]:
         return allowed_recompute(of, SIZES, vision_trains=True)
 
-    assert recompute(spec("vision")) == [named("vision", SIZES)] and recompute(spec("none")) == [NOTHING]
+    assert recompute(spec("vision")) == [fixed_recompute("vision", SIZES)] and recompute(spec("none")) == [NOTHING]
     assert allowed_reshard(spec("vision", "false")) == ("never",)
     assert allowed_reshard(spec("vision")) == ("never", "layers")
     kept = TrainSpec.model_validate({"policy": {"model_gradient_checkpointing": False}})
@@ -101,9 +101,9 @@ def test_lighter_packs_are_left_out(total: int) -> None:
     sizes = {0: (10, 50, 1), 1: (20, 10, 1), 2: (9, 40, 1), 3: (20, 10, 1), 4: (30, 60, 0), 5: (31, 60, 5)}
     packs = {0: [[[0], [1]]], 1: [[[2], [3]]], 2: [[[4], []], [[5]]]}
     order, nothing = SimpleNamespace(batch=2), lambda pack: 0
-    steps: Any = SimpleNamespace(order=order, packs=packs.get, size=lambda pack: sizes[pack[0]], seen=nothing)
+    steps: Any = SimpleNamespace(order=order, packs=packs.get, size=lambda pack: sizes[pack[0]], prefix_rows=nothing)
     heavy = heaviest_micro_steps(steps, total)
     if total == 1:
-        assert set(heavy) == {MicroStep(10, 50, 1), MicroStep(20, 10, 1, again=True)}
+        assert set(heavy) == {MicroStep(10, 50, 1), MicroStep(20, 10, 1, accumulates=True)}
     else:
-        assert set(heavy) == {MicroStep(31, 60, 5), MicroStep(20, 10, 1, again=True)}
+        assert set(heavy) == {MicroStep(31, 60, 5), MicroStep(20, 10, 1, accumulates=True)}

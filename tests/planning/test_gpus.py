@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from vidqa.planning.budget.cards import CARDS, card_of, mfu_on, peak_of
-from vidqa.planning.budget.measured import Efficiency
-from vidqa.planning.recipes.cards import LARGE, LENGTHS, SMALL, longest_sample
+from vidqa.planning.budget.gpus import GPUS, find_gpu, gpu_peak_flops, mfu_on
+from vidqa.planning.budget.mfu import Efficiency
 
 
 @pytest.mark.parametrize(
@@ -27,7 +26,7 @@ from vidqa.planning.recipes.cards import LARGE, LENGTHS, SMALL, longest_sample
     ],
 )
 def test_a_card_is_known_by_its_name(name: str, word: str) -> None:
-    assert card_of(name) is CARDS[word] and peak_of(name) == CARDS[word].peak
+    assert find_gpu(name) is GPUS[word] and gpu_peak_flops(name) == GPUS[word].peak
 
 
 @pytest.mark.parametrize(
@@ -45,25 +44,19 @@ def test_a_card_is_known_by_its_name(name: str, word: str) -> None:
     ],
 )
 def test_a_card_with_the_name_of_another_in_its_own_is_not_that_one(name: str) -> None:
-    assert card_of(name) is None
+    assert find_gpu(name) is None
 
 
 def test_a_card_that_nobody_listed_has_no_peak() -> None:
-    assert peak_of("Some other GPU") is None and Efficiency(0.4, "measured", "NVIDIA H200").on("another").mfu == 0.4
+    assert (
+        gpu_peak_flops("Some other GPU") is None and Efficiency(0.4, "measured", "NVIDIA H200").on("another").mfu == 0.4
+    )
 
 
 def test_less_bandwidth_for_a_peak_reaches_less_of_it() -> None:
     """One H200 reached 51.2 % with LoRA on 8B and 46.4 % with 2B in full, one H100 48.5 % and 42.6 %."""
     for on_h200, on_h100 in ((0.512, 0.485), (0.464, 0.426)):
-        told = mfu_on(CARDS["H100"], on_h200, CARDS["H200"])
+        told = mfu_on(GPUS["H100"], on_h200, GPUS["H200"])
         assert told < on_h200 and told == pytest.approx(on_h100, rel=0.05)
-    assert mfu_on(CARDS["A100"], 0.5, CARDS["H200"]) > 0.5 > mfu_on(CARDS["B200"], 0.5, CARDS["H200"])
-    assert mfu_on(CARDS["H200"], 0.5, CARDS["H200"]) == 0.5
-
-
-def test_a_card_with_more_memory_has_room_for_longer_samples() -> None:
-    found = [longest_sample(LARGE, "lora", 1, CARDS[word]) for word in ("RTX 4090", "L40S", "H100", "H200")]
-    assert found == sorted(found) and found[0] < found[-1] == LENGTHS[-1]
-    assert longest_sample(LARGE, "full", 1, CARDS["H100"]) == 0  # 16 bytes of 8.8 billion numbers
-    assert longest_sample(LARGE, "full", 8, CARDS["H100"]) > 0
-    assert longest_sample(SMALL, "lora", 1, CARDS["RTX 4090"]) >= 8192
+    assert mfu_on(GPUS["A100"], 0.5, GPUS["H200"]) > 0.5 > mfu_on(GPUS["B200"], 0.5, GPUS["H200"])
+    assert mfu_on(GPUS["H200"], 0.5, GPUS["H200"]) == 0.5

@@ -7,9 +7,9 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from vidqa.families.sizes import Tensor
+from vidqa.spec.policy_tables import Lora, Policy
 
 ADAPTER = "default"  # PEFT's name for the one adapter
 
@@ -30,36 +30,36 @@ class Parameter:
         return math.prod(self.shape)
 
 
-def parameters(tensors: Sequence[Tensor], policy: Any) -> list[Parameter]:
+def parameters(tensors: Sequence[Tensor], policy: Policy) -> list[Parameter]:
     """Every parameter of the model as the engine will name it. `policy` is the spec's table."""
     if policy.lora is None:
-        found = [Parameter(each.name, each.shape, each.unit, trains=True) for each in tensors]
+        named = [Parameter(tensor.name, tensor.shape, tensor.unit, trains=True) for tensor in tensors]
     else:
-        found = [parameter for each in tensors for parameter in _adapted(each, policy.lora)]
-    return [replace(each, trains=each.trains and is_chosen(each.name, policy)) for each in found]
+        named = [parameter for tensor in tensors for parameter in _adapted(tensor, policy.lora)]
+    return [replace(parameter, trains=parameter.trains and is_trained(parameter.name, policy)) for parameter in named]
 
 
-def trainable(found: Sequence[Parameter]) -> int:
+def count_trainable(parameters: Sequence[Parameter]) -> int:
     """How many numbers train."""
-    return sum(parameter.numel for parameter in found if parameter.trains)
+    return sum(parameter.numel for parameter in parameters if parameter.trains)
 
 
-def is_chosen(name: str, policy: Any) -> bool:
+def is_trained(name: str, policy: Policy) -> bool:
     """Whether `freeze_pattern` and `trainable_pattern`, regular expressions searched in a parameter's name, let it
     train."""
-    trains = not policy.trainable_pattern or any(re.search(each, name) for each in policy.trainable_pattern)
-    return trains and not any(re.search(each, name) for each in policy.freeze_pattern or ())
+    trains = not policy.trainable_pattern or any(re.search(pattern, name) for pattern in policy.trainable_pattern)
+    return trains and not any(re.search(pattern, name) for pattern in policy.freeze_pattern or ())
 
 
-def _adapted(tensor: Tensor, lora: Any) -> Iterator[Parameter]:
+def _adapted(tensor: Tensor, lora: Lora) -> Iterator[Parameter]:
     """A tensor of the base, frozen, and what LoRA puts beside it, under both of its names where it is tied."""
     yield from _adapted_once(tensor, lora)
     if tensor.tied:
         head = replace(tensor, name=tensor.tied, linear=True, tied="")
-        yield from (each for each in _adapted_once(head, lora) if each.added)
+        yield from (parameter for parameter in _adapted_once(head, lora) if parameter.added)
 
 
-def _adapted_once(tensor: Tensor, lora: Any) -> Iterator[Parameter]:
+def _adapted_once(tensor: Tensor, lora: Lora) -> Iterator[Parameter]:
     if saved := _saved_module(tensor.name, lora.modules_to_save or ()):
         rest = tensor.name.removeprefix(f"{saved}.")
         yield Parameter(f"{saved}.original_module.{rest}", tensor.shape, tensor.unit, trains=False)
@@ -67,7 +67,7 @@ def _adapted_once(tensor: Tensor, lora: Any) -> Iterator[Parameter]:
         yield Parameter(name, tensor.shape, tensor.unit, trains=True, added=True)
         return
     module, _, last = tensor.name.rpartition(".")
-    if not _is_target(module, tensor, lora.target_modules):
+    if not _is_lora_target(module, tensor, lora.target_modules):
         yield Parameter(tensor.name, tensor.shape, tensor.unit, trains=False)
         return
     yield Parameter(f"{module}.base_layer.{last}", tensor.shape, tensor.unit, trains=False)
@@ -80,24 +80,24 @@ def _saved_module(name: str, endings: Sequence[str]) -> str | None:
     """The module that holds a tensor and trains in full: the outermost one whose name ends with one of `endings`."""
     parts = name.split(".")[:-1]
     outer = (".".join(parts[:end]) for end in range(1, len(parts) + 1))
-    return next((module for module in outer if any(module.endswith(each) for each in endings)), None)
+    return next((module for module in outer if any(module.endswith(ending) for ending in endings)), None)
 
 
-def _is_target(module: str, tensor: Tensor, targets: Any) -> bool:
+def _is_lora_target(module: str, tensor: Tensor, targets: str | Sequence[str]) -> bool:
     if is_all_linear(targets):
         return tensor.linear and module != "lm_head"
-    return any(module == each or module.endswith(f".{each}") for each in targets)
+    return any(module == target or module.endswith(f".{target}") for target in targets)
 
 
-def is_all_linear(targets: Any) -> bool:
+def is_all_linear(targets: str | Sequence[str]) -> bool:
     """Whether LoRA's targets are every linear layer but the last."""
     return targets in ("all-linear", ["all-linear"], ("all-linear",))
 
 
-def _rank(module: str, lora: Any) -> int:
+def _rank(module: str, lora: Lora) -> int:
     patterns = lora.r_pattern or {}
-    found = next((pattern for pattern in patterns if re.match(rf"(.*\.)?({pattern})$", module)), None)
-    return lora.r if found is None else patterns[found]
+    match = next((pattern for pattern in patterns if re.match(rf"(.*\.)?({pattern})$", module)), None)
+    return lora.r if match is None else patterns[match]
 
 
 def _matrices(tensor: Tensor, rank: int) -> list[tuple[str, tuple[int, ...]]]:

@@ -1,0 +1,66 @@
+"""The numbers that the estimate of a training's memory rests on."""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass
+
+
+@dataclass(frozen=True)
+class Widths:
+    """Numbers for each token of one layer, as multiples of its widths."""
+
+    hidden: float = 0
+    queries: float = 0
+    keys: float = 0
+    wide: float = 0  # the MLP's width
+
+    def __add__(self, other: Widths) -> Widths:
+        return Widths(*(ours + theirs for ours, theirs in zip(astuple(self), astuple(other), strict=True)))
+
+    def __sub__(self, other: Widths) -> Widths:
+        return Widths(*(ours - theirs for ours, theirs in zip(astuple(self), astuple(other), strict=True)))
+
+
+@dataclass(frozen=True)
+class MemoryConstants:
+    """What the arithmetic rests on, all of it; change it where measured runs say so. Multiples count numbers in compute
+    precision, so a float32 copy in a bf16 layer counts twice."""
+
+    # What backward needs of one layer, its input included: as written, and as torch.compile leaves it.
+    eager: Widths = Widths(9, 5, 5, 4)
+    compiled: Widths = Widths(2, 3, 3, 2)
+    eager_head_norms: Widths = Widths(queries=3, keys=3)  # the part of heads' norms in the counts around these
+    eager_lora_head_norms: Widths = Widths(queries=2, keys=2)
+    compiled_head_norms: Widths = Widths(queries=1, keys=1)
+    eager_lora: Widths = Widths(7, 4, 4, 4)  # frozen weights need fewer inputs; compiled layers keep few as it is
+    eager_dropout: Widths = Widths(5.5, 1.5, 0, 0.5)  # dropped inputs of adapters, and masks of a byte each
+    compiled_dropout: Widths = Widths(queries=1)
+    eager_vision: Widths = Widths(hidden=8, wide=2)
+    compiled_vision: Widths = Widths(hidden=6, wide=1)
+    eager_gated_vision: Widths = Widths(hidden=13, wide=4)
+    compiled_gated_vision: Widths = Widths(hidden=6, wide=2)
+    shared: Widths = Widths(queries=1)  # what questions about one video attended, joined with what the video did
+    # Where GPUs share packs, attention keeps what it gave for its heads of all rows, and what follows for all heads.
+    exchanged: Widths = Widths(queries=1)
+    # Of a layer that is computed again: its input; besides it what attention gave; besides that what follows it.
+    layer: Widths = Widths(hidden=1)
+    linear: Widths = Widths(hidden=1, queries=1)
+    compiled_projections: Widths = Widths(hidden=2, queries=1, wide=2)
+    eager_projections: Widths = Widths(hidden=5, queries=1, wide=4)
+    eager_projections_dropout: Widths = Widths(hidden=2, queries=1.5, wide=0.5)
+    # On their way through a layer's backward: gradients and what is made of them. A layer that is computed again has
+    # besides it what it did not keep, or of its linear part alone `linear_again`. As compiled layers take it on a GPU.
+    in_flight: Widths = Widths(wide=4)
+    in_flight_lora: Widths = Widths(wide=5)
+    linear_again: Widths = Widths(hidden=2, wide=2)
+    linear_again_lora: Widths = Widths(wide=5)
+    merger: int = 4  # a merger's input, normed, widened and activated
+    moments_bytes: int = 8  # Adam's two moments in float32, of each number that trains
+    logit_bytes: int = 14  # one logit in bf16 and float32, its softmax, and the gradients of both
+    logit_rows: int = 1024  # supervised tokens whose logits exist at one time
+    whole_layers: int = 2  # layers that a GPU holds gathered: the one at work and the next
+    outside_gib: float = 2.0  # CUDA's context, NCCL's buffers, workspaces: what no tensor of PyTorch is
+    error: float = 0.05  # by which a prediction may be wrong
+
+
+CONSTANTS = MemoryConstants()

@@ -1,1 +1,0 @@
-"""The recipes in `recipes/`: what each needs on which GPUs, without its data."""

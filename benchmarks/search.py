@@ -27,11 +27,11 @@ from ledger import Ledger, arguments, table
 from scipy.stats import mannwhitneyu
 from search_functions import FUNCTIONS, Function, area, recorded
 
-from vidqa.studies.algorithms import Fidelity, algorithm
-from vidqa.studies.algorithms.brackets import ladder
-from vidqa.studies.moves import Values
-from vidqa.studies.parameters import Parameter
-from vidqa.studies.simulation import simulated
+from vidqa.automl.algorithms import Fidelity, algorithm
+from vidqa.automl.algorithms.brackets import ladder
+from vidqa.automl.moves import Values
+from vidqa.automl.parameters import Parameter
+from vidqa.automl.simulation import simulated
 
 SEEDS, TRIALS = 20, 25
 TINY_SEEDS, TINY_TRIALS = 2, 6

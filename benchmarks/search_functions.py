@@ -14,10 +14,10 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "src")]
 import numpy as np
 import pandas as pd
 
-from vidqa.studies.moves import Goal, Values
-from vidqa.studies.parameters import Condition, Parameter
-from vidqa.studies.simulation import Training
-from vidqa.studies.space import Space
+from vidqa.automl.moves import Goal, Values
+from vidqa.automl.parameters import Condition, Parameter
+from vidqa.automl.simulation import Training
+from vidqa.automl.space import Space
 
 STEPS = 81  # of a whole training
 CORNER = (1.1, 10.0)  # of two metrics, the worst that counts

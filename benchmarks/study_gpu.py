@@ -32,7 +32,7 @@ from training import ADAPT, FPS, SETS, WORKERS, Place, Training, as_tiny
 
 from vidqa.contract.environment import adopt
 from vidqa.contract.run_folder import read_metrics
-from vidqa.studies.journal import read
+from vidqa.automl.journal import read
 
 FIRST_S = 60.0  # of a study: what starts then is not counted
 LONGER = 1.2  # a study is begun where time is left for so many times the one before

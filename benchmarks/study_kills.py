@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-PLACES = [str(ROOT / "src"), str(ROOT), str(ROOT / "tests"), str(ROOT / "tests/studies")]
+PLACES = [str(ROOT / "src"), str(ROOT), str(ROOT / "tests"), str(ROOT / "tests/automl")]
 sys.path[:0] = PLACES
 
 from ledger import Ledger, arguments, table
@@ -30,7 +30,7 @@ from small_studies import history, outcome, write_study
 from vidqa.contract.environment import adopt, child_environment
 from vidqa.jobs import records
 from vidqa.platforms.processes import Identity, job_processes, supervisors
-from vidqa.studies.journal import controller_of
+from vidqa.automl.journal import controller_of
 
 ALGORITHMS = ("random", "hyperband")
 KINDS = ("controller", "trial", "both")
@@ -71,7 +71,7 @@ def planned(folder: Path, name: str, trials: int) -> Path:
 def carried_out(study: Path, most: int, chance: random.Random) -> dict[str, Any]:
     """Carry a study to its end under at most so many kills."""
     began, killed = time.monotonic(), Counter[str]()
-    words = [sys.executable, str(ROOT / "tests/studies/small_studies.py"), str(study)]
+    words = [sys.executable, str(ROOT / "tests/automl/small_studies.py"), str(study)]
     controller = None
     while not history(study).finished:
         assert time.monotonic() < began + MOST_S, f"the study does not end: {study}"

@@ -31,7 +31,7 @@ from tests.platforms.daemons import docker_address, engine_image
 from tests.platforms.kubernetes_api import cluster
 from tests.platforms.slurm_cluster import started
 from vidqa.contract.environment import adopt
-from vidqa.studies.study import history_of
+from vidqa.automl.study import history_of
 
 TRIALS, STEPS = 3, 20
 RATE = "train.optm_lr"

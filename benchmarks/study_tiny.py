@@ -29,7 +29,7 @@ from commands import build, demo, script, tiny_model
 from ledger import Ledger, arguments, table
 
 from vidqa.contract.environment import OF_THE_ENGINE, adopt, python_path
-from vidqa.studies.study import history_of
+from vidqa.automl.study import history_of
 
 TIMES_TRIALS = {"asha": 2}
 VISION = {"nframes": 8, "total_pixels": 4 * 32 * 32}
@@ -114,7 +114,7 @@ def told(row: dict[str, Any]) -> dict[str, Any]:
 def carry_out(study: Path) -> None:
     """Work on the study to its end. Its controller and jobs fork from one process that has imported the engine: of the
     20 s of a processor that a trial of 40 steps takes, 15 would be imports."""
-    words = [sys.executable, "-P", "-m", "vidqa.studies", "--study", str(study), "--json"]
+    words = [sys.executable, "-P", "-m", "vidqa.automl", "--study", str(study), "--json"]
     with (study / "controller.log").open("ab") as log:
         if forked.Started(words, stdout=log, stderr=log, cwd=ROOT).wait():
             sys.exit(f"{study} did not come to its end: {study / 'controller.log'}")

@@ -70,7 +70,7 @@ def main(options: Namespace) -> Result:
     refuse_unused(options)
     folder = options.study.absolute()
     if options.verb == "plan":
-        from vidqa.studies.plan import Asked, plan
+        from vidqa.automl.plan import Asked, plan
 
         named = {"algorithm": options.algorithm, "max_trials": options.trials, "max_concurrent": options.concurrent}
         if options.spec is None:
@@ -89,7 +89,7 @@ def main(options: Namespace) -> Result:
         )
         return plan(folder, asked)
     if options.verb in ("suggest", "enqueue", "tell"):
-        from vidqa.studies import proposing
+        from vidqa.automl import proposing
 
         if options.verb == "suggest":
             return proposing.suggest(folder, options.count)
@@ -97,13 +97,13 @@ def main(options: Namespace) -> Result:
             return proposing.enqueue(folder, options.set, options.proposer)
         return proposing.tell(folder, options.set, options.objective, options.proposer)
     if options.verb == "report":
-        from vidqa.studies.report import report
+        from vidqa.automl.report import report
 
         return report(folder)
-    from vidqa.studies.status import status
+    from vidqa.automl.status import status
 
     if options.verb in ("start", "stop"):
-        from vidqa.studies import starting
+        from vidqa.automl import starting
 
         starting.start(folder, options.trials) if options.verb == "start" else starting.stop(folder)
         if options.wait:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from study_gpu import FIRST_S, told
 
-from vidqa.studies.events import fields_of
+from vidqa.automl.events import fields_of
 
 BEGAN = 1_800_000_000.0
 SETTINGS = {"algorithm": "random", "goals": [{"metric": "val/avg_loss", "direction": "minimize"}], "max_trials": 2}

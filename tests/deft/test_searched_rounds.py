@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from cheap_stages import Cheap, installed, to_the_end, wanted
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "studies"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "automl"))
 
 from small_studies import RATE, carry_out, history, install
 from tiny_world import tiny_data, tiny_model, tiny_spec
@@ -20,7 +20,7 @@ from vidqa.deft.beginning import begin
 from vidqa.deft.loop import Due, Loop
 from vidqa.deft.stages import Stage
 from vidqa.deft.turn import Done, Turn
-from vidqa.studies import starting
+from vidqa.automl import starting
 
 __all__ = ["state"]
 WORDS = f"study=--algorithm random --trials 3 --range {RATE}=1e-6..1e-2:log --set finals.seeds=[]"

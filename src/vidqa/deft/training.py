@@ -25,9 +25,9 @@ def _trained(turn: Turn, asked: str) -> Done:
 
 def _searched(turn: Turn) -> Done:
     """A study in the round's folder; one that was interrupted goes on. Raises DEFT_GATE where it has no winner."""
-    from vidqa.studies import starting
-    from vidqa.studies.journal import controller_of
-    from vidqa.studies.study import history_of
+    from vidqa.automl import starting
+    from vidqa.automl.journal import controller_of
+    from vidqa.automl.study import history_of
 
     asked = Path(str(turn.output("training spec")))
     of = f"{fingerprint(asked)} {fingerprint(turn.output('train set'))}"

@@ -1,0 +1,237 @@
+"""A study as it lies in its folder: settings, specs, space, algorithm, and a fingerprint of them all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from vidqa import spec
+from vidqa.contract.files import content_hash
+from vidqa.spec import EvaluateSpec, Spec, TrainSpec
+from vidqa.spec.keys import with_values
+from vidqa.spec.samples import train_samples
+from vidqa.automl import subset
+from vidqa.automl.algorithms import BY_STEPS, Fidelity, algorithm
+from vidqa.automl.history import History
+from vidqa.automl.journal import read
+from vidqa.automl.moves import Algorithm, Goal
+from vidqa.automl.places import check_sharing, memory_share
+from vidqa.automl.settings import Settings, read_settings
+from vidqa.automl.space import Space, space_of
+from vidqa.automl.study_problems import STUDY_CHANGED, STUDY_GOAL, STUDY_MISSING, STUDY_UNCOUNTED
+
+FREE = {"limits", "finals", "keep", "platform", "resources", "max_concurrent", "max_trials", "test"}
+SIZED = ("cma-es", "pbt")  # algorithms whose population depends on the number of trials
+
+
+@dataclass(frozen=True)
+class Study:
+    """What a search is about. Nothing in it changes while it runs."""
+
+    folder: Path
+    settings: Settings
+    base: TrainSpec
+    space: Space
+    algorithm: Algorithm
+    data: dict[str, Any]  # what trials have otherwise than re-runs, where they learn from a share of the videos
+    memory_gib: float | None = None  # of a GPU for each job, where several share it
+    measuring: tuple[EvaluateSpec, ...] = ()  # its evaluations
+
+    @cached_property
+    def trained(self) -> TrainSpec:
+        """The template with the data of trials."""
+        return with_values(self.base, self.data)
+
+    @property
+    def specs(self) -> list[Spec]:
+        """Of everything that it runs."""
+        return [self.base, *self.measuring]
+
+    @property
+    def goal(self) -> Goal:
+        """The first one, which decides who wins."""
+        return self.settings.as_goals[0]
+
+    @property
+    def has_rungs(self) -> bool:
+        return _has_rungs(self.algorithm)
+
+    @property
+    def by_steps(self) -> bool:
+        """Whether the study says how many steps a trial takes, and not the trial's epochs."""
+        return self.has_rungs or self.settings.steps.longest is not None
+
+    @property
+    def longest(self) -> int:
+        """Steps of a training to the last rung."""
+        return max(bracket[-1] for bracket in self.algorithm.rungs)
+
+    @property
+    def whole(self) -> int:
+        """Steps of a re-run, which has all videos."""
+        return _longest(self.settings, self.base) if self.data else self.longest
+
+    @property
+    def notes(self) -> list[str]:
+        """What a person should know of the search before it starts."""
+        notes = list(self.space.notes)
+        if self.settings.algorithm in BY_STEPS and not self.has_rungs:
+            few = f"{self.longest} steps are too few to divide, so that every trial trains to the end"
+            notes.append(f"{self.settings.algorithm} has one rung: {few}")
+        return notes
+
+    @cached_property
+    def space_dict(self) -> dict[str, Any]:
+        """The space as JSON gives it back."""
+        return json.loads(json.dumps(self.space.as_dict()))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of all that trials depend on: they compare only while it stays. Limits, platform and how many run at a time
+        may change; a setting that nobody gave is left out, so that a new version may have more of them."""
+        asked = self.settings
+        specs = [name for name in (asked.spec, asked.evaluation) if name]
+        specs += [f"{subset.FOLDER}/{subset.SHARE}"] if self.data else []
+        parts = {
+            "settings": asked.model_dump(mode="json", exclude=FREE, exclude_defaults=True),
+            "specs": [content_hash(self.folder / name) for name in specs],
+            "space": self.space_dict,
+        }
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+    def fits(self, history: History) -> None:
+        """Raises STUDY_CHANGED where the trials of a journal were made with another study."""
+        created = history.created
+        if created is None:
+            return
+        rungs = [list(bracket) for bracket in self.algorithm.rungs]
+        old_rungs = created["rungs"]
+        if rungs[: len(old_rungs)] != old_rungs:
+            raise STUDY_CHANGED.error(self.folder, f"the rungs were {old_rungs} and would be {rungs}")
+        sized, most = created["settings"].get("max_trials"), self.settings.max_trials
+        if self.settings.algorithm in SIZED and most != sized:
+            message = (
+                f"{self.settings.algorithm} began with max_trials = {sized}, which sizes its population; it is {most}"
+            )
+            raise STUDY_CHANGED.error(self.folder, message, "put it back, or plan a new study")
+        if created["fingerprint"] == self.fingerprint:
+            return
+        before, now = created["space"], self.space_dict
+        if before != now:
+            message = f"the space was {json.dumps(before)[:300]} and is {json.dumps(now)[:300]}"
+        else:
+            old, new = created["settings"], self.settings.model_dump(mode="json")
+            differing = [
+                f"{key}: {old.get(key)!r} -> {new[key]!r}"
+                for key in sorted(new.keys() - FREE)
+                if old.get(key) != new[key]
+            ]
+            message = "; ".join(differing) or "a spec beside study.toml is another"
+        raise STUDY_CHANGED.error(self.folder, message)
+
+
+def open_study(folder: Path) -> Study:
+    """Raises STUDY_MISSING, STUDY_SETTINGS, STUDY_GOAL, and the problems of its specs and its space."""
+    settings = read_settings(folder)
+    return study_of(folder, settings)
+
+
+def study_of(folder: Path, settings: Settings) -> Study:
+    for name in (settings.spec, settings.evaluation, settings.test):
+        if name and not (folder / name).is_file():
+            raise STUDY_MISSING.error(folder / name, "study.toml names it, and it is not there")
+    base = spec.load(folder / settings.spec, "train")
+    data: dict[str, Any] = {}
+    if settings.data_share is not None:
+        if not (folder / subset.FOLDER / subset.SHARE).is_file():
+            raise STUDY_MISSING.error(folder / subset.FOLDER, "data_share asks for a file in it that is not there")
+        data = subset.of_trials(folder, base)
+    trained = with_values(base, data)
+    names = [name for name in (settings.evaluation, settings.test) if name]
+    measuring = tuple(spec.load(folder / name, "evaluate") for name in names)
+    check_sharing(folder, settings, [base, *measuring])
+    check_goals(settings, base)
+    space = _space(settings, trained, by_steps=settings.steps.longest is not None)
+    made = _algorithm(settings, trained, space)
+    if _has_rungs(made) and settings.steps.longest is None:
+        space = _space(settings, trained, by_steps=True)
+        made = _algorithm(settings, trained, space)
+    return Study(folder, settings, base, space, made, data, memory_share(settings), measuring)
+
+
+def _space(settings: Settings, base: TrainSpec, *, by_steps: bool) -> Space:
+    mesh = base.policy.parallelism
+    return space_of(
+        base,
+        ranges=settings.ranges,
+        fixed=settings.fixed,
+        only=settings.only,
+        samples=train_samples(base),
+        ranks=mesh.dp_shard_size * mesh.dp_replicate_size,
+        by_steps=by_steps,
+    )
+
+
+def _algorithm(settings: Settings, base: TrainSpec, space: Space) -> Algorithm:
+    asked, longest = settings.steps, _longest(settings, base)
+    shortest = asked.shortest or max(1, longest // asked.reduction**2)
+    return algorithm(
+        settings.algorithm,
+        space,
+        settings.as_goals,
+        seed=settings.seed,
+        max_trials=settings.max_trials,
+        max_concurrent=settings.max_concurrent,
+        rungs=Fidelity(shortest, longest, asked.reduction),
+    )
+
+
+def _longest(settings: Settings, base: TrainSpec) -> int:
+    """Steps of the longest training; 1 where they are not known and no rung depends on them. Raises STUDY_UNCOUNTED."""
+    if settings.steps.longest:
+        return settings.steps.longest
+    samples = train_samples(base)
+    if samples is None and settings.algorithm in BY_STEPS:
+        uncounted = f"the samples in {base.custom.train_dataset.annotation_path} cannot be counted here"
+        message = f"{settings.algorithm} divides a training into rungs of steps, and {uncounted}"
+        raise STUDY_UNCOUNTED.error("steps.longest", message)
+    return spec.total_steps(base, samples or 0) or 1
+
+
+def _has_rungs(made: Algorithm) -> bool:
+    return any(len(bracket) > 1 for bracket in made.rungs)
+
+
+def history_of(folder: Path) -> tuple[History, str]:
+    """What the journal of a study tells so far, and what of it was passed over. No lock is needed.
+
+    Raises STUDY_MISSING, STUDY_JOURNAL.
+    """
+    found = read(folder)
+    if not found.events and not (folder / "study.toml").is_file():
+        raise STUDY_MISSING.error(folder, "it holds no study")
+    return History(found.events), found.note
+
+
+def check_goals(settings: Settings, base: TrainSpec) -> None:
+    """Raises STUDY_GOAL for a metric that neither the training nor an evaluation would give."""
+    for goal in settings.as_goals:
+        if not settings.of_training(goal.metric):
+            if not settings.evaluation:
+                message = f"{goal.metric} is a metric of an evaluation, and the study names no evaluation spec"
+                raise STUDY_GOAL.error("goals", message, "add --evaluate evaluate.toml, or choose val/avg_loss")
+            continue
+        held_out = base.custom.val_dataset.annotation_path or base.train.train_policy.dataset.test_size
+        if goal.metric.startswith("val/") and not (base.validation.enable and held_out):
+            message = f"{goal.metric} is measured by validation, and the training has none"
+            remedy = "set validation.enable = true and a validation set (custom.val_dataset, or a test_size)"
+            raise STUDY_GOAL.error("goals", message, remedy)
+        if goal.metric == "val/accuracy" and not base.engine.validation_generate:
+            message = (
+                "val/accuracy is measured where validation samples are answered, and engine.validation_generate is 0"
+            )
+            raise STUDY_GOAL.error("goals", message, "set engine.validation_generate, or name an evaluation spec")

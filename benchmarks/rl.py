@@ -32,7 +32,7 @@ from unittest.mock import patch
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "src")]
 
 import torch
-from breakdown import rows_of, works_of
+from kernel_times import rows_of, works_of
 from ledger import Ledger, arguments, rounded, table
 from rl_cases import MEMORY, REWARD, Case, questions
 from rl_others import ordinary, timed, trl_step

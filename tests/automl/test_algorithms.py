@@ -14,7 +14,7 @@ from vidqa.contract.problem import ProblemError
 from vidqa.automl.algorithms import NAMES, Fidelity, algorithm
 from vidqa.automl.algorithms._base import Task
 from vidqa.automl.moves import Algorithm, Done, Measured, Move, Start, Trial, Values, Wait
-from vidqa.automl.simulation import Simulation, simulated
+from simulation import Simulation, simulated
 
 SEARCHING = [name for name in NAMES if name not in ("agent", "nsga2")]
 TRIALS = dict.fromkeys(SEARCHING, 18) | {"bayesian": 7}  # a Gaussian process takes its time

@@ -11,7 +11,7 @@ from vidqa.automl.algorithms import Fidelity
 from vidqa.automl.algorithms.brackets import Bracket, brackets, ladder
 from vidqa.automl.algorithms.pbt import intervals
 from vidqa.automl.moves import Promote, Start, Trial, Values
-from vidqa.automl.simulation import Simulation, simulated
+from simulation import Simulation, simulated
 
 
 def trained(study: Simulation, rungs: list[list[int]]) -> int:

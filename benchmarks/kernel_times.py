@@ -1,31 +1,17 @@
-"""Where the time of an optimizer step goes, kernel by kernel, beside the floor that the GPU's matrix products set.
+"""Seconds of a profiled step by kind of kernel, from a Chrome trace of torch.profiler.
 
-    python benchmarks/breakdown.py --gpus 4 --out DIR [--shape 2b] [--lora] [--data 1k-8k] [--samples 4]
-
-Two steps of rank 0 under torch.profiler, which is started from outside the engine. The rest of the run is not profiled
-and tells how long a step takes undisturbed. Without GPUs (--tiny) operations of the CPU stand in for kernels.
+Of a trace without a GPU, operations of the CPU stand in for kernels.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-from ledger import Ledger, arguments, table
-from processes import SKILL_ROOT, finish
-from shapes import SHAPES
-from training import ADAPT, SETS, Place, Training, as_tiny, launch, our_steps
-
-from vidqa.planning.budget.cards import CARDS
-
-GEMM_FLOPS = 682e12  # FLOP/s that the matrix products of one decoder layer reach on an H200
-FIRST, RECORDED, AFTER = 5, 2, 4  # steps before, under and after the profiler
 ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 REST = "elementwise, norms, other"
 # The first words that a kernel's or operation's name holds decide; the order matters.
@@ -132,47 +118,3 @@ def rows_of(works: Sequence[Work], facts: dict[str, Any], model: Path, on_device
         seconds["nothing runs"] = whole - busy / steps
     ordered = sorted(seconds.items(), key=lambda item: -item[1])
     return [{"what": kind, "s/step": value, "share": value / whole} for kind, value in ordered]
-
-
-def main() -> None:
-    parser = arguments(__doc__, gpus=4)
-    parser.add_argument("--shape", choices=list(SHAPES), default="8b")
-    parser.add_argument("--data", choices=list(SETS), default="4k-8k")
-    parser.add_argument("--lora", action="store_true")
-    parser.add_argument("--samples", type=int, default=8, help="of an optimizer step on each GPU (8)")
-    options = parser.parse_args()
-    place = Place(options.out.resolve())
-    name, over = ("breakdown-lora", ADAPT) if options.lora else ("breakdown-full", {})
-    steps = FIRST + RECORDED + AFTER
-    data = SETS[options.data]
-    training = Training(name, "ours", options.shape, options.gpus, data, steps, 0, options.samples, over=over)
-    training = as_tiny(training, steps) if options.tiny else training
-    place.make([training])
-    trace = place.run_dir(training) / "trace.json"
-    engine = [str(SKILL_ROOT / "benchmarks" / "profiled_engine.py"), str(trace), str(FIRST), str(RECORDED)]
-    started = launch(training, place, options.set, options.timeout, engine=engine)
-    finish([started])
-    if not trace.with_suffix(".facts.json").exists():
-        sys.exit(f"no trace was written: {started.failure}")
-    facts = json.loads(trace.with_suffix(".facts.json").read_text())
-    rows = rows_of(works_of(trace), facts, place.model(training.shape), place.cuda)
-    summary = summary_of(our_steps(training, place, started.began), facts)
-    Ledger("breakdown", options).add(
-        {"run": name, "shape": training.shape, "gpus": options.gpus, **summary, "kinds": rows}
-    )
-    print(table(rows), "", table([summary]), f"trace: {trace}", sep="\n")
-
-
-def summary_of(steps: Sequence[dict[str, Any]], facts: dict[str, Any]) -> dict[str, Any]:
-    """How long a step takes under the profiler and undisturbed, and its floor: all work at the speed of GEMMs."""
-    free = [step for number, step in enumerate(steps) if number >= 3 and not FIRST <= number <= FIRST + RECORDED]
-    undisturbed = median(step["step_s"] for step in free)
-    summary = {"profiled_step_s": facts["seconds"] / facts["steps"], "step_s": undisturbed}
-    if strict := [step["mfu"] for step in free if step["mfu"]]:
-        floor = median(strict) * CARDS["H200"].peak * undisturbed / GEMM_FLOPS
-        summary |= {"mfu": median(strict), "floor_s": floor, "floor_share": floor / undisturbed}
-    return summary
-
-
-if __name__ == "__main__":
-    main()

@@ -6,12 +6,12 @@ import math
 from typing import Any
 
 from vidqa.automl.algorithms import Fidelity, algorithm
-from vidqa.automl.moves import Algorithm, Goal, Values
+from vidqa.automl.decisions import Algorithm, Goal, Values
 from vidqa.automl.parameters import Condition, Parameter
 from vidqa.automl.space import Space
 
 RUNGS = Fidelity(3, 81)
-LOSS, ACCURACY = Goal("loss", "minimize"), Goal("accuracy", "maximize")
+LOSS, ACCURACY = Goal(metric="loss", direction="minimize"), Goal(metric="accuracy", direction="maximize")
 MIXED = Space(
     (
         Parameter("rate", "float", 1e-6, 1e-3, log=True),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from vidqa.spec import Layer, TrainSpec, resolve
 from vidqa.automl.space import Space, space_of
+from vidqa.spec import Layer, TrainSpec, resolve
 
 DATA = {"custom.train_dataset.annotation_path": "/d/a.json", "custom.train_dataset.media_path": "/d"}
 BATCH, RATE, DECAY = "train.train_batch_per_replica", "train.optm_lr", "train.optm_decay_type"

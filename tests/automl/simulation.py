@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from vidqa.automl.moves import Algorithm, Measured, Promote, Prune, Start, Trial, Values
+from vidqa.automl.decisions import Algorithm, Measured, Promote, Prune, Start, Trial, Values
 
 State = Any  # what stands for the weights of a trial
 # From the weights (None: the model's own) by some values and so many steps: the weights, and what is measured there.

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.platforms import stand_in
-from vidqa.jobs.launch import unchecked
 from vidqa.automl.controller import control
 from vidqa.automl.history import History
 from vidqa.automl.journal import read
-from vidqa.automl.plan import Asked, write
+from vidqa.automl.plan import PlanRequest, write
+from vidqa.jobs.launch import unchecked
 
 RATE = "train.optm_lr"
 
@@ -61,7 +61,7 @@ def write_study(folder: Path, *sets: str, manner: str = "well", fixed: tuple[str
     )
     named = {"algorithm": "random", "max_trials": 4, "max_concurrent": 2, **named}
     sets = ("finals.seeds=[]", *sets)
-    asked = Asked(
+    asked = PlanRequest(
         path, ranges=(f"{RATE}=1e-6..1e-2:log",), fixed=(*kept, "train.epoch=4", *fixed), sets=sets, named=named
     )
     write(folder / "study", asked)
@@ -73,7 +73,7 @@ def carry_out(study: Path) -> History:
 
 
 def history(study: Path) -> History:
-    return History(read(study).events)
+    return read(study).history
 
 
 def gpus_over_time(study: Path, found: History) -> list[Counter[str]]:

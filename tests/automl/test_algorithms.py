@@ -9,12 +9,12 @@ from dataclasses import replace
 
 import pytest
 from known_functions import ACCURACY, LOSS, MIXED, RUNGS, end, made, training
+from simulation import Simulation, simulated
 
-from vidqa.contract.problem import ProblemError
 from vidqa.automl.algorithms import NAMES, Fidelity, algorithm
 from vidqa.automl.algorithms._base import Task
-from vidqa.automl.moves import Algorithm, Done, Measured, Move, Start, Trial, Values, Wait
-from simulation import Simulation, simulated
+from vidqa.automl.decisions import Algorithm, Decision, Done, Measured, Start, Trial, Values, Wait
+from vidqa.contract.problem import ProblemError
 
 SEARCHING = [name for name in NAMES if name not in ("agent", "nsga2")]
 TRIALS = dict.fromkeys(SEARCHING, 18) | {"bayesian": 7}  # a Gaussian process takes its time
@@ -38,7 +38,7 @@ class Checked:
         self.rungs: Sequence[Sequence[int]] = made(name, **options).rungs
         self.starts: list[Start] = []
 
-    def next(self, trials: Sequence[Trial]) -> Move:
+    def next(self, trials: Sequence[Trial]) -> Decision:
         move = made(self.name, **self.options).next(trials)
         assert made(self.name, **self.options).next(list(trials)) == move
         if isinstance(move, Start):
@@ -114,7 +114,7 @@ def test_a_trial_that_someone_else_proposed_late_is_taken_in() -> None:
         number = len(study.trials)
         theirs = Trial(number, TEMPLATE, "agent", "complete", (Measured(0, 3, (0.0,)),))
         move = searcher.next([*study.trials, theirs])
-        assert isinstance(move, Move), name  # type: ignore[arg-type]
+        assert isinstance(move, Decision), name  # type: ignore[arg-type]
 
 
 def test_the_agent_waits_for_proposals_until_all_trials_are_there() -> None:
@@ -135,7 +135,7 @@ def test_two_goals_are_for_those_that_can_weigh_them() -> None:
         )
         assert len(study.trials) >= count - 2, name
     for name, goals in (("asha", (LOSS, ACCURACY)), ("cma-es", (LOSS, ACCURACY)), ("nsga2", (LOSS,)), ("pbt", ())):
-        with pytest.raises(ProblemError, match="AUTOML_GOALS"):
+        with pytest.raises(ProblemError, match="AUTOML_ALGORITHM"):
             made(name, goals=goals)
 
 
@@ -143,7 +143,7 @@ def test_an_unknown_name_and_impossible_rungs_are_told() -> None:
     with pytest.raises(ProblemError, match=r"AUTOML_ALGORITHM(.|\n)*bayesian"):
         made("bayes")
     for rungs in (Fidelity(0, 10), Fidelity(11, 10), Fidelity(1, 10, 1)):
-        with pytest.raises(ProblemError, match="AUTOML_FIDELITY"):
+        with pytest.raises(ProblemError, match="AUTOML_ALGORITHM"):
             algorithm("asha", MIXED, (LOSS,), seed=0, max_trials=4, max_concurrent=1, rungs=rungs)
 
 
@@ -166,7 +166,7 @@ def test_a_ten_trial_study_is_no_random_search() -> None:
 
 
 def test_without_torch_the_proposer_is_another_and_the_trial_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vidqa.automl.algorithms.model_based.find_spec", lambda name: None)
+    monkeypatch.setattr("vidqa.automl.algorithms.optuna_samplers.find_spec", lambda name: None)
     study = simulated(made("bayesian", max_trials=6), training)
     assert study.trials[-1].proposer == "tpe"
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 import pytest
 from known_functions import RUNGS, end, made, training
+from simulation import Simulation, simulated
 
 from vidqa.automl.algorithms import Fidelity
 from vidqa.automl.algorithms.brackets import Bracket, brackets, ladder
 from vidqa.automl.algorithms.pbt import intervals
-from vidqa.automl.moves import Promote, Start, Trial, Values
-from simulation import Simulation, simulated
+from vidqa.automl.decisions import Promote, Start, Trial, Values
 
 
 def trained(study: Simulation, rungs: list[list[int]]) -> int:
@@ -24,7 +24,7 @@ def trained(study: Simulation, rungs: list[list[int]]) -> int:
     return total
 
 
-@pytest.mark.parametrize("name", ["hyperband", "asha", "bohb", "dehb", "pbt"])
+@pytest.mark.parametrize("name", ["hyperband", "asha", "bohb", "hyperband-de", "pbt"])
 def test_trained_steps_are_the_sum_of_the_rungs_increments(name: str) -> None:
     searcher = made(name, max_trials=30)
     study = simulated(searcher, training, max_concurrent=3)
@@ -70,7 +70,7 @@ def test_asha_trains_its_best_trial_to_the_end_even_of_four() -> None:
     assert len(full) == 1 and full[0].measured[-1].steps == RUNGS.max_steps
 
 
-@pytest.mark.parametrize("name", ["bohb", "dehb"])
+@pytest.mark.parametrize("name", ["bohb", "hyperband-de"])
 def test_what_is_proposed_is_learned_from_the_longest_training_with_results_enough(name: str) -> None:
     study = simulated(made(name, max_trials=60), training, max_concurrent=2)
     proposers = [each.proposer for each in study.trials]
@@ -103,7 +103,7 @@ def test_pbt_has_rungs_of_equal_length_and_ten_at_most() -> None:
 def test_a_template_that_was_trained_in_full_at_once_is_left_in_peace() -> None:
     template: Values = {"rate": 1e-4, "rank": 16, "epochs": 3, "decay": "cosine", "floor": 0.1}
     whole = Trial(0, template, "template", "running", rung=3)
-    for name in ("hyperband", "asha", "bohb", "dehb"):
+    for name in ("hyperband", "asha", "bohb", "hyperband-de"):
         searcher = made(name, max_trials=12)
         assert isinstance(searcher.next([whole]), Start), name
     assert not isinstance(made("asha").next([whole]), Promote)

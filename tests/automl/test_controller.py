@@ -20,18 +20,18 @@ from small_studies import RATE, carry_out, gpus_over_time, history, outcome, wri
 from tiny_world import SOURCE
 
 from vidqa import spec
+from vidqa.automl import controller_process, journal, manual_trials
+from vidqa.automl.controller import Controller
+from vidqa.automl.journal import only_controller, read
+from vidqa.automl.report import report
+from vidqa.automl.status import status
+from vidqa.automl.study import open_study
 from vidqa.contract.cli import SKILL_ROOT
 from vidqa.contract.problem import ProblemError
 from vidqa.jobs import records
 from vidqa.jobs.launch import unchecked
 from vidqa.planning.sets import load_sets
 from vidqa.platforms import hardware
-from vidqa.automl import journal, proposing, requests, starting
-from vidqa.automl.controller import Controller
-from vidqa.automl.journal import only_controller, read
-from vidqa.automl.report import report
-from vidqa.automl.status import status
-from vidqa.automl.study import open_study
 
 pytestmark = pytest.mark.usefixtures("quick_trials")
 ENOUGH_S = 600.0
@@ -106,8 +106,8 @@ def test_another_controller_is_refused_and_a_changed_space_too(tmp_path: Path) -
 )
 def test_a_trial_that_fails_keeps_its_spec_and_the_search_goes_on(tmp_path: Path, manner: str, said: str) -> None:
     study = write_study(tmp_path, manner=manner, algorithm="agent", max_trials=3)
-    proposing.enqueue(study, [f"{RATE}=5e-3"], "agent")
-    proposing.enqueue(study, [f"{RATE}=1e-3"], "agent")
+    manual_trials.enqueue(study, [f"{RATE}=5e-3"], "agent")
+    manual_trials.enqueue(study, [f"{RATE}=1e-3"], "agent")
     found = carry_out(study)
     assert [each.state for each in found.trials] == ["complete", "failed", "complete"]
     assert said in found.trials[1].why and (study / "trials/1/rung-0/spec.toml").is_file()
@@ -125,7 +125,7 @@ def test_a_trial_that_hangs_is_ended_and_has_failed(tmp_path: Path) -> None:
 def test_failures_for_one_reason_stop_the_study_with_it(tmp_path: Path) -> None:
     study = write_study(tmp_path, "limits.failures_in_a_row=2", manner="nan", algorithm="agent", max_trials=9)
     for rate in ("4e-3", "5e-3", "6e-3"):
-        proposing.enqueue(study, [f"{RATE}={rate}"], "agent")
+        manual_trials.enqueue(study, [f"{RATE}={rate}"], "agent")
     with pytest.raises(ProblemError, match=r"STUDY_FAILING(.|\n)*all for one reason .spec: ENGINE_NOT_FINITE."):
         carry_out(study)
     assert "STUDY_FAILING" in (history(study).stopped or "") and status(study).data["state"] == "stopped"
@@ -145,7 +145,7 @@ def test_a_study_that_was_stopped_goes_on_with_the_jobs_that_it_had(tmp_path: Pa
     while len(history(study).work) < 2 and time.monotonic() < deadline:
         time.sleep(0.05)
     time.sleep(1.0)  # until both hang
-    requests.ask(study, requests.STOP, {})
+    journal.send_request(study, journal.STOP, {})
     thread.join(ENOUGH_S)
     assert status(study).data["state"] == "stopped" and len(history(study).running) == 2
     assert all(record.state.is_terminal for record in records.scan()[0])
@@ -191,8 +191,8 @@ def test_a_study_that_has_ended_goes_on_with_more_trials(tmp_path: Path) -> None
     assert before.finished and any(each.state == "paused" for each in before.trials)
     reruns = {name for name in before.scores if name.startswith("final-")}
     with pytest.raises(ProblemError, match=r"STUDY_SETTINGS(.|\n)*the study has 4 trials"):
-        starting.extend(study, 4)
-    starting.extend(study, 9)
+        controller_process.extend(study, 4)
+    controller_process.extend(study, 9)
     found = carry_out(study)
     assert found.finished and len(found.trials) == 9 and status(study).data["max_trials"] == 9
     for entry, was in zip(found.trials, before.trials, strict=False):
@@ -223,7 +223,7 @@ def test_a_population_stays_as_large_as_it_was(tmp_path: Path, algorithm: str) -
     study = write_study(tmp_path, algorithm=algorithm, max_trials=1, fixed=())
     carry_out(study)
     with pytest.raises(ProblemError, match=r"STUDY_CHANGED(.|\n)*sizes its population"):
-        starting.extend(study, 9)
+        controller_process.extend(study, 9)
     assert "max_trials = 1\n" in (study / "study.toml").read_text()
 
 
@@ -253,12 +253,12 @@ def test_a_target_ends_the_search(tmp_path: Path) -> None:
 
 def test_a_trial_made_elsewhere_is_told_and_counts(tmp_path: Path) -> None:
     study = write_study(tmp_path, algorithm="agent", max_trials=2)
-    proposing.tell(study, [f"{RATE}=2e-3"], [0.01], "colleague")
+    manual_trials.tell(study, [f"{RATE}=2e-3"], [0.01], "colleague")
     with pytest.raises(ProblemError, match="AUTOML_VALUE"):
-        proposing.enqueue(study, [f"{RATE}=3.0"], "agent")
+        manual_trials.enqueue(study, [f"{RATE}=3.0"], "agent")
     with pytest.raises(ProblemError, match=r"STUDY_ASKED"):
-        proposing.tell(study, [f"{RATE}=2e-3"], [0.01, 2.0], "colleague")
-    proposing.enqueue(study, [f"{RATE}=1e-4"], "agent")
+        manual_trials.tell(study, [f"{RATE}=2e-3"], [0.01, 2.0], "colleague")
+    manual_trials.enqueue(study, [f"{RATE}=1e-4"], "agent")
     found = carry_out(study)
     told = next(each for each in found.trials if each.proposer == "colleague")
     assert found.winner == told.number and told.objective == 0.01
@@ -268,7 +268,7 @@ def test_a_trial_made_elsewhere_is_told_and_counts(tmp_path: Path) -> None:
 
 def test_suggestions_are_those_that_the_search_will_try(tmp_path: Path) -> None:
     study = write_study(tmp_path, max_trials=3, max_concurrent=1)
-    said = proposing.suggest(study, 3).data["suggestions"]
+    said = manual_trials.suggest(study, 3).data["suggestions"]
     assert not (study / "journal.jsonl").exists()
     assert [each.values for each in carry_out(study).trials] == [row["values"] for row in said]
 

@@ -13,12 +13,12 @@ from small_studies import RATE
 from source_conformance import row
 from test_sources import MAKERS
 
-from vidqa.contract.problem import ProblemError
-from vidqa.spec import Layer, dump, resolve
 from vidqa.automl import specs
 from vidqa.automl.estimate import full_trainings
-from vidqa.automl.plan import Asked, suggested, write
+from vidqa.automl.plan import PlanRequest, suggested, write
 from vidqa.automl.study import Study, open_study
+from vidqa.contract.problem import ProblemError
+from vidqa.spec import Layer, dump, resolve
 
 TWELVE = ("finals.top=3",)  # re-runs, whatever the runs
 
@@ -38,7 +38,7 @@ def study(folder: Path, annotations: str, **given: object) -> Study:
     (folder / "train.toml").write_text(dump(resolve("train", [Layer("test", keys)]).spec))
     named = {"algorithm": given.pop("algorithm", "asha"), "max_trials": given.pop("trials", 9)}
     words = {"only": (RATE,), "sets": (), **given}
-    write(folder / "study", Asked(folder / "train.toml", named=named, **words))
+    write(folder / "study", PlanRequest(folder / "train.toml", named=named, **words))
     return open_study(folder / "study")
 
 
@@ -54,7 +54,7 @@ def test_rungs_are_those_of_the_samples_whatever_holds_them(tmp_path: Path, sour
     assert specs.trial_changes(planned, first["values"], 18, tmp_path)["train.epoch"] == 2
 
 
-@pytest.mark.parametrize("algorithm", ["asha", "hyperband", "bohb", "dehb", "pbt"])
+@pytest.mark.parametrize("algorithm", ["asha", "hyperband", "bohb", "hyperband-de", "pbt"])
 def test_rungs_of_samples_that_cannot_be_counted_are_refused(tmp_path: Path, algorithm: str) -> None:
     with pytest.raises(ProblemError, match=r"STUDY_UNCOUNTED(.|\n)*elsewhere.json cannot be counted"):
         study(tmp_path, str(tmp_path / "elsewhere.json"), algorithm=algorithm)

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from small_studies import carry_out, write_study
 
-from vidqa.contract import files
-from vidqa.contract.problem import ProblemError
-from vidqa.automl import requests
+from vidqa.automl import journal
 from vidqa.automl.journal import JOURNAL, read
 from vidqa.automl.report import report
 from vidqa.automl.status import status
+from vidqa.contract import files
+from vidqa.contract.problem import ProblemError
 
 WRONG = (None, True, -1, 1.5, 10**30, "", "text", [], ["x"], {}, {"x": []})
 
@@ -83,7 +83,7 @@ def test_a_request_of_another_kind_is_left_where_it_is_and_said_once(
     good = {"values": {}, "proposer": "me"}
     for name, said in (("a", {"values": 5, "proposer": "me"}), ("b", good), ("c", {**good, "objectives": "high"})):
         verb = "tell" if name == "c" else "enqueue"
-        files.write_json(tmp_path / requests.INBOX / f"{name}.json", {"verb": verb, "said": said})
+        files.write_json(tmp_path / journal.INBOX / f"{name}.json", {"verb": verb, "said": said})
     for _ in range(2):
-        assert [request.name for request in requests.pending(tmp_path)] == ["b"]
+        assert [request.name for request in journal.pending_requests(tmp_path)] == ["b"]
     assert capsys.readouterr().err.count("no request of ours") == 2

@@ -8,9 +8,9 @@ import pytest
 from small_studies import RATE, carry_out
 from tiny_world import tiny_data, tiny_model, tiny_spec
 
-from vidqa.spec import Layer, dump, resolve
-from vidqa.automl.plan import Asked, plan
+from vidqa.automl.plan import PlanRequest, plan
 from vidqa.automl.report import report
+from vidqa.spec import Layer, dump, resolve
 
 
 def evaluation(folder: Path, model: Path, root: Path) -> Path:
@@ -31,7 +31,7 @@ def evaluation(folder: Path, model: Path, root: Path) -> Path:
 @pytest.mark.slow
 def test_a_real_trial_is_trained_and_evaluated_beside_the_untrained_model(tmp_path: Path) -> None:
     model, data = tiny_model(tmp_path), tiny_data(tmp_path, clips=2, images=0, texts=0)
-    asked = Asked(
+    asked = PlanRequest(
         tiny_spec(tmp_path, model, data),
         evaluation(tmp_path, model, data),
         ranges=(f"{RATE}=1e-4..1e-2:log",),

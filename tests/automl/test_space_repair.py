@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from search_spaces import BATCH, DECAY, RATE, lora, space, template
 
+from vidqa.automl.repair import repaired
 from vidqa.contract.problem import ProblemError
 from vidqa.spec import DataFacts, check_with_data
-from vidqa.automl.repair import repaired
 
 MICRO = "train.train_policy.mini_batch"
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from small_studies import RATE, carry_out, history, write_study
 
-from vidqa.contract.problem import ProblemError
 from vidqa.automl.journal import JOURNAL
-from vidqa.automl.plan import Asked, plan
-from vidqa.automl.results import check_steps
+from vidqa.automl.plan import PlanRequest, plan
 from vidqa.automl.status import status
+from vidqa.automl.trials import check_steps
+from vidqa.contract.problem import ProblemError
 
 
 def code_of(broken: Callable[[], object]) -> str:
@@ -67,8 +67,8 @@ def test_a_study_that_has_begun_is_not_planned_again(tmp_path: Path) -> None:
     study = write_study(tmp_path, max_trials=1)
     carry_out(study)
     before = (study / "study.toml").read_bytes()
-    again = Asked(tmp_path / "train.toml", ranges=(f"{RATE}=1e-6..1e-3:log",))
-    assert code_of(lambda: plan(study, again)) == "STUDY_BEGUN" and (study / "study.toml").read_bytes() == before
+    again = PlanRequest(tmp_path / "train.toml", ranges=(f"{RATE}=1e-6..1e-3:log",))
+    assert code_of(lambda: plan(study, again)) == "STUDY_CHANGED" and (study / "study.toml").read_bytes() == before
 
 
 @pytest.mark.usefixtures("quick_trials")

@@ -12,11 +12,11 @@ import pytest
 from programs import program
 from small_studies import RATE, carry_out, write_study
 
-from vidqa.contract.cli import SKILL_ROOT, run
-from vidqa.contract.problem import ProblemError
-from vidqa.automl import requests, starting
+from vidqa.automl import controller_process, journal
 from vidqa.automl.journal import JOURNAL, only_controller
 from vidqa.automl.status import status
+from vidqa.contract.cli import SKILL_ROOT, run
+from vidqa.contract.problem import ProblemError
 
 VERBS = ("plan", "start", "status", "suggest", "enqueue", "tell", "stop", "report")
 
@@ -76,7 +76,7 @@ def test_words_that_a_verb_cannot_use(
     _, said = answer(script, capsys, words[0], "--study", study, *words[1:])
     assert codes(said) == [wrong] and not said["ok"]
     assert (study / "study.toml").read_bytes() == before
-    assert not (study / JOURNAL).exists() and not requests.pending(study)
+    assert not (study / JOURNAL).exists() and not journal.pending_requests(study)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_what_has_begun_is_told_of_a_damaged_journal_a_second_controller_and_a_s
         assert codes(answer(script, capsys, "start", "--study", study)[1]) == ["STUDY_BUSY"]
     for _ in range(2):
         code, said = answer(script, capsys, "stop", "--study", study)
-        assert (code, said["data"]["state"]) == (0, "finished") and not requests.pending(study)
+        assert (code, said["data"]["state"]) == (0, "finished") and not journal.pending_requests(study)
     whole = (study / JOURNAL).read_bytes()
     (study / JOURNAL).write_bytes(whole.replace(b'"event": "trial"', b'"event": "trail"', 1))
     for verb in ("status", "report", "stop", "start", "suggest", "plan"):
@@ -145,10 +145,10 @@ def test_a_started_study_can_be_told_of_at_once(tmp_path: Path, monkeypatch: pyt
         return begun[0]
 
     monkeypatch.setattr(subprocess, "Popen", begin)
-    starting.start(study)
+    controller_process.start(study)
     try:
         assert status(study).data["state"] == "searching"
         with pytest.raises(ProblemError, match="STUDY_BUSY"):
-            starting.start(study)
+            controller_process.start(study)
     finally:
         begun[0].communicate()

@@ -12,8 +12,8 @@ from vidqa.contract.cli import Parser, Result, run
 
 
 def main(options: argparse.Namespace) -> Result:
-    from vidqa.preflight import gate
     from vidqa.automl.controller import control
+    from vidqa.preflight import gate
 
     signal.signal(signal.SIGTERM, _interrupt)
     history = control(options.study, gate.of_engine("vidqa"))
@@ -21,12 +21,12 @@ def main(options: argparse.Namespace) -> Result:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Asked to end: its jobs go on, and the next controller finds them."""
+    """End without the jobs; the next controller finds them."""
     raise KeyboardInterrupt
 
 
 parser = Parser(
-    "Carry a study on to its end. scripts/run_automl.py start does this in the background.",
+    "Run the controller of a study to its end. scripts/run_automl.py start does this in the background.",
     ["python -P -m vidqa.automl --study study"],
 )
 parser.add_argument("--study", type=Path, required=True, help="folder that run_automl.py plan wrote")

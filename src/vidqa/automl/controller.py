@@ -1,42 +1,43 @@
-"""The controller of a study: one process that asks the algorithm, starts jobs, and writes down what became of them.
+"""The controller of a study: one process that asks the algorithm, starts jobs, and records their results.
 
     control(Path("study"))        returns when the study has ended or was stopped
 
-Everything it knows stands in the journal before anything follows from it, so that it can be killed at any moment: the
-next controller finds the jobs that run, loses no result and starts no trial twice.
+Every event is in the journal before anything follows from it, so that the controller can be killed at any moment: the
+next one finds the running jobs, loses no result and starts no trial twice.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
 
 from vidqa import __version__
+from vidqa.automl import journal
+from vidqa.automl.decisions import Decision, Done, Promote, Prune, Start, Trial, Wait
+from vidqa.automl.finals import Finals, is_stranded, removable, remove_whole
+from vidqa.automl.gpu_allocator import GpuAllocator
+from vidqa.automl.history import TEMPLATE, Event, History
+from vidqa.automl.journal import SCHEMA_VERSION, Journal, Request, only_controller
+from vidqa.automl.problems import STUDY_FAILING, STUDY_STUCK
+from vidqa.automl.repair import repaired
+from vidqa.automl.study import Study, open_study
+from vidqa.automl.trial_jobs import Jobs
+from vidqa.automl.trials import Trials
 from vidqa.contract.cli import note
 from vidqa.contract.files import require_owned
 from vidqa.contract.problem import ProblemError
 from vidqa.jobs.launch import Ready
 from vidqa.platforms import platform
-from vidqa.automl import journal, limits, requests
-from vidqa.automl.after import After
-from vidqa.automl.history import TEMPLATE, Entry, History
-from vidqa.automl.journal import SCHEMA_VERSION, Event, Journal, only_controller
-from vidqa.automl.moves import Done, Move, Promote, Prune, Start, Wait
-from vidqa.automl.places import Places
-from vidqa.automl.repair import repaired
-from vidqa.automl.retention import bytes_of, is_stranded, removable, remove_whole
-from vidqa.automl.study import Study, open_study
-from vidqa.automl.study_problems import STUDY_STUCK
-from vidqa.automl.trials import Trials
-from vidqa.automl.work import Jobs
+from vidqa.platforms.processes import this_process
 
-BY_HAND = "agent"  # the algorithm that proposes nothing itself
+BY_HAND = "agent"  # the algorithm without proposals of its own
 
 
 def control(folder: Path, ready: Ready) -> History:
-    """Carry a study on to its end, or until it is stopped; `ready` says whether a job may start. Raises STUDY_BUSY,
+    """Carry a study on to its end, or until it is stopped; `ready` decides whether a job may start. Raises STUDY_BUSY,
     STUDY_CHANGED, STUDY_JOURNAL, STUDY_FAILING, STUDY_INTERRUPTED, and what opening the study raises."""
     study = open_study(folder)
     with only_controller(folder):
@@ -49,29 +50,29 @@ def control(folder: Path, ready: Ready) -> History:
 
 
 class Controller:
-    """Whoever makes one holds the lock of the study."""
+    """Its creator holds the lock of the study."""
 
     def __init__(self, study: Study, ready: Ready) -> None:
-        found = journal.read(study.folder)
-        self.study, self.history = study, History(found.events)
+        content = journal.read(study.folder)
+        self.study, self.history = study, content.history
         study.fits(self.history)
         self.worked_before, self.began = self.history.elapsed_s, time.monotonic()
-        self.journal = Journal(study.folder, found)
-        if found.note:
-            note(f"journal: {found.note}")
-        asked = study.settings.resources
-        places = Places(study.settings.platform, asked.gpus, asked.trials_per_gpu)
-        self.jobs = Jobs(self.history, self.append, study.settings.limits, ready, places)
+        self.journal = Journal(study.folder, content)
+        if content.note:
+            note(f"journal: {content.note}")
+        settings, place = study.settings, study.settings.resources
+        gpus = GpuAllocator(settings.platform, place.gpus, place.trials_per_gpu)
+        self.jobs = Jobs(self.history, self.append, settings.limits, ready, gpus)
         self.trials = Trials(study, self.jobs)
-        self.after = After(study, self.trials)
-        self.waits_since = -1  # events there were when the algorithm said that it waits
+        self.finals = Finals(study, self.history)
+        self.waits_since = -1  # events in the journal when the algorithm decided to wait
 
     def append(self, event: str, **fields: Any) -> Event:
-        made = self.journal.append(event, self.elapsed_s, **fields)
-        self.history.take(made)
-        if line := _line(made):
+        entry = self.journal.append(event, self.elapsed_s, **fields)
+        self.history.take(entry)
+        if line := _log_line(entry):
             note(line)
-        return made
+        return entry
 
     @property
     def elapsed_s(self) -> float:
@@ -81,7 +82,7 @@ class Controller:
     def run(self) -> None:
         if self.history.created is None:
             self._create()
-        self.append("opened", controller=journal.this_process().as_dict())
+        self.append("opened", controller=this_process().as_dict())
         if self.study.settings.max_trials > self.history.max_trials:
             self._reopen()
         poll_s = platform(self.study.settings.platform).poll_s
@@ -105,156 +106,178 @@ class Controller:
         )
 
     def _reopen(self) -> None:
-        """More trials than before: the search goes on, with what of it can."""
-        for entry in self.history.trials:
-            if is_stranded(self.history, entry):
-                self.append("pruned", number=entry.number, why="its checkpoints were removed when the search had ended")
+        """More trials than before: the search goes on with the trials that still can."""
+        for trial in self.history.trials:
+            if is_stranded(self.history, trial):
+                self.append("pruned", number=trial.number, why="its checkpoints were removed when the search had ended")
         self.append("reopened", max_trials=self.study.settings.max_trials)
 
     def step(self) -> bool:
-        """Look once at everything, and do what follows. Whether something did."""
+        """Poll everything once and act on it. Whether anything happened."""
         before = self.journal.count
         self.take_requests()
         if self.history.stopped:
             return True
-        for entry in list(self.history.running):
-            self.trials.advance(entry)
+        for trial in list(self.history.running):
+            self.trials.advance(trial)
         if self.trials.lacks_baseline:
             self.trials.baseline()
         if self.history.searched is None:
-            limits.raise_failing(self.history, self.study.settings.limits)
-            if why := limits.reached(self.study, self.history, self.elapsed_s, self.jobs):
+            self._raise_failing()
+            if why := self._limit_reached():
                 self._end_search(why)
             else:
-                self._make_moves()
-        self._tidy()
+                self._decide()
+        self._remove_unused()
         if self.history.searched is not None and not self.history.running:
-            self.after.advance(self.elapsed_s)
+            self.finals.advance(self.trials, self.elapsed_s)
         return self.journal.count > before
 
     def take_requests(self) -> None:
-        for request in requests.pending(self.study.folder):
-            self._take(request)
+        """Record the requests of the inbox, then act on them; one that was recorded before is only removed."""
+        folder = self.study.folder
+        for request in journal.pending_requests(folder):
+            if request.name not in self.history.requests:
+                self.append("taken", request=request.name, verb=request.verb, said=request.content)
+                if request.verb == journal.STOP:
+                    journal.remove_request(folder, request)
+                    self._stop("it was asked to stop")
+                    continue
+            if request.verb == journal.TELL:
+                self._add_told(request)
+            journal.remove_request(folder, request)
 
-    def _take(self, request: requests.Request) -> None:
-        """Write down what somebody asks for, and let it be done; a request that was taken before is forgotten."""
-        if request.name not in self.history.requests:
-            self.append("taken", request=request.name, verb=request.verb, said=request.said)
-            if request.verb == requests.STOP:
-                requests.forget(self.study.folder, request)
-                self._stop("it was asked to stop")
-                return
-        if request.verb == requests.TELL:
-            self._told(request)
-        requests.forget(self.study.folder, request)
-
-    def _told(self, request: requests.Request) -> None:
-        """A trial that somebody made elsewhere. A controller that was killed in between goes on where it was."""
+    def _add_told(self, request: Request) -> None:
+        """A trial that was made elsewhere. After a kill in between, the next controller completes it."""
         mark = {"request": request.name}
-        entry = next((each for each in self.history.trials if each.extra == mark), None)
+        trial = next((trial for trial in self.history.trials if trial.extra == mark), None)
         last = len(self.study.algorithm.rungs[0]) - 1
-        if entry is None:
-            move = Start(request.said["values"], request.said["proposer"], rung=last, extra=mark)
-            entry = self._begin(move)
-        if entry.state == "running":
-            self.append(
-                "measured",
-                number=entry.number,
-                rung=last,
-                steps=0,
-                objectives=request.said["objectives"],
-                metrics={},
-                state="complete",
-            )
+        if trial is None:
+            trial = self._begin(Start(request.content["values"], request.content["proposer"], rung=last, extra=mark))
+        if trial.state == "running":
+            result = {"rung": last, "steps": 0, "objectives": request.content["objectives"], "metrics": {}}
+            self.append("measured", number=trial.number, state="complete", **result)
 
     def _stop(self, why: str) -> None:
         self.append("stopped", why=why)
         self.jobs.stop()
 
-    def _make_moves(self) -> None:
-        """As many as there are free places; the model before training takes one. An algorithm that waits is asked again
-        when something has changed."""
-        most = self.study.settings.max_concurrent - self.trials.lacks_baseline
-        while len(self.history.running) < most and self.waits_since != self.journal.count:
-            move = self._next()
-            if isinstance(move, Start):
-                self._begin(move)
-            elif isinstance(move, Promote):
-                self.append("promoted", number=move.number, rung=move.rung)
-            elif isinstance(move, Prune):
-                self._prune(move.number, "the algorithm gave it up")
-                continue
-            elif isinstance(move, Done):
+    def _raise_failing(self) -> None:
+        """Raises STUDY_FAILING with the one reason of the last failures, or with all of them."""
+        most = self.study.settings.limits.failures_in_a_row
+        row = self.history.failures[-most:]
+        if len(row) < most:
+            return
+        reasons = {_failure_class(why) for why in row}
+        shared = f"all for one reason ({reasons.pop()}), the last: {row[-1]}" if len(reasons) == 1 else "; ".join(row)
+        raise STUDY_FAILING.error("trials", f"{len(row)} trials in a row failed, {shared}")
+
+    def _limit_reached(self) -> str:
+        """The limit that ends the search now, in words; empty for none."""
+        limits, goal = self.study.settings.limits, self.study.goal
+        if limits.wall_hours is not None and self.elapsed_s >= limits.wall_hours * 3600:
+            return f"{limits.wall_hours:g} hours are over"
+        if limits.gpu_hours is not None and self.jobs.gpu_seconds() >= limits.gpu_hours * 3600:
+            return f"{limits.gpu_hours:g} GPU hours are used"
+        values = [trial.measured[-1].objectives[0] for trial in self.history.completed]
+        if limits.target is not None and any(not goal.better(limits.target, than=value) for value in values):
+            return f"a trial reached the target {limits.target:g}"
+        if limits.no_progress is not None and values:
+            best = values.index(max(values) if goal.direction == "maximize" else min(values))
+            if len(values) - 1 - best >= limits.no_progress:
+                return f"{limits.no_progress} trials in a row were no better"
+        return ""
+
+    def _decide(self) -> None:
+        """Carry out decisions while slots are free; the model before training takes one. An algorithm that waits is
+        asked again after the next event."""
+        slots = self.study.settings.max_concurrent - self.trials.lacks_baseline
+        while len(self.history.running) < slots and self.waits_since != self.journal.count:
+            decision = self._next()
+            if isinstance(decision, Start):
+                self._begin(decision)
+            elif isinstance(decision, Promote):
+                self.append("promoted", number=decision.number, rung=decision.rung)
+            elif isinstance(decision, Prune):
+                self._prune(decision.number, "the algorithm gave it up")
+            elif isinstance(decision, Done):
                 if not self.history.running:
                     self._end_search("all trials are done")
                 return
             else:
-                self._wait()
+                self._check_wait()
                 self.waits_since = self.journal.count
-                return
 
-    def _next(self) -> Move:
-        """The template first, then what others enqueued, then what the algorithm says."""
-        made, most = len(self.history.trials), self.study.settings.max_trials
+    def _next(self) -> Decision:
+        """The template first, then enqueued values, then the algorithm's decision."""
+        count, most = len(self.history.trials), self.study.settings.max_trials
         if self.history.template is None:
             return Start(self.study.space.default(self.study.base), TEMPLATE)
-        if self.history.queue and made < most:
-            asked = self.history.queue[0]
-            return Start(asked.values, asked.proposer, extra={"request": asked.request})
-        move = self.study.algorithm.next([entry.as_trial for entry in self.history.trials])
-        return Done() if made >= most and isinstance(move, Start | Wait) and not self.history.running else move
+        if self.history.queue and count < most:
+            entry = self.history.queue[0]
+            return Start(entry.values, entry.proposer, extra={"request": entry.request})
+        decision = self.study.algorithm.next(self.history.trials)
+        is_full = count >= most and isinstance(decision, Start | Wait) and not self.history.running
+        return Done() if is_full else decision
 
-    def _begin(self, move: Start) -> Entry:
-        """Write down a new trial; its job follows. One that breaks a rule of the spec has failed."""
-        number, values, wrong = len(self.history.trials), dict(move.values), ""
+    def _begin(self, start: Start) -> Trial:
+        """Record a new trial; its job follows. One that breaks a rule of the spec has failed."""
+        number, values, broken_rule = len(self.history.trials), dict(start.values), ""
         repairs: tuple[str, ...] = ()
         try:
-            values, repairs = repaired(self.study.space, self.study.base, move.values)
+            values, repairs = repaired(self.study.space, self.study.base, start.values)
         except ProblemError as broken:
-            wrong = str(broken.problems[0].message)
+            broken_rule = str(broken.problems[0].message)
         self.append(
             "trial",
             number=number,
             values=values,
-            proposer=move.proposer,
-            rung=move.rung,
-            bracket=move.bracket,
-            parent=move.parent,
-            extra=json.loads(json.dumps(dict(move.extra))),
+            proposer=start.proposer,
+            rung=start.rung,
+            bracket=start.bracket,
+            parent=start.parent,
+            extra=json.loads(json.dumps(dict(start.extra))),
             repairs=list(repairs),
         )
-        if wrong:
-            self.append("failed", number=number, rung=move.rung, why=f"spec: {wrong}")
+        if broken_rule:
+            self.append("failed", number=number, rung=start.rung, why=f"spec: {broken_rule}")
         return self.history.trials[number]
 
     def _prune(self, number: int, why: str) -> None:
         self.jobs.give_up(f"trial-{number}/")
         self.append("pruned", number=number, why=why)
 
-    def _wait(self) -> None:
+    def _check_wait(self) -> None:
         if not self.history.running and not self.history.queue and self.study.settings.algorithm != BY_HAND:
             raise STUDY_STUCK.error(self.study.folder, f"{self.study.settings.algorithm} waits, and nothing runs")
 
     def _end_search(self, why: str) -> None:
-        for entry in list(self.history.running):
-            self._prune(entry.number, why)
+        for trial in list(self.history.running):
+            self._prune(trial.number, why)
         self.append("searched", why=why)
 
-    def _tidy(self) -> None:
-        """Remove what nobody goes on from, after a list of it."""
+    def _remove_unused(self) -> None:
+        """Remove checkpoints and exports that nobody goes on from, after they were listed."""
         paths = removable(self.study, self.history)
         if not paths:
             return
         for path in paths:
             require_owned(path, self.study.folder)  # the journal names it, and anybody may have written there
-            note(f"removes {path} ({bytes_of(path) / 1e6:.1f} MB)")
+            size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+            note(f"removes {path} ({size / 1e6:.1f} MB)")
         self.append("removed", paths=[str(path) for path in paths])
         for path in paths:
             remove_whole(path, self.study)
 
 
-def _line(event: Event) -> str:
-    """An event as a line of the controller's log; empty for what nobody needs to follow."""
+def _failure_class(why: str) -> str:
+    """The class of a failure, and the code of its problem where it has one."""
+    match = re.match(r"\w+(: [A-Z]+(_[A-Z]+)+)?", why)
+    return match[0] if match else why
+
+
+def _log_line(event: Event) -> str:
+    """An event as a line of the controller's log; empty for minor ones."""
     kind = event["event"]
     if kind == "trial":
         values = ", ".join(
@@ -263,8 +286,8 @@ def _line(event: Event) -> str:
         )
         return f"trial {event['number']} ({event['proposer']}): {values}"
     if kind == "measured":
-        shown = ", ".join(f"{value:.5g}" for value in event["objectives"])
-        return f"trial {event['number']} reached {shown} after {event['steps']} steps: {event['state']}"
+        objectives = ", ".join(f"{value:.5g}" for value in event["objectives"])
+        return f"trial {event['number']} reached {objectives} after {event['steps']} steps: {event['state']}"
     if kind in ("failed", "pruned"):
         return f"trial {event['number']} {kind}: {event['why']}"
     if kind == "promoted":

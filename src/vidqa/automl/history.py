@@ -1,22 +1,22 @@
-"""What the journal of a study tells, event after event: its trials, their jobs, what others asked for."""
+"""The state of a study: its trials, their jobs, and the requests of others, from the events of its journal."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from vidqa.automl.journal import Event
-from vidqa.automl.moves import Goal, Measured, State, Trial
+from vidqa.automl.decisions import Goal, Measured, Trial
 
 BASELINE = "baseline"
-TEMPLATE = "template"  # who proposes the template's own values
+TEMPLATE = "template"  # proposer of the template's own values
+Event = dict[str, Any]
 
 
 @dataclass
 class Work:
-    """One piece of work and its job. `gpus` are those of this machine that it was given, each of which `places` jobs
-    share; `ended` is its last event, once it is over; `retries` count how often its platform had ended it before."""
+    """One piece of work and its job. `gpus` are those of this machine that it got, each shared by `places` jobs;
+    `ended` is its last event; `retries` counts how often its platform ended it."""
 
     job_id: str = ""
     gpus: tuple[str, ...] = ()
@@ -25,46 +25,9 @@ class Work:
     ended: Event | None = None
 
 
-@dataclass
-class Entry:
-    """A trial: what an algorithm sees of it, and what only reports show."""
-
-    number: int
-    values: dict[str, Any]
-    proposer: str
-    state: State
-    rung: int
-    bracket: int
-    parent: int | None
-    extra: dict[str, Any]
-    repairs: list[str]
-    measured: list[Measured] = field(default_factory=list)
-    metrics: dict[str, Any] = field(default_factory=dict)  # of the last rung that was measured
-    why: str = ""
-
-    @property
-    def as_trial(self) -> Trial:
-        return Trial(
-            self.number,
-            self.values,
-            self.proposer,
-            self.state,
-            tuple(self.measured),
-            self.rung,
-            self.bracket,
-            self.parent,
-            self.extra,
-        )
-
-    @property
-    def objective(self) -> float | None:
-        """The first goal's value at the end of the last rung that was measured."""
-        return self.measured[-1].objectives[0] if self.measured else None
-
-
 @dataclass(frozen=True)
-class Asked:
-    """Values that somebody enqueued, and who did."""
+class Enqueued:
+    """Values that somebody enqueued, and the proposer."""
 
     request: str
     values: dict[str, Any]
@@ -72,24 +35,25 @@ class Asked:
 
 
 class History:
-    """The state that the events of a journal lead to; `take` goes on with the next one."""
+    """Folds events into state; `take` adds one. An event that refers to a missing trial or rung is a LookupError or
+    ValueError, and leaves the state unusable."""
 
     def __init__(self, events: Iterable[Event] = ()) -> None:
         self.created: Event | None = None
-        self.trials: list[Entry] = []
+        self.trials: list[Trial] = []
         self.work: dict[str, Work] = {}
-        self.scores: dict[str, dict[str, Any]] = {}  # metrics of baseline, re-runs and tests, by their work
-        self.queue: list[Asked] = []
+        self.scores: dict[str, dict[str, Any]] = {}  # metrics of baseline, re-runs and tests, by work
+        self.queue: list[Enqueued] = []
         self.requests: set[str] = set()
         self.removed: set[str] = set()
         self.skipped: dict[str, str] = {}
         self.searched: str | None = None  # why the search ended
-        self.stopped: str | None = None  # why it does not go on, until a controller opens it again
+        self.stopped: str | None = None  # why it was interrupted, until a controller opens it again
         self.max_trials = 0
         self.winner: int | None = None
         self.finished = False
-        self.failures: list[str] = []  # in a row, since something was measured or a controller opened the study
-        self.completed: list[Entry] = []  # trials that reached their last rung, in the order in which they did
+        self.failures: list[str] = []  # in a row, since the last result or the last start of a controller
+        self.completed: list[Trial] = []  # that reached their last rung, in the order of their ends
         self.elapsed_s, self.seconds, self.gpu_seconds = 0.0, 0.0, 0.0
         for event in events:
             self.take(event)
@@ -104,15 +68,28 @@ class History:
         return self.created["rungs"] if self.created else []
 
     @property
-    def template(self) -> Entry | None:
-        """The trial of the template's own values, which comes before what the algorithm proposes."""
-        return next((each for each in self.trials if each.proposer == TEMPLATE), None)
+    def template(self) -> Trial | None:
+        """The trial of the template's own values, which comes first."""
+        return next((trial for trial in self.trials if trial.proposer == TEMPLATE), None)
 
     @property
-    def running(self) -> list[Entry]:
-        return [each for each in self.trials if each.state == "running"]
+    def running(self) -> list[Trial]:
+        return [trial for trial in self.trials if trial.state == "running"]
+
+    def ranked(self, goal: Goal) -> list[Trial]:
+        """Measured trials that did not fail, the best first; those of a higher rung first, since values of different
+        rungs do not compare."""
+        sign = -1 if goal.direction == "maximize" else 1
+
+        def rank(trial: Trial) -> tuple[float, float, int]:
+            last = trial.measured[-1]
+            return -self.rungs[trial.bracket][last.rung], sign * last.objectives[0], trial.number
+
+        return sorted((trial for trial in self.trials if trial.measured and trial.state != "failed"), key=rank)
 
     def _created(self, event: Event) -> None:
+        if self.created:
+            raise ValueError("the study was created before")
         self.created, self.max_trials = event, event["settings"].get("max_trials", 0)
 
     def _opened(self, event: Event) -> None:
@@ -120,23 +97,38 @@ class History:
 
     def _taken(self, event: Event) -> None:
         self.requests.add(event["request"])
-        said = event["said"]
+        content = event["said"]
         if event["verb"] == "enqueue":
-            self.queue.append(Asked(event["request"], said["values"], said["proposer"]))
+            self.queue.append(Enqueued(event["request"], content["values"], content["proposer"]))
 
     def _trial(self, event: Event) -> None:
-        asked = event["extra"].get("request")
-        self.queue = [each for each in self.queue if each.request != asked]
-        known = ("number", "values", "proposer", "rung", "bracket", "parent", "extra", "repairs")
-        self.trials.append(Entry(state="running", **{name: event[name] for name in known}))
+        if event["number"] != len(self.trials):
+            raise ValueError(f"trial {event['number']} comes after {len(self.trials)} trials")
+        self._check_rung(event["bracket"], event["rung"])
+        if event["parent"] is not None:
+            self._trial_of(event["parent"])
+        request = event["extra"].get("request")
+        self.queue = [entry for entry in self.queue if entry.request != request]
+        names = ("number", "values", "proposer", "rung", "bracket", "parent", "extra", "repairs")
+        self.trials.append(Trial(state="running", **{name: event[name] for name in names}))
+
+    def _trial_of(self, number: int) -> Trial:
+        if number >= len(self.trials):
+            raise LookupError(f"there is no trial {number} before it")
+        return self.trials[number]
+
+    def _check_rung(self, bracket: int, rung: int) -> None:
+        if bracket >= len(self.rungs) or rung >= len(self.rungs[bracket]):
+            raise LookupError(f"there is no rung {rung} of bracket {bracket}")
 
     def _promoted(self, event: Event) -> None:
-        entry = self.trials[event["number"]]
-        entry.rung, entry.state = event["rung"], "running"
+        trial = self._trial_of(event["number"])
+        self._check_rung(trial.bracket, event["rung"])
+        trial.rung, trial.state = event["rung"], "running"
 
     def _pruned(self, event: Event) -> None:
-        entry = self.trials[event["number"]]
-        entry.state, entry.why = "pruned", event["why"]
+        trial = self._trial_of(event["number"])
+        trial.state, trial.why = "pruned", event["why"]
 
     def _submitted(self, event: Event) -> None:
         self.work[event["work"]] = Work(event["job_id"], tuple(event["gpus"]), event.get("places", 1))
@@ -151,16 +143,17 @@ class History:
         self.gpu_seconds += event["gpu_seconds"]
 
     def _measured(self, event: Event) -> None:
-        entry = self.trials[event["number"]]
-        entry.measured.append(Measured(event["rung"], event["steps"], tuple(event["objectives"])))
-        entry.metrics, entry.state = event["metrics"], event["state"]
+        trial = self._trial_of(event["number"])
+        self._check_rung(trial.bracket, event["rung"])
+        trial.measured = (*trial.measured, Measured(event["rung"], event["steps"], tuple(event["objectives"])))
+        trial.metrics, trial.state = event["metrics"], event["state"]
         self.failures = []
-        if entry.state == "complete":
-            self.completed.append(entry)
+        if trial.state == "complete":
+            self.completed.append(trial)
 
     def _failed(self, event: Event) -> None:
-        entry = self.trials[event["number"]]
-        entry.state, entry.why = "failed", event["why"]
+        trial = self._trial_of(event["number"])
+        trial.state, trial.why = "failed", event["why"]
         self.failures.append(event["why"])
 
     def _scored(self, event: Event) -> None:
@@ -176,7 +169,7 @@ class History:
         self.skipped[event["what"]] = event["why"]
 
     def _reopened(self, event: Event) -> None:
-        """More trials are asked for, also of a study that had ended."""
+        """More trials, also for a finished study."""
         self.max_trials = event["max_trials"]
         self.searched, self.winner, self.finished = None, None, False
 
@@ -184,21 +177,6 @@ class History:
         self.stopped = event["why"]
 
     def _finished(self, event: Event) -> None:
+        if event["winner"] is not None:
+            self._trial_of(event["winner"])
         self.winner, self.finished = event["winner"], True
-
-
-def better(goal: Goal, value: float, than: float) -> bool:
-    return value > than if goal.direction == "maximize" else value < than
-
-
-def ranked(history: History, goal: Goal) -> list[Entry]:
-    """Measured trials that did not fail, the best first. One that reached a higher rung stands before others: values
-    of different rungs do not compare."""
-    sign = -1 if goal.direction == "maximize" else 1
-
-    def rank(entry: Entry) -> tuple[float, float, int]:
-        last = entry.measured[-1]
-        return -history.rungs[entry.bracket][last.rung], sign * last.objectives[0], entry.number
-
-    fit = [each for each in history.trials if each.measured and each.state != "failed"]
-    return sorted(fit, key=rank)

@@ -1,144 +1,207 @@
-"""The journal of a study: one event a line, appended and flushed to disk before anything follows from it.
+"""The journal of a study: one event a line, on disk before anything follows from it; and the inbox for its controller.
 
-It is all that is known of a study; whoever reads it needs no lock. Only the controller writes, while it holds the lock
-of the study. Half a last line, which a power cut leaves, is passed over; any other damage is a problem.
+Readers need no lock; only the controller writes, while it holds the lock of the study. A torn last line, as a power cut
+leaves it, is skipped and then removed; any other damage is a problem. (optuna's JournalStorage appends to a torn line,
+and the study cannot be opened any more.)
 """
 
 from __future__ import annotations
 
 import json
 import os
+import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
+from vidqa.automl.decisions import Goal, State
+from vidqa.automl.history import Event, History
+from vidqa.automl.problems import STUDY_BUSY, STUDY_JOURNAL, STUDY_UNWRITABLE
+from vidqa.contract import files
+from vidqa.contract.cli import note
 from vidqa.contract.files import now, read_object
 from vidqa.contract.locks import try_lock
 from vidqa.platforms.processes import Identity, this_process
-from vidqa.automl.events import EVENTS, fields_of
-from vidqa.automl.study_problems import STUDY_BUSY, STUDY_JOURNAL, STUDY_UNWRITABLE
 
-JOURNAL, LOCK = "journal.jsonl", "controller.lock"
+JOURNAL, LOCK, INBOX = "journal.jsonl", "controller.lock", "inbox"
+ENQUEUE, TELL, STOP = "enqueue", "tell", "stop"
 SCHEMA_VERSION = 1
 NO_END, NO_JSON = "it has no end", "it is not JSON"
-CUT_OFF = (NO_END, NO_JSON)  # what a power cut makes of a last line
-MOST_SAID = 5  # of what is wrong with an event
-Event = dict[str, Any]
+TORN = (NO_END, NO_JSON)  # what a power cut makes of a last line
+MOST_ERRORS = 5  # of one event that are shown
+
+Number = Annotated[int, Field(ge=0, le=1 << 53)]
+Seconds = Annotated[float, Field(ge=0)]
+Objectives = Annotated[list[float], Field(min_length=1)]
+Rungs = Annotated[list[Annotated[list[Number], Field(min_length=1)]], Field(min_length=1)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+
+class _Open(_Strict):
+    model_config = ConfigDict(extra="allow")
+
+
+class _Settings(_Open):
+    """The settings that a status shows; those of earlier versions have other keys."""
+
+    algorithm: str
+    goals: Annotated[list[Goal], Field(min_length=1)]
+    max_trials: Number
+
+
+class _Values(_Open):
+    values: dict[str, Any]
+    proposer: str
+
+
+class _Told(_Values):
+    objectives: Objectives
+
+
+CONTENT: dict[str, type[BaseModel]] = {ENQUEUE: _Values, TELL: _Told, STOP: _Open}
+COMMON: dict[str, Any] = {"seq": Number, "time": str, "elapsed_s": Seconds, "event": str}
+FIELDS: dict[str, dict[str, Any]] = {
+    "created": {
+        **{"schema_version": int, "fingerprint": str, "settings": _Settings, "space": Any, "rungs": Rungs},
+        "version": str,
+    },
+    "opened": {"controller": dict[str, Any]},
+    "taken": {"request": str, "verb": Literal["enqueue", "tell", "stop"], "said": dict[str, Any]},
+    "trial": {
+        **{"number": Number, "values": dict[str, Any], "proposer": str, "rung": Number, "bracket": Number},
+        **{"parent": Number | None, "extra": dict[str, Any], "repairs": list[str]},
+    },
+    "promoted": {"number": Number, "rung": Number},
+    "pruned": {"number": Number, "why": str},
+    "submitted": {
+        **{"work": str, "job_id": str, "how": str, "gpus": list[str]},
+        "places": (Annotated[int, Field(ge=1)], 1),  # older journals lack it: a job had its GPUs to itself
+    },
+    "retried": {"work": str, "job_id": str, "why": str},
+    "ended": {
+        **{"work": str, "state": str, "job_id": str, "run_dir": str, "seconds": Seconds, "gpu_seconds": Seconds},
+        "failure": dict[str, str] | None,
+    },
+    "measured": {
+        **{"number": Number, "rung": Number, "steps": Number, "objectives": Objectives, "metrics": dict[str, Any]},
+        "state": State,
+    },
+    "failed": {"number": Number, "rung": Number, "why": str},
+    "scored": {"work": str, "metrics": dict[str, Any]},
+    "removed": {"paths": list[str]},
+    "searched": {"why": str},
+    "skipped": {"what": str, "why": str},
+    "reopened": {"max_trials": Number},
+    "stopped": {"why": str},
+    "finished": {"winner": Number | None},
+}
+MODELS: dict[str, type[BaseModel]] = {
+    name: create_model(name, __base__=_Strict, **COMMON, **fields) for name, fields in FIELDS.items()
+}
 
 
 @dataclass(frozen=True)
 class Read:
-    """The events of a journal, the bytes that they take, and what was passed over after them."""
+    """The events of a journal, the state they lead to, their bytes, and a note of what was skipped after them."""
 
     events: list[Event]
-    size: int
+    history: History
+    size: int = 0
     note: str = ""
 
 
 def read(folder: Path) -> Read:
-    """Raises STUDY_JOURNAL with the number of the first line that is damaged. No events where there is no journal."""
-    path = folder / JOURNAL
+    """Raises STUDY_JOURNAL with the number of the first damaged line. No events where there is no journal."""
+    path, history = folder / JOURNAL, History()
+    events: list[Event] = []
     try:
-        written = path.read_bytes()
+        content = path.read_bytes()
     except FileNotFoundError:
-        return Read([], 0)
+        return Read(events, history)
     except OSError as failed:
         raise STUDY_JOURNAL.error(path, f"it cannot be read: {failed}") from failed
-    events: list[Event] = []
-    trials: list[int] = []  # the bracket of each
-    rungs: list[int] = []  # how many each bracket has
-    size, lines = 0, written.splitlines(keepends=True)
+    size, lines = 0, content.splitlines(keepends=True)
     for number, line in enumerate(lines, 1):
-        wrong = _wrong(line, number)
-        if wrong in CUT_OFF and number == len(lines):
-            return Read(events, size, f"line {number}, the last one, was cut off ({wrong}) and is passed over")
-        event = {} if wrong else json.loads(line)
-        if wrong := wrong or _misplaced(event, trials, rungs):
-            raise STUDY_JOURNAL.error(f"{path}:{number}", wrong)
+        damage = _damage(line, number)
+        if damage in TORN and number == len(lines):
+            skipped = f"line {number}, the last one, was cut off ({damage}) and is passed over"
+            return Read(events, history, size, skipped)
+        if not damage:
+            event = json.loads(line)
+            try:
+                history.take(event)
+            except (LookupError, ValueError) as misplaced:
+                damage = str(misplaced.args[0])
+        if damage:
+            raise STUDY_JOURNAL.error(f"{path}:{number}", damage)
         events.append(event)
         size += len(line)
-    return Read(events, size)
+    return Read(events, history, size)
 
 
-def _wrong(line: bytes, number: int) -> str:
-    """What keeps a line from being event `number`; empty where nothing does."""
+def _damage(line: bytes, number: int) -> str:
+    """Why a line is not event `number`; empty if it is."""
     if not line.endswith(b"\n"):
         return NO_END
     try:
         event = json.loads(line)
     except (ValueError, RecursionError):
         return NO_JSON
-    if not isinstance(event, dict) or str(event.get("event")) not in EVENTS:
+    if not isinstance(event, dict) or str(event.get("event")) not in MODELS:
         return "it is no event that is known"
     if event.get("seq") != number or event["seq"] is True:
         return f"it says to be number {event.get('seq')}: lines are missing or doubled"
     if event["event"] == "created" and event.get("schema_version") != SCHEMA_VERSION:
         return f"it is of version {event.get('schema_version')}; this program writes {SCHEMA_VERSION}"
     try:
-        EVENTS[event["event"]].model_validate(event)
-    except ValidationError as refused:
-        return "; ".join(map(_said, refused.errors()[:MOST_SAID]))
+        MODELS[event["event"]].model_validate(event)
+        if event["event"] == "taken":
+            CONTENT[event["verb"]].model_validate(event["said"])
+    except ValidationError as invalid:
+        return "; ".join(map(_error_text, invalid.errors()[:MOST_ERRORS]))
     return ""
 
 
-def _said(error: Any) -> str:
+def _error_text(error: Any) -> str:
     place = ".".join(map(str, error["loc"]))
     return f"it lacks {place}" if error["type"] == "missing" else f"{place}: {error['msg']}"
 
 
-def _misplaced(event: Event, trials: list[int], rungs: list[int]) -> str:
-    """What an event names that no event before it has told of; empty where nothing. Goes on with both lists."""
-    kind, number = event["event"], event.get("number", 0)
-    if kind == "created":
-        if rungs:
-            return "the study was created before"
-        rungs += map(len, event["rungs"])
-    elif not rungs and kind in ("trial", "promoted", "measured", "finished"):
-        return "no event before it has created the study"
-    elif kind == "trial":
-        if number != len(trials) or event["bracket"] >= len(rungs) or (event["parent"] or 0) > max(number - 1, 0):
-            place = f"trial {number} (bracket {event['bracket']}, parent {event['parent']})"
-            return f"{place} comes after {len(trials)} trials of {len(rungs)} brackets"
-        trials.append(event["bracket"])
-    elif number >= len(trials) and "number" in event:
-        return f"there is no trial {number} before it"
-    elif event.get("winner") is not None and event["winner"] >= len(trials):
-        return f"there is no trial {event['winner']} before it"
-    if kind in ("trial", "promoted", "measured") and event["rung"] >= rungs[trials[number]]:
-        return f"rung {event['rung']} is none of bracket {trials[number]}"
-    return ""
-
-
 class Journal:
-    """The journal to write to. What was cut off at its end is removed."""
+    """A journal open for writing. Opening removes a torn last line."""
 
-    def __init__(self, folder: Path, found: Read) -> None:
-        self.path, self.count = folder / JOURNAL, len(found.events)
+    def __init__(self, folder: Path, content: Read) -> None:
+        self.path, self.count = folder / JOURNAL, len(content.events)
         try:
             self.file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-            os.ftruncate(self.file, found.size)
+            os.ftruncate(self.file, content.size)
             _sync_folder(folder)
         except OSError as failed:
             raise STUDY_UNWRITABLE.error(self.path, f"it cannot be opened: {failed}") from failed
 
     def append(self, event: str, elapsed_s: float, **fields: Any) -> Event:
         """Write an event; it is on disk when this returns. Raises STUDY_UNWRITABLE, and then nothing may follow."""
-        assert fields.keys() == fields_of(event), f"{event} has other fields: {sorted(fields)}"
+        assert fields.keys() == FIELDS[event].keys(), f"{event} has other fields: {sorted(fields)}"
         self.count += 1
-        made = {"seq": self.count, "time": now(), "elapsed_s": round(elapsed_s, 3), "event": event, **fields}
-        line = json.dumps(made, ensure_ascii=False, allow_nan=False) + "\n"
+        entry = {"seq": self.count, "time": now(), "elapsed_s": round(elapsed_s, 3), "event": event, **fields}
+        line = (json.dumps(entry, ensure_ascii=False, allow_nan=False) + "\n").encode("utf-8", "backslashreplace")
         try:
-            written = os.write(self.file, encoded := line.encode("utf-8", "backslashreplace"))
-            if written != len(encoded):
-                raise OSError(f"{written} of {len(encoded)} bytes were written")
+            size = os.write(self.file, line)
+            if size != len(line):
+                raise OSError(f"{size} of {len(line)} bytes were written")
             os.fsync(self.file)
         except OSError as failed:
             raise STUDY_UNWRITABLE.error(self.path, f"an event could not be kept: {failed}") from failed
-        return made
+        return entry
 
     def close(self) -> None:
         os.close(self.file)
@@ -155,8 +218,7 @@ def _sync_folder(folder: Path) -> None:
 
 @contextmanager
 def only_controller(folder: Path) -> Iterator[None]:
-    """Be the one controller of a study; the system gives the lock up when its holder dies. Raises STUDY_BUSY,
-    LOCK_UNAVAILABLE."""
+    """Hold the lock of a study; the system releases it when its holder dies. Raises STUDY_BUSY, LOCK_UNAVAILABLE."""
     path = folder / LOCK
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
@@ -164,7 +226,10 @@ def only_controller(folder: Path) -> Iterator[None]:
         raise STUDY_UNWRITABLE.error(path, f"the lock cannot be made: {failed}") from failed
     try:
         if not try_lock(handle, path):
-            raise STUDY_BUSY.error(folder, f"its controller is {_shown(read_object(path))}")
+            holder = read_object(path)
+            process = f"process {holder.get('pid', 'unknown')}"
+            message = f"its controller is {process} on {holder.get('host', 'a machine that is not named')}"
+            raise STUDY_BUSY.error(folder, message)
         os.ftruncate(handle, 0)
         os.pwrite(handle, json.dumps(this_process().as_dict()).encode(), 0)
         try:
@@ -176,13 +241,52 @@ def only_controller(folder: Path) -> Iterator[None]:
 
 
 def controller_of(folder: Path) -> Identity | None:
-    """The process that controls a study now, as far as can be seen from here; None where nobody does."""
+    """The process that controls a study now, as far as it is visible from here; None if there is none."""
     try:
-        found = Identity.from_dict(read_object(folder / LOCK))
+        controller = Identity.from_dict(read_object(folder / LOCK))
     except (KeyError, ValueError, TypeError):
         return None
-    return found if found.may_be_alive else None
+    return controller if controller.may_be_alive else None
 
 
-def _shown(said: dict[str, Any]) -> str:
-    return f"process {said.get('pid', 'unknown')} on {said.get('host', 'a machine that is not named')}"
+class Request(NamedTuple):
+    """A file of the inbox; `name` orders requests and identifies one that was taken before."""
+
+    name: str
+    verb: str
+    content: dict[str, Any]
+
+
+def send_request(folder: Path, verb: str, content: dict[str, Any]) -> str:
+    """Leave a request for the controller, now or when one is started, and return its name. Raises STUDY_UNWRITABLE."""
+    name = f"{time.time_ns():020d}-{secrets.token_hex(4)}"
+    try:
+        files.write_json(folder / INBOX / f"{name}.json", {"verb": verb, "said": content})
+    except OSError as failed:
+        raise STUDY_UNWRITABLE.error(folder / INBOX, f"the request cannot be kept: {failed}") from failed
+    return name
+
+
+def pending_requests(folder: Path) -> list[Request]:
+    """The requests in the inbox, the oldest first. Other files are left there."""
+    requests = []
+    for path in sorted((folder / INBOX).glob("*.json")):
+        request = files.read_object(path)
+        verb, content = str(request.get("verb")), request.get("said")
+        try:
+            CONTENT[verb].model_validate(content)
+        except (KeyError, ValidationError) as invalid:
+            _warn_once(path, str(invalid).splitlines()[0])
+            continue
+        assert isinstance(content, dict)  # as the model says
+        requests.append(Request(path.stem, verb, content))
+    return requests
+
+
+@cache
+def _warn_once(path: Path, why: str) -> None:
+    note(f"{path} is no request of ours and is left there: {why}")
+
+
+def remove_request(folder: Path, request: Request) -> None:
+    files.remove(folder / INBOX / f"{request.name}.json", owner=folder)

@@ -1,4 +1,8 @@
-"""A parameter of a search: what values it may have, where it applies, and its place in the unit interval."""
+"""A parameter of a search: its values, where it applies, and its position in the unit interval.
+
+optuna's distributions know neither weights nor conditions nor a position in [0, 1], which the algorithms with rungs,
+the grid, CMA-ES and the report need; `algorithms.optuna_samplers` translates for the samplers.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,7 @@ class Condition:
 
 @dataclass(frozen=True)
 class Parameter:
-    """A key of the spec that is searched.
+    """A searched key of the spec.
 
     A number lies between `low` and `high`, in steps if it has a step, or is one of `options`, which then ascend. A
     categorical is one of `options`, drawn by `weights` where it has any. `inherited`: it shapes the weights, so a trial
@@ -44,6 +48,14 @@ class Parameter:
     condition: Condition | None = None
     inherited: bool = False
 
+    def applies(self, values: Mapping[str, Any]) -> bool:
+        """Whether it has a value beside these values of its parents."""
+        return self.condition is None or self.condition.holds(values)
+
+    @property
+    def short_name(self) -> str:
+        return self.name.rpartition(".")[2]
+
     @property
     def ordered(self) -> bool:
         """Neighbouring values are alike."""
@@ -51,7 +63,7 @@ class Parameter:
 
     @property
     def count(self) -> int | None:
-        """How many values it may have; None for a range of numbers without steps."""
+        """The number of its values; None for a range of numbers without steps."""
         if self.options:
             return len(self.options)
         step = self._step
@@ -72,31 +84,28 @@ class Parameter:
         return self.high
 
     def at(self, unit: float) -> Any:
-        """The value at a place of [0, 1]: places that are equally likely give values as likely as they are meant."""
+        """The value at a position in [0, 1]; positions drawn evenly give values as likely as intended."""
         unit = min(max(unit, 0.0), 1.0)
         if self.options:
             return self.options[min(bisect_right(self._ends(), unit), len(self.options) - 1)]
-        if self.kind == "int":
-            return self._whole(unit)
-        if self.step is not None:
-            assert self.count is not None
-            return self._low + min(int(unit * self.count), self.count - 1) * self.step
         if self.log:
-            value = math.exp(math.log(self._low) + unit * (math.log(self._high) - math.log(self._low)))
-        else:
-            value = self._low + unit * (self._high - self._low)
-        return self.rounded(value)
+            low, high = self._log_ends()
+            value = math.exp(low + unit * (high - low))
+            return int(min(max(round(value), self._low), self._high)) if self.kind == "int" else self.rounded(value)
+        if (count := self.count) is not None:
+            value = self._low + min(int(unit * count), count - 1) * (self._step or 1)
+            return int(value) if self.kind == "int" else value
+        return self.rounded(self._low + unit * (self._high - self._low))
 
     def rounded(self, value: float) -> float:
-        """A number of the range without the digits that nobody needs."""
+        """A number of the range, to six digits."""
         return min(max(float(f"{value:.6g}"), self._low), self._high)
 
     def unit(self, value: Any) -> float:
-        """The place of a value in [0, 1], the middle of its share where it has one. A number outside of the range is
-        taken as the nearest end; a value that is no option, as the middle."""
+        """The position of a value in [0, 1], the middle of its share where it has one. A number outside of the range
+        counts as the nearest end; a value that is no option, as the middle."""
         if self.options:
-            index = self.index(value)
-            ends = [0.0, *self._ends()]
+            index, ends = self.index(value), [0.0, *self._ends()]
             return 0.5 if index is None else (ends[index] + ends[index + 1]) / 2
         if not isinstance(value, int | float):
             return 0.5
@@ -105,15 +114,13 @@ class Parameter:
             low, high = self._log_ends()
             return (math.log(value) - low) / (high - low) if high > low else 0.5
         if (count := self.count) is not None:
-            step = self._step
-            assert step is not None
-            return (round((value - self._low) / step) + 0.5) / count
+            return (round((value - self._low) / (self._step or 1)) + 0.5) / count
         return (value - self._low) / (self._high - self._low) if self._high > self._low else 0.5
 
     def index(self, value: Any) -> int | None:
-        """Which option a value is; of numbers the nearest one. None for what is none."""
+        """The index of an option; of numbers that of the nearest one. None if there is none."""
         if self.ordered and isinstance(value, int | float):
-            return min(range(len(self.options)), key=lambda each: abs(self.options[each] - value))
+            return min(range(len(self.options)), key=lambda place: abs(self.options[place] - value))
         return next((place for place, option in enumerate(self.options) if same(option, value)), None)
 
     def middle(self) -> Any:
@@ -123,7 +130,7 @@ class Parameter:
         return self.at(0.5)
 
     def holds(self, value: Any) -> bool:
-        """It is a value that the search may propose."""
+        """Whether the search may propose the value."""
         if self.options:
             return any(same(option, value) for option in self.options)
         if isinstance(value, bool) or not isinstance(value, int | float) or not self._low <= value <= self._high:
@@ -132,12 +139,12 @@ class Parameter:
         return step is None or math.isclose((value - self._low) / step, round((value - self._low) / step), abs_tol=1e-6)
 
     def words(self) -> str:
-        """Its values, as a person reads them."""
+        """Its values for a person."""
         if self.options:
-            shown = [json.dumps(option) for option in self.options]
+            names = [json.dumps(option) for option in self.options]
             if self.weights:
-                shown = [f"{option}:{weight:g}" for option, weight in zip(shown, self.weights, strict=True)]
-            return ", ".join(shown)
+                names = [f"{option}:{weight:g}" for option, weight in zip(names, self.weights, strict=True)]
+            return ", ".join(names)
         ends = f"{self._low:g}..{self._high:g}"
         return ends + (" (log)" if self.log else "") + (f" in steps of {self.step:g}" if self.step else "")
 
@@ -151,17 +158,10 @@ class Parameter:
         return [end / total for end in accumulate(weights)]
 
     def _log_ends(self) -> tuple[float, float]:
-        """The logarithms of the ends; those of whole numbers lie half a step further out, so that both ends are as
-        likely as their neighbours."""
+        """Logarithms of the ends; for whole numbers half a step further out, so that both ends are as likely as their
+        neighbours."""
         outside = 0.5 if self.kind == "int" else 0.0
         return math.log(self._low - outside), math.log(self._high + outside)
-
-    def _whole(self, unit: float) -> int:
-        if self.log:
-            low, high = self._log_ends()
-            return int(min(max(round(math.exp(low + unit * (high - low))), self._low), self._high))
-        assert self.count is not None
-        return int(self._low + min(int(unit * self.count), self.count - 1) * (self.step or 1))
 
 
 def same(one: Any, other: Any) -> bool:

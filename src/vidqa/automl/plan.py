@@ -1,4 +1,4 @@
-"""The plan of a study: its folder with settings and specs, and what the search will be before anything starts."""
+"""The plan of a study: its folder with settings and specs, its first trials, and an estimate, before it starts."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from typing import Any
 from pydantic import ValidationError
 
 from vidqa import spec
+from vidqa.automl import data_share, estimate, specs
+from vidqa.automl.decisions import Start, Trial
+from vidqa.automl.history import TEMPLATE
+from vidqa.automl.journal import read
+from vidqa.automl.problems import STUDY_BUDGET, STUDY_CHANGED, STUDY_UNWRITABLE
+from vidqa.automl.repair import repaired
+from vidqa.automl.settings import EVALUATE, FILE, TEST, TRAIN, Finals, checked, write_settings
+from vidqa.automl.study import Study, open_study
 from vidqa.contract import files
 from vidqa.contract.cli import Result, command
 from vidqa.jobs.job_spec import with_absolute_paths
 from vidqa.spec.layers import parse_set
-from vidqa.automl import estimate, specs, subset
-from vidqa.automl.history import TEMPLATE, History
-from vidqa.automl.journal import read
-from vidqa.automl.moves import Start, Trial
-from vidqa.automl.repair import repaired
-from vidqa.automl.settings import EVALUATE, FILE, TEST, TRAIN, Finals, checked, write_settings
-from vidqa.automl.study import Study, open_study
-from vidqa.automl.study_problems import STUDY_BEGUN, STUDY_BUDGET, STUDY_UNWRITABLE
 
 FIRST = 3  # trials whose specs are shown before they start
-# What follows the trials of --runs, those with the most re-runs first.
+# Finals that --runs chooses from, those with the most re-runs first.
 FINALS: tuple[dict[str, Any], ...] = ({}, {"top": 1}, {"top": 1, "seeds": [1]})
 LESS_IS_BETTER = ("loss", "perplexity", "error", "false_positive", "false_negative", "latency")
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What the user says of a new study, as written. `sets` are settings by dotted name (study.toml)."""
+class PlanRequest:
+    """The options of a new study. `sets` are settings by dotted name (study.toml)."""
 
     spec: Path
     evaluation: Path | None = None
@@ -42,18 +42,19 @@ class Asked:
     only: tuple[str, ...] = ()
     runs: int | None = None  # trainings in all, the re-runs among them
     sets: tuple[str, ...] = ()
-    named: Mapping[str, Any] = field(default_factory=dict)  # settings that have options of their own
+    named: Mapping[str, Any] = field(default_factory=dict)  # settings with options of their own
 
 
-def plan(folder: Path, asked: Asked | None) -> Result:
-    """Write a study into its folder, or look at the one that is there, and say what it will be.
+def plan(folder: Path, request: PlanRequest | None) -> Result:
+    """Write a study into its folder, or read the one that is there, and describe it.
 
-    Raises STUDY_BEGUN for a study that has trials, STUDY_GOAL, STUDY_SETTINGS, and the problems of specs and ranges.
+    Raises STUDY_CHANGED for a study that has trials, STUDY_GOAL, STUDY_SETTINGS, STUDY_JOURNAL, and the problems of
+    specs and ranges.
     """
-    if asked is not None:
-        write(folder, asked)
+    if request is not None:
+        write(folder, request)
     study = open_study(folder)
-    History(read(folder).events)  # damaged: said now
+    read(folder)  # a damaged journal is reported now
     first = suggested(study, [], FIRST)
     written = _write_first(study, first)
     cost, problems = estimate.of_study(study, written[0])
@@ -72,41 +73,39 @@ def plan(folder: Path, asked: Asked | None) -> Result:
 
 
 def suggested(study: Study, trials: list[Trial], count: int) -> list[dict[str, Any]]:
-    """The next trials, as if each had begun: values, proposer and repairs. Nothing is started or written down."""
-    found: list[dict[str, Any]] = []
+    """The next trials, as if each had begun: number, proposer, values, repairs. Nothing is started or written."""
+    rows: list[dict[str, Any]] = []
     trials = list(trials)
-    while len(found) < count:
-        first = Start(study.space.default(study.base), TEMPLATE)
-        move = study.algorithm.next(trials) if trials else first
-        if not isinstance(move, Start):
+    while len(rows) < count:
+        template = Start(study.space.default(study.base), TEMPLATE)
+        start = study.algorithm.next(trials) if trials else template
+        if not isinstance(start, Start):
             break
-        values, repairs = repaired(study.space, study.base, move.values)
-        found.append({"number": len(trials), "proposer": move.proposer, "values": values, "repairs": list(repairs)})
-        made = Trial(
-            len(trials), values, move.proposer, "running", (), move.rung, move.bracket, move.parent, move.extra
-        )
-        trials.append(made)
-    return found
+        values, repairs = repaired(study.space, study.base, start.values)
+        number, place = len(trials), (start.rung, start.bracket, start.parent, start.extra)
+        rows.append({"number": number, "proposer": start.proposer, "values": values, "repairs": list(repairs)})
+        trials.append(Trial(number, values, start.proposer, "running", (), *place))
+    return rows
 
 
-def write(folder: Path, asked: Asked) -> None:
+def write(folder: Path, request: PlanRequest) -> None:
     """Write settings and specs of a new study. Raises what `plan` does."""
     if read(folder).events:
-        raise STUDY_BEGUN.error(folder, "its journal has events")
-    texts = {TRAIN: _spec_text("train", asked.spec)}
-    for name, path in ((EVALUATE, asked.evaluation), (TEST, asked.test)):
+        raise STUDY_CHANGED.error(folder, "it has begun: its journal has events", "plan a new study in another folder")
+    texts = {TRAIN: _spec_text("train", request.spec)}
+    for name, path in ((EVALUATE, request.evaluation), (TEST, request.test)):
         if path:
             texts[name] = _spec_text("evaluate", path)
-    made = checked(_table(asked), folder / FILE)
+    settings = checked(_table(request), folder / FILE)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
             files.write_text(folder / name, text)
     except OSError as failed:
         raise STUDY_UNWRITABLE.error(folder, f"it cannot be written: {failed}") from failed
-    write_settings(folder, made)
+    write_settings(folder, settings)
     try:
-        subset.write(folder, spec.load(folder / TRAIN, "train"), made.data_share)
+        data_share.write(folder, spec.load(folder / TRAIN, "train"), settings.data_share)
     except OSError as failed:
         raise STUDY_UNWRITABLE.error(folder, f"its part of the data cannot be written: {failed}") from failed
 
@@ -116,37 +115,37 @@ def _spec_text(action: str, path: Path) -> str:
     return spec.dump(with_absolute_paths(spec.load(path, action)))
 
 
-def _table(asked: Asked) -> dict[str, Any]:
+def _table(request: PlanRequest) -> dict[str, Any]:
     """Options as study.toml has them."""
-    default = "accuracy" if asked.evaluation else "val/avg_loss"
+    default = "accuracy" if request.evaluation else "val/avg_loss"
     table: dict[str, Any] = {
-        "goals": [_goal(word) for word in asked.metrics or (default,)],
-        "evaluation": EVALUATE if asked.evaluation else None,
-        "test": TEST if asked.test else None,
-        "ranges": {key: value.strip() for key, _, value in (word.partition("=") for word in asked.ranges)},
-        "fixed": parse_set(asked.fixed, "--fix").table,
-        "only": [key for word in asked.only for key in word.split(",")],
+        "goals": [_goal(word) for word in request.metrics or (default,)],
+        "evaluation": EVALUATE if request.evaluation else None,
+        "test": TEST if request.test else None,
+        "ranges": {key: value.strip() for key, _, value in (word.partition("=") for word in request.ranges)},
+        "fixed": parse_set(request.fixed, "--fix").table,
+        "only": [key for word in request.only for key in word.split(",")],
     }
-    for name, value in (*asked.named.items(), *parse_set(asked.sets).table.items()):
+    for name, value in (*request.named.items(), *parse_set(request.sets).table.items()):
         *path, last = name.split(".")
         inner = table
         for part in path:
             inner = inner.setdefault(part, {})
         if value is not None:
             inner[last] = value
-    if asked.runs is not None:
-        _divide(table, asked.runs)
+    if request.runs is not None:
+        _divide(table, request.runs)
     return {name: value for name, value in table.items() if value is not None}
 
 
 def _divide(table: dict[str, Any], runs: int) -> None:
-    """The trials and re-runs that make `runs` trainings together. Re-runs are at most a third of them, as many as the
-    finals ask for or fewer; finals that the user names stay. Raises STUDY_BUDGET."""
+    """Divide `runs` trainings into trials and re-runs. Re-runs are at most a third, as many as the finals ask for or
+    fewer; finals that the user names stay. Raises STUDY_BUDGET."""
     if table.get("max_trials") is not None:
         raise STUDY_BUDGET.error("--runs", "--trials counts trials alone, --runs re-runs too", "give one of the two")
     finals = table.get("finals")
     if finals is None:
-        finals = next((each for each in FINALS if 3 * _reruns(each) <= runs), {"seeds": []})
+        finals = next((finals for finals in FINALS if 3 * _reruns(finals) <= runs), {"seeds": []})
         table["finals"] = finals
     reruns = _reruns(finals)
     if runs - reruns < 2:
@@ -156,7 +155,7 @@ def _divide(table: dict[str, Any], runs: int) -> None:
 
 
 def _reruns(finals: Mapping[str, Any]) -> int:
-    """0 for finals that are wrong, which `checked` names."""
+    """0 for wrong finals, which `checked` reports."""
     try:
         return Finals.model_validate(finals).reruns
     except ValidationError:
@@ -171,7 +170,7 @@ def _goal(word: str) -> dict[str, str]:
 
 
 def _write_first(study: Study, first: list[dict[str, Any]]) -> list[Path]:
-    """The specs of the first trials, to be looked at; the trials write their own."""
+    """The specs of the first trials for a person; the trials write their own."""
     steps = study.algorithm.rungs[0][0] if study.by_steps else None
     paths = []
     for row in first:
@@ -182,25 +181,28 @@ def _write_first(study: Study, first: list[dict[str, Any]]) -> list[Path]:
 
 
 def _text(study: Study, data: dict[str, Any]) -> str:
-    asked, reruns = study.settings, study.settings.finals.reruns
-    goals = ", ".join(f"{goal.direction} {goal.metric}" for goal in asked.as_goals)
+    settings, reruns = study.settings, study.settings.finals.reruns
+    goals = ", ".join(f"{goal.direction} {goal.metric}" for goal in settings.goals)
     lines = [
-        f"{asked.max_trials} trials by {asked.algorithm}, {asked.max_concurrent} at a time on {asked.platform}: "
-        f"{goals}",
-        f"{asked.max_trials + reruns} runs in all: {asked.max_trials} trials and {reruns} re-runs",
+        f"{settings.max_trials} trials by {settings.algorithm}, {settings.max_concurrent} at a time "
+        f"on {settings.platform}: {goals}",
+        f"{settings.max_trials + reruns} runs in all: {settings.max_trials} trials and {reruns} re-runs",
     ]
-    wide = max(len(each.name) for each in study.space.parameters)
+    wide = max(len(parameter.name) for parameter in study.space.parameters)
     template = study.space.default(study.base)
-    for each in study.space.parameters:
-        only = f"  where {each.condition.parent} is {each.condition.values}" if each.condition else ""
-        lines.append(f"  {each.name:<{wide}}  {each.words()}  (template {template.get(each.name)}){only}")
+    for parameter in study.space.parameters:
+        name, condition = parameter.name, parameter.condition
+        only = f"  where {condition.parent} is {condition.values}" if condition else ""
+        lines.append(f"  {name:<{wide}}  {parameter.words()}  (template {template.get(name)}){only}")
     lines += [f"  {name:<{wide}}  {value}, fixed" for name, value in study.space.fixed.items()]
     lines += [f"  note: {note}" for note in data["notes"]]
     if study.has_rungs:
-        lines += [f"rungs of bracket {at}: {', '.join(map(str, each))} steps" for at, each in enumerate(data["rungs"])]
+        lines += [
+            f"rungs of bracket {at}: {', '.join(map(str, rungs))} steps" for at, rungs in enumerate(data["rungs"])
+        ]
     lines.append("first trials:")
     for row in data["first"]:
-        values = ", ".join(f"{name.rpartition('.')[2]}={value}" for name, value in row["values"].items())
+        values = ", ".join(f"{study.space[name].short_name}={value}" for name, value in row["values"].items())
         lines.append(f"  {row['number']} ({row['proposer']}) {values}")
         lines += [f"    repaired: {repair}" for repair in row["repairs"]]
     return "\n".join([*lines, *estimate.lines(data["estimate"])])

@@ -15,11 +15,11 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from vidqa.automl.parameters import Parameter
+from vidqa.automl.problems import RANGE
 from vidqa.contract.problem import ProblemError
 from vidqa.spec.layers import parse_value
 from vidqa.spec.shape import expected, properties
-from vidqa.automl.parameters import Parameter
-from vidqa.automl.space_problems import NO_BOUNDS, RANGE
 
 ACTION = "train"
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
@@ -28,13 +28,12 @@ WEIGHTED = re.compile(rf"(?P<option>.+):(?P<weight>{NUMBER})")
 
 
 def declared(key: str) -> Mapping[str, Any]:
-    """What the schema says of a search over this key: min, max, scale, choices, weights, default ..."""
+    """The schema's search range of a key: min, max, scale, choices, weights, default ..."""
     return properties(ACTION)[key].get("x-automl", {})
 
 
-def parameter(key: str, text: str, *, lora: bool) -> Parameter:
-    """A key with the range that a user wrote, or with the schema's if `text` is empty. Raises AUTOML_NO_BOUNDS,
-    AUTOML_RANGE."""
+def read_parameter(key: str, text: str, *, lora: bool) -> Parameter:
+    """A key with the range that a user wrote, or with the schema's if `text` is empty. Raises AUTOML_RANGE."""
     text = text.strip()
     if not text:
         return _from_schema(key, lora)
@@ -49,18 +48,18 @@ def parameter(key: str, text: str, *, lora: bool) -> Parameter:
 
 
 def _from_schema(key: str, lora: bool) -> Parameter:
-    said, prop = dict(declared(key)), properties(ACTION)[key]
-    said |= said.get("with_lora", {}) if lora else {}
-    low, high = said.get("min"), said.get("max")
+    search, prop = dict(declared(key)), properties(ACTION)[key]
+    search |= search.get("with_lora", {}) if lora else {}
+    low, high = search.get("min"), search.get("max")
     if isinstance(low, int | float) and isinstance(high, int | float):
-        if said.get("scale") == "log2":
+        if search.get("scale") == "log2":
             return _choice(key, _powers_of_two(low, high))
-        return _interval(key, low, high, log=said.get("scale") == "log")
-    options = said.get("choices") or prop.get("enum") or ([True, False] if prop.get("type") == "boolean" else None)
+        return _interval(key, low, high, log=search.get("scale") == "log")
+    options = search.get("choices") or prop.get("enum") or ([True, False] if prop.get("type") == "boolean" else None)
     if options is None:
         message = f"{key} has no bounds in the schema; it holds {expected(ACTION, key)}"
-        raise NO_BOUNDS.error(f"--range {key}", message, f"--range {key}=LOW..HIGH, or --range {key}=A,B,C")
-    return _choice(key, options, said.get("weights", ()))
+        raise RANGE.error(f"--range {key}", message, f"--range {key}=LOW..HIGH, or --range {key}=A,B,C")
+    return _choice(key, options, search.get("weights", ()))
 
 
 def _interval(
@@ -69,7 +68,7 @@ def _interval(
     types = _types(key)
     if not types & {"integer", "number"}:
         raise _wrong(key, f"{low:g}..{high:g}", f"{key} holds no number but {expected(ACTION, key)}")
-    whole = "integer" in types and all(isinstance(each, int) for each in (low, high, step or 1))
+    whole = "integer" in types and all(isinstance(number, int) for number in (low, high, step or 1))
     if "number" not in types and not whole:
         raise _wrong(key, f"{low:g}..{high:g}", f"{key} holds {expected(ACTION, key)}: both ends are whole numbers")
     if not low < high:
@@ -89,12 +88,10 @@ def _choice(key: str, options: Sequence[Any], weights: Sequence[float] = ()) -> 
         raise _wrong(key, ", ".join(map(str, options)), "at least two values are needed, none of them twice")
     if weights and (len(weights) != len(options) or min(weights) < 0 or sum(weights) <= 0):
         raise _wrong(key, ", ".join(map(str, weights)), "every value has one weight of at least 0, one of them above")
-    types = _types(key)
-    if not all(isinstance(option, int | float) and not isinstance(option, bool) for option in options):
-        return Parameter(key, "categorical", options=tuple(options), weights=tuple(map(float, weights)))
-    if "integer" not in types:
+    numbers = all(isinstance(option, int | float) and not isinstance(option, bool) for option in options)
+    if numbers and "integer" not in _types(key):
         options = [float(option) for option in options]
-    if weights:
+    if weights or not numbers:
         return Parameter(key, "categorical", options=tuple(options), weights=tuple(map(float, weights)))
     whole = all(isinstance(option, int) for option in options)
     ordered = sorted(options)
@@ -105,16 +102,14 @@ def _choice(key: str, options: Sequence[Any], weights: Sequence[float] = ()) -> 
 def _options(key: str, text: str) -> tuple[list[Any], list[float]]:
     """The values of a list and their weights, which are given for all of them or for none."""
     if text.startswith("["):
-        found = parse_value(text)
-        if not isinstance(found, list):
+        options = parse_value(text)
+        if not isinstance(options, list):
             raise _wrong(key, text, "it is no JSON list")
-        return found, []
+        return options, []
     words = [word.strip() for word in text.split(",")]
-    weighted = [WEIGHTED.fullmatch(word) for word in words]
-    if all(weighted):
-        return [_value(key, each["option"]) for each in weighted if each], [
-            float(each["weight"]) for each in weighted if each
-        ]
+    weighted = [match for word in words if (match := WEIGHTED.fullmatch(word))]
+    if len(weighted) == len(words):
+        return [_value(key, match["option"]) for match in weighted], [float(match["weight"]) for match in weighted]
     if "" in words:
         raise _wrong(key, text, "a value between two commas is missing")
     return [_value(key, word) for word in words], []

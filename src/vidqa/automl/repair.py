@@ -1,7 +1,7 @@
-"""Proposed values made to fit the rules of a spec, with a note for everything that was changed.
+"""Proposed values made to fit the rules of a spec, with a note for every change.
 
-What a search proposes key by key can break rules that look at several keys. Where a change of the proposed values
-alone mends that, the trial is trained with the changed ones, and its record says so.
+Values proposed key by key can break rules over several keys. Where a change of these values alone mends that, the trial
+is trained with the changed ones, and its record has the notes.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from vidqa.automl.decisions import Values
+from vidqa.automl.problems import UNREPAIRED
+from vidqa.automl.space import BATCH, EPOCHS, MICRO, Space
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.spec import DataFacts, check, check_with_data
 from vidqa.spec.keys import value_at
 from vidqa.spec.layers import brief
 from vidqa.spec.models import TrainSpec
 from vidqa.spec.rules import VISION_TARGETS
-from vidqa.automl.moves import Values
-from vidqa.automl.space import BATCH, EPOCHS, MICRO, Space
-from vidqa.automl.space_problems import UNREPAIRED
 
 WARMUP_EPOCHS = "train.optm_warmup_epochs"
 TARGETS, SAVED = "policy.lora.target_modules", "policy.lora.modules_to_save"
@@ -25,94 +25,94 @@ Change = tuple[str, Any, str]  # the key, its new value, why
 
 
 def repaired(space: Space, spec: TrainSpec, values: Values) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Values that apply and keep the rules, and what was changed. A key that is not proposed gets the template's value.
+    """Values that apply and keep the rules, and notes of the changes. A key without a proposal gets the template's
+    value.
 
-    Raises AUTOML_VALUE for a value that the spec does not take, AUTOML_UNREPAIRED for a rule that stays broken.
+    Raises AUTOML_VALUE for a value that the spec refuses, AUTOML_UNREPAIRED for a rule that stays broken.
     """
-    found, notes = _complete(space, spec, values)
+    complete, notes = _complete(space, spec, values)
     for rule in RULES:
-        for key, value, why in rule(space, spec, found):
-            notes.append(f"{key} = {brief(found[key])} became {brief(value)}: {why}")
-            found[key] = value
-    found = space.within(found)
-    broken = _broken(space, spec, space.applied(spec, found))
+        if change := rule(space, spec, complete):
+            key, value, why = change
+            notes.append(f"{key} = {brief(complete[key])} became {brief(value)}: {why}")
+            complete[key] = value
+    complete = space.within(complete)
+    broken = _broken(space, spec, space.applied(spec, complete))
     if broken:
-        raise ProblemError([UNREPAIRED.at(each.where, f"{each.code}: {each.message}", each.remedy) for each in broken])
-    return found, tuple(notes)
+        problems = [UNREPAIRED.at(rule.where, f"{rule.code}: {rule.message}", rule.remedy) for rule in broken]
+        raise ProblemError(problems)
+    return complete, tuple(notes)
 
 
 def _complete(space: Space, spec: TrainSpec, values: Values) -> tuple[dict[str, Any], list[str]]:
     default = space.default(spec)
-    found: dict[str, Any] = {}
+    complete: dict[str, Any] = {}
     notes = []
-    for each in space.parameters:
-        applies = each.condition is None or each.condition.holds(found)
-        if not applies and each.name in values:
-            assert each.condition is not None
-            notes.append(
-                f"{each.name} was dropped: {each.condition.parent} is {brief(found.get(each.condition.parent))}"
-            )
-        if applies and each.name in values:
-            found[each.name] = values[each.name]
-        elif applies:
-            found[each.name] = default.get(each.name, each.middle())
-            notes.append(f"{each.name} was not proposed: {brief(found[each.name])}")
-    return found, notes
+    for parameter in space.parameters:
+        name, condition = parameter.name, parameter.condition
+        if not parameter.applies(complete):
+            if name in values and condition:
+                notes.append(f"{name} was dropped: {condition.parent} is {brief(complete.get(condition.parent))}")
+        elif name in values:
+            complete[name] = values[name]
+        else:
+            complete[name] = default.get(name, parameter.middle())
+            notes.append(f"{name} was not proposed: {brief(complete[name])}")
+    return complete, notes
 
 
 def _value(key: str, space: Space, spec: TrainSpec, values: Values) -> Any:
     return values[key] if key in values else space.fixed.get(key, value_at(spec, key))
 
 
-def _batch(space: Space, spec: TrainSpec, values: Values) -> list[Change]:
+def _batch(space: Space, spec: TrainSpec, values: Values) -> Change | None:
     """A multiple of the micro-batch, and no more than a rank has samples."""
     batch, micro = (_value(key, space, spec, values) for key in (BATCH, MICRO))
     most = batch if space.samples is None else min(batch, space.samples // space.ranks)
     fitting = most // micro * micro
     if BATCH in values and fitting and fitting != batch:
-        why = f"a multiple of mini_batch {micro}" if most == batch else f"a rank has {most} samples"
-        return [(BATCH, fitting, why)]
+        return BATCH, fitting, f"a multiple of mini_batch {micro}" if most == batch else f"a rank has {most} samples"
     if MICRO in values and most % micro:
-        fitting = max(each for each in range(1, most + 1) if most % each == 0 and each <= micro)
-        return [(MICRO, fitting, f"the batch per rank is {most}")]
-    return []
+        fitting = max(size for size in range(1, most + 1) if most % size == 0 and size <= micro)
+        return MICRO, fitting, f"the batch per rank is {most}"
+    return None
 
 
-def _warmup(space: Space, spec: TrainSpec, values: Values) -> list[Change]:
+def _warmup(space: Space, spec: TrainSpec, values: Values) -> Change | None:
     """Shorter than the training."""
-    asked, epochs = (_value(key, space, spec, values) for key in (WARMUP_EPOCHS, EPOCHS))
-    if WARMUP_EPOCHS in values and asked is not None and asked >= epochs:
-        return [(WARMUP_EPOCHS, epochs / 2, f"the training has {epochs} epochs")]
-    return []
+    warmup, epochs = (_value(key, space, spec, values) for key in (WARMUP_EPOCHS, EPOCHS))
+    if WARMUP_EPOCHS in values and warmup is not None and warmup >= epochs:
+        return WARMUP_EPOCHS, epochs / 2, f"the training has {epochs} epochs"
+    return None
 
 
-def _targets(space: Space, spec: TrainSpec, values: Values) -> list[Change]:
-    """No module has an adapter and trains in full."""
+def _targets(space: Space, spec: TrainSpec, values: Values) -> Change | None:
+    """No module both has an adapter and trains in full."""
     if spec.policy.lora is None or not {TARGETS, SAVED} & values.keys():
-        return []
+        return None
     targets, saved = (_value(key, space, spec, values) for key in (TARGETS, SAVED))
     if not saved:
-        return []
-    given = {targets} if isinstance(targets, str) else set(targets)
-    clash = given & ({*saved, *VISION_TARGETS} if any("visual" in each for each in saved) else set(saved))
+        return None
+    full = {*saved, *VISION_TARGETS} if any("visual" in name for name in saved) else set(saved)
+    clash = full & ({targets} if isinstance(targets, str) else set(targets))
     if not clash:
-        return []
+        return None
     why = f"{', '.join(sorted(clash))} would have adapters and train in full"
-    left = [each for each in targets if each not in clash] if isinstance(targets, list) else []
-    if TARGETS in values and left:
-        return [(TARGETS, left, why)]
-    return [(SAVED, None, why)] if SAVED in values else []
+    rest = [name for name in targets if name not in clash] if isinstance(targets, list) else []
+    if TARGETS in values and rest:
+        return TARGETS, rest, why
+    return (SAVED, None, why) if SAVED in values else None
 
 
-RULES: tuple[Callable[[Space, TrainSpec, Values], list[Change]], ...] = (_batch, _warmup, _targets)
+RULES: tuple[Callable[[Space, TrainSpec, Values], Change | None], ...] = (_batch, _warmup, _targets)
 
 
-def _broken(space: Space, spec: TrainSpec, made: TrainSpec) -> list[Problem]:
+def _broken(space: Space, template: TrainSpec, trial: TrainSpec) -> list[Problem]:
     """The errors of a trial's spec that the template itself does not have."""
 
-    def errors(each: TrainSpec) -> list[Problem]:
-        found = check(each) if space.samples is None else check_with_data(each, DataFacts(space.samples, 1))
-        return [problem for problem in found if problem.severity == "error"]
+    def errors(spec: TrainSpec) -> list[Problem]:
+        problems = check(spec) if space.samples is None else check_with_data(spec, DataFacts(space.samples, 1))
+        return [problem for problem in problems if problem.severity == "error"]
 
-    known = {problem.code for problem in errors(spec)}
-    return [problem for problem in errors(made) if problem.code not in known]
+    accepted = {problem.code for problem in errors(template)}
+    return [problem for problem in errors(trial) if problem.code not in accepted]

@@ -4,7 +4,7 @@
     evaluation = "evaluate.toml"   # where the goal is a metric of an evaluation
     test = "test.toml"             # read once, when the winner is known
 
-What a key means stands in its description; references/automl.md shows them in use.
+The description of a key says what it means; references/automl.md shows them in use.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from vidqa.automl.decisions import Goal
+from vidqa.automl.problems import STUDY_MISSING, STUDY_SETTINGS, STUDY_UNWRITABLE
 from vidqa.contract import files
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.jobs.launch import Resources
-from vidqa.automl.moves import Goal
-from vidqa.automl.study_problems import STUDY_MISSING, STUDY_SETTINGS, STUDY_UNWRITABLE
 
 FILE = "study.toml"
 TRAIN, EVALUATE, TEST = "train.toml", "evaluate.toml", "test.toml"
@@ -28,11 +28,6 @@ FROM_TRAINING = ("val/", "train/", "perf/")  # metrics that a training writes it
 
 class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
-
-
-class GoalSetting(_Table):
-    metric: str = Field(min_length=1, description="val/avg_loss and others of metrics.jsonl, else of metrics.json.")
-    direction: Literal["maximize", "minimize"] = Field(description="Which way is better.")
 
 
 class Limits(_Table):
@@ -85,7 +80,7 @@ class Settings(_Table):
 
     platform: str = Field(default="local", description="local, docker, slurm or kubernetes.")
     algorithm: str = Field(default="bayesian", description="How values are chosen.")
-    goals: list[GoalSetting] = Field(min_length=1, description="What is to become better; several for nsga2.")
+    goals: list[Goal] = Field(min_length=1, description="Metrics to improve; several for nsga2.")
     max_trials: int = Field(default=20, ge=1, description="Trials in all, the template's among them.")
     max_concurrent: int = Field(default=1, ge=1, description="Trials that run at one time.")
     seed: int = Field(default=0, ge=0, description="Of the algorithm.")
@@ -103,10 +98,6 @@ class Settings(_Table):
     ranges: dict[str, str] = Field(default={}, description="Keys and ranges: LOW..HIGH:log or A,B,C.")
     fixed: dict[str, Any] = Field(default={}, description="Keys that keep one value.")
     only: list[str] = Field(default=[], description="Keys that are searched; empty, those of the schema and of ranges.")
-
-    @property
-    def as_goals(self) -> tuple[Goal, ...]:
-        return tuple(Goal(each.metric, each.direction) for each in self.goals)
 
     @property
     def launch_resources(self) -> Resources:
@@ -133,20 +124,20 @@ def read_settings(folder: Path) -> Settings:
 def checked(table: dict[str, Any], where: Path) -> Settings:
     """A table as settings. Raises STUDY_SETTINGS."""
     try:
-        made = Settings.model_validate(table)
+        settings = Settings.model_validate(table)
     except ValidationError as wrong:
-        raise ProblemError([_problem(each, where) for each in wrong.errors(include_url=False)]) from wrong
-    if made.limits.target is not None and len(made.goals) > 1:
+        raise ProblemError([_problem(error, where) for error in wrong.errors(include_url=False)]) from wrong
+    if settings.limits.target is not None and len(settings.goals) > 1:
         raise STUDY_SETTINGS.error(f"{where} limits.target", "a target is of one goal; the study has several")
-    return made
+    return settings
 
 
-def write_settings(folder: Path, made: Settings) -> None:
+def write_settings(folder: Path, settings: Settings) -> None:
     """Raises STUDY_UNWRITABLE."""
     import tomli_w
 
     try:
-        files.write_text(folder / FILE, tomli_w.dumps(made.model_dump(exclude_none=True)))
+        files.write_text(folder / FILE, tomli_w.dumps(settings.model_dump(exclude_none=True)))
     except OSError as failed:
         raise STUDY_UNWRITABLE.error(folder, f"{FILE} cannot be written: {failed}") from failed
 

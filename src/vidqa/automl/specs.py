@@ -1,8 +1,8 @@
 """The specs of a study's jobs: of a trial up to a rung, of its evaluation, of a re-run, of the model before training.
 
-Where a study has rungs, a trial trains with a constant rate after a warm-up of fixed length, so that its first steps
-are the same wherever it ends: a schedule that falls towards the end of a rung would make rungs and restarts differ. The
-template's own decay comes back in the re-runs after the search, which train to the end.
+With rungs, a trial trains at a constant rate after a warm-up of fixed length, so that its first steps are the same
+wherever it ends; a schedule that decays towards the end of a rung would differ between rungs and restarts. The re-runs
+after the search train to the end with the template's own decay.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from vidqa import spec
+from vidqa.automl import data_share
+from vidqa.automl.gpu_allocator import MEMORY, lower_limit
+from vidqa.automl.study import Study
 from vidqa.contract import files
 from vidqa.contract.problem import raise_errors
 from vidqa.spec import Layer, Spec, TrainSpec
@@ -19,17 +22,13 @@ from vidqa.spec.keys import value_at, with_values
 from vidqa.spec.layers import read_layer
 from vidqa.spec.samples import train_samples
 from vidqa.spec.sources import SAME_IN_BOTH, parent_layer
-from vidqa.automl import subset
-from vidqa.automl.history import Entry
-from vidqa.automl.places import MEMORY, within
-from vidqa.automl.study import Study
 
 SPEC = "spec.toml"
 
 
 def trial_changes(study: Study, values: Mapping[str, Any], steps: int | None, out: Path) -> dict[str, Any]:
-    """What a trial's training has otherwise than the template; `steps` are all that it has taken in the end, None
-    where it trains as long as its own values say."""
+    """Changes of the template for a trial's training; `steps` are all its steps at the end, None where its own values
+    decide."""
     changes = {**study.space.fixed, **study.space.within(values), "train.output_dir": str(out), "train.resume": False}
     changes |= study.data
     changes |= _memory(study, changes, study.base)
@@ -48,39 +47,40 @@ def trial_changes(study: Study, values: Mapping[str, Any], steps: int | None, ou
     }
 
 
-def rerun(study: Study, entry: Entry, seed: int, folder: Path) -> dict[str, Any]:
-    """What a re-run of a trial's values has otherwise than the template: it trains to the end, with another seed, and
-    is measured on the records that the search was measured on."""
-    changes = {**study.space.fixed, **study.space.within(entry.values), **subset.of_reruns(study.folder, study.base)}
+def rerun_changes(study: Study, values: Mapping[str, Any], seed: int, folder: Path) -> dict[str, Any]:
+    """Changes of the template for a re-run of a trial's values: to the end, with another seed, measured on the same
+    records as the search."""
+    data = data_share.data_changes(study.folder, study.base, data_share.ALL)
+    changes = {**study.space.fixed, **study.space.within(values), **data}
     if study.by_steps:
-        changes["train.epoch"], _ = _to_the_last_rung(study, study.base, entry.values, study.whole)
+        changes["train.epoch"], _ = _to_the_last_rung(study, study.base, values, study.whole)
         changes["train.max_num_steps"] = study.whole
     changes |= _memory(study, changes, study.base)
     seeds = {"train.seed": seed, "train.train_policy.dataloader_seed": seed}
     return {**changes, **seeds, "train.output_dir": str(folder / "runs"), "train.resume": False}
 
 
-def _memory(study: Study, changes: Mapping[str, Any], asked: Spec) -> dict[str, Any]:
-    """What a job may take of a GPU: its share where several use one, and no more than its spec says."""
-    return {MEMORY: within(study.memory_gib, changes.get(MEMORY, value_at(asked, MEMORY)))}
+def _memory(study: Study, changes: Mapping[str, Any], base: Spec) -> dict[str, Any]:
+    """The memory limit of a job: its share of a GPU, and no more than its spec allows."""
+    return {MEMORY: lower_limit(study.memory_gib, changes.get(MEMORY, value_at(base, MEMORY)))}
 
 
 def _to_the_last_rung(study: Study, base: TrainSpec, values: Mapping[str, Any], most: int) -> tuple[int, int]:
-    """Epochs of its data that are enough for `most` steps, and the steps of warm-up of a training to its end."""
-    asked = study.space.applied(base, values)
-    samples = train_samples(asked)
-    per_epoch = spec.steps_per_epoch(asked, samples) if samples else 0
-    epochs = max(asked.train.epoch, -(-most // per_epoch)) if per_epoch else asked.train.epoch
-    whole = with_values(asked, {"train.max_num_steps": most, "train.epoch": epochs})
+    """Epochs that suffice for `most` steps, and the warm-up steps of a training to its end."""
+    trial = study.space.applied(base, values)
+    samples = train_samples(trial)
+    per_epoch = spec.steps_per_epoch(trial, samples) if samples else 0
+    epochs = max(trial.train.epoch, -(-most // per_epoch)) if per_epoch else trial.train.epoch
+    whole = with_values(trial, {"train.max_num_steps": most, "train.epoch": epochs})
     return epochs, spec.warmup_steps(whole, samples or most * spec.effective_batch(whole))
 
 
 def write_training(study: Study, changes: Mapping[str, Any], folder: Path) -> Path:
     """Write the spec of a training that starts from the model. Raises ProblemError where it breaks a rule."""
-    made = with_values(study.base, changes)
-    raise_errors(spec.check(made))
+    training = with_values(study.base, changes)
+    raise_errors(spec.check(training))
     path = folder / SPEC
-    files.write_text(path, spec.dump(made))
+    files.write_text(path, spec.dump(training))
     return path
 
 
@@ -97,7 +97,7 @@ def write_evaluation(study: Study, name: str, run_dir: Path, folder: Path) -> Pa
 def write_baseline(study: Study, name: str, folder: Path) -> Path:
     """Write the spec `name` as one of the model before training, with the template's view of a video."""
     model, revision = study.base.policy.model_name_or_path, study.base.policy.model_revision
-    table = {mine: value_at(study.base, theirs) for mine, theirs in SAME_IN_BOTH.items()}
+    table = {evaluate_key: value_at(study.base, train_key) for evaluate_key, train_key in SAME_IN_BOTH.items()}
     table |= {"model.model_name": f"{model}@{revision}" if revision else model, "model.enable_lora": False}
     table |= {"results_dir": str(folder / "runs")}
     return _write_evaluation(study, [read_layer(study.folder / name), Layer("baseline", table)], folder)
@@ -105,6 +105,6 @@ def write_baseline(study: Study, name: str, folder: Path) -> Path:
 
 def _write_evaluation(study: Study, layers: list[Layer], folder: Path) -> Path:
     path = folder / "evaluate.toml"
-    made = spec.resolve("evaluate", layers).spec
-    files.write_text(path, spec.dump(with_values(made, _memory(study, {}, made))))
+    evaluation = spec.resolve("evaluate", layers).spec
+    files.write_text(path, spec.dump(with_values(evaluation, _memory(study, {}, evaluation))))
     return path

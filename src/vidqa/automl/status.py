@@ -1,4 +1,4 @@
-"""How a study stands, from its journal alone: quick with a thousand trials, and in nobody's way."""
+"""The status of a study, from its journal alone: quick with a thousand trials, and without its lock."""
 
 from __future__ import annotations
 
@@ -6,32 +6,31 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from vidqa.automl.decisions import Goal, Trial
+from vidqa.automl.history import BASELINE, History
+from vidqa.automl.journal import controller_of, pending_requests, read
+from vidqa.automl.problems import STUDY_MISSING, STUDY_NOT_DONE
 from vidqa.contract.cli import Result, command
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.jobs import records, watch
-from vidqa.automl import requests
-from vidqa.automl.history import BASELINE, Entry, History, ranked
-from vidqa.automl.journal import controller_of, read
-from vidqa.automl.moves import Goal
-from vidqa.automl.study_problems import STUDY_MISSING, STUDY_NOT_DONE
 
 SHOWN = 10  # of the best trials, on a terminal
 
 
 def status(folder: Path) -> Result:
     """Raises STUDY_MISSING, STUDY_JOURNAL."""
-    found = read(folder)
-    if not found.events:
+    journal = read(folder)
+    if not journal.events:
         planned = (folder / "study.toml").is_file()
         message = "it is planned, and not started" if planned else "it holds no study"
         advice = f"start it: {command('run_automl', 'start', '--study', folder)}" if planned else None
         raise STUDY_MISSING.error(folder, message, advice)
-    history, controller = History(found.events), controller_of(folder)
+    history, controller = journal.history, controller_of(folder)
     data = {"study": str(folder), "state": state_of(history, alive=controller is not None), **_facts(history)}
     data["controller"] = controller.as_dict() if controller else None
-    data["requests"] = [each.verb for each in requests.pending(folder)]
-    data["note"] = found.note
-    data["running"] = [_running(history, entry) for entry in history.running]
+    data["requests"] = [request.verb for request in pending_requests(folder)]
+    data["note"] = journal.note
+    data["running"] = [_running(history, trial) for trial in history.running]
     following = [command("run_automl", "report" if history.finished else "status", "--study", folder)]
     if not history.finished and controller is None:
         following.insert(0, command("run_automl", "start", "--study", folder))
@@ -39,7 +38,7 @@ def status(folder: Path) -> Result:
 
 
 def state_of(history: History, *, alive: bool) -> str:
-    """searching, finishing (re-runs, tests), finished, stopped, or interrupted: nobody works on it."""
+    """searching, finishing (re-runs, tests), finished, stopped, or interrupted (without a controller)."""
     if history.finished:
         return "finished"
     if not alive:
@@ -49,39 +48,38 @@ def state_of(history: History, *, alive: bool) -> str:
 
 def goal_of(history: History) -> Goal:
     assert history.created
-    first = history.created["settings"]["goals"][0]
-    return Goal(first["metric"], first["direction"])
+    return Goal.model_validate(history.created["settings"]["goals"][0])
 
 
-def row_of(entry: Entry) -> dict[str, Any]:
+def row_of(trial: Trial) -> dict[str, Any]:
     """A trial in --json."""
-    reached = entry.measured[-1] if entry.measured else None
+    last = trial.measured[-1] if trial.measured else None
     return {
-        "number": entry.number,
-        "state": entry.state,
-        "proposer": entry.proposer,
-        "values": entry.values,
-        "objectives": list(reached.objectives) if reached else [],
-        "steps": reached.steps if reached else 0,
-        "rung": entry.rung,
-        "repairs": entry.repairs,
-        "why": entry.why,
+        "number": trial.number,
+        "state": trial.state,
+        "proposer": trial.proposer,
+        "values": trial.values,
+        "objectives": list(last.objectives) if last else [],
+        "steps": last.steps if last else 0,
+        "rung": trial.rung,
+        "repairs": trial.repairs,
+        "why": trial.why,
     }
 
 
 def _facts(history: History) -> dict[str, Any]:
     assert history.created
     settings, goal = history.created["settings"], goal_of(history)
-    best = ranked(history, goal)
+    best = history.ranked(goal)
     return {
         "algorithm": settings["algorithm"],
         "goal": {"metric": goal.metric, "direction": goal.direction},
         "max_trials": history.max_trials,
-        "trials": dict(Counter(entry.state for entry in history.trials)),
+        "trials": dict(Counter(trial.state for trial in history.trials)),
         "count": len(history.trials),
         "enqueued": len(history.queue),
         "best": row_of(best[0]) if best else None,
-        "top": [row_of(entry) for entry in best[:SHOWN]],
+        "top": [row_of(trial) for trial in best[:SHOWN]],
         "baseline": history.scores.get(BASELINE, {}).get(goal.metric),
         "hours": round(history.elapsed_s / 3600, 4),
         "hours_left": _hours_left(history),
@@ -96,18 +94,17 @@ def _facts(history: History) -> dict[str, Any]:
 
 
 def _hours_left(history: History) -> float | None:
-    """Of the search, if the trials to come take as long as those that have ended; None where that is not known. Re-runs
-    and tests come after it."""
-    ended = sum(entry.state not in ("running", "paused") for entry in history.trials)
+    """Of the search without re-runs and tests, at the speed of the ended trials; None where that is unknown."""
+    ended = sum(trial.state not in ("running", "paused") for trial in history.trials)
     if history.searched is not None or not ended:
         return None
     return round(history.elapsed_s / 3600 / ended * max(0, history.max_trials - ended), 4)
 
 
-def _running(history: History, entry: Entry) -> dict[str, Any]:
-    """A running trial and its job, as its record says; nobody's records are changed."""
-    names = [name for name in history.work if name.startswith(f"trial-{entry.number}/rung-{entry.rung}/")]
-    row: dict[str, Any] = {"number": entry.number, "rung": entry.rung, "values": entry.values}
+def _running(history: History, trial: Trial) -> dict[str, Any]:
+    """A running trial and its job, from the job's record, which stays as it is."""
+    names = [name for name in history.work if name.startswith(f"trial-{trial.number}/rung-{trial.rung}/")]
+    row: dict[str, Any] = {"number": trial.number, "rung": trial.rung, "values": trial.values}
     if not names:
         return row
     work = history.work[names[-1]]
@@ -116,8 +113,8 @@ def _running(history: History, entry: Entry) -> dict[str, Any]:
         record = records.read(work.job_id)
     except ProblemError:
         return row
-    said = watch.progress(record)
-    return row | {"state": str(record.state), "step": said.get("step"), "total_steps": said.get("total_steps")}
+    progress = watch.progress(record)
+    return row | {"state": str(record.state), "step": progress.get("step"), "total_steps": progress.get("total_steps")}
 
 
 def _problems(history: History, folder: Path) -> list[Problem]:
@@ -137,14 +134,11 @@ def _text(data: dict[str, Any]) -> str:
         lines.append(f"about {data['hours_left']:.2f} h of the search are left")
     if data["baseline"] is not None:
         lines.append(f"the model before training: {data['baseline']:.5g}")
-    lines += [shown(row) for row in data["top"]]
+    lines += [_line(row) for row in data["top"]]
     for row in data["running"]:
-        steps = (
-            f"step {row.get('step')} of {row.get('total_steps')}" if row.get("total_steps") else row.get("state", "")
-        )
-        lines.append(
-            f"  running   {row['number']:4}  {row.get('work', 'not yet a job')}  {row.get('job_id', '')} {steps}"
-        )
+        total, job = row.get("total_steps"), f"{row.get('work', 'not yet a job')}  {row.get('job_id', '')}"
+        steps = f"step {row.get('step')} of {total}" if total else row.get("state", "")
+        lines.append(f"  running   {row['number']:4}  {job} {steps}")
     lines += [f"{what} were left out: {why}" for what, why in data["skipped"].items()]
     for name in ("searched", "stopped"):
         if data[name]:
@@ -152,11 +146,11 @@ def _text(data: dict[str, Any]) -> str:
     return "\n".join([*lines, *([data["note"]] if data["note"] else [])])
 
 
-def shown(row: dict[str, Any]) -> str:
+def _line(row: dict[str, Any]) -> str:
     """A trial as one line."""
     values = ", ".join(
         f"{name.rpartition('.')[2]}={value:.4g}" if isinstance(value, float) else f"{name.rpartition('.')[2]}={value}"
         for name, value in row["values"].items()
     )
-    reached = ", ".join(f"{value:.5g}" for value in row["objectives"])
-    return f"  {row['state']:9} {row['number']:4}  {reached:10}  {row['proposer']:10}  {values}"
+    objectives = ", ".join(f"{value:.5g}" for value in row["objectives"])
+    return f"  {row['state']:9} {row['number']:4}  {objectives:10}  {row['proposer']:10}  {values}"

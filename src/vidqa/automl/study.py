@@ -10,19 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from vidqa import spec
+from vidqa.automl import data_share
+from vidqa.automl.algorithms import BY_STEPS, Fidelity, algorithm
+from vidqa.automl.decisions import Algorithm, Goal
+from vidqa.automl.gpu_allocator import check_sharing, memory_share
+from vidqa.automl.history import History
+from vidqa.automl.journal import read
+from vidqa.automl.problems import STUDY_CHANGED, STUDY_GOAL, STUDY_MISSING, STUDY_UNCOUNTED
+from vidqa.automl.settings import Settings, read_settings
+from vidqa.automl.space import Space, space_of
 from vidqa.contract.files import content_hash
 from vidqa.spec import EvaluateSpec, Spec, TrainSpec
 from vidqa.spec.keys import with_values
 from vidqa.spec.samples import train_samples
-from vidqa.automl import subset
-from vidqa.automl.algorithms import BY_STEPS, Fidelity, algorithm
-from vidqa.automl.history import History
-from vidqa.automl.journal import read
-from vidqa.automl.moves import Algorithm, Goal
-from vidqa.automl.places import check_sharing, memory_share
-from vidqa.automl.settings import Settings, read_settings
-from vidqa.automl.space import Space, space_of
-from vidqa.automl.study_problems import STUDY_CHANGED, STUDY_GOAL, STUDY_MISSING, STUDY_UNCOUNTED
 
 FREE = {"limits", "finals", "keep", "platform", "resources", "max_concurrent", "max_trials", "test"}
 SIZED = ("cma-es", "pbt")  # algorithms whose population depends on the number of trials
@@ -30,16 +30,16 @@ SIZED = ("cma-es", "pbt")  # algorithms whose population depends on the number o
 
 @dataclass(frozen=True)
 class Study:
-    """What a search is about. Nothing in it changes while it runs."""
+    """Settings, specs, space and algorithm of a search; nothing in it changes while it runs."""
 
     folder: Path
     settings: Settings
     base: TrainSpec
     space: Space
     algorithm: Algorithm
-    data: dict[str, Any]  # what trials have otherwise than re-runs, where they learn from a share of the videos
+    data: dict[str, Any]  # changes of the template for trials that learn from a share of the videos
     memory_gib: float | None = None  # of a GPU for each job, where several share it
-    measuring: tuple[EvaluateSpec, ...] = ()  # its evaluations
+    evaluations: tuple[EvaluateSpec, ...] = ()
 
     @cached_property
     def trained(self) -> TrainSpec:
@@ -48,13 +48,13 @@ class Study:
 
     @property
     def specs(self) -> list[Spec]:
-        """Of everything that it runs."""
-        return [self.base, *self.measuring]
+        """Of all its jobs."""
+        return [self.base, *self.evaluations]
 
     @property
     def goal(self) -> Goal:
         """The first one, which decides who wins."""
-        return self.settings.as_goals[0]
+        return self.settings.goals[0]
 
     @property
     def has_rungs(self) -> bool:
@@ -62,7 +62,7 @@ class Study:
 
     @property
     def by_steps(self) -> bool:
-        """Whether the study says how many steps a trial takes, and not the trial's epochs."""
+        """Whether the study sets the steps of a trial, not the trial's epochs."""
         return self.has_rungs or self.settings.steps.longest is not None
 
     @property
@@ -77,7 +77,7 @@ class Study:
 
     @property
     def notes(self) -> list[str]:
-        """What a person should know of the search before it starts."""
+        """Remarks for a person before the search starts."""
         notes = list(self.space.notes)
         if self.settings.algorithm in BY_STEPS and not self.has_rungs:
             few = f"{self.longest} steps are too few to divide, so that every trial trains to the end"
@@ -91,13 +91,13 @@ class Study:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Of all that trials depend on: they compare only while it stays. Limits, platform and how many run at a time
-        may change; a setting that nobody gave is left out, so that a new version may have more of them."""
-        asked = self.settings
-        specs = [name for name in (asked.spec, asked.evaluation) if name]
-        specs += [f"{subset.FOLDER}/{subset.SHARE}"] if self.data else []
+        """sha256 of everything that trials depend on: they compare only while it stays. Limits, platform and
+        concurrency may change; defaults are left out, so that a new version may have more settings."""
+        settings = self.settings
+        specs = [name for name in (settings.spec, settings.evaluation) if name]
+        specs += [f"{data_share.FOLDER}/{data_share.SHARE}"] if self.data else []
         parts = {
-            "settings": asked.model_dump(mode="json", exclude=FREE, exclude_defaults=True),
+            "settings": settings.model_dump(mode="json", exclude=FREE, exclude_defaults=True),
             "specs": [content_hash(self.folder / name) for name in specs],
             "space": self.space_dict,
         }
@@ -114,24 +114,18 @@ class Study:
             raise STUDY_CHANGED.error(self.folder, f"the rungs were {old_rungs} and would be {rungs}")
         sized, most = created["settings"].get("max_trials"), self.settings.max_trials
         if self.settings.algorithm in SIZED and most != sized:
-            message = (
-                f"{self.settings.algorithm} began with max_trials = {sized}, which sizes its population; it is {most}"
-            )
+            name = self.settings.algorithm
+            message = f"{name} began with max_trials = {sized}, which sizes its population; it is {most}"
             raise STUDY_CHANGED.error(self.folder, message, "put it back, or plan a new study")
         if created["fingerprint"] == self.fingerprint:
             return
-        before, now = created["space"], self.space_dict
-        if before != now:
-            message = f"the space was {json.dumps(before)[:300]} and is {json.dumps(now)[:300]}"
-        else:
-            old, new = created["settings"], self.settings.model_dump(mode="json")
-            differing = [
-                f"{key}: {old.get(key)!r} -> {new[key]!r}"
-                for key in sorted(new.keys() - FREE)
-                if old.get(key) != new[key]
-            ]
-            message = "; ".join(differing) or "a spec beside study.toml is another"
-        raise STUDY_CHANGED.error(self.folder, message)
+        if created["space"] != self.space_dict:
+            message = f"the space was {json.dumps(created['space'])[:300]} and is {json.dumps(self.space_dict)[:300]}"
+            raise STUDY_CHANGED.error(self.folder, message)
+        old, new = created["settings"], self.settings.model_dump(mode="json")
+        changed = [key for key in sorted(new.keys() - FREE) if old.get(key) != new[key]]
+        message = "; ".join(f"{key}: {old.get(key)!r} -> {new[key]!r}" for key in changed)
+        raise STUDY_CHANGED.error(self.folder, message or "a spec beside study.toml is another")
 
 
 def open_study(folder: Path) -> Study:
@@ -147,20 +141,21 @@ def study_of(folder: Path, settings: Settings) -> Study:
     base = spec.load(folder / settings.spec, "train")
     data: dict[str, Any] = {}
     if settings.data_share is not None:
-        if not (folder / subset.FOLDER / subset.SHARE).is_file():
-            raise STUDY_MISSING.error(folder / subset.FOLDER, "data_share asks for a file in it that is not there")
-        data = subset.of_trials(folder, base)
+        data = data_share.data_changes(folder, base, data_share.SHARE)
+        if not data:
+            message = "data_share asks for a file in it that is not there"
+            raise STUDY_MISSING.error(folder / data_share.FOLDER, message)
     trained = with_values(base, data)
     names = [name for name in (settings.evaluation, settings.test) if name]
-    measuring = tuple(spec.load(folder / name, "evaluate") for name in names)
-    check_sharing(folder, settings, [base, *measuring])
+    evaluations = tuple(spec.load(folder / name, "evaluate") for name in names)
+    check_sharing(folder, settings, [base, *evaluations])
     check_goals(settings, base)
     space = _space(settings, trained, by_steps=settings.steps.longest is not None)
-    made = _algorithm(settings, trained, space)
-    if _has_rungs(made) and settings.steps.longest is None:
+    searcher = _algorithm(settings, trained, space)
+    if _has_rungs(searcher) and settings.steps.longest is None:
         space = _space(settings, trained, by_steps=True)
-        made = _algorithm(settings, trained, space)
-    return Study(folder, settings, base, space, made, data, memory_share(settings), measuring)
+        searcher = _algorithm(settings, trained, space)
+    return Study(folder, settings, base, space, searcher, data, memory_share(settings), evaluations)
 
 
 def _space(settings: Settings, base: TrainSpec, *, by_steps: bool) -> Space:
@@ -177,16 +172,16 @@ def _space(settings: Settings, base: TrainSpec, *, by_steps: bool) -> Space:
 
 
 def _algorithm(settings: Settings, base: TrainSpec, space: Space) -> Algorithm:
-    asked, longest = settings.steps, _longest(settings, base)
-    shortest = asked.shortest or max(1, longest // asked.reduction**2)
+    steps, longest = settings.steps, _longest(settings, base)
+    shortest = steps.shortest or max(1, longest // steps.reduction**2)
     return algorithm(
         settings.algorithm,
         space,
-        settings.as_goals,
+        tuple(settings.goals),
         seed=settings.seed,
         max_trials=settings.max_trials,
         max_concurrent=settings.max_concurrent,
-        rungs=Fidelity(shortest, longest, asked.reduction),
+        rungs=Fidelity(shortest, longest, steps.reduction),
     )
 
 
@@ -202,24 +197,22 @@ def _longest(settings: Settings, base: TrainSpec) -> int:
     return spec.total_steps(base, samples or 0) or 1
 
 
-def _has_rungs(made: Algorithm) -> bool:
-    return any(len(bracket) > 1 for bracket in made.rungs)
+def _has_rungs(searcher: Algorithm) -> bool:
+    return any(len(bracket) > 1 for bracket in searcher.rungs)
 
 
 def history_of(folder: Path) -> tuple[History, str]:
-    """What the journal of a study tells so far, and what of it was passed over. No lock is needed.
-
-    Raises STUDY_MISSING, STUDY_JOURNAL.
-    """
-    found = read(folder)
-    if not found.events and not (folder / "study.toml").is_file():
+    """The state of a study, and a note of what its journal skips. No lock is needed. Raises STUDY_MISSING,
+    STUDY_JOURNAL."""
+    journal = read(folder)
+    if not journal.events and not (folder / "study.toml").is_file():
         raise STUDY_MISSING.error(folder, "it holds no study")
-    return History(found.events), found.note
+    return journal.history, journal.note
 
 
 def check_goals(settings: Settings, base: TrainSpec) -> None:
-    """Raises STUDY_GOAL for a metric that neither the training nor an evaluation would give."""
-    for goal in settings.as_goals:
+    """Raises STUDY_GOAL for a metric that neither the training nor an evaluation measures."""
+    for goal in settings.goals:
         if not settings.of_training(goal.metric):
             if not settings.evaluation:
                 message = f"{goal.metric} is a metric of an evaluation, and the study names no evaluation spec"
@@ -231,7 +224,5 @@ def check_goals(settings: Settings, base: TrainSpec) -> None:
             remedy = "set validation.enable = true and a validation set (custom.val_dataset, or a test_size)"
             raise STUDY_GOAL.error("goals", message, remedy)
         if goal.metric == "val/accuracy" and not base.engine.validation_generate:
-            message = (
-                "val/accuracy is measured where validation samples are answered, and engine.validation_generate is 0"
-            )
+            message = "validation measures val/accuracy by answering, and engine.validation_generate is 0"
             raise STUDY_GOAL.error("goals", message, "set engine.validation_generate, or name an evaluation spec")

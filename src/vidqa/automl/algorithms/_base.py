@@ -1,4 +1,4 @@
-"""What every algorithm is made of: the space, the goals, the limits, and a random stream for each trial."""
+"""The parts of every algorithm: space, goals, limits, and a random stream for each trial."""
 
 from __future__ import annotations
 
@@ -7,20 +7,22 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from vidqa.automl.moves import Goal, Measured, Trial, Values
+from vidqa.automl.decisions import Goal, Measured, Trial, Values
 from vidqa.automl.space import Space
+from vidqa.contract._optional import require
 
 if TYPE_CHECKING:
     from numpy.random import Generator
 
+EXTRA = "automl"  # the optional dependency with optuna, cmaes, scipy
 OPEN = ("waiting", "running")  # states of a trial whose next result is to come
 TRIES = 30  # to find values that no trial has
 
 
 @dataclass(frozen=True)
 class Fidelity:
-    """Optimizer steps of the shortest and of the longest training of a trial; each rung is `reduction` times the one
-    below it, and one of as many trials reaches it."""
+    """Optimizer steps of the shortest and the longest training of a trial; each rung is `reduction` times as long as
+    the one below it, and one in as many trials reaches it."""
 
     min_steps: int
     max_steps: int
@@ -29,7 +31,7 @@ class Fidelity:
 
 @dataclass(frozen=True)
 class Task:
-    """What an algorithm is asked to search."""
+    """What an algorithm searches, and within which limits."""
 
     name: str
     space: Space
@@ -46,38 +48,64 @@ class Task:
         return np.random.default_rng([self.seed, number, salt])
 
     def losses(self, measured: Measured) -> tuple[float, ...]:
-        """What was measured, as numbers of which less is better."""
+        """The objectives with their signs changed so that less is better."""
         return tuple(
             -value if goal.direction == "maximize" else value
             for goal, value in zip(self.goals, measured.objectives, strict=True)
         )
 
     def last(self, trial: Trial) -> tuple[float, ...] | None:
-        """The losses where a trial was measured last. None: nowhere, or not all are finite numbers."""
+        """The losses of the last measured rung. None: no result, or not all are finite."""
         losses = self.losses(trial.measured[-1]) if trial.measured else (math.nan,)
         return losses if all(map(math.isfinite, losses)) else None
 
     def loss(self, trial: Trial, rung: int) -> float | None:
-        """The first goal's loss of a trial at a rung. None: not measured there, or no finite number."""
-        found = next((self.losses(each)[0] for each in trial.measured if each.rung == rung), math.nan)
-        return found if math.isfinite(found) else None
+        """The first goal's loss of a trial at a rung. None: no result, or not finite."""
+        loss = next((self.losses(result)[0] for result in trial.measured if result.rung == rung), math.nan)
+        return loss if math.isfinite(loss) else None
 
-    def drawn(self, number: int, salt: int = 0) -> dict[str, Any]:
-        """Values at random: each parameter by its scale and weights, where it applies."""
-        return self.at(self.stream(number, salt).random(len(self.space.parameters)))
+    def ranked(self, trials: Sequence[Trial], rung: int) -> list[Trial]:
+        """The trials with a result at a rung, the best first; of equal ones the older."""
+        results = [(loss, trial.number, trial) for trial in trials if (loss := self.loss(trial, rung)) is not None]
+        return [trial for _, _, trial in sorted(results, key=lambda row: row[:2])]
 
     def at(self, units: Iterable[float]) -> dict[str, Any]:
         """The values at a point of the unit cube, one coordinate a parameter, without those that do not apply."""
-        places = zip(self.space.parameters, units, strict=True)
-        return self.space.within({each.name: each.at(float(unit)) for each, unit in places})
+        pairs = zip(self.space.parameters, units, strict=True)
+        return self.space.within({parameter.name: parameter.at(float(unit)) for parameter, unit in pairs})
 
     def units(self, values: Values) -> list[float]:
-        """The point of the unit cube of some values; 0.5 for what does not apply there."""
-        return [each.unit(values[each.name]) if each.name in values else 0.5 for each in self.space.parameters]
+        """The point of the unit cube of some values; 0.5 where a parameter does not apply."""
+        return [one.unit(values[one.name]) if one.name in values else 0.5 for one in self.space.parameters]
+
+    def drawn(self, number: int) -> dict[str, Any]:
+        """Values at random: each parameter by its scale and weights, where it applies."""
+        return self.at(self.stream(number).random(len(self.space.parameters)))
+
+    def spread(self, number: int) -> dict[str, Any]:
+        """The values at a point of the study's scrambled Sobol sequence."""
+        sequence = require("scipy.stats.qmc", EXTRA).Sobol(
+            len(self.space.parameters), scramble=True, rng=self.stream(0)
+        )
+        if number:
+            sequence.fast_forward(number)
+        return self.at(sequence.random(1)[0])
+
+    def unseen(self, values: dict[str, Any], trials: Sequence[Trial]) -> dict[str, Any]:
+        """The values, or, where a trial has them already, values near them that no trial has, if any are found."""
+        tried = {spelling(self.space.within(trial.values)) for trial in trials}
+        if spelling(values) not in tried:
+            return values
+        stream = self.stream(len(trials), 1)
+        for attempt in range(1, TRIES + 1):
+            near = self.at(unit + stream.normal() * attempt / TRIES for unit in self.units(values))
+            if spelling(near) not in tried:
+                return near
+        return values
 
 
 class Searcher:
-    """What all algorithms share. One bracket of one rung, the whole training, where nothing else is said."""
+    """An algorithm of one bracket of one rung, the whole training, where a subclass says nothing else."""
 
     def __init__(self, task: Task) -> None:
         self.task, self.name = task, task.name
@@ -85,19 +113,5 @@ class Searcher:
 
 
 def spelling(values: Values) -> str:
-    """The same text for the same values, which stand in the order of the space."""
+    """The same text for the same values in the order of the space."""
     return repr(list(values.items()))
-
-
-def unseen(task: Task, values: dict[str, Any], trials: Sequence[Trial]) -> dict[str, Any]:
-    """The values, or, where a trial has them already, values near them that none has, as far as there are any."""
-    known = {spelling(task.space.within(each.values)) for each in trials}
-    if spelling(values) not in known:
-        return values
-    stream = task.stream(len(trials), 1)
-    for attempt in range(1, TRIES + 1):
-        moved = [unit + stream.normal() * attempt / TRIES for unit in task.units(values)]
-        near = task.at(min(max(unit, 0.0), 1.0) for unit in moved)
-        if spelling(near) not in known:
-            return near
-    return values

@@ -15,17 +15,17 @@ import pytest
 from small_studies import carry_out, gpus_over_time, history, write_study
 
 from vidqa import spec
+from vidqa.automl import estimate, gpu_allocator, trial_jobs
+from vidqa.automl.controller import Controller
+from vidqa.automl.gpu_allocator import GpuAllocator
+from vidqa.automl.journal import JOURNAL, only_controller
+from vidqa.automl.specs import write_baseline
+from vidqa.automl.study import open_study
 from vidqa.contract import environment
 from vidqa.contract.problem import ProblemError
 from vidqa.jobs.launch import unchecked
 from vidqa.platforms import hardware
 from vidqa.preflight import gpus
-from vidqa.automl import places, sharing, work
-from vidqa.automl.controller import Controller
-from vidqa.automl.journal import JOURNAL, only_controller
-from vidqa.automl.places import Places
-from vidqa.automl.specs import write_baseline
-from vidqa.automl.study import open_study
 
 CARD_GIB = 80.0
 SHARE_GIB = 39.5  # of two
@@ -36,7 +36,7 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 80 GiB each, by the names 4 and 6."""
     monkeypatch.setattr(hardware, "_installed_gpus", lambda: 3)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
-    monkeypatch.setattr(places, "seen_gpus", lambda: [gpus.Gpu("card", CARD_GIB)] * 2)
+    monkeypatch.setattr(gpu_allocator, "seen_gpus", lambda: [gpus.Gpu("card", CARD_GIB)] * 2)
 
 
 def stopped_at(study: Path, point: Callable[[Controller], bool]) -> Controller:
@@ -51,7 +51,7 @@ def stopped_at(study: Path, point: Callable[[Controller], bool]) -> Controller:
 
 
 def test_free_places_are_those_of_the_emptiest_gpus(two_gpus: None) -> None:
-    alone, shared = Places("local", None), Places("local", None, each=2)
+    alone, shared = GpuAllocator("local", None), GpuAllocator("local", None, jobs_per_gpu=2)
     assert (
         alone.free([], 1) == ["4"]
         and alone.free([("4", 1)], 1) == ["6"]
@@ -62,9 +62,11 @@ def test_free_places_are_those_of_the_emptiest_gpus(two_gpus: None) -> None:
     assert shared.free([("4", 2), ("6", 2)], 1) == ["4"] and shared.free([("4", 2), ("4", 2), ("6", 2)], 1) == ["6"]
     assert shared.free([("4", 2), ("4", 2), ("6", 2), ("6", 2)], 1) is None
     assert shared.free([("4", 1), ("6", 2)], 1, busy={"6"}) is None, "a job that began alone has its GPU to itself"
-    assert Places("local", None, each=1).free([("4", 2), ("6", 1)], 1) is None, "and one that wants it alone waits"
-    assert Places("local", None, each=3).free([("4", 2)], 1, busy={"6"}) == ["4"], "1/2 and 1/3"
-    assert Places("slurm", None, each=1).free([], 4) == []
+    assert GpuAllocator("local", None, jobs_per_gpu=1).free([("4", 2), ("6", 1)], 1) is None, (
+        "and one that wants it alone waits"
+    )
+    assert GpuAllocator("local", None, jobs_per_gpu=3).free([("4", 2)], 1, busy={"6"}) == ["4"], "1/2 and 1/3"
+    assert GpuAllocator("slurm", None, jobs_per_gpu=1).free([], 4) == []
 
 
 def test_a_launch_has_its_gpus_and_nothing_else_of_the_process_changes(
@@ -74,7 +76,7 @@ def test_a_launch_has_its_gpus_and_nothing_else_of_the_process_changes(
     both_inside, seen = threading.Barrier(3), {}
 
     def launch(name: str) -> None:
-        with Places("local", None).only([name]):
+        with GpuAllocator("local", None).only([name]):
             both_inside.wait(10)
             shown = subprocess.run(
                 [sys.executable, "-c", "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])"],
@@ -96,7 +98,7 @@ def test_a_launch_has_its_gpus_and_nothing_else_of_the_process_changes(
         thread.join()
     assert seen == {"4": ("4", ["4"]), "6": ("6", ["6"])}
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    with Places("local", None).only(["1"]):
+    with GpuAllocator("local", None).only(["1"]):
         assert "CUDA_VISIBLE_DEVICES" not in os.environ
     assert "CUDA_VISIBLE_DEVICES" not in os.environ and environment.visible_gpus() is None
 
@@ -105,7 +107,7 @@ def test_a_launch_has_its_gpus_and_nothing_else_of_the_process_changes(
 def test_trials_share_gpus_and_each_keeps_to_its_part_of_the_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(work, "AHEAD_S", 0.0)
+    monkeypatch.setattr(trial_jobs, "AHEAD_S", 0.0)
     sets = ("resources.trials_per_gpu=2", "finals.seeds=[7]", "finals.top=1")
     study = write_study(tmp_path, *sets, manner="slow", max_trials=6, max_concurrent=4)
     found = carry_out(study)
@@ -122,7 +124,7 @@ def test_trials_share_gpus_and_each_keeps_to_its_part_of_the_memory(
 
 @pytest.mark.usefixtures("quick_trials", "two_gpus")
 def test_a_trial_joins_a_gpu_only_when_the_one_before_is_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work, "AHEAD_S", 1e6)
+    monkeypatch.setattr(trial_jobs, "AHEAD_S", 1e6)
     study = write_study(tmp_path, "resources.trials_per_gpu=2", manner="slow", max_trials=5, max_concurrent=4)
     found = carry_out(study)
     most = max(count for each in gpus_over_time(study, found) for count in each.values())
@@ -133,8 +135,10 @@ def test_a_trial_joins_a_gpu_only_when_the_one_before_is_ahead(tmp_path: Path, m
 @pytest.mark.usefixtures("quick_trials", "two_gpus")
 def test_how_far_a_trial_is_ahead_counts_from_its_first_step(tmp_path: Path) -> None:
     study = write_study(tmp_path, "resources.trials_per_gpu=2", manner="slow", max_trials=2, max_concurrent=1)
-    controller = stopped_at(study, lambda at: bool(at.jobs.stepping or at.history.trials[1:]))  # nobody wants to join
-    assert list(controller.jobs.stepping) == [controller.history.work["trial-0/rung-0/train"].job_id]
+    controller = stopped_at(
+        study, lambda at: bool(at.jobs.first_steps or at.history.trials[1:])
+    )  # nobody wants to join
+    assert list(controller.jobs.first_steps) == [controller.history.work["trial-0/rung-0/train"].job_id]
     assert carry_out(study).finished
 
 
@@ -148,7 +152,7 @@ def test_a_controller_that_is_started_again_finds_the_places_that_jobs_have(tmp_
         with only_controller(study):
             again = Controller(open_study(study), unchecked)
             again.journal.close()
-        assert again.jobs._taken() == [("4", 2)] and again.jobs.places.free(again.jobs._taken(), 1) == room
+        assert again.jobs.used_gpus() == [("4", 2)] and again.jobs.gpus.free(again.jobs.used_gpus(), 1) == room
     # A journal from before trials could share: its jobs have their GPUs to themselves.
     lines = [json.loads(line) for line in (study / JOURNAL).read_text().splitlines()]
     for event in lines:
@@ -182,10 +186,10 @@ def test_what_cannot_share_is_refused(tmp_path: Path, two_gpus: None, monkeypatc
     with pytest.raises(ProblemError, match=r"STUDY_SHARED(.|\n)*2 processes, on a GPU each"):
         open_study(study)
     (study / "train.toml").write_text(text)
-    monkeypatch.setattr(places, "seen_gpus", lambda: [gpus.Gpu("unknown")])
+    monkeypatch.setattr(gpu_allocator, "seen_gpus", lambda: [gpus.Gpu("unknown")])
     with pytest.raises(ProblemError, match=r"STUDY_SHARED(.|\n)*is not known"):
         open_study(study)
-    monkeypatch.setattr(places, "seen_gpus", list)
+    monkeypatch.setattr(gpu_allocator, "seen_gpus", list)
     assert open_study(study).memory_gib is None, "on a CPU there is nothing to share out"
 
 
@@ -202,10 +206,10 @@ def test_what_cannot_share_is_refused(tmp_path: Path, two_gpus: None, monkeypatc
 def test_sharing_is_advised_where_starts_and_ends_take_long(
     tmp_path: Path, two_gpus: None, monkeypatch: pytest.MonkeyPatch, computing_s: float, needed: float, said: str
 ) -> None:
-    monkeypatch.setattr(sharing, "peak_within", lambda context, limit: needed if needed < limit else None)
+    monkeypatch.setattr(estimate, "peak_within", lambda context, limit: needed if needed < limit else None)
     study = write_study(tmp_path, max_trials=8)
     found = {"start_hours": 60 / 3600, "hours_of_one": (60 + computing_s) / 3600}
-    told = sharing.advice(open_study(study), study / "train.toml", found)
+    told = estimate.sharing_advice(open_study(study), study / "train.toml", found)
     assert said in told and bool(said) == bool(told)
     shared = write_study(tmp_path / "shared", "resources.trials_per_gpu=2", max_trials=8)
-    assert sharing.advice(open_study(shared), shared / "train.toml", found) == ""
+    assert estimate.sharing_advice(open_study(shared), shared / "train.toml", found) == ""

@@ -1,7 +1,34 @@
-"""Problems of studies: their settings, their journal, and whoever works on them."""
+"""Problems of a search: its space and algorithm, its settings and journal, its controller."""
+
+from __future__ import annotations
 
 from vidqa.contract.problem import Code, Exit
 
+UNKNOWN_KEY = Code(
+    "AUTOML_UNKNOWN_KEY",
+    "A key is to be searched that a train spec, or this search, does not have.",
+    "Use one of the names that it lists; references/parameters_train.md has every key.",
+)
+RANGE = Code(
+    "AUTOML_RANGE",
+    "A range of the search is missing, unreadable or empty, holds values that the spec refuses, or excludes another.",
+    "Write LOW..HIGH, LOW..HIGH:log, LOW..HIGH:STEP, or A,B,C (A:3,B:1 weighs them), for at least one key.",
+)
+VALUE = Code(
+    "AUTOML_VALUE",
+    "A value proposed for a trial, or fixed, is refused by the search or the spec.",
+    "Write a value inside the range that it names.",
+)
+UNREPAIRED = Code(
+    "AUTOML_UNREPAIRED",
+    "Proposed values break a rule of the spec, and no change of these values alone mends it.",
+    "Correct the template of the search with the remedy that the rule names.",
+)
+ALGORITHM = Code(
+    "AUTOML_ALGORITHM",
+    "The search algorithm does not exist, or cannot work with these metrics or these lengths of training.",
+    "Use one of the names that it lists, with the metrics and steps that it takes.",
+)
 STUDY_MISSING = Code(
     "STUDY_MISSING",
     "The folder holds no study, or nothing of it was started.",
@@ -15,18 +42,18 @@ STUDY_SETTINGS = Code(
 )
 STUDY_GOAL = Code(
     "STUDY_GOAL",
-    "What the study is to improve cannot be measured as its spec stands.",
+    "The goal of the study cannot be measured with these specs.",
     "Let the training validate, or name an evaluation spec, or choose another metric.",
 )
 STUDY_ASKED = Code(
     "STUDY_ASKED",
-    "What is asked of the study says too little, or no number that it could use.",
+    "A request to the study is incomplete, or names a number that cannot be compared.",
     "Name values with --set KEY=VALUE, and for tell one --objective X for each goal.",
     Exit.USAGE,
 )
 STUDY_UNCOUNTED = Code(
     "STUDY_UNCOUNTED",
-    "How many steps a training has is not known, and the algorithm divides it by them.",
+    "The algorithm divides a training by its steps, and their number is unknown.",
     "Name annotations that can be read here, add --set steps.longest=N, or choose --algorithm bayesian.",
     Exit.USAGE,
 )
@@ -35,19 +62,14 @@ STUDY_BUDGET = Code(
     "The limits leave no room for two trials: nothing would be searched.",
     "Raise the limit, make a trial shorter (--set steps.longest=N, fewer epochs), or train directly.",
 )
-STUDY_BEGUN = Code(
-    "STUDY_BEGUN",
-    "The study has trials already; its settings, specs and space stay as they were.",
-    "Plan another study in a folder of its own, or go on with this one: run_automl.py start.",
-)
 STUDY_CHANGED = Code(
     "STUDY_CHANGED",
-    "The settings or the space of the study are not those that its trials were made with.",
-    "Put study.toml and the specs beside it back as they were, or plan a new study.",
+    "The settings, specs or space of the study are not those that its trials were made with.",
+    "Put study.toml and the specs beside it back as they were and go on (run_automl.py start), or plan a new study.",
 )
 STUDY_JOURNAL = Code(
     "STUDY_JOURNAL",
-    "The journal of the study is damaged: what it says cannot be trusted.",
+    "The journal of the study is damaged and cannot be trusted.",
     "Restore journal.jsonl from a copy, or cut it before the line that is named: the jobs of lost lines are found "
     "again.",
 )
@@ -77,14 +99,14 @@ STUDY_INTERRUPTED = Code(
 )
 STUDY_STEPS = Code(
     "STUDY_STEPS",
-    "A promoted trial did not go on from just the checkpoint that it had reached.",
+    "A promoted trial did not go on from exactly the checkpoint that it had reached.",
     "This is an error of the program: report it with the two run folders.",
     Exit.INTERNAL,
 )
 STUDY_SHARED = Code(
     "STUDY_SHARED",
-    "Trials are to share a GPU that cannot be shared: a cluster gives GPUs away itself, and processes of one training "
-    "that wait for each other on shared GPUs would hold up all trials.",
+    "Trials cannot share GPUs here: a cluster gives GPUs away itself, and processes of one training that wait for each "
+    "other on shared GPUs would hold up all trials.",
     "Set resources.trials_per_gpu = 1, or use trainings and evaluations of one process on local or docker.",
 )
 STUDY_STUCK = Code(

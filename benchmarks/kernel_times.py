@@ -88,9 +88,9 @@ def kind_of(work: Work, vision: frozenset[int]) -> str:
 def vision_sizes(model: Path) -> frozenset[int]:
     """Widths of the vision tower's matrices and heads that the decoder does not have."""
     config = json.loads((model / "config.json").read_text())
-    text, seen = config["text_config"], config["vision_config"]
-    width, merged = seen["hidden_size"], seen["hidden_size"] * seen["spatial_merge_size"] ** 2
-    sizes = {width, 3 * width, seen["intermediate_size"], merged, width // seen["num_heads"]}
+    text, vision = config["text_config"], config["vision_config"]
+    width, merged = vision["hidden_size"], vision["hidden_size"] * vision["spatial_merge_size"] ** 2
+    sizes = {width, 3 * width, vision["intermediate_size"], merged, width // vision["num_heads"]}
     head = text.get("head_dim") or text["hidden_size"] // text["num_attention_heads"]
     heads = text["num_attention_heads"] * head, text["num_key_value_heads"] * head
     return frozenset(sizes - {text["hidden_size"], text["intermediate_size"], head, *heads})

@@ -76,7 +76,7 @@ MAY_KNOW = {
     "deft": {"contract", "actions", "pages", "spec", "dataset", "evaluation", "jobs", "preflight", "automl"},
     "benchmark": {"contract", "spec", "video", "dataset", "evaluation", "jobs", "preflight"},
     "demo": {"contract"},
-    "generate": {"contract", "actions", "benchmark", "import_graph", "spec", "platforms", "planning", "deft"},
+    "generate": {"contract", "actions", "import_graph", "spec", "platforms", "planning", "deft"},
     "import_graph": {"spec"},
 }
 BROAD_EXCEPTS = {

@@ -15,12 +15,12 @@ from small_studies import RATE, carry_out, history, install
 from tiny_world import tiny_data, tiny_model, tiny_spec
 
 from tests.platforms.conftest import state
+from vidqa.automl import controller_process
 from vidqa.contract.problem import ProblemError
 from vidqa.deft.beginning import begin
 from vidqa.deft.loop import Due, Loop
 from vidqa.deft.stages import Stage
 from vidqa.deft.turn import Done, Turn
-from vidqa.automl import controller_process
 
 __all__ = ["state"]
 WORDS = f"study=--algorithm random --trials 3 --range {RATE}=1e-6..1e-2:log --set finals.seeds=[]"

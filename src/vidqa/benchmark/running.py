@@ -39,7 +39,7 @@ class Outcome:
     problems: list[Problem] = field(default_factory=list)
 
 
-def carry_out(settings: Settings) -> Outcome:
+def run_benchmark(settings: Settings) -> Outcome:
     """Ask every question, and those without an answer again. Raises the problems of the data, the spec and the jobs."""
     questions, problems = read_questions(settings.data, settings.datasets, settings.answer_type, settings.limit)
     spec = write_spec(settings, questions)

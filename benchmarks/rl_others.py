@@ -179,13 +179,12 @@ def trl_step(spec: Any, tiny: bool, rows: int, out: Path) -> dict[str, Any]:
         on_train_end = on_step_begin
 
     lora = spec.policy.lora
+    dataset = Dataset.from_dict({"prompt": prompts, "number": range(len(prompts))})
     trainer = GRPOTrainer(
         model=str(folder),
         reward_funcs=odd,
         args=trl_config(spec, tiny, rows, banned, out),
-        train_dataset=Dataset.from_dict({"prompt": prompts, "number": range(len(prompts))}).with_transform(
-            with_pictures
-        ),
+        train_dataset=dataset.with_transform(with_pictures),
         processing_class=AutoProcessor.from_pretrained(folder, padding_side="left"),
         callbacks=[Clock()],
         peft_config=lora and LoraConfig(r=lora.r, lora_alpha=lora.lora_alpha, target_modules=lora.target_modules),

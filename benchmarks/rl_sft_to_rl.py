@@ -48,7 +48,7 @@ class Sizes:
 
     clips: int = 4000
     sft: int = 1200
-    clips_of_event: int = 96
+    of_event: int = 96
     held: int = 200  # questions that choose the best export, from clips of the training set
     sft_steps: int = 240  # five epochs: more would leave no doubt in its answers, and nothing to explore
     sft_questions: int = 64
@@ -57,9 +57,7 @@ class Sizes:
     answers: int = 8
 
 
-TINY = Sizes(
-    clips=24, sft=12, clips_of_event=2, held=4, sft_steps=3, sft_questions=4, rl_steps=2, rl_questions=4, answers=4
-)
+TINY = Sizes(clips=24, sft=12, of_event=2, held=4, sft_steps=3, sft_questions=4, rl_steps=2, rl_questions=4, answers=4)
 
 
 def write_model(folder: Path, corpus: Sequence[str], *, tiny: bool) -> int:
@@ -82,7 +80,7 @@ def write_model(folder: Path, corpus: Sequence[str], *, tiny: bool) -> int:
 
 def write_sets(folder: Path, sizes: Sizes) -> list[str]:
     """sft.json, rl.json and held.json in train/, of clips of their own, and asked.json in eval/; returns the corpus."""
-    write_demo_set(folder, sizes.clips, 0, each=sizes.clips_of_event)
+    write_demo_set(folder, sizes.clips, 0, each=sizes.of_event)
     records = json.loads((folder / "train" / "annotations.json").read_text())
     clips = list(dict.fromkeys(record["video"] for record in records))
     held = sizes.sft + sizes.held // 2

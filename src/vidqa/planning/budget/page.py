@@ -139,8 +139,7 @@ being written.
 ## Predicted against measured
 
 The largest tensors' memory of a step (`torch.cuda.max_memory_allocated`); "kept" means `engine.recompute = "none"`.
-Made from `benchmarks/results`; `benchmarks/memory.py` measures such rows, and `benchmarks/answering_memory.py` those of
-evaluations.
+Made from `benchmarks/results`; `benchmarks/memory.py` measures such rows of trainings.
 """
 CARDS_TEXT = f"""## Cards that were not measured
 

@@ -17,7 +17,7 @@ from vidqa.automl.decisions import Algorithm, Decision, Done, Measured, Start, T
 from vidqa.contract.problem import ProblemError
 
 SEARCHING = [name for name in NAMES if name not in ("agent", "nsga2")]
-TRIALS = dict.fromkeys(SEARCHING, 18) | {"bayesian": 7}  # a Gaussian process takes its time
+TRIALS = dict.fromkeys(SEARCHING, 18) | {"bayesian": 5}  # a Gaussian process takes its time
 TEMPLATE = {"rate": 1e-2, "rank": 16, "epochs": 3, "decay": "cosine", "floor": 0.1}  # its rate is out of the range
 
 

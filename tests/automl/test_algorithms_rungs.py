@@ -9,8 +9,7 @@ from known_functions import RUNGS, end, made, training
 from simulation import Simulation, simulated
 
 from vidqa.automl.algorithms import Fidelity
-from vidqa.automl.algorithms.brackets import Bracket, brackets, ladder
-from vidqa.automl.algorithms.pbt import intervals
+from vidqa.automl.algorithms.rungs import Bracket, brackets, intervals, ladder
 from vidqa.automl.decisions import Promote, Start, Trial, Values
 
 

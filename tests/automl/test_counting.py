@@ -14,7 +14,7 @@ from source_conformance import row
 from test_sources import MAKERS
 
 from vidqa.automl import specs
-from vidqa.automl.estimate import full_trainings
+from vidqa.automl.estimate import _shared_media, full_trainings
 from vidqa.automl.plan import PlanRequest, suggested, write
 from vidqa.automl.study import Study, open_study
 from vidqa.contract.problem import ProblemError
@@ -88,3 +88,8 @@ def test_runs_that_cannot_be_divided_are_refused(tmp_path: Path) -> None:
             study(tmp_path, "none.json", algorithm="random", **given)
     settings = study(tmp_path, "none.json", algorithm="random", trials=None, runs=15, sets=TWELVE).settings
     assert (settings.max_trials, settings.finals.reruns) == (3, 12)
+
+
+def test_sets_that_cannot_be_read_are_named_as_not_compared(tmp_path: Path) -> None:
+    planned = study(tmp_path, "none.json", algorithm="random")
+    assert _shared_media(planned, planned.folder / "train.toml") == ([], ["train", "validation"])

@@ -48,28 +48,38 @@ def of_study(study: Study, first: Path) -> tuple[dict[str, Any], list[Problem]]:
         estimate["gpu_memory_gib"] = study.memory_gib
     if advice := sharing_advice(study, first, estimate):
         estimate["advice"] = advice
-    problems = [*report.problems, *_shared_media(study, first)]
+    shared, unreadable = _shared_media(study, first)
+    if unreadable:
+        estimate["not_compared"] = unreadable
+    problems = [*report.problems, *shared]
     return estimate, [*problems, *_limit_problems(study, estimate), *_disk_problems(study, estimate)]
 
 
-def _shared_media(study: Study, first: Path) -> list[Problem]:
+def _shared_media(study: Study, first: Path) -> tuple[list[Problem], list[str]]:
     """Preflight's problems of sets that share media: those for training with those that measure, and all that decide
-    between trials with the test."""
+    between trials with the test; and the sets that cannot be read here, which are not compared."""
     settings = study.settings
 
     def context(name: str | None) -> Context:
         evaluation = study.folder / name if name else None
         return Context(first, "train", settings.platform, evaluate_spec=evaluation, at_launch=True)
 
+    sets: dict[str, Any] = {"train": None, "validation": None}
     try:
         sets = {part.name: part for part in context(None).annotations}
-        for role, name in (("evaluation", settings.evaluation), ("test", settings.test)):
-            if name and (part := context(name).kpi):
-                sets[role] = replace(part, name=role)
-    except (Skip, ProblemError):  # unreadable sets are in the report, or in the evaluation's own preflight
-        return []
-    pairs = [(one, other) for one, other in MEASURED_APART if one in sets and other in sets]
-    return [problem for one, other in pairs for problem in apart(context(None), sets[one], sets[other])]
+    except (Skip, ProblemError):  # the report has the reason
+        pass
+    for role, name in (("evaluation", settings.evaluation), ("test", settings.test)):
+        if name:
+            try:
+                part = context(name).kpi
+            except (Skip, ProblemError):  # the evaluation's own preflight has the reason
+                part = None
+            sets[role] = part and replace(part, name=role)
+    read = {role: part for role, part in sets.items() if part and part.records}
+    pairs = [(read[one], read[other]) for one, other in MEASURED_APART if one in read and other in read]
+    problems = [problem for one, other in pairs for problem in apart(context(None), one, other)]
+    return problems, [role for role in sets if role not in read]
 
 
 def full_trainings(study: Study) -> float:
@@ -212,6 +222,10 @@ def lines(estimate: Mapping[str, Any]) -> list[str]:
         text.append(f"time: from {estimate['from']}; status shows it after the first trial")
     if "gpu_memory_gib" in estimate:
         text.append(f"trials share GPUs: each has {estimate['gpu_memory_gib']:.1f} GiB of one")
+    if "not_compared" in estimate:
+        text.append(
+            f"not compared for shared media, as they cannot be read here: {', '.join(estimate['not_compared'])}"
+        )
     if "advice" in estimate:
         text.append(estimate["advice"])
     if "disk_bytes" in estimate:

@@ -20,6 +20,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
+from vidqa import __version__
 from vidqa.automl.decisions import Goal, State
 from vidqa.automl.history import Event, History
 from vidqa.automl.problems import STUDY_BUSY, STUDY_JOURNAL, STUDY_UNWRITABLE
@@ -157,7 +158,7 @@ def _damage(line: bytes, number: int) -> str:
     except (ValueError, RecursionError):
         return NO_JSON
     if not isinstance(event, dict) or str(event.get("event")) not in MODELS:
-        return "it is no event that is known"
+        return f"it is no event that is known to version {__version__}; a newer version may have written it"
     if event.get("seq") != number or event["seq"] is True:
         return f"it says to be number {event.get('seq')}: lines are missing or doubled"
     if event["event"] == "created" and event.get("schema_version") != SCHEMA_VERSION:

@@ -10,9 +10,8 @@ from pydantic import ValidationError
 
 from vidqa import actions
 from vidqa.automl.decisions import Values
-from vidqa.automl.parameters import Condition, Parameter, same
+from vidqa.automl.parameters import ACTION, Condition, Parameter, declared, read_parameter, same
 from vidqa.automl.problems import RANGE, UNKNOWN_KEY, VALUE
-from vidqa.automl.ranges import ACTION, declared, read_parameter
 from vidqa.contract.problem import Problem, ProblemError, raise_errors
 from vidqa.spec.keys import leaves, nearest, value_at, with_values
 from vidqa.spec.layers import brief

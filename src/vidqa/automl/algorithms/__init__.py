@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 
 from vidqa.automl.algorithms._base import Fidelity, Task
 from vidqa.automl.algorithms.baselines import Agent, GridSearch, QuasiRandom, RandomSearch
-from vidqa.automl.algorithms.brackets import Asha, Bohb, Hyperband, HyperbandEvolution
 from vidqa.automl.algorithms.cma_es import CmaEs
 from vidqa.automl.algorithms.optuna_samplers import Bayesian, Nsga2
-from vidqa.automl.algorithms.pbt import Pbt
+from vidqa.automl.algorithms.rungs import Asha, Bohb, Hyperband, HyperbandEvolution, Pbt
 from vidqa.automl.decisions import Algorithm, Goal
 from vidqa.automl.problems import ALGORITHM
 from vidqa.automl.space import Space

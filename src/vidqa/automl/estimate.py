@@ -4,6 +4,7 @@ advice to share GPUs where trials spend much of their time on start and end."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -65,10 +66,8 @@ def _shared_media(study: Study, first: Path) -> tuple[list[Problem], list[str]]:
         return Context(first, "train", settings.platform, evaluate_spec=evaluation, at_launch=True)
 
     sets: dict[str, Any] = {"train": None, "validation": None}
-    try:
+    with suppress(Skip, ProblemError):  # the report has the reason
         sets = {part.name: part for part in context(None).annotations}
-    except (Skip, ProblemError):  # the report has the reason
-        pass
     for role, name in (("evaluation", settings.evaluation), ("test", settings.test)):
         if name:
             try:

@@ -21,7 +21,7 @@ RERUNS, TESTS = "reruns", "test"
 
 
 class Finals:
-    """What follows the search; `advance` moves it on and ends the study."""
+    """Re-runs, winner and test; `advance` moves them on and ends the study."""
 
     def __init__(self, study: Study, history: History) -> None:
         self.study, self.history, self.settings = study, history, study.settings.finals

@@ -56,7 +56,7 @@ def report(folder: Path) -> Result:
         export_optuna(study, history, folder / OPTUNA)
         names.append(OPTUNA)
     data["files"] = [str(folder / name) for name in names]
-    unfinished = STUDY_NOT_DONE.at(folder, "the table is of what there is so far", severity="warning")
+    unfinished = STUDY_NOT_DONE.at(folder, "the table has the results so far", severity="warning")
     problems = [] if history.finished else [unfinished]
     following = [command("preflight", "--spec", folder / BEST_SPEC, "--platform", study.settings.platform)]
     return Result(data, _text(data), problems, following)

@@ -43,7 +43,7 @@ class Limits(_Table):
 
 
 class Finals(_Table):
-    """What happens after the search. An empty list of seeds leaves it out."""
+    """Re-runs after the search. An empty list of seeds leaves them out."""
 
     top: int = Field(default=3, ge=1, description="Best trials that are trained again.")
     seeds: list[int] = Field(default=[1, 2, 3], description="Seeds of the re-runs.")
@@ -88,13 +88,13 @@ class Settings(_Table):
     data_share: float | None = Field(
         default=None, gt=0, lt=1, description="Share of the training videos that trials learn from; re-runs have all."
     )
-    keep: Literal["best", "all"] = Field(default="best", description="Checkpoints that stay: what can be used, or all.")
+    keep: Literal["best", "all"] = Field(default="best", description="Checkpoints and exports to keep: the usable ones, or all.")
     spec: str = Field(default=TRAIN, description="The training that is searched around.")
     evaluation: str | None = Field(default=None, description="Spec of the evaluation that measures the goal.")
     test: str | None = Field(default=None, description="Spec of the evaluation that is made once, of the winner.")
     resources: Place = Field(default=Place(), description="Where jobs run.")
     limits: Limits = Field(default=Limits(), description="When it ends.")
-    finals: Finals = Field(default=Finals(), description="What follows the search.")
+    finals: Finals = Field(default=Finals(), description="Re-runs after the search.")
     ranges: dict[str, str] = Field(default={}, description="Keys and ranges: LOW..HIGH:log or A,B,C.")
     fixed: dict[str, Any] = Field(default={}, description="Keys that keep one value.")
     only: list[str] = Field(default=[], description="Keys that are searched; empty, those of the schema and of ranges.")

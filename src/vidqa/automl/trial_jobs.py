@@ -167,7 +167,7 @@ class Jobs:
         )
 
     def give_up(self, prefix: str) -> None:
-        """End the jobs of works whose name begins so; nobody goes on with them."""
+        """End the jobs of all works with this prefix, for good."""
         for name, work in self.open_work():
             if name.startswith(prefix):
                 record = attach(work.job_id).cancel(PRUNE_GRACE_S)
@@ -189,7 +189,7 @@ class HangDetection:
 
     def __init__(self, limit_s: float) -> None:
         self.limit_s = limit_s
-        self.observations: dict[str, tuple[object, float]] = {}  # by job: what it had written, and since when
+        self.observations: dict[str, tuple[object, float]] = {}  # by job: the marks of its files, and their time
 
     def is_over(self, record: JobRecord) -> bool:
         """Whether a running job has been silent for too long; a waiting one may be."""

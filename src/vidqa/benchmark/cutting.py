@@ -42,7 +42,7 @@ class Cut:
 
 
 def cut(name: str, raw: Path, data: Path) -> Cut:
-    """Cut what is missing of a subset. Raises BENCHMARK_DATA, BENCHMARK_RAW."""
+    """Cut the missing clips of a subset. Raises BENCHMARK_DATA, BENCHMARK_RAW."""
     clips = clips_of(home_of(data), name)
     result = Cut(home_of(data) / name / "clips")
     missing: list[str] = []

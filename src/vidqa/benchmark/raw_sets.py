@@ -45,7 +45,7 @@ def parse_name(pattern: re.Pattern[str], clip: str) -> dict[str, str]:
     """The parts of a clip's name. Raises BENCHMARK_CUT."""
     match = pattern.fullmatch(clip.removesuffix(".mp4"))
     if match is None:
-        raise BENCHMARK_CUT.error(clip, "its name does not say what it is cut out of")
+        raise BENCHMARK_CUT.error(clip, "its name does not give its source")
     return match.groupdict()
 
 

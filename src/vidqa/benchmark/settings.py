@@ -51,7 +51,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Settings:
-    """What is run. `layers` are those of an evaluation without its data; a later one wins."""
+    """The settings of a run. `layers` are those of an evaluation without its data; a later one wins."""
 
     data: Path
     out: Path

@@ -31,7 +31,7 @@ class Fidelity:
 
 @dataclass(frozen=True)
 class Task:
-    """What an algorithm searches, and within which limits."""
+    """The space, goals and limits of a search."""
 
     name: str
     space: Space

@@ -88,7 +88,7 @@ class Settings(_Table):
     data_share: float | None = Field(
         default=None, gt=0, lt=1, description="Share of the training videos that trials learn from; re-runs have all."
     )
-    keep: Literal["best", "all"] = Field(default="best", description="Checkpoints and exports to keep: the usable ones, or all.")
+    keep: Literal["best", "all"] = Field(default="best", description="Checkpoints and exports to keep: usable or all.")
     spec: str = Field(default=TRAIN, description="The training that is searched around.")
     evaluation: str | None = Field(default=None, description="Spec of the evaluation that measures the goal.")
     test: str | None = Field(default=None, description="Spec of the evaluation that is made once, of the winner.")

@@ -205,6 +205,16 @@ def test_a_study_that_has_ended_goes_on_with_more_trials(tmp_path: Path) -> None
     assert len(names) == len(set(names)) and found.winner == report(study).data["winner"]
 
 
+def test_a_longer_hyperband_has_more_brackets(tmp_path: Path) -> None:
+    sets = ("steps.shortest=2", "steps.longest=8", "steps.reduction=2")
+    study = write_study(tmp_path, *sets, algorithm="dehb", max_trials=6)  # the name of hyperband-de in older studies
+    assert len(carry_out(study).rungs) == 2
+    controller_process.extend(study, 9)
+    found = carry_out(study)
+    assert found.finished and len(found.rungs) == 3 and {trial.bracket for trial in found.trials} == {0, 1, 2}
+    assert status(study).data["count"] == 9 and history(study).rungs == found.rungs
+
+
 def test_checkpoints_outside_the_study_stay_whatever_its_journal_names(tmp_path: Path) -> None:
     study, own = write_study(tmp_path / "study", max_trials=2), tmp_path / "own/checkpoints/step_1"
     own.mkdir(parents=True)

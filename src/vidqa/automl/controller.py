@@ -101,16 +101,19 @@ class Controller:
             fingerprint=self.study.fingerprint,
             settings=self.study.settings.model_dump(mode="json"),
             space=self.study.space_dict,
-            rungs=[list(bracket) for bracket in self.study.algorithm.rungs],
+            rungs=self._rungs(),
             version=__version__,
         )
+
+    def _rungs(self) -> list[list[int]]:
+        return [list(bracket) for bracket in self.study.algorithm.rungs]
 
     def _reopen(self) -> None:
         """More trials than before: the search goes on with the trials that still can."""
         for trial in self.history.trials:
             if is_stranded(self.history, trial):
                 self.append("pruned", number=trial.number, why="its checkpoints were removed when the search had ended")
-        self.append("reopened", max_trials=self.study.settings.max_trials)
+        self.append("reopened", max_trials=self.study.settings.max_trials, rungs=self._rungs())
 
     def step(self) -> bool:
         """Poll everything once and act on it. Whether anything happened."""

@@ -49,6 +49,7 @@ class History:
         self.skipped: dict[str, str] = {}
         self.searched: str | None = None  # why the search ended
         self.stopped: str | None = None  # why it was interrupted, until a controller opens it again
+        self.rungs: list[list[int]] = []  # optimizer steps at the end of each rung, by bracket
         self.max_trials = 0
         self.winner: int | None = None
         self.finished = False
@@ -61,11 +62,6 @@ class History:
     def take(self, event: Event) -> None:
         self.elapsed_s = max(self.elapsed_s, float(event["elapsed_s"]))
         getattr(self, f"_{event['event']}")(event)
-
-    @property
-    def rungs(self) -> list[list[int]]:
-        """Optimizer steps at the end of each rung, by bracket."""
-        return self.created["rungs"] if self.created else []
 
     @property
     def template(self) -> Trial | None:
@@ -90,7 +86,8 @@ class History:
     def _created(self, event: Event) -> None:
         if self.created:
             raise ValueError("the study was created before")
-        self.created, self.max_trials = event, event["settings"].get("max_trials", 0)
+        self.created, self.rungs = event, event["rungs"]
+        self.max_trials = event["settings"].get("max_trials", 0)
 
     def _opened(self, event: Event) -> None:
         self.stopped, self.failures = None, []
@@ -169,8 +166,8 @@ class History:
         self.skipped[event["what"]] = event["why"]
 
     def _reopened(self, event: Event) -> None:
-        """More trials, also for a finished study."""
-        self.max_trials = event["max_trials"]
+        """More trials, also for a finished study, and the brackets that they need."""
+        self.max_trials, self.rungs = event["max_trials"], event.get("rungs") or self.rungs
         self.searched, self.winner, self.finished = None, None, False
 
     def _stopped(self, event: Event) -> None:

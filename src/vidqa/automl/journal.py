@@ -101,7 +101,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "removed": {"paths": list[str]},
     "searched": {"why": str},
     "skipped": {"what": str, "why": str},
-    "reopened": {"max_trials": Number},
+    "reopened": {"max_trials": Number, "rungs": (Rungs | None, None)},  # older journals lack the rungs
     "stopped": {"why": str},
     "finished": {"winner": Number | None},
 }

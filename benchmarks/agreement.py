@@ -79,22 +79,22 @@ def answered(name: str, settings: Settings, requests: Sequence[Request]) -> dict
         return {result.id: result for some in session.generate(iter(requests)) for result in some}
 
 
-def ways(of: Prompts, settings: Settings, requests: Sequence[Request]) -> Mapping[str, dict[str, Result]]:
+def manners(prompts: Prompts, settings: Settings, requests: Sequence[Request]) -> Mapping[str, dict[str, Result]]:
     """The native generator's results, by how it was asked."""
     eight = replace(settings, batch_size=8)
     by_id = {request.id: request for request in requests}
-    dealt = [[by_id[sample.record.id] for sample in mine] for mine in split_samples(of.samples, 3)]
+    dealt = [[by_id[sample.record.id] for sample in mine] for mine in split_samples(prompts.samples, 3)]
     return {
         "one row": answered("native", replace(settings, batch_size=1), requests),
         "8 rows": answered("native", eight, requests),
         "8 rows, backwards": answered("native", eight, requests[::-1]),
-        "three ranks": {name: each for mine in dealt for name, each in answered("native", eight, mine).items()},
+        "three ranks": {name: result for mine in dealt for name, result in answered("native", eight, mine).items()},
     }
 
 
 def compared(ours: Mapping[str, Result], theirs: Mapping[str, Result]) -> Row:
     assert ours.keys() == theirs.keys()
-    same = [name for name, found in ours.items() if found.token_ids == theirs[name].token_ids]
+    same = [name for name, result in ours.items() if result.token_ids == theirs[name].token_ids]
     pairs = [
         pair
         for name in same
@@ -104,7 +104,7 @@ def compared(ours: Mapping[str, Result], theirs: Mapping[str, Result]) -> Row:
     ]
     return {
         "prompts": len(ours),
-        "tokens": sum(len(found.token_ids) for found in ours.values()),
+        "tokens": sum(len(result.token_ids) for result in ours.values()),
         "same": len(same) / len(ours),
         "same_reason": sum(ours[name].finish_reason == theirs[name].finish_reason for name in ours) / len(ours),
         "logprob_apart": max(abs(one - other) for one, other in pairs),
@@ -118,12 +118,12 @@ def main() -> None:
     folder = options.out / "models" / "tiny"
     if not (folder / "processor_config.json").exists():
         write_random_model("tiny", folder, corpus(), "cpu")
-    of = Prompts(
+    prompts = Prompts(
         folder, write_prompts(options.out / ("few" if options.tiny else "many"), TINY if options.tiny else SHAPE), 1
     )
-    chat = of.planner.chat
-    settings = Settings(folder, None, torch.float32, device, of.planner, longest=4096, batch_size=1)
-    plain = [replace(request, logprobs=True, sampling=GREEDY) for request in of.requests(GREEDY.max_tokens)]
+    chat = prompts.planner.chat
+    settings = Settings(folder, None, torch.float32, device, prompts.planner, longest=4096, batch_size=1)
+    plain = [replace(request, logprobs=True, sampling=GREEDY) for request in prompts.requests(GREEDY.max_tokens)]
     sets = {
         "greedy": plain,
         "drawn": [replace(request, sampling=DRAWN) for request in plain],
@@ -132,8 +132,8 @@ def main() -> None:
     ledger = Ledger("agreement", options)
     for name, requests in sets.items():
         theirs = answered("transformers", settings, requests)
-        for way, ours in ways(of, settings, requests).items():
-            row = {"run": f"{name}, {way}", **compared(ours, theirs)}
+        for manner, ours in manners(prompts, settings, requests).items():
+            row = {"run": f"{name}, {manner}", **compared(ours, theirs)}
             ledger.add(row)
             print(rounded(row), flush=True)
     kinds = Counter(tuple(plan.kind for plan in request.plans) for request in plain)

@@ -63,9 +63,9 @@ def audited(out: Path, seed: int, tiny: bool) -> list[dict[str, Any]]:
     rows = []
     for count in NUMBERS:
         queue = queue_of(out, data, runs[:count])
-        found = len(wrong & {each["sample_id"] for each in queue[:first]})
+        hits = len(wrong & {row["sample_id"] for row in queue[:first]})
         accuracy = [json.loads((run / "metrics.json").read_text())["accuracy"] for run in runs[:count]]
-        share = {"planted": len(wrong), "found": found, "share": found / len(wrong)}
+        share = {"planted": len(wrong), "found": hits, "share": hits / len(wrong)}
         rows.append({"seed": seed, "models": count, "labels": labels, "read": first, **share, "agreement": accuracy})
     return rows
 
@@ -75,13 +75,13 @@ def planted(place: Path, draw: np.random.Generator) -> list[str]:
     records = json.loads(place.read_text())
     answers: dict[str, set[str]] = defaultdict(set)
     for record in records:
-        asked, said = record["conversations"]
-        answers[asked["value"]].add(said["value"])
+        question, answer = record["conversations"]
+        answers[question["value"]].add(answer["value"])
     able = [at for at, record in enumerate(records) if len(answers[record["conversations"][0]["value"]]) > 1]
     chosen = draw.choice(able, round(PLANTED * len(records)), replace=False).tolist()
     for at in chosen:
-        asked, said = records[at]["conversations"]
-        said["value"] = str(draw.choice(sorted(answers[asked["value"]] - {said["value"]})))
+        question, answer = records[at]["conversations"]
+        answer["value"] = str(draw.choice(sorted(answers[question["value"]] - {answer["value"]})))
     place.write_text(json.dumps(records))
     return [records[at]["id"] for at in chosen]
 

@@ -25,9 +25,9 @@ class Try:
     recompute: bool
 
     @classmethod
-    def of(cls, text: str) -> Try:
-        tokens, _, kept = text.partition("-")
-        return cls(int(tokens), kept != "kept")
+    def parse(cls, text: str) -> Try:
+        tokens, _, gathered = text.partition("-")
+        return cls(int(tokens), gathered != "kept")
 
 
 class LinearCrossEntropy(torch.autograd.Function):

@@ -39,12 +39,12 @@ def processor_seconds() -> float:
     return sum(one.ru_utime + one.ru_stime for one in used)
 
 
-def measured(way: str, samples: int, work: Callable[[], int]) -> dict[str, Any]:
+def measured(name: str, samples: int, work: Callable[[], int]) -> dict[str, Any]:
     """`work` takes all samples once and gives the bytes that went to the device."""
     busy, wall = processor_seconds(), time.perf_counter()
     moved = work()
     busy, wall = processor_seconds() - busy, time.perf_counter() - wall
-    return {"run": way, "samples/s/core": samples / busy, "MB/sample": moved / samples / 1e6, "wall_s": wall}
+    return {"run": name, "samples/s/core": samples / busy, "MB/sample": moved / samples / 1e6, "wall_s": wall}
 
 
 def moved_bytes(value: Any) -> int:

@@ -45,40 +45,40 @@ def measured(folder: Path, seed: int, options: Namespace) -> dict[str, Any]:
     script("run_deft", "init", loop, *recipes, *places, *sets(rules))
     script("run_deft", "run", loop)
     report = json.loads((loop / "report.json").read_text(encoding="utf-8"))
-    rounds = [_round(loop, each) for each in report["rounds"]]
+    rounds = [_round(loop, row) for row in report["rounds"]]
     return {"seed": seed, "ending": report["ending"], "rounds": rounds} | _kpi(report)
 
 
-def _round(loop: Path, each: dict[str, Any]) -> dict[str, Any]:
-    control = each["control"] or {}
-    mined = loop / f"round_{each['round']}" / "mined" / "summary.json"
+def _round(loop: Path, a_round: dict[str, Any]) -> dict[str, Any]:
+    control = a_round["control"] or {}
+    mined = loop / f"round_{a_round['round']}" / "mined" / "summary.json"
     return {
-        "round": each["round"],
-        "added": each["added"],
+        "round": a_round["round"],
+        "added": a_round["added"],
         "mined_by_kind": json.loads(mined.read_text(encoding="utf-8"))["by_kind"] if mined.is_file() else {},
-        "trained_on": each["train_samples"],
-        "accepted": each["accepted"],
-        "mined": {kind: row["accuracy"] for kind, row in each["by_kind"].items()},
+        "trained_on": a_round["train_samples"],
+        "accepted": a_round["accepted"],
+        "mined": {kind: row["accuracy"] for kind, row in a_round["by_kind"].items()},
         "random": _kinds(control.get("run_dir")),
         "p_mined_over_random": control["comparison"]["whole"]["p_value"] if control else None,
     }
 
 
-def told(row: dict[str, Any]) -> dict[str, Any]:
+def summary(row: dict[str, Any]) -> dict[str, Any]:
     """One line of the table: what the accepted rounds of a seed came to, in percent of the missing kind's questions."""
     start, rounds = row["rounds"][0], row["rounds"][1:]
-    kept = [each for each in rounds if each["accepted"]]
-    best = (kept or [start])[-1]
+    accepted = [a_round for a_round in rounds if a_round["accepted"]]
+    best = (accepted or [start])[-1]
     others = [kind for kind in best["mined"] if kind != WEAK_KIND]
     line = {
         "seed": row["seed"],
         "rounds": len(rounds),
-        "mined": sum(sum(each["mined_by_kind"].values()) for each in rounds),
-        "of the kind": sum(each["mined_by_kind"].get(WEAK_KIND, 0) for each in rounds),
+        "mined": sum(sum(a_round["mined_by_kind"].values()) for a_round in rounds),
+        "of the kind": sum(a_round["mined_by_kind"].get(WEAK_KIND, 0) for a_round in rounds),
         "selection before": _percent(start["mined"]),
         "after": _percent(best["mined"]),
         "random": _percent(rounds[0]["random"]) if rounds else None,
-        "p": max((each["p_mined_over_random"] for each in kept), default=None),
+        "p": max((a_round["p_mined_over_random"] for a_round in accepted), default=None),
         "least change of others": min(100 * (best["mined"][kind] - start["mined"][kind]) for kind in others),
     }
     if row.get("kpi_after"):
@@ -113,7 +113,7 @@ def main() -> None:
     ledger = Ledger("deft", options)
     for seed in options.seeds:
         ledger.add(measured((options.out / str(seed)).absolute(), seed, options))
-        ledger.conclude([told(row) for row in ledger.rows])
+        ledger.conclude([summary(row) for row in ledger.rows])
     print(table(ledger.call["told"]))
 
 

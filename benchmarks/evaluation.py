@@ -67,9 +67,9 @@ def evaluate(place: Place, work: Training, options: Any) -> dict[str, Any]:
     shutil.rmtree(run / "frames", ignore_errors=True)
     if started.failure:
         sys.exit(f"{work.name}: {started.failure}")
-    (told,) = (event for event in read_metrics(run / "run/metrics.jsonl") if "perf/answers_per_s" in event)
+    (event_row,) = (event for event in read_metrics(run / "run/metrics.jsonl") if "perf/answers_per_s" in event)
     answers = len(json.loads((run / "run/results.json").read_text()))
-    figures = {name: told[f"perf/{name}"] for name in FIGURES}
+    figures = {name: event_row[f"perf/{name}"] for name in FIGURES}
     return {"run": work.name, "gpus": work.gpus, "answers": answers, **figures, "whole_s": started.seconds}
 
 
@@ -98,7 +98,7 @@ def main() -> None:
         print(rounded(ledger.rows[-1]), flush=True)
     print(table(ledger.rows))
     first = ledger.rows[0]
-    told = [
+    lines = [
         {
             "gpus": row["gpus"],
             "kept": row["answers_per_s"] / row["gpus"] * first["gpus"] / first["answers_per_s"],
@@ -107,8 +107,8 @@ def main() -> None:
         }
         for row in ledger.rows[1:]
     ]
-    ledger.conclude(told)
-    print(table(told))
+    ledger.conclude(lines)
+    print(table(lines))
 
 
 if __name__ == "__main__":

@@ -81,10 +81,10 @@ class Prompts:
 
 def timed(work: Callable[[], Any]) -> tuple[float, Any]:
     started = time.perf_counter()
-    found = work()
+    result = work()
     if torch.cuda.is_available():
         torch.cuda.synchronize()
-    return time.perf_counter() - started, found
+    return time.perf_counter() - started, result
 
 
 def answered(session: Any, requests: Sequence[Request]) -> dict[str, tuple[int, ...]]:
@@ -98,15 +98,15 @@ def measure(session: Any, prompts: Prompts, max_tokens: int, repeats: int) -> tu
     return [seconds for seconds, _ in runs], runs[-1][1]
 
 
-def same(found: Answers, theirs: Answers) -> float:
-    return sum(found[key] == ids for key, ids in theirs.items()) / len(theirs)
+def same(ours: Answers, theirs: Answers) -> float:
+    return sum(ours[key] == ids for key, ids in theirs.items()) / len(theirs)
 
 
 def letters(session: Any, prompts: Prompts) -> np.ndarray:
     """Log-probabilities [samples, 4] of the letters A to D as the whole answer."""
     candidates = tuple(prompts.planner.chat.text_ids(letter) for letter in "ABCD")
-    found = {result.id: result.scores for some in session.generate(prompts.requests(1, candidates)) for result in some}
-    return np.array([found[sample.record.id] for sample in prompts.samples])
+    scores = {result.id: result.scores for some in session.generate(prompts.requests(1, candidates)) for result in some}
+    return np.array([scores[sample.record.id] for sample in prompts.samples])
 
 
 def agreement(ours: np.ndarray, theirs: np.ndarray) -> dict[str, float]:
@@ -159,34 +159,33 @@ def main() -> None:
         ledger.add(row)
         print(rounded(row), flush=True)
 
-    for name, of in prompts.items() if not options.without_reference else ():
-        longest = max(sample.length for sample in of.samples) + 64
-        stock = TransformersSession(model, of.planner, longest=longest, batch_size=BATCH)
+    for name, prompt_set in prompts.items() if not options.without_reference else ():
+        longest = max(sample.length for sample in prompt_set.samples) + 64
+        stock = TransformersSession(model, prompt_set.planner, longest=longest, batch_size=BATCH)
         for tokens in (16, 1):
-            (seconds,), reference[name, tokens] = measure(stock, of, tokens, 1)
-            tell({"run": f"transformers {name} {tokens}", "answers/s": len(of.samples) / seconds})
-        reference[name] = letters(stock, of)
+            (seconds,), reference[name, tokens] = measure(stock, prompt_set, tokens, 1)
+            tell({"run": f"transformers {name} {tokens}", "answers/s": len(prompt_set.samples) / seconds})
+        reference[name] = letters(stock, prompt_set)
         if name == "1k-8k":  # how far the reference, in batches, is from itself
-            single = TransformersSession(model, of.planner, longest=longest, batch_size=1)
-            _, found = measure(single, of, 16, 1)
-            row = {"run": "transformers, one at a time", "same": same(found, reference[name, 16])}
+            single = TransformersSession(model, prompt_set.planner, longest=longest, batch_size=1)
+            _, figures = measure(single, prompt_set, 16, 1)
+            row = {"run": "transformers, one at a time", "same": same(figures, reference[name, 16])}
             tell(row)
-    longest = max(sample.length for of in prompts.values() for sample in of.samples) + 64
+    longest = max(sample.length for prompt_set in prompts.values() for sample in prompt_set.samples) + 64
     planner = prompts[options.sets[0]].planner
     session = NativeSession(model, Settings(folder, None, dtype, device, planner, longest, 8))
-    for name, of in prompts.items():
+    for name, prompt_set in prompts.items():
         for tokens in (16, 1):
-            seconds, found = measure(session, of, tokens, REPEATS)
-            row = {"run": f"native {name} {tokens}", "answers/s": len(of.samples) / median(seconds)}
+            seconds, figures = measure(session, prompt_set, tokens, REPEATS)
+            row = {"run": f"native {name} {tokens}", "answers/s": len(prompt_set.samples) / median(seconds)}
             if theirs := reference.get((name, tokens)):
-                row["same"] = same(found, theirs)
+                row["same"] = same(figures, theirs)
             if tokens == 1 and cuda and (peak := gpu_peak_flops(torch.cuda.get_device_name(device))):
-                row["prefill_mfu"] = (
-                    flops.training_flops(of.works) / 3 / median(seconds) / peak
-                )  # a third of a step is forward
+                forward = flops.training_flops(prompt_set.works) / 3  # a third of a step
+                row["prefill_mfu"] = forward / median(seconds) / peak
             tell(row)
         if name in reference:
-            tell({"run": f"letters {name}", **agreement(letters(session, of), reference[name])})
+            tell({"run": f"letters {name}", **agreement(letters(session, prompt_set), reference[name])})
     decoder = [*model.model.language_model.layers.parameters(), model.lm_head.weight]
     weights = sum(parameter.numel() * parameter.element_size() for parameter in decoder)
     rows, context = (32, 4096) if cuda else (4, 64)

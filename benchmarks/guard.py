@@ -57,9 +57,9 @@ def trained(training: Training, place: Place, sets: Sequence[str], limit_s: floa
     row = {"run": training.name.removeprefix("guard-"), "whole_s": started.seconds}
     if started.failure or not times.exists():
         return {**row, "failed": started.failure or "no step was taken"}
-    found = json.loads(times.read_text())
-    counted = found["steps"][training.drop - 1 :]
-    return {**row, **shares(work(training, place), found["flops"], counted)}
+    facts = json.loads(times.read_text())
+    counted = facts["steps"][training.drop - 1 :]
+    return {**row, **shares(work(training, place), facts["flops"], counted)}
 
 
 def work(training: Training, place: Place) -> float:
@@ -76,12 +76,12 @@ def work(training: Training, place: Place) -> float:
 
 def shares(flops: float, of_products: float, times: Sequence[Sequence[float]]) -> dict[str, Any]:
     """`times` are seconds of a piece of work, and of the products after it."""
-    each = [flops / mine / (of_products / plain) for mine, plain in times]
-    share = median(each)
+    ratios = [flops / mine / (of_products / plain) for mine, plain in times]
+    share = median(ratios)
     return {
         "share": share,
-        "spread": (max(each) - min(each)) / share,
-        "counted": len(each),
+        "spread": (max(ratios) - min(ratios)) / share,
+        "counted": len(ratios),
         "step_s": median(mine for mine, _ in times),
         "product_tflops": of_products / median(plain for _, plain in times) / 1e12,
     }
@@ -115,12 +115,12 @@ def card(call: Mapping[str, Any]) -> str:
 
 def last_good(calls: Sequence[Mapping[str, Any]], like: Mapping[str, Any]) -> dict[str, float]:
     """Shares by run, of the last entry of the same card that has one and was not slower itself."""
-    found: dict[str, float] = {}
+    shares: dict[str, float] = {}
     for call in calls:
         slow = {line["run"] for line in call.get("told", ()) if line["slower"]}
         if card(call) == card(like):
-            found |= {row["run"]: row["share"] for row in call["rows"] if "share" in row and row["run"] not in slow}
-    return found
+            shares |= {row["run"]: row["share"] for row in call["rows"] if "share" in row and row["run"] not in slow}
+    return shares
 
 
 def judged(rows: Sequence[Mapping[str, Any]], before: Mapping[str, float]) -> list[dict[str, Any]]:

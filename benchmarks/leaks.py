@@ -50,15 +50,15 @@ def main() -> None:
     ledger = Ledger("leaks", options)
     sets = write_sets(options.out / f"clips-{honest}", honest, protected, planted)
     ledger.add(timed(sets["honest"][: 5 * protected], sets["protected"]))
-    found = find_leaks(sets["honest"] + sets["planted"], [Protected("kpi", sets["protected"])])
-    by_clip = {leak.new: leak for leak in sorted(found, key=lambda leak: leak.reason != UNSURE)}
-    for way in (*WAYS, "honest", "honest, plain ground"):
-        clips = [record.id for record in sets["planted"] + sets["honest"] if record.kind == way]
-        said = Counter(by_clip[name].reason == UNSURE for name in clips if name in by_clip)
-        ledger.add({"what": way, "clips": len(clips), "found": said[False], "cannot_tell": said[True]})
+    leaks = find_leaks(sets["honest"] + sets["planted"], [Protected("kpi", sets["protected"])])
+    by_clip = {leak.new: leak for leak in sorted(leaks, key=lambda leak: leak.reason != UNSURE)}
+    for kind in (*WAYS, "honest", "honest, plain ground"):
+        clips = [record.id for record in sets["planted"] + sets["honest"] if record.kind == kind]
+        unsure = Counter(by_clip[name].reason == UNSURE for name in clips if name in by_clip)
+        ledger.add({"what": kind, "clips": len(clips), "found": unsure[False], "cannot_tell": unsure[True]})
     print(table(ledger.rows))
-    taken = {record.id: by_clip[record.id].reason for record in sets["honest"] if record.id in by_clip}
-    print("false:", [(name, why) for name, why in taken.items() if why != UNSURE][:10])
+    mistaken = {record.id: by_clip[record.id].reason for record in sets["honest"] if record.id in by_clip}
+    print("false:", [(name, why) for name, why in mistaken.items() if why != UNSURE][:10])
     print("missed:", [record.id for record in sets["planted"] if record.id not in by_clip][:40])
 
 
@@ -67,7 +67,7 @@ def timed(new: list[Record], protected: list[Record]) -> dict[str, Any]:
     """Seconds of each step for these clips, none of which is a copy."""
     before = time.perf_counter()
     ours, theirs = (
-        [look for _, look in looks(each.media[0] for each in records) if look] for records in (new, protected)
+        [look for _, look in looks(record.media[0] for record in records) if look] for records in (new, protected)
     )
     decoded, used_until = time.perf_counter(), time.process_time()
     close = 0
@@ -102,15 +102,15 @@ def write_sets(folder: Path, honest: int, protected: int, planted: int) -> dict[
         kind = "honest, plain ground" if number % 5 < 2 else "honest"
         clip = render(_scene(number, draw), 0) if number % 5 < 2 else recording(number, draw)
         sets["honest"].append(_record(folder / f"new/h{number:04d}.mp4", clip[:40], kind))
-    for way in WAYS:
+    for manner in WAYS:
         for number in range(planted):
-            of = number % protected
-            name = f"rec{of:03d}_part2" if way == "named segment" else f"{way.replace(' ', '_')}{number:03d}"
-            if way == "plain, encoded again":
-                copy, options = plain[of], {"crf": int(draw.integers(26, 34)), "size": (80, 80)}
+            source = number % protected
+            name = f"rec{source:03d}_part2" if manner == "named segment" else f"{manner.replace(' ', '_')}{number:03d}"
+            if manner == "plain, encoded again":
+                copy, options = plain[source], {"crf": int(draw.integers(26, 34)), "size": (80, 80)}
             else:
-                copy, options = planted_clip(way, number, recordings[of], draw)
-            sets["planted"].append(_record(folder / f"new/{name}.mp4", copy, way, **options))
+                copy, options = planted_clip(manner, number, recordings[source], draw)
+            sets["planted"].append(_record(folder / f"new/{name}.mp4", copy, manner, **options))
     return sets
 
 
@@ -150,24 +150,24 @@ def view_of(camera: int, width: int) -> np.ndarray:
 
 
 def planted_clip(
-    way: str, number: int, whole: np.ndarray, draw: np.random.Generator
+    kind: str, number: int, whole: np.ndarray, draw: np.random.Generator
 ) -> tuple[np.ndarray, dict[str, Any]]:
     """A copy of the first 40 frames of a recording, or more of it."""
     shown = whole[:40]
-    if way == "encoded again":
+    if kind == "encoded again":
         return shown, {"crf": int(draw.integers(28, 36)), "size": (128, 96), "gain": draw.uniform(0.95, 1.05)}
-    if way == "trimmed":
+    if kind == "trimmed":
         start, length = int(draw.integers(0, 20)), int(draw.integers(12, 20))
         return shown[start : start + length], {"crf": 28}
-    if way == "cropped":
+    if kind == "cropped":
         return _cropped(shown, draw.uniform(0.6, 0.95), 1, draw), {"crf": 26}
-    if way == "cropped, encoded again":
+    if kind == "cropped, encoded again":
         return _cropped(shown, draw.uniform(0.6, 0.95), 1, draw), {"crf": 32, "size": (112, 84)}
-    if way == "cropped to another shape":
+    if kind == "cropped to another shape":
         return _cropped(shown, draw.uniform(0.8, 1), SHAPES[number % 3], draw), {"crf": 26}
-    if way == "cropped and stretched":
+    if kind == "cropped and stretched":
         return _cropped(shown, draw.uniform(0.65, 1), STRETCHES[number % 3], draw), {"size": (WIDTH, HEIGHT)}
-    return (whole[26:66], {"crf": 28}) if way == "overlapping segment" else (whole[40:], {"crf": 28})
+    return (whole[26:66], {"crf": 28}) if kind == "overlapping segment" else (whole[40:], {"crf": 28})
 
 
 def _cropped(frames: np.ndarray, side: float, ratio: float, draw: np.random.Generator) -> np.ndarray:

@@ -45,12 +45,12 @@ RESHARD = {"all": "never", "none": "always"}
 
 
 def run(
-    shape: str, gpus: int, way: str, pack_tokens: int, recompute: str = "all", stay: str = "none", packs: int = 1
+    shape: str, gpus: int, kind: str, pack_tokens: int, recompute: str = "all", stay: str = "none", packs: int = 1
 ) -> Training:
     """An optimizer step is `packs` packs of as many clips as they hold; the first two of six steps warm up."""
     clips = packs * (pack_tokens // (CLIP_TOKENS + 100))
-    name = f"{shape}-{gpus}gpu-{way}{RECOMPUTES[recompute]}{'-gathered' * (stay == 'all')}-{pack_tokens // 1024}k"
-    over = {**WAYS[way], "engine.recompute": recompute, "train.fsdp_reshard_after_forward": RESHARD[stay]}
+    name = f"{shape}-{gpus}gpu-{kind}{RECOMPUTES[recompute]}{'-gathered' * (stay == 'all')}-{pack_tokens // 1024}k"
+    over = {**WAYS[kind], "engine.recompute": recompute, "train.fsdp_reshard_after_forward": RESHARD[stay]}
     data = SetShape(2 * clips, (28.6, 28.6))
     return Training(name, "ours", shape, gpus, data, 6, 2, per_rank=clips, pack_tokens=pack_tokens, over=over)
 

@@ -75,13 +75,13 @@ def mined(place: Path, gaps: int, directions: np.ndarray) -> dict[str, Any]:
     centre = centre_of(pool, 0.5)
     vectors = 3 * directions[np.arange(gaps) % KINDS] + draw.standard_normal((gaps, 2 * WIDTH), np.float32)
     queries = np.ascontiguousarray(_unit(vectors), np.float32)
-    found = nearest(pool, queries, 80, centre)
+    neighbours = nearest(pool, queries, 80, centre)
     searched, searching = time.perf_counter(), time.process_time() - cpu
-    texts = pool.texts_at(found.row[found.row >= 0], TEXTS)
-    classes = {row: str(each["answer"]) for row, each in texts.items()}
-    choice = choosing.choose(found, texts, classes, Limits(per_gap=20, least=0.0), frozenset())
+    texts = pool.texts_at(neighbours.row[neighbours.row >= 0], TEXTS)
+    classes = {row: str(text["answer"]) for row, text in texts.items()}
+    choice = choosing.choose(neighbours, texts, classes, Limits(per_gap=20, least=0.0), frozenset())
     ended = time.perf_counter()
-    chosen = np.array([each.row for each in choice.rows])
+    chosen = np.array([text.row for text in choice.rows])
     return {
         "pool": pool.rows,
         "gaps": gaps,

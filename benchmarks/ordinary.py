@@ -213,10 +213,10 @@ def measure(options: argparse.Namespace, chosen: Try | None) -> dict[str, Any] |
 def fastest(options: argparse.Namespace) -> dict[str, Any] | None:
     """The result of the fastest settings that fit, with all that were tried. On several GPUs the first ones count: one
     that runs out of memory leaves the others waiting."""
-    found, tried = None, []
+    best, tried = None, []
     for words in options.careful if not dist.is_initialized() or dist.get_world_size() == 1 else options.careful[:1]:
         try:
-            result = measure(options, Try.of(words))
+            result = measure(options, Try.parse(words))
         except torch.OutOfMemoryError:
             tried.append({"settings": words, "failed": "out of memory"})
         else:
@@ -226,15 +226,15 @@ def fastest(options: argparse.Namespace) -> dict[str, Any] | None:
             result["settings"] = words
             speed = sum(step["tokens"] for step in counted) / sum(step["seconds"] for step in counted)
             tried.append({"settings": words, "tokens/s": speed, "memory_gib": result["memory_gib"]})
-            if found is None or speed > max(one.get("tokens/s", 0.0) for one in tried[:-1]):
-                found = result
-            write(options, {**found, "tried": tried})  # a program that is stopped leaves what it measured
+            if best is None or speed > max(one.get("tokens/s", 0.0) for one in tried[:-1]):
+                best = result
+            write(options, {**best, "tried": tried})  # a program that is stopped leaves what it measured
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-    if found is None and tried:
+    if best is None and tried:
         sys.exit(f"nothing fits of {', '.join(options.careful)}")
-    return found and {**found, "tried": tried}
+    return best and {**best, "tried": tried}
 
 
 def write(options: argparse.Namespace, result: dict[str, Any]) -> None:

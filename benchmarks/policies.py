@@ -122,7 +122,7 @@ def gpu_gib() -> float:
     return torch.cuda.get_device_properties(0).total_memory / GIB
 
 
-def told(case: str, rows: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:
+def summary(case: str, rows: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:
     """The choice of a case beside the fastest fixed one and both recipes; None where the choice was not measured."""
     chosen = rows.get(f"{case} chosen", {})
     if SPEED not in chosen:
@@ -145,21 +145,21 @@ def complete_row(training: Training, row: Mapping[str, Any], place: Place) -> di
     """A row of our own, with what the estimate of its memory takes, and the estimate."""
     device, gpu = ("cuda", torch.cuda.get_device_name()) if place.cuda else ("cpu", "cpu")
     described = trained(place.run_dir(training), training.steps, device)
-    found = {"run": row["run"], "gpu": gpu, "ranks": training.gpus, **described, **row}
-    (compared,) = predictions.compare([{**found, "memory_gib": row.get("memory_gib", 1.0)}])
+    complete = {"run": row["run"], "gpu": gpu, "ranks": training.gpus, **described, **row}
+    (compared,) = predictions.compare([{**complete, "memory_gib": row.get("memory_gib", 1.0)}])
     has_gib = training.over["engine.gpu_memory_gib"] or (gpu_gib() if place.cuda else 1.0)
     share = row.get("memory_gib", 0.0) / has_gib
-    return {**found, "predicted_gib": compared.predicted_gib, "share_of_memory": share}
+    return {**complete, "predicted_gib": compared.predicted_gib, "share_of_memory": share}
 
 
 def as_tiny_runs(cases: Sequence[str]) -> list[Training]:
     """The choice, both recipes and one fixed choice of each case, on a tiny model."""
-    found = []
+    runs = []
     for case in cases:
         for one in list(CASES[case].all_of_it(case))[:4]:
             small = as_tiny(one, 3 if one.recipe == "ours" else 2)
-            found.append(replace(small, over={**one.over, "engine.pack_tokens": 2048}))
-    return found
+            runs.append(replace(small, over={**one.over, "engine.pack_tokens": 2048}))
+    return runs
 
 
 def main() -> None:
@@ -184,7 +184,7 @@ def main() -> None:
         ledger.add(complete_row(training, row, place) if ours else row)
         print({key: ledger.rows[-1].get(key) for key in (*SHOWN, "failed")}, flush=True)
         rows = {row["run"]: row for row in ledger.rows}
-        ledger.conclude([line for case in CASES if (line := told(case, rows))])
+        ledger.conclude([line for case in CASES if (line := summary(case, rows))])
     print(table([{key: row.get(key) for key in SHOWN} for row in ledger.rows]), "", sep="\n")
     print(table(ledger.call.get("told", [])), "", sep="\n")
     print(*predictions.table(predictions.compare(ledger.rows)), sep="\n")

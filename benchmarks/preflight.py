@@ -9,15 +9,19 @@ it started; the first preflight and the training find empty caches.
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
+import random
 import shutil
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from bulk import measured, questions, record, write_list
 from ledger import Ledger, arguments, table
 from processes import SKILL_ROOT
 from video_set import write_moving_clip
@@ -26,6 +30,7 @@ from vidqa.spec import Layer, dump, resolve
 
 RECORDS, FILES = 300_000, 3_000
 TINY_RECORDS, TINY_FILES = 300, 6
+WORDS = ("car", "truck", "bus", "red", "blue", "left", "right", "lane", "signal", "stops", "turns", "crosses", "slow")
 SECONDS = (1.0, 4.0)  # the shortest and the longest clip
 WIDTH, HEIGHT = 96, 64
 ONE_STEP = {
@@ -34,6 +39,35 @@ ONE_STEP = {
     "train.ckpt.enable_checkpoint": False,
     "train.ckpt.export_safetensors": False,
 }
+
+
+def questions(count: int) -> Iterator[tuple[str, str]]:
+    """(question, answer) of every record, in turn yes or no, one of three letters, and a sentence."""
+    chance = random.Random(0)
+    for number in range(count):
+        if number % 3 == 0:
+            yield f"Does vehicle {number % 1000} stop at the line before it turns?", chance.choice(("Yes", "No"))
+        elif number % 3 == 1:
+            question = f"Which is first at crossing {number % 5000}?\nA. the red car\nB. the blue truck\nC. the bus"
+            yield question, chance.choice("ABC")
+        else:
+            yield f"Describe what vehicle {number} does.", " ".join(chance.choices(WORDS, k=8))
+
+
+def record(number: int, video: str, question: str, answer: str) -> dict[str, Any]:
+    turns = [{"from": "human", "value": f"<video>\n{question}"}, {"from": "gpt", "value": answer}]
+    return {"id": f"kpi_{number:07d}", "video": video, "video_fps": 24, "conversations": turns}
+
+
+def measured(words: list[str]) -> tuple[float, float, float]:
+    """(wall s, CPU s, peak GB) of one Python program; CPU and peak include its children."""
+    began = time.monotonic()
+    process = subprocess.Popen([sys.executable, *words], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SystemExit(f"{words[0]} ended with {process.returncode}")
+    return time.monotonic() - began, used.ru_utime + used.ru_stime, used.ru_maxrss / 1e6
 
 
 def make_set(folder: Path, records: int, files: int) -> Path:
@@ -50,8 +84,8 @@ def make_set(folder: Path, records: int, files: int) -> Path:
         for future in [pool.submit(write_moving_clip, *words) for words in work]:
             future.result()
     numbered = enumerate(questions(records))
-    rows = (record(n, names[n * files // records], *words[1:3]) for n, words in numbered)
-    write_list(folder / "annotations.json.new", ({**row, "video_fps": 24} for row in rows))
+    rows = [record(n, names[n * files // records], *words) for n, words in numbered]
+    (folder / "annotations.json.new").write_text(json.dumps(rows, indent=1), encoding="utf-8")
     (folder / "annotations.json.new").rename(folder / "annotations.json")
     return folder
 
@@ -61,7 +95,7 @@ def make_model(folder: Path) -> Path:
     if not (folder / "config.json").exists():
         from vidqa.engine.families.tiny_qwen3_vl import write_tiny_model
 
-        write_tiny_model(folder, [text for row in questions(3000) for text in row[1:3]])
+        write_tiny_model(folder, [text for row in questions(3000) for text in row])
     return folder
 
 

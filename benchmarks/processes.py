@@ -68,14 +68,14 @@ def start(command: Sequence[str], log: Path, limit_s: float, gpus: Sequence[int]
 def start_server(model: Path, data: Path, out: Path, limit_s: float, sets: Sequence[str]) -> tuple[Started, str]:
     """A server that may read the files in `data` and calls its model "random", and its address once it answers. `sets`
     are KEY=VALUE of its spec."""
-    words = [word for each in (*sets, f"engine.frame_cache_dir={out / 'cache'}") for word in ("--set", each)]
+    words = [word for pair in (*sets, f"engine.frame_cache_dir={out / 'cache'}") for word in ("--set", pair)]
     words += ["--allow-path", str(data), "--port", "0", "--name", "random"]
     started = start([str(SKILL_ROOT / "scripts/serve.py"), "--model", str(model), *words], out / "log.txt", limit_s)
-    while not (found := re.search(r"answers at (http://\S+)/v1", started.log.read_text(errors="replace"))):
+    while not (address := re.search(r"answers at (http://\S+)/v1", started.log.read_text(errors="replace"))):
         if started.process.poll() is not None:
             sys.exit(started.failure)
         time.sleep(0.2)
-    return started, found[1]
+    return started, address[1]
 
 
 def finish(started: Sequence[Started]) -> None:
@@ -108,7 +108,7 @@ def kill_tree(process: subprocess.Popen[bytes]) -> None:
 
 def family_of(pid: int) -> list[int]:
     """A process and its descendants, parents first. Those that end meanwhile are left out."""
-    found, new = [pid], [pid]
+    pids, new = [pid], [pid]
     while new:
         parent = new.pop()
         try:
@@ -116,6 +116,6 @@ def family_of(pid: int) -> list[int]:
             children = [int(word) for thread in threads for word in (thread / "children").read_text().split()]
         except (FileNotFoundError, ProcessLookupError):
             continue
-        found += children
+        pids += children
         new += children
-    return found
+    return pids

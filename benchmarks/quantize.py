@@ -93,7 +93,7 @@ def few_rows_times(call: Callable[..., Any], rows: int, copies: int, device: tor
 
     from vidqa.engine.kernels.float8 import Tiling, few_rows_product
 
-    found = {}
+    times = {}
     for tiling in (Tiling(*numbers) for numbers in TILINGS):
         if tiling.outputs < 16 and rows > 1:
             continue
@@ -101,8 +101,8 @@ def few_rows_times(call: Callable[..., Any], rows: int, copies: int, device: tor
             seconds = seconds_of(partial(call, few_rows_product, tiling), copies, device)
         except OutOfResources:
             continue
-        found["x".join(map(str, tiling))] = 1e6 * seconds
-    return found
+        times["x".join(map(str, tiling))] = 1e6 * seconds
+    return times
 
 
 def products(options: Namespace, device: torch.device, bandwidth: float) -> Iterator[dict[str, Any]]:
@@ -213,9 +213,9 @@ def kernels_of(work: Callable[[], Any], most: int = 10) -> dict[str, float]:
     sums: dict[str, float] = defaultdict(float)
     with profile(
         activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
-    ) as of:
+    ) as profiler:
         timed(work)
-    for event in of.events():
+    for event in profiler.events():
         if event.device_type == DeviceType.CUDA:
             sums[event.name[:60]] += event.device_time / 1e3
     return dict(sorted(sums.items(), key=lambda pair: -pair[1])[:most])
@@ -257,14 +257,14 @@ def generator_rows(options: Namespace, device: torch.device, bandwidth: float) -
         for rows, context in ((2, 64),) if options.tiny else DECODES:
             if "decode" not in options.only:
                 break
-            found = decoded(model, settings, rows, context, bandwidth)
+            figures = decoded(model, settings, rows, context, bandwidth)
             name = f"decode, {rows} rows, {context} tokens"
-            plain.setdefault(name, found)
-            yield {"run": f"{name}, {precision}", **found, "speed": plain[name]["step_ms"] / found["step_ms"]}
+            plain.setdefault(name, figures)
+            yield {"run": f"{name}, {precision}", **figures, "speed": plain[name]["step_ms"] / figures["step_ms"]}
         if "prefill" in options.only:
-            found = prefilled(model, settings, prompts)
-            plain.setdefault("prefill", found)
-            yield {"run": f"prefill, {precision}", **found, "speed": plain["prefill"]["ms"] / found["ms"]}
+            figures = prefilled(model, settings, prompts)
+            plain.setdefault("prefill", figures)
+            yield {"run": f"prefill, {precision}", **figures, "speed": plain["prefill"]["ms"] / figures["ms"]}
     for scheme, size in QUANTIZED.items():  # by arithmetic: what the format stores
         stored = (whole - linear) * 2 + linear * size + (2 * scales if scheme == "FP8" else 0)
         yield {"run": f"size, {scheme}", "file_gb": stored / 1e9, "share": stored / (2 * whole)}
@@ -295,18 +295,18 @@ def decoded(model: Any, settings: Settings, rows: int, context: int, bandwidth: 
     pages = -(-(context + 1) // PAGE)
     settings = replace(settings, longest=context + PAGE, batch_size=rows)
     session = NativeSession(model, settings, pages=rows * pages + 1)
-    found = {"step_ms": decode_step(session, rows, context, 1)["step_ms"]}
+    figures = {"step_ms": decode_step(session, rows, context, 1)["step_ms"]}
     keys = session.cache.keys
     if session.device.type == "cuda":  # weights that stand there in two orders, too
-        found["weights_gb"] = (held(session.device, model) - 2 * keys.nbytes) / 1e9
+        figures["weights_gb"] = (held(session.device, model) - 2 * keys.nbytes) / 1e9
     size = 2 * rows * context * keys[:, 0].numel() * keys.element_size()
     weights = sum(parameter.nbytes for parameter in model.model.language_model.layers.parameters())
     weights += model.lm_head.weight.nbytes
-    found["least_ms"] = 1e3 * (weights + size) / bandwidth
+    figures["least_ms"] = 1e3 * (weights + size) / bandwidth
     graphs = session.decoder.graphs
-    found["kernels_ms"] = kernels_of(graphs[rows][0].replay if graphs else lambda: session.decoder.run(rows))
+    figures["kernels_ms"] = kernels_of(graphs[rows][0].replay if graphs else lambda: session.decoder.run(rows))
     session.close()
-    return {**found, "times_the_least": found["step_ms"] / found["least_ms"]}
+    return {**figures, "times_the_least": figures["step_ms"] / figures["least_ms"]}
 
 
 def prefilled(model: Any, settings: Settings, prompts: Prompts) -> dict[str, Any]:
@@ -371,8 +371,8 @@ def main() -> None:
     ledger = Ledger("quantize", options)
     rows: list[dict[str, Any]] = []
 
-    def tell(found: Sequence[dict[str, Any]] | Iterator[dict[str, Any]]) -> None:
-        for row in found:
+    def tell(table_rows: Sequence[dict[str, Any]] | Iterator[dict[str, Any]]) -> None:
+        for row in table_rows:
             ledger.add({**row, "bandwidth_tb_s": bandwidth / 1e12})
             rows.append({key: value for key, value in row.items() if not isinstance(value, dict)})
             print(rounded(row), flush=True)

@@ -32,7 +32,7 @@ from unittest.mock import patch
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "src")]
 
 import torch
-from breakdown import rows_of, works_of
+from kernel_times import rows_of, works_of
 from ledger import Ledger, arguments, rounded, table
 from rl_cases import MEMORY, REWARD, Case, questions
 from rl_others import ordinary, timed, trl_step
@@ -54,9 +54,9 @@ TRL_ROWS = (64, 32, 16, 8)  # completions that TRL draws at a time; fewer where 
 
 
 def case_of(options: argparse.Namespace) -> Case:
-    found = MEMORY[options.case] if options.case else Case(options.shape, options.lora)
-    found = found.as_tiny if options.tiny else found
-    return found
+    case = MEMORY[options.case] if options.case else Case(options.shape, options.lora)
+    case = case.as_tiny if options.tiny else case
+    return case
 
 
 def spec_of(options: argparse.Namespace, case: Case, model: Path, data: Path, steps: int, gpus: int = 1) -> Any:
@@ -206,7 +206,7 @@ def decode(spec: Any, tiny: bool) -> dict[str, Any]:
         parameter.data.normal_(0, 0.02)
     pages = -(-(context + 1) // PAGE)
     settings = Settings(folder, None, dtype, device, prompt_planner(spec, folder), context + PAGE, batch_size=rows)
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     with torch.no_grad():  # one session at a time: each has a whole cache
         for name, draws in (("drawn", True), ("likeliest", False)):
             session = NativeSession(model, settings, pages=rows * pages + 1)
@@ -222,7 +222,7 @@ def decode(spec: Any, tiny: bool) -> dict[str, Any]:
                 graphs = decoder.drawing_graphs if decoder.is_drawn else decoder.graphs
                 graphs[rows][0].replay() if graphs else decoder.run(rows)
 
-            found[f"{name}_ms"] = 1e3 * timed(step)
+            figures[f"{name}_ms"] = 1e3 * timed(step)
             keys = session.cache.keys
             size = 2 * rows * context * keys[:, 0].numel() * keys.element_size()
             session.close()
@@ -231,11 +231,11 @@ def decode(spec: Any, tiny: bool) -> dict[str, Any]:
     weights += model.lm_head.weight.nbytes * (not model.config.tie_word_embeddings)
     block = torch.empty((1 << 20) if tiny else (1 << 31), dtype=torch.uint8, device=device)
     bandwidth = 2 * block.nbytes / timed(lambda: block.copy_(block.clone()) if tiny else block.neg_())
-    found["bandwidth_tb_s"] = bandwidth / 1e12
-    found["least_ms"] = 1e3 * (weights + size) / bandwidth
-    found["times_the_least"] = found["drawn_ms"] / found["least_ms"]
-    found["drawing_share"] = 1 - found["likeliest_ms"] / found["drawn_ms"]
-    return found
+    figures["bandwidth_tb_s"] = bandwidth / 1e12
+    figures["least_ms"] = 1e3 * (weights + size) / bandwidth
+    figures["times_the_least"] = figures["drawn_ms"] / figures["least_ms"]
+    figures["drawing_share"] = 1 - figures["likeliest_ms"] / figures["drawn_ms"]
+    return figures
 
 
 def part(options: argparse.Namespace, case: Case) -> None:
@@ -290,13 +290,13 @@ def carry_out(run: Run, options: argparse.Namespace) -> dict[str, Any]:
 
 def carry_out_trl(run: Run, options: argparse.Namespace) -> dict[str, Any]:
     """With as many completions at a time as fit into memory."""
-    found: dict[str, Any] = {}
+    row: dict[str, Any] = {}
     for rows in (16,) if options.tiny else TRL_ROWS:
-        found = carry_out(replace(run, words=("--trl-rows", str(rows))), options)
-        if "out of memory" not in found.get("failed", ""):
+        row = carry_out(replace(run, words=("--trl-rows", str(rows))), options)
+        if "out of memory" not in row.get("failed", ""):
             break
         print(f"trl: {rows} rows at a time do not fit", flush=True)
-    return found
+    return row
 
 
 def prepare(options: argparse.Namespace, cases: Iterable[Case]) -> None:
@@ -359,20 +359,20 @@ def main() -> None:
     prepare(options, [*([case] if needs_own else []), *others])
     ledger, rows, name_of_shape = Ledger("rl", options), dict[str, Any](), f"{case.shape}{' LoRA' * case.lora}"
     if options.gpus != [1]:
-        kept = rounded(scaling(options, case, options.out / "model" / case.shape))
-        print(kept, flush=True)
-        ledger.add({"row": f"{name_of_shape}: {max(options.gpus)} GPUs", **kept})
+        several = rounded(scaling(options, case, options.out / "model" / case.shape))
+        print(several, flush=True)
+        ledger.add({"row": f"{name_of_shape}: {max(options.gpus)} GPUs", **several})
         return
     for run in runs_of(options):
-        found = rounded((carry_out_trl if run.part == "trl" else carry_out)(run, options))
+        row = rounded((carry_out_trl if run.part == "trl" else carry_out)(run, options))
         print(
             run.name,
-            found.get("failed") or {key: value for key, value in found.items() if key != "kernels"},
+            row.get("failed") or {key: value for key, value in row.items() if key != "kernels"},
             flush=True,
         )
-        if "failed" not in found:
-            rows[run.name] = found
-            ledger.add({"row": run.name if "--case" in run.words else f"{name_of_shape}: {run.name}", **found})
+        if "failed" not in row:
+            rows[run.name] = row
+            ledger.add({"row": run.name if "--case" in run.words else f"{name_of_shape}: {run.name}", **row})
     print(*conclusions(rows), sep="\n")
 
 

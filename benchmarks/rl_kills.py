@@ -142,13 +142,13 @@ def wait_for_ranks(run: Path) -> None:
 
 def commands() -> list[bytes]:
     """The command line of every process."""
-    found = []
+    problems = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            found.append(path.read_bytes())
+            problems.append(path.read_bytes())
         except OSError:  # it has ended
             continue
-    return found
+    return problems
 
 
 def differences(run: Path, other: Path) -> dict[str, bool]:

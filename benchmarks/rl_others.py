@@ -66,13 +66,13 @@ def ordinary(spec: Any, count: int) -> dict[str, Any]:
     optimizer = torch.optim.AdamW(trained, lr=1e-6, fused=device.type == "cuda")
     size, answer = spec.rollout.n_generation, spec.rollout.max_response_length
     every = spec.train.train_batch_per_replica // size
-    asked = samples[: min(count, every)]
-    scale = every / len(asked)
+    batch = samples[: min(count, every)]
+    scale = every / len(batch)
 
     def rollout() -> list[torch.Tensor]:
         model.eval()
         drawn = []
-        for sample, media in zip(asked, frames, strict=False):
+        for sample, media in zip(batch, frames, strict=False):
             inputs = stock_inputs(planner, [planner.encode(sample).token_ids], [sample.plans], [media], device)
             settings = {"do_sample": True, "top_k": 0, "temperature": 1.0, "pad_token_id": planner.chat.pad_id}
             settings |= {"num_return_sequences": size, "max_new_tokens": answer, "suppress_tokens": banned}
@@ -81,7 +81,7 @@ def ordinary(spec: Any, count: int) -> dict[str, Any]:
 
     def update(drawn: list[torch.Tensor]) -> None:
         model.train()
-        for sample, media, rows in zip(asked, frames, drawn, strict=False):
+        for sample, media, rows in zip(batch, frames, drawn, strict=False):
             for pair in rows.cpu().numpy().reshape(-1, 2, rows.shape[1]):
                 inputs = stock_inputs(planner, list(pair), [sample.plans] * 2, [media] * 2, device)
                 logits = model(**inputs, logits_to_keep=answer + 1).logits[:, :-1].float()
@@ -100,7 +100,7 @@ def ordinary(spec: Any, count: int) -> dict[str, Any]:
     rollout_s = timed(lambda: drawn.__setitem__(slice(None), rollout()), 1) * scale
     update_s = timed(lambda: update(drawn), 1) * scale + timed(learn, 1)
     measured = {"rollout_s": rollout_s, "update_s": update_s, "step_s": rollout_s + update_s}
-    return measured | {"questions_computed": len(asked), "questions_of_a_step": every}
+    return measured | {"questions_computed": len(batch), "questions_of_a_step": every}
 
 
 def pictures_of(spec: Any, planner: Any, count: int) -> tuple[list[list[Image.Image]], list[str], float]:
@@ -166,7 +166,7 @@ def trl_step(spec: Any, tiny: bool, rows: int, out: Path) -> dict[str, Any]:
     prompts = [[{"role": "user", "content": text}] for text in texts]
     clock: list[float] = []
 
-    def asked(batch: dict[str, Any]) -> dict[str, Any]:
+    def with_pictures(batch: dict[str, Any]) -> dict[str, Any]:
         """Pictures as they are: TRL reads each row many times a step, and would decode them each time."""
         return {"prompt": batch["prompt"], "images": [pictures[number] for number in batch["number"]]}
 
@@ -179,11 +179,12 @@ def trl_step(spec: Any, tiny: bool, rows: int, out: Path) -> dict[str, Any]:
         on_train_end = on_step_begin
 
     lora = spec.policy.lora
+    dataset = Dataset.from_dict({"prompt": prompts, "number": range(len(prompts))})
     trainer = GRPOTrainer(
         model=str(folder),
         reward_funcs=odd,
         args=trl_config(spec, tiny, rows, banned, out),
-        train_dataset=Dataset.from_dict({"prompt": prompts, "number": range(len(prompts))}).with_transform(asked),
+        train_dataset=dataset.with_transform(with_pictures),
         processing_class=AutoProcessor.from_pretrained(folder, padding_side="left"),
         callbacks=[Clock()],
         peft_config=lora and LoraConfig(r=lora.r, lora_alpha=lora.lora_alpha, target_modules=lora.target_modules),
@@ -208,7 +209,7 @@ def trl_step(spec: Any, tiny: bool, rows: int, out: Path) -> dict[str, Any]:
 
 def _timed_phases(trainer: Any) -> dict[str, Any]:
     """Gets "drawn", the seconds of each rollout with its rewards, while `trainer` trains."""
-    found: dict[str, Any] = {"drawn": []}
+    seconds: dict[str, Any] = {"drawn": []}
     score = trainer._generate_and_score_completions
 
     def timed_score(inputs: Any) -> Any:
@@ -216,9 +217,9 @@ def _timed_phases(trainer: Any) -> dict[str, Any]:
         scored = score(inputs)
         if torch.cuda.is_available():
             torch.cuda.synchronize()
-        found["drawn"].append(time.perf_counter() - began)
-        found["prompt_tokens"] = scored["prompt_ids"].shape[1]
+        seconds["drawn"].append(time.perf_counter() - began)
+        seconds["prompt_tokens"] = scored["prompt_ids"].shape[1]
         return scored
 
     trainer._generate_and_score_completions = timed_score
-    return found
+    return seconds

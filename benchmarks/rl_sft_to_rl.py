@@ -48,7 +48,7 @@ class Sizes:
 
     clips: int = 4000
     sft: int = 1200
-    each: int = 96
+    of_event: int = 96
     held: int = 200  # questions that choose the best export, from clips of the training set
     sft_steps: int = 240  # five epochs: more would leave no doubt in its answers, and nothing to explore
     sft_questions: int = 64
@@ -57,7 +57,7 @@ class Sizes:
     answers: int = 8
 
 
-TINY = Sizes(clips=24, sft=12, each=2, held=4, sft_steps=3, sft_questions=4, rl_steps=2, rl_questions=4, answers=4)
+TINY = Sizes(clips=24, sft=12, of_event=2, held=4, sft_steps=3, sft_questions=4, rl_steps=2, rl_questions=4, answers=4)
 
 
 def write_model(folder: Path, corpus: Sequence[str], *, tiny: bool) -> int:
@@ -84,15 +84,15 @@ def write_model(folder: Path, corpus: Sequence[str], *, tiny: bool) -> int:
 
 def write_sets(folder: Path, sizes: Sizes) -> list[str]:
     """sft.json, rl.json and held.json in train/, of clips of their own, and asked.json in eval/; returns the corpus."""
-    write_demo_set(folder, sizes.clips, 0, each=sizes.each)
+    write_demo_set(folder, sizes.clips, 0, each=sizes.of_event)
     records = json.loads((folder / "train" / "annotations.json").read_text())
     clips = list(dict.fromkeys(record["video"] for record in records))
     held = sizes.sft + sizes.held // 2
     parts = {"sft": clips[: sizes.sft], "held": clips[sizes.sft : held], "rl": clips[held:]}
     for name, chosen in parts.items():
         write_json(folder / "train" / f"{name}.json", [record for record in records if record["video"] in set(chosen)])
-    asked = json.loads((folder / "eval" / "annotations.json").read_text())
-    write_json(folder / "eval" / "asked.json", [record for record in asked if record["kind"] != UNTAUGHT])
+    kpi_records = json.loads((folder / "eval" / "annotations.json").read_text())
+    write_json(folder / "eval" / "asked.json", [record for record in kpi_records if record["kind"] != UNTAUGHT])
     return (folder / "corpus.txt").read_text(encoding="utf-8").splitlines()
 
 
@@ -232,12 +232,12 @@ def main() -> None:
     before = pipeline.evaluate("sft-evaluation", sft)
     rl = pipeline.rl(sft)
     after = pipeline.evaluate("rl-evaluation", rl)
-    found = compare(before, after, "kind")
+    comparison = compare(before, after, "kind")
 
     shown = options.out / "shown"
     shutil.rmtree(shown, ignore_errors=True)
     shown.mkdir()
-    write_json(shown / "comparison.json", found.as_dict())
+    write_json(shown / "comparison.json", comparison.as_dict())
     write_json(shown / "sft-curve.json", curve(sft, ("train/loss",)))
     of_rl = (
         "rollout/reward",
@@ -254,19 +254,19 @@ def main() -> None:
         "parameters": parameters,
         "gpus": options.gpus,
         **{key: vars(sizes)[key] for key in ("clips", "sft", "sft_steps", "rl_steps", "rl_questions", "answers")},
-        "accuracy_sft": found.whole.before,
-        "accuracy_rl": found.whole.after,
-        "difference": found.whole.difference,
-        "ci95": list(found.whole.ci95),
-        "p_value": found.whole.p_value,
-        "questions": found.whole.n,
-        "verdict": found.sentence,
-        "slices": [{"kind": one.name, "n": one.n, "sft": one.before, "rl": one.after} for one in found.slices],
+        "accuracy_sft": comparison.whole.before,
+        "accuracy_rl": comparison.whole.after,
+        "difference": comparison.whole.difference,
+        "ci95": list(comparison.whole.ci95),
+        "p_value": comparison.whole.p_value,
+        "questions": comparison.whole.n,
+        "verdict": comparison.sentence,
+        "slices": [{"kind": one.name, "n": one.n, "sft": one.before, "rl": one.after} for one in comparison.slices],
         "rl_curve": curve(rl, ("reward/accuracy", "val/accuracy"))[:: max(1, sizes.rl_steps // 20)],
         "seconds": {**pipeline.seconds, "whole": time.monotonic() - began},
     }
     Ledger("rl_sft_to_rl", options).add(row)
-    print(comparison_text(found))
+    print(comparison_text(comparison))
     print(table(rounded(row["slices"])))
     print(table(rounded([row["seconds"]])))
 

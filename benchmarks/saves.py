@@ -34,10 +34,10 @@ def run_until_saved(training: Training, place: Place, sets: list[str], limit_s: 
     try:
         while started.process.poll() is None and time.time() - started.began < started.limit_s:
             time.sleep(POLL_S)
-            taken = len(our_steps(training, place, started.began))
+            steps = len(our_steps(training, place, started.began))
             if taken_then is None and (published / "trainer.json").exists():
-                taken_then = taken
-            if taken >= 2 * EVERY - 1 or (taken_then is not None and taken >= taken_then + AFTER):
+                taken_then = steps
+            if steps >= 2 * EVERY - 1 or (taken_then is not None and steps >= taken_then + AFTER):
                 break
     finally:
         if started.process.poll() is None:
@@ -79,14 +79,14 @@ def main() -> None:
     parser.add_argument("--lora", action="store_true", help="adapters alone")
     options = parser.parse_args()
     place = Place(options.out.resolve())
-    name, way = ("saves-lora", ADAPT) if options.lora else ("saves-full", {})
+    name, over = ("saves-lora", ADAPT) if options.lora else ("saves-full", {})
     saved = {
         "train.ckpt.enable_checkpoint": True,
         "train.ckpt.save_mode": "async",
         "train.ckpt.save_freq": EVERY,
         "train.ckpt.save_freq_in_epoch": 0,
         "train.ckpt.max_keep": 1,
-        **way,
+        **over,
     }
     steps = 50 * EVERY
     training = Training(name, "ours", options.shape, options.gpus, CLIPS, steps, 0, over=saved)

@@ -63,14 +63,14 @@ def memory_mib(started: Started) -> float:
 def under_load(clients: Clients, started: Started, requests: int) -> dict[str, Any]:
     """One load of requests, and the memory a second apart."""
     clients.answers.clear()
-    seen, began = [memory_mib(started)], time.perf_counter()
+    memory, began = [memory_mib(started)], time.perf_counter()
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        asked = [pool.submit(clients.ask, number) for number in range(requests)]
-        while not all(each.done() for each in asked):
+        futures = [pool.submit(clients.ask, number) for number in range(requests)]
+        while not all(future.done() for future in futures):
             time.sleep(0.5)
-            seen.append(memory_mib(started))
-    for each in asked:
-        each.result()
+            memory.append(memory_mib(started))
+    for future in futures:
+        future.result()
     took = time.perf_counter() - began
     seconds, prompts, tokens = zip(*clients.answers, strict=True)
     return {
@@ -79,9 +79,9 @@ def under_load(clients: Clients, started: Started, requests: int) -> dict[str, A
         "prompt tokens/s": sum(prompts) / took,
         "median_s": median(seconds),
         "p99_s": quantiles(seconds, n=100)[98],
-        "memory_mib_first": seen[0],
-        "memory_mib_last": seen[-1],
-        "memory_mib_most": max(seen),
+        "memory_mib_first": memory[0],
+        "memory_mib_last": memory[-1],
+        "memory_mib_most": max(memory),
     }
 
 

@@ -150,12 +150,12 @@ def tell(row: Mapping[str, Any], ledger: Ledger) -> None:
     print(rounded(brief), *([row["failed"]] if "failed" in row else []), sep="\n", flush=True)
 
 
-def judged(rows: Sequence[str], found: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+def judged(rows: Sequence[str], measured: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The table's rows, told from the figures of each run."""
     lines = []
     for number in rows:
         for row in ROWS[number]:
-            value = row.value(*(found.get(name, {}) for name in row.runs))
+            value = row.value(*(measured.get(name, {}) for name in row.runs))
             line = {"row": number, "what": row.says, "unit": row.unit, "value": value, "must": row.must, "aim": row.aim}
             lines.append({**line, "reached": row.reached(value)})
     return lines

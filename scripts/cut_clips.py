@@ -26,8 +26,8 @@ def main(options: Namespace) -> Result:
     raw, folder = (path.expanduser().absolute() for path in (options.raw, options.data))
     found = cut(options.name, raw, folder)
     failed = [problem.where for problem in found.problems]
-    data = {"folder": str(found.folder), "written": len(found.written), "kept": len(found.kept), "failed": failed}
-    text = f"{len(found.written)} clips cut, {len(found.kept)} were there, {len(failed)} failed; in {found.folder}"
+    data = {"folder": str(found.folder), "written": len(found.written), "kept": len(found.existing), "failed": failed}
+    text = f"{len(found.written)} clips cut, {len(found.existing)} were there, {len(failed)} failed; in {found.folder}"
     onward = command("run_benchmark", "--data", options.data, "--datasets", options.name, "--model", "MODEL")
     return Result(data, text, found.problems, [] if failed else [onward])
 

@@ -10,7 +10,7 @@ from vidqa.contract.cli import Parser, Result, note, run
 
 VERBS = ["plan", "start", "status", "suggest", "enqueue", "tell", "stop", "report"]
 parser = Parser(
-    "Search for a better train spec: trials are jobs, and a study folder holds all that is known.",
+    "Search for a better train spec: trials are jobs, and all state is in the study folder.",
     examples=[
         "python scripts/run_automl.py plan --study study --spec train.toml --trials 20 --concurrent 2",
         "python scripts/run_automl.py start --study study",
@@ -35,7 +35,7 @@ parser.add_argument("--only", action="append", default=[], metavar="KEYS", help=
 parser.add_argument(
     "--set", action="append", default=[], metavar="KEY=VALUE", help="plan: settings, as platform=slurm; else: values"
 )
-parser.add_argument("--objective", type=float, action="append", default=[], metavar="X", help="tell: what it reached")
+parser.add_argument("--objective", type=float, action="append", default=[], metavar="X", help="tell: its result")
 parser.add_argument(
     "--proposer", default="agent", metavar="WHO", help="enqueue, tell: who chose the values (default agent)"
 )
@@ -56,11 +56,11 @@ TAKES = {
 
 
 def refuse_unused(options: Namespace) -> None:
-    given = {name for name, value in vars(options).items() if value != parser.get_default(name)}
+    changed = {name for name, value in vars(options).items() if value != parser.get_default(name)}
     takes = TAKES.get(options.verb, set())
-    if unused := sorted(given - takes - {"verb", "study", "json"}):
+    if unused := sorted(changed - takes - {"verb", "study", "json"}):
         parser.error(f"{options.verb} takes no --{unused[0]}")
-    if options.verb == "plan" and not options.spec and (new := sorted(given & OF_A_PLAN)):
+    if options.verb == "plan" and not options.spec and (new := sorted(changed & OF_A_PLAN)):
         parser.error(
             f"--{new[0]} is of a new plan, which --spec names; without both, plan shows the study that is there"
         )
@@ -70,12 +70,12 @@ def main(options: Namespace) -> Result:
     refuse_unused(options)
     folder = options.study.absolute()
     if options.verb == "plan":
-        from vidqa.studies.plan import Asked, plan
+        from vidqa.automl.plan import PlanRequest, plan
 
         named = {"algorithm": options.algorithm, "max_trials": options.trials, "max_concurrent": options.concurrent}
         if options.spec is None:
             return plan(folder, None)
-        asked = Asked(
+        request = PlanRequest(
             options.spec,
             options.evaluate,
             options.test,
@@ -87,27 +87,30 @@ def main(options: Namespace) -> Result:
             sets=tuple(options.set),
             named=named,
         )
-        return plan(folder, asked)
+        return plan(folder, request)
     if options.verb in ("suggest", "enqueue", "tell"):
-        from vidqa.studies import proposing
+        from vidqa.automl import manual_trials
 
         if options.verb == "suggest":
-            return proposing.suggest(folder, options.count)
+            return manual_trials.suggest(folder, options.count)
         if options.verb == "enqueue":
-            return proposing.enqueue(folder, options.set, options.proposer)
-        return proposing.tell(folder, options.set, options.objective, options.proposer)
+            return manual_trials.enqueue(folder, options.set, options.proposer)
+        return manual_trials.tell(folder, options.set, options.objective, options.proposer)
     if options.verb == "report":
-        from vidqa.studies.report import report
+        from vidqa.automl.report import report
 
         return report(folder)
-    from vidqa.studies.status import status
+    from vidqa.automl.status import status
 
     if options.verb in ("start", "stop"):
-        from vidqa.studies import starting
+        from vidqa.automl import controller_process
 
-        starting.start(folder, options.trials) if options.verb == "start" else starting.stop(folder)
+        if options.verb == "start":
+            controller_process.start(folder, options.trials)
+        else:
+            controller_process.stop(folder)
         if options.wait:
-            return starting.ended(folder, options.timeout, note)
+            return controller_process.wait(folder, options.timeout, note)
     return status(folder)
 
 

@@ -13,7 +13,7 @@ parser = Parser(
     "Ask a model the questions of Cosmos-Reason1's benchmark by its protocol: scores once asked and with retries.",
     examples=[
         "python scripts/run_benchmark.py --data data/benchmark --datasets robovqa av --model outputs/train/RUN",
-        "python scripts/run_benchmark.py --data data --config eval_config.yaml --set evaluation.generator=transformers",
+        "python scripts/run_benchmark.py --data data --config eval_config.yaml --set num_gpus=4",
     ],
 )
 parser.usage = "run_benchmark.py --data DIR --datasets SUBSET ... --model MODEL [options]"
@@ -41,23 +41,23 @@ parser.add_argument("--yes", action="store_true", help="agree to the image that 
 
 def main(options: Namespace) -> Result:
     from vidqa.benchmark.report import as_text, report, write_files
-    from vidqa.benchmark.running import carry_out
-    from vidqa.benchmark.settings import Asked, settle
+    from vidqa.benchmark.running import run_benchmark
+    from vidqa.benchmark.settings import Options, settle
     from vidqa.jobs.launch import Resources
 
     if options.limit is not None and options.limit < 1:
         parser.error("--limit is a number of questions, 1 or more")
     words = (options.data, options.results_dir, tuple(options.datasets), options.model, options.which)
-    asked = Asked(*words, options.answer_type, options.retries, options.limit, options.config, tuple(options.set))
+    chosen = Options(*words, options.answer_type, options.retries, options.limit, options.config, tuple(options.set))
     resources = Resources(options.nodes, options.gpus, options.image, options.site, options.yes)
-    settings = settle(asked, options.platform, resources)
-    outcome = carry_out(settings)
-    found = report(settings, outcome)
-    write_files(settings, outcome, found)
+    settings = settle(chosen, options.platform, resources)
+    outcome = run_benchmark(settings)
+    scores = report(settings, outcome)
+    write_files(settings, outcome, scores)
     first = settings.folder / "job/questions.json"
     words_of_gaps = ("--results-dir", outcome.run, "--gaps-parquet", settings.folder / "gaps.parquet")
     onward = command("analyze_gaps", *words_of_gaps, "--kpi-ann-path", first, "--kpi-media-path", settings.home)
-    return Result(found, as_text(found), outcome.problems, [onward])
+    return Result(scores, as_text(scores), outcome.problems, [onward])
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ MODULES = (
     "vidqa.engine.torchrun",
     "vidqa.engine.actions.export",
     "vidqa.platforms.supervisor",
-    "vidqa.studies",
+    "vidqa.automl",
     "torch.distributed.run",
 )
 FOLDERS = ("tests", "benchmarks")  # of this repository: their programs start the engine

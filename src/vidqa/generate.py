@@ -20,7 +20,6 @@ import yaml
 
 from vidqa import actions, import_graph
 from vidqa.actions.pages import PARTS
-from vidqa.benchmark.page import benchmark_page
 from vidqa.contract.cli import SKILL_ROOT
 from vidqa.contract.files import write_text
 from vidqa.deft import stages, state
@@ -58,7 +57,6 @@ OF_ACTIONS: dict[str, Callable[[str], str]] = {
 PAGES: dict[str, Callable[[], str]] = {
     "schemas/deft_state.schema.json": lambda: json.dumps(state.schema(), indent=2, ensure_ascii=False) + "\n",
     "references/troubleshooting_codes.md": _codes,
-    "references/benchmarks.md": benchmark_page,
     "references/migrating.md": migrating_page,
     "references/packages.md": import_graph.page,
     "references/site_template.toml": site.template,

@@ -95,7 +95,7 @@ def test_a_stopped_run_goes_on_and_a_clip_is_whole_or_not_there(tmp_path: Path) 
     before = (first.folder / clips[0]).stat().st_mtime_ns
     write_clip(broken, frames=30, fps=30, first_number=5)
     second = cutting.cut("agibot", raw, data)
-    assert (second.kept, second.written, second.problems) == (clips[:1], clips[1:], [])
+    assert (second.existing, second.written, second.problems) == (clips[:1], clips[1:], [])
     assert (second.folder / clips[0]).stat().st_mtime_ns == before
     assert numbers(second.folder / clips[1]) == list(range(5, 15))
 

@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 
 from vidqa.benchmark.problems import BENCHMARK_CLIPS, BENCHMARK_CONFIG, BENCHMARK_DATA
-from vidqa.benchmark.questions import read_questions
-from vidqa.benchmark.settings import Asked, settle
+from vidqa.benchmark.questions import SUBSETS, read_questions
+from vidqa.benchmark.report import published
+from vidqa.benchmark.settings import Options, settle
+from vidqa.contract.cli import SKILL_ROOT
 from vidqa.contract.problem import ProblemError
+from vidqa.evaluation.intervals import accuracy_interval
 from vidqa.evaluation.other_results import read_dataset
 from vidqa.evaluation.protocol import protocol_answer, protocol_correct, protocol_scores
 from vidqa.evaluation.results import judged
@@ -141,7 +144,7 @@ generation: {max_retries: 3, max_tokens: 512, temperature: 0.7, repetition_penal
 @pytest.mark.parametrize(("answer_type", "generation"), [("reasoning", (0.7, 512)), ("letter", (0.0, 10))])
 def test_a_configuration_of_theirs_is_taken(tmp_path: Path, answer_type: str, generation: tuple[float, int]) -> None:
     (tmp_path / "evaluate.yaml").write_text(CONFIG % answer_type)
-    asked = Asked(tmp_path, tmp_path / "out", config=tmp_path / "evaluate.yaml")
+    asked = Options(tmp_path, tmp_path / "out", config=tmp_path / "evaluate.yaml")
     found = settle(asked, "local", Resources())
     assert (found.datasets, found.answer_type, found.retries) == (("robovqa", "av"), answer_type, 3)
     assert found.folder == tmp_path / "out/Cosmos-Reason1-7B" / answer_type
@@ -154,7 +157,7 @@ def test_a_configuration_of_theirs_is_taken(tmp_path: Path, answer_type: str, ge
 
 
 def test_the_protocol_holds_where_nothing_is_said_and_options_win(tmp_path: Path) -> None:
-    asked = Asked(
+    asked = Options(
         tmp_path, tmp_path, ("av", "av"), "hf_model://nvidia/Cosmos-Reason2-2B", sets=("generation.top_p=0.9",)
     )
     found = settle(asked, "local", Resources())
@@ -175,7 +178,7 @@ def test_the_protocol_holds_where_nothing_is_said_and_options_win(tmp_path: Path
 )
 def test_a_configuration_that_cannot_be_taken_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "evaluate.yaml").write_text(text)
-    asked = Asked(tmp_path, tmp_path, model="hf_model://a/b", config=tmp_path / "evaluate.yaml")
+    asked = Options(tmp_path, tmp_path, model="hf_model://a/b", config=tmp_path / "evaluate.yaml")
     with pytest.raises(ProblemError) as wrong:
         settle(asked, "local", Resources())
     assert [problem.code for problem in wrong.value.problems] == [BENCHMARK_CONFIG.name]
@@ -208,3 +211,20 @@ def test_a_data_set_that_is_not_there_is_refused_with_those_that_are(tmp_path: P
     (tmp_path / "results.json").write_text(json.dumps(items))
     with pytest.raises(ProblemError, match="its kinds: car, door"):
         read_dataset(tmp_path, "agibot")
+
+
+def test_the_page_has_every_published_score_with_the_width_of_its_interval() -> None:
+    page = (SKILL_ROOT / "references/benchmarks.md").read_text()
+    for row in published():
+        cells = []
+        for name in SUBSETS:
+            score, n = row["scores"].get(name), 110 if name == "robovqa" else 100
+            if score is None:
+                cells.append("")
+                continue
+            right = round(score * n / 100)
+            interval = accuracy_interval([at < right for at in range(n)], [str(at) for at in range(n)])
+            assert interval
+            cells.append(f"{score:g} ± {50 * (interval.high - interval.low):.1f}")
+        line = " | ".join([row["model"], row["how"], *cells, row["source"]])
+        assert f"| {line} |" in page

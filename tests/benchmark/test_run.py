@@ -15,8 +15,8 @@ from tiny_world import run_engine, tiny_model
 
 from vidqa.benchmark.questions import read_questions
 from vidqa.benchmark.report import report, write_files
-from vidqa.benchmark.running import carry_out, write_spec
-from vidqa.benchmark.settings import Asked, Settings, settle
+from vidqa.benchmark.running import run_benchmark, write_spec
+from vidqa.benchmark.settings import Options, Settings, settle
 from vidqa.evaluation.other_results import read_dataset
 from vidqa.evaluation.protocol import protocol_scores
 from vidqa.jobs.launch import Resources
@@ -45,7 +45,7 @@ def write_benchmark(home: Path, planted: dict[str, str]) -> None:
 
 def settings_of(folder: Path, model: Path, out: str) -> Settings:
     sets = ("model.dtype=float32", "generation.max_tokens=2", "engine.decode_workers=1")
-    asked = Asked(folder / "data", folder / out, ("robovqa", "av"), str(model), None, "letter", 1, sets=sets)
+    asked = Options(folder / "data", folder / out, ("robovqa", "av"), str(model), None, "letter", 1, sets=sets)
     return settle(asked, "local", Resources())
 
 
@@ -74,7 +74,7 @@ def test_planted_scores_are_found_with_failing_and_empty_answers(tmp_path: Path)
     planted |= {name: said[name].upper() for name in said if name.endswith("c1.mp4#0")}
     write_benchmark(tmp_path / "data", planted)
     settings = settings_of(tmp_path, model, "out")
-    outcome = carry_out(settings)
+    outcome = run_benchmark(settings)
     found = report(settings, outcome)
     for name in ("robovqa", "av"):
         row, own = found["subsets"][name], {each for each in planted if each.startswith(f"{name}/")} - {wrong}
@@ -114,7 +114,7 @@ def test_planted_scores_are_found_with_failing_and_empty_answers(tmp_path: Path)
     assert attempt.read_text().startswith(lines[0]), "what was answered is kept"
     assert json.loads((resumed / "retries.json").read_text()) == rows
 
-    again = carry_out(settings)
+    again = run_benchmark(settings)
     write_files(settings, again, report(settings, again))
     assert again.run == outcome.run, "the job is found again"
     assert len(json.loads((settings.folder / "robovqa/c0.json").read_text())) == 2, "a second run appends nothing"

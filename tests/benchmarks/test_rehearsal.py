@@ -16,7 +16,7 @@ import pytest
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 # What these measure belongs to processes from their start on; those of the others may fork.
-MEASURE_PROCESSES = ("bulk", "preflight", "soak_training")
+MEASURE_PROCESSES = ("preflight",)
 # As benchmarks/processes.py sets them, so that what the programs start forks from the same process.
 OF_BENCHMARKS = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 
@@ -137,29 +137,11 @@ def test_an_evaluation_on_two_ranks_is_compared_with_one_on_one(out: Path) -> No
 
 
 @pytest.mark.slow
-def test_a_breakdown_is_of_the_recorded_steps(out: Path) -> None:
-    _, (call,) = rehearse("breakdown", out, "--gpus", "1")
-    (row,) = call["rows"]
-    shares = {kind["what"]: kind["share"] for kind in row["kinds"]}
-    assert {"GEMM decoder", "GEMM vision", "attention decoder", "attention vision", "optimizer"} <= set(shares)
-    assert sum(shares.values()) > 0 and row["profiled_step_s"] > 0 and row["step_s"] > 0
-
-
-@pytest.mark.slow
 def test_losses_of_8_bit_products_are_compared_step_by_step(out: Path) -> None:
     _, (call,) = rehearse("float8", out, "--gpus", "1")
     plain, rounded = call["rows"]
     assert plain["losses"] and len(plain["losses"]) == len(rounded["losses"]) and plain["loss_off_most"] == 0
     assert 0 < rounded["loss_off_mean"] <= rounded["loss_off_most"] < 0.01
-
-
-@pytest.mark.slow
-def test_one_layer_is_measured_in_every_way(tmp_path: Path) -> None:
-    _, (call,) = rehearse("float8_layers", tmp_path)
-    assert [row["run"].split(", ")[1] for row in call["rows"]] == ["bf16", "tensorwise", "rowwise"] * 2
-    for plain, *rounded in (call["rows"][:3], call["rows"][3:]):
-        assert plain["speed"] == 1 and plain["weight_gradients_off"] == 0
-        assert all(0 < row["output_off"] < 0.1 and 0.01 < row["weight_gradients_off"] < 0.3 for row in rounded)
 
 
 @pytest.mark.slow
@@ -179,20 +161,6 @@ def test_quantized_weights_are_measured_beside_plain_ones(tmp_path: Path) -> Non
     scales = 2 * 2 * (128 + 64 + 64 + 64 + 128 + 128 + 64)
     assert rows["size, FP8"]["share"] == pytest.approx((whole - linear + scales) / whole, rel=0.01)
     assert rows["size, W4A16"]["share"] < rows["size, FP8"]["share"]
-
-
-@pytest.mark.slow
-def test_a_soak_looks_at_all_processes(tmp_path: Path) -> None:
-    _, (call,) = rehearse("soak_training", tmp_path)
-    (row,) = call["rows"]
-    assert row["samples"] == 15 * 32
-
-
-@pytest.mark.slow
-def test_what_is_done_in_bulk_is_measured_each_by_itself(tmp_path: Path) -> None:
-    _, (call,) = rehearse("bulk", tmp_path)
-    peaks = {row["what"]: row["peak_gb"] for row in call["rows"]}
-    assert len(peaks) == 12 and peaks["annotations validated"] < peaks["results to a gap table"] / 2
 
 
 @pytest.mark.slow
@@ -289,7 +257,7 @@ def test_runs_go_side_by_side_while_there_are_gpus() -> None:
 
 
 def test_kernels_are_counted_where_they_belong(tmp_path: Path) -> None:
-    from breakdown import rows_of, works_of
+    from kernel_times import rows_of, works_of
 
     def operation(number: int, name: str, shapes: list[list[int]]) -> dict:
         facts = {"External id": number, "Input Dims": shapes}

@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 from cheap_stages import Cheap, installed, to_the_end, wanted
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "studies"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "automl"))
 
 from small_studies import RATE, carry_out, history, install
 from tiny_world import tiny_data, tiny_model, tiny_spec
 
 from tests.platforms.conftest import state
+from vidqa.automl import controller_process
 from vidqa.contract.problem import ProblemError
 from vidqa.deft.beginning import begin
 from vidqa.deft.loop import Due, Loop
 from vidqa.deft.stages import Stage
 from vidqa.deft.turn import Done, Turn
-from vidqa.studies import starting
 
 __all__ = ["state"]
 WORDS = f"study=--algorithm random --trials 3 --range {RATE}=1e-6..1e-2:log --set finals.seeds=[]"
@@ -67,18 +67,18 @@ def test_the_best_training_of_a_study_is_the_rounds_and_one_that_stopped_goes_on
         loop.next()
 
     with monkeypatch.context() as stopped:
-        stopped.setattr(starting, "start", lambda study, trials: (study / starting.LOG).touch())
-        stopped.setattr(starting, "status", lambda _: starting.Result({}))  # there is none yet
+        stopped.setattr(controller_process, "start", lambda study, trials: (study / controller_process.LOG).touch())
+        stopped.setattr(controller_process, "status", lambda _: controller_process.Result({}))  # there is none yet
         with pytest.raises(ProblemError, match="no winner"):
             loop.next()
     assert loop.state.ending and loop.state.ending.waits
 
     def start(study: Path, trials: int | None) -> None:
         assert trials is None
-        (study / starting.LOG).touch()
+        (study / controller_process.LOG).touch()
         carry_out(study)
 
-    monkeypatch.setattr(starting, "start", start)
+    monkeypatch.setattr(controller_process, "start", start)
     assert to_the_end(Loop(loop.folder)).rule == "rounds"
     trained = Loop(loop.folder).state.rounds[1].stages["train"]
     study = Path(str(trained.facts["study"]))

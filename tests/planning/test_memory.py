@@ -191,7 +191,9 @@ def test_what_a_decoder_layer_keeps(fused: bool, rounded: bool, dropout: float |
 def test_what_a_decoder_layer_of_two_ranks_keeps(
     fused: bool, again: RecomputeLevel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(context_parallel, "_exchanged", lambda tensor, _: tensor.contiguous().clone())  # both have the same
+    monkeypatch.setattr(
+        context_parallel, "_exchanged", lambda tensor, _: tensor.contiguous().clone()
+    )  # both have the same
     counts = layer_widths(TrainingSetup(2, compiled=fused, lora=True, exchanges=True), again)
     hidden, wide, heads, kv_heads = WIDTHS[4]
     dense = compiled() if fused else EAGER

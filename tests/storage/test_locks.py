@@ -35,7 +35,7 @@ from vidqa.deft.loop import only_one
 from vidqa.engine.data.frame_cache import FrameCache
 from vidqa.platforms import job_files
 from vidqa.storage.stage import _alone
-from vidqa.studies.journal import only_controller
+from vidqa.automl.journal import only_controller
 from vidqa.dataset.unpacked import in_use
 
 without_locks(getattr(errno, sys.argv[1]))

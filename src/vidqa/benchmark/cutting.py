@@ -33,36 +33,35 @@ DEMUXERS = {b"\xff\xd8": "jpeg_pipe", b"\x89P": "png_pipe"}  # by the first byte
 
 @dataclass
 class Cut:
-    """What came of it: the clips that were written, those that were there, and the problems of the others."""
+    """The clips that were written, those that existed before, and the problems of the others."""
 
     folder: Path
     written: list[str] = field(default_factory=list)
-    kept: list[str] = field(default_factory=list)
+    existing: list[str] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
 
 
 def cut(name: str, raw: Path, data: Path) -> Cut:
-    """Cut what is missing of a subset. Raises BENCHMARK_DATA, BENCHMARK_RAW."""
+    """Cut the missing clips of a subset. Raises BENCHMARK_DATA, BENCHMARK_RAW."""
     clips = clips_of(home_of(data), name)
-    found = Cut(home_of(data) / name / "clips")
+    result = Cut(home_of(data) / name / "clips")
     missing: list[str] = []
     for clip in clips:
-        (found.kept if (found.folder / clip).is_file() else missing).append(clip)
+        (result.existing if (result.folder / clip).is_file() else missing).append(clip)
     with counting(f"{name} clips", len(missing)) as advance:
         for clip, source in _sources(name, raw, missing) if missing else ():
             try:
                 if isinstance(source, ProblemError):
                     raise source
-                write(
-                    found.folder / clip, *(_of_part(clip, source) if isinstance(source, Part) else _of_images(source))
-                )
-                found.written.append(clip)
+                frames, rate = _of_part(clip, source) if isinstance(source, Part) else _of_images(source)
+                write(result.folder / clip, frames, rate)
+                result.written.append(clip)
             except ProblemError as failed:
-                found.problems += [_named(clip, problem) for problem in failed.problems]
+                result.problems += [_named(clip, problem) for problem in failed.problems]
             except (OSError, ValueError) as failed:
-                found.problems.append(BENCHMARK_CUT.at(clip, str(failed)[:200]))
+                result.problems.append(BENCHMARK_CUT.at(clip, str(failed)[:200]))
             advance()
-    return found
+    return result
 
 
 def _sources(name: str, raw: Path, clips: list[str]) -> Iterator[tuple[str, Part | list[bytes] | ProblemError]]:

@@ -53,18 +53,18 @@ def read_questions(
 
     Raises BENCHMARK_DATA, BENCHMARK_CLIPS where no clip of a subset is there, with the problems of all subsets.
     """
-    home, found, problems = home_of(data), list[Question](), list[Problem]()
+    home, questions, problems = home_of(data), list[Question](), list[Problem]()
     for name in datasets:
         try:
-            asked = list(_of_subset(home, name, answer_type))[:limit]
+            subset = list(_of_subset(home, name, answer_type))[:limit]
         except ProblemError as wrong:
             problems += wrong.problems
             continue
-        found += asked
-        problems += _missing_clips(home, name, asked)
+        questions += subset
+        problems += _missing_clips(home, name, subset)
     if any(problem.severity == "error" for problem in problems):
         raise ProblemError(problems)
-    return found, problems
+    return questions, problems
 
 
 def clips_of(home: Path, name: str) -> list[str]:
@@ -103,11 +103,11 @@ def _question(name: str, row: Any, pair: Any, answer_type: str, where: str, numb
     if not text or not isinstance(answer, str) or not answer.strip():
         raise BENCHMARK_DATA.error(where, "a question, and an answer or correct_answer, are expected in qa_pairs")
     return Question(
-        f"{name}/{clip}#{number}", name, f"{name}/{clip}", clip, asked(text, pair, answer_type), answer.strip()
+        f"{name}/{clip}#{number}", name, f"{name}/{clip}", clip, prompt_of(text, pair, answer_type), answer.strip()
     )
 
 
-def asked(text: str, pair: Mapping[str, Any], answer_type: str) -> str:
+def prompt_of(text: str, pair: Mapping[str, Any], answer_type: str) -> str:
     """The prompt: the question with its options; to reason, another line that says how to write thinking and answer."""
     if answer_type == "letter":
         return text

@@ -43,10 +43,10 @@ class Part:
 
 def parse_name(pattern: re.Pattern[str], clip: str) -> dict[str, str]:
     """The parts of a clip's name. Raises BENCHMARK_CUT."""
-    found = pattern.fullmatch(clip.removesuffix(".mp4"))
-    if found is None:
-        raise BENCHMARK_CUT.error(clip, "its name does not say what it is cut out of")
-    return found.groupdict()
+    match = pattern.fullmatch(clip.removesuffix(".mp4"))
+    if match is None:
+        raise BENCHMARK_CUT.error(clip, "its name does not give its source")
+    return match.groupdict()
 
 
 class Videos:
@@ -54,7 +54,7 @@ class Videos:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.found: dict[str, list[tuple[Path, str | None]]] = defaultdict(list)
+        self.by_end: dict[str, list[tuple[Path, str | None]]] = defaultdict(list)
         for path in sorted(folder.rglob("*")):
             if path.suffix == ".mp4":
                 self._add(path, None, path.as_posix())
@@ -66,14 +66,14 @@ class Videos:
     def _add(self, path: Path, member: str | None, name: str) -> None:
         parts = name.split("/")
         for depth in range(1, min(6, len(parts)) + 1):
-            self.found["/".join(parts[-depth:])].append((path, member))
-            self.found["/".join(parts[-depth:-1]) + "/"].append((path, member))
+            self.by_end["/".join(parts[-depth:])].append((path, member))
+            self.by_end["/".join(parts[-depth:-1]) + "/"].append((path, member))
 
-    def of(self, clip: str, end: str) -> tuple[Path, str | None]:
+    def find(self, clip: str, end: str) -> tuple[Path, str | None]:
         """The video whose path ends so; with a / at the end the first one in such a folder. Raises BENCHMARK_CUT."""
-        if not (found := self.found.get(end)):
+        if not (videos := self.by_end.get(end)):
             raise BENCHMARK_CUT.error(clip, f"no video {end} is in {self.folder}")
-        return found[0]
+        return videos[0]
 
 
 def holoassist(raw: Path, clips: Sequence[str]) -> Iterator[tuple[str, Part | ProblemError]]:
@@ -86,9 +86,9 @@ def holoassist(raw: Path, clips: Sequence[str]) -> Iterator[tuple[str, Part | Pr
         event = events.get((name["video"], int(name["id"])))
         if event is None:
             raise BENCHMARK_CUT.error(clip, f"{ANNOTATIONS} has no {FINE.lower()} {name['id']} of {name['video']}")
-        return Part(*videos.of(clip, f"{name['video']}/Export_py/"), *event)
+        return Part(*videos.find(clip, f"{name['video']}/Export_py/"), *event)
 
-    return _each(clips, part)
+    return _parts(clips, part)
 
 
 def agibot(raw: Path, clips: Sequence[str]) -> Iterator[tuple[str, Part | ProblemError]]:
@@ -97,13 +97,13 @@ def agibot(raw: Path, clips: Sequence[str]) -> Iterator[tuple[str, Part | Proble
 
     def part(clip: str) -> Part:
         name = parse_name(AGIBOT, clip)
-        path, member = videos.of(clip, f"{name['task']}/{name['episode']}/videos/{name['camera']}.mp4")
+        path, member = videos.find(clip, f"{name['task']}/{name['episode']}/videos/{name['camera']}.mp4")
         return Part(path, member, int(name["first"]), int(name["end"]), in_frames=True)
 
-    return _each(clips, part)
+    return _parts(clips, part)
 
 
-def _each(clips: Iterable[str], part: Any) -> Iterator[tuple[str, Part | ProblemError]]:
+def _parts(clips: Iterable[str], part: Any) -> Iterator[tuple[str, Part | ProblemError]]:
     for clip in clips:
         try:
             yield clip, part(clip)
@@ -130,38 +130,38 @@ def bridge_episodes(raw: Path, clips: Sequence[str]) -> Iterator[tuple[str, list
     files = sorted(path for path in raw.rglob("*.tfrecord*") if path.is_file())
     if not files:
         raise BENCHMARK_RAW.error(raw, "no TFRecord file is in it")
-    wanted: dict[tuple[str, str], list[tuple[str, int]]] = defaultdict(list)
+    requested: dict[tuple[str, str], list[tuple[str, int]]] = defaultdict(list)
     for clip in clips:
         try:
             name = parse_name(BRIDGE, clip)
         except ProblemError as unnamed:
             yield clip, unnamed
         else:
-            wanted[name["folder"], name["episode"]].append((clip, int(name["last"])))
+            requested[name["folder"], name["episode"]].append((clip, int(name["last"])))
     broken: list[str] = []
     for file in files:
         try:
             for example in examples(file):
-                for clip, last in wanted.pop(_episode(example, wanted), []):
+                for clip, last in requested.pop(_episode(example, requested), []):
                     images = example.get(IMAGES, [])
                     yield clip, images[: last + 1] if len(images) > last else _too_short(clip, len(images), last)
         except (OSError, ValueError) as failed:
             broken.append(f"{file.name} cannot be read: {str(failed)[:100]}")
-        if not wanted:
+        if not requested:
             return
-    why = "".join(f"; {each}" for each in broken[:3])
-    for (folder, episode), rest in wanted.items():
+    why = "".join(f"; {reason}" for reason in broken[:3])
+    for (folder, episode), rest in requested.items():
         for clip, _ in rest:
             yield clip, BENCHMARK_CUT.error(clip, f"no episode {episode} of {folder} is in {len(files)} files{why}")
 
 
-def _episode(example: Mapping[str, list[Any]], wanted: Mapping[tuple[str, str], Any]) -> tuple[str, str]:
-    """The key under which an episode is wanted: the end of its path with dashes, and its number."""
+def _episode(example: Mapping[str, list[Any]], requested: Mapping[tuple[str, str], Any]) -> tuple[str, str]:
+    """The key of an episode among the requested ones: the end of its path with dashes, and its number."""
     paths, numbers = (example.get(f"episode_metadata/{name}", []) for name in ("file_path", "episode_id"))
     path = paths[0].decode("utf-8", "replace") if paths and isinstance(paths[0], bytes) else ""
     dashed = path.removesuffix("/out.npy").replace("/", "-")
     number = str(numbers[0]) if numbers else ""
-    return next((key for key in wanted if key[1] == number and dashed.endswith(key[0])), (dashed, number))
+    return next((key for key in requested if key[1] == number and dashed.endswith(key[0])), (dashed, number))
 
 
 def _too_short(clip: str, count: int, last: int) -> ProblemError:

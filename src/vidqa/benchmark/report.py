@@ -1,4 +1,4 @@
-"""What a run of the benchmark leaves: scores by subset, once asked and with retries, and Cosmos-Reason1's own files."""
+"""The results of a run of the benchmark: scores by subset, without and with retries, and Cosmos-Reason1's own files."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def report(settings: Settings, outcome: Outcome) -> dict[str, Any]:
 
 
 def _row(outcome: Outcome, questions: Sequence[Question]) -> dict[str, Any]:
-    first, last = ([found[question.id] for question in questions] for found in (outcome.first, outcome.last))
+    first, last = ([items[question.id] for question in questions] for items in (outcome.first, outcome.last))
     own = score(first)
     return {
         "n": len(questions),
@@ -63,7 +63,7 @@ def _row(outcome: Outcome, questions: Sequence[Question]) -> dict[str, Any]:
     }
 
 
-def write_files(settings: Settings, outcome: Outcome, found: Mapping[str, Any]) -> None:
+def write_files(settings: Settings, outcome: Outcome, scores: Mapping[str, Any]) -> None:
     """benchmark.json, and SUBSET/VIDEO.json for every video, as Cosmos-Reason1 writes them. Files of an earlier run
     are replaced, never added to."""
     by_video: dict[Path, list[dict[str, Any]]] = defaultdict(list)
@@ -74,7 +74,7 @@ def write_files(settings: Settings, outcome: Outcome, found: Mapping[str, Any]) 
         )
     for path, items in by_video.items():
         write_json(path, items)
-    write_json(settings.folder / "benchmark.json", dict(found))
+    write_json(settings.folder / "benchmark.json", dict(scores))
 
 
 def their_item(question: Question, video: str, item: Item) -> dict[str, Any]:
@@ -92,18 +92,18 @@ def their_item(question: Question, video: str, item: Item) -> dict[str, Any]:
     }
 
 
-def as_text(found: Mapping[str, Any]) -> str:
-    """A line for each subset, and beneath it what others have published for this model."""
+def as_text(scores: Mapping[str, Any]) -> str:
+    """A line for each subset, then the published scores of this model."""
     lines = [f"{'subset':<12}{'n':>5}   {'asked once':<24}{'with retries':<24}{'again':>6}{'empty':>7}{'failed':>8}"]
-    for name, row in found["subsets"].items():
+    for name, row in scores["subsets"].items():
         counts = f"{row['asked_again']:>6}{row['with_retries']['empty']:>7}{row['failed']:>8}"
         lines.append(
             f"{name:<12}{row['n']:>5}   {_share(row['one_shot']):<24}{_share(row['with_retries']):<24}{counts}"
         )
-    for row in found["published"]:
-        scores = ", ".join(f"{name} {row['scores'][name]:g}" for name in found["subsets"] if name in row["scores"])
-        lines.append(f"published for {row['model']}: {scores} ({row['source']})")
-    return "\n".join([*lines, f"{found['results']}"])
+    for row in scores["published"]:
+        figures = ", ".join(f"{name} {row['scores'][name]:g}" for name in scores["subsets"] if name in row["scores"])
+        lines.append(f"published for {row['model']}: {figures} ({row['source']})")
+    return "\n".join([*lines, f"{scores['results']}"])
 
 
 def _share(row: Mapping[str, Any]) -> str:

@@ -39,7 +39,7 @@ class Outcome:
     problems: list[Problem] = field(default_factory=list)
 
 
-def carry_out(settings: Settings) -> Outcome:
+def run_benchmark(settings: Settings) -> Outcome:
     """Ask every question, and those without an answer again. Raises the problems of the data, the spec and the jobs."""
     questions, problems = read_questions(settings.data, settings.datasets, settings.answer_type, settings.limit)
     spec = write_spec(settings, questions)
@@ -47,7 +47,7 @@ def carry_out(settings: Settings) -> Outcome:
     job = api.completed("evaluate", spec, settings.platform, settings.resources, ready=READY)
     run = Path(job.record().run_dir)
     first = {item["sample_id"]: item for item in read_results(run / "results.json")}
-    # By its id: what could not be asked is there, too, and shifts no other answer.
+    # By id: failed questions are in the results, too, and shift no other answer.
     outcome = Outcome(questions, run, {question.id: first[question.id] for question in questions})
     outcome.problems += [*settings.problems, *problems, *job.problems]
     outcome.last, outcome.attempts = dict(outcome.first), dict.fromkeys(outcome.first, 1)

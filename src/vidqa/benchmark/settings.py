@@ -1,4 +1,4 @@
-"""What a run of the benchmark is asked for, by options and by a configuration file of Cosmos-Reason1."""
+"""Settings of a run of the benchmark, from options and a configuration file of Cosmos-Reason1."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ PROTOCOL = {
 
 
 @dataclass(frozen=True)
-class Asked:
-    """The words of a user. What is None, or an empty tuple, is taken from `config`, or else from the protocol."""
+class Options:
+    """The options of a user. None and an empty tuple mean the value of `config`, or else the protocol's."""
 
     data: Path
     out: Path
@@ -51,7 +51,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Settings:
-    """What is run. `layers` are those of an evaluation without its data; a later one wins."""
+    """The settings of a run. `layers` are those of an evaluation without its data; a later one wins."""
 
     data: Path
     out: Path
@@ -77,42 +77,42 @@ class Settings:
         return self.out / name / self.answer_type
 
 
-def settle(asked: Asked, platform: str, resources: Resources) -> Settings:
+def settle(options: Options, platform: str, resources: Resources) -> Settings:
     """Raises BENCHMARK_CONFIG, and the problems of the file and of the model."""
-    table, problems = _configured(asked.config)
-    model = asked.model or table.pop("model.model_name", None)
-    datasets = asked.datasets or tuple(table.pop("datasets", ()))
+    table, problems = _configured(options.config)
+    model = options.model or table.pop("model.model_name", None)
+    datasets = options.datasets or tuple(table.pop("datasets", ()))
     if not isinstance(model, str) or not model:
         raise BENCHMARK_CONFIG.error("--model", "no option and no --config names a model")
     if not datasets:
         raise BENCHMARK_CONFIG.error("--datasets", "no option and no --config names a subset")
-    answer_type = asked.answer_type or table.pop("evaluation.answer_type", "reasoning")
+    answer_type = options.answer_type or table.pop("evaluation.answer_type", "reasoning")
     if answer_type not in ANSWER_TYPES:
         raise BENCHMARK_CONFIG.error("evaluation.answer_type", f"{answer_type!r} is none of {', '.join(ANSWER_TYPES)}")
     retries = table.pop("generation.max_retries", RETRIES)
-    if asked.retries is not None:
-        retries = asked.retries
+    if options.retries is not None:
+        retries = options.retries
     if not isinstance(retries, int) or retries < 0:
         raise BENCHMARK_CONFIG.error("generation.max_retries", f"{retries!r} is no number of retries")
-    for taken in ("datasets", "model.model_name", "evaluation.answer_type"):
-        table.pop(taken, None)
+    for name in ("datasets", "model.model_name", "evaluation.answer_type"):
+        table.pop(name, None)
     model = f"hf_model://{model}" if BARE_ID.match(model) and not os.path.isdir(model) else model
-    weights = {"model.enable_lora": False, **model_layer("evaluate", model, asked.which).table}
+    weights = {"model.enable_lora": False, **model_layer("evaluate", model, options.which).table}
     layers = (
         Layer("protocol", PROTOCOL),
-        Layer(str(asked.config), table),
+        Layer(str(options.config), table),
         Layer("answers of a letter", LETTER if answer_type == "letter" else {}),
         Layer("--model", {key: value for key, value in weights.items() if key.startswith("model.")}),
-        parse_set(asked.sets),
+        parse_set(options.sets),
     )
     return Settings(
-        data=asked.data.expanduser().absolute(),
-        out=asked.out.expanduser().absolute(),
+        data=options.data.expanduser().absolute(),
+        out=options.out.expanduser().absolute(),
         datasets=tuple(dict.fromkeys(datasets)),
         model=model,
         answer_type=answer_type,
         retries=retries,
-        limit=asked.limit,
+        limit=options.limit,
         layers=layers,
         problems=tuple(problems),
         platform=platform,
@@ -121,7 +121,7 @@ def settle(asked: Asked, platform: str, resources: Resources) -> Settings:
 
 
 def _configured(config: Path | None) -> tuple[dict[str, Any], list[Problem]]:
-    """The keys of a configuration file by their dotted names, and what is said about those that mean nothing here."""
+    """The keys of a configuration file by their dotted names, and warnings about those without a meaning here."""
     if config is None:
         return {}, []
     table, problems = _flat(read_layer(config).table), list[Problem]()
@@ -140,7 +140,7 @@ def _configured(config: Path | None) -> tuple[dict[str, Any], list[Problem]]:
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for name, value in table.items():
-        found |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
-    return found
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return flat

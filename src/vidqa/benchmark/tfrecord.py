@@ -1,4 +1,5 @@
-"""Reads TFRecord files of tf.train.Example without TensorFlow: the features of each record, by name.
+"""Reads TFRecord files of tf.train.Example without TensorFlow: the features of each record, by name. (The package
+`tfrecord` comes without wheels and needs protobuf and a compiled checksum.)
 
 A record is its length (8 bytes, and 4 that check them), its bytes, and 4 that check those. An Example is a map of names
 to lists of bytes, floats or whole numbers, in the wire format of protocol buffers; floats are left out here.
@@ -17,23 +18,13 @@ POLYNOMIAL = 0x82F63B78  # of CRC-32C
 MASK = 0xA282EAD8
 
 
-def _table() -> list[int]:
-    table = []
-    for byte in range(256):
-        for _ in range(8):
-            byte = byte >> 1 ^ (POLYNOMIAL if byte & 1 else 0)
-        table.append(byte)
-    return table
-
-
-TABLE = _table()
-
-
 def masked_crc(data: bytes) -> int:
-    """CRC-32C as TFRecord files hold it."""
+    """CRC-32C as TFRecord files hold it; bit by bit, for the eight bytes of a length."""
     crc = 0xFFFFFFFF
     for byte in data:
-        crc = TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (POLYNOMIAL if crc & 1 else 0)
     crc ^= 0xFFFFFFFF
     return ((crc >> 15 | crc << 17) + MASK) & 0xFFFFFFFF
 
@@ -61,22 +52,18 @@ def _features(example: bytes) -> Iterator[tuple[str, list[Any]]]:
 
 
 def _values(feature: bytes) -> list[Any]:
-    found: list[Any] = []
+    result: list[Any] = []
     for kind, values in _fields(feature):
-        if kind == BYTES:
-            found += [value for _, value in _fields(values)]
-        elif kind == INTEGERS:
-            for _, value in _fields(values):
-                found += _packed(value) if isinstance(value, bytes) else [value]
-    return found
+        for _, value in _fields(values) if kind in (BYTES, INTEGERS) else ():
+            result += _packed(value) if kind == INTEGERS and isinstance(value, bytes) else [value]
+    return result
 
 
-def _packed(data: bytes) -> list[int]:
-    place, found = 0, []
+def _packed(data: bytes) -> Iterator[int]:
+    place = 0
     while place < len(data):
         value, place = _varint(data, place)
-        found.append(value)
-    return found
+        yield value
 
 
 def _fields(message: Any) -> Iterator[tuple[int, Any]]:

@@ -25,15 +25,15 @@ def _trained(turn: Turn, asked: str) -> Done:
 
 def _searched(turn: Turn) -> Done:
     """A study in the round's folder; one that was interrupted goes on. Raises DEFT_GATE where it has no winner."""
-    from vidqa.studies import starting
-    from vidqa.studies.journal import controller_of
-    from vidqa.studies.study import history_of
+    from vidqa.automl import controller_process
+    from vidqa.automl.journal import controller_of
+    from vidqa.automl.study import history_of
 
     asked = Path(str(turn.output("training spec")))
     of = f"{fingerprint(asked)} {fingerprint(turn.output('train set'))}"
     folder = turn.place / f"study-{hashlib.sha256(of.encode()).hexdigest()[:8]}"
     if controller_of(folder):
-        starting.follow(folder, None, note)
+        controller_process.follow(folder, None, note)
     if not (folder / "study.toml").is_file() or not history_of(folder)[0].created:
         words = [*_place(turn), *turn.settings.study]
         carrying_out.script("run_automl", "plan", "--study", folder, "--spec", asked, *words)

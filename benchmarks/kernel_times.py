@@ -1,0 +1,120 @@
+"""Seconds of a profiled step by kind of kernel, from a Chrome trace of torch.profiler.
+
+Of a trace without a GPU, operations of the CPU stand in for kernels.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
+REST = "elementwise, norms, other"
+# The first words that a kernel's or operation's name holds decide; the order matters.
+KINDS = (
+    (REST, ("triton_",)),  # fused kernels, whose names tell of every operation in them
+    ("communication", ("nccl", "c10d::", "gloo:", "all_gather", "reduce_scatter", "all_reduce")),
+    ("copies", ("_foreach_copy_", "copyfunctor")),  # FSDP's, of weights on their way to be gathered
+    ("attention", ("attention", "flash", "fmha", "sdpa", "mha_")),
+    ("optimizer", ("adam", "multi_tensor", "_foreach", "optimizer")),
+    ("GEMM", ("gemm", "cutlass", "nvjet", "cublas", "xmma", "::mm", "addmm", "bmm", "convolution")),
+    ("copies", ("memcpy", "memset", "copy_", "_copy", "::to", "catarray", "::cat")),
+)
+
+
+@dataclass(frozen=True)
+class Work:
+    """One kernel (or operation): what asked for it, on which shapes, and when it ran, in microseconds."""
+
+    name: str
+    caller: str
+    sizes: tuple[int, ...]
+    start: float
+    end: float
+
+
+def works_of(trace: Path) -> list[Work]:
+    """The device's work of a Chrome trace; of a trace without a device, what the CPU's operations did themselves."""
+    events = [e for e in json.loads(trace.read_text())["traceEvents"] if e.get("ph") == "X" and "dur" in e]
+    operations = [e for e in events if e.get("cat") == "cpu_op"]
+    by_id = {e["args"].get("External id"): e for e in operations if "args" in e}
+    device = [e for e in events if e.get("cat") in ON_DEVICE]
+    if not device:
+        return list(_own_times(operations))
+    works = []
+    for event in device:
+        operation = by_id.get(event.get("args", {}).get("External id"), {})
+        works.append(_work(event, operation.get("name", ""), operation, event["ts"] + event["dur"]))
+    return works
+
+
+def _work(event: Any, caller: str, operation: Any, end: float) -> Work:
+    shapes = operation.get("args", {}).get("Input Dims", [])
+    sizes = tuple(size for shape in shapes if isinstance(shape, list) for size in shape if isinstance(size, int))
+    return Work(event["name"], caller, sizes, event["ts"], end)
+
+
+def _own_times(operations: Sequence[Any]) -> Iterator[Work]:
+    """Every operation of a thread with the time that none of the operations inside it took."""
+    threads = defaultdict(list)
+    for event in operations:
+        threads[event["tid"]].append(event)
+    for events in threads.values():
+        inside: dict[int, float] = defaultdict(float)
+        stack: list[Any] = []
+        for event in sorted(events, key=lambda e: (e["ts"], -e["dur"])):
+            while stack and stack[-1]["ts"] + stack[-1]["dur"] <= event["ts"]:
+                stack.pop()
+            if stack:
+                inside[id(stack[-1])] += event["dur"]
+            stack.append(event)
+        for event in events:
+            yield _work(event, event["name"], event, event["ts"] + max(0.0, event["dur"] - inside[id(event)]))
+
+
+def kind_of(work: Work, vision: frozenset[int]) -> str:
+    """Its row of the table. `vision` are sizes that only the vision tower has."""
+    words = f"{work.name} {work.caller}".lower()
+    kind = next((kind for kind, marks in KINDS if any(mark in words for mark in marks)), REST)
+    if kind in ("GEMM", "attention"):
+        return f"{kind} {'vision' if vision.intersection(work.sizes) else 'decoder'}"
+    return kind
+
+
+def vision_sizes(model: Path) -> frozenset[int]:
+    """Widths of the vision tower's matrices and heads that the decoder does not have."""
+    config = json.loads((model / "config.json").read_text())
+    text, vision = config["text_config"], config["vision_config"]
+    width, merged = vision["hidden_size"], vision["hidden_size"] * vision["spatial_merge_size"] ** 2
+    sizes = {width, 3 * width, vision["intermediate_size"], merged, width // vision["num_heads"]}
+    head = text.get("head_dim") or text["hidden_size"] // text["num_attention_heads"]
+    heads = text["num_attention_heads"] * head, text["num_key_value_heads"] * head
+    return frozenset(sizes - {text["hidden_size"], text["intermediate_size"], head, *heads})
+
+
+def covered(works: Iterable[Work]) -> float:
+    """Seconds in which at least one of them ran."""
+    total, until = 0.0, float("-inf")
+    for work in sorted(works, key=lambda w: w.start):
+        total += max(0.0, work.end - max(work.start, until))
+        until = max(until, work.end)
+    return total / 1e6
+
+
+def rows_of(works: Sequence[Work], facts: dict[str, Any], model: Path, on_device: bool) -> list[dict[str, Any]]:
+    """Seconds a step by kind, and what of the step the device did nothing but wait or communicate."""
+    steps, whole, vision = facts["steps"], facts["seconds"] / facts["steps"], vision_sizes(model)
+    kinds: dict[str, list[Work]] = defaultdict(list)
+    for work in works:
+        kinds[kind_of(work, vision)].append(work)
+    seconds = {kind: sum(w.end - w.start for w in inner) / 1e6 / steps for kind, inner in kinds.items()}
+    if on_device:
+        busy, computing = covered(works), covered(w for w in works if kind_of(w, vision) != "communication")
+        seconds["communication"] = (busy - computing) / steps  # the rest of it runs beside computing
+        seconds["nothing runs"] = whole - busy / steps
+    ordered = sorted(seconds.items(), key=lambda item: -item[1])
+    return [{"what": kind, "s/step": value, "share": value / whole} for kind, value in ordered]

@@ -1,0 +1,117 @@
+"""The parts of every algorithm: space, goals, limits, and a random stream for each trial."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from vidqa.automl.decisions import Goal, Measured, Trial, Values
+from vidqa.automl.space import Space
+from vidqa.contract._optional import require
+
+if TYPE_CHECKING:
+    from numpy.random import Generator
+
+EXTRA = "automl"  # the optional dependency with optuna, cmaes, scipy
+OPEN = ("waiting", "running")  # states of a trial whose next result is to come
+TRIES = 30  # to find values that no trial has
+
+
+@dataclass(frozen=True)
+class Fidelity:
+    """Optimizer steps of the shortest and the longest training of a trial; each rung is `reduction` times as long as
+    the one below it, and one in as many trials reaches it."""
+
+    min_steps: int
+    max_steps: int
+    reduction: int = 3
+
+
+@dataclass(frozen=True)
+class Task:
+    """The space, goals and limits of a search."""
+
+    name: str
+    space: Space
+    goals: tuple[Goal, ...]
+    seed: int
+    max_trials: int
+    max_concurrent: int
+    fidelity: Fidelity
+
+    def stream(self, number: int, salt: int = 0) -> Generator:
+        """The random numbers of one trial: the same ones whenever it is proposed."""
+        import numpy as np
+
+        return np.random.default_rng([self.seed, number, salt])
+
+    def losses(self, measured: Measured) -> tuple[float, ...]:
+        """The objectives with their signs changed so that less is better."""
+        return tuple(
+            -value if goal.direction == "maximize" else value
+            for goal, value in zip(self.goals, measured.objectives, strict=True)
+        )
+
+    def last(self, trial: Trial) -> tuple[float, ...] | None:
+        """The losses of the last measured rung. None: no result, or not all are finite."""
+        losses = self.losses(trial.measured[-1]) if trial.measured else (math.nan,)
+        return losses if all(map(math.isfinite, losses)) else None
+
+    def loss(self, trial: Trial, rung: int) -> float | None:
+        """The first goal's loss of a trial at a rung. None: no result, or not finite."""
+        loss = next((self.losses(result)[0] for result in trial.measured if result.rung == rung), math.nan)
+        return loss if math.isfinite(loss) else None
+
+    def ranked(self, trials: Sequence[Trial], rung: int) -> list[Trial]:
+        """The trials with a result at a rung, the best first; of equal ones the older."""
+        results = [(loss, trial.number, trial) for trial in trials if (loss := self.loss(trial, rung)) is not None]
+        return [trial for _, _, trial in sorted(results, key=lambda row: row[:2])]
+
+    def at(self, units: Iterable[float]) -> dict[str, Any]:
+        """The values at a point of the unit cube, one coordinate a parameter, without those that do not apply."""
+        pairs = zip(self.space.parameters, units, strict=True)
+        return self.space.within({parameter.name: parameter.at(float(unit)) for parameter, unit in pairs})
+
+    def units(self, values: Values) -> list[float]:
+        """The point of the unit cube of some values; 0.5 where a parameter does not apply."""
+        return [one.unit(values[one.name]) if one.name in values else 0.5 for one in self.space.parameters]
+
+    def drawn(self, number: int) -> dict[str, Any]:
+        """Values at random: each parameter by its scale and weights, where it applies."""
+        return self.at(self.stream(number).random(len(self.space.parameters)))
+
+    def spread(self, number: int) -> dict[str, Any]:
+        """The values at a point of the study's scrambled Sobol sequence."""
+        sequence = require("scipy.stats.qmc", EXTRA).Sobol(
+            len(self.space.parameters), scramble=True, rng=self.stream(0)
+        )
+        if number:
+            sequence.fast_forward(number)
+        return self.at(sequence.random(1)[0])
+
+    def unseen(self, values: dict[str, Any], trials: Sequence[Trial]) -> dict[str, Any]:
+        """The values, or, where a trial has them already, values near them that no trial has, if any are found."""
+        tried = {spelling(self.space.within(trial.values)) for trial in trials}
+        if spelling(values) not in tried:
+            return values
+        stream = self.stream(len(trials), 1)
+        for attempt in range(1, TRIES + 1):
+            near = self.at(unit + stream.normal() * attempt / TRIES for unit in self.units(values))
+            if spelling(near) not in tried:
+                return near
+        return values
+
+
+class Searcher:
+    """An algorithm of one bracket of one rung, the whole training, where a subclass says nothing else."""
+
+    def __init__(self, task: Task) -> None:
+        self.task, self.name = task, task.name
+        self.rungs: Sequence[Sequence[int]] = ((task.fidelity.max_steps,),)
+
+
+def spelling(values: Values) -> str:
+    """The same text for the same values in the order of the space."""
+    return repr(list(values.items()))

@@ -1,0 +1,244 @@
+"""Algorithms with rungs: many trials begin with short trainings, and the best of each rung go on to a longer one.
+
+ASHA has one bracket and never waits. Hyperband decides a rung when all of its trials have ended it, and draws trials
+evenly; BOHB asks a tree of Parzen estimators, and `hyperband-de` breeds them by differential evolution. These two learn
+from the longest training that enough trials have had. PBT replaces the worst at each rung by copies of the best.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from vidqa.automl.algorithms._base import OPEN, Fidelity, Searcher, Task
+from vidqa.automl.algorithms.optuna_samplers import Observation, parzen, startup
+from vidqa.automl.decisions import Decision, Done, Promote, Prune, Start, Trial, Wait
+from vidqa.automl.parameters import Parameter
+
+AT_RANDOM = 0.2  # of the trials that a model could propose, so that no model shuts out a part of the space
+POPULATION = 10  # trials that differential evolution breeds from
+SCALE, CROSSED = 0.5, 0.5  # of differential evolution: the length of its step, and the share of genes that it changes
+# Of population-based training:
+MOST_RUNGS = 10
+REPLACED = 0.25  # of the population, that is replaced at a rung
+AFRESH = 0.25  # probability that a value is drawn anew instead of moved
+MOVED = 0.2  # of the range, at most
+SMALLEST = 4
+
+
+@dataclass(frozen=True)
+class Bracket:
+    """The optimizer steps in all at the end of each rung, and the number of trials that reach it."""
+
+    rungs: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+
+def ladder(fidelity: Fidelity) -> list[int]:
+    """Steps at the end of each rung, ascending: the whole training, and parts of it by powers of the reduction."""
+    steps = [fidelity.max_steps]
+    while (below := -(-fidelity.max_steps // fidelity.reduction ** len(steps))) >= fidelity.min_steps:
+        if below == steps[-1]:
+            break
+        steps.append(below)
+    return steps[::-1]
+
+
+def brackets(fidelity: Fidelity, max_trials: int) -> list[Bracket]:
+    """Hyperband's brackets, from the one with the most rungs to plain whole trainings and again, until they hold all
+    trials; the last one may be cut short."""
+    steps, by = ladder(fidelity), fidelity.reduction
+    rows: list[Bracket] = []
+    left = max_trials
+    while left > 0:
+        first = len(rows) % len(steps)
+        above = len(steps) - 1 - first  # rungs above the first one
+        size = min(left, -(-len(steps) * by**above // (above + 1)))
+        rows.append(Bracket(tuple(steps[first:]), tuple(max(1, size // by**rung) for rung in range(above + 1))))
+        left -= size
+    return rows
+
+
+class Asha(Searcher):
+    """ASHA by promotion: a free slot goes to the best trial that may climb a rung, else to a new one. Of the trials
+    measured at a rung, one in `reduction` may go on from its checkpoint."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        self.rungs = [ladder(task.fidelity)]
+
+    def next(self, trials: Sequence[Trial]) -> Decision:
+        if promoted := self._promotion(trials, self.task.fidelity.reduction):
+            return promoted
+        if len(trials) < self.task.max_trials:
+            return Start(self.task.unseen(self.task.spread(len(trials)), trials), "spread")
+        if any(trial.state in OPEN for trial in trials):
+            return Wait()
+        if self.task.ranked(trials, len(self.rungs[0]) - 1):
+            return Done()
+        # With few trials a rung may promote none: the best one is trained to the end all the same.
+        return self._promotion(trials, 1) or Done()
+
+    def _promotion(self, trials: Sequence[Trial], reduction: int) -> Promote | None:
+        """The best paused trial of the highest rung among the best `1 / reduction` of a rung."""
+        for rung in range(len(self.rungs[0]) - 2, -1, -1):
+            reached = self.task.ranked(trials, rung)
+            for trial in reached[: len(reached) // reduction]:
+                if trial.state == "paused" and trial.rung == rung:
+                    return Promote(trial.number, rung + 1)
+        return None
+
+
+class Hyperband(Searcher):
+    """Each rung is decided when all of its trials have ended it; the next bracket fills slots that are free before."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        self.brackets = brackets(task.fidelity, task.max_trials)
+        self.rungs = [bracket.rungs for bracket in self.brackets]
+
+    def next(self, trials: Sequence[Trial]) -> Decision:
+        for place, bracket in enumerate(self.brackets):
+            members = [trial for trial in trials if trial.bracket == place]
+            if decision := self._decision(bracket, members):
+                return decision
+            if len(members) < bracket.sizes[0] and len(trials) < self.task.max_trials:
+                values, proposer = self._proposal(trials)
+                return Start(self.task.unseen(values, trials), proposer, bracket=place)
+        return Wait() if any(trial.state in OPEN for trial in trials) else Done()
+
+    def _decision(self, bracket: Bracket, members: Sequence[Trial]) -> Decision | None:
+        """Promotions from the complete rungs, then the others are pruned."""
+        if len(members) < bracket.sizes[0]:
+            return None
+        for rung, size in enumerate(bracket.sizes[1:]):
+            if any(trial.rung <= rung and trial.state in OPEN for trial in members):
+                return None
+            paused = [trial for trial in members if trial.state == "paused" and trial.rung == rung]
+            for trial in self.task.ranked(members, rung)[:size]:
+                if trial in paused:
+                    return Promote(trial.number, rung + 1)
+            if paused:
+                return Prune(paused[0].number)
+        return None
+
+    def _proposal(self, trials: Sequence[Trial]) -> tuple[dict[str, Any], str]:
+        return self.task.spread(len(trials)), "spread"
+
+    def _results(self, trials: Sequence[Trial], enough: int) -> list[tuple[Trial, float]]:
+        """Trials and losses of the longest training that at least `enough` trials have had, the best first."""
+        by_steps: dict[int, list[tuple[Trial, float]]] = {}
+        for trial in trials:
+            for rung, steps in enumerate(self.rungs[trial.bracket]):
+                loss = self.task.loss(trial, rung)
+                if loss is not None:
+                    by_steps.setdefault(steps, []).append((trial, loss))
+        longest = max((steps for steps, results in by_steps.items() if len(results) >= enough), default=None)
+        return sorted(by_steps[longest], key=lambda pair: (pair[1], pair[0].number)) if longest else []
+
+
+class Bohb(Hyperband):
+    """Hyperband whose trials a tree of Parzen estimators proposes."""
+
+    def _proposal(self, trials: Sequence[Trial]) -> tuple[dict[str, Any], str]:
+        number = len(trials)
+        results = self._results(trials, startup(self.task.max_trials))
+        if not results or self.task.stream(number, 2).random() < AT_RANDOM:
+            return super()._proposal(trials)
+        observations = [Observation(trial.values, (loss,)) for trial, loss in results]
+        measured, worst = {trial.number for trial, _ in results}, (results[-1][1],)
+        for trial in trials:
+            if trial.number not in measured and trial.state in (*OPEN, "failed"):
+                observations.append(Observation(trial.values, worst if trial.state == "failed" else None))
+        return parzen(self.task, observations, number), "tpe"
+
+
+class HyperbandEvolution(Hyperband):
+    """Hyperband whose trials are bred: a good one, moved by the difference of two others, crossed with a third. It is
+    not DEHB, which has a population for each rung and trains anew there; promotions go on from checkpoints here."""
+
+    def _proposal(self, trials: Sequence[Trial]) -> tuple[dict[str, Any], str]:
+        number = len(trials)
+        stream = self.task.stream(number, 3)
+        results = self._results(trials, max(4, startup(self.task.max_trials)))[:POPULATION]
+        if not results or stream.random() < AT_RANDOM:
+            return super()._proposal(trials)
+        points = [self.task.units(trial.values) for trial, _ in results]
+        target, base, one, other = (points[place] for place in stream.choice(len(points), 4, replace=False))
+        forced = int(stream.integers(len(base)))  # one gene comes from the mutant in any case
+        child = []
+        for gene, inherited in enumerate(target):
+            moved = base[gene] + SCALE * (one[gene] - other[gene])
+            moved = moved if 0 <= moved <= 1 else stream.random()
+            child.append(moved if gene == forced or stream.random() < CROSSED else inherited)
+        return self.task.at(child), "de"
+
+
+class Pbt(Searcher):
+    """Population-based training: at each rung the worst, and those that failed, are replaced by copies of the best with
+    other values. A copy begins with the weights of its parent at the end of that rung, so parameters that shape the
+    weights stay. The population leaves room for the copies that the rungs will make."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        self.rungs = [intervals(task.fidelity)]
+        copies = 1 + REPLACED * (len(self.rungs[0]) - 1)
+        self.size = min(task.max_trials, max(SMALLEST, math.floor(task.max_trials / copies)))
+
+    def next(self, trials: Sequence[Trial]) -> Decision:
+        founders = sum(trial.parent is None for trial in trials)
+        if founders < self.size and len(trials) < self.task.max_trials:
+            return Start(self.task.spread(len(trials)), "spread")
+        for rung in range(len(self.rungs[0]) - 1):
+            if any(trial.rung <= rung and trial.state in OPEN for trial in trials):
+                return Wait()
+            if decision := self._decision(trials, rung):
+                return decision
+        return Wait() if any(trial.state in OPEN for trial in trials) else Done()
+
+    def _decision(self, trials: Sequence[Trial], rung: int) -> Decision | None:
+        """First the copies, for members that failed and for the worst; then the worst are pruned, and the others go
+        on."""
+        reached = self.task.ranked(trials, rung)
+        best = max(1, int(len(reached) * REPLACED))
+        failed, worst = max(0, self.size - len(reached)), min(best, len(reached) // 2)
+        copies = sum(trial.extra.get("copied_at") == rung for trial in trials)
+        count = min(failed + worst, self.task.max_trials - (len(trials) - copies)) if reached else 0
+        if copies < count:
+            parent = reached[int(self.task.stream(len(trials), 4).integers(best))]
+            values = self._explored(trials, parent)
+            return Start(values, "pbt", rung + 1, 0, parent.number, {"copied_at": rung})
+        replaced = {trial.number for trial in reached[len(reached) - max(0, count - failed) :]}
+        paused = [trial.number for trial in reached if trial.state == "paused" and trial.rung == rung]
+        for number in paused:
+            if number in replaced:
+                return Prune(number)
+        return Promote(paused[0], rung + 1) if paused else None
+
+    def _explored(self, trials: Sequence[Trial], parent: Trial) -> dict[str, Any]:
+        stream = self.task.stream(len(trials), 5)
+        values: dict[str, Any] = {}
+        for parameter in self.task.space.parameters:
+            name, (chance, unit) = parameter.name, stream.random(2)
+            if name in parent.values and (parameter.inherited or (not parameter.ordered and chance >= AFRESH)):
+                values[name] = parent.values[name]
+            elif name not in parent.values or chance < AFRESH:
+                values[name] = parameter.at(unit)
+            else:
+                values[name] = _moved(parameter, parent.values[name], unit)
+        return self.task.space.within(values)
+
+
+def intervals(fidelity: Fidelity) -> list[int]:
+    """Rungs of equal length, the shortest training each, but at most ten."""
+    count = max(1, min(MOST_RUNGS, fidelity.max_steps // fidelity.min_steps))
+    return [math.ceil(fidelity.max_steps * (rung + 1) / count) for rung in range(count)]
+
+
+def _moved(parameter: Parameter, value: Any, unit: float) -> Any:
+    """Up or down; a value among few moves to its neighbour at least."""
+    least = 1 / parameter.count if parameter.count else 0.0
+    away = max(MOVED, least) * (2 * unit - 1)
+    return parameter.at(parameter.unit(value) + (away if abs(away) >= least else math.copysign(least, away)))

@@ -1,0 +1,300 @@
+"""The controller of a study: one process that asks the algorithm, starts jobs, and records their results.
+
+    control(Path("study"))        returns when the study has ended or was stopped
+
+Every event is in the journal before anything follows from it, so that the controller can be killed at any moment: the
+next one finds the running jobs, loses no result and starts no trial twice.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+from vidqa import __version__
+from vidqa.automl import journal
+from vidqa.automl.decisions import Decision, Done, Promote, Prune, Start, Trial, Wait
+from vidqa.automl.finals import Finals, is_stranded, removable, remove_whole
+from vidqa.automl.gpu_allocator import GpuAllocator
+from vidqa.automl.history import TEMPLATE, Event, History
+from vidqa.automl.journal import SCHEMA_VERSION, Journal, Request, only_controller
+from vidqa.automl.problems import STUDY_FAILING, STUDY_STUCK
+from vidqa.automl.repair import repaired
+from vidqa.automl.study import Study, open_study
+from vidqa.automl.trial_jobs import Jobs
+from vidqa.automl.trials import Trials
+from vidqa.contract.cli import note
+from vidqa.contract.files import require_owned
+from vidqa.contract.problem import ProblemError
+from vidqa.jobs.launch import Ready
+from vidqa.platforms import platform
+from vidqa.platforms.processes import this_process
+
+BY_HAND = "agent"  # the algorithm without proposals of its own
+
+
+def control(folder: Path, ready: Ready) -> History:
+    """Carry a study on to its end, or until it is stopped; `ready` decides whether a job may start. Raises STUDY_BUSY,
+    STUDY_CHANGED, STUDY_JOURNAL, STUDY_FAILING, STUDY_INTERRUPTED, and what opening the study raises."""
+    study = open_study(folder)
+    with only_controller(folder):
+        controller = Controller(study, ready)
+        try:
+            controller.run()
+        finally:
+            controller.journal.close()
+    return controller.history
+
+
+class Controller:
+    """Its creator holds the lock of the study."""
+
+    def __init__(self, study: Study, ready: Ready) -> None:
+        content = journal.read(study.folder)
+        self.study, self.history = study, content.history
+        study.fits(self.history)
+        self.worked_before, self.began = self.history.elapsed_s, time.monotonic()
+        self.journal = Journal(study.folder, content)
+        if content.note:
+            note(f"journal: {content.note}")
+        settings, place = study.settings, study.settings.resources
+        gpus = GpuAllocator(settings.platform, place.gpus, place.trials_per_gpu)
+        self.jobs = Jobs(self.history, self.append, settings.limits, ready, gpus)
+        self.trials = Trials(study, self.jobs)
+        self.finals = Finals(study, self.history)
+        self.waits_since = -1  # events in the journal when the algorithm decided to wait
+
+    def append(self, event: str, **fields: Any) -> Event:
+        entry = self.journal.append(event, self.elapsed_s, **fields)
+        self.history.take(entry)
+        if line := _log_line(entry):
+            note(line)
+        return entry
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds that controllers have worked, whatever the clock says."""
+        return self.worked_before + time.monotonic() - self.began
+
+    def run(self) -> None:
+        if self.history.created is None:
+            self._create()
+        self.append("opened", controller=this_process().as_dict())
+        if self.study.settings.max_trials > self.history.max_trials:
+            self._reopen()
+        poll_s = platform(self.study.settings.platform).poll_s
+        try:
+            while not (self.history.finished or self.history.stopped):
+                if not self.step():
+                    time.sleep(poll_s)
+        except ProblemError as wrong:
+            self._stop(f"{wrong.problems[0].code}: {wrong.problems[0].message}")
+            raise
+
+    def _create(self) -> None:
+        self.append(
+            "created",
+            schema_version=SCHEMA_VERSION,
+            fingerprint=self.study.fingerprint,
+            settings=self.study.settings.model_dump(mode="json"),
+            space=self.study.space_dict,
+            rungs=self._rungs(),
+            version=__version__,
+        )
+
+    def _rungs(self) -> list[list[int]]:
+        return [list(bracket) for bracket in self.study.algorithm.rungs]
+
+    def _reopen(self) -> None:
+        """More trials than before: the search goes on with the trials that still can."""
+        for trial in self.history.trials:
+            if is_stranded(self.history, trial):
+                self.append("pruned", number=trial.number, why="its checkpoints were removed when the search had ended")
+        self.append("reopened", max_trials=self.study.settings.max_trials, rungs=self._rungs())
+
+    def step(self) -> bool:
+        """Poll everything once and act on it. Whether anything happened."""
+        before = self.journal.count
+        self.take_requests()
+        if self.history.stopped:
+            return True
+        for trial in list(self.history.running):
+            self.trials.advance(trial)
+        if self.trials.lacks_baseline:
+            self.trials.baseline()
+        if self.history.searched is None:
+            self._raise_failing()
+            if why := self._limit_reached():
+                self._end_search(why)
+            else:
+                self._decide()
+        self._remove_unused()
+        if self.history.searched is not None and not self.history.running:
+            self.finals.advance(self.trials, self.elapsed_s)
+        return self.journal.count > before
+
+    def take_requests(self) -> None:
+        """Record the requests of the inbox, then act on them; one that was recorded before is only removed."""
+        folder = self.study.folder
+        for request in journal.pending_requests(folder):
+            if request.name not in self.history.requests:
+                self.append("taken", request=request.name, verb=request.verb, said=request.content)
+                if request.verb == journal.STOP:
+                    journal.remove_request(folder, request)
+                    self._stop("it was asked to stop")
+                    continue
+            if request.verb == journal.TELL:
+                self._add_told(request)
+            journal.remove_request(folder, request)
+
+    def _add_told(self, request: Request) -> None:
+        """A trial that was made elsewhere. After a kill in between, the next controller completes it."""
+        mark = {"request": request.name}
+        trial = next((trial for trial in self.history.trials if trial.extra == mark), None)
+        last = len(self.study.algorithm.rungs[0]) - 1
+        if trial is None:
+            trial = self._begin(Start(request.content["values"], request.content["proposer"], rung=last, extra=mark))
+        if trial.state == "running":
+            result = {"rung": last, "steps": 0, "objectives": request.content["objectives"], "metrics": {}}
+            self.append("measured", number=trial.number, state="complete", **result)
+
+    def _stop(self, why: str) -> None:
+        self.append("stopped", why=why)
+        self.jobs.stop()
+
+    def _raise_failing(self) -> None:
+        """Raises STUDY_FAILING with the one reason of the last failures, or with all of them."""
+        most = self.study.settings.limits.failures_in_a_row
+        row = self.history.failures[-most:]
+        if len(row) < most:
+            return
+        reasons = {_failure_class(why) for why in row}
+        shared = f"all for one reason ({reasons.pop()}), the last: {row[-1]}" if len(reasons) == 1 else "; ".join(row)
+        raise STUDY_FAILING.error("trials", f"{len(row)} trials in a row failed, {shared}")
+
+    def _limit_reached(self) -> str:
+        """The limit that ends the search now, in words; empty for none."""
+        limits, goal = self.study.settings.limits, self.study.goal
+        if limits.wall_hours is not None and self.elapsed_s >= limits.wall_hours * 3600:
+            return f"{limits.wall_hours:g} hours are over"
+        if limits.gpu_hours is not None and self.jobs.gpu_seconds() >= limits.gpu_hours * 3600:
+            return f"{limits.gpu_hours:g} GPU hours are used"
+        values = [trial.measured[-1].objectives[0] for trial in self.history.completed]
+        if limits.target is not None and any(not goal.better(limits.target, than=value) for value in values):
+            return f"a trial reached the target {limits.target:g}"
+        if limits.no_progress is not None and values:
+            best = values.index(max(values) if goal.direction == "maximize" else min(values))
+            if len(values) - 1 - best >= limits.no_progress:
+                return f"{limits.no_progress} trials in a row were no better"
+        return ""
+
+    def _decide(self) -> None:
+        """Carry out decisions while slots are free; the model before training takes one. An algorithm that waits is
+        asked again after the next event."""
+        slots = self.study.settings.max_concurrent - self.trials.lacks_baseline
+        while len(self.history.running) < slots and self.waits_since != self.journal.count:
+            decision = self._next()
+            if isinstance(decision, Start):
+                self._begin(decision)
+            elif isinstance(decision, Promote):
+                self.append("promoted", number=decision.number, rung=decision.rung)
+            elif isinstance(decision, Prune):
+                self._prune(decision.number, "the algorithm gave it up")
+            elif isinstance(decision, Done):
+                if not self.history.running:
+                    self._end_search("all trials are done")
+                return
+            else:
+                self._check_wait()
+                self.waits_since = self.journal.count
+
+    def _next(self) -> Decision:
+        """The template first, then enqueued values, then the algorithm's decision."""
+        count, most = len(self.history.trials), self.study.settings.max_trials
+        if self.history.template is None:
+            return Start(self.study.space.default(self.study.base), TEMPLATE)
+        if self.history.queue and count < most:
+            entry = self.history.queue[0]
+            return Start(entry.values, entry.proposer, extra={"request": entry.request})
+        decision = self.study.algorithm.next(self.history.trials)
+        is_full = count >= most and isinstance(decision, Start | Wait) and not self.history.running
+        return Done() if is_full else decision
+
+    def _begin(self, start: Start) -> Trial:
+        """Record a new trial; its job follows. One that breaks a rule of the spec has failed."""
+        number, values, broken_rule = len(self.history.trials), dict(start.values), ""
+        repairs: tuple[str, ...] = ()
+        try:
+            values, repairs = repaired(self.study.space, self.study.base, start.values)
+        except ProblemError as broken:
+            broken_rule = str(broken.problems[0].message)
+        self.append(
+            "trial",
+            number=number,
+            values=values,
+            proposer=start.proposer,
+            rung=start.rung,
+            bracket=start.bracket,
+            parent=start.parent,
+            extra=json.loads(json.dumps(dict(start.extra))),
+            repairs=list(repairs),
+        )
+        if broken_rule:
+            self.append("failed", number=number, rung=start.rung, why=f"spec: {broken_rule}")
+        return self.history.trials[number]
+
+    def _prune(self, number: int, why: str) -> None:
+        self.jobs.give_up(f"trial-{number}/")
+        self.append("pruned", number=number, why=why)
+
+    def _check_wait(self) -> None:
+        if not self.history.running and not self.history.queue and self.study.settings.algorithm != BY_HAND:
+            raise STUDY_STUCK.error(self.study.folder, f"{self.study.settings.algorithm} waits, and nothing runs")
+
+    def _end_search(self, why: str) -> None:
+        for trial in list(self.history.running):
+            self._prune(trial.number, why)
+        self.append("searched", why=why)
+
+    def _remove_unused(self) -> None:
+        """Remove checkpoints and exports that nobody goes on from, after they were listed."""
+        paths = removable(self.study, self.history)
+        if not paths:
+            return
+        for path in paths:
+            require_owned(path, self.study.folder)  # the journal names it, and anybody may have written there
+            size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+            note(f"removes {path} ({size / 1e6:.1f} MB)")
+        self.append("removed", paths=[str(path) for path in paths])
+        for path in paths:
+            remove_whole(path, self.study)
+
+
+def _failure_class(why: str) -> str:
+    """The class of a failure, and the code of its problem where it has one."""
+    match = re.match(r"\w+(: [A-Z]+(_[A-Z]+)+)?", why)
+    return match[0] if match else why
+
+
+def _log_line(event: Event) -> str:
+    """An event as a line of the controller's log; empty for minor ones."""
+    kind = event["event"]
+    if kind == "trial":
+        values = ", ".join(
+            f"{name} = {value:.4g}" if isinstance(value, float) else f"{name} = {value}"
+            for name, value in event["values"].items()
+        )
+        return f"trial {event['number']} ({event['proposer']}): {values}"
+    if kind == "measured":
+        objectives = ", ".join(f"{value:.5g}" for value in event["objectives"])
+        return f"trial {event['number']} reached {objectives} after {event['steps']} steps: {event['state']}"
+    if kind in ("failed", "pruned"):
+        return f"trial {event['number']} {kind}: {event['why']}"
+    if kind == "promoted":
+        return f"trial {event['number']} goes on to rung {event['rung']}"
+    if kind in ("searched", "stopped"):
+        return f"{kind}: {event['why']}"
+    return ""

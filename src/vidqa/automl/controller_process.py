@@ -1,0 +1,135 @@
+"""Starts the controller of a study as a process of its own, follows it, and stops it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from vidqa.automl.journal import (
+    STOP,
+    controller_of,
+    only_controller,
+    pending_requests,
+    read,
+    remove_request,
+    send_request,
+)
+from vidqa.automl.problems import STUDY_MISSING, STUDY_SETTINGS
+from vidqa.automl.settings import read_settings, write_settings
+from vidqa.automl.status import status
+from vidqa.automl.study import history_of, study_of
+from vidqa.automl.trial_jobs import STOP_GRACE_S
+from vidqa.contract.cli import SKILL_ROOT, Result
+from vidqa.contract.environment import child_environment, python_path
+from vidqa.contract.files import read_object, remove
+from vidqa.contract.problem import Exit, Problem, exit_code_of, raise_errors
+
+LOG, OUTPUT = "controller.log", "controller.json"
+POLL_S = 0.5
+BEGIN_S = 60.0  # at most, until a controller works on the study
+
+
+def start(folder: Path, trials: int | None = None) -> None:
+    """Start a controller that outlives this process; returns once it works on the study. `trials` extends the study to
+    so many in all. Raises STUDY_BUSY, STUDY_CHANGED, and the problems of its start."""
+    if not (folder / "study.toml").is_file():
+        raise STUDY_MISSING.error(folder, "there is no study.toml in it")
+    with only_controller(folder):  # a second controller is refused before a process is started
+        if trials is not None:
+            extend(folder, trials)
+    remove(folder / OUTPUT, owner=folder)
+    words = [sys.executable, "-P", "-m", "vidqa.automl", "--study", str(folder.absolute()), "--json"]
+    environment = child_environment(PYTHONPATH=python_path(SKILL_ROOT / "src"))
+    with (folder / LOG).open("ab") as log, (folder / OUTPUT).open("wb") as output:
+        process = subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=output, stderr=log, env=environment, start_new_session=True
+        )
+    deadline = time.monotonic() + BEGIN_S
+    while time.monotonic() < deadline and process.poll() is None:
+        controller = controller_of(folder)
+        if (
+            controller and controller.pid == process.pid and read(folder).events
+        ):  # from now on status has something to show
+            return
+        time.sleep(0.05)
+    raise_errors(controller_problems(folder))
+
+
+def extend(folder: Path, trials: int) -> None:
+    """Let a study have more trials, also one that has ended. Raises STUDY_SETTINGS, STUDY_CHANGED."""
+    settings, history = read_settings(folder), history_of(folder)[0]
+    count = max(history.max_trials or settings.max_trials, len(history.trials))
+    if trials <= count:
+        message = f"the study has {count} trials"
+        raise STUDY_SETTINGS.error(f"--trials {trials}", message, "name a larger number")
+    longer = settings.model_copy(update={"max_trials": trials})
+    study_of(folder, longer).fits(history)
+    write_settings(folder, longer)
+
+
+def follow(folder: Path, timeout_s: float | None, show: Callable[[str], None]) -> None:
+    """Show the controller's log until nobody works on the study, or the time is over."""
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    position = 0
+    while True:
+        is_alive = controller_of(folder) is not None
+        with (folder / LOG).open("rb") as log:
+            log.seek(position)
+            text = log.read()
+        whole = text[: text.rfind(b"\n") + 1]
+        position += len(whole)
+        if whole:
+            show(whole.decode(errors="replace").rstrip("\n"))
+        if not is_alive or (deadline is not None and time.monotonic() > deadline):
+            return
+        time.sleep(POLL_S)
+
+
+def controller_problems(folder: Path) -> list[Problem]:
+    """The problems that ended the last controller."""
+    problems = read_object(folder / OUTPUT).get("problems")
+    return [Problem(**problem) for problem in problems] if isinstance(problems, list) else []
+
+
+def stop(folder: Path) -> None:
+    """Ask the study to stop, and wait until it has; without a controller, end the jobs that it left running. A finished
+    study needs nothing."""
+    from vidqa.automl.controller import Controller
+    from vidqa.automl.study import open_study
+    from vidqa.preflight import gate
+
+    if not read(folder).events:
+        raise STUDY_MISSING.error(folder, "nothing of it was started")
+    if history_of(folder)[0].finished and controller_of(folder) is None:
+        return
+    send_request(folder, STOP, {})
+    deadline = time.monotonic() + STOP_GRACE_S
+    while controller_of(folder) and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+    pending = [request for request in pending_requests(folder) if request.verb == STOP]
+    if history_of(folder)[0].finished:  # it ended by itself; the request must not stop it when it is extended
+        for request in pending:
+            remove_request(folder, request)
+        return
+    if not pending:
+        return
+    with only_controller(folder):
+        controller = Controller(open_study(folder), gate.of_engine("vidqa"))
+        try:
+            controller.take_requests()
+        finally:
+            controller.journal.close()
+
+
+def wait(folder: Path, timeout_s: float | None, show: Callable[[str], None]) -> Result:
+    """Follow a started study, and return its status then, with the problems that ended its controller."""
+    follow(folder, timeout_s, show)
+    result = status(folder)
+    if controller_of(folder):
+        return replace(result, exit_code=int(Exit.NOT_DONE))
+    problems = controller_problems(folder)
+    return replace(result, problems=[*result.problems, *problems], exit_code=exit_code_of(problems))

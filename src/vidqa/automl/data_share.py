@@ -1,0 +1,87 @@
+"""The records of a study as annotation files of its own: held out, all others, and a share of these.
+
+A training holds out records by the seed of its data's order. Re-runs have other seeds and must be measured on the same
+records as the search; so they read both parts from files. Trials may learn from a share of the training videos, drawn
+by a fixed seed; the best are trained again with all.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from vidqa.automl.problems import STUDY_SETTINGS
+from vidqa.contract.files import write_text
+from vidqa.contract.problem import ProblemError
+from vidqa.dataset.load import Pair, load_pairs
+from vidqa.dataset.record import Record
+from vidqa.dataset.sources import open_source
+from vidqa.dataset.split import drawn_groups, split_by_video
+from vidqa.spec import TrainSpec
+
+SEED = 0
+FOLDER, SHARE, ALL, HELD_OUT = "data", "share.json", "all.json", "held_out.json"
+
+
+def write(folder: Path, base: TrainSpec, share: float | None) -> None:
+    """Write the parts that the study needs. Without a share, data that cannot be split here stay as they are: preflight
+    reports them, and re-runs hold out records of their own.
+
+    Raises STUDY_SETTINGS where no file can hold a share, what reading the records raises, OSError."""
+    try:
+        _write_parts(folder / FOLDER, base, share)
+    except ProblemError:
+        if share is not None:
+            raise
+
+
+def data_changes(folder: Path, base: TrainSpec, part: str) -> dict[str, Any]:
+    """Changes of the template's spec for trials (SHARE) or re-runs (ALL); none where the study has no such file."""
+    path, held_out = folder / FOLDER / part, folder / FOLDER / HELD_OUT
+    if not path.is_file():
+        return {}
+    train = base.custom.train_dataset
+    media = str(open_source(train.annotation_path, train.media_path).media.root)
+    changes = {"custom.train_dataset.annotation_path": str(path), "custom.train_dataset.media_path": media}
+    if held_out.is_file():
+        changes |= {"custom.val_dataset.annotation_path": str(held_out), "custom.val_dataset.media_path": media}
+        return {**changes, "train.train_policy.dataset.test_size": None}
+    return changes
+
+
+def _write_parts(folder: Path, base: TrainSpec, share: float | None) -> None:
+    train, policy = base.custom.train_dataset, base.train.train_policy
+    splits = bool(policy.dataset.test_size) and not base.custom.val_dataset.annotation_path
+    if not splits and share is None:
+        return
+    if base.custom.loader:
+        raise STUDY_SETTINGS.error("data_share", "the records come from a function (custom.loader), not from a file")
+    pairs, _ = load_pairs(open_source(train.annotation_path, train.media_path))
+    records = [pair.record for pair in pairs]
+    if splits and policy.dataset.test_size:
+        records, held_out = split_by_video(records, policy.dataset.test_size, policy.dataloader_seed)
+        _write(folder / ALL, pairs, (record.id for record in records))
+        _write(folder / HELD_OUT, pairs, (record.id for record in held_out))
+    if share is not None:
+        _write(folder / SHARE, pairs, (records[index].id for index in _drawn(records, share)))
+
+
+def _drawn(records: list[Record], share: float) -> list[int]:
+    """Indices of about this share of the records: whole groups that share a video, at least one."""
+    chosen: list[int] = []
+    for group in drawn_groups(records, SEED):
+        if not chosen or len(chosen) + len(group) <= share * len(records):
+            chosen += group
+    return sorted(chosen)
+
+
+def _write(path: Path, pairs: list[Pair], ids: Iterable[str]) -> None:
+    selected = set(ids)
+    rows = [{**pair.row, "id": pair.record.id} for pair in pairs if pair.record.id in selected]
+    try:
+        text = json.dumps(rows, ensure_ascii=False, indent=0)
+    except TypeError as wrong:
+        raise STUDY_SETTINGS.error("data_share", f"a row of the annotations is not for a JSON file: {wrong}") from wrong
+    write_text(path, text + "\n")

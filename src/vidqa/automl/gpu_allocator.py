@@ -1,0 +1,87 @@
+"""Assigns the GPUs of this machine to the jobs of a study: each GPU to one job, or to as many as the settings say.
+
+A cluster's scheduler does this itself. Here a job sees the GPUs in the CUDA_VISIBLE_DEVICES of its own environment.
+Jobs that share a GPU each have a fixed part of its memory, written into their specs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from fractions import Fraction
+from math import floor
+from pathlib import Path
+
+from vidqa.automl.problems import STUDY_SHARED
+from vidqa.automl.settings import FILE, Settings
+from vidqa.contract import environment
+from vidqa.jobs.job_spec import process_count
+from vidqa.platforms import hardware
+from vidqa.preflight.gpus import least_memory, seen_gpus
+from vidqa.spec import Spec
+
+SHARED = ("local", "docker")  # platforms whose jobs use the GPUs of this machine
+DRIVER_GIB = 1.0  # of a GPU, which no job can have
+MEMORY = "engine.gpu_memory_gib"  # of a spec: the limit of its job on each GPU
+
+
+class GpuAllocator:
+    """`names` are the GPUs that a controller may assign, none where a scheduler does; `jobs_per_gpu` share one."""
+
+    def __init__(self, platform: str, gpus: int | None, jobs_per_gpu: int = 1) -> None:
+        count = hardware.gpu_count() if platform in SHARED and gpus != 0 else 0
+        self.names = (environment.visible_gpus() or [str(number) for number in range(count)])[:count]
+        self.jobs_per_gpu = jobs_per_gpu
+
+    def free(self, used: Sequence[tuple[str, int]], processes: int, busy: Collection[str] = ()) -> list[str] | None:
+        """GPUs for the processes of a job, the emptiest first; None where too few have room. A job that needs more than
+        there are gets them all, and its launch reports the problem.
+
+        `used` has for each running job its GPU and how many such jobs share it, which may differ from now: a controller
+        may have been restarted with another number. A `busy` GPU gets no job now.
+        """
+        load = {name: sum((Fraction(1, jobs) for gpu, jobs in used if gpu == name), Fraction()) for name in self.names}
+        free = [name for name in self.names if load[name] + Fraction(1, self.jobs_per_gpu) <= 1 and name not in busy]
+        free.sort(key=load.__getitem__)
+        return free[:processes] if len(free) >= min(processes, len(self.names)) else None
+
+    def only(self, names: Sequence[str]) -> AbstractContextManager[None]:
+        """A launch inside the block sees these GPUs alone."""
+        return environment.with_gpus(names) if self.names else nullcontext()
+
+
+def memory_share(settings: Settings) -> float | None:
+    """GiB of a GPU for each of the jobs of a study that share it; None where they share none. Raises STUDY_SHARED."""
+    place = settings.resources
+    return share_gib(place.trials_per_gpu) if place.trials_per_gpu > 1 and place.gpus != 0 else None
+
+
+def share_gib(jobs: int) -> float | None:
+    """GiB for each of so many jobs on a GPU of this machine, the same on all of them; None without GPUs. Raises
+    STUDY_SHARED."""
+    gpus = seen_gpus()
+    if not gpus:
+        return None
+    if (total_gib := least_memory(gpus)) is None:
+        message = "the memory of this machine's GPUs, of which each trial would take its share, is not known"
+        raise STUDY_SHARED.error("nvidia-smi", message, "let nvidia-smi work, or set resources.trials_per_gpu = 1")
+    return floor(10 * (total_gib - DRIVER_GIB) / jobs) / 10
+
+
+def lower_limit(share_gib: float | None, spec_gib: float | None) -> float | None:
+    """The memory limit of a job: its share, or the spec's own where that is less."""
+    return min((limit for limit in (share_gib, spec_gib) if limit is not None), default=None)
+
+
+def check_sharing(folder: Path, settings: Settings, specs: Sequence[Spec]) -> None:
+    """Raises STUDY_SHARED where trials are to share GPUs and cannot."""
+    jobs, where = settings.resources.trials_per_gpu, f"{folder / FILE} resources.trials_per_gpu"
+    if jobs == 1:
+        return
+    if settings.platform not in SHARED:
+        message = f"{jobs} trials are to share a GPU; on {settings.platform} its scheduler gives GPUs away, whole ones"
+        raise STUDY_SHARED.error(where, message)
+    most = max(map(process_count, specs))
+    if most > 1:
+        message = f"{jobs} trials are to share a GPU, and a job of this study has {most} processes, on a GPU each"
+        raise STUDY_SHARED.error(where, message)

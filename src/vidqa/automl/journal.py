@@ -1,0 +1,293 @@
+"""The journal of a study: one event a line, on disk before anything follows from it; and the inbox for its controller.
+
+Readers need no lock; only the controller writes, while it holds the lock of the study. A torn last line, as a power cut
+leaves it, is skipped and then removed; any other damage is a problem. (optuna's JournalStorage appends to a torn line,
+and the study cannot be opened any more.)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+
+from vidqa import __version__
+from vidqa.automl.decisions import Goal, State
+from vidqa.automl.history import Event, History
+from vidqa.automl.problems import STUDY_BUSY, STUDY_JOURNAL, STUDY_UNWRITABLE
+from vidqa.contract import files
+from vidqa.contract.cli import note
+from vidqa.contract.files import now, read_object
+from vidqa.contract.locks import try_lock
+from vidqa.platforms.processes import Identity, this_process
+
+JOURNAL, LOCK, INBOX = "journal.jsonl", "controller.lock", "inbox"
+ENQUEUE, TELL, STOP = "enqueue", "tell", "stop"
+SCHEMA_VERSION = 1
+NO_END, NO_JSON = "it has no end", "it is not JSON"
+TORN = (NO_END, NO_JSON)  # what a power cut makes of a last line
+MOST_ERRORS = 5  # of one event that are shown
+
+Number = Annotated[int, Field(ge=0, le=1 << 53)]
+Seconds = Annotated[float, Field(ge=0)]
+Objectives = Annotated[list[float], Field(min_length=1)]
+Rungs = Annotated[list[Annotated[list[Number], Field(min_length=1)]], Field(min_length=1)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+
+class _Open(_Strict):
+    model_config = ConfigDict(extra="allow")
+
+
+class _Settings(_Open):
+    """The settings that a status shows; those of earlier versions have other keys."""
+
+    algorithm: str
+    goals: Annotated[list[Goal], Field(min_length=1)]
+    max_trials: Number
+
+
+class _Values(_Open):
+    values: dict[str, Any]
+    proposer: str
+
+
+class _Told(_Values):
+    objectives: Objectives
+
+
+CONTENT: dict[str, type[BaseModel]] = {ENQUEUE: _Values, TELL: _Told, STOP: _Open}
+COMMON: dict[str, Any] = {"seq": Number, "time": str, "elapsed_s": Seconds, "event": str}
+FIELDS: dict[str, dict[str, Any]] = {
+    "created": {
+        **{"schema_version": int, "fingerprint": str, "settings": _Settings, "space": Any, "rungs": Rungs},
+        "version": str,
+    },
+    "opened": {"controller": dict[str, Any]},
+    "taken": {"request": str, "verb": Literal["enqueue", "tell", "stop"], "said": dict[str, Any]},
+    "trial": {
+        **{"number": Number, "values": dict[str, Any], "proposer": str, "rung": Number, "bracket": Number},
+        **{"parent": Number | None, "extra": dict[str, Any], "repairs": list[str]},
+    },
+    "promoted": {"number": Number, "rung": Number},
+    "pruned": {"number": Number, "why": str},
+    "submitted": {
+        **{"work": str, "job_id": str, "how": str, "gpus": list[str]},
+        "places": (Annotated[int, Field(ge=1)], 1),  # older journals lack it: a job had its GPUs to itself
+    },
+    "retried": {"work": str, "job_id": str, "why": str},
+    "ended": {
+        **{"work": str, "state": str, "job_id": str, "run_dir": str, "seconds": Seconds, "gpu_seconds": Seconds},
+        "failure": dict[str, str] | None,
+    },
+    "measured": {
+        **{"number": Number, "rung": Number, "steps": Number, "objectives": Objectives, "metrics": dict[str, Any]},
+        "state": State,
+    },
+    "failed": {"number": Number, "rung": Number, "why": str},
+    "scored": {"work": str, "metrics": dict[str, Any]},
+    "removed": {"paths": list[str]},
+    "searched": {"why": str},
+    "skipped": {"what": str, "why": str},
+    "reopened": {"max_trials": Number, "rungs": (Rungs | None, None)},  # older journals lack the rungs
+    "stopped": {"why": str},
+    "finished": {"winner": Number | None},
+}
+MODELS: dict[str, type[BaseModel]] = {
+    name: create_model(name, __base__=_Strict, **COMMON, **fields) for name, fields in FIELDS.items()
+}
+
+
+@dataclass(frozen=True)
+class Read:
+    """The events of a journal, the state they lead to, their bytes, and a note of what was skipped after them."""
+
+    events: list[Event]
+    history: History
+    size: int = 0
+    note: str = ""
+
+
+def read(folder: Path) -> Read:
+    """Raises STUDY_JOURNAL with the number of the first damaged line. No events where there is no journal."""
+    path, history = folder / JOURNAL, History()
+    events: list[Event] = []
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return Read(events, history)
+    except OSError as failed:
+        raise STUDY_JOURNAL.error(path, f"it cannot be read: {failed}") from failed
+    size, lines = 0, content.splitlines(keepends=True)
+    for number, line in enumerate(lines, 1):
+        damage = _damage(line, number)
+        if damage in TORN and number == len(lines):
+            skipped = f"line {number}, the last one, was cut off ({damage}) and is passed over"
+            return Read(events, history, size, skipped)
+        if not damage:
+            event = json.loads(line)
+            try:
+                history.take(event)
+            except (LookupError, ValueError) as misplaced:
+                damage = str(misplaced.args[0])
+        if damage:
+            raise STUDY_JOURNAL.error(f"{path}:{number}", damage)
+        events.append(event)
+        size += len(line)
+    return Read(events, history, size)
+
+
+def _damage(line: bytes, number: int) -> str:
+    """Why a line is not event `number`; empty if it is."""
+    if not line.endswith(b"\n"):
+        return NO_END
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        return NO_JSON
+    if not isinstance(event, dict) or str(event.get("event")) not in MODELS:
+        return f"it is no event that is known to version {__version__}; a newer version may have written it"
+    if event.get("seq") != number or event["seq"] is True:
+        return f"it says to be number {event.get('seq')}: lines are missing or doubled"
+    if event["event"] == "created" and event.get("schema_version") != SCHEMA_VERSION:
+        return f"it is of version {event.get('schema_version')}; this program writes {SCHEMA_VERSION}"
+    try:
+        MODELS[event["event"]].model_validate(event)
+        if event["event"] == "taken":
+            CONTENT[event["verb"]].model_validate(event["said"])
+    except ValidationError as invalid:
+        return "; ".join(map(_error_text, invalid.errors()[:MOST_ERRORS]))
+    return ""
+
+
+def _error_text(error: Any) -> str:
+    place = ".".join(map(str, error["loc"]))
+    return f"it lacks {place}" if error["type"] == "missing" else f"{place}: {error['msg']}"
+
+
+class Journal:
+    """A journal open for writing. Opening removes a torn last line."""
+
+    def __init__(self, folder: Path, content: Read) -> None:
+        self.path, self.count = folder / JOURNAL, len(content.events)
+        try:
+            self.file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+            os.ftruncate(self.file, content.size)
+            _sync_folder(folder)
+        except OSError as failed:
+            raise STUDY_UNWRITABLE.error(self.path, f"it cannot be opened: {failed}") from failed
+
+    def append(self, event: str, elapsed_s: float, **fields: Any) -> Event:
+        """Write an event; it is on disk when this returns. Raises STUDY_UNWRITABLE, and then nothing may follow."""
+        assert fields.keys() == FIELDS[event].keys(), f"{event} has other fields: {sorted(fields)}"
+        self.count += 1
+        entry = {"seq": self.count, "time": now(), "elapsed_s": round(elapsed_s, 3), "event": event, **fields}
+        line = (json.dumps(entry, ensure_ascii=False, allow_nan=False) + "\n").encode("utf-8", "backslashreplace")
+        try:
+            size = os.write(self.file, line)
+            if size != len(line):
+                raise OSError(f"{size} of {len(line)} bytes were written")
+            os.fsync(self.file)
+        except OSError as failed:
+            raise STUDY_UNWRITABLE.error(self.path, f"an event could not be kept: {failed}") from failed
+        return entry
+
+    def close(self) -> None:
+        os.close(self.file)
+
+
+def _sync_folder(folder: Path) -> None:
+    """A new file's name is on disk only when its folder is."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def only_controller(folder: Path) -> Iterator[None]:
+    """Hold the lock of a study; the system releases it when its holder dies. Raises STUDY_BUSY, LOCK_UNAVAILABLE."""
+    path = folder / LOCK
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as failed:
+        raise STUDY_UNWRITABLE.error(path, f"the lock cannot be made: {failed}") from failed
+    try:
+        if not try_lock(handle, path):
+            holder = read_object(path)
+            process = f"process {holder.get('pid', 'unknown')}"
+            message = f"its controller is {process} on {holder.get('host', 'a machine that is not named')}"
+            raise STUDY_BUSY.error(folder, message)
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, json.dumps(this_process().as_dict()).encode(), 0)
+        try:
+            yield
+        finally:
+            os.ftruncate(handle, 0)
+    finally:
+        os.close(handle)
+
+
+def controller_of(folder: Path) -> Identity | None:
+    """The process that controls a study now, as far as it is visible from here; None if there is none."""
+    try:
+        controller = Identity.from_dict(read_object(folder / LOCK))
+    except (KeyError, ValueError, TypeError):
+        return None
+    return controller if controller.may_be_alive else None
+
+
+class Request(NamedTuple):
+    """A file of the inbox; `name` orders requests and identifies one that was taken before."""
+
+    name: str
+    verb: str
+    content: dict[str, Any]
+
+
+def send_request(folder: Path, verb: str, content: dict[str, Any]) -> str:
+    """Leave a request for the controller, now or when one is started, and return its name. Raises STUDY_UNWRITABLE."""
+    name = f"{time.time_ns():020d}-{secrets.token_hex(4)}"
+    try:
+        files.write_json(folder / INBOX / f"{name}.json", {"verb": verb, "said": content})
+    except OSError as failed:
+        raise STUDY_UNWRITABLE.error(folder / INBOX, f"the request cannot be kept: {failed}") from failed
+    return name
+
+
+def pending_requests(folder: Path) -> list[Request]:
+    """The requests in the inbox, the oldest first. Other files are left there."""
+    requests = []
+    for path in sorted((folder / INBOX).glob("*.json")):
+        request = files.read_object(path)
+        verb, content = str(request.get("verb")), request.get("said")
+        try:
+            CONTENT[verb].model_validate(content)
+        except (KeyError, ValidationError) as invalid:
+            _warn_once(path, str(invalid).splitlines()[0])
+            continue
+        assert isinstance(content, dict)  # as the model says
+        requests.append(Request(path.stem, verb, content))
+    return requests
+
+
+@cache
+def _warn_once(path: Path, why: str) -> None:
+    note(f"{path} is no request of ours and is left there: {why}")
+
+
+def remove_request(folder: Path, request: Request) -> None:
+    files.remove(folder / INBOX / f"{request.name}.json", owner=folder)

@@ -1,0 +1,73 @@
+"""Trials by hand, for a person or a coding agent: suggest values, enqueue some, tell of a trial made elsewhere."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from vidqa.automl.journal import ENQUEUE, TELL, send_request
+from vidqa.automl.plan import suggested
+from vidqa.automl.problems import STUDY_ASKED
+from vidqa.automl.repair import repaired
+from vidqa.automl.study import Study, history_of, open_study
+from vidqa.contract.cli import Result, command
+from vidqa.contract.problem import raise_errors
+from vidqa.spec.layers import parse_set
+
+
+def suggest(folder: Path, count: int) -> Result:
+    """The values that the algorithm would try next, if running trials gave no result. Nothing is started. Raises
+    STUDY_ASKED for a count below one."""
+    if count < 1:
+        raise STUDY_ASKED.error(f"--count {count}", "less than one is asked for", "write --count 1, or more")
+    study = open_study(folder)
+    history, note = history_of(folder)
+    study.fits(history)
+    rows = suggested(study, history.trials, count)
+    lines = [f"{row['proposer']}: {row['values']}" for row in rows] or ["the algorithm proposes nothing now"]
+    data = {"suggestions": rows, "trials": len(history.trials), "note": note}
+    return Result(data, "\n".join(lines), next=[_enqueue_command(folder, row["values"]) for row in rows[:3]])
+
+
+def enqueue(folder: Path, sets: list[str], proposer: str) -> Result:
+    """Values to try next, before those of the algorithm. Raises STUDY_ASKED, AUTOML_UNKNOWN_KEY, AUTOML_VALUE and what
+    the repair raises."""
+    values, repairs = _checked(open_study(folder), sets)
+    return _send(folder, ENQUEUE, {"values": values, "proposer": proposer}, repairs)
+
+
+def tell(folder: Path, sets: list[str], objectives: list[float], proposer: str) -> Result:
+    """A trial that was made elsewhere and its result, one number for each goal. Raises STUDY_ASKED, STUDY_GOAL, and for
+    values what `enqueue` raises."""
+    study = open_study(folder)
+    values, repairs = _checked(study, sets)
+    if len(objectives) != len(study.settings.goals):
+        goals = ", ".join(goal.metric for goal in study.settings.goals)
+        raise STUDY_ASKED.error("--objective", f"{len(objectives)} numbers are told; the goals are {goals}")
+    if not_finite := [value for value in objectives if not math.isfinite(value)]:
+        raise STUDY_ASKED.error("--objective", f"{not_finite[0]} is no number that trials could be compared by")
+    return _send(folder, TELL, {"values": values, "proposer": proposer, "objectives": objectives}, repairs)
+
+
+def _checked(study: Study, sets: list[str]) -> tuple[dict[str, Any], list[str]]:
+    proposed = parse_set(sets).table
+    if not proposed:
+        searched = ", ".join(parameter.name for parameter in study.space.parameters)
+        raise STUDY_ASKED.error("--set", f"no value is named; the search is over {searched}")
+    raise_errors(study.space.problems(proposed))
+    values, repairs = repaired(study.space, study.base, proposed)
+    return values, list(repairs)
+
+
+def _send(folder: Path, verb: str, content: dict[str, Any], repairs: list[str]) -> Result:
+    name = send_request(folder, verb, content)
+    lines = [f"{verb}: {content['values']}", *(f"repaired: {repair}" for repair in repairs)]
+    data = {"request": name, "values": content["values"], "repairs": repairs}
+    data |= {key: content[key] for key in ("proposer", "objectives") if verb == TELL}
+    return Result(data, "\n".join(lines), next=[command("run_automl", "status", "--study", folder)])
+
+
+def _enqueue_command(folder: Path, values: dict[str, Any]) -> str:
+    words = [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
+    return command("run_automl", "enqueue", "--study", folder, *words)

@@ -1,0 +1,300 @@
+"""Parameters of a search: their values, where they apply, their positions in the unit interval, and the ranges that
+define them, from the schema (x-automl) or a user's --range:
+
+    1e-6..1e-3:log   0..0.1   4..32:4   1..256:log2 (powers of two)
+    4,8,16   cosine:3,none:1   [["q_proj", "v_proj"], "all-linear"]
+
+Nothing after the key takes the schema's own range.
+
+optuna's distributions know neither weights nor conditions nor a position in [0, 1], which the algorithms with rungs,
+the grid, CMA-ES and the report need; `algorithms.optuna_samplers` translates for the samplers.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import accumulate, pairwise
+from typing import Any, Literal
+
+from vidqa.automl.problems import RANGE
+from vidqa.contract.problem import ProblemError
+from vidqa.spec.layers import parse_value
+from vidqa.spec.shape import expected, properties
+
+Kind = Literal["float", "int", "categorical"]
+ACTION = "train"
+NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+INTERVAL = re.compile(rf"(?P<low>{NUMBER})\.\.(?P<high>{NUMBER})(?::(?P<shape>log2|log|{NUMBER}))?")
+WEIGHTED = re.compile(rf"(?P<option>.+):(?P<weight>{NUMBER})")
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Where a parameter applies: its parent has one of these values."""
+
+    parent: str
+    values: tuple[Any, ...]
+
+    def holds(self, values: Mapping[str, Any]) -> bool:
+        return self.parent in values and values[self.parent] in self.values
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A searched key of the spec.
+
+    A number lies between `low` and `high`, in steps if it has a step, or is one of `options`, which then ascend. A
+    categorical is one of `options`, drawn by `weights` where it has any. `inherited`: it shapes the weights, so a trial
+    that goes on from another's weights has its value.
+    """
+
+    name: str
+    kind: Kind
+    low: float | int | None = None
+    high: float | int | None = None
+    log: bool = False
+    step: float | int | None = None
+    options: tuple[Any, ...] = ()
+    weights: tuple[float, ...] = ()
+    condition: Condition | None = None
+    inherited: bool = False
+
+    def applies(self, values: Mapping[str, Any]) -> bool:
+        """Whether it has a value beside these values of its parents."""
+        return self.condition is None or self.condition.holds(values)
+
+    @property
+    def short_name(self) -> str:
+        return self.name.rpartition(".")[2]
+
+    @property
+    def ordered(self) -> bool:
+        """Neighbouring values are alike."""
+        return self.kind != "categorical"
+
+    @property
+    def count(self) -> int | None:
+        """The number of its values; None for a range of numbers without steps."""
+        if self.options:
+            return len(self.options)
+        step = self._step
+        return None if step is None else math.floor((self._high - self._low) / step + 1e-9) + 1
+
+    @property
+    def _step(self) -> float | int | None:
+        return self.step if self.step is not None else 1 if self.kind == "int" else None
+
+    @property
+    def _low(self) -> float:
+        assert self.low is not None
+        return self.low
+
+    @property
+    def _high(self) -> float:
+        assert self.high is not None
+        return self.high
+
+    def at(self, unit: float) -> Any:
+        """The value at a position in [0, 1]; positions drawn evenly give values as likely as intended."""
+        unit = min(max(unit, 0.0), 1.0)
+        if self.options:
+            return self.options[min(bisect_right(self._ends(), unit), len(self.options) - 1)]
+        if self.log:
+            low, high = self._log_ends()
+            value = math.exp(low + unit * (high - low))
+            return int(min(max(round(value), self._low), self._high)) if self.kind == "int" else self.rounded(value)
+        if (count := self.count) is not None:
+            value = self._low + min(int(unit * count), count - 1) * (self._step or 1)
+            return int(value) if self.kind == "int" else value
+        return self.rounded(self._low + unit * (self._high - self._low))
+
+    def rounded(self, value: float) -> float:
+        """A number of the range, to six digits."""
+        return min(max(float(f"{value:.6g}"), self._low), self._high)
+
+    def unit(self, value: Any) -> float:
+        """The position of a value in [0, 1], the middle of its share where it has one. A number outside of the range
+        counts as the nearest end; a value that is no option, as the middle."""
+        if self.options:
+            index, ends = self.index(value), [0.0, *self._ends()]
+            return 0.5 if index is None else (ends[index] + ends[index + 1]) / 2
+        if not isinstance(value, int | float):
+            return 0.5
+        value = min(max(value, self._low), self._high)
+        if self.log:
+            low, high = self._log_ends()
+            return (math.log(value) - low) / (high - low) if high > low else 0.5
+        if (count := self.count) is not None:
+            return (round((value - self._low) / (self._step or 1)) + 0.5) / count
+        return (value - self._low) / (self._high - self._low) if self._high > self._low else 0.5
+
+    def index(self, value: Any) -> int | None:
+        """The index of an option; of numbers that of the nearest one. None if there is none."""
+        if self.ordered and isinstance(value, int | float):
+            return min(range(len(self.options)), key=lambda place: abs(self.options[place] - value))
+        return next((place for place, option in enumerate(self.options) if same(option, value)), None)
+
+    def middle(self) -> Any:
+        """A value in the middle, of options the likeliest."""
+        if self.weights:
+            return self.options[max(range(len(self.weights)), key=self.weights.__getitem__)]
+        return self.at(0.5)
+
+    def holds(self, value: Any) -> bool:
+        """Whether the search may propose the value."""
+        if self.options:
+            return any(same(option, value) for option in self.options)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not self._low <= value <= self._high:
+            return False
+        step = self._step
+        return step is None or math.isclose((value - self._low) / step, round((value - self._low) / step), abs_tol=1e-6)
+
+    def words(self) -> str:
+        """Its values for a person."""
+        if self.options:
+            names = [json.dumps(option) for option in self.options]
+            if self.weights:
+                names = [f"{option}:{weight:g}" for option, weight in zip(names, self.weights, strict=True)]
+            return ", ".join(names)
+        ends = f"{self._low:g}..{self._high:g}"
+        return ends + (" (log)" if self.log else "") + (f" in steps of {self.step:g}" if self.step else "")
+
+    def as_dict(self) -> dict[str, Any]:
+        return {name: value for name, value in asdict(self).items() if value not in (None, (), False)}
+
+    def _ends(self) -> list[float]:
+        """Where in [0, 1] the share of each option ends."""
+        weights = self.weights or (1.0,) * len(self.options)
+        total = sum(weights)
+        return [end / total for end in accumulate(weights)]
+
+    def _log_ends(self) -> tuple[float, float]:
+        """Logarithms of the ends; for whole numbers half a step further out, so that both ends are as likely as their
+        neighbours."""
+        outside = 0.5 if self.kind == "int" else 0.0
+        return math.log(self._low - outside), math.log(self._high + outside)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal, and both or neither a truth value: True is not 1 here."""
+    return one == other and isinstance(one, bool) == isinstance(other, bool)
+
+
+def declared(key: str) -> Mapping[str, Any]:
+    """The schema's search range of a key: min, max, scale, choices, weights, default ..."""
+    return properties(ACTION)[key].get("x-automl", {})
+
+
+def read_parameter(key: str, text: str, *, lora: bool) -> Parameter:
+    """A key with the range that a user wrote, or with the schema's if `text` is empty. Raises AUTOML_RANGE."""
+    text = text.strip()
+    if not text:
+        return _from_schema(key, lora)
+    interval = INTERVAL.fullmatch(text)
+    if interval is None:
+        return _choice(key, *_options(key, text))
+    low, high, shape = _number(interval["low"]), _number(interval["high"]), interval["shape"] or ""
+    if shape == "log2":
+        return _choice(key, _powers_of_two(low, high))
+    step = _number(shape) if shape and shape != "log" else None
+    return _interval(key, low, high, log=shape == "log", step=step)
+
+
+def _from_schema(key: str, lora: bool) -> Parameter:
+    search, prop = dict(declared(key)), properties(ACTION)[key]
+    search |= search.get("with_lora", {}) if lora else {}
+    low, high = search.get("min"), search.get("max")
+    if isinstance(low, int | float) and isinstance(high, int | float):
+        if search.get("scale") == "log2":
+            return _choice(key, _powers_of_two(low, high))
+        return _interval(key, low, high, log=search.get("scale") == "log")
+    options = search.get("choices") or prop.get("enum") or ([True, False] if prop.get("type") == "boolean" else None)
+    if options is None:
+        message = f"{key} has no bounds in the schema; it holds {expected(ACTION, key)}"
+        raise RANGE.error(f"--range {key}", message, f"--range {key}=LOW..HIGH, or --range {key}=A,B,C")
+    return _choice(key, options, search.get("weights", ()))
+
+
+def _interval(
+    key: str, low: float | int, high: float | int, *, log: bool = False, step: float | int | None = None
+) -> Parameter:
+    types = _types(key)
+    if not types & {"integer", "number"}:
+        raise _wrong(key, f"{low:g}..{high:g}", f"{key} holds no number but {expected(ACTION, key)}")
+    whole = "integer" in types and all(isinstance(number, int) for number in (low, high, step or 1))
+    if "number" not in types and not whole:
+        raise _wrong(key, f"{low:g}..{high:g}", f"{key} holds {expected(ACTION, key)}: both ends are whole numbers")
+    if not low < high:
+        raise _wrong(key, f"{low:g}..{high:g}", f"it is empty: {low:g} is not below {high:g}")
+    if log and low <= 0:
+        raise _wrong(key, f"{low:g}..{high:g}:log", "the low end of a logarithmic range is above 0")
+    if step is not None and not 0 < step <= high - low:
+        raise _wrong(key, f"{low:g}..{high:g}:{step:g}", "a step is above 0 and at most the width of the range")
+    if whole:
+        return Parameter(key, "int", int(low), int(high), log, int(step) if step else None)
+    return Parameter(key, "float", float(low), float(high), log, step)
+
+
+def _choice(key: str, options: Sequence[Any], weights: Sequence[float] = ()) -> Parameter:
+    """Values one by one; numbers are put in their order."""
+    if len({json.dumps(option) for option in options}) < max(len(options), 2):
+        raise _wrong(key, ", ".join(map(str, options)), "at least two values are needed, none of them twice")
+    if weights and (len(weights) != len(options) or min(weights) < 0 or sum(weights) <= 0):
+        raise _wrong(key, ", ".join(map(str, weights)), "every value has one weight of at least 0, one of them above")
+    numbers = all(isinstance(option, int | float) and not isinstance(option, bool) for option in options)
+    if numbers and "integer" not in _types(key):
+        options = [float(option) for option in options]
+    if weights or not numbers:
+        return Parameter(key, "categorical", options=tuple(options), weights=tuple(map(float, weights)))
+    whole = all(isinstance(option, int) for option in options)
+    ordered = sorted(options)
+    log = ordered[0] > 0 and all(math.isclose(b / a, ordered[1] / ordered[0]) for a, b in pairwise(ordered))
+    return Parameter(key, "int" if whole else "float", ordered[0], ordered[-1], log, None, tuple(ordered))
+
+
+def _options(key: str, text: str) -> tuple[list[Any], list[float]]:
+    """The values of a list and their weights, which are given for all of them or for none."""
+    if text.startswith("["):
+        options = parse_value(text)
+        if not isinstance(options, list):
+            raise _wrong(key, text, "it is no JSON list")
+        return options, []
+    words = [word.strip() for word in text.split(",")]
+    weighted = [match for word in words if (match := WEIGHTED.fullmatch(word))]
+    if len(weighted) == len(words):
+        return [_value(key, match["option"]) for match in weighted], [float(match["weight"]) for match in weighted]
+    if "" in words:
+        raise _wrong(key, text, "a value between two commas is missing")
+    return [_value(key, word) for word in words], []
+
+
+def _value(key: str, word: str) -> Any:
+    value = parse_value(word)
+    return word if value is None and "null" not in _types(key) else value  # "none" is a name, too
+
+
+def _powers_of_two(low: float, high: float) -> list[int]:
+    return [2**power for power in range(64) if low <= 2**power <= high]
+
+
+def _number(text: str) -> int | float:
+    return int(text) if re.fullmatch(r"[-+]?\d+", text) else float(text)
+
+
+def _types(key: str) -> set[str]:
+    """The JSON types that a key may hold."""
+
+    def visit(prop: Mapping[str, Any]) -> set[str]:
+        inner = set().union(*(visit(choice) for choice in prop.get("anyOf", [])))
+        return inner | ({prop["type"]} if "type" in prop else set())
+
+    return visit(properties(ACTION)[key])
+
+
+def _wrong(key: str, shown: str, why: str) -> ProblemError:
+    return RANGE.error(f"--range {key}", f"{key} = {shown}: {why}")

@@ -1,0 +1,208 @@
+"""The plan of a study: its folder with settings and specs, its first trials, and an estimate, before it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from vidqa import spec
+from vidqa.automl import data_share, estimate, specs
+from vidqa.automl.decisions import Start, Trial
+from vidqa.automl.history import TEMPLATE
+from vidqa.automl.journal import read
+from vidqa.automl.problems import STUDY_BUDGET, STUDY_CHANGED, STUDY_UNWRITABLE
+from vidqa.automl.repair import repaired
+from vidqa.automl.settings import EVALUATE, FILE, TEST, TRAIN, Finals, checked, write_settings
+from vidqa.automl.study import Study, open_study
+from vidqa.contract import files
+from vidqa.contract.cli import Result, command
+from vidqa.jobs.job_spec import with_absolute_paths
+from vidqa.spec.layers import parse_set
+
+FIRST = 3  # trials whose specs are shown before they start
+# Finals that --runs chooses from, those with the most re-runs first.
+FINALS: tuple[dict[str, Any], ...] = ({}, {"top": 1}, {"top": 1, "seeds": [1]})
+LESS_IS_BETTER = ("loss", "perplexity", "error", "false_positive", "false_negative", "latency")
+
+
+@dataclass(frozen=True)
+class PlanRequest:
+    """The options of a new study. `sets` are settings by dotted name (study.toml)."""
+
+    spec: Path
+    evaluation: Path | None = None
+    test: Path | None = None
+    metrics: tuple[str, ...] = ()
+    ranges: tuple[str, ...] = ()
+    fixed: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
+    runs: int | None = None  # trainings in all, the re-runs among them
+    sets: tuple[str, ...] = ()
+    named: Mapping[str, Any] = field(default_factory=dict)  # settings with options of their own
+
+
+def plan(folder: Path, request: PlanRequest | None) -> Result:
+    """Write a study into its folder, or read the one that is there, and describe it.
+
+    Raises STUDY_CHANGED for a study that has trials, STUDY_GOAL, STUDY_SETTINGS, STUDY_JOURNAL, and the problems of
+    specs and ranges.
+    """
+    if request is not None:
+        write(folder, request)
+    study = open_study(folder)
+    read(folder)  # a damaged journal is reported now
+    first = suggested(study, [], FIRST)
+    written = _write_first(study, first)
+    cost, problems = estimate.of_study(study, written[0])
+    data = {
+        "study": str(folder),
+        "settings": study.settings.model_dump(mode="json"),
+        "space": study.space_dict,
+        "notes": study.notes,
+        "rungs": [list(bracket) for bracket in study.algorithm.rungs],
+        "first": [{**row, "spec": str(path)} for row, path in zip(first, written, strict=False)],
+        "estimate": cost,
+    }
+    ready = not any(problem.severity == "error" for problem in problems)
+    following = [command("run_automl", "start", "--study", folder)] if ready else []
+    return Result(data, _text(study, data), problems, following)
+
+
+def suggested(study: Study, trials: list[Trial], count: int) -> list[dict[str, Any]]:
+    """The next trials, as if each had begun: number, proposer, values, repairs. Nothing is started or written."""
+    rows: list[dict[str, Any]] = []
+    trials = list(trials)
+    while len(rows) < count:
+        template = Start(study.space.default(study.base), TEMPLATE)
+        start = study.algorithm.next(trials) if trials else template
+        if not isinstance(start, Start):
+            break
+        values, repairs = repaired(study.space, study.base, start.values)
+        number, place = len(trials), (start.rung, start.bracket, start.parent, start.extra)
+        rows.append({"number": number, "proposer": start.proposer, "values": values, "repairs": list(repairs)})
+        trials.append(Trial(number, values, start.proposer, "running", (), *place))
+    return rows
+
+
+def write(folder: Path, request: PlanRequest) -> None:
+    """Write settings and specs of a new study. Raises what `plan` does."""
+    if read(folder).events:
+        raise STUDY_CHANGED.error(folder, "it has begun: its journal has events", "plan a new study in another folder")
+    texts = {TRAIN: _spec_text("train", request.spec)}
+    for name, path in ((EVALUATE, request.evaluation), (TEST, request.test)):
+        if path:
+            texts[name] = _spec_text("evaluate", path)
+    settings = checked(_table(request), folder / FILE)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            files.write_text(folder / name, text)
+    except OSError as failed:
+        raise STUDY_UNWRITABLE.error(folder, f"it cannot be written: {failed}") from failed
+    write_settings(folder, settings)
+    try:
+        data_share.write(folder, spec.load(folder / TRAIN, "train"), settings.data_share)
+    except OSError as failed:
+        raise STUDY_UNWRITABLE.error(folder, f"its part of the data cannot be written: {failed}") from failed
+
+
+def _spec_text(action: str, path: Path) -> str:
+    """A spec that means the same wherever it is read. Raises ProblemError."""
+    return spec.dump(with_absolute_paths(spec.load(path, action)))
+
+
+def _table(request: PlanRequest) -> dict[str, Any]:
+    """Options as study.toml has them."""
+    default = "accuracy" if request.evaluation else "val/avg_loss"
+    table: dict[str, Any] = {
+        "goals": [_goal(word) for word in request.metrics or (default,)],
+        "evaluation": EVALUATE if request.evaluation else None,
+        "test": TEST if request.test else None,
+        "ranges": {key: value.strip() for key, _, value in (word.partition("=") for word in request.ranges)},
+        "fixed": parse_set(request.fixed, "--fix").table,
+        "only": [key for word in request.only for key in word.split(",")],
+    }
+    for name, value in (*request.named.items(), *parse_set(request.sets).table.items()):
+        *path, last = name.split(".")
+        inner = table
+        for part in path:
+            inner = inner.setdefault(part, {})
+        if value is not None:
+            inner[last] = value
+    if request.runs is not None:
+        _divide(table, request.runs)
+    return {name: value for name, value in table.items() if value is not None}
+
+
+def _divide(table: dict[str, Any], runs: int) -> None:
+    """Divide `runs` trainings into trials and re-runs. Re-runs are at most a third, as many as the finals ask for or
+    fewer; finals that the user names stay. Raises STUDY_BUDGET."""
+    if table.get("max_trials") is not None:
+        raise STUDY_BUDGET.error("--runs", "--trials counts trials alone, --runs re-runs too", "give one of the two")
+    finals = table.get("finals")
+    if finals is None:
+        finals = next((finals for finals in FINALS if 3 * _reruns(finals) <= runs), {"seeds": []})
+        table["finals"] = finals
+    reruns = _reruns(finals)
+    if runs - reruns < 2:
+        message = f"{runs} runs leave {runs - reruns} trials beside {reruns} re-runs; the template's own is one of them"
+        raise STUDY_BUDGET.error("--runs", message, "allow more runs, or set finals.seeds=[]")
+    table["max_trials"] = runs - reruns
+
+
+def _reruns(finals: Mapping[str, Any]) -> int:
+    """0 for wrong finals, which `checked` reports."""
+    try:
+        return Finals.model_validate(finals).reruns
+    except ValidationError:
+        return 0
+
+
+def _goal(word: str) -> dict[str, str]:
+    """NAME or NAME:maximize; without a direction, a loss is minimized and everything else maximized."""
+    metric, _, direction = word.partition(":")
+    usual = "minimize" if any(part in metric for part in LESS_IS_BETTER) else "maximize"
+    return {"metric": metric, "direction": direction or usual}
+
+
+def _write_first(study: Study, first: list[dict[str, Any]]) -> list[Path]:
+    """The specs of the first trials for a person; the trials write their own."""
+    steps = study.algorithm.rungs[0][0] if study.by_steps else None
+    paths = []
+    for row in first:
+        folder = study.folder / "plan" / str(row["number"])
+        changes = specs.trial_changes(study, row["values"], steps, folder / "runs")
+        paths.append(specs.write_training(study, changes, folder))
+    return paths
+
+
+def _text(study: Study, data: dict[str, Any]) -> str:
+    settings, reruns = study.settings, study.settings.finals.reruns
+    goals = ", ".join(f"{goal.direction} {goal.metric}" for goal in settings.goals)
+    lines = [
+        f"{settings.max_trials} trials by {settings.algorithm}, {settings.max_concurrent} at a time "
+        f"on {settings.platform}: {goals}",
+        f"{settings.max_trials + reruns} runs in all: {settings.max_trials} trials and {reruns} re-runs",
+    ]
+    wide = max(len(parameter.name) for parameter in study.space.parameters)
+    template = study.space.default(study.base)
+    for parameter in study.space.parameters:
+        name, condition = parameter.name, parameter.condition
+        only = f"  where {condition.parent} is {condition.values}" if condition else ""
+        lines.append(f"  {name:<{wide}}  {parameter.words()}  (template {template.get(name)}){only}")
+    lines += [f"  {name:<{wide}}  {value}, fixed" for name, value in study.space.fixed.items()]
+    lines += [f"  note: {note}" for note in data["notes"]]
+    if study.has_rungs:
+        lines += [
+            f"rungs of bracket {at}: {', '.join(map(str, rungs))} steps" for at, rungs in enumerate(data["rungs"])
+        ]
+    lines.append("first trials:")
+    for row in data["first"]:
+        values = ", ".join(f"{study.space[name].short_name}={value}" for name, value in row["values"].items())
+        lines.append(f"  {row['number']} ({row['proposer']}) {values}")
+        lines += [f"    repaired: {repair}" for repair in row["repairs"]]
+    return "\n".join([*lines, *estimate.lines(data["estimate"])])

@@ -1,0 +1,222 @@
+"""The report of a study: best_spec.toml, best.json, report.html, and the study for optuna-dashboard.
+
+The page is drawn here: plotly, which optuna.visualization needs, makes a page of four megabytes. optuna.log is for
+looking only; changes in it have no effect.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from vidqa import spec
+from vidqa.automl import summary
+from vidqa.automl.algorithms._base import EXTRA
+from vidqa.automl.decisions import State, Trial
+from vidqa.automl.finals import Finals, removable
+from vidqa.automl.history import History
+from vidqa.automl.parameters import Parameter
+from vidqa.automl.problems import STUDY_MISSING, STUDY_NOT_DONE
+from vidqa.automl.status import row_of
+from vidqa.automl.study import Study, history_of, open_study
+from vidqa.contract import files
+from vidqa.contract._optional import require
+from vidqa.contract.cli import Result, command
+from vidqa.pages.chart import Drawn, Line, Point, draw
+from vidqa.pages.page import page
+from vidqa.spec.keys import with_values
+
+BEST_SPEC, BEST, PAGE, OPTUNA = "best_spec.toml", "best.json", "report.html", "optuna.log"
+WIDTH, HEIGHT, EDGE = 1120, 300, 90  # of the parallel coordinates; a name of 25 letters has room at an edge
+SLICE_WIDTH, SLICE_HEIGHT, SLICE_EDGE = 270, 170, 24  # of the results by one parameter
+STATES: dict[State, str] = {"complete": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL"}  # optuna's
+
+
+def report(folder: Path) -> Result:
+    """Write the report of the results so far. Raises STUDY_MISSING, STUDY_JOURNAL, STUDY_CHANGED."""
+    study = open_study(folder)
+    history, note = history_of(folder)
+    study.fits(history)
+    finals = Finals(study, history)
+    best = history.trials[history.winner] if history.winner is not None else finals.winner()
+    if best is None:
+        advice = "wait, or look at its failures: run_automl.py status"
+        raise STUDY_MISSING.error(folder, "no trial was measured yet", advice)
+    data = _facts(study, history, finals)
+    data |= {"winner": best.number, "best_values": best.values, "note": note}
+    changes = {**study.space.fixed, **study.space.within(best.values)}
+    files.write_text(folder / BEST_SPEC, spec.dump(with_values(study.base, changes)))
+    run = next(map(str, finals.tested_runs(best).values()), None)
+    files.write_json(folder / BEST, {**row_of(best), "train_run": run, "metrics": best.metrics, "table": data["table"]})
+    files.write_text(folder / PAGE, _page(study, history, data))
+    names = [BEST_SPEC, BEST, PAGE]
+    if find_spec("optuna"):
+        export_optuna(study, history, folder / OPTUNA)
+        names.append(OPTUNA)
+    data["files"] = [str(folder / name) for name in names]
+    unfinished = STUDY_NOT_DONE.at(folder, "the table has the results so far", severity="warning")
+    problems = [] if history.finished else [unfinished]
+    following = [command("preflight", "--spec", folder / BEST_SPEC, "--platform", study.settings.platform)]
+    return Result(data, _text(data), problems, following)
+
+
+def _facts(study: Study, history: History, finals: Finals) -> dict[str, Any]:
+    return {
+        "algorithm": study.settings.algorithm,
+        "goal": {"metric": study.goal.metric, "direction": study.goal.direction},
+        "trials": len(history.trials),
+        "hours": round(history.elapsed_s / 3600, 4),
+        "gpu_hours": round(history.gpu_seconds / 3600, 4),
+        "table": summary.table_of(study, history, finals),
+        "comparison": summary.comparisons(history),
+        "bias": summary.bias_of(study, history, finals),
+        "importance": summary.importance(study.space, history.completed),
+        "skipped": history.skipped,
+        "failed_re_runs": summary.failed_reruns(history),
+        "removable": [str(path) for path in removable(study, history)],
+    }
+
+
+def _page(study: Study, history: History, data: dict[str, Any]) -> str:
+    ranked = history.ranked(study.goal)
+    return page(
+        "automl/report.html.j2",
+        title=f"Search by {data['algorithm']}: {study.goal.direction} {study.goal.metric}",
+        filters={"numbers": _numbers},
+        data=data,
+        rows=[row_of(trial) for trial in [*ranked, *(trial for trial in history.trials if not trial.measured)]],
+        names=[parameter.name for parameter in study.space.parameters],
+        history=_history(study, history),
+        parallel=_parallel(study, ranked),
+        parameters=_slices_of_parameters(study, history),
+        slices=summary.slices(history, None if history.winner is None else history.trials[history.winner]),
+    )
+
+
+def _history(study: Study, history: History) -> Drawn | None:
+    points: list[Point] = []
+    best: list[Point] = []
+    for trial in history.completed:
+        value = trial.measured[-1].objectives[0]
+        points.append((float(trial.number), value))
+        leads = not best or study.goal.better(value, than=best[-1][1])
+        best.append((float(len(best)), value if leads else best[-1][1]))
+    return draw(
+        f"{study.goal.metric} of each trial, and the best so far",
+        [Line("trial", sorted(points), "two", dots=True), Line("best so far", best)],
+        note="By the number of the trial; the line by the order in which they ended.",
+    )
+
+
+def _units(study: Study, trial: Trial) -> list[float | None]:
+    """Where a trial lies on the axis of each parameter, 0..1; None where one does not apply."""
+    values = trial.values
+    return [one.unit(values[one.name]) if one.name in values else None for one in study.space.parameters]
+
+
+def _parallel(study: Study, ranked: list[Trial]) -> dict[str, Any]:
+    """The lines of the parallel coordinates, the best trials last and darkest; the last axis is the rank."""
+    axes = [parameter.short_name for parameter in study.space.parameters] + ["rank"]
+    step = (WIDTH - 2 * EDGE) / max(1, len(axes) - 1)
+    lines = []
+    for place, trial in enumerate(reversed(ranked), 1):
+        share = place / len(ranked)
+        points = [
+            f"{EDGE + at * step:.1f},{HEIGHT - 30 - unit * (HEIGHT - 60):.1f}"
+            for at, unit in enumerate([*_units(study, trial), share])
+            if unit is not None
+        ]
+        opacity = f"{0.08 + 0.92 * share**3:.2f}"
+        lines.append({"points": " ".join(points), "opacity": opacity, "name": f"trial {trial.number}"})
+    ticks = [{"name": name, "x": round(EDGE + at * step, 1)} for at, name in enumerate(axes)]
+    return {"axes": ticks, "lines": lines, "width": WIDTH, "height": HEIGHT}
+
+
+def _slices_of_parameters(study: Study, history: History) -> list[dict[str, Any]]:
+    """For each parameter the results by their position in its range, the best on top; of trials that went to their last
+    rung, since others do not compare."""
+    sign = 1 if study.goal.direction == "maximize" else -1
+    results = {trial.number: sign * trial.measured[-1].objectives[0] for trial in history.completed}
+    low, high = min(results.values(), default=0.0), max(results.values(), default=0.0)
+    charts = []
+    for at, parameter in enumerate(study.space.parameters):
+        dots = []
+        for trial in history.completed:
+            unit = _units(study, trial)[at]
+            if unit is None:
+                continue
+            up = (results[trial.number] - low) / (high - low) if high > low else 0.5
+            text = f"trial {trial.number}: {parameter.name} = {trial.values[parameter.name]}, {trial.objective:.5g}"
+            x = SLICE_EDGE + unit * (SLICE_WIDTH - 2 * SLICE_EDGE)
+            y = SLICE_HEIGHT - SLICE_EDGE - up * (SLICE_HEIGHT - 2 * SLICE_EDGE)
+            dots.append({"x": f"{x:.1f}", "y": f"{y:.1f}", "text": text, "best": trial.number == history.winner})
+        values = ", ".join(map(str, parameter.options)) or parameter.words()
+        size = {"width": SLICE_WIDTH, "height": SLICE_HEIGHT}
+        charts.append({"name": parameter.short_name, "range": values, "dots": dots, **size})
+    return [chart for chart in charts if chart["dots"]]
+
+
+def _numbers(values: list[float]) -> str:
+    return ", ".join(f"{value:.5g}" for value in values)
+
+
+def _text(data: dict[str, Any]) -> str:
+    lines = [f"winner: trial {data['winner']}, {data['best_values']}", ""]
+    lines.append(f"{'':24}{'in the search':>14}  {'re-runs':26}  test")
+    for row in data["table"]:
+        searched = "-" if row["searched"] is None else f"{row['searched']:.5g}"
+        lines.append(f"{row['who'][:23]:24}{searched:>14}  {_numbers(row['re_runs'])[:26]:26}  {_numbers(row['test'])}")
+    for row in data["comparison"]:
+        if "difference" in row:
+            low, high = row["ci95"]
+            change = f"{100 * row['difference']:+.1f} points (95 %: {100 * low:+.1f} to {100 * high:+.1f})"
+            lines.append(f"test, seed {row['seed']}: {change}, {row['verdict']}")
+    lines += ["", data["bias"]]
+    lines += [f"importance: {name} {share:.2f}" for name, share in data["importance"].items()]
+    lines += [f"{what} were left out: {why}" for what, why in data["skipped"].items()]
+    lines += data["failed_re_runs"]
+    return "\n".join([*lines, "", *(f"wrote {path}" for path in data["files"])])
+
+
+def export_optuna(study: Study, history: History, path: Path) -> None:
+    """Write the ended trials as a journal of optuna: optuna-dashboard FOLDER/optuna.log"""
+    optuna, journal = require("optuna", EXTRA), require("optuna.storages.journal", EXTRA)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    files.remove(path, owner=study.folder)
+    storage = optuna.storages.JournalStorage(journal.JournalFileBackend(str(path)))
+    directions = [goal.direction for goal in study.settings.goals]
+    exported = optuna.create_study(storage=storage, study_name=study.folder.name, directions=directions)
+    exported.set_user_attr("goals", [goal.metric for goal in study.settings.goals])
+    for trial in history.trials:
+        if trial.state not in STATES:
+            continue
+        parameters = [parameter for parameter in study.space.parameters if parameter.name in trial.values]
+        values = {
+            one.name: json.dumps(trial.values[one.name]) if one.options else trial.values[one.name]
+            for one in parameters
+        }
+        attributes = {name: getattr(trial, name) for name in ("number", "proposer", "why", "repairs")}
+        exported.add_trial(
+            optuna.trial.create_trial(
+                state=optuna.trial.TrialState[STATES[trial.state]],
+                values=trial.measured[-1].objectives if trial.state == "complete" else None,
+                params=values,
+                distributions={one.name: _widened(one, trial.values[one.name]) for one in parameters},
+                user_attrs=attributes,
+                intermediate_values={result.steps: result.objectives[0] for result in trial.measured},
+            )
+        )
+
+
+def _widened(parameter: Parameter, value: Any) -> Any:
+    """The distribution of a parameter, widened to the template's value outside of it, which optuna refuses."""
+    kinds = require("optuna.distributions", EXTRA)
+    if parameter.options:
+        return kinds.CategoricalDistribution(tuple(dict.fromkeys(map(json.dumps, (*parameter.options, value)))))
+    assert parameter.low is not None and parameter.high is not None
+    low, high = min(parameter.low, value), max(parameter.high, value)
+    if isinstance(value, int) and parameter.kind == "int":
+        return kinds.IntDistribution(low, high)
+    return kinds.FloatDistribution(low, high, log=parameter.log and low > 0)

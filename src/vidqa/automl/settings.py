@@ -1,0 +1,149 @@
+"""The settings of a study: study.toml in its folder, beside the specs that it is about.
+
+    spec = "train.toml"            # copied by `plan`: the template, whose values are trial 0
+    evaluation = "evaluate.toml"   # where the goal is a metric of an evaluation
+    test = "test.toml"             # read once, when the winner is known
+
+The description of a key says what it means; references/automl.md shows them in use.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from vidqa.automl.decisions import Goal
+from vidqa.automl.problems import STUDY_MISSING, STUDY_SETTINGS, STUDY_UNWRITABLE
+from vidqa.contract import files
+from vidqa.contract.problem import Problem, ProblemError
+from vidqa.jobs.launch import Resources
+
+FILE = "study.toml"
+TRAIN, EVALUATE, TEST = "train.toml", "evaluate.toml", "test.toml"
+FROM_TRAINING = ("val/", "train/", "perf/")  # metrics that a training writes itself
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+class Limits(_Table):
+    """A study ends when its trials are done, or when the first of these is reached; nothing is no limit."""
+
+    wall_hours: float | None = Field(default=None, gt=0, description="Hours that controllers of the study have worked.")
+    gpu_hours: float | None = Field(default=None, gt=0, description="GPU hours of all its jobs.")
+    target: float | None = Field(default=None, description="Value of the first goal that is good enough.")
+    no_progress: int | None = Field(default=None, ge=1, description="Trials in a row without a better value.")
+    failures_in_a_row: int = Field(default=3, ge=1, description="Failed trials in a row.")
+    silent_hours: float = Field(default=1.0, gt=0, description="Hours without a written line after which a job hangs.")
+    retries: int = Field(default=3, ge=0, description="Times that one job is tried again after its machine failed.")
+
+
+class Finals(_Table):
+    """Re-runs after the search. An empty list of seeds leaves them out."""
+
+    top: int = Field(default=3, ge=1, description="Best trials that are trained again.")
+    seeds: list[int] = Field(default=[1, 2, 3], description="Seeds of the re-runs.")
+
+    @property
+    def reruns(self) -> int:
+        """Trainings at most: of the best trials, and of the template."""
+        return len(self.seeds) * (self.top + 1)
+
+
+class Steps(_Table):
+    """Optimizer steps of a trial; unset, it trains as long as the template, or as its own epochs say."""
+
+    shortest: int | None = Field(default=None, ge=1, description="End of the first rung; unset: longest / reduction^2.")
+    longest: int | None = Field(default=None, ge=1, description="Of the longest training; unset: the template's.")
+    reduction: int = Field(default=3, ge=2, description="Each rung is so many times longer than the one below it.")
+
+
+class Place(_Table):
+    """Where jobs run, as for scripts/launch.py."""
+
+    nodes: int = Field(default=1, ge=1, description="Machines that share a job's processes.")
+    gpus: int | None = Field(default=None, ge=0, description="GPUs of a node, where they cannot be seen from here.")
+    image: str | None = Field(default=None, description="Engine image.")
+    trials_per_gpu: int = Field(
+        default=1, ge=1, le=8, description="Trials that share a GPU of this machine, each with its part of the memory."
+    )
+    site: str | None = Field(default=None, description="File with the settings of your place.")
+    agreed: bool = Field(default=False, description="Agree to the image that config.json records.")
+
+
+class Settings(_Table):
+    """Everything that a search depends on, beside the specs."""
+
+    platform: str = Field(default="local", description="local, docker, slurm or kubernetes.")
+    algorithm: str = Field(default="bayesian", description="How values are chosen.")
+    goals: list[Goal] = Field(min_length=1, description="Metrics to improve; several for nsga2.")
+    max_trials: int = Field(default=20, ge=1, description="Trials in all, the template's among them.")
+    max_concurrent: int = Field(default=1, ge=1, description="Trials that run at one time.")
+    seed: int = Field(default=0, ge=0, description="Of the algorithm.")
+    steps: Steps = Field(default=Steps(), description="How long trials train, where the algorithm has rungs.")
+    data_share: float | None = Field(
+        default=None, gt=0, lt=1, description="Share of the training videos that trials learn from; re-runs have all."
+    )
+    keep: Literal["best", "all"] = Field(default="best", description="Checkpoints and exports to keep: usable or all.")
+    spec: str = Field(default=TRAIN, description="The training that is searched around.")
+    evaluation: str | None = Field(default=None, description="Spec of the evaluation that measures the goal.")
+    test: str | None = Field(default=None, description="Spec of the evaluation that is made once, of the winner.")
+    resources: Place = Field(default=Place(), description="Where jobs run.")
+    limits: Limits = Field(default=Limits(), description="When it ends.")
+    finals: Finals = Field(default=Finals(), description="Re-runs after the search.")
+    ranges: dict[str, str] = Field(default={}, description="Keys and ranges: LOW..HIGH:log or A,B,C.")
+    fixed: dict[str, Any] = Field(default={}, description="Keys that keep one value.")
+    only: list[str] = Field(default=[], description="Keys that are searched; empty, those of the schema and of ranges.")
+
+    @property
+    def launch_resources(self) -> Resources:
+        place = self.resources
+        return Resources(place.nodes, place.gpus, place.image, Path(place.site) if place.site else None, place.agreed)
+
+    def of_training(self, metric: str) -> bool:
+        """Whether a training writes this metric itself."""
+        return metric.startswith(FROM_TRAINING)
+
+
+def read_settings(folder: Path) -> Settings:
+    """Raises STUDY_MISSING, STUDY_SETTINGS with everything that is wrong."""
+    path = folder / FILE
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise STUDY_MISSING.error(folder, f"there is no {FILE} in it") from None
+    except (OSError, ValueError) as broken:
+        raise STUDY_SETTINGS.error(path, f"it cannot be read as TOML: {broken}") from broken
+    return checked(table, path)
+
+
+def checked(table: dict[str, Any], where: Path) -> Settings:
+    """A table as settings. Raises STUDY_SETTINGS."""
+    try:
+        settings = Settings.model_validate(table)
+    except ValidationError as wrong:
+        raise ProblemError([_problem(error, where) for error in wrong.errors(include_url=False)]) from wrong
+    if settings.limits.target is not None and len(settings.goals) > 1:
+        raise STUDY_SETTINGS.error(f"{where} limits.target", "a target is of one goal; the study has several")
+    return settings
+
+
+def write_settings(folder: Path, settings: Settings) -> None:
+    """Raises STUDY_UNWRITABLE."""
+    import tomli_w
+
+    try:
+        files.write_text(folder / FILE, tomli_w.dumps(settings.model_dump(exclude_none=True)))
+    except OSError as failed:
+        raise STUDY_UNWRITABLE.error(folder, f"{FILE} cannot be written: {failed}") from failed
+
+
+def _problem(error: Any, where: Path) -> Problem:
+    place = ".".join(map(str, error["loc"]))
+    if error["type"] == "extra_forbidden":
+        return STUDY_SETTINGS.at(f"{where} {place}", f"there is no key {place!r}")
+    return STUDY_SETTINGS.at(f"{where} {place}", f"{error['msg']}; it is {str(error.get('input'))[:100]}")

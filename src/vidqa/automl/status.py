@@ -1,0 +1,156 @@
+"""The status of a study, from its journal alone: quick with a thousand trials, and without its lock."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from vidqa.automl.decisions import Goal, Trial
+from vidqa.automl.history import BASELINE, History
+from vidqa.automl.journal import controller_of, pending_requests, read
+from vidqa.automl.problems import STUDY_MISSING, STUDY_NOT_DONE
+from vidqa.contract.cli import Result, command
+from vidqa.contract.problem import Problem, ProblemError
+from vidqa.jobs import records, watch
+
+SHOWN = 10  # of the best trials, on a terminal
+
+
+def status(folder: Path) -> Result:
+    """Raises STUDY_MISSING, STUDY_JOURNAL."""
+    journal = read(folder)
+    if not journal.events:
+        planned = (folder / "study.toml").is_file()
+        message = "it is planned, and not started" if planned else "it holds no study"
+        advice = f"start it: {command('run_automl', 'start', '--study', folder)}" if planned else None
+        raise STUDY_MISSING.error(folder, message, advice)
+    history, controller = journal.history, controller_of(folder)
+    data = {"study": str(folder), "state": state_of(history, alive=controller is not None), **_facts(history)}
+    data["controller"] = controller.as_dict() if controller else None
+    data["requests"] = [request.verb for request in pending_requests(folder)]
+    data["note"] = journal.note
+    data["running"] = [_running(history, trial) for trial in history.running]
+    following = [command("run_automl", "report" if history.finished else "status", "--study", folder)]
+    if not history.finished and controller is None:
+        following.insert(0, command("run_automl", "start", "--study", folder))
+    return Result(data, _text(data), _problems(history, folder), following, exit_code=0)
+
+
+def state_of(history: History, *, alive: bool) -> str:
+    """searching, finishing (re-runs, tests), finished, stopped, or interrupted (without a controller)."""
+    if history.finished:
+        return "finished"
+    if not alive:
+        return "stopped" if history.stopped else "interrupted"
+    return "searching" if history.searched is None else "finishing"
+
+
+def goal_of(history: History) -> Goal:
+    assert history.created
+    return Goal.model_validate(history.created["settings"]["goals"][0])
+
+
+def row_of(trial: Trial) -> dict[str, Any]:
+    """A trial in --json."""
+    last = trial.measured[-1] if trial.measured else None
+    return {
+        "number": trial.number,
+        "state": trial.state,
+        "proposer": trial.proposer,
+        "values": trial.values,
+        "objectives": list(last.objectives) if last else [],
+        "steps": last.steps if last else 0,
+        "rung": trial.rung,
+        "repairs": trial.repairs,
+        "why": trial.why,
+    }
+
+
+def _facts(history: History) -> dict[str, Any]:
+    assert history.created
+    settings, goal = history.created["settings"], goal_of(history)
+    best = history.ranked(goal)
+    return {
+        "algorithm": settings["algorithm"],
+        "goal": {"metric": goal.metric, "direction": goal.direction},
+        "max_trials": history.max_trials,
+        "trials": dict(Counter(trial.state for trial in history.trials)),
+        "count": len(history.trials),
+        "enqueued": len(history.queue),
+        "best": row_of(best[0]) if best else None,
+        "top": [row_of(trial) for trial in best[:SHOWN]],
+        "baseline": history.scores.get(BASELINE, {}).get(goal.metric),
+        "hours": round(history.elapsed_s / 3600, 4),
+        "hours_left": _hours_left(history),
+        "job_hours": round(history.seconds / 3600, 4),
+        "gpu_hours": round(history.gpu_seconds / 3600, 4),
+        "searched": history.searched,
+        "stopped": history.stopped,
+        "skipped": history.skipped,
+        "winner": history.winner,
+        "last_failures": history.failures,
+    }
+
+
+def _hours_left(history: History) -> float | None:
+    """Of the search without re-runs and tests, at the speed of the ended trials; None where that is unknown."""
+    ended = sum(trial.state not in ("running", "paused") for trial in history.trials)
+    if history.searched is not None or not ended:
+        return None
+    return round(history.elapsed_s / 3600 / ended * max(0, history.max_trials - ended), 4)
+
+
+def _running(history: History, trial: Trial) -> dict[str, Any]:
+    """A running trial and its job, from the job's record, which stays as it is."""
+    names = [name for name in history.work if name.startswith(f"trial-{trial.number}/rung-{trial.rung}/")]
+    row: dict[str, Any] = {"number": trial.number, "rung": trial.rung, "values": trial.values}
+    if not names:
+        return row
+    work = history.work[names[-1]]
+    row |= {"work": names[-1], "job_id": work.job_id, "retries": work.retries}
+    try:
+        record = records.read(work.job_id)
+    except ProblemError:
+        return row
+    progress = watch.progress(record)
+    return row | {"state": str(record.state), "step": progress.get("step"), "total_steps": progress.get("total_steps")}
+
+
+def _problems(history: History, folder: Path) -> list[Problem]:
+    if history.stopped and not history.finished:
+        return [STUDY_NOT_DONE.at(folder, f"it was stopped: {history.stopped}", severity="warning")]
+    return []
+
+
+def _text(data: dict[str, Any]) -> str:
+    counts = ", ".join(f"{count} {state}" for state, count in data["trials"].items()) or "none yet"
+    goal = data["goal"]
+    lines = [
+        f"{data['state']}: {data['count']} of {data['max_trials']} trials by {data['algorithm']}: {counts}",
+        f"{goal['direction']} {goal['metric']}; {data['hours']:.2f} h, {data['gpu_hours']:.2f} GPU hours",
+    ]
+    if data["hours_left"] is not None:
+        lines.append(f"about {data['hours_left']:.2f} h of the search are left")
+    if data["baseline"] is not None:
+        lines.append(f"the model before training: {data['baseline']:.5g}")
+    lines += [_line(row) for row in data["top"]]
+    for row in data["running"]:
+        total, job = row.get("total_steps"), f"{row.get('work', 'not yet a job')}  {row.get('job_id', '')}"
+        steps = f"step {row.get('step')} of {total}" if total else row.get("state", "")
+        lines.append(f"  running   {row['number']:4}  {job} {steps}")
+    lines += [f"{what} were left out: {why}" for what, why in data["skipped"].items()]
+    for name in ("searched", "stopped"):
+        if data[name]:
+            lines.append(f"{name}: {data[name]}")
+    return "\n".join([*lines, *([data["note"]] if data["note"] else [])])
+
+
+def _line(row: dict[str, Any]) -> str:
+    """A trial as one line."""
+    values = ", ".join(
+        f"{name.rpartition('.')[2]}={value:.4g}" if isinstance(value, float) else f"{name.rpartition('.')[2]}={value}"
+        for name, value in row["values"].items()
+    )
+    objectives = ", ".join(f"{value:.5g}" for value in row["objectives"])
+    return f"  {row['state']:9} {row['number']:4}  {objectives:10}  {row['proposer']:10}  {values}"

@@ -1,0 +1,228 @@
+"""A study as it lies in its folder: settings, specs, space, algorithm, and a fingerprint of them all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from vidqa import spec
+from vidqa.automl import data_share
+from vidqa.automl.algorithms import BY_STEPS, Fidelity, algorithm
+from vidqa.automl.decisions import Algorithm, Goal
+from vidqa.automl.gpu_allocator import check_sharing, memory_share
+from vidqa.automl.history import History
+from vidqa.automl.journal import read
+from vidqa.automl.problems import STUDY_CHANGED, STUDY_GOAL, STUDY_MISSING, STUDY_UNCOUNTED
+from vidqa.automl.settings import Settings, read_settings
+from vidqa.automl.space import Space, space_of
+from vidqa.contract.files import content_hash
+from vidqa.spec import EvaluateSpec, Spec, TrainSpec
+from vidqa.spec.keys import with_values
+from vidqa.spec.samples import train_samples
+
+FREE = {"limits", "finals", "keep", "platform", "resources", "max_concurrent", "max_trials", "test"}
+SIZED = ("cma-es", "pbt")  # algorithms whose population depends on the number of trials
+
+
+@dataclass(frozen=True)
+class Study:
+    """Settings, specs, space and algorithm of a search; nothing in it changes while it runs."""
+
+    folder: Path
+    settings: Settings
+    base: TrainSpec
+    space: Space
+    algorithm: Algorithm
+    data: dict[str, Any]  # changes of the template for trials that learn from a share of the videos
+    memory_gib: float | None = None  # of a GPU for each job, where several share it
+    evaluations: tuple[EvaluateSpec, ...] = ()
+
+    @cached_property
+    def trained(self) -> TrainSpec:
+        """The template with the data of trials."""
+        return with_values(self.base, self.data)
+
+    @property
+    def specs(self) -> list[Spec]:
+        """Of all its jobs."""
+        return [self.base, *self.evaluations]
+
+    @property
+    def goal(self) -> Goal:
+        """The first one, which decides who wins."""
+        return self.settings.goals[0]
+
+    @property
+    def has_rungs(self) -> bool:
+        return _has_rungs(self.algorithm)
+
+    @property
+    def by_steps(self) -> bool:
+        """Whether the study sets the steps of a trial, not the trial's epochs."""
+        return self.has_rungs or self.settings.steps.longest is not None
+
+    @property
+    def longest(self) -> int:
+        """Steps of a training to the last rung."""
+        return max(bracket[-1] for bracket in self.algorithm.rungs)
+
+    @property
+    def whole(self) -> int:
+        """Steps of a re-run, which has all videos."""
+        return _longest(self.settings, self.base) if self.data else self.longest
+
+    @property
+    def notes(self) -> list[str]:
+        """Remarks for a person before the search starts."""
+        notes = list(self.space.notes)
+        if self.settings.algorithm in BY_STEPS and not self.has_rungs:
+            few = f"{self.longest} steps are too few to divide, so that every trial trains to the end"
+            notes.append(f"{self.settings.algorithm} has one rung: {few}")
+        return notes
+
+    @cached_property
+    def space_dict(self) -> dict[str, Any]:
+        """The space as JSON gives it back."""
+        return json.loads(json.dumps(self.space.as_dict()))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """sha256 of everything that trials depend on: they compare only while it stays. Limits, platform and
+        concurrency may change; defaults are left out, so that a new version may have more settings."""
+        settings = self.settings
+        specs = [name for name in (settings.spec, settings.evaluation) if name]
+        specs += [f"{data_share.FOLDER}/{data_share.SHARE}"] if self.data else []
+        parts = {
+            "settings": settings.model_dump(mode="json", exclude=FREE, exclude_defaults=True),
+            "specs": [content_hash(self.folder / name) for name in specs],
+            "space": self.space_dict,
+        }
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+    def fits(self, history: History) -> None:
+        """Raises STUDY_CHANGED where the trials of a journal were made with another study."""
+        created = history.created
+        if created is None:
+            return
+        rungs = [list(bracket) for bracket in self.algorithm.rungs]
+        old_rungs = created["rungs"]
+        if rungs[: len(old_rungs)] != old_rungs:
+            raise STUDY_CHANGED.error(self.folder, f"the rungs were {old_rungs} and would be {rungs}")
+        sized, most = created["settings"].get("max_trials"), self.settings.max_trials
+        if self.settings.algorithm in SIZED and most != sized:
+            name = self.settings.algorithm
+            message = f"{name} began with max_trials = {sized}, which sizes its population; it is {most}"
+            raise STUDY_CHANGED.error(self.folder, message, "put it back, or plan a new study")
+        if created["fingerprint"] == self.fingerprint:
+            return
+        if created["space"] != self.space_dict:
+            message = f"the space was {json.dumps(created['space'])[:300]} and is {json.dumps(self.space_dict)[:300]}"
+            raise STUDY_CHANGED.error(self.folder, message)
+        old, new = created["settings"], self.settings.model_dump(mode="json")
+        changed = [key for key in sorted(new.keys() - FREE) if old.get(key) != new[key]]
+        message = "; ".join(f"{key}: {old.get(key)!r} -> {new[key]!r}" for key in changed)
+        raise STUDY_CHANGED.error(self.folder, message or "a spec beside study.toml is another")
+
+
+def open_study(folder: Path) -> Study:
+    """Raises STUDY_MISSING, STUDY_SETTINGS, STUDY_GOAL, and the problems of its specs and its space."""
+    settings = read_settings(folder)
+    return study_of(folder, settings)
+
+
+def study_of(folder: Path, settings: Settings) -> Study:
+    for name in (settings.spec, settings.evaluation, settings.test):
+        if name and not (folder / name).is_file():
+            raise STUDY_MISSING.error(folder / name, "study.toml names it, and it is not there")
+    base = spec.load(folder / settings.spec, "train")
+    data: dict[str, Any] = {}
+    if settings.data_share is not None:
+        data = data_share.data_changes(folder, base, data_share.SHARE)
+        if not data:
+            message = "data_share asks for a file in it that is not there"
+            raise STUDY_MISSING.error(folder / data_share.FOLDER, message)
+    trained = with_values(base, data)
+    names = [name for name in (settings.evaluation, settings.test) if name]
+    evaluations = tuple(spec.load(folder / name, "evaluate") for name in names)
+    check_sharing(folder, settings, [base, *evaluations])
+    check_goals(settings, base)
+    space = _space(settings, trained, by_steps=settings.steps.longest is not None)
+    searcher = _algorithm(settings, trained, space)
+    if _has_rungs(searcher) and settings.steps.longest is None:
+        space = _space(settings, trained, by_steps=True)
+        searcher = _algorithm(settings, trained, space)
+    return Study(folder, settings, base, space, searcher, data, memory_share(settings), evaluations)
+
+
+def _space(settings: Settings, base: TrainSpec, *, by_steps: bool) -> Space:
+    mesh = base.policy.parallelism
+    return space_of(
+        base,
+        ranges=settings.ranges,
+        fixed=settings.fixed,
+        only=settings.only,
+        samples=train_samples(base),
+        ranks=mesh.dp_shard_size * mesh.dp_replicate_size,
+        by_steps=by_steps,
+    )
+
+
+def _algorithm(settings: Settings, base: TrainSpec, space: Space) -> Algorithm:
+    steps, longest = settings.steps, _longest(settings, base)
+    shortest = steps.shortest or max(1, longest // steps.reduction**2)
+    return algorithm(
+        settings.algorithm,
+        space,
+        tuple(settings.goals),
+        seed=settings.seed,
+        max_trials=settings.max_trials,
+        max_concurrent=settings.max_concurrent,
+        rungs=Fidelity(shortest, longest, steps.reduction),
+    )
+
+
+def _longest(settings: Settings, base: TrainSpec) -> int:
+    """Steps of the longest training; 1 where they are not known and no rung depends on them. Raises STUDY_UNCOUNTED."""
+    if settings.steps.longest:
+        return settings.steps.longest
+    samples = train_samples(base)
+    if samples is None and settings.algorithm in BY_STEPS:
+        uncounted = f"the samples in {base.custom.train_dataset.annotation_path} cannot be counted here"
+        message = f"{settings.algorithm} divides a training into rungs of steps, and {uncounted}"
+        raise STUDY_UNCOUNTED.error("steps.longest", message)
+    return spec.total_steps(base, samples or 0) or 1
+
+
+def _has_rungs(searcher: Algorithm) -> bool:
+    return any(len(bracket) > 1 for bracket in searcher.rungs)
+
+
+def history_of(folder: Path) -> tuple[History, str]:
+    """The state of a study, and a note of what its journal skips. No lock is needed. Raises STUDY_MISSING,
+    STUDY_JOURNAL."""
+    journal = read(folder)
+    if not journal.events and not (folder / "study.toml").is_file():
+        raise STUDY_MISSING.error(folder, "it holds no study")
+    return journal.history, journal.note
+
+
+def check_goals(settings: Settings, base: TrainSpec) -> None:
+    """Raises STUDY_GOAL for a metric that neither the training nor an evaluation measures."""
+    for goal in settings.goals:
+        if not settings.of_training(goal.metric):
+            if not settings.evaluation:
+                message = f"{goal.metric} is a metric of an evaluation, and the study names no evaluation spec"
+                raise STUDY_GOAL.error("goals", message, "add --evaluate evaluate.toml, or choose val/avg_loss")
+            continue
+        held_out = base.custom.val_dataset.annotation_path or base.train.train_policy.dataset.test_size
+        if goal.metric.startswith("val/") and not (base.validation.enable and held_out):
+            message = f"{goal.metric} is measured by validation, and the training has none"
+            remedy = "set validation.enable = true and a validation set (custom.val_dataset, or a test_size)"
+            raise STUDY_GOAL.error("goals", message, remedy)
+        if goal.metric == "val/accuracy" and not base.engine.validation_generate:
+            message = "validation measures val/accuracy by answering, and engine.validation_generate is 0"
+            raise STUDY_GOAL.error("goals", message, "set engine.validation_generate, or name an evaluation spec")

@@ -1,0 +1,269 @@
+"""Trials as jobs: a training to the end of a rung, an evaluation where the goal needs one, and their results."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+from vidqa import spec
+from vidqa.automl import specs
+from vidqa.automl.decisions import Goal, Measured, Trial
+from vidqa.automl.history import BASELINE
+from vidqa.automl.problems import STUDY_STEPS
+from vidqa.automl.study import Study
+from vidqa.automl.trial_jobs import CANCELED, Jobs
+from vidqa.contract.files import read_object
+from vidqa.contract.run_folder import METRICS, TRAINER, RunFolder, read_checkpoint, read_metrics
+from vidqa.jobs.api import JobHandle, attach, submit
+from vidqa.jobs.job_spec import process_count
+
+Metrics = dict[str, Any]
+
+
+class Trials:
+    """The trials of a study; `advance` moves a running one on, whatever its state."""
+
+    def __init__(self, study: Study, jobs: Jobs) -> None:
+        self.study, self.jobs, self.history = study, jobs, jobs.history
+
+    def advance(self, trial: Trial) -> None:
+        name = work_name(trial.number, trial.rung)
+        done = self.train_and_evaluate(name, lambda: self._train(trial))
+        if done is None:
+            return
+        run_dir, metrics, failure = done
+        if failure and failure["class"] == CANCELED:
+            self.jobs.append("pruned", number=trial.number, why=failure["evidence"])
+        elif failure:
+            self.jobs.append("failed", number=trial.number, rung=trial.rung, why=_failure_text(failure))
+        else:
+            self._measure(trial, run_dir, metrics)
+
+    def train_and_evaluate(
+        self, name: str, train: Callable[[], JobHandle]
+    ) -> tuple[Path, Metrics, dict[str, str] | None] | None:
+        """Run folder and metrics of a training and of the study's evaluation of it, or why one failed; None while they
+        run."""
+        trained = self.jobs.poll(f"{name}/train", self.ranks, train)
+        if trained is None:
+            return None
+        run_dir, evaluation = Path(trained["run_dir"]), self.study.settings.evaluation
+        if trained["failure"]:
+            return run_dir, {}, trained["failure"]
+        metrics = training_metrics(run_dir)
+        if evaluation:
+            ranks = self.evaluation_ranks(evaluation)
+            evaluated = self.jobs.poll(f"{name}/evaluate", ranks, lambda: self.evaluate(evaluation, run_dir, name))
+            if evaluated is None:
+                return None
+            if evaluated["failure"]:
+                return run_dir, metrics, evaluated["failure"]
+            metrics |= evaluation_metrics(Path(evaluated["run_dir"]))
+        return run_dir, metrics, None
+
+    @property
+    def lacks_baseline(self) -> bool:
+        """Whether the model before training is still to be evaluated. Without an evaluation, the template's training
+        measures it before its first step."""
+        return bool(self.study.settings.evaluation) and BASELINE not in self.history.scores
+
+    def baseline(self) -> None:
+        """Advance the evaluation of the model before training."""
+        evaluation = self.study.settings.evaluation
+        assert evaluation
+        self.score_evaluation(BASELINE, evaluation, lambda: self.evaluate_model(evaluation, BASELINE))
+
+    def score_evaluation(self, name: str, spec_name: str, submit: Callable[[], JobHandle]) -> None:
+        """Advance an evaluation, and score it at its end."""
+        if ended := self.jobs.poll(name, self.evaluation_ranks(spec_name), submit):
+            failure = ended["failure"]
+            metrics = {"failed": _failure_text(failure)} if failure else evaluation_metrics(Path(ended["run_dir"]))
+            self.score(name, metrics)
+
+    def score(self, work: str, metrics: Metrics) -> None:
+        self.jobs.append("scored", work=work, metrics=finite(metrics))
+
+    def evaluate(self, spec_name: str, run_dir: Path, work: str) -> JobHandle:
+        path = specs.write_evaluation(self.study, spec_name, run_dir, self.study.folder / folder_of(work))
+        return self._submit("evaluate", path)
+
+    def evaluate_model(self, spec_name: str, work: str) -> JobHandle:
+        path = specs.write_baseline(self.study, spec_name, self.study.folder / folder_of(work))
+        return self._submit("evaluate", path)
+
+    def train_again(self, trial: Trial, seed: int, work: str) -> JobHandle:
+        """The whole training of a trial's values, with the template's schedule and another seed."""
+        folder = self.study.folder / folder_of(work)
+        changes = specs.rerun_changes(self.study, trial.values, seed, folder)
+        return self._submit("train", specs.write_training(self.study, changes, folder))
+
+    @cached_property
+    def ranks(self) -> int:
+        """Processes of a training."""
+        return process_count(self.study.base)
+
+    def evaluation_ranks(self, spec_name: str) -> int:
+        """Processes of an evaluation."""
+        return _processes(self.study.folder / spec_name)
+
+    def _train(self, trial: Trial) -> JobHandle:
+        folder = self.study.folder / folder_of(work_name(trial.number, trial.rung))
+        changes = specs.trial_changes(self.study, trial.values, self._target(trial), folder.parent / "runs")
+        source = self._source(trial)
+        if source is None:
+            if trial is self.history.template and not self.study.settings.evaluation:
+                changes["validation.val_before_train"] = True
+            return self._submit("train", specs.write_training(self.study, changes, folder))
+        origin, reached = source
+        before = self.history.work[f"{work_name(origin.number, reached.rung)}/train"].ended
+        assert before
+        job = attach(before["job_id"])
+        del changes["train.resume"]
+        resources = self.study.settings.launch_resources
+        return job.continue_from(job.checkpoints()[-1], folder / specs.SPEC, changes, resources, ready=self.jobs.ready)
+
+    def _submit(self, action: str, path: Path) -> JobHandle:
+        settings = self.study.settings
+        return submit(action, path, settings.platform, settings.launch_resources, ready=self.jobs.ready)
+
+    def _target(self, trial: Trial) -> int | None:
+        """All steps at the end of the present rung; None where a training ends by itself."""
+        if not self.study.by_steps:
+            return None
+        return self.study.algorithm.rungs[trial.bracket][trial.rung]
+
+    def _source(self, trial: Trial) -> tuple[Trial, Measured] | None:
+        """The trial and the rung whose last checkpoint this one goes on from: its own, or its parent's of the rung
+        below. None where it starts from the model."""
+        if trial.measured:
+            return trial, trial.measured[-1]
+        if trial.parent is None:
+            return None
+        parent = self.history.trials[trial.parent]
+        return parent, next(result for result in parent.measured if result.rung == trial.rung - 1)
+
+    def _measure(self, trial: Trial, run_dir: Path, metrics: Metrics) -> None:
+        objectives, missing = objectives_of(self.study.settings.goals, metrics)
+        if missing:
+            self.jobs.append("failed", number=trial.number, rung=trial.rung, why=missing)
+            return
+        if (target := self._target(trial)) is not None and self.study.has_rungs:
+            source = self._source(trial)
+            check_steps(run_dir, source[1].steps if source else 0, target)
+        if trial is self.history.template and BASELINE not in self.history.scores:
+            self.score(BASELINE, before_training(run_dir))
+        is_last = trial.rung == len(self.study.algorithm.rungs[trial.bracket]) - 1
+        self.jobs.append(
+            "measured",
+            number=trial.number,
+            rung=trial.rung,
+            steps=target or end_step(run_dir),
+            objectives=objectives,
+            metrics={**finite(metrics), "train_run": str(run_dir)},
+            state="complete" if is_last else "paused",
+        )
+
+
+@cache
+def _processes(path: Path) -> int:
+    return process_count(spec.load(path, "evaluate"))
+
+
+def work_name(number: int, rung: int) -> str:
+    return f"trial-{number}/rung-{rung}"
+
+
+def folder_of(work: str) -> Path:
+    """Where the specs and runs of a piece of work lie, from the study's folder."""
+    first, _, rest = work.partition("/")
+    kind, _, number = first.partition("-")
+    return Path(f"{kind}s", number, rest) if number else Path(first, rest)
+
+
+def finite(metrics: Mapping[str, Any]) -> Metrics:
+    """The metrics that JSON can hold."""
+    return {name: value for name, value in metrics.items() if not isinstance(value, float) or math.isfinite(value)}
+
+
+def _failure_text(failure: Mapping[str, str]) -> str:
+    return f"{failure['class']}: {failure['evidence']}"
+
+
+def training_metrics(run_dir: Path) -> Metrics:
+    """The metrics of a training at its best export, else at its end."""
+    best = read_object(run_dir / "best.json").get("step")
+    metrics: Metrics = {}
+    for row in _rows(run_dir):
+        metrics |= _without_step(row)
+        if row["step"] == best and any(name.startswith("val/") for name in row):
+            return metrics | {"best_step": best}
+    return metrics
+
+
+def before_training(run_dir: Path) -> Metrics:
+    """The validation metrics before the first step, if there are any."""
+    return next((_without_step(row) for row in _rows(run_dir) if row["step"] == 0 and "val/avg_loss" in row), {})
+
+
+def _rows(run_dir: Path) -> Iterable[dict[str, Any]]:
+    try:
+        return read_metrics(run_dir / METRICS)
+    except OSError:
+        return []
+
+
+def _without_step(row: Mapping[str, Any]) -> Metrics:
+    return {name: value for name, value in row.items() if name not in ("step", "time")}
+
+
+def evaluation_metrics(run_dir: Path) -> Metrics:
+    """The numbers of metrics.json by dotted name, and the intervals and slices that reports show."""
+    metrics = read_object(run_dir / "metrics.json")
+    shown: Metrics = {name: metrics[name] for name in ("accuracy_ci95", "headline", "by_kind") if name in metrics}
+    return {**_numbers(metrics), **shown, "run_dir": str(run_dir)}
+
+
+def _numbers(table: Mapping[str, Any], prefix: str = "") -> Metrics:
+    numbers: Metrics = {}
+    for name, value in table.items():
+        if isinstance(value, dict) and prefix.count(".") < 2:
+            numbers |= _numbers(value, f"{prefix}{name}.")
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            numbers[f"{prefix}{name}"] = value
+    return numbers
+
+
+def objectives_of(goals: Sequence[Goal], metrics: Mapping[str, Any]) -> tuple[list[float], str]:
+    """The values of the goals, or why one is missing: absent, or not finite."""
+    values = []
+    for goal in goals:
+        value = metrics.get(goal.metric)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            names = sorted(name for name, other in metrics.items() if isinstance(other, (int, float)))
+            return [], f"it has no {goal.metric}; there are: {', '.join(names[:20]) or 'none'}"
+        if not math.isfinite(value):
+            return [], f"its {goal.metric} is {value}"
+        values.append(float(value))
+    return values, ""
+
+
+def end_step(run_dir: Path) -> int:
+    """The optimizer step at which a training ended."""
+    checkpoints = RunFolder(run_dir).complete(run_dir / "checkpoints", TRAINER)
+    if checkpoints:
+        return int(read_checkpoint(checkpoints[-1])["step"])
+    return int(RunFolder(run_dir).read_status().get("step", 0))
+
+
+def check_steps(run_dir: Path, before: int, target: int) -> None:
+    """Of a rung: it went on at the step that the rung before had reached, and took exactly the steps between, so that
+    the steps of all rungs add up to `target`. Raises STUDY_STEPS."""
+    resumes = RunFolder(run_dir).read_run().get("resumes") or [{"step": 0}]
+    first, last = int(resumes[0].get("step", -1)), end_step(run_dir)
+    if before and first != before:
+        raise STUDY_STEPS.error(run_dir, f"the rung before ended at step {before}; this run went on from step {first}")
+    if last != target:
+        raise STUDY_STEPS.error(run_dir, f"it was to end at step {target} and ended at step {last}")

@@ -1,0 +1,84 @@
+"""The journal: what is written stays, what a power cut leaves is passed over, and other damage is told by its line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from vidqa.automl.journal import JOURNAL, Journal, controller_of, only_controller, read
+from vidqa.contract.problem import ProblemError
+
+
+def written(folder: Path, count: int = 4) -> Path:
+    journal = Journal(folder, read(folder))
+    for number in range(count):
+        journal.append("stopped", float(number), why=f"reason {number}")
+    journal.close()
+    return folder / JOURNAL
+
+
+def test_events_are_read_as_they_were_written(tmp_path: Path) -> None:
+    written(tmp_path)
+    assert [(event["seq"], event["why"]) for event in read(tmp_path).events] == [
+        (n, f"reason {n - 1}") for n in (1, 2, 3, 4)
+    ]
+    written(tmp_path, 2)
+    assert [event["seq"] for event in read(tmp_path).events] == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("torn", [b'{"seq": 5, "ev', b"\0\0\0\0\0\n", b'{"seq": 5, "event": "stopped"}'])
+def test_a_last_line_that_was_cut_off_is_passed_over_and_then_gone(tmp_path: Path, torn: bytes) -> None:
+    path = written(tmp_path)
+    whole = path.read_bytes()
+    path.write_bytes(whole + torn)
+    found = read(tmp_path)
+    assert len(found.events) == 4 and "line 5" in found.note
+    assert path.read_bytes() == whole + torn, "a reader changes nothing"
+    written(tmp_path, 1)
+    assert [event["seq"] for event in read(tmp_path).events] == [1, 2, 3, 4, 5] and read(tmp_path).note == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "instead", "said"),
+    [
+        (2, b"{garbage\n", "it is not JSON"),
+        (3, b"", "lines are missing"),
+        (2, b'{"seq": 2, "event": "unheard of"}\n', "no event that is known"),
+        (2, b'{"seq": 2, "event": "stopped"}\n', "it lacks why"),
+    ],
+)
+def test_damage_before_the_last_line_is_refused_with_its_number(
+    tmp_path: Path, line: int, instead: bytes, said: str
+) -> None:
+    path = written(tmp_path, 5)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[: line - 1], instead, *lines[line:]]))
+    with pytest.raises(ProblemError, match="STUDY_JOURNAL") as refused:
+        read(tmp_path)
+    assert refused.value.problems[0].where.endswith(f":{line}") and said in refused.value.problems[0].message
+
+
+def test_a_journal_of_another_version_is_not_read_as_ours(tmp_path: Path) -> None:
+    path = written(tmp_path, 2)
+    fields = {"fingerprint": "", "settings": {}, "space": {}, "rungs": [], "version": ""}
+    event = {"seq": 1, "event": "created", "schema_version": 99, **fields}
+    path.write_bytes(json.dumps(event).encode() + b"\n" + path.read_bytes().splitlines(keepends=True)[1])
+    with pytest.raises(ProblemError, match="version 99"):
+        read(tmp_path)
+
+
+def test_a_study_has_one_controller_and_says_which(tmp_path: Path) -> None:
+    assert controller_of(tmp_path) is None
+    with only_controller(tmp_path):
+        running = controller_of(tmp_path)
+        assert running and running.is_alive
+        with (
+            pytest.raises(ProblemError, match=rf"STUDY_BUSY(.|\n)*process {running.pid} on"),
+            only_controller(tmp_path),
+        ):
+            pass
+    assert controller_of(tmp_path) is None
+    with only_controller(tmp_path):
+        pass

@@ -1,0 +1,88 @@
+"""What can be wrong with a study is told by a problem with a code, never by a traceback."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from small_studies import RATE, carry_out, history, write_study
+
+from vidqa.automl.journal import JOURNAL
+from vidqa.automl.plan import PlanRequest, plan
+from vidqa.automl.status import status
+from vidqa.automl.trials import check_steps
+from vidqa.contract.problem import ProblemError
+
+
+def code_of(broken: Callable[[], object]) -> str:
+    with pytest.raises(ProblemError) as refused:
+        broken()
+    problem = refused.value.problems[0]
+    assert problem.message and problem.remedy and problem.where
+    return problem.code
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "code"),
+    [
+        ("study.toml", "goals = [", "STUDY_SETTINGS"),
+        ("study.toml", b"\xff\xfe", "STUDY_SETTINGS"),
+        ("study.toml", "wings = 2\n[[goals]]\nmetric = 'a'\ndirection = 'maximize'\n", "STUDY_SETTINGS"),
+        ("study.toml", None, "STUDY_MISSING"),
+        ("train.toml", None, "STUDY_MISSING"),
+        ("train.toml", "[train]\nwings = 2\n", "SPEC_UNKNOWN_KEY"),
+        ("train.toml", "[train.train_policy]\ntype = 'grpo'\n", "SPEC_NOT_SFT"),
+    ],
+)
+def test_a_study_that_cannot_be_read(tmp_path: Path, name: str, text: str | bytes | None, code: str) -> None:
+    study = write_study(tmp_path)
+    path = study / name
+    path.unlink() if text is None else path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    assert code_of(lambda: carry_out(study)) == code
+    assert not (study / JOURNAL).exists(), "nothing was started"
+
+
+def test_a_journal_that_is_no_file(tmp_path: Path) -> None:
+    study = write_study(tmp_path)
+    (study / JOURNAL).mkdir()
+    assert code_of(lambda: status(study)) == code_of(lambda: carry_out(study)) == "STUDY_JOURNAL"
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "study").write_text("in the way")
+    assert code_of(lambda: write_study(tmp_path)) in ("STUDY_UNWRITABLE", "STUDY_JOURNAL")
+
+
+def test_a_goal_that_nobody_measures(tmp_path: Path) -> None:
+    study = write_study(tmp_path)
+    made = (study / "study.toml").read_text()
+    (study / "study.toml").write_text(made.replace('"val/avg_loss"', '"accuracy"'))
+    assert code_of(lambda: carry_out(study)) == "STUDY_GOAL"
+
+
+@pytest.mark.usefixtures("quick_trials")
+def test_a_study_that_has_begun_is_not_planned_again(tmp_path: Path) -> None:
+    study = write_study(tmp_path, max_trials=1)
+    carry_out(study)
+    before = (study / "study.toml").read_bytes()
+    again = PlanRequest(tmp_path / "train.toml", ranges=(f"{RATE}=1e-6..1e-3:log",))
+    assert code_of(lambda: plan(study, again)) == "STUDY_CHANGED" and (study / "study.toml").read_bytes() == before
+
+
+@pytest.mark.usefixtures("quick_trials")
+def test_a_machine_that_ends_every_attempt_stops_the_study_until_it_is_started_again(tmp_path: Path) -> None:
+    study = write_study(tmp_path, "limits.retries=0", manner="killed", max_trials=1)
+    assert code_of(lambda: carry_out(study)) == "STUDY_INTERRUPTED"
+    assert "STUDY_INTERRUPTED" in (history(study).stopped or "") and status(study).data["state"] == "stopped"
+    (study / "study.toml").write_text((study / "study.toml").read_text().replace("retries = 0", "retries = 1"))
+    found = carry_out(study)
+    assert [each.state for each in found.trials] == ["complete"] and len(list(study.glob("trials/*/runs/*"))) == 1
+
+
+@pytest.mark.parametrize(("resumed", "ended"), [(4, 8), (2, 6), (0, 8)])
+def test_steps_that_do_not_add_up(tmp_path: Path, resumed: int, ended: int) -> None:
+    (tmp_path / "run.json").write_text(json.dumps({"resumes": [{"step": resumed}]}))
+    (tmp_path / "status.json").write_text(json.dumps({"state": "COMPLETE", "step": ended}))
+    assert code_of(lambda: check_steps(tmp_path, before=2, target=8)) == "STUDY_STEPS"

@@ -21,10 +21,10 @@ from threadpoolctl import threadpool_limits
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from vidqa.curation.frame_looks import looks
+from vidqa.curation.candidate_pairs import likely_pairs
+from vidqa.curation.clip_fingerprint import looks
+from vidqa.curation.clip_matching import UNSURE, overlaps
 from vidqa.curation.leaks import BLOCK, Protected, find_leaks
-from vidqa.curation.likely import likely_pairs
-from vidqa.curation.overlap import UNSURE, overlaps
 from vidqa.dataset.record import MediaRef, Record
 from vidqa.demo.scenes import DIAGONAL, EVENTS, STRAIGHT, draw_scene, render
 

@@ -20,11 +20,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from ledger import Ledger, arguments, table
 
-from vidqa.curation import choosing
-from vidqa.curation.choosing import Limits
+from vidqa.curation import selection
 from vidqa.curation.embeddings import Table, schema, table_of
 from vidqa.curation.mining import TEXTS
 from vidqa.curation.search import centre_of, nearest
+from vidqa.curation.selection import Limits
 
 WIDTH, KINDS, PER_KIND = 512, 10, 200
 FACTS = {"schema_version": 1, "widths": {"media": WIDTH, "text": WIDTH}}
@@ -79,7 +79,7 @@ def mined(place: Path, gaps: int, directions: np.ndarray) -> dict[str, Any]:
     searched, searching = time.perf_counter(), time.process_time() - cpu
     texts = pool.texts_at(found.row[found.row >= 0], TEXTS)
     classes = {row: str(each["answer"]) for row, each in texts.items()}
-    choice = choosing.choose(found, texts, classes, Limits(per_gap=20, least=0.0), frozenset())
+    choice = selection.choose(found, texts, classes, Limits(per_gap=20, least=0.0), frozenset())
     ended = time.perf_counter()
     chosen = np.array([each.row for each in choice.rows])
     return {

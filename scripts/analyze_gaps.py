@@ -50,7 +50,7 @@ def main(args: Namespace) -> Result:
     from vidqa.evaluation.gaps import analyze
     from vidqa.evaluation.gaps.analyze import Kept
     from vidqa.evaluation.gaps.audit_answers import read_answers
-    from vidqa.evaluation.gaps.deeper import write_deeper
+    from vidqa.evaluation.gaps.breakdowns import write_deeper
     from vidqa.evaluation.gaps.problems import GAPS_FOUND
     from vidqa.evaluation.gaps.summary import next_commands, summary_text
 

@@ -35,7 +35,7 @@ parser.add_argument("--seed", type=int, default=0, help="what is drawn")
 
 def main(options: Namespace) -> Result:
     from vidqa.contract.problem import Problem
-    from vidqa.curation.augmenting import PREVIEW, Augmentation, Generation, augment, generate
+    from vidqa.curation.augmentation import PREVIEW, Augmentation, Generation, augment, generate
     from vidqa.curation.variants import SAFE
 
     places = (options.annotations, options.media_root, options.out)

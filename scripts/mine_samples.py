@@ -41,8 +41,8 @@ parser.add_argument("--seed", type=int, default=0, help="order in which gaps tak
 
 
 def main(options: Namespace) -> Result:
-    from vidqa.curation.choosing import Limits
     from vidqa.curation.mining import Mining, mine
+    from vidqa.curation.selection import Limits
 
     if options.per_gap < 1 or not 0 <= options.media_weight <= 1:
         parser.error("--per-gap is at least 1, --media-weight between 0 and 1")

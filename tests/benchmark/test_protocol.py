@@ -12,8 +12,8 @@ from vidqa.benchmark.problems import BENCHMARK_CLIPS, BENCHMARK_CONFIG, BENCHMAR
 from vidqa.benchmark.questions import read_questions
 from vidqa.benchmark.settings import Asked, settle
 from vidqa.contract.problem import ProblemError
+from vidqa.evaluation.cosmos_protocol import protocol_answer, protocol_correct, protocol_scores
 from vidqa.evaluation.other_results import read_dataset
-from vidqa.evaluation.protocol import protocol_answer, protocol_correct, protocol_scores
 from vidqa.evaluation.results import judged
 from vidqa.jobs.launch import Resources
 from vidqa.spec import Layer, resolve

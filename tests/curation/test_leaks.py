@@ -10,9 +10,9 @@ import av
 import numpy as np
 import pytest
 
-from vidqa.curation.frame_looks import looks, small
+from vidqa.curation.candidate_pairs import likely_pairs
+from vidqa.curation.clip_fingerprint import looks, small
 from vidqa.curation.leaks import Protected, find_leaks, recording_of
-from vidqa.curation.likely import likely_pairs
 from vidqa.dataset.record import MediaRef, Record
 
 HEIGHT, WIDTH = 96, 128

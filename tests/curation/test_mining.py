@@ -14,10 +14,10 @@ from simulated import unit, write_gaps, write_pool, write_table
 
 from vidqa.contract.problem import ProblemError
 from vidqa.contract.run_folder import EMBEDDINGS, QUERY_EMBEDDINGS
-from vidqa.curation.choosing import Limits
 from vidqa.curation.embeddings import Table
 from vidqa.curation.mining import Mining, mine
 from vidqa.curation.search import centre_of, nearest
+from vidqa.curation.selection import Limits
 from vidqa.dataset import load_records
 
 ASKED, OTHER = "Is a person falling?", "Which color is it?"

@@ -12,10 +12,10 @@ import pytest
 from vidqa.contract.files import write_json, write_text
 from vidqa.deft import loop as loop_module
 from vidqa.deft.beginning import Wanted, begin
+from vidqa.deft.context import Done, Turn
 from vidqa.deft.loop import Loop
 from vidqa.deft.stages import EVALUATE, KPI, TEST, Stage, stages_of
 from vidqa.deft.state import Cost, Ending
-from vidqa.deft.turn import Done, Turn
 from vidqa.spec import Layer, dump, resolve
 
 SCORES: dict[str, Any] = {"headline": "scored", "n": 9, "accuracy_ci95": [0.1, 0.9]}

@@ -14,9 +14,9 @@ import pytest
 from cheap_stages import Cheap, installed, to_the_end, wanted
 
 from vidqa.contract.problem import ProblemError
+from vidqa.deft.acceptance import fallen, too_small, verdict
 from vidqa.deft.beginning import begin
 from vidqa.deft.commands import go_on
-from vidqa.deft.deciding import fallen, too_small, verdict
 from vidqa.deft.loop import Due, Loop
 from vidqa.deft.problems import DEFT_TABLE
 from vidqa.deft.tables import AuditQueue, ComparisonTable, Slice, read_table

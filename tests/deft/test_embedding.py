@@ -19,7 +19,7 @@ from test_outcomes import begun, lacks_diagonals
 from tiny_world import run_engine
 
 from vidqa.curation.embeddings import Table
-from vidqa.deft import carrying_out
+from vidqa.deft import runner
 from vidqa.deft.loop import Loop, Step
 from vidqa.deft.settings import Where
 from vidqa.deft.state import Cost
@@ -60,7 +60,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def mined(monkeypatch: pytest.MonkeyPatch, loop: Loop) -> Engine:
     jobs = Engine(lacks_diagonals)
-    monkeypatch.setattr(carrying_out, "job", jobs)
+    monkeypatch.setattr(runner, "job", jobs)
     while isinstance(step := loop.next(), Step) and step.due.stage.name != "mine":
         pass
     assert isinstance(step, Step)

@@ -16,9 +16,9 @@ from cheap_stages import Cheap, installed, to_the_end, wanted
 
 from vidqa.contract.problem import ProblemError
 from vidqa.deft.beginning import begin
+from vidqa.deft.context import STATE
 from vidqa.deft.loop import Loop
 from vidqa.deft.report import write_report
-from vidqa.deft.turn import STATE
 
 SETS = ("stop.rounds=2", "control=true", "augment=true")
 

@@ -11,9 +11,9 @@ from cheap_stages import Cheap, carried_out, installed, to_the_end
 
 from vidqa.contract.cli import SKILL_ROOT
 from vidqa.contract.problem import ProblemError
+from vidqa.deft.context import LOG, STATE
 from vidqa.deft.log import Log
 from vidqa.deft.loop import Loop
-from vidqa.deft.turn import LOG, STATE
 
 
 @pytest.fixture

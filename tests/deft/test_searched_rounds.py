@@ -17,9 +17,9 @@ from tiny_world import tiny_data, tiny_model, tiny_spec
 from tests.platforms.conftest import state
 from vidqa.contract.problem import ProblemError
 from vidqa.deft.beginning import begin
+from vidqa.deft.context import Done, Turn
 from vidqa.deft.loop import Due, Loop
 from vidqa.deft.stages import Stage
-from vidqa.deft.turn import Done, Turn
 from vidqa.studies import starting
 
 __all__ = ["state"]

@@ -16,9 +16,9 @@ from vidqa.contract.cli import SKILL_ROOT
 from vidqa.contract.problem import ProblemError
 from vidqa.evaluation.comparison import bootstrap, compare, corrected, difference, mcnemar_p, sign_flip_p
 from vidqa.evaluation.comparison_page import comparison_page, comparison_text
+from vidqa.evaluation.cosmos_protocol import protocol_scores
 from vidqa.evaluation.metrics import score
 from vidqa.evaluation.other_results import read_dataset, read_evaluation
-from vidqa.evaluation.protocol import protocol_scores
 from vidqa.evaluation.results import Item, judged
 
 RECIPE = {"model": {"folder": "a"}, "samples": 60, "frames": {"nframes": 8}, "versions": {"torch": "2"}}

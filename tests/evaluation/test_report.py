@@ -10,9 +10,9 @@ import pytest
 
 from vidqa.contract.problem import ProblemError
 from vidqa.evaluation import score
-from vidqa.evaluation.posters import poster_frames, spread_frames
 from vidqa.evaluation.report import CARDS, write_report
 from vidqa.evaluation.results import judged
+from vidqa.evaluation.thumbnails import poster_frames, spread_frames
 
 EVIL = "</div><script>alert(1)</script><img src=x onerror=alert(2)>\" onload='x'"
 
@@ -114,7 +114,7 @@ def test_an_archive_is_read_through_once_for_all_posters(video, tmp_path, monkey
 
 
 def test_a_poster_that_takes_too_long_is_a_problem(video, monkeypatch):
-    monkeypatch.setattr("vidqa.evaluation.posters.LIMIT_S", -1.0)
+    monkeypatch.setattr("vidqa.evaluation.thumbnails.LIMIT_S", -1.0)
     with pytest.raises(ProblemError, match="longer than its limit"):
         poster_frames(str(video), None, [0])
 

@@ -14,7 +14,7 @@ from clips import write_clip
 
 from vidqa.contract.problem import ProblemError
 from vidqa.evaluation.gaps.analyze import Kept, analyze
-from vidqa.evaluation.gaps.deeper import slices_text, vectors_of, write_slices
+from vidqa.evaluation.gaps.breakdowns import slices_text, vectors_of, write_slices
 from vidqa.evaluation.intervals import accuracy_interval
 
 Row = dict[str, Any]

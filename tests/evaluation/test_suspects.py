@@ -15,8 +15,8 @@ from vidqa.evaluation.gaps.analyze import analyze
 from vidqa.evaluation.gaps.audit_answers import Answered, read_answers, take_answers
 from vidqa.evaluation.gaps.audit_page import audit_page
 from vidqa.evaluation.gaps.embeddings import neighbours_say
-from vidqa.evaluation.gaps.judged import Judged
-from vidqa.evaluation.gaps.suspects import suspects
+from vidqa.evaluation.gaps.label_errors import suspects
+from vidqa.evaluation.gaps.scored_answers import Judged
 
 KINDS = {"door": ("yes", "no"), "color": ("red", "green", "blue", "yellow"), "count": ("1", "2", "3")}
 RIGHT = {"door": 0.93, "color": 0.9, "count": 0.6}  # of each model; counting is a weakness of all

@@ -5,8 +5,8 @@ from __future__ import annotations
 from vidqa.benchmark.questions import SUBSETS
 from vidqa.benchmark.report import published
 from vidqa.benchmark.settings import RETRIES
+from vidqa.evaluation.cosmos_protocol import LONGER, WARMER
 from vidqa.evaluation.intervals import accuracy_interval
-from vidqa.evaluation.protocol import LONGER, WARMER
 from vidqa.spec.pages import GENERATED, row
 
 SIZES = {name: 110 if name == "robovqa" else 100 for name in SUBSETS}

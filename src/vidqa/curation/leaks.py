@@ -17,9 +17,9 @@ from pathlib import PurePath
 
 from threadpoolctl import threadpool_limits
 
-from vidqa.curation.frame_looks import Look, looks
-from vidqa.curation.likely import likely_pairs
-from vidqa.curation.overlap import UNSURE, overlaps
+from vidqa.curation.candidate_pairs import likely_pairs
+from vidqa.curation.clip_fingerprint import Look, looks
+from vidqa.curation.clip_matching import UNSURE, overlaps
 from vidqa.dataset.record import MediaRef, Record
 from vidqa.dataset.same_bytes import real_key, same_bytes_between
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from vidqa.contract.problem import ProblemError
 from vidqa.datatools.outputs import write_page
-from vidqa.evaluation.posters import spread_frames
+from vidqa.evaluation.thumbnails import spread_frames
 from vidqa.pages.page import image_url, page
 
 if TYPE_CHECKING:

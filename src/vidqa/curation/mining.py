@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from vidqa.contract.files import replacing, write_json
-from vidqa.curation import choosing, labels, mined_page, problems
-from vidqa.curation.choosing import Choice, Chosen, Limits
+from vidqa.curation import labels, mined_page, problems, selection
 from vidqa.curation.embeddings import Part, Table, queries_in
 from vidqa.curation.rows import Row, counted, read_rows, written
 from vidqa.curation.search import Candidates, centre_of, nearest
+from vidqa.curation.selection import Choice, Chosen, Limits
 from vidqa.dataset.record import Provenance
 from vidqa.datatools.outputs import json_list
 from vidqa.evaluation.answers import parse_expected
@@ -81,12 +81,12 @@ def mine(asked: Mining) -> Mined:
     classes = {row: _answer_class(each) for row, each in texts.items() if each["answer"]}
     forbidden = frozenset(name for name in kpi.columns["media"] if name)
     _leave_out(found, texts, asked.tried)
-    choice = choosing.choose(found, texts, classes, asked.limits, forbidden)
+    choice = selection.choose(found, texts, classes, asked.limits, forbidden)
     if not choice.rows:
         shown = ", ".join(f"{count} {why}" for why, count in choice.left_out.items()) or "no neighbours"
         raise problems.NOTHING_FOUND.error(pool.path, f"none of the rows nearest to {len(gaps)} gaps: {shown}")
     mined = _made(asked, choice, texts, gaps)
-    control = choosing.random_rows(pool, len(mined.annotations), asked.limits.seed, forbidden)
+    control = selection.random_rows(pool, len(mined.annotations), asked.limits.seed, forbidden)
     _write(asked, mined, pool.texts_at(control, TEXTS))
     return mined
 

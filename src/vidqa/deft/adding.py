@@ -8,12 +8,12 @@ from vidqa import spec
 from vidqa.contract.files import remove
 from vidqa.contract.problem import ProblemError
 from vidqa.contract.run_folder import EMBEDDINGS, QUERY_EMBEDDINGS
-from vidqa.deft import carrying_out
+from vidqa.deft import runner
+from vidqa.deft.context import EVALUATE_SPEC, LABELS, Done, Turn, annotations_in, is_labelled, media_of
 from vidqa.deft.measuring import data_words, model_words
 from vidqa.deft.recipe import train_words
 from vidqa.deft.state import Cost
 from vidqa.deft.tables import Annotations, read_table
-from vidqa.deft.turn import EVALUATE_SPEC, LABELS, Done, Turn, annotations_in, is_labelled, media_of
 
 NOTHING = tuple(f"CURATION_{what}" for what in ("NOTHING_FOUND", "EMPTY_POOL", "NO_GAPS", "NOTHING_NEW"))
 NO_ROWS = ("DATA_EMPTY", "DATA_FILE_MISSING")  # of a folder that is there
@@ -27,10 +27,10 @@ def embed(turn: Turn) -> Done:
     pool, selection, asked = str(turn.settings.sets.pool), turn.settings.sets.selection, turn.folder / "embed.toml"
     view = {name: value for name, value in _view(turn).items() if value is not None}
     words = [*model_words(turn.starting_model()), *data_words(pool), *data_words(selection, "query_")]
-    words += carrying_out.sets(view)
-    carrying_out.script("build_spec", "embed", *words, "--results-dir", turn.runs, "--out", asked)
+    words += runner.sets(view)
+    runner.script("build_spec", "embed", *words, "--results-dir", turn.runs, "--out", asked)
     try:
-        run, _, cost = carrying_out.job("embed", asked, turn.settings.where)
+        run, _, cost = runner.job("embed", asked, turn.settings.where)
     except ProblemError as none:
         first = none.problems[0]
         if first.code not in NO_ROWS or first.where != str(annotations_in(pool)) or not Path(pool).exists():
@@ -57,7 +57,7 @@ def mine(turn: Turn) -> Done:
     words += ["--pool-annotations", annotations_in(pool), "--pool-media", media_of(pool)] if is_labelled(pool) else []
     words += [word for place in _tried(turn) for word in ("--tried", place)]
     try:
-        found = carrying_out.script("mine_samples", *words, *turn.settings.words.get("mine", [])).data
+        found = runner.script("mine_samples", *words, *turn.settings.words.get("mine", [])).data
     except ProblemError as none:
         if none.problems[0].code not in NOTHING:
             raise
@@ -89,7 +89,7 @@ def label(turn: Turn) -> Done:
     if not answers.is_file():
         return Done(f"Samples that were mined without answers: {count}. {asked}", stop="labels needed", waits=True)
     remove(out, owner=turn.place)
-    counts = carrying_out.script("label_samples", "--tasks", tasks, "--labels", answers, "--out", out).data
+    counts = runner.script("label_samples", "--tasks", tasks, "--labels", answers, "--out", out).data
     labelled = counts["labelled"]
     if not labelled:
         return Done(f"None of the {count} samples is answered in {answers}. {asked}", stop="labels needed", waits=True)
@@ -101,7 +101,7 @@ def augment(turn: Turn) -> Done:
     """Altered copies of what was mined, whose answers stay true."""
     folder = _fresh(turn.place / "augmented")
     words: list[object] = ["--annotations", turn.output("mined"), "--out", folder, "--round", turn.number]
-    carrying_out.script("augment_samples", *words, *turn.settings.words.get("augment", []))
+    runner.script("augment_samples", *words, *turn.settings.words.get("augment", []))
     made = folder / "augmented.json"
     count = len(read_table(made, Annotations).root)
     return Done(f"{count} altered copies were made.", {"augmented": made}, {"samples": count})
@@ -128,7 +128,7 @@ def assembled(turn: Turn, added: list[Path], folder: str, name: str) -> Done:
     for option, place in (("validation", sets.selection), ("kpi", sets.kpi), ("test", sets.test)):
         words += [f"--{option}", annotations_in(place), place] if place else []
     try:
-        found = carrying_out.script("assemble_dataset", *words, *turn.settings.words.get("assemble", [])).data
+        found = runner.script("assemble_dataset", *words, *turn.settings.words.get("assemble", [])).data
     except ProblemError as none:
         if none.problems[0].code not in NOTHING:
             raise
@@ -149,11 +149,11 @@ def validate(turn: Turn) -> Done:
 def validated(turn: Turn, made: str, stem: str, output: str) -> Done:
     """Raises what preflight finds wrong."""
     asked = turn.place / f"{stem}.toml"
-    carrying_out.script("build_spec", "train", *train_words(turn, Path(str(turn.output(made))), asked))
+    runner.script("build_spec", "train", *train_words(turn, Path(str(turn.output(made))), asked))
     sets, platform = turn.settings.sets, turn.settings.where.platform
-    found = [carrying_out.script("preflight", "--spec", asked, "--platform", platform, "--kpi-root", sets.selection)]
+    found = [runner.script("preflight", "--spec", asked, "--platform", platform, "--kpi-root", sets.selection)]
     for folder in filter(None, (sets.kpi, sets.test)):
-        found.append(carrying_out.script("preflight", "--spec", asked, "--only", "leaks", "--kpi-root", folder))
+        found.append(runner.script("preflight", "--spec", asked, "--only", "leaks", "--kpi-root", folder))
     alike = sum(problem.code == NEAR for result in found for problem in result.problems)
     looks = f"; {alike} of its sets look alike in places, see leaks.json" if alike else ""
     return Done(f"Preflight has passed{looks}.", {output: asked}, {"warnings": alike})

@@ -10,12 +10,12 @@ from typing import Any
 from vidqa import spec
 from vidqa.contract.files import write_text
 from vidqa.dataset.reader import NAMES
+from vidqa.deft.context import EVALUATE_SPEC, LOG, TRAIN_SPEC, is_labelled
 from vidqa.deft.log import Log
 from vidqa.deft.loop import Loop, only_one, write_state
 from vidqa.deft.problems import DEFT_FOLDER_TAKEN, DEFT_OTHER_LOOP, DEFT_SAME_SET, DEFT_SETTING
 from vidqa.deft.settings import CHANGEABLE, Settings, settings_of, with_sets
 from vidqa.deft.state import fold
-from vidqa.deft.turn import EVALUATE_SPEC, LOG, TRAIN_SPEC, is_labelled
 
 
 @dataclass(frozen=True)

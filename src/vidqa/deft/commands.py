@@ -9,13 +9,13 @@ from pathlib import Path
 from vidqa.contract.cli import Result, command
 from vidqa.contract.files import write_text
 from vidqa.contract.problem import Exit, Problem, ProblemError
-from vidqa.deft import carrying_out
+from vidqa.deft import runner
 from vidqa.deft.beginning import Wanted, begin
+from vidqa.deft.context import AUDIT_ANSWERS, LABELS, Turn
 from vidqa.deft.loop import Due, Loop, Step
 from vidqa.deft.problems import DEFT_NOT_WAITING
 from vidqa.deft.report import write_report
 from vidqa.deft.state import Ending
-from vidqa.deft.turn import AUDIT_ANSWERS, LABELS, Turn
 from vidqa.pages.page import percent
 
 ANSWERS = {"audit needed": "--audit-answers", "labels needed": "--labels"}  # by rule: how a person's answers are given
@@ -74,7 +74,7 @@ def _take_labels(loop: Loop, labels: Path) -> None:
     if newest is None or newest.accepted is not None or (tasks := turn.output("tasks")) is None:
         raise DEFT_NOT_WAITING.error(labels, "no round that is open has mined samples without answers")
     with tempfile.TemporaryDirectory() as scratch:
-        carrying_out.script("label_samples", "--tasks", tasks, "--labels", labels, "--out", f"{scratch}/labelled.json")
+        runner.script("label_samples", "--tasks", tasks, "--labels", labels, "--out", f"{scratch}/labelled.json")
     write_text(turn.place / LABELS, labels.read_text(encoding="utf-8"))
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vidqa.deft import carrying_out
+from vidqa.deft import runner
+from vidqa.deft.context import AUDIT_ANSWERS, Done, Turn, annotations_in
 from vidqa.deft.state import Fact
 from vidqa.deft.tables import AuditQueue, read_table
-from vidqa.deft.turn import AUDIT_ANSWERS, Done, Turn, annotations_in
 
 
 def gaps(turn: Turn) -> Done:
@@ -22,7 +22,7 @@ def gaps(turn: Turn) -> Done:
         words += ["--embeddings", embedded]
     if (answers := turn.folder / AUDIT_ANSWERS).is_file():
         words += ["--audit-answers", answers]
-    data = carrying_out.script("analyze_gaps", *words, *turn.settings.words.get("gaps", [])).data
+    data = runner.script("analyze_gaps", *words, *turn.settings.words.get("gaps", [])).data
     count, types = data["gaps"], {name: count for name, count in data["by_error_type"].items() if count}
     facts: dict[str, Fact] = {"gaps": count, **types}
     sentence = f"{count} gaps among {data['results']} results: " + ", ".join(f"{n} {name}" for name, n in types.items())

@@ -18,12 +18,12 @@ from vidqa.contract.cli import note
 from vidqa.contract.files import write_json
 from vidqa.contract.locks import try_lock
 from vidqa.contract.problem import Problem, ProblemError
-from vidqa.deft.deciding import after_round, budget
+from vidqa.deft.acceptance import after_round, budget
+from vidqa.deft.context import LOCK, LOG, STATE, Done, Turn, fingerprint
 from vidqa.deft.log import Event, Log
 from vidqa.deft.problems import DEFT_BUSY, DEFT_GATE, DEFT_LOG_BROKEN, DEFT_NO_LOOP
 from vidqa.deft.stages import EVALUATE, KPI, TEST, Stage, stages_of
 from vidqa.deft.state import Ending, LoopState, Output, RoundState, StageState, fold, take
-from vidqa.deft.turn import LOCK, LOG, STATE, Done, Turn, fingerprint
 
 TRAININGS = ("train", "control train")  # not begun once the budget is spent
 

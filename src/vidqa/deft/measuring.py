@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from vidqa.contract.files import write_json
-from vidqa.deft import carrying_out
+from vidqa.deft import runner
+from vidqa.deft.context import EVALUATE_SPEC, Done, Turn, annotations_in, media_of
 from vidqa.deft.problems import DEFT_GATE, DEFT_SETTING
 from vidqa.deft.state import Cost, Fact
 from vidqa.deft.tables import scores_of
-from vidqa.deft.turn import EVALUATE_SPEC, Done, Turn, annotations_in, media_of
 from vidqa.pages.page import percent
 from vidqa.spec.sources import model_layer
 
@@ -36,8 +36,8 @@ def control_evaluate(turn: Turn) -> Done:
 def _evaluate(turn: Turn, model: str, folder: str, name: str) -> Done:
     asked = turn.place / f"{name}.toml"
     words = ["--override", turn.folder / EVALUATE_SPEC, *data_words(folder), "--results-dir", turn.runs, "--out", asked]
-    carrying_out.script("build_spec", "evaluate", *model_words(model), *words)
-    run, facts, cost = carrying_out.job("evaluate", asked, turn.settings.where)
+    runner.script("build_spec", "evaluate", *model_words(model), *words)
+    run, facts, cost = runner.job("evaluate", asked, turn.settings.where)
     scores = scores_of(run)
     if scores.accuracy is None or scores.accuracy_ci95 is None:
         raise DEFT_GATE.error(folder, "none of its questions has an expected answer", "give the set answers")
@@ -61,14 +61,14 @@ _RESULTS = {
 def model_words(model: str) -> list[str]:
     """A run (its best export, also an adapter), a folder of weights, or a name of the hub, over what a recipe names."""
     keys = {"model.enable_lora": False, **model_layer("evaluate", model).table}
-    return carrying_out.sets({key: value for key, value in keys.items() if key.startswith("model.")})
+    return runner.sets({key: value for key, value in keys.items() if key.startswith("model.")})
 
 
 def data_words(folder: str, which: str = "") -> list[str]:
     """A set as an evaluation names it: its folder, or an annotation file with the media beside it. `which` begins the
     names of the keys of an embedding's second set."""
     keys = {"annotation_path": str(annotations_in(folder)), "media_dir": media_of(folder)}
-    return carrying_out.sets({f"dataset.{which}{name}": value for name, value in keys.items()})
+    return runner.sets({f"dataset.{which}{name}": value for name, value in keys.items()})
 
 
 def compare(turn: Turn) -> Done:
@@ -84,7 +84,7 @@ def control_compare(turn: Turn) -> Done:
 def _compare(turn: Turn, after: str, name: str, before: str = "") -> Done:
     first = str(turn.fact(before, "run_dir")) if before else turn.accepted.evaluation
     page, table = turn.place / f"{name}.html", turn.place / f"{name}.json"
-    result = carrying_out.script("compare", first, after, "--html", page)
+    result = runner.script("compare", first, after, "--html", page)
     found = {key: value for key, value in result.data.items() if key != "html"}
     write_json(table, found)
     whole = found["whole"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vidqa.deft import carrying_out
+from vidqa.deft import runner
+from vidqa.deft.context import TRAIN_SPEC, Turn
 from vidqa.deft.problems import DEFT_GATE
-from vidqa.deft.turn import TRAIN_SPEC, Turn
 from vidqa.spec.parents import ADAPTER, find_export
 
 
@@ -23,7 +23,7 @@ def train_words(turn: Turn, annotations: Path, out: Path) -> list[object]:
     words: list[object] = ["--override", turn.folder / TRAIN_SPEC, "--results-dir", turn.runs]
     if turn.settings.continue_from == "last":
         words += ["--model", _weights(turn.accepted.model)]
-    words += carrying_out.sets(sets)
+    words += runner.sets(sets)
     return [*words, *(word for each in turn.settings.train for word in ("--set", each)), "--out", out]
 
 

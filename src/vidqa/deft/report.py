@@ -12,8 +12,8 @@ from vidqa.dataset.brief import brief
 from vidqa.deft.state import LoopState, RoundState
 from vidqa.deft.tables import Annotations, ComparisonTable, read_table, scores_of
 from vidqa.evaluation.comparison_page import points
-from vidqa.evaluation.posters import spread_frames
 from vidqa.evaluation.results import read_results
+from vidqa.evaluation.thumbnails import spread_frames
 from vidqa.pages.chart import Line, Mark, draw
 from vidqa.pages.page import image_url, page
 

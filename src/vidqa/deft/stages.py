@@ -13,9 +13,9 @@ from typing import Any
 
 from vidqa.actions import names
 from vidqa.contract.cli import SKILL_ROOT
-from vidqa.deft import adding, deciding, finding, measuring, training
+from vidqa.deft import acceptance, adding, finding, measuring, training
+from vidqa.deft.context import Done, Turn
 from vidqa.deft.settings import Settings
-from vidqa.deft.turn import Done, Turn
 
 LAUNCH = "python scripts/launch.py {} --spec SPEC --platform local --json"
 RULES = {
@@ -211,7 +211,7 @@ TURN = (
     Stage(
         "decide",
         "accept the round, or roll it back",
-        deciding.decide,
+        acceptance.decide,
         "python scripts/run_deft.py next LOOP --json",
         ("comparison", "settings.stop"),
         schema="vidqa.deft_state.v1",

@@ -6,11 +6,11 @@ import hashlib
 from pathlib import Path
 
 from vidqa.contract.cli import note
-from vidqa.deft import carrying_out
+from vidqa.deft import runner
 from vidqa.deft.adding import assembled, validated
+from vidqa.deft.context import Done, Turn, fingerprint
 from vidqa.deft.problems import DEFT_GATE
 from vidqa.deft.state import Cost
-from vidqa.deft.turn import Done, Turn, fingerprint
 
 
 def train(turn: Turn) -> Done:
@@ -19,7 +19,7 @@ def train(turn: Turn) -> Done:
 
 
 def _trained(turn: Turn, asked: str) -> Done:
-    run, facts, cost = carrying_out.job("train", Path(str(turn.output(asked))), turn.settings.where)
+    run, facts, cost = runner.job("train", Path(str(turn.output(asked))), turn.settings.where)
     return Done(f"Trained: {run}", {}, facts, cost)
 
 
@@ -36,13 +36,13 @@ def _searched(turn: Turn) -> Done:
         starting.follow(folder, None, note)
     if not (folder / "study.toml").is_file() or not history_of(folder)[0].created:
         words = [*_place(turn), *turn.settings.study]
-        carrying_out.script("run_automl", "plan", "--study", folder, "--spec", asked, *words)
+        runner.script("run_automl", "plan", "--study", folder, "--spec", asked, *words)
     if not history_of(folder)[0].finished:
-        carrying_out.script("run_automl", "start", "--study", folder, "--wait")
+        runner.script("run_automl", "start", "--study", folder, "--wait")
     history = history_of(folder)[0]
     if not history.finished or history.winner is None:
         raise DEFT_GATE.error(folder, f"the study has no winner: {history.stopped or 'all of its trials have failed'}")
-    carrying_out.script("run_automl", "report", "--study", folder)
+    runner.script("run_automl", "report", "--study", folder)
     best, cost = history.trials[history.winner], Cost(seconds=history.seconds, gpu_seconds=history.gpu_seconds)
     run = best.metrics["train_run"]
     sentence = f"Trained: {run}, trial {best.number} of {len(history.trials)} of the study in {folder}"
@@ -53,7 +53,7 @@ def _place(turn: Turn) -> list[str]:
     """Where the trials run, as a study is told."""
     given = turn.settings.where.model_dump(exclude={"platform"}, exclude_defaults=True)
     sets = {"platform": turn.settings.where.platform, **{f"resources.{key}": each for key, each in given.items()}}
-    return carrying_out.sets(sets)
+    return runner.sets(sets)
 
 
 def control_assemble(turn: Turn) -> Done:

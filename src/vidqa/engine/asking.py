@@ -28,7 +28,7 @@ from vidqa.engine.progress import Progress, Silent, open_evaluation
 from vidqa.engine.prompts import Prompts
 from vidqa.engine.quarantine import end_if_bad
 from vidqa.engine.signals import StopRequest
-from vidqa.evaluation.protocol import LONGER, WARMER, protocol_answer
+from vidqa.evaluation.cosmos_protocol import LONGER, WARMER, protocol_answer
 from vidqa.families import require_plain_weights
 from vidqa.planning.packing.sharing import longest_of, shares
 from vidqa.planning.samples import Planner, Sample

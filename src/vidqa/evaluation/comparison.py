@@ -17,8 +17,8 @@ import numpy as np
 
 from vidqa.contract.files import read_object
 from vidqa.contract.problem import Problem
-from vidqa.evaluation.baseline import groups
 from vidqa.evaluation.intervals import video_clusters
+from vidqa.evaluation.majority_baseline import groups
 from vidqa.evaluation.other_results import read_evaluation, results_files
 from vidqa.evaluation.problems import COMPARISON_NO_RECIPE, COMPARISON_OTHER_QUESTIONS, COMPARISON_RECIPES
 from vidqa.evaluation.recipes import compare_recipes

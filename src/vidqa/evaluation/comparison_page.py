@@ -9,9 +9,9 @@ from typing import Any
 from vidqa.contract.problem import ProblemError
 from vidqa.evaluation.comparison import Comparison, Difference, Pair
 from vidqa.evaluation.drop_gate import DropGate
-from vidqa.evaluation.posters import spread_frames
 from vidqa.evaluation.reservations import Side
 from vidqa.evaluation.text import as_text
+from vidqa.evaluation.thumbnails import spread_frames
 from vidqa.pages.page import image_url, page, percent
 
 CARDS = 60  # questions of each side that are shown with frames

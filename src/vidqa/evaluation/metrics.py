@@ -11,8 +11,8 @@ from typing import Any
 from vidqa.contract._optional import require
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.evaluation.answers import DIRECTION_TASK, RULES, STATUSES, answer_text, expected_kind
-from vidqa.evaluation.baseline import groups, headline, majority, one_answer, one_answer_problems
 from vidqa.evaluation.intervals import METHOD, accuracy_interval, video_clusters
+from vidqa.evaluation.majority_baseline import groups, headline, majority, one_answer, one_answer_problems
 from vidqa.evaluation.problems import METRIC_NO_DIRECTION, METRIC_UNAVAILABLE
 from vidqa.evaluation.results import Item, judged
 from vidqa.evaluation.text import rouge_l, token_f1

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from vidqa.evaluation.baseline import majority, one_answer
+from vidqa.evaluation.majority_baseline import majority, one_answer
 from vidqa.evaluation.results import Item
 
 UNANSWERED = ("truncated", "unparsed", "empty")

@@ -28,7 +28,7 @@ from vidqa.contract import environment
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.dataset.sources.address import FUNCTION
 from vidqa.dataset.sources.user_function import CHILD
-from vidqa.evaluation.baseline import groups
+from vidqa.evaluation.majority_baseline import groups
 from vidqa.evaluation.problems import METRIC_FUNCTION
 from vidqa.evaluation.results import Item
 

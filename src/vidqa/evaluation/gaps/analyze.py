@@ -17,7 +17,6 @@ from vidqa.contract.problem import Code, Problem, raise_errors
 from vidqa.evaluation.gaps.annotations import AnnotationColumns, annotation_file, read_annotations
 from vidqa.evaluation.gaps.audit_answers import Answered
 from vidqa.evaluation.gaps.compare import Compare, comparer
-from vidqa.evaluation.gaps.judged import Extra, Judged
 from vidqa.evaluation.gaps.problems import (
     GAPS_ANNOTATION_ID_TWICE,
     GAPS_GROUND_TRUTH_DIFFERS,
@@ -27,6 +26,7 @@ from vidqa.evaluation.gaps.problems import (
     GAPS_RESULT_REPEATED,
     GAPS_SAME_FILE,
 )
+from vidqa.evaluation.gaps.scored_answers import Extra, Judged
 from vidqa.evaluation.gaps.storage import find_results, is_same, publishing, read_bytes, storage_problems
 from vidqa.evaluation.gaps.table import SCHEMA, GapTable
 from vidqa.evaluation.json_items import json_items

@@ -18,7 +18,6 @@ from vidqa.dataset.media import MediaSource, media_source
 from vidqa.dataset.problems import EMPTY
 from vidqa.dataset.reader import NAMES, rows_in
 from vidqa.dataset.record import MediaRef
-from vidqa.evaluation.gaps.judged import Extra, extra_of
 from vidqa.evaluation.gaps.problems import (
     GAPS_ANNOTATIONS,
     GAPS_ANNOTATIONS_MISSING,
@@ -27,6 +26,7 @@ from vidqa.evaluation.gaps.problems import (
     GAPS_RESULT_AMBIGUOUS,
     GAPS_RESULT_UNKNOWN,
 )
+from vidqa.evaluation.gaps.scored_answers import Extra, extra_of
 from vidqa.evaluation.gaps.storage import exists, is_folder, is_remote, read_bytes, storage_problems
 from vidqa.evaluation.results import Item, shown
 from vidqa.evaluation.text import as_text, normalise

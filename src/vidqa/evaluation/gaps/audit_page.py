@@ -7,7 +7,7 @@ from typing import Any
 
 from vidqa.contract.problem import ProblemError
 from vidqa.evaluation.gaps.audit_answers import SCHEMA, VERDICTS
-from vidqa.evaluation.posters import spread_frames
+from vidqa.evaluation.thumbnails import spread_frames
 from vidqa.pages.page import image_url, page
 
 CARDS = 200  # labels on the page, the most doubtful first

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from vidqa.evaluation.gaps.judged import Judged
+from vidqa.evaluation.gaps.scored_answers import Judged
 from vidqa.evaluation.intervals import accuracy_interval
 from vidqa.evaluation.options import options_of
 from vidqa.evaluation.text import normalise

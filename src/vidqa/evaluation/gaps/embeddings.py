@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from vidqa.evaluation.gaps.judged import Judged
 from vidqa.evaluation.gaps.problems import GAPS_EMBEDDINGS
+from vidqa.evaluation.gaps.scored_answers import Judged
 from vidqa.evaluation.intervals import video_clusters
 from vidqa.evaluation.text import normalise
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from vidqa.evaluation.gaps.judged import Extra, Judged
-from vidqa.evaluation.gaps.looks import Look
+from vidqa.evaluation.gaps.scored_answers import Extra, Judged
+from vidqa.evaluation.gaps.video_stats import Look
 from vidqa.evaluation.intervals import accuracy_interval, video_clusters
 
 FEWEST = 5  # answers of a slice that is listed

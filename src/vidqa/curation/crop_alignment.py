@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from vidqa.curation.frame_looks import COARSE, DETAIL, FINE, GRID, Look, boxes, pooled
+from vidqa.curation.clip_fingerprint import COARSE, DETAIL, FINE, GRID, Look, boxes, pooled
 
 Crop = tuple[float, float, float, float]
 

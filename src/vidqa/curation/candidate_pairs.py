@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from vidqa.curation.crops import PART, part_codes, ratio_of, still_codes, whole_codes
-from vidqa.curation.frame_looks import Look
-from vidqa.curation.overlap import LIKELY, LIKELY_MOVED, SAME, Ways
+from vidqa.curation.clip_fingerprint import Look
+from vidqa.curation.clip_matching import LIKELY, LIKELY_MOVED, SAME, Ways
+from vidqa.curation.crop_alignment import PART, part_codes, ratio_of, still_codes, whole_codes
 
 Vectors = Callable[[Look], np.ndarray]
 

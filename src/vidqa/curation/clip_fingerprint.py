@@ -32,7 +32,7 @@ STEP = 6.0  # levels that make a difference between two cells
 PLAIN = 3.0  # levels: a frame that varies less over its cells shows nothing
 TIMEOUT_S = 120.0
 AT_ONCE = 64  # clips that are decoded ahead
-SMALL = "vidqa.curation.frame_looks:small"  # the transform of a decode pool
+SMALL = "vidqa.curation.clip_fingerprint:small"  # the transform of a decode pool
 
 
 def small(frames: np.ndarray, height: int, width: int) -> np.ndarray:

@@ -18,7 +18,7 @@ import numpy as np
 
 from vidqa.contract.files import write_json
 from vidqa.contract.problem import Problem
-from vidqa.curation import wording
+from vidqa.curation import paraphrase
 from vidqa.curation.mined_page import pictures
 from vidqa.curation.problems import GENERATOR, VARIANT
 from vidqa.curation.rows import Row, counted, read_rows, written
@@ -64,7 +64,7 @@ def augment(asked: Augmentation) -> tuple[list[Row], list[Problem]]:
                 except (OSError, av.FFmpegError, ValueError) as broken:
                     problems.append(VARIANT.at(clip.file, f"{type(broken).__name__}: {broken}", severity="warning"))
                     break
-        found = wording.countered(record.question, record.answer) if asked.counter else None
+        found = paraphrase.countered(record.question, record.answer) if asked.counter else None
         if found:
             rows.append(_written(asked, row, _said(record, *found), {"counter_question": True}, f"counter-{number}"))
     (asked.out).mkdir(parents=True, exist_ok=True)
@@ -77,7 +77,7 @@ def augment(asked: Augmentation) -> tuple[list[Row], list[Problem]]:
 def _variant(asked: Augmentation, row: Row, record: Record, name: str, draw: np.random.Generator) -> Row:
     """One variant of a clip, written, and the row about it."""
     shows_a_part = any(name in ("video_start", "video_end") for name, _ in record.media[0].keys)
-    at_its_speed = shows_a_part or wording.asks_for_time(record.question)
+    at_its_speed = shows_a_part or paraphrase.asks_for_time(record.question)
     suited = [name for name in asked.variants if name != "speed" or not at_its_speed]
     chosen = str(draw.choice(suited or ["encode"]))
     frames, fps = read_clip(record.media[0].path)
@@ -88,10 +88,10 @@ def _variant(asked: Augmentation, row: Row, record: Record, name: str, draw: np.
     shown = replace(record.media[0], written=str(path), path=str(path), size=path.stat().st_size, span=None)
     record = replace(record, media=(shown,), video_fps=None)
     if chosen == "flip":
-        record = _each_text(record, wording.mirrored)
+        record = _each_text(record, paraphrase.mirrored)
     details: dict[str, Any] = {"variant": chosen, **drawn, "crf": crf}
     if asked.reword and parse_expected(record.answer, record.question).kind == "yes_no":
-        record = _said(record, wording.reworded(record.question, int(draw.integers(3))), record.answer)
+        record = _said(record, paraphrase.reworded(record.question, int(draw.integers(3))), record.answer)
         details["reworded"] = True
     return _written(asked, row, record, details, name)
 

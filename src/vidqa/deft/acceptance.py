@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from vidqa.deft.context import Done, Turn
 from vidqa.deft.state import Ending, Fact, LoopState, RoundState
 from vidqa.deft.tables import ComparisonTable, Slice, read_table, scores_of
-from vidqa.deft.turn import Done, Turn
 from vidqa.pages.page import percent
 
 LEVEL = 0.05  # of all rounds together: each is tested at its share of it

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vidqa.curation.crops import (
+from vidqa.curation.clip_fingerprint import DETAIL, Look, cells_of
+from vidqa.curation.crop_alignment import (
     PART,
     Crop,
     cropped,
@@ -29,7 +30,6 @@ from vidqa.curation.crops import (
     ways,
     whole_codes,
 )
-from vidqa.curation.frame_looks import DETAIL, Look, cells_of
 
 SAME_MOMENTS, CROPPED, UNSURE = "same moments", "cropped", "alike, but too plain to tell"
 SAME, SAME_ACTIVE = 6.0, 10.0  # levels, root mean square: of the whole frame; of the cells in which something goes on

@@ -14,10 +14,10 @@ from vidqa.evaluation.gaps.audit_answers import Answered
 from vidqa.evaluation.gaps.audit_page import audit_page
 from vidqa.evaluation.gaps.confusion import confusions, yes_no
 from vidqa.evaluation.gaps.embeddings import Vectors, clusters_of, neighbours_say, read_embeddings
-from vidqa.evaluation.gaps.judged import Judged
-from vidqa.evaluation.gaps.looks import looks_of
+from vidqa.evaluation.gaps.label_errors import Suspect, suspects
+from vidqa.evaluation.gaps.scored_answers import Judged
 from vidqa.evaluation.gaps.slices import slices_of
-from vidqa.evaluation.gaps.suspects import Suspect, suspects
+from vidqa.evaluation.gaps.video_stats import looks_of
 from vidqa.evaluation.other_results import read_evaluation
 from vidqa.pages.page import percent
 

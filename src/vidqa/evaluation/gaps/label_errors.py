@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from vidqa.evaluation.gaps.judged import Judged
+from vidqa.evaluation.gaps.scored_answers import Judged
 from vidqa.evaluation.text import normalise
 
 PRIOR = 0.05  # of a label, to be wrong

@@ -14,7 +14,7 @@ from PIL import Image
 from vidqa.contract.problem import ProblemError
 from vidqa.contract.progress import counting
 from vidqa.dataset.archive import archive_and_member
-from vidqa.evaluation.posters import spread
+from vidqa.evaluation.thumbnails import spread
 
 FRAMES = 6  # of a video, evenly spread
 MOST = 2000  # videos that are looked at; of more, every n-th

@@ -23,7 +23,7 @@ from ledger import Ledger, arguments, table
 from vidqa.curation import selection
 from vidqa.curation.embeddings import Table, schema, table_of
 from vidqa.curation.mining import TEXTS
-from vidqa.curation.search import centre_of, nearest
+from vidqa.curation.search import nearest, pool_mean
 from vidqa.curation.selection import Limits
 
 WIDTH, KINDS, PER_KIND = 512, 10, 200
@@ -72,14 +72,14 @@ def _unit(vectors: np.ndarray) -> np.ndarray:
 def mined(place: Path, gaps: int, directions: np.ndarray) -> dict[str, Any]:
     draw, pool = np.random.default_rng(2), Table(place)
     before, cpu = time.perf_counter(), time.process_time()
-    centre = centre_of(pool, 0.5)
+    mean = pool_mean(pool, 0.5)
     vectors = 3 * directions[np.arange(gaps) % KINDS] + draw.standard_normal((gaps, 2 * WIDTH), np.float32)
     queries = np.ascontiguousarray(_unit(vectors), np.float32)
-    found = nearest(pool, queries, 80, centre)
+    found = nearest(pool, queries, 80, mean)
     searched, searching = time.perf_counter(), time.process_time() - cpu
     texts = pool.texts_at(found.row[found.row >= 0], TEXTS)
     classes = {row: str(each["answer"]) for row, each in texts.items()}
-    choice = selection.choose(found, texts, classes, Limits(per_gap=20, least=0.0), frozenset())
+    choice = selection.choose(found, texts, classes, Limits(per_gap=20, threshold=0.0), frozenset())
     ended = time.perf_counter()
     chosen = np.array([each.row for each in choice.rows])
     return {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from clips import write_clip
 
 from vidqa.contract.problem import ProblemError
 from vidqa.curation import paraphrase
-from vidqa.curation.augmentation import Augmentation, Generation, augment, generate
+from vidqa.curation.augmentation import Augmentation, augment
 from vidqa.curation.variants import VARIANTS, read_clip
 from vidqa.dataset import load_records
 
@@ -41,7 +42,7 @@ def annotated(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("name", VARIANTS)
 def test_each_variant_is_a_clip_with_its_provenance(annotated: Path, tmp_path: Path, name: str) -> None:
     out = tmp_path / "out"
-    rows, problems = augment(Augmentation(annotated, "", out, (name,)))
+    rows, problems = augment(Augmentation(annotations=annotated, out=out, only=(name,)))
     assert [problem.code for problem in problems] == ["CURATION_VARIANT"] and "broken.mp4" in problems[0].where
     records = load_records(out / "augmented.json")
     assert len(records) == len(rows) == 3 and len({record.id for record in records}) == 3
@@ -56,7 +57,7 @@ def test_each_variant_is_a_clip_with_its_provenance(annotated: Path, tmp_path: P
 
 
 def test_the_same_seed_makes_the_same(annotated: Path, tmp_path: Path) -> None:
-    made = [augment(Augmentation(annotated, "", tmp_path / name, seed=3))[0] for name in ("one", "two")]
+    made = [augment(Augmentation(annotations=annotated, out=tmp_path / name, seed=3))[0] for name in ("one", "two")]
     assert [row["curation"] for row in made[0]] == [row["curation"] for row in made[1]]
 
 
@@ -92,10 +93,11 @@ json.dump(rows, open(asked["write_annotations"], "w"))
 def test_a_generators_rows_name_it_with_licence_and_source(annotated: Path, tmp_path: Path) -> None:
     (tmp_path / "make.py").write_text(PROGRAM)
     command = f"{sys.executable} {tmp_path / 'make.py'}"
+    request = Augmentation(annotations=annotated, out=tmp_path / "out", generator=command, licence="CC0", source="here")
     with pytest.raises(ProblemError, match=r"(?s)CURATION_GENERATOR.*licence"):
-        generate(Generation(command, annotated, "", tmp_path / "out", "", "here"))
-    (row,) = generate(Generation(command, annotated, "", tmp_path / "out", "CC0", "here"))
+        augment(replace(request, licence=""))
+    ((row,), _) = augment(request)
     assert row["curation"] == {"generator": command, "licence": "CC0", "source": "here"}
     assert row["provenance"] == {"origin": "generated", "round": 1}
     with pytest.raises(ProblemError, match=r"(?s)CURATION_GENERATOR.*exit code 2"):
-        generate(Generation(f"{sys.executable} absent.py", annotated, "", tmp_path / "none", "CC0", "here"))
+        augment(replace(request, generator=f"{sys.executable} absent.py", out=tmp_path / "none"))

@@ -61,7 +61,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def mined(monkeypatch: pytest.MonkeyPatch, loop: Loop) -> Engine:
     jobs = Engine(lacks_diagonals)
     monkeypatch.setattr(runner, "job", jobs)
-    while isinstance(step := loop.next(), Step) and step.due.stage.name != "mine":
+    while isinstance(step := loop.next(), Step) and step.pending.stage.name != "mine":
         pass
     assert isinstance(step, Step)
     return jobs

@@ -15,7 +15,7 @@ import pytest
 from cheap_stages import Cheap, installed, to_the_end, wanted
 
 from vidqa.contract.problem import ProblemError
-from vidqa.deft.beginning import begin
+from vidqa.deft.commands import create
 from vidqa.deft.context import STATE
 from vidqa.deft.loop import Loop
 from vidqa.deft.report import write_report
@@ -28,7 +28,7 @@ def whole(folder: Path) -> None:
     try:
         loop = Loop(folder / "loop")
     except ProblemError:  # it was not begun
-        loop = begin(folder / "loop", wanted(folder, *SETS))[0]
+        loop = create(folder / "loop", wanted(folder, *SETS))[0]
     with loop.alone():
         to_the_end(loop)
         write_report(loop)

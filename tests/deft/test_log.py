@@ -73,5 +73,5 @@ def test_the_state_follows_from_the_log_and_fits_its_schema(loop: Loop) -> None:
 
 
 def test_a_folder_without_a_log_is_no_loop(tmp_path: Path) -> None:
-    with pytest.raises(ProblemError, match="DEFT_NO_LOOP"):
+    with pytest.raises(ProblemError, match="DEFT_FOLDER"):
         Loop(tmp_path)

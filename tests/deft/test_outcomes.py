@@ -18,8 +18,7 @@ from table_jobs import Answers, Jobs, write_sets
 from vidqa.contract.files import write_json
 from vidqa.contract.problem import Exit, ProblemError
 from vidqa.deft import runner
-from vidqa.deft.beginning import Wanted, begin
-from vidqa.deft.commands import go_on
+from vidqa.deft.commands import LoopConfig, create, go_on
 from vidqa.deft.loop import Loop, Step
 from vidqa.deft.report import write_report
 from vidqa.deft.state import Ending
@@ -56,7 +55,7 @@ def begun(world: Path, place: Path, *sets: str, **folders: Path) -> Loop:
     (place / "evaluate.toml").write_text(dump(resolve("evaluate", [Layer("test", measured)]).spec))
     places = {"selection": world / "selection", "pool": world / "pool", **folders}
     named: dict[str, str | None] = {name: str(each) for name, each in places.items()}
-    return begin(place / "loop", Wanted(place / "train.toml", place / "evaluate.toml", named, sets=list(sets)))[0]
+    return create(place / "loop", LoopConfig(place / "train.toml", place / "evaluate.toml", named, sets=list(sets)))[0]
 
 
 def ended(monkeypatch: pytest.MonkeyPatch, loop: Loop, answers: Answers) -> tuple[Ending, Jobs]:
@@ -240,7 +239,7 @@ def test_a_pool_of_clips_alone_reaches_its_second_round_by_a_persons_answers(
     added = [table["added"] for table in json.loads((loop.folder / "report.json").read_text())["rounds"][1:]]
     assert added == [{"mine": 0, "label": len(names) - 1} for names in mined]
     assert f"{len(mined[0]) - 1} questions added from the pool" in (loop.folder / "report.html").read_text()
-    with pytest.raises(ProblemError, match="DEFT_NOT_WAITING"):
+    with pytest.raises(ProblemError, match="DEFT_SETTING"):
         go_on(loop.folder, labels=labels, once=True)
 
 
@@ -252,7 +251,7 @@ def test_random_samples_of_a_pool_without_answers_are_refused(world: Path, tmp_p
 def test_a_pool_may_be_an_annotation_file(monkeypatch: pytest.MonkeyPatch, world: Path, tmp_path: Path) -> None:
     loop = begun(world, tmp_path, "words.mine=--per-gap 1", pool=world / "pool/annotations.json")
     monkeypatch.setattr(runner, "job", Jobs(lacks_diagonals))
-    while not (isinstance(step := loop.next(), Step) and step.due.stage.name == "assemble"):
+    while not (isinstance(step := loop.next(), Step) and step.pending.stage.name == "assemble"):
         pass
     rows = json.loads((loop.folder / "round_1/mined/mined.json").read_text())
     assert rows and all(row["video"].startswith(str(world / "pool/videos")) for row in rows)

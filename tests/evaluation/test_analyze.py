@@ -10,8 +10,8 @@ import pytest
 from vidqa.contract.problem import ProblemError
 from vidqa.dataset import load_records
 from vidqa.evaluation.gaps import GAP_COLUMNS, analyze
-from vidqa.evaluation.gaps.summary import summary_text
-from vidqa.evaluation.gaps.table import SCHEMA
+from vidqa.evaluation.gaps.report import summary_text
+from vidqa.evaluation.gaps.storage import SCHEMA
 from vidqa.evaluation.results import judged
 
 
@@ -281,7 +281,7 @@ def test_several_results_files(place):
     both = {"runs/a/results.json": [result("a", "no")], "runs/b/results.json": [result("a", "yes")]}
     with pytest.raises(ProblemError) as error:
         place.run(ONE, both, folder="runs")
-    assert error.value.problems[0].code == "GAPS_SEVERAL_RESULTS"
+    assert error.value.problems[0].code == "RESULTS_SEVERAL"
     assert "runs/a/results.json" in error.value.problems[0].message and "runs/b/" in error.value.problems[0].message
     found, rows = place.run(ONE, {"runs/results.json": [result("a", "no")]}, folder="runs")  # one directly in it
     assert len(rows) == 1 and found.sources == [str(place.path / "runs/results.json")]
@@ -356,8 +356,8 @@ def test_broken_annotations(place, annotations):
 def test_missing_places(place):
     (place.path / "empty").mkdir()
     for arguments, code in [
-        ((str(place.path / "empty"), "g", "k"), "GAPS_RESULTS_MISSING"),
-        ((str(place.path / "absent"), "g", "k"), "GAPS_RESULTS_MISSING"),
+        ((str(place.path / "empty"), "g", "k"), "RESULTS_MISSING"),
+        ((str(place.path / "absent"), "g", "k"), "RESULTS_MISSING"),
     ]:
         with pytest.raises(ProblemError) as error:
             analyze(*arguments)
@@ -368,7 +368,7 @@ def test_missing_places(place):
     (place.path / "results.json").write_text("[]")
     with pytest.raises(ProblemError) as error:
         analyze(str(place.path / "results.json"), str(place.path / "g.parquet"), str(place.path / "none.json"))
-    assert error.value.problems[0].code == "GAPS_ANNOTATIONS_MISSING" and error.value.exit_code == 3
+    assert error.value.problems[0].code == "GAPS_ANNOTATIONS" and error.value.exit_code == 3
 
 
 @pytest.mark.parametrize(

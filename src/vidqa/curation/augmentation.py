@@ -1,6 +1,6 @@
 """More rows of those there are: variants of their clips, other words, counter-questions; or rows of a generator.
 
-made = augment(Augmentation(annotations, media, out))            augmented.json, videos/, preview.html
+rows, problems = augment(Augmentation(annotations=annotations, out=out))      augmented.json, videos/, preview.html
 """
 
 from __future__ import annotations
@@ -34,72 +34,82 @@ SHOWN = 40
 GENERATOR_S = 24 * 3600.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Augmentation:
-    """What is asked for. `each` variants of every clip that one record shows; `variants` by name."""
+    """The options of augment_samples.py. `each` is the number of variants of every clip, drawn from the names in `only`
+    and, with `flip`, mirrored ones. `generator` is a command of the user's that writes the rows instead."""
 
     annotations: Path
-    media: str
     out: Path
-    variants: tuple[str, ...] = SAFE
+    media_root: str = ""
     each: int = 1
+    only: tuple[str, ...] = SAFE
+    flip: bool = False
     reword: bool = True
     counter: bool = True
+    generator: str = ""
+    licence: str = ""
+    source: str = ""
     round: int = 1
     seed: int = 0
 
 
-def augment(asked: Augmentation) -> tuple[list[Row], list[Problem]]:
-    """The rows that were written, and the clips that could not be read."""
-    pairs = read_rows(asked.annotations, asked.media)
+def augment(request: Augmentation) -> tuple[list[Row], list[Problem]]:
+    """The rows that were written, and a warning for each clip that could not be read. Raises CURATION_GENERATOR."""
+    if request.generator:
+        return _generated(request), []
+    pairs = read_rows(request.annotations, request.media_root)
     rows: list[Row] = []
     problems: list[Problem] = []
     for number, (row, record) in enumerate(pairs):
-        draw = np.random.default_rng([asked.seed, number])
+        draw = np.random.default_rng([request.seed, number])
         clip = record.media[0] if len(record.media) == 1 and record.media[0].kind == "video" else None
         if clip is not None and clip.member is None:
-            for at in range(asked.each):
+            for at in range(request.each):
                 try:
-                    rows.append(_variant(asked, row, record, f"{number}-{at}", draw))
+                    rows.append(_variant(request, row, record, f"{number}-{at}", draw))
                 except (OSError, av.FFmpegError, ValueError) as broken:
                     problems.append(VARIANT.at(clip.file, f"{type(broken).__name__}: {broken}", severity="warning"))
                     break
-        found = paraphrase.countered(record.question, record.answer) if asked.counter else None
-        if found:
-            rows.append(_written(asked, row, _said(record, *found), {"counter_question": True}, f"counter-{number}"))
-    (asked.out).mkdir(parents=True, exist_ok=True)
-    (asked.out / ANNOTATIONS).write_bytes(json_list(rows))
-    write_json(asked.out / SUMMARY, {"rows": len(rows), "by_kind": counted(rows), "not_read": len(problems)})
-    write_preview(asked.out, rows)
+        counter = paraphrase.countered(record.question, record.answer) if request.counter else None
+        if counter:
+            rows.append(
+                _written(request, row, _with_turn(record, *counter), {"counter_question": True}, f"counter-{number}")
+            )
+    (request.out).mkdir(parents=True, exist_ok=True)
+    (request.out / ANNOTATIONS).write_bytes(json_list(rows))
+    write_json(request.out / SUMMARY, {"rows": len(rows), "by_kind": counted(rows), "not_read": len(problems)})
+    write_preview(request.out, rows)
     return rows, problems
 
 
-def _variant(asked: Augmentation, row: Row, record: Record, name: str, draw: np.random.Generator) -> Row:
+def _variant(request: Augmentation, row: Row, record: Record, name: str, draw: np.random.Generator) -> Row:
     """One variant of a clip, written, and the row about it."""
     shows_a_part = any(name in ("video_start", "video_end") for name, _ in record.media[0].keys)
     at_its_speed = shows_a_part or paraphrase.asks_for_time(record.question)
-    suited = [name for name in asked.variants if name != "speed" or not at_its_speed]
+    names = (*request.only, *(("flip",) if request.flip else ()))
+    suited = [name for name in names if name != "speed" or not at_its_speed]
     chosen = str(draw.choice(suited or ["encode"]))
     frames, fps = read_clip(record.media[0].path)
     frames, fps, drawn = VARIANTS[chosen].apply(frames, fps, draw)
     crf = int(draw.integers(18, 31))
-    path = (asked.out / "videos" / f"{name}-{chosen}.mp4").absolute()
+    path = (request.out / "videos" / f"{name}-{chosen}.mp4").absolute()
     write_clip(path, frames, fps, crf)
     shown = replace(record.media[0], written=str(path), path=str(path), size=path.stat().st_size, span=None)
     record = replace(record, media=(shown,), video_fps=None)
     if chosen == "flip":
         record = _each_text(record, paraphrase.mirrored)
     details: dict[str, Any] = {"variant": chosen, **drawn, "crf": crf}
-    if asked.reword and parse_expected(record.answer, record.question).kind == "yes_no":
-        record = _said(record, paraphrase.reworded(record.question, int(draw.integers(3))), record.answer)
+    if request.reword and parse_expected(record.answer, record.question).kind == "yes_no":
+        record = _with_turn(record, paraphrase.reworded(record.question, int(draw.integers(3))), record.answer)
         details["reworded"] = True
-    return _written(asked, row, record, details, name)
+    return _written(request, row, record, details, name)
 
 
-def _written(asked: Augmentation, row: Row, record: Record, details: dict[str, Any], name: str) -> Row:
+def _written(request: Augmentation, row: Row, record: Record, details: dict[str, Any], name: str) -> Row:
     gap = record.provenance.gap if record.provenance else None
-    made = replace(record, id=f"{record.id}-{name}")
-    return written(row, made, Provenance("augmented", asked.round, gap), {"of": record.id, **details})
+    variant = replace(record, id=f"{record.id}-{name}")
+    return written(row, variant, Provenance("augmented", request.round, gap), {"of": record.id, **details})
 
 
 def _each_text(record: Record, change: Any) -> Record:
@@ -110,7 +120,7 @@ def _each_text(record: Record, change: Any) -> Record:
     return replace(record, turns=tuple(turns))
 
 
-def _said(record: Record, question: str, answer: str) -> Record:
+def _with_turn(record: Record, question: str, answer: str) -> Record:
     """The record with another last question and answer; media stay before the text."""
     turns: list[Turn] = list(record.turns)
     at = max(number for number, turn in enumerate(turns) if turn.role == "user")
@@ -136,48 +146,39 @@ def write_preview(folder: Path, rows: Sequence[Row]) -> None:
     )
 
 
-@dataclass(frozen=True)
-class Generation:
-    """A program of the user's that makes rows. It reads the request (JSON) on stdin, and writes annotations."""
-
-    command: str
-    annotations: Path
-    media: str
-    out: Path
-    licence: str
-    source: str
-    round: int = 1
-
-
-def generate(asked: Generation) -> list[Row]:
+def _generated(request: Augmentation) -> list[Row]:
     """Run the generator and take in what it wrote. Raises CURATION_GENERATOR."""
-    if not asked.licence.strip() or not asked.source.strip():
+    if not request.licence.strip() or not request.source.strip():
         raise GENERATOR.error("--generator", "its licence or its source is not named", "add --licence and --source")
-    asked.out.mkdir(parents=True, exist_ok=True)
-    file = (asked.out / "from_generator.json").absolute()
-    request = {
+    request.out.mkdir(parents=True, exist_ok=True)
+    file = (request.out / "from_generator.json").absolute()
+    message = {
         "schema": "vidqa.generation.v1",
-        "annotations": str(asked.annotations.absolute()),
-        "media": asked.media,
+        "annotations": str(request.annotations.absolute()),
+        "media": request.media_root,
         "write_annotations": str(file),
-        "media_folder": str((asked.out / "videos").absolute()),
+        "media_folder": str((request.out / "videos").absolute()),
     }
     try:
         done = subprocess.run(
-            shlex.split(asked.command), input=json.dumps(request), text=True, capture_output=True, timeout=GENERATOR_S
+            shlex.split(request.generator),
+            input=json.dumps(message),
+            text=True,
+            capture_output=True,
+            timeout=GENERATOR_S,
         )
     except (OSError, ValueError, subprocess.TimeoutExpired) as failed:
-        raise GENERATOR.error(asked.command, f"it could not be run: {failed}") from failed
+        raise GENERATOR.error(request.generator, f"it could not be run: {failed}") from failed
     if done.returncode or not file.is_file():
-        said = done.stderr.strip().splitlines()[-1:] or ["nothing"]
+        lines = done.stderr.strip().splitlines()[-1:] or ["nothing"]
         raise GENERATOR.error(
-            asked.command, f"exit code {done.returncode}, no annotations in {file}; it said: {said[0]}"
+            request.generator, f"exit code {done.returncode}, no annotations in {file}; it said: {lines[0]}"
         )
-    details = {"generator": asked.command, "licence": asked.licence, "source": asked.source}
-    made = []
-    for row, record in read_rows(file, asked.out):
+    details = {"generator": request.generator, "licence": request.licence, "source": request.source}
+    rows = []
+    for row, record in read_rows(file, request.out):
         gap = record.provenance.gap if record.provenance else None
-        made.append(written(row, record, Provenance("generated", asked.round, gap), details))
-    (asked.out / GENERATED).write_bytes(json_list(made))
-    write_preview(asked.out, made)
-    return made
+        rows.append(written(row, record, Provenance("generated", request.round, gap), details))
+    (request.out / GENERATED).write_bytes(json_list(rows))
+    write_preview(request.out, rows)
+    return rows

@@ -5,7 +5,12 @@ from __future__ import annotations
 import re
 
 # What a yes/no question may begin with, and how it is asked otherwise; {} is the rest without its question mark.
-FORMS = ("{question}", "Answer yes or no: {question}", "Look at the video. {question}", "{question} Answer yes or no.")
+FORMS = (
+    "{question}",
+    "Answer yes or no: {question}",
+    "ClipFingerprint at the video. {question}",
+    "{question} Answer yes or no.",
+)
 SIDES = {"left": "right", "right": "left", "leftmost": "rightmost", "rightmost": "leftmost"}
 SIDES |= {"leftward": "rightward", "rightward": "leftward", "leftwards": "rightwards", "rightwards": "leftwards"}
 SIDES |= {"clockwise": "counterclockwise", "counterclockwise": "clockwise"}
@@ -36,8 +41,8 @@ def countered(question: str, answer: str) -> tuple[str, str] | None:
         return None
     for pair in OPPOSITES:
         for word, other in (pair, pair[::-1]):
-            found = re.findall(rf"\b{word}\b", question, re.IGNORECASE)
-            if len(found) == 1 and not re.search(rf"\b(?:{other}|not|n't|or)\b", question, re.IGNORECASE):
+            matches = re.findall(rf"\b{word}\b", question, re.IGNORECASE)
+            if len(matches) == 1 and not re.search(rf"\b(?:{other}|not|n't|or)\b", question, re.IGNORECASE):
                 return re.sub(rf"\b{word}\b", other, question, flags=re.IGNORECASE), "no"
     return None
 

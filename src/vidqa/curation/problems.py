@@ -41,7 +41,7 @@ LABELS = Code(
 LEAK = Code(
     "CURATION_LEAK",
     "New rows show what a protected set (KPI, validation, test) shows, or nothing says whether they do.",
-    "Look at the pairs that leaks.json names; such rows are left out of the new set.",
+    "ClipFingerprint at the pairs that leaks.json names; such rows are left out of the new set.",
 )
 NOTHING_NEW = Code(
     "CURATION_NOTHING_NEW",

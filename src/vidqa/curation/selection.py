@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections import Counter, defaultdict, deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,15 +16,18 @@ FEW = 12  # different answers of a slice that are balanced; of more, each is an 
 Texts = Mapping[int, Mapping[str, str | None]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Limits:
-    """per_gap  rows that one gap takes; most  of all gaps; least  similarity of a row that is taken; alike  cosine from
-    which two rows with one question are near copies; seed  of the order in which gaps take turns"""
+    """per_gap    most rows of one gap
+    most       most rows of all gaps; 0 is no limit
+    threshold  least similarity of a row
+    near_copy  cosine of media from which two rows with one question are near copies
+    seed       of the order in which gaps take turns"""
 
     per_gap: int = 20
     most: int = 0
-    least: float = 0.5
-    alike: float = 0.999
+    threshold: float = 0.5
+    near_copy: float = 0.999
     seed: int = 0
 
 
@@ -46,40 +49,38 @@ class Choice:
 
 
 def choose(
-    found: Candidates, texts: Texts, classes: Mapping[int, str], limits: Limits, forbidden: frozenset[str]
+    candidates: Candidates, texts: Texts, classes: Mapping[int, str], limits: Limits, forbidden: frozenset[str]
 ) -> Choice:
     """Gaps take turns, each taking its nearest row that may be taken; of a slice's answers the rarest so far goes
     first. `classes` has the answer of rows that have one; media in `forbidden` are those of the KPI set."""
-    choice, taken, looks = Choice(), set[int](), _Looks(found.looks, limits.alike)
-    balanced = _balanced(texts, classes)
-    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    waiting = [_allowed(found, gap, texts, limits, forbidden, choice) for gap in range(len(found.row))]
-    taken_by = Counter[int]()
-    turns = np.random.default_rng(limits.seed).permutation(len(waiting)).tolist()
+    choice, near_copies = Choice(), _NearCopies(candidates.projections, limits.near_copy)
+    balance = _Balance(texts, classes)
+    rows, count_of = set[int](), Counter[int]()
+    waiting = [_allowed(candidates, gap, texts, limits, forbidden, choice) for gap in range(len(candidates.row))]
+    turns = deque(np.random.default_rng(limits.seed).permutation(len(waiting)).tolist())
     while turns and not (limits.most and len(choice.rows) >= limits.most):
-        gap = turns.pop(0)
-        best = _next(waiting[gap], taken, looks, texts, balanced, counts, choice)
+        gap = turns.popleft()
+        best = _next(waiting[gap], rows, near_copies, texts, balance, choice)
         if best is None:
             continue
-        taken.add(best.row)
-        looks.add(best.row, texts[best.row]["question"] or "")
-        slice_, answer = balanced.get(best.row, ("", ""))
-        counts[slice_][answer] += 1
+        rows.add(best.row)
+        near_copies.add(best.row, texts[best.row]["question"] or "")
+        balance.add(best.row)
         choice.rows.append(best)
-        taken_by[gap] += 1
-        if taken_by[gap] < limits.per_gap:
+        count_of[gap] += 1
+        if count_of[gap] < limits.per_gap:
             turns.append(gap)
     return choice
 
 
 def _allowed(
-    found: Candidates, gap: int, texts: Texts, limits: Limits, forbidden: frozenset[str], choice: Choice
+    candidates: Candidates, gap: int, texts: Texts, limits: Limits, forbidden: frozenset[str], choice: Choice
 ) -> list[Chosen]:
     allowed = []
-    for row, similarity in zip(found.row[gap].tolist(), found.similarity[gap].tolist(), strict=True):
+    for row, similarity in zip(candidates.row[gap].tolist(), candidates.similarity[gap].tolist(), strict=True):
         if row < 0:
             continue
-        if similarity < limits.least:
+        if similarity < limits.threshold:
             choice.left_out["not alike enough"] += 1
         elif texts[row]["problem"]:
             choice.left_out["cannot be decoded"] += 1
@@ -92,66 +93,74 @@ def _allowed(
 
 def _next(
     waiting: list[Chosen],
-    taken: set[int],
-    looks: _Looks,
+    rows: set[int],
+    near_copies: _NearCopies,
     texts: Texts,
-    balanced: Mapping[int, tuple[str, str]],
-    counts: Mapping[str, Counter[str]],
+    balance: _Balance,
     choice: Choice,
 ) -> Chosen | None:
     """Takes from what waits; what may not be taken any more leaves."""
     while waiting:
-        fewest: dict[str, int] = {}
-        for each in waiting:
-            slice_, answer = balanced.get(each.row, ("", ""))
-            fewest[slice_] = min(fewest.get(slice_, 1 << 30), counts[slice_][answer])
-        at = next(
-            at
-            for at, each in enumerate(waiting)
-            for slice_, answer in [balanced.get(each.row, ("", ""))]
-            if not slice_ or counts[slice_][answer] == fewest[slice_]
-        )
-        best = waiting.pop(at)
-        if best.row in taken:
+        best = waiting.pop(balance.rarest([chosen.row for chosen in waiting]))
+        if best.row in rows:
             continue
-        if looks.has(best.row, texts[best.row]["question"] or ""):
+        if near_copies.has(best.row, texts[best.row]["question"] or ""):
             choice.left_out["near copies"] += 1
             continue
         return best
     return None
 
 
-def _balanced(texts: Texts, classes: Mapping[int, str]) -> dict[int, tuple[str, str]]:
-    """(slice, answer) of the rows whose slice has few different answers. A slice is a kind, or a question."""
-    slices = {row: texts[row]["kind"] or texts[row]["question"] or "" for row in classes}
-    answers: defaultdict[str, set[str]] = defaultdict(set)
-    for row, slice_ in slices.items():
-        answers[slice_].add(classes[row])
-    return {row: (slice_, classes[row]) for row, slice_ in slices.items() if 1 < len(answers[slice_]) <= FEW}
+class _Balance:
+    """How often each answer of a slice was chosen, of slices with few different answers. A slice is a kind, or a
+    question."""
+
+    def __init__(self, texts: Texts, classes: Mapping[int, str]) -> None:
+        slices = {row: texts[row]["kind"] or texts[row]["question"] or "" for row in classes}
+        answers: defaultdict[str, set[str]] = defaultdict(set)
+        for row, name in slices.items():
+            answers[name].add(classes[row])
+        self.key_of = {
+            row: (name, classes[row]) for row, name in slices.items() if name and 1 < len(answers[name]) <= FEW
+        }
+        self.counts = Counter[tuple[str, str]]()
+
+    def add(self, row: int) -> None:
+        if row in self.key_of:
+            self.counts[self.key_of[row]] += 1
+
+    def rarest(self, rows: Sequence[int]) -> int:
+        """The first place of a row without such a slice, or whose answer is the rarest of its slice among the rows."""
+        fewest: dict[str, int] = {}
+        for row in rows:
+            if key := self.key_of.get(row):
+                fewest[key[0]] = min(fewest.get(key[0], self.counts[key]), self.counts[key])
+        keys = [self.key_of.get(row) for row in rows]
+        return next(at for at, key in enumerate(keys) if not key or self.counts[key] == fewest[key[0]])
 
 
-class _Looks:
-    """What the rows that were taken look like, by their question."""
+class _NearCopies:
+    """Unit projections of the media of chosen rows, by their question."""
 
-    def __init__(self, looks: Mapping[int, np.ndarray], alike: float) -> None:
-        self.looks, self.alike = looks, alike
-        self.taken: defaultdict[str, list[np.ndarray]] = defaultdict(list)
+    def __init__(self, projections: Mapping[int, np.ndarray], threshold: float) -> None:
+        self.projections, self.threshold = projections, threshold
+        self.chosen: defaultdict[str, list[np.ndarray]] = defaultdict(list)
 
     def _unit(self, row: int) -> np.ndarray:
-        look = self.looks[row].astype(np.float32)
-        return look / max(float(np.linalg.norm(look)), 1e-6)
+        projection = self.projections[row].astype(np.float32)
+        return projection / max(float(np.linalg.norm(projection)), 1e-6)
 
     def has(self, row: int, question: str) -> bool:
-        """Whether a near copy with the same question was taken."""
-        same = self.taken[question]
-        return bool(same) and float(np.max(np.stack(same) @ self._unit(row))) >= self.alike
+        """Whether a near copy with the same question was chosen."""
+        same = self.chosen[question]
+        return bool(same) and float(np.max(np.stack(same) @ self._unit(row))) >= self.threshold
 
     def add(self, row: int, question: str) -> None:
-        self.taken[question].append(self._unit(row))
+        self.chosen[question].append(self._unit(row))
 
 
 def random_rows(pool: Table, count: int, seed: int, forbidden: frozenset[str]) -> np.ndarray:
-    """As many labelled rows of a pool, drawn without a look at the gaps: what a choice is measured against."""
+    """As many labelled rows of a pool, drawn at random: the control of a choice."""
     import pyarrow.compute as pc
 
     usable = []

@@ -106,31 +106,31 @@ def _files_of_videos(place: Path) -> Iterator[Path]:
 
 def _of_videos(place: Path, files: list[Path]) -> tuple[list[Item], list[Problem]]:
     """Of an answer that was given again the last one counts: a second run appends to the files of the first."""
-    problems, found = Bounded(), dict[tuple[str, ...], Item]()
+    problems, item_of = Bounded(), dict[tuple[str, ...], Item]()
     for path in files:
-        name, seen = path.relative_to(place).with_suffix("").as_posix(), dict[tuple[str, str, str], int]()
+        name, first_index = path.relative_to(place).with_suffix("").as_posix(), dict[tuple[str, str, str], int]()
         for index, value in json_items(path.read_bytes(), str(path), problems):
             named = {"video_id": name, **value} if isinstance(value, dict) else value  # a file is of one video
             if (item := usable(named, str(path), index, problems)) is None:
                 continue
             sample = item.get("sample_id", ""), item["video_id"], item["question"] or str(index)
-            if (first := seen.setdefault(sample, index)) != index:
+            if (first := first_index.setdefault(sample, index)) != index:
                 message = f"the question of answer {first} is answered again; the last answer counts"
                 problems.append(RESULTS_TWICE.at(f"{path}[{index}]", message, severity="warning"))
             sample_id = f"{name}[{item.get('sample_id') or first}]"
-            found[name, *sample] = judged({**item, "sample_id": sample_id})
-    return list(found.values()), problems.closed()
+            item_of[name, *sample] = judged({**item, "sample_id": sample_id})
+    return list(item_of.values()), problems.closed()
 
 
 def require_empty(out: Path) -> None:
     """Make a folder for scored results. Raises RESULTS_OUT where something is in it, or it cannot be made."""
     try:
         out.mkdir(parents=True, exist_ok=True)
-        taken = sorted(path.name for path in out.iterdir())
+        names = sorted(path.name for path in out.iterdir())
     except OSError as refused:
         raise RESULTS_OUT.error(out, f"it cannot be made: {refused.strerror or refused}") from refused
-    if taken:
-        raise RESULTS_OUT.error(out, f"it holds {', '.join(taken[:3])}")
+    if names:
+        raise RESULTS_OUT.error(out, f"it holds {', '.join(names[:3])}")
 
 
 def score_text(metrics: dict[str, Any]) -> str:

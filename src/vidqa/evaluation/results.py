@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from vidqa.contract.files import read_object
 from vidqa.contract.problem import Problem, raise_errors
 from vidqa.dataset.record import Record
-from vidqa.evaluation.answers import DIRECTION_TASK, Parsed, parse_pair
+from vidqa.evaluation.answers import DIRECTION_TASK, RULES, STATUSES, Parsed, parse_pair
 from vidqa.evaluation.json_items import json_items
 from vidqa.evaluation.problems import (
     RESULTS_FIELD_MISSING,
@@ -33,6 +34,10 @@ FIELDS = (
     "correct",
     "parse_status",
     "finish_reason",
+)
+# What may differ between two scores that are compared: which model it was, and where and when it ran.
+FREE = frozenset(
+    ("model", "created", "run_id", "run_dir", "results_dir", "num_gpus", "batch_size", "host", "duration_s", "versions")
 )
 _ORIGINAL = FIELDS[:4]
 _MORE = ("sample_id", "kind", "answer_kind", "finish_reason")
@@ -94,6 +99,15 @@ def judged(item: Item, task_type: str = "") -> Item:
     }
 
 
+def is_scored(item: Item) -> bool:
+    """Whether an item has every field of FIELDS as `judged` writes it."""
+    return (
+        all(isinstance(item.get(name), str) for name in FIELDS if name not in ("response", "correct"))
+        and item["parse_status"] in STATUSES
+        and (item.get("correct") is None or isinstance(item["correct"], bool))
+    )
+
+
 def read_results(path: str | Path) -> list[Item]:
     """Every result of a results.json, whoever wrote it, judged. Raises ProblemError with all errors of the file."""
     items, problems = check_results(path)
@@ -102,8 +116,13 @@ def read_results(path: str | Path) -> list[Item]:
 
 
 def check_results(path: str | Path) -> tuple[list[Item], list[Problem]]:
-    """The readable results of a file (a list, {"results": [...]}, JSON lines) and what is wrong with the others."""
+    """The readable results of a file (a list, {"results": [...]}, JSON lines) and what is wrong with the others.
+
+    Results are judged once: those beside a metrics.json of the present rules keep their verdicts; all others, of other
+    programs or earlier rules, are judged here.
+    """
     where, problems = str(path), Bounded()
+    is_own = read_object(Path(path).with_name("metrics.json")).get("answer_rules") == RULES
     items: list[Item] = []
     try:
         data = Path(path).read_bytes()
@@ -111,7 +130,7 @@ def check_results(path: str | Path) -> tuple[list[Item], list[Problem]]:
         raise RESULTS_MISSING.error(where, f"cannot be opened: {wrong.strerror or wrong}") from wrong
     for index, value in json_items(data, where, problems):
         if (item := usable(value, where, index, problems)) is not None:
-            items.append(judged(item))
+            items.append({name: item[name] for name in FIELDS} if is_own and is_scored(item) else judged(item))
     return items, problems.closed()
 
 
@@ -161,6 +180,34 @@ def shown(value: object) -> str:
     """A value of a wrong type, short enough for a message."""
     text = repr(value)
     return f"{type(value).__name__} {text[:40]}{'…' if len(text) > 40 else ''}"
+
+
+def compare_recipes(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
+    """Differences that make two scores incomparable, as "key: first -> second"; empty when they compare.
+
+    Everything in a recipe counts (frame plan, prompt, generation settings, data, answer rules) except the top-level
+    keys in FREE.
+    """
+    ours, theirs = _leaves(a), _leaves(b)
+    return [
+        f"{key}: {_shown(ours, key)} -> {_shown(theirs, key)}"
+        for key in sorted(ours.keys() | theirs.keys())
+        if key.split(".", 1)[0] not in FREE and ours.get(key, ...) != theirs.get(key, ...)
+    ]
+
+
+def _leaves(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    leaves: dict[str, Any] = {}
+    for key, inner in value.items():
+        if isinstance(inner, dict) and inner:
+            leaves |= _leaves(inner, f"{prefix}{key}.")
+        else:
+            leaves[f"{prefix}{key}"] = list(inner) if isinstance(inner, tuple) else inner
+    return leaves
+
+
+def _shown(leaves: dict[str, Any], key: str) -> str:
+    return repr(leaves[key]) if key in leaves else "(absent)"
 
 
 class Bounded(list[Problem]):

@@ -6,9 +6,11 @@ Media files need not exist here: results often come home from a cluster without 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from sys import intern
+from typing import Any, NamedTuple
 
 from vidqa.contract.problem import Code, ProblemError
 from vidqa.dataset.archive import SEAM, SUFFIXES
@@ -20,16 +22,26 @@ from vidqa.dataset.reader import NAMES, rows_in
 from vidqa.dataset.record import MediaRef
 from vidqa.evaluation.gaps.problems import (
     GAPS_ANNOTATIONS,
-    GAPS_ANNOTATIONS_MISSING,
     GAPS_JOINED_BY_NAME,
     GAPS_OTHER_QUESTION,
     GAPS_RESULT_AMBIGUOUS,
     GAPS_RESULT_UNKNOWN,
 )
-from vidqa.evaluation.gaps.scored_answers import Extra, extra_of
 from vidqa.evaluation.gaps.storage import exists, is_folder, is_remote, read_bytes, storage_problems
 from vidqa.evaluation.results import Item, shown
 from vidqa.evaluation.text import as_text, normalise
+
+Span = tuple[float, float]  # seconds of the video
+# The fields by which records say where in the video the event is that a question asks about.
+SPAN_FIELDS = (("span",), ("start", "end"), ("start_time", "end_time"), ("event_start", "event_end"))
+MOST_TAGS = 50  # of one record
+
+
+class Extra(NamedTuple):
+    """What an annotation says beside question and answer: tags as (dimension, value), and the place of the event."""
+
+    tags: tuple[tuple[str, str], ...] = ()
+    span: Span | None = None
 
 
 @dataclass
@@ -49,7 +61,7 @@ class AnnotationColumns:
     by_name: dict[str, list[int]] = field(default_factory=dict)
     elsewhere: dict[str, str] = field(default_factory=dict)  # by file name, the video that a result of its own names
 
-    def find(self, item: Item, seen: bytearray) -> tuple[int, Code | None]:
+    def find(self, item: Item, joined_rows: bytearray) -> tuple[int, Code | None]:
         """(the row that a result belongs to or -1, what is to be said of it): by sample id, by an id in video_id, by
         video and question. Rows that differ in nothing that a result could name are taken in their order."""
         video_id, question = item["video_id"], item["question"]
@@ -61,7 +73,7 @@ class AnnotationColumns:
         other = row if isinstance(row, int) else None
         rows, is_by_name = (row, False) if isinstance(row, list) else self._with_video(video_id)
         exact = [r for r in rows if self.videos[r] == video_id] or rows
-        joined, remark = self._only(exact, item, seen)
+        joined, remark = self._only(exact, item, joined_rows)
         if joined >= 0 and is_by_name:
             name = os.path.basename(_plain(video_id))
             if self.elsewhere.setdefault(name, video_id) != video_id:
@@ -69,7 +81,7 @@ class AnnotationColumns:
             remark = GAPS_JOINED_BY_NAME
         return (other, GAPS_OTHER_QUESTION) if joined < 0 and other is not None else (joined, remark)
 
-    def _only(self, rows: list[int], item: Item, seen: bytearray) -> tuple[int, Code | None]:
+    def _only(self, rows: list[int], item: Item, joined_rows: bytearray) -> tuple[int, Code | None]:
         """The one of some rows that has the result's question, and, of questions twice about one video, its truth."""
         agree = [r for r in rows if self._asks(r, item["question"])]
         if not agree:
@@ -79,7 +91,7 @@ class AnnotationColumns:
             agree = [r for r in agree if normalise(self.answers[r]) == truth] or agree
         if not is_one_video or len({(normalise(self.questions[r]), normalise(self.answers[r])) for r in agree}) > 1:
             return -1, GAPS_RESULT_AMBIGUOUS
-        return next((r for r in agree if not seen[r]), agree[0]), None
+        return next((r for r in agree if not joined_rows[r]), agree[0]), None
 
     def _asks(self, row: int, question: str) -> bool:
         """Whether a row's question is that of a result, or the result has none."""
@@ -115,13 +127,13 @@ class AnnotationColumns:
     def full_path(self, written: str) -> str:
         """A medium as the evaluation finds it: a file, or archive!member. Of media that are not on this machine, where
         they would be. Only what may lie in an archive is looked for: a file's path is known without."""
-        found = None
+        reference = None
         if self.source and written and (self.source.archive_paths or "://" in written or SEAM.search(written)):
             try:
-                found = self.source.find("video", written)
+                reference = self.source.find("video", written)
             except ProblemError:  # a broken archive, which need not be whole: nothing is decoded here
                 self.source = None
-        return found.key if isinstance(found, MediaRef) else full_path(written, self.media_root)
+        return reference.key if isinstance(reference, MediaRef) else full_path(written, self.media_root)
 
     def add(self, name: str, video: str, written: str, fields: Brief) -> None:
         row = len(self.ids)
@@ -143,22 +155,22 @@ def _plain(video: str) -> str:
 
 
 def annotation_file(path: str) -> str:
-    """The file itself, or annotations.json or .jsonl in the folder. Raises GAPS_ANNOTATIONS_MISSING, GAPS_STORAGE."""
+    """The file itself, or annotations.json or .jsonl in the folder. Raises GAPS_ANNOTATIONS, GAPS_STORAGE."""
     with storage_problems(path):
         names, missing = [path], "there is no such file or folder"
         if is_folder(path):
             names = [f"{path.rstrip('/')}/{name}" for name in NAMES]
             missing = f"the folder holds neither {' nor '.join(NAMES)}"
-        found = next((name for name in names if exists(name)), None)
-    if found is None:
-        raise GAPS_ANNOTATIONS_MISSING.error(path, missing)
-    return found
+        file = next((name for name in names if exists(name)), None)
+    if file is None:
+        raise GAPS_ANNOTATIONS.error(path, missing)
+    return file
 
 
 def read_annotations(path: str, media_path: str = "", extras: dict[int, Extra] | None = None) -> AnnotationColumns:
     """Read a file of annotations; `extras` gets their tags and spans, by row. Raises GAPS_ANNOTATIONS, GAPS_STORAGE."""
     findings = Findings(path)
-    found = AnnotationColumns(_root(path, media_path), _source(path, media_path))
+    columns = AnnotationColumns(_root(path, media_path), _source(path, media_path))
     paths: dict[str, str] = {}  # as written -> in full: many questions are about one video
     with storage_problems(path):
         data = read_bytes(path)
@@ -169,15 +181,17 @@ def read_annotations(path: str, media_path: str = "", extras: dict[int, Extra] |
             continue
         fields = brief(row)
         if extras is not None:
-            extras[len(found.ids)] = extra_of(row)
+            extras[len(columns.ids)] = extra_of(row)
         written = as_text(fields.medium)
         if (video := paths.get(written)) is None:
-            video = paths[written] = found.full_path(written)
-        found.add(as_text(row.get("id")) or str(index), video, written, fields)
-    wrong = [each for each in findings.problems if each.code != EMPTY.name or not data.strip()]  # a list may be empty
+            video = paths[written] = columns.full_path(written)
+        columns.add(as_text(row.get("id")) or str(index), video, written, fields)
+    wrong = [
+        problem for problem in findings.problems if problem.code != EMPTY.name or not data.strip()
+    ]  # a list may be empty
     if wrong:
-        raise ProblemError([GAPS_ANNOTATIONS.at(each.where, each.message) for each in wrong])
-    return found
+        raise ProblemError([GAPS_ANNOTATIONS.at(problem.where, problem.message) for problem in wrong])
+    return columns
 
 
 def _root(path: str, media_path: str) -> str:
@@ -203,3 +217,27 @@ def full_path(written: str, root: str) -> str:
         return f"{root}!{written.removeprefix('./')}"
     joined = f"{root}/{written}"
     return os.path.normpath(joined) if ("/." in joined or "//" in joined) and not is_remote(root) else joined
+
+
+def extra_of(row: Mapping[str, Any]) -> Extra:
+    """The tags and span of an annotation. `tags` is a list of words, or names with one value each."""
+    return Extra(tuple(_tags(row.get("tags")))[:MOST_TAGS], _span(row))
+
+
+def _tags(tags: Any) -> list[tuple[str, str]]:
+    if isinstance(tags, Mapping):
+        plain = {name: value for name, value in tags.items() if isinstance(value, (str, int, float, bool))}
+        return [(f"tag {name}", str(value)) for name, value in plain.items()]
+    return [("tag", tag) for tag in tags if isinstance(tag, str)] if isinstance(tags, list) else []
+
+
+def _span(row: Mapping[str, Any]) -> Span | None:
+    for names in SPAN_FIELDS:
+        values = row.get(names[0]) if len(names) == 1 else [row.get(name) for name in names]
+        if isinstance(values, list) and len(values) == 2 and all(map(_is_time, values)) and values[0] <= values[1]:
+            return float(values[0]), float(values[1])
+    return None
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e7

@@ -1,8 +1,9 @@
-"""Which labels are probably wrong: evaluations that agree on another answer, twins that contradict, alike videos.
+"""Which labels are probably wrong: evaluations that agree on another answer, duplicate questions with contradicting
+labels, and similar videos.
 
 The evidence against a label is counted in natural logs of odds. Each evaluation, and the vote of the nearest videos, is
-a witness that is as credible as it is right on questions of the same kind: who is often wrong there says little, so
-that a weakness of the model is not taken for a mistake of the annotator. No witness alone outweighs a label.
+a witness that is as credible as it is right on questions of the same kind: a model that is often wrong there says
+little, so that its weakness is not taken for a mistake of the annotator. No witness alone outweighs a label.
 """
 
 from __future__ import annotations
@@ -11,20 +12,26 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from vidqa.evaluation.gaps.scored_answers import Judged
+from vidqa.evaluation.gaps.analyze import ScoredAnswers
+from vidqa.evaluation.gaps.audit import Answered
+from vidqa.evaluation.gaps.embeddings import Vectored, neighbour_labels
+from vidqa.evaluation.gaps.scored_answers import ScoredAnswer
+from vidqa.evaluation.other_results import read_evaluation
 from vidqa.evaluation.text import normalise
 
 PRIOR = 0.05  # of a label, to be wrong
-MOST_OF_ONE = 2.5  # what one witness may say, below the odds of the prior
+MOST_OF_ONE = 2.5  # log odds of one witness at most, below those of the prior
 ALIKE = 0.5  # how much of what a further witness says the others have said already
-Key = tuple[str, str]
-Witness = Mapping[int, str]  # the answer by its place among the judged
+MOST_AUDITED = 2000  # labels in the queue
+Witness = Mapping[int, str]  # answers by their index among the scored ones
 
 
 @dataclass(frozen=True)
 class Suspect:
-    """A label that may be wrong, at its place among the judged answers, with the answer that speaks against it."""
+    """A label that may be wrong, at its index among the scored answers, with the answer that speaks against it."""
 
     at: int
     suggested: str
@@ -36,85 +43,125 @@ class Suspect:
         return 1 / (1 + math.exp(-self.score))
 
 
-def suspects(judged: Sequence[Judged], models: Mapping[str, Witness], neighbours: Witness) -> list[Suspect]:
+def audit_items(
+    scored: ScoredAnswers, others: Sequence[Path], vectors: Vectored, audited: Mapping[str, Answered]
+) -> list[dict[str, Any]]:
+    """The queue: doubtful labels, the most doubtful first, with a person's verdict where there is one.
+
+    Raises RESULTS_MISSING for another evaluation that does not exist."""
+    answers = scored.answers
+    parsed = {at: answer.parsed for at, answer in enumerate(answers) if answer.is_answer and answer.parsed}
+    models: dict[str, Witness] = {"this evaluation": parsed}
+    models |= {place.name: _answers_of(place, scored) for place in others}
+    suspects = suspects_of(answers, models, neighbour_labels(answers, vectors.media))
+    return [_item(suspect, answers[suspect.at], audited) for suspect in suspects[:MOST_AUDITED]]
+
+
+def _answers_of(place: Path, scored: ScoredAnswers) -> dict[int, str]:
+    """The parsed answers of another evaluation, by the index of the same annotation's answer in this one."""
+    annotations = scored.annotations
+    assert annotations is not None  # analyze sets it
+    index_of = {answer.row: at for at, answer in enumerate(scored.answers) if answer.row >= 0}
+    joined, answers = bytearray(len(annotations.ids)), {}
+    for item in read_evaluation(place)[0]:
+        row = annotations.find(item, joined)[0]
+        if row in index_of and item["parse_status"] == "parsed":
+            joined[row] = 1
+            answers[index_of[row]] = item["parsed_response"]
+    return answers
+
+
+def _item(suspect: Suspect, answer: ScoredAnswer, audited: Mapping[str, Answered]) -> dict[str, Any]:
+    reply = audited.get(answer.sample_id, Answered(""))
+    return {
+        "sample_id": answer.sample_id,
+        "video_id": answer.video,
+        "question": answer.question,
+        "kind": answer.kind,
+        "label": answer.truth,
+        "suggested": suspect.suggested,
+        "probability": round(suspect.probability, 4),
+        "score": suspect.score,
+        "reasons": list(suspect.reasons),
+        "verdict": reply.verdict,
+        "answer": reply.answer,
+    }
+
+
+def suspects_of(answers: Sequence[ScoredAnswer], models: Mapping[str, Witness], neighbours: Witness) -> list[Suspect]:
     """Every label against which something speaks, the most doubtful first. `models` are the parsed answers of each
     evaluation, by its name."""
     witnesses = {**models, **({"the most similar videos": neighbours} if neighbours else {})}
-    credible = {name: _credibility(judged, said) for name, said in witnesses.items()}
-    twins = _twins(judged)
-    found = []
-    for at, each in enumerate(judged):
-        if not each.parsed_truth:
-            continue
-        against = _against(at, each, witnesses, credible)
-        others = twins.get(at, Counter())
-        for answer in others:
-            against.setdefault(answer, [])
+    credible = {name: _credibility(answers, witness) for name, witness in witnesses.items()}
+    duplicates = _contradictions(answers)
+    suspects = []
+    for at, answer in enumerate(answers):
+        others = duplicates.get(at, Counter())
+        against = _against(at, answer, witnesses, credible) if answer.parsed_truth else {}
+        for label in others:
+            against.setdefault(label, [])
         if not against:
             continue
-        scored = {answer: _score(said, others.get(answer, 0), others) for answer, said in against.items()}
-        best = max(scored, key=lambda answer: (scored[answer], answer))
+        scores = {label: _score(evidence, others.get(label, 0), others) for label, evidence in against.items()}
+        best = max(scores, key=lambda label: (scores[label], label))
         reasons = [f"{name} says so" for name, odds in against[best] if odds > 0]
         if others:
             reasons.append(f"{sum(others.values())} other labels of the same question about the same video differ")
-        found.append(Suspect(at, best, round(scored[best], 4), tuple(reasons)))
-    return sorted(found, key=lambda suspect: (-suspect.score, suspect.at))
+        suspects.append(Suspect(at, best, round(scores[best], 4), tuple(reasons)))
+    return sorted(suspects, key=lambda suspect: (-suspect.score, suspect.at))
 
 
-def _score(said: Sequence[tuple[str, float]], twins: int, others: Counter[str]) -> float:
+def _score(evidence: Sequence[tuple[str, float]], duplicates: int, others: Counter[str]) -> float:
     """Log odds that the label is wrong and this answer right."""
     odds = math.log(PRIOR / (1 - PRIOR))
-    if said:
-        odds += math.fsum(value for _, value in said) / (1 + ALIKE * (len(said) - 1))
+    if evidence:
+        odds += math.fsum(value for _, value in evidence) / (1 + ALIKE * (len(evidence) - 1))
     if others:  # of labels that contradict each other at least one is wrong
-        odds += -math.log(PRIOR / (1 - PRIOR)) + math.log((twins + 0.5) / 1.5)
+        odds += -math.log(PRIOR / (1 - PRIOR)) + math.log((duplicates + 0.5) / 1.5)
     return odds
 
 
 def _against(
-    at: int, each: Judged, witnesses: Mapping[str, Witness], credible: Mapping[str, Mapping[str, float]]
+    at: int, answer: ScoredAnswer, witnesses: Mapping[str, Witness], credible: Mapping[str, Mapping[str, float]]
 ) -> dict[str, list[tuple[str, float]]]:
     """For each answer that some witness gives instead of the label: what every witness says about the two."""
-    said = {name: answers[at] for name, answers in witnesses.items() if answers.get(at)}
-    others = {answer for answer in said.values() if answer != each.parsed_truth}
-    found = {}
-    for answer in others:
-        odds = {name: credible[name].get(each.kind, 0.0) for name in said}
-        signs = {name: (given == answer) - (given == each.parsed_truth) for name, given in said.items()}
-        found[answer] = [(name, sign * odds[name]) for name, sign in signs.items() if sign]
-    return found
+    replies = {name: witness[at] for name, witness in witnesses.items() if witness.get(at)}
+    label, against = answer.parsed_truth, {}
+    for other in {reply for reply in replies.values() if reply != label}:
+        signs = {name: (reply == other) - (reply == label) for name, reply in replies.items()}
+        against[other] = [(name, sign * credible[name].get(answer.kind, 0.0)) for name, sign in signs.items() if sign]
+    return against
 
 
-def _credibility(judged: Sequence[Judged], said: Witness) -> dict[str, float]:
+def _credibility(answers: Sequence[ScoredAnswer], witness: Witness) -> dict[str, float]:
     """By kind of question: how many times likelier a witness is to give the right answer than one certain wrong one, in
     logs, at least 0."""
     right: Counter[str] = Counter()
-    asked: Counter[str] = Counter()
-    answers: dict[str, set[str]] = defaultdict(set)
-    for at, answer in said.items():
-        each = judged[at]
-        asked[each.kind] += 1
-        right[each.kind] += answer == each.parsed_truth
-        answers[each.kind].add(each.parsed_truth)
-    found = {}
-    for kind, count in asked.items():
+    total: Counter[str] = Counter()
+    labels: dict[str, set[str]] = defaultdict(set)
+    for at, reply in witness.items():
+        answer = answers[at]
+        total[answer.kind] += 1
+        right[answer.kind] += reply == answer.parsed_truth
+        labels[answer.kind].add(answer.parsed_truth)
+    odds = {}
+    for kind, count in total.items():
         share = (right[kind] + 1) / (count + 2)
-        other = (1 - share) / max(1, len(answers[kind]) - 1)
-        found[kind] = min(MOST_OF_ONE, max(0.0, math.log(share / other)))
-    return found
+        other = (1 - share) / max(1, len(labels[kind]) - 1)
+        odds[kind] = min(MOST_OF_ONE, max(0.0, math.log(share / other)))
+    return odds
 
 
-def _twins(judged: Sequence[Judged]) -> dict[int, Counter[str]]:
-    """Of each answer whose question is asked about the same video more than once with different labels: how often each
-    of the other labels was given."""
+def _contradictions(answers: Sequence[ScoredAnswer]) -> dict[int, Counter[str]]:
+    """Of each answer whose question is asked about the same video more than once with different labels: the counts of
+    the other labels."""
     groups: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for at, each in enumerate(judged):
-        if each.video and each.parsed_truth:
-            groups[each.video, normalise(each.question)].append(at)
-    found = {}
-    for places in groups.values():
-        labels = Counter(judged[at].parsed_truth for at in places)
-        if len(labels) > 1:
-            for at in places:
-                found[at] = Counter({label: n for label, n in labels.items() if label != judged[at].parsed_truth})
-    return found
+    for at, answer in enumerate(answers):
+        if answer.video and answer.parsed_truth:
+            groups[answer.video, normalise(answer.question)].append(at)
+    others = {}
+    for indices in groups.values():
+        labels = Counter(answers[at].parsed_truth for at in indices)
+        for at in indices if len(labels) > 1 else ():
+            others[at] = Counter({label: n for label, n in labels.items() if label != answers[at].parsed_truth})
+    return others

@@ -2,19 +2,9 @@
 
 from vidqa.contract.problem import Code, Exit
 
-GAPS_RESULTS_MISSING = Code(
-    "GAPS_RESULTS_MISSING",
-    "No results.json lies in or below the results folder.",
-    "Give the folder of a finished evaluation; its status.json says whether it finished.",
-)
-GAPS_SEVERAL_RESULTS = Code(
-    "GAPS_SEVERAL_RESULTS",
-    "Several evaluations lie below the results folder, and none directly in it.",
-    "Name the one folder that is meant; only shards of one evaluation (shard_0, shard_1, ...) are read together.",
-)
 GAPS_ANNOTATIONS = Code(
     "GAPS_ANNOTATIONS",
-    "The KPI annotations cannot be read, or one of them is not an object.",
+    "The annotations that were evaluated are missing or cannot be read, or one of them is not an object.",
     "Give the annotations that were evaluated: a JSON list, JSON lines, or a folder with annotations.json.",
 )
 GAPS_ANNOTATION_ID_TWICE = Code(
@@ -66,11 +56,6 @@ GAPS_MODE = Code(
     "GAPS_MODE",
     "Some ground truths are not of the kind that the mode asks for; they are compared as in mode normalized.",
     "Use --mode normalized, which takes the kind from each ground truth.",
-)
-GAPS_ANNOTATIONS_MISSING = Code(
-    "GAPS_ANNOTATIONS_MISSING",
-    "The annotations that were evaluated are not where --kpi-ann-path says.",
-    "Give the path of the annotations .json or .jsonl file, or of the folder that holds annotations.json.",
 )
 GAPS_STORAGE = Code(
     "GAPS_STORAGE",

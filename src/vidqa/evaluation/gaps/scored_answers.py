@@ -1,25 +1,18 @@
-"""Every judged answer of an evaluation in memory, for what a stream of gaps cannot say: shares, slices, suspects."""
+"""One answer with its verdict, and the four ways to compare a response with its ground truth."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
-Span = tuple[float, float]  # seconds of the video
-# The fields by which records say where in the video the event is that a question asks about.
-SPAN_FIELDS = (("span",), ("start", "end"), ("start_time", "end_time"), ("event_start", "event_end"))
-MOST_TAGS = 50  # of one record
+from vidqa.evaluation.answers import DIRECTION_TASK
+from vidqa.evaluation.results import Item, judge
 
-
-class Extra(NamedTuple):
-    """What an annotation says beside question and answer: tags as (dimension, value), and the place of the event."""
-
-    tags: tuple[tuple[str, str], ...] = ()
-    span: Span | None = None
+MODES = ("exact", "normalized", "bcq", "mcq")
 
 
-class Judged(NamedTuple):
-    """One answer; `error` is empty where it is right. `row` is the annotation's place, -1 where there is none."""
+class ScoredAnswer(NamedTuple):
+    """One answer; `error` is empty where it is right. `row` is the annotation's place, -1 without one."""
 
     row: int
     video: str
@@ -38,25 +31,66 @@ class Judged(NamedTuple):
         return self.error in ("", "wrong")
 
 
-def extra_of(row: Mapping[str, Any]) -> Extra:
-    """The tags and span of an annotation. `tags` is a list of words, or names with one value each."""
-    return Extra(tuple(_tags(row.get("tags")))[:MOST_TAGS], _span(row))
+class Verdict(NamedTuple):
+    """`error` is "" where the response is right, else wrong, truncated, unparsed or empty."""
+
+    error: str
+    parsed_response: str
+    parsed_gt: str
+    kind: str
+    fits_mode: bool = True  # False where the ground truth is not of the mode's kind
 
 
-def _tags(tags: Any) -> list[tuple[str, str]]:
-    if isinstance(tags, Mapping):
-        plain = {name: value for name, value in tags.items() if isinstance(value, (str, int, float, bool))}
-        return [(f"tag {name}", str(value)) for name, value in plain.items()]
-    return [("tag", each) for each in tags if isinstance(each, str)] if isinstance(tags, list) else []
+Compare = Callable[[str, str, str, str, str], Verdict]
 
 
-def _span(row: Mapping[str, Any]) -> Span | None:
-    for names in SPAN_FIELDS:
-        values = row.get(names[0]) if len(names) == 1 else [row.get(name) for name in names]
-        if isinstance(values, list) and len(values) == 2 and all(map(_is_time, values)) and values[0] <= values[1]:
-            return float(values[0]), float(values[1])
-    return None
+def own_verdict(item: Item) -> Verdict:
+    """The verdict that an item of our own results.json carries."""
+    error = _error(bool(item["correct"]), item["parse_status"])
+    return Verdict(error, item["parsed_response"], item["parsed_gt"], item["answer_kind"])
 
 
-def _is_time(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e7
+def _error(is_correct: bool, status: str) -> str:
+    return "" if is_correct else "wrong" if status == "parsed" else status
+
+
+def comparer(mode: str) -> Compare:
+    """compare(response, gt, question, finish_reason, answer_kind) for one of MODES.
+
+    exact       equal after trimming and lower-casing, as the original script compares
+    normalized  the rules of the evaluation: the answer is read by the kind of its ground truth
+    bcq         yes/no read from both, whatever options the question lists
+    mcq         option letters read from both
+    """
+    return {"exact": _exact, "normalized": _normalized, "bcq": _bcq, "mcq": _mcq}[mode]
+
+
+def _exact(response: str, gt: str, question: str, finish_reason: str, answer_kind: str) -> Verdict:
+    parsed, truth = response.strip().lower(), gt.strip().lower()
+    if parsed == truth:
+        error = ""
+    elif finish_reason == "length":
+        error = "truncated"
+    else:
+        error = "wrong" if parsed else "empty"
+    return Verdict(error, parsed, truth, answer_kind or "text")
+
+
+def _normalized(response: str, gt: str, question: str, finish_reason: str, answer_kind: str) -> Verdict:
+    task = DIRECTION_TASK if answer_kind == "direction" else ""
+    parsed, truth, is_correct = judge(response, gt, question, finish_reason, task)
+    return Verdict(_error(bool(is_correct), parsed.status), parsed.answer, truth.answer, parsed.kind)
+
+
+def _bcq(response: str, gt: str, question: str, finish_reason: str, answer_kind: str) -> Verdict:
+    verdict = _normalized(response, gt, "", finish_reason, "")
+    if verdict.kind == "yes_no":
+        return verdict
+    return _normalized(response, gt, question, finish_reason, answer_kind)._replace(fits_mode=False)
+
+
+def _mcq(response: str, gt: str, question: str, finish_reason: str, answer_kind: str) -> Verdict:
+    verdict = _normalized(response, gt, question, finish_reason, "")
+    if verdict.kind == "letter":
+        return verdict
+    return _normalized(response, gt, question, finish_reason, answer_kind)._replace(fits_mode=False)

@@ -67,6 +67,7 @@ def mined(monkeypatch: pytest.MonkeyPatch, loop: Loop) -> Engine:
     return jobs
 
 
+@pytest.mark.slow
 def test_one_job_embeds_as_two_do_and_nothing_of_the_selection_set_is_mined(
     monkeypatch: pytest.MonkeyPatch, world: Path, tmp_path: Path
 ) -> None:

@@ -9,7 +9,9 @@ import pytest
 
 from vidqa.contract.problem import ProblemError
 from vidqa.dataset import load_records
+from vidqa.evaluation import RULES
 from vidqa.evaluation.gaps import GAP_COLUMNS, analyze
+from vidqa.evaluation.gaps.audit import Answered
 from vidqa.evaluation.gaps.report import summary_text
 from vidqa.evaluation.gaps.storage import SCHEMA
 from vidqa.evaluation.results import judged
@@ -45,6 +47,17 @@ def place(tmp_path):
         return found, pq.read_table(tmp_path / "gaps.parquet").to_pylist()
 
     return SimpleNamespace(run=run, path=tmp_path)
+
+
+def test_own_results_keep_their_verdict_as_long_as_their_ground_truth_holds(place):
+    """A verdict that differs from the judge's shows whose it is."""
+    item = {**judged(result("a", "No.")), "correct": True}
+    metrics = {"answer_rules": RULES}
+    files = {"eval/results.json": [item], "eval/metrics.json": metrics}
+    assert place.run(ONE, files)[0].correct == 1
+    assert place.run(ONE, files, mode="exact")[0].count == 1
+    assert place.run(ONE, files, audited={"a": Answered("wrong", "yes, always")})[0].count == 1
+    assert place.run(ONE, {**files, "eval/metrics.json": {}})[0].count == 1
 
 
 def codes(found):
@@ -331,11 +344,11 @@ def test_a_root_folder_and_json_lines_annotations(place):
 @pytest.mark.parametrize(
     ("results", "code"),
     [
-        ("", "RESULTS_SHAPE"),
+        ("", "RESULTS_SYNTAX"),
         ("[{", "RESULTS_SYNTAX"),
-        ([result("a", "no"), 3], "RESULTS_ITEM_TYPE"),
-        ([{"response": "x"}], "RESULTS_FIELD_MISSING"),
-        ([result("a", "no", question={})], "RESULTS_FIELD_TYPE"),
+        ([result("a", "no"), 3], "RESULTS_SYNTAX"),
+        ([{"response": "x"}], "RESULTS_FIELD"),
+        ([result("a", "no", question={})], "RESULTS_FIELD"),
     ],
 )
 def test_broken_results_write_nothing(place, results, code):

@@ -177,7 +177,7 @@ def test_scores_that_were_made_differently_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ProblemError, match="COMPARISON_RECIPES"):
         compare(a, folder(tmp_path / "c", items([1, 1])))
     neither = compare(folder(tmp_path / "d", items([1, 1])), tmp_path / "c")
-    assert [each.code for each in neither.problems] == ["COMPARISON_NO_RECIPE"]
+    assert [each.code for each in neither.problems] == ["COMPARISON_RECIPES"]
 
 
 def test_a_folder_that_is_not_there_is_named_as_such(tmp_path: Path) -> None:

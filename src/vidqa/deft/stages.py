@@ -43,7 +43,7 @@ RULES = {
 @dataclass(frozen=True)
 class Stage:
     """`reads` names files that other stages have written or that the loop was given; a stage runs again only if one of
-    them has changed. `schema` is that of its main file. `when` is the setting that must be on."""
+    them has changed. `schema` is that of its main file."""
 
     name: str
     does: str
@@ -52,7 +52,6 @@ class Stage:
     reads: tuple[str, ...]
     writes: tuple[str, ...] = ()
     schema: str | None = None
-    when: str = ""
 
     @property
     def script(self) -> str:
@@ -63,40 +62,36 @@ SETS = ("selection", "kpi", "test", "settings.words")
 SPEC = ("training recipe", "accepted model", "settings.train", "settings.continue_from")
 
 
-def _evaluation(name: str, does: str, model: str, data: str, spec: str, output: str, when: str = "") -> Stage:
-    run = partial(model_stages.evaluate, name=spec)
+def _evaluation(name: str, does: str, model: str, data: str, output: str) -> Stage:
+    run = partial(model_stages.evaluate, name=name.replace(" ", "_"))
     reads = (model, data, "evaluation recipe", "settings.where")
-    return Stage(name, does, run, LAUNCH.format("evaluate"), reads, (output,), "vidqa.results.v1", when)
+    return Stage(name, does, run, LAUNCH.format("evaluate"), reads, (output,), "vidqa.results.v1")
 
 
-def _assembly(name: str, does: str, inputs: tuple[str, ...], output: str, when: str = "") -> Stage:
-    folder = output.replace(" ", "_")
-    run = partial(data_stages.assemble_set, inputs=inputs, folder=folder, output=output)
-    reads = ("base set", *inputs, *SETS)
-    return Stage(name, does, run, ASSEMBLE, reads, (output,), "vidqa.annotations.v1", when)
+def _assembly(name: str, does: str, inputs: tuple[str, ...], output: str) -> Stage:
+    run = partial(data_stages.assemble_set, inputs=inputs, folder=output.replace(" ", "_"), output=output)
+    return Stage(name, does, run, ASSEMBLE, ("base set", *inputs, *SETS), (output,), "vidqa.annotations.v1")
 
 
-def _validation(name: str, does: str, data: str, spec: str, output: str, when: str = "") -> Stage:
-    run = partial(data_stages.validate, train_set=data, stem=spec, output=output)
-    return Stage(name, does, run, PREFLIGHT, (data, *SPEC), (output,), "train.schema.json", when)
+def _validation(name: str, does: str, data: str, stem: str, output: str) -> Stage:
+    run = partial(data_stages.validate, train_set=data, stem=stem, output=output)
+    return Stage(name, does, run, PREFLIGHT, (data, *SPEC), (output,), "train.schema.json")
 
 
 def _comparison(name: str, does: str, run: Callable[[StageContext], StageResult], before: str, output: str) -> Stage:
-    when = "control" if name.startswith("control") else ""
-    return Stage(name, does, run, COMPARE, (before, "results"), (output, f"{output} page"), "vidqa.comparison.v1", when)
+    return Stage(name, does, run, COMPARE, (before, "results"), (output, f"{output} page"), "vidqa.comparison.v1")
 
 
 def _training(name: str, does: str, run: Callable[[StageContext], StageResult], spec: str, data: str) -> Stage:
-    when = "control" if name.startswith("control") else ""
-    return Stage(name, does, run, LAUNCH.format("train"), (spec, data, "settings.where"), when=when)
+    return Stage(name, does, run, LAUNCH.format("train"), (spec, data, "settings.where"))
 
 
 EVALUATE = _evaluation(
-    "evaluate", "evaluate the round's model on the selection set", "training run", "selection", "evaluate", "results"
+    "evaluate", "evaluate the round's model on the selection set", "training run", "selection", "results"
 )
-KPI = _evaluation("kpi", "evaluate the accepted model on the KPI set", "accepted model", "kpi", "kpi", "KPI results")
+KPI = _evaluation("kpi", "evaluate the accepted model on the KPI set", "accepted model", "kpi", "KPI results")
 TEST = _evaluation(
-    "test", "evaluate the accepted model on the test set, once", "accepted model", "test", "test", "test results"
+    "test", "evaluate the accepted model on the test set, once", "accepted model", "test", "test results"
 )
 ROUND = (
     Stage(
@@ -151,7 +146,6 @@ ROUND = (
         ("mined", "settings.words"),
         ("augmented",),
         "vidqa.annotations.v1",
-        "augment",
     ),
     _assembly("assemble", "add them to the training set", ("mined", "augmented"), "train set"),
     _validation("validate", "check the training's spec, data and leaks", "train set", "train", "training spec"),
@@ -160,14 +154,13 @@ ROUND = (
     _comparison(
         "compare", "compare with the best model before", model_stages.compare_round, "accepted results", "comparison"
     ),
-    _assembly("control assemble", "the same with as many random samples", ("random",), "control set", "control"),
+    _assembly("control assemble", "the same with as many random samples", ("random",), "control set"),
     _validation(
         "control validate",
         "check the control's training",
         "control set",
         "control_train",
         "control training spec",
-        "control",
     ),
     _training(
         "control train",
@@ -181,9 +174,7 @@ ROUND = (
         "evaluate the control on the selection set",
         "control run",
         "selection",
-        "control_evaluate",
         "control results",
-        "control",
     ),
     _comparison(
         "control compare",
@@ -207,7 +198,8 @@ def stages_of(settings: Settings, number: int) -> list[Stage]:
     """The stages of a round that the settings ask for."""
     if number == 0:
         return [EVALUATE]
-    return [stage for stage in ROUND if not stage.when or getattr(settings, stage.when)]
+    optional = {"augment": settings.augment, "control": settings.control}
+    return [stage for stage in ROUND if optional.get(stage.name.split()[0], True)]
 
 
 def contract() -> dict[str, Any]:

@@ -22,7 +22,7 @@ from vidqa.contract.problem import Problem
 from vidqa.evaluation.intervals import video_clusters
 from vidqa.evaluation.majority_baseline import groups, majority, one_answer
 from vidqa.evaluation.other_results import read_evaluation, results_files
-from vidqa.evaluation.problems import COMPARISON_NO_RECIPE, COMPARISON_OTHER_QUESTIONS, COMPARISON_RECIPES
+from vidqa.evaluation.problems import COMPARISON_OTHER_QUESTIONS, COMPARISON_RECIPES
 from vidqa.evaluation.results import Item, compare_recipes
 
 SCHEMA = "vidqa.comparison.v1"
@@ -30,6 +30,7 @@ SEED = 1
 DRAWS = 10_000  # of an interval, and of a test
 AT_ONCE = 1 << 22  # videos that are drawn in one array
 LEVEL = 0.05
+UNKNOWN = "make sure that frames, prompts and generation settings were equal, or evaluate both with scripts/launch.py"
 UNANSWERED = ("truncated", "unparsed", "empty")
 Pair = tuple[Item, Item]
 
@@ -209,7 +210,7 @@ def _recipe_problems(before: Path, after: Path) -> list[Problem]:
     """Raises COMPARISON_RECIPES. A warning where nobody knows how the scores were made."""
     recipes = [_recipe(place) for place in (before, after)]
     if not any(recipes):
-        return [COMPARISON_NO_RECIPE.at(after, "neither of the two has a recipe.json", severity="warning")]
+        return [COMPARISON_RECIPES.at(after, "neither of the two has a recipe.json", UNKNOWN, severity="warning")]
     if not all(recipes):
         missing = after if recipes[0] else before
         raise COMPARISON_RECIPES.error(missing, "it has no recipe.json, and the other one does")

@@ -14,11 +14,11 @@ from typing import Any
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.evaluation.json_items import json_items
 from vidqa.evaluation.problems import (
-    RESULTS_FIELD_MISSING,
+    RESULTS_FIELD,
     RESULTS_MISSING,
     RESULTS_OUT,
     RESULTS_SEVERAL,
-    RESULTS_SHAPE,
+    RESULTS_SYNTAX,
     RESULTS_TWICE,
 )
 from vidqa.evaluation.results import Bounded, Item, check_results, judged, usable
@@ -45,18 +45,18 @@ def read_evaluation(place: Path) -> tuple[list[Item], list[Problem]]:
         raise ProblemError(problems)
     if items and not any(item["response"] or item["gt"] for item in items):
         message = f"none of its {len(items):,} elements has a response or a gt: these are no results"
-        raise RESULTS_FIELD_MISSING.error(place, message, "give the folder that an evaluation wrote")
+        raise RESULTS_FIELD.error(place, message, "give the folder that an evaluation wrote")
     return items, problems
 
 
 def results_files(place: Path) -> list[Path]:
     """The file itself, or the results.json of a folder; none where the folder has none. Raises RESULTS_SEVERAL, and
-    RESULTS_SHAPE for another file of an evaluation, such as its report."""
+    RESULTS_SYNTAX for another file of an evaluation, such as its report."""
     if place.is_file():
         is_results = place.name == FILE or (place.suffix in (".json", ".jsonl") and place.name not in OWN)
         if not is_results and (place.parent / FILE).is_file():
             message = f"{place.name} is not the results of the evaluation in {place.parent}"
-            raise RESULTS_SHAPE.error(place, message, f"give the run folder: {place.parent}")
+            raise RESULTS_SYNTAX.error(place, message, f"give the run folder: {place.parent}")
         return [place]
     paths = sorted(map(str, place.rglob(FILE)))
     if paths and not (chosen := one_evaluation(str(place), paths)):

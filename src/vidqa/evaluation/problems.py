@@ -9,38 +9,13 @@ RESULTS_MISSING = Code(
 )
 RESULTS_SYNTAX = Code(
     "RESULTS_SYNTAX",
-    "A results file is not readable JSON or JSON lines in UTF-8.",
-    "Write it again from the evaluation; a file that was being written when the job died may be cut short.",
+    "A results file is no list of objects in JSON or JSON lines, in UTF-8.",
+    'Write a list of objects, {"results": [...]}, or one object per line; evaluate again where the file was cut short.',
 )
-RESULTS_SHAPE = Code(
-    "RESULTS_SHAPE",
-    "A results file holds JSON, but not a list of results.",
-    'Write a list of objects, {"results": [...]}, or one object per line.',
-)
-RESULTS_ITEM_TYPE = Code(
-    "RESULTS_ITEM_TYPE",
-    "One result is not an object.",
-    'Every result is an object such as {"video_id": "a.mp4", "question": "...", "response": "Yes", "gt": "yes"}.',
-)
-RESULTS_FIELD_MISSING = Code(
-    "RESULTS_FIELD_MISSING",
-    "One result lacks a field.",
-    "Every result needs video_id or sample_id, question, response and gt.",
-)
-RESULTS_FIELD_TYPE = Code(
-    "RESULTS_FIELD_TYPE",
-    "One result has a field of a wrong type.",
-    "video_id, sample_id, question, response and gt are strings; response may be null.",
-)
-RESULTS_TAIL_CUT = Code(
-    "RESULTS_TAIL_CUT",
-    "The last line of a JSON lines file is incomplete, as after a kill; it was left out.",
-    "Nothing needs doing when the evaluation is resumed; otherwise evaluate that sample again.",
-)
-RESULTS_MORE = Code(
-    "RESULTS_MORE",
-    "More places have the same problem than are listed.",
-    "Correct the listed ones first; they usually share one cause.",
+RESULTS_FIELD = Code(
+    "RESULTS_FIELD",
+    "A field of a result is missing, or has a wrong type.",
+    "Every result needs video_id or sample_id, question, response and gt, all strings; response may be null.",
 )
 RESULTS_TWICE = Code(
     "RESULTS_TWICE",
@@ -96,13 +71,8 @@ POSTER_UNREADABLE = Code(
 
 COMPARISON_RECIPES = Code(
     "COMPARISON_RECIPES",
-    "Two evaluations were made in different ways, so that their scores do not compare.",
+    "Two evaluations were made in different ways, so that their scores do not compare; or nothing says how.",
     "Evaluate again with what the message names made equal: build the second spec with the first one's settings.",
-)
-COMPARISON_NO_RECIPE = Code(
-    "COMPARISON_NO_RECIPE",
-    "Nothing says how two scores were made; they are compared all the same.",
-    "Make sure that frames, prompts and generation settings were equal, or evaluate both with scripts/launch.py.",
 )
 COMPARISON_OTHER_QUESTIONS = Code(
     "COMPARISON_OTHER_QUESTIONS",
@@ -111,12 +81,7 @@ COMPARISON_OTHER_QUESTIONS = Code(
 )
 COMPARISON_WORSE = Code(
     "COMPARISON_WORSE",
-    "The second evaluation is worse than the first, and --fail-if-worse was given.",
-    "Keep the first model; --html shows what the second one broke.",
-)
-COMPARISON_DROP = Code(
-    "COMPARISON_DROP",
-    "The second evaluation lost more accuracy than --max-drop allows, overall or in a slice of at least 50 questions.",
-    "Keep the first model, or make the second with less loss; where the interval is wide, evaluate as many questions "
-    "as the message names.",
+    "The second evaluation is worse, and --fail-if-worse was given; or it lost more accuracy than --max-drop allows.",
+    "Keep the first model; --html shows what the second one broke. Where the interval of a loss is wide, evaluate as "
+    "many questions as the message names.",
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,11 +13,9 @@ from vidqa.dataset.record import Record
 from vidqa.evaluation.answers import DIRECTION_TASK, RULES, STATUSES, Parsed, parse_pair
 from vidqa.evaluation.json_items import json_items
 from vidqa.evaluation.problems import (
-    RESULTS_FIELD_MISSING,
-    RESULTS_FIELD_TYPE,
-    RESULTS_ITEM_TYPE,
+    RESULTS_FIELD,
     RESULTS_MISSING,
-    RESULTS_MORE,
+    RESULTS_SYNTAX,
 )
 from vidqa.evaluation.text import as_text
 
@@ -141,20 +141,20 @@ def usable(value: Any, file: str, index: int, problems: list[Problem]) -> Item |
         return value
     where = f"{file}[{index}]"
     if not isinstance(value, dict):
-        problems.append(RESULTS_ITEM_TYPE.at(where, f"expected an object, got {shown(value)}"))
+        problems.append(RESULTS_SYNTAX.at(where, f"expected an object, got {shown(value)}"))
         return None
     if "full_response" in value or "correct_answer" in value:
         value = {_COSMOS_REASON1.get(name, name): part for name, part in value.items()}
     if not (_has(value, "sample_id") or _has(value, "video_id")):
-        problems.append(RESULTS_FIELD_MISSING.at(where, "neither sample_id nor video_id: the sample cannot be named"))
+        problems.append(RESULTS_FIELD.at(where, "neither sample_id nor video_id: the sample cannot be named"))
         return None
     for name in ("question", "response", "gt"):
         if name not in value:
             message = f"no {name!r} among {', '.join(map(repr, list(value)[:8]))}; read as empty"
-            problems.append(RESULTS_FIELD_MISSING.at(where, message, severity="warning"))
+            problems.append(RESULTS_FIELD.at(where, message, severity="warning"))
     wrong = [name for name in ("video_id", "sample_id", "question", "gt") if isinstance(value.get(name), list | dict)]
     for name in wrong:
-        problems.append(RESULTS_FIELD_TYPE.at(f"{where}.{name}", f"expected a string, got {shown(value[name])}"))
+        problems.append(RESULTS_FIELD.at(f"{where}.{name}", f"expected a string, got {shown(value[name])}"))
     if wrong:
         return None
     text = {name: as_text(value.get(name)) for name in (*_ORIGINAL, *_MORE)}
@@ -215,19 +215,21 @@ class Bounded(list[Problem]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.counts: dict[tuple[str, str], int] = {}
+        self.counts = Counter[tuple[str, str]]()
+        self.last: dict[tuple[str, str], Problem] = {}
 
     def append(self, problem: Problem) -> None:
         key = (problem.code, problem.severity)
-        self.counts[key] = self.counts.get(key, 0) + 1
+        self.counts[key] += 1
+        self.last[key] = problem
         if self.counts[key] <= LISTED:
             super().append(problem)
 
     def closed(self) -> list[Problem]:
-        """The kept problems and, per code with more, one that counts them."""
+        """The listed problems and, per code with more, one that counts them."""
         more = [
-            RESULTS_MORE.at(code, f"{count - LISTED} more problems of this kind are not listed", severity=severity)
-            for (code, severity), count in self.counts.items()
+            replace(self.last[key], message=f"the last of {count - LISTED} more problems of this kind")
+            for key, count in self.counts.items()
             if count > LISTED
         ]
         return [*self, *more]

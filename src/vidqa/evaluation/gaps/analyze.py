@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from vidqa.contract.collection import paused
 from vidqa.contract.problem import Code, Problem, raise_errors
-from vidqa.evaluation.gaps.annotations import AnnotationColumns, Extra, annotation_file, read_annotations
+from vidqa.evaluation.gaps.annotations import AnnotationIndex, Extra, annotation_file, read_annotations
 from vidqa.evaluation.gaps.audit import Answered
 from vidqa.evaluation.gaps.problems import (
     GAPS_ANNOTATION_ID_TWICE,
@@ -89,7 +89,7 @@ class ScoredAnswers:
 
     answers: list[ScoredAnswer] = field(default_factory=list)
     extras: dict[int, Extra] = field(default_factory=dict)
-    annotations: AnnotationColumns | None = None
+    annotations: AnnotationIndex | None = None
 
 
 @dataclass
@@ -156,7 +156,7 @@ class _Analysis:
     def __init__(
         self,
         gaps: Gaps,
-        annotations: AnnotationColumns,
+        annotations: AnnotationIndex,
         table: GapTable,
         mode: str,
         audited: Mapping[str, Answered],
@@ -165,14 +165,14 @@ class _Analysis:
         self.gaps, self.annotations, self.table, self.mode = gaps, annotations, table, mode
         self.audited, self.scored = audited, scored
         self.compare = comparer(mode)
-        self.answered = bytearray(len(annotations.ids))
-        self.responses = array("q", bytes(8 * len(annotations.ids)))  # a hash of each row's response
+        self.answered = bytearray(len(annotations.rows))
+        self.responses = array("q", bytes(8 * len(annotations.rows)))  # a hash of each row's response
         self.remarks = _Remarks()
 
     def run(self) -> None:
         """Book every result and every annotation without one. Raises ProblemError with the errors of single results."""
         for name, rows in self.annotations.by_id.items():
-            if isinstance(rows, list):
+            if len(rows) > 1:
                 self.remarks.add(GAPS_ANNOTATION_ID_TWICE, name)
         faults = Bounded()
         for source in self.gaps.sources:
@@ -191,20 +191,19 @@ class _Analysis:
         """Book one result; with `is_own` its own verdict holds as long as question and ground truth do."""
         video_id, question, gt, response = item["video_id"], item["question"], item["gt"], item["response"]
         sample_id, kind = item.get("sample_id", ""), item.get("kind", "")
-        annotations = self.annotations
-        row, remark = annotations.find(item, self.answered)
+        row, remark = self.annotations.find(item, self.answered)
         if remark:
             self.remarks.add(remark, source, index)
         if row < 0:
-            video = annotations.full_path(video_id)
+            video = self.annotations.full_path(video_id)
         else:
             if self._repeated(row, response, source, index):
                 return
-            video = annotations.videos[row]
-            sample_id, kind = sample_id or annotations.ids[row], kind or annotations.kinds[row]
-            question = question or annotations.questions[row]
-            if gt != annotations.answers[row]:
-                gt = self._truth(gt, annotations.answers[row], source, index)
+            annotation = self.annotations.rows[row]
+            video, question = annotation.video, question or annotation.question
+            sample_id, kind = sample_id or annotation.id, kind or annotation.kind
+            if gt != annotation.answer:
+                gt = self._truth(gt, annotation.answer, source, index)
         self.gaps.results += 1
         if reply := self.audited.get(sample_id):
             if not reply.is_usable:
@@ -257,14 +256,13 @@ class _Analysis:
         return True
 
     def _missing(self) -> None:
-        annotations = self.annotations
-        for row, is_answered in enumerate(self.answered):
+        for annotation, is_answered in zip(self.annotations.rows, self.answered, strict=True):
             if is_answered:
                 continue
-            name, question, answer = annotations.ids[row], annotations.questions[row], annotations.answers[row]
+            name, question, answer = annotation.id, annotation.question, annotation.answer
             self.remarks.add(GAPS_NO_RESULT, name)
             verdict = self.compare("", answer, question, "stop", "")
-            kind = annotations.kinds[row] or verdict.kind
+            kind = annotation.kind or verdict.kind
             self._count("missing", kind)
-            fields = (annotations.videos[row], question, answer, name, kind)
+            fields = (annotation.video, question, answer, name, kind)
             self.table.add((*fields, None, None, verdict.parsed_gt, "missing", self.mode, None, None))

@@ -62,7 +62,7 @@ def _answers_of(place: Path, scored: ScoredAnswers) -> dict[int, str]:
     annotations = scored.annotations
     assert annotations is not None  # analyze sets it
     index_of = {answer.row: at for at, answer in enumerate(scored.answers) if answer.row >= 0}
-    joined, answers = bytearray(len(annotations.ids)), {}
+    joined, answers = bytearray(len(annotations.rows)), {}
     for item in read_evaluation(place)[0]:
         row = annotations.find(item, joined)[0]
         if row in index_of and item["parse_status"] == "parsed":

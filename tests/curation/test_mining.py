@@ -183,4 +183,4 @@ def test_search_in_parts_is_search_in_whole(world: World, monkeypatch: pytest.Mo
     parts = nearest(pool, asked, 9, mean)
     assert (parts.row == whole.row).all()
     np.testing.assert_allclose(parts.similarity, whole.similarity, atol=1e-5)
-    assert parts.looks.keys() == whole.looks.keys() == set(whole.row.ravel().tolist())
+    assert parts.projections.keys() == whole.projections.keys() == set(whole.row.ravel().tolist())

@@ -19,18 +19,18 @@ import numpy as np
 from vidqa.contract.files import write_json
 from vidqa.contract.problem import Problem
 from vidqa.curation import paraphrase
-from vidqa.curation.mined_page import pictures
 from vidqa.curation.problems import GENERATOR, VARIANT
 from vidqa.curation.rows import Row, counted, read_rows, written
 from vidqa.curation.variants import SAFE, VARIANTS, read_clip, write_clip
 from vidqa.dataset.record import Provenance, Record, Turn
 from vidqa.datatools.outputs import json_list, write_page
 from vidqa.evaluation.answers import parse_expected
+from vidqa.evaluation.thumbnails import card_frames
 from vidqa.pages.page import page
 
 ANNOTATIONS, PREVIEW, SUMMARY = "augmented.json", "preview.html", "augmentation.json"
 GENERATED = "generated.json"
-SHOWN = 40
+SHOWN, FRAMES = 40, 6  # rows of the preview, pictures of one
 GENERATOR_S = 24 * 3600.0
 
 
@@ -139,7 +139,14 @@ def write_preview(folder: Path, rows: Sequence[Row]) -> None:
     for row in rows[:SHOWN]:
         media = row.get("video") or row.get("image") or ""
         turns = [_shown_text(turn["value"]) for turn in row["conversations"]]
-        shown.append({"id": row["id"], "turns": turns, "curation": row["curation"], "frames": pictures(media, 6)})
+        shown.append(
+            {
+                "id": row["id"],
+                "turns": turns,
+                "curation": row["curation"],
+                "frames": card_frames(media, FRAMES)["frames"],
+            }
+        )
     write_page(
         folder / PREVIEW,
         page("curation/preview.html.j2", title="New rows", rows=shown, count=len(rows), kinds=counted(rows)),

@@ -19,6 +19,7 @@ from vidqa.dataset.record import Provenance
 from vidqa.dataset.sources.media_files import kind_of
 from vidqa.datatools.outputs import write_page
 from vidqa.evaluation.answers import parse_expected
+from vidqa.evaluation.thumbnails import card_frames
 from vidqa.pages.page import page
 
 TASKS = "tasks.json"
@@ -71,10 +72,8 @@ def choices_like(ground_truth: str) -> list[str]:
 
 def write_tasks(folder: Path, tasks: Sequence[Row]) -> None:
     """The same tasks in every form."""
-    from vidqa.curation.mined_page import pictures
-
     write_json(folder / TASKS, list(tasks))
-    shown = [{**row, "frames": pictures(row["media"], FRAMES)} for row in tasks[:SHOWN]]
+    shown = [{**row, "frames": card_frames(row["media"], FRAMES)["frames"]} for row in tasks[:SHOWN]]
     write_page(
         folder / "annotate.html",
         page("curation/annotate.html.j2", title="Answer these", tasks=shown, more=len(tasks) - len(shown)),

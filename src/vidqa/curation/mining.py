@@ -5,6 +5,7 @@ mined = mine(Mining(gaps=gaps, pool=pool, query=query, pool_annotations=annotati
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,17 +14,20 @@ from typing import Any
 import numpy as np
 
 from vidqa.contract.files import replacing, write_json
-from vidqa.curation import labels, mined_page, problems, selection
+from vidqa.curation import labels, problems, selection
 from vidqa.curation.embeddings import Part, Table, queries_in
 from vidqa.curation.rows import Row, counted, read_rows, written
 from vidqa.curation.search import Candidates, nearest, pool_mean
 from vidqa.curation.selection import Choice, Chosen, Limits
 from vidqa.dataset.record import Provenance
-from vidqa.datatools.outputs import json_list
+from vidqa.datatools.outputs import json_list, write_page
 from vidqa.evaluation.answers import parse_expected
+from vidqa.evaluation.thumbnails import card_frames
+from vidqa.pages.page import page
 
 TEXTS = ("sample_id", "media", "question", "answer", "kind", "problem")
 DEEPER = 4  # times as many neighbours are looked at as a gap may take: some are near copies, or of the other answer
+SHOWN_GAPS, SHOWN_ROWS, FRAMES = 24, 6, 3  # on the page: of all, of one gap, of one video
 ANNOTATIONS, TABLE, PAGE, CONTROL, SUMMARY = "mined.json", "mined.parquet", "mined.html", "control.json", "summary.json"
 
 
@@ -191,7 +195,29 @@ def _write(request: Mining, mined: Mined, control: dict[int, dict[str, Any]]) ->
     if mined.tasks:
         labels.write_tasks(request.out, mined.tasks)
     write_json(request.out / SUMMARY, {"schema_version": 1, **mined.as_dict()})
-    mined_page.write(request.out / PAGE, mined)
+    _write_page(request.out / PAGE, mined)
+
+
+def _write_page(path: Path, mined: Mined) -> None:
+    """Each gap with the rows that it took, with pictures. Raises DATATOOLS_OUTPUT_UNWRITABLE."""
+    rows_of = defaultdict(list)
+    for chosen in mined.finds:
+        rows_of[chosen.gap].append(chosen)
+    shown: list[dict[str, Any]] = []
+    for gap, finds in list(rows_of.items())[:SHOWN_GAPS]:
+        rows = [
+            {**texts, "similarity": chosen.similarity, "frames": _pictures(texts["media"])}
+            for chosen in finds[:SHOWN_ROWS]
+            for texts in [mined.texts[chosen.row]]
+        ]
+        about = mined.gaps[gap]
+        shown.append({**about, "frames": _pictures(about["video_id"]), "finds": rows, "count": len(finds)})
+    write_page(path, page("curation/mined.html.j2", title="Mined samples", facts=mined.as_dict(), gaps=shown))
+
+
+def _pictures(video: str) -> list[str]:
+    frames: list[str] = card_frames(video, FRAMES)["frames"]
+    return frames
 
 
 def _spread(values: list[float]) -> dict[str, float]:

@@ -1,4 +1,7 @@
-"""The stages up to the next training set: embeddings, gaps, audit, mined and altered samples, assembly, preflight."""
+"""The stages up to the next training set: embeddings, gaps, audit, mined and altered samples, assembly, preflight.
+
+Each stage imports what it runs, so that `run_deft.py status` starts at once.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,6 @@ from vidqa import spec
 from vidqa.contract.files import remove
 from vidqa.contract.problem import ProblemError, raise_errors
 from vidqa.contract.run_folder import EMBEDDINGS, QUERY_EMBEDDINGS
-from vidqa.curation.assembly import Assembly, assemble
-from vidqa.curation.augmentation import Augmentation, augment
-from vidqa.curation.labels import labelled
-from vidqa.curation.mining import Mining, mine
-from vidqa.datatools.outputs import json_list, write_new
 from vidqa.deft import runner
 from vidqa.deft.context import (
     AUDIT_ANSWERS,
@@ -29,8 +27,6 @@ from vidqa.deft.problems import DEFT_GATE
 from vidqa.deft.runner import Request, with_options, words_of
 from vidqa.deft.state import Cost, Fact
 from vidqa.deft.tables import Annotations, AuditQueue, read_table
-from vidqa.evaluation.gaps.report import GapAnalysis, find_gaps
-from vidqa.preflight.report import preflight
 from vidqa.spec.parents import ADAPTER, find_export
 from vidqa.spec.sources import model_layer
 
@@ -82,6 +78,8 @@ def data_keys(folder: str, which: str = "") -> dict[str, object]:
 
 def gaps(context: StageContext) -> StageResult:
     """Find what the accepted model gets wrong on the selection set, by slices, and doubtful labels."""
+    from vidqa.evaluation.gaps.report import GapAnalysis, find_gaps
+
     place, selection = context.place, context.settings.sets.selection
     files = {"gaps": place / "gaps.parquet", "slices": place / "slices.json", "audit queue": place / "audit.json"}
     answers = context.folder / AUDIT_ANSWERS
@@ -138,6 +136,8 @@ def audit(context: StageContext) -> StageResult:
 
 def mine_pool(context: StageContext) -> StageResult:
     """Mine samples of the pool that are like the gaps and that no earlier round has tried."""
+    from vidqa.curation.mining import Mining, mine
+
     folder, pool = _empty(context.place / "mined"), str(context.settings.sets.pool)
     is_labelled_pool = is_labelled(pool)
     request = Mining(
@@ -184,6 +184,9 @@ def _mined_tables(context: StageContext) -> list[Path]:
 
 def label(context: StageContext) -> StageResult:
     """Take a person's answers to mined samples without answers; the loop waits for them. Raises CURATION_LABELS."""
+    from vidqa.curation.labels import labelled
+    from vidqa.datatools.outputs import json_list, write_new
+
     tasks, answers, out = context.output("tasks"), context.place / LABELS, context.place / "labelled.json"
     if tasks is None:
         return StageResult("All that was mined has answers.")
@@ -205,6 +208,8 @@ def label(context: StageContext) -> StageResult:
 
 def augment_mined(context: StageContext) -> StageResult:
     """Write altered copies of the mined samples whose answers stay true."""
+    from vidqa.curation.augmentation import Augmentation, augment
+
     folder = _empty(context.place / "augmented")
     request = Augmentation(annotations=context.require("mined"), out=folder, round=context.number or 0)
     request = with_options(request, context.settings.words.get("augment", []), "augment_samples")
@@ -224,6 +229,8 @@ def _empty(folder: Path) -> Path:
 def assemble_set(context: StageContext, inputs: tuple[str, ...], folder: str, output: str) -> StageResult:
     """Add the samples of `inputs` to the set of the accepted model. Samples that leak are left out and counted; the
     loop ends where nothing new is left."""
+    from vidqa.curation.assembly import Assembly, assemble
+
     base, media = context.base_set()
     sets, out = context.settings.sets, _empty(context.place / folder)
     request = Assembly(
@@ -257,6 +264,8 @@ def _protected(folder: str | None) -> tuple[str, ...]:
 def validate(context: StageContext, train_set: str, stem: str, output: str) -> StageResult:
     """Write the spec of a training on `train_set` and check it, also for leaks. Raises preflight's problems, DEFT_GATE
     where the accepted model is an adapter."""
+    from vidqa.preflight.report import preflight
+
     annotations = context.require(train_set)
     keys = {
         "custom.train_dataset.annotation_path": str(annotations),

@@ -10,7 +10,6 @@ from typing import Any
 from vidqa.contract.cli import note
 from vidqa.contract.files import write_json
 from vidqa.contract.problem import raise_errors
-from vidqa.datatools.outputs import write_page
 from vidqa.deft import runner
 from vidqa.deft.context import EVALUATE_SPEC, StageContext, StageResult, fingerprint
 from vidqa.deft.data_stages import data_keys, model_keys
@@ -18,8 +17,6 @@ from vidqa.deft.problems import DEFT_GATE, DEFT_SETTING
 from vidqa.deft.runner import Request
 from vidqa.deft.state import Cost, Fact
 from vidqa.deft.tables import scores_of
-from vidqa.evaluation.comparison import compare
-from vidqa.evaluation.comparison_page import comparison_page
 from vidqa.pages.page import percent
 
 LISTS = {"metric": "metrics", "range": "ranges", "fix": "fixed", "only": "only", "set": "sets"}
@@ -149,6 +146,10 @@ def compare_control(context: StageContext) -> StageResult:
 
 
 def _compare(context: StageContext, before: str, name: str) -> StageResult:
+    from vidqa.datatools.outputs import write_page
+    from vidqa.evaluation.comparison import compare
+    from vidqa.evaluation.comparison_page import comparison_page
+
     after = str(context.fact("evaluate", "run_dir"))
     page, table = context.place / f"{name}.html", context.place / f"{name}.json"
     runner.announce("compare", before, after, "--html", page)

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.special import bdtr
 
 from vidqa.contract.files import read_object
 from vidqa.contract.problem import Problem
@@ -311,6 +310,8 @@ def _chunks(width: int) -> list[int]:
 
 def mcnemar_p(fixed: int, broken: int) -> float:
     """McNemar's exact two-sided test: of fixed + broken questions, either is as likely if the models are alike."""
+    from scipy.special import bdtr
+
     return round(min(1.0, 2 * float(bdtr(min(fixed, broken), fixed + broken, 0.5))), 6)
 
 

@@ -10,8 +10,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from scipy.special import betaincinv
-
 METHOD = "Clopper-Pearson by video"
 _TAIL = 0.025
 _CAUTION = 2  # with less, limits of few videos are too narrow where most answers are right
@@ -72,6 +70,8 @@ def _likeness(videos: Sequence[Sequence[int]]) -> float:
 
 def _limits(share: float, n: float) -> tuple[float, float]:
     """Clopper and Pearson's limits of a share among n, which need not be whole: quantiles of the beta distribution."""
+    from scipy.special import betaincinv  # half a second, which programs that only read answers do not spend
+
     hits, misses = share * n, (1 - share) * n
     low = float(betaincinv(hits, misses + 1, _TAIL)) if hits > 0 else 0.0
     high = float(betaincinv(hits + 1, misses, 1 - _TAIL)) if misses > 0 else 1.0

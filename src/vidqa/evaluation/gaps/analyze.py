@@ -16,15 +16,6 @@ from vidqa.contract.collection import paused
 from vidqa.contract.problem import Code, Problem, raise_errors
 from vidqa.evaluation.gaps.annotations import AnnotationIndex, Extra, annotation_file, read_annotations
 from vidqa.evaluation.gaps.audit import Answered
-from vidqa.evaluation.gaps.problems import (
-    GAPS_ANNOTATION_ID_TWICE,
-    GAPS_GROUND_TRUTH_DIFFERS,
-    GAPS_MODE,
-    GAPS_NO_GROUND_TRUTH,
-    GAPS_NO_RESULT,
-    GAPS_RESULT_REPEATED,
-    GAPS_SAME_FILE,
-)
 from vidqa.evaluation.gaps.scored_answers import ScoredAnswer, Verdict, comparer, own_verdict
 from vidqa.evaluation.gaps.storage import (
     SCHEMA,
@@ -37,6 +28,15 @@ from vidqa.evaluation.gaps.storage import (
     storage_problems,
 )
 from vidqa.evaluation.json_items import json_items
+from vidqa.evaluation.problems import (
+    GAPS_ANNOTATION_ID_TWICE,
+    GAPS_GROUND_TRUTH_DIFFERS,
+    GAPS_MODE,
+    GAPS_NO_GROUND_TRUTH,
+    GAPS_NO_RESULT,
+    GAPS_RESULT_REPEATED,
+    GAPS_SAME_FILE,
+)
 from vidqa.evaluation.results import Bounded, Item, is_scored, usable
 from vidqa.evaluation.text import normalise
 

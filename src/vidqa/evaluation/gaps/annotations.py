@@ -21,14 +21,14 @@ from vidqa.dataset.media import MediaSource, media_source
 from vidqa.dataset.problems import EMPTY
 from vidqa.dataset.reader import NAMES, rows_in
 from vidqa.dataset.record import MediaRef
-from vidqa.evaluation.gaps.problems import (
+from vidqa.evaluation.gaps.storage import exists, is_folder, is_remote, read_bytes, storage_problems
+from vidqa.evaluation.problems import (
     GAPS_ANNOTATIONS,
     GAPS_JOINED_BY_NAME,
     GAPS_OTHER_QUESTION,
     GAPS_RESULT_AMBIGUOUS,
     GAPS_RESULT_UNKNOWN,
 )
-from vidqa.evaluation.gaps.storage import exists, is_folder, is_remote, read_bytes, storage_problems
 from vidqa.evaluation.results import Item, shown
 from vidqa.evaluation.text import as_text, normalise
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vidqa.contract.files import parse_json, read_object, write_json
-from vidqa.evaluation.gaps.problems import GAPS_AUDIT_ANSWERS
+from vidqa.evaluation.problems import GAPS_AUDIT_ANSWERS
 from vidqa.evaluation.thumbnails import card_frames
 from vidqa.pages.page import page
 

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from vidqa.evaluation.gaps.problems import GAPS_EMBEDDINGS
 from vidqa.evaluation.gaps.scored_answers import ScoredAnswer
 from vidqa.evaluation.intervals import video_clusters
+from vidqa.evaluation.problems import GAPS_EMBEDDINGS
 from vidqa.evaluation.text import normalise
 
 COLUMNS = ("sample_id", "media_embedding", "text_embedding")

@@ -17,9 +17,8 @@ from vidqa.contract._optional import require
 from vidqa.contract.files import replacing
 from vidqa.contract.problem import ProblemError
 from vidqa.evaluation.answers import RULES
-from vidqa.evaluation.gaps.problems import GAPS_STORAGE
 from vidqa.evaluation.other_results import FILE, one_evaluation
-from vidqa.evaluation.problems import RESULTS_MISSING, RESULTS_SEVERAL
+from vidqa.evaluation.problems import GAPS_STORAGE, RESULTS_MISSING, RESULTS_SEVERAL
 from vidqa.evaluation.text import as_text
 
 # The first three are the original contract. The same columns and types are written when there are no rows.

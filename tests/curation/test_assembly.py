@@ -119,7 +119,7 @@ def test_clips_too_plain_to_tell_are_a_warning(sets: dict[str, Path], tmp_path: 
     over = request(sets, tmp_path / "out", add=(new,), kpi=(str(kept),))
     made = assemble(over)
     (warning,) = warnings(made, over)
-    assert warning.severity == "warning" and "too plain to tell" in warning.message
+    assert warning.severity == "warning" and "possible duplicate (low-detail frames)" in warning.message
     assert (made.as_dict()["leaks"], made.as_dict()["too_plain_to_tell"]) == (0, 1)
 
 

@@ -102,7 +102,7 @@ def plain(place: int, lit: tuple[int, ...]) -> np.ndarray:
 def test_plain_clips_are_called_too_plain_unless_they_agree_in_step(tmp_path: Path) -> None:
     protected = [Protected("kpi", [write(tmp_path / "kpi.mp4", plain(40, (0, 2, 4)))])]
     (unsure,) = find_leaks([write(tmp_path / "a.mp4", plain(40, (0, 1, 3)))], protected)
-    assert not unsure.sure and unsure.reason == "alike, but too plain to tell"
+    assert not unsure.sure and unsure.reason == "possible duplicate (low-detail frames)"
     (copy,) = find_leaks([write(tmp_path / "b.mp4", plain(40, (0, 2, 4)), crf=32, size=(96, 72))], protected)
     assert copy.sure
     assert find_leaks([write(tmp_path / "c.mp4", plain(60, (0, 2, 4)))], protected) == []

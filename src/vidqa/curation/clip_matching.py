@@ -3,7 +3,7 @@
 The moments of one clip in which most is going on are looked for among all frames of the other. A moment is the same
 where the whole frame is, and also those parts of it that differ from what stands still: two clips of one fixed camera
 share the still parts alone. Two moments are needed. Where frames show little, such as one thing before a plain ground,
-two clips can look alike by chance: then all moments must agree in step, or it is said that nobody can tell.
+two clips can look alike by chance: then all moments must agree in step, or they are a possible duplicate.
 
 Shape letters: K probes, N frames, C cells, V ways to crop, M moments, F frames.
 """
@@ -31,7 +31,7 @@ from vidqa.curation.crop_alignment import (
     whole_codes,
 )
 
-SAME_MOMENTS, CROPPED, UNSURE = "same moments", "cropped", "alike, but too plain to tell"
+SAME_MOMENTS, CROPPED, UNSURE = "same moments", "cropped", "possible duplicate (low-detail frames)"
 SAME, SAME_ACTIVE = 6.0, 10.0  # levels, root mean square: of the whole frame; of the cells in which something goes on
 SAME_STILL = 3.0  # of a frame in which nothing does
 SHARE = 0.4  # of what a frame varies by over its cells, that two may differ by: dark frames differ by few levels

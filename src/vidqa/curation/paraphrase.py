@@ -5,12 +5,7 @@ from __future__ import annotations
 import re
 
 # What a yes/no question may begin with, and how it is asked otherwise; {} is the rest without its question mark.
-FORMS = (
-    "{question}",
-    "Answer yes or no: {question}",
-    "ClipFingerprint at the video. {question}",
-    "{question} Answer yes or no.",
-)
+FORMS = ("{question}", "Answer yes or no: {question}", "Look at the video. {question}", "{question} Answer yes or no.")
 SIDES = {"left": "right", "right": "left", "leftmost": "rightmost", "rightmost": "leftmost"}
 SIDES |= {"leftward": "rightward", "rightward": "leftward", "leftwards": "rightwards", "rightwards": "leftwards"}
 SIDES |= {"clockwise": "counterclockwise", "counterclockwise": "clockwise"}

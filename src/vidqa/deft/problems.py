@@ -33,17 +33,17 @@ DEFT_LOG_BROKEN = Code(
 DEFT_LOG_TORN = Code(
     "DEFT_LOG_TORN",
     "The last line of the loop's log was cut off while it was written.",
-    "Nothing needs to be done: the line is dropped, and its stage is carried out again.",
+    "Nothing needs to be done: the line is dropped, and its stage runs again.",
 )
 DEFT_TABLE = Code(
     "DEFT_TABLE",
     "A file that a stage of the loop has written is damaged.",
-    "Delete the file, then run the loop again: the stage that writes it is carried out again.",
+    "Delete the file, then run the loop again: the stage that writes it runs again.",
 )
 DEFT_BUSY = Code(
     "DEFT_BUSY",
-    "Another program carries out this loop.",
-    "Wait until it is over, or stop it first; run_deft.py status may be asked at any time.",
+    "Another program runs this loop.",
+    "Wait until it is over, or stop it first; run_deft.py status works at any time.",
     Exit.NOT_DONE,
 )
 DEFT_GATE = Code(

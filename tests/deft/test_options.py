@@ -29,9 +29,14 @@ def test_flags_are_switched_by_their_names() -> None:
     assert (request.balance, request.cap) == (False, 3) and "--no-balance" in words_of(request)
     copies = with_options(Augmentation(annotations=Path("a"), out=Path("o")), ["--flip"], "augment_samples")
     assert copies.flip and words_of(copies)[-1] == "--flip"
+    assert with_options(copies, ["--only", "crop", "noise"], "augment_samples").only == ("crop", "noise")
 
 
-@pytest.mark.parametrize("words", [["--per-gaps", "4"], ["--per-gap", "four"], ["4"]])
-def test_an_option_that_is_none_is_refused(words: list[str]) -> None:
+@pytest.mark.parametrize(
+    "words", [["--per-gaps", "4"], ["--per-gap", "four"], ["4"], ["--per-gap", "0"], ["--media-weight", "2"]]
+)
+def test_a_wrong_option_is_refused(words: list[str]) -> None:
     with pytest.raises(ProblemError, match="DEFT_SETTING"):
         with_options(Mining(**PLACES), words, "mine_samples")
+    with pytest.raises(ProblemError, match="DEFT_SETTING"):
+        with_options(Augmentation(annotations=Path("a"), out=Path("o")), ["--only", "paint"], "augment_samples")

@@ -21,7 +21,7 @@ from vidqa.contract.problem import Problem
 from vidqa.curation import paraphrase
 from vidqa.curation.problems import GENERATOR, VARIANT
 from vidqa.curation.rows import Row, counted, read_rows, written
-from vidqa.curation.variants import SAFE, VARIANTS, read_clip, write_clip
+from vidqa.curation.variants import SAFE, VARIANTS, SafeName, read_clip, write_clip
 from vidqa.dataset.record import Provenance, Record, Turn
 from vidqa.datatools.outputs import json_list, write_page
 from vidqa.evaluation.answers import parse_expected
@@ -43,7 +43,7 @@ class Augmentation:
     out: Path
     media_root: str = ""
     each: int = 1
-    only: tuple[str, ...] = SAFE
+    only: tuple[SafeName, ...] = SAFE
     flip: bool = False
     reword: bool = True
     counter: bool = True

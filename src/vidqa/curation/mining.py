@@ -9,9 +9,10 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field
 
 from vidqa.contract.files import replacing, write_json
 from vidqa.curation import labels, problems, selection
@@ -43,7 +44,7 @@ class Mining(Limits):
     out: Path
     pool_annotations: str = ""
     pool_media: str = ""
-    media_weight: float = 0.5
+    media_weight: Annotated[float, Field(ge=0, le=1)] = 0.5
     round: int = 1
     tried: tuple[Path, ...] = ()
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field
 
 from vidqa.curation.embeddings import Table
 from vidqa.curation.search import Candidates
@@ -24,7 +25,7 @@ class Limits:
     near_copy  cosine of media from which two rows with one question are near copies
     seed       of the order in which gaps take turns"""
 
-    per_gap: int = 20
+    per_gap: Annotated[int, Field(ge=1)] = 20
     most: int = 0
     threshold: float = 0.5
     near_copy: float = 0.999

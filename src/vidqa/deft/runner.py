@@ -63,14 +63,15 @@ def options_of(words: Sequence[str]) -> dict[str, list[str]]:
 
 
 def with_options(request: T, words: Sequence[str], script: str) -> T:
-    """The request with further options of a script, those of a list added to its own. Raises DEFT_SETTING."""
-    table = {field.name: getattr(request, field.name) for field in fields(request)}  # type: ignore[arg-type]
+    """The request with further options of a script; those of a list are added to the loop's. Raises DEFT_SETTING."""
+    defaults = {field.name: field.default for field in fields(request)}  # type: ignore[arg-type]
+    table = {name: getattr(request, name) for name in defaults}
     for name, values in options_of(words).items():
         positive = name.removeprefix("no_")
         if positive not in table:
             raise DEFT_SETTING.error("words", f"{script}.py has no option --{name.replace('_', '-')} for the loop")
         if isinstance(table[positive], tuple):
-            table[positive] += tuple(values)
+            table[positive] = (*(table[positive] if table[positive] != defaults[positive] else ()), *values)
         else:
             table[positive] = values[-1] if values else name == positive
     try:

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from vidqa.contract.cli import command
 from vidqa.contract.files import write_json, write_text
@@ -37,7 +37,7 @@ class GapAnalysis:
     gaps_parquet: str
     kpi_ann_path: str
     kpi_media_path: str = ""
-    mode: str = "normalized"
+    mode: Literal["exact", "normalized", "bcq", "mcq"] = "normalized"
     jsonl: str | None = None
     slices: Path | None = None
     audit: Path | None = None

@@ -21,6 +21,7 @@ parser = Parser(
         f"{RUN} --kpi-ann-path s3://bucket/kpi/annotations.json --jsonl gaps.jsonl --fail-on-gaps",
     ],
 )
+parser.usage = "analyze_gaps.py --results-dir RUN --gaps-parquet FILE --kpi-ann-path PATH [options]"
 parser.add_argument(
     "--results-dir", type=run_named, required=True, help="run folder or job id of an evaluation, or s3://"
 )

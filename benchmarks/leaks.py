@@ -21,10 +21,10 @@ from threadpoolctl import threadpool_limits
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from vidqa.curation.frame_looks import looks
+from vidqa.curation.candidate_pairs import candidate_pairs
+from vidqa.curation.clip_fingerprint import fingerprints
+from vidqa.curation.clip_matching import UNSURE, match_clips
 from vidqa.curation.leaks import BLOCK, Protected, find_leaks
-from vidqa.curation.likely import likely_pairs
-from vidqa.curation.overlap import UNSURE, overlaps
 from vidqa.dataset.record import MediaRef, Record
 from vidqa.demo.scenes import DIAGONAL, EVENTS, STRAIGHT, draw_scene, render
 
@@ -67,14 +67,15 @@ def timed(new: list[Record], protected: list[Record]) -> dict[str, Any]:
     """Seconds of each step for these clips, none of which is a copy."""
     before = time.perf_counter()
     ours, theirs = (
-        [look for _, look in looks(record.media[0] for record in records) if look] for records in (new, protected)
+        [look for _, look in fingerprints(record.media[0] for record in records) if look]
+        for records in (new, protected)
     )
     decoded, used_until = time.perf_counter(), time.process_time()
     close = 0
     for start in range(0, len(ours), BLOCK):
         block = ours[start : start + BLOCK]
-        for one, other, how in likely_pairs(block, theirs):
-            overlaps(block[one], theirs[other], how)
+        for one, other, how in candidate_pairs(block, theirs):
+            match_clips(block[one], theirs[other], how)
             close += 1
     pairs, cpu = len(ours) * len(theirs), time.process_time() - used_until
     return {

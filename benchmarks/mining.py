@@ -20,11 +20,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from ledger import Ledger, arguments, table
 
-from vidqa.curation import choosing
-from vidqa.curation.choosing import Limits
+from vidqa.curation import selection
 from vidqa.curation.embeddings import Table, schema, table_of
 from vidqa.curation.mining import TEXTS
-from vidqa.curation.search import centre_of, nearest
+from vidqa.curation.search import nearest, pool_mean
+from vidqa.curation.selection import Limits
 
 WIDTH, KINDS, PER_KIND = 512, 10, 200
 FACTS = {"schema_version": 1, "widths": {"media": WIDTH, "text": WIDTH}}
@@ -72,14 +72,14 @@ def _unit(vectors: np.ndarray) -> np.ndarray:
 def mined(place: Path, gaps: int, directions: np.ndarray) -> dict[str, Any]:
     draw, pool = np.random.default_rng(2), Table(place)
     before, cpu = time.perf_counter(), time.process_time()
-    centre = centre_of(pool, 0.5)
+    mean = pool_mean(pool, 0.5)
     vectors = 3 * directions[np.arange(gaps) % KINDS] + draw.standard_normal((gaps, 2 * WIDTH), np.float32)
     queries = np.ascontiguousarray(_unit(vectors), np.float32)
-    neighbours = nearest(pool, queries, 80, centre)
+    neighbours = nearest(pool, queries, 80, mean)
     searched, searching = time.perf_counter(), time.process_time() - cpu
     texts = pool.texts_at(neighbours.row[neighbours.row >= 0], TEXTS)
     classes = {row: str(text["answer"]) for row, text in texts.items()}
-    choice = choosing.choose(neighbours, texts, classes, Limits(per_gap=20, least=0.0), frozenset())
+    choice = selection.choose(neighbours, texts, classes, Limits(per_gap=20, threshold=0.0), frozenset())
     ended = time.perf_counter()
     chosen = np.array([text.row for text in choice.rows])
     return {

@@ -10,7 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from vidqa.contract.cli import Parser, Result, run
+from vidqa.contract.cli import Parser, Result, chosen, run
 from vidqa.contract.run_folder import run_named, run_path
 
 RUN = "python scripts/analyze_gaps.py --results-dir outputs/eval --gaps-parquet gaps.parquet"
@@ -21,6 +21,7 @@ parser = Parser(
         f"{RUN} --kpi-ann-path s3://bucket/kpi/annotations.json --jsonl gaps.jsonl --fail-on-gaps",
     ],
 )
+parser.usage = "analyze_gaps.py --results-dir RUN --gaps-parquet FILE --kpi-ann-path PATH [options]"
 parser.add_argument(
     "--results-dir", type=run_named, required=True, help="run folder or job id of an evaluation, or s3://"
 )
@@ -36,7 +37,8 @@ parser.add_argument("--audit", type=Path, metavar="FILE", help="write doubtful l
 parser.add_argument("--embeddings", type=run_path, metavar="FILE", help="of the set: for clusters, and for the audit")
 parser.add_argument(
     "--other-results",
-    action="append",
+    nargs="+",
+    action="extend",
     default=[],
     type=run_path,
     metavar="DIR",
@@ -46,27 +48,18 @@ parser.add_argument("--audit-answers", type=Path, metavar="FILE", help="what the
 parser.add_argument("--fail-on-gaps", action="store_true", help="exit with 3 if there are gaps")
 
 
-def main(args: Namespace) -> Result:
-    from vidqa.evaluation.gaps import analyze
-    from vidqa.evaluation.gaps.analyze import Kept
-    from vidqa.evaluation.gaps.audit_answers import read_answers
-    from vidqa.evaluation.gaps.deeper import write_deeper
-    from vidqa.evaluation.gaps.problems import GAPS_FOUND
-    from vidqa.evaluation.gaps.summary import next_commands, summary_text
+def main(options: Namespace) -> Result:
+    from vidqa.evaluation.gaps.report import GapAnalysis, find_gaps, next_commands
+    from vidqa.evaluation.problems import GAPS_FOUND
 
-    audited = read_answers(args.audit_answers) if args.audit_answers else {}
-    kept = Kept() if args.slices or args.audit else None
-    place = (args.results_dir, args.gaps_parquet, args.kpi_ann_path, args.kpi_media_path)
-    gaps = analyze(*place, mode=args.mode, jsonl=args.jsonl, audited=audited, keep=kept)
-    problems = list(gaps.problems)
-    if args.fail_on_gaps and gaps.count:
-        problems.append(GAPS_FOUND.at(args.gaps_parquet, f"{gaps.count} gaps among {gaps.results} results"))
-    data = {**gaps.as_dict(), "mode": args.mode, "gaps_parquet": args.gaps_parquet, "jsonl": args.jsonl}
-    text = summary_text(gaps, args.gaps_parquet)
-    if kept is not None:
-        more, said = write_deeper(kept, audited, args.slices, args.audit, args.embeddings, args.other_results)
-        data, text = {**data, **more}, f"{text}\n{said}"
-    return Result(data, text, problems, next_commands(gaps, args))
+    fields = chosen(options)
+    fail_on_gaps = fields.pop("fail_on_gaps")
+    request = GapAnalysis(**fields)
+    report = find_gaps(request)
+    gaps, problems = report.gaps, list(report.problems)
+    if fail_on_gaps and gaps.count:
+        problems.append(GAPS_FOUND.at(request.gaps_parquet, f"{gaps.count} gaps among {gaps.results} results"))
+    return Result(report.data, report.text, problems, next_commands(gaps, request))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from vidqa.contract.cli import Parser, Result, run
+from vidqa.contract.cli import Parser, Result, chosen, run
 
 RUN = "python scripts/assemble_dataset.py --base train --add mined --kpi kpi/annotations.json"
 parser = Parser(
@@ -24,36 +24,25 @@ for name in ("kpi", "validation", "test"):
     parser.add_argument(f"--{name}", nargs="+", action="append", default=[], metavar="PATH", help=what)
 parser.add_argument("--replay", type=float, help="rows of the base set for each added one (default: all of them)")
 parser.add_argument("--cap", type=int, default=0, help="most new rows of one kind (0: all)")
-parser.add_argument("--no-balance", action="store_true", help="keep all answers")
+parser.add_argument("--no-balance", dest="balance", action="store_false", help="keep all answers")
 parser.add_argument("--group-by", default="", help="pattern that names a file's recording")
 parser.add_argument("--round", type=int, default=1, help="round of the loop")
 parser.add_argument("--seed", type=int, default=0, help="what is drawn")
 
 
 def main(options: Namespace) -> Result:
-    from vidqa.curation.assembly import Assembly, Source, assemble, warnings
+    from vidqa.curation.assembly import Assembly, assemble, warnings
 
-    given = vars(options)
-    named = {name: given[name] for name in ("kpi", "validation", "test") if given[name]}
-    if any(len(sets) > 1 or len(sets[0]) > 2 for sets in named.values()):
-        parser.error("--kpi, --validation and --test take one set each: annotations, and where their media are")
-    protected = {name: Source(Path(places[0]), *places[1:]) for name, (places,) in named.items()}
-    asked = Assembly(
-        Source(options.base, options.base_media),
-        tuple(Source(place) for place in options.add),
-        options.out,
-        protected,
-        replay=options.replay,
-        cap=options.cap,
-        balance=not options.no_balance,
-        round=options.round,
-        group_by=options.group_by,
-        seed=options.seed,
-    )
-    made = assemble(asked)
-    found = made.as_dict()
-    text = "\n".join([*(f"{name}: {value}" for name, value in found.items()), str(options.out / "annotations.json")])
-    return Result({**found, "annotations": str(options.out / "annotations.json")}, text, warnings(made, asked))
+    request = chosen(options)
+    for name in ("kpi", "validation", "test"):
+        if len(request[name]) > 1 or any(len(places) > 2 for places in request[name]):
+            parser.error("--kpi, --validation and --test take one set each: annotations, and where their media are")
+        request[name] = tuple(*request[name])
+    assembly = Assembly(**request)
+    assembled, path = assemble(assembly), str(options.out / "annotations.json")
+    counts = assembled.as_dict()
+    text = "\n".join([*(f"{name}: {value}" for name, value in counts.items()), path])
+    return Result({**counts, "annotations": path}, text, warnings(assembled, assembly))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from vidqa.contract.cli import Parser, Result, run
+from vidqa.contract.cli import Parser, Result, chosen, run
 
 RUN = "python scripts/augment_samples.py --annotations mined/mined.json --out augmented"
 parser = Parser(
@@ -24,9 +24,9 @@ parser.add_argument(
     "--only", nargs="+", action="extend", default=[], help="of shift, speed, crop, color, noise, encode"
 )
 parser.add_argument("--flip", action="store_true", help="also mirror clips; left and right are swapped in the texts")
-parser.add_argument("--no-reword", action="store_true", help="keep the words of questions")
-parser.add_argument("--no-counter", action="store_true", help="ask no counter-questions")
-parser.add_argument("--generator", help="a command that makes rows: a JSON request on its stdin")
+parser.add_argument("--no-reword", dest="reword", action="store_false", help="keep the words of questions")
+parser.add_argument("--no-counter", dest="counter", action="store_false", help="ask no counter-questions")
+parser.add_argument("--generator", default="", help="a command that makes rows: a JSON request on its stdin")
 parser.add_argument("--licence", default="", help="of what the generator makes")
 parser.add_argument("--source", default="", help="where the generator, or its model, comes from")
 parser.add_argument("--round", type=int, default=1, help="round of the loop, for the provenance")
@@ -34,20 +34,12 @@ parser.add_argument("--seed", type=int, default=0, help="what is drawn")
 
 
 def main(options: Namespace) -> Result:
-    from vidqa.contract.problem import Problem
-    from vidqa.curation.augmenting import PREVIEW, Augmentation, Generation, augment, generate
+    from vidqa.curation.augmentation import PREVIEW, Augmentation, augment
     from vidqa.curation.variants import SAFE
 
-    places = (options.annotations, options.media_root, options.out)
-    problems: list[Problem] = []
-    if options.generator:
-        rows = generate(Generation(options.generator, *places, options.licence, options.source, options.round))
-    else:
-        if options.each < 0 or set(options.only) - set(SAFE):
-            parser.error(f"--each is not negative, --only names some of: {', '.join(SAFE)}")
-        variants = (*(options.only or SAFE), *(["flip"] if options.flip else []))
-        words = (not options.no_reword, not options.no_counter)
-        rows, problems = augment(Augmentation(*places, variants, options.each, *words, options.round, options.seed))
+    if options.each < 0 or set(options.only) - set(SAFE):
+        parser.error(f"--each is not negative, --only names some of: {', '.join(SAFE)}")
+    rows, problems = augment(Augmentation(**{**chosen(options), "only": tuple(options.only or SAFE)}))
     data = {"rows": len(rows), "out": str(options.out), "preview": str(options.out / PREVIEW)}
     return Result(data, f"{len(rows)} rows; look at {options.out / PREVIEW} before they are used", problems)
 

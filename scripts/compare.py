@@ -43,7 +43,7 @@ def main(options: Namespace) -> Result:
     from vidqa.evaluation.comparison import compare
     from vidqa.evaluation.comparison_page import comparison_page, comparison_text
     from vidqa.evaluation.drop_gate import judge_drop
-    from vidqa.evaluation.problems import COMPARISON_DROP, COMPARISON_WORSE
+    from vidqa.evaluation.problems import COMPARISON_WORSE
 
     found = compare(options.before, options.after, options.by)
     problems = list(found.problems)
@@ -56,7 +56,7 @@ def main(options: Namespace) -> Result:
     if options.fail_if_worse and found.whole.verdict == "worse":
         problems.append(COMPARISON_WORSE.at(options.after, text.splitlines()[0]))
     if gate and gate.failed:
-        problems.append(COMPARISON_DROP.at(options.after, "; ".join(gate.lines)))
+        problems.append(COMPARISON_WORSE.at(options.after, "; ".join(gate.lines)))
     data = {**found.as_dict(), "gate": gate and gate.as_dict(), "html": options.html}
     return Result(data, text, problems)
 

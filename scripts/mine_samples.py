@@ -6,7 +6,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from vidqa.contract.cli import Parser, Result, command, run
+from vidqa.contract.cli import Parser, Result, chosen, command, run
 from vidqa.contract.run_folder import run_path
 
 RUN = "python scripts/mine_samples.py --gaps gaps.parquet --pool POOL_RUN --query KPI_RUN"
@@ -28,7 +28,13 @@ parser.add_argument(
 parser.add_argument("--pool-annotations", default="", help="annotations of the pool, where it has some")
 parser.add_argument("--pool-media", default="", help="where their media are (default: beside the annotations)")
 parser.add_argument(
-    "--tried", action="append", default=[], type=Path, metavar="FILE", help="mined.parquet of an earlier round"
+    "--tried",
+    nargs="+",
+    action="extend",
+    default=[],
+    type=Path,
+    metavar="FILE",
+    help="mined.parquet of an earlier round",
 )
 parser.add_argument("--out", type=Path, required=True, help="folder for mined.json, mined.parquet, mined.html")
 parser.add_argument("--per-gap", type=int, default=20, help="rows that one gap takes at most (20)")
@@ -41,20 +47,17 @@ parser.add_argument("--seed", type=int, default=0, help="order in which gaps tak
 
 
 def main(options: Namespace) -> Result:
-    from vidqa.curation.choosing import Limits
     from vidqa.curation.mining import Mining, mine
 
     if options.per_gap < 1 or not 0 <= options.media_weight <= 1:
         parser.error("--per-gap is at least 1, --media-weight between 0 and 1")
-    limits = Limits(options.per_gap, options.most, options.threshold, options.near_copy, options.seed)
-    places = (options.gaps, options.pool, options.query, options.out, options.pool_annotations, options.pool_media)
-    found = mine(Mining(*places, options.media_weight, limits, options.round, tuple(options.tried))).as_dict()
-    shown = "\n".join(f"{name}: {value}" for name, value in found.items())
-    tasks = ("--tasks", options.out / "tasks.json", "--labels", "labels.json", "--out", options.out / "labelled.json")
+    counts = mine(Mining(**chosen(options))).as_dict()
+    page, tasks = options.out / "mined.html", options.out / "tasks.json"
+    answers = ("--labels", "labels.json", "--out", options.out / "labelled.json")
     return Result(
-        {**found, "out": str(options.out), "page": str(options.out / "mined.html")},
-        f"{shown}\n{options.out / 'mined.html'}",
-        next=[command("label_samples", *tasks)] if found["to_label"] else [],
+        {**counts, "out": str(options.out), "page": str(page)},
+        "\n".join([*(f"{name}: {value}" for name, value in counts.items()), str(page)]),
+        next=[command("label_samples", "--tasks", tasks, *answers)] if counts["to_label"] else [],
     )
 
 

@@ -1,4 +1,4 @@
-"""Carry out the DEFT loop, from the gaps of a model to the next better one: python scripts/run_deft.py next LOOP"""
+"""Run the DEFT loop, from the gaps of a model to the next better one: python scripts/run_deft.py next LOOP"""
 
 import sys
 from argparse import Namespace
@@ -35,12 +35,15 @@ parser.add_argument("--labels", type=Path, metavar="FILE", help="next, run: what
 
 def main(options: Namespace) -> Result:
     from vidqa.deft import commands
+    from vidqa.deft.commands import LoopConfig
 
     if options.verb == "init":
-        given = ("train_spec", "evaluate_spec", "selection", "pool")
-        if missing := [f"--{name.replace('_', '-')}" for name in given if not getattr(options, name)]:
+        needed = ("train_spec", "evaluate_spec", "selection", "pool")
+        if missing := [f"--{name.replace('_', '-')}" for name in needed if not getattr(options, name)]:
             parser.error(f"init needs {', '.join(missing)}")
-        return commands.init(options)
+        folders = {name: getattr(options, name) for name in ("selection", "pool", "kpi", "test")}
+        config = LoopConfig(options.train_spec, options.evaluate_spec, folders, options.model, options.set)
+        return commands.init(options.loop, config)
     if options.verb in ("next", "run"):
         return commands.go_on(options.loop, options.audit_answers, options.labels, once=options.verb == "next")
     return commands.report(options.loop) if options.verb == "report" else commands.status(options.loop)

@@ -30,9 +30,9 @@ parser.add_argument("--out", type=Path, metavar="DIR", help="write results.json 
 def main(options: Namespace) -> Result:
     from vidqa.contract.files import write_json
     from vidqa.evaluation import score
+    from vidqa.evaluation.cosmos_protocol import protocol_scores, protocol_text
     from vidqa.evaluation.metrics import task_problems
     from vidqa.evaluation.other_results import read_dataset, read_evaluation, require_empty, score_text
-    from vidqa.evaluation.protocol import protocol_scores, protocol_text
     from vidqa.evaluation.results import judged
 
     if (options.results is None) == (options.result_dir is None):

@@ -14,7 +14,7 @@ from clips import write_clip
 
 from vidqa.contract.run_folder import EMBEDDINGS
 from vidqa.curation.embeddings import VECTORS, schema, table_of
-from vidqa.evaluation.gaps.table import SCHEMA
+from vidqa.evaluation.gaps.storage import SCHEMA
 
 
 def facts(media: int, text: int, **other: Any) -> dict[str, Any]:

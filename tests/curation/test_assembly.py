@@ -15,11 +15,11 @@ from test_leaks import plain, scene, write
 
 from vidqa.contract.cli import SKILL_ROOT
 from vidqa.contract.problem import ProblemError
-from vidqa.curation.assembly import Assembly, Source, assemble, warnings
+from vidqa.curation.assembly import Assembly, assemble, warnings
 from vidqa.dataset import load_records
 
 
-def write_set(root: Path, clips: dict[str, np.ndarray], rows: list[dict[str, Any]]) -> Source:
+def write_set(root: Path, clips: dict[str, np.ndarray], rows: list[dict[str, Any]]) -> Path:
     for name, frames in clips.items():
         write(root / f"{name}.mp4", frames)
     found = []
@@ -28,11 +28,11 @@ def write_set(root: Path, clips: dict[str, np.ndarray], rows: list[dict[str, Any
         others = {name: value for name, value in row.items() if name not in ("question", "answer", "video")}
         found.append({"id": f"q{number}", "video": f"{row['video']}.mp4", **others, "conversations": turns})
     (root / "annotations.json").write_text(json.dumps(found))
-    return Source(root)
+    return root
 
 
 @pytest.fixture(scope="module")
-def sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Source]:
+def sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("sets")
     asked = [{"video": "a", "question": f"Is it {n}?", "answer": "no", "kind": f"k{n % 2}"} for n in range(12)]
     new = [
@@ -48,12 +48,12 @@ def sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Source]:
     }
 
 
-def asked(sets: dict[str, Source], out: Path, **over: Any) -> Assembly:
-    return Assembly(sets["base"], (sets["new"],), out, **{"protected": {"kpi": sets["kpi"]}, **over})
+def request(sets: dict[str, Path], out: Path, **over: Any) -> Assembly:
+    return Assembly(**{"base": sets["base"], "add": (sets["new"],), "out": out, "kpi": (str(sets["kpi"]),), **over})
 
 
-def test_rows_say_where_they_come_from_and_ids_are_unique(sets: dict[str, Source], tmp_path: Path) -> None:
-    made = assemble(asked(sets, tmp_path, balance=False, round=3))
+def test_rows_say_where_they_come_from_and_ids_are_unique(sets: dict[str, Path], tmp_path: Path) -> None:
+    made = assemble(request(sets, tmp_path, balance=False, round=3))
     records = load_records(tmp_path / "annotations.json")
     assert len(records) == 20 and len({record.id for record in records}) == 20
     origins = Counter((r.provenance.origin, r.provenance.round) for r in records if r.provenance)
@@ -62,39 +62,39 @@ def test_rows_say_where_they_come_from_and_ids_are_unique(sets: dict[str, Source
     assert rows[12]["curation"] == {"similarity": 0.9} and rows[12]["shift"] == "night"
     assert rows[12]["provenance"]["gap"] == "g1" and rows[12]["id"] == "q0-r3"
     assert made.as_dict()["by_origin"] == {"base": 12, "mined": 1, "generated": 7}
-    assert json.loads((tmp_path / "leaks.json").read_text()) == [] and warnings(made, asked(sets, tmp_path)) == []
+    assert json.loads((tmp_path / "leaks.json").read_text()) == [] and warnings(made, request(sets, tmp_path)) == []
 
 
-def test_answers_are_balanced_capped_and_replayed(sets: dict[str, Source], tmp_path: Path) -> None:
-    made = assemble(asked(sets, tmp_path / "a", replay=2))
+def test_answers_are_balanced_capped_and_replayed(sets: dict[str, Path], tmp_path: Path) -> None:
+    made = assemble(request(sets, tmp_path / "a", replay=2))
     answers = Counter(row["conversations"][1]["value"] for row in made.rows[8:])
     assert answers == {"yes": 2, "no": 2} and made.left_out["more of one answer"] == 4
     assert Counter(row["kind"] for row in made.rows[:8]) == {"k0": 4, "k1": 4}
-    again = assemble(asked(sets, tmp_path / "b", replay=2))
+    again = assemble(request(sets, tmp_path / "b", replay=2))
     assert again.rows == made.rows
-    capped = assemble(asked(sets, tmp_path / "c", cap=3, balance=False))
+    capped = assemble(request(sets, tmp_path / "c", cap=3, balance=False))
     assert capped.as_dict()["by_origin"]["base"] == 12 and len(capped.rows) == 15
 
 
 def test_replay_thins_the_first_base_set_and_keeps_what_earlier_rounds_have_added(
-    sets: dict[str, Source], tmp_path: Path
+    sets: dict[str, Path], tmp_path: Path
 ) -> None:
-    assemble(asked(sets, tmp_path / "one", balance=False))
-    joined = Source(tmp_path / "one" / "annotations.json")
+    assemble(request(sets, tmp_path / "one", balance=False))
+    joined = tmp_path / "one" / "annotations.json"
     rows = [{"video": "d", "question": "How many?", "answer": "two"}]
     later = write_set(tmp_path / "later", {"d": scene(51)}, rows)
-    made = assemble(Assembly(joined, (later,), tmp_path / "two", replay=0.5, round=4))
+    made = assemble(Assembly(base=joined, add=(later,), out=tmp_path / "two", replay=0.5, round=4))
     assert made.as_dict()["by_origin"] == {"base": 4, "mined": 1, "generated": 8}
 
 
-def test_rows_that_leak_are_left_out_and_named(sets: dict[str, Source], tmp_path: Path) -> None:
+def test_rows_that_leak_are_left_out_and_named(sets: dict[str, Path], tmp_path: Path) -> None:
     """Both questions about the leaking clip go, and no other row."""
     rows = [{"video": "d", "question": question, "answer": "y"} for question in ("What?", "Where?")]
     leaking = write_set(tmp_path / "leaking", {"d": scene(42, view=3)[8:30]}, rows)
-    over = Assembly(sets["base"], (sets["new"], leaking), tmp_path / "out", {"kpi": sets["kpi"]}, balance=False)
+    over = request(sets, tmp_path / "out", add=(sets["new"], leaking), balance=False)
     made = assemble(over)
     assert made.left_out["leaking"] == 2 and made.as_dict()["leaks"] > 0
-    assert made.rows == assemble(asked(sets, tmp_path / "without", balance=False)).rows
+    assert made.rows == assemble(request(sets, tmp_path / "without", balance=False)).rows
     (warning,) = warnings(made, over)
     assert (warning.code, warning.severity) == ("CURATION_LEAK", "warning")
     assert "2 new rows were left out" in warning.message and "q0 of kpi (same moments)" in warning.message
@@ -104,43 +104,48 @@ def test_rows_that_leak_are_left_out_and_named(sets: dict[str, Source], tmp_path
     assert pair["new_media"].endswith("d.mp4") and pair["protected_media"].endswith("c.mp4")
 
 
-def test_where_all_new_rows_leak_nothing_is_assembled(sets: dict[str, Source], tmp_path: Path) -> None:
+def test_where_all_new_rows_leak_nothing_is_assembled(sets: dict[str, Path], tmp_path: Path) -> None:
     rows = [{"video": "d", "question": "What?", "answer": "y"}]
     leaking = write_set(tmp_path / "leaking", {"d": scene(42, view=3)[8:30]}, rows)
     with pytest.raises(ProblemError, match=r"(?s)CURATION_NOTHING_NEW.*q0 of kpi \(same moments\)"):
-        assemble(Assembly(sets["base"], (leaking,), tmp_path / "out", {"kpi": sets["kpi"]}))
+        assemble(request(sets, tmp_path / "out", add=(leaking,)))
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["leaks.json"]
 
 
-def test_clips_too_plain_to_tell_are_a_warning(sets: dict[str, Source], tmp_path: Path) -> None:
+def test_clips_too_plain_to_tell_are_a_warning(sets: dict[str, Path], tmp_path: Path) -> None:
     rows = [{"video": "p", "question": "What?", "answer": "y"}]
     kept = write_set(tmp_path / "kept", {"p": plain(40, (0, 2, 4))}, rows)
     new = write_set(tmp_path / "new", {"p": plain(40, (0, 1, 3))}, [rows[0] | {"question": "Which?"}])
-    over = Assembly(sets["base"], (new,), tmp_path / "out", {"kpi": kept})
+    over = request(sets, tmp_path / "out", add=(new,), kpi=(str(kept),))
     made = assemble(over)
     (warning,) = warnings(made, over)
-    assert warning.severity == "warning" and "too plain to tell" in warning.message
+    assert warning.severity == "warning" and "possible duplicate (low-detail frames)" in warning.message
     assert (made.as_dict()["leaks"], made.as_dict()["too_plain_to_tell"]) == (0, 1)
 
 
-def test_rows_that_the_base_set_has_are_no_news(sets: dict[str, Source], tmp_path: Path) -> None:
+def test_rows_that_the_base_set_has_are_no_news(sets: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(ProblemError, match="CURATION_NOTHING_NEW"):
-        assemble(Assembly(sets["base"], (sets["base"],), tmp_path))
+        assemble(Assembly(base=sets["base"], add=(sets["base"],), out=tmp_path))
 
 
-def test_without_protected_sets_there_is_a_warning(sets: dict[str, Source], tmp_path: Path) -> None:
-    plain = asked(sets, tmp_path, protected={})
+def test_without_protected_sets_there_is_a_warning(sets: dict[str, Path], tmp_path: Path) -> None:
+    plain = request(sets, tmp_path, kpi=())
     (warning,) = warnings(assemble(plain), plain)
     assert (warning.code, warning.severity) == ("CURATION_LEAK", "warning")
 
 
-def test_add_given_again_adds_and_a_second_protected_set_is_refused(sets: dict[str, Source], tmp_path: Path) -> None:
-    script = [sys.executable, str(SKILL_ROOT / "scripts/assemble_dataset.py"), "--base", str(sets["base"].annotations)]
-    again = [word for name in ("new", "base") for word in ("--add", str(sets[name].annotations))]
+def test_add_given_again_adds_and_a_second_protected_set_is_refused(sets: dict[str, Path], tmp_path: Path) -> None:
+    script = [
+        sys.executable,
+        str(SKILL_ROOT / "scripts/assemble_dataset.py"),
+        "--base",
+        str(sets["base"] / "annotations.json"),
+    ]
+    again = [word for name in ("new", "base") for word in ("--add", str(sets[name] / "annotations.json"))]
     made = subprocess.run([*script, *again, "--out", str(tmp_path / "a"), "--json"], capture_output=True, text=True)
     assert made.returncode == 0, made.stdout
     rows = json.loads((tmp_path / "a/annotations.json").read_text())
     assert {row["provenance"]["origin"] for row in rows} > {"base"}
-    kpi = [word for name in ("kpi", "base") for word in ("--kpi", str(sets[name].annotations))]
+    kpi = [word for name in ("kpi", "base") for word in ("--kpi", str(sets[name] / "annotations.json"))]
     refused = subprocess.run([*script, *again, *kpi, "--out", str(tmp_path / "b")], capture_output=True, text=True)
     assert refused.returncode == 2 and "one set each" in refused.stderr

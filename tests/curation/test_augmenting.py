@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,8 @@ import pytest
 from clips import write_clip
 
 from vidqa.contract.problem import ProblemError
-from vidqa.curation import wording
-from vidqa.curation.augmenting import Augmentation, Generation, augment, generate
+from vidqa.curation import paraphrase
+from vidqa.curation.augmentation import Augmentation, augment
 from vidqa.curation.variants import VARIANTS, read_clip
 from vidqa.dataset import load_records
 
@@ -41,7 +42,7 @@ def annotated(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("name", VARIANTS)
 def test_each_variant_is_a_clip_with_its_provenance(annotated: Path, tmp_path: Path, name: str) -> None:
     out = tmp_path / "out"
-    rows, problems = augment(Augmentation(annotated, "", out, (name,)))
+    rows, problems = augment(Augmentation(annotations=annotated, out=out, only=(name,)))
     assert [problem.code for problem in problems] == ["CURATION_VARIANT"] and "broken.mp4" in problems[0].where
     records = load_records(out / "augmented.json")
     assert len(records) == len(rows) == 3 and len({record.id for record in records}) == 3
@@ -56,7 +57,7 @@ def test_each_variant_is_a_clip_with_its_provenance(annotated: Path, tmp_path: P
 
 
 def test_the_same_seed_makes_the_same(annotated: Path, tmp_path: Path) -> None:
-    made = [augment(Augmentation(annotated, "", tmp_path / name, seed=3))[0] for name in ("one", "two")]
+    made = [augment(Augmentation(annotations=annotated, out=tmp_path / name, seed=3))[0] for name in ("one", "two")]
     assert [row["curation"] for row in made[0]] == [row["curation"] for row in made[1]]
 
 
@@ -67,17 +68,17 @@ def test_a_flip_turns_pictures_around() -> None:
 
 
 def test_a_question_that_asks_for_yes_or_no_is_not_told_so_twice() -> None:
-    said = {wording.reworded("Is it open? Answer with yes or no.", number) for number in range(6)}
+    said = {paraphrase.reworded("Is it open? Answer with yes or no.", number) for number in range(6)}
     assert said and all(text.casefold().count("yes or no") == 1 for text in said)
-    assert len({wording.reworded("Is it open?", number) for number in range(6)}) == 3
+    assert len({paraphrase.reworded("Is it open?", number) for number in range(6)}) == 3
 
 
 def test_words_are_swapped_only_where_it_is_sure() -> None:
-    assert wording.mirrored("LEFT of the right-hand door, leftmost") == "RIGHT of the left-hand door, rightmost"
-    assert wording.countered("Is it open?", "no") is None  # what is not open may be half open
-    assert wording.countered("Is it open or closed?", "yes") is None
-    assert wording.countered("Does it get bigger?", "Yes.") == ("Does it get smaller?", "no")
-    assert wording.asks_for_time("How fast is it?") and not wording.asks_for_time("Is it red?")
+    assert paraphrase.mirrored("LEFT of the right-hand door, leftmost") == "RIGHT of the left-hand door, rightmost"
+    assert paraphrase.countered("Is it open?", "no") is None  # what is not open may be half open
+    assert paraphrase.countered("Is it open or closed?", "yes") is None
+    assert paraphrase.countered("Does it get bigger?", "Yes.") == ("Does it get smaller?", "no")
+    assert paraphrase.asks_for_time("How fast is it?") and not paraphrase.asks_for_time("Is it red?")
 
 
 PROGRAM = """
@@ -92,10 +93,11 @@ json.dump(rows, open(asked["write_annotations"], "w"))
 def test_a_generators_rows_name_it_with_licence_and_source(annotated: Path, tmp_path: Path) -> None:
     (tmp_path / "make.py").write_text(PROGRAM)
     command = f"{sys.executable} {tmp_path / 'make.py'}"
+    request = Augmentation(annotations=annotated, out=tmp_path / "out", generator=command, licence="CC0", source="here")
     with pytest.raises(ProblemError, match=r"(?s)CURATION_GENERATOR.*licence"):
-        generate(Generation(command, annotated, "", tmp_path / "out", "", "here"))
-    (row,) = generate(Generation(command, annotated, "", tmp_path / "out", "CC0", "here"))
+        augment(replace(request, licence=""))
+    ((row,), _) = augment(request)
     assert row["curation"] == {"generator": command, "licence": "CC0", "source": "here"}
     assert row["provenance"] == {"origin": "generated", "round": 1}
     with pytest.raises(ProblemError, match=r"(?s)CURATION_GENERATOR.*exit code 2"):
-        generate(Generation(f"{sys.executable} absent.py", annotated, "", tmp_path / "none", "CC0", "here"))
+        augment(replace(request, generator=f"{sys.executable} absent.py", out=tmp_path / "none"))

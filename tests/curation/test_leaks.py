@@ -10,9 +10,9 @@ import av
 import numpy as np
 import pytest
 
-from vidqa.curation.frame_looks import looks, small
+from vidqa.curation.candidate_pairs import candidate_pairs
+from vidqa.curation.clip_fingerprint import fingerprints, small
 from vidqa.curation.leaks import Protected, find_leaks, recording_of
-from vidqa.curation.likely import likely_pairs
 from vidqa.dataset.record import MediaRef, Record
 
 HEIGHT, WIDTH = 96, 128
@@ -102,7 +102,7 @@ def plain(place: int, lit: tuple[int, ...]) -> np.ndarray:
 def test_plain_clips_are_called_too_plain_unless_they_agree_in_step(tmp_path: Path) -> None:
     protected = [Protected("kpi", [write(tmp_path / "kpi.mp4", plain(40, (0, 2, 4)))])]
     (unsure,) = find_leaks([write(tmp_path / "a.mp4", plain(40, (0, 1, 3)))], protected)
-    assert not unsure.sure and unsure.reason == "alike, but too plain to tell"
+    assert not unsure.sure and unsure.reason == "possible duplicate (low-detail frames)"
     (copy,) = find_leaks([write(tmp_path / "b.mp4", plain(40, (0, 2, 4)), crf=32, size=(96, 72))], protected)
     assert copy.sure
     assert find_leaks([write(tmp_path / "c.mp4", plain(60, (0, 2, 4)))], protected) == []
@@ -111,9 +111,9 @@ def test_plain_clips_are_called_too_plain_unless_they_agree_in_step(tmp_path: Pa
 def test_unlikely_pairs_are_not_looked_at_and_no_copy_is_among_them(kpi: Protected, tmp_path: Path) -> None:
     copies = [how(tmp_path / str(number)) for number, how in enumerate(COPIES.values())]
     others = [write(tmp_path / f"other{seed}.mp4", scene(seed, view=seed)) for seed in range(60, 72)]
-    block = [look for _, look in looks(each.media[0] for each in copies + others) if look]
-    held = [look for _, look in looks(each.media[0] for each in kpi.records) if look]
-    pairs = {(number, of) for number, of, _ in likely_pairs(block, held)}
+    block = [look for _, look in fingerprints(each.media[0] for each in copies + others) if look]
+    held = [look for _, look in fingerprints(each.media[0] for each in kpi.records) if look]
+    pairs = {(number, of) for number, of, _ in candidate_pairs(block, held)}
     assert {(number, 0) for number in range(len(copies))} <= pairs
     assert len([pair for pair in pairs if pair[0] >= len(copies)]) <= 4  # of 24
 
@@ -167,4 +167,4 @@ def test_names_of_recordings(name: str, recording: str) -> None:
 def test_a_clip_that_cannot_be_decoded_has_no_look(tmp_path: Path) -> None:
     (tmp_path / "broken.mp4").write_bytes(b"no video")
     broken = MediaRef("video", "broken.mp4", str(tmp_path / "broken.mp4"), size=8)
-    assert list(looks([broken])) == [(broken.key, None)]
+    assert list(fingerprints([broken])) == [(broken.key, None)]

@@ -14,10 +14,9 @@ from simulated import unit, write_gaps, write_pool, write_table
 
 from vidqa.contract.problem import ProblemError
 from vidqa.contract.run_folder import EMBEDDINGS, QUERY_EMBEDDINGS
-from vidqa.curation.choosing import Limits
 from vidqa.curation.embeddings import Table
 from vidqa.curation.mining import Mining, mine
-from vidqa.curation.search import centre_of, nearest
+from vidqa.curation.search import nearest, pool_mean
 from vidqa.dataset import load_records
 
 ASKED, OTHER = "Is a person falling?", "Which color is it?"
@@ -66,11 +65,10 @@ class World:
         ]
         self.annotations = str(write_pool(root / "pool", records)) if answered else ""
 
-    def mine(self, limits: Limits | None = None, name: str = "out", **other: Any) -> Any:
-        pool = write_table(self.root / f"tables/{name}", self.rows)
-        limits = limits or Limits(per_gap=5)
-        out = self.root / name
-        return mine(Mining(self.gaps, pool, self.query, out, self.annotations, limits=limits, **other))
+    def mine(self, name: str = "out", **options: Any) -> Any:
+        pool, out = write_table(self.root / f"tables/{name}", self.rows), self.root / name
+        places = {"gaps": self.gaps, "pool": pool, "query": self.query, "pool_annotations": self.annotations}
+        return mine(Mining(**{**places, "out": out, "per_gap": 5, **options}))
 
 
 @pytest.fixture
@@ -115,15 +113,15 @@ def test_one_run_of_pool_and_queries_gives_the_same(world: World) -> None:
 
 
 def test_limits_hold(world: World) -> None:
-    assert len(world.mine(Limits(per_gap=2)).annotations) == 6
-    assert len(world.mine(Limits(per_gap=20, most=7), name="most").annotations) == 7
+    assert len(world.mine(per_gap=2).annotations) == 6
+    assert len(world.mine(name="most", per_gap=20, most=7).annotations) == 7
     with pytest.raises(ProblemError, match=r"(?s)CURATION_NOTHING_FOUND.*not alike enough"):
-        world.mine(Limits(least=1.01), name="none")
+        world.mine(name="none", threshold=1.01)
 
 
 def test_what_an_earlier_round_has_tried_is_not_taken_again(world: World) -> None:
-    first = world.mine(Limits(per_gap=2), name="first")
-    second = world.mine(Limits(per_gap=2), name="second", tried=(world.root / "first/mined.parquet",))
+    first = world.mine(name="first", per_gap=2)
+    second = world.mine(name="second", per_gap=2, tried=(world.root / "first/mined.parquet",))
     assert len(second.annotations) == 6
     assert not {row["id"] for row in first.annotations} & {row["id"] for row in second.annotations}
 
@@ -132,7 +130,7 @@ def test_near_copies_are_taken_once(world: World) -> None:
     copy = next(row for row in world.rows if row["question"] == ASKED)
     for row in world.rows[:60:10]:  # six of them, under the question of the gaps
         row |= {key: copy[key] for key in ("media_embedding", "text_embedding", "question", "answer")}
-    found = world.mine(Limits(per_gap=20))
+    found = world.mine(per_gap=20)
     copies = {row["sample_id"] for row in world.rows if np.array_equal(row["media_embedding"], copy["media_embedding"])}
     assert len(copies) == 7 and len(copies & {row["id"] for row in found.annotations}) == 1
     assert found.left_out["near copies"] >= 6
@@ -142,7 +140,7 @@ def test_clips_of_the_kpi_set_and_broken_ones_are_left_out(world: World) -> None
     like = [row for row in world.rows if row["question"] == ASKED]
     like[0]["media"] = str(world.root / "kpi/k3.mp4")
     like[1]["problem"] = "VIDEO_UNREADABLE"
-    found = world.mine(Limits(per_gap=20))
+    found = world.mine(per_gap=20)
     ids = {row["id"] for row in found.annotations}
     assert not ids & {like[0]["sample_id"], like[1]["sample_id"]} and len(ids) == 18
     assert found.left_out["in the KPI set"] and found.left_out["cannot be decoded"]
@@ -150,7 +148,7 @@ def test_clips_of_the_kpi_set_and_broken_ones_are_left_out(world: World) -> None
 
 def test_clips_without_an_answer_become_a_task(tmp_path: Path) -> None:
     world = World(tmp_path, answered=False)
-    found = world.mine(Limits(per_gap=4))
+    found = world.mine(per_gap=4)
     assert found.annotations == [] and len(found.tasks) == 12
     assert {task["id"] for task in found.tasks} <= {row["sample_id"] for row in world.rows[3::10]}
     assert found.tasks[0]["question"] == ASKED and found.tasks[0]["choices"] == ["yes", "no"]
@@ -159,30 +157,30 @@ def test_clips_without_an_answer_become_a_task(tmp_path: Path) -> None:
 
 def test_what_cannot_be_mined_is_a_problem_of_its_own(world: World) -> None:
     empty = write_table(world.root / "empty", [])
-    asked = {"out": world.root / "x", "pool_annotations": world.annotations}
+    asked = {"query": world.query, "out": world.root / "x", "pool_annotations": world.annotations}
     with pytest.raises(ProblemError, match="CURATION_EMPTY_POOL"):
-        mine(Mining(world.gaps, empty, world.query, **asked))
+        mine(Mining(gaps=world.gaps, pool=empty, **asked))
     none = write_gaps(world.root / "none.parquet", [])
     pool = write_table(world.root / "pool-table", world.rows)
     with pytest.raises(ProblemError, match="CURATION_NO_GAPS"):
-        mine(Mining(none, pool, world.query, **asked))
+        mine(Mining(gaps=none, pool=pool, **asked))
     other = write_table(world.root / "other", world.rows, model="another")
     with pytest.raises(ProblemError, match=r"(?s)CURATION_UNLIKE.*model"):
-        mine(Mining(world.gaps, other, world.query, **asked))
+        mine(Mining(gaps=world.gaps, pool=other, **asked))
     with pytest.raises(ProblemError, match="CURATION_NOT_IN_ANNOTATIONS"):
-        mine(Mining(world.gaps, pool, world.query, world.root / "x"))
+        mine(Mining(**{**asked, "gaps": world.gaps, "pool": pool, "pool_annotations": ""}))
 
 
 def test_search_in_parts_is_search_in_whole(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     pool, query = Table(write_table(world.root / "t", world.rows, group=7)), Table(world.query)
-    centre = centre_of(pool, 0.3)
-    asked = centre.queries(query.whole(()))
-    whole = nearest(pool, asked, 9, centre)
-    similarity = asked @ centre.rows(pool.whole(())).T
+    mean = pool_mean(pool, 0.3)
+    asked = mean.queries(query.whole(()))
+    whole = nearest(pool, asked, 9, mean)
+    similarity = asked @ mean.rows(pool.whole(())).T
     assert (whole.row == np.argsort(-similarity, axis=1, kind="stable")[:, :9]).all()
     for name, rows in (("embeddings.READ", 5), ("search.TOGETHER", 13)):
         monkeypatch.setattr(f"vidqa.curation.{name}", rows)
-    parts = nearest(pool, asked, 9, centre)
+    parts = nearest(pool, asked, 9, mean)
     assert (parts.row == whole.row).all()
     np.testing.assert_allclose(parts.similarity, whole.similarity, atol=1e-5)
-    assert parts.looks.keys() == whole.looks.keys() == set(whole.row.ravel().tolist())
+    assert parts.projections.keys() == whole.projections.keys() == set(whole.row.ravel().tolist())

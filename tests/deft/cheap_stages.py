@@ -11,11 +11,11 @@ import pytest
 
 from vidqa.contract.files import write_json, write_text
 from vidqa.deft import loop as loop_module
-from vidqa.deft.beginning import Wanted, begin
+from vidqa.deft.commands import LoopConfig, create
+from vidqa.deft.context import StageContext, StageResult
 from vidqa.deft.loop import Loop
 from vidqa.deft.stages import EVALUATE, KPI, TEST, Stage, stages_of
 from vidqa.deft.state import Cost, Ending
-from vidqa.deft.turn import Done, Turn
 from vidqa.spec import Layer, dump, resolve
 
 SCORES: dict[str, Any] = {"headline": "scored", "n": 9, "accuracy_ci95": [0.1, 0.9]}
@@ -45,22 +45,22 @@ class Cheap:
         if stage.name in ("decide", "audit"):
             return stage
 
-        def run(turn: Turn) -> Done:
-            self.calls.append(f"{turn.number} {stage.name}")
-            return own.get(stage.name, self.other)(turn, stage)
+        def run(context: StageContext) -> StageResult:
+            self.calls.append(f"{context.number} {stage.name}")
+            return own.get(stage.name, self.other)(context, stage)
 
         return replace(stage, run=run)
 
-    def other(self, turn: Turn, stage: Stage) -> Done:
-        read = [str(turn.source(name)) for name in stage.reads]
-        outputs = {name: turn.place / f"{stage.name} {name}.txt" for name in stage.writes}
+    def other(self, context: StageContext, stage: Stage) -> StageResult:
+        read = [str(context.source(name)) for name in stage.reads]
+        outputs = {name: context.place / f"{stage.name} {name}.txt" for name in stage.writes}
         for path in outputs.values():
-            write_json(path, [{"id": f"{stage.name} {turn.number}", "read": read, "conversations": TURNS}])
-        return Done(f"{stage.name} is done", outputs, {"samples": 1})
+            write_json(path, [{"id": f"{stage.name} {context.number}", "read": read, "conversations": TURNS}])
+        return StageResult(f"{stage.name} is done", outputs, {"samples": 1})
 
-    def evaluate(self, turn: Turn, stage: Stage) -> Done:
-        number = turn.accepted.round if turn.number is None else turn.number
-        run = turn.runs / f"{stage.name}_{number}"
+    def evaluate(self, context: StageContext, stage: Stage) -> StageResult:
+        number = context.accepted.round if context.number is None else context.number
+        run = context.runs / f"{stage.name}_{number}"
         accuracy = self.accuracy[number]
         write_json(run / "results.json", [{"sample_id": "a", "accuracy": accuracy}])
         write_json(
@@ -69,56 +69,58 @@ class Cheap:
         )
         facts = {"run_dir": str(run), "model": f"model {number}", "accuracy": accuracy, "n": 9}
         measured = {**facts, "ci_low": accuracy - 0.1, "ci_high": accuracy + 0.1}
-        return Done(f"accuracy {accuracy}", {stage.writes[0]: run / "results.json"}, measured, self.cost)
+        return StageResult(f"accuracy {accuracy}", {stage.writes[0]: run / "results.json"}, measured, self.cost)
 
     @property
     def cost(self) -> Cost:
         return Cost(seconds=3600 * self.hours)
 
-    def train(self, turn: Turn, stage: Stage) -> Done:
-        run = turn.runs / f"{stage.name}_{turn.number}"
-        write_text(run / "weights", str(turn.output("train set")))
-        return Done("trained", {}, {"run_dir": str(run)}, self.cost)
+    def train(self, context: StageContext, stage: Stage) -> StageResult:
+        run = context.runs / f"{stage.name}_{context.number}"
+        write_text(run / "weights", str(context.output("train set")))
+        return StageResult("trained", {}, {"run_dir": str(run)}, self.cost)
 
-    def find(self, turn: Turn, stage: Stage) -> Done:
-        outputs = {"gaps": turn.place / "gaps.parquet", "slices": turn.place / "slices.json"}
+    def find(self, context: StageContext, stage: Stage) -> StageResult:
+        outputs = {"gaps": context.place / "gaps.parquet", "slices": context.place / "slices.json"}
         for path in outputs.values():
-            write_text(path, f"{turn.accepted.evaluation} {self.gaps}")
-        suspect = {"sample_id": "s", "probability": 0.9, "verdict": self._verdict(turn)}
-        write_json(turn.place / "audit.json", {"items": [suspect] * self.suspects})
-        outputs["audit queue"] = turn.place / "audit.json"
-        return Done(f"There are {self.gaps} gaps.", outputs, {"gaps": self.gaps}, stop="" if self.gaps else "no gaps")
+            write_text(path, f"{context.accepted.evaluation} {self.gaps}")
+        suspect = {"sample_id": "s", "probability": 0.9, "verdict": self._verdict(context)}
+        write_json(context.place / "audit.json", {"items": [suspect] * self.suspects})
+        outputs["audit queue"] = context.place / "audit.json"
+        return StageResult(
+            f"There are {self.gaps} gaps.", outputs, {"gaps": self.gaps}, stop="" if self.gaps else "no gaps"
+        )
 
     @staticmethod
-    def _verdict(turn: Turn) -> str:
-        answers = turn.folder / "audit_answers.json"
+    def _verdict(context: StageContext) -> str:
+        answers = context.folder / "audit_answers.json"
         return json.loads(answers.read_text())["answers"]["s"]["verdict"] if answers.is_file() else ""
 
-    def mine(self, turn: Turn, stage: Stage) -> Done:
-        count, place = self.added[turn.number or 0], turn.place / "mined" / "mined.json"
-        write_json(place, [{"id": f"m{turn.number}_{at}", "conversations": TURNS} for at in range(count)])
-        return Done(
+    def mine(self, context: StageContext, stage: Stage) -> StageResult:
+        count, place = self.added[context.number or 0], context.place / "mined" / "mined.json"
+        write_json(place, [{"id": f"m{context.number}_{at}", "conversations": TURNS} for at in range(count)])
+        return StageResult(
             f"{count} samples were mined.", {"mined": place}, {"samples": count}, stop="" if count else "no new samples"
         )
 
-    def label(self, turn: Turn, stage: Stage) -> Done:
-        return Done("all that was mined has answers")
+    def label(self, context: StageContext, stage: Stage) -> StageResult:
+        return StageResult("all that was mined has answers")
 
-    def assemble(self, turn: Turn, stage: Stage) -> Done:
-        base, added = turn.base_set()[0], turn.output("mined")
+    def assemble(self, context: StageContext, stage: Stage) -> StageResult:
+        base, added = context.base_set()[0], context.output("mined")
         assert added is not None
         rows = json.loads(base.read_text()) + json.loads(added.read_text())
-        made = turn.place / "train_set" / "annotations.json"
+        made = context.place / "train_set" / "annotations.json"
         write_json(made, rows)
-        return Done(f"{len(rows)} samples", {"train set": made}, {"samples": len(rows)})
+        return StageResult(f"{len(rows)} samples", {"train set": made}, {"samples": len(rows)})
 
-    def compare(self, turn: Turn, stage: Stage) -> Done:
-        whole = {"difference": 0.2, "ci95": [0.1, 0.3], **self.compared[turn.number or 0]}
+    def compare(self, context: StageContext, stage: Stage) -> StageResult:
+        whole = {"difference": 0.2, "ci95": [0.1, 0.3], **self.compared[context.number or 0]}
         table = {"verdict": whole["verdict"], "whole": whole, "slices": self.slices}
-        outputs = {name: turn.place / f"{name.replace(' ', '_')}.json" for name in stage.writes}
+        outputs = {name: context.place / f"{name.replace(' ', '_')}.json" for name in stage.writes}
         for path in outputs.values():
             write_json(path, {**table, "samples": {"fixed": [], "broken": []}})
-        return Done(whole["verdict"], outputs, {"verdict": whole["verdict"]})
+        return StageResult(whole["verdict"], outputs, {"verdict": whole["verdict"]})
 
 
 def installed(monkeypatch: pytest.MonkeyPatch, cheap: Cheap) -> Cheap:
@@ -129,7 +131,7 @@ def installed(monkeypatch: pytest.MonkeyPatch, cheap: Cheap) -> Cheap:
     return cheap
 
 
-def wanted(folder: Path, *sets: str, model: str | None = None) -> Wanted:
+def wanted(folder: Path, *sets: str, model: str | None = None) -> LoopConfig:
     """Recipes and sets that are there, and what else is asked for."""
     for name in ("train", "selection", "pool", "kpi", "test"):
         (folder / name).mkdir(parents=True, exist_ok=True)
@@ -147,12 +149,12 @@ def wanted(folder: Path, *sets: str, model: str | None = None) -> Wanted:
     (folder / "train.toml").write_text(dump(resolve("train", [Layer("test", data)]).spec))
     (folder / "evaluate.toml").write_text(dump(resolve("evaluate", [Layer("test", measured)]).spec))
     folders: dict[str, str | None] = {name: str(folder / name) for name in ("selection", "pool", "kpi", "test")}
-    return Wanted(folder / "train.toml", folder / "evaluate.toml", folders, model, list(sets))
+    return LoopConfig(folder / "train.toml", folder / "evaluate.toml", folders, model, list(sets))
 
 
 def carried_out(folder: Path, *sets: str) -> tuple[Loop, Ending]:
     """A loop that went on until it ended or waits."""
-    loop, _ = begin(folder / "loop", wanted(folder, *sets))
+    loop, _ = create(folder / "loop", wanted(folder, *sets))
     return loop, to_the_end(loop)
 
 

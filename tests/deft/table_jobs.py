@@ -39,7 +39,7 @@ def write_sets(folder: Path, **sets: list[Clip]) -> Path:
 
 
 class Jobs:
-    """Takes the place of `carrying_out.job`. `launched` are the actions, in order."""
+    """Takes the place of `runner.job`. `launched` are the actions, in order."""
 
     def __init__(self, answers: Answers) -> None:
         self.answers = answers

@@ -14,10 +14,9 @@ import pytest
 from cheap_stages import Cheap, installed, to_the_end, wanted
 
 from vidqa.contract.problem import ProblemError
-from vidqa.deft.beginning import begin
-from vidqa.deft.commands import go_on
-from vidqa.deft.deciding import fallen, too_small, verdict
-from vidqa.deft.loop import Due, Loop
+from vidqa.deft.acceptance import fallen, too_small, verdict
+from vidqa.deft.commands import create, go_on
+from vidqa.deft.loop import Loop, PendingStage
 from vidqa.deft.problems import DEFT_TABLE
 from vidqa.deft.tables import AuditQueue, ComparisonTable, Slice, read_table
 from vidqa.evaluation import comparison
@@ -125,8 +124,8 @@ def test_a_damaged_comparison_is_a_gate_that_names_the_file_and_its_deletion_let
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str
 ) -> None:
     installed(monkeypatch, Cheap())
-    loop, _ = begin(tmp_path / "loop", wanted(tmp_path, "stop.rounds=1"))
-    while not (isinstance(due := loop.due(), Due) and due.stage.name == "decide"):
+    loop, _ = create(tmp_path / "loop", wanted(tmp_path, "stop.rounds=1"))
+    while not (isinstance(pending := loop.pending(), PendingStage) and pending.stage.name == "decide"):
         loop.next()
     table = loop.folder / "round_1" / "comparison.json"
     table.write_text(text)

@@ -19,7 +19,7 @@ from test_outcomes import begun, lacks_diagonals
 from tiny_world import run_engine
 
 from vidqa.curation.embeddings import Table
-from vidqa.deft import carrying_out
+from vidqa.deft import runner
 from vidqa.deft.loop import Loop, Step
 from vidqa.deft.settings import Where
 from vidqa.deft.state import Cost
@@ -60,13 +60,14 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def mined(monkeypatch: pytest.MonkeyPatch, loop: Loop) -> Engine:
     jobs = Engine(lacks_diagonals)
-    monkeypatch.setattr(carrying_out, "job", jobs)
-    while isinstance(step := loop.next(), Step) and step.due.stage.name != "mine":
+    monkeypatch.setattr(runner, "job", jobs)
+    while isinstance(step := loop.next(), Step) and step.pending.stage.name != "mine":
         pass
     assert isinstance(step, Step)
     return jobs
 
 
+@pytest.mark.slow
 def test_one_job_embeds_as_two_do_and_nothing_of_the_selection_set_is_mined(
     monkeypatch: pytest.MonkeyPatch, world: Path, tmp_path: Path
 ) -> None:

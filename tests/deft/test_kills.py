@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import random
 import shutil
 import signal
 import traceback
@@ -15,11 +16,12 @@ import pytest
 from cheap_stages import Cheap, installed, to_the_end, wanted
 
 from vidqa.contract.problem import ProblemError
-from vidqa.deft.beginning import begin
+from vidqa.deft.commands import create
+from vidqa.deft.context import STATE
 from vidqa.deft.loop import Loop
 from vidqa.deft.report import write_report
-from vidqa.deft.turn import STATE
 
+SEED, KILLS = 39, 10  # kill points of the default run
 SETS = ("stop.rounds=2", "control=true", "augment=true")
 
 
@@ -28,7 +30,7 @@ def whole(folder: Path) -> None:
     try:
         loop = Loop(folder / "loop")
     except ProblemError:  # it was not begun
-        loop = begin(folder / "loop", wanted(folder, *SETS))[0]
+        loop = create(folder / "loop", wanted(folder, *SETS))[0]
     with loop.alone():
         to_the_end(loop)
         write_report(loop)
@@ -68,9 +70,9 @@ def watched(at_point: Callable[[int], None], work: Callable[[], None]) -> Callab
         def between(inner: Callable[..., object]) -> Callable[..., object]:
             def call(*given: object) -> object:
                 at_point(next(numbers))
-                found = inner(*given)
+                result = inner(*given)
                 at_point(next(numbers))
-                return found
+                return result
 
             return call
 
@@ -82,7 +84,7 @@ def watched(at_point: Callable[[int], None], work: Callable[[], None]) -> Callab
     return followed
 
 
-def kept(folder: Path) -> dict[str, str]:
+def files_of(folder: Path) -> dict[str, str]:
     """Every file of the loop but its log, which has times; unfinished ones have names that begin with a dot."""
     files = [path for path in (folder / "loop").rglob("[!.]*") if path.is_file() and "log" not in path.name]
     return {str(path.relative_to(folder)): path.read_text() for path in files}
@@ -93,21 +95,23 @@ def expected(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, str]:
     """What an undisturbed loop leaves. It runs in this process, which then has imported all that children need."""
     installed(monkeypatch, Cheap())
     whole(tmp_path)
-    found = kept(tmp_path)
-    assert f"loop/{STATE}" in found and len(found) > 50
+    files = files_of(tmp_path)
+    assert f"loop/{STATE}" in files and len(files) > 50
     shutil.rmtree(tmp_path / "loop")
-    return found
+    return files
 
 
 def test_killed_at_some_writes_it_ends_in_the_same_state(expected: dict[str, str], tmp_path: Path) -> None:
-    point, kills = 1, 0
-    while status := in_child(killed_at(point, lambda: whole(tmp_path))):
-        assert status == -signal.SIGKILL
+    """Sampled points of all that there are; the slow test below goes through every one."""
+    numbers: list[int] = []
+    watched(numbers.append, lambda: whole(tmp_path))()
+    shutil.rmtree(tmp_path / "loop")
+    points = random.Random(SEED).sample(numbers, KILLS)
+    for point in points:
+        assert in_child(killed_at(point, lambda: whole(tmp_path))) == -signal.SIGKILL
         assert in_child(lambda: whole(tmp_path)) == 0
-        assert kept(tmp_path) == expected, point
+        assert files_of(tmp_path) == expected, point
         shutil.rmtree(tmp_path / "loop")
-        kills, point = kills + 1, point + 23
-    assert kills > 8
 
 
 @pytest.mark.slow
@@ -121,20 +125,20 @@ def test_whatever_a_kill_leaves_at_any_write_it_ends_in_the_same_state(
 
     def copied(number: int) -> None:
         nonlocal last
-        found = {path: path.read_bytes() if path.is_file() else None for path in loop.rglob("*")}
-        if found and found != last:
+        contents = {path: path.read_bytes() if path.is_file() else None for path in loop.rglob("*")}
+        if contents and contents != last:
             shutil.copytree(loop, copies / f"{number:04}")
-            last = found
+            last = contents
 
     watched(copied, lambda: whole(tmp_path))()
-    assert kept(tmp_path) == expected
+    assert files_of(tmp_path) == expected
     points = sorted(copies.iterdir())
     assert len(points) > 200, len(points)
     for point in points:
         shutil.rmtree(loop)
         point.rename(loop)
         whole(tmp_path)
-        assert kept(tmp_path) == expected, point.name
+        assert files_of(tmp_path) == expected, point.name
 
 
 def test_killed_again_and_again_no_finished_stage_is_repeated(expected: dict[str, str], tmp_path: Path) -> None:
@@ -143,6 +147,6 @@ def test_killed_again_and_again_no_finished_stage_is_repeated(expected: dict[str
     while in_child(killed_at(40, lambda: whole(tmp_path))) != 0:
         starts += 1
         assert starts < 60
-    assert kept(tmp_path) == expected
+    assert files_of(tmp_path) == expected
     finished = [each for each in Loop(tmp_path / "loop").log.events if each["event"] == "finished"]
     assert len(finished) == len({(each["round"], each["stage"]) for each in finished})

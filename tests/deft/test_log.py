@@ -11,9 +11,9 @@ from cheap_stages import Cheap, carried_out, installed, to_the_end
 
 from vidqa.contract.cli import SKILL_ROOT
 from vidqa.contract.problem import ProblemError
+from vidqa.deft.context import LOG, STATE
 from vidqa.deft.log import Log
 from vidqa.deft.loop import Loop
-from vidqa.deft.turn import LOG, STATE
 
 
 @pytest.fixture
@@ -73,5 +73,5 @@ def test_the_state_follows_from_the_log_and_fits_its_schema(loop: Loop) -> None:
 
 
 def test_a_folder_without_a_log_is_no_loop(tmp_path: Path) -> None:
-    with pytest.raises(ProblemError, match="DEFT_NO_LOOP"):
+    with pytest.raises(ProblemError, match="DEFT_FOLDER"):
         Loop(tmp_path)

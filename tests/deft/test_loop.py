@@ -10,8 +10,8 @@ import pytest
 from cheap_stages import ALIKE, BETTER, WORSE, Cheap, carried_out, installed, to_the_end, wanted
 
 from vidqa.contract.problem import ProblemError
-from vidqa.deft.beginning import begin
-from vidqa.deft.loop import Due, Loop
+from vidqa.deft.commands import create
+from vidqa.deft.loop import Loop, PendingStage
 from vidqa.deft.problems import DEFT_GATE
 from vidqa.deft.report import write_report
 
@@ -87,7 +87,7 @@ def test_a_gain_must_be_proven_among_all_rounds(monkeypatch: pytest.MonkeyPatch,
 def test_a_problem_is_a_gate_at_which_the_loop_waits(
     cheap: Cheap, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    loop, _ = begin(tmp_path / "loop", wanted(tmp_path, "stop.rounds=1"))
+    loop, _ = create(tmp_path / "loop", wanted(tmp_path, "stop.rounds=1"))
     sound = cheap.assemble
     monkeypatch.setattr(cheap, "assemble", refused)
     with pytest.raises(ProblemError):
@@ -114,14 +114,14 @@ def test_answers_to_the_audit_let_the_loop_go_on(monkeypatch: pytest.MonkeyPatch
 
 
 def test_only_stages_whose_inputs_have_changed_are_repeated(cheap: Cheap, tmp_path: Path) -> None:
-    loop, _ = begin(tmp_path / "loop", wanted(tmp_path))
-    while not (isinstance(due := loop.due(), Due) and due.stage.name == "train"):
+    loop, _ = create(tmp_path / "loop", wanted(tmp_path))
+    while not (isinstance(pending := loop.pending(), PendingStage) and pending.stage.name == "train"):
         loop.next()
     mined = loop.folder / "round_1/mined/mined.json"
     mined.write_text(json.dumps(json.loads(mined.read_text())[1:]))  # a person took one out
     done = list(cheap.calls)
     loop = Loop(loop.folder)
-    while not (isinstance(due := loop.due(), Due) and due.stage.name == "train"):
+    while not (isinstance(pending := loop.pending(), PendingStage) and pending.stage.name == "train"):
         loop.next()
     assert cheap.calls[len(done) :] == ["1 assemble", "1 validate"]
 
@@ -135,9 +135,9 @@ def test_the_control_is_trained_beside_the_round(cheap: Cheap, tmp_path: Path) -
 
 def test_rules_of_a_loop_can_change_and_nothing_else(cheap: Cheap, tmp_path: Path) -> None:
     loop, ending = carried_out(tmp_path, "stop.rounds=1")
-    assert ending.rule == "rounds" and begin(loop.folder, wanted(tmp_path, "stop.rounds=1"))[1] == "unchanged"
-    again, how = begin(loop.folder, wanted(tmp_path, "stop.rounds=2"))
-    assert how == "changed" and isinstance(again.due(), Due)
+    assert ending.rule == "rounds" and create(loop.folder, wanted(tmp_path, "stop.rounds=1"))[1] == "unchanged"
+    again, how = create(loop.folder, wanted(tmp_path, "stop.rounds=2"))
+    assert how == "changed" and isinstance(again.pending(), PendingStage)
     assert to_the_end(again).rule == "rounds" and again.state.rounds[-1].number == 2
     assert cheap.calls.count("None test") == 1  # once, whatever follows
     for other in (
@@ -145,39 +145,39 @@ def test_rules_of_a_loop_can_change_and_nothing_else(cheap: Cheap, tmp_path: Pat
         wanted(tmp_path, "stop.rounds=2", model=str(tmp_path)),
     ):
         with pytest.raises(ProblemError, match="DEFT_OTHER_LOOP"):
-            begin(loop.folder, other)
+            create(loop.folder, other)
 
 
 def test_two_programs_do_not_carry_out_one_loop(cheap: Cheap, tmp_path: Path) -> None:
-    loop, _ = begin(tmp_path / "loop", wanted(tmp_path))
+    loop, _ = create(tmp_path / "loop", wanted(tmp_path))
     with loop.alone(), pytest.raises(ProblemError, match="DEFT_BUSY"), Loop(loop.folder).alone():
         pass
     with Loop(loop.folder).alone():
-        assert isinstance(loop.due(), Due)
+        assert isinstance(loop.pending(), PendingStage)
 
 
 @pytest.mark.parametrize("sets", ["stop.rounds=0", "stop.round=2", "sets.kpi_looks=-1", "where.platform=moon", "audit"])
 def test_a_wrong_setting_is_named(tmp_path: Path, sets: str) -> None:
     with pytest.raises(ProblemError, match="DEFT_SETTING"):
-        begin(tmp_path / "loop", wanted(tmp_path, sets))
+        create(tmp_path / "loop", wanted(tmp_path, sets))
     assert not (tmp_path / "loop").exists()
 
 
 def test_a_setting_that_is_none_is_answered_with_those_that_are_near(tmp_path: Path) -> None:
     with pytest.raises(ProblemError, match="there is no such setting") as wrong:
-        begin(tmp_path / "loop", wanted(tmp_path, "stop.round=2"))
+        create(tmp_path / "loop", wanted(tmp_path, "stop.round=2"))
     assert wrong.value.problems[0].where == "stop.round" and "stop.rounds" in wrong.value.problems[0].remedy
 
 
 def test_two_sets_in_one_folder_are_refused(tmp_path: Path) -> None:
     asked = wanted(tmp_path)
     with pytest.raises(ProblemError, match="DEFT_SAME_SET"):
-        begin(tmp_path / "loop", replace(asked, folders={**asked.folders, "kpi": asked.folders["pool"]}))
+        create(tmp_path / "loop", replace(asked, folders={**asked.folders, "kpi": asked.folders["pool"]}))
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "loop").mkdir()
     (tmp_path / "loop/notes.txt").write_text("mine")
-    with pytest.raises(ProblemError, match="DEFT_FOLDER_TAKEN"):
-        begin(tmp_path / "loop", wanted(tmp_path))
+    with pytest.raises(ProblemError, match="DEFT_FOLDER"):
+        create(tmp_path / "loop", wanted(tmp_path))
     assert [path.name for path in (tmp_path / "loop").iterdir()] == ["notes.txt"]

@@ -17,9 +17,8 @@ from table_jobs import Answers, Jobs, write_sets
 
 from vidqa.contract.files import write_json
 from vidqa.contract.problem import Exit, ProblemError
-from vidqa.deft import carrying_out
-from vidqa.deft.beginning import Wanted, begin
-from vidqa.deft.commands import go_on
+from vidqa.deft import runner
+from vidqa.deft.commands import LoopConfig, create, go_on
 from vidqa.deft.loop import Loop, Step
 from vidqa.deft.report import write_report
 from vidqa.deft.state import Ending
@@ -56,12 +55,12 @@ def begun(world: Path, place: Path, *sets: str, **folders: Path) -> Loop:
     (place / "evaluate.toml").write_text(dump(resolve("evaluate", [Layer("test", measured)]).spec))
     places = {"selection": world / "selection", "pool": world / "pool", **folders}
     named: dict[str, str | None] = {name: str(each) for name, each in places.items()}
-    return begin(place / "loop", Wanted(place / "train.toml", place / "evaluate.toml", named, sets=list(sets)))[0]
+    return create(place / "loop", LoopConfig(place / "train.toml", place / "evaluate.toml", named, sets=list(sets)))[0]
 
 
 def ended(monkeypatch: pytest.MonkeyPatch, loop: Loop, answers: Answers) -> tuple[Ending, Jobs]:
     jobs = Jobs(answers)
-    monkeypatch.setattr(carrying_out, "job", jobs)
+    monkeypatch.setattr(runner, "job", jobs)
     while not isinstance(step := loop.next(), Ending):
         pass
     write_report(loop)
@@ -133,7 +132,7 @@ def test_a_selection_set_without_answers_is_a_gate(
 ) -> None:
     loop = begun(world, tmp_path)
     jobs = Jobs(knows_all)
-    monkeypatch.setattr(carrying_out, "job", jobs)
+    monkeypatch.setattr(runner, "job", jobs)
     sound = jobs.evaluate
 
     def without_answers(run: Path, asked: dict[str, Any]) -> None:
@@ -200,7 +199,7 @@ def test_a_selection_set_that_has_become_empty_is_a_gate(
 ) -> None:
     selection = shutil.copytree(world / "selection", tmp_path / "selection", copy_function=os.link)
     loop = begun(world, tmp_path / "place", selection=selection)
-    monkeypatch.setattr(carrying_out, "job", Jobs(lacks_diagonals))
+    monkeypatch.setattr(runner, "job", Jobs(lacks_diagonals))
     loop.next()
     (selection / "annotations.json").unlink()
     (selection / "annotations.json").write_text("[]")
@@ -216,7 +215,7 @@ def test_a_pool_of_clips_alone_reaches_its_second_round_by_a_persons_answers(
     pool = shutil.copytree(world / "pool/videos", tmp_path / "pool", copy_function=os.link)
     words = ("words.mine=--threshold=-1 --per-gap 1", "stop.rounds=2", "stop.patience=2")
     loop = begun(world, tmp_path / "place", *words, pool=pool)
-    monkeypatch.setattr(carrying_out, "job", jobs := Jobs(lacks_diagonals))
+    monkeypatch.setattr(runner, "job", jobs := Jobs(lacks_diagonals))
     mined: list[set[str]] = []
     for number in (1, 2):
         told = go_on(loop.folder, once=False)
@@ -240,7 +239,7 @@ def test_a_pool_of_clips_alone_reaches_its_second_round_by_a_persons_answers(
     added = [table["added"] for table in json.loads((loop.folder / "report.json").read_text())["rounds"][1:]]
     assert added == [{"mine": 0, "label": len(names) - 1} for names in mined]
     assert f"{len(mined[0]) - 1} questions added from the pool" in (loop.folder / "report.html").read_text()
-    with pytest.raises(ProblemError, match="DEFT_NOT_WAITING"):
+    with pytest.raises(ProblemError, match="DEFT_SETTING"):
         go_on(loop.folder, labels=labels, once=True)
 
 
@@ -251,8 +250,8 @@ def test_random_samples_of_a_pool_without_answers_are_refused(world: Path, tmp_p
 
 def test_a_pool_may_be_an_annotation_file(monkeypatch: pytest.MonkeyPatch, world: Path, tmp_path: Path) -> None:
     loop = begun(world, tmp_path, "words.mine=--per-gap 1", pool=world / "pool/annotations.json")
-    monkeypatch.setattr(carrying_out, "job", Jobs(lacks_diagonals))
-    while not (isinstance(step := loop.next(), Step) and step.due.stage.name == "assemble"):
+    monkeypatch.setattr(runner, "job", Jobs(lacks_diagonals))
+    while not (isinstance(step := loop.next(), Step) and step.pending.stage.name == "assemble"):
         pass
     rows = json.loads((loop.folder / "round_1/mined/mined.json").read_text())
     assert rows and all(row["video"].startswith(str(world / "pool/videos")) for row in rows)

@@ -17,10 +17,10 @@ from tiny_world import tiny_data, tiny_model, tiny_spec
 from tests.platforms.conftest import state
 from vidqa.automl import controller_process
 from vidqa.contract.problem import ProblemError
-from vidqa.deft.beginning import begin
-from vidqa.deft.loop import Due, Loop
+from vidqa.deft.commands import create
+from vidqa.deft.context import StageContext, StageResult
+from vidqa.deft.loop import Loop, PendingStage
 from vidqa.deft.stages import Stage
-from vidqa.deft.turn import Done, Turn
 
 __all__ = ["state"]
 WORDS = f"study=--algorithm random --trials 3 --range {RATE}=1e-6..1e-2:log --set finals.seeds=[]"
@@ -35,12 +35,12 @@ class Searching(Cheap):
     def of(self, stage: Stage) -> Stage:
         return stage if stage.name == "train" else super().of(stage)
 
-    def other(self, turn: Turn, stage: Stage) -> Done:
+    def other(self, context: StageContext, stage: Stage) -> StageResult:
         if stage.name != "validate":
-            return super().other(turn, stage)
-        made = turn.place / "train.toml"
+            return super().other(context, stage)
+        made = context.place / "train.toml"
         shutil.copyfile(self.recipe, made)
-        return Done("fit to be trained", {"training spec": made})
+        return StageResult("fit to be trained", {"training spec": made})
 
 
 def recipe(folder: Path) -> Path:
@@ -62,8 +62,8 @@ def test_the_best_training_of_a_study_is_the_rounds_and_one_that_stopped_goes_on
     cheap.recipe = recipe(tmp_path / "small")
     installed(monkeypatch, cheap)
     words = " ".join([WORDS, *(f"--fix {each}" for each in KEPT.split())])
-    loop, _ = begin(tmp_path / "loop", wanted(tmp_path, words, "stop.rounds=1"))
-    while not (isinstance(due := loop.due(), Due) and due.stage.name == "train"):
+    loop, _ = create(tmp_path / "loop", wanted(tmp_path, words, "stop.rounds=1"))
+    while not (isinstance(pending := loop.pending(), PendingStage) and pending.stage.name == "train"):
         loop.next()
 
     with monkeypatch.context() as stopped:

@@ -9,9 +9,11 @@ import pytest
 
 from vidqa.contract.problem import ProblemError
 from vidqa.dataset import load_records
+from vidqa.evaluation import RULES
 from vidqa.evaluation.gaps import GAP_COLUMNS, analyze
-from vidqa.evaluation.gaps.summary import summary_text
-from vidqa.evaluation.gaps.table import SCHEMA
+from vidqa.evaluation.gaps.audit import Answered
+from vidqa.evaluation.gaps.report import summary_text
+from vidqa.evaluation.gaps.storage import SCHEMA
 from vidqa.evaluation.results import judged
 
 
@@ -45,6 +47,17 @@ def place(tmp_path):
         return found, pq.read_table(tmp_path / "gaps.parquet").to_pylist()
 
     return SimpleNamespace(run=run, path=tmp_path)
+
+
+def test_own_results_keep_their_verdict_as_long_as_their_ground_truth_holds(place):
+    """A verdict that differs from the judge's shows whose it is."""
+    item = {**judged(result("a", "No.")), "correct": True}
+    metrics = {"answer_rules": RULES}
+    files = {"eval/results.json": [item], "eval/metrics.json": metrics}
+    assert place.run(ONE, files)[0].correct == 1
+    assert place.run(ONE, files, mode="exact")[0].count == 1
+    assert place.run(ONE, files, audited={"a": Answered("wrong", "yes, always")})[0].count == 1
+    assert place.run(ONE, {**files, "eval/metrics.json": {}})[0].count == 1
 
 
 def codes(found):
@@ -281,7 +294,7 @@ def test_several_results_files(place):
     both = {"runs/a/results.json": [result("a", "no")], "runs/b/results.json": [result("a", "yes")]}
     with pytest.raises(ProblemError) as error:
         place.run(ONE, both, folder="runs")
-    assert error.value.problems[0].code == "GAPS_SEVERAL_RESULTS"
+    assert error.value.problems[0].code == "RESULTS_SEVERAL"
     assert "runs/a/results.json" in error.value.problems[0].message and "runs/b/" in error.value.problems[0].message
     found, rows = place.run(ONE, {"runs/results.json": [result("a", "no")]}, folder="runs")  # one directly in it
     assert len(rows) == 1 and found.sources == [str(place.path / "runs/results.json")]
@@ -331,11 +344,11 @@ def test_a_root_folder_and_json_lines_annotations(place):
 @pytest.mark.parametrize(
     ("results", "code"),
     [
-        ("", "RESULTS_SHAPE"),
+        ("", "RESULTS_SYNTAX"),
         ("[{", "RESULTS_SYNTAX"),
-        ([result("a", "no"), 3], "RESULTS_ITEM_TYPE"),
-        ([{"response": "x"}], "RESULTS_FIELD_MISSING"),
-        ([result("a", "no", question={})], "RESULTS_FIELD_TYPE"),
+        ([result("a", "no"), 3], "RESULTS_SYNTAX"),
+        ([{"response": "x"}], "RESULTS_FIELD"),
+        ([result("a", "no", question={})], "RESULTS_FIELD"),
     ],
 )
 def test_broken_results_write_nothing(place, results, code):
@@ -356,8 +369,8 @@ def test_broken_annotations(place, annotations):
 def test_missing_places(place):
     (place.path / "empty").mkdir()
     for arguments, code in [
-        ((str(place.path / "empty"), "g", "k"), "GAPS_RESULTS_MISSING"),
-        ((str(place.path / "absent"), "g", "k"), "GAPS_RESULTS_MISSING"),
+        ((str(place.path / "empty"), "g", "k"), "RESULTS_MISSING"),
+        ((str(place.path / "absent"), "g", "k"), "RESULTS_MISSING"),
     ]:
         with pytest.raises(ProblemError) as error:
             analyze(*arguments)
@@ -368,7 +381,7 @@ def test_missing_places(place):
     (place.path / "results.json").write_text("[]")
     with pytest.raises(ProblemError) as error:
         analyze(str(place.path / "results.json"), str(place.path / "g.parquet"), str(place.path / "none.json"))
-    assert error.value.problems[0].code == "GAPS_ANNOTATIONS_MISSING" and error.value.exit_code == 3
+    assert error.value.problems[0].code == "GAPS_ANNOTATIONS" and error.value.exit_code == 3
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
 """scripts/analyze_gaps.py as a user runs it: real processes, exit codes, one JSON object, commands that run."""
 
-import argparse
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -56,16 +56,17 @@ def test_text_for_a_person_and_fail_on_gaps(place):
 
 def test_lines_in_a_bucket_are_not_what_a_shell_can_show_next(place):
     from vidqa.evaluation.gaps.analyze import Gaps
-    from vidqa.evaluation.gaps.summary import next_commands
+    from vidqa.evaluation.gaps.report import GapAnalysis, next_commands
 
     gaps = Gaps([])
     gaps.by_error["wrong"] = 1
-    assert next_commands(gaps, argparse.Namespace(jsonl="gaps.jsonl")) == ["head -n 5 gaps.jsonl"]
-    assert next_commands(gaps, argparse.Namespace(jsonl="s3://lake/gaps.jsonl")) == []
+    request = GapAnalysis(results_dir=".", gaps_parquet="gaps.parquet", kpi_ann_path=".", jsonl="gaps.jsonl")
+    assert next_commands(gaps, request) == ["head -n 5 gaps.jsonl"]
+    assert next_commands(gaps, replace(request, jsonl="s3://lake/gaps.jsonl")) == []
 
 
 def test_usage_and_missing_input(place):
     assert run("--results-dir", ".", cwd=place).returncode == 2
     done = run("--results-dir", "absent", *WORDS[2:], "--json", cwd=place)
-    assert done.returncode == 3 and json.loads(done.stdout)["problems"][0]["code"] == "GAPS_RESULTS_MISSING"
+    assert done.returncode == 3 and json.loads(done.stdout)["problems"][0]["code"] == "RESULTS_MISSING"
     assert "Traceback" not in done.stderr

@@ -15,7 +15,7 @@ from vidqa.dataset import load_records
 from vidqa.datatools.convert import convert
 from vidqa.evaluation import make_item
 from vidqa.evaluation.gaps import analyze
-from vidqa.evaluation.posters import poster_frames
+from vidqa.evaluation.thumbnails import poster_frames
 
 MEDIA = ("a/0.mp4", "a/1.mp4", "b/1.mp4", "b/2.png")
 

@@ -16,9 +16,9 @@ from vidqa.contract.cli import SKILL_ROOT
 from vidqa.contract.problem import ProblemError
 from vidqa.evaluation.comparison import bootstrap, compare, corrected, difference, mcnemar_p, sign_flip_p
 from vidqa.evaluation.comparison_page import comparison_page, comparison_text
+from vidqa.evaluation.cosmos_protocol import protocol_scores
 from vidqa.evaluation.metrics import score
 from vidqa.evaluation.other_results import read_dataset, read_evaluation
-from vidqa.evaluation.protocol import protocol_scores
 from vidqa.evaluation.results import Item, judged
 
 RECIPE = {"model": {"folder": "a"}, "samples": 60, "frames": {"nframes": 8}, "versions": {"torch": "2"}}
@@ -177,7 +177,7 @@ def test_scores_that_were_made_differently_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ProblemError, match="COMPARISON_RECIPES"):
         compare(a, folder(tmp_path / "c", items([1, 1])))
     neither = compare(folder(tmp_path / "d", items([1, 1])), tmp_path / "c")
-    assert [each.code for each in neither.problems] == ["COMPARISON_NO_RECIPE"]
+    assert [each.code for each in neither.problems] == ["COMPARISON_RECIPES"]
 
 
 def test_a_folder_that_is_not_there_is_named_as_such(tmp_path: Path) -> None:

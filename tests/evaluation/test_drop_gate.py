@@ -12,10 +12,9 @@ import pytest
 from test_comparison import RECIPE, folder, items
 
 from vidqa.contract.cli import SKILL_ROOT
-from vidqa.evaluation.comparison import Comparison, Difference, compare
+from vidqa.evaluation.comparison import Comparison, Difference, compare, side_of
 from vidqa.evaluation.comparison_page import comparison_page, comparison_text
 from vidqa.evaluation.drop_gate import judge_drop
-from vidqa.evaluation.reservations import side_of
 
 RIGHT = [1] * 100
 THREE_WRONG = [0, 1, 0, 1, 0, *[1] * 95]  # of the even ones: kind k0 of two
@@ -87,7 +86,7 @@ def test_the_script_fails_by_its_exit_code_and_says_why_everywhere(tmp_path: Pat
     done = subprocess.run([*script, "--max-drop", "3", "--json", "--html", str(page)], capture_output=True, text=True)
     result = json.loads(done.stdout)
     gate = judge_drop(found, 3.0)
-    assert done.returncode == 3 and [problem["code"] for problem in result["problems"]] == ["COMPARISON_DROP"]
+    assert done.returncode == 3 and [problem["code"] for problem in result["problems"]] == ["COMPARISON_WORSE"]
     assert result["data"]["gate"] == json.loads(json.dumps(gate.as_dict())) and not result["data"]["gate"]["passed"]
     line = gate.lines[2]
     assert line.startswith("k0: 6.0 points lost (95 %: ") and "would tell a loss of 3 from none" in line

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vidqa.evaluation.windows import WindowAnswer, expected_of, joined, merged
+from vidqa.evaluation.window_merge import WindowAnswer, expected_of, joined, merged
 
 SPANS = [(0.0, 30.0), (25.0, 55.0), (50.0, 80.0), (90.0, 95.0)]
 

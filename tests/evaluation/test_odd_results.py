@@ -50,7 +50,7 @@ def test_results_that_lack_something_are_completed_from_their_annotation(analyze
     found, table = analyzed(json.dumps(rows))
     codes = {problem.code for problem in found.problems}
     assert codes >= {"GAPS_RESULT_UNKNOWN", "GAPS_NO_RESULT", "GAPS_RESULT_REPEATED", "GAPS_GROUND_TRUTH_DIFFERS"}
-    assert "RESULTS_FIELD_MISSING" in codes
+    assert "RESULTS_FIELD" in codes
     by_row = {row["row_index"]: row for row in table}
     assert (by_row[7]["ground_truth"], by_row[7]["error_type"]) == ("yes", "wrong")
     assert by_row[8]["question"] == "Is 8 there?"

@@ -10,9 +10,9 @@ import pytest
 
 from vidqa.contract.problem import ProblemError
 from vidqa.evaluation import score
-from vidqa.evaluation.posters import poster_frames, spread_frames
 from vidqa.evaluation.report import CARDS, write_report
 from vidqa.evaluation.results import judged
+from vidqa.evaluation.thumbnails import card_frames, poster_frames
 
 EVIL = "</div><script>alert(1)</script><img src=x onerror=alert(2)>\" onload='x'"
 
@@ -108,13 +108,13 @@ def test_an_archive_is_read_through_once_for_all_posters(video, tmp_path, monkey
 
     monkeypatch.setattr(tarfile, "open", counted)
     for number in range(5):
-        assert len(spread_frames(f"{tmp_path / name}!clips/{number}.mp4", 3)) == 3
+        assert len(card_frames(f"{tmp_path / name}!clips/{number}.mp4", 3)["frames"]) == 3
     # An uncompressed tar is indexed, and once more where its videos are read; each member of another one is unpacked.
     assert len(opened) <= (2 if name == "v.tar" else 6)
 
 
 def test_a_poster_that_takes_too_long_is_a_problem(video, monkeypatch):
-    monkeypatch.setattr("vidqa.evaluation.posters.LIMIT_S", -1.0)
+    monkeypatch.setattr("vidqa.evaluation.thumbnails.LIMIT_S", -1.0)
     with pytest.raises(ProblemError, match="longer than its limit"):
         poster_frames(str(video), None, [0])
 

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from vidqa.contract.problem import ProblemError
 from vidqa.dataset.record import MediaRef, Record, Turn
-from vidqa.evaluation import check_results, compare_recipes, make_item, read_results
-from vidqa.evaluation.results import FIELDS, LISTED
+from vidqa.evaluation import RULES, check_results, compare_recipes, make_item, read_results
+from vidqa.evaluation.gaps.storage import is_judged
+from vidqa.evaluation.results import FIELDS, LISTED, judged
 
 ROW = {"video_id": "a.mp4", "response": "Yes.", "question": "Is it?", "gt": "yes"}
 
@@ -62,23 +63,23 @@ def test_null_and_missing_responses(tmp_path):
     rows = [{**ROW, "response": None}, {k: v for k, v in ROW.items() if k != "response"}]
     items, problems = check_results(written(tmp_path, json.dumps(rows)))
     assert [item["parse_status"] for item in items] == ["empty", "empty"]
-    assert [(p.code, p.severity) for p in problems] == [("RESULTS_FIELD_MISSING", "warning")]
+    assert [(p.code, p.severity) for p in problems] == [("RESULTS_FIELD", "warning")]
     assert problems[0].where.endswith("results.json[1]")
 
 
 @pytest.mark.parametrize(
     ("text", "code", "where"),
     [
-        ("", "RESULTS_SHAPE", ""),
-        ("hello", "RESULTS_SHAPE", ""),
-        ('{"a": 1, "b": {}}\n{', "RESULTS_FIELD_MISSING", "[0]"),
-        ('{"a": {"b": 1},\n "c": 2}', "RESULTS_SHAPE", ""),
+        ("", "RESULTS_SYNTAX", ""),
+        ("hello", "RESULTS_SYNTAX", ""),
+        ('{"a": 1, "b": {}}\n{', "RESULTS_FIELD", "[0]"),
+        ('{"a": {"b": 1},\n "c": 2}', "RESULTS_SYNTAX", ""),
         (json.dumps([ROW])[:-3], "RESULTS_SYNTAX", "[0]"),
         (json.dumps([ROW, ROW])[:-1], "RESULTS_SYNTAX", "[2]"),
         (b"\xff\xfe[]", "RESULTS_SYNTAX", ""),
-        (json.dumps([ROW, 3, None]), "RESULTS_ITEM_TYPE", "[1]"),
-        (json.dumps([ROW, {"question": "q", "gt": "yes", "response": "yes"}]), "RESULTS_FIELD_MISSING", "[1]"),
-        (json.dumps([{**ROW, "question": ["q"]}]), "RESULTS_FIELD_TYPE", "[0].question"),
+        (json.dumps([ROW, 3, None]), "RESULTS_SYNTAX", "[1]"),
+        (json.dumps([ROW, {"question": "q", "gt": "yes", "response": "yes"}]), "RESULTS_FIELD", "[1]"),
+        (json.dumps([{**ROW, "question": ["q"]}]), "RESULTS_FIELD", "[0].question"),
         ("[" * 100_000, "RESULTS_SYNTAX", "[0]"),
         ('[{"video_id": ' + "9" * 10_000 + "}]", "RESULTS_SYNTAX", "[0]"),
         (json.dumps(ROW) + "\n{broken}\n" + json.dumps(ROW) + "\n", "RESULTS_SYNTAX", ":2"),
@@ -94,7 +95,7 @@ def test_broken_files_are_problems(tmp_path, text, code, where):
 def test_a_last_line_cut_by_a_kill_is_left_out(tmp_path):
     items, problems = check_results(written(tmp_path, json.dumps(ROW) + "\n" + json.dumps(ROW)[:20]))
     assert len(items) == 1
-    assert [(p.code, p.severity) for p in problems] == [("RESULTS_TAIL_CUT", "warning")]
+    assert [(p.code, p.severity) for p in problems] == [("RESULTS_SYNTAX", "warning")]
 
 
 def test_many_problems_are_bounded_and_counted(tmp_path):
@@ -137,3 +138,19 @@ def test_recipes():
     assert compare_recipes(a, {k: v for k, v in a.items() if k != "generation"}) == [
         "generation.max_tokens: 8 -> (absent)"
     ]
+
+
+def test_an_answer_is_judged_once_and_again_only_where_the_rules_are_others(tmp_path):
+    """Results beside a metrics.json of the present rules keep their verdict; those of others are judged."""
+    item = {**judged(ROW), "correct": False, "parsed_response": "no"}
+    path = written(tmp_path, json.dumps([item, ROW]))
+    assert [row["correct"] for row in read_results(path)] == [True, True]
+    (tmp_path / "metrics.json").write_text(json.dumps({"answer_rules": RULES}))
+    assert [row["correct"] for row in read_results(path)] == [False, True]
+    assert read_results(path)[0] == item and is_judged(str(path))
+    for text in ('{"answer_rules": "vidqa.answers.v1"}', "[]", "{"):
+        (tmp_path / "metrics.json").write_text(text)
+        assert [row["correct"] for row in read_results(path)] == [True, True] and not is_judged(str(path))
+    path.write_text(json.dumps([{**item, "parse_status": 3}]))
+    (tmp_path / "metrics.json").write_text(json.dumps({"answer_rules": RULES}))
+    assert [row["correct"] for row in read_results(path)] == [True]

@@ -22,17 +22,17 @@ def test_everything_in_a_bucket(bucket):
     bucket.pipe("lake/runs/two/results.json", b"[]")
     with pytest.raises(ProblemError) as error:
         analyze("s3://lake/runs", "s3://lake/gaps.parquet", "s3://lake/set")
-    assert error.value.problems[0].code == "GAPS_SEVERAL_RESULTS"
+    assert error.value.problems[0].code == "RESULTS_SEVERAL"
 
 
 def test_what_is_not_in_a_bucket(bucket, tmp_path):
     with pytest.raises(ProblemError) as error:
         analyze("s3://no-such-bucket/x", str(tmp_path / "g"), "s3://lake/none.json")
-    assert error.value.problems[0].code in ("GAPS_RESULTS_MISSING", "GAPS_STORAGE")
+    assert error.value.problems[0].code in ("RESULTS_MISSING", "GAPS_STORAGE")
     bucket.pipe("lake/results.json", b"[]")
     with pytest.raises(ProblemError) as error:
         analyze("s3://lake", str(tmp_path / "g"), "s3://lake/none.json")
-    assert error.value.problems[0].code == "GAPS_ANNOTATIONS_MISSING"
+    assert error.value.problems[0].code == "GAPS_ANNOTATIONS"
 
 
 def test_a_server_that_is_not_there(bucket, monkeypatch, tmp_path):

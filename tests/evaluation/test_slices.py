@@ -13,8 +13,10 @@ import pytest
 from clips import write_clip
 
 from vidqa.contract.problem import ProblemError
-from vidqa.evaluation.gaps.analyze import Kept, analyze
-from vidqa.evaluation.gaps.deeper import slices_text, vectors_of, write_slices
+from vidqa.evaluation.gaps.analyze import ScoredAnswers, analyze
+from vidqa.evaluation.gaps.breakdowns import slices_text
+from vidqa.evaluation.gaps.embeddings import vectors_of
+from vidqa.evaluation.gaps.report import write_slices
 from vidqa.evaluation.intervals import accuracy_interval
 
 Row = dict[str, Any]
@@ -37,10 +39,10 @@ def slices(folder: Path, notes: list[Row], said: dict[str, Any], embeddings: Pat
         result = {"video_id": row["id"], "sample_id": row["id"], "question": question, "gt": answer}
         results.append({**result, "response": text, "finish_reason": finish})
     (folder / "results.json").write_text(json.dumps(results))
-    kept = Kept()
+    scored = ScoredAnswers()
     places = (str(folder / "results.json"), str(folder / "gaps.parquet"), str(folder / "kpi/annotations.json"))
-    analyze(*places, str(folder / "kpi"), keep=kept)
-    return write_slices(folder / "slices.json", kept, vectors_of(kept, embeddings))
+    analyze(*places, str(folder / "kpi"), scored=scored)
+    return write_slices(folder / "slices.json", scored, vectors_of(scored.answers, embeddings))
 
 
 def by_name(table: Row, dimension: str) -> dict[str, Row]:

@@ -12,20 +12,19 @@ import pytest
 
 from vidqa.contract.problem import ProblemError
 from vidqa.evaluation.gaps.analyze import analyze
-from vidqa.evaluation.gaps.audit_answers import Answered, read_answers, take_answers
-from vidqa.evaluation.gaps.audit_page import audit_page
-from vidqa.evaluation.gaps.embeddings import neighbours_say
-from vidqa.evaluation.gaps.judged import Judged
-from vidqa.evaluation.gaps.suspects import suspects
+from vidqa.evaluation.gaps.audit import Answered, add_answers, audit_page, read_answers
+from vidqa.evaluation.gaps.embeddings import neighbour_labels
+from vidqa.evaluation.gaps.label_errors import suspects_of
+from vidqa.evaluation.gaps.scored_answers import ScoredAnswer
 
 KINDS = {"door": ("yes", "no"), "color": ("red", "green", "blue", "yellow"), "count": ("1", "2", "3")}
 RIGHT = {"door": 0.93, "color": 0.9, "count": 0.6}  # of each model; counting is a weakness of all
 
 
-def judged(at: int, kind: str, label: str, said: str, video: str = "", question: str = "") -> Judged:
+def judged(at: int, kind: str, label: str, said: str, video: str = "", question: str = "") -> ScoredAnswer:
     error = "" if said == label else "wrong"
     place = (at, video or f"{at}.mp4", question or f"{kind}?", label, f"s{at}", kind, error, said, label, "text")
-    return Judged(*place)
+    return ScoredAnswer(*place)
 
 
 def answered(truths: Sequence[tuple[str, str]], random: np.random.Generator) -> list[str]:
@@ -55,8 +54,8 @@ def planted(seed: int, models: int, with_videos: bool, count: int = 1200) -> flo
         centres = {truth: random.normal(size=24) for truth in dict.fromkeys(truths)}
         vectors = [centres[truth] + 0.6 * random.normal(size=24) for truth in truths]
         media = {f"s{at}": (vector / np.linalg.norm(vector)).astype(np.float32) for at, vector in enumerate(vectors)}
-        neighbours = neighbours_say(rows, media)
-    first = suspects(rows, witnesses, neighbours)[: count // 10]
+        neighbours = neighbour_labels(rows, media)
+    first = suspects_of(rows, witnesses, neighbours)[: count // 10]
     return len(wrong & {each.at for each in first}) / len(wrong)
 
 
@@ -72,21 +71,21 @@ def test_a_weakness_of_the_models_is_no_label_error() -> None:
     rows = [judged(at, "count", "2", "1") for at in range(40)]
     rows += [judged(at, "door", "yes" if at < 99 else "no", "yes") for at in range(40, 100)]
     said = {"a": {at: each.parsed for at, each in enumerate(rows)}}
-    found = suspects(rows, {**said, "b": said["a"], "c": said["a"]}, {})
+    found = suspects_of(rows, {**said, "b": said["a"], "c": said["a"]}, {})
     assert found[0].at == 99 and found[0].probability > 0.5 and found[0].suggested == "yes"
     assert all(each.probability < 0.1 for each in found[1:])
 
 
 def test_one_model_alone_outweighs_no_label() -> None:
     rows = [judged(at, "door", "yes" if at else "no", "yes") for at in range(500)]
-    (found,) = suspects(rows, {"a": {at: each.parsed for at, each in enumerate(rows)}}, {})
+    (found,) = suspects_of(rows, {"a": {at: each.parsed for at, each in enumerate(rows)}}, {})
     assert found.at == 0 and 0.2 < found.probability < 0.5
 
 
 def test_twins_that_contradict_are_both_doubtful_and_a_model_tells_which() -> None:
     rows = [judged(at, "door", "yes", "yes") for at in range(60)]
     rows += [judged(60, "door", "yes", "yes", "x.mp4"), judged(61, "door", "no", "yes", "x.mp4", "DOOR ?")]
-    found = suspects(rows, {"a": {at: each.parsed for at, each in enumerate(rows)}}, {})
+    found = suspects_of(rows, {"a": {at: each.parsed for at, each in enumerate(rows)}}, {})
     assert [each.at for each in found] == [61, 60] and found[0].probability > 0.7 > found[1].probability
     assert "same video" in " ".join(found[1].reasons)
 
@@ -116,20 +115,20 @@ def test_answers_of_a_person_take_the_place_of_labels(evaluated: Path) -> None:
 
 
 def test_answers_are_kept_over_rounds_and_bad_ones_are_refused(tmp_path: Path) -> None:
-    saved, kept = tmp_path / "saved.json", tmp_path / "kept.json"
+    saved, store = tmp_path / "saved.json", tmp_path / "store.json"
     for name, verdict in (("a", "right"), ("b", "unclear"), ("a", "wrong")):
         saved.write_text(json.dumps({"schema": "vidqa.audit_answers.v1", "answers": {name: {"verdict": verdict}}}))
-        take_answers(saved, kept)
-    assert read_answers(kept) == {"a": Answered("wrong"), "b": Answered("unclear")}
-    before = kept.read_bytes()
+        add_answers(saved, store)
+    assert read_answers(store) == {"a": Answered("wrong"), "b": Answered("unclear")}
+    before = store.read_bytes()
     for text in ("no json", "[]", '{"schema": "vidqa.audit_answers.v1"}', json.dumps({"answers": {}})):
         saved.write_text(text)
         with pytest.raises(ProblemError, match="GAPS_AUDIT_ANSWERS"):
-            take_answers(saved, kept)
+            add_answers(saved, store)
     saved.write_text(json.dumps({"schema": "vidqa.audit_answers.v1", "answers": {"a": {"verdict": "maybe"}}}))
     with pytest.raises(ProblemError, match="right, wrong, unclear"):
-        take_answers(saved, kept)
-    assert kept.read_bytes() == before
+        add_answers(saved, store)
+    assert store.read_bytes() == before
 
 
 def test_the_page_asks_and_shows_everything_as_text() -> None:

@@ -60,7 +60,7 @@ WRONG = {
         Exit.INPUT,
         "BENCHMARK_DATA",
     ),
-    "run_deft": (["status", "absent"], Exit.USAGE, "DEFT_NO_LOOP"),
+    "run_deft": (["status", "absent"], Exit.USAGE, "DEFT_FOLDER"),
     "upload": (["absent"], Exit.USAGE, "STORAGE_NOTHING_TO_UPLOAD"),
     "route_train": (["--automl", "sometimes"], Exit.USAGE, "USAGE"),
     "run_automl": (["status", "--study", "absent"], Exit.USAGE, "STUDY_MISSING"),

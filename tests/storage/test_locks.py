@@ -31,7 +31,7 @@ import errno, sys
 from pathlib import Path
 from tests.no_locks import without_locks
 from vidqa.contract.problem import ProblemError
-from vidqa.deft.loop import only_one
+from vidqa.deft.loop import locked_folder
 from vidqa.engine.data.frame_cache import FrameCache
 from vidqa.platforms import job_files
 from vidqa.storage.stage import _alone
@@ -41,7 +41,7 @@ from vidqa.dataset.unpacked import in_use
 without_locks(getattr(errno, sys.argv[1]))
 folder = Path(sys.argv[2])
 ways = {
-    "deft": lambda: only_one(folder),
+    "deft": lambda: locked_folder(folder),
     "study": lambda: only_controller(folder),
     "stage": lambda: _alone(folder),
     "jobs": lambda: job_files.lock("launch"),

@@ -10,7 +10,7 @@ import pytest
 from clips import frame_numbers, write_clip
 
 from vidqa.contract.problem import ProblemError
-from vidqa.evaluation.posters import poster_frames
+from vidqa.evaluation.thumbnails import poster_frames
 from vidqa.video import decode_frames, probe, worker
 from vidqa.video.pool import DecodePool, DecodeRequest
 

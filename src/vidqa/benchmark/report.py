@@ -13,8 +13,8 @@ from vidqa.benchmark.questions import Question
 from vidqa.benchmark.running import Outcome
 from vidqa.benchmark.settings import Settings
 from vidqa.contract.files import write_json
+from vidqa.evaluation.cosmos_protocol import PROTOCOL, protocol_answer, protocol_correct, protocol_scores, reasoning_of
 from vidqa.evaluation.metrics import score
-from vidqa.evaluation.protocol import PROTOCOL, protocol_answer, protocol_correct, protocol_scores, reasoning_of
 from vidqa.evaluation.results import Item
 
 SCHEMA = "vidqa.benchmark.v1"

@@ -92,6 +92,11 @@ class Parser(argparse.ArgumentParser):
         raise USAGE.error(self.prog, message, f"python {sys.argv[0]} --help")
 
 
+def chosen(options: argparse.Namespace) -> dict[str, Any]:
+    """The values of a script's own options, by name."""
+    return {name: value for name, value in vars(options).items() if name != "json"}
+
+
 def run(parser: Parser, main: Callable[[argparse.Namespace], Result], argv: Sequence[str] | None = None) -> int:
     """Parse, run, print one result, return the exit code. Nothing raised below reaches the user as a traceback."""
     words = list(sys.argv[1:] if argv is None else argv)

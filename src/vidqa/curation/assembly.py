@@ -1,6 +1,6 @@
 """Assembly: a base set and new rows become the next training set, without those that show what a protected set shows.
 
-    made = assemble(Assembly(base, [mined], out, protected))
+    assembled = assemble(Assembly(base=base, add=(mined,), out=out, kpi=(annotations, media)))
 
 A new row that leaks is left out, counted, and named.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,36 +29,36 @@ FEW = 12  # different answers of a slice that are balanced
 NAMED = 5  # leaks that a problem names
 
 
-@dataclass(frozen=True)
-class Source:
-    """An annotation file, or a folder with one, and where its media are."""
-
-    annotations: Path
-    media: str = ""
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Assembly:
-    """What is asked for.
+    """The options of assemble_dataset.py.
 
-    add        new rows; without a provenance of their own they count as `origin`
-    protected  by name, what may not be learned from
-    replay     rows of the base set for each added one, of this round or an earlier one; None keeps all of the base set
-    cap        most new rows of one kind; 0 is no limit
-    balance    whether new rows of a kind are thinned until its answers are equally frequent among them
+    add                     annotation files, or folders that a mining or augmentation has written
+    kpi, validation, test   protected sets: annotations, and where their media are
+    replay                  rows of the base set for each added one, of this round or an earlier one; None keeps all
+    cap                     most new rows of one kind; 0 is no limit
+    balance                 thin out new rows of a kind until its answers are equally frequent among them
     """
 
-    base: Source
-    add: tuple[Source, ...]
+    base: Path
+    add: tuple[Path, ...]
     out: Path
-    protected: dict[str, Source] = field(default_factory=dict)
+    base_media: str = ""
+    kpi: tuple[str, ...] = ()
+    validation: tuple[str, ...] = ()
+    test: tuple[str, ...] = ()
     replay: float | None = None
     cap: int = 0
     balance: bool = True
-    origin: str = "generated"
-    round: int = 1
     group_by: str = ""
+    round: int = 1
     seed: int = 0
+
+    @property
+    def protected(self) -> dict[str, tuple[str, ...]]:
+        """The protected sets by name."""
+        sets = {"kpi": self.kpi, "validation": self.validation, "test": self.test}
+        return {name: places for name, places in sets.items() if places}
 
 
 Pair = tuple[Row, Record]
@@ -84,34 +84,34 @@ class Assembled:
         }
 
 
-def assemble(asked: Assembly) -> Assembled:
-    """Write annotations.json to `asked.out`. New rows that leak are left out; they, and pairs that are too plain to
+def assemble(request: Assembly) -> Assembled:
+    """Write annotations.json to `request.out`. New rows that leak are left out; they, and pairs that are too plain to
     tell, stand in leaks.json and in `warnings`. Raises CURATION_NOTHING_NEW where no new row is left."""
-    base = read_rows(asked.base.annotations, asked.base.media)
-    new = [pair for source in asked.add for pair in read_rows(_annotations_in(source.annotations), source.media)]
+    base = read_rows(request.base, request.base_media)
+    new = [pair for place in request.add for pair in read_rows(_annotations_in(place), "")]
     left_out: Counter[str] = Counter()
     new = _without_known(base, new, left_out)
     if not new:
         message = f"{left_out['already there']} rows were given, all of them are in the base set"
-        raise NOTHING_NEW.error(", ".join(str(source.annotations) for source in asked.add), message)
+        raise NOTHING_NEW.error(", ".join(map(str, request.add)), message)
     protected = [
-        Protected(name, [record for _, record in read_rows(source.annotations, source.media, need_answers=False)])
-        for name, source in asked.protected.items()
+        Protected(name, [record for _, record in read_rows(*places, need_answers=False)])
+        for name, places in request.protected.items()
     ]
-    asked.out.mkdir(parents=True, exist_ok=True)
-    leaks = find_leaks([record for _, record in new], protected, asked.group_by)
-    write_json(asked.out / LEAKS, [leak.as_dict() for leak in leaks])
+    request.out.mkdir(parents=True, exist_ok=True)
+    leaks = find_leaks([record for _, record in new], protected, request.group_by)
+    write_json(request.out / LEAKS, [leak.as_dict() for leak in leaks])
     new = _without_leaks(new, [leak for leak in leaks if leak.sure], left_out)
     if not new:
-        raise NOTHING_NEW.error(asked.out / LEAKS, f"all of the new rows leak: {leaks_text(leaks)}")
-    draw = np.random.default_rng(asked.seed)
-    chosen = _capped(_balanced(new, draw, left_out) if asked.balance else new, asked.cap, draw, left_out)
-    kept = _replayed(base, len(chosen), asked.replay, draw)
-    left_out["base rows not replayed"] = len(base) - len(kept)
-    made = Assembled(_rows(asked, kept, chosen), +left_out, leaks)
-    (asked.out / ANNOTATIONS).write_bytes(json_list(made.rows))
-    write_json(asked.out / SUMMARY, {"schema_version": 1, **made.as_dict()})
-    return made
+        raise NOTHING_NEW.error(request.out / LEAKS, f"all of the new rows leak: {leaks_text(leaks)}")
+    draw = np.random.default_rng(request.seed)
+    chosen = _capped(_balanced(new, draw, left_out) if request.balance else new, request.cap, draw, left_out)
+    replayed = _replayed(base, len(chosen), request.replay, draw)
+    left_out["base rows not replayed"] = len(base) - len(replayed)
+    assembled = Assembled(_rows(request, replayed, chosen), +left_out, leaks)
+    (request.out / ANNOTATIONS).write_bytes(json_list(assembled.rows))
+    write_json(request.out / SUMMARY, {"schema_version": 1, **assembled.as_dict()})
+    return assembled
 
 
 def leaks_text(leaks: Sequence[Leak]) -> str:
@@ -133,24 +133,24 @@ def _key(record: Record) -> tuple[Any, ...]:
 
 def _without_known(base: Sequence[Pair], new: Sequence[Pair], left_out: Counter[str]) -> list[Pair]:
     """New rows that ask something new, each once."""
-    known = {_key(record) for _, record in base}
-    found = []
+    keys = {_key(record) for _, record in base}
+    unknown = []
     for pair in new:
         key = _key(pair[1])
-        if key in known:
+        if key in keys:
             left_out["already there"] += 1
             continue
-        known.add(key)
-        found.append(pair)
-    return found
+        keys.add(key)
+        unknown.append(pair)
+    return unknown
 
 
 def _without_leaks(new: Sequence[Pair], leaks: Sequence[Leak], left_out: Counter[str]) -> list[Pair]:
     """New rows of which neither a medium nor the id leaks."""
     media, names = {leak.new_media for leak in leaks}, {leak.new for leak in leaks if leak.reason == SAME_ID}
-    kept = [pair for pair in new if pair[1].id not in names and media.isdisjoint(ref.file for ref in pair[1].media)]
-    left_out["leaking"] += len(new) - len(kept)
-    return kept
+    safe = [pair for pair in new if pair[1].id not in names and media.isdisjoint(ref.file for ref in pair[1].media)]
+    left_out["leaking"] += len(new) - len(safe)
+    return safe
 
 
 def _balanced(new: list[Pair], draw: np.random.Generator, left_out: Counter[str]) -> list[Pair]:
@@ -176,16 +176,16 @@ def _capped(new: list[Pair], cap: int, draw: np.random.Generator, left_out: Coun
     places: defaultdict[str, list[int]] = defaultdict(list)
     for at, (_, record) in enumerate(new):
         places[record.kind or ""].append(at)
-    kept = {at for rows in places.values() for at in draw.permutation(rows)[:cap].tolist()}
-    left_out["beyond the cap of their kind"] += len(new) - len(kept)
-    return [pair for at, pair in enumerate(new) if at in kept]
+    indices = {at for rows in places.values() for at in draw.permutation(rows)[:cap].tolist()}
+    left_out["beyond the cap of their kind"] += len(new) - len(indices)
+    return [pair for at, pair in enumerate(new) if at in indices]
 
 
 def _replayed(base: list[Pair], new: int, replay: float | None, draw: np.random.Generator) -> list[Pair]:
     """What earlier rounds have added, and rows of the first base set, as often from every kind as it has there."""
     first = [at for at, (_, record) in enumerate(base) if not record.provenance or record.provenance.origin == "base"]
-    wanted = len(first) if replay is None else round(replay * (len(base) - len(first) + new))
-    if wanted >= len(first):
+    count = len(first) if replay is None else round(replay * (len(base) - len(first) + new))
+    if count >= len(first):
         return base
     kinds = np.array([base[at][1].kind or "" for at in first])
     order = draw.permutation(len(first))
@@ -193,43 +193,47 @@ def _replayed(base: list[Pair], new: int, replay: float | None, draw: np.random.
     for kind in np.unique(kinds):
         rows = order[kinds[order] == kind]
         share[rows] = (np.arange(len(rows)) + 0.5) / len(rows)
-    left_out = {first[at] for at in np.argsort(share, kind="stable")[wanted:].tolist()}
+    left_out = {first[at] for at in np.argsort(share, kind="stable")[count:].tolist()}
     return [pair for at, pair in enumerate(base) if at not in left_out]
 
 
-def _rows(asked: Assembly, kept: Sequence[Pair], chosen: Sequence[Pair]) -> list[Row]:
+def _rows(request: Assembly, base: Sequence[Pair], chosen: Sequence[Pair]) -> list[Row]:
     """Rows with provenance and ids of their own."""
-    taken: set[str] = set()
-    found = []
-    for origin, pairs in (("base", kept), (asked.origin, chosen)):
+    names: set[str] = set()
+    rows = []
+    for origin, pairs in (("base", base), ("generated", chosen)):
         for row, record in pairs:
             name, number = record.id, 1
-            while name in taken:
+            while name in names:
                 number += 1
-                name = f"{record.id}-r{asked.round}" + (f"-{number}" if number > 2 else "")
-            taken.add(name)
-            provenance = record.provenance or Provenance(origin, None if origin == "base" else asked.round)
+                name = f"{record.id}-r{request.round}" + (f"-{number}" if number > 2 else "")
+            names.add(name)
+            provenance = record.provenance or Provenance(origin, None if origin == "base" else request.round)
             details = row.get("curation")
-            made = written(row, replace(record, id=name), provenance, details if isinstance(details, dict) else {})
-            if not made["curation"]:
-                del made["curation"]
-            found.append(made)
-    return found
+            annotation = written(
+                row, replace(record, id=name), provenance, details if isinstance(details, dict) else {}
+            )
+            if not annotation["curation"]:
+                del annotation["curation"]
+            rows.append(annotation)
+    return rows
 
 
-def warnings(made: Assembled, asked: Assembly) -> list[Problem]:
+def warnings(assembled: Assembled, request: Assembly) -> list[Problem]:
     """What is worth a look although the set was written."""
-    sure, unsure = ([leak for leak in made.leaks if leak.sure is known] for known in (True, False))
-    found = []
+    sure, unsure = ([leak for leak in assembled.leaks if leak.sure is is_sure] for is_sure in (True, False))
+    problems = []
     if sure:
-        message = f"{made.left_out['leaking']} new rows were left out. {leaks_text(sure)}"
-        found.append(LEAK.at(asked.out / LEAKS, message, severity="warning"))
+        message = f"{assembled.left_out['leaking']} new rows were left out. {leaks_text(sure)}"
+        problems.append(LEAK.at(request.out / LEAKS, message, severity="warning"))
     if unsure:
         remedy = "look at these clips, and take the rows of copies out of what is added"
-        found.append(LEAK.at(asked.out / LEAKS, leaks_text(unsure), remedy, severity="warning"))
-    if found:
-        return found
-    if asked.protected:
+        problems.append(LEAK.at(request.out / LEAKS, leaks_text(unsure), remedy, severity="warning"))
+    if problems:
+        return problems
+    if request.protected:
         return []
     message = "no KPI, validation or test set was named, so that nothing was compared"
-    return [LEAK.at(asked.out / ANNOTATIONS, message, "name them with --kpi, --validation, --test", severity="warning")]
+    return [
+        LEAK.at(request.out / ANNOTATIONS, message, "name them with --kpi, --validation, --test", severity="warning")
+    ]

@@ -51,9 +51,9 @@ def _column(vectors: Vectors) -> pa.Array:
     import pyarrow as pa
 
     there = np.array([vector is not None for vector in vectors], bool)
-    found = [np.asarray(vector, np.float32) for vector in vectors if vector is not None]
-    offsets = np.concatenate([[0], np.cumsum(np.where(there, len(found[0]) if found else 0, 0))]).astype(np.int32)
-    flat = np.concatenate(found) if found else np.zeros(0, np.float32)
+    present = [np.asarray(vector, np.float32) for vector in vectors if vector is not None]
+    offsets = np.concatenate([[0], np.cumsum(np.where(there, len(present[0]) if present else 0, 0))]).astype(np.int32)
+    flat = np.concatenate(present) if present else np.zeros(0, np.float32)
     return pa.ListArray.from_arrays(offsets, pa.array(flat), mask=pa.array(~there))
 
 
@@ -102,8 +102,8 @@ class Table:
         parts = list(self.parts(texts))
         columns = {name: [value for part in parts for value in part.columns[name]] for name in texts}
         media, text = (
-            np.concatenate([np.zeros((0, width), np.float32), *found])
-            for width, found in zip(
+            np.concatenate([np.zeros((0, width), np.float32), *arrays])
+            for width, arrays in zip(
                 self.widths, ([part.media for part in parts], [part.text for part in parts]), strict=True
             )
         )
@@ -112,8 +112,8 @@ class Table:
     def spread(self, most: int) -> Iterator[Part]:
         """About `most` rows, in whole row groups that are spread over the table."""
         groups = self._file.metadata.num_row_groups
-        wanted = max(1, min(groups, most * groups // max(1, self.rows)))
-        return self.parts(groups=sorted({at * groups // wanted for at in range(wanted)}) if groups else [])
+        count = max(1, min(groups, most * groups // max(1, self.rows)))
+        return self.parts(groups=sorted({at * groups // count for at in range(count)}) if groups else [])
 
     def texts(self, names: Sequence[str]) -> Iterator[tuple[int, Any]]:
         """(number of the first row, a pyarrow batch of these columns) for all rows; vectors are not read."""
@@ -124,12 +124,12 @@ class Table:
 
     def texts_at(self, rows: np.ndarray, names: Sequence[str]) -> dict[int, dict[str, Any]]:
         """Texts of some rows, by row."""
-        found: dict[int, dict[str, Any]] = {}
-        wanted = np.unique(rows)
+        texts: dict[int, dict[str, Any]] = {}
+        needed = np.unique(rows)
         for start, batch in self.texts(names):
-            here = wanted[(wanted >= start) & (wanted < start + len(batch))]
-            found |= dict(zip(here.tolist(), batch.take(here - start).to_pylist(), strict=True))
-        return found
+            here = needed[(needed >= start) & (needed < start + len(batch))]
+            texts |= dict(zip(here.tolist(), batch.take(here - start).to_pylist(), strict=True))
+        return texts
 
     def require_like(self, other: Table) -> None:
         """Raises CURATION_UNLIKE where the two were not made alike."""
@@ -151,6 +151,6 @@ def _matrix(column: Any, width: int) -> np.ndarray:
     flat = column.flatten().to_numpy(zero_copy_only=False)
     if column.null_count == 0:
         return flat.reshape(len(column), width)
-    found = np.zeros((len(column), width), np.float32)
-    found[np.asarray(column.is_valid())] = flat.reshape(-1, width)
-    return found
+    matrix = np.zeros((len(column), width), np.float32)
+    matrix[np.asarray(column.is_valid())] = flat.reshape(-1, width)
+    return matrix

@@ -19,6 +19,7 @@ from vidqa.dataset.record import Provenance
 from vidqa.dataset.sources.media_files import kind_of
 from vidqa.datatools.outputs import write_page
 from vidqa.evaluation.answers import parse_expected
+from vidqa.evaluation.thumbnails import card_frames
 from vidqa.pages.page import page
 
 TASKS = "tasks.json"
@@ -71,23 +72,21 @@ def choices_like(ground_truth: str) -> list[str]:
 
 def write_tasks(folder: Path, tasks: Sequence[Row]) -> None:
     """The same tasks in every form."""
-    from vidqa.curation.mined_page import pictures
-
     write_json(folder / TASKS, list(tasks))
-    shown = [{**each, "frames": pictures(each["media"], FRAMES)} for each in tasks[:SHOWN]]
+    shown = [{**row, "frames": card_frames(row["media"], FRAMES)["frames"]} for row in tasks[:SHOWN]]
     write_page(
         folder / "annotate.html",
         page("curation/annotate.html.j2", title="Answer these", tasks=shown, more=len(tasks) - len(shown)),
     )
     # Label Studio's JSON-MIN has numbers of its own under "id", and writes the data beside them.
     shared = ("media", "question")
-    studio = [{"data": {"sample_id": each["id"], **{name: each[name] for name in shared}}} for each in tasks]
+    studio = [{"data": {"sample_id": row["id"], **{name: row[name] for name in shared}}} for row in tasks]
     write_json(folder / "label_studio.json", studio)
     write_text(folder / "label_studio.xml", STUDIO)
-    fields = [{name: each[name] for name in ("question", "kind")} for each in tasks]
+    fields = [{name: row[name] for name in ("question", "kind")} for row in tasks]
     samples = [
-        {"filepath": each["media"], "tags": ["to label"], "sample_id": each["id"], **own, "answer": None}
-        for each, own in zip(tasks, fields, strict=True)
+        {"filepath": row["media"], "tags": ["to label"], "sample_id": row["id"], **own, "answer": None}
+        for row, own in zip(tasks, fields, strict=True)
     ]
     (folder / "fiftyone").mkdir(exist_ok=True)
     write_json(folder / "fiftyone" / "metadata.json", FIFTYONE)
@@ -96,17 +95,19 @@ def write_tasks(folder: Path, tasks: Sequence[Row]) -> None:
 
 def labelled(tasks: Path, answers: Path) -> tuple[list[Row], int]:
     """(annotations of what was answered, how many tasks were not). Raises CURATION_LABELS."""
-    asked = {each["id"]: each for each in _read(tasks)}
-    found = [_annotation(asked, name, question, answer) for name, question, answer in _answers(_read(answers), answers)]
-    unknown = [name for name, annotation in found if annotation is None]
+    task_of = {task["id"]: task for task in _read(tasks)}
+    annotations = [
+        _annotation(task_of, name, question, answer) for name, question, answer in _answers(_read(answers), answers)
+    ]
+    unknown = [name for name, annotation in annotations if annotation is None]
     if unknown:
         raise LABELS.error(answers, f"{len(unknown)} answers are to no task, such as {unknown[0]!r}")
-    rows = list({name: annotation for name, annotation in found if annotation}.values())
-    return rows, len(asked) - len(rows)
+    rows = list({name: annotation for name, annotation in annotations if annotation}.values())
+    return rows, len(task_of) - len(rows)
 
 
-def _annotation(asked: Mapping[str, Row], name: str, question: str, answer: str) -> tuple[str, Row | None]:
-    about = asked.get(name)
+def _annotation(tasks: Mapping[str, Row], name: str, question: str, answer: str) -> tuple[str, Row | None]:
+    about = tasks.get(name)
     if about is None:
         return name, None
     turns = [
@@ -137,18 +138,18 @@ def _read(path: Path) -> Any:
 def _answers(value: Any, path: Path) -> list[tuple[str, str, str]]:
     """(id, question or "", answer) of what was answered, by what the file looks like."""
     items = value.get("samples") if isinstance(value, dict) else value
-    if not isinstance(items, list) or not all(isinstance(each, dict) for each in items):
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
         raise LABELS.error(path, "it holds no list of answers")
-    found = []
-    for at, each in enumerate(items):
+    answers = []
+    for at, item in enumerate(items):
         try:
-            name, question, answer = _answer(each)
+            name, question, answer = _answer(item)
         except (KeyError, TypeError, IndexError, AttributeError) as unlike:
             message = f"[{at}] is an answer of no kind that is known: {type(unlike).__name__} {unlike}"
             raise LABELS.error(path, message) from unlike
         if answer.strip():
-            found.append((name, question.strip(), answer.strip()))
-    return found
+            answers.append((name, question.strip(), answer.strip()))
+    return answers
 
 
 def _answer(item: Mapping[str, Any]) -> tuple[str, str, str]:

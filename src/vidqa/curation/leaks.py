@@ -3,28 +3,28 @@
     leaks = find_leaks(new_records, [Protected("kpi", kpi_records)])
 
 Looked for: one id, one file, the same bytes, names of parts of one recording, a group that the user names, and clips
-that share moments (`overlap`).
+that share moments (`clip_matching`).
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import PurePath
 
 from threadpoolctl import threadpool_limits
 
-from vidqa.curation.frame_looks import Look, looks
-from vidqa.curation.likely import likely_pairs
-from vidqa.curation.overlap import UNSURE, overlaps
+from vidqa.curation.candidate_pairs import candidate_pairs
+from vidqa.curation.clip_fingerprint import fingerprints
+from vidqa.curation.clip_matching import UNSURE, match_clips
 from vidqa.dataset.record import MediaRef, Record
 from vidqa.dataset.same_bytes import real_key, same_bytes_between
 
 SAME_ID = "the same id"  # the reason of a leak that no medium shows
-BLOCK = 64  # new clips that are looked at together
+BLOCK = 64  # new clips that are compared at a time
 # What a cutter puts behind the name of a recording: _part2, -seg03, .chunk1, _10s_20s, _0.5-to-3.0
 PARTS = re.compile(
     r"(?:[-_. ](?:part|pt|seg|segment|chunk|split|piece|cut|window|win)[-_. ]?\d+"
@@ -61,31 +61,37 @@ class Leak:
         return asdict(self)
 
 
+class _Leaks:
+    """Leaks by set and pair of media, the first reason of each."""
+
+    def __init__(self, new: Sequence[Record], protected: Sequence[Protected]) -> None:
+        self.by_pair: dict[tuple[str, str, str], Leak] = {}
+        self.ours = _by_media(new)
+        self.theirs = {part.name: _by_media(part.records) for part in protected}
+
+    def add(self, name: str, reason: str, one: MediaRef, other: MediaRef) -> None:
+        key = (name, one.key, other.key)
+        if key not in self.by_pair:
+            ids = self.ours[one.key][0].id, self.theirs[name][other.key][0].id
+            self.by_pair[key] = Leak(name, reason, *ids, one.file, other.file)
+
+
 def find_leaks(new: Sequence[Record], protected: Sequence[Protected], group_by: str = "") -> list[Leak]:
     """Every pair of media of which a new record shows what a protected one does, under its first reason. `group_by` is
     a pattern whose groups name the recording of a file."""
-    ours = _by_media(new)
-    theirs = {each.name: _by_media(each.records) for each in protected}
-    found: dict[tuple[str, str, str], Leak] = {}
-
-    def add(name: str, reason: str, one: MediaRef, other: MediaRef) -> None:
-        key = (name, one.key, other.key)
-        if key not in found:
-            pair = ours[one.key][0].id, theirs[name][other.key][0].id
-            found[key] = Leak(name, reason, *pair, one.file, other.file)
-
-    for each in protected:
-        _by_id(new, each, found)
-        others = _refs(each.records)
+    leaks, refs = _Leaks(new, protected), _refs(new)
+    for part in protected:
+        _add_same_ids(new, part, leaks)
+        others = _refs(part.records)
         for reason, pairs in (
-            ("the same file", _same_file(_refs(new), others)),
-            ("the same bytes", _same_bytes(_refs(new), others)),
-            ("parts of one recording, by name", _same_stem(_refs(new), others, group_by)),
+            ("the same file", _same_file(refs, others)),
+            ("the same bytes", _same_bytes(refs, others)),
+            ("parts of one recording, by name", _same_stem(refs, others, group_by)),
         ):
             for one, other in pairs:
-                add(each.name, reason, one, other)
-    _by_looks(_refs(new), {each.name: _refs(each.records) for each in protected}, add)
-    return list(found.values())
+                leaks.add(part.name, reason, one, other)
+    _add_shared_moments(refs, {part.name: _refs(part.records) for part in protected}, leaks)
+    return list(leaks.by_pair.values())
 
 
 def _refs(records: Iterable[Record]) -> dict[str, MediaRef]:
@@ -93,28 +99,28 @@ def _refs(records: Iterable[Record]) -> dict[str, MediaRef]:
 
 
 def _by_media(records: Iterable[Record]) -> dict[str, list[Record]]:
-    found: dict[str, list[Record]] = defaultdict(list)
+    records_of: dict[str, list[Record]] = defaultdict(list)
     for record in records:
         for ref in record.media:
-            found[ref.key].append(record)
-    return found
+            records_of[ref.key].append(record)
+    return records_of
 
 
-def _by_id(new: Sequence[Record], protected: Protected, found: dict[tuple[str, str, str], Leak]) -> None:
+def _add_same_ids(new: Sequence[Record], protected: Protected, leaks: _Leaks) -> None:
     """One id, one question and one name of a file: sets of different people share ids such as q1 by chance."""
 
     def named(record: Record) -> tuple[str, ...]:
         return (record.id, record.question, *(PurePath(ref.member or ref.path).name for ref in record.media))
 
-    known = {named(record): record for record in protected.records}
+    theirs = {named(record): record for record in protected.records}
     for record in new:
-        if not record.id.isdigit() and (other := known.get(named(record))):
-            media = [each.media[0].file if each.media else "" for each in (record, other)]
-            found[protected.name, f"id {record.id}", ""] = Leak(protected.name, SAME_ID, record.id, other.id, *media)
+        if not record.id.isdigit() and (other := theirs.get(named(record))):
+            files = [row.media[0].file if row.media else "" for row in (record, other)]
+            key = (protected.name, f"id {record.id}", "")
+            leaks.by_pair[key] = Leak(protected.name, SAME_ID, record.id, other.id, *files)
 
 
 Pairs = list[tuple[MediaRef, MediaRef]]
-Add = Callable[[str, str, MediaRef, MediaRef], None]
 
 
 def _same_file(new: dict[str, MediaRef], others: dict[str, MediaRef]) -> Pairs:
@@ -146,28 +152,31 @@ def _same_stem(new: dict[str, MediaRef], others: dict[str, MediaRef], group_by: 
         named[recording_of(ref, group_by)].append(ref)
         if not group_by:
             named[PurePath(ref.member or ref.path).stem.casefold()].append(ref)
-    found = []
+    pairs = []
     for ref in new.values():
         names = {recording_of(ref, group_by)}
         if not group_by:
             stem = PurePath(ref.member or ref.path).stem.casefold()
             names |= {stem} if any(recording_of(other) == stem for other in named.get(stem, ())) else set()
-        found += [(ref, other) for name in names - {""} for other in named.get(name, ())]
-    return found
+        pairs += [(ref, other) for name in names - {""} for other in named.get(name, ())]
+    return pairs
 
 
 @threadpool_limits.wrap(limits=1)  # the products are small: several threads mostly wait for each other
-def _by_looks(new: dict[str, MediaRef], others: dict[str, dict[str, MediaRef]], add: Add) -> None:
-    """Clips that share moments. Protected clips are held, small; new ones are looked at some at a time."""
-    held: list[tuple[str, MediaRef, Look]] = []
-    seen = dict(looks(ref for refs in others.values() for ref in refs.values()))
-    for name, refs in others.items():
-        held += [(name, ref, look) for key, ref in refs.items() if (look := seen.get(key)) is not None]
+def _add_shared_moments(new: dict[str, MediaRef], others: dict[str, dict[str, MediaRef]], leaks: _Leaks) -> None:
+    """Clips that share moments. Fingerprints of protected clips are held; new ones are compared a block at a time."""
+    protected = dict(fingerprints(ref for refs in others.values() for ref in refs.values()))
+    held = [
+        (name, ref, clip)
+        for name, refs in others.items()
+        for key, ref in refs.items()
+        if (clip := protected.get(key)) is not None
+    ]
     if not held:
         return
-    coming = ((key, look) for key, look in looks(new.values()) if look is not None)
-    while block := list(islice(coming, BLOCK)):
-        for at, number, how in likely_pairs([look for _, look in block], [look for _, _, look in held]):
-            (key, look), (name, ref, other) = block[at], held[number]
-            if reason := overlaps(look, other, how):
-                add(name, reason, new[key], ref)
+    decoded = ((key, clip) for key, clip in fingerprints(new.values()) if clip is not None)
+    while block := list(islice(decoded, BLOCK)):
+        for at, number, modes in candidate_pairs([clip for _, clip in block], [clip for _, _, clip in held]):
+            (key, clip), (name, ref, other) = block[at], held[number]
+            if reason := match_clips(clip, other, modes):
+                leaks.add(name, reason, new[key], ref)

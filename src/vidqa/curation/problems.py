@@ -9,12 +9,12 @@ NO_EMBEDDINGS = Code(
 )
 UNLIKE = Code(
     "CURATION_UNLIKE",
-    "Two tables of embeddings were made by other models, of other frames or with other dimensions.",
+    "Two tables of embeddings differ in model, frames or dimensions.",
     "Embed both with one spec, changing the dataset alone.",
 )
 NO_GAPS = Code(
     "CURATION_NO_GAPS",
-    "The gap table names no sample that the KPI embeddings have a vector of: there is nothing to look for.",
+    "No sample of the gap table has a vector in the KPI embeddings.",
     "Where the model makes no mistakes, stop here; else embed the very annotations that were evaluated.",
 )
 EMPTY_POOL = Code(
@@ -40,7 +40,7 @@ LABELS = Code(
 )
 LEAK = Code(
     "CURATION_LEAK",
-    "New rows show what a protected set (KPI, validation, test) shows, or nothing says whether they do.",
+    "New rows overlap with a protected set (KPI, validation, test), or no such set was named.",
     "Look at the pairs that leaks.json names; such rows are left out of the new set.",
 )
 NOTHING_NEW = Code(

@@ -21,14 +21,14 @@ Row = dict[str, Any]
 
 
 def read_rows(
-    annotations: str | Path, media: str | Path, ids: Collection[str] | None = None, *, need_answers: bool = True
+    annotations: str | Path, media: str | Path = "", ids: Collection[str] | None = None, *, need_answers: bool = True
 ) -> list[tuple[Row, Record]]:
     """Rows and records of a file, all or those with these ids; media are named by their whole paths. Raises
     ProblemError with everything that is wrong with them."""
     source = open_source(annotations, media)
     findings = Findings(str(source.path), need_answers)
     reader = RowReader(source.path.name, source.media, findings, need_answers, by_line=source.by_line)
-    found = []
+    pairs = []
     for number, (index, row) in enumerate(source.rows(findings)):
         name = row.get("id") if isinstance(row, dict) else None
         name = str(name) if name is not None else str(number if source.by_line else index)
@@ -36,11 +36,11 @@ def read_rows(
             continue
         reader.rows = number
         if (record := reader.read(index, row)) is not None:
-            found.append((row, whole_paths(record)))
+            pairs.append((row, whole_paths(record)))
     source.media.unpack()
     if errors := [problem for problem in findings.problems if problem.severity == "error"]:
         raise ProblemError(errors)
-    return found
+    return pairs
 
 
 def whole_paths(record: Record) -> Record:
@@ -52,14 +52,14 @@ def written(row: Mapping[str, Any], record: Record, provenance: Provenance, deta
     others, _ = other_fields(dict(row), record)
     others.pop("question", None)
     others.pop("curation", None)
-    made = llava_row(replace(record, provenance=provenance))
-    return {**made, **others, "curation": dict(details)}
+    annotation = llava_row(replace(record, provenance=provenance))
+    return {**annotation, **others, "curation": dict(details)}
 
 
 def counted(rows: Iterable[Row], field: str = "kind") -> dict[str, int]:
     """How many rows there are of each value of a field."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for row in rows:
         name = str(row.get(field) or "")
-        found[name] = found.get(name, 0) + 1
-    return dict(sorted(found.items()))
+        counts[name] = counts.get(name, 0) + 1
+    return dict(sorted(counts.items()))

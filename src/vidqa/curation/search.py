@@ -30,7 +30,7 @@ SEED = 0
 
 
 @dataclass(frozen=True)
-class Centre:
+class EmbeddingMean:
     """Means of a pool's media and questions, and how much media count."""
 
     media: np.ndarray
@@ -52,13 +52,13 @@ class Centre:
     def _joined(self, part: Part, media: np.ndarray, text: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         """Centred media and texts side by side, with these lengths [N]."""
         width = part.media.shape[1]
-        found = np.empty((len(part), width + part.text.shape[1]), np.float32) if out is None else out
-        sides = ((part.media, self.media, media, found[:, :width]), (part.text, self.text, text, found[:, width:]))
+        joined = np.empty((len(part), width + part.text.shape[1]), np.float32) if out is None else out
+        sides = ((part.media, self.media, media, joined[:, :width]), (part.text, self.text, text, joined[:, width:]))
         for vectors, mean, length, side in sides:
             np.subtract(vectors, mean, out=side)
             scale = length / np.maximum(np.sqrt(np.einsum("nd,nd->n", side, side)), 1e-6)
             np.multiply(side, scale.astype(np.float32)[:, None], out=side)
-        return found
+        return joined
 
 
 def _there(vectors: np.ndarray) -> np.ndarray:
@@ -66,13 +66,13 @@ def _there(vectors: np.ndarray) -> np.ndarray:
     return np.einsum("nd,nd->n", vectors, vectors) > 0
 
 
-def centre_of(pool: Table, weight: float) -> Centre:
+def pool_mean(pool: Table, weight: float) -> EmbeddingMean:
     """Means over rows that are spread over the whole pool."""
     media, text = (_Mean(width) for width in pool.widths)
     for part in pool.spread(SAMPLED):
         media.take(part.media)
         text.take(part.text)
-    return Centre(media.value, text.value, weight)
+    return EmbeddingMean(media.value, text.value, weight)
 
 
 class _Mean:
@@ -100,32 +100,34 @@ class _Mean:
 @dataclass
 class Candidates:
     """The K nearest rows of each gap, nearest first: `row` int64 [G, K], -1 where there are fewer, `similarity`
-    float32 [G, K]. `looks` has a short vector of the media of each such row."""
+    float32 [G, K]. `projections` has a random projection of the media of each such row."""
 
     row: np.ndarray
     similarity: np.ndarray
-    looks: dict[int, np.ndarray]
+    projections: dict[int, np.ndarray]
 
 
-def nearest(pool: Table, queries: np.ndarray, count: int, centre: Centre) -> Candidates:
+def nearest(pool: Table, queries: np.ndarray, count: int, mean: EmbeddingMean) -> Candidates:
     """The `count` nearest rows of each query. Raises ENV_PACKAGE_MISSING without faiss."""
     faiss: Any = require("faiss", "curation")
-    found = Candidates(
+    candidates = Candidates(
         np.full((len(queries), count), -1, np.int64), np.full((len(queries), count), -np.inf, np.float32), {}
     )
     width = pool.widths[0]
     short = np.random.default_rng(SEED).standard_normal((width, min(LOOK, width)), np.float32)
-    for start, vectors, (similarity, place) in _compared(pool, queries, count, centre, faiss):
-        _merge(found, similarity, np.where(place >= 0, place + start, -1))
-        new = np.unique(found.row[found.row >= start])
-        found.looks |= zip(new.tolist(), (vectors[new - start, :width] @ short).astype(np.float16), strict=True)
-    kept = set(found.row[found.row >= 0].tolist())
-    found.looks = {row: look for row, look in found.looks.items() if row in kept}
-    return found
+    for start, vectors, (similarity, place) in _compared(pool, queries, count, mean, faiss):
+        _merge(candidates, similarity, np.where(place >= 0, place + start, -1))
+        new = np.unique(candidates.row[candidates.row >= start])
+        candidates.projections |= zip(
+            new.tolist(), (vectors[new - start, :width] @ short).astype(np.float16), strict=True
+        )
+    rows = set(candidates.row[candidates.row >= 0].tolist())
+    candidates.projections = {row: look for row, look in candidates.projections.items() if row in rows}
+    return candidates
 
 
 def _compared(
-    pool: Table, queries: np.ndarray, count: int, centre: Centre, faiss: Any
+    pool: Table, queries: np.ndarray, count: int, mean: EmbeddingMean, faiss: Any
 ) -> Iterator[tuple[int, np.ndarray, tuple[np.ndarray, np.ndarray]]]:
     """(number of the first row, float32 [N, D], similarities and places of the nearest [G, K]) of all rows in order.
 
@@ -136,7 +138,7 @@ def _compared(
     rooms = [np.empty((min(TOGETHER, pool.rows), sum(pool.widths)), np.float32) for _ in range(cores + 1)]
     waiting: deque[tuple[int, np.ndarray, Future[tuple[np.ndarray, np.ndarray]]]] = deque()
     with ThreadPoolExecutor(cores, initializer=faiss.omp_set_num_threads, initargs=(1,)) as threads:
-        for start, vectors in _centred(pool, centre, rooms):
+        for start, vectors in _centred(pool, mean, rooms):
             most, measure = min(count, len(vectors)), faiss.METRIC_INNER_PRODUCT
             waiting.append((start, vectors, threads.submit(faiss.knn, queries, vectors, most, measure)))
             if len(waiting) == cores + 1:  # no room is left
@@ -146,7 +148,7 @@ def _compared(
             yield first, part, compared.result()
 
 
-def _centred(pool: Table, centre: Centre, rooms: Sequence[np.ndarray]) -> Iterator[tuple[int, np.ndarray]]:
+def _centred(pool: Table, mean: EmbeddingMean, rooms: Sequence[np.ndarray]) -> Iterator[tuple[int, np.ndarray]]:
     """(number of the first row, float32 [N, D]) of all rows, as many of them as there is room for, in each room by
     turns."""
     room, start, filled = cycle(rooms), 0, 0
@@ -155,14 +157,17 @@ def _centred(pool: Table, centre: Centre, rooms: Sequence[np.ndarray]) -> Iterat
         if filled + len(part) > len(now):
             yield start, now[:filled]
             now, start, filled = next(room), start + filled, 0
-        centre.rows(part, now[filled : filled + len(part)])
+        mean.rows(part, now[filled : filled + len(part)])
         filled += len(part)
     if filled:
         yield start, now[:filled]
 
 
-def _merge(found: Candidates, similarity: np.ndarray, row: np.ndarray) -> None:
+def _merge(candidates: Candidates, similarity: np.ndarray, row: np.ndarray) -> None:
     """Keep the best of what was found before and now; of equal ones those that came first."""
-    rows, values = np.concatenate([found.row, row], axis=1), np.concatenate([found.similarity, similarity], axis=1)
-    order = np.argsort(-values, axis=1, kind="stable")[:, : found.row.shape[1]]
-    found.row, found.similarity = np.take_along_axis(rows, order, 1), np.take_along_axis(values, order, 1)
+    rows, values = (
+        np.concatenate([candidates.row, row], axis=1),
+        np.concatenate([candidates.similarity, similarity], axis=1),
+    )
+    order = np.argsort(-values, axis=1, kind="stable")[:, : candidates.row.shape[1]]
+    candidates.row, candidates.similarity = np.take_along_axis(rows, order, 1), np.take_along_axis(values, order, 1)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
+from typing import Literal, get_args
 
 import av
 import numpy as np
@@ -16,6 +17,7 @@ import numpy as np
 from vidqa.contract.files import replacing
 
 Frames = np.ndarray
+SafeName = Literal["shift", "speed", "crop", "color", "noise", "encode"]
 Applied = tuple[Frames, float, dict[str, float]]  # frames, their rate, what was drawn
 
 
@@ -79,7 +81,7 @@ VARIANTS = {
     "encode": Variant(_as_it_is),
     "flip": Variant(_flip, "left and right, which are swapped in question and answer; text in the picture"),
 }
-SAFE = tuple(name for name in VARIANTS if name != "flip")
+SAFE: tuple[SafeName, ...] = get_args(SafeName)
 
 
 def read_clip(path: str) -> tuple[Frames, float]:

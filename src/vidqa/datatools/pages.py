@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from vidqa.contract.problem import ProblemError
 from vidqa.dataset.record import MediaRef
-from vidqa.evaluation.posters import poster_frames
+from vidqa.evaluation.thumbnails import poster_frames
 from vidqa.pages.page import image_url
 
 

@@ -1,4 +1,4 @@
-"""The loop: which stage is due, and what carrying it out changes. All that it knows is in its folder.
+"""The loop: which stage is pending, and what running it changes. All of its state is in its folder.
 
 loop = Loop(Path("loop"))
 with loop.alone():
@@ -18,46 +18,46 @@ from vidqa.contract.cli import note
 from vidqa.contract.files import write_json
 from vidqa.contract.locks import try_lock
 from vidqa.contract.problem import Problem, ProblemError
-from vidqa.deft.deciding import after_round, budget
+from vidqa.deft.acceptance import after_round, budget
+from vidqa.deft.context import LOCK, LOG, STATE, StageContext, StageResult, fingerprint
 from vidqa.deft.log import Event, Log
-from vidqa.deft.problems import DEFT_BUSY, DEFT_GATE, DEFT_LOG_BROKEN, DEFT_NO_LOOP
+from vidqa.deft.problems import DEFT_BUSY, DEFT_FOLDER, DEFT_GATE, DEFT_LOG_BROKEN
 from vidqa.deft.stages import EVALUATE, KPI, TEST, Stage, stages_of
 from vidqa.deft.state import Ending, LoopState, Output, RoundState, StageState, fold, take
-from vidqa.deft.turn import LOCK, LOG, STATE, Done, Turn, fingerprint
 
-TRAININGS = ("train", "control train")  # not begun once the budget is spent
+TRAININGS = ("train", "control train")  # not started once the budget is spent
 
 
 @dataclass(frozen=True)
-class Due:
-    """A stage that is to be carried out next; `inputs` are the fingerprints of what it reads."""
+class PendingStage:
+    """The stage that runs next; `inputs` are the fingerprints of what it reads."""
 
-    turn: Turn
+    context: StageContext
     stage: Stage
     inputs: dict[str, str]
 
     @property
     def shown(self) -> str:
-        when = "after the last round" if self.turn.number is None else f"round {self.turn.number}"
+        when = "after the last round" if self.context.number is None else f"round {self.context.number}"
         return f"{when}, {self.stage.name}: {self.stage.does}"
 
 
 @dataclass(frozen=True)
 class Step:
-    """A stage that was carried out."""
+    """A stage that has run."""
 
-    due: Due
+    pending: PendingStage
     sentence: str
 
 
 class Loop:
-    """The loop in a folder. Raises DEFT_NO_LOOP, DEFT_LOG_BROKEN."""
+    """The loop in a folder. Raises DEFT_FOLDER, DEFT_LOG_BROKEN."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.absolute()
         self.log = Log(self.folder / LOG)
         if not self.log.events:
-            raise DEFT_NO_LOOP.error(folder, f"there is no {LOG} with events in it")
+            raise DEFT_FOLDER.error(folder, f"there is no {LOG} with events in it")
         try:
             self.state: LoopState = fold(self.log.events)
         except (ValueError, LookupError, TypeError) as wrong:
@@ -69,9 +69,9 @@ class Loop:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Nobody else carries out stages meanwhile. Raises DEFT_BUSY."""
-        with only_one(self.folder):
-            write_state(self.folder, self.state)  # whoever was killed behind an event has not written what follows
+        """No other process runs stages meanwhile. Raises DEFT_BUSY."""
+        with locked_folder(self.folder):
+            write_state(self.folder, self.state)  # a process that was killed after an event has not written it
             yield
 
     def write(self, event: Event) -> None:
@@ -79,120 +79,122 @@ class Loop:
         take(self.state, self.log.append(event))
         write_state(self.folder, self.state)
 
-    def due(self) -> Due | Ending:
-        """What comes next: a stage, or the reason why there is none."""
+    def pending(self) -> PendingStage | Ending:
+        """The stage that runs next, or the reason why there is none."""
         state = self.state
         if state.ending and not state.ending.waits:
             return state.ending
         if (newest := state.newest) is None:
-            return self._made(Turn(self.folder, state, 0), EVALUATE)
+            return self._stage(0, EVALUATE)
         if newest.accepted is None:
-            found = self._in_round(newest)
-            return found if isinstance(found, Due) else self._closing(found)
-        if self._kpi_is_due(newest):
-            return self._made(Turn(self.folder, state, newest.number), KPI)
+            pending = self._in_round(newest)
+            return pending if isinstance(pending, PendingStage) else self._closing(pending)
+        if self._needs_kpi(newest):
+            return self._stage(newest.number, KPI)
         if (ending := after_round(state)) is not None:
             return self._closing(ending)
-        following = Turn(self.folder, state, newest.number + 1)
-        return self._made(following, stages_of(state.settings, following.number or 0)[0])
+        number = newest.number + 1
+        return self._stage(number, stages_of(state.settings, number)[0])
 
-    def _in_round(self, current: RoundState) -> Due | Ending:
-        """The first stage whose inputs have changed since it was carried out, or that was never."""
-        turn = Turn(self.folder, self.state, current.number)
+    def _in_round(self, current: RoundState) -> PendingStage | Ending:
+        """The first stage that never ran, or whose inputs have changed since."""
         for stage in stages_of(self.state.settings, current.number):
-            due, done = self._made(turn, stage), current.stages.get(stage.name)
-            if done is None or done.inputs != due.inputs or not all(map(_is_there, done.outputs.values())):
+            pending, done = self._stage(current.number, stage), current.stages.get(stage.name)
+            if done is None or done.inputs != pending.inputs or not all(map(_exists, done.outputs.values())):
                 spent = budget(self.state) if stage.name in TRAININGS else None
-                return spent or due
+                return spent or pending
             if done.stop:
                 return Ending.model_validate({"rule": done.stop, "sentence": done.sentence})
         raise DEFT_LOG_BROKEN.error(self.log.path, f"round {current.number} has all stages and no decision")
 
-    def _made(self, turn: Turn, stage: Stage) -> Due:
-        return Due(turn, stage, {name: fingerprint(turn.source(name)) for name in stage.reads})
+    def _stage(self, number: int | None, stage: Stage) -> PendingStage:
+        context = StageContext(self.folder, self.state, number)
+        return PendingStage(context, stage, {name: fingerprint(context.source(name)) for name in stage.reads})
 
-    def _kpi_is_due(self, newest: RoundState) -> bool:
-        """A look at the KPI set after the first measurement and after accepted rounds, one being kept for the end."""
+    def _needs_kpi(self, newest: RoundState) -> bool:
+        """Whether the KPI set is evaluated now: after round 0 and accepted rounds; one evaluation is left for the
+        end."""
         sets = self.state.settings.sets
-        wanted = sets.kpi is not None and newest.accepted and "kpi" not in newest.stages
-        return bool(wanted) and self._looks() < sets.kpi_looks - 1
+        may = sets.kpi is not None and bool(newest.accepted) and "kpi" not in newest.stages
+        return may and self._kpi_evaluations() < sets.kpi_looks - 1
 
-    def _looks(self) -> int:
-        return sum("kpi" in stages for stages in (self.state.closed, *(each.stages for each in self.state.rounds)))
+    def _kpi_evaluations(self) -> int:
+        rounds = [self.state.closed, *(current.stages for current in self.state.rounds)]
+        return sum("kpi" in stages for stages in rounds)
 
-    def _closing(self, ending: Ending) -> Due | Ending:
-        """The last looks at the KPI set and the test set, each once; then the end."""
+    def _closing(self, ending: Ending) -> PendingStage | Ending:
+        """The last evaluations of the KPI set and the test set, each once; then the end."""
         sets, closed, accepted = self.state.settings.sets, self.state.closed, self.state.accepted
-        turn = Turn(self.folder, self.state, None)
-        known = accepted is not None and "kpi" in self.state.rounds[accepted.round].stages
-        if sets.kpi and "kpi" not in closed and self._looks() < sets.kpi_looks and not known:
-            return self._made(turn, KPI)
+        is_measured = accepted is not None and "kpi" in self.state.rounds[accepted.round].stages
+        if sets.kpi and "kpi" not in closed and self._kpi_evaluations() < sets.kpi_looks and not is_measured:
+            return self._stage(None, KPI)
         if sets.test and "test" not in closed:
-            return self._made(turn, TEST)
+            return self._stage(None, TEST)
         return ending
 
     def next(self) -> Step | Ending:
-        """Carry out the stage that is due; or say why the loop has ended, or what it waits for.
+        """Run the pending stage; or say why the loop has ended, or what it waits for.
 
-        Raises ProblemError with what the stage found wrong. The loop then waits, and comes back to this stage.
+        Raises ProblemError with the problems of the stage. The loop then waits, and comes back to this stage.
         """
-        due = self.due()
-        if isinstance(due, Ending):
-            if self.state.ending != due:
-                self._end(due)
-            return due
-        note(due.shown)
-        self.write({"event": "began", "round": due.turn.number, "stage": due.stage.name})
-        due.turn.place.mkdir(parents=True, exist_ok=True)
+        pending = self.pending()
+        if isinstance(pending, Ending):
+            if self.state.ending != pending:
+                self._end(pending)
+            return pending
+        note(pending.shown)
+        self.write({"event": "began", "round": pending.context.number, "stage": pending.stage.name})
+        pending.context.place.mkdir(parents=True, exist_ok=True)
         started = time.monotonic()
         try:
-            done = due.stage.run(due.turn)
-        except ProblemError as wrong:
-            self._end(_gate(due, wrong.problems))
+            result = pending.stage.run(pending.context)
+        except ProblemError as error:
+            self._end(_gate(pending, error.problems))
             raise
-        if done.waits:
-            ending = Ending.model_validate({"rule": done.stop, "sentence": done.sentence, "waits": True})
+        if result.waits:
+            ending = Ending.model_validate({"rule": result.stop, "sentence": result.sentence, "waits": True})
             self._end(ending)
             return ending
-        self._finish(due, done, time.monotonic() - started)
-        return Step(due, done.sentence)
+        self._finish(pending, result, time.monotonic() - started)
+        return Step(pending, result.sentence)
 
-    def _finish(self, due: Due, done: Done, seconds: float) -> None:
-        outputs = {name: Output(path=str(path), fingerprint=fingerprint(path)) for name, path in done.outputs.items()}
-        kept = StageState(
-            inputs=due.inputs,
+    def _finish(self, pending: PendingStage, result: StageResult, seconds: float) -> None:
+        outputs = {name: Output(path=str(path), fingerprint=fingerprint(path)) for name, path in result.outputs.items()}
+        stage_state = StageState(
+            inputs=pending.inputs,
             outputs=outputs,
-            facts=done.facts,
-            cost=done.cost,
-            sentence=done.sentence,
-            stop=done.stop,
+            facts=result.facts,
+            cost=result.cost,
+            sentence=result.sentence,
+            stop=result.stop,
         )
-        place = {"round": due.turn.number, "stage": due.stage.name, "seconds": round(seconds, 2)}
-        self.write({"event": "finished", **place, **kept.model_dump(mode="json")})
-        note(done.sentence)
+        place = {"round": pending.context.number, "stage": pending.stage.name, "seconds": round(seconds, 2)}
+        self.write({"event": "finished", **place, **stage_state.model_dump(mode="json")})
+        note(result.sentence)
 
     def _end(self, ending: Ending) -> None:
         self.write({"event": "ended", **ending.model_dump(mode="json")})
 
 
-def _gate(due: Due, problems: list[Problem]) -> Ending:
-    first = next((each for each in problems if each.severity == "error"), problems[0])
+def _gate(pending: PendingStage, problems: list[Problem]) -> Ending:
+    first = next((problem for problem in problems if problem.severity == "error"), problems[0])
     more = f", and {len(problems) - 1} more problems" if len(problems) > 1 else ""
-    sentence = f"{DEFT_GATE.meaning} It is {due.shown}. {first.code} at {first.where}: {first.message}{more}."
+    sentence = f"{DEFT_GATE.meaning} It is {pending.shown}. {first.code} at {first.where}: {first.message}{more}."
     return Ending(rule="hard gate", sentence=sentence, waits=True)
 
 
-def _is_there(output: Output) -> bool:
+def _exists(output: Output) -> bool:
     return Path(output.path).exists()
 
 
 def write_state(folder: Path, state: LoopState) -> None:
+    """Write deft_state.json."""
     write_json(folder / STATE, state.model_dump(mode="json", by_alias=True))
 
 
 @contextmanager
-def only_one(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock, which goes with its process. Raises DEFT_BUSY, LOCK_UNAVAILABLE."""
+def locked_folder(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock; the system releases it with the process. Raises DEFT_BUSY, LOCK_UNAVAILABLE."""
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / LOCK, "w") as file:
         if not try_lock(file.fileno(), folder / LOCK):

@@ -2,16 +2,10 @@
 
 from vidqa.contract.problem import Code, Exit
 
-DEFT_NO_LOOP = Code(
-    "DEFT_NO_LOOP",
-    "The folder holds no loop.",
+DEFT_FOLDER = Code(
+    "DEFT_FOLDER",
+    "The folder holds no loop, or something else where one is to begin.",
     "Begin one: run_deft.py init LOOP --train-spec FILE --evaluate-spec FILE --selection DIR --pool DIR.",
-    Exit.USAGE,
-)
-DEFT_FOLDER_TAKEN = Code(
-    "DEFT_FOLDER_TAKEN",
-    "The folder holds something else than a loop.",
-    "Name a folder that is empty or does not exist yet.",
     Exit.USAGE,
 )
 DEFT_OTHER_LOOP = Code(
@@ -22,7 +16,7 @@ DEFT_OTHER_LOOP = Code(
 )
 DEFT_SETTING = Code(
     "DEFT_SETTING",
-    "A setting of the loop is not one, or has a value that it cannot have.",
+    "A setting or option of the loop is unknown, or has a value that it cannot have.",
     "workflow/deft/deft.md lists the settings.",
     Exit.USAGE,
 )
@@ -39,33 +33,21 @@ DEFT_LOG_BROKEN = Code(
 DEFT_LOG_TORN = Code(
     "DEFT_LOG_TORN",
     "The last line of the loop's log was cut off while it was written.",
-    "Nothing needs to be done: the line is dropped, and its stage is carried out again.",
-)
-DEFT_NOT_WAITING = Code(
-    "DEFT_NOT_WAITING",
-    "The loop does not wait for such answers.",
-    "Leave --labels out; run_deft.py status LOOP says what the loop waits for.",
-    Exit.USAGE,
+    "Nothing needs to be done: the line is dropped, and its stage runs again.",
 )
 DEFT_TABLE = Code(
     "DEFT_TABLE",
     "A file that a stage of the loop has written is damaged.",
-    "Delete the file, then run the loop again: the stage that writes it is carried out again.",
+    "Delete the file, then run the loop again: the stage that writes it runs again.",
 )
 DEFT_BUSY = Code(
     "DEFT_BUSY",
-    "Another program carries out this loop.",
-    "Wait until it is over, or stop it first; run_deft.py status may be asked at any time.",
+    "Another program runs this loop.",
+    "Wait until it is over, or stop it first; run_deft.py status works at any time.",
     Exit.NOT_DONE,
 )
 DEFT_GATE = Code(
     "DEFT_GATE",
     "A stage cannot go on with what it has found.",
     "Correct what the problems name, then run the loop again: it goes on with this stage.",
-)
-DEFT_STAGE_MISSING = Code(
-    "DEFT_STAGE_MISSING",
-    "The program that a stage needs is not here.",
-    "Install a version of this skill that has it.",
-    Exit.ENVIRONMENT,
 )

@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vidqa.contract.files import write_json, write_text
-from vidqa.contract.problem import ProblemError
 from vidqa.dataset.brief import brief
 from vidqa.deft.state import LoopState, RoundState
 from vidqa.deft.tables import Annotations, ComparisonTable, read_table, scores_of
 from vidqa.evaluation.comparison_page import points
-from vidqa.evaluation.posters import spread_frames
 from vidqa.evaluation.results import read_results
+from vidqa.evaluation.thumbnails import card_frames
 from vidqa.pages.chart import Line, Mark, draw
-from vidqa.pages.page import image_url, page
+from vidqa.pages.page import page
 
 if TYPE_CHECKING:
     from vidqa.deft.loop import Loop
@@ -42,7 +41,7 @@ def write_report(loop: Loop) -> Path:
         filters={"points": points},
         table=table,
         curve=_curve(table["rounds"]),
-        pictures=[(each.number, _pictures(each)) for each in reversed(rounds) if each.number],
+        pictures=[(current.number, _pictures(current)) for current in reversed(rounds) if current.number],
     )
     write_text(place, html)
     return place
@@ -50,8 +49,8 @@ def write_report(loop: Loop) -> Path:
 
 def report_of(state: LoopState) -> dict[str, Any]:
     """What report.json holds."""
-    rounds = [_round(each) for each in state.rounds]
-    kinds = sorted({kind for each in rounds for kind in each["by_kind"]})
+    rounds = [_round(current) for current in state.rounds]
+    kinds = sorted({kind for current in rounds for kind in current["by_kind"]})
     return {
         "schema": SCHEMA,
         "ending": state.ending.model_dump() if state.ending else None,
@@ -68,21 +67,21 @@ def _measured(facts: Row) -> Row:
     return {name: facts.get(name) for name in ("accuracy", "ci_low", "ci_high", "n", "run_dir")}
 
 
-def _round(each: RoundState) -> Row:
-    stages = each.stages
+def _round(current: RoundState) -> Row:
+    stages = current.stages
     measured = _measured(stages["evaluate"].facts) if "evaluate" in stages else {}
-    compared = _table(each, "compare", "comparison")
-    control = _table(each, "control compare", "control_comparison")
+    compared = _table(current, "compare", "comparison")
+    control = _table(current, "control compare", "control_comparison")
     cost = [stage.cost.gpu_seconds or stage.cost.seconds for stage in stages.values()]
     return {
-        "round": each.number,
-        "accepted": each.accepted,
-        "why": each.why,
+        "round": current.number,
+        "accepted": current.accepted,
+        "why": current.why,
         **measured,
         "by_kind": _by_kind(measured.get("run_dir")),
         "kpi": _measured(stages["kpi"].facts) if "kpi" in stages else None,
         "gaps": stages["gaps"].facts.get("gaps") if "gaps" in stages else None,
-        "added": {name: stages[name].facts["samples"] for name in ADDING if "samples" in _facts(each, name)},
+        "added": {name: stages[name].facts["samples"] for name in ADDING if "samples" in _facts(current, name)},
         "train_samples": stages["assemble"].facts.get("samples") if "assemble" in stages else None,
         "comparison": compared,
         "control": {**_measured(stages["control evaluate"].facts), "comparison": control} if control else None,
@@ -91,14 +90,14 @@ def _round(each: RoundState) -> Row:
     }
 
 
-def _facts(each: RoundState, stage: str) -> Row:
-    return dict(each.stages[stage].facts) if stage in each.stages else {}
+def _facts(current: RoundState, stage: str) -> Row:
+    return dict(current.stages[stage].facts) if stage in current.stages else {}
 
 
-def _table(each: RoundState, stage: str, name: str) -> Row | None:
-    if stage not in each.stages:
+def _table(current: RoundState, stage: str, name: str) -> Row | None:
+    if stage not in current.stages:
         return None
-    path = Path(each.stages[stage].outputs[name].path)
+    path = Path(current.stages[stage].outputs[name].path)
     if not path.is_file():
         return None
     return read_table(path, ComparisonTable).model_dump(include={"verdict", "whole", "slices", "samples"})
@@ -112,30 +111,30 @@ def _by_kind(run: str | None) -> dict[str, Row]:
 
 def _curve(rounds: Sequence[Row]) -> Any:
     """Accuracy on the selection set by round, with its interval; the KPI set and the control where there are any."""
-    measured = [each for each in rounds if each.get("accuracy") is not None]
-    kpi = [(each["round"], 100 * each["kpi"]["accuracy"]) for each in rounds if each["kpi"]]
-    control = [(each["round"], 100 * each["control"]["accuracy"]) for each in rounds if each["control"]]
+    measured = [row for row in rounds if row.get("accuracy") is not None]
+    kpi = [(row["round"], 100 * row["kpi"]["accuracy"]) for row in rounds if row["kpi"]]
+    control = [(row["round"], 100 * row["control"]["accuracy"]) for row in rounds if row["control"]]
     lines = [
-        Line("selection set, %", [(each["round"], 100 * each["accuracy"]) for each in measured], "one", dots=True),
+        Line("selection set, %", [(row["round"], 100 * row["accuracy"]) for row in measured], "one", dots=True),
         Line("KPI set, %", kpi, "two", dots=True),
         Line("random samples, %", control, "pale", dots=True),
-        Line("95 % interval", [(each["round"], 100 * each["ci_low"]) for each in measured], "pale"),
-        Line("95 % interval", [(each["round"], 100 * each["ci_high"]) for each in measured], "pale"),
+        Line("95 % interval", [(row["round"], 100 * row["ci_low"]) for row in measured], "pale"),
+        Line("95 % interval", [(row["round"], 100 * row["ci_high"]) for row in measured], "pale"),
     ]
-    rolled_back = [Mark(each["round"], each["why"], "rolled back", "warn") for each in measured if not each["accepted"]]
+    rolled_back = [Mark(row["round"], row["why"], "rolled back", "warn") for row in measured if not row["accepted"]]
     return draw("Accuracy by round", lines, marks=rolled_back)
 
 
-def _pictures(each: RoundState) -> list[tuple[str, list[Row]]]:
+def _pictures(current: RoundState) -> list[tuple[str, list[Row]]]:
     """(heading, cards) of what a round added, fixed and broke."""
     shown = []
     for name, heading in ADDED.items():
-        if place := _path(each, name):
+        if place := _path(current, name):
             rows = read_table(place, Annotations).root
             shown.append((_heading(heading, len(rows)), [_added(place, row) for row in rows[:CARDS]]))
-    compared = _table(each, "compare", "comparison")
-    if compared and "evaluate" in each.stages:
-        items = {item["sample_id"]: item for item in read_results(each.stages["evaluate"].outputs["results"].path)}
+    compared = _table(current, "compare", "comparison")
+    if compared and "evaluate" in current.stages:
+        items = {item["sample_id"]: item for item in read_results(current.stages["evaluate"].outputs["results"].path)}
         for name, heading in CHANGED.items():
             ids = [sample for sample in compared["samples"][name] if sample in items]
             cards = [_card(items[sample]["video_id"], items[sample]) for sample in ids[:CARDS]]
@@ -147,20 +146,17 @@ def _heading(what: str, count: int) -> str:
     return f"{count} questions {what}" + (f"; {CARDS} of them" if count > CARDS else "")
 
 
-def _path(each: RoundState, name: str) -> Path | None:
-    outputs = [stage.outputs[name] for stage in each.stages.values() if name in stage.outputs]
+def _path(current: RoundState, name: str) -> Path | None:
+    outputs = [stage.outputs[name] for stage in current.stages.values() if name in stage.outputs]
     return Path(outputs[0].path) if outputs and Path(outputs[0].path).is_file() else None
 
 
 def _added(place: Path, row: Row) -> Row:
-    said = brief(row)
-    item = {"question": said.question, "gt": said.answer, "kind": said.kind, "sample_id": row.get("id")}
-    return _card(str(place.parent / str(said.medium)), item)
+    fields = brief(row)
+    item = {"question": fields.question, "gt": fields.answer, "kind": fields.kind, "sample_id": row.get("id")}
+    return _card(str(place.parent / str(fields.medium)), item)
 
 
 def _card(video: str, item: Row) -> Row:
     texts = {name: str(item.get(name) or "")[:SHOWN] for name in ("sample_id", "kind", "question", "gt", "response")}
-    try:
-        return {**texts, "frames": [image_url(image) for image in spread_frames(video, FRAMES)], "fault": ""}
-    except ProblemError as wrong:
-        return {**texts, "frames": [], "fault": wrong.problems[0].message}
+    return {**texts, **card_frames(video, FRAMES)}

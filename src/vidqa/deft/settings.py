@@ -10,7 +10,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from vidqa.deft.problems import DEFT_SETTING
 
 Share = Annotated[float, Field(ge=0, le=1)]
-STAGE_WORDS = ("gaps", "mine", "augment", "assemble")  # stages whose script may get words of the user's own
 
 
 class Strict(BaseModel):
@@ -100,14 +99,14 @@ def settings_of(table: dict[str, Any]) -> Settings:
 
 def _names(model: type[BaseModel], prefix: str = "") -> list[str]:
     """The dotted names of all settings."""
-    found = []
+    names = []
     for name, field in model.model_fields.items():
         inner = field.annotation
         if isinstance(inner, type) and issubclass(inner, BaseModel):
-            found += _names(inner, f"{prefix}{name}.")
+            names += _names(inner, f"{prefix}{name}.")
         else:
-            found.append(f"{prefix}{name}")
-    return found
+            names.append(f"{prefix}{name}")
+    return names
 
 
 def with_sets(table: dict[str, Any], sets: list[str]) -> dict[str, Any]:

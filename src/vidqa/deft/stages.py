@@ -9,15 +9,23 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from vidqa.actions import names
-from vidqa.contract.cli import SKILL_ROOT
-from vidqa.deft import adding, deciding, finding, measuring, training
+from vidqa.deft import acceptance, data_stages, model_stages
+from vidqa.deft.context import StageContext, StageResult
 from vidqa.deft.settings import Settings
-from vidqa.deft.turn import Done, Turn
 
 LAUNCH = "python scripts/launch.py {} --spec SPEC --platform local --json"
+COMPARE = "python scripts/compare.py BEFORE AFTER --html COMPARISON --json"
+ASSEMBLE = "python scripts/assemble_dataset.py --base BASE --add MINED --out FOLDER --json"
+PREFLIGHT = "python scripts/preflight.py --spec SPEC --kpi-root SELECTION --json"
+ANALYZE = (
+    "python scripts/analyze_gaps.py --results-dir RUN --gaps-parquet GAPS --kpi-ann-path ANNOTATIONS"
+    " --kpi-media-path MEDIA --slices SLICES --audit AUDIT --json"
+)
+MINE = "python scripts/mine_samples.py --gaps GAPS --pool EMBEDDINGS --query EMBEDDINGS --out FOLDER --json"
+ANSWER = "python scripts/run_deft.py next LOOP --{} FILE --json"
 RULES = {
     "target": "the accuracy that was agreed on is reached on the selection set",
     "no gaps": "the model answers every question of the selection set",
@@ -34,12 +42,12 @@ RULES = {
 
 @dataclass(frozen=True)
 class Stage:
-    """`reads` are names of files that other stages have written or that the loop was given; a stage is carried out
-    again only if one of them has changed. `schema` is that of its main file."""
+    """`reads` names files that other stages have written or that the loop was given; a stage runs again only if one of
+    them has changed. `schema` is that of its main file."""
 
     name: str
     does: str
-    run: Callable[[Turn], Done]
+    run: Callable[[StageContext], StageResult]
     command: str
     reads: tuple[str, ...]
     writes: tuple[str, ...] = ()
@@ -50,42 +58,46 @@ class Stage:
         return self.command.split()[1]
 
 
-RESULTS = "vidqa.results.v1"
-EVALUATION = ("evaluation recipe", "settings.where")
-EVALUATE = Stage(
-    "evaluate",
-    "evaluate the round's model on the selection set",
-    measuring.evaluate,
-    LAUNCH.format("evaluate"),
-    ("training run", "selection", *EVALUATION),
-    ("results",),
-    RESULTS,
+SETS = ("selection", "kpi", "test", "settings.words")
+SPEC = ("training recipe", "accepted model", "settings.train", "settings.continue_from")
+
+
+def _evaluation(name: str, does: str, model: str, data: str, output: str) -> Stage:
+    run = partial(model_stages.evaluate, name=name.replace(" ", "_"))
+    reads = (model, data, "evaluation recipe", "settings.where")
+    return Stage(name, does, run, LAUNCH.format("evaluate"), reads, (output,), "vidqa.results.v1")
+
+
+def _assembly(name: str, does: str, inputs: tuple[str, ...], output: str) -> Stage:
+    run = partial(data_stages.assemble_set, inputs=inputs, folder=output.replace(" ", "_"), output=output)
+    return Stage(name, does, run, ASSEMBLE, ("base set", *inputs, *SETS), (output,), "vidqa.annotations.v1")
+
+
+def _validation(name: str, does: str, data: str, stem: str, output: str) -> Stage:
+    run = partial(data_stages.validate, train_set=data, stem=stem, output=output)
+    return Stage(name, does, run, PREFLIGHT, (data, *SPEC), (output,), "train.schema.json")
+
+
+def _comparison(name: str, does: str, run: Callable[[StageContext], StageResult], before: str, output: str) -> Stage:
+    return Stage(name, does, run, COMPARE, (before, "results"), (output, f"{output} page"), "vidqa.comparison.v1")
+
+
+def _training(name: str, does: str, run: Callable[[StageContext], StageResult], spec: str, data: str) -> Stage:
+    return Stage(name, does, run, LAUNCH.format("train"), (spec, data, "settings.where"))
+
+
+EVALUATE = _evaluation(
+    "evaluate", "evaluate the round's model on the selection set", "training run", "selection", "results"
 )
-KPI = Stage(
-    "kpi",
-    "evaluate the accepted model on the KPI set",
-    measuring.kpi,
-    LAUNCH.format("evaluate"),
-    ("accepted model", "kpi", *EVALUATION),
-    ("KPI results",),
-    RESULTS,
+KPI = _evaluation("kpi", "evaluate the accepted model on the KPI set", "accepted model", "kpi", "KPI results")
+TEST = _evaluation(
+    "test", "evaluate the accepted model on the test set, once", "accepted model", "test", "test results"
 )
-TEST = Stage(
-    "test",
-    "evaluate the accepted model on the test set, once",
-    measuring.test,
-    LAUNCH.format("evaluate"),
-    ("accepted model", "test", *EVALUATION),
-    ("test results",),
-    RESULTS,
-)
-COMPARE = "python scripts/compare.py BEFORE AFTER --html COMPARISON --json"
-ASSEMBLE = "python scripts/assemble_dataset.py --base BASE --add MINED --out FOLDER --json"
-TURN = (
+ROUND = (
     Stage(
         "embed",
         "embed the pool and the selection set",
-        adding.embed,
+        data_stages.embed,
         LAUNCH.format("embed"),
         ("pool", "selection", "evaluation recipe", "settings.model"),
         ("selection embeddings", "pool embeddings"),
@@ -94,9 +106,8 @@ TURN = (
     Stage(
         "gaps",
         "find what the accepted model gets wrong, and whose labels are doubtful",
-        finding.gaps,
-        "python scripts/analyze_gaps.py --results-dir RUN --gaps-parquet GAPS --kpi-ann-path ANNOTATIONS"
-        " --kpi-media-path MEDIA --slices SLICES --audit AUDIT --json",
+        data_stages.gaps,
+        ANALYZE,
         ("accepted results", "selection", "selection embeddings", "audit answers", "settings.words"),
         ("gaps", "slices", "audit queue"),
         "vidqa.gaps.v1",
@@ -104,16 +115,16 @@ TURN = (
     Stage(
         "audit",
         "ask a person about labels that are probably wrong",
-        finding.audit,
-        "python scripts/run_deft.py next LOOP --audit-answers FILE --json",
+        data_stages.audit,
+        ANSWER.format("audit-answers"),
         ("audit queue", "audit answers", "settings.audit", "settings.audit_from"),
         schema="vidqa.audit.v1",
     ),
     Stage(
         "mine",
         "take samples from the pool that are like the gaps",
-        adding.mine,
-        "python scripts/mine_samples.py --gaps GAPS --pool EMBEDDINGS --query EMBEDDINGS --out FOLDER --json",
+        data_stages.mine_pool,
+        MINE,
         ("gaps", "pool", "pool embeddings", "selection embeddings", "settings.words", "settings.control"),
         ("mined", "mined table", "random", "tasks"),
         "vidqa.annotations.v1",
@@ -121,8 +132,8 @@ TURN = (
     Stage(
         "label",
         "ask a person for the answers of what was mined without",
-        adding.label,
-        "python scripts/run_deft.py next LOOP --labels FILE --json",
+        data_stages.label,
+        ANSWER.format("labels"),
         ("tasks", "labels"),
         ("mined",),
         "vidqa.annotations.v1",
@@ -130,88 +141,52 @@ TURN = (
     Stage(
         "augment",
         "make altered copies of them",
-        adding.augment,
+        data_stages.augment_mined,
         "python scripts/augment_samples.py --annotations MINED --out FOLDER --json",
         ("mined", "settings.words"),
         ("augmented",),
         "vidqa.annotations.v1",
     ),
-    Stage(
-        "assemble",
-        "add them to the training set",
-        adding.assemble,
-        ASSEMBLE,
-        ("base set", "mined", "augmented", "selection", "kpi", "test", "settings.words"),
-        ("train set",),
-        "vidqa.annotations.v1",
-    ),
-    Stage(
-        "validate",
-        "check the training's spec, data and leaks",
-        adding.validate,
-        "python scripts/preflight.py --spec SPEC --kpi-root SELECTION --json",
-        ("train set", "training recipe", "accepted model", "settings.train", "settings.continue_from"),
-        ("training spec",),
-        "train.schema.json",
-    ),
-    Stage("train", "train", training.train, LAUNCH.format("train"), ("training spec", "train set", "settings.where")),
+    _assembly("assemble", "add them to the training set", ("mined", "augmented"), "train set"),
+    _validation("validate", "check the training's spec, data and leaks", "train set", "train", "training spec"),
+    _training("train", "train", model_stages.train, "training spec", "train set"),
     EVALUATE,
-    Stage(
-        "compare",
-        "compare with the best model before",
-        measuring.compare,
-        COMPARE,
-        ("accepted results", "results"),
-        ("comparison", "comparison page"),
-        "vidqa.comparison.v1",
+    _comparison(
+        "compare", "compare with the best model before", model_stages.compare_round, "accepted results", "comparison"
     ),
-    Stage(
-        "control assemble",
-        "the same with as many random samples",
-        training.control_assemble,
-        ASSEMBLE,
-        ("random", "base set", "selection", "kpi", "test", "settings.words"),
-        ("control set",),
-        "vidqa.annotations.v1",
-    ),
-    Stage(
+    _assembly("control assemble", "the same with as many random samples", ("random",), "control set"),
+    _validation(
         "control validate",
         "check the control's training",
-        training.control_validate,
-        "python scripts/preflight.py --spec SPEC --kpi-root SELECTION --json",
-        ("control set", "training recipe", "accepted model", "settings.train", "settings.continue_from"),
-        ("control training spec",),
-        "train.schema.json",
+        "control set",
+        "control_train",
+        "control training spec",
     ),
-    Stage(
+    _training(
         "control train",
         "train the control",
-        training.control_train,
-        LAUNCH.format("train"),
-        ("control training spec", "control set", "settings.where"),
+        partial(model_stages.train_one, recipe="control training spec"),
+        "control training spec",
+        "control set",
     ),
-    Stage(
+    _evaluation(
         "control evaluate",
         "evaluate the control on the selection set",
-        measuring.control_evaluate,
-        LAUNCH.format("evaluate"),
-        ("control run", "selection", *EVALUATION),
-        ("control results",),
-        RESULTS,
+        "control run",
+        "selection",
+        "control results",
     ),
-    Stage(
+    _comparison(
         "control compare",
         "compare what was chosen with what was drawn at random",
-        measuring.control_compare,
-        COMPARE,
-        ("control results", "results"),
-        ("control_comparison", "control_comparison page"),
-        "vidqa.comparison.v1",
+        model_stages.compare_control,
+        "control results",
+        "control_comparison",
     ),
     Stage(
         "decide",
         "accept the round, or roll it back",
-        deciding.decide,
+        acceptance.decide,
         "python scripts/run_deft.py next LOOP --json",
         ("comparison", "settings.stop"),
         schema="vidqa.deft_state.v1",
@@ -220,13 +195,11 @@ TURN = (
 
 
 def stages_of(settings: Settings, number: int) -> list[Stage]:
-    """The stages of a round, without those that it was not asked for."""
+    """The stages of a round that the settings ask for."""
     if number == 0:
         return [EVALUATE]
-    left_out = set() if settings.augment else {"augment"}
-    return [
-        each for each in TURN if each.name not in left_out and (settings.control or not each.name.startswith("control"))
-    ]
+    optional = {"augment": settings.augment, "control": settings.control}
+    return [stage for stage in ROUND if optional.get(stage.name.split()[0], True)]
 
 
 def contract() -> dict[str, Any]:
@@ -239,31 +212,25 @@ def contract() -> dict[str, Any]:
             " --pool POOL --json",
             **{verb: f"python scripts/run_deft.py {verb} LOOP --json" for verb in ("next", "run", "status", "report")},
         },
-        "stages": [_entry(each) for each in (*TURN, KPI, TEST)],
+        "stages": [_entry(stage) for stage in (*ROUND, KPI, TEST)],
         "stop_rules": RULES,
     }
 
 
 def _entry(stage: Stage) -> dict[str, Any]:
-    command = {"script": stage.script, "command": stage.command} if _is_here(stage) else {}
     return {
         "name": stage.name,
         "does": stage.does,
-        "implemented": bool(command),
-        **command,
+        "implemented": True,
+        "script": stage.script,
+        "command": stage.command,
         "inputs": list(stage.reads),
         "outputs": list(stage.writes),
         "schema": stage.schema,
     }
 
 
-def _is_here(stage: Stage) -> bool:
-    """Whether its script is there, and knows the action that it is to launch."""
-    _, script, first, *_ = stage.command.split()
-    return (SKILL_ROOT / script).is_file() and (stage.command not in map(LAUNCH.format, [first]) or first in names())
-
-
 def in_config(text: str) -> str:
     """config.json with the contract in it."""
-    made = json.dumps({"deft": contract()}, indent=2, ensure_ascii=False)[len("{\n") : -len("\n}")]
-    return re.sub(r'^  "deft": \{.*?^  \}', lambda _: made, text, flags=re.MULTILINE | re.DOTALL)
+    written = json.dumps({"deft": contract()}, indent=2, ensure_ascii=False)[len("{\n") : -len("\n}")]
+    return re.sub(r'^  "deft": \{.*?^  \}', lambda _: written, text, flags=re.MULTILINE | re.DOTALL)

@@ -1,4 +1,4 @@
-"""What is known of a loop: a table that follows from its log, kept in deft_state.json for everyone to read."""
+"""The state of a loop: a table that follows from its log, written to deft_state.json for other programs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Cost(Strict):
 
 
 class StageState(Strict):
-    """A stage that is finished: fingerprints of what it read, what it wrote, what it found."""
+    """A finished stage: fingerprints of its inputs, its outputs and facts."""
 
     inputs: dict[str, str]
     outputs: dict[str, Output]
@@ -52,7 +52,7 @@ class StageState(Strict):
 
 
 class RoundState(Strict):
-    """A turn of the loop. Round 0 measures what the loop starts with; `accepted` is None until it is decided."""
+    """One round. Round 0 evaluates the starting model; `accepted` is None until it is decided."""
 
     number: int
     stages: dict[str, StageState] = Field(default_factory=dict)
@@ -78,14 +78,14 @@ class Ending(Strict):
 
 
 class LoopState(Strict):
-    """All that is known."""
+    """The whole state."""
 
     schema_name: Literal["vidqa.deft_state.v1"] = Field("vidqa.deft_state.v1", alias="schema")
     settings: Settings
     accepted: Accepted | None = None
     rounds: list[RoundState] = Field(default_factory=list)
     ending: Ending | None = None
-    closed: dict[str, StageState] = Field(default_factory=dict, description="the last looks, after the last round")
+    closed: dict[str, StageState] = Field(default_factory=dict, description="evaluations after the last round")
 
     @property
     def newest(self) -> RoundState | None:
@@ -94,11 +94,11 @@ class LoopState(Strict):
     @property
     def decided(self) -> list[RoundState]:
         """The rounds after the first measurement that are over."""
-        return [each for each in self.rounds if each.number and each.accepted is not None]
+        return [current for current in self.rounds if current.number and current.accepted is not None]
 
     def stages(self) -> list[StageState]:
         """Every stage that is finished."""
-        return [stage for each in self.rounds for stage in each.stages.values()] + list(self.closed.values())
+        return [stage for current in self.rounds for stage in current.stages.values()] + list(self.closed.values())
 
     @property
     def hours(self) -> float:

@@ -2,8 +2,7 @@
 
 from vidqa.evaluation.answers import RULES, Parsed, final_answer, parse_answer, parse_expected
 from vidqa.evaluation.metrics import metric_problems, score
-from vidqa.evaluation.recipes import compare_recipes
-from vidqa.evaluation.results import check_results, make_item, read_results
+from vidqa.evaluation.results import check_results, compare_recipes, make_item, read_results
 
 __all__ = [
     "RULES",

@@ -39,7 +39,7 @@ class Final(NamedTuple):
     in_thinking: bool  # the response ends before its thinking does
 
 
-class Found(NamedTuple):
+class Reading(NamedTuple):
     """`settled` when the answer stands complete at the start, so that a later cut cannot have changed it."""
 
     answer: str
@@ -99,9 +99,9 @@ def _expected(gt: str, question: str, task_type: str) -> tuple[str, Parsed]:
     if not truth:
         return "", Parsed("", "text", "empty")
     kind = kind_of(truth, question, task_type)
-    found = _find(kind, truth, question, truth)
+    reading = _find(kind, truth, question, truth)
     # A ground truth of punctuation only is compared as it is written.
-    return truth, Parsed(found.answer if found else truth.casefold(), kind, "parsed")
+    return truth, Parsed(reading.answer if reading else truth.casefold(), kind, "parsed")
 
 
 def parse_expected(gt: object, question: str = "", task_type: str = "") -> Parsed:
@@ -118,12 +118,12 @@ def _read(response: object, kind: str, question: str, finish_reason: object, tru
     cut = finish_reason == "length" and not final.closed
     if not final.text:
         return Parsed("", kind, "truncated" if cut else "empty")
-    found = _find(kind, final.text, question, truth)
-    if found is None and final.text.casefold() == truth.casefold():
-        found = Found(truth.casefold())  # as written, where its kind has no form for it: "..."
-    if found is None or (cut and not found.settled):
+    reading = _find(kind, final.text, question, truth)
+    if reading is None and final.text.casefold() == truth.casefold():
+        reading = Reading(truth.casefold())  # as written, where its kind has no form for it: "..."
+    if reading is None or (cut and not reading.settled):
         return Parsed("", kind, "truncated" if cut else "unparsed")
-    return Parsed(found.answer, kind, "parsed")
+    return Parsed(reading.answer, kind, "parsed")
 
 
 def final_answer(text: object) -> Final:
@@ -153,6 +153,19 @@ def answer_text(text: object) -> str:
 
 
 _REMEMBERED = 200  # only short texts are kept by caches, so that their memory is bounded
+
+
+YES_NO: dict[str, tuple[str, ...]] = {"Yes": ("Yes", "yes", "True", "true"), "No": ("No", "no", "False", "false")}
+
+
+def allowed_answers(question: str, gt: str, task_type: str = "") -> dict[str, tuple[str, ...]]:
+    """Each allowed answer with the forms in which a response may begin with it; none of them is the beginning of
+    another. Empty where the kind of answer, which is the ground truth's or else the question's, is another one."""
+    expected = parse_expected(gt, question, task_type)
+    kind = parse_answer("", question, task_type=task_type).kind if expected.status == "empty" else expected.kind
+    if kind == "yes_no":
+        return YES_NO
+    return {letter: (letter, f"({letter}") for letter in options_of(clean(question))} if kind == "letter" else {}
 
 
 # --- kinds ------------------------------------------------------------------------------------------------------
@@ -208,26 +221,26 @@ def _polarity(word: str) -> str:
     return "yes" if word.lower() in _YES else "no"
 
 
-def _yes_no(text: str) -> Found | None:
+def _yes_no(text: str) -> Reading | None:
     if cues := _YES_NO_CUE.findall(text):
         answer = _polarity(cues[-1])
         leads = _YES_NO_LEADS.match(text)
-        return Found(answer, leads is not None and _polarity(leads[1]) == answer)
+        return Reading(answer, leads is not None and _polarity(leads[1]) == answer)
     last = _YES_NO_LAST.search(text)
     if (leads := _YES_NO_LEADS.match(text)) and _answers(text, leads):
         is_taken_back = last and _polarity(last[1]) != _polarity(leads[1])
-        return None if is_taken_back else Found(_polarity(leads[1]), True)
+        return None if is_taken_back else Reading(_polarity(leads[1]), True)
     if last:
-        return Found(_polarity(last[1]))
+        return Reading(_polarity(last[1]))
     if _ASKS_YES_NO.search(text):
         return None
     # "no" before a noun denies something else; it is an answer only where a clause ends.
-    seen = {
+    polarities = {
         _polarity(word[1])
         for word in _YES_NO_WORD.finditer(text)
         if (word[1].lower() == "yes" or _CLAUSE_END.match(text, word.end())) and not _is_denied(text, word)
     }
-    return Found(seen.pop()) if len(seen) == 1 else None
+    return Reading(polarities.pop()) if len(polarities) == 1 else None
 
 
 def _is_denied(text: str, word: re.Match[str]) -> bool:
@@ -243,9 +256,9 @@ def _answers(text: str, leads: re.Match[str]) -> bool:
     )
 
 
-def _letter(text: str, options: dict[str, str]) -> Found | None:
+def _letter(text: str, options: dict[str, str]) -> Reading | None:
     chosen = read_letter(text, options)
-    return Found(*chosen) if chosen else None
+    return Reading(*chosen) if chosen else None
 
 
 _DIRECTIONS = {
@@ -256,27 +269,27 @@ _DIRECTIONS = {
 _DIRECTION_WORD = re.compile(r"\b(" + "|".join(sorted(_DIRECTIONS, key=len, reverse=True)) + r")\b", re.IGNORECASE)
 
 
-def _direction(text: str, question: str) -> Found | None:
+def _direction(text: str, question: str) -> Reading | None:
     """left, right or straight: the only one named, the one after "answer", or that of the option chosen."""
     named = [_DIRECTIONS[word[1].lower()] for word in _DIRECTION_WORD.finditer(text) if not _is_denied(text, word)]
     if len(set(named)) == 1:
-        return Found(named[0])
+        return Reading(named[0])
     parts = re.split(r"\banswer\b(?:\s+is)?\s*[:=]?", text, flags=re.IGNORECASE)
     after = {_DIRECTIONS[word.lower()] for word in _DIRECTION_WORD.findall(parts[-1])}
     if len(parts) > 1 and len(after) == 1:
-        return Found(after.pop())
+        return Reading(after.pop())
     options = options_of(question)
     chosen = _letter(text, options) if options else None
     option = _DIRECTION_WORD.search(options.get(chosen.answer, "")) if chosen else None
-    return Found(_DIRECTIONS[option[1].lower()], chosen.settled) if option and chosen else None
+    return Reading(_DIRECTIONS[option[1].lower()], chosen.settled) if option and chosen else None
 
 
-def _text(text: str) -> Found | None:
+def _text(text: str) -> Reading | None:
     answer = normalise(without_prefix(text))
-    return Found(answer) if answer else None
+    return Reading(answer) if answer else None
 
 
-def _find(kind: str, text: str, question: str, truth: str) -> Found | None:
+def _find(kind: str, text: str, question: str, truth: str) -> Reading | None:
     """What `text` answers, by the finder of its kind."""
     if kind == "yes_no":
         return _yes_no(text)
@@ -287,6 +300,6 @@ def _find(kind: str, text: str, question: str, truth: str) -> Found | None:
     return _number(text, question, truth) if kind == "number" else _text(text)
 
 
-def _number(text: str, question: str, expected: str) -> Found | None:
+def _number(text: str, question: str, expected: str) -> Reading | None:
     value = parse_number(text, units_named(expected, question))
-    return None if value is None else Found(value)
+    return None if value is None else Reading(value)

@@ -7,9 +7,10 @@ an interval, and what is turned around in a test.
 
 from __future__ import annotations
 
-import math
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +18,19 @@ import numpy as np
 
 from vidqa.contract.files import read_object
 from vidqa.contract.problem import Problem
-from vidqa.evaluation.baseline import groups
 from vidqa.evaluation.intervals import video_clusters
+from vidqa.evaluation.majority_baseline import groups, majority, one_answer
 from vidqa.evaluation.other_results import read_evaluation, results_files
-from vidqa.evaluation.problems import COMPARISON_NO_RECIPE, COMPARISON_OTHER_QUESTIONS, COMPARISON_RECIPES
-from vidqa.evaluation.recipes import compare_recipes
-from vidqa.evaluation.reservations import Side, ending, side_of, trivial
-from vidqa.evaluation.results import Item
+from vidqa.evaluation.problems import COMPARISON_OTHER_QUESTIONS, COMPARISON_RECIPES
+from vidqa.evaluation.results import Item, compare_recipes
 
 SCHEMA = "vidqa.comparison.v1"
 SEED = 1
 DRAWS = 10_000  # of an interval, and of a test
 AT_ONCE = 1 << 22  # videos that are drawn in one array
 LEVEL = 0.05
+UNKNOWN = "make sure that frames, prompts and generation settings were equal, or evaluate both with scripts/launch.py"
+UNANSWERED = ("truncated", "unparsed", "empty")
 Pair = tuple[Item, Item]
 
 
@@ -68,6 +69,27 @@ class Difference:
 
 
 @dataclass(frozen=True)
+class Side:
+    """One evaluation: counts of answers that cannot be judged, and the majority-class baseline."""
+
+    n: int
+    majority_accuracy: float
+    truncated: int
+    unparsed: int
+    empty: int
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def side_of(items: Sequence[Item]) -> Side:
+    """The side of at least one item."""
+    status = Counter(item["parse_status"] for item in items)
+    counts = {name: status[name] for name in UNANSWERED}
+    return Side(n=len(items), majority_accuracy=majority(items)["majority_accuracy"], **counts)
+
+
+@dataclass(frozen=True)
 class Comparison:
     """Two evaluations, the whole difference, that of every slice, and the questions that changed sides."""
 
@@ -99,7 +121,7 @@ class Comparison:
             "sides": {"before": self.sides[0].as_dict(), "after": self.sides[1].as_dict()},
             "whole": self.whole.as_dict(),
             "by": self.by,
-            "slices": [each.as_dict() for each in self.slices],
+            "slices": [part.as_dict() for part in self.slices],
             "samples": names,
         }
 
@@ -110,9 +132,9 @@ def compare(before: Path, after: Path, by: str = "kind") -> Comparison:
     Raises COMPARISON_RECIPES where the scores were made in different ways, COMPARISON_OTHER_QUESTIONS where they are of
     other questions, and the problems of results that cannot be read.
     """
-    found = [read_evaluation(place) for place in (before, after)]
+    evaluations = [read_evaluation(place) for place in (before, after)]
     problems = _recipe_problems(before, after)
-    first, second = ([item for item in items if item["correct"] is not None] for items, _ in found)
+    first, second = ([item for item in items if item["correct"] is not None] for items, _ in evaluations)
     pairs = paired(first, second, str(after))
     changed = [(a, b) for a, b in pairs if a["correct"] != b["correct"]]
     whole = difference(pairs)
@@ -130,7 +152,7 @@ def compare(before: Path, after: Path, by: str = "kind") -> Comparison:
         broken,
         (side_of([a for a, _ in pairs]), side_of([b for _, b in pairs])),
         _reservations(whole, pairs, fixed, broken),
-        [*problems, *(problem for _, warnings in found for problem in warnings)],
+        [*problems, *(problem for _, warnings in evaluations for problem in warnings)],
     )
 
 
@@ -139,15 +161,55 @@ def _reservations(whole: Difference, pairs: Sequence[Pair], fixed: Sequence[Pair
     answered = [pair for pair in pairs if all(item["parse_status"] == "parsed" for item in pair)]
     among_answered = difference(answered).verdict if answered else "not told apart"
     changed = [a for a, _ in fixed] if whole.difference > 0 else [b for _, b in broken]
-    found = ending(changed, whole.verdict, among_answered)
-    return found + trivial([b for _, b in pairs], whole.after, whole.verdict)
+    reservations = unread_answers(changed, whole.verdict, among_answered)
+    return reservations + trivial([b for _, b in pairs], whole.after, whole.verdict)
+
+
+def unread_answers(changed: Sequence[Item], verdict: str, answered_verdict: str) -> list[str]:
+    """A reservation where a verdict rests on answers that can be judged on one side only.
+
+    `changed` are the fixed questions as answered before, or the broken ones as answered after; `answered_verdict` is
+    the verdict over the questions that both models answered.
+    """
+    status = Counter(item["parse_status"] for item in changed if item["parse_status"] != "parsed")
+    if verdict == "not told apart" or not status or answered_verdict == verdict:
+        return []
+    counts = ", ".join(f"{status[name]} {name}" for name in UNANSWERED if status[name])
+    if verdict == "better":
+        short, change, when = "because more answers can be read", "fixed", "before"
+    else:
+        short, change, when = "because fewer answers can be read", "broken", "after"
+    cause = "; generation.max_tokens decides how many end" if status["truncated"] else ""
+    return [
+        f"only {short}: of {len(changed)} {change} questions {status.total()} had no answer {when} ({counts}), and the "
+        f"questions that both answered are {answered_verdict}{cause}"
+    ]
+
+
+def trivial(after: Sequence[Item], accuracy: float, verdict: str) -> list[str]:
+    """Reservations where a model without understanding would reach the better score."""
+    if verdict != "better":
+        return []
+    reservations = []
+    baseline = majority(after)
+    if accuracy <= baseline["majority_accuracy"]:
+        answers = ", ".join(
+            f"{answer!r} to every {kind} question" for kind, answer in baseline["majority_answers"].items()
+        )
+        share = 100 * baseline["majority_accuracy"]
+        reservations.append(f"no higher than the majority-class baseline: always {answers} scores {share:.1f} %")
+    reservations += [
+        f"the second model always gives one answer: {row['answer']!r} to every {row['kind']} question"
+        for row in one_answer(after)[:3]
+    ]
+    return reservations
 
 
 def _recipe_problems(before: Path, after: Path) -> list[Problem]:
     """Raises COMPARISON_RECIPES. A warning where nobody knows how the scores were made."""
     recipes = [_recipe(place) for place in (before, after)]
     if not any(recipes):
-        return [COMPARISON_NO_RECIPE.at(after, "neither of the two has a recipe.json", severity="warning")]
+        return [COMPARISON_RECIPES.at(after, "neither of the two has a recipe.json", UNKNOWN, severity="warning")]
     if not all(recipes):
         missing = after if recipes[0] else before
         raise COMPARISON_RECIPES.error(missing, "it has no recipe.json, and the other one does")
@@ -248,18 +310,14 @@ def _chunks(width: int) -> list[int]:
 
 def mcnemar_p(fixed: int, broken: int) -> float:
     """McNemar's exact two-sided test: of fixed + broken questions, either is as likely if the models are alike."""
-    n, fewer = fixed + broken, min(fixed, broken)
-    logs = [
-        math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) - n * math.log(2) for k in range(fewer + 1)
-    ]
-    return round(min(1.0, 2 * math.fsum(map(math.exp, logs))), 6)
+    from scipy.special import bdtr
+
+    return round(min(1.0, 2 * float(bdtr(min(fixed, broken), fixed + broken, 0.5))), 6)
 
 
 def corrected(slices: Sequence[Difference]) -> list[Difference]:
     """Slices with Holm's correction: among many, some differ by chance."""
-    order = sorted(range(len(slices)), key=lambda i: slices[i].p_value)
-    found, highest = {}, 0.0
-    for rank, i in enumerate(order):
-        highest = max(highest, min(1.0, slices[i].p_value * (len(slices) - rank)))
-        found[i] = round(highest, 6)
-    return [Difference(**{**asdict(each), "p_corrected": found[i]}) for i, each in enumerate(slices)]
+    order = sorted(range(len(slices)), key=lambda at: slices[at].p_value)
+    products = [min(1.0, slices[at].p_value * (len(slices) - rank)) for rank, at in enumerate(order)]
+    values = dict(zip(order, accumulate(products, max), strict=True))
+    return [replace(part, p_corrected=round(values[at], 6)) for at, part in enumerate(slices)]

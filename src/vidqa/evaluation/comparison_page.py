@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from vidqa.contract.problem import ProblemError
-from vidqa.evaluation.comparison import Comparison, Difference, Pair
+from vidqa.evaluation.comparison import Comparison, Difference, Pair, Side
 from vidqa.evaluation.drop_gate import DropGate
-from vidqa.evaluation.posters import spread_frames
-from vidqa.evaluation.reservations import Side
 from vidqa.evaluation.text import as_text
-from vidqa.pages.page import image_url, page, percent
+from vidqa.evaluation.thumbnails import card_frames
+from vidqa.pages.page import page, percent
 
 CARDS = 60  # questions of each side that are shown with frames
 FRAMES = 4
@@ -20,34 +19,37 @@ SHOWN = 1000  # characters of one text
 SLICES = 20  # on the terminal
 
 
-def comparison_page(found: Comparison, gate: DropGate | None = None) -> str:
+def comparison_page(comparison: Comparison, gate: DropGate | None = None) -> str:
     """HTML of one file that needs no network."""
-    sides = [("Broken", found.broken, "wrong now, right before"), ("Fixed", found.fixed, "right now, wrong before")]
+    sides = [
+        ("Broken", comparison.broken, "wrong now, right before"),
+        ("Fixed", comparison.fixed, "right now, wrong before"),
+    ]
     return page(
         "evaluation/comparison.html.j2",
-        title=f"{Path(found.folders[1]).name} against {Path(found.folders[0]).name}",
+        title=f"{Path(comparison.folders[1]).name} against {Path(comparison.folders[0]).name}",
         filters={"points": points},
-        found=found,
+        comparison=comparison,
         gate=gate,
         sides=[(name, why, len(pairs), _cards(pairs[:CARDS])) for name, pairs, why in sides],
     )
 
 
-def comparison_text(found: Comparison, gate: DropGate | None = None) -> str:
+def comparison_text(comparison: Comparison, gate: DropGate | None = None) -> str:
     """The difference, and the slices that stand out or are largest."""
-    whole = found.whole
+    whole = comparison.whole
     lines = [
-        f"{found.sentence}: {percent(whole.before)} -> {percent(whole.after)}, {_interval(whole)}",
+        f"{comparison.sentence}: {percent(whole.before)} -> {percent(whole.after)}, {_interval(whole)}",
         f"{whole.fixed} fixed, {whole.broken} broken of {whole.n} questions about {whole.n_videos} videos; "
         f"p = {whole.p_value:.4g} by video, McNemar's {whole.mcnemar_p:.4g}",
-        *(f"{name}: {_side(side)}" for name, side in zip(("before", "after"), found.sides, strict=True)),
-        *found.reservations,
+        *(f"{name}: {_side(side)}" for name, side in zip(("before", "after"), comparison.sides, strict=True)),
+        *comparison.reservations,
         *(gate.lines if gate else ()),
     ]
-    ordered = sorted(found.slices, key=lambda each: (each.verdict == "not told apart", each.p_corrected, -each.n))
-    for each in ordered[:SLICES]:
-        change = f"{percent(each.before):>8} -> {percent(each.after):>8}  {_interval(each)}"
-        lines.append(f"  {each.name[:24]:24} {each.n:6}  {change}  {each.verdict}")
+    ordered = sorted(comparison.slices, key=lambda part: (part.verdict == "not told apart", part.p_corrected, -part.n))
+    for part in ordered[:SLICES]:
+        change = f"{percent(part.before):>8} -> {percent(part.after):>8}  {_interval(part)}"
+        lines.append(f"  {part.name[:24]:24} {part.n:6}  {change}  {part.verdict}")
     if len(ordered) > SLICES:
         lines.append(f"  ... and {len(ordered) - SLICES} more, in --json and --html")
     return "\n".join(lines)
@@ -65,30 +67,17 @@ def points(value: float) -> str:
     return f"{100 * value:+.1f}".replace("-", "−")
 
 
-def _interval(each: Difference) -> str:
-    low, high = each.ci95
-    return f"{points(each.difference)} points (95 %: {points(low)} to {points(high)})"
+def _interval(difference: Difference) -> str:
+    low, high = difference.ci95
+    return f"{points(difference.difference)} points (95 %: {points(low)} to {points(high)})"
 
 
 def _cards(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
-    """What the page shows of questions; those about one video share one decoding."""
-    frames: dict[str, tuple[list[str], str]] = {}
+    """The card of each question; those about one video share one decoding."""
+    frames = cache(lambda video: card_frames(video, FRAMES))
     cards = []
     for before, after in pairs:
-        video = as_text(before["video_id"])
-        if video not in frames:
-            frames[video] = _frames(video)
         texts = {name: as_text(after[name])[:SHOWN] for name in ("sample_id", "kind", "question", "gt", "video_id")}
         responses = {name: as_text(item["response"])[:SHOWN] for name, item in (("before", before), ("after", after))}
-        images, fault = frames[video]
-        cards.append({**texts, **responses, "frames": images, "fault": fault})
+        cards.append({**texts, **responses, **frames(as_text(before["video_id"]))})
     return cards
-
-
-def _frames(video: str) -> tuple[list[str], str]:
-    if not video:
-        return [], ""
-    try:
-        return [image_url(image) for image in spread_frames(video, FRAMES)], ""
-    except ProblemError as wrong:
-        return [], wrong.problems[0].message

@@ -65,17 +65,17 @@ class DropGate:
         return {"max_drop": self.max_drop, "passed": not self.failed, "drops": drops, "small_slices": self.small}
 
 
-def judge_drop(found: Comparison, max_drop: float) -> DropGate:
+def judge_drop(comparison: Comparison, max_drop: float) -> DropGate:
     """Judge a comparison by the largest loss allowed, in points (hundredths of the accuracy)."""
-    large = [each for each in found.slices if each.n >= LEAST]
-    drops = [_drop(found.whole, "overall", max_drop), *(_drop(each, each.name, max_drop) for each in large)]
-    return DropGate(max_drop, drops, len(found.slices) - len(large))
+    large = [part for part in comparison.slices if part.n >= LEAST]
+    drops = [_drop(comparison.whole, "overall", max_drop), *(_drop(part, part.name, max_drop) for part in large)]
+    return DropGate(max_drop, drops, len(comparison.slices) - len(large))
 
 
-def _drop(of: Difference, name: str, max_drop: float) -> Drop:
-    points = round(-100 * of.difference, 4) + 0.0  # no negative zero
-    low, high = (round(-100 * limit, 4) + 0.0 for limit in reversed(of.ci95))
+def _drop(difference: Difference, name: str, max_drop: float) -> Drop:
+    points = round(-100 * difference.difference, 4) + 0.0  # no negative zero
+    low, high = (round(-100 * limit, 4) + 0.0 for limit in reversed(difference.ci95))
     half, needed = (high - low) / 2, None
     if half and max_drop:
-        needed = math.ceil(of.n * (SURE * half / max_drop) ** 2)
-    return Drop(name, of.n, points, (low, high), needed, points > max_drop)
+        needed = math.ceil(difference.n * (SURE * half / max_drop) ** 2)
+    return Drop(name, difference.n, points, (low, high), needed, points > max_drop)

@@ -6,7 +6,6 @@ surveys: they hold at any size and near 0 and 1, where normal and bootstrap limi
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -71,36 +70,9 @@ def _likeness(videos: Sequence[Sequence[int]]) -> float:
 
 def _limits(share: float, n: float) -> tuple[float, float]:
     """Clopper and Pearson's limits of a share among n, which need not be whole: quantiles of the beta distribution."""
+    from scipy.special import betaincinv  # half a second, which programs that only read answers do not spend
+
     hits, misses = share * n, (1 - share) * n
-    low = _beta_quantile(_TAIL, hits, misses + 1) if hits > 0 else 0.0
-    high = _beta_quantile(1 - _TAIL, hits + 1, misses) if misses > 0 else 1.0
+    low = float(betaincinv(hits, misses + 1, _TAIL)) if hits > 0 else 0.0
+    high = float(betaincinv(hits + 1, misses, 1 - _TAIL)) if misses > 0 else 1.0
     return low, high
-
-
-def _beta_quantile(p: float, a: float, b: float) -> float:
-    low, high = 0.0, 1.0
-    for _ in range(24):  # to 1e-7
-        middle = (low + high) / 2
-        if _beta_below(middle, a, b) < p:
-            low = middle
-        else:
-            high = middle
-    return (low + high) / 2
-
-
-def _beta_below(x: float, a: float, b: float) -> float:
-    """The regularised incomplete beta function I_x(a, b), 0 < x < 1, by Lentz's continued fraction (DLMF 8.17.22)."""
-    if x > (a + 1) / (a + b + 2):
-        return 1 - _beta_below(1 - x, b, a)
-    c, d = 1.0, 1 / (1 - (a + b) * x / (a + 1))
-    fraction = d
-    for m in range(1, 10_000):
-        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
-        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
-        for term in (even, odd):
-            d, c = 1 / (1 + term * d), 1 + term / c
-            fraction *= c * d
-        if abs(c * d - 1) < 1e-13:
-            break
-    log_front = a * math.log(x) + b * math.log1p(-x) + math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
-    return math.exp(log_front) * fraction / a

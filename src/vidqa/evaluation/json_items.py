@@ -8,9 +8,10 @@ from typing import Any
 
 from vidqa.contract.problem import Problem
 from vidqa.dataset.json_list import BOM, elements_of, value_of, values_in
-from vidqa.evaluation.problems import RESULTS_SHAPE, RESULTS_SYNTAX, RESULTS_TAIL_CUT
+from vidqa.evaluation.problems import RESULTS_SYNTAX
 
 WRAPPERS = ("results", "annotations", "data")
+CUT = "resume the evaluation; the last line, cut short by a kill, was left out"
 _SPACE = " \t\r\n"
 _WRONG = (ValueError, RecursionError)  # no JSON, nested too deeply, or a number of thousands of digits
 
@@ -18,7 +19,7 @@ _WRONG = (ValueError, RecursionError)  # no JSON, nested too deeply, or a number
 def json_items(data: bytes, where: str, problems: list[Problem]) -> Iterator[tuple[int, Any]]:
     """(index, value) of each element of a list, of `{"results": [...]}`, or of each line of JSON lines.
 
-    What cannot be read goes to `problems` (RESULTS_SYNTAX, RESULTS_SHAPE; a cut last line is only a warning).
+    What cannot be read goes to `problems` (RESULTS_SYNTAX; a cut last line is only a warning).
     """
     data = data.removeprefix(BOM)
     head = data[:4096].decode("utf-8", "replace").lstrip(_SPACE)
@@ -30,7 +31,7 @@ def json_items(data: bytes, where: str, problems: list[Problem]) -> Iterator[tup
         else:
             data.decode("utf-8")
             got = "is empty" if not head else f"starts with {head[:20]!r}"
-            problems.append(RESULTS_SHAPE.at(where, f"the file {got}; a list or objects are expected"))
+            problems.append(RESULTS_SYNTAX.at(where, f"the file {got}; a list or objects are expected"))
     except UnicodeDecodeError:
         problems.append(RESULTS_SYNTAX.at(where, f"the file is not UTF-8 text: {_first_wrong_byte(data)}"))
 
@@ -78,7 +79,7 @@ def _objects(text: str, where: str, problems: list[Problem]) -> Iterator[tuple[i
     name = _wrapper(whole)
     if name is None:
         keys = ", ".join(map(repr, list(whole)[:6]))
-        problems.append(RESULTS_SHAPE.at(where, f"an object with the keys {keys} holds no list of results"))
+        problems.append(RESULTS_SYNTAX.at(where, f"an object with the keys {keys} holds no list of results"))
     else:
         yield from enumerate(whole[name])
 
@@ -96,6 +97,7 @@ def _lines(text: str, where: str, problems: list[Problem]) -> Iterator[tuple[int
         try:
             yield index, json.loads(line)
         except _WRONG as wrong:
-            code, severity = (RESULTS_TAIL_CUT, "warning") if number == len(lines) else (RESULTS_SYNTAX, "error")
-            problems.append(code.at(f"{where}:{number}", _fault(wrong), severity=severity))
+            severity = "warning" if number == len(lines) else "error"
+            remedy = CUT if number == len(lines) else None
+            problems.append(RESULTS_SYNTAX.at(f"{where}:{number}", _fault(wrong), remedy, severity=severity))
         index += 1

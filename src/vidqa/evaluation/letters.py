@@ -9,8 +9,27 @@ from __future__ import annotations
 
 import re
 
-from vidqa.evaluation.cues import ANSWER_WORD, CLAUSE, LINK
 from vidqa.evaluation.text import normalise
+
+# Patterns of the words before an answer: "the answer is", "答案：", "la respuesta es".
+ANSWER_NOUN = (
+    r"(?:\bans\b\.?|\b(?:answers?|conclusion|verdict|solution|respuesta|réponse|reponse|antwort|lösung|resposta|risposta"
+    r"|ответ|cevap|yanıt|đáp án|odpowied[źz]|antwoord|svaret|svar|jawaban)\b"
+    r"|答案|答え|解答|回答|正解|정답|답|الإجابة|الجواب|उत्तर)"
+)
+ANSWER_WORD = (
+    rf"(?:{ANSWER_NOUN}|\b(?:choose|chose|pick|select(?:ed|ion)?|go(?:ing)? with|went with|correct|final"
+    r"|choisis|elijo|wähle|escolho|scelgo|выбираю)\b|应选|應選|故选|故選|选择|選擇|选|選(?!項))"
+)
+# What may stand between such a word and the answer.
+LINK = (
+    r"(?:[\s:=,\-]|\b(?:is|are|was|be|would|will|must|should|has|to|therefore|thus|then|clearly|definitely|indeed"
+    r"|certainly|obviously|of\s+course|probably|most|likely|simply|just|only|actually|really|the|an?(?=\s+option)|option|choice"
+    r"|letter|answer|number|one|it|i|say|think|believe|correct|right|best|final|correcta?|correcte|richtige?|es|est|ist"
+    r"|lautet|la|le|die|der|das|opción|lettre|buchstabe|letra|lettera|является|это|буква|là|adalah|er|är|é|è)\b|l'"
+    r"|应该是|应为|应该|應該|是|为|為|选择|選擇|选项|選項|选|選|は|が|은|는|이|가|هي|هو|है)"
+)
+CLAUSE = r"(?:\s+(?:to|for|of|that|which|in|here)\b[^.\n!;:]{0,80}?(?=\s(?:is|would|must|should)\b|:))?"
 
 _FOLDED = str.maketrans(
     {
@@ -189,12 +208,12 @@ def _cued(text: str, options: dict[str, str]) -> str | None:
         is_answer = "answer" in cue[0].lower()
         if is_answer and not _is_refused(cue, text) and _has_second(cue, text):
             answers.append("")  # the last word may be that there are two
-        elif letter := _said(cue, text, options):
+        elif letter := _cued_letter(cue, text, options):
             answers.append(letter)
         else:
             continue
         last_end = cue.end()
-    right = {letter for cue in _CALLED_RIGHT.finditer(text) if (letter := _said(cue, text, options))}
+    right = {letter for cue in _CALLED_RIGHT.finditer(text) if (letter := _cued_letter(cue, text, options))}
     if answers and _TAKEN_BACK.search(text, last_end):
         raise Unclear
     if (answers and not answers[-1]) or len(right) > 1 or (answers and right - {answers[-1]}):
@@ -202,7 +221,7 @@ def _cued(text: str, options: dict[str, str]) -> str | None:
     return answers[-1] if answers else next(iter(right), None)
 
 
-def _said(cue: re.Match[str], text: str, options: dict[str, str]) -> str | None:
+def _cued_letter(cue: re.Match[str], text: str, options: dict[str, str]) -> str | None:
     """The letter of a cue, where it is said of the answer: neither denied, nor one of several, nor an article."""
     if _is_refused(cue, text) or _has_second(cue, text):
         return None
@@ -269,9 +288,9 @@ def _begins(rest: str, option: str) -> bool:
 
 def _refuse_other_text(letter: str, rest: str, options: dict[str, str]) -> None:
     """Raises Unclear for "B. the red car" where the red car is option A."""
-    said = normalise(rest.split("\n", 1)[0])
+    text = normalise(rest.split("\n", 1)[0])
     texts = {normalise(option): other for other, option in options.items()}
-    if said and texts.get(said, letter) != letter:
+    if text and texts.get(text, letter) != letter:
         raise Unclear
 
 
@@ -307,8 +326,8 @@ def _is_denied_text(text: str, option: str) -> bool:
     """Whether some clause denies an option by its text: "it is not the red car"."""
     phrase = f" {normalise(option)} "
     for clause in re.split(r"[.,;:!?\n]", text):
-        before, found, after = f" {normalise(clause)} ".partition(phrase)
-        if found and (_DENIES.search(before.rstrip()) or _DENIED.match(after)):
+        before, match, after = f" {normalise(clause)} ".partition(phrase)
+        if match and (_DENIES.search(before.rstrip()) or _DENIED.match(after)):
             return True
     return False
 
@@ -318,7 +337,7 @@ def _only_option(text: str, options: dict[str, str]) -> str | None:
     cues = list(_OPTION_CUE.finditer(text))
     if any(_has_second(cue, text) for cue in cues):
         return None
-    if named := {letter for cue in cues if (letter := _said(cue, text, options))}:
+    if named := {letter for cue in cues if (letter := _cued_letter(cue, text, options))}:
         return named.pop() if len(named) == 1 else None
     bracketed = {match["letter"] for match in _BRACKETED.finditer(text) if _is_answer(match, text)}
     others = set(_CAPITAL.findall(text)) & (options.keys() or set(_CAPITAL.findall(text)) - {"A", "I"})

@@ -11,8 +11,8 @@ from typing import Any
 from vidqa.contract._optional import require
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.evaluation.answers import DIRECTION_TASK, RULES, STATUSES, answer_text, expected_kind
-from vidqa.evaluation.baseline import groups, headline, majority, one_answer, one_answer_problems
 from vidqa.evaluation.intervals import METHOD, accuracy_interval, video_clusters
+from vidqa.evaluation.majority_baseline import groups, headline, majority, one_answer, one_answer_problems
 from vidqa.evaluation.problems import METRIC_NO_DIRECTION, METRIC_UNAVAILABLE
 from vidqa.evaluation.results import Item, judged
 from vidqa.evaluation.text import rouge_l, token_f1
@@ -40,7 +40,7 @@ def score(
     """
     items = [item if "parse_status" in item and "answer_kind" in item else judged(item, task_type) for item in items]
     with_truth = [item for item in items if item["correct"] is not None]
-    found: dict[str, Any] = {
+    scores: dict[str, Any] = {
         "schema": SCHEMA,
         "answer_rules": RULES,
         "task_type": task_type,
@@ -61,15 +61,15 @@ def score(
     }
     by_answer = dict(groups(with_truth, "answer_kind"))
     if "yes_no" in by_answer:
-        found["yes_no"] = yes_no_table(by_answer["yes_no"])
+        scores["yes_no"] = yes_no_table(by_answer["yes_no"])
     if task_type == DIRECTION_TASK:
-        found[DIRECTION_TASK] = confusion(by_answer.get("direction", []), ("left", "right", "straight"))
+        scores[DIRECTION_TASK] = confusion(by_answer.get("direction", []), ("left", "right", "straight"))
     if "text" in by_answer:
-        found["text"] = _text_table(by_answer["text"], soft_f1_threshold, text_metrics, measures)
-    found["headline"] = headline(found)
-    problems = [*one_answer_problems(found["one_answer"]), *metric_problems(text_metrics, measures)]
-    found["problems"] = [problem.as_dict() for problem in problems]
-    return found
+        scores["text"] = _text_table(by_answer["text"], soft_f1_threshold, text_metrics, measures)
+    scores["headline"] = headline(scores)
+    problems = [*one_answer_problems(scores["one_answer"]), *metric_problems(text_metrics, measures)]
+    scores["problems"] = [problem.as_dict() for problem in problems]
+    return scores
 
 
 def task_problems(where: str, task_type: str, expected: Sequence[tuple[str, str]]) -> list[Problem]:
@@ -85,20 +85,20 @@ def task_problems(where: str, task_type: str, expected: Sequence[tuple[str, str]
 
 def metric_problems(names: Sequence[str], measures: Collection[str] = ()) -> list[Problem]:
     """A warning for each metric that cannot be computed here. `measures` are those whose second model is here."""
-    found = []
+    problems = []
     for name in names:
         if name in measures:
             continue
         if name in ("bertscore", "similarity"):
             message = f"{name} needs a second model, of which metrics.{name}_model names no folder; it is not computed"
             remedy = f"let metrics.{name}_model be the path of a model's folder, or leave {name} out"
-            found.append(METRIC_UNAVAILABLE.at("metrics.names", message, remedy, severity="warning"))
+            problems.append(METRIC_UNAVAILABLE.at("metrics.names", message, remedy, severity="warning"))
         elif name == "bleu" and _bleu_library() is None:
             message = "bleu needs the package sacrebleu, which is not installed"
-            found.append(METRIC_UNAVAILABLE.at("metrics.names", message, severity="warning"))
+            problems.append(METRIC_UNAVAILABLE.at("metrics.names", message, severity="warning"))
         elif name not in ("bleu", "rouge"):
-            found.append(METRIC_UNAVAILABLE.at("metrics.names", f"no metric {name!r} is known", severity="warning"))
-    return found
+            problems.append(METRIC_UNAVAILABLE.at("metrics.names", f"no metric {name!r} is known", severity="warning"))
+    return problems
 
 
 def yes_no_table(items: Sequence[Item]) -> dict[str, Any]:

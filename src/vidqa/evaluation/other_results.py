@@ -14,11 +14,11 @@ from typing import Any
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.evaluation.json_items import json_items
 from vidqa.evaluation.problems import (
-    RESULTS_FIELD_MISSING,
+    RESULTS_FIELD,
     RESULTS_MISSING,
     RESULTS_OUT,
     RESULTS_SEVERAL,
-    RESULTS_SHAPE,
+    RESULTS_SYNTAX,
     RESULTS_TWICE,
 )
 from vidqa.evaluation.results import Bounded, Item, check_results, judged, usable
@@ -45,18 +45,18 @@ def read_evaluation(place: Path) -> tuple[list[Item], list[Problem]]:
         raise ProblemError(problems)
     if items and not any(item["response"] or item["gt"] for item in items):
         message = f"none of its {len(items):,} elements has a response or a gt: these are no results"
-        raise RESULTS_FIELD_MISSING.error(place, message, "give the folder that an evaluation wrote")
+        raise RESULTS_FIELD.error(place, message, "give the folder that an evaluation wrote")
     return items, problems
 
 
 def results_files(place: Path) -> list[Path]:
     """The file itself, or the results.json of a folder; none where the folder has none. Raises RESULTS_SEVERAL, and
-    RESULTS_SHAPE for another file of an evaluation, such as its report."""
+    RESULTS_SYNTAX for another file of an evaluation, such as its report."""
     if place.is_file():
         is_results = place.name == FILE or (place.suffix in (".json", ".jsonl") and place.name not in OWN)
         if not is_results and (place.parent / FILE).is_file():
             message = f"{place.name} is not the results of the evaluation in {place.parent}"
-            raise RESULTS_SHAPE.error(place, message, f"give the run folder: {place.parent}")
+            raise RESULTS_SYNTAX.error(place, message, f"give the run folder: {place.parent}")
         return [place]
     paths = sorted(map(str, place.rglob(FILE)))
     if paths and not (chosen := one_evaluation(str(place), paths)):
@@ -106,31 +106,31 @@ def _files_of_videos(place: Path) -> Iterator[Path]:
 
 def _of_videos(place: Path, files: list[Path]) -> tuple[list[Item], list[Problem]]:
     """Of an answer that was given again the last one counts: a second run appends to the files of the first."""
-    problems, found = Bounded(), dict[tuple[str, ...], Item]()
+    problems, item_of = Bounded(), dict[tuple[str, ...], Item]()
     for path in files:
-        name, seen = path.relative_to(place).with_suffix("").as_posix(), dict[tuple[str, str, str], int]()
+        name, first_index = path.relative_to(place).with_suffix("").as_posix(), dict[tuple[str, str, str], int]()
         for index, value in json_items(path.read_bytes(), str(path), problems):
             named = {"video_id": name, **value} if isinstance(value, dict) else value  # a file is of one video
             if (item := usable(named, str(path), index, problems)) is None:
                 continue
             sample = item.get("sample_id", ""), item["video_id"], item["question"] or str(index)
-            if (first := seen.setdefault(sample, index)) != index:
+            if (first := first_index.setdefault(sample, index)) != index:
                 message = f"the question of answer {first} is answered again; the last answer counts"
                 problems.append(RESULTS_TWICE.at(f"{path}[{index}]", message, severity="warning"))
             sample_id = f"{name}[{item.get('sample_id') or first}]"
-            found[name, *sample] = judged({**item, "sample_id": sample_id})
-    return list(found.values()), problems.closed()
+            item_of[name, *sample] = judged({**item, "sample_id": sample_id})
+    return list(item_of.values()), problems.closed()
 
 
 def require_empty(out: Path) -> None:
     """Make a folder for scored results. Raises RESULTS_OUT where something is in it, or it cannot be made."""
     try:
         out.mkdir(parents=True, exist_ok=True)
-        taken = sorted(path.name for path in out.iterdir())
+        names = sorted(path.name for path in out.iterdir())
     except OSError as refused:
         raise RESULTS_OUT.error(out, f"it cannot be made: {refused.strerror or refused}") from refused
-    if taken:
-        raise RESULTS_OUT.error(out, f"it holds {', '.join(taken[:3])}")
+    if names:
+        raise RESULTS_OUT.error(out, f"it holds {', '.join(names[:3])}")
 
 
 def score_text(metrics: dict[str, Any]) -> str:

@@ -9,38 +9,13 @@ RESULTS_MISSING = Code(
 )
 RESULTS_SYNTAX = Code(
     "RESULTS_SYNTAX",
-    "A results file is not readable JSON or JSON lines in UTF-8.",
-    "Write it again from the evaluation; a file that was being written when the job died may be cut short.",
+    "A results file is no list of objects in JSON or JSON lines, in UTF-8.",
+    'Write a list of objects, {"results": [...]}, or one object per line; evaluate again where the file was cut short.',
 )
-RESULTS_SHAPE = Code(
-    "RESULTS_SHAPE",
-    "A results file holds JSON, but not a list of results.",
-    'Write a list of objects, {"results": [...]}, or one object per line.',
-)
-RESULTS_ITEM_TYPE = Code(
-    "RESULTS_ITEM_TYPE",
-    "One result is not an object.",
-    'Every result is an object such as {"video_id": "a.mp4", "question": "...", "response": "Yes", "gt": "yes"}.',
-)
-RESULTS_FIELD_MISSING = Code(
-    "RESULTS_FIELD_MISSING",
-    "One result lacks a field.",
-    "Every result needs video_id or sample_id, question, response and gt.",
-)
-RESULTS_FIELD_TYPE = Code(
-    "RESULTS_FIELD_TYPE",
-    "One result has a field of a wrong type.",
-    "video_id, sample_id, question, response and gt are strings; response may be null.",
-)
-RESULTS_TAIL_CUT = Code(
-    "RESULTS_TAIL_CUT",
-    "The last line of a JSON lines file is incomplete, as after a kill; it was left out.",
-    "Nothing needs doing when the evaluation is resumed; otherwise evaluate that sample again.",
-)
-RESULTS_MORE = Code(
-    "RESULTS_MORE",
-    "More places have the same problem than are listed.",
-    "Correct the listed ones first; they usually share one cause.",
+RESULTS_FIELD = Code(
+    "RESULTS_FIELD",
+    "A field of a result is missing, or has a wrong type.",
+    "Every result needs video_id or sample_id, question, response and gt, all strings; response may be null.",
 )
 RESULTS_TWICE = Code(
     "RESULTS_TWICE",
@@ -96,13 +71,8 @@ POSTER_UNREADABLE = Code(
 
 COMPARISON_RECIPES = Code(
     "COMPARISON_RECIPES",
-    "Two evaluations were made in different ways, so that their scores do not compare.",
+    "Two evaluations were made in different ways, so that their scores do not compare; or nothing says how.",
     "Evaluate again with what the message names made equal: build the second spec with the first one's settings.",
-)
-COMPARISON_NO_RECIPE = Code(
-    "COMPARISON_NO_RECIPE",
-    "Nothing says how two scores were made; they are compared all the same.",
-    "Make sure that frames, prompts and generation settings were equal, or evaluate both with scripts/launch.py.",
 )
 COMPARISON_OTHER_QUESTIONS = Code(
     "COMPARISON_OTHER_QUESTIONS",
@@ -111,12 +81,92 @@ COMPARISON_OTHER_QUESTIONS = Code(
 )
 COMPARISON_WORSE = Code(
     "COMPARISON_WORSE",
-    "The second evaluation is worse than the first, and --fail-if-worse was given.",
-    "Keep the first model; --html shows what the second one broke.",
+    "The second evaluation is worse, and --fail-if-worse was given; or it lost more accuracy than --max-drop allows.",
+    "Keep the first model; --html shows what the second one broke. Where the interval of a loss is wide, evaluate as "
+    "many questions as the message names.",
 )
-COMPARISON_DROP = Code(
-    "COMPARISON_DROP",
-    "The second evaluation lost more accuracy than --max-drop allows, overall or in a slice of at least 50 questions.",
-    "Keep the first model, or make the second with less loss; where the interval is wide, evaluate as many questions "
-    "as the message names.",
+
+# Of gap analysis.
+GAPS_ANNOTATIONS = Code(
+    "GAPS_ANNOTATIONS",
+    "The annotations that were evaluated are missing or cannot be read, or one of them is not an object.",
+    "Give the annotations that were evaluated: a JSON list, JSON lines, or a folder with annotations.json.",
+)
+GAPS_ANNOTATION_ID_TWICE = Code(
+    "GAPS_ANNOTATION_ID_TWICE",
+    "Several annotations have one id; their results are told apart by video and question.",
+    "Give every annotation an id of its own.",
+)
+GAPS_RESULT_UNKNOWN = Code(
+    "GAPS_RESULT_UNKNOWN",
+    "Some results belong to no annotation, by id or by video and question; they are compared with their own gt.",
+    "Check that the annotations are those that were evaluated.",
+)
+GAPS_RESULT_AMBIGUOUS = Code(
+    "GAPS_RESULT_AMBIGUOUS",
+    "Some results fit several annotations, by id or by video and question; they are joined with none of them.",
+    "Write each result's sample_id, or its video as it is annotated, with the folders in which it lies.",
+)
+GAPS_JOINED_BY_NAME = Code(
+    "GAPS_JOINED_BY_NAME",
+    "The videos of some results lie in another folder than annotated; they are joined by file name and question.",
+    "Check that these are the annotated videos; a sample_id in each result joins for certain.",
+)
+GAPS_OTHER_QUESTION = Code(
+    "GAPS_OTHER_QUESTION",
+    "Some results have the id of an annotation and another question; they are joined by id.",
+    "Check that the annotations are those that were evaluated, and that both number their samples alike.",
+)
+GAPS_RESULT_REPEATED = Code(
+    "GAPS_RESULT_REPEATED",
+    "Some samples have more than one result; equal ones are counted once, different ones are all kept.",
+    "Evaluate into an empty folder if only one answer per sample is wanted.",
+)
+GAPS_NO_RESULT = Code(
+    "GAPS_NO_RESULT",
+    "Some annotated samples have no result; they are gaps of error type missing.",
+    "Resume the evaluation (evaluation.skip_saved = true, evaluation.limit = -1), then analyze again.",
+)
+GAPS_NO_GROUND_TRUTH = Code(
+    "GAPS_NO_GROUND_TRUTH",
+    "Some results have no ground truth, neither their own nor an annotation's; they cannot be judged.",
+    "Add the answer as the last assistant turn of the annotation.",
+)
+GAPS_GROUND_TRUTH_DIFFERS = Code(
+    "GAPS_GROUND_TRUTH_DIFFERS",
+    "Some results were evaluated against another ground truth than the annotations now hold; the results' is used.",
+    "Evaluate again if the annotations were corrected since.",
+)
+GAPS_MODE = Code(
+    "GAPS_MODE",
+    "Some ground truths are not of the kind that the mode asks for; they are compared as in mode normalized.",
+    "Use --mode normalized, which takes the kind from each ground truth.",
+)
+GAPS_STORAGE = Code(
+    "GAPS_STORAGE",
+    "A file or bucket cannot be read or written.",
+    "Check the path, the permissions and, for s3://, the credentials and AWS_ENDPOINT_URL.",
+    Exit.ENVIRONMENT,
+)
+GAPS_SAME_FILE = Code(
+    "GAPS_SAME_FILE",
+    "Two of the files that are named are one, so that writing it would destroy what was read or written before.",
+    "Give --gaps-parquet and --jsonl names of their own.",
+    Exit.USAGE,
+)
+GAPS_FOUND = Code(
+    "GAPS_FOUND",
+    "There are gaps, and --fail-on-gaps asks that this counts as a failure.",
+    "Look at the gap table; leave --fail-on-gaps out where gaps are expected.",
+)
+GAPS_EMBEDDINGS = Code(
+    "GAPS_EMBEDDINGS",
+    "The embeddings cannot be read.",
+    "Give the table of the set that was evaluated: embeddings.parquet of its run of the action embed, or "
+    "query_embeddings.parquet where that run embedded a pool, too.",
+)
+GAPS_AUDIT_ANSWERS = Code(
+    "GAPS_AUDIT_ANSWERS",
+    "The answers to an audit cannot be read, or one of them is no answer.",
+    "Give the file that the button at the end of audit.html saves.",
 )

@@ -14,8 +14,7 @@ from typing import Any
 
 from vidqa.contract.files import write_text
 from vidqa.contract.problem import ProblemError
-from vidqa.evaluation.recipes import compare_recipes
-from vidqa.evaluation.results import Item
+from vidqa.evaluation.results import Item, compare_recipes
 from vidqa.evaluation.text import as_text
 from vidqa.pages.page import image_url, page
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from vidqa.contract.files import read_object
 from vidqa.contract.problem import Problem, raise_errors
 from vidqa.dataset.record import Record
-from vidqa.evaluation.answers import DIRECTION_TASK, Parsed, parse_pair
+from vidqa.evaluation.answers import DIRECTION_TASK, RULES, STATUSES, Parsed, parse_pair
 from vidqa.evaluation.json_items import json_items
 from vidqa.evaluation.problems import (
-    RESULTS_FIELD_MISSING,
-    RESULTS_FIELD_TYPE,
-    RESULTS_ITEM_TYPE,
+    RESULTS_FIELD,
     RESULTS_MISSING,
-    RESULTS_MORE,
+    RESULTS_SYNTAX,
 )
 from vidqa.evaluation.text import as_text
 
@@ -33,6 +34,10 @@ FIELDS = (
     "correct",
     "parse_status",
     "finish_reason",
+)
+# What may differ between two scores that are compared: which model it was, and where and when it ran.
+FREE = frozenset(
+    ("model", "created", "run_id", "run_dir", "results_dir", "num_gpus", "batch_size", "host", "duration_s", "versions")
 )
 _ORIGINAL = FIELDS[:4]
 _MORE = ("sample_id", "kind", "answer_kind", "finish_reason")
@@ -94,6 +99,15 @@ def judged(item: Item, task_type: str = "") -> Item:
     }
 
 
+def is_scored(item: Item) -> bool:
+    """Whether an item has every field of FIELDS as `judged` writes it."""
+    return (
+        all(isinstance(item.get(name), str) for name in FIELDS if name not in ("response", "correct"))
+        and item["parse_status"] in STATUSES
+        and (item.get("correct") is None or isinstance(item["correct"], bool))
+    )
+
+
 def read_results(path: str | Path) -> list[Item]:
     """Every result of a results.json, whoever wrote it, judged. Raises ProblemError with all errors of the file."""
     items, problems = check_results(path)
@@ -102,8 +116,13 @@ def read_results(path: str | Path) -> list[Item]:
 
 
 def check_results(path: str | Path) -> tuple[list[Item], list[Problem]]:
-    """The readable results of a file (a list, {"results": [...]}, JSON lines) and what is wrong with the others."""
+    """The readable results of a file (a list, {"results": [...]}, JSON lines) and what is wrong with the others.
+
+    Results are judged once: those beside a metrics.json of the present rules keep their verdicts; all others, of other
+    programs or earlier rules, are judged here.
+    """
     where, problems = str(path), Bounded()
+    is_own = read_object(Path(path).with_name("metrics.json")).get("answer_rules") == RULES
     items: list[Item] = []
     try:
         data = Path(path).read_bytes()
@@ -111,7 +130,7 @@ def check_results(path: str | Path) -> tuple[list[Item], list[Problem]]:
         raise RESULTS_MISSING.error(where, f"cannot be opened: {wrong.strerror or wrong}") from wrong
     for index, value in json_items(data, where, problems):
         if (item := usable(value, where, index, problems)) is not None:
-            items.append(judged(item))
+            items.append({name: item[name] for name in FIELDS} if is_own and is_scored(item) else judged(item))
     return items, problems.closed()
 
 
@@ -122,20 +141,20 @@ def usable(value: Any, file: str, index: int, problems: list[Problem]) -> Item |
         return value
     where = f"{file}[{index}]"
     if not isinstance(value, dict):
-        problems.append(RESULTS_ITEM_TYPE.at(where, f"expected an object, got {shown(value)}"))
+        problems.append(RESULTS_SYNTAX.at(where, f"expected an object, got {shown(value)}"))
         return None
     if "full_response" in value or "correct_answer" in value:
         value = {_COSMOS_REASON1.get(name, name): part for name, part in value.items()}
     if not (_has(value, "sample_id") or _has(value, "video_id")):
-        problems.append(RESULTS_FIELD_MISSING.at(where, "neither sample_id nor video_id: the sample cannot be named"))
+        problems.append(RESULTS_FIELD.at(where, "neither sample_id nor video_id: the sample cannot be named"))
         return None
     for name in ("question", "response", "gt"):
         if name not in value:
             message = f"no {name!r} among {', '.join(map(repr, list(value)[:8]))}; read as empty"
-            problems.append(RESULTS_FIELD_MISSING.at(where, message, severity="warning"))
+            problems.append(RESULTS_FIELD.at(where, message, severity="warning"))
     wrong = [name for name in ("video_id", "sample_id", "question", "gt") if isinstance(value.get(name), list | dict)]
     for name in wrong:
-        problems.append(RESULTS_FIELD_TYPE.at(f"{where}.{name}", f"expected a string, got {shown(value[name])}"))
+        problems.append(RESULTS_FIELD.at(f"{where}.{name}", f"expected a string, got {shown(value[name])}"))
     if wrong:
         return None
     text = {name: as_text(value.get(name)) for name in (*_ORIGINAL, *_MORE)}
@@ -163,24 +182,54 @@ def shown(value: object) -> str:
     return f"{type(value).__name__} {text[:40]}{'…' if len(text) > 40 else ''}"
 
 
+def compare_recipes(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
+    """Differences that make two scores incomparable, as "key: first -> second"; empty when they compare.
+
+    Everything in a recipe counts (frame plan, prompt, generation settings, data, answer rules) except the top-level
+    keys in FREE.
+    """
+    ours, theirs = _leaves(a), _leaves(b)
+    return [
+        f"{key}: {_shown(ours, key)} -> {_shown(theirs, key)}"
+        for key in sorted(ours.keys() | theirs.keys())
+        if key.split(".", 1)[0] not in FREE and ours.get(key, ...) != theirs.get(key, ...)
+    ]
+
+
+def _leaves(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    leaves: dict[str, Any] = {}
+    for key, inner in value.items():
+        if isinstance(inner, dict) and inner:
+            leaves |= _leaves(inner, f"{prefix}{key}.")
+        else:
+            leaves[f"{prefix}{key}"] = list(inner) if isinstance(inner, tuple) else inner
+    return leaves
+
+
+def _shown(leaves: dict[str, Any], key: str) -> str:
+    return repr(leaves[key]) if key in leaves else "(absent)"
+
+
 class Bounded(list[Problem]):
     """A list of problems that keeps the first LISTED of each code and severity, and counts the rest."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.counts: dict[tuple[str, str], int] = {}
+        self.counts = Counter[tuple[str, str]]()
+        self.last: dict[tuple[str, str], Problem] = {}
 
     def append(self, problem: Problem) -> None:
         key = (problem.code, problem.severity)
-        self.counts[key] = self.counts.get(key, 0) + 1
+        self.counts[key] += 1
+        self.last[key] = problem
         if self.counts[key] <= LISTED:
             super().append(problem)
 
     def closed(self) -> list[Problem]:
-        """The kept problems and, per code with more, one that counts them."""
+        """The listed problems and, per code with more, one that counts them."""
         more = [
-            RESULTS_MORE.at(code, f"{count - LISTED} more problems of this kind are not listed", severity=severity)
-            for (code, severity), count in self.counts.items()
+            replace(self.last[key], message=f"the last of {count - LISTED} more problems of this kind")
+            for key, count in self.counts.items()
             if count > LISTED
         ]
         return [*self, *more]

@@ -45,8 +45,8 @@ def clean(value: object) -> str:
 
 def tokens(text: str) -> list[str]:
     """Lower-case words and numbers without punctuation and articles; an answer of nothing but articles keeps them."""
-    found = _TOKEN.findall(text.casefold().replace("’", "'"))
-    return [token for token in found if token not in ARTICLES] or found
+    words = _TOKEN.findall(text.casefold().replace("’", "'"))
+    return [token for token in words if token not in ARTICLES] or words
 
 
 def normalise(text: str) -> str:

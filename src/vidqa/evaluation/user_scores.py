@@ -28,7 +28,7 @@ from vidqa.contract import environment
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.dataset.sources.address import FUNCTION
 from vidqa.dataset.sources.user_function import CHILD
-from vidqa.evaluation.baseline import groups
+from vidqa.evaluation.majority_baseline import groups
 from vidqa.evaluation.problems import METRIC_FUNCTION
 from vidqa.evaluation.results import Item
 
@@ -49,9 +49,9 @@ class UserScores:
 
     def table(self, items: Sequence[Item]) -> dict[str, Any]:
         """What metrics.json holds: for each score the number of items that have it, their mean, and that by kind."""
-        of = {id(item): scores for item, scores in zip(items, self.values, strict=False)}
+        scores_of = {id(item): scores for item, scores in zip(items, self.values, strict=False)}
         names = sorted({name for scores in self.values for name in scores})
-        kinds = {kind: [of.get(id(item), {}) for item in group] for kind, group in groups(items, "kind")}
+        kinds = {kind: [scores_of.get(id(item), {}) for item in group] for kind, group in groups(items, "kind")}
         return {
             "function": self.function,
             "n_not_scored": len(items) - sum(bool(scores) for scores in self.values),
@@ -66,7 +66,7 @@ class UserScores:
 
 
 def _mean(scores: Sequence[Mapping[str, float]], name: str) -> dict[str, Any]:
-    values = [each[name] for each in scores if name in each]
+    values = [row[name] for row in scores if name in row]
     return {"n": len(values), "mean": round(fmean(values), 6) if values else None}
 
 
@@ -98,16 +98,18 @@ def user_scores(function: str, items: Sequence[Item], timeout_s: float) -> UserS
     """Call the function with each item, in order. What it does wrong is a warning, and then no item has a score."""
     file, name = _parts(function)
     with TemporaryDirectory(prefix="vidqa-scores-") as folder:
-        asked, answered = Path(folder, "items.json"), Path(folder, "scores.jsonl")
-        asked.write_text(json.dumps(list(items)), encoding="utf-8")
-        exit_code = _run(file, name, asked, answered, timeout_s)
-        lines = answered.read_text(encoding="utf-8", errors="replace").splitlines()
+        items_file, scores_file = Path(folder, "items.json"), Path(folder, "scores.jsonl")
+        items_file.write_text(json.dumps(list(items)), encoding="utf-8")
+        exit_code = _run(file, name, items_file, scores_file, timeout_s)
+        lines = scores_file.read_text(encoding="utf-8", errors="replace").splitlines()
     try:
         if exit_code is None:
             raise METRIC_FUNCTION.error(function, f"{timeout_s:g} s were not enough for {len(items)} answers")
         return UserScores(function, _values(lines, name, len(items), function, exit_code), [])
     except ProblemError as failed:
-        problems = [METRIC_FUNCTION.at(each.where, each.message, severity="warning") for each in failed.problems]
+        problems = [
+            METRIC_FUNCTION.at(problem.where, problem.message, severity="warning") for problem in failed.problems
+        ]
         return UserScores(function, [], problems)
 
 
@@ -118,12 +120,12 @@ def _parts(function: str) -> tuple[Path, str]:
     return Path(os.path.abspath(os.path.expanduser(parts["file"]))), parts["name"]
 
 
-def _run(file: Path, name: str, asked: Path, answered: Path, timeout_s: float) -> int | None:
+def _run(file: Path, name: str, items_file: Path, scores_file: Path, timeout_s: float) -> int | None:
     """The exit code of the function's process, which writes to a file, so that nobody waits for what it leaves behind;
     None where it ran out of time. Its group is ended in any case."""
     variables = {**environment.foreign_environment(), "PYTHONHASHSEED": "0"}
-    with answered.open("wb") as out:
-        words = [sys.executable, str(CHILD), str(out.fileno()), str(file), name, EACH, str(asked)]
+    with scores_file.open("wb") as out:
+        words = [sys.executable, str(CHILD), str(out.fileno()), str(file), name, EACH, str(items_file)]
         process = subprocess.Popen(
             words,
             pass_fds=[out.fileno()],

@@ -101,8 +101,8 @@ def draw(
 ) -> Drawn | None:
     """The chart of what is finite in `lines`; None where that is nothing. With `capped` a few values far above all
     others stand at the upper edge, and the note says so."""
-    lines = [Line(each.name, _finite(each.points), each.look, each.dots) for each in lines]
-    lines = [each for each in lines if each.points]
+    lines = [Line(curve.name, _finite(curve.points), curve.look, curve.dots) for curve in lines]
+    lines = [curve for curve in lines if curve.points]
     if not lines:
         return None
     x_of, y_of = _x_axis(lines, marks, width), _y_axis(lines, height, from_zero, may_be_log, capped)
@@ -195,12 +195,12 @@ def thinned(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
     if len(points) <= most:
         return list(points)
     stretch = -(-len(points) // (most // 2))
-    kept: list[Point] = []
+    thin: list[Point] = []
     for start in range(0, len(points), stretch):
         part = points[start : start + stretch]
         ends = {part.index(min(part, key=lambda p: p[1])), part.index(max(part, key=lambda p: p[1]))}
-        kept += [part[at] for at in sorted(ends)]
-    return kept
+        thin += [part[at] for at in sorted(ends)]
+    return thin
 
 
 def smoothed(points: Sequence[Point], share: float = 0.04) -> list[Point]:
@@ -208,11 +208,11 @@ def smoothed(points: Sequence[Point], share: float = 0.04) -> list[Point]:
     many on both sides as there are; at the end of those before it."""
     around = round(len(points) * share / 2)
     sums = [0.0, *accumulate(y for _, y in points)]
-    found = []
+    smooth = []
     for at, (x, _) in enumerate(points):
         before, after = min(around, at), min(around, at, len(points) - 1 - at)
-        found.append((x, (sums[at + after + 1] - sums[at - before]) / (before + after + 1)))
-    return found
+        smooth.append((x, (sums[at + after + 1] - sums[at - before]) / (before + after + 1)))
+    return smooth
 
 
 def _finite(points: Sequence[Point]) -> list[Point]:

@@ -13,8 +13,8 @@ from typing import Any
 
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.dataset.sources import file_of
+from vidqa.evaluation.cosmos_protocol import LONGER
 from vidqa.evaluation.problems import METRIC_MODEL
-from vidqa.evaluation.protocol import LONGER
 from vidqa.evaluation.user_scores import require_function
 from vidqa.families import family_of
 from vidqa.families.quantization import kept_bytes

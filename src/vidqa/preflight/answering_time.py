@@ -8,7 +8,7 @@ from typing import Any
 
 from vidqa.contract.problem import Problem
 from vidqa.evaluation.answers import parse_expected
-from vidqa.evaluation.protocol import LONGER
+from vidqa.evaluation.cosmos_protocol import LONGER
 from vidqa.planning.budget.answering import ROWS
 from vidqa.planning.budget.flops import flops_model
 from vidqa.planning.budget.gpus import Gpu

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vidqa.contract.files import open_plain, read_object
-from vidqa.evaluation.recipes import compare_recipes
+from vidqa.evaluation.results import compare_recipes
 from vidqa.jobs import records
 from vidqa.planning.resume_compat import same_weights
 from vidqa.release.source import ExportSource

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from vidqa.evaluation.posters import poster_frames
+from vidqa.evaluation.thumbnails import poster_frames
 from vidqa.pages.training.__main__ import main
 
 

@@ -27,7 +27,7 @@ from vidqa.engine.answering.batch_inference import Failed, InferenceTask, genera
 from vidqa.engine.data.planned_samples import fitting, shared_plan
 from vidqa.engine.signals import StopRequest
 from vidqa.evaluation.answers import parse_answer
-from vidqa.evaluation.windows import WindowAnswer, expected_of, merged
+from vidqa.evaluation.window_merge import WindowAnswer, expected_of, merged
 from vidqa.planning.plan import PlannedSet
 from vidqa.planning.samples import Sample, evaluation_planner
 from vidqa.planning.windows import source_id, window_of

@@ -19,8 +19,8 @@ from vidqa.engine.problems import ENGINE_ANSWERS_MISSING, ENGINE_NOT_ANSWERED
 from vidqa.evaluation import make_item, score
 from vidqa.evaluation.answers import RULES
 from vidqa.evaluation.metrics import Measure
-from vidqa.evaluation.posters import poster_frames
 from vidqa.evaluation.report import write_report
+from vidqa.evaluation.thumbnails import poster_frames
 from vidqa.evaluation.user_scores import function_recipe, user_scores
 from vidqa.planning.resume_compat import weights_hash
 from vidqa.planning.samples import Planner, Sample

@@ -14,7 +14,7 @@ from vidqa.contract.cli import note
 from vidqa.contract.files import remove
 from vidqa.engine.generators._base import Result
 from vidqa.engine.problems import ENGINE_ANSWERS_UNREADABLE
-from vidqa.evaluation.recipes import FREE
+from vidqa.evaluation.results import FREE
 from vidqa.families.chat import Chat
 
 KINDS = {"sample_id": str, "text": str, "finish_reason": str, "tokens": int}

@@ -27,7 +27,7 @@ from vidqa.engine.gpu_memory import use_memory
 from vidqa.engine.model import DTYPES
 from vidqa.engine.progress import Progress, Silent, open_evaluation
 from vidqa.engine.signals import StopRequest
-from vidqa.evaluation.protocol import LONGER, WARMER, protocol_answer
+from vidqa.evaluation.cosmos_protocol import LONGER, WARMER, protocol_answer
 from vidqa.families import require_plain_weights
 from vidqa.planning.packing.prefix_sharing import max_tokens, split_samples
 from vidqa.planning.samples import Planner, Sample

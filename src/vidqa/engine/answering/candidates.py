@@ -7,7 +7,7 @@ import numpy as np
 from vidqa.dataset.record import Record
 from vidqa.engine.answering.answers import Answer
 from vidqa.engine.generators._base import Result
-from vidqa.evaluation.choices import allowed_answers
+from vidqa.evaluation.answers import allowed_answers
 from vidqa.families.chat import Chat
 
 

@@ -14,11 +14,21 @@ import pyarrow.parquet as pq
 
 from vidqa.contract.collection import paused
 from vidqa.contract.problem import Code, Problem, raise_errors
-from vidqa.evaluation.gaps.annotations import AnnotationColumns, annotation_file, read_annotations
-from vidqa.evaluation.gaps.audit_answers import Answered
-from vidqa.evaluation.gaps.compare import Compare, comparer
-from vidqa.evaluation.gaps.judged import Extra, Judged
-from vidqa.evaluation.gaps.problems import (
+from vidqa.evaluation.gaps.annotations import AnnotationIndex, Extra, annotation_file, read_annotations
+from vidqa.evaluation.gaps.audit import Answered
+from vidqa.evaluation.gaps.scored_answers import ScoredAnswer, Verdict, comparer, own_verdict
+from vidqa.evaluation.gaps.storage import (
+    SCHEMA,
+    GapTable,
+    find_results,
+    is_judged,
+    is_same,
+    publishing,
+    read_bytes,
+    storage_problems,
+)
+from vidqa.evaluation.json_items import json_items
+from vidqa.evaluation.problems import (
     GAPS_ANNOTATION_ID_TWICE,
     GAPS_GROUND_TRUTH_DIFFERS,
     GAPS_MODE,
@@ -27,10 +37,7 @@ from vidqa.evaluation.gaps.problems import (
     GAPS_RESULT_REPEATED,
     GAPS_SAME_FILE,
 )
-from vidqa.evaluation.gaps.storage import find_results, is_same, publishing, read_bytes, storage_problems
-from vidqa.evaluation.gaps.table import SCHEMA, GapTable
-from vidqa.evaluation.json_items import json_items
-from vidqa.evaluation.results import Bounded, Item, usable
+from vidqa.evaluation.results import Bounded, Item, is_scored, usable
 from vidqa.evaluation.text import normalise
 
 ERROR_TYPES = {  # in the order of summaries
@@ -44,7 +51,8 @@ ERROR_TYPES = {  # in the order of summaries
 
 @dataclass
 class Gaps:
-    """What was found. `by_kind` maps a kind to its gaps per error type; `samples_by_kind` to all of its samples."""
+    """The summary of an analysis. `by_kind` maps a kind to its gaps per error type; `samples_by_kind` to the count of
+    all its samples."""
 
     sources: list[str]
     results: int = 0  # rows read, repeated ones not counted
@@ -76,17 +84,17 @@ class Gaps:
 
 
 @dataclass
-class Kept:
-    """Every judged answer, in the order of the results, and what annotations say beside question and answer, by row."""
+class ScoredAnswers:
+    """Every answer with its verdict, in the order of the results; further fields of annotations by row."""
 
-    judged: list[Judged] = field(default_factory=list)
+    answers: list[ScoredAnswer] = field(default_factory=list)
     extras: dict[int, Extra] = field(default_factory=dict)
-    annotations: AnnotationColumns | None = None
+    annotations: AnnotationIndex | None = None
 
 
 @dataclass
 class _Remarks:
-    """Warnings that many rows share: how many rows, and the first place."""
+    """Warnings that many rows share: the number of rows, and the first place."""
 
     counts: Counter[Code] = field(default_factory=Counter)
     first: dict[Code, str] = field(default_factory=dict)
@@ -112,10 +120,10 @@ def analyze(
     mode: str = "normalized",
     jsonl: str | None = None,
     audited: Mapping[str, Answered] = MappingProxyType({}),
-    keep: Kept | None = None,
+    scored: ScoredAnswers | None = None,
 ) -> Gaps:
     """Write the gap table of an evaluation and return its summary; every path may be local or s3://. `audited` are a
-    person's answers by sample id, which take the place of labels. `keep` gets the annotations and every judged answer.
+    person's answers by sample id, which take the place of labels. `scored` gets the annotations and every answer.
 
     Raises ProblemError (GAPS_*, RESULTS_*) and then leaves no table. Warnings are in `problems` of what is returned.
     """
@@ -123,15 +131,15 @@ def analyze(
     annotated = annotation_file(kpi_ann_path)
     _keep_apart([*gaps.sources, annotated, gaps_parquet, *([jsonl] if jsonl else [])])
     with paused(), storage_problems(gaps_parquet), ExitStack() as outputs:
-        annotations = read_annotations(annotated, kpi_media_path, keep.extras if keep else None)
-        if keep:
-            keep.annotations = annotations
+        annotations = read_annotations(annotated, kpi_media_path, scored.extras if scored else None)
+        if scored:
+            scored.annotations = annotations
         lines = None
         if jsonl:
             lines = outputs.enter_context(open(outputs.enter_context(publishing(jsonl)), "w", encoding="utf-8"))
         parquet = outputs.enter_context(publishing(gaps_parquet))
         table = GapTable(outputs.enter_context(pq.ParquetWriter(parquet, SCHEMA)), lines)
-        _Analysis(gaps, annotations, table, mode, audited, keep).run()
+        _Analysis(gaps, annotations, table, mode, audited, scored).run()
         table.flush()
     return gaps
 
@@ -148,83 +156,88 @@ class _Analysis:
     def __init__(
         self,
         gaps: Gaps,
-        annotations: AnnotationColumns,
+        annotations: AnnotationIndex,
         table: GapTable,
         mode: str,
         audited: Mapping[str, Answered],
-        keep: Kept | None,
+        scored: ScoredAnswers | None,
     ) -> None:
         self.gaps, self.annotations, self.table, self.mode = gaps, annotations, table, mode
-        self.audited, self.keep = audited, keep
-        self.compare: Compare = comparer(mode)
-        self.seen = bytearray(len(annotations.ids))
-        self.answers_seen = array("q", bytes(8 * len(annotations.ids)))  # a hash of each row's response
+        self.audited, self.scored = audited, scored
+        self.compare = comparer(mode)
+        self.answered = bytearray(len(annotations.rows))
+        self.responses = array("q", bytes(8 * len(annotations.rows)))  # a hash of each row's response
         self.remarks = _Remarks()
 
     def run(self) -> None:
         """Book every result and every annotation without one. Raises ProblemError with the errors of single results."""
         for name, rows in self.annotations.by_id.items():
-            if isinstance(rows, list):
+            if len(rows) > 1:
                 self.remarks.add(GAPS_ANNOTATION_ID_TWICE, name)
         faults = Bounded()
         for source in self.gaps.sources:
             with storage_problems(source):
                 data = read_bytes(source)
+            is_own = self.mode == "normalized" and is_judged(source)
             for index, value in json_items(data, source, faults):
                 if (item := usable(value, source, index, faults)) is not None:
-                    self._result(item, source, index)
-        found = faults.closed()
-        raise_errors(found)
+                    self._result(item, source, index, is_own and is_scored(item))
+        problems = faults.closed()
+        raise_errors(problems)
         self._missing()
-        self.gaps.problems = found + self.remarks.problems()
+        self.gaps.problems = problems + self.remarks.problems()
 
-    def _result(self, item: Item, source: str, index: int) -> None:
+    def _result(self, item: Item, source: str, index: int, is_own: bool) -> None:
+        """Book one result; with `is_own` its own verdict holds as long as question and ground truth do."""
         video_id, question, gt, response = item["video_id"], item["question"], item["gt"], item["response"]
         sample_id, kind = item.get("sample_id", ""), item.get("kind", "")
-        annotated = self.annotations
-        row, remark = annotated.find(item, self.seen)
+        row, remark = self.annotations.find(item, self.answered)
         if remark:
             self.remarks.add(remark, source, index)
         if row < 0:
-            video = annotated.full_path(video_id)
+            video = self.annotations.full_path(video_id)
         else:
             if self._repeated(row, response, source, index):
                 return
-            video = annotated.videos[row]
-            sample_id, kind = sample_id or annotated.ids[row], kind or annotated.kinds[row]
-            question = question or annotated.questions[row]
-            if gt != annotated.answers[row]:
-                gt = self._truth(gt, annotated.answers[row], source, index)
+            annotation = self.annotations.rows[row]
+            video, question = annotation.video, question or annotation.question
+            sample_id, kind = sample_id or annotation.id, kind or annotation.kind
+            if gt != annotation.answer:
+                gt = self._truth(gt, annotation.answer, source, index)
         self.gaps.results += 1
-        if said := self.audited.get(sample_id):
-            if not said.is_usable:
+        if reply := self.audited.get(sample_id):
+            if not reply.is_usable:
                 self.gaps.excluded += 1
                 return
-            gt = said.answer or gt
+            gt = reply.answer or gt
         if not gt.strip():
             self.remarks.add(GAPS_NO_GROUND_TRUTH, source, index)
             return
-        reason, answer_kind = item.get("finish_reason", ""), item.get("answer_kind", "")
-        error, parsed, truth, verdict_kind, fits_mode = self.compare(response or "", gt, question, reason, answer_kind)
-        if not fits_mode:
+        verdict = self._verdict(item, question, gt, is_own)
+        if not verdict.fits_mode:
             self.remarks.add(GAPS_MODE, source, index)
-        kind = kind or verdict_kind
-        if self.keep is not None:
-            told = (error, parsed, truth, verdict_kind)
-            self.keep.judged.append(Judged(row, video, question, gt, sample_id, kind, *told))
-        if self._count(error, kind):
-            place = (error, self.mode, source, index)
-            self.table.add((video, question, gt, sample_id, kind, response, parsed, truth, *place))
+        kind = kind or verdict.kind
+        if self.scored is not None:
+            self.scored.answers.append(ScoredAnswer(row, video, question, gt, sample_id, kind, *verdict[:4]))
+        if self._count(verdict.error, kind):
+            fields = (video, question, gt, sample_id, kind, response, verdict.parsed_response, verdict.parsed_gt)
+            self.table.add((*fields, verdict.error, self.mode, source, index))
+
+    def _verdict(self, item: Item, question: str, gt: str, is_own: bool) -> Verdict:
+        if is_own and gt == item["gt"] and question == item["question"]:
+            return own_verdict(item)
+        reason, answer_kind = item.get("finish_reason", ""), item.get("answer_kind", "")
+        return self.compare(item["response"] or "", gt, question, reason, answer_kind)
 
     def _repeated(self, row: int, response: str | None, source: str, index: int) -> bool:
         """Whether this row already had this very response; a second, different one is kept."""
-        answer = hash(response)
-        if not self.seen[row]:
-            self.seen[row] = 1
-            self.answers_seen[row] = answer
+        digest = hash(response)
+        if not self.answered[row]:
+            self.answered[row] = 1
+            self.responses[row] = digest
             return False
         self.remarks.add(GAPS_RESULT_REPEATED, source, index)
-        return self.answers_seen[row] == answer
+        return self.responses[row] == digest
 
     def _truth(self, gt: str, annotated: str, source: str, index: int) -> str:
         if gt and annotated and normalise(gt) != normalise(annotated):
@@ -243,14 +256,13 @@ class _Analysis:
         return True
 
     def _missing(self) -> None:
-        annotated = self.annotations
-        for row, seen in enumerate(self.seen):
-            if seen:
+        for annotation, is_answered in zip(self.annotations.rows, self.answered, strict=True):
+            if is_answered:
                 continue
-            name, question, answer = annotated.ids[row], annotated.questions[row], annotated.answers[row]
+            name, question, answer = annotation.id, annotation.question, annotation.answer
             self.remarks.add(GAPS_NO_RESULT, name)
             verdict = self.compare("", answer, question, "stop", "")
-            kind = annotated.kinds[row] or verdict.kind
+            kind = annotation.kind or verdict.kind
             self._count("missing", kind)
-            fields = (annotated.videos[row], question, answer, name, kind)
+            fields = (annotation.video, question, answer, name, kind)
             self.table.add((*fields, None, None, verdict.parsed_gt, "missing", self.mode, None, None))

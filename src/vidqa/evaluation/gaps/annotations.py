@@ -1,4 +1,4 @@
-"""What gap analysis needs of the KPI annotations: id, video, question, answer and kind of each, in little memory.
+"""The KPI annotations of a gap analysis: id, video, question, answer and kind of each, and the join with results.
 
 Media files need not exist here: results often come home from a cluster without the videos.
 """
@@ -6,92 +6,112 @@ Media files need not exist here: results often come home from a cluster without 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from sys import intern
+from typing import Any, NamedTuple
 
 from vidqa.contract.problem import Code, ProblemError
 from vidqa.dataset.archive import SEAM, SUFFIXES
-from vidqa.dataset.brief import Brief, brief, is_annotation
+from vidqa.dataset.brief import brief, is_annotation
 from vidqa.dataset.findings import Findings
 from vidqa.dataset.media import MediaSource, media_source
 from vidqa.dataset.problems import EMPTY
 from vidqa.dataset.reader import NAMES, rows_in
 from vidqa.dataset.record import MediaRef
-from vidqa.evaluation.gaps.judged import Extra, extra_of
-from vidqa.evaluation.gaps.problems import (
+from vidqa.evaluation.gaps.storage import exists, is_folder, is_remote, read_bytes, storage_problems
+from vidqa.evaluation.problems import (
     GAPS_ANNOTATIONS,
-    GAPS_ANNOTATIONS_MISSING,
     GAPS_JOINED_BY_NAME,
     GAPS_OTHER_QUESTION,
     GAPS_RESULT_AMBIGUOUS,
     GAPS_RESULT_UNKNOWN,
 )
-from vidqa.evaluation.gaps.storage import exists, is_folder, is_remote, read_bytes, storage_problems
 from vidqa.evaluation.results import Item, shown
 from vidqa.evaluation.text import as_text, normalise
 
+Span = tuple[float, float]  # seconds of the video
+# The fields by which records say where in the video the event is that a question asks about.
+SPAN_FIELDS = (("span",), ("start", "end"), ("start_time", "end_time"), ("event_start", "event_end"))
+MOST_TAGS = 50  # of one record
+
+
+class Extra(NamedTuple):
+    """What an annotation says beside question and answer: tags as (dimension, value), and the place of the event."""
+
+    tags: tuple[tuple[str, str], ...] = ()
+    span: Span | None = None
+
+
+class Annotation(NamedTuple):
+    """`video` is a full path, or archive!member; `written` the same as annotated."""
+
+    id: str
+    video: str
+    written: str
+    question: str
+    answer: str
+    kind: str
+
 
 @dataclass
-class AnnotationColumns:
-    """One entry per annotation: `videos` are full paths, `written` the same as annotated. `by_id` gives the row of an
-    id, or the rows where an id is repeated. `source` finds media that are on this machine."""
+class AnnotationIndex:
+    """The annotations in order, by id and by file name. `source` finds media that are on this machine."""
 
     media_root: str
     source: MediaSource | None = None
-    ids: list[str] = field(default_factory=list)
-    videos: list[str] = field(default_factory=list)
-    written: list[str] = field(default_factory=list)
-    questions: list[str] = field(default_factory=list)
-    answers: list[str] = field(default_factory=list)
-    kinds: list[str] = field(default_factory=list)
-    by_id: dict[str, int | list[int]] = field(default_factory=dict)
+    rows: list[Annotation] = field(default_factory=list)
+    by_id: dict[str, list[int]] = field(default_factory=dict)
     by_name: dict[str, list[int]] = field(default_factory=dict)
     elsewhere: dict[str, str] = field(default_factory=dict)  # by file name, the video that a result of its own names
 
-    def find(self, item: Item, seen: bytearray) -> tuple[int, Code | None]:
-        """(the row that a result belongs to or -1, what is to be said of it): by sample id, by an id in video_id, by
-        video and question. Rows that differ in nothing that a result could name are taken in their order."""
+    def add(self, annotation: Annotation) -> None:
+        self.by_id.setdefault(annotation.id, []).append(len(self.rows))
+        self.rows.append(annotation)
+
+    def find(self, item: Item, joined_rows: bytearray) -> tuple[int, Code | None]:
+        """(the row that a result belongs to or -1, a warning): by sample id, by an id in video_id, by video and
+        question. Rows that differ in nothing that a result could name are taken in their order."""
         video_id, question = item["video_id"], item["question"]
-        row = self.by_id.get(item.get("sample_id", ""))
-        if row is None:
-            row = self.by_id.get(video_id)
-        if isinstance(row, int) and self._asks(row, question):
-            return row, None
-        other = row if isinstance(row, int) else None
-        rows, is_by_name = (row, False) if isinstance(row, list) else self._with_video(video_id)
-        exact = [r for r in rows if self.videos[r] == video_id] or rows
-        joined, remark = self._only(exact, item, seen)
+        same_id = self.by_id.get(item.get("sample_id", "")) or self.by_id.get(video_id) or []
+        if len(same_id) == 1 and self._asks(same_id[0], question):
+            return same_id[0], None
+        rows, is_by_name = (same_id, False) if len(same_id) > 1 else self._with_video(video_id)
+        exact = [row for row in rows if self.rows[row].video == video_id] or rows
+        joined, remark = self._only(exact, item, joined_rows)
         if joined >= 0 and is_by_name:
             name = os.path.basename(_plain(video_id))
             if self.elsewhere.setdefault(name, video_id) != video_id:
                 return -1, GAPS_RESULT_AMBIGUOUS
             remark = GAPS_JOINED_BY_NAME
-        return (other, GAPS_OTHER_QUESTION) if joined < 0 and other is not None else (joined, remark)
+        return (same_id[0], GAPS_OTHER_QUESTION) if joined < 0 and len(same_id) == 1 else (joined, remark)
 
-    def _only(self, rows: list[int], item: Item, seen: bytearray) -> tuple[int, Code | None]:
+    def _only(self, rows: list[int], item: Item, joined_rows: bytearray) -> tuple[int, Code | None]:
         """The one of some rows that has the result's question, and, of questions twice about one video, its truth."""
-        agree = [r for r in rows if self._asks(r, item["question"])]
+        agree = [row for row in rows if self._asks(row, item["question"])]
         if not agree:
             return -1, GAPS_RESULT_UNKNOWN
-        is_one_video = len({self.videos[r] for r in agree}) == 1
+        videos = {self.rows[row].video for row in agree}
         if len(agree) > 1 and (truth := normalise(item["gt"])):
-            agree = [r for r in agree if normalise(self.answers[r]) == truth] or agree
-        if not is_one_video or len({(normalise(self.questions[r]), normalise(self.answers[r])) for r in agree}) > 1:
+            agree = [row for row in agree if normalise(self.rows[row].answer) == truth] or agree
+        texts = {(normalise(self.rows[row].question), normalise(self.rows[row].answer)) for row in agree}
+        if len(videos) > 1 or len(texts) > 1:
             return -1, GAPS_RESULT_AMBIGUOUS
-        return next((r for r in agree if not seen[r]), agree[0]), None
+        return next((row for row in agree if not joined_rows[row]), agree[0]), None
 
     def _asks(self, row: int, question: str) -> bool:
         """Whether a row's question is that of a result, or the result has none."""
-        annotated = self.questions[row]
+        annotated = self.rows[row].question
         return not question or annotated == question or normalise(annotated) == normalise(question)
 
     def _with_video(self, video_id: str) -> tuple[list[int], bool]:
         """(rows whose video is `video_id`: a full path, a path as written, or a name with or without its ending;
         whether only the file's name agrees, and not the folder in which it lies)."""
         if not self.by_name:
-            for row, video in enumerate(self.videos):
-                name = os.path.basename(_plain(video))
+            for row, annotation in enumerate(self.rows):
+                name = os.path.basename(_plain(annotation.video))
                 for key in {name, os.path.splitext(name)[0]}:
                     self.by_name.setdefault(key, []).append(row)
         video_id = _plain(video_id)
@@ -99,42 +119,25 @@ class AnnotationColumns:
         tail = "/" + video_id.lstrip("./")
         if "/" not in tail[1:]:
             return rows, False
-        same = [r for r in rows if _plain(self.videos[r]).endswith(tail) or self._is_end_of(tail, r)]
+        same = [row for row in rows if _plain(self.rows[row].video).endswith(tail) or self._is_end_of(tail, row)]
         return same or rows, not same
 
     def _is_end_of(self, tail: str, row: int) -> bool:
-        """Whether a path ends like a row's video below the root, with a folder at least."""
-        below = self._below_root(row)
+        """Whether a path ends like a row's video below the root, with a folder at least: results made under another
+        mount, or from an archive that was unpacked elsewhere, still find it."""
+        below = "/" + _plain(self.rows[row].written).removeprefix(self.media_root).lstrip("./")
         return "/" in below[1:] and tail.endswith(below)
-
-    def _below_root(self, row: int) -> str:
-        """A video as annotated, below the root: results made under another mount, or from an archive that was unpacked
-        elsewhere, still find it."""
-        return "/" + _plain(self.written[row]).removeprefix(self.media_root).lstrip("./")
 
     def full_path(self, written: str) -> str:
         """A medium as the evaluation finds it: a file, or archive!member. Of media that are not on this machine, where
         they would be. Only what may lie in an archive is looked for: a file's path is known without."""
-        found = None
+        reference = None
         if self.source and written and (self.source.archive_paths or "://" in written or SEAM.search(written)):
             try:
-                found = self.source.find("video", written)
+                reference = self.source.find("video", written)
             except ProblemError:  # a broken archive, which need not be whole: nothing is decoded here
                 self.source = None
-        return found.key if isinstance(found, MediaRef) else full_path(written, self.media_root)
-
-    def add(self, name: str, video: str, written: str, fields: Brief) -> None:
-        row = len(self.ids)
-        question, answer = as_text(fields.question), as_text(fields.answer)
-        self.ids.append(name)
-        self.videos.append(video)
-        self.written.append(intern(written))
-        self.questions.append(question.strip())
-        self.answers.append(answer.strip())
-        self.kinds.append(intern(as_text(fields.kind)) if fields.kind else "")
-        other = self.by_id.setdefault(name, row)
-        if other is not row:
-            self.by_id[name] = [*other, row] if isinstance(other, list) else [other, row]
+        return reference.key if isinstance(reference, MediaRef) else full_path(written, self.media_root)
 
 
 def _plain(video: str) -> str:
@@ -143,23 +146,23 @@ def _plain(video: str) -> str:
 
 
 def annotation_file(path: str) -> str:
-    """The file itself, or annotations.json or .jsonl in the folder. Raises GAPS_ANNOTATIONS_MISSING, GAPS_STORAGE."""
+    """The file itself, or annotations.json or .jsonl in the folder. Raises GAPS_ANNOTATIONS, GAPS_STORAGE."""
     with storage_problems(path):
         names, missing = [path], "there is no such file or folder"
         if is_folder(path):
             names = [f"{path.rstrip('/')}/{name}" for name in NAMES]
             missing = f"the folder holds neither {' nor '.join(NAMES)}"
-        found = next((name for name in names if exists(name)), None)
-    if found is None:
-        raise GAPS_ANNOTATIONS_MISSING.error(path, missing)
-    return found
+        file = next((name for name in names if exists(name)), None)
+    if file is None:
+        raise GAPS_ANNOTATIONS.error(path, missing)
+    return file
 
 
-def read_annotations(path: str, media_path: str = "", extras: dict[int, Extra] | None = None) -> AnnotationColumns:
+def read_annotations(path: str, media_path: str = "", extras: dict[int, Extra] | None = None) -> AnnotationIndex:
     """Read a file of annotations; `extras` gets their tags and spans, by row. Raises GAPS_ANNOTATIONS, GAPS_STORAGE."""
     findings = Findings(path)
-    found = AnnotationColumns(_root(path, media_path), _source(path, media_path))
-    paths: dict[str, str] = {}  # as written -> in full: many questions are about one video
+    annotations = AnnotationIndex(_root(path, media_path), _source(path, media_path))
+    full_path = cache(annotations.full_path)  # many questions are about one video
     with storage_problems(path):
         data = read_bytes(path)
     for index, row in rows_in(data, path, findings):
@@ -169,15 +172,15 @@ def read_annotations(path: str, media_path: str = "", extras: dict[int, Extra] |
             continue
         fields = brief(row)
         if extras is not None:
-            extras[len(found.ids)] = extra_of(row)
-        written = as_text(fields.medium)
-        if (video := paths.get(written)) is None:
-            video = paths[written] = found.full_path(written)
-        found.add(as_text(row.get("id")) or str(index), video, written, fields)
-    wrong = [each for each in findings.problems if each.code != EMPTY.name or not data.strip()]  # a list may be empty
-    if wrong:
-        raise ProblemError([GAPS_ANNOTATIONS.at(each.where, each.message) for each in wrong])
-    return found
+            extras[len(annotations.rows)] = extra_of(row)
+        written, kind = intern(as_text(fields.medium)), intern(as_text(fields.kind)) if fields.kind else ""
+        question, answer = as_text(fields.question).strip(), as_text(fields.answer).strip()
+        name = as_text(row.get("id")) or str(index)
+        annotations.add(Annotation(name, full_path(written), written, question, answer, kind))
+    errors = [problem for problem in findings.problems if problem.code != EMPTY.name or not data.strip()]
+    if errors:  # a list may be empty
+        raise ProblemError([GAPS_ANNOTATIONS.at(problem.where, problem.message) for problem in errors])
+    return annotations
 
 
 def _root(path: str, media_path: str) -> str:
@@ -203,3 +206,27 @@ def full_path(written: str, root: str) -> str:
         return f"{root}!{written.removeprefix('./')}"
     joined = f"{root}/{written}"
     return os.path.normpath(joined) if ("/." in joined or "//" in joined) and not is_remote(root) else joined
+
+
+def extra_of(row: Mapping[str, Any]) -> Extra:
+    """The tags and span of an annotation. `tags` is a list of words, or names with one value each."""
+    return Extra(tuple(_tags(row.get("tags")))[:MOST_TAGS], _span(row))
+
+
+def _tags(tags: Any) -> list[tuple[str, str]]:
+    if isinstance(tags, Mapping):
+        plain = {name: value for name, value in tags.items() if isinstance(value, (str, int, float, bool))}
+        return [(f"tag {name}", str(value)) for name, value in plain.items()]
+    return [("tag", tag) for tag in tags if isinstance(tag, str)] if isinstance(tags, list) else []
+
+
+def _span(row: Mapping[str, Any]) -> Span | None:
+    for names in SPAN_FIELDS:
+        values = row.get(names[0]) if len(names) == 1 else [row.get(name) for name in names]
+        if isinstance(values, list) and len(values) == 2 and all(map(_is_time, values)) and values[0] <= values[1]:
+            return float(values[0]), float(values[1])
+    return None
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e7

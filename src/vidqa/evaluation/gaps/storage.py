@@ -1,20 +1,48 @@
-"""Files of a gap analysis wherever they are: local paths, or s3:// and other addresses that fsspec knows."""
+"""Files of a gap analysis wherever they are, by fsspec: local paths, s3:// and other addresses; and the gap table."""
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from vidqa.contract._optional import require
 from vidqa.contract.files import replacing
 from vidqa.contract.problem import ProblemError
-from vidqa.evaluation.gaps.problems import GAPS_RESULTS_MISSING, GAPS_SEVERAL_RESULTS, GAPS_STORAGE
-from vidqa.evaluation.other_results import FILE as RESULTS
-from vidqa.evaluation.other_results import one_evaluation
+from vidqa.evaluation.answers import RULES
+from vidqa.evaluation.other_results import FILE, one_evaluation
+from vidqa.evaluation.problems import GAPS_STORAGE, RESULTS_MISSING, RESULTS_SEVERAL
+from vidqa.evaluation.text import as_text
+
+# The first three are the original contract. The same columns and types are written when there are no rows.
+SCHEMA = pa.schema(
+    [
+        ("video_id", pa.string()),  # full path
+        ("question", pa.string()),
+        ("ground_truth", pa.string()),
+        ("sample_id", pa.string()),
+        ("kind", pa.string()),  # the annotation's own kind of question, else the answer kind
+        ("response", pa.string()),  # null where there is none
+        ("parsed_response", pa.string()),
+        ("parsed_ground_truth", pa.string()),
+        ("error_type", pa.string()),  # wrong | truncated | unparsed | empty | missing
+        ("match_mode", pa.string()),
+        ("source_results", pa.string()),  # the results file; null where the result is missing
+        ("row_index", pa.int64()),  # its place in that file, from 0
+    ],
+    metadata={"vidqa.schema": "vidqa.gaps.v1"},
+)
+GAP_COLUMNS = tuple(SCHEMA.names)
+_BATCH = 50_000
+
+Row = tuple[Any, ...]  # one value per column, in the order of GAP_COLUMNS
 
 
 def is_remote(path: str) -> bool:
@@ -25,46 +53,49 @@ def find_results(place: str) -> list[str]:
     """The results.json that `place` means: the file itself, the one directly in it, or the only one below it.
 
     Several are read together only if each lies in a folder of its own named shard_0, shard-1, rank2, part_3 ... under
-    one parent. Raises GAPS_RESULTS_MISSING and GAPS_SEVERAL_RESULTS, which names them.
+    one parent. Raises RESULTS_MISSING and RESULTS_SEVERAL, which names them.
     """
     with storage_problems(place):
-        found = _below(place)
-    if not found:
-        raise GAPS_RESULTS_MISSING.error(place, f"no {RESULTS} is in this folder or below it")
-    if chosen := one_evaluation(place, found):
-        return chosen
-    listed = ", ".join(found[:10]) + (f" and {len(found) - 10} more" if len(found) > 10 else "")
-    raise GAPS_SEVERAL_RESULTS.error(place, f"{len(found)} results files: {listed}")
+        paths = _below(place)
+    if not paths:
+        raise RESULTS_MISSING.error(place, f"no {FILE} is in this folder or below it")
+    if evaluation := one_evaluation(place, paths):
+        return evaluation
+    listed = ", ".join(paths[:10]) + (f" and {len(paths) - 10} more" if len(paths) > 10 else "")
+    raise RESULTS_SEVERAL.error(place, f"{len(paths)} results files: {listed}")
 
 
 def _below(place: str) -> list[str]:
-    if not is_remote(place):
-        path = Path(place)
-        return [place] if path.is_file() else sorted(map(str, path.rglob(RESULTS)))
     files, root = _filesystem(place)
     if files.isfile(root):
         return [place]
-    return sorted(files.unstrip_protocol(name) for name in files.find(root) if name.endswith(f"/{RESULTS}"))
+    if not is_remote(place):
+        return sorted(map(str, Path(place).rglob(FILE)))
+    return sorted(files.unstrip_protocol(name) for name in files.find(root) if name.endswith(f"/{FILE}"))
+
+
+def is_judged(results: str) -> bool:
+    """Whether results were judged by the present rules: the metrics.json beside them says so."""
+    metrics = f"{results.removesuffix(FILE)}metrics.json"
+    with storage_problems(metrics):
+        try:
+            table = json.loads(read_bytes(metrics)) if results.endswith(FILE) and exists(metrics) else None
+        except (ValueError, RecursionError):
+            return False
+    return isinstance(table, dict) and table.get("answer_rules") == RULES
 
 
 def read_bytes(path: str) -> bytes:
-    if not is_remote(path):
-        return Path(path).read_bytes()
     files, name = _filesystem(path)
-    with files.open(name, "rb") as stream:
-        return stream.read()
+    return bytes(files.cat_file(name))
 
 
 def is_folder(path: str) -> bool:
-    if not is_remote(path):
-        return os.path.isdir(path)
     files, name = _filesystem(path)
     return bool(files.isdir(name))
 
 
 def exists(path: str) -> bool:
-    if not is_remote(path):
-        return os.path.exists(path)
     files, name = _filesystem(path)
     return bool(files.exists(name))
 
@@ -122,3 +153,36 @@ def is_same(one: str, other: str) -> bool:
     if is_remote(one) or is_remote(other):
         return one == other
     return os.path.realpath(one) == os.path.realpath(other)
+
+
+class GapTable:
+    """Gathers rows and writes them in batches, so that memory does not grow with the table.
+
+    `parquet` was opened with SCHEMA; `lines`, if given, gets each row as a JSON line too. Call `flush` at the end.
+    """
+
+    def __init__(self, parquet: pq.ParquetWriter, lines: TextIO | None = None) -> None:
+        self._parquet, self._lines = parquet, lines
+        self._rows: list[Row] = []
+
+    def add(self, row: Row) -> None:
+        self._rows.append(row)
+        if len(self._rows) >= _BATCH:
+            self.flush()
+
+    def flush(self) -> None:
+        columns = zip(*self._rows, strict=True) if self._rows else [() for _ in SCHEMA]
+        arrays = [_array(values, field.type) for values, field in zip(columns, SCHEMA, strict=True)]
+        self._parquet.write_batch(pa.record_batch(arrays, schema=SCHEMA))
+        if self._lines:
+            for row in self._rows:
+                named = dict(zip(GAP_COLUMNS, row, strict=True))
+                self._lines.write(as_text(json.dumps(named, ensure_ascii=False)) + "\n")
+        self._rows.clear()
+
+
+def _array(values: tuple[Any, ...], kind: pa.DataType) -> pa.Array:
+    try:
+        return pa.array(values, type=kind)
+    except UnicodeEncodeError:  # JSON may hold half of a surrogate pair, which no file can
+        return pa.array([None if value is None else as_text(value) for value in values], type=kind)

@@ -2,12 +2,55 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from vidqa.pages.chart import Drawn, Line, Mark, draw, smoothed
 from vidqa.pages.training.read import Point, Training, number_in, other_run
 
 SMOOTH_FROM = 40  # points from which the loss has a smoothed curve beside the one as it is
 WIDE, TALL = 1080, 300
 MOST_EPOCHS = 24  # that are marked
+
+
+class Chart(NamedTuple):
+    """A chart of metrics: (name in the legend, metric or points) of each line. `how` holds words: dots, capped (see
+    `draw`), free (the axis need not begin at zero)."""
+
+    title: str
+    lines: tuple[tuple[str, str | list[Point]], ...]
+    how: str = ""
+
+
+CHARTS = (
+    Chart("Validation, generated answers", (("accuracy", "val/accuracy"), ("cut off", "val/truncated")), "dots"),
+    Chart("Learning rate", (("rate", "train/lr"),)),
+    Chart("Gradient norm, before clipping", (("norm", "train/grad_norm"),), "capped"),
+    Chart("Tokens a second, all ranks", (("tokens", "perf/tokens_per_s"),)),
+    Chart("Seconds of a step", (("step", "perf/step_s"), ("of it waiting for video", "perf/data_wait_s")), "capped"),
+    Chart("Share of the GPUs' peak (MFU)", (("MFU", "perf/mfu"),)),
+    Chart("GPU memory, highest so far, GiB", (("memory", "perf/memory_gib"),)),
+)
+POLICY_CHARTS = (
+    Chart(
+        "Groups whose completions are all alike",
+        tuple((name, f"rollout/groups_{name.replace(' ', '_')}") for name in ("all right", "all wrong", "dropped")),
+    ),
+    Chart("Tokens of a completion", (("mean", "rollout/length"), ("longest", "rollout/length_max"))),
+    Chart("Completions that were cut off", (("share", "rollout/truncated"),)),
+    Chart("Entropy, nats a token", (("entropy", "train/entropy"),)),
+    Chart("Divergence from the start (KL), nats a token", (("KL", "train/kl"),)),
+    Chart("Probability ratio", (("mean", "train/ratio"), ("largest change", "train/ratio_difference_max"))),
+    Chart("Clipped tokens", (("below", "train/clip_low"), ("above", "train/clip_high"))),
+    Chart(
+        "Trainer to rollout, log-probability",
+        (("mean", "train/rollout_difference"), ("largest", "train/rollout_difference_max")),
+    ),
+    Chart(
+        "Seconds of the main parts of a step",
+        tuple((name, f"perf/{name}_s") for name in ("rollout", "update", "sync")),
+        "capped",
+    ),
+)
 
 
 def main_chart(training: Training) -> Drawn | None:
@@ -31,72 +74,33 @@ def _with_validation(train: list[Point], held_out: list[Point]) -> list[Line]:
 
 def other_charts(training: Training) -> list[Drawn]:
     """All others of which there is something to show."""
-    at = training.points
-    every = [
-        *_policy_charts(training),
-        draw(
-            "Validation, generated answers",
-            [Line("accuracy", at("val/accuracy"), dots=True), Line("cut off", at("val/truncated"), "two", dots=True)],
-            from_zero=True,
-        ),
-        draw("Loss of the policy", [Line("loss", at("train/loss"))]) if at("rollout/reward") else None,
-        draw("Learning rate", [Line("rate", at("train/lr"))], from_zero=True),
-        draw("Gradient norm, before clipping", [Line("norm", at("train/grad_norm"))], from_zero=True, capped=True),
-        draw("Tokens a second, all ranks", [Line("tokens", at("perf/tokens_per_s"))], from_zero=True),
-        draw(
-            "Seconds of a step",
-            [Line("step", at("perf/step_s")), Line("of it waiting for video", at("perf/data_wait_s"), "two")],
-            from_zero=True,
-            capped=True,
-        ),
-        draw("Share of the GPUs' peak (MFU)", [Line("MFU", at("perf/mfu"))], from_zero=True),
-        draw("GPU memory, highest so far, GiB", [Line("memory", at("perf/memory_gib"))], from_zero=True),
+    charts = [_drawn(training, chart) for chart in [*_policy_charts(training), *CHARTS]]
+    return [drawn for drawn in charts if drawn]
+
+
+def _drawn(training: Training, chart: Chart) -> Drawn | None:
+    lines = [
+        Line(name, training.points(key) if isinstance(key, str) else key, look, dots="dots" in chart.how)
+        for (name, key), look in zip(chart.lines, ("one", "two", "pale"), strict=False)
     ]
-    return [drawn for drawn in every if drawn]
+    return draw(chart.title, lines, from_zero="free" not in chart.how, capped="capped" in chart.how)
 
 
-def _policy_charts(training: Training) -> list[Drawn | None]:
+def _policy_charts(training: Training) -> list[Chart]:
     """Those of reinforcement learning; none of another training."""
-    at = training.points
-    if not at("rollout/reward"):
+    if not training.points("rollout/reward"):
         return []
     names = sorted({key for event in training.events for key in event if key.startswith("reward/")})
     parts = [name.removeprefix("reward/") for name in names if not name.endswith("_std")]
-    old = dict(at("perf/old_s"))
-    recomputed = [(step, seconds + old.get(step, 0.0)) for step, seconds in at("perf/reference_s")]
-
-    def chart(title: str, *lines: tuple[str, list[Point]], capped: bool = False) -> Drawn | None:
-        looks = ("one", "two", "pale")
-        drawn = [Line(name, points, look) for (name, points), look in zip(lines, looks, strict=False)]
-        return draw(title, drawn, from_zero=True, capped=capped)
-
-    groups = [(name.replace("_", " "), at(f"rollout/groups_{name}")) for name in ("all_right", "all_wrong", "dropped")]
+    old = dict(training.points("perf/old_s"))
+    recomputed = [(step, seconds + old.get(step, 0.0)) for step, seconds in training.points("perf/reference_s")]
+    log_probabilities = ("old and reference log-probabilities", recomputed)
+    rewards, waiting = ("rewards", "perf/rewards_s"), ("waiting for video", "perf/data_wait_s")
     return [
-        *(chart(f"Reward: {name}", (name, at(f"reward/{name}"))) for name in parts),
-        chart("Groups whose completions are all alike", *groups),
-        chart("Tokens of a completion", ("mean", at("rollout/length")), ("longest", at("rollout/length_max"))),
-        chart("Completions that were cut off", ("share", at("rollout/truncated"))),
-        chart("Entropy, nats a token", ("entropy", at("train/entropy"))),
-        chart("Divergence from the start (KL), nats a token", ("KL", at("train/kl"))),
-        chart("Probability ratio", ("mean", at("train/ratio")), ("largest change", at("train/ratio_difference_max"))),
-        chart("Clipped tokens", ("below", at("train/clip_low")), ("above", at("train/clip_high"))),
-        chart(
-            "Trainer to rollout, log-probability",
-            ("mean", at("train/rollout_difference")),
-            ("largest", at("train/rollout_difference_max")),
-        ),
-        chart(
-            "Seconds of the main parts of a step",
-            *((name, at(f"perf/{name}_s")) for name in ("rollout", "update", "sync")),
-            capped=True,
-        ),
-        chart(
-            "Seconds of the other parts of a step",
-            ("rewards", at("perf/rewards_s")),
-            ("old and reference log-probabilities", recomputed),
-            ("waiting for video", at("perf/data_wait_s")),
-            capped=True,
-        ),
+        *(Chart(f"Reward: {name}", ((name, f"reward/{name}"),)) for name in parts),
+        *POLICY_CHARTS,
+        Chart("Seconds of the other parts of a step", (rewards, log_probabilities, waiting), "capped"),
+        Chart("Loss of the policy", (("loss", "train/loss"),), "free"),
     ]
 
 

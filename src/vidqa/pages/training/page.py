@@ -51,19 +51,19 @@ def report(training: Training, posters: Posters = lambda line: []) -> str:
         n_left_out=len(training.left_out),
         exports=[
             {
-                "name": each.name,
-                "step": each.step,
-                "loss": _loss(each.measured.get(LOSS)),
-                "accuracy": percent(each.measured.get(ACCURACY)),
-                "best": each.is_best,
-                "proof": each.proof,
+                "name": export.name,
+                "step": export.step,
+                "loss": _loss(export.measured.get(LOSS)),
+                "accuracy": percent(export.measured.get(ACCURACY)),
+                "best": export.is_best,
+                "proof": export.proof,
             }
-            for each in training.exports
+            for export in training.exports
         ],
         checkpoints=training.checkpoints,
-        resumes=[_resume(training, each) for each in training.resumes[-MOST_LISTED:]],
+        resumes=[_resume(training, export) for export in training.resumes[-MOST_LISTED:]],
         spec=redacted(training.spec_text),
-        made=redacted(json.dumps(_made(training), indent=2, ensure_ascii=False)),
+        made=redacted(json.dumps(_other_facts(training), indent=2, ensure_ascii=False)),
     )
 
 
@@ -123,12 +123,12 @@ def _remarks(training: Training) -> list[str]:
                 f"The validation loss was least after step {step:,.0f} and rose by the end, which is what "
                 "learning by heart looks like. Fewer epochs, or more data."
             )
-    waited, taken = (sum(y for _, y in training.points(key)) for key in ("perf/data_wait_s", "perf/step_s"))
-    if taken and waited / taken > WAITS_MUCH:
-        remarks.append(f"{percent(waited / taken, 0)} of the time went into waiting for video.")
+    wait_s, step_s = (sum(y for _, y in training.points(key)) for key in ("perf/data_wait_s", "perf/step_s"))
+    if step_s and wait_s / step_s > WAITS_MUCH:
+        remarks.append(f"{percent(wait_s / step_s, 0)} of the time went into waiting for video.")
     if (cut := training.points("val/truncated")) and cut[-1][1] > CUT_OFF_MUCH:
         remarks.append(f"{percent(cut[-1][1], 0)} of the answers in validation were cut off, and count as wrong.")
-    unproved = [each.name for each in training.exports if each.proof.startswith("unproved")]
+    unproved = [export.name for export in training.exports if export.proof.startswith("unproved")]
     if unproved:
         remarks.append(f"The export {', '.join(unproved)} is unproved: see below.")
     return remarks
@@ -235,7 +235,7 @@ def _resume(training: Training, resume: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _made(training: Training) -> dict[str, Any]:
+def _other_facts(training: Training) -> dict[str, Any]:
     """Of run.json all that the page does not show elsewhere."""
     return {key: value for key, value in training.facts.items() if key not in ("trainable", "resumes")}
 
@@ -250,8 +250,8 @@ def _spent(training: Training) -> str:
 
 
 def _ranks(training: Training) -> int:
-    whole, each = training.points("perf/tokens_per_s"), training.points("perf/tokens_per_s_per_rank")
-    return round(whole[-1][1] / each[-1][1]) if whole and each and each[-1][1] else 1
+    whole, per_rank = training.points("perf/tokens_per_s"), training.points("perf/tokens_per_s_per_rank")
+    return round(whole[-1][1] / per_rank[-1][1]) if whole and per_rank and per_rank[-1][1] else 1
 
 
 def _at(table: Any, path: str) -> Any:

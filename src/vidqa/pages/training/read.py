@@ -51,8 +51,8 @@ class Training:
 
     def points(self, key: str) -> list[Point]:
         """(step, value) of every event that has the metric."""
-        found = ((event["step"], event.get(key)) for event in self.events)
-        return [(float(step), float(value)) for step, value in found if is_number(step) and is_number(value)]
+        pairs = ((event["step"], event.get(key)) for event in self.events)
+        return [(float(step), float(value)) for step, value in pairs if is_number(step) and is_number(value)]
 
 
 def read_training(path: Path) -> Training:
@@ -105,12 +105,12 @@ def _events_before(run: Path, resumes: Sequence[dict[str, Any]]) -> list[Event]:
 def other_run(resume: dict[str, Any], run: Path) -> Path | None:
     """The run folder of the checkpoint that a resume began from; None where it is this run's, wherever it lay."""
     folder = resume.get("from")
-    found = Path(folder).parent.parent if isinstance(folder, str) else run
-    return None if found.name == run.name else found
+    other = Path(folder).parent.parent if isinstance(folder, str) else run
+    return None if other.name == run.name else other
 
 
 def _exports(run: RunFolder, best: dict[str, Any], facts: dict[str, Any]) -> list[Export]:
-    found = []
+    exports = []
     proved = facts.get("export_proof")
     proved = proved if isinstance(proved, dict) else {}
     for folder in run.complete(run.exports, EXPORT):
@@ -123,10 +123,10 @@ def _exports(run: RunFolder, best: dict[str, Any], facts: dict[str, Any]) -> lis
             proof_text = "not loaded again: only the best one is, at the end"
         measured = export.get("measured") if isinstance(export.get("measured"), dict) else {}
         numbers = {key: value for key, value in (measured or {}).items() if is_number(value)}
-        found.append(
+        exports.append(
             Export(folder.name, int(export.get("step", 0)), numbers, best.get("name") == folder.name, proof_text)
         )
-    return found
+    return exports
 
 
 def _spec(path: Path) -> tuple[dict[str, Any], str]:
@@ -139,8 +139,8 @@ def _spec(path: Path) -> tuple[dict[str, Any], str]:
 
 def object_in(path: Path) -> dict[str, Any]:
     """The JSON object in a file; an empty one where there is none."""
-    found = _json_in(path)
-    return found if isinstance(found, dict) else {}
+    table = _json_in(path)
+    return table if isinstance(table, dict) else {}
 
 
 def _json_in(path: Path) -> Any:
@@ -151,13 +151,13 @@ def _json_in(path: Path) -> Any:
 
 
 def _objects(value: object) -> list[dict[str, Any]]:
-    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+    return [element for element in value if isinstance(element, dict)] if isinstance(value, list) else []
 
 
 def _texts(value: object) -> list[dict[str, str]]:
     """Problems as they are shown."""
     names = ("code", "where", "message", "remedy")
-    return [{name: str(each.get(name, "")) for name in names} for each in _objects(value)]
+    return [{name: str(problem.get(name, "")) for name in names} for problem in _objects(value)]
 
 
 def number_in(table: dict[str, Any], key: str) -> float | None:

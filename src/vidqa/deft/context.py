@@ -1,4 +1,4 @@
-"""One stage at work: the loop's folder, what it is asked to do, and where everything is that it reads or writes."""
+"""What one stage works with: the folder and state of the loop, the number of the round, and the places of all files."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from vidqa.deft.state import Accepted, Cost, Fact, LoopState, RoundState
 
 STATE, LOG, LOCK = "deft_state.json", "deft_log.jsonl", ".deft_lock"
 TRAIN_SPEC, EVALUATE_SPEC, AUDIT_ANSWERS = "train.toml", "evaluate.toml", "audit_answers.json"
-LABELS = "labels.json"  # of a round: a person's answers to what was mined
+LABELS = "labels.json"  # of a round: a person's answers to mined samples
 
 
 @dataclass
-class Done:
-    """What a stage has to show: files by name, facts, and a sentence. With `stop` the loop ends, or waits, because of
-    a rule (`state.Rule`) that the sentence explains."""
+class StageResult:
+    """A sentence for the log, output files by name, facts and cost. With `stop` the loop ends, or waits, because of a
+    rule (`state.Rule`) that the sentence explains."""
 
     sentence: str
     outputs: Mapping[str, Path] = field(default_factory=dict)
@@ -34,8 +34,8 @@ class Done:
 
 
 @dataclass(frozen=True)
-class Turn:
-    """`number` is the round's; None for the last looks, when all rounds are over."""
+class StageContext:
+    """`number` is that of the round; None for the evaluations after the last round."""
 
     folder: Path
     state: LoopState
@@ -47,7 +47,7 @@ class Turn:
 
     @property
     def place(self) -> Path:
-        """The folder of this turn's files."""
+        """The folder of this round's files."""
         return self.folder / ("closing" if self.number is None else f"round_{self.number}")
 
     @property
@@ -56,15 +56,15 @@ class Turn:
 
     @property
     def accepted(self) -> Accepted:
-        """The best model so far; there is one as soon as round 0 is measured."""
+        """The best model so far; there is one once round 0 is evaluated."""
         if self.state.accepted is None:
-            raise ValueError("nothing is measured yet")
+            raise ValueError("nothing is evaluated yet")
         return self.state.accepted
 
     @property
     def round(self) -> RoundState | None:
-        known = self.state.rounds
-        return known[self.number] if self.number is not None and self.number < len(known) else None
+        rounds = self.state.rounds
+        return rounds[self.number] if self.number is not None and self.number < len(rounds) else None
 
     def has(self, stage: str) -> bool:
         return self.round is not None and stage in self.round.stages
@@ -74,59 +74,62 @@ class Turn:
         return self.round.stages[stage].facts[name] if self.round else None
 
     def output(self, name: str) -> Path | None:
-        """A file that an earlier stage of this round has written; None where there is none."""
+        """A file that an earlier stage of this round has written; None without it."""
         for stage in self.round.stages.values() if self.round else ():
             if name in stage.outputs:
                 return Path(stage.outputs[name].path)
         return None
 
+    def require(self, name: str) -> Path:
+        """`output` of a stage that must have run."""
+        if (path := self.output(name)) is None:
+            raise ValueError(f"no stage of round {self.number} has written {name!r}")
+        return path
+
     def starting_model(self) -> str:
-        """What the loop starts with: the model it was given, or the one that its trainings begin with."""
+        """The model that the loop was given, or the one that its training recipe begins with."""
         return self.settings.model or str(self.train_spec()["policy.model_name_or_path"])
 
     def train_spec(self) -> dict[str, Any]:
-        """The recipe of trainings, by dotted key."""
+        """The training recipe, by dotted key."""
         return spec.keys.flat(spec.load(self.folder / TRAIN_SPEC, "train"))
 
     def base_set(self) -> tuple[Path, str]:
-        """Annotations and media that the accepted model was trained on: the recipe's own, or an assembled set."""
-        for each in reversed(self.state.rounds):
-            if each.accepted and "assemble" in each.stages:
-                made = Path(each.stages["assemble"].outputs["train set"].path)
-                return made, str(made.parent)
-        asked = self.train_spec()
-        return Path(asked["custom.train_dataset.annotation_path"]), asked["custom.train_dataset.media_path"]
+        """Annotations and media folder that the accepted model was trained on: the recipe's, or an assembled set."""
+        for earlier in reversed(self.state.rounds):
+            if earlier.accepted and "assemble" in earlier.stages:
+                annotations = Path(earlier.stages["assemble"].outputs["train set"].path)
+                return annotations, str(annotations.parent)
+        recipe = self.train_spec()
+        return Path(recipe["custom.train_dataset.annotation_path"]), recipe["custom.train_dataset.media_path"]
 
     def source(self, name: str) -> Path | str | None:
-        """What an input's name stands for: a file, or a text that matters itself. None where there is none."""
+        """The file, or the text, that an input's name stands for; None without it."""
         sets, accepted = self.settings.sets, self.state.accepted
-        folders = {"selection": sets.selection, "pool": sets.pool, "kpi": sets.kpi, "test": sets.test}
-        if name in folders:
-            return annotations_in(folders[name])
-        if name == "training recipe":
-            return self.folder / TRAIN_SPEC
-        if name == "evaluation recipe":
-            return self.folder / EVALUATE_SPEC
-        if name == "audit answers":
-            return self.folder / AUDIT_ANSWERS
-        if name == "labels":
-            return self.place / LABELS
+        if name in ("selection", "pool", "kpi", "test"):
+            return annotations_in(getattr(sets, name))
+        if name.startswith("settings."):
+            return repr(self.settings.model_dump().get(name.removeprefix("settings.")))
+        if name in ("training run", "control run"):
+            stage = "train" if name == "training run" else "control train"
+            return str(self.fact(stage, "run_dir")) if self.has(stage) else self.starting_model()
         if name == "accepted model":
             return accepted.model if accepted else self.starting_model()
         if name == "accepted results":
             return Path(accepted.evaluation) / "results.json" if accepted else None
-        if name in ("training run", "control run"):
-            stage = "train" if name == "training run" else "control train"
-            return str(self.fact(stage, "run_dir")) if self.has(stage) else self.starting_model()
         if name == "base set":
             return self.base_set()[0]
-        if name.startswith("settings."):
-            return repr(self.settings.model_dump().get(name.removeprefix("settings.")))
-        return self.output(name)
+        files = {
+            "training recipe": self.folder / TRAIN_SPEC,
+            "evaluation recipe": self.folder / EVALUATE_SPEC,
+            "audit answers": self.folder / AUDIT_ANSWERS,
+            "labels": self.place / LABELS,
+        }
+        return files.get(name) or self.output(name)
 
 
 def annotations_in(folder: str | None) -> Path | None:
-    """The annotation file of a set, which may itself be named; the folder where it holds media alone."""
+    """The annotation file of a set, which may be named itself; the folder where it holds media alone."""
     if folder is None:
         return None
     place = Path(folder)
@@ -134,7 +137,7 @@ def annotations_in(folder: str | None) -> Path | None:
 
 
 def media_of(place: str) -> str:
-    """Where the media of a set are: its folder, also where the annotation file alone is named."""
+    """The media folder of a set, also where the annotation file alone is named."""
     return place if os.path.isdir(place) else os.path.dirname(place)
 
 
@@ -145,8 +148,8 @@ def is_labelled(pool: str) -> bool:
 
 
 def fingerprint(source: Path | str | None) -> str:
-    """Changes with a file's content, with names, sizes and times of the files in a folder, with a text; "" for what is
-    not there."""
+    """32 hexadecimal digits of a file's content, of names, sizes and times of the files in a folder, or of a text; ""
+    for what is missing."""
     if source is None:
         return ""
     if isinstance(source, str):

@@ -3,7 +3,7 @@
 The moments of one clip in which most is going on are looked for among all frames of the other. A moment is the same
 where the whole frame is, and also those parts of it that differ from what stands still: two clips of one fixed camera
 share the still parts alone. Two moments are needed. Where frames show little, such as one thing before a plain ground,
-two clips can look alike by chance: then all moments must agree in step, or it is said that nobody can tell.
+two clips can look alike by chance: then all moments must agree in step, or they are a possible duplicate.
 
 Shape letters: K probes, N frames, C cells, V ways to crop, M moments, F frames.
 """
@@ -16,7 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vidqa.curation.crops import (
+from vidqa.curation.clip_fingerprint import DETAIL, ClipFingerprint, cells_of
+from vidqa.curation.crop_alignment import (
     PART,
     Crop,
     cropped,
@@ -29,9 +30,8 @@ from vidqa.curation.crops import (
     ways,
     whole_codes,
 )
-from vidqa.curation.frame_looks import DETAIL, Look, cells_of
 
-SAME_MOMENTS, CROPPED, UNSURE = "same moments", "cropped", "alike, but too plain to tell"
+SAME_MOMENTS, CROPPED, UNSURE = "same moments", "cropped", "possible duplicate (low-detail frames)"
 SAME, SAME_ACTIVE = 6.0, 10.0  # levels, root mean square: of the whole frame; of the cells in which something goes on
 SAME_STILL = 3.0  # of a frame in which nothing does
 SHARE = 0.4  # of what a frame varies by over its cells, that two may differ by: dark frames differ by few levels
@@ -60,7 +60,7 @@ class Match:
 
 
 @dataclass(frozen=True)
-class Ways:
+class MatchModes:
     """How a clip may share something with another: moments, as they are; the other as a part of it, or as its whole."""
 
     moments: bool = True
@@ -68,30 +68,30 @@ class Ways:
     whole: bool = True
 
 
-def overlaps(one: Look, other: Look, how: Ways = Ways()) -> str:
+def match_clips(one: ClipFingerprint, other: ClipFingerprint, how: MatchModes = MatchModes()) -> str:
     """SAME_MOMENTS, CROPPED, UNSURE, or "" where they share nothing, in the ways that are possible."""
     verdicts = [_shares(one, other), _shares(other, one)] if how.moments else []
     if SAME_MOMENTS in verdicts:
         return SAME_MOMENTS
     # Where most of what stands still is in its place, nothing was cropped.
     moved = (how.part or how.whole) and not _same_view(one, other)
-    if moved and ((how.part and crop_shares(one, other)) or (how.whole and crop_shares(other, one))):
+    if moved and ((how.part and match_crop(one, other)) or (how.whole and match_crop(other, one))):
         return CROPPED
     return UNSURE if UNSURE in verdicts else ""
 
 
-def _same_view(one: Look, other: Look) -> bool:
+def _same_view(one: ClipFingerprint, other: ClipFingerprint) -> bool:
     """Whether most of what stands still is in its place: things that stood before it for long do not matter."""
     return float(np.median(np.abs(one.still - other.still))) <= SAME_VIEW * float(one.still.std())
 
 
-def _shares(probed: Look, whole: Look) -> str:
+def _shares(probed: ClipFingerprint, whole: ClipFingerprint) -> str:
     """Whether moments of one are frames of the other."""
     if not len(probed.probes):
         return ""
     moments = probed.cells[probed.probes]
     apart = _squares(moments, whole.cells)
-    found = []
+    matches = []
     for number, near in enumerate(apart <= SAME**2):
         for at in np.flatnonzero(near)[np.argsort(apart[number][near])][:5].tolist():
             probe = int(probed.probes[number])
@@ -99,15 +99,15 @@ def _shares(probed: Look, whole: Look) -> str:
             most = min(SAME, SHARE * float(moments[number].std()))
             if _is_same(moments[number], whole.cells[at], active, most):
                 times = float(probed.times_s[probe]), float(whole.times_s[at])
-                found.append(Match(*times, active.sum() >= FEW_CELLS, float(probed.detail[probe])))
+                matches.append(Match(*times, active.sum() >= FEW_CELLS, float(probed.detail[probe])))
                 break
-    return _verdict(found, probed, whole)
+    return _verdict(matches, probed, whole)
 
 
 def _squares(these: np.ndarray, those: np.ndarray) -> np.ndarray:
     """float32 [K, N]: mean squares of differences, by one product."""
-    found = (these**2).mean(1)[:, None] + (those**2).mean(1) - 2 * these @ those.T / these.shape[1]
-    return np.asarray(np.maximum(found, 0))
+    squares = (these**2).mean(1)[:, None] + (those**2).mean(1) - 2 * these @ those.T / these.shape[1]
+    return np.asarray(np.maximum(squares, 0))
 
 
 def _is_same(moment: np.ndarray, frame: np.ndarray, active: np.ndarray, most: float) -> bool:
@@ -121,28 +121,28 @@ def _is_same(moment: np.ndarray, frame: np.ndarray, active: np.ndarray, most: fl
     return float(np.sqrt((gap[active] ** 2).mean())) <= SAME_ACTIVE
 
 
-def _verdict(found: Sequence[Match], probed: Look, whole: Look) -> str:
+def _verdict(matches: Sequence[Match], probed: ClipFingerprint, whole: ClipFingerprint) -> str:
     """What moments of a clip that are found in another one say: SAME_MOMENTS, UNSURE or ""."""
     probes = len(probed.probes)
     if len(probed.frames) == 1:
-        return (SAME_MOMENTS if found[0].detail >= DETAIL else UNSURE) if found else ""
-    moving = [match for match in found if match.active]
+        return (SAME_MOMENTS if matches[0].detail >= DETAIL else UNSURE) if matches else ""
+    moving = [match for match in matches if match.active]
     # Quiet moments tell the view alone. Where all are found, one in which something goes on is enough.
-    needed = 1 if len(found) == probes else min(NEEDED, probes)
+    needed = 1 if len(matches) == probes else min(NEEDED, probes)
     if len(_rising([match for match in moving if match.detail >= DETAIL])) >= needed:
         return SAME_MOMENTS
-    if len(found) == probes > NEEDED and probed.active.any() and _in_step(probed, whole):
+    if len(matches) == probes > NEEDED and probed.active.any() and _in_step(probed, whole):
         return SAME_MOMENTS
-    return UNSURE if len(found) == probes or len(_rising(moving)) >= needed else ""
+    return UNSURE if len(matches) == probes or len(_rising(moving)) >= needed else ""
 
 
-def _rising(found: Sequence[Match]) -> list[Match]:
+def _rising(matches: Sequence[Match]) -> list[Match]:
     """Those that come in the same order in both clips."""
-    ordered = sorted(found, key=lambda match: match.time_s)
+    ordered = sorted(matches, key=lambda match: match.time_s)
     return [match for at, match in enumerate(ordered) if all(match.there_s > before.there_s for before in ordered[:at])]
 
 
-def _in_step(probed: Look, whole: Look) -> bool:
+def _in_step(probed: ClipFingerprint, whole: ClipFingerprint) -> bool:
     """Whether one clip is the other, begun earlier or later: nearly all frames that both have agree."""
     times = probed.times_s
     for shift in whole.times_s - times[probed.probes[0]]:
@@ -155,7 +155,7 @@ def _in_step(probed: Look, whole: Look) -> bool:
     return False
 
 
-def crop_shares(whole: Look, part: Look) -> bool:
+def match_crop(whole: ClipFingerprint, part: ClipFingerprint) -> bool:
     """Whether the second is a crop of the first: moments of the first, all cropped alike, are frames of the second."""
     for crop, pair in _roughly(whole, part):
         pairs = [pair]
@@ -170,36 +170,36 @@ def crop_shares(whole: Look, part: Look) -> bool:
     return False
 
 
-def _roughly(whole: Look, part: Look) -> list[tuple[Crop, tuple[int, int]]]:
+def _roughly(whole: ClipFingerprint, part: ClipFingerprint) -> list[tuple[Crop, tuple[int, int]]]:
     """Crops that may be it, the likeliest first, each with the places of a probe and of a frame of the part."""
     if not len(whole.probes):
         return []
     ratio = ratio_of(whole, part)
-    (made, moments), (frames, places) = whole_codes(whole, ratio), part_codes(part)
-    if not len(made) or not len(frames):
+    (cropped_codes, moments), (frames, places) = whole_codes(whole, ratio), part_codes(part)
+    if not len(cropped_codes) or not len(frames):
         return []
-    likeness = made @ frames.T  # [V, M, F]
+    likeness = cropped_codes @ frames.T  # [V, M, F]
     best = _likely(whole, part, likeness.max(axis=2))
-    likely = [way for way in np.argsort(-best)[:WAYS].tolist() if best[way] >= LIKELY]
-    fits = _view_fits(whole, part, [ways(ratio)[way] for way in likely], VIEW)
-    found = []
-    for way in itertools.compress(likely, fits):
-        number, at = np.unravel_index(int(likeness[way].argmax()), likeness[way].shape)
+    likely = [index for index in np.argsort(-best)[:WAYS].tolist() if best[index] >= LIKELY]
+    fits = _view_fits(whole, part, [ways(ratio)[index] for index in likely], VIEW)
+    candidates = []
+    for index in itertools.compress(likely, fits):
+        number, at = np.unravel_index(int(likeness[index].argmax()), likeness[index].shape)
         pair = int(moments[number]), int(places[at])
-        crop, alike = roughly_placed(whole.fine[pair[0]], part.cells[pair[1]], ways(ratio)[way])
+        crop, alike = roughly_placed(whole.fine[pair[0]], part.cells[pair[1]], ways(ratio)[index])
         if alike >= FITTED and all(_view_fits(whole, part, [crop], PLACED_VIEW)):
-            found.append((alike, crop, pair))
-    return [(crop, pair) for _, crop, pair in sorted(found, reverse=True)]
+            candidates.append((alike, crop, pair))
+    return [(crop, pair) for _, crop, pair in sorted(candidates, reverse=True)]
 
 
-def _view_fits(whole: Look, part: Look, crops: Sequence[Crop], most: float) -> list[bool]:
+def _view_fits(whole: ClipFingerprint, part: ClipFingerprint, crops: Sequence[Crop], most: float) -> list[bool]:
     """Of each crop whether it could be it, by what stands still: always where one of the cameras moves."""
     if not crops or not (whole.stands_still and part.stands_still):
         return [True] * len(crops)
     return [apart <= most for apart in views_apart(whole, part, crops).tolist()]
 
 
-def _likely(whole: Look, part: Look, alike: np.ndarray) -> np.ndarray:
+def _likely(whole: ClipFingerprint, part: ClipFingerprint, alike: np.ndarray) -> np.ndarray:
     """float [V]: how alike the likeliest of the moments [V, M] is, 0 for ways that cannot be it: a second moment must
     be cropped alike, and what stands still before a fixed camera."""
     ordered = np.sort(alike, axis=1)
@@ -211,13 +211,13 @@ def _likely(whole: Look, part: Look, alike: np.ndarray) -> np.ndarray:
     return np.where(likely, best, 0)
 
 
-def _agrees(whole: Look, part: Look, moments: np.ndarray, nearest: np.ndarray) -> bool:
+def _agrees(whole: ClipFingerprint, part: ClipFingerprint, moments: np.ndarray, nearest: np.ndarray) -> bool:
     """Whether cropped moments [K, C] of the whole are these frames [K] of the part."""
-    found = []
+    matches = []
     for number, at in enumerate(nearest.tolist()):
         frame, active = part.cells[at], part.active[at]
         if _is_same(moments[number], frame, active, CROPPED_SHARE * float(frame.std())):
             times = float(whole.times_s[whole.probes[number]]), float(part.times_s[at])
-            found.append(Match(*times, active.sum() >= FEW_CELLS, float(part.detail[at])))
-    still = len(found) == len(whole.probes) and min(match.detail for match in found) >= DETAIL
-    return still or _verdict(found, whole, part) == SAME_MOMENTS
+            matches.append(Match(*times, active.sum() >= FEW_CELLS, float(part.detail[at])))
+    still = len(matches) == len(whole.probes) and min(match.detail for match in matches) >= DETAIL
+    return still or _verdict(matches, whole, part) == SAME_MOMENTS

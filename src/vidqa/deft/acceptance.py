@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from itertools import takewhile
 
+from vidqa.deft.context import StageContext, StageResult
 from vidqa.deft.state import Ending, Fact, LoopState, RoundState
 from vidqa.deft.tables import ComparisonTable, Slice, read_table, scores_of
-from vidqa.deft.turn import Done, Turn
 from vidqa.pages.page import percent
 
 LEVEL = 0.05  # of all rounds together: each is tested at its share of it
 
 
-def decide(turn: Turn) -> Done:
+def decide(context: StageContext) -> StageResult:
     """Accept this round's model, or roll back to the best one before it. Raises DEFT_TABLE."""
-    stop = turn.settings.stop
-    comparison = read_table(Path(str(turn.output("comparison"))), ComparisonTable)
+    stop = context.settings.stop
+    comparison = read_table(context.require("comparison"), ComparisonTable)
     accepted, why = verdict(comparison, stop.rounds, stop.slice_points)
     fell = [part.name for part in fallen(comparison.slices, stop.slice_points)]
     unjudged = [part.name for part in too_small(comparison.slices, stop.slice_points)]
     is_worse = comparison.verdict == "worse" or bool(fell)
     facts: dict[str, Fact] = {"accepted": accepted, "regression": is_worse and not accepted}
-    return Done(why, {}, {**facts, "fell": fell, "too few videos to judge": unjudged})
+    return StageResult(why, {}, {**facts, "fell": fell, "too few videos to judge": unjudged})
 
 
 def verdict(comparison: ComparisonTable, rounds: int, slice_points: float) -> tuple[bool, str]:
@@ -78,10 +78,8 @@ def _target(state: LoopState) -> Ending | None:
     reached, what = _reached(state, stop.target_kind)
     if reached is None or reached < stop.target:
         return None
-    said = (
-        f"The target is reached: {percent(reached)} {what} on the selection set; {percent(stop.target)} was asked for."
-    )
-    return Ending(rule="target", sentence=said)
+    sentence = f"The target of {percent(stop.target)} is reached: {percent(reached)} {what} on the selection set."
+    return Ending(rule="target", sentence=sentence)
 
 
 def _reached(state: LoopState, kind: str | None) -> tuple[float | None, str]:
@@ -108,12 +106,8 @@ def _no_gain(state: LoopState) -> Ending | None:
 
 
 def _rejected_in_a_row(state: LoopState) -> list[RoundState]:
-    found: list[RoundState] = []
-    for each in reversed(state.decided):
-        if each.accepted:
-            break
-        found.insert(0, each)
-    return found
+    rejected = list(takewhile(lambda decided: not decided.accepted, reversed(state.decided)))
+    return rejected[::-1]
 
 
 def _rounds(state: LoopState) -> Ending | None:

@@ -27,8 +27,8 @@ def protocol_answer(response: str | None, question: str, gt: str) -> str:
     """The answer in a response; empty where there is none, which is when the benchmark asks again."""
     text = response or ""
     if "<answer>" in question:
-        found = TAGGED.search(text)
-        text = found[1] if found else ""
+        tagged = TAGGED.search(text)
+        text = tagged[1] if tagged else ""
     if not is_lettered(question, gt):
         return text.strip()
     letter = ONE_LETTER.search(text)
@@ -47,8 +47,8 @@ def protocol_correct(answer: str, gt: str) -> bool:
 
 def reasoning_of(response: str | None) -> str:
     """What stands between the tags of thinking."""
-    found = THINKING.search(response or "")
-    return found[1].strip() if found else ""
+    thinking = THINKING.search(response or "")
+    return thinking[1].strip() if thinking else ""
 
 
 def protocol_scores(items: Sequence[Item]) -> dict[str, Any]:

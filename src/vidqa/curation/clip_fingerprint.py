@@ -1,4 +1,4 @@
-"""What a clip looks like, small: up to 256 of its frames as 32 x 32 colors, and the moments that tell it from others.
+"""The fingerprint of a clip: up to 256 of its frames as 32 x 32 colors, and the moments that tell it from others.
 
 Shape letters: N frames, K probes, C cells of a 16 x 16 grid, three colors each, B cells of an 8 x 8 grid.
 """
@@ -32,7 +32,7 @@ STEP = 6.0  # levels that make a difference between two cells
 PLAIN = 3.0  # levels: a frame that varies less over its cells shows nothing
 TIMEOUT_S = 120.0
 AT_ONCE = 64  # clips that are decoded ahead
-SMALL = "vidqa.curation.frame_looks:small"  # the transform of a decode pool
+SMALL = "vidqa.curation.clip_fingerprint:small"  # the transform of a decode pool
 
 
 def small(frames: np.ndarray, height: int, width: int) -> np.ndarray:
@@ -65,7 +65,7 @@ def boxes(start: np.ndarray, size: np.ndarray, into: int, side: int) -> np.ndarr
 
 
 @dataclass(frozen=True, eq=False)
-class Look:
+class ClipFingerprint:
     """`frames` uint8 [N, 32, 32, 3], in order, at `times_s` seconds. `probes` int [K] names the frames that tell most,
     which `fine` uint8 [K, 64, 64, 3] shows again. `aspect` is the picture's width by its height."""
 
@@ -74,10 +74,10 @@ class Look:
     probes: np.ndarray
     fine: np.ndarray
     aspect: float
-    crops: dict[Any, Any] = field(default_factory=dict)  # what `crops` works out of it, kept as long as the look is
+    crops: dict[Any, Any] = field(default_factory=dict)  # cache of `crop_alignment`
 
     @classmethod
-    def of(cls, fine: np.ndarray, times_s: np.ndarray, aspect: float) -> Look:
+    def from_frames(cls, fine: np.ndarray, times_s: np.ndarray, aspect: float) -> ClipFingerprint:
         """Of uint8 [N, 64, 64, 3]."""
         frames = pooled(fine, SIDE).round().astype(np.uint8)
         cells = cells_of(frames)
@@ -143,25 +143,26 @@ def _probes(cells: np.ndarray, still: np.ndarray) -> np.ndarray:
     return best[activity[best] >= 0]
 
 
-def looks(media: Iterable[MediaRef]) -> Iterator[tuple[str, Look | None]]:
-    """(key, look) of each medium, None of one that cannot be decoded; a few are held at a time."""
+def fingerprints(media: Iterable[MediaRef]) -> Iterator[tuple[str, ClipFingerprint | None]]:
+    """(key, fingerprint) of each medium, None where it cannot be decoded; a few are held at a time."""
     refs = list({ref.key: ref for ref in media}.values())
     headers = probe_many(refs)
-    asked = ((ref, header, _indices(header)) for ref, header in zip(refs, headers, strict=True))
+    plans = ((ref, header, _indices(header)) for ref, header in zip(refs, headers, strict=True))
     workers = min(16, len(os.sched_getaffinity(0)))
     with DecodePool(workers, TIMEOUT_S, SMALL) as pool, counting("comparing", len(refs)) as advance:
-        while some := list(islice(asked, AT_ONCE)):
+        while some := list(islice(plans, AT_ONCE)):
             answers = [
                 pool.submit(DecodeRequest(ref.path, ref.member, ref.kind, indices, 0, 0)) if indices else None
                 for ref, _, indices in some
             ]
             for (ref, header, indices), answer in zip(some, answers, strict=True):
-                found = answer.result() if answer else None
+                frames = answer.result() if answer else None
                 advance()
-                if found is None or isinstance(found, Problem):
+                if frames is None or isinstance(frames, Problem):
                     yield ref.key, None
-                else:
-                    yield ref.key, Look.of(found.reshape(-1, FINE, FINE, 3), _times(header, indices), _aspect(header))
+                    continue
+                fine = frames.reshape(-1, FINE, FINE, 3)
+                yield ref.key, ClipFingerprint.from_frames(fine, _times(header, indices), _aspect(header))
 
 
 def _indices(header: Header) -> tuple[int, ...]:

@@ -59,35 +59,37 @@ class Merged:
 
 def merged(windows: Sequence[WindowAnswer], count: int) -> Merged:
     """The answer about all of a video from those of its `count` windows that were answered, in the order of time."""
-    kind = Counter(each.kind for each in windows).most_common(1)[0][0]
+    kind = Counter(window.kind for window in windows).most_common(1)[0][0]
     rule = RULES[kind]
     if rule == RULES["text"]:
-        lines = "\n".join(f"{start:g}-{end:g} s: {each.response}" for each in windows for start, end in [each.span])
+        lines = "\n".join(
+            f"{start:g}-{end:g} s: {window.response}" for window in windows for start, end in [window.span]
+        )
         return Merged(lines, "", kind, "separate", (), rule)
-    given = [each for each in windows if each.status == "parsed"]
-    answer = _any_yes(given, count) if kind == "yes_no" else _most(given)
-    spans = joined([each.span for each in given if answer and each.answer == answer])
+    parsed = [window for window in windows if window.status == "parsed"]
+    answer = _any_yes(parsed, count) if kind == "yes_no" else _most(parsed)
+    spans = joined([window.span for window in parsed if answer and window.answer == answer])
     return Merged(answer, answer, kind, "parsed" if answer else "undecided", spans, rule)
 
 
 def joined(spans: Sequence[Span]) -> tuple[Span, ...]:
     """Spans in the order of time, those that touch or overlap as one."""
-    found: list[Span] = []
+    merged_spans: list[Span] = []
     for start, end in spans:
-        if found and start <= found[-1][1]:
-            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        if merged_spans and start <= merged_spans[-1][1]:
+            merged_spans[-1] = (merged_spans[-1][0], max(end, merged_spans[-1][1]))
         else:
-            found.append((start, end))
-    return tuple(found)
+            merged_spans.append((start, end))
+    return tuple(merged_spans)
 
 
-def _any_yes(given: Sequence[WindowAnswer], windows: int) -> str:
-    if any(each.answer == "yes" for each in given):
+def _any_yes(windows: Sequence[WindowAnswer], count: int) -> str:
+    if any(window.answer == "yes" for window in windows):
         return "yes"
-    return "no" if given and len(given) == windows else ""
+    return "no" if windows and len(windows) == count else ""
 
 
-def _most(given: Sequence[WindowAnswer]) -> str:
-    counts = Counter(each.answer for each in given).most_common(2)
+def _most(windows: Sequence[WindowAnswer]) -> str:
+    counts = Counter(window.answer for window in windows).most_common(2)
     tied = len(counts) > 1 and counts[0][1] == counts[1][1]
     return counts[0][0] if counts and not tied else ""

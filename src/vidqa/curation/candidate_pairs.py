@@ -14,29 +14,31 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from vidqa.curation.crops import PART, part_codes, ratio_of, still_codes, whole_codes
-from vidqa.curation.frame_looks import Look
-from vidqa.curation.overlap import LIKELY, LIKELY_MOVED, SAME, Ways
+from vidqa.curation.clip_fingerprint import ClipFingerprint
+from vidqa.curation.clip_matching import LIKELY, LIKELY_MOVED, SAME, MatchModes
+from vidqa.curation.crop_alignment import PART, part_codes, ratio_of, still_codes, whole_codes
 
-Vectors = Callable[[Look], np.ndarray]
+Vectors = Callable[[ClipFingerprint], np.ndarray]
 
 
-def likely_pairs(block: Sequence[Look], held: Sequence[Look]) -> Iterator[tuple[int, int, Ways]]:
-    """Places in both of the pairs to look at, and for what. A block of some dozens is worth its while."""
+def candidate_pairs(
+    block: Sequence[ClipFingerprint], held: Sequence[ClipFingerprint]
+) -> Iterator[tuple[int, int, MatchModes]]:
+    """Places in both of the pairs to compare, and how. A block of some dozens is worth its while."""
     of_shape = defaultdict(list)
-    for at, look in enumerate(block):
-        of_shape[round(look.aspect, 3)].append(at)
+    for at, clip in enumerate(block):
+        of_shape[round(clip.aspect, 3)].append(at)
     for places in of_shape.values():
-        for number, seen in enumerate(_seen([block[at] for at in places], held)):
-            for at in np.flatnonzero(seen.any(axis=0)).tolist():
-                yield places[at], number, Ways(*seen[:, at].tolist())
+        for number, modes in enumerate(_modes([block[at] for at in places], held)):
+            for at in np.flatnonzero(modes.any(axis=0)).tolist():
+                yield places[at], number, MatchModes(*modes[:, at].tolist())
 
 
-def _seen(block: Sequence[Look], held: Sequence[Look]) -> Iterator[np.ndarray]:
-    """bool [3, clips of the block, which have one shape] for each that is held, as `Ways` has them."""
+def _modes(block: Sequence[ClipFingerprint], held: Sequence[ClipFingerprint]) -> Iterator[np.ndarray]:
+    """bool [3, clips of the block, which have one shape] for each that is held, as `MatchModes` has them."""
     moments, frames, parts, stills = (_Joined(block, vectors) for vectors in (_moments, _frames, _part, _still(PART)))
     wholes: dict[float, tuple[_Joined, _Joined]] = {}
-    fixed = np.array([look.stands_still for look in block])
+    fixed = np.array([clip.stands_still for clip in block])
     for other in held:
         ratio = ratio_of(block[0], other)
         if ratio not in wholes:
@@ -54,24 +56,24 @@ def _seen(block: Sequence[Look], held: Sequence[Look]) -> Iterator[np.ndarray]:
 class _Joined:
     """Vectors [P, D] of all clips, side by side."""
 
-    def __init__(self, block: Sequence[Look], vectors: Vectors) -> None:
-        each = [vectors(look) for look in block]
-        self.vectors = np.ascontiguousarray(np.concatenate(each).T)
-        lengths = np.array([len(found) for found in each])
+    def __init__(self, block: Sequence[ClipFingerprint], vectors: Vectors) -> None:
+        parts = [vectors(clip) for clip in block]
+        self.vectors = np.ascontiguousarray(np.concatenate(parts).T)
+        lengths = np.array([len(vectors_of_clip) for vectors_of_clip in parts])
         self.there = lengths > 0
         self.starts = (np.cumsum(lengths) - lengths)[self.there]
 
     def best(self, these: np.ndarray) -> np.ndarray:
         """float [clips]: the greatest product of one of a clip's vectors and one of these [Q, D]; -inf without any."""
-        found = np.full(len(self.there), -np.inf)
+        products = np.full(len(self.there), -np.inf)
         if len(these) and self.there.any():
-            found[self.there] = np.maximum.reduceat((these @ self.vectors).max(axis=0), self.starts)
-        return found
+            products[self.there] = np.maximum.reduceat((these @ self.vectors).max(axis=0), self.starts)
+        return products
 
 
-def _frames(look: Look) -> np.ndarray:
+def _frames(clip: ClipFingerprint) -> np.ndarray:
     """[N, D], so that the product with a mirrored one is half the mean square of their difference, below zero."""
-    cells = look.coarse / np.float32(np.sqrt(look.coarse.shape[1]))
+    cells = clip.coarse / np.float32(np.sqrt(clip.coarse.shape[1]))
     ones = np.ones((len(cells), 1), np.float32)
     return np.concatenate([cells, -0.5 * (cells**2).sum(1, keepdims=True), ones], axis=1)
 
@@ -80,24 +82,24 @@ def _mirrored(vectors: np.ndarray) -> np.ndarray:
     return np.concatenate([vectors[:, :-2], vectors[:, :-3:-1]], axis=1)
 
 
-def _moments(look: Look) -> np.ndarray:
-    return _frames(look)[look.probes]
+def _moments(clip: ClipFingerprint) -> np.ndarray:
+    return _frames(clip)[clip.probes]
 
 
 def _still(ratio: float) -> Vectors:
-    def vectors(look: Look) -> np.ndarray:
-        return still_codes(look, ratio)
+    def vectors(clip: ClipFingerprint) -> np.ndarray:
+        return still_codes(clip, ratio)
 
     return vectors
 
 
-def _part(look: Look) -> np.ndarray:
-    return part_codes(look)[0]
+def _part(clip: ClipFingerprint) -> np.ndarray:
+    return part_codes(clip)[0]
 
 
 def _whole(ratio: float) -> Vectors:
-    def vectors(look: Look) -> np.ndarray:
-        made = whole_codes(look, ratio)[0]
-        return made.reshape(-1, made.shape[-1])
+    def vectors(clip: ClipFingerprint) -> np.ndarray:
+        moments = whole_codes(clip, ratio)[0]
+        return moments.reshape(-1, moments.shape[-1])
 
     return vectors

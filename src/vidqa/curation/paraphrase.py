@@ -36,8 +36,8 @@ def countered(question: str, answer: str) -> tuple[str, str] | None:
         return None
     for pair in OPPOSITES:
         for word, other in (pair, pair[::-1]):
-            found = re.findall(rf"\b{word}\b", question, re.IGNORECASE)
-            if len(found) == 1 and not re.search(rf"\b(?:{other}|not|n't|or)\b", question, re.IGNORECASE):
+            matches = re.findall(rf"\b{word}\b", question, re.IGNORECASE)
+            if len(matches) == 1 and not re.search(rf"\b(?:{other}|not|n't|or)\b", question, re.IGNORECASE):
                 return re.sub(rf"\b{word}\b", other, question, flags=re.IGNORECASE), "no"
     return None
 

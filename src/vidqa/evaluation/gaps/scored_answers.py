@@ -1,4 +1,4 @@
-"""Whether one response is a gap: the four ways to compare it with its ground truth."""
+"""One answer with its verdict, and the four ways to compare a response with its ground truth."""
 
 from __future__ import annotations
 
@@ -6,9 +6,29 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from vidqa.evaluation.answers import DIRECTION_TASK
-from vidqa.evaluation.results import judge
+from vidqa.evaluation.results import Item, judge
 
 MODES = ("exact", "normalized", "bcq", "mcq")
+
+
+class ScoredAnswer(NamedTuple):
+    """One answer; `error` is empty where it is right. `row` is the annotation's place, -1 without one."""
+
+    row: int
+    video: str
+    question: str
+    truth: str
+    sample_id: str
+    kind: str
+    error: str
+    parsed: str
+    parsed_truth: str
+    answer_kind: str
+
+    @property
+    def is_answer(self) -> bool:
+        """Whether one answer could be read, right or wrong."""
+        return self.error in ("", "wrong")
 
 
 class Verdict(NamedTuple):
@@ -22,6 +42,16 @@ class Verdict(NamedTuple):
 
 
 Compare = Callable[[str, str, str, str, str], Verdict]
+
+
+def own_verdict(item: Item) -> Verdict:
+    """The verdict that an item of our own results.json carries."""
+    error = _error(bool(item["correct"]), item["parse_status"])
+    return Verdict(error, item["parsed_response"], item["parsed_gt"], item["answer_kind"])
+
+
+def _error(is_correct: bool, status: str) -> str:
+    return "" if is_correct else "wrong" if status == "parsed" else status
 
 
 def comparer(mode: str) -> Compare:
@@ -49,8 +79,7 @@ def _exact(response: str, gt: str, question: str, finish_reason: str, answer_kin
 def _normalized(response: str, gt: str, question: str, finish_reason: str, answer_kind: str) -> Verdict:
     task = DIRECTION_TASK if answer_kind == "direction" else ""
     parsed, truth, is_correct = judge(response, gt, question, finish_reason, task)
-    error = "" if is_correct else ("wrong" if parsed.status == "parsed" else parsed.status)
-    return Verdict(error, parsed.answer, truth.answer, parsed.kind)
+    return Verdict(_error(bool(is_correct), parsed.status), parsed.answer, truth.answer, parsed.kind)
 
 
 def _bcq(response: str, gt: str, question: str, finish_reason: str, answer_kind: str) -> Verdict:

@@ -21,7 +21,7 @@ def majority(items: Sequence[Item]) -> dict[str, Any]:
     hits, answers = 0, {}
     for kind, group in groups(items, "answer_kind"):
         # Of answers that are as common, the first by name, so that a score is repeatable.
-        answer, count = min(Counter(item["parsed_gt"] for item in group).items(), key=lambda each: (-each[1], each[0]))
+        answer, count = min(Counter(item["parsed_gt"] for item in group).items(), key=lambda pair: (-pair[1], pair[0]))
         hits += count
         answers[kind] = _short(answer)
     return {"majority_accuracy": round(hits / len(items), 6) if items else None, "majority_answers": answers}
@@ -30,10 +30,10 @@ def majority(items: Sequence[Item]) -> dict[str, Any]:
 def one_answer(items: Sequence[Item]) -> list[dict[str, Any]]:
     """The kinds of questions that the model gives one and the same answer to, though the right ones differ: answer
     kinds, and of the other questions the user's kinds."""
-    found = [row for kind, group in groups(items, "answer_kind") if (row := _only(kind, group))]
-    named = {row["kind"] for row in found}
+    rows = [row for kind, group in groups(items, "answer_kind") if (row := _only(kind, group))]
+    named = {row["kind"] for row in rows}
     others = [item for item in items if item["answer_kind"] not in named]
-    return found + [row for kind, group in groups(others, "kind") if (row := _only(kind, group))]
+    return rows + [row for kind, group in groups(others, "kind") if (row := _only(kind, group))]
 
 
 def _only(kind: str, items: Sequence[Item]) -> dict[str, Any] | None:
@@ -45,15 +45,15 @@ def _only(kind: str, items: Sequence[Item]) -> dict[str, Any] | None:
     return {"kind": kind, "answer": _short(answers[0]), "answers": len(answers), "expected": commonest}
 
 
-def one_answer_problems(found: Sequence[dict[str, Any]]) -> list[Problem]:
+def one_answer_problems(rows: Sequence[dict[str, Any]]) -> list[Problem]:
     """A warning for each kind with one answer only."""
     problems = []
-    for row in found[:LISTED]:
+    for row in rows[:LISTED]:
         expected = ", ".join(f"{count} x {answer!r}" for answer, count in row["expected"].items())
         message = f"all {row['answers']} answers are {row['answer']!r}; expected are {expected}"
         problems.append(METRIC_ONE_ANSWER.at(row["kind"], message, severity="warning"))
-    if len(found) > LISTED:
-        message = f"{len(found) - LISTED} more kinds have one answer only"
+    if len(rows) > LISTED:
+        message = f"{len(rows) - LISTED} more kinds have one answer only"
         problems.append(METRIC_ONE_ANSWER.at("by_kind", message, severity="warning"))
     return problems
 
@@ -71,10 +71,10 @@ def headline(scores: dict[str, Any]) -> str:
 
 def groups(items: Sequence[Item], name: str) -> list[tuple[str, list[Item]]]:
     """The items by one of their fields, in the order of its values."""
-    found: dict[str, list[Item]] = defaultdict(list)
+    items_of: dict[str, list[Item]] = defaultdict(list)
     for item in items:
-        found[item[name]].append(item)
-    return sorted(found.items())
+        items_of[item[name]].append(item)
+    return sorted(items_of.items())
 
 
 def _percent(share: float) -> str:

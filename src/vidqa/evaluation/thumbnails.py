@@ -1,0 +1,98 @@
+"""A few small frames of a video or image, as JPEG, for a report."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from vidqa.contract.problem import ProblemError
+from vidqa.dataset.archive import archive_and_member, locate
+from vidqa.evaluation.problems import POSTER_UNREADABLE
+from vidqa.pages.page import image_url
+from vidqa.video.decode import read_frames
+from vidqa.video.image import decode_image
+from vidqa.video.probe import probe
+from vidqa.video.source import place
+
+LIMIT_S = 20.0  # per file: a report never waits longer for one
+QUALITY = 85  # of the JPEGs
+WIDTH = 160
+
+
+def poster_frames(path: str, member: str | None, indices: Sequence[int], width: int = WIDTH) -> list[bytes]:
+    """JPEG of each source frame in `indices` (presentation order), `width` pixels wide, shown upright.
+
+    `member` is the name inside the archive `path`. An index past the end gives the last frame. Raises
+    POSTER_UNREADABLE where the file cannot be read or decoded within LIMIT_S.
+    """
+    frames = _frames(path, member, lambda count: [min(max(0, index), count - 1) for index in indices], width)[1]
+    return list(map(_jpeg, frames))
+
+
+def card_frames(video: str, count: int) -> dict[str, Any]:
+    """{"frames": data URLs of `count` frames, evenly over a video that is named as results name it, "fault": ""}; where
+    it cannot be decoded, no frames and the reason. Of "" neither."""
+    if not video:
+        return {"frames": [], "fault": ""}
+    try:
+        return {"frames": [image_url(_jpeg(image)) for image in _spread(video, count, WIDTH)[1]], "fault": ""}
+    except ProblemError as error:
+        return {"frames": [], "fault": error.problems[0].message}
+
+
+def gray_frames(video: str, count: int, width: int) -> tuple[float, np.ndarray]:
+    """The length of a video in seconds, and `count` frames evenly over it in gray, float32 [T, H, W]. Raises
+    POSTER_UNREADABLE."""
+    seconds, images = _spread(video, count, width)
+    return seconds, np.stack([np.asarray(image.convert("L"), np.float32) for image in images])
+
+
+def _spread(video: str, count: int, width: int) -> tuple[float, list[Image.Image]]:
+    path, member = archive_and_member(video) or (video, None)
+
+    def even(frames: int) -> list[int]:
+        return [at * frames // min(count, frames) for at in range(min(count, frames))]
+
+    return _frames(path, member, even, width)
+
+
+def _frames(
+    path: str, member: str | None, choose: Callable[[int], list[int]], width: int
+) -> tuple[float, list[Image.Image]]:
+    """The length in seconds, and the small frames whose numbers `choose` gives for their count."""
+    try:
+        file, inner = locate(path, member)
+        try:
+            meta = probe(file, inner)
+        except ProblemError as no_video:
+            return 0.0, [_resized(_image(file, inner, no_video), width)] * len(choose(1))
+        numbers = choose(meta.frame_count)
+        decoded = read_frames(file, inner, sorted(set(numbers)), deadline=time.monotonic() + LIMIT_S)
+        images = {number: _resized(pixels, width) for number, pixels in zip(sorted(set(numbers)), decoded, strict=True)}
+        return meta.duration_s, [images[number] for number in numbers]
+    except ProblemError as error:
+        raise POSTER_UNREADABLE.error(place(path, member), error.problems[0].message) from error
+
+
+def _image(path: str, member: str | None, no_video: ProblemError) -> np.ndarray:
+    try:
+        return decode_image(path, member)[0]
+    except ProblemError:
+        raise no_video from None
+
+
+def _resized(pixels: np.ndarray, width: int) -> Image.Image:
+    """uint8 [H, W, 3] as an image, `width` pixels wide."""
+    height = max(2, round(width * pixels.shape[0] / pixels.shape[1] / 2) * 2)
+    return Image.fromarray(pixels).resize((width, height), Image.Resampling.BILINEAR)
+
+
+def _jpeg(image: Image.Image) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=QUALITY)
+    return buffer.getvalue()

@@ -19,14 +19,15 @@ import numpy as np
 from ledger import Ledger, arguments, table
 from threadpoolctl import threadpool_limits
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / name) for name in ("src", "workflow")]
+
+from demo.scenes import DIAGONAL, EVENTS, STRAIGHT, draw_scene, render
 
 from vidqa.curation.frame_looks import looks
 from vidqa.curation.leaks import BLOCK, Protected, find_leaks
 from vidqa.curation.likely import likely_pairs
 from vidqa.curation.overlap import UNSURE, overlaps
 from vidqa.dataset.record import MediaRef, Record
-from vidqa.demo.scenes import DIAGONAL, EVENTS, STRAIGHT, draw_scene, render
 
 WIDTH, HEIGHT, FPS, CAMERAS = 160, 120, 10, 10
 WAYS = (

@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT / name) for name in ("src", "tests", "workflow")]
 
 import forked
 import pandas as pd
+from demo.recipe import TRAIN
 from ledger import arguments
 from processes import finish, start
 from tiny_world import engine_command
@@ -29,7 +30,6 @@ from tiny_world import engine_command
 from vidqa.contract.environment import adopt
 from vidqa.contract.files import write_text
 from vidqa.contract.run_folder import read_metrics
-from vidqa.demo.recipe import TRAIN
 from vidqa.spec import Layer, dump, resolve
 from vidqa.spec.layers import parse_value
 
@@ -85,7 +85,7 @@ def main() -> None:
     if not (out / "model").exists():
         tiny = ("-m", "vidqa.engine.families.tiny_qwen3_vl", "--corpus", str(out / "data/corpus.txt"))
         for words in (
-            ("-m", "vidqa.demo", "--out", str(out / "data"), "--clips", str(24 if options.tiny else CLIPS)),
+            ("workflow/demo/video_set.py", "--out", str(out / "data"), "--clips", str(24 if options.tiny else CLIPS)),
             (*tiny, "--out", str(out / "model")),
         ):
             program = start(["-P", *words], out / "made.log", LIMIT_S)

@@ -19,11 +19,12 @@ from ledger import Ledger, arguments
 from shapes import write_random_model
 
 SKILL_ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(SKILL_ROOT / "src"))
+sys.path[:0] = [str(SKILL_ROOT / "src"), str(SKILL_ROOT / "workflow")]
+
+from demo.clips import write_demo_set
+from demo.recipe import TRAIN, VISION
 
 from vidqa.contract.run_folder import read_metrics
-from vidqa.demo.clips import write_demo_set
-from vidqa.demo.recipe import TRAIN, VISION
 
 LEARN = {
     "num_epochs": 5,

@@ -75,7 +75,6 @@ MAY_KNOW = {
     "curation": {"contract", "pages", "video", "dataset", "evaluation", "datatools"},
     "deft": {"contract", "actions", "pages", "spec", "dataset", "evaluation", "jobs", "preflight", "studies"},
     "benchmark": {"contract", "spec", "video", "dataset", "evaluation", "jobs", "preflight"},
-    "demo": {"contract"},
     "generate": {"contract", "actions", "benchmark", "import_graph", "spec", "platforms", "planning", "deft"},
     "import_graph": {"spec"},
 }
@@ -219,7 +218,7 @@ def _is_broad(caught: ast.expr | None) -> bool:
 
 def test_files_and_functions_stay_short() -> None:
     long = [f"{shown(path)}: {lines} lines" for path in MODULES if (lines := _lines(path)) > 420]
-    long += [f"{shown(path)}: {lines} lines" for path in PROGRAMS if (lines := _lines(path)) > 130]
+    long += [f"{shown(path)}: {lines} lines" for path in PROGRAMS if (lines := _lines(path)) > 160]
     for path in [*MODULES, *PROGRAMS]:
         for function in functions(path):
             length = (function.end_lineno or function.lineno) - function.lineno + 1

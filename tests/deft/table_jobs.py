@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from demo.clips import Clip, write_split
 from simulated import write_table
 from tiny_world import tiny_model
 
@@ -23,7 +24,6 @@ from vidqa.curation.rows import read_rows
 from vidqa.dataset.brief import brief
 from vidqa.deft.settings import Where
 from vidqa.deft.state import Cost
-from vidqa.demo.clips import Clip, write_split
 from vidqa.evaluation import score
 from vidqa.evaluation.results import judged
 

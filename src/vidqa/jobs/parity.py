@@ -64,8 +64,8 @@ def compare(comparison: ParityRequest) -> tuple[dict[str, Any], list[Problem]]:
 
 def _made(folder: Path) -> tuple[str, str]:
     """Some clips of the demo with their questions."""
-    words = ["vidqa.demo", "--out", str(folder / "clips"), "--clips", str(CLIPS)]
-    _run(words)
+    script = SKILL_ROOT / "workflow/demo/video_set.py"
+    _run([str(script), "--out", str(folder / "clips"), "--clips", str(CLIPS)])
     return str(folder / "clips/train/annotations.json"), str(folder / "clips/train")
 
 
@@ -76,7 +76,7 @@ def _carried_out(comparison: ParityRequest, spec_path: Path, out: Path) -> tuple
         ("--largest-difference", comparison.largest_difference),
     ):
         words += [] if bound is None else [option, str(bound)]
-    code = _run(["vidqa.engine.parity", *words])
+    code = _run(["-m", "vidqa.engine.parity", *words])
     if not out.exists():
         raise JOB_FAILED.error("vidqa.engine.parity", f"the engine ended with {code}; what it said is above")
     report = json.loads(out.read_text(encoding="utf-8"))
@@ -84,10 +84,10 @@ def _carried_out(comparison: ParityRequest, spec_path: Path, out: Path) -> tuple
 
 
 def _run(words: list[str]) -> int:
-    """Run a module of this project with its output on the terminal, in a subprocess; an engine ends with this one."""
+    """Run a program of this project with its output on the terminal, in a subprocess; an engine ends with this one."""
     parent = {environment.PARENT: str(os.getpid())}
     path = environment.python_path(Path(vidqa.__file__).parents[1])
-    command = [sys.executable, "-P", "-m", *words]
+    command = [sys.executable, "-P", *words]
     env = environment.child_environment(PYTHONPATH=path, **environment.OF_THE_ENGINE, **parent)
     return subprocess.run(command, env=env, stdin=subprocess.DEVNULL, stdout=2).returncode
 

@@ -28,9 +28,9 @@ from vidqa.planning.budget.page import memory_page
 from vidqa.planning.recipes.page import recipes_page
 from vidqa.platforms import site
 from vidqa.spec import pages
-from vidqa.spec.compat.page import migrating_page
 from vidqa.spec.shape import parameter_lists, schema
 
+FILLED = {**PARTS, "references/migrating.md": pages.in_migrating}
 MANIFEST, CONFIG = "schemas/manifest.json", "config.json"
 
 
@@ -62,7 +62,6 @@ PAGES: dict[str, Callable[[], str]] = {
     "references/troubleshooting_codes.md": _codes,
     "references/benchmarks.md": benchmark_page,
     "references/memory.md": memory_page,
-    "references/migrating.md": migrating_page,
     "references/packages.md": import_graph.page,
     "references/recipes.md": recipes_page,
     "references/site_template.toml": site.template,
@@ -90,7 +89,7 @@ def _manifest(texts: dict[str, str]) -> str:
 
 def differing(root: Path) -> dict[str, str]:
     """The files, generated as a whole or in part, whose text in `root` is another one, with the text that is due."""
-    parts = {path: fill(text) for path, fill in PARTS.items() if (text := _text(root / path)) is not None}
+    parts = {path: fill(text) for path, fill in FILLED.items() if (text := _text(root / path)) is not None}
     if CONFIG in parts:
         parts[CONFIG] = stages.in_config(parts[CONFIG])
     return {path: text for path, text in (generated() | parts).items() if _text(root / path) != text}

@@ -1,12 +1,22 @@
-"""Pages that are generated from the models: templates, parameter tables, and the list of problem codes."""
+"""Generated pages: templates, parameter tables, problem codes, and the tables of `references/migrating.md`."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+
+from pydantic.fields import FieldInfo
 
 from vidqa import actions
 from vidqa.contract.problem import REGISTRY
+from vidqa.spec.compat.moved import (
+    OF_THEIR_LOADERS,
+    OF_THEIR_PROCESSES,
+    REINFORCEMENT_KEYS,
+    REINFORCEMENT_TABLES,
+    RENAMED,
+)
 from vidqa.spec.keys import leaves
 from vidqa.spec.native import facts
 from vidqa.spec.shape import expected
@@ -122,3 +132,59 @@ def codes() -> str:
     for name, code in sorted(REGISTRY.items()):
         lines.append(row(f"`{name}`", str(int(code.exit_code)), code.meaning, code.remedy))
     return "\n".join(lines) + "\n"
+
+
+def fill(text: str, name: str, lines: Iterable[str]) -> str:
+    """The page with other lines between `<!-- generated: NAME -->` and `<!-- end -->`."""
+    start = f"<!-- generated: {name} -->\n"
+    before, _, rest = text.partition(start)
+    _, end, after = rest.partition("<!-- end -->")
+    return f"{before}{start}" + "".join(f"{line}\n" for line in lines) + end + after if end else text
+
+
+def in_migrating(text: str) -> str:
+    """references/migrating.md, with a row for every key that is moved, refused or without effect."""
+    train, grpo = leaves("train"), leaves("grpo")
+    own = {
+        path: field
+        for path, field in grpo.items()
+        if not path.startswith("engine.") and (path not in train or _native(train[path]) != _native(field))
+    }
+    keys = [f"`{name}`" for name in (*REINFORCEMENT_TABLES, *OF_THEIR_PROCESSES)]
+    keys += [f"in `{table}` {', '.join(names.split())}" for table, names in REINFORCEMENT_KEYS.items()]
+    tables = {
+        "moved": [row("there", "here"), row("---", "---"), *_moved()],
+        "only": _compat_rows(train, "taken"),
+        "idle": _compat_rows(train, "what it says there"),
+        "only_grpo": _compat_rows(own, "taken"),
+        "idle_grpo": _compat_rows(own, "what it says there"),
+        "reinforcement": [", ".join(keys) + "."],
+    }
+    for name, lines in tables.items():
+        text = fill(text, name, lines)
+    return text
+
+
+def _moved() -> Iterator[str]:
+    yield from (row(f"`{theirs}`", f"`{ours}`") for theirs, ours in RENAMED.items())
+    yield from (row(f"`{theirs}`", remedy) for theirs, remedy in OF_THEIR_LOADERS.items())
+
+
+def _native(field: FieldInfo) -> tuple[Any, Any]:
+    """Which values of a key our engine takes, and the key to use instead."""
+    about = facts(field)
+    return about["x-native"], about.get("x-instead")
+
+
+def _compat_rows(keys: Mapping[str, FieldInfo], column: str) -> Iterator[str]:
+    """A table of the keys of which only some values are taken, or of those without effect."""
+    yield row("key", column, "instead")
+    yield row("---", "---", "---")
+    for path, field in keys.items():
+        native, instead = _native(field)
+        shown = f"`{instead}`" if instead and " " not in instead else instead or ""
+        if column == "taken" and isinstance(native, dict):
+            only = native["only"]
+            yield row(f"`{path}`", only if isinstance(only, str) else ", ".join(map(json.dumps, only)), shown)
+        elif column != "taken" and native == "no effect":
+            yield row(f"`{path}`", field.description or "", shown)

@@ -32,7 +32,7 @@ from vidqa.evaluation.comparison_page import comparison_text
 from vidqa.pages.training.page import report
 from vidqa.pages.training.read import read_training
 from vidqa.spec import Layer, dump, parse_set, resolve
-from vidqa.spec.sources import parent_layer
+from vidqa.spec.parent_layers import parent_layer
 
 ANSWER_TOKENS = 8
 UNTAUGHT = "diagonal"  # the demo's weakness on purpose: no clip to learn from moves like that

@@ -28,7 +28,7 @@ from vidqa.planning.budget.page import memory_page
 from vidqa.planning.recipes.page import recipes_page
 from vidqa.platforms import site
 from vidqa.spec import pages
-from vidqa.spec.shape import parameter_lists, schema
+from vidqa.spec.json_schema import parameter_lists, schema
 
 FILLED = {**PARTS, "references/migrating.md": pages.in_migrating}
 MANIFEST, CONFIG = "schemas/manifest.json", "config.json"

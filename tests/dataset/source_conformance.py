@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from vidqa.dataset import check_records, fingerprint, load_records, open_source
-from vidqa.dataset.findings import Findings
 from vidqa.dataset.load import load_pairs
+from vidqa.dataset.problem_collector import Findings
 from vidqa.dataset.record import Provenance
 from vidqa.spec import Layer, resolve
-from vidqa.spec.samples import train_samples
+from vidqa.spec.schedule import train_samples
 
 Made = Callable[[Path, list[dict[str, Any]]], Path]
 

@@ -10,7 +10,7 @@ import pytest
 
 from vidqa.contract.problem import Problem
 from vidqa.dataset import Record, fingerprint
-from vidqa.dataset.brief import brief
+from vidqa.dataset.fast_reader import brief
 from vidqa.dataset.load import check_records
 from vidqa.datatools.convert import convert
 from vidqa.datatools.inspection import inspect_dataset

@@ -20,8 +20,8 @@ from source_conformance import Made, row
 
 from vidqa.contract.problem import ProblemError
 from vidqa.dataset import check_records, load_records
-from vidqa.dataset.findings import Findings
 from vidqa.dataset.media import NotFound
+from vidqa.dataset.problem_collector import Findings
 from vidqa.dataset.record import Provenance
 from vidqa.dataset.sources import SOURCE_KINDS, file_of, made_absolute, open_source, read_by
 from vidqa.dataset.sources.captions import CAPTIONS_FOLDER

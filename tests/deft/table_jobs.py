@@ -21,7 +21,7 @@ from vidqa import spec
 from vidqa.contract.files import content_hash, write_json
 from vidqa.contract.run_folder import QUERY_EMBEDDINGS
 from vidqa.curation.rows import read_rows
-from vidqa.dataset.brief import brief
+from vidqa.dataset.fast_reader import brief
 from vidqa.deft.settings import Where
 from vidqa.deft.state import Cost
 from vidqa.evaluation import score

@@ -29,7 +29,7 @@ from vidqa.jobs import here, parity
 from vidqa.jobs.ask import Question, ask
 from vidqa.planning.sets import load_sets
 from vidqa.spec import Layer, dump, load, resolve
-from vidqa.spec.sources import parent_layer
+from vidqa.spec.parent_layers import parent_layer
 from vidqa.storage.upload import exports
 
 pytest.importorskip("llmcompressor")

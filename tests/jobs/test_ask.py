@@ -22,7 +22,7 @@ from vidqa.dataset import load_records
 from vidqa.dataset.record import Record
 from vidqa.jobs.ask import Question, ask, rows_of_table, shown
 from vidqa.platforms.processes import Identity
-from vidqa.spec.sources import model_layer
+from vidqa.spec.parent_layers import model_layer
 
 TINY = ("--set", "model.dtype=float32", "--set", "generation.max_tokens=6", "--set", "vision.nframes=4")
 

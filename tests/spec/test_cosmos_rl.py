@@ -22,9 +22,9 @@ from vidqa.spec import Layer, TrainSpec, dump, resolve
 from vidqa.spec.build import Request, build
 from vidqa.spec.compat.cosmos import cosmos_table, target_table, video_fps_problems
 from vidqa.spec.keys import flat
-from vidqa.spec.samples import train_samples
-from vidqa.spec.sources import profile_layer
-from vidqa.spec.text import render
+from vidqa.spec.parent_layers import profile_layer
+from vidqa.spec.schedule import train_samples
+from vidqa.spec.serialization import render
 
 WHEEL = "cosmos-rl==0.4.7"
 

@@ -11,7 +11,7 @@ import pytest
 from vidqa.contract.problem import ProblemError
 from vidqa.spec import Resolved, TrainSpec
 from vidqa.spec.build import Request, build
-from vidqa.spec.text import render
+from vidqa.spec.serialization import render
 
 MODEL = "hf_model://nvidia/Cosmos-Reason2-8B"
 MESH = {"tp_size": 1, "cp_size": 1, "dp_shard_size": 8, "pp_size": 1}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from vidqa.contract.problem import ProblemError
-from vidqa.spec.parents import find_checkpoint, find_export
+from vidqa.spec.run_lookup import find_checkpoint, find_export
 
 
 def export(run: Path, name: str, *, complete: bool = True) -> Path:

@@ -16,7 +16,7 @@ from tests.hub_server import COMMIT, Hub, serving
 from vidqa.contract.files import remove
 from vidqa.contract.problem import ProblemError
 from vidqa.dataset import check_records, load_records, open_source
-from vidqa.dataset.shapes import ASK_LETTER
+from vidqa.dataset.foreign_rows import ASK_LETTER
 from vidqa.jobs.job_spec import load_job_spec
 from vidqa.planning.rollouts import prompt_planner
 from vidqa.rewards import label_of, question_problems

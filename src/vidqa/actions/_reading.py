@@ -32,7 +32,7 @@ def reading(
         data=(DataSet(data, "dataset.annotation_path", "dataset.media_dir", root="eval"), *more_data),
         decoding="engine",
         exclusive=(("vision.fps", "vision.nframes", "SPEC_FPS_AND_NFRAMES"),),
-        parent=Parent("best", "vidqa.spec.sources:exported"),
+        parent=Parent("best", "vidqa.spec.parent_layers:exported"),
         processes=lambda spec: spec.num_gpus,
         processes_key="num_gpus",
         resuming=Resuming(f"{table}.skip_saved", same_inputs=True),

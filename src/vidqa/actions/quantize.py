@@ -38,7 +38,7 @@ QUANTIZE = Action(
         "total_pixels": "vision.total_pixels",
     },
     exclusive=(("vision.fps", "vision.nframes", "SPEC_FPS_AND_NFRAMES"),),
-    parent=Parent("best", "vidqa.spec.sources:quantized"),
+    parent=Parent("best", "vidqa.spec.parent_layers:quantized"),
     packages=_packages,
     outcome="vidqa.jobs.outcome:of_quantization",
     program="vidqa.engine.quantize.run:quantize",

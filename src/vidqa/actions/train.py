@@ -88,7 +88,7 @@ TRAIN = Action(
         ("validation.freq", "validation.freq_in_epoch"),
     ),
     not_identity=("train.timestamp", "train.resume", "results_dir"),
-    parent=Parent("latest", "vidqa.spec.sources:continued"),
+    parent=Parent("latest", "vidqa.spec.parent_layers:continued"),
     cosmos=True,
     is_searched=True,
     processes=_processes,

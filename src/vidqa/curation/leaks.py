@@ -20,8 +20,8 @@ from threadpoolctl import threadpool_limits
 from vidqa.curation.frame_looks import Look, looks
 from vidqa.curation.likely import likely_pairs
 from vidqa.curation.overlap import UNSURE, overlaps
+from vidqa.dataset.identical_files import real_key, same_bytes_between
 from vidqa.dataset.record import MediaRef, Record
-from vidqa.dataset.same_bytes import real_key, same_bytes_between
 
 SAME_ID = "the same id"  # the reason of a leak that no medium shows
 BLOCK = 64  # new clips that are looked at together

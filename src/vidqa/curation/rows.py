@@ -12,10 +12,10 @@ from typing import Any
 
 from vidqa.contract.problem import ProblemError
 from vidqa.dataset import open_source
-from vidqa.dataset.findings import Findings
 from vidqa.dataset.parse import RowReader
+from vidqa.dataset.problem_collector import Findings
 from vidqa.dataset.record import Provenance, Record
-from vidqa.datatools.shapes import llava_row, other_fields
+from vidqa.datatools.written_rows import llava_row, other_fields
 
 Row = dict[str, Any]
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vidqa.contract.collection import paused
+from vidqa.contract.gc_pause import paused
 from vidqa.contract.problem import Problem, ProblemError, raise_errors
-from vidqa.dataset.findings import Findings
 from vidqa.dataset.media import MediaSource
 from vidqa.dataset.parse import RowReader
+from vidqa.dataset.problem_collector import Findings
 from vidqa.dataset.problems import EMPTY, FILE_MISSING
 from vidqa.dataset.reader import NAMES
 from vidqa.dataset.record import Record

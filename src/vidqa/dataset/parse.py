@@ -10,8 +10,13 @@ from typing import Any, NamedTuple
 
 from vidqa.contract.problem import Code
 from vidqa.dataset import problems
-from vidqa.dataset.findings import Findings
-from vidqa.dataset.keys import (
+from vidqa.dataset.media import MediaSource, NotFound
+from vidqa.dataset.media_placement import KINDS, TAG, Piece, Slot, fill_slots, pieces_of_text, tidy
+from vidqa.dataset.problem_collector import Findings
+from vidqa.dataset.reader import type_name
+from vidqa.dataset.reasoning import unclosed
+from vidqa.dataset.record import ORIGINS, MediaRef, Provenance, Record, Turn
+from vidqa.dataset.record_keys import (
     LEARNED,
     is_learned,
     medium_keys,
@@ -21,11 +26,6 @@ from vidqa.dataset.keys import (
     unused_in_record,
     unused_in_turn,
 )
-from vidqa.dataset.media import MediaSource, NotFound
-from vidqa.dataset.place import KINDS, TAG, Piece, Slot, fill_slots, pieces_of_text, tidy
-from vidqa.dataset.reader import type_name
-from vidqa.dataset.record import ORIGINS, MediaRef, Provenance, Record, Turn
-from vidqa.dataset.thinking import unclosed
 
 ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
 KIND_FIELDS = ("kind", "type", "question_type", "category")

@@ -11,8 +11,8 @@ from typing import Any
 from msgspec import Raw
 
 from vidqa.dataset.cut_off import WRITE_AGAIN, cut_off_list, cut_off_record, reached_the_end
-from vidqa.dataset.findings import Findings
 from vidqa.dataset.json_list import BOM, elements_of, value_of
+from vidqa.dataset.problem_collector import Findings
 from vidqa.dataset.problems import EMPTY, FILE_MISSING, RECORD_TYPE, SYNTAX
 
 DEEPEST = 64  # lists and objects within each other in a record; more could be read and then not be written

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vidqa.dataset.embedded import Embedded
-from vidqa.dataset.findings import Findings
+from vidqa.dataset.embedded_media import Embedded
+from vidqa.dataset.foreign_rows import MEDIA, PAIRS, question_row
 from vidqa.dataset.media_names import kind_of
+from vidqa.dataset.problem_collector import Findings
 from vidqa.dataset.problems import COLUMNS, TABLE_UNREADABLE
-from vidqa.dataset.shapes import MEDIA, PAIRS, question_row
 
 LONGEST_CELL = 1 << 24
 ALIASES = ("file", "path", "filename", "clip")  # columns that name the medium where none of MEDIA is there

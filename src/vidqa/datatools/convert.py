@@ -12,14 +12,14 @@ from typing import Any
 from vidqa.contract.problem import Problem, ProblemError, raise_errors
 from vidqa.dataset import fingerprint
 from vidqa.dataset.data_files import holds_tables
-from vidqa.dataset.findings import Findings
+from vidqa.dataset.foreign_rows import shaped
 from vidqa.dataset.load import Pair, load_pairs, read_pairs
 from vidqa.dataset.media import MediaSource, media_source
 from vidqa.dataset.parse import RowReader
+from vidqa.dataset.problem_collector import Findings
 from vidqa.dataset.problems import FILE_MISSING, SPLIT_UNKNOWN
 from vidqa.dataset.reader import NAMES, annotation_file, read_rows
 from vidqa.dataset.record import MediaRef, Record
-from vidqa.dataset.shapes import shaped
 from vidqa.dataset.sources import Rows, Source, kind_of_source, open_source
 from vidqa.dataset.sources.address import address_of
 from vidqa.dataset.sources.captions import CAPTIONS_FOLDER
@@ -32,7 +32,7 @@ from vidqa.datatools import prompts, tables, tao
 from vidqa.datatools.merge import Imported, merged
 from vidqa.datatools.outputs import json_lines, json_list, write_new
 from vidqa.datatools.problems import FIELDS_DROPPED, FORMAT_UNKNOWN, MEDIA_PATHS, OUTPUT_ENDING, PROMPT_UNUSED
-from vidqa.datatools.shapes import count_fields, llava_row, messages_row, other_fields
+from vidqa.datatools.written_rows import count_fields, llava_row, messages_row, other_fields
 
 JSON_FORMATS = ("llava", "messages", "jsonl")
 FROM = ("auto", *JSON_FORMATS, "parquet", "hf", "csv", tao.COSMOS, tao.TAO_VL)

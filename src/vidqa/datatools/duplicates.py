@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from vidqa.contract.problem import Code, Problem
+from vidqa.dataset.identical_files import same_bytes
 from vidqa.dataset.record import Record
-from vidqa.dataset.same_bytes import same_bytes
 from vidqa.datatools.problems import CONTRADICTION, REPEATED, SAME_CONTENT
 from vidqa.evaluation.answers import parse_expected
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 from vidqa.contract.problem import Problem
 from vidqa.dataset.load import check_set
+from vidqa.dataset.media import MediaSource
 from vidqa.dataset.near_duplicates import near_duplicate_groups, signatures
 from vidqa.dataset.record import MediaRef, Record
+from vidqa.dataset.sources.media_files import is_medium, media_below
 from vidqa.datatools.duplicates import answer_class, compared_answer, find_duplicates
-from vidqa.datatools.unused import Unused, unused_media
 from vidqa.planning.samples import Planner, Prompting, Sample
 from vidqa.video import fps_disagreement
 from vidqa.video.headers import header_warnings, read_headers
@@ -244,3 +246,38 @@ _PLAIN = (
     "variable_rate",
     "rotated",
 )
+
+
+class Unused(NamedTuple):
+    """`files` are relative to the folder, in order; a medium of an archive that no record uses is archive!member.
+    `members` counts the media of each archive that is in use which no record names: they come with the others, as
+    where a split links an archive whole. Copies of what is used, such as an archive beside what was unpacked of it,
+    count in neither."""
+
+    files: list[str]
+    members: dict[str, int]
+
+
+def unused_media(source: MediaSource) -> Unused:
+    """What a record names counts as used, also where something else is wrong with the record."""
+    used = {ref.path for ref in source.found()}
+    real = {os.path.realpath(path) for path in used}
+    copies = {(os.path.basename(ref.member or ref.path), ref.size) for ref in source.found()}
+    files = [
+        os.path.relpath(path, source.folder)
+        for path in (media_below(source.folder) if source.folder else ())
+        if path not in used
+        and os.path.realpath(path) not in real
+        and (os.path.basename(path), os.path.getsize(path)) not in copies
+    ]
+    named = {ref.member or ref.path for ref in source.found()}
+    counts: dict[str, int] = {}
+    for archive in source.archives if source.archive_paths else ():
+        media = {name: member for name, member in archive.members.items() if is_medium(name)}
+        other = [name for name, member in media.items() if (os.path.basename(name), member.size) not in copies]
+        own = [name for name in other if (media[name].name or media[name].path) not in named]
+        if len(own) == len(media):
+            files += [f"{os.path.basename(archive.path)}!{name}" for name in own]
+        elif own:
+            counts[os.path.basename(archive.path)] = len(own)
+    return Unused(sorted(files), counts)

@@ -8,7 +8,7 @@ from typing import Any
 
 from vidqa.dataset.record import MediaRef, Record
 from vidqa.datatools.inspection import Inspection
-from vidqa.datatools.pages import frame_urls
+from vidqa.datatools.preview_page import frame_urls
 from vidqa.pages.page import page
 from vidqa.video.types import VideoMeta
 

@@ -16,12 +16,12 @@ from vidqa.dataset.data_files import SPLITS
 from vidqa.dataset.load import Pair, load_pairs
 from vidqa.dataset.record import Record
 from vidqa.dataset.sources import Source, open_source
-from vidqa.dataset.split import drawn_groups, groups_sharing_media, stratified
+from vidqa.dataset.video_split import drawn_groups, groups_sharing_media, stratified
 from vidqa.datatools.duplicates import answer_class, same_content_problems
+from vidqa.datatools.linked_parts import check_part, links, write_links
 from vidqa.datatools.outputs import json_list, json_page, write_new
-from vidqa.datatools.parts import check_part, links, write_links
 from vidqa.datatools.problems import SHARE, SPLIT_OFF, SPLIT_ONE_VIDEO
-from vidqa.datatools.together import CONTENT, Together, kept_together, torn_recordings
+from vidqa.datatools.split_groups import CONTENT, Together, kept_together, torn_recordings
 
 STRATIFY = ("kind", "answer")
 PARTS = ("train", "val")

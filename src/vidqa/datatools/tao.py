@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from vidqa.dataset.findings import Findings
+from vidqa.dataset.problem_collector import Findings
 from vidqa.dataset.reader import TOO_DEEP, is_deep, type_name
 from vidqa.dataset.sources import Rows
 from vidqa.datatools.problems import TAO_SHAPE

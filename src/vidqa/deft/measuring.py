@@ -9,7 +9,7 @@ from vidqa.deft.state import Cost, Fact
 from vidqa.deft.tables import scores_of
 from vidqa.deft.turn import EVALUATE_SPEC, Done, Turn, annotations_in, media_of
 from vidqa.pages.page import percent
-from vidqa.spec.sources import model_layer
+from vidqa.spec.parent_layers import model_layer
 
 
 def evaluate(turn: Turn) -> Done:

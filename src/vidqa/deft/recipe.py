@@ -7,7 +7,7 @@ from pathlib import Path
 from vidqa.deft import carrying_out
 from vidqa.deft.problems import DEFT_GATE
 from vidqa.deft.turn import TRAIN_SPEC, Turn
-from vidqa.spec.parents import ADAPTER, find_export
+from vidqa.spec.run_lookup import ADAPTER, find_export
 
 
 def train_words(turn: Turn, annotations: Path, out: Path) -> list[object]:

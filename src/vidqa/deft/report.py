@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from vidqa.contract.files import write_json, write_text
 from vidqa.contract.problem import ProblemError
-from vidqa.dataset.brief import brief
+from vidqa.dataset.fast_reader import brief
 from vidqa.deft.state import LoopState, RoundState
 from vidqa.deft.tables import Annotations, ComparisonTable, read_table, scores_of
 from vidqa.evaluation.comparison_page import points

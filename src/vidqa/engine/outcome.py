@@ -23,8 +23,8 @@ from vidqa.evaluation.report import write_report
 from vidqa.evaluation.user_scores import function_recipe, user_scores
 from vidqa.planning.continuing import weights_hash
 from vidqa.planning.samples import Planner, Sample
+from vidqa.spec.evaluate_tables import metric_models
 from vidqa.spec.keys import value_at
-from vidqa.spec.metric_models import metric_models
 from vidqa.video.types import VisionSpec
 
 NAMED = 5  # samples that a message names

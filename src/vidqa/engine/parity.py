@@ -21,7 +21,7 @@ import torch
 from vidqa.contract.cli import note
 from vidqa.contract.environment import take_parent
 from vidqa.contract.files import write_json
-from vidqa.contract.lifeline import end_with
+from vidqa.contract.parent_death_signal import end_with
 from vidqa.contract.problem import Problem, ProblemError, exit_code_of
 from vidqa.engine.asking import BATCHES_AHEAD, longest_sequence, model_folders, sampling_of
 from vidqa.engine.batch.frames import FrameSource

@@ -21,7 +21,7 @@ from vidqa.contract.problem import Problem
 from vidqa.jobs.here import ACTION, inference_job
 from vidqa.jobs.problems import JOB_FAILED
 from vidqa.spec import Layer, parse_set
-from vidqa.spec.sources import model_layer
+from vidqa.spec.parent_layers import model_layer
 
 CLIPS = 8  # generated where the user names no samples
 # The defaults: answers long enough to differ.

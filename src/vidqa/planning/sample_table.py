@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 import numpy as np
 
-from vidqa.contract.collection import paused
+from vidqa.contract.gc_pause import paused
 from vidqa.dataset.record import MediaRef, Record, Turn
 from vidqa.planning.samples import Prompting, Sample
 from vidqa.video.types import FramePlan

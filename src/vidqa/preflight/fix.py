@@ -12,10 +12,10 @@ from vidqa import actions, spec
 from vidqa.contract.files import write_json
 from vidqa.contract.problem import Problem, raise_errors
 from vidqa.dataset import problems as codes
-from vidqa.dataset.findings import Findings
 from vidqa.dataset.media import MediaSource
+from vidqa.dataset.media_placement import KINDS, TAG
 from vidqa.dataset.parse import ROLES, RowReader
-from vidqa.dataset.place import KINDS, TAG
+from vidqa.dataset.problem_collector import Findings
 from vidqa.dataset.record import Record
 from vidqa.dataset.sources import open_source
 from vidqa.preflight import media_probe

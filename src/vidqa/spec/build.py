@@ -16,13 +16,12 @@ from vidqa.contract.problem import Problem, ProblemError
 from vidqa.spec.compat.cosmos import target_table, video_fps_problems
 from vidqa.spec.layers import Layer, format_of, parse_set, read_layer
 from vidqa.spec.models import TrainSpec
-from vidqa.spec.parents import run_folder_of
+from vidqa.spec.parent_layers import PARENT_LAYER, parent_layer, profile_layer, root_layer
 from vidqa.spec.problems import FILE, NO_RUN, PARENT_STEPS, ROOT, UNWRITABLE
 from vidqa.spec.resolve import Resolved, resolve
 from vidqa.spec.rules import BARE_ID, unreached_steps
-from vidqa.spec.samples import train_samples
-from vidqa.spec.schedule import effective_batch, total_steps
-from vidqa.spec.sources import PARENT_LAYER, parent_layer, profile_layer, root_layer
+from vidqa.spec.run_lookup import run_folder_of
+from vidqa.spec.schedule import effective_batch, total_steps, train_samples
 
 
 @dataclass(frozen=True)

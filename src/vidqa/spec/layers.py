@@ -19,7 +19,7 @@ from vidqa import actions
 from vidqa.contract.files import open_plain
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.spec._field import Table
-from vidqa.spec.compat.moved import (
+from vidqa.spec.compat.renamed_keys import (
     OF_THEIR_LOADERS,
     OF_THEIR_PROCESSES,
     OF_THEIR_WORKFLOWS,

@@ -16,12 +16,12 @@ from vidqa import actions
 from vidqa.contract.environment import redacted
 from vidqa.contract.problem import REGISTRY, Problem, ProblemError, bounded, control_characters, raise_errors
 from vidqa.spec._field import Table
+from vidqa.spec.json_schema import expected
 from vidqa.spec.keys import flat, leaves, table_of
 from vidqa.spec.layers import DEEPEST, Layer, brief, entries, place, read_layer, texts, training_type
 from vidqa.spec.models import EvaluateSpec, InferenceSpec, Spec, TrainSpec
 from vidqa.spec.problems import CONTROL_CHARACTER, NOT_GRPO, NOT_SFT, RANGE, SECRET, SYNTAX, TYPE, UNKNOWN_KEY
 from vidqa.spec.rules import check
-from vidqa.spec.shape import expected
 
 TEMPLATE = "template"
 PROMPTS = ("system_prompt", "prompt")  # the last names of the keys whose text may have lines

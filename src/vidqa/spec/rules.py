@@ -12,13 +12,12 @@ from typing import Any
 
 from vidqa.actions import action_for, resolve
 from vidqa.contract.problem import Problem
-from vidqa.spec import metric_models
 from vidqa.spec import problems as codes
-from vidqa.spec.evaluate_tables import EvaluateEngine
+from vidqa.spec.evaluate_tables import METRIC_MODELS, EvaluateEngine, is_folder, metric_models
 from vidqa.spec.models import EmbedSpec, EvaluateSpec, GrpoSpec, InferenceSpec, Spec, TrainSpec
-from vidqa.spec.native import native_problems
-from vidqa.spec.parents import ADAPTER, EXPORTS
+from vidqa.spec.native_support import native_problems
 from vidqa.spec.policy_tables import Lora, Policy
+from vidqa.spec.run_lookup import ADAPTER, EXPORTS
 from vidqa.spec.run_tables import Vision
 from vidqa.spec.schedule import effective_batch, steps_per_epoch, total_steps, warmup_steps
 
@@ -177,8 +176,8 @@ def evaluate_rules(spec: EvaluateSpec) -> Iterator[Problem]:
     yield from vision_rules(spec.vision, "vision")
     yield from answering_model_rules(spec.model)
     yield from _vllm(spec.evaluation.generator, spec.engine)
-    for name, key in metric_models.KEYS.items():
-        if name in spec.metrics.names and name not in metric_models.metric_models(spec):
+    for name, key in METRIC_MODELS.items():
+        if name in spec.metrics.names and name not in metric_models(spec):
             message = f"{name} is not computed: metrics.{key} is {getattr(spec.metrics, key)!r}, which is no path"
             remedy = f"write ./NAME or the whole path of a model's folder there, or leave {name} out of metrics.names"
             yield codes.NO_EFFECT.at("metrics.names", message, remedy, severity="warning")
@@ -205,7 +204,7 @@ def embed_rules(spec: EmbedSpec) -> Iterator[Problem]:
     yield from required("results_dir", spec.results_dir)
     yield from vision_rules(spec.vision, "vision")
     yield from answering_model_rules(spec.model)
-    if (name := spec.embed.text_model) and not metric_models.is_folder(name):
+    if (name := spec.embed.text_model) and not is_folder(name):
         message = f"{name!r} names no folder"
         yield codes.REQUIRED.at("embed.text_model", message, "write ./NAME, or the whole path of a model's folder")
 

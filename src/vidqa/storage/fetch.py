@@ -21,11 +21,10 @@ from vidqa.contract.files import remove
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.dataset.archive import is_archive
 from vidqa.storage import hub, hub_dataset
+from vidqa.storage.http_download import WebFile, fetch_web, length_of
 from vidqa.storage.hub_dataset import Listing, RemoteFile
-from vidqa.storage.hub_problems import HUB_CACHE_UNWRITABLE, HUB_NOT_FOUND
-from vidqa.storage.problems import DAMAGED, OCCUPIED, SUBSET
+from vidqa.storage.problems import DAMAGED, HUB_CACHE_UNWRITABLE, HUB_NOT_FOUND, OCCUPIED, SUBSET
 from vidqa.storage.unpack import unpack
-from vidqa.storage.web import WebFile, fetch_web, length_of
 
 RECORD = "fetched.jsonl"
 BLOCK = 8 << 20

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from vidqa.contract import environment
 from vidqa.contract.problem import Problem, ProblemError
-from vidqa.storage.hub_problems import (
+from vidqa.storage.problems import (
     HUB_ANSWER,
     HUB_CACHE_UNWRITABLE,
     HUB_GATED,

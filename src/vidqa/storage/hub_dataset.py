@@ -14,10 +14,9 @@ from vidqa.contract import environment
 from vidqa.contract.cli import note
 from vidqa.contract.files import name_error
 from vidqa.contract.problem import ProblemError
-from vidqa.dataset.splits import subset_and_cuts
+from vidqa.dataset.split_syntax import subset_and_cuts
 from vidqa.storage import hub
-from vidqa.storage.hub_problems import HUB_CACHE_UNWRITABLE, HUB_NOT_FOUND, HUB_UNREACHABLE
-from vidqa.storage.problems import NO_SPACE
+from vidqa.storage.problems import HUB_CACHE_UNWRITABLE, HUB_NOT_FOUND, HUB_UNREACHABLE, NO_SPACE
 
 PREFIX = "hf_dataset://"
 KIND = "dataset"

@@ -15,8 +15,8 @@ from typing import IO
 
 from vidqa.contract.files import replacing
 from vidqa.dataset.archive import READ_ERRORS
+from vidqa.dataset.archive_cache import ALWAYS_TAKEN, MOST_EXPANSION, MOST_MEMBERS, open_tar, plain_members
 from vidqa.dataset.problems import TAR_BROKEN
-from vidqa.dataset.unpacked import ALWAYS_TAKEN, MOST_EXPANSION, MOST_MEMBERS, open_tar, plain_members
 
 BLOCK = 1 << 20
 

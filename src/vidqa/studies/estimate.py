@@ -16,7 +16,7 @@ from vidqa.preflight._base import Context, Skip
 from vidqa.preflight.data_checks import apart
 from vidqa.preflight.report import preflight
 from vidqa.spec import total_steps
-from vidqa.spec.samples import train_samples
+from vidqa.spec.schedule import train_samples
 from vidqa.studies import sharing
 from vidqa.studies.study import Study
 from vidqa.studies.study_problems import STUDY_BUDGET, STUDY_DISK

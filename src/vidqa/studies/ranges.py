@@ -16,8 +16,8 @@ from itertools import pairwise
 from typing import Any
 
 from vidqa.contract.problem import ProblemError
+from vidqa.spec.json_schema import expected, properties
 from vidqa.spec.layers import parse_value
-from vidqa.spec.shape import expected, properties
 from vidqa.studies.parameters import Parameter
 from vidqa.studies.space_problems import NO_BOUNDS, RANGE
 

@@ -12,11 +12,11 @@ from pydantic import ValidationError
 
 from vidqa import actions
 from vidqa.contract.problem import Problem, ProblemError, raise_errors
+from vidqa.spec.json_schema import expected
 from vidqa.spec.keys import leaves, nearest, value_at, with_values
 from vidqa.spec.layers import brief
 from vidqa.spec.models import TrainSpec
-from vidqa.spec.native import facts
-from vidqa.spec.shape import expected
+from vidqa.spec.native_support import facts
 from vidqa.studies.moves import Values
 from vidqa.studies.parameters import Condition, Parameter, same
 from vidqa.studies.ranges import ACTION, declared, parameter

@@ -13,7 +13,7 @@ from vidqa import spec
 from vidqa.contract.files import content_hash
 from vidqa.spec import EvaluateSpec, Spec, TrainSpec
 from vidqa.spec.keys import with_values
-from vidqa.spec.samples import train_samples
+from vidqa.spec.schedule import train_samples
 from vidqa.studies import subset
 from vidqa.studies.algorithms import BY_STEPS, Fidelity, algorithm
 from vidqa.studies.history import History

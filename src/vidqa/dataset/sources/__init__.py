@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from vidqa.dataset.shapes import shaped
+from vidqa.dataset.foreign_rows import shaped
 from vidqa.dataset.sources._base import Rows, Source, SourceKind
 from vidqa.dataset.sources.address import (
     address_of,

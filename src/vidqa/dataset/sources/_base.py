@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vidqa.dataset.findings import Findings
 from vidqa.dataset.media import MediaSource
+from vidqa.dataset.problem_collector import Findings
 
 Rows = Iterator[tuple[int, Any]]  # each with its index
 

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import yaml
 
 from vidqa.contract.files import content_hash, parse_json
-from vidqa.dataset.findings import Findings, shown_names
 from vidqa.dataset.media import media_source
+from vidqa.dataset.problem_collector import Findings, shown_names
 from vidqa.dataset.problems import CAPTIONS, EMPTY, LABEL_KEYS, LEFT_OUT, RECORD_TYPE, SYNTAX
 from vidqa.dataset.sources._base import Rows, Source, SourceKind
 from vidqa.dataset.sources.address import address_of

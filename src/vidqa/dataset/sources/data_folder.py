@@ -16,16 +16,16 @@ from typing import Any
 from vidqa.contract.files import content_hash
 from vidqa.dataset.archive import is_archive
 from vidqa.dataset.data_files import files_of, holds_tables
-from vidqa.dataset.embedded import Embedded
-from vidqa.dataset.findings import Findings
+from vidqa.dataset.embedded_media import Embedded
+from vidqa.dataset.foreign_rows import question_row
 from vidqa.dataset.media import MediaSource, media_source
 from vidqa.dataset.media_names import kind_of
+from vidqa.dataset.problem_collector import Findings
 from vidqa.dataset.problems import EMPTY
 from vidqa.dataset.reader import NAMES, read_rows
-from vidqa.dataset.shapes import question_row
 from vidqa.dataset.sources._base import Rows, Source, SourceKind
 from vidqa.dataset.sources.address import address_of
-from vidqa.dataset.splits import cut_rows, subset_and_cuts
+from vidqa.dataset.split_syntax import cut_rows, subset_and_cuts
 from vidqa.dataset.tables import NO_NAMES, csv_rows, has_bytes, rename_fields, rows_in_tables, table_rows
 
 TABLES = (".parquet", ".arrow")

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vidqa.dataset.archive import is_archive, open_archive
-from vidqa.dataset.findings import Findings
 from vidqa.dataset.media import MediaSource
 from vidqa.dataset.media_names import is_medium, kind_of
+from vidqa.dataset.problem_collector import Findings
 from vidqa.dataset.problems import FILE_MISSING
 from vidqa.dataset.reader import NAMES
 from vidqa.dataset.sources._base import Rows, Source, SourceKind

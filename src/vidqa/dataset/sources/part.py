@@ -7,10 +7,10 @@ from dataclasses import replace
 from functools import partial
 
 from vidqa.dataset.data_files import require_split_of
-from vidqa.dataset.findings import Findings
+from vidqa.dataset.problem_collector import Findings
 from vidqa.dataset.problems import EMPTY
 from vidqa.dataset.sources._base import Rows, Source
-from vidqa.dataset.splits import cut_rows, subset_and_cuts
+from vidqa.dataset.split_syntax import cut_rows, subset_and_cuts
 
 
 def part_of(source: Source, part: str) -> Source:

@@ -20,11 +20,11 @@ from typing import Any
 
 from vidqa.contract import environment
 from vidqa.contract.files import content_hash
-from vidqa.dataset.findings import Findings
+from vidqa.dataset.foreign_rows import question_row
 from vidqa.dataset.media import media_source
+from vidqa.dataset.problem_collector import Findings
 from vidqa.dataset.problems import EMPTY, FILE_MISSING, FUNCTION
 from vidqa.dataset.reader import TOO_DEEP, is_deep
-from vidqa.dataset.shapes import question_row
 from vidqa.dataset.sources._base import Rows, Source, SourceKind
 from vidqa.dataset.sources.address import FUNCTION as WRITTEN
 

@@ -17,13 +17,13 @@ from typing import Any
 
 from vidqa.contract.files import content_hash
 from vidqa.dataset.archive import READ_ERRORS, is_archive
-from vidqa.dataset.findings import Findings, shown_names
+from vidqa.dataset.archive_cache import open_tar, plain_members
+from vidqa.dataset.foreign_rows import MEDIA, question_row
 from vidqa.dataset.media import MediaSource, media_source
 from vidqa.dataset.media_names import kind_of
+from vidqa.dataset.problem_collector import Findings, shown_names
 from vidqa.dataset.problems import EMPTY, FILE_MISSING, LEFT_OUT, SYNTAX, TAR_BROKEN
-from vidqa.dataset.shapes import MEDIA, question_row
 from vidqa.dataset.sources._base import Rows, Source, SourceKind
-from vidqa.dataset.unpacked import open_tar, plain_members
 
 BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}")
 MOST_SHARDS = 100_000

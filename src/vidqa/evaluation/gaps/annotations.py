@@ -12,9 +12,9 @@ from sys import intern
 
 from vidqa.contract.problem import Code, ProblemError
 from vidqa.dataset.archive import SEAM, SUFFIXES
-from vidqa.dataset.brief import Brief, brief, is_annotation
-from vidqa.dataset.findings import Findings
+from vidqa.dataset.fast_reader import Brief, brief, is_annotation
 from vidqa.dataset.media import MediaSource, media_source
+from vidqa.dataset.problem_collector import Findings
 from vidqa.dataset.problems import EMPTY
 from vidqa.dataset.reader import NAMES, rows_in
 from vidqa.dataset.record import MediaRef

@@ -13,8 +13,8 @@ from typing import Any
 
 from vidqa.contract.environment import cache_folder
 from vidqa.contract.files import replacing
-from vidqa.dataset.shapes import MEDIA
-from vidqa.dataset.unpacked import MEMBERS, in_use, make_room
+from vidqa.dataset.archive_cache import MEMBERS, in_use, make_room
+from vidqa.dataset.foreign_rows import MEDIA
 
 RESERVED_AT_ONCE = 64 << 20
 NAMED = 24  # characters of a content's hash in a name

@@ -24,9 +24,9 @@ from vidqa.contract.cli import note
 from vidqa.contract.locks import locked
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.dataset.archive import SUFFIXES
-from vidqa.dataset.findings import Findings
 from vidqa.dataset.media import MediaSource, NotFound
 from vidqa.dataset.parse import RowReader
+from vidqa.dataset.problem_collector import Findings
 from vidqa.dataset.reader import NAMES
 from vidqa.dataset.record import MediaRef
 from vidqa.dataset.sources import open_source

@@ -14,9 +14,9 @@ from vidqa.contract.files import read_object
 from vidqa.spec.keys import flat
 from vidqa.spec.layers import Layer, read_layer
 from vidqa.spec.models import QuantizeSpec, Spec, TrainSpec
-from vidqa.spec.parents import ADAPTER, find_checkpoint, find_export, run_folder_of
 from vidqa.spec.problems import NO_RUN, PARENT_ADAPTER, PROFILE, ROOT
 from vidqa.spec.resolve import load, load_training
+from vidqa.spec.run_lookup import ADAPTER, find_checkpoint, find_export, run_folder_of
 from vidqa.spec.run_tables import Vision
 
 REMEDY = (

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from vidqa.contract.problem import Problem
-from vidqa.dataset.findings import shown_names
+from vidqa.dataset.identical_files import same_bytes
 from vidqa.dataset.load import Pair
 from vidqa.dataset.near_duplicates import near_duplicate_groups, signatures
+from vidqa.dataset.problem_collector import shown_names
 from vidqa.dataset.record import MediaRef, Record
-from vidqa.dataset.same_bytes import same_bytes
 from vidqa.datatools.problems import GROUP_BY, SPLIT_RECORDING
 from vidqa.video.headers import read_headers
 

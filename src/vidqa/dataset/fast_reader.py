@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from vidqa.dataset.media_placement import KINDS, TAG
 from vidqa.dataset.parse import KIND_FIELDS, ROLES
-from vidqa.dataset.place import KINDS, TAG
 
 MEDIA_FIELDS = tuple(f"{kind}{ending}" for kind in KINDS for ending in ("", "s"))
 _KIND_FIELDS = frozenset(KIND_FIELDS)

@@ -15,7 +15,7 @@ import pytest
 
 from vidqa.dataset import check_records, fingerprint, load_records, open_source
 from vidqa.dataset.load import load_pairs
-from vidqa.dataset.problem_collector import Findings
+from vidqa.dataset.problem_collector import ProblemCollector
 from vidqa.dataset.record import Provenance
 from vidqa.spec import Layer, resolve
 from vidqa.spec.schedule import train_samples
@@ -56,7 +56,7 @@ def test_its_training_samples_are_counted(folder: Path, made: Made, test_size: i
 
 def test_rows_are_given_again_and_are_those_of_the_records(folder: Path, made: Made) -> None:
     source = open_source(made(folder, [row("a"), row("b")]))
-    findings = Findings(str(source.path))
+    findings = ProblemCollector(str(source.path))
     first, again = list(source.rows(findings)), list(source.rows(findings))
     assert first == again and not findings.problems
     pairs, warnings = load_pairs(source)

@@ -10,7 +10,7 @@ import pytest
 
 from vidqa.contract.problem import Problem
 from vidqa.dataset import Record, fingerprint
-from vidqa.dataset.fast_reader import brief
+from vidqa.dataset.fast_reader import fast_row
 from vidqa.dataset.load import check_records
 from vidqa.datatools.convert import convert
 from vidqa.datatools.inspection import inspect_dataset
@@ -122,16 +122,16 @@ def test_fields_of_the_users_own_and_nulls_of_tables_are_not_named(tmp_path: Pat
     assert read(tmp_path, row)[1] == []
 
 
-@pytest.mark.parametrize("turns", [(), (("system", "Be brief.", {}),)])
+@pytest.mark.parametrize("turns", [(), (("system", "Be fast_row.", {}),)])
 def test_the_field_system_is_the_first_turn(tmp_path: Path, turns: tuple[Any, ...]) -> None:
-    row = said(*turns, ("user", "Q", {}), ("assistant", "A", {}), system="Be brief.")
+    row = said(*turns, ("user", "Q", {}), ("assistant", "A", {}), system="Be fast_row.")
     record, problems = read(tmp_path, row)
-    assert record and (record.turns[0].role, record.turns[0].text) == ("system", "Be brief.")
+    assert record and (record.turns[0].role, record.turns[0].text) == ("system", "Be fast_row.")
     assert len(record.turns) == 3 and {each.code for each in problems} == {"DATA_MEDIA_NONE"}
 
 
 def test_two_different_system_turns_are_an_error(tmp_path: Path) -> None:
-    row = said(("system", "Be long.", {}), ("user", "Q", {}), ("assistant", "A", {}), system="Be brief.")
+    row = said(("system", "Be long.", {}), ("user", "Q", {}), ("assistant", "A", {}), system="Be fast_row.")
     assert "another system turn" in named(read(tmp_path, row)[1], "DATA_FIELD_TYPE", "error")
 
 
@@ -156,7 +156,7 @@ def test_a_tag_in_a_text_part_is_text_beside_media_parts(tmp_path: Path, tag: st
     text = f"Does the page use a {tag} tag?"
     record, problems = read(tmp_path, asked({"type": "video", "video": "a.mp4"}, text))
     assert record and not problems and record.turns[0].parts == (0, text)
-    assert brief(asked({"type": "video", "video": "a.mp4"}, text)).question.strip() == record.question == text
+    assert fast_row(asked({"type": "video", "video": "a.mp4"}, text)).question.strip() == record.question == text
     alone, _ = read(tmp_path, {"messages": [{"role": "user", "content": [{"type": "text", "text": text}]}, ANSWER]})
     assert alone and alone.turns[0].parts == (text,)
 

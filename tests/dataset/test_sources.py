@@ -21,7 +21,7 @@ from source_conformance import Made, row
 from vidqa.contract.problem import ProblemError
 from vidqa.dataset import check_records, load_records
 from vidqa.dataset.media import NotFound
-from vidqa.dataset.problem_collector import Findings
+from vidqa.dataset.problem_collector import ProblemCollector
 from vidqa.dataset.record import Provenance
 from vidqa.dataset.sources import SOURCE_KINDS, file_of, made_absolute, open_source, read_by
 from vidqa.dataset.sources.captions import CAPTIONS_FOLDER
@@ -437,7 +437,7 @@ def records(word):
     path = function(tmp_path, body) + "#train"
     here = Path.cwd()
     source = open_source(path)
-    findings = Findings("x")
+    findings = ProblemCollector("x")
     assert list(source.rows(findings)) == list(source.rows(findings))  # of any order and chance
     records, problems = check_records(path)
     assert len(records) == 3 and all(record.question.endswith(" train") for record in records)

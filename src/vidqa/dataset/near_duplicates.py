@@ -59,25 +59,25 @@ def near_duplicate_pairs(these: Sequence[bytes], those: Sequence[bytes]) -> list
     """
     pairs: list[tuple[int, int]] = []
     if these and those:
-        for found in _pairs(_thumbnails_of(these), _thumbnails_of(those)):
-            pairs += map(tuple, found[: MOST_PAIRS - len(pairs)].tolist())
+        for part in _pairs(_thumbnails_of(these), _thumbnails_of(those)):
+            pairs += map(tuple, part[: MOST_PAIRS - len(pairs)].tolist())
             if len(pairs) == MOST_PAIRS:
                 break
     return sorted(pairs)
 
 
-def near_duplicate_groups(seen: Sequence[bytes]) -> tuple[list[list[int]], int]:
+def near_duplicate_groups(signatures: Sequence[bytes]) -> tuple[list[list[int]], int]:
     """(groups of indices of near duplicates, directly or in a chain, how many pairs there are)."""
-    if not seen:
+    if not signatures:
         return [], 0
-    all_thumbnails = _thumbnails_of(seen)
-    group = np.arange(len(seen))
+    all_thumbnails = _thumbnails_of(signatures)
+    group = np.arange(len(signatures))
     count = 0
-    for found in _pairs(all_thumbnails, all_thumbnails):
-        found = found[found[:, 0] < found[:, 1]]
-        count += len(found)
-        while len(found := found[group[found[:, 0]] != group[found[:, 1]]]):
-            one, other = group[found[0]]
+    for pairs in _pairs(all_thumbnails, all_thumbnails):
+        pairs = pairs[pairs[:, 0] < pairs[:, 1]]
+        count += len(pairs)
+        while len(pairs := pairs[group[pairs[:, 0]] != group[pairs[:, 1]]]):
+            one, other = group[pairs[0]]
             group[group == other] = one
     members: dict[int, list[int]] = defaultdict(list)
     for at, name in enumerate(group.tolist()):
@@ -92,12 +92,12 @@ def _pairs(left: np.ndarray, right: np.ndarray) -> Iterator[np.ndarray]:
         for other in range(0, len(right), WIDE):
             these, those = left_bits[start : start + PIECE], right_bits[other : other + WIDE]
             near = np.bitwise_count(these[:, None, 0] ^ those[None, :, 0]) <= LIKELY_BITS
-            found = np.argwhere(near)
-            differing = np.bitwise_count(these[found[:, 0]] ^ those[found[:, 1]]).max(axis=-1, initial=0)
+            candidates = np.argwhere(near)
+            differing = np.bitwise_count(these[candidates[:, 0]] ^ those[candidates[:, 1]]).max(axis=-1, initial=0)
             likely = differing <= LIKELY_BITS
-            found, differing = found[likely] + (start, other), differing[likely]
-            for at in range(0, len(found), AT_ONCE):
-                part, bits = found[at : at + AT_ONCE], differing[at : at + AT_ONCE]
+            candidates, differing = candidates[likely] + (start, other), differing[likely]
+            for at in range(0, len(candidates), AT_ONCE):
+                part, bits = candidates[at : at + AT_ONCE], differing[at : at + AT_ONCE]
                 one, another = left[part[:, 0]], right[part[:, 1]]
                 grey = np.abs(one - another).mean(axis=-1).max(axis=-1)
                 same = (bits <= SAME_BITS) | (_correlation(one, another) >= NEAR_CORRELATION)
@@ -150,10 +150,10 @@ def signatures(
     `headers` are those of the media, by key. A signature in the cache holds while the file's size and time do.
     """
     sampled = {ref.key: (ref, frames) for ref in media if (frames := sampled_frames(headers[ref.key]))}
-    found = _cached(sampled)
-    left = [key for key in sampled if key not in found]
+    by_key = _cached(sampled)
+    left = [key for key in sampled if key not in by_key]
     if not left:
-        return found
+        return by_key
     with (
         DecodePool(min(MOST_WORKERS, len(os.sched_getaffinity(0))), timeout_s, THUMBNAILS) as pool,
         counting("looking at", len(left)) as advance,
@@ -167,14 +167,14 @@ def signatures(
                 if not isinstance(frames, Problem):
                     new[key] = signature(frames)
                 advance()
-            _keep([(*sampled[key], seen) for key, seen in new.items()])
-            found |= new
-    return found
+            _keep([(*sampled[key], signature_bytes) for key, signature_bytes in new.items()])
+            by_key |= new
+    return by_key
 
 
-def keep_signatures(seen: Iterable[tuple[MediaRef, Frames, bytes]], headers: Mapping[str, Header]) -> None:
+def keep_signatures(entries: Iterable[tuple[MediaRef, Frames, bytes]], headers: Mapping[str, Header]) -> None:
     """Keep signatures that were made elsewhere, where they are of the frames that are sampled here."""
-    _keep([each for each in seen if each[1] == sampled_frames(headers[each[0].key])])
+    _keep([entry for entry in entries if entry[1] == sampled_frames(headers[entry[0].key])])
 
 
 def _request(ref: MediaRef, frames: Frames) -> DecodeRequest:
@@ -192,23 +192,23 @@ def _stamp(ref: MediaRef, frames: Frames) -> str:
 
 
 def _cached(sampled: Mapping[str, tuple[MediaRef, Frames]]) -> dict[str, bytes]:
-    found = {}
+    cached = {}
     try:
         with closing(sqlite3.connect(f"{_place().absolute().as_uri()}?mode=ro", uri=True)) as table:
             for key, (ref, frames) in sampled.items():
                 query = "SELECT seen FROM glance WHERE path = ? AND member = ? AND stamp = ?"
                 row = table.execute(query, (ref.path, ref.member or "", _stamp(ref, frames))).fetchone()
                 if row and isinstance(row[0], bytes) and len(row[0]) == 192:
-                    found[key] = row[0]
+                    cached[key] = row[0]
     except (sqlite3.Error, OSError, UnicodeError):  # not there yet, or damaged: what is missing is decoded
         pass
-    return found
+    return cached
 
 
-def _keep(seen: Iterable[tuple[MediaRef, Frames, bytes]]) -> None:
+def _keep(entries: Iterable[tuple[MediaRef, Frames, bytes]]) -> None:
     """Write down what was found; where that cannot be done, the files are decoded again the next time."""
     try:
-        rows = [(ref.path, ref.member or "", _stamp(ref, frames), each) for ref, frames, each in seen]
+        rows = [(ref.path, ref.member or "", _stamp(ref, frames), content) for ref, frames, content in entries]
         if rows:
             _place().parent.mkdir(parents=True, exist_ok=True)
             _write(rows)

@@ -68,8 +68,8 @@ class Provenance:
 
     def as_field(self) -> dict[str, str | int]:
         """As an annotation has it."""
-        found = {"origin": self.origin, "round": self.round, "gap": self.gap}
-        return {name: value for name, value in found.items() if value is not None}
+        fields = {"origin": self.origin, "round": self.round, "gap": self.gap}
+        return {name: value for name, value in fields.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)

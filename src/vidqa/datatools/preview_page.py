@@ -14,11 +14,11 @@ from vidqa.pages.page import image_url, page
 MOST_FRAMES = 32  # pictures of one medium; the line above them names how many there are
 
 
-def preview_page(title: str, made: Sequence[Preview], problems: Sequence[Problem]) -> str:
+def preview_page(title: str, rendered: Sequence[Preview], problems: Sequence[Problem]) -> str:
     """The page as HTML. Of long videos `MOST_FRAMES` of the planned frames are shown, evenly spread."""
     samples = [
         {**preview.as_dict(), "for_generation": preview.for_generation, "pieces": list(map(_shown, preview.pieces))}
-        for preview in made
+        for preview in rendered
     ]
     return page("datatools/preview.html.j2", title=title, samples=samples, problems=problems)
 

@@ -21,7 +21,7 @@ from vidqa.datatools.duplicates import answer_class, same_content_problems
 from vidqa.datatools.linked_parts import check_part, links, write_links
 from vidqa.datatools.outputs import json_list, json_page, write_new
 from vidqa.datatools.problems import SHARE, SPLIT_OFF, SPLIT_ONE_VIDEO
-from vidqa.datatools.split_groups import CONTENT, Together, kept_together, torn_recordings
+from vidqa.datatools.split_groups import CONTENT, SplitGroups, find_split_groups, torn_recordings
 
 STRATIFY = ("kind", "answer")
 PARTS = ("train", "val")
@@ -39,7 +39,7 @@ class Split:
     written: bool
     roots: bool
     media_path: str
-    together: Together
+    together: SplitGroups
 
 
 def split_dataset(
@@ -63,8 +63,8 @@ def split_dataset(
     if not 0 < share < 1:
         raise SHARE.error("--share", f"{share:g} is not between 0 and 1")
     source = open_source(annotation_path, media_path)
-    pairs, found = load_pairs(source)
-    together = kept_together(pairs, group_by, ignore_looks=ignore_looks)
+    pairs, warnings_read = load_pairs(source)
+    together = find_split_groups(pairs, group_by, ignore_looks=ignore_looks)
     chosen = choose([pair.record for pair in pairs], share, seed, stratify, together.ties)
     parts = {
         "train": [pair for at, pair in enumerate(pairs) if at not in chosen],
@@ -79,7 +79,7 @@ def split_dataset(
     written = write_new(
         {**files, out / "split.json": json_page(facts), out / "together.json": json_page(together.lists())}
     )
-    warnings = [*found, *_copies(together), *_off(facts, out)]
+    warnings = [*warnings_read, *_copies(together), *_off(facts, out)]
     if not group_by:
         warnings += torn_recordings({name: [pair.record for pair in part] for name, part in parts.items()}, out)
     linked = own["train"] is not None and own["val"] is not None
@@ -102,7 +102,7 @@ def part_named(annotations: str) -> str | None:
     return folder.name if folder.name in PARTS_NAMED and beside else None
 
 
-def _copies(together: Together) -> list[Problem]:
+def _copies(together: SplitGroups) -> list[Problem]:
     return same_content_problems(together.named.get(CONTENT, []))
 
 

@@ -31,7 +31,7 @@ SHOWN = {
 
 
 @dataclass
-class Together:
+class SplitGroups:
     """Groups of records that stay on one side. `named` says what each consists of, by reason: media as the annotations
     call them, or, of a group that was asked for, its records' ids; `group_names` has the names of those."""
 
@@ -70,9 +70,9 @@ class Together:
         return lines
 
 
-def kept_together(pairs: Sequence[Pair], group_by: str, *, ignore_looks: bool) -> Together:
+def find_split_groups(pairs: Sequence[Pair], group_by: str, *, ignore_looks: bool) -> SplitGroups:
     """What must stay together in these records. Raises DATATOOLS_GROUP_BY."""
-    found = Together()
+    result = SplitGroups()
     users: dict[str, list[int]] = defaultdict(list)
     media: dict[str, MediaRef] = {}
     for at, pair in enumerate(pairs):
@@ -80,15 +80,15 @@ def kept_together(pairs: Sequence[Pair], group_by: str, *, ignore_looks: bool) -
             media.setdefault(ref.key, ref)
             users[ref.key].append(at)
     if group_by:
-        _by_group(pairs, group_by, found)
+        _by_group(pairs, group_by, result)
     reasons = {CONTENT: same_bytes(media.values()), STEM: _same_stem(media.values())}
     if not ignore_looks:
-        reasons[LOOKS] = _alike(media, found)
+        reasons[LOOKS] = _alike(media, result)
     for reason, groups in reasons.items():
         for group in groups:
-            found.ties.append([users[key][0] for key in group])
-            found.named[reason].append([_shown(media[key]) for key in group])
-    return found
+            result.ties.append([users[key][0] for key in group])
+            result.named[reason].append([_shown(media[key]) for key in group])
+    return result
 
 
 def torn_recordings(parts: Mapping[str, Sequence[Record]], out: Path) -> list[Problem]:
@@ -113,12 +113,12 @@ def _shown(ref: MediaRef) -> str:
     return ref.written if ref.member is None else ref.key
 
 
-def _alike(media: dict[str, MediaRef], found: Together) -> list[list[str]]:
+def _alike(media: dict[str, MediaRef], result: SplitGroups) -> list[list[str]]:
     headers = dict(zip(media, read_headers(media.values()), strict=True))
-    seen = signatures(media.values(), headers)
-    found.not_seen = len(media) - len(seen)
-    keys = sorted(seen)
-    groups, found.pairs_alike = near_duplicate_groups([seen[key] for key in keys])
+    by_key = signatures(media.values(), headers)
+    result.not_seen = len(media) - len(by_key)
+    keys = sorted(by_key)
+    groups, result.pairs_alike = near_duplicate_groups([by_key[key] for key in keys])
     return [[keys[at] for at in group] for group in groups]
 
 
@@ -138,7 +138,7 @@ def _same_stem(media: Iterable[MediaRef]) -> list[list[str]]:
     return [sorted(keys) for keys in groups if len(keys) > 1]
 
 
-def _by_group(pairs: Sequence[Pair], group_by: str, found: Together) -> None:
+def _by_group(pairs: Sequence[Pair], group_by: str, result: SplitGroups) -> None:
     groups: dict[str, list[int]] = defaultdict(list)
     columns = {name for pair in pairs for name in pair.row}
     pattern = None if group_by in columns else _pattern(group_by)
@@ -146,15 +146,15 @@ def _by_group(pairs: Sequence[Pair], group_by: str, found: Together) -> None:
         names = _names(pair, group_by, pattern)
         for name in names:
             groups[name].append(at)
-        found.without_group += not names
+        result.without_group += not names
     if not groups:
         there = ", ".join(sorted(map(str, columns))[:12])
         message = f"{group_by!r} is no field of the records (there are: {there}) and matches no name of a medium"
         raise GROUP_BY.error("--group-by", message)
     several = {name: group for name, group in groups.items() if len(group) > 1}
-    found.named[GROUP] = [[pairs[at].record.id for at in group] for group in several.values()]
-    found.group_names = list(several)
-    found.ties += several.values()
+    result.named[GROUP] = [[pairs[at].record.id for at in group] for group in several.values()]
+    result.group_names = list(several)
+    result.ties += several.values()
 
 
 def _names(pair: Pair, group_by: str, pattern: re.Pattern[str] | None) -> list[str]:

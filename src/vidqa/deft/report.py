@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from vidqa.contract.files import write_json, write_text
 from vidqa.contract.problem import ProblemError
-from vidqa.dataset.fast_reader import brief
+from vidqa.dataset.fast_reader import fast_row
 from vidqa.deft.state import LoopState, RoundState
 from vidqa.deft.tables import Annotations, ComparisonTable, read_table, scores_of
 from vidqa.evaluation.comparison_page import points
@@ -153,7 +153,7 @@ def _path(each: RoundState, name: str) -> Path | None:
 
 
 def _added(place: Path, row: Row) -> Row:
-    said = brief(row)
+    said = fast_row(row)
     item = {"question": said.question, "gt": said.answer, "kind": said.kind, "sample_id": row.get("id")}
     return _card(str(place.parent / str(said.medium)), item)
 

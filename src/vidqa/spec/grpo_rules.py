@@ -114,6 +114,6 @@ def _rewards(path: str, value: Any, *, needed: bool) -> Iterator[Problem]:
     for name in weights:
         if name not in REWARDS and not USER_FUNCTION.match(name):
             yield codes.REWARD.at(path, f"there is no reward {name!r}")
-    known = [REWARDS[name] for name in weights if name in REWARDS]
-    if twice := {name for name in known if known.count(name) > 1}:
+    built_in = [REWARDS[name] for name in weights if name in REWARDS]
+    if twice := {name for name in built_in if built_in.count(name) > 1}:
         yield codes.REWARD.at(path, f"{', '.join(sorted(twice))} is named twice, under two names", "keep one of them")

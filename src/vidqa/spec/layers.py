@@ -79,21 +79,21 @@ def format_of(path: Path) -> str:
     return FORMATS[path.suffix]
 
 
-def texts(value: Any, _above: tuple[int, ...] = (), _seen: set[int] | None = None) -> Iterator[str]:
+def texts(value: Any, _above: tuple[int, ...] = (), _visited: set[int] | None = None) -> Iterator[str]:
     """Every string of a value, keys among them. A part that stands in many places, as YAML's anchors allow, is looked
     at once. Raises ValueError where a part holds itself or lies deeper than DEEPEST."""
-    seen = set() if _seen is None else _seen
+    visited = set() if _visited is None else _visited
     if isinstance(value, str):
         yield value
     if not isinstance(value, dict | list):
         return
     if id(value) in _above or len(_above) > DEEPEST:
         raise ValueError(f"a part holds itself, or lies deeper than {DEEPEST} levels")
-    if id(value) in seen:
+    if id(value) in visited:
         return
-    seen.add(id(value))
+    visited.add(id(value))
     for part in [*value, *value.values()] if isinstance(value, dict) else value:
-        yield from texts(part, (*_above, id(value)), seen)
+        yield from texts(part, (*_above, id(value)), visited)
 
 
 def _parse(path: Path, text: str, format: str) -> Any:

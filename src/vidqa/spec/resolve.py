@@ -77,23 +77,27 @@ def load_training(path: Path | str) -> TrainSpec:
 def resolve(action: str, layers: Iterable[Layer], target: str = "native") -> Resolved:
     """Lay `layers` over the template, later ones winning. Raises ProblemError with every problem that was found."""
     model = actions.action(action).spec_model
-    pile = _Pile(action)
+    merger = _LayerMerger(action)
     for layer in layers:
-        pile.add(layer)
-    pile.settle()
+        merger.add(layer)
+    merger.settle()
     try:
-        spec = model.model_validate(pile.values)
+        spec = model.model_validate(merger.values)
     except ValidationError as invalid:
-        wrong = _explain(action, pile, invalid)
-        beside = _rules_beside(action, pile, invalid, target)
-        found = [*pile.problems, *wrong, *beside]
-        found.sort(key=lambda problem: problem.code not in (NOT_SFT.name, NOT_GRPO.name))  # others may follow from it
-        raise ProblemError(bounded(found)) from invalid
-    reported = {problem.code for problem in pile.problems if problem.code != UNKNOWN_KEY.name}
-    problems = bounded([*pile.problems, *(found for found in check(spec, target) if found.code not in reported)])
+        wrong = _explain(action, merger, invalid)
+        beside = _rules_beside(action, merger, invalid, target)
+        everything = [*merger.problems, *wrong, *beside]
+        everything.sort(
+            key=lambda problem: problem.code not in (NOT_SFT.name, NOT_GRPO.name)
+        )  # others may follow from it
+        raise ProblemError(bounded(everything)) from invalid
+    reported = {problem.code for problem in merger.problems if problem.code != UNKNOWN_KEY.name}
+    problems = bounded(
+        [*merger.problems, *(problem for problem in check(spec, target) if problem.code not in reported)]
+    )
     raise_errors(problems)
-    origins = {path: pile.origin(path) for path in flat(spec)}
-    return Resolved(spec, origins, problems, tuple(pile.layers))
+    origins = {path: merger.origin(path) for path in flat(spec)}
+    return Resolved(spec, origins, problems, tuple(merger.layers))
 
 
 def address_of_named(named: dict[str, Any]) -> str:
@@ -107,7 +111,7 @@ def address_of_named(named: dict[str, Any]) -> str:
     return f"{place}#{part}" if part else place
 
 
-class _Pile:
+class _LayerMerger:
     """Values and origins while layers are laid on."""
 
     def __init__(self, action: str) -> None:
@@ -125,9 +129,9 @@ class _Pile:
 
     def add(self, layer: Layer) -> None:
         self.layers.append(layer.name)
-        found = list(entries(self.action, layer))
-        self.problems += [entry for entry in found if isinstance(entry, Problem)]
-        values = dict(entry for entry in found if not isinstance(entry, Problem))
+        placed = list(entries(self.action, layer))
+        self.problems += [entry for entry in placed if isinstance(entry, Problem)]
+        values = dict(entry for entry in placed if not isinstance(entry, Problem))
         for path, value in values.items():
             self.problems += _unfit(path, value, layer)
             self._put(path, value, layer)
@@ -146,7 +150,7 @@ class _Pile:
         self._name_sources()
         for path in PER_PART:
             value = _value(self.values, path)
-            if isinstance(value, list) and value and all(each == value[0] for each in value):
+            if isinstance(value, list) and value and all(item == value[0] for item in value):
                 self._put(path, value[0], self.sources[path])
         if _value(self.values, HELD_OUT) == 0:  # cosmos-rl's way to hold nothing out
             self._put(HELD_OUT, None, self.sources[HELD_OUT])
@@ -169,15 +173,15 @@ class _Pile:
         if isinstance(loader, str) and loader:
             layer = self.sources[LOADER]
             for key in (TRAIN_SET, VALIDATION_SET):
-                given = _value(self.values, key)
-                if isinstance(given, str) and (given or key == TRAIN_SET):
-                    self._put(key, f"{loader}#{given}" if given else loader, layer)
-                elif key == TRAIN_SET and given is None:
+                annotations = _value(self.values, key)
+                if isinstance(annotations, str) and (annotations or key == TRAIN_SET):
+                    self._put(key, f"{loader}#{annotations}" if annotations else loader, layer)
+                elif key == TRAIN_SET and annotations is None:
                     self._put(key, loader, layer)
             self._put(LOADER, "", layer)
 
-    def _clear(self, given: str, cleared: str, values: dict[str, Any], empty: int | None, layer: Layer) -> None:
-        if values.get(given) not in (None, empty) and cleared not in values:
+    def _clear(self, key_set: str, cleared: str, values: dict[str, Any], empty: int | None, layer: Layer) -> None:
+        if values.get(key_set) not in (None, empty) and cleared not in values:
             self._put(cleared, empty, layer)
 
     def _put(self, path: str, value: Any, layer: Layer) -> None:
@@ -200,21 +204,21 @@ def _unfit(path: str, value: Any, layer: Layer) -> list[Problem]:
     """What no value may hold: a secret, what cannot be written into the run's own spec, and, in a name or path, what
     divides lines and words in the scripts that are made of it."""
     try:
-        found = list(texts(value))
-        "".join(found).encode("utf-8")
+        strings = list(texts(value))
+        "".join(strings).encode("utf-8")
     except ValueError as broken:
         remedy = f"use UTF-8, in names of folders too, and at most {DEEPEST} levels"
         return [SYNTAX.at(place(layer, path), f"{path} cannot be written again: {broken}", remedy)]
-    if any(redacted(text) != text for text in found):
+    if any(redacted(text) != text for text in strings):
         return [SECRET.at(place(layer, path), f"{path} holds a token or a password")]
-    odd = control_characters("".join(found))
+    odd = control_characters("".join(strings))
     if odd and path.rpartition(".")[2] not in PROMPTS:
         return [CONTROL_CHARACTER.at(place(layer, path), f"{path} holds {odd}")]
     return []
 
 
-def _explain(action: str, pile: _Pile, invalid: ValidationError) -> list[Problem]:
-    """pydantic's findings as our problems: one per key, in the words of the spec."""
+def _explain(action: str, merger: _LayerMerger, invalid: ValidationError) -> list[Problem]:
+    """pydantic's errors as our problems: one per key, in the words of the spec."""
     kinds: dict[str, list[dict[str, Any]]] = {}
     for error in invalid.errors(include_url=False, include_context=False):
         kinds.setdefault(_path(actions.action(action).spec_model, error["loc"]), []).append(dict(error))
@@ -222,8 +226,8 @@ def _explain(action: str, pile: _Pile, invalid: ValidationError) -> list[Problem
         kinds.pop("train.train_policy.trainer_type", None)  # it is the same word again
     problems = []
     for path, errors in kinds.items():
-        layer = pile.sources.get(path, Layer(TEMPLATE))
-        value = _value(pile.values, path)
+        layer = merger.sources.get(path, Layer(TEMPLATE))
+        value = _value(merger.values, path)
         where, shown = place(layer, path), brief(value)
         if path == "train.train_policy.type":
             code = NOT_GRPO if action == "grpo" else NOT_SFT
@@ -240,21 +244,21 @@ def _explain(action: str, pile: _Pile, invalid: ValidationError) -> list[Problem
     return problems
 
 
-def _rules_beside(action: str, pile: _Pile, invalid: ValidationError, target: str) -> list[Problem]:
+def _rules_beside(action: str, merger: _LayerMerger, invalid: ValidationError, target: str) -> list[Problem]:
     """What the rules say of the tables without a wrong value, so that one problem does not hide another."""
     wrong = {_path(actions.action(action).spec_model, error["loc"]) for error in invalid.errors()}
-    wrong |= {"validation.enable"} & set(pile.origins) if HELD_OUT in wrong else set()  # it may follow from the other
+    wrong |= {"validation.enable"} & set(merger.origins) if HELD_OUT in wrong else set()  # it may follow from the other
     for path in wrong:
         *tables, last = path.split(".")
-        inside = _value(pile.values, ".".join(tables)) if tables else pile.values
+        inside = _value(merger.values, ".".join(tables)) if tables else merger.values
         if isinstance(inside, dict):
             inside.pop(last, None)
     try:
-        spec = actions.action(action).spec_model.model_validate(pile.values)
+        spec = actions.action(action).spec_model.model_validate(merger.values)
     except ValidationError:
         return []
     touched = {path.rpartition(".")[0] for path in wrong}
-    return [found for found in check(spec, target) if not _touches(found.where, touched)]
+    return [problem for problem in check(spec, target) if not _touches(problem.where, touched)]
 
 
 def _touches(where: str, tables: set[str]) -> bool:

@@ -41,16 +41,16 @@ class DataFacts:
 
 def check(spec: Spec, target: str = "native") -> list[Problem]:
     """Every problem that can be seen without the data. `target` is "native" or "cosmos-rl"."""
-    found = list(resolve(action_for(spec).rules)(spec))
-    return found + (native_problems(spec) if target == "native" else [])
+    problems = list(resolve(action_for(spec).rules)(spec))
+    return problems + (native_problems(spec) if target == "native" else [])
 
 
 def check_with_data(spec: TrainSpec, facts: DataFacts, target: str = "native") -> list[Problem]:
     """Everything that `check` finds, in the light of the data, and the data's own rules: it replaces `check`."""
-    found = check(spec, target)
+    problems = check(spec, target)
     if facts.longest_tokens is not None:
-        found = [problem for problem in found if problem.code != codes.MODEL_MAX_LENGTH.name]
-    return [*found, *_length_rules(spec, facts), *_step_rules(spec, facts)]
+        problems = [problem for problem in problems if problem.code != codes.MODEL_MAX_LENGTH.name]
+    return [*problems, *_length_rules(spec, facts), *_step_rules(spec, facts)]
 
 
 def check_with_gpus(spec: Spec, gpus: int) -> list[Problem]:
@@ -124,15 +124,15 @@ def _step_rules(spec: TrainSpec, facts: DataFacts) -> Iterator[Problem]:
 
 def unreached_steps(spec: TrainSpec, train_samples: int) -> Iterator[Problem]:
     """SPEC_MAX_STEPS_UNREACHED, a warning with the arithmetic, where the epochs end before train.max_num_steps."""
-    limit, each = spec.train.max_num_steps, steps_per_epoch(spec, train_samples)
-    planned = spec.train.epoch * each
-    if limit is None or not each or planned >= limit:
+    limit, per_epoch = spec.train.max_num_steps, steps_per_epoch(spec, train_samples)
+    planned = spec.train.epoch * per_epoch
+    if limit is None or not per_epoch or planned >= limit:
         return
     message = (
-        f"max_num_steps is {limit}, and {spec.train.epoch} epochs of {each} steps ({train_samples} samples in batches "
-        f"of {effective_batch(spec)}) are {planned} steps: training ends there"
+        f"max_num_steps is {limit}, and {spec.train.epoch} epochs of {per_epoch} steps ({train_samples} samples in "
+        f"batches of {effective_batch(spec)}) are {planned} steps: training ends there"
     )
-    remedy = f"set train.epoch to {-(-limit // each)} for {limit} steps, or leave train.max_num_steps out"
+    remedy = f"set train.epoch to {-(-limit // per_epoch)} for {limit} steps, or leave train.max_num_steps out"
     yield codes.MAX_STEPS_UNREACHED.at("train.max_num_steps", message, remedy, severity="warning")
 
 
@@ -211,8 +211,8 @@ def embed_rules(spec: EmbedSpec) -> Iterator[Problem]:
 
 def answering_model_rules(model: Any, key: str = "model.model_name") -> Iterator[Problem]:
     """What is wrong with the name of a model that may be an adapter on another one."""
-    found = _model_name(key, getattr(model, key.rpartition(".")[2]))
-    yield from (p for p in found if not (model.enable_lora and p.code == codes.MODEL_ADAPTER.name))
+    problems = _model_name(key, getattr(model, key.rpartition(".")[2]))
+    yield from (p for p in problems if not (model.enable_lora and p.code == codes.MODEL_ADAPTER.name))
     if model.enable_lora and not model.base_model_path:
         yield codes.LORA_NO_BASE.at("model.base_model_path", "enable_lora is true and base_model_path is empty")
     elif model.enable_lora:
@@ -296,16 +296,16 @@ def _optimizer(spec: TrainSpec) -> Iterator[Problem]:
 
 
 def _validation(spec: TrainSpec) -> Iterator[Problem]:
-    given, part = spec.custom.val_dataset.annotation_path, spec.train.train_policy.dataset.test_size
+    annotations, part = spec.custom.val_dataset.annotation_path, spec.train.train_policy.dataset.test_size
     valid = spec.validation
-    if valid.enable and not given and part is None:
+    if valid.enable and not annotations and part is None:
         yield codes.NO_VALIDATION_SET.at("validation.enable", "neither custom.val_dataset nor test_size is set")
     if valid.enable and not valid.freq and not valid.freq_in_epoch:
         yield codes.VALIDATION_NEVER.at("validation.freq_in_epoch", "freq and freq_in_epoch are both 0")
-    if given and part is not None:
+    if annotations and part is not None:
         message = "custom.val_dataset is used and test_size is not"
         yield codes.VALIDATION_UNUSED.at("train.train_policy.dataset.test_size", message, severity="warning")
-    if (given or part is not None) and not valid.enable:
+    if (annotations or part is not None) and not valid.enable:
         message = "there is a validation set and validation.enable is false"
         yield codes.VALIDATION_UNUSED.at("validation.enable", message, severity="warning")
 

@@ -70,21 +70,21 @@ def _runs(folder: Path) -> list[Path]:
 
 def _find(top: Path, which: str, kind: str, complete: Callable[[Path], bool], code: Code) -> Path:
     home = run_folder_of(top)
-    kept = {folder.name: folder for folder in _folders(home / kind) if NAME.match(folder.name) and complete(folder)}
-    listing = f"it has: {', '.join(sorted(kept, key=_order)) or 'none'}"
+    saves = {folder.name: folder for folder in _folders(home / kind) if NAME.match(folder.name) and complete(folder)}
+    listing = f"it has: {', '.join(sorted(saves, key=_order)) or 'none'}"
     if which == "best":
         recorded = list(dict.fromkeys([*_linked_best(home), *_noted_best(home)]))
-        found = next((kept[name] for name in [*recorded, *_twins(home, kept)] if name in kept), None)
-        if found is None and not recorded:
+        save = next((saves[name] for name in [*recorded, *_twins(home, saves)] if name in saves), None)
+        if save is None and not recorded:
             raise code.error(home, f"the run records no best; {listing}", "name one of these, or ask for latest")
-        if found is None:
+        if save is None:
             raise code.error(home, f"best is {recorded[0]} and is not kept; {listing}")
-        return found
-    if which == "latest" and kept:
-        return kept[_latest(kept)]
-    if which not in kept:
+        return save
+    if which == "latest" and saves:
+        return saves[_latest(saves)]
+    if which not in saves:
         raise code.error(home / kind, f"there is no {which}; {listing}")
-    return kept[which]
+    return saves[which]
 
 
 def _linked_best(home: Path) -> list[str]:
@@ -111,7 +111,7 @@ def _noted_best(home: Path) -> list[str]:
     return [name for name in (best.get("name"), f"step_{step}") if isinstance(name, str) and NAME.match(name)]
 
 
-def _twins(home: Path, kept: Iterable[str]) -> list[str]:
+def _twins(home: Path, names_kept: Iterable[str]) -> list[str]:
     """epoch_7 where a link says step_7, or the other way round: other programs record one name and keep the other.
 
     Only of a run that keeps no name of the recorded kind, and not of our own, which means what it records: elsewhere
@@ -120,7 +120,7 @@ def _twins(home: Path, kept: Iterable[str]) -> list[str]:
     if (home / "run.json").is_file():
         return []
     other = {"step": "epoch", "epoch": "step"}
-    kinds = {name.partition("_")[0] for name in kept}
+    kinds = {name.partition("_")[0] for name in names_kept}
     named = [name.partition("_") for name in _linked_best(home) if name != FINAL]
     return [f"{other[kind]}_{number}" for kind, _, number in named if kind not in kinds]
 
@@ -130,13 +130,13 @@ def _order(name: str) -> tuple[str, int]:
     return kind, int(number or 0)
 
 
-def _latest(kept: dict[str, Path]) -> str:
+def _latest(saves: dict[str, Path]) -> str:
     """The final one where there is one; by number where all names count the same thing, else by time of writing."""
-    if FINAL in kept:
+    if FINAL in saves:
         return FINAL
-    if len({name.partition("_")[0] for name in kept}) == 1:
-        return max(kept, key=_order)
-    return max(kept, key=lambda name: (kept[name].stat().st_mtime, _order(name)))
+    if len({name.partition("_")[0] for name in saves}) == 1:
+        return max(saves, key=_order)
+    return max(saves, key=lambda name: (saves[name].stat().st_mtime, _order(name)))
 
 
 def _is_export(folder: Path) -> bool:

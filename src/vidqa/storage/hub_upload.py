@@ -32,9 +32,9 @@ def upload_export(
         name = str(api.create_repo(name, private=not public, exist_ok=True).repo_id)
         if not public and not api.model_info(name).private:
             raise HUB_PUBLIC.error(name, "it is public")
-        made = api.upload_folder(repo_id=name, folder_path=folder, commit_message=message, ignore_patterns=[without])
+        commit = api.upload_folder(repo_id=name, folder_path=folder, commit_message=message, ignore_patterns=[without])
         files = _files(folder, without)
-        damaged = _differences(api, name, str(made.oid), folder, files)
+        damaged = _differences(api, name, str(commit.oid), folder, files)
     except OfflineModeIsEnabled as offline:
         raise UNREACHABLE.error(
             name, "HF_HUB_OFFLINE forbids asking the hub", "unset it and run this again"
@@ -50,7 +50,7 @@ def upload_export(
     sizes = [path.stat().st_size for path in files]
     return {
         "repository": name,
-        "commit": str(made.oid),
+        "commit": str(commit.oid),
         "export": folder.name,
         "files": len(sizes),
         "bytes": sum(sizes),
@@ -58,13 +58,13 @@ def upload_export(
 
 
 def _files(folder: Path, without: str) -> list[Path]:
-    found = (path for path in folder.rglob("*") if path.is_file() and path.relative_to(folder).as_posix() != without)
-    return sorted(path for path in found if ".cache" not in path.parts)
+    files = (path for path in folder.rglob("*") if path.is_file() and path.relative_to(folder).as_posix() != without)
+    return sorted(path for path in files if ".cache" not in path.parts)
 
 
 def _differences(api: Any, name: str, commit: str, folder: Path, files: Sequence[Path]) -> list[str]:
     """The files of the folder that the hub does not have in that commit, bit by bit."""
-    there = {each.path: each for each in api.list_repo_tree(name, recursive=True, revision=commit)}
+    there = {entry.path: entry for entry in api.list_repo_tree(name, recursive=True, revision=commit)}
     return [relative for path in files if not _agrees(path, there.get(relative := path.relative_to(folder).as_posix()))]
 
 

@@ -59,4 +59,4 @@ def open_source(path: str | Path, media_path: str | Path = "") -> Source:
     """The source at a path. Raises DATA_FILE_MISSING, DATA_SPLIT_UNKNOWN, and what the kinds raise on opening."""
     kind, place, part = kind_of_source(str(path))
     source = part_of(kind.open(place, str(media_path)), part)
-    return replace(source, rows=lambda findings: shaped(source.rows(findings)))
+    return replace(source, rows=lambda collector: shaped(source.rows(collector)))

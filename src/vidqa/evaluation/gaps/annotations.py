@@ -12,9 +12,9 @@ from sys import intern
 
 from vidqa.contract.problem import Code, ProblemError
 from vidqa.dataset.archive import SEAM, SUFFIXES
-from vidqa.dataset.fast_reader import Brief, brief, is_annotation
+from vidqa.dataset.fast_reader import FastRow, fast_row, is_annotation
 from vidqa.dataset.media import MediaSource, media_source
-from vidqa.dataset.problem_collector import Findings
+from vidqa.dataset.problem_collector import ProblemCollector
 from vidqa.dataset.problems import EMPTY
 from vidqa.dataset.reader import NAMES, rows_in
 from vidqa.dataset.record import MediaRef
@@ -123,7 +123,7 @@ class AnnotationColumns:
                 self.source = None
         return found.key if isinstance(found, MediaRef) else full_path(written, self.media_root)
 
-    def add(self, name: str, video: str, written: str, fields: Brief) -> None:
+    def add(self, name: str, video: str, written: str, fields: FastRow) -> None:
         row = len(self.ids)
         question, answer = as_text(fields.question), as_text(fields.answer)
         self.ids.append(name)
@@ -157,7 +157,7 @@ def annotation_file(path: str) -> str:
 
 def read_annotations(path: str, media_path: str = "", extras: dict[int, Extra] | None = None) -> AnnotationColumns:
     """Read a file of annotations; `extras` gets their tags and spans, by row. Raises GAPS_ANNOTATIONS, GAPS_STORAGE."""
-    findings = Findings(path)
+    findings = ProblemCollector(path)
     found = AnnotationColumns(_root(path, media_path), _source(path, media_path))
     paths: dict[str, str] = {}  # as written -> in full: many questions are about one video
     with storage_problems(path):
@@ -167,7 +167,7 @@ def read_annotations(path: str, media_path: str = "", extras: dict[int, Extra] |
             message = f"expected an object with a list of conversations or messages, got {shown(row)}"
             findings.add(GAPS_ANNOTATIONS, f"{path}[{index}]", message)
             continue
-        fields = brief(row)
+        fields = fast_row(row)
         if extras is not None:
             extras[len(found.ids)] = extra_of(row)
         written = as_text(fields.medium)

@@ -160,12 +160,12 @@ def video_fps_problems(spec: TrainSpec) -> list[Problem]:
     """SPEC_VIDEO_FPS_REQUIRED where custom.vision.fps is used and a record with a video does not give its own rate."""
     if spec.custom.vision.fps is None:
         return []
-    found = []
+    problems = []
     for name in ("train_dataset", "val_dataset"):
         path = getattr(spec.custom, name).annotation_path
         if path:
-            found += _missing_fps(Path(path), f"custom.{name}.annotation_path")
-    return found
+            problems += _missing_fps(Path(path), f"custom.{name}.annotation_path")
+    return problems
 
 
 def _missing_fps(path: Path, key: str) -> list[Problem]:

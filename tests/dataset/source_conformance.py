@@ -68,7 +68,7 @@ def test_what_is_wrong_is_named_and_hides_no_other_record(folder: Path, made: Ma
     path = made(folder, [row("a"), row("b", video="none.mp4"), row("c", answer=""), row("d")])
     records, problems = check_records(path)
     assert [record.id for record in records] == ["a", "d"]
-    assert [problem.code for problem in problems] == ["DATA_MEDIA_MISSING", "DATA_ANSWER_EMPTY"]
+    assert [problem.code for problem in problems] == ["DATA_MEDIA_MISSING", "DATA_TURN_EMPTY"]
     assert all(str(open_source(path).path) in problem.where for problem in problems)
 
 
@@ -121,5 +121,5 @@ def test_a_part_is_cut_as_the_datasets_library_cuts_a_split(folder: Path, made: 
     codes = {
         part: [problem.code for problem in check_records(path + part)[1]] for part in ("#test", "#x:train", "#[a:]")
     }
-    assert set(map(tuple, codes.values())) == {("DATA_SPLIT_UNKNOWN",)}, codes
+    assert set(map(tuple, codes.values())) == {("DATA_SPLIT",)}, codes
     assert [problem.code for problem in check_records(f"{path}#train[5:]")[1]] == ["DATA_EMPTY"]

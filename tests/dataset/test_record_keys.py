@@ -70,7 +70,7 @@ def test_keys_that_qwen_vl_utils_refuses_are_errors(
 ) -> None:
     file = {"video": "a.mp4", "image": "b.png"}[kind]
     record, problems = read(tmp_path, asked({"type": kind, kind: file, **keys}))
-    assert record is None and message in named(problems, "DATA_FIELD_TYPE", "error")
+    assert record is None and message in named(problems, "DATA_FIELD", "error")
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_the_field_system_is_the_first_turn(tmp_path: Path, turns: tuple[Any, ..
 
 def test_two_different_system_turns_are_an_error(tmp_path: Path) -> None:
     row = said(("system", "Be long.", {}), ("user", "Q", {}), ("assistant", "A", {}), system="Be fast_row.")
-    assert "another system turn" in named(read(tmp_path, row)[1], "DATA_FIELD_TYPE", "error")
+    assert "another system turn" in named(read(tmp_path, row)[1], "DATA_FIELD", "error")
 
 
 @pytest.mark.parametrize("key", [{"loss": False}, {"weight": 0}, {"train": False}, {"loss": 0, "weight": 0.0}])
@@ -148,7 +148,7 @@ def test_a_turn_may_say_that_it_is_not_learned(tmp_path: Path, key: dict[str, An
 @pytest.mark.parametrize("key", [{"weight": 0.5}, {"loss": "false"}, {"loss": True, "weight": 0}])
 def test_what_says_otherwise_whether_a_turn_is_learned_is_an_error(tmp_path: Path, key: dict[str, Any]) -> None:
     record, problems = read(tmp_path, said(("user", "Q", {}), ("assistant", "A", key)))
-    assert record is None and named(problems, "DATA_FIELD_TYPE", "error")
+    assert record is None and named(problems, "DATA_FIELD", "error")
 
 
 @pytest.mark.parametrize("tag", ["<video>", "<image>"])
@@ -168,7 +168,7 @@ def test_a_tag_in_a_text_part_is_a_place_where_no_part_shows_the_listed_media_an
     }
     record, problems = read(tmp_path, row)
     assert record and record.turns[0].parts == (0, "Q")
-    assert "place of a medium" in named(problems, "DATA_TAG_IN_PART")
+    assert "place of a medium" in named(problems, "DATA_TAG_COUNT")
 
 
 @pytest.mark.parametrize(
@@ -213,5 +213,5 @@ def test_keys_beside_the_path_of_a_listed_video_are_refused(tmp_path: Path) -> N
     record, problems = read(
         tmp_path, said(("user", "Q", {}), ("assistant", "A", {}), video={"path": "a.mp4", "fps": 2})
     )
-    assert record is None and "got an object" in named(problems, "DATA_FIELD_TYPE", "error")
+    assert record is None and "got an object" in named(problems, "DATA_FIELD", "error")
     assert read(tmp_path, said(("user", "Q", {}), ("assistant", "A", {}), video={"path": "a.mp4", "bytes": None}))[0]

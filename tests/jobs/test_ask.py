@@ -139,7 +139,7 @@ def engine_of(pid: int) -> Identity | None:
         ({"media": ("absent.mp4",)}, "DATA_MEDIA_MISSING"),
         ({"model": "absent"}, "SPEC_PARENT_RUN"),
         ({"sets": ("inference.window=3",)}, "SPEC_UNKNOWN_KEY"),
-        ({"sets": ("inference.window_s=3", "inference.overlap_s=3")}, "SPEC_WINDOW_OVERLAP"),
+        ({"sets": ("inference.window_s=3", "inference.overlap_s=3")}, "SPEC_CONFLICT"),
         ({"which": "best"}, "SPEC_PARENT_RUN"),
         ({"out": Path("data")}, "RUN_FOLDER_TAKEN"),
         ({"out": Path("kept")}, "RUN_FOLDER_TAKEN"),

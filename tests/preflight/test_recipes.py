@@ -98,7 +98,7 @@ def test_a_recipe_passes_preflight_and_needs_what_its_estimate_says(
     gpus = mesh.dp_shard_size * mesh.dp_replicate_size
     report = preflight(tmp_path / "spec.toml", "local", declared=Declared(gpus, CARD, "sm_90"))
     errors = {problem.code for problem in report.problems if problem.severity == "error"}
-    assert errors == {"HUB_UNREACHABLE"}, report.text
+    assert errors == {"STORAGE_UNREACHABLE"}, report.text
 
     data = Data(SAMPLES, 0 if kind == "image" else 10, *((960, 540) if kind == "image" else (1280, 720)), 2.0)
     told = estimate(spec, data, "H100", CARD)

@@ -133,7 +133,7 @@ REFUSED: dict[str, tuple[dict[str, Any], set[tuple[str, str]]]] = {
             },
         ),
         {
-            ("SPEC_NOT_SFT", "train.train_policy.type"),
+            ("SPEC_TRAINING_KIND", "train.train_policy.type"),
             *(("SPEC_UNKNOWN_KEY", f"train.train_policy.{key}") for key in ("epsilon_low", "kl_beta", "temperature")),
             ("SPEC_UNKNOWN_KEY", "rollout"),
         },
@@ -155,7 +155,7 @@ REFUSED: dict[str, tuple[dict[str, Any], set[tuple[str, str]]]] = {
     ),
     "captions with nothing to validate on": (
         example(LONG, {"train.train_policy.dataset.name": "/data/train", **VALIDATED}),
-        {("SPEC_NO_VALIDATION_SET", "validation.enable")},
+        {("SPEC_VALIDATION", "validation.enable")},
     ),
 }
 

@@ -87,9 +87,9 @@ def test_what_cannot_be_had_is_said_before_anything_is_written(
 ) -> None:
     out = tmp_path / "out"
     assert codes(out, ["agibot"]) == codes(out, []) == {"STORAGE_SUBSET"}
-    assert codes(out, ["av"], Published("org/none")) <= {"HUB_NOT_FOUND", "HUB_GATED"}
+    assert codes(out, ["av"], Published("org/none")) <= {"HUB_NOT_FOUND", "STORAGE_DENIED"}
     server.gated_to = "hf_of_another"
-    assert codes(out, ["av"]) == {"HUB_GATED"}
+    assert codes(out, ["av"]) == {"STORAGE_DENIED"}
     server.gated_to = None
     monkeypatch.setattr(hub_dataset, "SPARE", 1 << 60)
     assert codes(out, ["av"]) == {"STORAGE_NO_SPACE"}

@@ -306,7 +306,7 @@ def test_a_dry_run_shows_the_job_as_it_will_be_once_its_data_are_staged(
         return texts, [problem.code for problem in made.problems], made.job.fetch
 
     before, told, fetch = shown()
-    assert "STORAGE_TO_STAGE" in told and "preflight.py" in fetch[0] and "s3://" not in before["spec.toml"]
+    assert "STORAGE_TO_FETCH" in told and "preflight.py" in fetch[0] and "s3://" not in before["spec.toml"]
     subprocess.run(["bash", "-c", fetch[0]], capture_output=True, timeout=120)  # its other findings are not the point
     after, told, fetch = shown()
-    assert (after, fetch) == (before, ()) and "STORAGE_TO_STAGE" not in told
+    assert (after, fetch) == (before, ()) and "STORAGE_TO_FETCH" not in told

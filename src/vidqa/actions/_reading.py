@@ -31,7 +31,7 @@ def reading(
         models=(ModelKey("model.model_name"), ModelKey("model.base_model_path", only_with="model.enable_lora")),
         data=(DataSet(data, "dataset.annotation_path", "dataset.media_dir", root="eval"), *more_data),
         decoding="engine",
-        exclusive=(("vision.fps", "vision.nframes", "SPEC_FPS_AND_NFRAMES"),),
+        exclusive=(("vision.fps", "vision.nframes"),),
         parent=Parent("best", "vidqa.spec.parent_layers:exported"),
         processes=lambda spec: spec.num_gpus,
         processes_key="num_gpus",

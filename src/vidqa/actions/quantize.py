@@ -37,7 +37,7 @@ QUANTIZE = Action(
         "nframes": "vision.nframes",
         "total_pixels": "vision.total_pixels",
     },
-    exclusive=(("vision.fps", "vision.nframes", "SPEC_FPS_AND_NFRAMES"),),
+    exclusive=(("vision.fps", "vision.nframes"),),
     parent=Parent("best", "vidqa.spec.parent_layers:quantized"),
     packages=_packages,
     outcome="vidqa.jobs.outcome:of_quantization",

@@ -80,8 +80,8 @@ TRAIN = Action(
         "warmup_epochs": "train.optm_warmup_epochs",
     },
     exclusive=(
-        ("custom.vision.fps", "custom.vision.nframes", "SPEC_FPS_AND_NFRAMES"),
-        ("train.optm_warmup_steps", "train.optm_warmup_epochs", "SPEC_WARMUP_TWICE"),
+        ("custom.vision.fps", "custom.vision.nframes"),
+        ("train.optm_warmup_steps", "train.optm_warmup_epochs"),
     ),
     replacing=(
         ("train.ckpt.save_freq", "train.ckpt.save_freq_in_epoch"),

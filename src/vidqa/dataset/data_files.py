@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from vidqa.dataset.problems import SEVERAL_SPLITS, SPLIT_UNKNOWN
+from vidqa.dataset.problems import SPLIT
 
 SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}")  # as the hub names them: train-00000-of-00002
 ENDINGS = (".parquet", ".arrow", ".jsonl", ".json", ".csv")
@@ -31,7 +31,7 @@ def holds_tables(folder: Path) -> bool:
 def files_of(folder: Path, subset: str, split: str) -> list[Path]:
     """The files of one split, in order; without a name, those of the only one.
 
-    Raises DATA_SPLIT_UNKNOWN, DATA_SEVERAL_SPLITS.
+    Raises DATA_SPLIT, DATA_SPLIT.
     """
     if folder.is_file():
         require_split_of(folder, subset, split)
@@ -39,23 +39,23 @@ def files_of(folder: Path, subset: str, split: str) -> list[Path]:
     by_split = _saved(folder / subset) or _of_card(folder, subset) or _by_name(folder, subset)
     names = ", ".join(sorted(by_split)[:MOST_NAMED]) or "none"
     if not split and len(by_split) > 1:
-        raise SEVERAL_SPLITS.error(folder, f"it holds the splits {names}")
+        raise SPLIT.error(folder, f"it holds the splits {names}")
     if not by_split or (split and split not in by_split):
         if subset and not by_split:
             there = ", ".join(_subsets(folder)[:MOST_NAMED]) or "none"
-            raise SPLIT_UNKNOWN.error(folder, f"subset {subset!r} is not there; there are: {there}")
+            raise SPLIT.error(folder, f"subset {subset!r} is not there; there are: {there}")
         what = f"subset {subset!r}, " if subset else ""
-        raise SPLIT_UNKNOWN.error(folder, f"{what}split {split or 'any'!r} is not there; there are: {names}")
+        raise SPLIT.error(folder, f"{what}split {split or 'any'!r} is not there; there are: {names}")
     return by_split[split] if split else next(iter(by_split.values()))
 
 
 def require_split_of(file: Path, subset: str, split: str) -> None:
-    """Raises DATA_SPLIT_UNKNOWN where one list of rows is asked for a subset, or for another split than the one that
+    """Raises DATA_SPLIT where one list of rows is asked for a subset, or for another split than the one that
     it is: `train`, as in the `datasets` library, or the one that its name says."""
     own = sorted({"train", _split_of(Path(file.name), "")})
     if subset or split not in ("", *own):
         what = f"subset {subset!r}" if subset else f"split {split!r}"
-        raise SPLIT_UNKNOWN.error(file, f"{what} is not there; it is one list of rows, the split {' or '.join(own)}")
+        raise SPLIT.error(file, f"{what} is not there; it is one list of rows, the split {' or '.join(own)}")
 
 
 def _subsets(folder: Path) -> list[str]:
@@ -93,7 +93,7 @@ def _of_card(folder: Path, subset: str) -> dict[str, list[Path]]:
         chosen = [config for config in chosen if config.get("default") or config.get("config_name") == "default"]
         if not chosen:
             names = ", ".join(str(config.get("config_name")) for config in named)
-            raise SEVERAL_SPLITS.error(folder, f"it holds the subsets {names}", "name one, such as FOLDER#SUBSET:train")
+            raise SPLIT.error(folder, f"it holds the subsets {names}", "name one, such as FOLDER#SUBSET:train")
     if not chosen or "data_files" not in chosen[0]:
         return {}
     base = folder / str(chosen[0].get("data_dir", "."))

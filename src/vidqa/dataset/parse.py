@@ -111,12 +111,12 @@ class _Row:
 
     def wrong_type(self, field: str, expected: str, value: object, example: str) -> None:
         message = f"expected {expected}, got {type_name(value)}: {SHORT.repr(value)}"
-        self.wrong(problems.FIELD_TYPE, field, message, f"write it as {example}")
+        self.wrong(problems.FIELD, field, message, f"write it as {example}")
 
     def is_object(self) -> bool:
         if isinstance(self.row, dict):
             return True
-        self.wrong(problems.RECORD_TYPE, "", f"expected an object, got {type_name(self.row)}")
+        self.wrong(problems.FIELD, "", f"expected an object, got {type_name(self.row)}")
         return False
 
     def unused(self, field: str, names: Iterable[str]) -> None:
@@ -185,7 +185,7 @@ class _Row:
                 return Provenance(fields["origin"], number, gap)
         message = f"not used: expected an origin ({', '.join(ORIGINS)}) or an object, got {SHORT.repr(value)}"
         example = 'write it as "provenance": {"origin": "mined", "round": 1, "gap": "id of the gap\'s sample"}'
-        self.wrong(problems.FIELD_TYPE, "provenance", message, example, "warning")
+        self.wrong(problems.FIELD, "provenance", message, example, "warning")
         return None
 
     def _listed(self) -> dict[str, list[str]] | None:
@@ -234,7 +234,7 @@ class _Row:
             return [Spoken("system", tidy(pieces)), *spoken]
         if tidy(pieces) != spoken[0].pieces:
             remedy = "leave one of the two out"
-            self.wrong(problems.FIELD_TYPE, "system", "the conversation begins with another system turn", remedy)
+            self.wrong(problems.FIELD, "system", "the conversation begins with another system turn", remedy)
         return spoken
 
     def _question(self) -> list[Spoken] | None:
@@ -254,7 +254,7 @@ class _Row:
             turns = [{"from": "human", "value": question[:80]}, {"from": "gpt", "value": answer[:80]}]
             remedy = f'write the question and the answer as "conversations": {json.dumps(turns)}'
         self.wrong(
-            problems.FIELD_MISSING,
+            problems.FIELD,
             "conversations",
             f"the record has neither `conversations` nor `messages` (it has: {keys or 'nothing'})",
             remedy,
@@ -273,7 +273,7 @@ class _Row:
             message = (
                 f"the turn has no role; known: {roles}" if missing else f"{SHORT.repr(role)} is not one of {roles}"
             )
-            self.wrong(problems.ROLE_UNKNOWN, f"{field}.{'from' if missing else key}", message)
+            self.wrong(problems.TURNS, f"{field}.{'from' if missing else key}", message)
             return None
         content_key = "value" if "value" in turn else "content"
         pieces = self._content(turn.get(content_key), role_name, f"{field}.{content_key}")
@@ -284,7 +284,7 @@ class _Row:
         self.unused(field, unused_in_turn(turn))
         learned = is_learned(turn)
         if isinstance(learned, str):
-            self.wrong(problems.FIELD_TYPE, field, learned, 'write "loss": false in a turn that is context alone')
+            self.wrong(problems.FIELD, field, learned, 'write "loss": false in a turn that is context alone')
             return False
         if role != "assistant":
             flags = [name for name in sorted(LEARNED & turn.keys()) if turn[name]]
@@ -322,7 +322,7 @@ class _Row:
             self.wrong_type(field, "a text, video or image part", part, example)
             return None
         if role != "user":
-            self.wrong(problems.TURN_ORDER, field, f"a {kind} stands in a turn of the {role}", "move it to a user turn")
+            self.wrong(problems.TURNS, field, f"a {kind} stands in a turn of the {role}", "move it to a user turn")
             return None
         name, others = medium_name(kind, part)
         if name is not None and (not isinstance(name, str) or not name or _clean(name) is None):
@@ -331,7 +331,7 @@ class _Row:
         keys, wrong, unused = medium_keys(kind, part, {"type", kind, f"{kind}_url", "path", "url"})
         self.unused(field, others + unused)
         for message in wrong:
-            self.wrong(problems.FIELD_TYPE, field, message, 'such as {"type": "video", "video": "a.mp4", "fps": 2.0}')
+            self.wrong(problems.FIELD, field, message, 'such as {"type": "video", "video": "a.mp4", "fps": 2.0}')
         return [Slot(kind, name, keys)]
 
     def _text_part(self, part: dict[str, Any], text: str, role: str, field: str) -> list[Piece] | None:
@@ -343,7 +343,7 @@ class _Row:
         if role != "user" or not self.has_places_in_parts or not TAG.search(text):
             return [text]
         message = "its tag is taken for the place of a medium, since the record lists media and no part shows one"
-        self.wrong(problems.TAG_IN_PART, field, message, severity="warning")
+        self.wrong(problems.TAG_COUNT, field, message, severity="warning")
         return pieces_of_text(text)
 
     def _check_order(self, spoken: list[Spoken]) -> None:
@@ -353,19 +353,19 @@ class _Row:
         for at, role in enumerate(body, start=len(roles) - len(body)):
             expected = "assistant" if (at - len(roles) + len(body)) % 2 else "user"
             if role != expected:
-                self.wrong(problems.TURN_ORDER, f"{field}[{at}]", f"expected a turn of the {expected}, got {role}")
+                self.wrong(problems.TURNS, f"{field}[{at}]", f"expected a turn of the {expected}, got {role}")
                 return
         if not body:
-            self.wrong(problems.TURN_ORDER, field, "there is only a system turn")
+            self.wrong(problems.TURNS, field, "there is only a system turn")
         elif body[-1] != "assistant" and self.reader.need_answers:
-            self.wrong(problems.ANSWER_MISSING, f"{field}[{len(roles) - 1}]", "the last turn is the user's")
+            self.wrong(problems.TURN_EMPTY, f"{field}[{len(roles) - 1}]", "the last turn is the user's")
         for at, (role, pieces, _) in enumerate(spoken):
             if not pieces and role == "assistant" and (self.reader.need_answers or at < len(spoken) - 1):
-                self.wrong(problems.ANSWER_EMPTY, f"{field}[{at}]", "the assistant says nothing")
+                self.wrong(problems.TURN_EMPTY, f"{field}[{at}]", "the assistant says nothing")
             elif role == "assistant" and (what := unclosed("".join(map(str, pieces)))):
                 self.wrong(problems.THINK_UNCLOSED, f"{field}[{at}]", what, severity="warning")
             elif not pieces and role == "user" and not self.is_unasked:
-                self.wrong(problems.QUESTION_EMPTY, f"{field}[{at}]", "the user says nothing and shows nothing")
+                self.wrong(problems.TURN_EMPTY, f"{field}[{at}]", "the user says nothing and shows nothing")
 
     def _place(
         self, spoken: list[Spoken], listed: dict[str, list[str]]

@@ -13,7 +13,7 @@ from msgspec import Raw
 from vidqa.dataset.cut_off import WRITE_AGAIN, cut_off_list, cut_off_record, reached_the_end
 from vidqa.dataset.json_list import BOM, elements_of, value_of
 from vidqa.dataset.problem_collector import ProblemCollector
-from vidqa.dataset.problems import EMPTY, FILE_MISSING, RECORD_TYPE, SYNTAX
+from vidqa.dataset.problems import EMPTY, FIELD, FILE_MISSING, SYNTAX
 
 DEEPEST = 64  # lists and objects within each other in a record; more could be read and then not be written
 TOO_DEEP = f"nested too deeply: more than {DEEPEST} lists and objects within each other"
@@ -156,7 +156,7 @@ def _not_a_list(path: str | Path, text: str, collector: ProblemCollector) -> Non
         collector.add(SYNTAX, _line(path, 1, broken), f"not valid JSON: {_reason(broken)}")
         return
     keys = f" with the keys {', '.join(map(repr, list(value)[:5]))}" if isinstance(value, dict) else ""
-    collector.add(RECORD_TYPE, str(path), f"expected a list of records, got {type_name(value)}{keys}")
+    collector.add(FIELD, str(path), f"expected a list of records, got {type_name(value)}{keys}")
 
 
 def _last_line(text: str) -> int:

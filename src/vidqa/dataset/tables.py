@@ -12,7 +12,7 @@ from vidqa.dataset.embedded_media import EmbeddedMedia
 from vidqa.dataset.foreign_rows import MEDIA, PAIRS, question_row
 from vidqa.dataset.media_names import kind_of
 from vidqa.dataset.problem_collector import ProblemCollector
-from vidqa.dataset.problems import COLUMNS, TABLE_UNREADABLE
+from vidqa.dataset.problems import COLUMNS, SYNTAX
 
 LONGEST_CELL = 1 << 24
 ALIASES = ("file", "path", "filename", "clip")  # columns that name the medium where none of MEDIA is there
@@ -45,10 +45,10 @@ def csv_rows(path: Path, collector: ProblemCollector, renamed: Mapping[str, str]
                     yield line, question_row(_with_medium(filled))
                 elif cells:
                     message = f"the row has {len(cells)} cells, there are {len(columns)} columns"
-                    collector.add(TABLE_UNREADABLE, f"{path}:{line}", message)
+                    collector.add(SYNTAX, f"{path}:{line}", message)
     except (OSError, UnicodeDecodeError, csv.Error) as broken:
         place = f"{path}:{reader.line_num}" if isinstance(broken, csv.Error) and reader else str(path)
-        collector.add(TABLE_UNREADABLE, place, f"the CSV cannot be read: {broken}")
+        collector.add(SYNTAX, place, f"the CSV cannot be read: {broken}")
 
 
 def _named(written: list[str], renamed: Mapping[str, str], collector: ProblemCollector, path: Path) -> list[str] | None:
@@ -121,7 +121,7 @@ def table_rows(
                     yield index, question_row(embedded.unpacked(named) if embedded else named)
                     index += 1
         except (pa.ArrowException, OSError, ValueError) as broken:
-            collector.add(TABLE_UNREADABLE, str(file), f"{type(broken).__name__}: {str(broken)[:200]}")
+            collector.add(SYNTAX, str(file), f"{type(broken).__name__}: {str(broken)[:200]}")
 
 
 def rows_in_tables(files: Sequence[Path]) -> int:

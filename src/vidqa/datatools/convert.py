@@ -17,7 +17,7 @@ from vidqa.dataset.load import Pair, load_pairs, read_pairs
 from vidqa.dataset.media import MediaSource, media_source
 from vidqa.dataset.parse import RowReader
 from vidqa.dataset.problem_collector import ProblemCollector
-from vidqa.dataset.problems import FILE_MISSING, SPLIT_UNKNOWN
+from vidqa.dataset.problems import FILE_MISSING, SPLIT
 from vidqa.dataset.reader import NAMES, annotation_file, read_rows
 from vidqa.dataset.record import MediaRef, Record
 from vidqa.dataset.sources import Rows, Source, kind_of_source, open_source
@@ -31,7 +31,7 @@ from vidqa.dataset.tables import csv_rows, rename_fields
 from vidqa.datatools import prompts, tables, tao
 from vidqa.datatools.merge import Imported, merged
 from vidqa.datatools.outputs import json_lines, json_list, write_new
-from vidqa.datatools.problems import FIELDS_DROPPED, FORMAT_UNKNOWN, MEDIA_PATHS, OUTPUT_ENDING, PROMPT_UNUSED
+from vidqa.datatools.problems import FIELDS_DROPPED, FORMAT, OPTION, PROMPT_UNUSED
 from vidqa.datatools.written_rows import count_fields, llava_row, messages_row, other_fields
 
 JSON_FORMATS = ("llava", "messages", "jsonl")
@@ -67,13 +67,15 @@ def convert(
     read by. `out` is a file where it has the format's own ending (.json, .jsonl, .parquet), otherwise a folder. Media
     keep the names they have, relative to the media path that is given back (of several sets see `merged`); nothing is
     copied.
-    Raises everything that is wrong with the records, DATATOOLS_FORMAT_UNKNOWN, _TAO_SHAPE, _NOT_AN_OPTION,
+    Raises everything that is wrong with the records, DATATOOLS_FORMAT, _TAO_SHAPE, _NOT_AN_OPTION,
     _MEDIA_PATHS, _MERGE_ARCHIVE and _OUTPUT_*.
     """
     paths = [path] if isinstance(path, str | Path) else list(path)
     places = [media_path] if isinstance(media_path, str) else list(media_path) or [""]
     if len(places) not in (1, len(paths)):
-        raise MEDIA_PATHS.error("--media-path", f"{len(places)} are given for {len(paths)} inputs")
+        raise OPTION.error(
+            "--media-path", f"{len(places)} are given for {len(paths)} inputs", "give none, one, or one an input"
+        )
     places = places * len(paths) if len(places) == 1 else places
     read = [read_source(item, form, place, columns or {}) for item, place in zip(paths, places, strict=True)]
     source = merged(read, _output(out, to).parent if to in SUFFIX else out)
@@ -153,7 +155,7 @@ def _output(out: Path, to: str) -> Path:
         return out
     if out.suffix in (*SUFFIX.values(), ".csv") and not out.is_dir():
         file = f"a file that ends in {ending}, or " if ending else ""
-        raise OUTPUT_ENDING.error(out, f"{to} is written to {file}a folder")
+        raise OPTION.error(out, f"{to} is written to {file}a folder", "change --out, or --to")
     return out / f"annotations{ending}" if ending else out
 
 
@@ -169,7 +171,7 @@ def read_source(path: str | Path, form: str, media_path: str, columns: Mapping[s
     form = detected(path) if form == "auto" else form
     dropped: Counter[str] = Counter()
     if part and form in (tao.TAO_VL, tao.COSMOS):
-        raise SPLIT_UNKNOWN.error(path, f"{form} has no splits: {part!r} is not there")
+        raise SPLIT.error(path, f"{form} has no splits: {part!r} is not there")
     if form == tao.TAO_VL:
         return _tao_vl(path, media_path, dropped)
     if form in ("parquet", "hf"):
@@ -229,7 +231,7 @@ def _tao_vl(path: Path, media_path: str, dropped: Counter[str]) -> Imported:
     """All annotation files of the folder; problems name the file they are in, ids are unique over all."""
     files = tao.tao_vl_files(path)
     if not files:
-        raise FORMAT_UNKNOWN.error(path, f"no file of the folder has the format {tao.TAO_VL}")
+        raise FORMAT.error(path, f"no file of the folder has the format {tao.TAO_VL}")
     source = _media(path, tao.TAO_VL, media_path)
     pairs, problems, ids = [], [], dict[str, int]()
     for file in files:
@@ -243,14 +245,14 @@ def _tao_vl(path: Path, media_path: str, dropped: Counter[str]) -> Imported:
 
 
 def detected(path: Path) -> str:
-    """The format of what lies at `path`. Raises DATATOOLS_FORMAT_UNKNOWN."""
+    """The format of what lies at `path`. Raises DATATOOLS_FORMAT."""
     if path.is_file():
         suffix = path.suffix.lower()
         if suffix in (".csv", ".tsv", ".parquet"):
             return "csv" if suffix != ".parquet" else "parquet"
         if suffix in (".json", ".jsonl"):
             return _of_json(path)
-        raise FORMAT_UNKNOWN.error(path, f"{suffix or 'no ending'} is not .json, .jsonl, .csv, .tsv or .parquet")
+        raise FORMAT.error(path, f"{suffix or 'no ending'} is not .json, .jsonl, .csv, .tsv or .parquet")
     if any((path / name).is_file() for name in NAMES):
         return "llava"
     if (path / "meta.json").is_file():
@@ -260,7 +262,7 @@ def detected(path: Path) -> str:
     if tao.tao_vl_files(path):
         return tao.TAO_VL
     message = "the folder holds no annotations.json(l), no meta.json, no parquet or Arrow files"
-    raise FORMAT_UNKNOWN.error(path, message)
+    raise FORMAT.error(path, message)
 
 
 def _of_json(path: Path) -> str:

@@ -20,7 +20,7 @@ from vidqa.dataset.video_split import drawn_groups, groups_sharing_media, strati
 from vidqa.datatools.duplicates import answer_class, same_content_problems
 from vidqa.datatools.linked_parts import check_part, links, write_links
 from vidqa.datatools.outputs import json_list, json_page, write_new
-from vidqa.datatools.problems import SHARE, SPLIT_OFF, SPLIT_ONE_VIDEO
+from vidqa.datatools.problems import OPTION, SPLIT, SPLIT_ONE_VIDEO
 from vidqa.datatools.split_groups import CONTENT, SplitGroups, find_split_groups, torn_recordings
 
 STRATIFY = ("kind", "answer")
@@ -57,11 +57,11 @@ def split_dataset(
 
     The rows are those of the file, unchanged; one without an id is given the one it had by its place. Where all media
     are named relative to a folder, each part gets hard links to its own, and is a data set of its own. Raises
-    DATATOOLS_SHARE, DATATOOLS_GROUP_BY, DATATOOLS_SPLIT_ONE_VIDEO, DATATOOLS_OUTPUT_* and everything that is wrong
+    DATATOOLS_OPTION, DATATOOLS_OPTION, DATATOOLS_SPLIT_ONE_VIDEO, DATATOOLS_OUTPUT_* and everything that is wrong
     with the data.
     """
     if not 0 < share < 1:
-        raise SHARE.error("--share", f"{share:g} is not between 0 and 1")
+        raise OPTION.error("--share", f"{share:g} is not between 0 and 1", "give for example 0.1")
     source = open_source(annotation_path, media_path)
     pairs, warnings_read = load_pairs(source)
     together = find_split_groups(pairs, group_by, ignore_looks=ignore_looks)
@@ -161,7 +161,7 @@ def _off(facts: dict[str, Any], out: Path) -> list[Problem]:
     if abs(counts["val"] - target) <= max(1.0, OFF_BY * target):
         return []
     message = f"{counts['val']} of {sum(counts.values())} records are in the validation part, {target:g} were wanted"
-    return [SPLIT_OFF.at(out / "split.json", message, severity="warning")]
+    return [SPLIT.at(out / "split.json", message, severity="warning")]
 
 
 def table(split: Split) -> str:

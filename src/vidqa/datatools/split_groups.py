@@ -16,10 +16,11 @@ from vidqa.dataset.load import Pair
 from vidqa.dataset.near_duplicates import near_duplicate_groups, signatures
 from vidqa.dataset.problem_collector import shown_names
 from vidqa.dataset.record import MediaRef, Record
-from vidqa.datatools.problems import GROUP_BY, SPLIT_RECORDING
+from vidqa.datatools.problems import OPTION, SPLIT
 from vidqa.video.headers import read_headers
 
 NUMBERED = r"(.*[^0-9/])[0-9]+[.][^.]+$"
+REMEDY = "name a field, such as camera, or a pattern whose group is the recording, such as '(.*)_[0-9]+[.]mp4'"
 MOST_OF_A_STEM = 8  # files; a stem that more have, such as "video", says nothing
 LOOKS, CONTENT, STEM, GROUP = "look_alike", "same_content", "same_stem", "group"
 SHOWN = {
@@ -71,7 +72,7 @@ class SplitGroups:
 
 
 def find_split_groups(pairs: Sequence[Pair], group_by: str, *, ignore_looks: bool) -> SplitGroups:
-    """What must stay together in these records. Raises DATATOOLS_GROUP_BY."""
+    """What must stay together in these records. Raises DATATOOLS_OPTION."""
     result = SplitGroups()
     users: dict[str, list[int]] = defaultdict(list)
     media: dict[str, MediaRef] = {}
@@ -106,7 +107,7 @@ def torn_recordings(parts: Mapping[str, Sequence[Record]], out: Path) -> list[Pr
         return []
     counts = f"{len(torn)} of {len(names)}"
     message = f"{counts} groups of files whose names differ by a number alone are in both parts: {shown_names(torn)}"
-    return [SPLIT_RECORDING.at(out / "split.json", message, severity="warning")]
+    return [SPLIT.at(out / "split.json", message, severity="warning")]
 
 
 def _shown(ref: MediaRef) -> str:
@@ -150,7 +151,7 @@ def _by_group(pairs: Sequence[Pair], group_by: str, result: SplitGroups) -> None
     if not groups:
         there = ", ".join(sorted(map(str, columns))[:12])
         message = f"{group_by!r} is no field of the records (there are: {there}) and matches no name of a medium"
-        raise GROUP_BY.error("--group-by", message)
+        raise OPTION.error("--group-by", message, REMEDY)
     several = {name: group for name, group in groups.items() if len(group) > 1}
     result.named[GROUP] = [[pairs[at].record.id for at in group] for group in several.values()]
     result.group_names = list(several)
@@ -169,6 +170,6 @@ def _pattern(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
     except re.error as wrong:
-        raise GROUP_BY.error(
-            "--group-by", f"{text!r} is no field of the records and no regular expression: {wrong}"
+        raise OPTION.error(
+            "--group-by", f"{text!r} is no field of the records and no regular expression: {wrong}", REMEDY
         ) from wrong

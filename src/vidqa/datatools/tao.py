@@ -11,7 +11,7 @@ from typing import Any
 from vidqa.dataset.problem_collector import ProblemCollector
 from vidqa.dataset.reader import TOO_DEEP, is_deep, type_name
 from vidqa.dataset.sources import Rows
-from vidqa.datatools.problems import TAO_SHAPE
+from vidqa.datatools.problems import FORMAT
 
 COSMOS = "cosmos-reason-v1.0"
 TAO_VL = "tao-vl-reason-v1.0"
@@ -28,7 +28,7 @@ def read_object(path: Path, collector: ProblemCollector | None = None) -> dict[s
             return value
         reason = TOO_DEEP if isinstance(value, dict) else f"expected an object, got {type_name(value)}"
     if collector is not None:
-        collector.add(TAO_SHAPE, str(path), f"it cannot be read: {reason}")
+        collector.add(FORMAT, str(path), f"it cannot be read: {reason}")
     return None
 
 
@@ -50,7 +50,7 @@ def tao_vl_rows(file: Path, collector: ProblemCollector, dropped: Counter[str], 
         return
     items = whole.get("items")
     if whole.get("format") != TAO_VL or not isinstance(items, list):
-        collector.add(TAO_SHAPE, str(file), f'it needs "format": "{TAO_VL}" and a list of items')
+        collector.add(FORMAT, str(file), f'it needs "format": "{TAO_VL}" and a list of items')
         return
     root = whole.get("media_root") if own_root and isinstance(whole.get("media_root"), str) else ""
     metadata = whole["metadata"] if isinstance(whole.get("metadata"), dict) else {}
@@ -61,7 +61,7 @@ def tao_vl_rows(file: Path, collector: ProblemCollector, dropped: Counter[str], 
         row = _tao_vl_row(item, named, str(root), metadata.get("task"))
         if row is None:
             message = "an item is an object with video_id or image_id (one of them), question and answer, all texts"
-            collector.add(TAO_SHAPE, f"{file} items[{index}]", message)
+            collector.add(FORMAT, f"{file} items[{index}]", message)
         else:
             yield index, row
 
@@ -94,7 +94,7 @@ def cosmos_rows(folder: Path, collector: ProblemCollector, dropped: Counter[str]
         return
     samples = meta.get("samples")
     if meta.get("version") != COSMOS or not isinstance(samples, list):
-        collector.add(TAO_SHAPE, str(folder / "meta.json"), f'it needs "version": "{COSMOS}" and a list of samples')
+        collector.add(FORMAT, str(folder / "meta.json"), f'it needs "version": "{COSMOS}" and a list of samples')
         return
     for name in _metadata(meta) - {"type"}:
         dropped[f"metadata.{name}"] += len(samples)
@@ -102,7 +102,7 @@ def cosmos_rows(folder: Path, collector: ProblemCollector, dropped: Counter[str]
         names = [sample.get(name) for name in ("id", "conversation", "media")] if isinstance(sample, dict) else [None]
         if not all(isinstance(name, str) and name for name in names):
             message = "a sample is an object with id, conversation and media, all texts"
-            collector.add(TAO_SHAPE, f"{folder / 'meta.json'} samples[{index}]", message)
+            collector.add(FORMAT, f"{folder / 'meta.json'} samples[{index}]", message)
             continue
         row = _cosmos_row(folder, str(names[0]), str(names[1]), str(names[2]), collector, dropped)
         if row is not None:
@@ -120,14 +120,14 @@ def _cosmos_row(
 ) -> dict[str, Any] | None:
     file = folder / os.path.normpath(conversation)
     if os.path.isabs(conversation) or os.path.normpath(conversation).startswith(os.pardir):
-        collector.add(TAO_SHAPE, str(folder / "meta.json"), f"the conversation {conversation!r} is outside the folder")
+        collector.add(FORMAT, str(folder / "meta.json"), f"the conversation {conversation!r} is outside the folder")
         return None
     whole = read_object(file, collector)
     if whole is None:
         return None
     turns = whole.get("conversations")
     if whole.get("version") != COSMOS or not isinstance(turns, list):
-        collector.add(TAO_SHAPE, str(file), f'it needs "version": "{COSMOS}" and a list of conversations')
+        collector.add(FORMAT, str(file), f'it needs "version": "{COSMOS}" and a list of conversations')
         return None
     dropped.update(f"metadata.{field}" for field in _metadata(whole) - {"type"})
     messages = [_cosmos_turn(turn, media) for turn in turns]
@@ -136,7 +136,7 @@ def _cosmos_row(
             f"turn {messages.index(None)} is not an object with role and content, names another medium than video_0 or "
             "image_0, or has a reasoning_content that is not a list of texts"
         )
-        collector.add(TAO_SHAPE, str(file), message)
+        collector.add(FORMAT, str(file), message)
         return None
     return {"id": name, "messages": messages}
 

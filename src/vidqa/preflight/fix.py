@@ -211,7 +211,7 @@ def _listed(row: Row, kind: str) -> list[Any]:
     return [name for value in values for name in (value if isinstance(value, list) else [value])]
 
 
-_roles = _Repair("role", codes.ROLE_UNKNOWN.name, _name_roles)
+_roles = _Repair("role", codes.TURNS.name, _name_roles)
 _tags = _Repair("tags", codes.TAG_COUNT.name, _set_tags)
 
 

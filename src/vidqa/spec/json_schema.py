@@ -43,7 +43,7 @@ def parameter_lists(action: str) -> dict[str, list[str]]:
     declared, keys = actions.action(action), properties(action)
     searched = {path: prop["x-automl"] for path, prop in keys.items() if declared.is_searched and "x-automl" in prop}
     data = [key for data_set in declared.data for key in (data_set.annotations, data_set.media)]
-    choices = [key for pair in declared.exclusive[:1] for key in pair[:2]]  # how frames are taken
+    choices = [key for pair in declared.exclusive[:1] for key in pair]  # how frames are taken
     often = [*data, *(model.name for model in declared.models), *declared.shorthand.values(), *choices]
     return {
         "automl_default_parameters": [path for path, automl in searched.items() if automl.get("default")],

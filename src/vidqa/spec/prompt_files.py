@@ -11,7 +11,7 @@ from typing import Any
 from vidqa.contract.problem import Problem, raise_errors
 from vidqa.spec.inference_tables import Inference
 from vidqa.spec.layers import Layer, place, read_layer
-from vidqa.spec.problems import PROMPT_FILE
+from vidqa.spec.problems import FILE
 
 ASK_REASONING = "Think about it first, between <think> and </think>. Write the answer right after </think>."
 REASONING_TOKENS = 4096  # new tokens, which thinking needs more of
@@ -26,7 +26,7 @@ SAMPLING = {
 def prompt_layer(path: Path | None, *, reasoning: bool = False) -> Layer:
     """What a prompt file says, as keys of an inference; with `reasoning` the model is asked to think first.
 
-    Raises SPEC_FILE, SPEC_SYNTAX, SPEC_PROMPT_FILE.
+    Raises SPEC_FILE, SPEC_FILE, SPEC_FILE.
     """
     written = read_layer(path) if path else Layer("--reasoning")
     problems: list[Problem] = []
@@ -38,7 +38,7 @@ def prompt_layer(path: Path | None, *, reasoning: bool = False) -> Layer:
             values |= _sampling(written, value, problems)
         else:
             message = f"{name} is none of {', '.join(PROMPTS)} and sampling_params, or not of its type"
-            problems.append(PROMPT_FILE.at(place(written, str(name)), message))
+            problems.append(FILE.at(place(written, str(name)), message))
     raise_errors(problems)
     if reasoning:
         prompt = values.get("inference.prompt") or Inference().prompt
@@ -58,5 +58,5 @@ def _sampling(written: Layer, params: dict[str, Any], problems: list[Problem]) -
             values[SAMPLING[name]] = max(0, value) if name == "top_k" and isinstance(value, int) else value
         elif (name, value) != ("n", 1):
             message = f"{name} is not taken; sampling_params may hold {', '.join(SAMPLING)}"
-            problems.append(PROMPT_FILE.at(place(written, str(name)), message))
+            problems.append(FILE.at(place(written, str(name)), message))
     return values

@@ -14,13 +14,13 @@ from pydantic import ValidationError
 
 from vidqa import actions
 from vidqa.contract.environment import redacted
-from vidqa.contract.problem import REGISTRY, Problem, ProblemError, bounded, control_characters, raise_errors
+from vidqa.contract.problem import Problem, ProblemError, bounded, control_characters, raise_errors
 from vidqa.spec._field import Table
 from vidqa.spec.json_schema import expected
 from vidqa.spec.keys import flat, leaves, table_of
 from vidqa.spec.layers import DEEPEST, Layer, brief, entries, place, read_layer, texts, training_type
 from vidqa.spec.models import EvaluateSpec, InferenceSpec, Spec, TrainSpec
-from vidqa.spec.problems import CONTROL_CHARACTER, NOT_GRPO, NOT_SFT, RANGE, SECRET, SYNTAX, TYPE, UNKNOWN_KEY
+from vidqa.spec.problems import CONFLICT, CONTROL_CHARACTER, FILE, SECRET, TRAINING_KIND, UNKNOWN_KEY, VALUE
 from vidqa.spec.rules import check
 
 TEMPLATE = "template"
@@ -32,7 +32,6 @@ NAMED = "train.train_policy.dataset"  # cosmos-rl's table of a data set's name
 HELD_OUT = "train.train_policy.dataset.test_size"
 # cosmos-rl takes a list of these, one for each part of a model; a list of one value is that value.
 PER_PART = ("train.optm_name", "train.optm_lr", "train.optm_impl")
-RANGE_ERRORS = ("greater_than", "less_than", "literal_error", "enum", "too_short", "too_long", "pattern", "finite")
 
 
 @dataclass(frozen=True)
@@ -87,14 +86,12 @@ def resolve(action: str, layers: Iterable[Layer], target: str = "native") -> Res
         wrong = _explain(action, merger, invalid)
         beside = _rules_beside(action, merger, invalid, target)
         everything = [*merger.problems, *wrong, *beside]
-        everything.sort(
-            key=lambda problem: problem.code not in (NOT_SFT.name, NOT_GRPO.name)
-        )  # others may follow from it
+        everything.sort(key=lambda problem: problem.code != TRAINING_KIND.name)  # others may follow from it
         raise ProblemError(bounded(everything)) from invalid
-    reported = {problem.code for problem in merger.problems if problem.code != UNKNOWN_KEY.name}
-    problems = bounded(
-        [*merger.problems, *(problem for problem in check(spec, target) if problem.code not in reported)]
-    )
+    reported = {problem.code for problem in merger.problems} - {UNKNOWN_KEY.name, CONFLICT.name}
+    by_rules = [problem for problem in check(spec, target) if problem.code not in reported]
+    by_rules = [problem for problem in by_rules if problem.where not in merger.conflicts]
+    problems = bounded([*merger.problems, *by_rules])
     raise_errors(problems)
     origins = {path: merger.origin(path) for path in flat(spec)}
     return Resolved(spec, origins, problems, tuple(merger.layers))
@@ -120,6 +117,7 @@ class _LayerMerger:
         self.origins: dict[str, str] = {}
         self.sources: dict[str, Layer] = {}
         self.problems: list[Problem] = []
+        self.conflicts: set[str] = set()  # first keys of exclusive pairs that one layer sets both
         self.layers = [TEMPLATE]
 
     def origin(self, path: str) -> str:
@@ -135,9 +133,10 @@ class _LayerMerger:
         for path, value in values.items():
             self.problems += _unfit(path, value, layer)
             self._put(path, value, layer)
-        for one, other, code in self.declared.exclusive:
+        for one, other in self.declared.exclusive:
             if values.get(one) is not None and values.get(other) is not None:
-                self.problems.append(REGISTRY[code].at(place(layer, one), f"{one} and {other} are both set"))
+                self.problems.append(CONFLICT.at(place(layer, one), f"{one} and {other} are both set", "keep one"))
+                self.conflicts.add(one)
             self._clear(one, other, values, None, layer)
             self._clear(other, one, values, None, layer)
         for one, other in self.declared.replacing:
@@ -208,7 +207,7 @@ def _unfit(path: str, value: Any, layer: Layer) -> list[Problem]:
         "".join(strings).encode("utf-8")
     except ValueError as broken:
         remedy = f"use UTF-8, in names of folders too, and at most {DEEPEST} levels"
-        return [SYNTAX.at(place(layer, path), f"{path} cannot be written again: {broken}", remedy)]
+        return [FILE.at(place(layer, path), f"{path} cannot be written again: {broken}", remedy)]
     if any(redacted(text) != text for text in strings):
         return [SECRET.at(place(layer, path), f"{path} holds a token or a password")]
     odd = control_characters("".join(strings))
@@ -219,23 +218,20 @@ def _unfit(path: str, value: Any, layer: Layer) -> list[Problem]:
 
 def _explain(action: str, merger: _LayerMerger, invalid: ValidationError) -> list[Problem]:
     """pydantic's errors as our problems: one per key, in the words of the spec."""
-    kinds: dict[str, list[dict[str, Any]]] = {}
-    for error in invalid.errors(include_url=False, include_context=False):
-        kinds.setdefault(_path(actions.action(action).spec_model, error["loc"]), []).append(dict(error))
-    if "train.train_policy.type" in kinds:
-        kinds.pop("train.train_policy.trainer_type", None)  # it is the same word again
+    model = actions.action(action).spec_model
+    paths = dict.fromkeys(_path(model, error["loc"]) for error in invalid.errors())
+    if "train.train_policy.type" in paths:
+        paths.pop("train.train_policy.trainer_type", None)  # it is the same word again
     problems = []
-    for path, errors in kinds.items():
+    for path in paths:
         layer = merger.sources.get(path, Layer(TEMPLATE))
         value = _value(merger.values, path)
         where, shown = place(layer, path), brief(value)
         if path == "train.train_policy.type":
-            code = NOT_GRPO if action == "grpo" else NOT_SFT
-            problems.append(code.at(where, f"the kind of training is {shown}"))
+            problems.append(TRAINING_KIND.at(where, f"the kind of training is {shown}"))
             continue
-        in_range = any(error["type"].startswith(RANGE_ERRORS) or "pattern" in error["type"] for error in errors)
         field = leaves(action).get(path)
-        code = UNKNOWN_KEY if field is None else RANGE if in_range else TYPE
+        code = UNKNOWN_KEY if field is None else VALUE
         rule = expected(action, path)
         values = re.findall(r'"([^"]+)"', rule)
         near = difflib.get_close_matches(value.upper(), values, 1) if isinstance(value, str) else []

@@ -17,8 +17,7 @@ import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from vidqa.contract.problem import Code
-from vidqa.spec.problems import NO_CHECKPOINT, NO_EXPORT, NO_RUN
+from vidqa.spec.problems import NO_RUN
 
 ADAPTER = "adapter_config.json"
 EXPORTS = "safetensors"  # the folder of a run's exports
@@ -30,14 +29,14 @@ DEPTH = 2  # <run_id>/<timestamp> below the folder that is named
 def find_export(run_folder: Path | str, which: str = "best") -> Path:
     """The folder of exported weights or of an adapter. `which` is best, latest, step_N, epoch_N or final.
 
-    Raises SPEC_PARENT_RUN where there is no run or more than one, SPEC_PARENT_EXPORT where it has no such export.
+    Raises SPEC_PARENT_RUN where there is no run or more than one, SPEC_PARENT_RUN where it has no such export.
     """
-    return _find(Path(run_folder), which, "safetensors", _is_export, NO_EXPORT)
+    return _find(Path(run_folder), which, "safetensors", _is_export)
 
 
 def find_checkpoint(run_folder: Path | str, which: str = "best") -> Path:
-    """The folder of resumable state, such as checkpoints/step_40. Raises SPEC_PARENT_RUN, SPEC_PARENT_CHECKPOINT."""
-    return _find(Path(run_folder), which, "checkpoints", _is_checkpoint, NO_CHECKPOINT)
+    """The folder of resumable state, such as checkpoints/step_40. Raises SPEC_PARENT_RUN, SPEC_PARENT_RUN."""
+    return _find(Path(run_folder), which, "checkpoints", _is_checkpoint)
 
 
 def run_folder_of(run_folder: Path | str) -> Path:
@@ -68,7 +67,7 @@ def _runs(folder: Path) -> list[Path]:
     return [inner for inner in _folders(folder) if inner.name != "best"]
 
 
-def _find(top: Path, which: str, kind: str, complete: Callable[[Path], bool], code: Code) -> Path:
+def _find(top: Path, which: str, kind: str, complete: Callable[[Path], bool]) -> Path:
     home = run_folder_of(top)
     saves = {folder.name: folder for folder in _folders(home / kind) if NAME.match(folder.name) and complete(folder)}
     listing = f"it has: {', '.join(sorted(saves, key=_order)) or 'none'}"
@@ -76,14 +75,14 @@ def _find(top: Path, which: str, kind: str, complete: Callable[[Path], bool], co
         recorded = list(dict.fromkeys([*_linked_best(home), *_noted_best(home)]))
         save = next((saves[name] for name in [*recorded, *_twins(home, saves)] if name in saves), None)
         if save is None and not recorded:
-            raise code.error(home, f"the run records no best; {listing}", "name one of these, or ask for latest")
+            raise NO_RUN.error(home, f"the run records no best; {listing}", "name one of these, or ask for latest")
         if save is None:
-            raise code.error(home, f"best is {recorded[0]} and is not kept; {listing}")
+            raise NO_RUN.error(home, f"best is {recorded[0]} and is not kept; {listing}")
         return save
     if which == "latest" and saves:
         return saves[_latest(saves)]
     if which not in saves:
-        raise code.error(home / kind, f"there is no {which}; {listing}")
+        raise NO_RUN.error(home / kind, f"there is no {which}; {listing}")
     return saves[which]
 
 

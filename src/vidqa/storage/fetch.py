@@ -23,7 +23,7 @@ from vidqa.dataset.archive import is_archive
 from vidqa.storage import hub, hub_dataset
 from vidqa.storage.http_download import WebFile, fetch_web, length_of
 from vidqa.storage.hub_dataset import Listing, RemoteFile
-from vidqa.storage.problems import DAMAGED, HUB_CACHE_UNWRITABLE, HUB_NOT_FOUND, OCCUPIED, SUBSET
+from vidqa.storage.problems import DAMAGED, HUB_NOT_FOUND, NO_SPACE, OCCUPIED, SUBSET
 from vidqa.storage.unpack import unpack
 
 RECORD = "fetched.jsonl"
@@ -78,8 +78,8 @@ def fetch(published: Published, subsets: Sequence[str], folder: Path) -> Fetched
     """Bring the data set, or these subsets of it, into `folder`, and unpack its archives beside themselves.
 
     Nothing is written before the hub has agreed, every subset is known, and the disk has room.
-    Raises HUB_GATED, HUB_NOT_FOUND, HUB_UNREACHABLE, HUB_ANSWER, STORAGE_SUBSET, STORAGE_OCCUPIED, STORAGE_NO_SPACE,
-    STORAGE_DAMAGED, REMOVAL_OUTSIDE.
+    Raises STORAGE_DENIED, HUB_NOT_FOUND, STORAGE_UNREACHABLE, HUB_ANSWER, STORAGE_SUBSET, STORAGE_OCCUPIED,
+    STORAGE_NO_SPACE,     STORAGE_DAMAGED, REMOVAL_OUTSIDE.
     """
     name = f"{hub_dataset.PREFIX}{published.repository}"
     listing = hub_dataset.listing(name)
@@ -164,7 +164,7 @@ def _fetch_one(listing: Listing, file: RemoteFile, folder: Path) -> list[Problem
     except (HTTPError, LocalEntryNotFoundError) as failed:
         return [hub.refusal(name, failed)]
     except OSError as failed:
-        return [HUB_CACHE_UNWRITABLE.at(str(folder / file.name), f"storing it failed: {failed}")]
+        return [NO_SPACE.at(str(folder / file.name), f"storing it failed: {failed}")]
     wrong = _differs(path, file)
     if wrong:
         remove(path, owner=folder)

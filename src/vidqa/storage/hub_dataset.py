@@ -16,7 +16,7 @@ from vidqa.contract.files import name_error
 from vidqa.contract.problem import ProblemError
 from vidqa.dataset.split_syntax import subset_and_cuts
 from vidqa.storage import hub
-from vidqa.storage.problems import HUB_CACHE_UNWRITABLE, HUB_NOT_FOUND, HUB_UNREACHABLE, NO_SPACE
+from vidqa.storage.problems import HUB_NOT_FOUND, NO_SPACE, UNREACHABLE
 
 PREFIX = "hf_dataset://"
 KIND = "dataset"
@@ -48,15 +48,15 @@ def is_hub_dataset(path: str) -> bool:
 def stage_dataset(written: str) -> str:
     """The data set folder of an address, and the part of it that is meant, as an annotation path.
 
-    A snapshot that is in the cache serves when the hub cannot be reached. Raises HUB_GATED, HUB_NOT_FOUND,
-    HUB_UNREACHABLE, HUB_CACHE_UNWRITABLE, STORAGE_NO_SPACE, DATA_SPLIT_UNKNOWN.
+    A snapshot that is in the cache serves when the hub cannot be reached. Raises STORAGE_DENIED, HUB_NOT_FOUND,
+    STORAGE_UNREACHABLE, STORAGE_NO_SPACE, DATA_SPLIT.
     """
     name, part = _parted(written)
     subset, _ = subset_and_cuts(part, written)
     try:
         remote = listing(name)
     except ProblemError as refused:
-        cached = _cached(name) if refused.problems[0].code == HUB_UNREACHABLE.name else None
+        cached = _cached(name) if refused.problems[0].code == UNREACHABLE.name else None
         if cached is None:
             raise
         return _with_part(cached, part)
@@ -78,7 +78,7 @@ def expected_dataset(written: str) -> str:
 def listing(name: str) -> Listing:
     """The files of a "hf_dataset://" name, after the hub agreed that the token may read them.
 
-    Raises HUB_GATED, HUB_NOT_FOUND, HUB_UNREACHABLE, HUB_ANSWER.
+    Raises STORAGE_DENIED, HUB_NOT_FOUND, STORAGE_UNREACHABLE, HUB_ANSWER.
     """
     import huggingface_hub
     from huggingface_hub.errors import HTTPError
@@ -139,7 +139,7 @@ def _fetched(name: str, listing: Listing, files: list[RemoteFile]) -> Path:
     except (HTTPError, LocalEntryNotFoundError) as failed:
         raise ProblemError([hub.refusal(name, failed)]) from failed
     except OSError as failed:
-        raise HUB_CACHE_UNWRITABLE.error(name, f"storing it failed: {failed}") from failed
+        raise NO_SPACE.error(name, f"storing it failed: {failed}") from failed
     return Path(fetched)
 
 

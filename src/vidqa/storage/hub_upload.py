@@ -9,7 +9,7 @@ from typing import Any
 
 from vidqa.contract import environment
 from vidqa.contract.files import content_hash
-from vidqa.storage.problems import DAMAGED, HUB_PUBLIC, HUB_REFUSED, UNREACHABLE
+from vidqa.storage.problems import DAMAGED, DENIED, HUB_PUBLIC, UNREACHABLE
 
 BLOCK = 8 << 20
 
@@ -20,7 +20,7 @@ def upload_export(
     """Commit the files of an export, but the one called `without`, to organisation/name, or to a name alone in the
     token's own namespace; made where it is not there. {"repository", "commit", "files", "bytes"}.
 
-    Files that the hub has already are not sent again. Raises STORAGE_HUB_PUBLIC, STORAGE_HUB_REFUSED,
+    Files that the hub has already are not sent again. Raises STORAGE_HUB_PUBLIC, STORAGE_DENIED,
     STORAGE_UNREACHABLE, STORAGE_DAMAGED.
     """
     import huggingface_hub
@@ -40,11 +40,12 @@ def upload_export(
             name, "HF_HUB_OFFLINE forbids asking the hub", "unset it and run this again"
         ) from offline
     except HfHubHTTPError as answer:
-        raise HUB_REFUSED.error(name, _short(answer, token)) from answer
+        remedy = "set HF_TOKEN to a token that may write there, and run: python scripts/upload.py RUN"
+        raise DENIED.error(name, _short(answer, token), remedy) from answer
     except (HTTPError, OSError) as away:
         raise UNREACHABLE.error(name, f"{type(away).__name__}: {_short(away, token)}") from away
     except ValueError as refused:  # a name that no repository may have
-        raise HUB_REFUSED.error(name, _short(refused, token), "correct the name") from refused
+        raise DENIED.error(name, _short(refused, token), "correct the name") from refused
     if damaged:
         raise DAMAGED.error(name, f"differs from {folder}: {', '.join(damaged[:10])}")
     sizes = [path.stat().st_size for path in files]

@@ -197,7 +197,7 @@ def named_media(annotations: str | Path) -> tuple[list[str], list[Problem]]:
     staged.
 
     Absolute names are files of this machine and left out. Problems of records are left to preflight.
-    Raises DATA_FILE_MISSING, DATA_SPLIT_UNKNOWN.
+    Raises DATA_FILE_MISSING, DATA_SPLIT.
     """
     source = _Names(None)
     collector = ProblemCollector(str(annotations))

@@ -120,7 +120,7 @@ def space_of(
     asked = {**alone, **asked}
     raise_errors(list(_clashes(asked, kept)))
     notes: list[str] = []
-    for one, other, _ in actions.action(ACTION).exclusive:
+    for one, other in actions.action(ACTION).exclusive:
         for searched, left in ((one, other), (other, one)):
             if searched in asked and value_at(spec, left) is not None:
                 kept[left] = None
@@ -172,7 +172,7 @@ def _unknown(keys: Mapping[str, Any], option: str) -> Iterator[Problem]:
 def _clashes(asked: Mapping[str, str], kept: Mapping[str, Any]) -> Iterator[Problem]:
     for key in asked.keys() & kept.keys():
         yield EXCLUSIVE.at(f"--range {key}", f"{key} is searched and fixed", "keep --range or --fix")
-    for one, other, _ in actions.action(ACTION).exclusive:
+    for one, other in actions.action(ACTION).exclusive:
         if one in asked and other in asked:
             yield EXCLUSIVE.at(f"--range {one}", f"a spec holds {one} or {other}, never both", "search one of them")
 

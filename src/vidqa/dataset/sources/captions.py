@@ -21,7 +21,7 @@ import yaml
 from vidqa.contract.files import content_hash, parse_json
 from vidqa.dataset.media import media_source
 from vidqa.dataset.problem_collector import ProblemCollector, shown_names
-from vidqa.dataset.problems import CAPTIONS, EMPTY, LABEL_KEYS, LEFT_OUT, RECORD_TYPE, SYNTAX
+from vidqa.dataset.problems import CAPTIONS, EMPTY, FIELD, LEFT_OUT, SYNTAX
 from vidqa.dataset.sources._base import Rows, Source, SourceKind
 from vidqa.dataset.sources.address import address_of
 
@@ -127,12 +127,12 @@ def _open(path: str, media_path: str) -> Source:
                 collector.add(SYNTAX, str(file), f"it cannot be read: {str(broken)[:200]}")
                 continue
             if not isinstance(label, dict):
-                collector.add(RECORD_TYPE, str(file), "expected an object")
+                collector.add(FIELD, str(file), "expected an object")
                 continue
             missing = [key for key in asks.keys if key not in label]
             if len(missing) == len(asks.keys):
                 message = f"it has none of the keys that are asked for, but {shown_names(list(label)) or 'no key'}"
-                collector.add(LABEL_KEYS, str(file), message)
+                collector.add(CAPTIONS, str(file), message)
                 continue
             lacking.update(missing)
             name = file.name.removesuffix(LABEL)
@@ -140,7 +140,7 @@ def _open(path: str, media_path: str) -> Source:
         if lacking:
             counts = shown_names([f"{key} ({count})" for key, count in lacking.most_common()])
             message = f"of {len(labels)} labels some lack keys, which are learned as null: {counts}"
-            collector.add(LABEL_KEYS, str(folder / METAS), message, severity="warning")
+            collector.add(CAPTIONS, str(folder / METAS), message, severity="warning")
         if not labels:
             collector.add(EMPTY, str(folder / METAS), "no label is there")
 

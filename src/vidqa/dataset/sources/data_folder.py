@@ -40,7 +40,7 @@ class DataFolder:
 
     @cached_property
     def files(self) -> list[list[Path]]:
-        """For each cut, its files. Raises DATA_SPLIT_UNKNOWN, DATA_SEVERAL_SPLITS."""
+        """For each cut, its files. Raises DATA_SPLIT, DATA_SPLIT."""
         return [files_of(self.path, self.subset, cut.name) for cut in self.cuts]
 
     @cached_property
@@ -117,7 +117,7 @@ def _recognises(path: str) -> bool:
 
 
 def _open(path: str, media_path: str) -> Source:
-    """Raises DATA_SPLIT_UNKNOWN, DATA_SEVERAL_SPLITS, DATA_FILE_MISSING."""
+    """Raises DATA_SPLIT, DATA_SPLIT, DATA_FILE_MISSING."""
     place, part = address_of(path)
     data_folder = DataFolder(Path(place), part, media_path)
     return Source(data_folder.path, data_folder.media, data_folder.rows, data_folder.fingerprint)

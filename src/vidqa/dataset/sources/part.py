@@ -16,7 +16,7 @@ from vidqa.dataset.split_syntax import cut_rows, subset_and_cuts
 def part_of(source: Source, part: str) -> Source:
     """The source with the rows of `part` alone, which keep their indices; with all rows where `part` is empty.
 
-    Raises DATA_SPLIT_UNKNOWN for a subset, and for a split that is not the one which the file holds.
+    Raises DATA_SPLIT for a subset, and for a split that is not the one which the file holds.
     """
     if not part:
         return source

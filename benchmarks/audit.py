@@ -17,15 +17,15 @@ from typing import Any
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT / name) for name in ("src", "tests", "workflow")]
 
 import forked
 from commands import build, demo, python, tiny_model
+from demo.recipe import EVALUATE, TRAIN
 from ledger import Ledger, arguments, table
 from tiny_world import engine_command
 
 from vidqa.contract.environment import adopt, python_path
-from vidqa.demo.recipe import EVALUATE, TRAIN
 
 OWN = {"batch_size": 16, "mini_batch": 16, "num_epochs": 8, "train.compile": "false"}
 CLIPS, AUDITED, NUMBERS = 2_000, 600, (1, 2)

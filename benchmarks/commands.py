@@ -40,7 +40,14 @@ def sets(values: Mapping[str, Any]) -> list[str]:
 
 def demo(data: Path, seed: int, **sizes: int) -> None:
     """The demo's clips and questions of a seed; `sizes` are --clips, --pool, --each."""
-    python("-m", "vidqa.demo", "--out", data, "--seed", seed, *(f"--{name}={size}" for name, size in sizes.items()))
+    python(
+        "workflow/demo/video_set.py",
+        "--out",
+        data,
+        "--seed",
+        seed,
+        *(f"--{name}={size}" for name, size in sizes.items()),
+    )
 
 
 def tiny_model(model: Path, data: Path, seed: int, gain: float = 1.0) -> None:

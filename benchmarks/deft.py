@@ -18,10 +18,10 @@ from commands import build, demo, script, sets, tiny_model
 from ledger import Ledger, arguments, table
 
 SKILL_ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(SKILL_ROOT / "src"))
+sys.path[:0] = [str(SKILL_ROOT / "src"), str(SKILL_ROOT / "workflow")]
 
-from vidqa.demo.recipe import EVALUATE, GAIN, LOOP, POOL_CLIPS, TRAIN, TRAIN_CLIPS
-from vidqa.demo.summary import WEAK_KIND
+from demo.recipe import EVALUATE, GAIN, LOOP, POOL_CLIPS, TRAIN, TRAIN_CLIPS
+from demo.summary import WEAK_KIND
 
 EACH = 72  # clips of each event that are measured on, three times those of the demo: one question is 1.4 points
 

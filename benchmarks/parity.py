@@ -22,10 +22,10 @@ from typing import Any
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "src")]
 
 import torch
+from vidqa.demo.clips import write_demo_set
 
 from vidqa.contract.problem import ProblemError
 from vidqa.contract.run_folder import run_named
-from vidqa.demo.clips import write_demo_set
 from vidqa.engine.answering.batch_inference import BATCHES_AHEAD, longest_sequence, model_folders, sampling_of
 from vidqa.engine.answering.prompts import Prompts
 from vidqa.engine.data.frames import FrameSource
@@ -40,7 +40,7 @@ from vidqa.planning.plan import make_plan
 from vidqa.planning.samples import Planner, Sample, evaluation_planner
 from vidqa.planning.sets import load_sets
 from vidqa.spec import Layer, load, parse_set
-from vidqa.spec.sources import model_layer
+from vidqa.spec.parent_layers import model_layer
 
 CLIPS = 8  # of the demo, where no annotations are named
 DEFAULTS = {"generation.max_tokens": 32, "inference.limit": 50}

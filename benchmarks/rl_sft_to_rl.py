@@ -20,19 +20,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from demo.clips import write_demo_set
 from ledger import Ledger, arguments, rounded, table
 from processes import finish, start
 from rl_cases import REWARD
 
 from vidqa.contract.files import write_json
 from vidqa.contract.run_folder import RunFolder
-from vidqa.demo.clips import write_demo_set
 from vidqa.evaluation.comparison import compare
 from vidqa.evaluation.comparison_page import comparison_text
 from vidqa.pages.training.page import report
 from vidqa.pages.training.read import read_training
 from vidqa.spec import Layer, dump, parse_set, resolve
-from vidqa.spec.sources import parent_layer
+from vidqa.spec.parent_layers import parent_layer
 
 ANSWER_TOKENS = 8
 UNTAUGHT = "diagonal"  # the demo's weakness on purpose: no clip to learn from moves like that
@@ -84,7 +84,7 @@ def write_model(folder: Path, corpus: Sequence[str], *, tiny: bool) -> int:
 
 def write_sets(folder: Path, sizes: Sizes) -> list[str]:
     """sft.json, rl.json and held.json in train/, of clips of their own, and asked.json in eval/; returns the corpus."""
-    write_demo_set(folder, sizes.clips, 0, each=sizes.of_event)
+    write_demo_set(folder, sizes.clips, 0, per_event=sizes.of_event)
     records = json.loads((folder / "train" / "annotations.json").read_text())
     clips = list(dict.fromkeys(record["video"] for record in records))
     held = sizes.sft + sizes.held // 2

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+VIDEO_SET = "/opt/vidqa/project/workflow/demo/video_set.py"
 SPEC = """
 [policy]
 model_name_or_path = "{0}/model"
@@ -31,18 +32,25 @@ frame_cache_dir = "{0}/cache"
 """
 
 
-def run(module: str, *words: object) -> None:
-    subprocess.run([sys.executable, "-m", module, *map(str, words)], check=True)
+def run(*words: object) -> None:
+    subprocess.run([sys.executable, *map(str, words)], check=True)
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        run("vidqa.demo", "--out", folder / "data", "--clips", 8)
-        run("vidqa.engine.families.tiny_qwen3_vl", "--out", folder / "model", "--corpus", folder / "data/corpus.txt")
+        run(VIDEO_SET, "--out", folder / "data", "--clips", 8)
+        run(
+            "-m",
+            "vidqa.engine.families.tiny_qwen3_vl",
+            "--out",
+            folder / "model",
+            "--corpus",
+            folder / "data/corpus.txt",
+        )
         (folder / "spec.toml").write_text(SPEC.format(folder))
         engine = ("vidqa.engine", "train", "--spec", folder / "spec.toml", "--run-dir", folder / "run")
-        run("vidqa.engine.torchrun", "--standalone", "--nproc-per-node=1", "-m", *engine)
+        run("-m", "vidqa.engine.torchrun", "--standalone", "--nproc-per-node=1", "-m", *engine)
         events = [json.loads(line) for line in (folder / "run/metrics.jsonl").read_text().splitlines()]
         losses = [event["train/loss"] for event in events if "train/loss" in event]
         exported = list((folder / "run/safetensors").glob("*/model.safetensors"))

@@ -77,18 +77,25 @@ def main(options: argparse.Namespace) -> Result:
     o = options
     o.paths = [stage_set(path, "")[0] for path in o.paths]
     forms = list(dict.fromkeys(o.prompt))
-    made = convert(o.paths, o.out, o.to, o.form, o.media_paths, forms, dict(o.column))
-    facts = made.facts
-    lines = [f"{facts['records']} records, {facts['from']} to {facts['to']}", *(f"  {file}" for file in made.files)]
+    converted = convert(o.paths, o.out, o.to, o.form, o.media_paths, forms, dict(o.column))
+    facts = converted.facts
+    lines = [
+        f"{facts['records']} records, {facts['from']} to {facts['to']}",
+        *(f"  {file}" for file in converted.files),
+    ]
     lines += [f"prompt {form}: {count} records" for form, count in facts["prompts"].items()]
     if facts["new_ids_count"]:
         lines.append(
             f"{facts['new_ids_count']} ids were in two sets; the later got a new one: {facts['new_ids'][0]}, ..."
         )
     lines += [] if facts["written"] else ["nothing new: the same files are there already"]
-    result = Result({**facts, "files": list(map(str, made.files))}, "\n".join(lines), made.problems)
+    result = Result({**facts, "files": list(map(str, converted.files))}, "\n".join(lines), converted.problems)
     if o.to in JSON:
-        words = ["--annotations", made.files[0], *(["--media-path", made.media_path] if made.media_path else [])]
+        words = [
+            "--annotations",
+            converted.files[0],
+            *(["--media-path", converted.media_path] if converted.media_path else []),
+        ]
         result.next = [command("inspect_dataset", *words)]
     return result
 

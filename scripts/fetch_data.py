@@ -33,15 +33,15 @@ parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the 
 
 
 def main(options: Namespace) -> Result:
-    from vidqa.storage.fetch import fetch, known
+    from vidqa.storage.fetch import fetch, published_set
     from vidqa.storage.nexar import write_annotations
 
     if options.name != "nexar" and (options.question or options.answer_column):
         parser.error(f"--question and --answer-column are for nexar; {options.name} brings its own annotations")
     folder = options.out.expanduser().absolute()
-    found = fetch(known(options.name), options.subsets, folder)
-    data = {"folder": str(folder), "commit": found.commit, "files": found.files, "new": found.new}
-    data |= {"bytes": found.bytes, "unpacked": found.unpacked, "annotations": str(folder)}
+    fetched = fetch(published_set(options.name), options.subsets, folder)
+    data = {"folder": str(folder), "commit": fetched.commit, "files": fetched.files, "new": fetched.new}
+    data |= {"bytes": fetched.bytes, "unpacked": fetched.unpacked, "annotations": str(folder)}
     warnings = []
     if options.name == "nexar":
         annotated = write_annotations(folder, options.answer_column or "weather", options.question)
@@ -51,7 +51,7 @@ def main(options: Namespace) -> Result:
         data["annotations"] = str(folder / "detail_23k.json")
     elif options.subsets:
         data["annotations"] = f"{folder}#{options.subsets[0]}:"
-    text = f"{found.files} files, {found.new} of them new, {found.bytes / 1e6:,.1f} MB, in {folder}"
+    text = f"{fetched.files} files, {fetched.new} of them new, {fetched.bytes / 1e6:,.1f} MB, in {folder}"
     look = ["--annotations", data["annotations"]]
     look += ["--media-path", folder / "images/train2017"] if options.name == "llava-detail-23k" else []
     return Result(data, text, warnings, next=[command("inspect_dataset", *look)])

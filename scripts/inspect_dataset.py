@@ -61,15 +61,15 @@ def main(options: argparse.Namespace) -> Result:
     model = options.model and hub.resolve_model(options.model, token=environment.hf_token(), weights=False)
     nframes = options.nframes or (None if options.fps else 8)
     settings = {"model": model, "fps": options.fps, "nframes": nframes, "ignore_looks": options.ignore_looks}
-    found = inspect_dataset(options.annotations, options.media_path, **settings)
+    inspection = inspect_dataset(options.annotations, options.media_path, **settings)
     if options.html:
         from vidqa.datatools.inspection_page import inspection_page
         from vidqa.datatools.outputs import write_page
 
-        write_page(options.html, inspection_page(found))
-    problems = bounded(found.problems)
-    text = facts_text(found.facts) if found.records else ""
-    result = Result({**found.facts, "html": options.html}, text, problems)
+        write_page(options.html, inspection_page(inspection))
+    problems = bounded(inspection.problems)
+    text = facts_text(inspection.facts) if inspection.records else ""
+    result = Result({**inspection.facts, "html": options.html}, text, problems)
     if result.code == 0:
         result.next = [onward(options.annotations, options.media_path)]
     return result

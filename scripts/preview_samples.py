@@ -33,16 +33,16 @@ def main(options: argparse.Namespace) -> Result:
     records = [record for part in sets for record in part.records]
     if not records:
         raise_errors(wrong)
-    made, problems = previews(context.planner, pick(records, options.sample, max(1, options.count)))
+    rendered, problems = previews(context.planner, pick(records, options.sample, max(1, options.count)))
     problems = bounded([*problems, *wrong])
     colour = sys.stdout.isatty() and not options.json
-    data = {"samples": [preview.as_dict() for preview in made], "html": options.html}
+    data = {"samples": [preview.as_dict() for preview in rendered], "html": options.html}
     if options.html:
         from vidqa.datatools.outputs import write_page
         from vidqa.datatools.preview_page import preview_page
 
-        write_page(options.html, preview_page(f"Samples of {options.spec}", made, problems))
-    result = Result(data, terminal_text(made, colour), problems, coloured=colour)
+        write_page(options.html, preview_page(f"Samples of {options.spec}", rendered, problems))
+    result = Result(data, terminal_text(rendered, colour), problems, coloured=colour)
     result.next = [command("preflight", "--spec", options.spec, "--platform", "local")]
     return result
 

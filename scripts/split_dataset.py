@@ -38,20 +38,20 @@ def main(options: argparse.Namespace) -> Result:
 
     o = options
     arguments = (o.annotations, o.media_path, o.out, o.share, o.seed, o.stratify, o.group_by)
-    made = split_dataset(*arguments, ignore_looks=o.ignore_looks)
+    split = split_dataset(*arguments, ignore_looks=o.ignore_looks)
     lists = o.out / "together.json"
-    shown = {**made.facts, "written": made.written, "root_mode": made.roots, "together_file": lists}
-    shown["strata"] = dict(list(made.facts["strata"].items())[:40])
+    shown = {**split.facts, "written": split.written, "root_mode": split.roots, "together_file": lists}
+    shown["strata"] = dict(list(split.facts["strata"].items())[:40])
     places = {part: (str(o.out / part), "") for part in ("train", "val")}
-    if not made.roots:
-        places = {part: (f"{folder}/annotations.json", made.media_path) for part, (folder, _) in places.items()}
+    if not split.roots:
+        places = {part: (f"{folder}/annotations.json", split.media_path) for part, (folder, _) in places.items()}
     # The part that is held out is what scores are measured on: with it, no training chooses its best weights.
     onward = [
         command("build_spec", "evaluate", *action("evaluate").data[0].options(*places["val"]), "--out", "before.toml"),
         command("build_spec", "train", *action("train").data[0].options(*places["train"]), "--out", "train.toml"),
     ]
-    text = table(made) + (f"\nall that was kept together: {lists}" if made.together.named else "")
-    return Result(shown, text, made.warnings, onward)
+    text = table(split) + (f"\nall that was kept together: {lists}" if split.together.named else "")
+    return Result(shown, text, split.warnings, onward)
 
 
 if __name__ == "__main__":

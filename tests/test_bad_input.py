@@ -221,11 +221,11 @@ FAULTS: dict[str, tuple[Callable[[Case], None], str, str, str]] = {
     # name: (what is done, the group that sees it, the code, what `where` and message name beside the record)
     "wrong key": (spec("train.epochs", 3), "spec", "SPEC_UNKNOWN_KEY", "train.epochs"),
     "wrong table": (spec("trian.epoch", 3), "spec", "SPEC_UNKNOWN_KEY", "trian"),
-    "wrong type": (spec("train.epoch", "three"), "spec", "SPEC_TYPE", "train.epoch"),
-    "list for a number": (spec("train.max_num_steps", [1]), "spec", "SPEC_TYPE", "train.max_num_steps"),
-    "out of range": (spec("train.ckpt.max_keep", -2), "spec", "SPEC_RANGE", "train.ckpt.max_keep"),
-    "no such choice": (spec("train.optm_decay_type", "exp"), "spec", "SPEC_RANGE", "train.optm_decay_type"),
-    "batch not divisible": (spec("train.train_policy.mini_batch", 3), "spec", "SPEC_BATCH_NOT_DIVISIBLE", "4"),
+    "wrong type": (spec("train.epoch", "three"), "spec", "SPEC_VALUE", "train.epoch"),
+    "list for a number": (spec("train.max_num_steps", [1]), "spec", "SPEC_VALUE", "train.max_num_steps"),
+    "out of range": (spec("train.ckpt.max_keep", -2), "spec", "SPEC_VALUE", "train.ckpt.max_keep"),
+    "no such choice": (spec("train.optm_decay_type", "exp"), "spec", "SPEC_VALUE", "train.optm_decay_type"),
+    "batch not divisible": (spec("train.train_policy.mini_batch", 3), "spec", "SPEC_CONFLICT", "4"),
     "annotations missing": (
         spec("custom.train_dataset.annotation_path", "/nowhere/a.json"),
         "data",
@@ -243,13 +243,13 @@ FAULTS: dict[str, tuple[Callable[[Case], None], str, str, str]] = {
     "not json": (one_bad_letter, "data", "DATA_SYNTAX", "broken.json"),
     "not text": (binary_file, "data", "DATA_SYNTAX", "binary.json"),
     "id twice": (same_id_twice, "data", "DATA_ID_TWICE", "r0"),
-    "answer missing": (no_answer, "data", "DATA_ANSWER_MISSING", ""),
-    "answer empty": (empty_answer, "data", "DATA_ANSWER_EMPTY", ""),
-    "question empty": (no_question, "data", "DATA_QUESTION_EMPTY", ""),
-    "unknown role": (unknown_role, "data", "DATA_ROLE_UNKNOWN", "alien"),
-    "no conversations": (no_conversations, "data", "DATA_FIELD_MISSING", "conversations"),
-    "field of wrong type": (wrong_field_type, "data", "DATA_FIELD_TYPE", "video"),
-    "record of wrong type": (record_is_text, "data", "DATA_RECORD_TYPE", ""),
+    "answer missing": (no_answer, "data", "DATA_TURN_EMPTY", ""),
+    "answer empty": (empty_answer, "data", "DATA_TURN_EMPTY", ""),
+    "question empty": (no_question, "data", "DATA_TURN_EMPTY", ""),
+    "unknown role": (unknown_role, "data", "DATA_TURNS", "alien"),
+    "no conversations": (no_conversations, "data", "DATA_FIELD", "conversations"),
+    "field of wrong type": (wrong_field_type, "data", "DATA_FIELD", "video"),
+    "record of wrong type": (record_is_text, "data", "DATA_FIELD", ""),
     "clip missing": (absent_clip, "data", "DATA_MEDIA_MISSING", "absent.mp4"),
     "clip outside": (clip_outside, "data", "DATA_MEDIA_OUTSIDE_ROOT", ""),
     "tags without media": (tags_without_media, "data", "DATA_TAG_COUNT", ""),
@@ -322,14 +322,14 @@ def test_many_faults_are_counted_not_listed(case: Case) -> None:
     ("words", "code"),
     [
         (["--set", "train.epochs=3"], "SPEC_UNKNOWN_KEY"),
-        (["--set", "train.epoch=three"], "SPEC_TYPE"),
-        (["--set", "train.epoch=0"], "SPEC_RANGE"),
-        (["--set", "train.epoch"], "SPEC_SYNTAX"),
+        (["--set", "train.epoch=three"], "SPEC_VALUE"),
+        (["--set", "train.epoch=0"], "SPEC_VALUE"),
+        (["--set", "train.epoch"], "SPEC_FILE"),
         (["--override", "/nowhere/o.toml"], "SPEC_FILE"),
         (["--train-root", "/nowhere/set"], "SPEC_ROOT"),
-        (["--profile", "huge"], "SPEC_PROFILE"),
+        (["--profile", "huge"], "SPEC_VALUE"),
         (["--parent-run", "/nowhere/run"], "SPEC_PARENT_RUN"),
-        (["--set", "custom.vision.fps=2", "--set", "custom.vision.nframes=8"], "SPEC_FPS_AND_NFRAMES"),
+        (["--set", "custom.vision.fps=2", "--set", "custom.vision.nframes=8"], "SPEC_CONFLICT"),
     ],
 )
 def test_build_spec_names_the_fault_and_keeps_what_was_there(case: Case, words: list[str], code: str) -> None:
@@ -347,7 +347,7 @@ def test_build_spec_collects_all_wrong_keys(case: Case) -> None:
     case.write()
     words = ["--set", "train.epochs=3", "--set", "train.optm_lr=fast", "--set", "policy.parallelism.dp_shard_size=0"]
     said = script("build_spec", "train", "--train-root", case.root, *words)
-    assert {"SPEC_UNKNOWN_KEY", "SPEC_TYPE", "SPEC_RANGE"} <= set(said.codes)
+    assert {"SPEC_UNKNOWN_KEY", "SPEC_VALUE"} <= set(said.codes)
 
 
 @pytest.mark.parametrize("content", ["[train\nepoch = 1", "train = 3", ""])
@@ -388,7 +388,7 @@ def test_launch_cannot_write_its_output(case: Case) -> None:
 
 
 ENGINE_FAULTS = {
-    "records": ([same_id_twice, empty_answer], {"DATA_ID_TWICE", "DATA_ANSWER_EMPTY"}),
+    "records": ([same_id_twice, empty_answer], {"DATA_ID_TWICE", "DATA_TURN_EMPTY"}),
     "clips": ([empty_clip, spec("policy.model_max_length", 30)], {"VIDEO_EMPTY", "SAMPLE_TOO_LONG"}),
     "batch": ([spec("train.train_batch_per_replica", 64)], {"SPEC_ZERO_STEPS"}),
 }

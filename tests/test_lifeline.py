@@ -21,7 +21,7 @@ if sys.argv[2] == "waits":
 """
 HANGING = """
 import signal, sys, time
-from vidqa.contract.lifeline import end_with
+from vidqa.contract.parent_death_signal import end_with
 end_with(int(sys.argv[1]))
 signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
 print("hangs", flush=True)
@@ -29,7 +29,7 @@ time.sleep(600)
 """
 LATE = """
 import os, sys, time
-from vidqa.contract.lifeline import end_with
+from vidqa.contract.parent_death_signal import end_with
 while os.getppid() == int(sys.argv[1]):
     time.sleep(0.01)
 print("orphaned", flush=True)

@@ -25,9 +25,9 @@ from vidqa.contract.files import write_text
 from vidqa.deft import stages, state
 from vidqa.platforms import site
 from vidqa.spec import pages
-from vidqa.spec.compat.page import migrating_page
-from vidqa.spec.shape import parameter_lists, schema
+from vidqa.spec.json_schema import parameter_lists, schema
 
+FILLED = {**PARTS, "references/migrating.md": pages.in_migrating}
 MANIFEST, CONFIG = "schemas/manifest.json", "config.json"
 
 
@@ -57,7 +57,6 @@ OF_ACTIONS: dict[str, Callable[[str], str]] = {
 PAGES: dict[str, Callable[[], str]] = {
     "schemas/deft_state.schema.json": lambda: json.dumps(state.schema(), indent=2, ensure_ascii=False) + "\n",
     "references/troubleshooting_codes.md": _codes,
-    "references/migrating.md": migrating_page,
     "references/packages.md": import_graph.page,
     "references/site_template.toml": site.template,
 }
@@ -84,7 +83,7 @@ def _manifest(texts: dict[str, str]) -> str:
 
 def differing(root: Path) -> dict[str, str]:
     """The files, generated as a whole or in part, whose text in `root` is another one, with the text that is due."""
-    parts = {path: fill(text) for path, fill in PARTS.items() if (text := _text(root / path)) is not None}
+    parts = {path: fill(text) for path, fill in FILLED.items() if (text := _text(root / path)) is not None}
     if CONFIG in parts:
         parts[CONFIG] = stages.in_config(parts[CONFIG])
     return {path: text for path, text in (generated() | parts).items() if _text(root / path) != text}

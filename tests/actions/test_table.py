@@ -12,7 +12,7 @@ import pytest
 
 from vidqa import actions
 from vidqa.actions import Action, resolve
-from vidqa.contract.problem import REGISTRY, ProblemError
+from vidqa.contract.problem import ProblemError
 from vidqa.spec.action import action_of, require_action
 from vidqa.spec.keys import flat, leaves
 from vidqa.spec.layers import read_layer
@@ -35,11 +35,10 @@ def test_keys_of_a_declaration_are_keys_of_its_spec(action: Action) -> None:
     keys = [action.output_key, action.sampling.length_key, *action.not_computed]
     keys += [key for data in action.data for key in (data.annotations, data.media, *data.root_sets)]
     keys += [key for model in action.models for key in (model.name, model.revision, model.only_with) if key]
-    keys += [key for pair in (*action.exclusive, *action.replacing) for key in pair[:2]]
+    keys += [key for pair in (*action.exclusive, *action.replacing) for key in pair]
     keys += action.shorthand.values()
     keys += [action.resuming.key] if action.resuming else []
     assert set(keys) - set(leaves(action.name)) == set()
-    assert {code for _, _, code in action.exclusive} <= set(REGISTRY)
     assert set(action.tables) <= set(action.spec_model.model_fields)
 
 

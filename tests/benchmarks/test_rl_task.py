@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from demo import rl_set
 from rl_task import SHARE, answer_of, write_cases
 
 from vidqa.dataset import load_records
-from vidqa.demo import rl
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("rl_task")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rl, "SFT_CLIPS", 4)
-        patch.setattr(rl, "EVAL_CLIPS", 4)
-        rl.write_rl_set(folder, 64)
+        patch.setattr(rl_set, "SFT_CLIPS", 4)
+        patch.setattr(rl_set, "EVAL_CLIPS", 4)
+        rl_set.write_rl_set(folder, 64)
     write_cases(folder, random.Random(0))
     return folder
 
@@ -40,7 +40,7 @@ def test_shuffled_references_are_those_of_other_records(data: Path) -> None:
 
 def test_the_skewed_set_has_the_share_of_one_letter_that_it_is_named_for(data: Path) -> None:
     letters = Counter(answer_of(record)[-10] for record in records(data, "skewed"))
-    assert letters["A"] / letters.total() == SHARE and set(letters) == set(rl.LETTERS)
+    assert letters["A"] / letters.total() == SHARE and set(letters) == set(rl_set.LETTERS)
 
 
 def test_every_set_is_read_with_the_clips_that_it_is_trained_on(data: Path) -> None:

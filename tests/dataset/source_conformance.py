@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from vidqa.dataset import check_records, fingerprint, load_records, open_source
-from vidqa.dataset.findings import Findings
 from vidqa.dataset.load import load_pairs
+from vidqa.dataset.problem_collector import ProblemCollector
 from vidqa.dataset.record import Provenance
 from vidqa.spec import Layer, resolve
-from vidqa.spec.samples import train_samples
+from vidqa.spec.schedule import train_samples
 
 Made = Callable[[Path, list[dict[str, Any]]], Path]
 
@@ -56,7 +56,7 @@ def test_its_training_samples_are_counted(folder: Path, made: Made, test_size: i
 
 def test_rows_are_given_again_and_are_those_of_the_records(folder: Path, made: Made) -> None:
     source = open_source(made(folder, [row("a"), row("b")]))
-    findings = Findings(str(source.path))
+    findings = ProblemCollector(str(source.path))
     first, again = list(source.rows(findings)), list(source.rows(findings))
     assert first == again and not findings.problems
     pairs, warnings = load_pairs(source)
@@ -68,7 +68,7 @@ def test_what_is_wrong_is_named_and_hides_no_other_record(folder: Path, made: Ma
     path = made(folder, [row("a"), row("b", video="none.mp4"), row("c", answer=""), row("d")])
     records, problems = check_records(path)
     assert [record.id for record in records] == ["a", "d"]
-    assert [problem.code for problem in problems] == ["DATA_MEDIA_MISSING", "DATA_ANSWER_EMPTY"]
+    assert [problem.code for problem in problems] == ["DATA_MEDIA_MISSING", "DATA_TURN_EMPTY"]
     assert all(str(open_source(path).path) in problem.where for problem in problems)
 
 
@@ -121,5 +121,5 @@ def test_a_part_is_cut_as_the_datasets_library_cuts_a_split(folder: Path, made: 
     codes = {
         part: [problem.code for problem in check_records(path + part)[1]] for part in ("#test", "#x:train", "#[a:]")
     }
-    assert set(map(tuple, codes.values())) == {("DATA_SPLIT_UNKNOWN",)}, codes
+    assert set(map(tuple, codes.values())) == {("DATA_SPLIT",)}, codes
     assert [problem.code for problem in check_records(f"{path}#train[5:]")[1]] == ["DATA_EMPTY"]

@@ -180,40 +180,40 @@ def test_a_snapshot_in_the_cache_of_the_hub_is_a_set_of_its_own(tmp_path: Path) 
 def test_a_question_without_answer_is_enough_where_asked(root: Path) -> None:
     asked = row(conversations=turns()[:1])
     assert load_one(root, asked, need_answers=False).answer == ""
-    assert only_problem(root, asked).code == "DATA_ANSWER_MISSING"
+    assert only_problem(root, asked).code == "DATA_TURN_EMPTY"
 
 
 @pytest.mark.parametrize(
     ("changes", "code", "field"),
     [
-        ({"id": 1.5}, "DATA_FIELD_TYPE", "id"),
-        ({"id": True}, "DATA_FIELD_TYPE", "id"),
-        ({"id": ""}, "DATA_FIELD_TYPE", "id"),
-        ({"video": 3}, "DATA_FIELD_TYPE", "video"),
-        ({"video": ["a.mp4", None]}, "DATA_FIELD_TYPE", "video[1]"),
-        ({"video": "a\ud800.mp4"}, "DATA_FIELD_TYPE", "video"),
+        ({"id": 1.5}, "DATA_FIELD", "id"),
+        ({"id": True}, "DATA_FIELD", "id"),
+        ({"id": ""}, "DATA_FIELD", "id"),
+        ({"video": 3}, "DATA_FIELD", "video"),
+        ({"video": ["a.mp4", None]}, "DATA_FIELD", "video[1]"),
+        ({"video": "a\ud800.mp4"}, "DATA_FIELD", "video"),
         ({"video": "none.mp4"}, "DATA_MEDIA_MISSING", "video"),
         ({"video": "."}, "DATA_MEDIA_MISSING", "video"),
         ({"video": "a\0b.mp4"}, "DATA_MEDIA_MISSING", "video"),
         ({"video": "s3://bucket/a.mp4"}, "DATA_MEDIA_MISSING", "video"),
-        ({"video_fps": "30"}, "DATA_FIELD_TYPE", "video_fps"),
-        ({"video_fps": 0}, "DATA_FIELD_TYPE", "video_fps"),
-        ({"video_fps": 10**400}, "DATA_FIELD_TYPE", "video_fps"),
-        ({"conversations": None}, "DATA_FIELD_MISSING", "conversations"),
-        ({"conversations": []}, "DATA_FIELD_TYPE", "conversations"),
-        ({"conversations": "hello"}, "DATA_FIELD_TYPE", "conversations"),
-        ({"conversations": ["hello"]}, "DATA_FIELD_TYPE", "conversations[0]"),
-        ({"conversations": [{"from": "robot", "value": "x"}]}, "DATA_ROLE_UNKNOWN", "conversations[0].from"),
-        ({"conversations": [{"value": "x"}]}, "DATA_ROLE_UNKNOWN", "conversations[0].from"),
-        ({"messages": [{"role": [], "content": "x"}], "conversations": None}, "DATA_ROLE_UNKNOWN", "messages[0].role"),
-        ({"conversations": [{"from": "human"}]}, "DATA_FIELD_TYPE", "conversations[0].content"),
-        ({"conversations": [{"from": "human", "value": 4}]}, "DATA_FIELD_TYPE", "conversations[0].value"),
-        ({"conversations": turns("\ud800")}, "DATA_FIELD_TYPE", "conversations[0].value"),
-        ({"conversations": [{"from": "human", "value": [{"type": "audio"}]}]}, "DATA_FIELD_TYPE", "value[0]"),
-        ({"conversations": list(reversed(turns()))}, "DATA_TURN_ORDER", "conversations[0]"),
-        ({"conversations": turns(QUESTION)[:1] * 2}, "DATA_TURN_ORDER", "conversations[1]"),
-        ({"conversations": turns(answer=" \n")}, "DATA_ANSWER_EMPTY", "conversations[1]"),
-        ({"video": None, "conversations": turns(" ")}, "DATA_QUESTION_EMPTY", "conversations[0]"),
+        ({"video_fps": "30"}, "DATA_FIELD", "video_fps"),
+        ({"video_fps": 0}, "DATA_FIELD", "video_fps"),
+        ({"video_fps": 10**400}, "DATA_FIELD", "video_fps"),
+        ({"conversations": None}, "DATA_FIELD", "conversations"),
+        ({"conversations": []}, "DATA_FIELD", "conversations"),
+        ({"conversations": "hello"}, "DATA_FIELD", "conversations"),
+        ({"conversations": ["hello"]}, "DATA_FIELD", "conversations[0]"),
+        ({"conversations": [{"from": "robot", "value": "x"}]}, "DATA_TURNS", "conversations[0].from"),
+        ({"conversations": [{"value": "x"}]}, "DATA_TURNS", "conversations[0].from"),
+        ({"messages": [{"role": [], "content": "x"}], "conversations": None}, "DATA_TURNS", "messages[0].role"),
+        ({"conversations": [{"from": "human"}]}, "DATA_FIELD", "conversations[0].content"),
+        ({"conversations": [{"from": "human", "value": 4}]}, "DATA_FIELD", "conversations[0].value"),
+        ({"conversations": turns("\ud800")}, "DATA_FIELD", "conversations[0].value"),
+        ({"conversations": [{"from": "human", "value": [{"type": "audio"}]}]}, "DATA_FIELD", "value[0]"),
+        ({"conversations": list(reversed(turns()))}, "DATA_TURNS", "conversations[0]"),
+        ({"conversations": turns(QUESTION)[:1] * 2}, "DATA_TURNS", "conversations[1]"),
+        ({"conversations": turns(answer=" \n")}, "DATA_TURN_EMPTY", "conversations[1]"),
+        ({"video": None, "conversations": turns(" ")}, "DATA_TURN_EMPTY", "conversations[0]"),
         ({"conversations": turns("<video><video> Why?")}, "DATA_TAG_COUNT", ""),
         ({"conversations": turns("<video><image> Why?")}, "DATA_TAG_COUNT", ""),
         ({"video": None}, "DATA_TAG_COUNT", ""),
@@ -235,7 +235,7 @@ def test_a_wrong_record_names_its_code_place_and_remedy(
 
 @pytest.mark.parametrize("value", [None, 3, "x", [1]])
 def test_rows_that_are_no_objects(root: Path, value: Any) -> None:
-    assert only_problem(root, value).code == "DATA_RECORD_TYPE"
+    assert only_problem(root, value).code == "DATA_FIELD"
 
 
 @pytest.mark.parametrize(
@@ -246,8 +246,8 @@ def test_rows_that_are_no_objects(root: Path, value: Any) -> None:
         ('[{"id": 1},\n {"id" 2}]', "DATA_SYNTAX", ":2"),
         ('{"id": 1}\n{"id" 2}\n{"id": 3', "DATA_SYNTAX", ":2"),
         ("[" * 100_000, "DATA_SYNTAX", ":1"),
-        ('{"annotations": [1, 2]\n}', "DATA_RECORD_TYPE", ""),
-        ('"text"', "DATA_RECORD_TYPE", ""),
+        ('{"annotations": [1, 2]\n}', "DATA_FIELD", ""),
+        ('"text"', "DATA_FIELD", ""),
         ("nonsense", "DATA_SYNTAX", ":1"),
     ],
 )
@@ -348,7 +348,7 @@ def test_same_id_twice_names_the_first(root: Path) -> None:
 def test_one_bad_record_shows_all_its_problems_and_hides_none_of_the_others(root: Path) -> None:
     bad = row(id=None, video="none.mp4", video_fps="fast", conversations=turns("<video><video>", ""))
     found = problems_of(root, bad, row(id="x", video="no.mp4"), row(id="ok"))
-    assert {problem.code for problem in found} >= {"DATA_ANSWER_EMPTY", "DATA_TAG_COUNT", "DATA_MEDIA_MISSING"}
+    assert {problem.code for problem in found} >= {"DATA_TURN_EMPTY", "DATA_TAG_COUNT", "DATA_MEDIA_MISSING"}
 
 
 def test_many_places_are_counted(root: Path) -> None:

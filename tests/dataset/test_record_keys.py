@@ -10,7 +10,7 @@ import pytest
 
 from vidqa.contract.problem import Problem
 from vidqa.dataset import Record, fingerprint
-from vidqa.dataset.brief import brief
+from vidqa.dataset.fast_reader import fast_row
 from vidqa.dataset.load import check_records
 from vidqa.datatools.convert import convert
 from vidqa.datatools.inspection import inspect_dataset
@@ -70,7 +70,7 @@ def test_keys_that_qwen_vl_utils_refuses_are_errors(
 ) -> None:
     file = {"video": "a.mp4", "image": "b.png"}[kind]
     record, problems = read(tmp_path, asked({"type": kind, kind: file, **keys}))
-    assert record is None and message in named(problems, "DATA_FIELD_TYPE", "error")
+    assert record is None and message in named(problems, "DATA_FIELD", "error")
 
 
 @pytest.mark.parametrize(
@@ -122,17 +122,17 @@ def test_fields_of_the_users_own_and_nulls_of_tables_are_not_named(tmp_path: Pat
     assert read(tmp_path, row)[1] == []
 
 
-@pytest.mark.parametrize("turns", [(), (("system", "Be brief.", {}),)])
+@pytest.mark.parametrize("turns", [(), (("system", "Be fast_row.", {}),)])
 def test_the_field_system_is_the_first_turn(tmp_path: Path, turns: tuple[Any, ...]) -> None:
-    row = said(*turns, ("user", "Q", {}), ("assistant", "A", {}), system="Be brief.")
+    row = said(*turns, ("user", "Q", {}), ("assistant", "A", {}), system="Be fast_row.")
     record, problems = read(tmp_path, row)
-    assert record and (record.turns[0].role, record.turns[0].text) == ("system", "Be brief.")
+    assert record and (record.turns[0].role, record.turns[0].text) == ("system", "Be fast_row.")
     assert len(record.turns) == 3 and {each.code for each in problems} == {"DATA_MEDIA_NONE"}
 
 
 def test_two_different_system_turns_are_an_error(tmp_path: Path) -> None:
-    row = said(("system", "Be long.", {}), ("user", "Q", {}), ("assistant", "A", {}), system="Be brief.")
-    assert "another system turn" in named(read(tmp_path, row)[1], "DATA_FIELD_TYPE", "error")
+    row = said(("system", "Be long.", {}), ("user", "Q", {}), ("assistant", "A", {}), system="Be fast_row.")
+    assert "another system turn" in named(read(tmp_path, row)[1], "DATA_FIELD", "error")
 
 
 @pytest.mark.parametrize("key", [{"loss": False}, {"weight": 0}, {"train": False}, {"loss": 0, "weight": 0.0}])
@@ -148,7 +148,7 @@ def test_a_turn_may_say_that_it_is_not_learned(tmp_path: Path, key: dict[str, An
 @pytest.mark.parametrize("key", [{"weight": 0.5}, {"loss": "false"}, {"loss": True, "weight": 0}])
 def test_what_says_otherwise_whether_a_turn_is_learned_is_an_error(tmp_path: Path, key: dict[str, Any]) -> None:
     record, problems = read(tmp_path, said(("user", "Q", {}), ("assistant", "A", key)))
-    assert record is None and named(problems, "DATA_FIELD_TYPE", "error")
+    assert record is None and named(problems, "DATA_FIELD", "error")
 
 
 @pytest.mark.parametrize("tag", ["<video>", "<image>"])
@@ -156,7 +156,7 @@ def test_a_tag_in_a_text_part_is_text_beside_media_parts(tmp_path: Path, tag: st
     text = f"Does the page use a {tag} tag?"
     record, problems = read(tmp_path, asked({"type": "video", "video": "a.mp4"}, text))
     assert record and not problems and record.turns[0].parts == (0, text)
-    assert brief(asked({"type": "video", "video": "a.mp4"}, text)).question.strip() == record.question == text
+    assert fast_row(asked({"type": "video", "video": "a.mp4"}, text)).question.strip() == record.question == text
     alone, _ = read(tmp_path, {"messages": [{"role": "user", "content": [{"type": "text", "text": text}]}, ANSWER]})
     assert alone and alone.turns[0].parts == (text,)
 
@@ -168,7 +168,7 @@ def test_a_tag_in_a_text_part_is_a_place_where_no_part_shows_the_listed_media_an
     }
     record, problems = read(tmp_path, row)
     assert record and record.turns[0].parts == (0, "Q")
-    assert "place of a medium" in named(problems, "DATA_TAG_IN_PART")
+    assert "place of a medium" in named(problems, "DATA_TAG_COUNT")
 
 
 @pytest.mark.parametrize(
@@ -213,5 +213,5 @@ def test_keys_beside_the_path_of_a_listed_video_are_refused(tmp_path: Path) -> N
     record, problems = read(
         tmp_path, said(("user", "Q", {}), ("assistant", "A", {}), video={"path": "a.mp4", "fps": 2})
     )
-    assert record is None and "got an object" in named(problems, "DATA_FIELD_TYPE", "error")
+    assert record is None and "got an object" in named(problems, "DATA_FIELD", "error")
     assert read(tmp_path, said(("user", "Q", {}), ("assistant", "A", {}), video={"path": "a.mp4", "bytes": None}))[0]

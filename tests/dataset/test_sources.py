@@ -20,8 +20,8 @@ from source_conformance import Made, row
 
 from vidqa.contract.problem import ProblemError
 from vidqa.dataset import check_records, load_records
-from vidqa.dataset.findings import Findings
 from vidqa.dataset.media import NotFound
+from vidqa.dataset.problem_collector import ProblemCollector
 from vidqa.dataset.record import Provenance
 from vidqa.dataset.sources import SOURCE_KINDS, file_of, made_absolute, open_source, read_by
 from vidqa.dataset.sources.captions import CAPTIONS_FOLDER
@@ -149,7 +149,7 @@ def test_provenance_of_another_shape_is_a_warning_and_the_record_stays(tmp_path:
     (tmp_path / "a.mp4").write_bytes(b"x")
     (record,), (problem,) = check_records(annotation_file(tmp_path, [row("a", provenance=value)]))
     assert record.provenance is None
-    assert (problem.code, problem.severity) == ("DATA_FIELD_TYPE", "warning") and "provenance" in problem.where
+    assert (problem.code, problem.severity) == ("DATA_FIELD", "warning") and "provenance" in problem.where
 
 
 @pytest.mark.parametrize("to", ["llava", "messages", "jsonl", "parquet"])
@@ -205,7 +205,7 @@ def test_a_save_to_disk_folder_of_several_splits_is_cut_as_it_says(tmp_path: Pat
     assert ids("train[:10%]") == ["train0", "train1"] and len(ids("train[10%:]")) == 23  # 2.5, to the even one
     assert ids("train[20:]+test[:1]") == [*(f"train{number}" for number in range(20, 25)), "test0"]
     assert open_source(f"{tmp_path}#train[:2]").fingerprint() != open_source(f"{tmp_path}#train[:3]").fingerprint()
-    for part, code in (("dev", "DATA_SPLIT_UNKNOWN"), ("train[", "DATA_SPLIT_UNKNOWN"), ("", "DATA_SEVERAL_SPLITS")):
+    for part, code in (("dev", "DATA_SPLIT"), ("train[", "DATA_SPLIT"), ("", "DATA_SPLIT")):
         (problem,) = check_records(f"{tmp_path}#{part}" if part else tmp_path, tmp_path)[1]
         assert problem.code == code and ("test, train" in problem.message or part == "train[")
 
@@ -267,9 +267,9 @@ def test_a_snapshot_of_a_hub_dataset_has_subsets_and_splits(tmp_path: Path, card
     made = convert(f"{tmp_path}#robovqa:reasoning", tmp_path / "out.json", "llava", form="hf")
     assert load_records(tmp_path / "out.json", made.media_path)[0].media[0].path == record.media[0].path
     (unknown,) = check_records(f"{tmp_path}#agibot:reasoning")[1]
-    assert unknown.code == "DATA_SPLIT_UNKNOWN" and "'agibot' is not there; there are: av, robovqa" in unknown.message
+    assert unknown.code == "DATA_SPLIT" and "'agibot' is not there; there are: av, robovqa" in unknown.message
     (problem,) = check_records(f"{tmp_path}#robovqa")[1]  # which is no split
-    assert problem.code == ("DATA_SEVERAL_SPLITS" if card else "DATA_SPLIT_UNKNOWN")
+    assert problem.code == "DATA_SPLIT"
 
 
 def test_a_web_dataset_has_its_media_in_its_shards(tmp_path: Path) -> None:
@@ -287,7 +287,7 @@ def test_a_web_dataset_has_its_media_in_its_shards(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "s-{000..001}.tar", tmp_path / "s-*.tar"):
         records, problems = check_records(path)
         assert [record.id for record in records] == ["x/0000", "x/0001", "x/0010", "x/0011"]
-        assert [problem.code for problem in problems] == ["DATA_FIELD_MISSING"] * 2  # the records of text alone
+        assert [problem.code for problem in problems] == ["DATA_FIELD"] * 2  # the records of text alone
         assert records[0].media[0].file == f"{tmp_path}/s-000.tar!x/0000.mp4"
     assert len(load_records(tmp_path / "s-000.tar", need_answers=False)) == 3
     (problem,) = check_records(tmp_path / "s-{000..003}.tar")[1]
@@ -304,7 +304,7 @@ def test_captions_are_the_kept_keys_and_are_asked_as_a_file_says(tmp_path: Path)
         label = {"weather": "Overcast", "critical_object": [1], "rule_violation": "False", "lighting": name}
         (tmp_path / f"metas/{name}.label.json").write_text(json.dumps(label))
     records, (problem, lacking) = check_records(tmp_path)
-    assert lacking.code == "DATA_LABEL_KEYS" and lacking.severity == "warning"
+    assert lacking.code == "DATA_CAPTIONS" and lacking.severity == "warning"
     assert [record.media[0].written for record in records] == [
         "videos/a.camera_front_wide_120fov.mp4",
         "videos/b.any.mp4",
@@ -343,15 +343,15 @@ def test_captions_without_a_key_or_a_label_are_named(tmp_path: Path) -> None:
     assert len(problems) == len(found) == 3
     left_out = found["DATA_LEFT_OUT", "warning"].message
     assert left_out == "2 of 6 videos have no label in metas: d.mp4, e.x.mp4"
-    none = found["DATA_LABEL_KEYS", "error"]
+    none = found["DATA_CAPTIONS", "error"]
     assert none.where.endswith("b.label.json") and none.message.endswith("but caption")
-    assert found["DATA_LABEL_KEYS", "warning"].message.endswith("lighting (1)")
-    with pytest.raises(ProblemError, match="DATA_LABEL_KEYS"):
+    assert found["DATA_CAPTIONS", "warning"].message.endswith("lighting (1)")
+    with pytest.raises(ProblemError, match="DATA_CAPTIONS"):
         convert(path, tmp_path / "out.json", "llava")
     os.remove(path / "metas/b.label.json")
     assert [record.id for record in load_records(f"{path}#train[1:]")] == ["c"]
     codes = {problem.code for problem in convert(path, tmp_path / "out.json", "llava").problems}
-    assert codes == {"DATA_LEFT_OUT", "DATA_LABEL_KEYS"}
+    assert codes == {"DATA_LEFT_OUT", "DATA_CAPTIONS"}
 
 
 def test_media_of_a_shard_without_a_text_are_counted(tmp_path: Path) -> None:
@@ -381,7 +381,7 @@ def test_questions_with_lettered_answers_are_records(tmp_path: Path) -> None:
         record.turns for record in records
     ]
     wrong = annotation_file(tmp_path, [{"video": "clips/x.mp4", "qa_pairs": ["a"]}])
-    assert [problem.code for problem in check_records(wrong)[1]] == ["DATA_FIELD_MISSING"]
+    assert [problem.code for problem in check_records(wrong)[1]] == ["DATA_FIELD"]
 
 
 def function(folder: Path, body: str) -> str:
@@ -437,11 +437,11 @@ def records(word):
     path = function(tmp_path, body) + "#train"
     here = Path.cwd()
     source = open_source(path)
-    findings = Findings("x")
+    findings = ProblemCollector("x")
     assert list(source.rows(findings)) == list(source.rows(findings))  # of any order and chance
     records, problems = check_records(path)
     assert len(records) == 3 and all(record.question.endswith(" train") for record in records)
-    assert {problem.code for problem in problems} == {"DATA_FIELD_TYPE"} and Path.cwd() == here
+    assert {problem.code for problem in problems} == {"DATA_FIELD"} and Path.cwd() == here
     assert "loud" not in capfd.readouterr().out
     assert open_source(path).fingerprint() != open_source(path.replace("train", "test")).fingerprint()
 

@@ -173,7 +173,7 @@ def test_splits_are_not_mixed(tmp_path: Path) -> None:
     (tmp_path / "hf/README.md").unlink()  # which names the one that is meant
     with pytest.raises(ProblemError) as stopped:
         convert(tmp_path / "hf", tmp_path / "o.json", "llava")
-    assert codes(stopped) == {"DATA_SEVERAL_SPLITS"} and "test, train" in str(stopped.value)
+    assert codes(stopped) == {"DATA_SPLIT"} and "test, train" in str(stopped.value)
     convert(shard, tmp_path / "o.json", "llava", media_path=str(made))
     arrow_folder(tmp_path / "dict/train", [{"id": "x", "video": "a.mp4", "conversations": turns()}])
     (tmp_path / "dict/dataset_dict.json").write_text('{"splits": ["train"]}')
@@ -181,7 +181,7 @@ def test_splits_are_not_mixed(tmp_path: Path) -> None:
     arrow_folder(tmp_path / "dict/test", [{"id": "y"}])
     with pytest.raises(ProblemError) as stopped:
         convert(tmp_path / "dict", tmp_path / "o.json", "llava")
-    assert codes(stopped) == {"DATA_SEVERAL_SPLITS"}
+    assert codes(stopped) == {"DATA_SPLIT"}
 
 
 CSV = """Video,question,answer,id,kind,options,camera
@@ -264,9 +264,9 @@ def test_problems_of_a_csv_name_the_line_that_an_editor_shows(tmp_path: Path) ->
         convert(csv(tmp_path, text), tmp_path / "o.json", "llava")
     found = [(p.code, p.where.rpartition("q.csv")[2].split()[0]) for p in stopped.value.problems]
     assert found == [
-        ("DATA_QUESTION_EMPTY", ":5"),
+        ("DATA_TURN_EMPTY", ":5"),
         ("DATA_MEDIA_MISSING", ":6"),
-        ("DATA_TABLE_UNREADABLE", ":8"),
+        ("DATA_SYNTAX", ":8"),
     ]
     twice = csv(tmp_path, "id,video,question,answer\nx,a.mp4,q,a\n\nx,a.mp4,q,a\n")
     with pytest.raises(ProblemError, match="line 2 has the same id"):
@@ -374,14 +374,14 @@ def user(part: dict[str, Any]) -> dict[str, Any]:
 
 
 WRONG_COSMOS = [
-    ({"conversation": "text/absent.json"}, None, "DATATOOLS_TAO_SHAPE"),
-    ({"conversation": "../s.json"}, None, "DATATOOLS_TAO_SHAPE"),
-    ({"media": 3}, None, "DATATOOLS_TAO_SHAPE"),
+    ({"conversation": "text/absent.json"}, None, "DATATOOLS_FORMAT"),
+    ({"conversation": "../s.json"}, None, "DATATOOLS_FORMAT"),
+    ({"media": 3}, None, "DATATOOLS_FORMAT"),
     ({"media": "media/absent.mp4"}, None, "DATA_MEDIA_MISSING"),
-    ({}, {"version": "cosmos-reason-v2.0"}, "DATATOOLS_TAO_SHAPE"),
-    ({}, user({"type": "video", "video": "video_1"}), "DATATOOLS_TAO_SHAPE"),
-    ({}, {"conversations": [{"role": "user", "content": "text"}]}, "DATATOOLS_TAO_SHAPE"),
-    ({}, {"conversations": []}, "DATA_FIELD_TYPE"),
+    ({}, {"version": "cosmos-reason-v2.0"}, "DATATOOLS_FORMAT"),
+    ({}, user({"type": "video", "video": "video_1"}), "DATATOOLS_FORMAT"),
+    ({}, {"conversations": [{"role": "user", "content": "text"}]}, "DATATOOLS_FORMAT"),
+    ({}, {"conversations": []}, "DATA_FIELD"),
 ]
 
 
@@ -405,7 +405,7 @@ def test_wrong_cosmos_reason(tmp_path: Path, sample: dict, conversation: dict | 
 def test_wrong_tao_vl_reason(tmp_path: Path, more: dict[str, Any]) -> None:
     with pytest.raises(ProblemError) as stopped:
         convert(tao_vl(tmp_path, **more), tmp_path / "o.json", "llava")
-    assert codes(stopped) == {"DATATOOLS_TAO_SHAPE"}
+    assert codes(stopped) == {"DATATOOLS_FORMAT"}
 
 
 @pytest.mark.parametrize(
@@ -413,13 +413,13 @@ def test_wrong_tao_vl_reason(tmp_path: Path, more: dict[str, Any]) -> None:
     [
         ("video,question\na.mp4,q\n", "DATA_COLUMNS"),
         ("", "DATA_COLUMNS"),
-        ("video,question,answer\na.mp4,q,a,more\n", "DATA_TABLE_UNREADABLE"),
-        ("video,question,answer\na.mp4,q\n", "DATA_TABLE_UNREADABLE"),
-        ('video,question,answer\na.mp4,"q,a\n', "DATA_TABLE_UNREADABLE"),
+        ("video,question,answer\na.mp4,q,a,more\n", "DATA_SYNTAX"),
+        ("video,question,answer\na.mp4,q\n", "DATA_SYNTAX"),
+        ('video,question,answer\na.mp4,"q,a\n', "DATA_SYNTAX"),
         ("video,question,answer\nabsent.mp4,q,a\n", "DATA_MEDIA_MISSING"),
-        ("video,question,answer\na.mp4,,a\n", "DATA_QUESTION_EMPTY"),
-        ("video,question,answer\na.mp4,q,\n", "DATA_ANSWER_EMPTY"),
-        ("video,question,answer,video_fps\na.mp4,q,a,fast\n", "DATA_FIELD_TYPE"),
+        ("video,question,answer\na.mp4,,a\n", "DATA_TURN_EMPTY"),
+        ("video,question,answer\na.mp4,q,\n", "DATA_TURN_EMPTY"),
+        ("video,question,answer,video_fps\na.mp4,q,a,fast\n", "DATA_FIELD"),
         ("video,question,answer\n", "DATA_EMPTY"),
     ],
 )
@@ -478,9 +478,9 @@ def test_inputs_that_are_nothing(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     wanted = {
         "absent": "DATA_FILE_MISSING",
-        "x.txt": "DATATOOLS_FORMAT_UNKNOWN",
-        "empty": "DATATOOLS_FORMAT_UNKNOWN",
-        "x.parquet": "DATA_TABLE_UNREADABLE",
+        "x.txt": "DATATOOLS_FORMAT",
+        "empty": "DATATOOLS_FORMAT",
+        "x.parquet": "DATA_SYNTAX",
     }
     for name, code in wanted.items():
         with pytest.raises(ProblemError) as stopped:
@@ -509,7 +509,7 @@ def test_an_output_with_the_ending_of_another_format_is_refused(tmp_path: Path, 
     root = write_rows(tmp_path / "data", [{"id": "x", "video": "a.mp4", "conversations": turns()}])
     with pytest.raises(ProblemError) as stopped:
         convert(root, tmp_path / name, to)
-    assert codes(stopped) == {"DATATOOLS_OUTPUT_ENDING"} and not (tmp_path / name).exists()
+    assert codes(stopped) == {"DATATOOLS_OPTION"} and not (tmp_path / name).exists()
     (tmp_path / name).mkdir()  # a folder of that name may be meant
     assert convert(root, tmp_path / name, to).facts["written"]
 
@@ -538,5 +538,5 @@ def test_a_part_of_a_file_is_converted_alone(tmp_path: Path) -> None:
     convert(f"{tmp_path}/rows.csv#train[1:]", tmp_path / "out.json", "llava")
     assert [record.answer for record in load_records(tmp_path / "out.json")] == ["No"]
     convert(f"{tmp_path}/out.json#[:1]", tmp_path / "again.jsonl", "jsonl")
-    with pytest.raises(ProblemError, match="DATA_SPLIT_UNKNOWN"):
+    with pytest.raises(ProblemError, match="DATA_SPLIT"):
         convert(f"{tmp_path}/out.json#test", tmp_path / "no.json", "llava")

@@ -16,7 +16,7 @@ from tiny_world import tiny_data, tiny_model
 from transformers import AutoProcessor
 
 from vidqa.contract.cli import SKILL_ROOT
-from vidqa.dataset.same_bytes import same_bytes
+from vidqa.dataset.identical_files import same_bytes
 from vidqa.datatools.duplicates import find_duplicates
 from vidqa.datatools.inspection import Inspection, facts_text, inspect_dataset, summary
 from vidqa.datatools.inspection_page import histogram, inspection_page

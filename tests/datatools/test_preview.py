@@ -194,5 +194,5 @@ def test_wrong_records_are_told_and_the_others_shown(world: tuple[Path, Path, Pa
     path = tiny_spec(tmp_path, model, tmp_path / "data", {"custom.train_dataset.media_path": str(root)})
     done = subprocess.run([*SCRIPT, "--spec", str(path), "--json"], capture_output=True, text=True, cwd=tmp_path)
     said = json.loads(done.stdout)
-    assert done.returncode == 3 and said["problems"][0]["code"] == "DATA_FIELD_MISSING"
+    assert done.returncode == 3 and said["problems"][0]["code"] == "DATA_FIELD"
     assert len(said["data"]["samples"]) == 3

@@ -179,7 +179,7 @@ def test_a_folder_in_the_place_of_a_link_is_refused_before_anything_is_written(t
 def test_a_share_must_leave_both_parts_something(tmp_path: Path, share: float) -> None:
     with pytest.raises(ProblemError) as stopped:
         split_dataset(tmp_path, "", tmp_path / "out", share, 0, "kind")
-    assert codes(stopped) == ["DATATOOLS_SHARE"]
+    assert codes(stopped) == ["DATATOOLS_OPTION"]
 
 
 def test_one_video_cannot_be_split_and_a_large_one_is_warned_of(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_one_video_cannot_be_split_and_a_large_one_is_warned_of(tmp_path: Path) 
     assert codes(stopped) == ["DATATOOLS_SPLIT_ONE_VIDEO"] and not (tmp_path / "out").exists()
     two = dataset(tmp_path / "two", [row(f"r{n}", f"v/{n % 2}.mp4") for n in range(20)])
     made = split_dataset(two, "", tmp_path / "out", 0.1, 0, "kind")
-    assert [problem.code for problem in made.warnings] == ["DATATOOLS_SPLIT_OFF"]
+    assert [problem.code for problem in made.warnings] == ["DATATOOLS_SPLIT"]
 
 
 def test_the_script_leads_to_a_spec_that_reads_both_parts(tmp_path: Path) -> None:

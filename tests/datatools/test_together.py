@@ -15,7 +15,7 @@ from tests.clips import write_clip, write_image
 from vidqa.contract.cli import SKILL_ROOT
 from vidqa.contract.problem import ProblemError
 from vidqa.dataset import load_records
-from vidqa.datatools import parts as linking
+from vidqa.datatools import linked_parts as linking
 from vidqa.datatools.split import Split, split_dataset
 from vidqa.video.pool import DecodePool
 
@@ -162,7 +162,7 @@ def test_clips_of_one_recording_on_both_sides_are_said_with_the_pattern_that_hel
     for name in names:
         (root / name).write_bytes(name.encode())
     made = split(dataset(root, names), tmp_path / "out", 0.5)
-    (warning,) = [each for each in made.warnings if each.code == "DATATOOLS_SPLIT_RECORDING"]
+    (warning,) = [each for each in made.warnings if each.code == "DATATOOLS_SPLIT"]
     assert warning.severity == "warning" and "of 3 groups" in warning.message and "v/2024-01-0" in warning.message
     pattern = warning.remedy.split("'")[1]
     again = split(root, tmp_path / "again", 0.5, group_by=pattern)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from demo.clips import Clip, write_split
 from simulated import write_table
 from tiny_world import tiny_model
 
@@ -20,10 +21,9 @@ from vidqa import spec
 from vidqa.contract.files import content_hash, write_json
 from vidqa.contract.run_folder import QUERY_EMBEDDINGS
 from vidqa.curation.rows import read_rows
-from vidqa.dataset.brief import brief
+from vidqa.dataset.fast_reader import fast_row
 from vidqa.deft.settings import Where
 from vidqa.deft.state import Cost
-from vidqa.demo.clips import Clip, write_split
 from vidqa.evaluation import score
 from vidqa.evaluation.results import judged
 
@@ -102,7 +102,7 @@ def samples(asked: dict[str, Any], which: str = "") -> list[dict[str, Any]]:
         return [{"sample_id": each.name, "video_id": str(each)} for each in sorted(annotations.glob("*.mp4"))]
     found = []
     for row, record in read_rows(annotations, media):
-        said = brief(row)
+        said = fast_row(row)
         found.append(
             {
                 "sample_id": record.id,

@@ -14,6 +14,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "curation"))
 
+from demo.clips import pool_clips, selection_clips, train_clips
 from table_jobs import Jobs, write_sets
 from test_outcomes import begun, lacks_diagonals
 from tiny_world import run_engine
@@ -23,7 +24,6 @@ from vidqa.deft import runner
 from vidqa.deft.loop import Loop, Step
 from vidqa.deft.settings import Where
 from vidqa.deft.state import Cost
-from vidqa.demo.clips import pool_clips, selection_clips, train_clips
 from vidqa.spec import dump, load
 from vidqa.spec.keys import with_values
 

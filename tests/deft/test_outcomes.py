@@ -13,6 +13,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "curation"))
 
+from demo.clips import pool_clips, selection_clips, train_clips
 from table_jobs import Answers, Jobs, write_sets
 
 from vidqa.contract.files import write_json
@@ -22,7 +23,6 @@ from vidqa.deft.commands import LoopConfig, create, go_on
 from vidqa.deft.loop import Loop, Step
 from vidqa.deft.report import write_report
 from vidqa.deft.state import Ending
-from vidqa.demo.clips import pool_clips, selection_clips, train_clips
 from vidqa.evaluation import score
 from vidqa.spec import Layer, dump, resolve
 

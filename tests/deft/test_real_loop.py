@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from demo.clips import pool_clips, selection_clips, train_clips, write_split
 from tiny_world import tiny_model, tiny_spec
 
 from vidqa.contract.cli import SKILL_ROOT
-from vidqa.demo.clips import pool_clips, selection_clips, train_clips, write_split
 from vidqa.spec import Layer, dump, resolve
 
 ENOUGH_S = 1500.0

@@ -10,10 +10,9 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
-
-from vidqa.demo.clips import Clip, eval_clips, train_clips, write_demo_set
-from vidqa.demo.scenes import COLORS, DIAGONAL, SIDE, SLOTS, STRAIGHT, what_is_shown
-from vidqa.demo.summary import WEAK_KIND
+from demo.clips import Clip, eval_clips, train_clips, write_demo_set
+from demo.scenes import COLORS, DIAGONAL, SIDE, SLOTS, STRAIGHT, what_is_shown
+from demo.summary import WEAK_KIND
 
 TRAIN = 40
 STEPS = STRAIGHT | DIAGONAL

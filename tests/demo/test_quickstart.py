@@ -7,10 +7,10 @@ import re
 from pathlib import Path
 
 import pytest
+from demo.commands import build, script
+from demo.recipe import EVALUATE, RL, RL_EVALUATE, RL_SFT, TRAIN
 
 from vidqa.contract.cli import SKILL_ROOT
-from vidqa.demo.commands import build, script
-from vidqa.demo.recipe import EVALUATE, RL, RL_EVALUATE, RL_SFT, TRAIN
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from demo import rl_set
+from demo.scenes import COLORS
+from demo.summary import rl_summary
 
 from vidqa.dataset import load_records
-from vidqa.demo import rl
-from vidqa.demo.scenes import COLORS
-from vidqa.demo.summary import rl_summary
 from vidqa.rewards import Completion
 from vidqa.rewards.builtin import accuracy, format
 
@@ -20,9 +20,9 @@ from vidqa.rewards.builtin import accuracy, format
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("rl")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rl, "SFT_CLIPS", 200)
-        patch.setattr(rl, "EVAL_CLIPS", 16)
-        rl.write_rl_set(folder, 24)
+        patch.setattr(rl_set, "SFT_CLIPS", 200)
+        patch.setattr(rl_set, "EVAL_CLIPS", 16)
+        rl_set.write_rl_set(folder, 24)
     return folder
 
 
@@ -35,20 +35,20 @@ def pairs(data: Path, split: str) -> Counter[tuple[str, str]]:
 
 def test_the_right_letters_are_even_in_what_is_rewarded_and_measured(data: Path) -> None:
     for split, each in (("train", 6), ("eval", 4)):
-        assert pairs(data, split) == {pair: each for pair in zip(COLORS, rl.LETTERS, strict=True)}
+        assert pairs(data, split) == {pair: each for pair in zip(COLORS, rl_set.LETTERS, strict=True)}
 
 
 def test_letters_of_the_first_training_do_not_depend_on_colors(data: Path) -> None:
     counts = pairs(data, "sft")
     assert len(counts) == 16  # every color with every letter
-    right = sum(counts[pair] for pair in zip(COLORS, rl.LETTERS, strict=True))
+    right = sum(counts[pair] for pair in zip(COLORS, rl_set.LETTERS, strict=True))
     assert right / counts.total() == pytest.approx(0.25, abs=0.1)
 
 
 def test_the_references_themselves_get_both_rewards(data: Path) -> None:
     for record in load_records(data / "train" / "annotations.json", data / "train"):
         right = Completion(record, record.turns[-1].text)
-        wrong = Completion(record, rl.answer("red", "ABCD"["BCDA".index(record.turns[-1].text[-10])]))
+        wrong = Completion(record, rl_set.answer("red", "ABCD"["BCDA".index(record.turns[-1].text[-10])]))
         assert (accuracy(right), format(right)) == (1.0, 1.0)
         assert (accuracy(wrong), format(wrong)) == (0.0, 1.0)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from vidqa.demo.summary import summary
+from demo.summary import summary
 
 
 def write_scores(run: Path, accuracy: float) -> Path:

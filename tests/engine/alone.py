@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from vidqa.contract.environment import take_parent
-from vidqa.contract.lifeline import end_with
+from vidqa.contract.parent_death_signal import end_with
 from vidqa.engine import distributed
 
 if parent := take_parent():

@@ -40,7 +40,7 @@ from vidqa.engine.loading.load import load_sharded
 from vidqa.planning.budget.activation_checkpointing import NOTHING
 from vidqa.planning.samples import Planner, Sample, training_planner
 from vidqa.spec import load
-from vidqa.spec.parents import find_export
+from vidqa.spec.run_lookup import find_export
 from vidqa.video import decode_frames
 
 CPU = torch.device("cpu")

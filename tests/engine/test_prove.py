@@ -76,7 +76,7 @@ def test_losses_that_differ_are_named_and_nothing_is_proved(
     ("over", "code"),
     [
         ({"engine.pack_tokens": 8}, "ENGINE_SHARING_UNPROVEN"),
-        ({"engine.packing": False}, "SPEC_SHARE_UNPACKED"),
+        ({"engine.packing": False}, "SPEC_CONFLICT"),
     ],
 )
 def test_where_nothing_can_be_shared_it_says_so(

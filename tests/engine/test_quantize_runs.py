@@ -33,7 +33,7 @@ from vidqa.planning.sets import load_sets
 from vidqa.release.source import find
 from vidqa.spec import Layer, dump, load, resolve
 from vidqa.spec.keys import with_values
-from vidqa.spec.sources import parent_layer
+from vidqa.spec.parent_layers import parent_layer
 from vidqa.storage.upload import exports
 
 pytest.importorskip("llmcompressor")

@@ -39,7 +39,7 @@ from vidqa.preflight import media_probe as probe_table
 from vidqa.spec import Layer, dump, explain, read_layer, resolve
 from vidqa.spec.compat.cosmos import cosmos_table, read_records
 from vidqa.spec.layers import parse_set
-from vidqa.spec.parents import find_checkpoint, find_export
+from vidqa.spec.run_lookup import find_checkpoint, find_export
 from vidqa.video import probe, probe_image
 
 QUESTION = {"from": "human", "value": "<video>\nIs the door open?\nA. yes\nB. no"}
@@ -361,7 +361,7 @@ def read_report(world: World, file: Path) -> Any:
 
 def read_parent(world: World, file: Path) -> Any:
     """A spec for the successor of a run whose spec.toml, best.json or adapter_config.json is spoiled."""
-    from vidqa.spec.sources import parent_layer
+    from vidqa.spec.parent_layers import parent_layer
 
     run = file.parent
     export = run / "safetensors/step_2"

@@ -22,7 +22,7 @@ from vidqa.dataset import load_records
 from vidqa.dataset.record import Record
 from vidqa.jobs.ask import Question, ask, rows_of_table, shown
 from vidqa.platforms.processes import Identity
-from vidqa.spec.sources import model_layer
+from vidqa.spec.parent_layers import model_layer
 
 TINY = ("--set", "model.dtype=float32", "--set", "generation.max_tokens=6", "--set", "vision.nframes=4")
 
@@ -139,7 +139,7 @@ def engine_of(pid: int) -> Identity | None:
         ({"media": ("absent.mp4",)}, "DATA_MEDIA_MISSING"),
         ({"model": "absent"}, "SPEC_PARENT_RUN"),
         ({"sets": ("inference.window=3",)}, "SPEC_UNKNOWN_KEY"),
-        ({"sets": ("inference.window_s=3", "inference.overlap_s=3")}, "SPEC_WINDOW_OVERLAP"),
+        ({"sets": ("inference.window_s=3", "inference.overlap_s=3")}, "SPEC_CONFLICT"),
         ({"which": "best"}, "SPEC_PARENT_RUN"),
         ({"out": Path("data")}, "RUN_FOLDER_TAKEN"),
         ({"out": Path("kept")}, "RUN_FOLDER_TAKEN"),

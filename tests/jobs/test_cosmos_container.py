@@ -174,7 +174,7 @@ def test_what_the_container_cannot_do_is_refused(spec: Callable[..., Path]) -> N
 
 def test_records_need_video_fps_where_frames_are_sampled_by_rate(spec: Callable[..., Path]) -> None:
     by_rate = {"custom.vision": {"fps": 2.0}}
-    assert refused(spec(by_rate)) == ["SPEC_VIDEO_FPS_REQUIRED"]
+    assert refused(spec(by_rate)) == ["SPEC_NOT_IN_TARGET"]
     assert rendered(spec(by_rate, video_fps=24.0), "local").problems == []
 
 

@@ -12,11 +12,11 @@ from vidqa.platforms import verdict
 @pytest.mark.parametrize(
     ("code", "kind"),
     [
-        ("SPEC_RANGE", "spec"),
+        ("SPEC_VALUE", "spec"),
         ("DATA_EMPTY", "data"),
         ("VIDEO_BROKEN", "data"),
-        ("HUB_GATED", "credential"),
-        ("HUB_UNREACHABLE", "infrastructure"),
+        ("STORAGE_DENIED", "credential"),
+        ("STORAGE_UNREACHABLE", "infrastructure"),
         ("ENGINE_OUT_OF_MEMORY", "out of memory"),
         ("ENGINE_RESUME_MISMATCH", "spec"),
         ("ENGINE_OUTPUT_UNWRITABLE", "infrastructure"),

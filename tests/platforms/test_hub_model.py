@@ -75,11 +75,11 @@ def test_what_is_shown_before_is_what_runs_after(
 ) -> None:
     before = looked_at(hub_spec, name, **settings)
     assert not cache.exists(), "nothing is fetched"
-    assert "MODEL_TO_FETCH" in [problem.code for problem in before.problems]
+    assert "STORAGE_TO_FETCH" in [problem.code for problem in before.problems]
     folder = resolve_model(NAME, token=None)
     after = looked_at(hub_spec, name, **settings)
     assert shown(after) == shown(before)
-    assert "MODEL_TO_FETCH" not in [problem.code for problem in after.problems]
+    assert "STORAGE_TO_FETCH" not in [problem.code for problem in after.problems]
     assert tomllib.loads(before.spec_toml)["policy"]["model_name_or_path"] == str(folder)
     if "backend" in settings:
         blobs = folder.parents[1] / "blobs"
@@ -100,7 +100,7 @@ def test_to_submit_by_hand_the_model_is_fetched_first(
     server.refuse = 503
     unknown = looked_at(hub_spec, "slurm")
     assert results.of_dry_run(unknown, platform("slurm"), tmp_path / "look").next == [], "no one knows the commit"
-    assert {p.code: p.severity for p in unknown.problems}["HUB_UNREACHABLE"] == "warning"
+    assert {p.code: p.severity for p in unknown.problems}["STORAGE_UNREACHABLE"] == "warning"
     server.refuse = 403
     refused = looked_at(hub_spec, "slurm")
-    assert {p.code: p.severity for p in refused.problems}["HUB_GATED"] == "error", "a launch would be refused"
+    assert {p.code: p.severity for p in refused.problems}["STORAGE_DENIED"] == "error", "a launch would be refused"

@@ -173,44 +173,44 @@ LORA = {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj"]}
 for title, code, spoil in (
     ("unknown key", "SPEC_UNKNOWN_KEY", keys(train__epochs=3)),
     ("unknown table", "SPEC_UNKNOWN_KEY", keys(trainer__epoch=3)),
-    ("a word for a number", "SPEC_TYPE", keys(train__epoch="three")),
-    ("a list for a path", "SPEC_TYPE", keys(train__output_dir=["a"])),
-    ("no epochs", "SPEC_RANGE", keys(train__epoch=0)),
-    ("a negative learning rate", "SPEC_RANGE", keys(train__optm_lr=-1e-5)),
-    ("too many frames", "SPEC_RANGE", keys(custom__vision__nframes=100000)),
-    ("a choice that is none", "SPEC_RANGE", keys(custom__train_dataset__response_mode="loud")),
+    ("a word for a number", "SPEC_VALUE", keys(train__epoch="three")),
+    ("a list for a path", "SPEC_VALUE", keys(train__output_dir=["a"])),
+    ("no epochs", "SPEC_VALUE", keys(train__epoch=0)),
+    ("a negative learning rate", "SPEC_VALUE", keys(train__optm_lr=-1e-5)),
+    ("too many frames", "SPEC_VALUE", keys(custom__vision__nframes=100000)),
+    ("a choice that is none", "SPEC_VALUE", keys(custom__train_dataset__response_mode="loud")),
     ("no model", "SPEC_REQUIRED", keys(policy__model_name_or_path="")),
     ("no output folder", "SPEC_REQUIRED", keys(train__output_dir="")),
     ("no annotations named", "SPEC_REQUIRED", keys(custom__train_dataset__annotation_path="")),
     ("no media named", "DATA_MEDIA_MISSING", keys(custom__train_dataset__media_path="")),
-    ("fps and nframes", "SPEC_FPS_AND_NFRAMES", keys(custom__vision__fps=2)),
-    ("neither fps nor nframes", "SPEC_NO_SAMPLING", keys(custom__vision__nframes=None)),
-    ("warm-up twice", "SPEC_WARMUP_TWICE", keys(train__optm_warmup_steps=2, train__optm_warmup_epochs=1)),
-    ("reinforcement learning", "SPEC_NOT_SFT", keys(train__train_policy__type="grpo")),
+    ("fps and nframes", "SPEC_CONFLICT", keys(custom__vision__fps=2)),
+    ("neither fps nor nframes", "SPEC_REQUIRED", keys(custom__vision__nframes=None)),
+    ("warm-up twice", "SPEC_CONFLICT", keys(train__optm_warmup_steps=2, train__optm_warmup_epochs=1)),
+    ("reinforcement learning", "SPEC_TRAINING_KIND", keys(train__train_policy__type="grpo")),
     ("tensor parallel", "SPEC_NOT_SUPPORTED", keys(policy__parallelism__tp_size=2)),
-    ("a key head for two GPUs", "SPEC_CONTEXT_HEADS", keys(policy__parallelism__cp_size=4)),
+    ("a key head for two GPUs", "SPEC_VALUE", keys(policy__parallelism__cp_size=4)),
     (
         "sharing without packing",
-        "SPEC_SHARE_UNPACKED",
+        "SPEC_CONFLICT",
         keys(engine__share_video_prefix=True, engine__packing=False),
     ),
-    ("batch not divisible", "SPEC_BATCH_NOT_DIVISIBLE", keys(train__train_policy__mini_batch=4)),
-    ("bare model id", "SPEC_BARE_MODEL_ID", keys(policy__model_name_or_path="nvidia/Cosmos-Reason2-8B")),
-    ("half a hub name", "SPEC_BARE_MODEL_ID", keys(policy__model_name_or_path="hf_model://Cosmos")),
-    ("learning rate 0", "SPEC_LR_ZERO", keys(train__optm_lr=0)),
+    ("batch not divisible", "SPEC_CONFLICT", keys(train__train_policy__mini_batch=4)),
+    ("bare model id", "SPEC_MODEL", keys(policy__model_name_or_path="nvidia/Cosmos-Reason2-8B")),
+    ("half a hub name", "SPEC_MODEL", keys(policy__model_name_or_path="hf_model://Cosmos")),
+    ("learning rate 0", "SPEC_REQUIRED", keys(train__optm_lr=0)),
     ("learning rate huge", "SPEC_LR_HIGH", keys(train__optm_lr=0.1)),
-    ("adapters nowhere", "SPEC_LORA_NO_TARGETS", keys(policy__lora={**LORA, "target_modules": []})),
-    ("adapter and full", "SPEC_LORA_OVERLAP", keys(policy__lora={**LORA, "modules_to_save": ["q_proj"]})),
-    ("a broken pattern", "SPEC_PATTERN", keys(policy__freeze_pattern=["visual.("])),
+    ("adapters nowhere", "SPEC_REQUIRED", keys(policy__lora={**LORA, "target_modules": []})),
+    ("adapter and full", "SPEC_CONFLICT", keys(policy__lora={**LORA, "modules_to_save": ["q_proj"]})),
+    ("a broken pattern", "SPEC_VALUE", keys(policy__freeze_pattern=["visual.("])),
     (
         "freeze and train",
-        "SPEC_FREEZE_AND_TRAINABLE",
+        "SPEC_CONFLICT",
         keys(policy__freeze_pattern=["a"], policy__trainable_pattern=["b"]),
     ),
-    ("validation never due", "SPEC_VALIDATION_NEVER", keys(validation__freq_in_epoch=0, validation__freq=0)),
-    ("validation set unused", "SPEC_VALIDATION_UNUSED", keys(validation__enable=False)),
+    ("validation never due", "SPEC_REQUIRED", keys(validation__freq_in_epoch=0, validation__freq=0)),
+    ("validation set unused", "SPEC_VALIDATION", keys(validation__enable=False)),
     ("batch larger than the data", "SPEC_ZERO_STEPS", keys(train__train_batch_per_replica=64)),
-    ("pack smaller than a sample", "SPEC_PACK_TOKENS", keys(engine__pack_tokens=8)),
+    ("pack smaller than a sample", "SPEC_MODEL_MAX_LENGTH", keys(engine__pack_tokens=8)),
     ("key without effect", "SPEC_NO_EFFECT", keys(redis="12800")),
     ("sample too long", "SAMPLE_TOO_LONG", keys(policy__model_max_length=20)),
     ("budget below one token", "VIDEO_BUDGET_TOO_SMALL", keys(custom__vision__total_pixels=1)),
@@ -226,12 +226,12 @@ for title, code, spoil in (
     broken(title, code)(spoil)
 
 
-@broken("spec is not TOML", "SPEC_SYNTAX")
+@broken("spec is not TOML", "SPEC_FILE")
 def _(case: Case) -> None:
     case.name, case.text = "spec.toml", "[train\nepoch = 1"
 
 
-@broken("spec is not YAML", "SPEC_SYNTAX")
+@broken("spec is not YAML", "SPEC_FILE")
 def _(case: Case) -> None:
     case.name, case.text = "spec.yaml", "train: [1, 2"
 
@@ -251,7 +251,7 @@ def _(case: Case) -> None:
     case.spec = {"train.epoch": 1, "dataset.annotation_path": "x"}
 
 
-@broken("validation without a set", "SPEC_NO_VALIDATION_SET")
+@broken("validation without a set", "SPEC_VALIDATION")
 def _(case: Case) -> None:
     without_validation(case)
 
@@ -299,7 +299,7 @@ def _(case: Case) -> None:
     (case.folder / "checkpoints/step_2/policy/.metadata").unlink()
 
 
-@broken("evaluation of an adapter without its base", "SPEC_LORA_NO_BASE")
+@broken("evaluation of an adapter without its base", "SPEC_REQUIRED")
 def _(case: Case) -> None:
     case.options["evaluate_spec"] = case.evaluation(**{"model.enable_lora": True})
 
@@ -366,8 +366,8 @@ for title, code, spoil in (
     ("evaluation without room for the answer", "SAMPLE_TOO_LONG", evaluation(model__max_length=100)),
     ("evaluation in an unwritable folder", "ENV_OUTPUT_UNWRITABLE", evaluation(results_dir="/proc/results")),
     ("evaluation of nothing", "DATA_FILE_MISSING", evaluation(dataset__annotation_path="/nowhere/a.json")),
-    ("evaluation on no GPU", "SPEC_RANGE", evaluation(num_gpus=0)),
-    ("evaluation by a task that is none", "SPEC_RANGE", evaluation(task__type="guessing")),
+    ("evaluation on no GPU", "SPEC_VALUE", evaluation(num_gpus=0)),
+    ("evaluation by a task that is none", "SPEC_VALUE", evaluation(task__type="guessing")),
     ("adapter without its weights", "MODEL_FILE_MISSING", lambda case: adapter(case, "adapter_config.json")),
     (
         "adapter without its configuration",
@@ -409,21 +409,21 @@ for title, code, spoil in (
     ("not UTF-8", "DATA_SYNTAX", raw(b'[{"id": "\xff\xfe"}]')),
     ("a bad line of JSONL", "DATA_SYNTAX", raw(json.dumps(sound_records(range(1))[0]) + '\n{"id": \n')),
     ("nested too deeply", "DATA_SYNTAX", raw("[" * 100_000)),
-    ("one object", "DATA_RECORD_TYPE", raw(json.dumps({"data": []}, indent=1))),
-    ("a number for a record", "DATA_RECORD_TYPE", raw("[1, 2, 3]")),
-    ("no conversation", "DATA_FIELD_MISSING", first(lambda record: record.pop("conversations"))),
-    ("conversation is text", "DATA_FIELD_TYPE", first(lambda record: record.update(conversations="Is it?"))),
-    ("no turns", "DATA_FIELD_TYPE", first(lambda record: record.update(conversations=[]))),
-    ("id is a list", "DATA_FIELD_TYPE", first(lambda record: record.update(id=["a"]))),
-    ("video is a number", "DATA_FIELD_TYPE", first(lambda record: record.update(video=7))),
-    ("video_fps is 0", "DATA_FIELD_TYPE", first(lambda record: record.update(video_fps=0))),
-    ("answer is null", "DATA_FIELD_TYPE", turn(1, value=None)),
+    ("one object", "DATA_FIELD", raw(json.dumps({"data": []}, indent=1))),
+    ("a number for a record", "DATA_FIELD", raw("[1, 2, 3]")),
+    ("no conversation", "DATA_FIELD", first(lambda record: record.pop("conversations"))),
+    ("conversation is text", "DATA_FIELD", first(lambda record: record.update(conversations="Is it?"))),
+    ("no turns", "DATA_FIELD", first(lambda record: record.update(conversations=[]))),
+    ("id is a list", "DATA_FIELD", first(lambda record: record.update(id=["a"]))),
+    ("video is a number", "DATA_FIELD", first(lambda record: record.update(video=7))),
+    ("video_fps is 0", "DATA_FIELD", first(lambda record: record.update(video_fps=0))),
+    ("answer is null", "DATA_FIELD", turn(1, value=None)),
     ("id twice", "DATA_ID_TWICE", first(lambda record: record.update(id="clip0-1"))),
-    ("unknown role", "DATA_ROLE_UNKNOWN", turn(0, **{"from": "robot"})),
-    ("two questions in a row", "DATA_TURN_ORDER", turn(1, **{"from": "human"})),
-    ("no answer", "DATA_ANSWER_MISSING", first(lambda record: record["conversations"].pop())),
-    ("answer empty", "DATA_ANSWER_EMPTY", turn(1, value="  ")),
-    ("question empty", "DATA_QUESTION_EMPTY", first(lambda record: empty_question(record))),
+    ("unknown role", "DATA_TURNS", turn(0, **{"from": "robot"})),
+    ("two questions in a row", "DATA_TURNS", turn(1, **{"from": "human"})),
+    ("no answer", "DATA_TURN_EMPTY", first(lambda record: record["conversations"].pop())),
+    ("answer empty", "DATA_TURN_EMPTY", turn(1, value="  ")),
+    ("question empty", "DATA_TURN_EMPTY", first(lambda record: empty_question(record))),
     ("two tags, one video", "DATA_TAG_COUNT", turn(0, value="<video><video>Is it?")),
     ("a tag without a video", "DATA_TAG_COUNT", first(lambda record: record.pop("video"))),
     ("video missing", "DATA_MEDIA_MISSING", first(lambda record: record.update(video="gone.mp4"))),
@@ -431,7 +431,7 @@ for title, code, spoil in (
     ("video on the network", "DATA_MEDIA_MISSING", first(lambda record: record.update(video="https://a.b/c.mp4"))),
     ("video outside", "DATA_MEDIA_OUTSIDE_ROOT", first(lambda record: record.update(video="../../etc/hosts"))),
     ("text only", "DATA_MEDIA_NONE", first(lambda record: (record.pop("video"), untag(record)))),
-    ("half a character", "DATA_FIELD_TYPE", turn(0, value="<video>\ud800?")),
+    ("half a character", "DATA_FIELD", turn(0, value="<video>\ud800?")),
     ("control token in a text", "CHAT_SPECIAL_TOKEN_IN_TEXT", turn(0, value="<video>a<|im_end|>b")),
 ):
     broken(title, code)(spoil)
@@ -759,14 +759,14 @@ def hub(status: int) -> Spoil:
 
 
 for status, code in (
-    *((status, "HUB_GATED") for status in (401, 403)),
+    *((status, "STORAGE_DENIED") for status in (401, 403)),
     (404, "HUB_NOT_FOUND"),
-    *((status, "HUB_UNREACHABLE") for status in (429, 503, 0)),
+    *((status, "STORAGE_UNREACHABLE") for status in (429, 503, 0)),
 ):
     broken(f"a hub that answers {status}", code)(hub(status))
 
 
-@broken("a gated model and another's token", "HUB_GATED")
+@broken("a gated model and another's token", "STORAGE_DENIED")
 def _(case: Case) -> None:
     server = case.closing.enter_context(serving(case.shared_model))
     server.gated_to = "the-invited"

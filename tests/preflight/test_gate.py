@@ -98,7 +98,7 @@ def test_what_preflight_refuses_is_not_started(write_spec: WriteSpec, media: Pat
     for words in ((), ("--wait",)):
         refused, result, _ = script("launch", "train", "--spec", path, *words)
         assert (refused, codes(result)) == (Exit.INPUT, codes(checked)) and code == Exit.INPUT
-    assert {"DATA_MEDIA_MISSING", "DATA_ANSWER_EMPTY"} <= codes(result) and len(codes(result)) >= 3
+    assert {"DATA_MEDIA_MISSING", "DATA_TURN_EMPTY"} <= codes(result) and len(codes(result)) >= 3
     assert not (tmp_path / "runs").exists() and records.scan()[0] == [] and processes_of(tmp_path) == []
 
 
@@ -357,7 +357,7 @@ def test_a_model_of_the_hub_is_fetched_after_the_look_and_is_the_same_then(
         assert [p.where for p in made.problems if p.code == "PLATFORM_NOT_SEEN"] == ["policy.model_name_or_path"]
         assert not [p for p in made.problems if p.severity == "error"] and not (tmp_path / "cache").exists()
         (tmp_path / "train.json").write_text(json.dumps([{"id": "no media"}]))
-        assert "DATA_FIELD_MISSING" in refusal(path)
+        assert "DATA_FIELD" in refusal(path)
         assert not list((tmp_path / "cache").rglob("*.safetensors"))  # nothing large for what is refused
         report = preflight(write_spec(**{**SMALL, "policy.model_name_or_path": "hf_model://org/tiny"}), "local")
         assert ready(report) and report.facts["parameters"] == weight_bytes(tiny_model).parameters > 0
@@ -388,7 +388,7 @@ def test_media_that_only_the_cluster_has_stop_nothing(spec: Path, tmp_path: Path
     assert len(unseen) == 1 and "/lustre/clips" in unseen[0].message
     train[0]["conversations"][1]["value"] = ""  # what can be seen is looked at all the same
     (tmp_path / "train.json").write_text(json.dumps(train))
-    assert {p.code for p in problems_of(spec, platform) if p.severity == "error"} == {"DATA_ANSWER_EMPTY"}
+    assert {p.code for p in problems_of(spec, platform) if p.severity == "error"} == {"DATA_TURN_EMPTY"}
     train = rows(range(4))
     train[0]["video"] = "absent.mp4"  # in a folder that is here
     (tmp_path / "train.json").write_text(json.dumps(train))

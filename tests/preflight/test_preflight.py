@@ -84,7 +84,7 @@ def test_no_problem_hides_another(write_spec: WriteSpec, media: Path, tmp_path: 
 
 def test_a_broken_spec_skips_only_what_needs_it(write_spec: WriteSpec) -> None:
     report = preflight(write_spec(**{"train.epochs": 3, "custom.vision.fps": 2}), "local", "train")
-    assert {"SPEC_UNKNOWN_KEY", "SPEC_FPS_AND_NFRAMES"} <= set(errors(report))
+    assert {"SPEC_UNKNOWN_KEY", "SPEC_CONFLICT"} <= set(errors(report))
     assert status(report, "packages") == status(report, "ports") == "ok"
     blocked = [c for c in report.checks if c.status == "blocked"]
     assert len(blocked) > 10 and all("SPEC_" in c.why for c in blocked)
@@ -193,7 +193,7 @@ def test_a_model_of_the_hub_is_planned_without_its_weights(
         assert report.facts["weights"] == "fetched at launch" and report.facts["train"]["samples"] == 8
         assert not list((tmp_path / "cache").rglob("*.safetensors"))
         hub.refuse = 403
-        assert "HUB_GATED" in errors(preflight(path, "local", group="model"))
+        assert "STORAGE_DENIED" in errors(preflight(path, "local", group="model"))
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ def states(report: Report) -> dict[str, str]:
 def test_memory_time_and_disk_of_the_default_model_are_estimated(write_spec: WriteSpec) -> None:
     report = looked_at(write_spec, NAME)
     found, facts = states(report), report.facts
-    assert {p.code for p in report.problems if p.severity == "error"} == {"HUB_UNREACHABLE"}, report.text
+    assert {p.code for p in report.problems if p.severity == "error"} == {"STORAGE_UNREACHABLE"}, report.text
     assert found["tokenizer and chat template"] == found["weights"] == "blocked"
     assert not {found[name] for name in ("tokens", "steps", "GPU memory", "time", "disk")} & {"blocked", "error"}
     assert facts["trainable_parameters"] == facts["parameters"] == 8_767_123_696
@@ -90,7 +90,7 @@ def test_the_second_family_is_known_by_name_and_estimated(write_spec: WriteSpec)
     assert found == published("Qwen/Qwen2.5-VL-7B-Instruct") and found.processor != published(NAME).processor
     report = looked_at(write_spec, "nvidia/Cosmos-Reason1-7B")
     assert report.facts["trainable_parameters"] == 8_292_166_656  # as many as were published
-    assert {p.code for p in report.problems if p.severity == "error"} == {"HUB_UNREACHABLE"}, report.text
+    assert {p.code for p in report.problems if p.severity == "error"} == {"STORAGE_UNREACHABLE"}, report.text
     assert report.facts["memory"]["peak_gib"] > 50
 
 

@@ -102,6 +102,6 @@ def test_a_recipe_passes_preflight(tmp_path: Path, media: Path, name: str) -> No
     gpus = mesh.dp_shard_size * mesh.dp_replicate_size
     report = preflight(tmp_path / "spec.toml", "local", declared=Declared(gpus, CARD, "sm_90"))
     errors = {problem.code for problem in report.problems if problem.severity == "error"}
-    assert errors == {"HUB_UNREACHABLE"}, report.text
+    assert errors == {"STORAGE_UNREACHABLE"}, report.text
     assert report.facts["total_steps"] == spec.train.epoch * (SAMPLES // effective_batch(spec))
     assert 0 < report.facts["memory"]["peak_gib"] < CARD

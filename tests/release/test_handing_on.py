@@ -346,7 +346,7 @@ def test_an_export_is_found_by_run_name_and_latest(
         (str(tmp_path / "absent"), None, "EXPORT_NOT_FOUND"),
         (str(elsewhere), None, "EXPORT_NOT_FOUND"),
         (str(export), "best", "USAGE"),
-        (str(runs.lora), "step_77", "SPEC_PARENT_EXPORT"),
+        (str(runs.lora), "step_77", "SPEC_PARENT_RUN"),
     ):
         with pytest.raises(ProblemError) as refused:
             find(named, which)

@@ -28,7 +28,7 @@ OTHERS = (
     "squeue",
     "srun",
 )  # programs whose options no parser here knows
-VALUES = ("SPEC_UNKNOWN_KEY", "SPEC_TYPE", "SPEC_RANGE", "SPEC_SYNTAX")
+VALUES = ("SPEC_UNKNOWN_KEY", "SPEC_VALUE", "SPEC_VALUE", "SPEC_FILE")
 
 
 def ids(shown: list[tuple[Path, str]]) -> list[str]:

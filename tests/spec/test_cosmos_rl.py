@@ -22,9 +22,9 @@ from vidqa.spec import Layer, TrainSpec, dump, resolve
 from vidqa.spec.build import Request, build
 from vidqa.spec.compat.cosmos import cosmos_table, target_table, video_fps_problems
 from vidqa.spec.keys import flat
-from vidqa.spec.samples import train_samples
-from vidqa.spec.sources import profile_layer
-from vidqa.spec.text import render
+from vidqa.spec.parent_layers import profile_layer
+from vidqa.spec.schedule import train_samples
+from vidqa.spec.serialization import render
 
 WHEEL = "cosmos-rl==0.4.7"
 
@@ -174,7 +174,7 @@ def test_video_fps_is_required_where_fps_is_used(tmp_path: Path) -> None:
     with pytest.raises(ProblemError) as wrong:
         build(request)
     (problem,) = wrong.value.problems
-    assert problem.code == "SPEC_VIDEO_FPS_REQUIRED" and "2 of 4" in problem.message and "index 1, 3" in problem.message
+    assert problem.code == "SPEC_NOT_IN_TARGET" and "2 of 4" in problem.message and "index 1, 3" in problem.message
     write(tmp_path / "d", [full, picture])
     resolved = build(request)
     assert isinstance(resolved.spec, TrainSpec)
@@ -185,7 +185,7 @@ def test_video_fps_is_required_where_fps_is_used(tmp_path: Path) -> None:
 def test_annotations_that_are_not_here_are_a_warning(data: Layer) -> None:
     spec = resolve("train", [data, Layer("x", {"custom.vision.fps": 2})]).spec
     assert isinstance(spec, TrainSpec)
-    assert [(p.code, p.severity) for p in video_fps_problems(spec)] == [("SPEC_VIDEO_FPS_REQUIRED", "warning")]
+    assert [(p.code, p.severity) for p in video_fps_problems(spec)] == [("SPEC_NOT_IN_TARGET", "warning")]
 
 
 @pytest.mark.parametrize(

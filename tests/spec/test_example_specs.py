@@ -11,7 +11,7 @@ import pytest
 from vidqa.contract.problem import ProblemError
 from vidqa.spec import Resolved, TrainSpec
 from vidqa.spec.build import Request, build
-from vidqa.spec.text import render
+from vidqa.spec.serialization import render
 
 MODEL = "hf_model://nvidia/Cosmos-Reason2-8B"
 MESH = {"tp_size": 1, "cp_size": 1, "dp_shard_size": 8, "pp_size": 1}
@@ -133,7 +133,7 @@ REFUSED: dict[str, tuple[dict[str, Any], set[tuple[str, str]]]] = {
             },
         ),
         {
-            ("SPEC_NOT_SFT", "train.train_policy.type"),
+            ("SPEC_TRAINING_KIND", "train.train_policy.type"),
             *(("SPEC_UNKNOWN_KEY", f"train.train_policy.{key}") for key in ("epsilon_low", "kl_beta", "temperature")),
             ("SPEC_UNKNOWN_KEY", "rollout"),
         },
@@ -155,7 +155,7 @@ REFUSED: dict[str, tuple[dict[str, Any], set[tuple[str, str]]]] = {
     ),
     "captions with nothing to validate on": (
         example(LONG, {"train.train_policy.dataset.name": "/data/train", **VALIDATED}),
-        {("SPEC_NO_VALIDATION_SET", "validation.enable")},
+        {("SPEC_VALIDATION", "validation.enable")},
     ),
 }
 

@@ -117,7 +117,7 @@ def test_the_recipe_of_cosmos_reason1_is_taken_as_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("action", "other", "code"), [("train", "grpo", "SPEC_NOT_SFT"), ("grpo", "train", "SPEC_NOT_GRPO")]
+    ("action", "other", "code"), [("train", "grpo", "SPEC_TRAINING_KIND"), ("grpo", "train", "SPEC_TRAINING_KIND")]
 )
 def test_a_spec_of_the_other_training_is_refused_for_that_first(
     tmp_path: Path, action: str, other: str, code: str
@@ -149,35 +149,35 @@ def test_an_adapter_as_parent_is_refused_with_the_command_that_merges_it(tmp_pat
     with pytest.raises(ProblemError) as refused:
         build(Request("grpo", parent_run=tmp_path / "run", sets=(f"custom.train_dataset.annotation_path={tmp_path}",)))
     (problem,) = refused.value.problems
-    assert problem.code == "SPEC_PARENT_ADAPTER"
+    assert problem.code == "SPEC_MODEL"
     assert f"python scripts/export.py {tmp_path / 'run'} --merge --out FOLDER" in problem.remedy
 
 
 @pytest.mark.parametrize(
     ("changes", "code"),
     [
-        ({"rollout.n_generation": 1, "train.train_batch_per_replica": 16}, "SPEC_GROUP_SIZE"),
-        ({"train.train_batch_per_replica": 100}, "SPEC_GROUP_BATCH"),
-        ({"train.train_policy.batch_size_per_optimize": 12}, "SPEC_GROUP_BATCH"),
-        ({"train.train_policy.type": "sft"}, "SPEC_NOT_GRPO"),
+        ({"rollout.n_generation": 1, "train.train_batch_per_replica": 16}, "SPEC_VALUE"),
+        ({"train.train_batch_per_replica": 100}, "SPEC_CONFLICT"),
+        ({"train.train_policy.batch_size_per_optimize": 12}, "SPEC_CONFLICT"),
+        ({"train.train_policy.type": "sft"}, "SPEC_TRAINING_KIND"),
         ({"rollout.sampling_config.top_p": 0.9}, "SPEC_NOT_SUPPORTED"),
         ({"rollout.sampling_config.top_k": 40}, "SPEC_NOT_SUPPORTED"),
         ({"rollout.sampling_config.repetition_penalty": 1.1}, "SPEC_NOT_SUPPORTED"),
         ({"train.train_policy.use_remote_reward": True}, "SPEC_NOT_SUPPORTED"),
         (
             {"train.train_policy.temperature": 0.9, "rollout.sampling_config.temperature": 1.0},
-            "SPEC_TEMPERATURES",
+            "SPEC_CONFLICT",
         ),
-        ({"policy.parallelism.cp_size": 2}, "SPEC_GRPO_UNSUPPORTED"),
-        ({"train.fp8.enable_fp8": True}, "SPEC_GRPO_UNSUPPORTED"),
-        ({"policy.lora": {}}, "SPEC_GRPO_UNSUPPORTED"),
+        ({"policy.parallelism.cp_size": 2}, "SPEC_CONFLICT"),
+        ({"train.fp8.enable_fp8": True}, "SPEC_CONFLICT"),
+        ({"policy.lora": {}}, "SPEC_CONFLICT"),
         (
             {
                 "policy.lora.lora_dropout": 0.0,
                 "policy.lora.modules_to_save": ["visual"],
                 "train.train_policy.kl_beta": 0.1,
             },
-            "SPEC_GRPO_UNSUPPORTED",
+            "SPEC_CONFLICT",
         ),
         ({"train.train_policy.reward_function": "helpfulness"}, "SPEC_REWARD"),
         ({"train.train_policy.reward_function": ["accuracy", "single_choice"]}, "SPEC_REWARD"),

@@ -6,9 +6,9 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from vidqa import actions
+from vidqa.spec.json_schema import expected, properties, schema
 from vidqa.spec.keys import leaves
-from vidqa.spec.native import TESTS, facts
-from vidqa.spec.shape import expected, properties, schema
+from vidqa.spec.native_support import TESTS, facts
 
 ACTIONS = list(actions.names())
 

@@ -64,7 +64,7 @@ def test_the_configuration_of_the_benchmark_names_the_script_that_takes_it(tmp_p
     )
     with pytest.raises(ProblemError) as refused:
         build(Request("evaluate", overrides=(path,)))
-    (problem,) = [found for found in refused.value.problems if found.code == "SPEC_BENCHMARK_FILE"]
+    (problem,) = [found for found in refused.value.problems if found.code == "SPEC_FILE"]
     assert f"run_benchmark.py --data DATA --config {path}" in problem.remedy
 
 
@@ -89,7 +89,7 @@ def test_the_llava_example_works_with_the_model_named(root: Path) -> None:
     assert {warning.code for warning in resolved.warnings} == {"SPEC_MODEL_MAX_LENGTH", "SPEC_NO_EFFECT"}
     with pytest.raises(ProblemError) as bare:
         built(root, LLAVA.format(root=root, vision=VISION), model=None)
-    assert errors_of(bare) == ["SPEC_BARE_MODEL_ID"]
+    assert errors_of(bare) == ["SPEC_MODEL"]
 
 
 def test_older_names_of_validation_are_moved(root: Path) -> None:
@@ -133,7 +133,7 @@ def test_all_keys_of_their_vision_table_are_taken(root: Path, keys: dict[str, fl
 def test_keys_of_the_vision_table_that_contradict_each_other_are_named(root: Path, keys: str) -> None:
     with pytest.raises(ProblemError) as wrong:
         built(root, LLAVA.format(root=root, vision=f"[custom.vision]\nfps = 1\n{keys}"))
-    assert errors_of(wrong) == ["SPEC_VISION_BOUNDS"]
+    assert errors_of(wrong) == ["SPEC_CONFLICT"]
 
 
 def test_media_paths_may_be_empty_where_names_are_absolute(root: Path) -> None:
@@ -156,7 +156,7 @@ def test_an_empty_or_unknown_table_is_still_a_problem(root: Path) -> None:
     for line in ("custom.dataset = {}", "custom.dataset = 3", "custom.dataset.other = 3", "custom.dataset.path.x = 1"):
         with pytest.raises(ProblemError) as wrong:
             built(root, line)
-        assert {"SPEC_UNKNOWN_KEY", "SPEC_TYPE"} & {problem.code for problem in wrong.value.problems}
+        assert {"SPEC_UNKNOWN_KEY", "SPEC_VALUE"} & {problem.code for problem in wrong.value.problems}
 
 
 def test_an_evaluation_takes_over_the_largest_frame(root: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from vidqa.contract.problem import ProblemError
-from vidqa.spec.parents import find_checkpoint, find_export
+from vidqa.spec.run_lookup import find_checkpoint, find_export
 
 
 def export(run: Path, name: str, *, complete: bool = True) -> Path:
@@ -95,7 +95,7 @@ def test_step_7_is_not_epoch_7(tmp_path: Path, link: str, facts: dict, kept: lis
     with pytest.raises(ProblemError) as wrong:
         find_export(tmp_path)
     code, text = code_of(wrong)
-    assert code == "SPEC_PARENT_EXPORT" and "is not kept" in text
+    assert code == "SPEC_PARENT_RUN" and "is not kept" in text
 
 
 def test_best_json_alone_is_enough(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_never_latest_in_silence(tmp_path: Path) -> None:
     with pytest.raises(ProblemError) as wrong:
         find_export(tmp_path)
     code, text = code_of(wrong)
-    assert code == "SPEC_PARENT_EXPORT" and "epoch_1, epoch_2" in text and "latest" in text
+    assert code == "SPEC_PARENT_RUN" and "epoch_1, epoch_2" in text and "latest" in text
     best(tmp_path, "safetensors/epoch_5")
     with pytest.raises(ProblemError) as wrong:
         find_export(tmp_path)
@@ -129,7 +129,7 @@ def test_half_exports_shards_and_strangers_are_ignored(tmp_path: Path) -> None:
     assert find_checkpoint(tmp_path, "latest") == ready
     with pytest.raises(ProblemError) as wrong:
         find_checkpoint(tmp_path, "step_10")
-    assert code_of(wrong)[0] == "SPEC_PARENT_CHECKPOINT"
+    assert code_of(wrong)[0] == "SPEC_PARENT_RUN"
 
 
 def test_latest_counts_numbers_and_falls_back_to_time(tmp_path: Path) -> None:

@@ -53,4 +53,4 @@ def test_reasoning_is_asked_for_and_has_room(tmp_path: Path) -> None:
 def test_what_cannot_be_taken_is_named(tmp_path: Path, text: str) -> None:
     with pytest.raises(ProblemError) as refused:
         asked(tmp_path, text)
-    assert refused.value.problems[0].code in ("SPEC_PROMPT_FILE", "SPEC_SYNTAX")
+    assert refused.value.problems[0].code in ("SPEC_FILE", "SPEC_FILE")

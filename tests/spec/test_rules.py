@@ -33,46 +33,46 @@ def found(action: str, *layers: Layer) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("keys", "code", "severity"),
     [
-        ({"engine.share_video_prefix": True, "engine.packing": False}, "SPEC_SHARE_UNPACKED", "error"),
-        ({"policy.lora.r": 8, "train.fp8.enable_fp8": True}, "SPEC_FP8", "error"),
-        ({"train.train_batch_per_replica": 6, "train.train_policy.mini_batch": 4}, "SPEC_BATCH_NOT_DIVISIBLE", "error"),
-        ({"train.train_batch_per_replica": 1, "train.train_policy.mini_batch": 4}, "SPEC_BATCH_NOT_DIVISIBLE", "error"),
+        ({"engine.share_video_prefix": True, "engine.packing": False}, "SPEC_CONFLICT", "error"),
+        ({"policy.lora.r": 8, "train.fp8.enable_fp8": True}, "SPEC_CONFLICT", "error"),
+        ({"train.train_batch_per_replica": 6, "train.train_policy.mini_batch": 4}, "SPEC_CONFLICT", "error"),
+        ({"train.train_batch_per_replica": 1, "train.train_policy.mini_batch": 4}, "SPEC_CONFLICT", "error"),
         ({"policy.model_max_length": 4096}, "SPEC_MODEL_MAX_LENGTH", "warning"),
-        ({"validation.enable": True}, "SPEC_NO_VALIDATION_SET", "error"),
+        ({"validation.enable": True}, "SPEC_VALIDATION", "error"),
         (
             {"validation": {"enable": True, "freq_in_epoch": 0}, "train.train_policy.dataset.test_size": 0.1},
-            "SPEC_VALIDATION_NEVER",
+            "SPEC_REQUIRED",
             "error",
         ),
         (
             {"train.train_policy.dataset.test_size": 0.1, "validation.enable": False},
-            "SPEC_VALIDATION_UNUSED",
+            "SPEC_VALIDATION",
             "warning",
         ),
-        ({"train.train_policy.dataset.test_size": 1.0}, "SPEC_RANGE", "error"),
-        ({"policy.model_name_or_path": "nvidia/Cosmos-Reason2-8B"}, "SPEC_BARE_MODEL_ID", "error"),
-        ({"policy.model_name_or_path": "hf_model://nvidia"}, "SPEC_BARE_MODEL_ID", "error"),
+        ({"train.train_policy.dataset.test_size": 1.0}, "SPEC_VALUE", "error"),
+        ({"policy.model_name_or_path": "nvidia/Cosmos-Reason2-8B"}, "SPEC_MODEL", "error"),
+        ({"policy.model_name_or_path": "hf_model://nvidia"}, "SPEC_MODEL", "error"),
         ({"policy.model_name_or_path": ""}, "SPEC_REQUIRED", "error"),
         ({"train.ckpt.upload_s3": "final"}, "SPEC_REQUIRED", "error"),
         ({"train.ckpt.upload_s3": "often", "train.ckpt.s3_bucket": "b"}, "SPEC_NOT_SUPPORTED", "error"),
-        ({"train.ckpt.upload_hf": True}, "SPEC_HUB_NAME", "error"),
-        ({"train.ckpt.upload_hf": True, "train.ckpt.hf_repo_name": "two/slashes/here"}, "SPEC_HUB_NAME", "error"),
-        ({"train.optm_lr": 0}, "SPEC_LR_ZERO", "error"),
+        ({"train.ckpt.upload_hf": True}, "SPEC_REQUIRED", "error"),
+        ({"train.ckpt.upload_hf": True, "train.ckpt.hf_repo_name": "two/slashes/here"}, "SPEC_REQUIRED", "error"),
+        ({"train.optm_lr": 0}, "SPEC_REQUIRED", "error"),
         ({"train.optm_lr": 1e-3}, "SPEC_LR_HIGH", "warning"),
-        ({"policy.lora.target_modules": []}, "SPEC_LORA_NO_TARGETS", "error"),
+        ({"policy.lora.target_modules": []}, "SPEC_REQUIRED", "error"),
         (
             {"policy.lora": {"target_modules": "all-linear", "modules_to_save": ["visual"]}},
-            "SPEC_LORA_OVERLAP",
+            "SPEC_CONFLICT",
             "error",
         ),
         (
             {"policy.lora": {"target_modules": ["lm_head"], "modules_to_save": ["lm_head"]}},
-            "SPEC_LORA_OVERLAP",
+            "SPEC_CONFLICT",
             "error",
         ),
-        ({"policy.lora.r_pattern": {"(": 4}}, "SPEC_PATTERN", "error"),
-        ({"policy.freeze_pattern": ["["]}, "SPEC_PATTERN", "error"),
-        ({"policy": {"freeze_pattern": ["a"], "trainable_pattern": ["b"]}}, "SPEC_FREEZE_AND_TRAINABLE", "error"),
+        ({"policy.lora.r_pattern": {"(": 4}}, "SPEC_VALUE", "error"),
+        ({"policy.freeze_pattern": ["["]}, "SPEC_VALUE", "error"),
+        ({"policy": {"freeze_pattern": ["a"], "trainable_pattern": ["b"]}}, "SPEC_CONFLICT", "error"),
     ],
 )
 def test_rules_of_training(data: Layer, keys: dict, code: str, severity: str) -> None:
@@ -92,8 +92,8 @@ def test_an_adapter_and_a_run_are_no_whole_model(data: Layer, eval_data: Layer, 
         ("evaluate", eval_data, "model.model_name"),
         ("evaluate", Layer("x", {**eval_data.table, "model.enable_lora": True}), "model.base_model_path"),
     ):
-        assert found(action, layer, Layer("x", {key: best})) == {"SPEC_MODEL_ADAPTER": "error"}, key
-        assert found(action, layer, Layer("x", {key: str(run)})) == {"SPEC_MODEL_RUN": "error"}, key
+        assert found(action, layer, Layer("x", {key: best})) == {"SPEC_MODEL": "error"}, key
+        assert found(action, layer, Layer("x", {key: str(run)})) == {"SPEC_MODEL": "error"}, key
     with pytest.raises(ProblemError, match=f"export.py '{best}' --merge"):
         resolve("train", [data, Layer("x", {"policy.model_name_or_path": best})])
     with pytest.raises(ProblemError, match=f"export.py '{run}' --merge"):
@@ -122,7 +122,7 @@ def test_steps_that_the_epochs_do_not_reach_are_said_with_the_arithmetic(data: L
     spec = resolve("train", [data, Layer("x", {"train.max_num_steps": 60})]).spec
     assert total_steps(spec, 80) == 30  # an upper bound, as in cosmos-rl
     (warning,) = check_with_data(spec, DataFacts(80, 0))
-    assert (warning.code, warning.severity) == ("SPEC_MAX_STEPS_UNREACHED", "warning")
+    assert (warning.code, warning.severity) == ("SPEC_STEPS", "warning")
     assert "3 epochs of 10 steps (80 samples in batches of 8) are 30 steps" in warning.message
     assert "train.epoch to 6" in warning.remedy
     enough = resolve("train", [data, Layer("x", {"train.max_num_steps": 60, "train.epoch": 6})]).spec
@@ -135,7 +135,7 @@ def test_data_is_required(eval_data: Layer) -> None:
 
 
 def test_rules_of_evaluation(eval_data: Layer) -> None:
-    assert found("evaluate", eval_data, Layer("x", {"model.enable_lora": True})) == {"SPEC_LORA_NO_BASE": "error"}
+    assert found("evaluate", eval_data, Layer("x", {"model.enable_lora": True})) == {"SPEC_REQUIRED": "error"}
     assert found("evaluate", eval_data, Layer("x", {"metrics.names": ["bertscore"]})) == {"SPEC_NO_EFFECT": "warning"}
     named = {"metrics.names": ["bertscore"], "metrics.bertscore_model": "microsoft/deberta-xlarge-mnli"}
     assert found("evaluate", eval_data, Layer("x", named)) == {"SPEC_NO_EFFECT": "warning"}
@@ -212,10 +212,10 @@ def test_rules_with_data(data: Layer) -> None:
     assert codes(DataFacts(100, 0), policy__model_max_length=4096) == ["SPEC_MODEL_MAX_LENGTH"]
     assert codes(DataFacts(100, 0, 4096), policy__model_max_length=4096) == []
     assert codes(DataFacts(100, 0, 4097), policy__model_max_length=4096) == ["SPEC_MODEL_MAX_LENGTH"]
-    assert codes(DataFacts(100, 0, 2000), engine__pack_tokens=1000) == ["SPEC_PACK_TOKENS"]
-    assert codes(DataFacts(100, 0), train__optm_warmup_steps=99) == ["SPEC_WARMUP_LONG"]
+    assert codes(DataFacts(100, 0, 2000), engine__pack_tokens=1000) == ["SPEC_MODEL_MAX_LENGTH"]
+    assert codes(DataFacts(100, 0), train__optm_warmup_steps=99) == ["SPEC_STEPS"]
     split = {"validation__enable": True, "train__train_policy__dataset__test_size": 0.001}
-    assert codes(DataFacts(100, 0), **split) == ["SPEC_NO_VALIDATION_SET"]
+    assert codes(DataFacts(100, 0), **split) == ["SPEC_VALIDATION"]
     assert codes(DataFacts(99, 1), **split) == []
 
 

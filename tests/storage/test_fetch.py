@@ -21,7 +21,7 @@ from vidqa.contract.problem import ProblemError
 from vidqa.dataset import load_records
 from vidqa.storage import fetch as fetching
 from vidqa.storage import hub, hub_dataset
-from vidqa.storage.fetch import Published, fetch, known
+from vidqa.storage.fetch import Published, fetch, published_set
 from vidqa.storage.nexar import write_annotations
 from vidqa.storage.unpack import unpack
 
@@ -67,7 +67,7 @@ def test_a_subset_is_fetched_unpacked_and_can_be_read(server: Hub, tmp_path: Pat
     assert fetch(SET, ["robovqa"], out).new == 0 and not [each for each in server.requests if "/resolve/" in each]
     (out / "robovqa/robovqa_benchmark_qa_pairs.json").write_text("[]")  # somebody changed it
     assert fetch(SET, ["robovqa"], out).new == 1 and len(load_records(f"{out}#robovqa:")) == 1
-    assert fetch(known("org/set"), [], out).files == 5  # any set of the hub, whole
+    assert fetch(published_set("org/set"), [], out).files == 5  # any set of the hub, whole
 
 
 def test_a_cut_off_file_is_gone_on_with_and_a_damaged_one_is_removed(server: Hub, tmp_path: Path) -> None:
@@ -87,15 +87,15 @@ def test_what_cannot_be_had_is_said_before_anything_is_written(
 ) -> None:
     out = tmp_path / "out"
     assert codes(out, ["agibot"]) == codes(out, []) == {"STORAGE_SUBSET"}
-    assert codes(out, ["av"], Published("org/none")) <= {"HUB_NOT_FOUND", "HUB_GATED"}
+    assert codes(out, ["av"], Published("org/none")) <= {"HUB_NOT_FOUND", "STORAGE_DENIED"}
     server.gated_to = "hf_of_another"
-    assert codes(out, ["av"]) == {"HUB_GATED"}
+    assert codes(out, ["av"]) == {"STORAGE_DENIED"}
     server.gated_to = None
     monkeypatch.setattr(hub_dataset, "SPARE", 1 << 60)
     assert codes(out, ["av"]) == {"STORAGE_NO_SPACE"}
     assert not out.exists()
     with pytest.raises(ProblemError, match="organisation/name") as unknown:
-        known("nothing")
+        published_set("nothing")
     assert "name one of nexar, cosmos-reason1-sft" in unknown.value.problems[0].remedy
     with pytest.raises(ProblemError) as none:
         fetch(Published("org/none"), [], out)

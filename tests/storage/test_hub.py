@@ -90,12 +90,12 @@ def test_a_cached_snapshot_serves_when_the_hub_is_down(server: Hub) -> None:
 @pytest.mark.parametrize(
     ("status", "code", "exit_code", "asked"),
     [
-        (401, "HUB_GATED", Exit.ENVIRONMENT, 1),
-        (403, "HUB_GATED", Exit.ENVIRONMENT, 1),
+        (401, "STORAGE_DENIED", Exit.ENVIRONMENT, 1),
+        (403, "STORAGE_DENIED", Exit.ENVIRONMENT, 1),
         (404, "HUB_NOT_FOUND", Exit.INPUT, 1),
-        (429, "HUB_UNREACHABLE", Exit.ENVIRONMENT, 3),
-        (503, "HUB_UNREACHABLE", Exit.ENVIRONMENT, 3),
-        (0, "HUB_UNREACHABLE", Exit.ENVIRONMENT, 3),
+        (429, "STORAGE_UNREACHABLE", Exit.ENVIRONMENT, 3),
+        (503, "STORAGE_UNREACHABLE", Exit.ENVIRONMENT, 3),
+        (0, "STORAGE_UNREACHABLE", Exit.ENVIRONMENT, 3),
     ],
 )
 def test_refusals(server: Hub, status: int, code: str, exit_code: int, asked: int) -> None:
@@ -120,26 +120,28 @@ def test_an_unknown_repository_is_not_found(server: Hub) -> None:
 def test_a_gated_model_needs_the_right_token(server: Hub) -> None:
     server.gated_to = TOKEN
     code, text = refused("hf_model://org/tiny", "hf_other")
-    assert code == "HUB_GATED" and f"{server.url}/org/tiny" in text and "hf_other" not in text
+    assert code == "STORAGE_DENIED" and f"{server.url}/org/tiny" in text and "hf_other" not in text
     assert ask("hf_model://org/tiny", token=TOKEN) == COMMIT
 
 
 def test_files_refused_after_the_model_was_found(server: Hub) -> None:
     server.refuse_files = 403
-    assert refused("hf_model://org/tiny", TOKEN)[0] == "HUB_GATED"
+    assert refused("hf_model://org/tiny", TOKEN)[0] == "STORAGE_DENIED"
 
 
 def test_no_server_at_all(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{free.getsockname()[1]}")
-        assert refused("hf_model://org/tiny")[0] == "HUB_UNREACHABLE"  # the port is kept, so nobody else listens there
+        assert (
+            refused("hf_model://org/tiny")[0] == "STORAGE_UNREACHABLE"
+        )  # the port is kept, so nobody else listens there
 
 
 def test_an_unwritable_cache_is_said(server: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "occupied").touch()
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "occupied" / "cache"))
-    assert refused("hf_model://org/tiny")[0] == "HUB_CACHE_UNWRITABLE"
+    assert refused("hf_model://org/tiny")[0] == "STORAGE_NO_SPACE"
 
 
 def test_offline_is_said_at_once(tmp_path: Path) -> None:
@@ -151,7 +153,7 @@ def test_offline_is_said_at_once(tmp_path: Path) -> None:
         text=True,
         timeout=300,
     )
-    assert "HUB_UNREACHABLE" in ran.stderr and "HF_HUB_OFFLINE" in ran.stderr
+    assert "STORAGE_UNREACHABLE" in ran.stderr and "HF_HUB_OFFLINE" in ran.stderr
 
 
 def codes(expected: model_hub.Expected) -> list[tuple[str, str]]:
@@ -160,7 +162,7 @@ def codes(expected: model_hub.Expected) -> list[tuple[str, str]]:
 
 def test_where_a_model_will_be_is_known_before_it_is_fetched(server: Hub) -> None:
     before = expect("hf_model://org/tiny", token=None)
-    assert codes(before) == [("MODEL_TO_FETCH", "warning")] and str(before.folder) in before.problems[0].message
+    assert codes(before) == [("STORAGE_TO_FETCH", "warning")] and str(before.folder) in before.problems[0].message
     assert not before.is_here and not before.folder.exists()
     fetched = resolve_model("hf_model://org/tiny", token=None, weights=False)
     assert not expect("hf_model://org/tiny", token=None).is_here, "its small files alone are no model"
@@ -196,4 +198,6 @@ def test_a_model_that_is_here_needs_no_hub(server: Hub) -> None:
     server.refuse = 503
     assert expect("hf_model://org/tiny@main", token=None) == model_hub.Expected(folder, True, [], "")
     server.refuse = 403
-    assert codes(expect("hf_model://org/tiny@main", token=None)) == [("HUB_GATED", "error")], "a launch is refused, too"
+    assert codes(expect("hf_model://org/tiny@main", token=None)) == [("STORAGE_DENIED", "error")], (
+        "a launch is refused, too"
+    )

@@ -16,7 +16,7 @@ from tests.hub_server import COMMIT, Hub, serving
 from vidqa.contract.files import remove
 from vidqa.contract.problem import ProblemError
 from vidqa.dataset import check_records, load_records, open_source
-from vidqa.dataset.shapes import ASK_LETTER
+from vidqa.dataset.foreign_rows import ASK_LETTER
 from vidqa.jobs.job_spec import load_job_spec
 from vidqa.planning.rollouts import prompt_planner
 from vidqa.rewards import label_of, question_problems
@@ -74,15 +74,15 @@ def test_a_subset_is_fetched_once_and_read(server: Hub) -> None:
 def test_what_cannot_be_had_is_a_problem_before_anything_is_written(
     server: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert code_of("hf_dataset://org/other") == "HUB_GATED" or code_of("hf_dataset://org/other") == "HUB_NOT_FOUND"
-    assert code_of("hf_dataset://nothing") == "HUB_NOT_FOUND" and code_of(f"{NAME}#a[") == "DATA_SPLIT_UNKNOWN"
+    assert code_of("hf_dataset://org/other") == "STORAGE_DENIED" or code_of("hf_dataset://org/other") == "HUB_NOT_FOUND"
+    assert code_of("hf_dataset://nothing") == "HUB_NOT_FOUND" and code_of(f"{NAME}#a[") == "DATA_SPLIT"
     server.gated_to = "hf_of_another"
-    assert code_of(NAME) == "HUB_GATED"
+    assert code_of(NAME) == "STORAGE_DENIED"
     server.gated_to = None
     monkeypatch.setattr(hub_dataset, "SPARE", 1 << 60)
     assert code_of(NAME) == "STORAGE_NO_SPACE"
     server.refuse = 503
-    assert code_of(NAME) == "HUB_UNREACHABLE"
+    assert code_of(NAME) == "STORAGE_UNREACHABLE"
     assert not (tmp_path / "cache/datasets--org--set/snapshots").exists()
 
 
@@ -96,7 +96,7 @@ def test_a_spec_names_a_set_as_cosmos_rl_does_and_a_launch_fetches_it(server: Hu
     assert "SPEC_NO_EFFECT" not in {warning.code for warning in resolved.warnings}
     (tmp_path / "spec.toml").write_text(dump(resolved.spec))
     waiting = load_job_spec("train", tmp_path / "spec.toml", fetch=False)
-    assert waiting.to_come and "STORAGE_TO_STAGE" in {warning.code for warning in waiting.warnings}
+    assert waiting.to_come and "STORAGE_TO_FETCH" in {warning.code for warning in waiting.warnings}
     fetched = load_job_spec("train", tmp_path / "spec.toml", fetch=True)
     path = fetched.resolved.custom.train_dataset.annotation_path
     assert waiting.resolved.custom.train_dataset.annotation_path == path and len(load_records(path)) == 3

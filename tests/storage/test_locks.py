@@ -34,9 +34,9 @@ from vidqa.contract.problem import ProblemError
 from vidqa.deft.loop import locked_folder
 from vidqa.engine.data.frame_cache import FrameCache
 from vidqa.platforms import job_files
-from vidqa.storage.stage import _alone
 from vidqa.automl.journal import only_controller
-from vidqa.dataset.unpacked import in_use
+from vidqa.dataset.archive_cache import in_use
+from vidqa.storage.staging import _alone
 
 without_locks(getattr(errno, sys.argv[1]))
 folder = Path(sys.argv[2])

@@ -19,8 +19,8 @@ from vidqa.contract.problem import Exit, ProblemError
 from vidqa.dataset import load_records
 from vidqa.jobs import by_hand
 from vidqa.jobs.launch import dry_run
-from vidqa.storage import expected_set, stage, stage_set
-from vidqa.storage.stage import RECORD, folder_of, read_record
+from vidqa.storage import expected_set, stage_set, staging
+from vidqa.storage.staging import RECORD, folder_of, read_record
 
 SET, VIDEOS = "s3://lake/set/annotations.json", "s3://lake/set/videos"
 
@@ -75,8 +75,8 @@ def test_nothing_is_fetched_twice_and_what_changed_is(bucket: Any, monkeypatch: 
     put(bucket, ["a.mp4", "b.mp4"])
     stage_set(SET, VIDEOS)
     fetched: list[str] = []
-    fetch_one = stage._fetch_one
-    monkeypatch.setattr(stage, "_fetch_one", lambda *given: fetched.append(given[1].address) or fetch_one(*given))
+    fetch_one = staging._fetch_one
+    monkeypatch.setattr(staging, "_fetch_one", lambda *given: fetched.append(given[1].address) or fetch_one(*given))
     stage_set(SET, VIDEOS)
     assert fetched == []
     bucket.pipe("lake/set/videos/a.mp4", b"other" * 100)  # as many bytes as before
@@ -89,14 +89,14 @@ def test_nothing_is_fetched_twice_and_what_changed_is(bucket: Any, monkeypatch: 
 
 def test_an_interrupted_staging_goes_on(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     put(bucket, [f"{number}.mp4" for number in range(6)])
-    fetch_one, fetched = stage._fetch_one, []
+    fetch_one, fetched = staging._fetch_one, []
 
     def dies_at_the_third(*given: Any) -> Any:
         if given[1].address.endswith("/3.mp4"):
             raise KeyboardInterrupt
         return fetch_one(*given)
 
-    monkeypatch.setattr(stage, "_fetch_one", dies_at_the_third)
+    monkeypatch.setattr(staging, "_fetch_one", dies_at_the_third)
     with pytest.raises(KeyboardInterrupt):
         stage_set(SET, VIDEOS)
     folder = folder_of(SET, VIDEOS)
@@ -104,7 +104,7 @@ def test_an_interrupted_staging_goes_on(bucket: Any, monkeypatch: pytest.MonkeyP
     with (folder / RECORD).open("ab") as lines:
         lines.write('{"source": "s3://laké'.encode()[:-1])  # and a line that was cut off, in the middle of a character
     assert 1 <= len(known) < 7 and not list(folder.rglob("media/.*"))
-    monkeypatch.setattr(stage, "_fetch_one", lambda *given: fetched.append(given[1].address) or fetch_one(*given))
+    monkeypatch.setattr(staging, "_fetch_one", lambda *given: fetched.append(given[1].address) or fetch_one(*given))
     _, media = stage_set(SET, VIDEOS)
     assert len(list(Path(media).iterdir())) == 6 and f"{VIDEOS}/0.mp4" not in fetched
 
@@ -176,12 +176,12 @@ def test_archives(bucket: Any) -> None:
 
 def test_damaged_bytes_are_noticed(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     put(bucket, ["a.mp4"])
-    below = stage.objects_below
+    below = staging.objects_below
 
     def other_tag(*given: Any) -> Any:
-        return [stage.Object(each.address, each.size, "0" * 32) for each in below(*given)]
+        return [staging.Object(each.address, each.size, "0" * 32) for each in below(*given)]
 
-    monkeypatch.setattr(stage, "objects_below", other_tag)
+    monkeypatch.setattr(staging, "objects_below", other_tag)
     with pytest.raises(ProblemError) as raised:
         stage_set(SET, VIDEOS)
     assert codes(raised) == ["STORAGE_DAMAGED"]
@@ -190,7 +190,7 @@ def test_damaged_bytes_are_noticed(bucket: Any, monkeypatch: pytest.MonkeyPatch)
 
 def test_no_space(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     put(bucket, ["a.mp4"])
-    monkeypatch.setattr(stage, "SPARE", 1 << 60)
+    monkeypatch.setattr(staging, "SPARE", 1 << 60)
     with pytest.raises(ProblemError) as raised:
         stage_set(SET, VIDEOS)
     assert codes(raised) == ["STORAGE_NO_SPACE"] and raised.value.exit_code == Exit.ENVIRONMENT
@@ -306,7 +306,7 @@ def test_a_dry_run_shows_the_job_as_it_will_be_once_its_data_are_staged(
         return texts, [problem.code for problem in made.problems], made.job.fetch
 
     before, told, fetch = shown()
-    assert "STORAGE_TO_STAGE" in told and "preflight.py" in fetch[0] and "s3://" not in before["spec.toml"]
+    assert "STORAGE_TO_FETCH" in told and "preflight.py" in fetch[0] and "s3://" not in before["spec.toml"]
     subprocess.run(["bash", "-c", fetch[0]], capture_output=True, timeout=120)  # its other findings are not the point
     after, told, fetch = shown()
-    assert (after, fetch) == (before, ()) and "STORAGE_TO_STAGE" not in told
+    assert (after, fetch) == (before, ()) and "STORAGE_TO_FETCH" not in told

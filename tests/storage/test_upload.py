@@ -160,7 +160,7 @@ def test_a_public_repository_gets_nothing_unless_agreed(hub: Hub, run_dir: Path)
 
 @pytest.mark.parametrize(
     ("part", "status", "code"),
-    [("/preupload/", 403, "STORAGE_HUB_REFUSED"), ("/commit/", 400, "STORAGE_HUB_REFUSED")],
+    [("/preupload/", 403, "STORAGE_DENIED"), ("/commit/", 400, "STORAGE_DENIED")],
 )
 def test_what_the_hub_refuses(hub: Hub, run_dir: Path, part: str, status: int, code: str) -> None:
     hub.refuse[part] = status
@@ -172,7 +172,7 @@ def test_what_the_hub_refuses(hub: Hub, run_dir: Path, part: str, status: int, c
 
 def test_a_wrong_token_is_told_without_it(hub: Hub, run_dir: Path) -> None:
     done, problems = upload(run_dir, Destinations(hub="org/tuned"), "hf_planted_secret")
-    assert codes(problems) == ["STORAGE_HUB_REFUSED"] and "401" in problems[0].message
+    assert codes(problems) == ["STORAGE_DENIED"] and "401" in problems[0].message
     assert "planted" not in json.dumps(done) + (run_dir / RECORD).read_text()
 
 
@@ -263,7 +263,7 @@ def test_a_real_training_uploads_at_its_end_and_does_not_fail_with_it(bucket: An
     # Without a token the hub refuses; the job itself is offline.
     done = run_engine("train", run_dir / "spec.toml", run_dir, env={**os.environ, "HF_HUB_OFFLINE": "1"})
     assert json.loads((run_dir / "status.json").read_text())["state"] == "COMPLETE"
-    assert "STORAGE_HUB_REFUSED" in done.stderr and "scripts/upload.py" in done.stderr
+    assert "STORAGE_DENIED" in done.stderr and "scripts/upload.py" in done.stderr
     record = json.loads((run_dir / RECORD).read_text())["destinations"]
     assert {address: each["state"] for address, each in record.items()} == {
         "s3://lake/outputs/run": "COMPLETE",

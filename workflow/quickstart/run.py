@@ -11,12 +11,13 @@ import time
 from pathlib import Path
 
 SKILL_ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(SKILL_ROOT / "src"))
+sys.path[:0] = [str(SKILL_ROOT / "src"), str(SKILL_ROOT / "workflow")]
 
-from vidqa.contract.files import remove  # noqa: E402
-from vidqa.demo.commands import build, launch, python, script, words_of  # noqa: E402
-from vidqa.demo.recipe import EVALUATE, GAIN, LOOP, POOL_CLIPS, TRAIN, TRAIN_CLIPS  # noqa: E402
-from vidqa.demo.summary import summary  # noqa: E402
+from demo.commands import build, launch, python, script, words_of
+from demo.recipe import EVALUATE, GAIN, LOOP, POOL_CLIPS, TRAIN, TRAIN_CLIPS
+from demo.summary import summary
+
+from vidqa.contract.files import remove
 
 DEMO = Path("demo")
 DATA, MODEL, GAPS, DEFT = DEMO / "data", DEMO / "model", DEMO / "gaps.parquet", DEMO / "loop"
@@ -26,7 +27,7 @@ def main() -> None:
     started = time.monotonic()
 
     # A synthetic set and a tiny model with random weights: the two things you bring yourself.
-    python("-m", "vidqa.demo", "--out", DATA, "--clips", TRAIN_CLIPS, "--pool", POOL_CLIPS, "--seed", 0)
+    python("workflow/demo/video_set.py", "--out", DATA, "--clips", TRAIN_CLIPS, "--pool", POOL_CLIPS, "--seed", 0)
     drawn = ("--corpus", DATA / "corpus.txt", "--seed", 0, "--gain", GAIN)
     python("-m", "vidqa.engine.families.tiny_qwen3_vl", "--out", MODEL, *drawn)
 

@@ -13,11 +13,11 @@ import time
 from pathlib import Path
 
 SKILL_ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(SKILL_ROOT / "src"))
+sys.path[:0] = [str(SKILL_ROOT / "src"), str(SKILL_ROOT / "workflow")]
 
-from vidqa.demo.commands import build, launch, python, script  # noqa: E402
-from vidqa.demo.recipe import GAIN, RL, RL_CLIPS, RL_EVALUATE, RL_SFT  # noqa: E402
-from vidqa.demo.summary import rl_summary  # noqa: E402
+from demo.commands import build, launch, python, script
+from demo.recipe import GAIN, RL, RL_CLIPS, RL_EVALUATE, RL_SFT
+from demo.summary import rl_summary
 
 DEMO = Path("demo") / "rl"
 DATA, MODEL, PAGE = DEMO / "data", DEMO / "model", DEMO / "comparison.html"
@@ -27,7 +27,7 @@ def main() -> None:
     started = time.monotonic()
 
     # A synthetic set and a tiny model with random weights.
-    python("-m", "vidqa.demo.rl", "--out", DATA, "--clips", RL_CLIPS, "--seed", 0)
+    python("workflow/demo/rl_set.py", "--out", DATA, "--clips", RL_CLIPS, "--seed", 0)
     drawn = ("--corpus", DATA / "corpus.txt", "--seed", 0, "--gain", GAIN)
     python("-m", "vidqa.engine.families.tiny_qwen3_vl", "--out", MODEL, *drawn)
 

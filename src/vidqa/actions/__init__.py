@@ -56,7 +56,7 @@ def _found_on(path: tuple[str, ...]) -> dict[str, EntryPoint]:
     is done whenever an action is asked for."""
     from importlib.metadata import entry_points  # takes longer than all else here
 
-    return {each.name: each for each in entry_points(group=GROUP) if each.name not in HERE}
+    return {entry.name: entry for entry in entry_points(group=GROUP) if entry.name not in HERE}
 
 
 def names() -> tuple[str, ...]:
@@ -67,8 +67,8 @@ def names() -> tuple[str, ...]:
 def action(name: str) -> Action:
     """The action of this name. Raises SPEC_ACTION where there is none, or its package cannot be loaded."""
     if name in HERE:
-        found: Action = getattr(importlib.import_module(f"vidqa.actions.{name}"), name.upper())
-        return found
+        declared: Action = getattr(importlib.import_module(f"vidqa.actions.{name}"), name.upper())
+        return declared
     installed = _installed()
     if name not in installed:
         message = f"there is no action {name!r}"
@@ -83,25 +83,25 @@ def action(name: str) -> Action:
 
 def every() -> list[Action]:
     """The actions that can be loaded; who asks for another by its name is told why it cannot."""
-    found = [action(name) for name in HERE]
+    declared = [action(name) for name in HERE]
     for name in sorted(_installed()):
         with suppress(ProblemError):
-            found.append(action(name))
-    return found
+            declared.append(action(name))
+    return declared
 
 
 def action_for(spec: object) -> Action:
     """The action that a spec is of."""
-    ours = next((each for each in map(action, HERE) if each.spec_model is type(spec)), None)
-    return ours or next(each for each in every() if each.spec_model is type(spec))
+    ours = next((declared for declared in map(action, HERE) if declared.spec_model is type(spec)), None)
+    return ours or next(declared for declared in every() if declared.spec_model is type(spec))
 
 
 def profiles() -> str:
     """The named starting points of specs, as a help text."""
-    first, *others = dict.fromkeys(name for each in every() for name in each.profiles)
+    first, *others = dict.fromkeys(name for declared in every() for name in declared.profiles)
     return f"{first} (default), {', '.join(others[:-1])} or {others[-1]}"
 
 
 def roots() -> tuple[str, ...]:
     """The folders of data that build_spec.py takes: train, val, eval, query."""
-    return tuple(dict.fromkeys(data.root for each in every() for data in each.data))
+    return tuple(dict.fromkeys(data.root for declared in every() for data in declared.data))

@@ -133,7 +133,7 @@ class Action:
     built_from      options of build_spec.py, as pages show them
     profiles        named starting points; the first one is the default
     shorthand       short names of keys
-    exclusive       pairs of keys of which one may be set, and the code of the problem if both are
+    exclusive       pairs of keys of which one may be set
     replacing       pairs of which a later layer's one takes the place of the other
     nested_in       a table that older files hold all keys in
     not_identity    keys beside the output's that do not change what a run computes
@@ -179,7 +179,7 @@ class Action:
     built_from: str = ""
     profiles: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: {"full": {}})
     shorthand: Mapping[str, str] = field(default_factory=dict)
-    exclusive: tuple[tuple[str, str, str], ...] = ()
+    exclusive: tuple[tuple[str, str], ...] = ()
     replacing: tuple[tuple[str, str], ...] = ()
     nested_in: str = ""
     not_identity: tuple[str, ...] = ()

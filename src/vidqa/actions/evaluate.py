@@ -13,7 +13,7 @@ EVALUATE = answering(
         *("dataset", "model", "task", "evaluation", "generation", "metrics", "results", "num_gpus"),
         "vision",
     ),
-    reads="vidqa.spec.metric_models:path_keys",
+    reads="vidqa.spec.evaluate_tables:path_keys",
     rules="vidqa.spec.rules:evaluate_rules",
     built_from="--eval-root DATA --parent-run RUN",
     nested_in="evaluate",  # as TAO once kept them

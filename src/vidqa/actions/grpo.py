@@ -27,7 +27,7 @@ GRPO = replace(
         "kl_beta": "train.train_policy.kl_beta",
         "reward_function": "train.train_policy.reward_function",
     },
-    parent=Parent("best", "vidqa.spec.sources:refined"),
+    parent=Parent("best", "vidqa.spec.parent_layers:refined"),
     cosmos=False,
     is_searched=False,
     draws=True,

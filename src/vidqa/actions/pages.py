@@ -13,9 +13,9 @@ from vidqa.actions._base import Action
 
 def in_config(text: str) -> str:
     """config.json, the contract for programs, with the table of actions in it."""
-    table = {each.name: _entry(each) for each in every()}
-    made = json.dumps({"actions": table}, indent=2)[len("{\n") : -len("\n}")]
-    return re.sub(r'^  "actions": \{.*?^  \}', lambda _: made, text, flags=re.MULTILINE | re.DOTALL)
+    table = {action.name: _entry(action) for action in every()}
+    filled = json.dumps({"actions": table}, indent=2)[len("{\n") : -len("\n}")]
+    return re.sub(r'^  "actions": \{.*?^  \}', lambda _: filled, text, flags=re.MULTILINE | re.DOTALL)
 
 
 def _entry(action: Action) -> dict[str, Any]:
@@ -46,8 +46,8 @@ def _entry(action: Action) -> dict[str, Any]:
 def in_info(text: str) -> str:
     """references/skill_info.yaml, with where each action starts and what its spec may hold."""
     lines = [
-        f"  {each.name}:\n    entry: scripts/launch.py {each.name}\n    spec: schemas/{each.name}.schema.json\n"
-        for each in every()
+        f"  {action.name}:\n    entry: scripts/launch.py {action.name}\n    spec: schemas/{action.name}.schema.json\n"
+        for action in every()
     ]
     return re.sub(
         r"^actions:.*\n(?: +.*\n)+",
@@ -59,7 +59,7 @@ def in_info(text: str) -> str:
 
 def in_skill(text: str) -> str:
     """SKILL.md, with a row that names the pages of keys."""
-    pages = ", ".join(f"`references/parameters_{each.name}.md`" for each in every())
+    pages = ", ".join(f"`references/parameters_{action.name}.md`" for action in every())
     return re.sub(r"^\| `references/parameters_.*?\|", lambda _: f"| {pages} |", text, flags=re.MULTILINE)
 
 

@@ -80,15 +80,15 @@ TRAIN = Action(
         "warmup_epochs": "train.optm_warmup_epochs",
     },
     exclusive=(
-        ("custom.vision.fps", "custom.vision.nframes", "SPEC_FPS_AND_NFRAMES"),
-        ("train.optm_warmup_steps", "train.optm_warmup_epochs", "SPEC_WARMUP_TWICE"),
+        ("custom.vision.fps", "custom.vision.nframes"),
+        ("train.optm_warmup_steps", "train.optm_warmup_epochs"),
     ),
     replacing=(
         ("train.ckpt.save_freq", "train.ckpt.save_freq_in_epoch"),
         ("validation.freq", "validation.freq_in_epoch"),
     ),
     not_identity=("train.timestamp", "train.resume", "results_dir"),
-    parent=Parent("latest", "vidqa.spec.sources:continued"),
+    parent=Parent("latest", "vidqa.spec.parent_layers:continued"),
     cosmos=True,
     is_searched=True,
     processes=_processes,

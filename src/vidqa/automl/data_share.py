@@ -18,7 +18,7 @@ from vidqa.contract.problem import ProblemError
 from vidqa.dataset.load import Pair, load_pairs
 from vidqa.dataset.record import Record
 from vidqa.dataset.sources import open_source
-from vidqa.dataset.split import drawn_groups, split_by_video
+from vidqa.dataset.video_split import drawn_groups, split_by_video
 from vidqa.spec import TrainSpec
 
 SEED = 0

@@ -21,7 +21,7 @@ from vidqa.preflight.data_checks import apart
 from vidqa.preflight.memory_checks import peak_within
 from vidqa.preflight.report import preflight
 from vidqa.spec import total_steps
-from vidqa.spec.samples import train_samples
+from vidqa.spec.schedule import train_samples
 
 MEASURED_APART = (("train", "evaluation"), ("train", "test"), ("validation", "test"), ("evaluation", "test"))
 END_S = 15.0  # from a trial's last step to the next trial's submission, about

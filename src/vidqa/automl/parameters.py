@@ -23,8 +23,8 @@ from typing import Any, Literal
 
 from vidqa.automl.problems import RANGE
 from vidqa.contract.problem import ProblemError
+from vidqa.spec.json_schema import expected, properties
 from vidqa.spec.layers import parse_value
-from vidqa.spec.shape import expected, properties
 
 Kind = Literal["float", "int", "categorical"]
 ACTION = "train"

@@ -13,11 +13,11 @@ from vidqa.automl.decisions import Values
 from vidqa.automl.parameters import ACTION, Condition, Parameter, declared, read_parameter, same
 from vidqa.automl.problems import RANGE, UNKNOWN_KEY, VALUE
 from vidqa.contract.problem import Problem, ProblemError, raise_errors
+from vidqa.spec.json_schema import expected
 from vidqa.spec.keys import leaves, nearest, value_at, with_values
 from vidqa.spec.layers import brief
 from vidqa.spec.models import TrainSpec
-from vidqa.spec.native import facts
-from vidqa.spec.shape import expected
+from vidqa.spec.native_support import facts
 
 BATCH, MICRO, EPOCHS = "train.train_batch_per_replica", "train.train_policy.mini_batch", "train.epoch"
 LORA = "policy.lora"
@@ -110,7 +110,7 @@ def space_of(
     ranges = {**only_keys, **ranges}
     raise_errors(list(_clashes(ranges, fixed)))
     notes: list[str] = []
-    for first, second, _ in actions.action(ACTION).exclusive:
+    for first, second in actions.action(ACTION).exclusive:
         for searched, unset in ((first, second), (second, first)):
             if searched in ranges and value_at(spec, unset) is not None:
                 fixed[unset] = None
@@ -160,7 +160,7 @@ def _unknown(keys: Mapping[str, Any], option: str) -> Iterator[Problem]:
 def _clashes(ranges: Mapping[str, str], fixed: Mapping[str, Any]) -> Iterator[Problem]:
     for key in ranges.keys() & fixed.keys():
         yield RANGE.at(f"--range {key}", f"{key} is searched and fixed", "keep --range or --fix")
-    for one, other, _ in actions.action(ACTION).exclusive:
+    for one, other in actions.action(ACTION).exclusive:
         if one in ranges and other in ranges:
             yield RANGE.at(f"--range {one}", f"a spec holds {one} or {other}, never both", "search one of them")
 

@@ -20,8 +20,8 @@ from vidqa.contract.problem import raise_errors
 from vidqa.spec import Layer, Spec, TrainSpec
 from vidqa.spec.keys import value_at, with_values
 from vidqa.spec.layers import read_layer
-from vidqa.spec.samples import train_samples
-from vidqa.spec.sources import SAME_IN_BOTH, parent_layer
+from vidqa.spec.parent_layers import SAME_IN_BOTH, parent_layer
+from vidqa.spec.schedule import train_samples
 
 SPEC = "spec.toml"
 

@@ -22,7 +22,7 @@ from vidqa.automl.space import Space, space_of
 from vidqa.contract.files import content_hash
 from vidqa.spec import EvaluateSpec, Spec, TrainSpec
 from vidqa.spec.keys import with_values
-from vidqa.spec.samples import train_samples
+from vidqa.spec.schedule import train_samples
 
 FREE = {"limits", "finals", "keep", "platform", "resources", "max_concurrent", "max_trials", "test"}
 SIZED = ("cma-es", "pbt")  # algorithms whose population depends on the number of trials

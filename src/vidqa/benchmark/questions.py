@@ -13,7 +13,7 @@ from typing import Any
 from vidqa.benchmark.problems import BENCHMARK_CLIPS, BENCHMARK_DATA
 from vidqa.contract.files import parse_json
 from vidqa.contract.problem import Problem, ProblemError
-from vidqa.dataset.shapes import PAIRS, answer_of, choices_of, question_text
+from vidqa.dataset.foreign_rows import PAIRS, answer_of, choices_of, question_text
 
 SUBSETS = ("av", "robovqa", "agibot", "bridgev2", "holoassist", "robofail")
 MOST_BYTES = 64 << 20

@@ -14,8 +14,8 @@ from vidqa.contract.problem import Problem
 from vidqa.jobs.launch import Resources
 from vidqa.spec import Layer, parse_set
 from vidqa.spec.layers import read_layer
+from vidqa.spec.parent_layers import model_layer
 from vidqa.spec.rules import BARE_ID
-from vidqa.spec.sources import model_layer
 
 ANSWER_TYPES = ("letter", "reasoning")
 RETRIES = 10

@@ -140,7 +140,7 @@ def print_result(result: Result, as_json: bool) -> None:
     """The result on stdout, its problems on stderr; with `as_json` all of it as one object on stdout."""
     if as_json:
         written = redacted(json.dumps(result.as_dict(), indent=2, ensure_ascii=False, default=str))
-        print(_OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", written))  # only texts hold such, and spell it so
+        print(_OBEYED.sub(lambda match: f"\\u{ord(match[0]):04x}", written))  # only texts hold such, and spell it so
         return
     if result.text:
         print(redacted(result.text) if result.coloured else _shown(result.text))
@@ -163,7 +163,7 @@ def note(message: str) -> None:
 def printable(text: str) -> str:
     """The text with all that a terminal would obey written out (\\x1b): names, answers and logs are others' words, and
     may move the cursor, hide a line or set the title. Lines and tabs stay."""
-    return _OBEYED.sub(lambda found: ascii(found[0])[1:-1], text.replace("\r\n", "\n"))
+    return _OBEYED.sub(lambda match: ascii(match[0])[1:-1], text.replace("\r\n", "\n"))
 
 
 def _shown(text: str) -> str:

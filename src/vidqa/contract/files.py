@@ -130,10 +130,10 @@ def read_json(path: Path) -> Any:
 def read_object(path: Path) -> dict[str, Any]:
     """The JSON object in a file of ours; an empty one where there is none that can be read."""
     try:
-        found = read_json(path)
+        value = read_json(path)
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def is_writable(value: Any) -> bool:
@@ -158,15 +158,16 @@ def content_hash(path: Path) -> str:
     stamp = _stamp(path)
     if stamp[0] < KEPT_BYTES:
         return _digest(path)
-    kept = cache_folder() / "hashes" / f"{hashlib.sha256(os.path.realpath(path).encode(*NAMED)).hexdigest()[:32]}.json"
-    known = read_object(kept)
-    if known.get("stamp") == stamp and isinstance(known.get("sha256"), str):
-        return str(known["sha256"])
+    real_path = os.path.realpath(path).encode(*NAMED)
+    cache_file = cache_folder() / "hashes" / f"{hashlib.sha256(real_path).hexdigest()[:32]}.json"
+    cached = read_object(cache_file)
+    if cached.get("stamp") == stamp and isinstance(cached.get("sha256"), str):
+        return str(cached["sha256"])
     digest = _digest(path)
     # A file that has just changed may change once more without another time.
     if _stamp(path) == stamp and time.time_ns() - max(stamp[1:3]) > SETTLED_NS:
         with suppress(OSError):
-            write_json(kept, {"path": os.path.realpath(path).encode(*NAMED).decode(), "stamp": stamp, "sha256": digest})
+            write_json(cache_file, {"path": real_path.decode(), "stamp": stamp, "sha256": digest})
     return digest
 
 

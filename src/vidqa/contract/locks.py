@@ -56,14 +56,14 @@ def locked(path: Path, *, wait_s: float) -> Iterator[int]:
     LOCK_UNAVAILABLE, LOCK_HELD after `wait_s` seconds, and OSError where the file cannot be opened."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
-        began, said, pause = time.monotonic(), False, 0.001
+        began, is_reported, pause = time.monotonic(), False, 0.001
         while not try_lock(handle, path):
             waited = time.monotonic() - began
             if waited >= wait_s:
                 raise LOCK_HELD.error(path, f"it was not free after {wait_s:.0f} s")
-            if waited > SAID_AFTER_S and not said:
+            if waited > SAID_AFTER_S and not is_reported:
                 note(f"waits for {path}, which another process holds")
-                said = True
+                is_reported = True
             time.sleep(pause)
             pause = min(2 * pause, POLL_S)
         yield handle

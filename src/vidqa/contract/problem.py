@@ -80,7 +80,8 @@ def _writable(text: str) -> str:
 
 def control_characters(text: str) -> str:
     """The control characters of a text, written out ("\\n, \\x1b"); empty where it has none."""
-    return ", ".join(dict.fromkeys(repr(each)[1:-1] for each in text if unicodedata.category(each) == "Cc"))
+    controls = (repr(character)[1:-1] for character in text if unicodedata.category(character) == "Cc")
+    return ", ".join(dict.fromkeys(controls))
 
 
 REGISTRY: dict[str, Code] = {}
@@ -112,9 +113,9 @@ def exit_code_of(problems: Iterable[Problem]) -> int:
 
 def raise_errors(problems: Iterable[Problem]) -> None:
     """Raise if any of the problems is an error; warnings alone pass."""
-    found = list(problems)
-    if any(p.severity == "error" for p in found):
-        raise ProblemError(found)
+    all_problems = list(problems)
+    if any(p.severity == "error" for p in all_problems):
+        raise ProblemError(all_problems)
 
 
 def bounded(problems: Sequence[Problem]) -> list[Problem]:

@@ -110,8 +110,8 @@ class RunFolder:
 
     def read_status(self) -> dict[str, Any]:
         """The last status, without values that are not of their kind; empty when there is none yet."""
-        found = read_object(self.path / "status.json")
-        return {name: found[name] for name, kind in _STATUS.items() if _is(found.get(name), kind)}
+        status = read_object(self.path / "status.json")
+        return {name: status[name] for name, kind in _STATUS.items() if _is(status.get(name), kind)}
 
     def write_problems(self, problems: Sequence[Problem]) -> None:
         write_json(self.path / "problems.json", [problem.as_dict() for problem in problems])
@@ -122,9 +122,9 @@ class RunFolder:
             problems = [Problem(**fields) for fields in read_json(self.path / "problems.json")]
         except (OSError, ValueError, TypeError):
             return []
-        texts = [(each.code, each.where, each.message, each.remedy) for each in problems]
-        sound = all(isinstance(text, str) and text for each in texts for text in each)
-        numbered = all(_is(each.exit_code, int) for each in problems)
+        texts = [(problem.code, problem.where, problem.message, problem.remedy) for problem in problems]
+        sound = all(isinstance(text, str) and text for problem in texts for text in problem)
+        numbered = all(_is(problem.exit_code, int) for problem in problems)
         return problems if sound and numbered else []
 
     def write_quarantine(self, problems: Sequence[Problem]) -> None:
@@ -142,13 +142,13 @@ class RunFolder:
         path = self.path / METRICS
         if not path.exists():
             return
-        kept = [event for event in read_metrics(path) if event["step"] <= step]
-        write_text(path, "".join(json.dumps(event) + "\n" for event in kept))
+        events = [event for event in read_metrics(path) if event["step"] <= step]
+        write_text(path, "".join(json.dumps(event) + "\n" for event in events))
 
     def complete(self, folder: Path, facts: str) -> list[Path]:
         """The folders step_N and epoch_N below `folder` that hold the JSON file `facts`, by the step it names."""
-        found = {p: _step_of(p / facts) for p in folder.glob("*_*") if _NUMBERED.fullmatch(p.name)}
-        return sorted((p for p, step in found.items() if step >= 0), key=lambda p: found[p])
+        steps = {p: _step_of(p / facts) for p in folder.glob("*_*") if _NUMBERED.fullmatch(p.name)}
+        return sorted((p for p, step in steps.items() if step >= 0), key=lambda p: steps[p])
 
     def newest_checkpoints(self) -> list[Path]:
         """Checkpoint folders, the newest first; before all, those with files and without facts, which are broken."""
@@ -204,8 +204,8 @@ class RunFolder:
 
     def read_run(self) -> dict[str, Any]:
         """run.json; empty where there is none that can be read, or whose `jobs` are no list."""
-        found = read_object(self.path / "run.json")
-        return found if isinstance(found.get("jobs", []), list) else {}
+        facts = read_object(self.path / "run.json")
+        return facts if isinstance(facts.get("jobs", []), list) else {}
 
     def update_run(self, **facts: Any) -> None:
         """Add facts to run.json, which the launcher started."""
@@ -242,11 +242,11 @@ def changed_file(folder: Path, facts: dict[str, Any], part: int = 0, parts: int 
     all have it. Reads every `parts`-th file, so that several processes can share the work."""
     for name, file in list(_files_of(facts).items())[part::parts]:
         try:
-            found = _crc32(folder / name)
+            checksum = _crc32(folder / name)
         except OSError as unreadable:
             return f"{name} cannot be read: {unreadable.strerror or unreadable}"
-        if found != file["crc32"]:
-            return f"{name} is not what was written (checksum {found} instead of {file['crc32']})"
+        if checksum != file["crc32"]:
+            return f"{name} is not what was written (checksum {checksum} instead of {file['crc32']})"
     return None
 
 
@@ -265,10 +265,10 @@ def _files_of(facts: dict[str, Any]) -> dict[str, dict[str, Any]]:
 def _size_of(path: Path) -> int | None:
     """The size of a plain file; None where there is none."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_size if stat.S_ISREG(found.st_mode) else None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
 def _crc32(path: Path) -> str:

@@ -13,13 +13,13 @@ LIBRARIES = ("torch", "torchvision", "transformers", "accelerate", "peft", "av",
 
 def versions() -> dict[str, str | None]:
     """Of this program and of the libraries that decide what a run computes; None where one is not installed."""
-    found: dict[str, str | None] = {"vidqa": vidqa.__version__}
+    by_name: dict[str, str | None] = {"vidqa": vidqa.__version__}
     for name in LIBRARIES:
         try:
-            found[name] = metadata.version(name)
+            by_name[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
-            found[name] = None
-    return found
+            by_name[name] = None
+    return by_name
 
 
 def git_commit() -> str | None:

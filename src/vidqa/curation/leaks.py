@@ -20,8 +20,8 @@ from threadpoolctl import threadpool_limits
 from vidqa.curation.candidate_pairs import candidate_pairs
 from vidqa.curation.clip_fingerprint import fingerprints
 from vidqa.curation.clip_matching import UNSURE, match_clips
+from vidqa.dataset.identical_files import real_key, same_bytes_between
 from vidqa.dataset.record import MediaRef, Record
-from vidqa.dataset.same_bytes import real_key, same_bytes_between
 
 SAME_ID = "the same id"  # the reason of a leak that no medium shows
 BLOCK = 64  # new clips that are compared at a time

@@ -12,10 +12,10 @@ from typing import Any
 
 from vidqa.contract.problem import ProblemError
 from vidqa.dataset import open_source
-from vidqa.dataset.findings import Findings
 from vidqa.dataset.parse import RowReader
+from vidqa.dataset.problem_collector import ProblemCollector
 from vidqa.dataset.record import Provenance, Record
-from vidqa.datatools.shapes import llava_row, other_fields
+from vidqa.datatools.written_rows import llava_row, other_fields
 
 Row = dict[str, Any]
 
@@ -26,7 +26,7 @@ def read_rows(
     """Rows and records of a file, all or those with these ids; media are named by their whole paths. Raises
     ProblemError with everything that is wrong with them."""
     source = open_source(annotations, media)
-    findings = Findings(str(source.path), need_answers)
+    findings = ProblemCollector(str(source.path), need_answers)
     reader = RowReader(source.path.name, source.media, findings, need_answers, by_line=source.by_line)
     pairs = []
     for number, (index, row) in enumerate(source.rows(findings)):

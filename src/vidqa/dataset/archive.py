@@ -15,8 +15,8 @@ from functools import cached_property, lru_cache
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+from vidqa.dataset.archive_cache import Unpacked, open_tar, plain_members
 from vidqa.dataset.problems import MEDIA_MISSING, TAR_BROKEN
-from vidqa.dataset.unpacked import Unpacked, open_tar, plain_members
 
 SUFFIXES = (".tar", ".tar.gz", ".tgz")
 SEAM = re.compile(r"(\.(?:tar|tar\.gz|tgz))!", re.IGNORECASE)  # between an archive and its member: videos.tar!a.mp4

@@ -33,8 +33,8 @@ def cut_off_list(text: str) -> str | None:
 
 
 def _past_space(text: str, at: int) -> int:
-    found = SPACE.match(text, at)
-    return found.end() if found else len(text)
+    match = SPACE.match(text, at)
+    return match.end() if match else len(text)
 
 
 def cut_off_record(number: int, whole: int) -> str:

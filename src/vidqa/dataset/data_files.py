@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from vidqa.dataset.problems import SEVERAL_SPLITS, SPLIT_UNKNOWN
+from vidqa.dataset.problems import SPLIT
 
 SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}")  # as the hub names them: train-00000-of-00002
 ENDINGS = (".parquet", ".arrow", ".jsonl", ".json", ".csv")
@@ -31,7 +31,7 @@ def holds_tables(folder: Path) -> bool:
 def files_of(folder: Path, subset: str, split: str) -> list[Path]:
     """The files of one split, in order; without a name, those of the only one.
 
-    Raises DATA_SPLIT_UNKNOWN, DATA_SEVERAL_SPLITS.
+    Raises DATA_SPLIT, DATA_SPLIT.
     """
     if folder.is_file():
         require_split_of(folder, subset, split)
@@ -39,30 +39,30 @@ def files_of(folder: Path, subset: str, split: str) -> list[Path]:
     by_split = _saved(folder / subset) or _of_card(folder, subset) or _by_name(folder, subset)
     names = ", ".join(sorted(by_split)[:MOST_NAMED]) or "none"
     if not split and len(by_split) > 1:
-        raise SEVERAL_SPLITS.error(folder, f"it holds the splits {names}")
+        raise SPLIT.error(folder, f"it holds the splits {names}")
     if not by_split or (split and split not in by_split):
         if subset and not by_split:
             there = ", ".join(_subsets(folder)[:MOST_NAMED]) or "none"
-            raise SPLIT_UNKNOWN.error(folder, f"subset {subset!r} is not there; there are: {there}")
+            raise SPLIT.error(folder, f"subset {subset!r} is not there; there are: {there}")
         what = f"subset {subset!r}, " if subset else ""
-        raise SPLIT_UNKNOWN.error(folder, f"{what}split {split or 'any'!r} is not there; there are: {names}")
+        raise SPLIT.error(folder, f"{what}split {split or 'any'!r} is not there; there are: {names}")
     return by_split[split] if split else next(iter(by_split.values()))
 
 
 def require_split_of(file: Path, subset: str, split: str) -> None:
-    """Raises DATA_SPLIT_UNKNOWN where one list of rows is asked for a subset, or for another split than the one that
+    """Raises DATA_SPLIT where one list of rows is asked for a subset, or for another split than the one that
     it is: `train`, as in the `datasets` library, or the one that its name says."""
     own = sorted({"train", _split_of(Path(file.name), "")})
     if subset or split not in ("", *own):
         what = f"subset {subset!r}" if subset else f"split {split!r}"
-        raise SPLIT_UNKNOWN.error(file, f"{what} is not there; it is one list of rows, the split {' or '.join(own)}")
+        raise SPLIT.error(file, f"{what} is not there; it is one list of rows, the split {' or '.join(own)}")
 
 
 def _subsets(folder: Path) -> list[str]:
     """Those that the card names, and folders that hold data files."""
     configs = _card(folder).get("configs")
-    named = [str(each["config_name"]) for each in configs or () if isinstance(each, dict) and "config_name" in each]
-    folders = [each.name for each in folder.iterdir() if each.is_dir() and _by_name(each, "")]
+    named = [str(entry["config_name"]) for entry in configs or () if isinstance(entry, dict) and "config_name" in entry]
+    folders = [inner.name for inner in folder.iterdir() if inner.is_dir() and _by_name(inner, "")]
     return sorted({*named, *folders})
 
 
@@ -71,8 +71,8 @@ def _saved(folder: Path) -> dict[str, list[Path]]:
     if (folder / "dataset_dict.json").is_file():
         parts = sorted(path.parent for path in folder.glob("*/state.json"))
         return {part.name: _arrow_files(part) for part in parts}
-    found = _arrow_files(folder)
-    return {"train": found} if found else {}
+    arrow_files = _arrow_files(folder)
+    return {"train": arrow_files} if arrow_files else {}
 
 
 def _arrow_files(folder: Path) -> list[Path]:
@@ -87,36 +87,36 @@ def _arrow_files(folder: Path) -> list[Path]:
 def _of_card(folder: Path, subset: str) -> dict[str, list[Path]]:
     """The files that README.md names for a subset, by split; empty where it names none."""
     configs = _card(folder).get("configs")
-    named = [each for each in configs if isinstance(each, dict)] if isinstance(configs, list) else []
-    chosen = [each for each in named if not subset or each.get("config_name") == subset]
+    named = [config for config in configs if isinstance(config, dict)] if isinstance(configs, list) else []
+    chosen = [config for config in named if not subset or config.get("config_name") == subset]
     if not subset and len(chosen) > 1:
-        chosen = [each for each in chosen if each.get("default") or each.get("config_name") == "default"]
+        chosen = [config for config in chosen if config.get("default") or config.get("config_name") == "default"]
         if not chosen:
-            names = ", ".join(str(each.get("config_name")) for each in named)
-            raise SEVERAL_SPLITS.error(folder, f"it holds the subsets {names}", "name one, such as FOLDER#SUBSET:train")
+            names = ", ".join(str(config.get("config_name")) for config in named)
+            raise SPLIT.error(folder, f"it holds the subsets {names}", "name one, such as FOLDER#SUBSET:train")
     if not chosen or "data_files" not in chosen[0]:
         return {}
     base = folder / str(chosen[0].get("data_dir", "."))
-    found: dict[str, list[Path]] = defaultdict(list)
+    files_by_split: dict[str, list[Path]] = defaultdict(list)
     for split, pattern in _patterns(chosen[0]["data_files"]):
         if ".." not in Path(pattern).parts and not Path(pattern).is_absolute():
-            found[split] += sorted(path for path in base.glob(pattern) if path.is_file())
-    return {split: files for split, files in found.items() if files}
+            files_by_split[split] += sorted(path for path in base.glob(pattern) if path.is_file())
+    return {split: files for split, files in files_by_split.items() if files}
 
 
 def _patterns(written: Any) -> list[tuple[str, str]]:
     """(split, pattern) of what a card has: a pattern, a list of them, or a list of splits with theirs."""
     if isinstance(written, str):
         return [("train", written)]
-    found = []
-    for each in written if isinstance(written, list) else ():
-        if isinstance(each, str):
-            found.append(("train", each))
-        elif isinstance(each, dict):
-            paths = each.get("path")
+    patterns = []
+    for entry in written if isinstance(written, list) else ():
+        if isinstance(entry, str):
+            patterns.append(("train", entry))
+        elif isinstance(entry, dict):
+            paths = entry.get("path")
             names = [paths] if isinstance(paths, str) else paths if isinstance(paths, list) else []
-            found += [(str(each.get("split", "train")), name) for name in names if isinstance(name, str)]
-    return found
+            patterns += [(str(entry.get("split", "train")), name) for name in names if isinstance(name, str)]
+    return patterns
 
 
 def _card(folder: Path) -> dict[str, Any]:
@@ -124,10 +124,10 @@ def _card(folder: Path) -> dict[str, Any]:
     try:
         text = (folder / "README.md").read_text(encoding="utf-8")
         head = text.split("---", 2)[1] if text.startswith("---") else ""
-        found = yaml.safe_load(head)
+        header = yaml.safe_load(head)
     except (OSError, ValueError, IndexError, yaml.YAMLError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return header if isinstance(header, dict) else {}
 
 
 def _by_name(folder: Path, subset: str) -> dict[str, list[Path]]:
@@ -138,10 +138,10 @@ def _by_name(folder: Path, subset: str) -> dict[str, list[Path]]:
     if subset and inner == folder:
         files = [path for path in files if subset in re.split(r"[-_.]", path.stem)]
     tables = [path for path in files if path.suffix in (".parquet", ".arrow")]
-    found: dict[str, list[Path]] = defaultdict(list)
+    files_by_split: dict[str, list[Path]] = defaultdict(list)
     for path in tables or files:
-        found[_split_of(path.relative_to(inner), subset)].append(path)
-    return dict(found)
+        files_by_split[_split_of(path.relative_to(inner), subset)].append(path)
+    return dict(files_by_split)
 
 
 def _split_of(file: Path, subset: str) -> str:

@@ -44,5 +44,5 @@ def values_in(text: str) -> Iterator[Any]:
 
 
 def _past(text: str, at: int) -> int:
-    found = _BETWEEN.match(text, at)
-    return found.end() if found else at
+    match = _BETWEEN.match(text, at)
+    return match.end() if match else at

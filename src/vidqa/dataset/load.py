@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vidqa.contract.collection import paused
+from vidqa.contract.gc_pause import paused
 from vidqa.contract.problem import Problem, ProblemError, raise_errors
-from vidqa.dataset.findings import Findings
 from vidqa.dataset.media import MediaSource
 from vidqa.dataset.parse import RowReader
+from vidqa.dataset.problem_collector import ProblemCollector
 from vidqa.dataset.problems import EMPTY, FILE_MISSING
 from vidqa.dataset.reader import NAMES
 from vidqa.dataset.record import Record
@@ -27,17 +27,17 @@ class Pair:
 
 
 def pairs_of(rows: Rows, reader: RowReader) -> Iterator[Pair]:
-    """A pair for every good row; what is wrong with the others goes to the reader's findings. At the end the media
+    """A pair for every good row; what is wrong with the others goes to the reader's collector. At the end the media
     that were found in compressed archives are unpacked. Raises DATA_TAR_BROKEN, DATA_TAR_NO_ROOM."""
-    findings, good = reader.findings, 0
+    collector, good = reader.collector, 0
     for index, row in rows:
         record = reader.read(index, row)
         if record is not None:
             good += 1
             yield Pair(row, record)
     reader.source.unpack()
-    if not good and not findings.errors:
-        findings.add(EMPTY, findings.file, "the file holds no record")
+    if not good and not collector.errors:
+        collector.add(EMPTY, collector.file, "the file holds no record")
 
 
 def read_pairs(rows: Rows, reader: RowReader) -> list[Pair]:
@@ -45,17 +45,17 @@ def read_pairs(rows: Rows, reader: RowReader) -> list[Pair]:
     try:
         return list(pairs_of(rows, reader))
     except ProblemError as broken:
-        raise ProblemError([*reader.findings.problems, *broken.problems]) from broken
+        raise ProblemError([*reader.collector.problems, *broken.problems]) from broken
 
 
 def load_pairs(source: Source) -> tuple[list[Pair], list[Problem]]:
     """Rows and records of a source, and its warnings. Raises ProblemError with everything that is wrong."""
     _require_annotated(source)
-    findings = Findings(str(source.path))
-    reader = RowReader(source.path.name, source.media, findings, need_answers=True, by_line=source.by_line)
-    pairs = read_pairs(source.rows(findings), reader)
-    raise_errors(findings.problems)
-    return pairs, findings.problems
+    collector = ProblemCollector(str(source.path))
+    reader = RowReader(source.path.name, source.media, collector, need_answers=True, by_line=source.by_line)
+    pairs = read_pairs(source.rows(collector), reader)
+    raise_errors(collector.problems)
+    return pairs, collector.problems
 
 
 def _require_annotated(source: Source) -> None:
@@ -88,7 +88,7 @@ def check_set(
     prompt: str = "",
 ) -> tuple[list[Record], list[Problem], MediaSource | None]:
     """What `check_records` gives, and where the media are; None where there is no such place."""
-    findings = Findings(str(annotation_path), need_answers)
+    collector = ProblemCollector(str(annotation_path), need_answers)
     records: list[Record] = []
     media = None
     try:
@@ -96,21 +96,21 @@ def check_set(
             source = open_source(annotation_path, media_path)
             if need_answers:
                 _require_annotated(source)
-            media, findings.file = source.media, str(source.path)
+            media, collector.file = source.media, str(source.path)
             reader = RowReader(
                 source.path.name,
                 media,
-                findings,
+                collector,
                 need_answers,
                 by_line=source.by_line,
                 keep_missing=keep_missing,
                 prompt=prompt,
             )
-            for pair in pairs_of(source.rows(findings), reader):
+            for pair in pairs_of(source.rows(collector), reader):
                 records.append(pair.record)
     except ProblemError as stopped:
-        return records, [*findings.problems, *stopped.problems], media
-    return records, findings.problems, media
+        return records, [*collector.problems, *stopped.problems], media
+    return records, collector.problems, media
 
 
 def load_records(

@@ -45,7 +45,7 @@ class MediaSource:
     closed: bool = False
     own: bool = False
     named: Mapping[str, Sequence[str]] | None = None
-    _found: dict[tuple[str, str], MediaRef | NotFound] = field(default_factory=dict)
+    _results: dict[tuple[str, str], MediaRef | NotFound] = field(default_factory=dict)
     _folders: dict[str, str] = field(default_factory=dict)
     _due: dict[str, tuple[Archive, set[str]]] = field(default_factory=dict)  # members found and not unpacked yet
     _named: dict[str, Archive] = field(default_factory=dict)
@@ -63,10 +63,10 @@ class MediaSource:
 
     def find(self, kind: str, written: str) -> MediaRef | NotFound:
         """The medium that an annotation calls `written`."""
-        found = self._found.get((kind, written))
-        if found is None:
-            found = self._found[kind, written] = self._look_up(kind, written)
-        return found
+        result = self._results.get((kind, written))
+        if result is None:
+            result = self._results[kind, written] = self._look_up(kind, written)
+        return result
 
     def unpack(self) -> None:
         """Unpack what was found in compressed archives so far. Raises DATA_TAR_BROKEN, DATA_TAR_NO_ROOM."""
@@ -74,9 +74,9 @@ class MediaSource:
         for archive, names in due.values():
             archive.unpack(names)
 
-    def found(self) -> list[MediaRef]:
+    def resolved(self) -> list[MediaRef]:
         """Every medium that was asked for and is there."""
-        return [ref for ref in self._found.values() if isinstance(ref, MediaRef)]
+        return [ref for ref in self._results.values() if isinstance(ref, MediaRef)]
 
     def _look_up(self, kind: str, written: str) -> MediaRef | NotFound:
         name = written.removeprefix("file://")
@@ -204,7 +204,7 @@ def _inside(path: str, folder: str) -> bool:
 def _file_size(path: str) -> int | None:
     """Bytes of the file, or None where there is none. Pipes and devices count as there: decoding judges them."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except (OSError, ValueError):  # ValueError: a NUL byte in the name
         return None
-    return None if stat.S_ISDIR(found.st_mode) else found.st_size
+    return None if stat.S_ISDIR(status.st_mode) else status.st_size

@@ -10,8 +10,13 @@ from typing import Any, NamedTuple
 
 from vidqa.contract.problem import Code
 from vidqa.dataset import problems
-from vidqa.dataset.findings import Findings
-from vidqa.dataset.keys import (
+from vidqa.dataset.media import MediaSource, NotFound
+from vidqa.dataset.media_placement import KINDS, TAG, Piece, Slot, fill_slots, pieces_of_text, tidy
+from vidqa.dataset.problem_collector import ProblemCollector
+from vidqa.dataset.reader import type_name
+from vidqa.dataset.reasoning import unclosed
+from vidqa.dataset.record import ORIGINS, MediaRef, Provenance, Record, Turn
+from vidqa.dataset.record_keys import (
     LEARNED,
     is_learned,
     medium_keys,
@@ -21,11 +26,6 @@ from vidqa.dataset.keys import (
     unused_in_record,
     unused_in_turn,
 )
-from vidqa.dataset.media import MediaSource, NotFound
-from vidqa.dataset.place import KINDS, TAG, Piece, Slot, fill_slots, pieces_of_text, tidy
-from vidqa.dataset.reader import type_name
-from vidqa.dataset.record import ORIGINS, MediaRef, Provenance, Record, Turn
-from vidqa.dataset.thinking import unclosed
 
 ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
 KIND_FIELDS = ("kind", "type", "question_type", "category")
@@ -42,7 +42,7 @@ class Spoken(NamedTuple):
 
 
 class RowReader:
-    """Reads the rows of one file; what is wrong goes to `findings`. Ids must be unique among its rows, and those of
+    """Reads the rows of one file; what is wrong goes to `collector`. Ids must be unique among its rows, and those of
     `ids`, the ids of earlier files with the places of their rows.
 
     With `need_answers` every conversation must end with an assistant turn; without, the question is enough: in a
@@ -55,7 +55,7 @@ class RowReader:
         self,
         name: str,
         source: MediaSource,
-        findings: Findings,
+        collector: ProblemCollector,
         need_answers: bool,
         *,
         by_line: bool = False,
@@ -65,7 +65,7 @@ class RowReader:
     ) -> None:
         self.name = name
         self.source = source
-        self.findings = findings
+        self.collector = collector
         self.need_answers = need_answers
         self.by_line = by_line
         self.keep_missing = keep_missing
@@ -79,15 +79,15 @@ class RowReader:
 
     def read(self, index: int, row: Any) -> Record | None:
         """The record of a row, or None where something is wrong with it."""
-        before = self.findings.errors
+        before = self.collector.errors
         row_reader = _Row(self, index, row)
         record = row_reader.record() if row_reader.is_object() else None
         self.rows += 1
-        if record is None or self.findings.errors > before:
+        if record is None or self.collector.errors > before:
             return None
         if not record.media:
             message = "no `video` or `image` is named; the record is used as text only"
-            self.findings.add(problems.MEDIA_NONE, row_reader.where(""), message, severity="warning")
+            self.collector.add(problems.MEDIA_NONE, row_reader.where(""), message, severity="warning")
         return record
 
 
@@ -102,21 +102,21 @@ class _Row:
 
     def where(self, field: str) -> str:
         shown = f" id {SHORT.repr(self.id)}" if self.id is not None else ""
-        place = self.reader.place(self.reader.findings.file, self.index)
+        place = self.reader.place(self.reader.collector.file, self.index)
         return f"{place}{shown}{' ' + field if field else ''}"
 
     def wrong(self, code: Code, field: str, message: str, remedy: str | None = None, severity: str = "error") -> None:
         remedy = remedy[:LONGEST] if remedy else None
-        self.reader.findings.add(code, self.where(field), message[:LONGEST], remedy, severity)
+        self.reader.collector.add(code, self.where(field), message[:LONGEST], remedy, severity)
 
     def wrong_type(self, field: str, expected: str, value: object, example: str) -> None:
         message = f"expected {expected}, got {type_name(value)}: {SHORT.repr(value)}"
-        self.wrong(problems.FIELD_TYPE, field, message, f"write it as {example}")
+        self.wrong(problems.FIELD, field, message, f"write it as {example}")
 
     def is_object(self) -> bool:
         if isinstance(self.row, dict):
             return True
-        self.wrong(problems.RECORD_TYPE, "", f"expected an object, got {type_name(self.row)}")
+        self.wrong(problems.FIELD, "", f"expected an object, got {type_name(self.row)}")
         return False
 
     def unused(self, field: str, names: Iterable[str]) -> None:
@@ -146,17 +146,17 @@ class _Row:
         if isinstance(value, bool) or not isinstance(value, (str, int)) or value == "":
             self.wrong_type("id", "a string or an integer", value, f'"id": "clip-{self.index}"')
             return None
-        found = _clean(str(value))
-        if found is None:
+        record_id = _clean(str(value))
+        if record_id is None:
             self.wrong_type("id", "a string of valid characters", value, f'"id": "clip-{self.index}"')
             return None
-        first = self.reader.ids.setdefault(found, self.index)
+        first = self.reader.ids.setdefault(record_id, self.index)
         if first != self.index:
-            self.id = found
-            remedy = f'give one of the two another id, for example "{found[:80]}-{self.index}"'
+            self.id = record_id
+            remedy = f'give one of the two another id, for example "{record_id[:80]}-{self.index}"'
             other = f"line {first}" if self.reader.by_line else f"record {first}"
             self.wrong(problems.ID_TWICE, "id", f"{other} has the same id", remedy)
-        return found
+        return record_id
 
     def _video_fps(self) -> float | None:
         value = self.row.get("video_fps")
@@ -168,8 +168,8 @@ class _Row:
         return float(value)
 
     def _kind(self) -> str | None:
-        found = next((self.row[name] for name in KIND_FIELDS if isinstance(self.row.get(name), str)), None)
-        return found if found and found.isascii() else _clean(found or "") or None
+        kind = next((self.row[name] for name in KIND_FIELDS if isinstance(self.row.get(name), str)), None)
+        return kind if kind and kind.isascii() else _clean(kind or "") or None
 
     def _provenance(self) -> Provenance | None:
         """An origin alone, or an object. What says something else is a field of the user's own: it warns, and stays."""
@@ -185,7 +185,7 @@ class _Row:
                 return Provenance(fields["origin"], number, gap)
         message = f"not used: expected an origin ({', '.join(ORIGINS)}) or an object, got {SHORT.repr(value)}"
         example = 'write it as "provenance": {"origin": "mined", "round": 1, "gap": "id of the gap\'s sample"}'
-        self.wrong(problems.FIELD_TYPE, "provenance", message, example, "warning")
+        self.wrong(problems.FIELD, "provenance", message, example, "warning")
         return None
 
     def _listed(self) -> dict[str, list[str]] | None:
@@ -234,7 +234,7 @@ class _Row:
             return [Spoken("system", tidy(pieces)), *spoken]
         if tidy(pieces) != spoken[0].pieces:
             remedy = "leave one of the two out"
-            self.wrong(problems.FIELD_TYPE, "system", "the conversation begins with another system turn", remedy)
+            self.wrong(problems.FIELD, "system", "the conversation begins with another system turn", remedy)
         return spoken
 
     def _question(self) -> list[Spoken] | None:
@@ -254,7 +254,7 @@ class _Row:
             turns = [{"from": "human", "value": question[:80]}, {"from": "gpt", "value": answer[:80]}]
             remedy = f'write the question and the answer as "conversations": {json.dumps(turns)}'
         self.wrong(
-            problems.FIELD_MISSING,
+            problems.FIELD,
             "conversations",
             f"the record has neither `conversations` nor `messages` (it has: {keys or 'nothing'})",
             remedy,
@@ -273,7 +273,7 @@ class _Row:
             message = (
                 f"the turn has no role; known: {roles}" if missing else f"{SHORT.repr(role)} is not one of {roles}"
             )
-            self.wrong(problems.ROLE_UNKNOWN, f"{field}.{'from' if missing else key}", message)
+            self.wrong(problems.TURNS, f"{field}.{'from' if missing else key}", message)
             return None
         content_key = "value" if "value" in turn else "content"
         pieces = self._content(turn.get(content_key), role_name, f"{field}.{content_key}")
@@ -282,14 +282,14 @@ class _Row:
     def _is_learned(self, turn: dict[str, Any], role: str, field: str) -> bool:
         """What an assistant turn's keys say; others are never learned, and a key that asks for it is named."""
         self.unused(field, unused_in_turn(turn))
-        said = is_learned(turn)
-        if isinstance(said, str):
-            self.wrong(problems.FIELD_TYPE, field, said, 'write "loss": false in a turn that is context alone')
+        learned = is_learned(turn)
+        if isinstance(learned, str):
+            self.wrong(problems.FIELD, field, learned, 'write "loss": false in a turn that is context alone')
             return False
         if role != "assistant":
-            asked = [name for name in sorted(LEARNED & turn.keys()) if turn[name]]
-            self.unused(field, [f"{name}: a turn of the {role} is never learned" for name in asked])
-        return said
+            flags = [name for name in sorted(LEARNED & turn.keys()) if turn[name]]
+            self.unused(field, [f"{name}: a turn of the {role} is never learned" for name in flags])
+        return learned
 
     def _content(self, content: Any, role: str, field: str) -> list[Piece] | None:
         example = f'"{field.rsplit(".", 1)[-1]}": "Is the door open?"'
@@ -303,10 +303,10 @@ class _Row:
             return None
         pieces: list[Piece] = []
         for at, part in enumerate(content):
-            found = self._part(part, role, f"{field}[{at}]")
-            if found is None:
+            part_pieces = self._part(part, role, f"{field}[{at}]")
+            if part_pieces is None:
                 return None
-            pieces += found
+            pieces += part_pieces
         return pieces
 
     def _part(self, part: Any, role: str, field: str) -> list[Piece] | None:
@@ -322,7 +322,7 @@ class _Row:
             self.wrong_type(field, "a text, video or image part", part, example)
             return None
         if role != "user":
-            self.wrong(problems.TURN_ORDER, field, f"a {kind} stands in a turn of the {role}", "move it to a user turn")
+            self.wrong(problems.TURNS, field, f"a {kind} stands in a turn of the {role}", "move it to a user turn")
             return None
         name, others = medium_name(kind, part)
         if name is not None and (not isinstance(name, str) or not name or _clean(name) is None):
@@ -331,7 +331,7 @@ class _Row:
         keys, wrong, unused = medium_keys(kind, part, {"type", kind, f"{kind}_url", "path", "url"})
         self.unused(field, others + unused)
         for message in wrong:
-            self.wrong(problems.FIELD_TYPE, field, message, 'such as {"type": "video", "video": "a.mp4", "fps": 2.0}')
+            self.wrong(problems.FIELD, field, message, 'such as {"type": "video", "video": "a.mp4", "fps": 2.0}')
         return [Slot(kind, name, keys)]
 
     def _text_part(self, part: dict[str, Any], text: str, role: str, field: str) -> list[Piece] | None:
@@ -343,7 +343,7 @@ class _Row:
         if role != "user" or not self.has_places_in_parts or not TAG.search(text):
             return [text]
         message = "its tag is taken for the place of a medium, since the record lists media and no part shows one"
-        self.wrong(problems.TAG_IN_PART, field, message, severity="warning")
+        self.wrong(problems.TAG_COUNT, field, message, severity="warning")
         return pieces_of_text(text)
 
     def _check_order(self, spoken: list[Spoken]) -> None:
@@ -353,19 +353,19 @@ class _Row:
         for at, role in enumerate(body, start=len(roles) - len(body)):
             expected = "assistant" if (at - len(roles) + len(body)) % 2 else "user"
             if role != expected:
-                self.wrong(problems.TURN_ORDER, f"{field}[{at}]", f"expected a turn of the {expected}, got {role}")
+                self.wrong(problems.TURNS, f"{field}[{at}]", f"expected a turn of the {expected}, got {role}")
                 return
         if not body:
-            self.wrong(problems.TURN_ORDER, field, "there is only a system turn")
+            self.wrong(problems.TURNS, field, "there is only a system turn")
         elif body[-1] != "assistant" and self.reader.need_answers:
-            self.wrong(problems.ANSWER_MISSING, f"{field}[{len(roles) - 1}]", "the last turn is the user's")
+            self.wrong(problems.TURN_EMPTY, f"{field}[{len(roles) - 1}]", "the last turn is the user's")
         for at, (role, pieces, _) in enumerate(spoken):
             if not pieces and role == "assistant" and (self.reader.need_answers or at < len(spoken) - 1):
-                self.wrong(problems.ANSWER_EMPTY, f"{field}[{at}]", "the assistant says nothing")
+                self.wrong(problems.TURN_EMPTY, f"{field}[{at}]", "the assistant says nothing")
             elif role == "assistant" and (what := unclosed("".join(map(str, pieces)))):
                 self.wrong(problems.THINK_UNCLOSED, f"{field}[{at}]", what, severity="warning")
             elif not pieces and role == "user" and not self.is_unasked:
-                self.wrong(problems.QUESTION_EMPTY, f"{field}[{at}]", "the user says nothing and shows nothing")
+                self.wrong(problems.TURN_EMPTY, f"{field}[{at}]", "the user says nothing and shows nothing")
 
     def _place(
         self, spoken: list[Spoken], listed: dict[str, list[str]]
@@ -398,12 +398,12 @@ class _Row:
         return (tuple(media), tuple(turns)) if len(media) == len(filled) else None
 
     def _find(self, kind: str, name: str) -> MediaRef | None:
-        found = self.reader.source.find(kind, name)
-        if not isinstance(found, NotFound):
-            return found
-        kept = self.reader.keep_missing and found.code is problems.MEDIA_MISSING
-        self.wrong(found.code, kind, found.message, found.remedy, "warning" if kept else "error")
-        return MediaRef(kind, name, found.path or name) if kept else None
+        result = self.reader.source.find(kind, name)
+        if not isinstance(result, NotFound):
+            return result
+        is_kept = self.reader.keep_missing and result.code is problems.MEDIA_MISSING
+        self.wrong(result.code, kind, result.message, result.remedy, "warning" if is_kept else "error")
+        return MediaRef(kind, name, result.path or name) if is_kept else None
 
 
 def _clean(text: str) -> str | None:

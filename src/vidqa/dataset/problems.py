@@ -14,48 +14,20 @@ FILE_MISSING = Code(
 )
 SYNTAX = Code(
     "DATA_SYNTAX",
-    "An annotation file is not valid JSON (or a line of it not valid JSONL), or is not UTF-8 text.",
-    f"Write a JSON list of records, or one record per line (JSONL), each such as {EXAMPLE}",
+    "A file of records cannot be read: it is no valid JSON, JSONL, CSV, parquet or Arrow, or not UTF-8 text.",
+    f"Write a JSON list of records, or one record per line (JSONL), each such as {EXAMPLE}; a CSV needs a header "
+    f"line, and "
+    "quotes around cells with commas or line breaks.",
 )
 EMPTY = Code(
     "DATA_EMPTY",
     "An annotation file holds no record.",
     f"Write at least one record, such as {EXAMPLE}",
 )
-RECORD_TYPE = Code(
-    "DATA_RECORD_TYPE",
-    "A record is not a JSON object, or the file is not a list of records.",
-    f"Write a list of objects, each such as {EXAMPLE}",
-)
-FIELD_MISSING = Code(
-    "DATA_FIELD_MISSING",
-    "A record lacks a field that it must have.",
-    f"Complete the record, for example {EXAMPLE}",
-)
-FIELD_TYPE = Code(
-    "DATA_FIELD_TYPE",
-    "A field of a record holds a value of the wrong type.",
-    f"Correct the value; a complete record is {EXAMPLE}",
-)
-ROLE_UNKNOWN = Code(
-    "DATA_ROLE_UNKNOWN",
-    "A turn of a conversation has a role that is not known.",
-    'Use "from": "human", "gpt" or "system" (or "role": "user", "assistant" or "system").',
-)
-TURN_ORDER = Code(
-    "DATA_TURN_ORDER",
-    "The turns of a conversation are not in order: an optional system turn, then user and assistant in alternation.",
-    "Order the turns as: system (optional), user, assistant, user, assistant, ...",
-)
 TAG_COUNT = Code(
     "DATA_TAG_COUNT",
     "The <video> and <image> tags of a record do not match the media it names.",
     "Write one tag for each medium, at the place where the model should see it, or no tag at all (media come first).",
-)
-TAG_IN_PART = Code(
-    "DATA_TAG_IN_PART",
-    "A part of type text holds <video> or <image> in a record that lists its media and has no part for them.",
-    'Write a part {"type": "video"} where the medium stands: every tag in a text part is text then.',
 )
 KEY_UNUSED = Code(
     "DATA_KEY_UNUSED",
@@ -71,21 +43,6 @@ ID_TWICE = Code(
     "DATA_ID_TWICE",
     "Two records of one file have the same id; their results could not be told apart.",
     "Give every record an id of its own, or leave all ids out (the index is used then).",
-)
-QUESTION_EMPTY = Code(
-    "DATA_QUESTION_EMPTY",
-    "A user turn holds neither text nor media.",
-    'Write the question, for example {"from": "human", "value": "<video>\\nIs the door open?"}',
-)
-ANSWER_MISSING = Code(
-    "DATA_ANSWER_MISSING",
-    "A record ends without an assistant turn, so there is nothing to learn or to compare with.",
-    'End the conversation with the answer, for example {"from": "gpt", "value": "Yes"}',
-)
-ANSWER_EMPTY = Code(
-    "DATA_ANSWER_EMPTY",
-    "An assistant turn holds no text.",
-    'Write the answer, for example {"from": "gpt", "value": "Yes"}, or leave the record out.',
 )
 MEDIA_MISSING = Code(
     "DATA_MEDIA_MISSING",
@@ -121,38 +78,17 @@ SPLIT_IMPOSSIBLE = Code(
     "The records cannot be split as asked into training and validation without a video on both sides.",
     "Choose a test_size between 0 and the number of records, have at least two videos, or give a validation set.",
 )
-TABLE_UNREADABLE = Code(
-    "DATA_TABLE_UNREADABLE",
-    "A CSV, parquet or Arrow file cannot be read, or a row of it does not fit its columns.",
-    "Write the file again; a CSV needs a header line, UTF-8 text, and quotes around cells with commas or line breaks.",
-)
 COLUMNS = Code(
     "DATA_COLUMNS",
     "A table lacks columns that make a record.",
     "Name the columns video (or image, file, path, filename, clip), question and answer, or give --column video=NAME; "
     "id, kind, video_fps and options (a|b|c) are optional.",
 )
-SEVERAL_SPLITS = Code(
-    "DATA_SEVERAL_SPLITS",
-    "The folder holds several splits; to put them together would mix training and test.",
-    "Name the split behind the folder, such as FOLDER#train or FOLDER#train[:100].",
-)
-SPLIT_UNKNOWN = Code(
-    "DATA_SPLIT_UNKNOWN",
-    "The part of a data set that is named behind # is not there, or is not written as one.",
-    "Write FOLDER#SPLIT, such as FOLDER#train[:100], or FOLDER#SUBSET:SPLIT.",
-)
 FUNCTION = Code(
     "DATA_FUNCTION",
     "The user's function that gives records cannot be found, has failed, or gave something that is no record.",
     "Correct the function at the line that is named: it yields one dictionary for each record, in the same order each "
     "time; python FILE.py is a quick way to try it.",
-)
-LABEL_KEYS = Code(
-    "DATA_LABEL_KEYS",
-    "A label of a captions folder lacks keys that are its answer.",
-    "Name the keys that the labels have: captions.yaml in the folder, or FOLDER#FILE.yaml, with keys: [weather, ...]; "
-    "a key that a label lacks is learned as null.",
 )
 LEFT_OUT = Code(
     "DATA_LEFT_OUT",
@@ -161,6 +97,32 @@ LEFT_OUT = Code(
 )
 CAPTIONS = Code(
     "DATA_CAPTIONS",
-    "The file that says how captions are asked for is not as it should be.",
-    "captions.yaml may hold system_prompt (text), user_prompt (text) and keys (a list of names).",
+    "captions.yaml is not as it should be, or a label of a captions folder lacks the keys of its answer.",
+    "captions.yaml, or FOLDER#FILE.yaml, may hold system_prompt (text), user_prompt (text) and keys (a list of names "
+    "that the "
+    "labels have, such as [weather]); a key that a label lacks is learned as null.",
+)
+FIELD = Code(
+    "DATA_FIELD",
+    "A record is not an object, lacks a field that it must have, or has a field of the wrong type.",
+    f"Correct the record; a complete one is {EXAMPLE}",
+)
+TURNS = Code(
+    "DATA_TURNS",
+    "The turns of a conversation are not in order, or a turn has an unknown role.",
+    'Order the turns as: system (optional), user, assistant, user, assistant, ... with "from": "human", "gpt" or '
+    '"system" '
+    '(or "role": "user", "assistant" or "system").',
+)
+TURN_EMPTY = Code(
+    "DATA_TURN_EMPTY",
+    "A user turn holds neither text nor media, an assistant turn holds no text, or the answer is missing.",
+    'Write the question and the answer, for example {"from": "human", "value": "<video>\\nIs the door open?"}, '
+    '{"from": '
+    '"gpt", "value": "Yes"}, or leave the record out.',
+)
+SPLIT = Code(
+    "DATA_SPLIT",
+    "The split that is named behind # does not exist, or none is named where there are several.",
+    "Write FOLDER#SPLIT, such as FOLDER#train[:100], or FOLDER#SUBSET:SPLIT.",
 )

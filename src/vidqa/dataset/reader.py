@@ -11,9 +11,9 @@ from typing import Any
 from msgspec import Raw
 
 from vidqa.dataset.cut_off import WRITE_AGAIN, cut_off_list, cut_off_record, reached_the_end
-from vidqa.dataset.findings import Findings
 from vidqa.dataset.json_list import BOM, elements_of, value_of
-from vidqa.dataset.problems import EMPTY, FILE_MISSING, RECORD_TYPE, SYNTAX
+from vidqa.dataset.problem_collector import ProblemCollector
+from vidqa.dataset.problems import EMPTY, FIELD, FILE_MISSING, SYNTAX
 
 DEEPEST = 64  # lists and objects within each other in a record; more could be read and then not be written
 TOO_DEEP = f"nested too deeply: more than {DEEPEST} lists and objects within each other"
@@ -26,55 +26,55 @@ def annotation_file(annotation_path: str | Path) -> Path:
     if not str(annotation_path):
         raise FILE_MISSING.error("annotation_path", "no annotation path is given")
     if os.path.isdir(path):  # False, too, for a name that no file can have
-        found = next((path / name for name in NAMES if (path / name).is_file()), None)
-        if found is None:
+        file = next((path / name for name in NAMES if (path / name).is_file()), None)
+        if file is None:
             raise FILE_MISSING.error(path, f"the folder holds neither {' nor '.join(NAMES)}")
-        return found
+        return file
     if not os.path.isfile(path):
         raise FILE_MISSING.error(path, "there is no such file")
     return path
 
 
-def read_rows(path: Path, findings: Findings) -> Iterator[tuple[int, Any]]:
-    """Every row of the file with its index. Rows that cannot be read become findings; the others are still given."""
+def read_rows(path: Path, collector: ProblemCollector) -> Iterator[tuple[int, Any]]:
+    """Every row of the file with its index. Rows that cannot be read become problems; the others are still given."""
     try:
         data = path.read_bytes()
     except OSError as broken:
-        findings.add(FILE_MISSING, str(path), f"cannot be read: {broken.strerror or broken}")
+        collector.add(FILE_MISSING, str(path), f"cannot be read: {broken.strerror or broken}")
         return
-    yield from rows_in(data, path, findings)
+    yield from rows_in(data, path, collector)
 
 
-def rows_in(data: bytes, path: str | Path, findings: Findings) -> Iterator[tuple[int, Any]]:
+def rows_in(data: bytes, path: str | Path, collector: ProblemCollector) -> Iterator[tuple[int, Any]]:
     """Every row of a file's content, as `read_rows` gives them."""
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as broken:
-        _not_text(path, broken, findings)
+        _not_text(path, broken, collector)
         return
     start = text.lstrip()[:1]
     if not start:
-        findings.add(EMPTY, str(path), "the file is empty")
+        collector.add(EMPTY, str(path), "the file is empty")
     elif start == "[":
         elements = elements_of(data.removeprefix(BOM))
         if elements is not None:
             del text  # as large as the file
-            yield from _list_rows(path, elements, findings)
+            yield from _list_rows(path, elements, collector)
         else:
-            yield from _list_rows(path, _json_list(path, text, findings), findings)
+            yield from _list_rows(path, _json_list(path, text, collector), collector)
     elif start == "{" and (str(path).endswith(".jsonl") or _first_line_is_whole(text)):
-        yield from _jsonl_rows(path, text, findings)
+        yield from _jsonl_rows(path, text, collector)
     else:
-        _not_a_list(path, text, findings)
+        _not_a_list(path, text, collector)
 
 
-def _not_text(path: str | Path, broken: UnicodeDecodeError, findings: Findings) -> None:
+def _not_text(path: str | Path, broken: UnicodeDecodeError, collector: ProblemCollector) -> None:
     if broken.reason == "unexpected end of data":  # the last character is not whole
         text = broken.object[: broken.start].decode("utf-8-sig")
         if text.lstrip().startswith("[") and (ended := cut_off_list(text)):
-            findings.add(SYNTAX, f"{path}:{_last_line(text)}", ended, WRITE_AGAIN)
+            collector.add(SYNTAX, f"{path}:{_last_line(text)}", ended, WRITE_AGAIN)
             return
-    findings.add(SYNTAX, str(path), f"not UTF-8 text: byte {broken.start} is {broken.object[broken.start]:#04x}")
+    collector.add(SYNTAX, str(path), f"not UTF-8 text: byte {broken.start} is {broken.object[broken.start]:#04x}")
 
 
 def _first_line_is_whole(text: str) -> bool:
@@ -85,36 +85,36 @@ def _first_line_is_whole(text: str) -> bool:
     return True
 
 
-def _json_list(path: str | Path, text: str, findings: Findings) -> list[Any] | None:
+def _json_list(path: str | Path, text: str, collector: ProblemCollector) -> list[Any] | None:
     """What the json module makes of a list; None, and a finding, where it is wrong."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as broken:
         if isinstance(broken, json.JSONDecodeError) and (ended := cut_off_list(text)):
-            findings.add(SYNTAX, f"{path}:{_last_line(text)}", ended, WRITE_AGAIN)
+            collector.add(SYNTAX, f"{path}:{_last_line(text)}", ended, WRITE_AGAIN)
         else:
-            findings.add(SYNTAX, _line(path, 1, broken), f"not valid JSON: {_reason(broken)}")
+            collector.add(SYNTAX, _line(path, 1, broken), f"not valid JSON: {_reason(broken)}")
         return None
 
 
-def _list_rows(path: str | Path, rows: list[Any] | None, findings: Findings) -> Iterator[tuple[int, Any]]:
+def _list_rows(path: str | Path, rows: list[Any] | None, collector: ProblemCollector) -> Iterator[tuple[int, Any]]:
     if rows is None:
         return
     if not rows:
-        findings.add(EMPTY, str(path), "the list is empty")
+        collector.add(EMPTY, str(path), "the list is empty")
     for index, row in enumerate(rows):
         try:
             value = value_of(row) if isinstance(row, Raw) else row
         except (ValueError, RecursionError) as broken:  # a number of thousands of digits
-            findings.add(SYNTAX, f"{path}[{index}]", f"not valid JSON: {_reason(broken)}")
+            collector.add(SYNTAX, f"{path}[{index}]", f"not valid JSON: {_reason(broken)}")
             continue
         if is_deep(value):
-            findings.add(SYNTAX, f"{path}[{index}]", TOO_DEEP)
+            collector.add(SYNTAX, f"{path}[{index}]", TOO_DEEP)
         else:
             yield index, value
 
 
-def _jsonl_rows(path: str | Path, text: str, findings: Findings) -> Iterator[tuple[int, Any]]:
+def _jsonl_rows(path: str | Path, text: str, collector: ProblemCollector) -> Iterator[tuple[int, Any]]:
     index = whole = 0
     last = _last_line(text)
     for number, line in enumerate(text.split("\n"), start=1):
@@ -124,13 +124,13 @@ def _jsonl_rows(path: str | Path, text: str, findings: Findings) -> Iterator[tup
             row = json.loads(line)
         except (ValueError, RecursionError) as broken:
             if number == last and isinstance(broken, json.JSONDecodeError) and reached_the_end(broken):
-                findings.add(SYNTAX, f"{path}:{number}", cut_off_record(index + 1, whole), WRITE_AGAIN)
+                collector.add(SYNTAX, f"{path}:{number}", cut_off_record(index + 1, whole), WRITE_AGAIN)
             else:
-                findings.add(SYNTAX, _line(path, number, broken), f"not valid JSON: {_reason(broken)}")
+                collector.add(SYNTAX, _line(path, number, broken), f"not valid JSON: {_reason(broken)}")
         else:
             whole += 1
             if is_deep(row):
-                findings.add(SYNTAX, f"{path}:{number}", TOO_DEEP)
+                collector.add(SYNTAX, f"{path}:{number}", TOO_DEEP)
             else:
                 yield index, row
         index += 1
@@ -143,20 +143,20 @@ def is_deep(value: Any, left: int = DEEPEST) -> bool:
         return False
     if not left:
         return True
-    for each in value.values() if kind is dict else value:
-        if type(each) in (dict, list) and is_deep(each, left - 1):
+    for item in value.values() if kind is dict else value:
+        if type(item) in (dict, list) and is_deep(item, left - 1):
             return True
     return False
 
 
-def _not_a_list(path: str | Path, text: str, findings: Findings) -> None:
+def _not_a_list(path: str | Path, text: str, collector: ProblemCollector) -> None:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as broken:
-        findings.add(SYNTAX, _line(path, 1, broken), f"not valid JSON: {_reason(broken)}")
+        collector.add(SYNTAX, _line(path, 1, broken), f"not valid JSON: {_reason(broken)}")
         return
     keys = f" with the keys {', '.join(map(repr, list(value)[:5]))}" if isinstance(value, dict) else ""
-    findings.add(RECORD_TYPE, str(path), f"expected a list of records, got {type_name(value)}{keys}")
+    collector.add(FIELD, str(path), f"expected a list of records, got {type_name(value)}{keys}")
 
 
 def _last_line(text: str) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 ORIGINS = ("base", "mined", "augmented", "generated")
@@ -66,8 +68,8 @@ class Provenance:
 
     def as_field(self) -> dict[str, str | int]:
         """As an annotation has it."""
-        found = {"origin": self.origin, "round": self.round, "gap": self.gap}
-        return {name: value for name, value in found.items() if value is not None}
+        fields = {"origin": self.origin, "round": self.round, "gap": self.gap}
+        return {name: value for name, value in fields.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,3 +94,17 @@ class Record:
     def answer(self) -> str:
         """The last assistant turn's text; empty when the record has none."""
         return next((turn.text.strip() for turn in reversed(self.turns) if turn.role == "assistant"), "")
+
+
+def fingerprint(records: Iterable[Record]) -> str:
+    """sha256 (hex) over ids, turns, and the media's names and sizes in bytes, in the order of the records.
+
+    Folders and times of change are left out: a data set that was copied to another machine is the same data set.
+    """
+    digest = hashlib.sha256()
+    for record in records:
+        turns = [(turn.role, turn.parts, *([] if turn.learned else ["not learned"])) for turn in record.turns]
+        media = [(ref.kind, ref.written, ref.size, *filter(None, (ref.span, ref.keys))) for ref in record.media]
+        digest.update(repr((record.id, turns, media)).encode())
+        digest.update(b"\n")
+    return digest.hexdigest()

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vidqa.dataset.embedded import Embedded
-from vidqa.dataset.findings import Findings
+from vidqa.dataset.embedded_media import EmbeddedMedia
+from vidqa.dataset.foreign_rows import MEDIA, PAIRS, question_row
 from vidqa.dataset.media_names import kind_of
-from vidqa.dataset.problems import COLUMNS, TABLE_UNREADABLE
-from vidqa.dataset.shapes import MEDIA, PAIRS, question_row
+from vidqa.dataset.problem_collector import ProblemCollector
+from vidqa.dataset.problems import COLUMNS, SYNTAX
 
 LONGEST_CELL = 1 << 24
 ALIASES = ("file", "path", "filename", "clip")  # columns that name the medium where none of MEDIA is there
@@ -21,7 +21,7 @@ Rows = Iterator[tuple[int, Any]]
 NO_NAMES: Mapping[str, str] = {}
 
 
-def csv_rows(path: Path, findings: Findings, renamed: Mapping[str, str] = NO_NAMES) -> Rows:
+def csv_rows(path: Path, collector: ProblemCollector, renamed: Mapping[str, str] = NO_NAMES) -> Rows:
     """(line on which it begins, row) for each row of a CSV (.tsv: tabs) with a header line. Empty cells are left out.
 
     `renamed` gives columns the names that they are read by: {"video": "recording"}.
@@ -32,7 +32,7 @@ def csv_rows(path: Path, findings: Findings, renamed: Mapping[str, str] = NO_NAM
             csv.field_size_limit(LONGEST_CELL)
             reader = csv.reader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True)
             written = [str(name).strip().lower() for name in next(filter(None, reader), ())]
-            columns = _named(written, renamed, findings, path)
+            columns = _named(written, renamed, collector, path)
             if columns is None:
                 return
             last = reader.line_num
@@ -45,26 +45,26 @@ def csv_rows(path: Path, findings: Findings, renamed: Mapping[str, str] = NO_NAM
                     yield line, question_row(_with_medium(filled))
                 elif cells:
                     message = f"the row has {len(cells)} cells, there are {len(columns)} columns"
-                    findings.add(TABLE_UNREADABLE, f"{path}:{line}", message)
+                    collector.add(SYNTAX, f"{path}:{line}", message)
     except (OSError, UnicodeDecodeError, csv.Error) as broken:
         place = f"{path}:{reader.line_num}" if isinstance(broken, csv.Error) and reader else str(path)
-        findings.add(TABLE_UNREADABLE, place, f"the CSV cannot be read: {broken}")
+        collector.add(SYNTAX, place, f"the CSV cannot be read: {broken}")
 
 
-def _named(written: list[str], renamed: Mapping[str, str], findings: Findings, path: Path) -> list[str] | None:
+def _named(written: list[str], renamed: Mapping[str, str], collector: ProblemCollector, path: Path) -> list[str] | None:
     """The columns by the names that they are read by; None, and a finding, where they do not make a record."""
     there = f"there are: {', '.join(written)[:200]}"
     if unknown := [old for old in renamed.values() if old.lower() not in written]:
-        findings.add(COLUMNS, str(path), f"there is no column {' and no '.join(unknown)} to rename; {there}")
+        collector.add(COLUMNS, str(path), f"there is no column {' and no '.join(unknown)} to rename; {there}")
         return None
     names = {old.lower(): new for new, old in renamed.items()}
     columns = [names.get(name, name) for name in written]
     if twice := [name for name, count in Counter(columns).items() if count > 1 and name in renamed]:
-        findings.add(COLUMNS, str(path), f"several columns are {' and '.join(twice)}; {there}")
+        collector.add(COLUMNS, str(path), f"several columns are {' and '.join(twice)}; {there}")
         return None
-    if missing := _missing(columns, findings.need_answers):
+    if missing := _missing(columns, collector.need_answers):
         hint = "; a column of another name is given with --column, such as --column video=recording"
-        findings.add(COLUMNS, str(path), f"there is no column {missing}; {there}{hint}")
+        collector.add(COLUMNS, str(path), f"there is no column {missing}; {there}{hint}")
         return None
     return columns
 
@@ -100,7 +100,10 @@ def rename_fields(row: Any, renamed: Mapping[str, str]) -> Any:
 
 
 def table_rows(
-    files: Sequence[Path], findings: Findings, renamed: Mapping[str, str] = NO_NAMES, embedded: Embedded | None = None
+    files: Sequence[Path],
+    collector: ProblemCollector,
+    renamed: Mapping[str, str] = NO_NAMES,
+    embedded: EmbeddedMedia | None = None,
 ) -> Rows:
     """Rows of parquet files or of the Arrow files that `save_to_disk` writes, in order; empty fields are left out.
 
@@ -118,7 +121,7 @@ def table_rows(
                     yield index, question_row(embedded.unpacked(named) if embedded else named)
                     index += 1
         except (pa.ArrowException, OSError, ValueError) as broken:
-            findings.add(TABLE_UNREADABLE, str(file), f"{type(broken).__name__}: {str(broken)[:200]}")
+            collector.add(SYNTAX, str(file), f"{type(broken).__name__}: {str(broken)[:200]}")
 
 
 def rows_in_tables(files: Sequence[Path]) -> int:

@@ -12,14 +12,14 @@ from typing import Any
 from vidqa.contract.problem import Problem, ProblemError, raise_errors
 from vidqa.dataset import fingerprint
 from vidqa.dataset.data_files import holds_tables
-from vidqa.dataset.findings import Findings
+from vidqa.dataset.foreign_rows import shaped
 from vidqa.dataset.load import Pair, load_pairs, read_pairs
 from vidqa.dataset.media import MediaSource, media_source
 from vidqa.dataset.parse import RowReader
-from vidqa.dataset.problems import FILE_MISSING, SPLIT_UNKNOWN
+from vidqa.dataset.problem_collector import ProblemCollector
+from vidqa.dataset.problems import FILE_MISSING, SPLIT
 from vidqa.dataset.reader import NAMES, annotation_file, read_rows
 from vidqa.dataset.record import MediaRef, Record
-from vidqa.dataset.shapes import shaped
 from vidqa.dataset.sources import Rows, Source, kind_of_source, open_source
 from vidqa.dataset.sources.address import address_of
 from vidqa.dataset.sources.captions import CAPTIONS_FOLDER
@@ -31,8 +31,8 @@ from vidqa.dataset.tables import csv_rows, rename_fields
 from vidqa.datatools import prompts, tables, tao
 from vidqa.datatools.merge import Imported, merged
 from vidqa.datatools.outputs import json_lines, json_list, write_new
-from vidqa.datatools.problems import FIELDS_DROPPED, FORMAT_UNKNOWN, MEDIA_PATHS, OUTPUT_ENDING, PROMPT_UNUSED
-from vidqa.datatools.shapes import count_fields, llava_row, messages_row, other_fields
+from vidqa.datatools.problems import FIELDS_DROPPED, FORMAT, OPTION, PROMPT_UNUSED
+from vidqa.datatools.written_rows import count_fields, llava_row, messages_row, other_fields
 
 JSON_FORMATS = ("llava", "messages", "jsonl")
 FROM = ("auto", *JSON_FORMATS, "parquet", "hf", "csv", tao.COSMOS, tao.TAO_VL)
@@ -67,26 +67,28 @@ def convert(
     read by. `out` is a file where it has the format's own ending (.json, .jsonl, .parquet), otherwise a folder. Media
     keep the names they have, relative to the media path that is given back (of several sets see `merged`); nothing is
     copied.
-    Raises everything that is wrong with the records, DATATOOLS_FORMAT_UNKNOWN, _TAO_SHAPE, _NOT_AN_OPTION,
+    Raises everything that is wrong with the records, DATATOOLS_FORMAT, _TAO_SHAPE, _NOT_AN_OPTION,
     _MEDIA_PATHS, _MERGE_ARCHIVE and _OUTPUT_*.
     """
     paths = [path] if isinstance(path, str | Path) else list(path)
     places = [media_path] if isinstance(media_path, str) else list(media_path) or [""]
     if len(places) not in (1, len(paths)):
-        raise MEDIA_PATHS.error("--media-path", f"{len(places)} are given for {len(paths)} inputs")
+        raise OPTION.error(
+            "--media-path", f"{len(places)} are given for {len(paths)} inputs", "give none, one, or one an input"
+        )
     places = places * len(paths) if len(places) == 1 else places
-    read = [read_source(each, form, place, columns or {}) for each, place in zip(paths, places, strict=True)]
+    read = [read_source(item, form, place, columns or {}) for item, place in zip(paths, places, strict=True)]
     source = merged(read, _output(out, to).parent if to in SUFFIX else out)
     dropped = Counter(source.dropped)
     fields = []
     for pair in source.pairs:
-        kept, lost = other_fields(pair.row, pair.record)
+        other, lost = other_fields(pair.row, pair.record)
         count_fields(lost, dropped)
-        fields.append(kept)
+        fields.append(other)
     records, used = _prompted([pair.record for pair in source.pairs], fields, list(forms))
     if to not in JSON_FORMATS:
-        for kept in fields:
-            count_fields(kept, dropped)
+        for other in fields:
+            count_fields(other, dropped)
     files = _outputs(out, to, records, fields)
     written = write_new(files)
     facts = {
@@ -120,19 +122,19 @@ def _prompted(
 ) -> tuple[list[Record], dict[str, int]]:
     """The records in the prompt forms asked for, and how many took each. Raises every answer that fits no option."""
     used = dict.fromkeys(forms, 0)
-    made, findings = [], Findings("--prompt")
-    for record, kept in zip(records, fields, strict=True):
+    formed_records, collector = [], ProblemCollector("--prompt")
+    for record, other in zip(records, fields, strict=True):
         try:
-            formed, form = prompts.apply(record, kept, forms)
+            formed, form = prompts.apply(record, other, forms)
         except ProblemError as wrong:
             for problem in wrong.problems:
-                findings.add(prompts.NOT_AN_OPTION, problem.where, problem.message)
+                collector.add(prompts.NOT_AN_OPTION, problem.where, problem.message)
             continue
-        made.append(formed)
+        formed_records.append(formed)
         if form:
             used[form] += 1
-    raise_errors(findings.problems)
-    return made, used
+    raise_errors(collector.problems)
+    return formed_records, used
 
 
 def _outputs(out: Path, to: str, records: list[Record], fields: list[dict[str, Any]]) -> dict[Path, bytes]:
@@ -142,7 +144,7 @@ def _outputs(out: Path, to: str, records: list[Record], fields: list[dict[str, A
     if to == "parquet":
         return {file: tables.parquet_bytes(records)}
     shape = messages_row if to == "messages" else llava_row
-    rows = [{**shape(record), **kept} for record, kept in zip(records, fields, strict=True)]
+    rows = [{**shape(record), **other} for record, other in zip(records, fields, strict=True)]
     return {file: json_lines(rows) if to == "jsonl" else json_list(rows)}
 
 
@@ -153,7 +155,7 @@ def _output(out: Path, to: str) -> Path:
         return out
     if out.suffix in (*SUFFIX.values(), ".csv") and not out.is_dir():
         file = f"a file that ends in {ending}, or " if ending else ""
-        raise OUTPUT_ENDING.error(out, f"{to} is written to {file}a folder")
+        raise OPTION.error(out, f"{to} is written to {file}a folder", "change --out, or --to")
     return out / f"annotations{ending}" if ending else out
 
 
@@ -169,7 +171,7 @@ def read_source(path: str | Path, form: str, media_path: str, columns: Mapping[s
     form = detected(path) if form == "auto" else form
     dropped: Counter[str] = Counter()
     if part and form in (tao.TAO_VL, tao.COSMOS):
-        raise SPLIT_UNKNOWN.error(path, f"{form} has no splits: {part!r} is not there")
+        raise SPLIT.error(path, f"{form} has no splits: {part!r} is not there")
     if form == tao.TAO_VL:
         return _tao_vl(path, media_path, dropped)
     if form in ("parquet", "hf"):
@@ -177,19 +179,19 @@ def read_source(path: str | Path, form: str, media_path: str, columns: Mapping[s
         return _of_source(form, Source(path, folder.media, folder.rows, folder.fingerprint), {})
     source = _media(path, form, media_path)
     file = annotation_file(path) if form in JSON_FORMATS else path
-    findings = Findings(str(file))
-    rows = Source(file, source, lambda findings: _rows(file, form, findings, dropped, columns), lambda: "")
-    reader = RowReader(file.name, source, findings, need_answers=True, by_line=form == "csv")
-    pairs = read_pairs(shaped(part_of(rows, part).rows(findings)), reader)
-    raise_errors(findings.problems)
-    return Imported(form, pairs, source.root, dropped, findings.problems)
+    collector = ProblemCollector(str(file))
+    rows = Source(file, source, lambda collector: _rows(file, form, collector, dropped, columns), lambda: "")
+    reader = RowReader(file.name, source, collector, need_answers=True, by_line=form == "csv")
+    pairs = read_pairs(shaped(part_of(rows, part).rows(collector)), reader)
+    raise_errors(collector.problems)
+    return Imported(form, pairs, source.root, dropped, collector.problems)
 
 
 def _of_source(form: str, source: Source, columns: Mapping[str, str]) -> Imported:
     """What a source gives. Raises what is wrong with it."""
 
-    def rows(findings: Findings) -> Rows:
-        return shaped((index, rename_fields(row, columns)) for index, row in source.rows(findings))
+    def rows(collector: ProblemCollector) -> Rows:
+        return shaped((index, rename_fields(row, columns)) for index, row in source.rows(collector))
 
     pairs, warnings = load_pairs(replace(source, rows=rows))
     root = source.media.root
@@ -210,13 +212,13 @@ def _name_from(ref: MediaRef, root: str) -> str:
 
 
 def _rows(
-    path: Path, form: str, findings: Findings, dropped: Counter[str], columns: Mapping[str, str]
+    path: Path, form: str, collector: ProblemCollector, dropped: Counter[str], columns: Mapping[str, str]
 ) -> Iterator[tuple[int, Any]]:
     if form == "csv":
-        return csv_rows(path, findings, columns)
+        return csv_rows(path, collector, columns)
     if form == tao.COSMOS:
-        return tao.cosmos_rows(path if path.is_dir() else path.parent, findings, dropped)
-    return ((index, rename_fields(row, columns)) for index, row in read_rows(path, findings))
+        return tao.cosmos_rows(path if path.is_dir() else path.parent, collector, dropped)
+    return ((index, rename_fields(row, columns)) for index, row in read_rows(path, collector))
 
 
 def _media(path: Path, form: str, media_path: str) -> MediaSource:
@@ -229,28 +231,28 @@ def _tao_vl(path: Path, media_path: str, dropped: Counter[str]) -> Imported:
     """All annotation files of the folder; problems name the file they are in, ids are unique over all."""
     files = tao.tao_vl_files(path)
     if not files:
-        raise FORMAT_UNKNOWN.error(path, f"no file of the folder has the format {tao.TAO_VL}")
+        raise FORMAT.error(path, f"no file of the folder has the format {tao.TAO_VL}")
     source = _media(path, tao.TAO_VL, media_path)
     pairs, problems, ids = [], [], dict[str, int]()
     for file in files:
-        findings = Findings(str(file))
-        rows = tao.tao_vl_rows(file, findings, dropped, own_root=not media_path, alone=len(files) == 1)
-        reader = RowReader(file.name, source, findings, need_answers=True, ids=ids)
+        collector = ProblemCollector(str(file))
+        rows = tao.tao_vl_rows(file, collector, dropped, own_root=not media_path, alone=len(files) == 1)
+        reader = RowReader(file.name, source, collector, need_answers=True, ids=ids)
         pairs += read_pairs(rows, reader)
-        problems += findings.problems
+        problems += collector.problems
     raise_errors(problems)
     return Imported(tao.TAO_VL, pairs, source.root, dropped, problems)
 
 
 def detected(path: Path) -> str:
-    """The format of what lies at `path`. Raises DATATOOLS_FORMAT_UNKNOWN."""
+    """The format of what lies at `path`. Raises DATATOOLS_FORMAT."""
     if path.is_file():
         suffix = path.suffix.lower()
         if suffix in (".csv", ".tsv", ".parquet"):
             return "csv" if suffix != ".parquet" else "parquet"
         if suffix in (".json", ".jsonl"):
             return _of_json(path)
-        raise FORMAT_UNKNOWN.error(path, f"{suffix or 'no ending'} is not .json, .jsonl, .csv, .tsv or .parquet")
+        raise FORMAT.error(path, f"{suffix or 'no ending'} is not .json, .jsonl, .csv, .tsv or .parquet")
     if any((path / name).is_file() for name in NAMES):
         return "llava"
     if (path / "meta.json").is_file():
@@ -260,7 +262,7 @@ def detected(path: Path) -> str:
     if tao.tao_vl_files(path):
         return tao.TAO_VL
     message = "the folder holds no annotations.json(l), no meta.json, no parquet or Arrow files"
-    raise FORMAT_UNKNOWN.error(path, message)
+    raise FORMAT.error(path, message)
 
 
 def _of_json(path: Path) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from vidqa.contract.problem import Code, Problem
+from vidqa.dataset.identical_files import same_bytes
 from vidqa.dataset.record import Record
-from vidqa.dataset.same_bytes import same_bytes
 from vidqa.datatools.problems import CONTRADICTION, REPEATED, SAME_CONTENT
 from vidqa.evaluation.answers import parse_expected
 
@@ -25,9 +25,9 @@ class Duplicates:
 
     def problems(self) -> list[Problem]:
         """A warning for each group."""
-        found = [_warning(CONTRADICTION, group, "records contradict each other") for group in self.contradicting]
-        found += [_warning(REPEATED, group, "records are equal") for group in self.repeated]
-        return found + same_content_problems(self.same_content)
+        problems = [_warning(CONTRADICTION, group, "records contradict each other") for group in self.contradicting]
+        problems += [_warning(REPEATED, group, "records are equal") for group in self.repeated]
+        return problems + same_content_problems(self.same_content)
 
 
 def same_content_problems(groups: Iterable[Sequence[str]]) -> list[Problem]:
@@ -70,8 +70,8 @@ def answer_class(record: Record) -> str:
 
 def compared_answer(record: Record) -> str:
     """What two answers are compared by: yes, no, a letter, a number, or the text without regard to case and spaces."""
-    found = answer_class(record)
-    return _plain(record.answer) if found == "(text)" else found
+    answer = answer_class(record)
+    return _plain(record.answer) if answer == "(text)" else answer
 
 
 def _plain(text: str) -> str:

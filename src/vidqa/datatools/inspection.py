@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 from vidqa.contract.problem import Problem
 from vidqa.dataset.load import check_set
+from vidqa.dataset.media import MediaSource
 from vidqa.dataset.near_duplicates import near_duplicate_groups, signatures
 from vidqa.dataset.record import MediaRef, Record
+from vidqa.dataset.sources.media_files import is_medium, media_below
 from vidqa.datatools.duplicates import answer_class, compared_answer, find_duplicates
-from vidqa.datatools.unused import Unused, unused_media
 from vidqa.planning.samples import Planner, Prompting, Sample
 from vidqa.video import fps_disagreement
 from vidqa.video.probe_many import header_warnings, probe_many
@@ -61,7 +63,7 @@ def inspect_dataset(
     records, problems, source = check_set(annotation_path, media_path)
     refs = {ref.key: ref for record in records for ref in record.media}
     media, broken = _probed(refs)
-    unused = unused_media(source) if source is not None else Unused([], {})
+    unused = unreferenced_media(source) if source is not None else UnreferencedMedia([], {})
     problems += broken + _disagreements(records, media)
     samples: list[Sample] = []
     if model is not None:
@@ -91,9 +93,9 @@ def inspect_dataset(
 
 def _alike(refs: dict[str, MediaRef], media: dict[str, VideoMeta | ImageMeta]) -> list[list[str]]:
     """Keys of files that look alike."""
-    seen = signatures([refs[key] for key in media], media)
-    keys = sorted(seen)
-    groups, _ = near_duplicate_groups([seen[key] for key in keys])
+    by_key = signatures([refs[key] for key in media], media)
+    keys = sorted(by_key)
+    groups, _ = near_duplicate_groups([by_key[key] for key in keys])
     return [[keys[at] for at in group] for group in groups]
 
 
@@ -149,22 +151,22 @@ def _probed(refs: dict[str, MediaRef]) -> tuple[dict[str, VideoMeta | ImageMeta]
 
 
 def _disagreements(records: Sequence[Record], media: dict[str, VideoMeta | ImageMeta]) -> list[Problem]:
-    found = []
+    problems = []
     for record in records:
-        seen = media.get(record.media[0].key) if len(record.media) == 1 else None
-        if isinstance(seen, VideoMeta):
-            found.append(fps_disagreement(seen, record.video_fps, record.source))
-    return [problem for problem in found if problem]
+        header = media.get(record.media[0].key) if len(record.media) == 1 else None
+        if isinstance(header, VideoMeta):
+            problems.append(fps_disagreement(header, record.video_fps, record.source))
+    return [problem for problem in problems if problem]
 
 
 def _media_facts(media: Iterable[VideoMeta | ImageMeta], refs: dict[str, MediaRef]) -> dict[str, Any]:
-    seen = list(media)
-    videos = [each for each in seen if isinstance(each, VideoMeta)]
+    headers = list(media)
+    videos = [header for header in headers if isinstance(header, VideoMeta)]
     return {
         "bytes": sum(ref.size for ref in refs.values()),
         "duration_s": summary([video.duration_s for video in videos]),
         "frames": summary([video.frame_count for video in videos]),
-        "sizes": _counted(f"{each.width}x{each.height}" for each in seen),
+        "sizes": _counted(f"{header.width}x{header.height}" for header in headers),
         "rates": _counted(f"{video.source_fps:.4g}" for video in videos),
         "codecs": _counted(video.codec for video in videos),
         "variable_rate": sum(video.frame_times_s is not None for video in videos),
@@ -194,22 +196,22 @@ def summary(values: Sequence[float]) -> dict[str, float] | None:
     if not values:
         return None
     ordered = sorted(values)
-    found = {
+    figures = {
         "min": ordered[0],
         "median": statistics.median(ordered),
         "p95": ordered[min(len(ordered) - 1, round(0.95 * (len(ordered) - 1)))],
         "max": ordered[-1],
         "sum": sum(ordered),
     }
-    return {name: round(value, 3) for name, value in found.items()}
+    return {name: round(value, 3) for name, value in figures.items()}
 
 
 def facts_text(facts: dict[str, Any]) -> str:
     """The facts for a person, in at most some forty lines."""
     lines = [f"{name.replace('_', ' '):<20} {facts[name]}" for name in _PLAIN if facts[name]]
-    for kind, found in list(facts["kinds"].items())[:10]:
-        answers = ", ".join(f"{answer} {count}" for answer, count in list(found["answers"].items())[:6])
-        lines.append(f"  {kind[:18]:<18} {found['records']}: {answers}")
+    for kind, counts in list(facts["kinds"].items())[:10]:
+        answers = ", ".join(f"{answer} {count}" for answer, count in list(counts["answers"].items())[:6])
+        lines.append(f"  {kind[:18]:<18} {counts['records']}: {answers}")
     tokens = facts["tokens"] or {}
     spans = {"duration s": facts["duration_s"], "frames": facts["frames"], "tokens": tokens.get("per_sample")}
     spans |= {"media tokens": tokens.get("media"), "learned tokens": tokens.get("learned")}
@@ -244,3 +246,38 @@ _PLAIN = (
     "variable_rate",
     "rotated",
 )
+
+
+class UnreferencedMedia(NamedTuple):
+    """`files` are relative to the folder, in order; a medium of an archive that no record uses is archive!member.
+    `members` counts the media of each archive that is in use which no record names: they come with the others, as
+    where a split links an archive whole. Copies of what is used, such as an archive beside what was unpacked of it,
+    count in neither."""
+
+    files: list[str]
+    members: dict[str, int]
+
+
+def unreferenced_media(source: MediaSource) -> UnreferencedMedia:
+    """What a record names counts as used, also where something else is wrong with the record."""
+    used = {ref.path for ref in source.resolved()}
+    real = {os.path.realpath(path) for path in used}
+    copies = {(os.path.basename(ref.member or ref.path), ref.size) for ref in source.resolved()}
+    files = [
+        os.path.relpath(path, source.folder)
+        for path in (media_below(source.folder) if source.folder else ())
+        if path not in used
+        and os.path.realpath(path) not in real
+        and (os.path.basename(path), os.path.getsize(path)) not in copies
+    ]
+    named = {ref.member or ref.path for ref in source.resolved()}
+    counts: dict[str, int] = {}
+    for archive in source.archives if source.archive_paths else ():
+        media = {name: member for name, member in archive.members.items() if is_medium(name)}
+        other = [name for name, member in media.items() if (os.path.basename(name), member.size) not in copies]
+        own = [name for name in other if (media[name].name or media[name].path) not in named]
+        if len(own) == len(media):
+            files += [f"{os.path.basename(archive.path)}!{name}" for name in own]
+        elif own:
+            counts[os.path.basename(archive.path)] = len(own)
+    return UnreferencedMedia(sorted(files), counts)

@@ -8,7 +8,7 @@ from typing import Any
 
 from vidqa.dataset.record import MediaRef, Record
 from vidqa.datatools.inspection import Inspection
-from vidqa.datatools.pages import frame_urls
+from vidqa.datatools.preview_page import frame_urls
 from vidqa.pages.page import page
 from vidqa.video.types import VideoMeta
 
@@ -21,9 +21,9 @@ WIDTH, HEIGHT, FLOOR = 330, 130, 110  # of a histogram, in its own units; bars s
 SHADES = 6
 
 
-def inspection_page(found: Inspection) -> str:
+def inspection_page(inspection: Inspection) -> str:
     """The page as HTML."""
-    facts = found.facts
+    facts = inspection.facts
     lengths = facts["duration_s"]
     groups = {
         "Contradicting answers": facts["contradicting"],
@@ -32,7 +32,7 @@ def inspection_page(found: Inspection) -> str:
         "Files that look alike": facts["look_alike"] or [],
         "Media that no record names": [[name] for name in facts["unused_media"]],
     }
-    shown = [problem for problem in found.problems if not problem.code.startswith("DATATOOLS_")]
+    shown = [problem for problem in inspection.problems if not problem.code.startswith("DATATOOLS_")]
     return page(
         "datatools/inspection.html.j2",
         title="Data set",
@@ -40,7 +40,7 @@ def inspection_page(found: Inspection) -> str:
         length=f"{seconds(lengths['sum'])} in all" if lengths else "",
         size=_bytes(facts["bytes"]),
         kinds=[_kind(name, kind) for name, kind in facts["kinds"].items()],
-        histograms=_histograms(found),
+        histograms=_histograms(inspection),
         tables=[
             (name, list(facts[key].items())[:8])
             for name, key in (("Sizes", "sizes"), ("Frames per second", "rates"), ("Codecs", "codecs"))
@@ -49,7 +49,7 @@ def inspection_page(found: Inspection) -> str:
         duplicates=[(name, group) for name, group in groups.items() if group],
         n_problems=len(shown),
         problems=sorted(shown, key=lambda problem: problem.severity != "error")[:PROBLEMS_SHOWN],
-        cards=[_card(found, ref, records) for ref, records in _spread(found.records)],
+        cards=[_card(inspection, ref, records) for ref, records in _spread(inspection.records)],
     )
 
 
@@ -61,12 +61,12 @@ def _kind(name: str, kind: dict[str, Any]) -> dict[str, Any]:
     return {"name": name, "records": kind["records"], "answers": answers, "most": kind["most_common_share"]}
 
 
-def _histograms(found: Inspection) -> list[tuple[str, dict[str, Any]]]:
-    durations = [seen.duration_s for seen in found.media.values() if isinstance(seen, VideoMeta)]
+def _histograms(inspection: Inspection) -> list[tuple[str, dict[str, Any]]]:
+    durations = [header.duration_s for header in inspection.media.values() if isinstance(header, VideoMeta)]
     series: dict[str, Sequence[float]] = {
         "Duration of videos, seconds": durations,
-        "Tokens of samples": [sample.length for sample in found.samples],
-        "Learned tokens of samples": [sample.supervised for sample in found.samples],
+        "Tokens of samples": [sample.length for sample in inspection.samples],
+        "Learned tokens of samples": [sample.supervised for sample in inspection.samples],
     }
     return [(name, histogram(values)) for name, values in series.items() if values]
 
@@ -102,15 +102,16 @@ def _spread(records: Sequence[Record]) -> list[tuple[MediaRef, list[Record]]]:
     return [every[at * len(every) // CARDS] for at in range(CARDS)] if len(every) > CARDS else every
 
 
-def _card(found: Inspection, ref: MediaRef, records: Sequence[Record]) -> dict[str, Any]:
-    seen = found.media.get(ref.key)
+def _card(inspection: Inspection, ref: MediaRef, records: Sequence[Record]) -> dict[str, Any]:
+    header = inspection.media.get(ref.key)
     indices, about = [0], "not readable"
-    if isinstance(seen, VideoMeta):
-        indices = [(2 * at + 1) * seen.frame_count // (2 * FRAMES) for at in range(FRAMES)]
-        about = f"{seconds(seen.duration_s)}, {seen.source_fps:.4g} frames per second, {seen.width}×{seen.height}"
-    elif seen is not None:
-        about = f"{seen.width}×{seen.height}"
-    frames, fault = frame_urls(ref, indices) if seen is not None else ([], "the file cannot be read")
+    if isinstance(header, VideoMeta):
+        indices = [(2 * at + 1) * header.frame_count // (2 * FRAMES) for at in range(FRAMES)]
+        size = f"{header.width}×{header.height}"
+        about = f"{seconds(header.duration_s)}, {header.source_fps:.4g} frames per second, {size}"
+    elif header is not None:
+        about = f"{header.width}×{header.height}"
+    frames, fault = frame_urls(ref, indices) if header is not None else ([], "the file cannot be read")
     questions = [{"question": record.question, "answer": record.answer} for record in records[:QUESTIONS]]
     more = max(0, len(records) - QUESTIONS)
     return {"name": ref.written, "about": about, "frames": frames, "fault": fault, "questions": questions, "more": more}

@@ -39,18 +39,18 @@ def merged(sets: Sequence[Imported], folder: Path) -> Imported:
         return sets[0]
     places = {one.media_path for one in sets}
     media_path = places.pop() if len(places) == 1 else _renamed(sets, folder)
-    taken: set[str] = set()
+    used_ids: set[str] = set()
     new_ids: list[str] = []
     pairs: list[Pair] = []
     for number, one in enumerate(sets, start=1):
         own = {pair.record.id for pair in one.pairs}
         for pair in one.pairs:
             record = pair.record
-            if record.id in taken:
-                record = replace(record, id=_free(record.id, number, taken | own))
+            if record.id in used_ids:
+                record = replace(record, id=_free(record.id, number, used_ids | own))
                 new_ids.append(record.id)
             pairs.append(Pair(pair.row, record))
-        taken |= {pair.record.id for pair in pairs[len(pairs) - len(one.pairs) :]}
+        used_ids |= {pair.record.id for pair in pairs[len(pairs) - len(one.pairs) :]}
     return Imported(
         " + ".join(dict.fromkeys(one.form for one in sets)),
         pairs,
@@ -61,9 +61,9 @@ def merged(sets: Sequence[Imported], folder: Path) -> Imported:
     )
 
 
-def _free(name: str, number: int, taken: set[str]) -> str:
+def _free(name: str, number: int, used: set[str]) -> str:
     new = f"{name}-{number}"
-    while new in taken:
+    while new in used:
         new += f"-{number}"
     return new
 

@@ -74,14 +74,14 @@ def _piece(piece: Piece) -> dict[str, Any]:
 def previews(planner: Planner, records: Sequence[Record]) -> tuple[list[Preview], list[Problem]]:
     """Previews in the order of the records; records that cannot become a sample as problems, as are silent ones."""
     samples, problems = planner.plan(records)
-    made = []
+    rendered = []
     for sample in samples:
         encoded = planner.encode(sample)
         pieces = tuple(pieces_of(planner.chat, sample.record, sample.plans, encoded))
-        made.append(Preview(sample, pieces, planner.prompting.for_generation))
+        rendered.append(Preview(sample, pieces, planner.prompting.for_generation))
         if not sample.supervised and not planner.prompting.for_generation:
             problems.append(NOTHING_LEARNED.at(sample.place, "none of its tokens is learned", severity="warning"))
-    return made, problems
+    return rendered, problems
 
 
 def pieces_of(chat: Chat, record: Record, plans: Sequence[FramePlan], encoded: Encoded) -> Iterable[Piece]:
@@ -148,9 +148,9 @@ def token_line(piece: Piece) -> str:
     return f"{pads} tokens" + (f" and {piece.tokens - pads} for its times" if piece.tokens > pads else "")
 
 
-def terminal_text(made: Sequence[Preview], colour: bool) -> str:
+def terminal_text(samples: Sequence[Preview], colour: bool) -> str:
     """The samples for a terminal. What is learned is coloured, or stands in [[double brackets]] without colour."""
-    return "\n\n".join(_terminal(preview, colour) for preview in made)
+    return "\n\n".join(_terminal(preview, colour) for preview in samples)
 
 
 def _terminal(preview: Preview, colour: bool) -> str:

@@ -13,41 +13,10 @@ OUTPUT_UNWRITABLE = Code(
     "Give an --out or --html below a folder that you may write to, on a disk with free space.",
     Exit.ENVIRONMENT,
 )
-OUTPUT_ENDING = Code(
-    "DATATOOLS_OUTPUT_ENDING",
-    "The name of the output has the ending of another format than the one asked for.",
-    "Give --out the ending of the format, or name a folder, or ask --to for the other format.",
-    Exit.USAGE,
-)
-SHARE = Code(
-    "DATATOOLS_SHARE",
-    "The share of the validation part is not a number between 0 and 1.",
-    "Give for example --share 0.1 for a tenth of the records.",
-    Exit.USAGE,
-)
 SPLIT_ONE_VIDEO = Code(
     "DATATOOLS_SPLIT_ONE_VIDEO",
     "The records cannot be split, since all of them share one video or image or what must stay together with it.",
     "Have records about at least two videos; where all clips are of one fixed camera, --ignore-looks.",
-)
-SPLIT_OFF = Code(
-    "DATATOOLS_SPLIT_OFF",
-    "The validation part is far from the share that was asked for, since what belongs together is moved as a whole.",
-    "Nothing needs doing if the counts suit you; else try another --seed or --share, or --ignore-looks where a fixed "
-    "camera makes all clips look alike.",
-)
-SPLIT_RECORDING = Code(
-    "DATATOOLS_SPLIT_RECORDING",
-    "Files whose names differ by a number alone, as clips of one recording do, are in both parts of a split.",
-    "If they are clips of one recording, split again into another folder with --group-by '(.*[^0-9/])[0-9]+[.][^.]+$', "
-    "or with the field that names the recording; otherwise nothing needs doing.",
-)
-GROUP_BY = Code(
-    "DATATOOLS_GROUP_BY",
-    "What --group-by names is neither a field of the records nor a pattern that finds something in the names of media.",
-    "Name a field, such as --group-by camera, or a regular expression whose group is the recording, such as "
-    "--group-by '(.*)_[0-9]+[.]mp4'.",
-    Exit.USAGE,
 )
 NOT_LINKED = Code(
     "DATATOOLS_NOT_LINKED",
@@ -81,22 +50,6 @@ SAME_CONTENT = Code(
     "Files of different names hold the very same bytes.",
     "Name one file in all records. `split_dataset.py` keeps such files together; other ways to split do not.",
 )
-FORMAT_UNKNOWN = Code(
-    "DATATOOLS_FORMAT_UNKNOWN",
-    "The input is in no format that can be told from its files.",
-    "Say which it is with --from, and check that --in is the file or the folder that holds the data set.",
-)
-TAO_SHAPE = Code(
-    "DATATOOLS_TAO_SHAPE",
-    "A data set in one of TAO's formats is not as that format says.",
-    "cosmos-reason-v1.0 is a folder with meta.json, text/ and media/; tao-vl-reason-v1.0 is JSON with a list of items.",
-)
-MEDIA_PATHS = Code(
-    "DATATOOLS_MEDIA_PATHS",
-    "The number of media paths does not match the number of inputs.",
-    "Give no --media-path, one for all inputs, or one for each --in in the same order.",
-    Exit.USAGE,
-)
 MERGE_ARCHIVE = Code(
     "DATATOOLS_MERGE_ARCHIVE",
     "Media inside an archive have no name by which a file elsewhere could reach them, so the sets cannot become one.",
@@ -116,4 +69,25 @@ FIELDS_DROPPED = Code(
     "DATATOOLS_FIELDS_DROPPED",
     "Some fields have no place in the format that was written.",
     "Nothing needs doing if they are not needed; the JSON formats keep all fields of a record beside the conversation.",
+)
+OPTION = Code(
+    "DATATOOLS_OPTION",
+    "An option of a data tool has a value that does not fit the data or the other options.",
+    "Change it as the message says; --help shows an example.",
+    Exit.USAGE,
+)
+SPLIT = Code(
+    "DATATOOLS_SPLIT",
+    "The parts of a split are far from the share, or hold files whose names suggest one recording.",
+    "Nothing needs doing if the counts suit you and such files are no clips of one recording; else split again into "
+    "another folder with another --seed or --share, with --ignore-looks where a fixed camera makes all clips look "
+    "alike, "
+    "or with --group-by '(.*[^0-9/])[0-9]+[.][^.]+$' or the field that names the recording.",
+)
+FORMAT = Code(
+    "DATATOOLS_FORMAT",
+    "The format of the input cannot be detected, or the input does not follow it.",
+    "Say which it is with --from, and check that --in is the file or folder of the data set. cosmos-reason-v1.0 is a "
+    "folder "
+    "with meta.json, text/ and media/; tao-vl-reason-v1.0 is JSON with a list of items.",
 )

@@ -6,8 +6,8 @@ import re
 from dataclasses import replace
 from typing import Any
 
+from vidqa.dataset.reasoning import split_thinking
 from vidqa.dataset.record import Record
-from vidqa.dataset.thinking import split_thinking
 from vidqa.datatools.problems import NOT_AN_OPTION
 from vidqa.evaluation.options import options_of
 
@@ -52,11 +52,11 @@ def as_mcq(record: Record, options: list[str]) -> Record | None:
 def as_yes_no(record: Record) -> Record | None:
     """The record with an instruction and the answer Yes or No; None where its answer says more, or something else."""
     thinking, answer = split_thinking(record.answer)
-    found = YES_NO.fullmatch(answer)
-    if not found:
+    match = YES_NO.fullmatch(answer)
+    if not match:
         return None
     lines = [] if ASKS_YES_NO.search(record.question) else [ASK_YES_NO]
-    return _rewritten(record, lines, thinking + ("Yes" if found[1].lower() in ("yes", "true", "1") else "No"))
+    return _rewritten(record, lines, thinking + ("Yes" if match[1].lower() in ("yes", "true", "1") else "No"))
 
 
 def _letter(answer: str, options: list[str], letters: list[str]) -> str | None:
@@ -64,8 +64,8 @@ def _letter(answer: str, options: list[str], letters: list[str]) -> str | None:
     same = [letter for letter, option in zip(letters, options, strict=True) if option.casefold() == answer.casefold()]
     if same:
         return same[0] if len(same) == 1 else None
-    found = LETTER.fullmatch(answer)
-    return found[1].upper() if found and found[1].upper() in letters else None
+    match = LETTER.fullmatch(answer)
+    return match[1].upper() if match and match[1].upper() in letters else None
 
 
 def _rewritten(record: Record, lines: list[str], answer: str) -> Record:
@@ -85,9 +85,9 @@ def _rewritten(record: Record, lines: list[str], answer: str) -> Record:
 def apply(record: Record, fields: dict[str, Any], forms: list[str]) -> tuple[Record, str | None]:
     """(the record in the first of the forms that fits it, that form); options that were used leave `fields`."""
     for form in forms:
-        made = as_mcq(record, split_options(fields.get("options"))) if form == "mcq" else as_yes_no(record)
-        if made is not None:
+        formed = as_mcq(record, split_options(fields.get("options"))) if form == "mcq" else as_yes_no(record)
+        if formed is not None:
             if form == "mcq":
                 fields.pop("options", None)
-            return made, form
+            return formed, form
     return record, None

@@ -16,12 +16,12 @@ from vidqa.dataset.data_files import SPLITS
 from vidqa.dataset.load import Pair, load_pairs
 from vidqa.dataset.record import Record
 from vidqa.dataset.sources import Source, open_source
-from vidqa.dataset.split import drawn_groups, groups_sharing_media, stratified
+from vidqa.dataset.video_split import drawn_groups, groups_sharing_media, stratified
 from vidqa.datatools.duplicates import answer_class, same_content_problems
+from vidqa.datatools.linked_parts import check_part, links, write_links
 from vidqa.datatools.outputs import json_list, json_page, write_new
-from vidqa.datatools.parts import check_part, links, write_links
-from vidqa.datatools.problems import SHARE, SPLIT_OFF, SPLIT_ONE_VIDEO
-from vidqa.datatools.together import CONTENT, Together, kept_together, torn_recordings
+from vidqa.datatools.problems import OPTION, SPLIT, SPLIT_ONE_VIDEO
+from vidqa.datatools.split_groups import CONTENT, SplitGroups, find_split_groups, torn_recordings
 
 STRATIFY = ("kind", "answer")
 PARTS = ("train", "val")
@@ -39,7 +39,7 @@ class Split:
     written: bool
     roots: bool
     media_path: str
-    together: Together
+    together: SplitGroups
 
 
 def split_dataset(
@@ -57,14 +57,14 @@ def split_dataset(
 
     The rows are those of the file, unchanged; one without an id is given the one it had by its place. Where all media
     are named relative to a folder, each part gets hard links to its own, and is a data set of its own. Raises
-    DATATOOLS_SHARE, DATATOOLS_GROUP_BY, DATATOOLS_SPLIT_ONE_VIDEO, DATATOOLS_OUTPUT_* and everything that is wrong
+    DATATOOLS_OPTION, DATATOOLS_OPTION, DATATOOLS_SPLIT_ONE_VIDEO, DATATOOLS_OUTPUT_* and everything that is wrong
     with the data.
     """
     if not 0 < share < 1:
-        raise SHARE.error("--share", f"{share:g} is not between 0 and 1")
+        raise OPTION.error("--share", f"{share:g} is not between 0 and 1", "give for example 0.1")
     source = open_source(annotation_path, media_path)
-    pairs, found = load_pairs(source)
-    together = kept_together(pairs, group_by, ignore_looks=ignore_looks)
+    pairs, warnings_read = load_pairs(source)
+    together = find_split_groups(pairs, group_by, ignore_looks=ignore_looks)
     chosen = choose([pair.record for pair in pairs], share, seed, stratify, together.ties)
     parts = {
         "train": [pair for at, pair in enumerate(pairs) if at not in chosen],
@@ -79,7 +79,7 @@ def split_dataset(
     written = write_new(
         {**files, out / "split.json": json_page(facts), out / "together.json": json_page(together.lists())}
     )
-    warnings = [*found, *_copies(together), *_off(facts, out)]
+    warnings = [*warnings_read, *_copies(together), *_off(facts, out)]
     if not group_by:
         warnings += torn_recordings({name: [pair.record for pair in part] for name, part in parts.items()}, out)
     linked = own["train"] is not None and own["val"] is not None
@@ -102,7 +102,7 @@ def part_named(annotations: str) -> str | None:
     return folder.name if folder.name in PARTS_NAMED and beside else None
 
 
-def _copies(together: Together) -> list[Problem]:
+def _copies(together: SplitGroups) -> list[Problem]:
     return same_content_problems(together.named.get(CONTENT, []))
 
 
@@ -161,7 +161,7 @@ def _off(facts: dict[str, Any], out: Path) -> list[Problem]:
     if abs(counts["val"] - target) <= max(1.0, OFF_BY * target):
         return []
     message = f"{counts['val']} of {sum(counts.values())} records are in the validation part, {target:g} were wanted"
-    return [SPLIT_OFF.at(out / "split.json", message, severity="warning")]
+    return [SPLIT.at(out / "split.json", message, severity="warning")]
 
 
 def table(split: Split) -> str:

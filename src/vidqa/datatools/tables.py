@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vidqa.dataset.record import Record
-from vidqa.datatools.shapes import table_row
+from vidqa.datatools.written_rows import table_row
 from vidqa.video.vision_keys import VIDEO_KEYS
 
 CARD = """---

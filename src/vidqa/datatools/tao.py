@@ -8,16 +8,16 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from vidqa.dataset.findings import Findings
+from vidqa.dataset.problem_collector import ProblemCollector
 from vidqa.dataset.reader import TOO_DEEP, is_deep, type_name
 from vidqa.dataset.sources import Rows
-from vidqa.datatools.problems import TAO_SHAPE
+from vidqa.datatools.problems import FORMAT
 
 COSMOS = "cosmos-reason-v1.0"
 TAO_VL = "tao-vl-reason-v1.0"
 
 
-def read_object(path: Path, findings: Findings | None = None) -> dict[str, Any] | None:
+def read_object(path: Path, collector: ProblemCollector | None = None) -> dict[str, Any] | None:
     """A JSON object in a file; None, and a finding if there are some, where there is none."""
     try:
         value = json.loads(path.read_text(encoding="utf-8-sig"))
@@ -27,8 +27,8 @@ def read_object(path: Path, findings: Findings | None = None) -> dict[str, Any] 
         if isinstance(value, dict) and not is_deep(value):
             return value
         reason = TOO_DEEP if isinstance(value, dict) else f"expected an object, got {type_name(value)}"
-    if findings is not None:
-        findings.add(TAO_SHAPE, str(path), f"it cannot be read: {reason}")
+    if collector is not None:
+        collector.add(FORMAT, str(path), f"it cannot be read: {reason}")
     return None
 
 
@@ -39,18 +39,18 @@ def tao_vl_files(path: Path) -> list[Path]:
     return [file for file in sorted(path.glob("*.json")) if (read_object(file) or {}).get("format") == TAO_VL]
 
 
-def tao_vl_rows(file: Path, findings: Findings, dropped: Counter[str], *, own_root: bool, alone: bool) -> Rows:
+def tao_vl_rows(file: Path, collector: ProblemCollector, dropped: Counter[str], *, own_root: bool, alone: bool) -> Rows:
     """Rows of one annotation file. The file's task is their kind; reasoning stands in <think> before the answer.
 
     With `own_root` media are named from the folder of the file on, through the file's media_root; otherwise as the
     items have them. Items without an item_index are named by their place, with the file's name unless it is `alone`.
     """
-    whole = read_object(file, findings)
+    whole = read_object(file, collector)
     if whole is None:
         return
     items = whole.get("items")
     if whole.get("format") != TAO_VL or not isinstance(items, list):
-        findings.add(TAO_SHAPE, str(file), f'it needs "format": "{TAO_VL}" and a list of items')
+        collector.add(FORMAT, str(file), f'it needs "format": "{TAO_VL}" and a list of items')
         return
     root = whole.get("media_root") if own_root and isinstance(whole.get("media_root"), str) else ""
     metadata = whole["metadata"] if isinstance(whole.get("metadata"), dict) else {}
@@ -61,7 +61,7 @@ def tao_vl_rows(file: Path, findings: Findings, dropped: Counter[str], *, own_ro
         row = _tao_vl_row(item, named, str(root), metadata.get("task"))
         if row is None:
             message = "an item is an object with video_id or image_id (one of them), question and answer, all texts"
-            findings.add(TAO_SHAPE, f"{file} items[{index}]", message)
+            collector.add(FORMAT, f"{file} items[{index}]", message)
         else:
             yield index, row
 
@@ -87,14 +87,14 @@ def _with_reasoning(reasoning: str, answer: str) -> str:
     return f"<think>{reasoning.strip()}</think>\n\n{answer}" if reasoning.strip() else answer
 
 
-def cosmos_rows(folder: Path, findings: Findings, dropped: Counter[str]) -> Rows:
+def cosmos_rows(folder: Path, collector: ProblemCollector, dropped: Counter[str]) -> Rows:
     """Rows of the samples that meta.json lists: one conversation file and one media file each."""
-    meta = read_object(folder / "meta.json", findings)
+    meta = read_object(folder / "meta.json", collector)
     if meta is None:
         return
     samples = meta.get("samples")
     if meta.get("version") != COSMOS or not isinstance(samples, list):
-        findings.add(TAO_SHAPE, str(folder / "meta.json"), f'it needs "version": "{COSMOS}" and a list of samples')
+        collector.add(FORMAT, str(folder / "meta.json"), f'it needs "version": "{COSMOS}" and a list of samples')
         return
     for name in _metadata(meta) - {"type"}:
         dropped[f"metadata.{name}"] += len(samples)
@@ -102,9 +102,9 @@ def cosmos_rows(folder: Path, findings: Findings, dropped: Counter[str]) -> Rows
         names = [sample.get(name) for name in ("id", "conversation", "media")] if isinstance(sample, dict) else [None]
         if not all(isinstance(name, str) and name for name in names):
             message = "a sample is an object with id, conversation and media, all texts"
-            findings.add(TAO_SHAPE, f"{folder / 'meta.json'} samples[{index}]", message)
+            collector.add(FORMAT, f"{folder / 'meta.json'} samples[{index}]", message)
             continue
-        row = _cosmos_row(folder, str(names[0]), str(names[1]), str(names[2]), findings, dropped)
+        row = _cosmos_row(folder, str(names[0]), str(names[1]), str(names[2]), collector, dropped)
         if row is not None:
             yield index, row
 
@@ -116,18 +116,18 @@ def _metadata(value: dict[str, Any]) -> set[str]:
 
 
 def _cosmos_row(
-    folder: Path, name: str, conversation: str, media: str, findings: Findings, dropped: Counter[str]
+    folder: Path, name: str, conversation: str, media: str, collector: ProblemCollector, dropped: Counter[str]
 ) -> dict[str, Any] | None:
     file = folder / os.path.normpath(conversation)
     if os.path.isabs(conversation) or os.path.normpath(conversation).startswith(os.pardir):
-        findings.add(TAO_SHAPE, str(folder / "meta.json"), f"the conversation {conversation!r} is outside the folder")
+        collector.add(FORMAT, str(folder / "meta.json"), f"the conversation {conversation!r} is outside the folder")
         return None
-    whole = read_object(file, findings)
+    whole = read_object(file, collector)
     if whole is None:
         return None
     turns = whole.get("conversations")
     if whole.get("version") != COSMOS or not isinstance(turns, list):
-        findings.add(TAO_SHAPE, str(file), f'it needs "version": "{COSMOS}" and a list of conversations')
+        collector.add(FORMAT, str(file), f'it needs "version": "{COSMOS}" and a list of conversations')
         return None
     dropped.update(f"metadata.{field}" for field in _metadata(whole) - {"type"})
     messages = [_cosmos_turn(turn, media) for turn in turns]
@@ -136,7 +136,7 @@ def _cosmos_row(
             f"turn {messages.index(None)} is not an object with role and content, names another medium than video_0 or "
             "image_0, or has a reasoning_content that is not a list of texts"
         )
-        findings.add(TAO_SHAPE, str(file), message)
+        collector.add(FORMAT, str(file), message)
         return None
     return {"id": name, "messages": messages}
 

@@ -27,8 +27,8 @@ from vidqa.deft.problems import DEFT_GATE
 from vidqa.deft.runner import Request, with_options, words_of
 from vidqa.deft.state import Cost, Fact
 from vidqa.deft.tables import Annotations, AuditQueue, read_table
-from vidqa.spec.parents import ADAPTER, find_export
-from vidqa.spec.sources import model_layer
+from vidqa.spec.parent_layers import model_layer
+from vidqa.spec.run_lookup import ADAPTER, find_export
 
 NOTHING = tuple(f"CURATION_{what}" for what in ("NOTHING_FOUND", "EMPTY_POOL", "NO_GAPS", "NOTHING_NEW"))
 NO_ROWS = ("DATA_EMPTY", "DATA_FILE_MISSING")  # of a folder that exists

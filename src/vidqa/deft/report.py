@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vidqa.contract.files import write_json, write_text
-from vidqa.dataset.brief import brief
+from vidqa.dataset.fast_reader import fast_row
 from vidqa.deft.state import LoopState, RoundState
 from vidqa.deft.tables import Annotations, ComparisonTable, read_table, scores_of
 from vidqa.evaluation.comparison_page import points
@@ -152,7 +152,7 @@ def _path(current: RoundState, name: str) -> Path | None:
 
 
 def _added(place: Path, row: Row) -> Row:
-    fields = brief(row)
+    fields = fast_row(row)
     item = {"question": fields.question, "gt": fields.answer, "kind": fields.kind, "sample_id": row.get("id")}
     return _card(str(place.parent / str(fields.medium)), item)
 

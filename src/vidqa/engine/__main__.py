@@ -19,7 +19,7 @@ from typing import Any
 
 from vidqa import actions
 from vidqa.contract.environment import child_environment, rank, redacted, take_parent
-from vidqa.contract.lifeline import end_with
+from vidqa.contract.parent_death_signal import end_with
 from vidqa.contract.problem import INTERNAL, Exit, Problem, ProblemError, exit_code_of
 from vidqa.contract.run_folder import RunFolder
 from vidqa.engine.problems import ENGINE_OUT_OF_MEMORY, unwritable

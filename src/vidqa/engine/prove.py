@@ -34,7 +34,7 @@ from vidqa.planning.packing.steps import Steps
 from vidqa.planning.samples import Sample, training_planner
 from vidqa.spec import check_with_gpus, total_steps
 from vidqa.spec.models import TrainSpec
-from vidqa.spec.problems import SHARE_UNPACKED
+from vidqa.spec.problems import CONFLICT
 
 WHERE = "engine.share_video_prefix"
 PROOF = "sharing.json"
@@ -59,7 +59,7 @@ def prove(spec: TrainSpec, run: RunFolder) -> int:
     asks for. Writes sharing.json. Raises ENGINE_SHARING_UNPROVEN where a loss differs or nothing is shared."""
     raise_errors(check_with_gpus(spec, world_size()))
     if not spec.engine.packing:
-        raise SHARE_UNPACKED.error(WHERE, "videos are shared inside packs, and packing is false")
+        raise CONFLICT.error(WHERE, "videos are shared inside packs, and packing is false", "set engine.packing = true")
     mesh, folder = spec.policy.parallelism, Path(spec.policy.model_name_or_path)
     world = distributed.start(mesh.dp_replicate_size, mesh.dp_shard_size, spec.engine.step_timeout_s, mesh.cp_size)
     planner = training_planner(spec, folder)

@@ -23,7 +23,7 @@ from types import FrameType
 
 from vidqa.contract import environment
 from vidqa.contract.cli import note
-from vidqa.contract.lifeline import end_with
+from vidqa.contract.parent_death_signal import end_with
 from vidqa.contract.problem import Exit
 from vidqa.engine.signals import STOP_SIGNALS, hard_exit
 

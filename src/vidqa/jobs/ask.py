@@ -28,8 +28,8 @@ from vidqa.dataset.sources.media_files import media_below
 from vidqa.jobs.here import ACTION, carry_out, inference_job
 from vidqa.jobs.problems import OUT_UNWRITABLE, RUN_FOLDER_TAKEN
 from vidqa.spec import Layer, parse_set
+from vidqa.spec.parent_layers import model_layer
 from vidqa.spec.prompt_files import prompt_layer, with_reasoning
-from vidqa.spec.sources import model_layer
 
 MOST_WORKERS = 2
 QUESTIONS = "asked.jsonl"  # in the run folder: the questions, as annotations without answers

@@ -34,7 +34,7 @@ from vidqa.platforms.slurm.script import as_pattern, directive, hand_over, unmou
 from vidqa.platforms.slurm.site import image_problems
 from vidqa.spec.compat.cosmos import cosmos_table, video_fps_problems
 from vidqa.spec.models import TrainSpec
-from vidqa.spec.samples import train_samples
+from vidqa.spec.schedule import train_samples
 
 TARGET = "cosmos-rl"
 TOML = "cosmos.toml"

@@ -25,7 +25,7 @@ from vidqa.spec.action import require_action
 from vidqa.spec.keys import SpecT, value_at, with_values
 from vidqa.spec.models import Spec
 from vidqa.storage import hub
-from vidqa.storage.problems import TO_STAGE
+from vidqa.storage.problems import TO_FETCH
 
 # Keys that may name functions of the user's beside annotations; an action that has them `reads` them.
 FUNCTION_KEYS = ("metrics.functions", "train.train_policy.reward_function", "validation.reward_function")
@@ -162,7 +162,7 @@ def load_job_spec(
     sets = _sets_of_buckets(declared, resolved, storage.stage_set if fetch else storage.expected_set)
     resolved = with_values(resolved, sets)
     not_here = [Path(file_of(path)) for path in sets.values() if path and not os.path.exists(file_of(path))]
-    to_stage = [TO_STAGE.at(path, "a launch puts them there before its job", severity="warning") for path in not_here]
+    to_stage = [TO_FETCH.at(path, "a launch puts them there before its job", severity="warning") for path in not_here]
     annotations = [path for data in declared.data if (path := str(value_at(resolved, data.annotations)))]
     unread = [path for path in annotations if Path(file_of(path)) in not_here or is_unseen(settings, path)]
     data = [path if path in unread else open_source(path).fingerprint() for path in annotations]

@@ -22,8 +22,8 @@ import msgspec
 
 import vidqa
 from vidqa.actions import action_for
-from vidqa.contract.collection import paused
 from vidqa.contract.files import content_hash, replacing
+from vidqa.contract.gc_pause import paused
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.dataset import open_source
 from vidqa.dataset.archive import archives_in, is_archive

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vidqa.contract.problem import Problem
+from vidqa.dataset.identical_files import real_key, same_bytes_between
 from vidqa.dataset.record import MediaRef, Record
-from vidqa.dataset.same_bytes import real_key, same_bytes_between
 from vidqa.families import family_of
 from vidqa.families.sizes import Tensor
 from vidqa.planning.problems import (

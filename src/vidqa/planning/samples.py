@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vidqa.contract.collection import paused
+from vidqa.contract.gc_pause import paused
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.dataset.record import MediaRef, MediumKeys, Record
 from vidqa.families import family_of, require_plain_weights

@@ -33,8 +33,8 @@ from vidqa.planning.packing.prefix_sharing import max_tokens
 from vidqa.planning.samples import Sample
 from vidqa.preflight._base import Check, Context, Skip
 from vidqa.preflight.gpu_memory import NOTHING_HELPS, too_much, usable_memory
+from vidqa.spec.evaluate_tables import metric_models
 from vidqa.spec.keys import value_at, with_values
-from vidqa.spec.metric_models import metric_models
 
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 MOST_SAMPLES = 20_000  # the longest ones; the others take less

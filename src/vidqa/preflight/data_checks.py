@@ -6,8 +6,8 @@ from collections import Counter, defaultdict
 from itertools import combinations
 
 from vidqa.contract.problem import Problem
+from vidqa.dataset.identical_files import real_key, same_bytes_between
 from vidqa.dataset.record import MediaRef
-from vidqa.dataset.same_bytes import real_key, same_bytes_between
 from vidqa.evaluation.answers import parse_expected
 from vidqa.evaluation.metrics import task_problems
 from vidqa.planning.sets import RecordSet

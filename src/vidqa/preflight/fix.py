@@ -12,10 +12,10 @@ from vidqa import actions, spec
 from vidqa.contract.files import write_json
 from vidqa.contract.problem import Problem, raise_errors
 from vidqa.dataset import problems as codes
-from vidqa.dataset.findings import Findings
 from vidqa.dataset.media import MediaSource
+from vidqa.dataset.media_placement import KINDS, TAG
 from vidqa.dataset.parse import ROLES, RowReader
-from vidqa.dataset.place import KINDS, TAG
+from vidqa.dataset.problem_collector import ProblemCollector
 from vidqa.dataset.record import Record
 from vidqa.dataset.sources import open_source
 from vidqa.preflight import media_probe
@@ -72,7 +72,7 @@ def fix_annotations(spec_path: Path, action: str, target: Path) -> Fixed:
     path, media_path = value_at(run_spec, data.annotations), value_at(run_spec, data.media)
     source = open_source(path, str(media_path))
     original = source.path
-    findings = Findings(str(original))
+    findings = ProblemCollector(str(original))
     rows = list(source.rows(findings))
     if not rows:
         raise_errors(findings.problems)
@@ -138,7 +138,7 @@ class _Mender:
         return record
 
     def _read(self, row: Any, index: int) -> tuple[Record | None, list[Problem]]:
-        findings = Findings(self.name)
+        findings = ProblemCollector(self.name)
         named = {**row, "id": row["id"] if _has_id(row) else str(index)} if isinstance(row, dict) else row
         record = RowReader(self.name, self.source, findings, need_answers=True).read(index, named)
         return record, [problem for problem in findings.problems if problem.severity == "error"]
@@ -211,7 +211,7 @@ def _listed(row: Row, kind: str) -> list[Any]:
     return [name for value in values for name in (value if isinstance(value, list) else [value])]
 
 
-_roles = _Repair("role", codes.ROLE_UNKNOWN.name, _name_roles)
+_roles = _Repair("role", codes.TURNS.name, _name_roles)
 _tags = _Repair("tags", codes.TAG_COUNT.name, _set_tags)
 
 

@@ -14,7 +14,7 @@ from vidqa.contract.problem import ProblemError
 from vidqa.families.model_files import front_matter
 from vidqa.families.published import license_of
 from vidqa.release.source import EXPORT, ExportSource, made_by
-from vidqa.spec.parents import ADAPTER
+from vidqa.spec.run_lookup import ADAPTER
 from vidqa.storage.hub import is_hub_name, is_snapshot, parse
 
 LICENSE_KEYS = ("license", "license_name", "license_link")

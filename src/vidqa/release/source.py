@@ -23,7 +23,7 @@ from vidqa.planning.resume_compat import same_weights, weights_hash
 from vidqa.release.problems import NO_EXPORT, UNPROVED
 from vidqa.spec import load_training
 from vidqa.spec.models import TrainSpec
-from vidqa.spec.parents import ADAPTER, EXPORTS, find_export, run_folder_of
+from vidqa.spec.run_lookup import ADAPTER, EXPORTS, find_export, run_folder_of
 
 EXPORT = "export.json"  # the facts of an export
 

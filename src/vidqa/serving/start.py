@@ -18,7 +18,7 @@ from vidqa.serving.auth import served_key
 from vidqa.serving.download import Hosts
 from vidqa.serving.problems import OPTION
 from vidqa.spec import Layer, parse_set
-from vidqa.spec.sources import model_layer
+from vidqa.spec.parent_layers import model_layer
 
 ENGINE = "vidqa.engine.serve"
 # Of the C library's memory. With one for each of its threads, a server grows for thousands of requests, by a third.

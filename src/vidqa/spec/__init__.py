@@ -5,7 +5,7 @@ from vidqa.spec.models import EmbedSpec, EvaluateSpec, InferenceSpec, Spec, Trai
 from vidqa.spec.resolve import Resolved, load, load_training, resolve
 from vidqa.spec.rules import DataFacts, check, check_with_data, check_with_gpus, check_with_heads, check_with_nodes
 from vidqa.spec.schedule import data_ranks, effective_batch, steps_per_epoch, total_steps, warmup_steps
-from vidqa.spec.text import dump, explain, fingerprint
+from vidqa.spec.serialization import dump, explain, fingerprint
 
 __all__ = [
     "DataFacts",

@@ -15,7 +15,7 @@ PositiveFloat = Annotated[float, Field(gt=0)]
 
 def null_is(value: Any) -> BeforeValidator:
     """Reads null of YAML and JSON as `value`: TOML has no null, and one state should have one spelling."""
-    return BeforeValidator(lambda given: value if given is None else given)
+    return BeforeValidator(lambda written: value if written is None else written)
 
 
 CountOrNull = Annotated[int, Field(ge=0), null_is(0)]

@@ -17,8 +17,8 @@ def action_of(spec_path: Path) -> str:
     best = [name for name, score in scores.items() if score == max(scores.values())]
     if len({frozenset(_own(layer, name)) for name in best}) > 1 or not _own(layer, best[0]):
         tables = ", ".join(sorted(_tables(layer))) or "none"
-        found = f"its tables ({tables}) are of no single action"
-        raise ACTION.error(spec_path, found, "say " + " or ".join(f"--action {name}" for name in best))
+        message = f"its tables ({tables}) are of no single action"
+        raise ACTION.error(spec_path, message, "say " + " or ".join(f"--action {name}" for name in best))
     return best[0]
 
 
@@ -27,14 +27,14 @@ def require_action(layer: Layer, spec_path: Path, action: str) -> None:
     has fewer."""
     name = actions.action(action).name
     scores = _scores(layer)
-    other = max(scores, key=lambda each: scores[each])
+    other = max(scores, key=lambda name_of: scores[name_of])
     if scores[other] > scores[name] and (not _own(layer, name) or _own(layer, name) < _own(layer, other)):
         message = f"{name} is asked for, and this is a spec for {other}"
         raise ACTION.error(spec_path, message, f"name a spec that build_spec.py {name} wrote, or ask for {other}")
 
 
 def _scores(layer: Layer) -> dict[str, int]:
-    return {each.name: len(_own(layer, each.name)) for each in actions.every()}
+    return {declared.name: len(_own(layer, declared.name)) for declared in actions.every()}
 
 
 def _own(layer: Layer, action: str) -> set[str]:

@@ -16,13 +16,12 @@ from vidqa.contract.problem import Problem, ProblemError
 from vidqa.spec.compat.cosmos import target_table, video_fps_problems
 from vidqa.spec.layers import Layer, format_of, parse_set, read_layer
 from vidqa.spec.models import TrainSpec
-from vidqa.spec.parents import run_folder_of
-from vidqa.spec.problems import FILE, NO_RUN, PARENT_STEPS, ROOT, UNWRITABLE
+from vidqa.spec.parent_layers import PARENT_LAYER, parent_layer, profile_layer, root_layer
+from vidqa.spec.problems import FILE, NO_RUN, ROOT, STEPS, UNWRITABLE
 from vidqa.spec.resolve import Resolved, resolve
 from vidqa.spec.rules import BARE_ID, unreached_steps
-from vidqa.spec.samples import train_samples
-from vidqa.spec.schedule import effective_batch, total_steps
-from vidqa.spec.sources import PARENT_LAYER, parent_layer, profile_layer, root_layer
+from vidqa.spec.run_lookup import run_folder_of
+from vidqa.spec.schedule import effective_batch, total_steps, train_samples
 
 
 @dataclass(frozen=True)
@@ -52,8 +51,8 @@ def build(request: Request) -> Resolved:
             problems += wrong.problems
     if problems:
         raise ProblemError(problems)
-    given = [layer for layer in layers if layer.table or layer is layers[0]]  # the profile is named in any case
-    resolved = resolve(request.action, given, request.target)
+    used_layers = [layer for layer in layers if layer.table or layer is layers[0]]  # the profile is named in any case
+    resolved = resolve(request.action, used_layers, request.target)
     resolved = replace(resolved, warnings=[*resolved.warnings, *_of_steps(request, resolved)])
     return _for_cosmos(resolved) if request.target == "cosmos-rl" else resolved
 
@@ -67,12 +66,14 @@ def _makers(request: Request) -> Iterable[Any]:
         yield lambda part=part, root=root: _root(action, part, root)
     for path in request.overrides:
         yield lambda path=path: read_layer(path)
-    yield lambda: _given("--model", next((each.name for each in declared.models), "model"), _model(request.model))
-    yield lambda: _given("--results-dir", declared.output_key, _absolute(request.results_dir))
+    yield lambda: _option_layer(
+        "--model", next((model.name for model in declared.models), "model"), _model(request.model)
+    )
+    yield lambda: _option_layer("--results-dir", declared.output_key, _absolute(request.results_dir))
     yield lambda: parse_set(request.sets)
 
 
-def _given(option: str, key: str, value: str | None) -> Layer:
+def _option_layer(option: str, key: str, value: str | None) -> Layer:
     return Layer(option, {} if value is None else {key: value})
 
 
@@ -130,14 +131,14 @@ def _of_steps(request: Request, resolved: Resolved) -> list[Problem]:
         return []
     before = _planned(earlier) if earlier else None
     now = total_steps(spec, samples)
-    found = list(unreached_steps(spec, samples))
+    problems = list(unreached_steps(spec, samples))
     if before is not None and before[0] != now:
         message = (
             f"the {spec.train.epoch} epochs of {earlier} are kept: with {samples} samples they are {now} steps of "
             f"{effective_batch(spec)}, there {before[0]} with {before[1]}"
         )
-        found.append(PARENT_STEPS.at("train.epoch", message, severity="warning"))
-    return found
+        problems.append(STEPS.at("train.epoch", message, severity="warning"))
+    return problems
 
 
 def _earlier_run(request: Request, origin: str) -> Path | None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from vidqa.spec._field import Count, Positive, Table, key
-from vidqa.spec.metric_models import is_folder
+from vidqa.spec.evaluate_tables import is_folder
 from vidqa.spec.run_tables import DecodeEngine
 
 

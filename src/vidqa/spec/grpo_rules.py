@@ -59,7 +59,7 @@ def grpo_rules(spec: GrpoSpec) -> Iterator[Problem]:
         )
     if valid.enable and valid.n_generation > 1 and valid.temperature == 0:
         message = f"validation.n_generation is {valid.n_generation} and validation.temperature is 0: all are the same"
-        yield codes.GROUP_SIZE.at("validation.n_generation", message, "set it to 1, or raise validation.temperature")
+        yield codes.VALUE.at("validation.n_generation", message, "set it to 1, or raise validation.temperature")
 
 
 def _groups(spec: GrpoSpec) -> Iterator[Problem]:
@@ -67,15 +67,15 @@ def _groups(spec: GrpoSpec) -> Iterator[Problem]:
     size, batch = spec.rollout.n_generation, spec.train.train_batch_per_replica
     if size < 2:
         message = f"n_generation is {size}: a completion alone has no advantage over its group"
-        yield codes.GROUP_SIZE.at("rollout.n_generation", message)
+        yield codes.VALUE.at("rollout.n_generation", message, "set rollout.n_generation to 8")
     near = max(size, batch // size * size)
     if batch % size:
         message = f"train_batch_per_replica {batch} is not a multiple of rollout.n_generation {size}"
-        yield codes.GROUP_BATCH.at("train.train_batch_per_replica", message, f"set it to {near}")
+        yield codes.CONFLICT.at("train.train_batch_per_replica", message, f"set it to {near}")
     update = spec.train.train_policy.batch_size_per_optimize
     if update is not None and (batch % update or update % size):
         message = f"batch_size_per_optimize {update} must divide the batch {batch} and be a multiple of {size}"
-        yield codes.GROUP_BATCH.at("train.train_policy.batch_size_per_optimize", message, f"set it to {near}")
+        yield codes.CONFLICT.at("train.train_policy.batch_size_per_optimize", message, f"set it to {near}")
     answer, longest = spec.rollout.max_response_length, spec.policy.model_max_length
     if answer >= longest:
         message = f"max_response_length {answer} leaves no room for a prompt in model_max_length {longest}"
@@ -86,25 +86,25 @@ def _temperatures(spec: GrpoSpec) -> Iterator[Problem]:
     ours, drawn = spec.train.train_policy.temperature, spec.rollout.sampling_config.temperature
     if ours is not None and drawn is not None and ours != drawn:
         message = f"train.train_policy.temperature is {ours:g} and rollout.sampling_config.temperature is {drawn:g}"
-        yield codes.TEMPERATURES.at("rollout.sampling_config.temperature", message)
+        yield codes.CONFLICT.at("rollout.sampling_config.temperature", message, "set one, or both alike")
 
 
 def _unsupported(spec: GrpoSpec) -> Iterator[Problem]:
     """What training can do and GRPO cannot."""
     if spec.policy.parallelism.cp_size > 1:
         message = f"cp_size is {spec.policy.parallelism.cp_size}"
-        yield codes.GRPO_UNSUPPORTED.at("policy.parallelism.cp_size", message, "set it to 1")
+        yield codes.CONFLICT.at("policy.parallelism.cp_size", message, "set it to 1")
     if spec.train.fp8.enable_fp8:
-        yield codes.GRPO_UNSUPPORTED.at("train.fp8.enable_fp8", "enable_fp8 is true", "set it to false")
+        yield codes.CONFLICT.at("train.fp8.enable_fp8", "enable_fp8 is true", "set it to false")
     lora = spec.policy.lora
     if lora is not None and lora.modules_to_save and spec.train.train_policy.kl_beta > 0:
         message = f"modules_to_save is {lora.modules_to_save} and kl_beta is above 0: adapters off is not the start"
-        yield codes.GRPO_UNSUPPORTED.at("policy.lora.modules_to_save", message, "leave one of the two out")
+        yield codes.CONFLICT.at("policy.lora.modules_to_save", message, "leave one of the two out")
     if spec.policy.lora is not None and spec.policy.lora.lora_dropout > 0:
         message = (
             f"lora_dropout is {spec.policy.lora.lora_dropout:g}: the trainer would not be what drew the completions"
         )
-        yield codes.GRPO_UNSUPPORTED.at("policy.lora.lora_dropout", message, "set it to 0")
+        yield codes.CONFLICT.at("policy.lora.lora_dropout", message, "set it to 0")
 
 
 def _rewards(path: str, value: Any, *, needed: bool) -> Iterator[Problem]:
@@ -114,6 +114,6 @@ def _rewards(path: str, value: Any, *, needed: bool) -> Iterator[Problem]:
     for name in weights:
         if name not in REWARDS and not USER_FUNCTION.match(name):
             yield codes.REWARD.at(path, f"there is no reward {name!r}")
-    known = [REWARDS[name] for name in weights if name in REWARDS]
-    if twice := {name for name in known if known.count(name) > 1}:
+    built_in = [REWARDS[name] for name in weights if name in REWARDS]
+    if twice := {name for name in built_in if built_in.count(name) > 1}:
         yield codes.REWARD.at(path, f"{', '.join(sorted(twice))} is named twice, under two names", "keep one of them")

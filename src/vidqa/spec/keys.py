@@ -41,7 +41,7 @@ def leaves(action: str) -> Mapping[str, FieldInfo]:
 
 def flat(spec: Table) -> dict[str, Any]:
     """Every key of a validated spec with its value; a table that is absent is one key with None."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
 
     def visit(part: Table, prefix: str) -> None:
         for name in type(part).model_fields:
@@ -49,10 +49,10 @@ def flat(spec: Table) -> dict[str, Any]:
             if isinstance(value, Table):
                 visit(value, f"{prefix}{name}.")
             else:
-                found[prefix + name] = value
+                values[prefix + name] = value
 
     visit(spec, "")
-    return found
+    return values
 
 
 def value_at(spec: Table, key: str) -> Any:

@@ -19,7 +19,7 @@ from vidqa import actions
 from vidqa.contract.files import open_plain
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.spec._field import Table
-from vidqa.spec.compat.moved import (
+from vidqa.spec.compat.renamed_keys import (
     OF_THEIR_LOADERS,
     OF_THEIR_PROCESSES,
     OF_THEIR_WORKFLOWS,
@@ -28,7 +28,7 @@ from vidqa.spec.compat.moved import (
     is_reinforcement,
 )
 from vidqa.spec.keys import leaves, nearest, table_of
-from vidqa.spec.problems import BENCHMARK_FILE, FILE, NO_EFFECT, SYNTAX, TYPE, UNKNOWN_KEY
+from vidqa.spec.problems import FILE, NO_EFFECT, UNKNOWN_KEY, VALUE
 
 DEEPEST = 100  # levels of tables and lists in a spec
 FORMATS = {".toml": "toml", ".yaml": "yaml", ".yml": "yaml", ".json": "json"}  # by the ending of a file's name
@@ -59,7 +59,7 @@ _Yaml.add_implicit_resolver(
 
 
 def read_layer(path: Path | str) -> Layer:
-    """A TOML, YAML or JSON file as a layer. Raises SPEC_FILE or SPEC_SYNTAX, the latter with the line."""
+    """A TOML, YAML or JSON file as a layer. Raises SPEC_FILE or SPEC_FILE, the latter with the line."""
     path = Path(path)
     format = format_of(path)
     try:
@@ -69,7 +69,7 @@ def read_layer(path: Path | str) -> Layer:
         raise FILE.error(path, f"it cannot be read: {unreadable}") from unreadable
     table = _parse(path, text, format)
     if not isinstance(table, dict):
-        raise SYNTAX.error(f"{path}:1", f"the file holds a {type(table).__name__}, not a table of keys")
+        raise FILE.error(f"{path}:1", f"the file holds a {type(table).__name__}, not a table of keys")
     return Layer(str(path), {str(name): value for name, value in table.items()}, text)  # YAML has keys of every type
 
 
@@ -80,21 +80,21 @@ def format_of(path: Path) -> str:
     return FORMATS[path.suffix]
 
 
-def texts(value: Any, _above: tuple[int, ...] = (), _seen: set[int] | None = None) -> Iterator[str]:
+def texts(value: Any, _above: tuple[int, ...] = (), _visited: set[int] | None = None) -> Iterator[str]:
     """Every string of a value, keys among them. A part that stands in many places, as YAML's anchors allow, is looked
     at once. Raises ValueError where a part holds itself or lies deeper than DEEPEST."""
-    seen = set() if _seen is None else _seen
+    visited = set() if _visited is None else _visited
     if isinstance(value, str):
         yield value
     if not isinstance(value, dict | list):
         return
     if id(value) in _above or len(_above) > DEEPEST:
         raise ValueError(f"a part holds itself, or lies deeper than {DEEPEST} levels")
-    if id(value) in seen:
+    if id(value) in visited:
         return
-    seen.add(id(value))
+    visited.add(id(value))
     for part in [*value, *value.values()] if isinstance(value, dict) else value:
-        yield from texts(part, (*_above, id(value)), seen)
+        yield from texts(part, (*_above, id(value)), visited)
 
 
 def _parse(path: Path, text: str, format: str) -> Any:
@@ -107,14 +107,14 @@ def _parse(path: Path, text: str, format: str) -> Any:
     except tomllib.TOMLDecodeError as broken:
         line = re.search(r"line (\d+)", str(broken))
         where = int(line.group(1)) if line else text.count("\n") + 1
-        raise SYNTAX.error(f"{path}:{where}", f"not TOML: {broken}") from broken
+        raise FILE.error(f"{path}:{where}", f"not TOML: {broken}") from broken
     except json.JSONDecodeError as broken:
-        raise SYNTAX.error(f"{path}:{broken.lineno}", f"not JSON: {broken.msg}") from broken
+        raise FILE.error(f"{path}:{broken.lineno}", f"not JSON: {broken.msg}") from broken
     except yaml.MarkedYAMLError as broken:
         where = broken.problem_mark.line + 1 if broken.problem_mark else 1
-        raise SYNTAX.error(f"{path}:{where}", f"not YAML: {broken.problem}") from broken
+        raise FILE.error(f"{path}:{where}", f"not YAML: {broken.problem}") from broken
     except (yaml.YAMLError, RecursionError, ValueError) as broken:
-        raise SYNTAX.error(f"{path}:1", f"it cannot be read: {broken}") from broken
+        raise FILE.error(f"{path}:1", f"it cannot be read: {broken}") from broken
 
 
 def parse_set(assignments: Iterable[str], name: str = "--set") -> Layer:
@@ -124,7 +124,7 @@ def parse_set(assignments: Iterable[str], name: str = "--set") -> Layer:
     for word in assignments:
         path, equals, value = word.partition("=")
         if not equals or not path.strip():
-            problems.append(SYNTAX.at(f"{name} {word}", "it is not KEY=VALUE", "write it as train.epoch=3"))
+            problems.append(FILE.at(f"{name} {word}", "it is not KEY=VALUE", "write it as train.epoch=3"))
         else:
             table[path.strip()] = parse_value(value.strip())
     if problems:
@@ -157,7 +157,7 @@ def entries(action: str, layer: Layer) -> Iterator[tuple[str, Any] | Problem]:
     if is_benchmark_config(table):
         message = "it is a configuration of Cosmos-Reason1's benchmark: its datasets are a list of subsets"
         remedy = f"python scripts/run_benchmark.py --data DATA --config {shlex.quote(layer.name)}"
-        yield BENCHMARK_FILE.at(layer.name, message, remedy)
+        yield FILE.at(layer.name, message, remedy)
         return
     if (outer := declared.nested_in) and isinstance(table.get(outer), dict):
         table = {**{k: v for k, v in table.items() if k != outer}, **table[outer]}
@@ -199,7 +199,7 @@ def _place(
     elif value is None and not model_field.is_required() and model_field.default is None:
         yield path, None
     else:
-        yield TYPE.at(
+        yield VALUE.at(
             place(layer, path), f"{path} is a table of keys; got {brief(value)}", f"set keys below it: {path}.<key>"
         )
 

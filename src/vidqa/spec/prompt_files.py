@@ -11,7 +11,7 @@ from typing import Any
 from vidqa.contract.problem import Problem, raise_errors
 from vidqa.spec.inference_tables import Inference
 from vidqa.spec.layers import Layer, place, read_layer
-from vidqa.spec.problems import PROMPT_FILE
+from vidqa.spec.problems import FILE
 
 ASK_REASONING = "Think about it first, between <think> and </think>. Write the answer right after </think>."
 REASONING_TOKENS = 4096  # new tokens, which thinking needs more of
@@ -26,24 +26,24 @@ SAMPLING = {
 def prompt_layer(path: Path | None, *, reasoning: bool = False) -> Layer:
     """What a prompt file says, as keys of an inference; with `reasoning` the model is asked to think first.
 
-    Raises SPEC_FILE, SPEC_SYNTAX, SPEC_PROMPT_FILE.
+    Raises SPEC_FILE, SPEC_FILE, SPEC_FILE.
     """
     written = read_layer(path) if path else Layer("--reasoning")
     problems: list[Problem] = []
-    found: dict[str, Any] = {"generation.max_tokens": REASONING_TOKENS} if reasoning else {}
+    values: dict[str, Any] = {"generation.max_tokens": REASONING_TOKENS} if reasoning else {}
     for name, value in written.table.items():
         if name in PROMPTS and isinstance(value, str):
-            found[PROMPTS[name]] = value.strip()
+            values[PROMPTS[name]] = value.strip()
         elif name == "sampling_params" and isinstance(value, dict):
-            found |= _sampling(written, value, problems)
+            values |= _sampling(written, value, problems)
         else:
             message = f"{name} is none of {', '.join(PROMPTS)} and sampling_params, or not of its type"
-            problems.append(PROMPT_FILE.at(place(written, str(name)), message))
+            problems.append(FILE.at(place(written, str(name)), message))
     raise_errors(problems)
     if reasoning:
-        asked = found.get("inference.prompt") or Inference().prompt
-        found["inference.prompt"] = with_reasoning(asked)
-    return Layer(written.name, found, written.text)
+        prompt = values.get("inference.prompt") or Inference().prompt
+        values["inference.prompt"] = with_reasoning(prompt)
+    return Layer(written.name, values, written.text)
 
 
 def with_reasoning(question: str) -> str:
@@ -52,11 +52,11 @@ def with_reasoning(question: str) -> str:
 
 
 def _sampling(written: Layer, params: dict[str, Any], problems: list[Problem]) -> dict[str, Any]:
-    found = {}
+    values = {}
     for name, value in params.items():
         if name in SAMPLING:
-            found[SAMPLING[name]] = max(0, value) if name == "top_k" and isinstance(value, int) else value
+            values[SAMPLING[name]] = max(0, value) if name == "top_k" and isinstance(value, int) else value
         elif (name, value) != ("n", 1):
             message = f"{name} is not taken; sampling_params may hold {', '.join(SAMPLING)}"
-            problems.append(PROMPT_FILE.at(place(written, str(name)), message))
-    return found
+            problems.append(FILE.at(place(written, str(name)), message))
+    return values

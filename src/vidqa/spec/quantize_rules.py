@@ -56,20 +56,20 @@ def quantize_rules(spec: QuantizeSpec) -> Iterator[Problem]:
     if scheme not in METHODS.get(method, (scheme,)):
         message = f"method is {method!r} and quantization_scheme is {scheme}"
         possible = ", ".join(name for name in ("auto", "rtn", *METHODS) if scheme in METHODS.get(name, (scheme,)))
-        yield codes.QUANTIZE_METHOD.at("quantize.method", message, f"set quantize.method to one of {possible}")
+        yield codes.CONFLICT.at("quantize.method", message, f"set quantize.method to one of {possible}")
     count = quantize.num_calibration_samples
     if needs_calibration(quantize) and (problem := few_samples(quantize, count)):
-        yield codes.QUANTIZE_SAMPLES.at("quantize.num_calibration_samples", problem)
+        yield codes.VALUE.at("quantize.num_calibration_samples", problem, "set it to 64 or more")
     for pattern in quantize.keep:
         try:
             re.compile(pattern)
         except re.error as broken:
-            yield codes.PATTERN.at("quantize.keep", f"{pattern!r} is not a regular expression: {broken}")
+            yield codes.VALUE.at("quantize.keep", f"{pattern!r} is not a regular expression: {broken}")
     if quantize.search:
         yield from required("quantize.evaluate", quantize.evaluate)
         if method == "awq" or is_smoothed(quantize):
             message = "quantize.search compares outputs of layers for the same inputs, which SmoothQuant and AWQ scale"
-            yield codes.QUANTIZE_METHOD.at("quantize.method", message, 'set quantize.method = "gptq"')
+            yield codes.CONFLICT.at("quantize.method", message, 'set quantize.method = "gptq"')
     if quantize.evaluate and not os.path.isfile(os.path.expanduser(quantize.evaluate)):
         message = f"there is no file {quantize.evaluate!r}"
         yield codes.REQUIRED.at("quantize.evaluate", message, "name the spec that build_spec.py evaluate wrote")

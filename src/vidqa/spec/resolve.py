@@ -14,14 +14,14 @@ from pydantic import ValidationError
 
 from vidqa import actions
 from vidqa.contract.environment import redacted
-from vidqa.contract.problem import REGISTRY, Problem, ProblemError, bounded, control_characters, raise_errors
+from vidqa.contract.problem import Problem, ProblemError, bounded, control_characters, raise_errors
 from vidqa.spec._field import Table
+from vidqa.spec.json_schema import expected
 from vidqa.spec.keys import flat, leaves, table_of
 from vidqa.spec.layers import DEEPEST, Layer, brief, entries, place, read_layer, texts, training_type
 from vidqa.spec.models import EvaluateSpec, InferenceSpec, Spec, TrainSpec
-from vidqa.spec.problems import CONTROL_CHARACTER, NOT_GRPO, NOT_SFT, RANGE, SECRET, SYNTAX, TYPE, UNKNOWN_KEY
+from vidqa.spec.problems import CONFLICT, CONTROL_CHARACTER, FILE, SECRET, TRAINING_KIND, UNKNOWN_KEY, VALUE
 from vidqa.spec.rules import check
-from vidqa.spec.shape import expected
 
 TEMPLATE = "template"
 PROMPTS = ("system_prompt", "prompt")  # the last names of the keys whose text may have lines
@@ -32,7 +32,6 @@ NAMED = "train.train_policy.dataset"  # cosmos-rl's table of a data set's name
 HELD_OUT = "train.train_policy.dataset.test_size"
 # cosmos-rl takes a list of these, one for each part of a model; a list of one value is that value.
 PER_PART = ("train.optm_name", "train.optm_lr", "train.optm_impl")
-RANGE_ERRORS = ("greater_than", "less_than", "literal_error", "enum", "too_short", "too_long", "pattern", "finite")
 
 
 @dataclass(frozen=True)
@@ -77,23 +76,25 @@ def load_training(path: Path | str) -> TrainSpec:
 def resolve(action: str, layers: Iterable[Layer], target: str = "native") -> Resolved:
     """Lay `layers` over the template, later ones winning. Raises ProblemError with every problem that was found."""
     model = actions.action(action).spec_model
-    pile = _Pile(action)
+    merger = _LayerMerger(action)
     for layer in layers:
-        pile.add(layer)
-    pile.settle()
+        merger.add(layer)
+    merger.settle()
     try:
-        spec = model.model_validate(pile.values)
+        spec = model.model_validate(merger.values)
     except ValidationError as invalid:
-        wrong = _explain(action, pile, invalid)
-        beside = _rules_beside(action, pile, invalid, target)
-        found = [*pile.problems, *wrong, *beside]
-        found.sort(key=lambda problem: problem.code not in (NOT_SFT.name, NOT_GRPO.name))  # others may follow from it
-        raise ProblemError(bounded(found)) from invalid
-    reported = {problem.code for problem in pile.problems if problem.code != UNKNOWN_KEY.name}
-    problems = bounded([*pile.problems, *(found for found in check(spec, target) if found.code not in reported)])
+        wrong = _explain(action, merger, invalid)
+        beside = _rules_beside(action, merger, invalid, target)
+        everything = [*merger.problems, *wrong, *beside]
+        everything.sort(key=lambda problem: problem.code != TRAINING_KIND.name)  # others may follow from it
+        raise ProblemError(bounded(everything)) from invalid
+    reported = {problem.code for problem in merger.problems} - {UNKNOWN_KEY.name, CONFLICT.name}
+    by_rules = [problem for problem in check(spec, target) if problem.code not in reported]
+    by_rules = [problem for problem in by_rules if problem.where not in merger.conflicts]
+    problems = bounded([*merger.problems, *by_rules])
     raise_errors(problems)
-    origins = {path: pile.origin(path) for path in flat(spec)}
-    return Resolved(spec, origins, problems, tuple(pile.layers))
+    origins = {path: merger.origin(path) for path in flat(spec)}
+    return Resolved(spec, origins, problems, tuple(merger.layers))
 
 
 def address_of_named(named: dict[str, Any]) -> str:
@@ -107,7 +108,7 @@ def address_of_named(named: dict[str, Any]) -> str:
     return f"{place}#{part}" if part else place
 
 
-class _Pile:
+class _LayerMerger:
     """Values and origins while layers are laid on."""
 
     def __init__(self, action: str) -> None:
@@ -116,6 +117,7 @@ class _Pile:
         self.origins: dict[str, str] = {}
         self.sources: dict[str, Layer] = {}
         self.problems: list[Problem] = []
+        self.conflicts: set[str] = set()  # first keys of exclusive pairs that one layer sets both
         self.layers = [TEMPLATE]
 
     def origin(self, path: str) -> str:
@@ -125,15 +127,16 @@ class _Pile:
 
     def add(self, layer: Layer) -> None:
         self.layers.append(layer.name)
-        found = list(entries(self.action, layer))
-        self.problems += [entry for entry in found if isinstance(entry, Problem)]
-        values = dict(entry for entry in found if not isinstance(entry, Problem))
+        placed = list(entries(self.action, layer))
+        self.problems += [entry for entry in placed if isinstance(entry, Problem)]
+        values = dict(entry for entry in placed if not isinstance(entry, Problem))
         for path, value in values.items():
             self.problems += _unfit(path, value, layer)
             self._put(path, value, layer)
-        for one, other, code in self.declared.exclusive:
+        for one, other in self.declared.exclusive:
             if values.get(one) is not None and values.get(other) is not None:
-                self.problems.append(REGISTRY[code].at(place(layer, one), f"{one} and {other} are both set"))
+                self.problems.append(CONFLICT.at(place(layer, one), f"{one} and {other} are both set", "keep one"))
+                self.conflicts.add(one)
             self._clear(one, other, values, None, layer)
             self._clear(other, one, values, None, layer)
         for one, other in self.declared.replacing:
@@ -146,7 +149,7 @@ class _Pile:
         self._name_sources()
         for path in PER_PART:
             value = _value(self.values, path)
-            if isinstance(value, list) and value and all(each == value[0] for each in value):
+            if isinstance(value, list) and value and all(item == value[0] for item in value):
                 self._put(path, value[0], self.sources[path])
         if _value(self.values, HELD_OUT) == 0:  # cosmos-rl's way to hold nothing out
             self._put(HELD_OUT, None, self.sources[HELD_OUT])
@@ -169,15 +172,15 @@ class _Pile:
         if isinstance(loader, str) and loader:
             layer = self.sources[LOADER]
             for key in (TRAIN_SET, VALIDATION_SET):
-                given = _value(self.values, key)
-                if isinstance(given, str) and (given or key == TRAIN_SET):
-                    self._put(key, f"{loader}#{given}" if given else loader, layer)
-                elif key == TRAIN_SET and given is None:
+                annotations = _value(self.values, key)
+                if isinstance(annotations, str) and (annotations or key == TRAIN_SET):
+                    self._put(key, f"{loader}#{annotations}" if annotations else loader, layer)
+                elif key == TRAIN_SET and annotations is None:
                     self._put(key, loader, layer)
             self._put(LOADER, "", layer)
 
-    def _clear(self, given: str, cleared: str, values: dict[str, Any], empty: int | None, layer: Layer) -> None:
-        if values.get(given) not in (None, empty) and cleared not in values:
+    def _clear(self, key_set: str, cleared: str, values: dict[str, Any], empty: int | None, layer: Layer) -> None:
+        if values.get(key_set) not in (None, empty) and cleared not in values:
             self._put(cleared, empty, layer)
 
     def _put(self, path: str, value: Any, layer: Layer) -> None:
@@ -200,38 +203,35 @@ def _unfit(path: str, value: Any, layer: Layer) -> list[Problem]:
     """What no value may hold: a secret, what cannot be written into the run's own spec, and, in a name or path, what
     divides lines and words in the scripts that are made of it."""
     try:
-        found = list(texts(value))
-        "".join(found).encode("utf-8")
+        strings = list(texts(value))
+        "".join(strings).encode("utf-8")
     except ValueError as broken:
         remedy = f"use UTF-8, in names of folders too, and at most {DEEPEST} levels"
-        return [SYNTAX.at(place(layer, path), f"{path} cannot be written again: {broken}", remedy)]
-    if any(redacted(text) != text for text in found):
+        return [FILE.at(place(layer, path), f"{path} cannot be written again: {broken}", remedy)]
+    if any(redacted(text) != text for text in strings):
         return [SECRET.at(place(layer, path), f"{path} holds a token or a password")]
-    odd = control_characters("".join(found))
+    odd = control_characters("".join(strings))
     if odd and path.rpartition(".")[2] not in PROMPTS:
         return [CONTROL_CHARACTER.at(place(layer, path), f"{path} holds {odd}")]
     return []
 
 
-def _explain(action: str, pile: _Pile, invalid: ValidationError) -> list[Problem]:
-    """pydantic's findings as our problems: one per key, in the words of the spec."""
-    kinds: dict[str, list[dict[str, Any]]] = {}
-    for error in invalid.errors(include_url=False, include_context=False):
-        kinds.setdefault(_path(actions.action(action).spec_model, error["loc"]), []).append(dict(error))
-    if "train.train_policy.type" in kinds:
-        kinds.pop("train.train_policy.trainer_type", None)  # it is the same word again
+def _explain(action: str, merger: _LayerMerger, invalid: ValidationError) -> list[Problem]:
+    """pydantic's errors as our problems: one per key, in the words of the spec."""
+    model = actions.action(action).spec_model
+    paths = dict.fromkeys(_path(model, error["loc"]) for error in invalid.errors())
+    if "train.train_policy.type" in paths:
+        paths.pop("train.train_policy.trainer_type", None)  # it is the same word again
     problems = []
-    for path, errors in kinds.items():
-        layer = pile.sources.get(path, Layer(TEMPLATE))
-        value = _value(pile.values, path)
+    for path in paths:
+        layer = merger.sources.get(path, Layer(TEMPLATE))
+        value = _value(merger.values, path)
         where, shown = place(layer, path), brief(value)
         if path == "train.train_policy.type":
-            code = NOT_GRPO if action == "grpo" else NOT_SFT
-            problems.append(code.at(where, f"the kind of training is {shown}"))
+            problems.append(TRAINING_KIND.at(where, f"the kind of training is {shown}"))
             continue
-        in_range = any(error["type"].startswith(RANGE_ERRORS) or "pattern" in error["type"] for error in errors)
         field = leaves(action).get(path)
-        code = UNKNOWN_KEY if field is None else RANGE if in_range else TYPE
+        code = UNKNOWN_KEY if field is None else VALUE
         rule = expected(action, path)
         values = re.findall(r'"([^"]+)"', rule)
         near = difflib.get_close_matches(value.upper(), values, 1) if isinstance(value, str) else []
@@ -240,21 +240,21 @@ def _explain(action: str, pile: _Pile, invalid: ValidationError) -> list[Problem
     return problems
 
 
-def _rules_beside(action: str, pile: _Pile, invalid: ValidationError, target: str) -> list[Problem]:
+def _rules_beside(action: str, merger: _LayerMerger, invalid: ValidationError, target: str) -> list[Problem]:
     """What the rules say of the tables without a wrong value, so that one problem does not hide another."""
     wrong = {_path(actions.action(action).spec_model, error["loc"]) for error in invalid.errors()}
-    wrong |= {"validation.enable"} & set(pile.origins) if HELD_OUT in wrong else set()  # it may follow from the other
+    wrong |= {"validation.enable"} & set(merger.origins) if HELD_OUT in wrong else set()  # it may follow from the other
     for path in wrong:
         *tables, last = path.split(".")
-        inside = _value(pile.values, ".".join(tables)) if tables else pile.values
+        inside = _value(merger.values, ".".join(tables)) if tables else merger.values
         if isinstance(inside, dict):
             inside.pop(last, None)
     try:
-        spec = actions.action(action).spec_model.model_validate(pile.values)
+        spec = actions.action(action).spec_model.model_validate(merger.values)
     except ValidationError:
         return []
     touched = {path.rpartition(".")[0] for path in wrong}
-    return [found for found in check(spec, target) if not _touches(found.where, touched)]
+    return [problem for problem in check(spec, target) if not _touches(problem.where, touched)]
 
 
 def _touches(where: str, tables: set[str]) -> bool:

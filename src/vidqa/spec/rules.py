@@ -12,12 +12,12 @@ from typing import Any
 
 from vidqa.actions import action_for, resolve
 from vidqa.contract.problem import Problem
-from vidqa.spec import metric_models
 from vidqa.spec import problems as codes
+from vidqa.spec.evaluate_tables import METRIC_MODELS, is_folder, metric_models
 from vidqa.spec.models import EmbedSpec, EvaluateSpec, GrpoSpec, InferenceSpec, Spec, TrainSpec
-from vidqa.spec.native import native_problems
-from vidqa.spec.parents import ADAPTER, EXPORTS
+from vidqa.spec.native_support import native_problems
 from vidqa.spec.policy_tables import Lora, Policy
+from vidqa.spec.run_lookup import ADAPTER, EXPORTS
 from vidqa.spec.run_tables import Vision
 from vidqa.spec.schedule import effective_batch, steps_per_epoch, total_steps, warmup_steps
 
@@ -26,6 +26,7 @@ HF_MODEL = re.compile(r"^hf_model://[\w.-]+/[\w.-]+(@[\w./-]+)?$")
 HUB_NAME = re.compile(r"([\w.-]+/)?[\w.-]+")
 HIGHEST_RATE = {"a full fine-tune": 1e-4, "LoRA": 1e-3}
 BARE_ID = re.compile(r"^[\w-][\w.-]*/[\w.-]+$")
+KEEP_ONE = "keep one: fps for clips of different length, nframes for the same cost per clip"
 VISION_TARGETS = ("all-linear", "attn.qkv", "attn.proj")
 
 
@@ -41,16 +42,16 @@ class DataFacts:
 
 def check(spec: Spec, target: str = "native") -> list[Problem]:
     """Every problem that can be seen without the data. `target` is "native" or "cosmos-rl"."""
-    found = list(resolve(action_for(spec).rules)(spec))
-    return found + (native_problems(spec) if target == "native" else [])
+    problems = list(resolve(action_for(spec).rules)(spec))
+    return problems + (native_problems(spec) if target == "native" else [])
 
 
 def check_with_data(spec: TrainSpec, facts: DataFacts, target: str = "native") -> list[Problem]:
     """Everything that `check` finds, in the light of the data, and the data's own rules: it replaces `check`."""
-    found = check(spec, target)
+    problems = check(spec, target)
     if facts.longest_tokens is not None:
-        found = [problem for problem in found if problem.code != codes.MODEL_MAX_LENGTH.name]
-    return [*found, *_length_rules(spec, facts), *_step_rules(spec, facts)]
+        problems = [problem for problem in problems if problem.code != codes.MODEL_MAX_LENGTH.name]
+    return [*problems, *_length_rules(spec, facts), *_step_rules(spec, facts)]
 
 
 def check_with_gpus(spec: Spec, gpus: int) -> list[Problem]:
@@ -78,13 +79,13 @@ def check_with_nodes(spec: Spec, nodes: int) -> list[Problem]:
 
 
 def check_with_heads(policy: Policy, key_heads: int) -> list[Problem]:
-    """SPEC_CONTEXT_HEADS where cp_size does not divide a model's key heads."""
+    """SPEC_VALUE where cp_size does not divide a model's key heads."""
     size = policy.parallelism.cp_size
     if key_heads % size == 0:
         return []
     possible = ", ".join(str(number) for number in range(1, key_heads + 1) if key_heads % number == 0)
     message = f"cp_size is {size}, and the model has {key_heads} key heads"
-    return [codes.CONTEXT_HEADS.at("policy.parallelism.cp_size", message, f"set it to one of {possible}")]
+    return [codes.VALUE.at("policy.parallelism.cp_size", message, f"set it to one of {possible}")]
 
 
 def _short_length(spec: TrainSpec, why: str, severity: str = "error") -> Problem:
@@ -98,7 +99,7 @@ def _length_rules(spec: TrainSpec, facts: DataFacts) -> Iterator[Problem]:
         yield _short_length(spec, f"the longest sample has {longest} tokens")
     if spec.engine.packing and spec.engine.pack_tokens is not None and longest > spec.engine.pack_tokens:
         message = f"a pack holds {spec.engine.pack_tokens} tokens; the longest sample has {longest}"
-        yield codes.PACK_TOKENS.at("engine.pack_tokens", message)
+        yield codes.MODEL_MAX_LENGTH.at("engine.pack_tokens", message, "raise it, or leave it unset")
 
 
 def _no_step(spec: TrainSpec, samples: int) -> Problem:
@@ -116,24 +117,24 @@ def _step_rules(spec: TrainSpec, facts: DataFacts) -> Iterator[Problem]:
         yield _no_step(spec, facts.train_samples)
     elif warmup_steps(spec, facts.train_samples) >= steps > 1:
         message = f"warm-up takes {warmup_steps(spec, facts.train_samples)} of {steps} steps"
-        yield codes.WARMUP_LONG.at("train.optm_warmup_steps", message, severity="warning")
+        yield codes.STEPS.at("train.optm_warmup_steps", message, "shorten the warm-up", severity="warning")
     yield from unreached_steps(spec, facts.train_samples)
     if spec.validation.enable and facts.val_samples == 0:
-        yield codes.NO_VALIDATION_SET.at("validation.enable", "validation is on and the validation set is empty")
+        yield codes.VALIDATION.at("validation.enable", "validation is on and the validation set is empty")
 
 
 def unreached_steps(spec: TrainSpec, train_samples: int) -> Iterator[Problem]:
-    """SPEC_MAX_STEPS_UNREACHED, a warning with the arithmetic, where the epochs end before train.max_num_steps."""
-    limit, each = spec.train.max_num_steps, steps_per_epoch(spec, train_samples)
-    planned = spec.train.epoch * each
-    if limit is None or not each or planned >= limit:
+    """SPEC_STEPS, a warning with the arithmetic, where the epochs end before train.max_num_steps."""
+    limit, per_epoch = spec.train.max_num_steps, steps_per_epoch(spec, train_samples)
+    planned = spec.train.epoch * per_epoch
+    if limit is None or not per_epoch or planned >= limit:
         return
     message = (
-        f"max_num_steps is {limit}, and {spec.train.epoch} epochs of {each} steps ({train_samples} samples in batches "
-        f"of {effective_batch(spec)}) are {planned} steps: training ends there"
+        f"max_num_steps is {limit}, and {spec.train.epoch} epochs of {per_epoch} steps ({train_samples} samples in "
+        f"batches of {effective_batch(spec)}) are {planned} steps: training ends there"
     )
-    remedy = f"set train.epoch to {-(-limit // each)} for {limit} steps, or leave train.max_num_steps out"
-    yield codes.MAX_STEPS_UNREACHED.at("train.max_num_steps", message, remedy, severity="warning")
+    remedy = f"set train.epoch to {-(-limit // per_epoch)} for {limit} steps, or leave train.max_num_steps out"
+    yield codes.STEPS.at("train.max_num_steps", message, remedy, severity="warning")
 
 
 def train_rules(spec: TrainSpec) -> Iterator[Problem]:
@@ -143,9 +144,7 @@ def train_rules(spec: TrainSpec) -> Iterator[Problem]:
     if batch % micro:
         message = f"train_batch_per_replica {batch} is not a multiple of mini_batch {micro}"
         near = max(micro, batch // micro * micro)
-        yield codes.BATCH_NOT_DIVISIBLE.at(
-            "train.train_batch_per_replica", message, f"set it to {near}, or mini_batch to 1"
-        )
+        yield codes.CONFLICT.at("train.train_batch_per_replica", message, f"set it to {near}, or mini_batch to 1")
 
 
 def training_rules(spec: TrainSpec) -> Iterator[Problem]:
@@ -162,21 +161,24 @@ def training_rules(spec: TrainSpec) -> Iterator[Problem]:
     if spec.policy.lora is not None:
         yield from _lora(spec.policy.lora)
     if spec.engine.share_video_prefix and not spec.engine.packing:
-        yield codes.SHARE_UNPACKED.at("engine.share_video_prefix", "share_video_prefix is true and packing is false")
+        yield codes.CONFLICT.at(
+            "engine.share_video_prefix",
+            "share_video_prefix is true and packing is false: videos are shared only inside packs",
+        )
     if spec.train.fp8.enable_fp8 and spec.policy.lora is not None:
-        yield codes.FP8.at("train.fp8.enable_fp8", "enable_fp8 is true, and policy.lora is set")
+        yield codes.CONFLICT.at(
+            "train.fp8.enable_fp8",
+            "enable_fp8 is true, and policy.lora is set: it does not make frozen matrices faster",
+        )
     if spec.policy.model_max_length < VIDEO_LENGTH:
         yield _short_length(spec, f"videos may need {VIDEO_LENGTH}", "warning")
 
 
 def evaluate_rules(spec: EvaluateSpec) -> Iterator[Problem]:
     """What is wrong with an evaluation, whatever its data."""
-    yield from required("dataset.annotation_path", spec.dataset.annotation_path)
-    yield from required("results_dir", spec.results_dir)
-    yield from vision_rules(spec.vision, "vision")
-    yield from answering_model_rules(spec.model)
-    for name, key in metric_models.KEYS.items():
-        if name in spec.metrics.names and name not in metric_models.metric_models(spec):
+    yield from _reading_rules(spec)
+    for name, key in METRIC_MODELS.items():
+        if name in spec.metrics.names and name not in metric_models(spec):
             message = f"{name} is not computed: metrics.{key} is {getattr(spec.metrics, key)!r}, which is no path"
             remedy = f"write ./NAME or the whole path of a model's folder there, or leave {name} out of metrics.names"
             yield codes.NO_EFFECT.at("metrics.names", message, remedy, severity="warning")
@@ -184,35 +186,37 @@ def evaluate_rules(spec: EvaluateSpec) -> Iterator[Problem]:
 
 def inference_rules(spec: InferenceSpec) -> Iterator[Problem]:
     """What is wrong with an inference, whatever its data."""
-    yield from required("dataset.annotation_path", spec.dataset.annotation_path)
-    yield from required("results_dir", spec.results_dir)
-    yield from vision_rules(spec.vision, "vision")
-    yield from answering_model_rules(spec.model)
+    yield from _reading_rules(spec)
     window, overlap = spec.inference.window_s, spec.inference.overlap_s
     if overlap and overlap >= window:
         message = f"overlap_s is {overlap:g} and window_s is {window:g}"
-        yield codes.WINDOW_OVERLAP.at("inference.overlap_s", message)
+        yield codes.CONFLICT.at("inference.overlap_s", message, "set overlap_s below window_s")
 
 
 def embed_rules(spec: EmbedSpec) -> Iterator[Problem]:
     """What is wrong with an embedding, whatever its data."""
-    yield from required("dataset.annotation_path", spec.dataset.annotation_path)
+    yield from _reading_rules(spec)
     if spec.dataset.query_media_dir:
         yield from required("dataset.query_annotation_path", spec.dataset.query_annotation_path)
-    yield from required("results_dir", spec.results_dir)
-    yield from vision_rules(spec.vision, "vision")
-    yield from answering_model_rules(spec.model)
-    if (name := spec.embed.text_model) and not metric_models.is_folder(name):
+    if (name := spec.embed.text_model) and not is_folder(name):
         message = f"{name!r} names no folder"
         yield codes.REQUIRED.at("embed.text_model", message, "write ./NAME, or the whole path of a model's folder")
 
 
+def _reading_rules(spec: EvaluateSpec | InferenceSpec | EmbedSpec) -> Iterator[Problem]:
+    yield from required("dataset.annotation_path", spec.dataset.annotation_path)
+    yield from required("results_dir", spec.results_dir)
+    yield from vision_rules(spec.vision, "vision")
+    yield from answering_model_rules(spec.model)
+
+
 def answering_model_rules(model: Any, key: str = "model.model_name") -> Iterator[Problem]:
     """What is wrong with the name of a model that may be an adapter on another one."""
-    found = _model_name(key, getattr(model, key.rpartition(".")[2]))
-    yield from (p for p in found if not (model.enable_lora and p.code == codes.MODEL_ADAPTER.name))
+    yield from _model_name(key, getattr(model, key.rpartition(".")[2]), adapter_allowed=model.enable_lora)
     if model.enable_lora and not model.base_model_path:
-        yield codes.LORA_NO_BASE.at("model.base_model_path", "enable_lora is true and base_model_path is empty")
+        yield codes.REQUIRED.at(
+            "model.base_model_path", "enable_lora is true and base_model_path is empty", "name the adapter's base"
+        )
     elif model.enable_lora:
         yield from _model_name("model.base_model_path", model.base_model_path)
 
@@ -224,43 +228,43 @@ def required(path: str, value: str) -> Iterator[Problem]:
 
 def vision_rules(vision: Vision, path: str) -> Iterator[Problem]:
     if vision.fps is not None and vision.nframes is not None:
-        yield codes.FPS_AND_NFRAMES.at(path, f"fps is {vision.fps:g} and nframes is {vision.nframes}")
+        yield codes.CONFLICT.at(f"{path}.fps", f"fps is {vision.fps:g} and nframes is {vision.nframes}", KEEP_ONE)
     if vision.fps is None and vision.nframes is None:
-        yield codes.NO_SAMPLING.at(path, "fps and nframes are both unset")
+        yield codes.REQUIRED.at(path, "fps and nframes are both unset", "set nframes (8) or fps (2)")
     if (vision.resized_height is None) != (vision.resized_width is None):
-        yield codes.VISION_BOUNDS.at(path, "one of resized_height and resized_width is set")
+        yield codes.CONFLICT.at(path, "one of resized_height and resized_width is set", "set both or none")
     pixels = [name for name in ("total_pixels", "max_pixels", "min_pixels") if getattr(vision, name) is not None]
     if vision.resized_height is not None and pixels:
-        yield codes.VISION_BOUNDS.at(path, f"resized_height is set, and so is {' and '.join(pixels)}")
+        yield codes.CONFLICT.at(path, f"resized_height is set, and so is {' and '.join(pixels)}")
     for low, high in (("min_pixels", "max_pixels"), ("min_frames", "max_frames"), ("video_start", "video_end")):
         least, most = getattr(vision, low), getattr(vision, high)
         if least is not None and most is not None and (least > most or (least == most and low == "video_start")):
-            yield codes.VISION_BOUNDS.at(f"{path}.{low}", f"{low} is {least:g} and {high} is {most:g}")
+            yield codes.CONFLICT.at(f"{path}.{low}", f"{low} is {least:g} and {high} is {most:g}")
     if vision.nframes is not None and (vision.min_frames is not None or vision.max_frames is not None):
         message = f"nframes is {vision.nframes}, and bounds of the number that fps takes are set"
-        yield codes.VISION_BOUNDS.at(path, message, "leave min_frames and max_frames out, or nframes")
+        yield codes.CONFLICT.at(path, message, "leave min_frames and max_frames out, or nframes")
 
 
-def _model_name(path: str, name: str) -> Iterator[Problem]:
+def _model_name(path: str, name: str, *, adapter_allowed: bool = False) -> Iterator[Problem]:
     yield from required(path, name)
-    yield from _no_whole_model(path, name)
+    yield from _no_whole_model(path, name, adapter_allowed)
     if name.startswith("hf_model://"):
         if not HF_MODEL.match(name):
-            yield codes.BARE_MODEL_ID.at(path, f"{name!r} is not hf_model://org/name")
+            yield codes.MODEL.at(path, f"{name!r} is not hf_model://org/name")
     elif BARE_ID.match(name) and not os.path.isdir(name):
-        yield codes.BARE_MODEL_ID.at(
-            path, f"{name!r} is a bare id, and no such folder is here", f"write hf_model://{name}"
-        )
+        yield codes.MODEL.at(path, f"{name!r} is a bare id, and no such folder is here", f"write hf_model://{name}")
 
 
-def _no_whole_model(path: str, name: str) -> Iterator[Problem]:
+def _no_whole_model(path: str, name: str, adapter_allowed: bool) -> Iterator[Problem]:
     """An adapter or a run where the folder of a whole model is to be."""
     folder = Path(os.path.expanduser(name)) if name else None
     if folder is None or "://" in name or (folder / "config.json").is_file():
         return
     if (folder / ADAPTER).is_file():
+        if adapter_allowed:
+            return
         merge = f"python scripts/export.py {shlex.quote(name)} --merge --out FOLDER, and name FOLDER"
-        yield codes.MODEL_ADAPTER.at(path, f"{name} holds a LoRA adapter and no model", f"merge it first: {merge}")
+        yield codes.MODEL.at(path, f"{name} holds a LoRA adapter and no model", f"merge it first: {merge}")
     elif (folder / EXPORTS).is_dir():
         whole = f"name {folder}/best"
         if (folder / "best" / ADAPTER).is_file():
@@ -268,14 +272,14 @@ def _no_whole_model(path: str, name: str) -> Iterator[Problem]:
                 f"merge its adapter: python scripts/export.py {shlex.quote(name)} --merge --out FOLDER, and name FOLDER"
             )
         remedy = f"{whole}, or leave it to --parent-run {shlex.quote(name)}"
-        yield codes.MODEL_RUN.at(path, f"{name} is the folder of a run", remedy)
+        yield codes.MODEL.at(path, f"{name} is the folder of a run", remedy)
 
 
 def _optimizer(spec: TrainSpec) -> Iterator[Problem]:
     rate = spec.train.optm_lr
     rates = [rate] if isinstance(rate, int | float) else list(rate.values()) if isinstance(rate, dict) else rate
     if not any(rates):
-        yield codes.LR_ZERO.at("train.optm_lr", f"the learning rate is {rate}")
+        yield codes.REQUIRED.at("train.optm_lr", f"the learning rate is {rate}", "set it, such as 1e-5")
     kind, remedy = "a full fine-tune" if spec.policy.lora is None else "LoRA", None
     highest = HIGHEST_RATE[kind]
     if isinstance(spec, GrpoSpec):
@@ -285,22 +289,22 @@ def _optimizer(spec: TrainSpec) -> Iterator[Problem]:
         message = f"the learning rate {rate} is above {highest:g}, which is high for {kind}"
         yield codes.LR_HIGH.at("train.optm_lr", message, remedy, severity="warning")
     if spec.train.optm_warmup_steps is not None and spec.train.optm_warmup_epochs is not None:
-        yield codes.WARMUP_TWICE.at("train.optm_warmup_steps", "optm_warmup_steps and optm_warmup_epochs are both set")
+        yield codes.CONFLICT.at("train.optm_warmup_steps", "optm_warmup_steps and optm_warmup_epochs are both set")
 
 
 def _validation(spec: TrainSpec) -> Iterator[Problem]:
-    given, part = spec.custom.val_dataset.annotation_path, spec.train.train_policy.dataset.test_size
+    annotations, part = spec.custom.val_dataset.annotation_path, spec.train.train_policy.dataset.test_size
     valid = spec.validation
-    if valid.enable and not given and part is None:
-        yield codes.NO_VALIDATION_SET.at("validation.enable", "neither custom.val_dataset nor test_size is set")
+    if valid.enable and not annotations and part is None:
+        yield codes.VALIDATION.at("validation.enable", "neither custom.val_dataset nor test_size is set")
     if valid.enable and not valid.freq and not valid.freq_in_epoch:
-        yield codes.VALIDATION_NEVER.at("validation.freq_in_epoch", "freq and freq_in_epoch are both 0")
-    if given and part is not None:
+        yield codes.REQUIRED.at("validation.freq_in_epoch", "freq and freq_in_epoch are both 0", "set one of them")
+    if annotations and part is not None:
         message = "custom.val_dataset is used and test_size is not"
-        yield codes.VALIDATION_UNUSED.at("train.train_policy.dataset.test_size", message, severity="warning")
-    if (given or part is not None) and not valid.enable:
+        yield codes.VALIDATION.at("train.train_policy.dataset.test_size", message, severity="warning")
+    if (annotations or part is not None) and not valid.enable:
         message = "there is a validation set and validation.enable is false"
-        yield codes.VALIDATION_UNUSED.at("validation.enable", message, severity="warning")
+        yield codes.VALIDATION.at("validation.enable", message, severity="warning")
 
 
 def _uploads(spec: TrainSpec) -> Iterator[Problem]:
@@ -308,13 +312,15 @@ def _uploads(spec: TrainSpec) -> Iterator[Problem]:
     if ckpt.upload_s3:
         yield from required("train.ckpt.s3_bucket", ckpt.s3_bucket or "")
     if ckpt.upload_hf and not HUB_NAME.fullmatch(ckpt.hf_repo_name):
-        yield codes.HUB_NAME.at("train.ckpt.hf_repo_name", f"{ckpt.hf_repo_name!r} is not organisation/name or name")
+        yield codes.REQUIRED.at(
+            "train.ckpt.hf_repo_name", f"{ckpt.hf_repo_name!r} is not organisation/name or name", "correct it"
+        )
 
 
 def _patterns(spec: TrainSpec) -> Iterator[Problem]:
     policy = spec.policy
     if policy.freeze_pattern is not None and policy.trainable_pattern is not None:
-        yield codes.FREEZE_AND_TRAIN.at("policy.freeze_pattern", "freeze_pattern and trainable_pattern are both set")
+        yield codes.CONFLICT.at("policy.freeze_pattern", "freeze_pattern and trainable_pattern are both set")
     groups = {"policy.freeze_pattern": policy.freeze_pattern, "policy.trainable_pattern": policy.trainable_pattern}
     if policy.lora is not None:
         groups["policy.lora.r_pattern"] = list(policy.lora.r_pattern or {})
@@ -324,12 +330,12 @@ def _patterns(spec: TrainSpec) -> Iterator[Problem]:
             try:
                 re.compile(pattern)
             except re.error as broken:
-                yield codes.PATTERN.at(path, f"{pattern!r} is not a regular expression: {broken}")
+                yield codes.VALUE.at(path, f"{pattern!r} is not a regular expression: {broken}")
 
 
 def _lora(lora: Lora) -> Iterator[Problem]:
     if not lora.target_modules:
-        yield codes.LORA_NO_TARGETS.at("policy.lora.target_modules", "the list is empty")
+        yield codes.REQUIRED.at("policy.lora.target_modules", "the list is empty", "set it, such as all-linear")
     targets = {lora.target_modules} if isinstance(lora.target_modules, str) else set(lora.target_modules)
     saved = set(lora.modules_to_save or [])
     clash = targets & saved
@@ -337,4 +343,4 @@ def _lora(lora: Lora) -> Iterator[Problem]:
         clash |= targets & set(VISION_TARGETS)
     if clash:
         message = f"{', '.join(sorted(clash))} would have adapters and train in full through {sorted(saved)}"
-        yield codes.LORA_OVERLAP.at("policy.lora.target_modules", message)
+        yield codes.CONFLICT.at("policy.lora.target_modules", message)

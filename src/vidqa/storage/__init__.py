@@ -2,7 +2,7 @@
 
 from vidqa.storage import s3
 from vidqa.storage.hub_dataset import is_hub_dataset
-from vidqa.storage.stage import expected_set, stage_set
+from vidqa.storage.staging import expected_set, stage_set
 
 __all__ = ["expected_set", "is_remote", "stage_set"]
 

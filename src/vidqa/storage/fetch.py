@@ -1,6 +1,6 @@
 """Brings published data sets into a folder: listed first, then fetched file by file, verified, and unpacked.
 
-    fetch(known("cosmos-reason1-benchmark"), ["av", "robovqa"], Path("data"))
+    fetch(published_set("cosmos-reason1-benchmark"), ["av", "robovqa"], Path("data"))
 
 What a kill leaves is gone on with: a file is there under its name only when its length and its hash are right, and
 `fetched.jsonl` says which ones are.
@@ -21,11 +21,10 @@ from vidqa.contract.files import remove
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.dataset.archive import is_archive
 from vidqa.storage import hub, hub_dataset
+from vidqa.storage.http_download import WebFile, fetch_web, length_of
 from vidqa.storage.hub_dataset import Listing, RemoteFile
-from vidqa.storage.hub_problems import HUB_CACHE_UNWRITABLE, HUB_NOT_FOUND
-from vidqa.storage.problems import DAMAGED, OCCUPIED, SUBSET
+from vidqa.storage.problems import DAMAGED, HUB_NOT_FOUND, NO_SPACE, OCCUPIED, SUBSET
 from vidqa.storage.unpack import unpack
-from vidqa.storage.web import WebFile, fetch_web, length_of
 
 RECORD = "fetched.jsonl"
 BLOCK = 8 << 20
@@ -44,7 +43,7 @@ class Published:
 
 
 REASON1 = ("av", "agibot", "bridgev2", "holoassist", "robovqa")
-KNOWN = {
+PUBLISHED = {
     "nexar": Published("nexar-ai/nexar_collision_prediction"),
     "cosmos-reason1-sft": Published("nvidia/Cosmos-Reason1-SFT-Dataset", REASON1),
     "cosmos-reason1-rl": Published("nvidia/Cosmos-Reason1-RL-Dataset", ("agibot", "bridgev2", "holoassist", "robovqa")),
@@ -65,27 +64,27 @@ class Fetched:
     unpacked: int
 
 
-def known(name: str) -> Published:
+def published_set(name: str) -> Published:
     """A published set by its short name, or any data set of the hub by its own. Raises HUB_NOT_FOUND."""
-    if name in KNOWN:
-        return KNOWN[name]
+    if name in PUBLISHED:
+        return PUBLISHED[name]
     if "/" not in name:
         message = f"{name!r} is no set that is known by a short name, and not of the form organisation/name"
-        raise HUB_NOT_FOUND.error(name, message, f"name one of {', '.join(KNOWN)}, or organisation/name")
+        raise HUB_NOT_FOUND.error(name, message, f"name one of {', '.join(PUBLISHED)}, or organisation/name")
     return Published(hub.parse(f"{hub_dataset.PREFIX}{name.removeprefix(hub_dataset.PREFIX)}").repository)
 
 
-def fetch(wanted: Published, subsets: Sequence[str], folder: Path) -> Fetched:
+def fetch(published: Published, subsets: Sequence[str], folder: Path) -> Fetched:
     """Bring the data set, or these subsets of it, into `folder`, and unpack its archives beside themselves.
 
     Nothing is written before the hub has agreed, every subset is known, and the disk has room.
-    Raises HUB_GATED, HUB_NOT_FOUND, HUB_UNREACHABLE, HUB_ANSWER, STORAGE_SUBSET, STORAGE_OCCUPIED, STORAGE_NO_SPACE,
-    STORAGE_DAMAGED, REMOVAL_OUTSIDE.
+    Raises STORAGE_DENIED, HUB_NOT_FOUND, STORAGE_UNREACHABLE, HUB_ANSWER, STORAGE_SUBSET, STORAGE_OCCUPIED,
+    STORAGE_NO_SPACE,     STORAGE_DAMAGED, REMOVAL_OUTSIDE.
     """
-    name = f"{hub_dataset.PREFIX}{wanted.repository}"
-    found = hub_dataset.listing(name)
-    files = _chosen(wanted, subsets, found)
-    web = [WebFile(address, folder / inner, length_of(address)) for address, inner in wanted.web]
+    name = f"{hub_dataset.PREFIX}{published.repository}"
+    listing = hub_dataset.listing(name)
+    files = _chosen(published, subsets, listing)
+    web = [WebFile(address, folder / inner, length_of(address)) for address, inner in published.web]
     arrived = _arrived(folder)
     due = [file for file in files if not _is_here(file, folder, arrived)]
     _require_ours(due, folder, arrived)
@@ -94,27 +93,27 @@ def fetch(wanted: Published, subsets: Sequence[str], folder: Path) -> Fetched:
     note(f"{len(files)} files, {len(due)} of them due, {sum(file.size for file in due) / 1e6:,.1f} MB, into {folder}")
     problems: list[Problem] = []
     for file in due:
-        problems += _fetch_one(found, file, folder)
+        problems += _fetch_one(listing, file, folder)
     if problems:
         raise ProblemError(problems)
     packed = [folder / file.name for file in files if _is_packed(file.name)]
-    packed += [fetch_web(each) for each in web]
+    packed += [fetch_web(web_file) for web_file in web]
     unpacked = sum(unpack(archive) for archive in packed)
-    return Fetched(folder, found.commit, len(files), len(due), sum(file.size for file in files), unpacked)
+    return Fetched(folder, listing.commit, len(files), len(due), sum(file.size for file in files), unpacked)
 
 
-def _chosen(wanted: Published, subsets: Sequence[str], found: Listing) -> list[RemoteFile]:
+def _chosen(published: Published, subsets: Sequence[str], listing: Listing) -> list[RemoteFile]:
     """The files of these subsets, or all; hidden ones aside. Raises STORAGE_SUBSET."""
-    there = sorted({file.name.split("/")[0] for file in found.files if "/" in file.name})
-    known_subsets = [*wanted.subsets, *(each for each in there if each not in wanted.subsets)]
+    there = sorted({file.name.split("/")[0] for file in listing.files if "/" in file.name})
+    known_subsets = [*published.subsets, *(name for name in there if name not in published.subsets)]
     if missing := [subset for subset in subsets if subset not in there]:
-        message = f"{wanted.repository} has no {' and no '.join(missing)}; it has: {', '.join(there) or 'no subset'}"
+        message = f"{published.repository} has no {' and no '.join(missing)}; it has: {', '.join(there) or 'no subset'}"
         raise SUBSET.error(", ".join(missing), message)
-    if wanted.subsets and not subsets:
-        raise SUBSET.error(wanted.repository, f"no subset is named; it has: {', '.join(known_subsets)}")
-    files = [file for file in found.files if not any(part.startswith(".") for part in file.name.split("/"))]
-    if wanted.files:
-        return [file for file in files if file.name in wanted.files]
+    if published.subsets and not subsets:
+        raise SUBSET.error(published.repository, f"no subset is named; it has: {', '.join(known_subsets)}")
+    files = [file for file in listing.files if not any(part.startswith(".") for part in file.name.split("/"))]
+    if published.files:
+        return [file for file in files if file.name in published.files]
     return [file for file in files if not subsets or "/" not in file.name or file.name.split("/")[0] in subsets]
 
 
@@ -141,22 +140,22 @@ def _is_packed(name: str) -> bool:
     return is_archive(name) or name.lower().endswith(".zip")
 
 
-def _fetch_one(found: Listing, file: RemoteFile, folder: Path) -> list[Problem]:
+def _fetch_one(listing: Listing, file: RemoteFile, folder: Path) -> list[Problem]:
     """One file, which is verified and written down; a cut-off one is gone on with. Its problems."""
     import huggingface_hub
     from huggingface_hub.errors import HTTPError, LocalEntryNotFoundError
 
-    name = f"{hub_dataset.PREFIX}{found.repository}"
+    name = f"{hub_dataset.PREFIX}{listing.repository}"
     path = folder / file.name
     if path.is_file() and _differs(path, file):
         remove(path, owner=folder)  # changed since, or of another commit: the client would take it as it is
     try:
         path = Path(
             huggingface_hub.hf_hub_download(
-                found.repository,
+                listing.repository,
                 file.name,
                 repo_type=hub_dataset.KIND,
-                revision=found.commit,
+                revision=listing.commit,
                 endpoint=environment.hf_endpoint(),
                 token=environment.hf_token(),
                 local_dir=folder,
@@ -165,7 +164,7 @@ def _fetch_one(found: Listing, file: RemoteFile, folder: Path) -> list[Problem]:
     except (HTTPError, LocalEntryNotFoundError) as failed:
         return [hub.refusal(name, failed)]
     except OSError as failed:
-        return [HUB_CACHE_UNWRITABLE.at(str(folder / file.name), f"storing it failed: {failed}")]
+        return [NO_SPACE.at(str(folder / file.name), f"storing it failed: {failed}")]
     wrong = _differs(path, file)
     if wrong:
         remove(path, owner=folder)
@@ -200,14 +199,14 @@ def _arrived(folder: Path) -> dict[str, tuple[int, str, int]]:
         lines = (folder / RECORD).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return {}
-    found = {}
+    arrived = {}
     for line in lines:
         try:
-            each = json.loads(line)
-            found[str(each["name"])] = (int(each["bytes"]), str(each["hash"]), int(each["mtime"]))
+            entry = json.loads(line)
+            arrived[str(entry["name"])] = (int(entry["bytes"]), str(entry["hash"]), int(entry["mtime"]))
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
             continue
-    return found
+    return arrived
 
 
 def _is_here(file: RemoteFile, folder: Path, arrived: dict[str, tuple[int, str, int]]) -> bool:

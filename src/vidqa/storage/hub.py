@@ -20,14 +20,14 @@ from typing import Any, NamedTuple
 
 from vidqa.contract import environment
 from vidqa.contract.problem import Problem, ProblemError
-from vidqa.storage.hub_problems import (
+from vidqa.storage.problems import (
+    DENIED,
     HUB_ANSWER,
-    HUB_CACHE_UNWRITABLE,
-    HUB_GATED,
     HUB_NOT_FOUND,
-    HUB_UNREACHABLE,
     MODEL_NOT_FOUND,
-    MODEL_TO_FETCH,
+    NO_SPACE,
+    TO_FETCH,
+    UNREACHABLE,
 )
 
 PREFIX = "hf_model://"
@@ -85,15 +85,15 @@ def resolve_model(name: str, *, token: str | None, weights: bool = True) -> Path
     """The local folder of a model: a folder as it is, or the fetched snapshot of a "hf_model://" name.
 
     Without `weights` only the small files are fetched, which is all that planning needs. A snapshot in the hub's cache
-    serves when the hub cannot be reached. Raises MODEL_NOT_FOUND, HUB_GATED,
-    HUB_NOT_FOUND, HUB_UNREACHABLE, HUB_CACHE_UNWRITABLE.
+    serves when the hub cannot be reached. Raises MODEL_NOT_FOUND, STORAGE_DENIED,
+    HUB_NOT_FOUND, STORAGE_UNREACHABLE, STORAGE_NO_SPACE.
     """
     if not is_hub_name(name):
         return _local_folder(name)
     try:
         ask(name, token=token)
     except ProblemError as refused:
-        cached = _cached(name, weights) if refused.problems[0].code == HUB_UNREACHABLE.name else None
+        cached = _cached(name, weights) if refused.problems[0].code == UNREACHABLE.name else None
         if cached is None:
             raise
         return cached
@@ -111,7 +111,7 @@ def expect(name: str, *, token: str | None) -> Expected:
         commit: str | None = ask(name, token=token, pauses_s=())
     except ProblemError as refused:
         commit, problems = _cached_commit(name), refused.problems
-    is_silent = any(problem.code == HUB_UNREACHABLE.name for problem in problems)
+    is_silent = any(problem.code == UNREACHABLE.name for problem in problems)
     folder = snapshots(repository) / (commit or UNKNOWN)
     if commit and _has_weights(_cached(at_commit(name, commit), weights=True)):
         return Expected(folder, True, [] if is_silent else problems, "")
@@ -119,7 +119,7 @@ def expect(name: str, *, token: str | None) -> Expected:
         problems = [replace(problem, severity="warning") for problem in problems]
     where = f"into {folder}" if commit else f"and {UNKNOWN} stands for the commit that the hub will name"
     remedy = None if commit else "Nothing: a launch fetches it by itself. Until then what a dry run shows cannot run."
-    warning = MODEL_TO_FETCH.at(name, f"a launch fetches it before the job starts, {where}", remedy, severity="warning")
+    warning = TO_FETCH.at(name, f"a launch fetches it before the job starts, {where}", remedy, severity="warning")
     return Expected(folder, False, [*problems, warning], _fetch_command(repository, commit) if commit else "")
 
 
@@ -156,7 +156,7 @@ def ask(name: str, *, token: str | None, pauses_s: Sequence[float] | None = None
     the token may read it.
 
     A few kilobytes at most; preflight calls it. Without an answer it tries again after each pause.
-    Raises HUB_GATED, HUB_NOT_FOUND, HUB_UNREACHABLE, HUB_ANSWER.
+    Raises STORAGE_DENIED, HUB_NOT_FOUND, STORAGE_UNREACHABLE, HUB_ANSWER.
     """
     from huggingface_hub.errors import HTTPError, OfflineModeIsEnabled
 
@@ -165,10 +165,10 @@ def ask(name: str, *, token: str | None, pauses_s: Sequence[float] | None = None
         try:
             return _ask_once(parse(name), token, kind)
         except OfflineModeIsEnabled as offline:
-            raise HUB_UNREACHABLE.error(name, "HF_HUB_OFFLINE forbids asking the hub") from offline
+            raise UNREACHABLE.error(name, "HF_HUB_OFFLINE forbids asking the hub") from offline
         except HTTPError as failed:
             refused = refusal(name, failed, len(pauses_s) + 1)
-            if pause is None or refused.code != HUB_UNREACHABLE.name:
+            if pause is None or refused.code != UNREACHABLE.name:
                 raise ProblemError([refused]) from failed
         time.sleep(pause)
     raise AssertionError("the last attempt returns or raises")
@@ -243,7 +243,7 @@ def _fetch(name: str, token: str | None, weights: bool) -> Path:
     except (HTTPError, LocalEntryNotFoundError) as failed:
         raise ProblemError([refusal(name, failed)]) from failed
     except OSError as failed:
-        raise HUB_CACHE_UNWRITABLE.error(name, f"storing it failed: {failed}") from failed
+        raise NO_SPACE.error(name, f"storing it failed: {failed}") from failed
     return Path(folder)
 
 
@@ -258,7 +258,7 @@ def refusal(name: str, failed: BaseException, attempts: int = 1) -> Problem:
     status = _status(failed)
     if status in (401, 403):
         token = "the token in HF_TOKEN is not enough" if environment.hf_token() else "HF_TOKEN is not set"
-        return HUB_GATED.at(
+        return DENIED.at(
             name,
             f"{hub} answered {status}: the {kind} is gated, private, or not there, and {token}",
             f"check the spelling, accept the agreement at {hub}/{page}{parse(name).repository}, set HF_TOKEN, "
@@ -268,7 +268,7 @@ def refusal(name: str, failed: BaseException, attempts: int = 1) -> Problem:
         return HUB_NOT_FOUND.at(name, f"{hub} answered 404: no such {kind} or revision", DATA_SET if page else None)
     answer = f"answered {status}" if status else f"did not answer ({type(failed).__name__})"
     remedy = "check the network and HF_ENDPOINT, then run this again: it goes on" if page else None
-    return HUB_UNREACHABLE.at(name, f"{hub} {answer}, after {attempts} attempt{'s' * (attempts > 1)}", remedy)
+    return UNREACHABLE.at(name, f"{hub} {answer}, after {attempts} attempt{'s' * (attempts > 1)}", remedy)
 
 
 def _status(failed: BaseException | None) -> int | None:

@@ -14,10 +14,9 @@ from vidqa.contract import environment
 from vidqa.contract.cli import note
 from vidqa.contract.files import name_error
 from vidqa.contract.problem import ProblemError
-from vidqa.dataset.splits import subset_and_cuts
+from vidqa.dataset.split_syntax import subset_and_cuts
 from vidqa.storage import hub
-from vidqa.storage.hub_problems import HUB_CACHE_UNWRITABLE, HUB_NOT_FOUND, HUB_UNREACHABLE
-from vidqa.storage.problems import NO_SPACE
+from vidqa.storage.problems import HUB_NOT_FOUND, NO_SPACE, UNREACHABLE
 
 PREFIX = "hf_dataset://"
 KIND = "dataset"
@@ -49,20 +48,20 @@ def is_hub_dataset(path: str) -> bool:
 def stage_dataset(written: str) -> str:
     """The data set folder of an address, and the part of it that is meant, as an annotation path.
 
-    A snapshot that is in the cache serves when the hub cannot be reached. Raises HUB_GATED, HUB_NOT_FOUND,
-    HUB_UNREACHABLE, HUB_CACHE_UNWRITABLE, STORAGE_NO_SPACE, DATA_SPLIT_UNKNOWN.
+    A snapshot that is in the cache serves when the hub cannot be reached. Raises STORAGE_DENIED, HUB_NOT_FOUND,
+    STORAGE_UNREACHABLE, STORAGE_NO_SPACE, DATA_SPLIT.
     """
     name, part = _parted(written)
     subset, _ = subset_and_cuts(part, written)
     try:
-        found = listing(name)
+        remote = listing(name)
     except ProblemError as refused:
-        cached = _cached(name) if refused.problems[0].code == HUB_UNREACHABLE.name else None
+        cached = _cached(name) if refused.problems[0].code == UNREACHABLE.name else None
         if cached is None:
             raise
         return _with_part(cached, part)
-    files = [file for file in found.files if _may_be_of(file.name, subset, {each.name for each in found.files})]
-    return _with_part(_fetched(name, found, files), part)
+    files = [file for file in remote.files if _may_be_of(file.name, subset, {entry.name for entry in remote.files})]
+    return _with_part(_fetched(name, remote, files), part)
 
 
 def expected_dataset(written: str) -> str:
@@ -79,7 +78,7 @@ def expected_dataset(written: str) -> str:
 def listing(name: str) -> Listing:
     """The files of a "hf_dataset://" name, after the hub agreed that the token may read them.
 
-    Raises HUB_GATED, HUB_NOT_FOUND, HUB_UNREACHABLE, HUB_ANSWER.
+    Raises STORAGE_DENIED, HUB_NOT_FOUND, STORAGE_UNREACHABLE, HUB_ANSWER.
     """
     import huggingface_hub
     from huggingface_hub.errors import HTTPError
@@ -119,20 +118,20 @@ def _require_apart(files: list[RemoteFile]) -> None:
         names.add(file.name)
 
 
-def _fetched(name: str, found: Listing, files: list[RemoteFile]) -> Path:
+def _fetched(name: str, listing: Listing, files: list[RemoteFile]) -> Path:
     import huggingface_hub
     from huggingface_hub.errors import HTTPError, LocalEntryNotFoundError
 
-    folder = hub.snapshots(found.repository, KIND) / found.commit
+    folder = hub.snapshots(listing.repository, KIND) / listing.commit
     due = [file for file in files if not (folder / file.name).is_file()]
     require_room(folder, sum(file.size for file in due), name)
     if due:
         note(f"fetching {len(due)} files of {name}, {sum(file.size for file in due) / 1e6:,.1f} MB, into {folder}")
     try:
         fetched = huggingface_hub.snapshot_download(
-            found.repository,
+            listing.repository,
             repo_type=KIND,
-            revision=found.commit,
+            revision=listing.commit,
             endpoint=environment.hf_endpoint(),
             token=environment.hf_token(),
             allow_patterns=[_literal(file.name) for file in files],
@@ -140,7 +139,7 @@ def _fetched(name: str, found: Listing, files: list[RemoteFile]) -> Path:
     except (HTTPError, LocalEntryNotFoundError) as failed:
         raise ProblemError([hub.refusal(name, failed)]) from failed
     except OSError as failed:
-        raise HUB_CACHE_UNWRITABLE.error(name, f"storing it failed: {failed}") from failed
+        raise NO_SPACE.error(name, f"storing it failed: {failed}") from failed
     return Path(fetched)
 
 
@@ -156,14 +155,14 @@ def require_room(folder: Path, needed: int, name: str) -> None:
 
 def _literal(name: str) -> str:
     """A pattern that only this name fits."""
-    return "".join(f"[{each}]" if each in "*?[" else each for each in name)
+    return "".join(f"[{character}]" if character in "*?[" else character for character in name)
 
 
 def _may_be_of(name: str, subset: str, names: set[str]) -> bool:
     """Whether a file may be of a subset: below its folder, or called by its name; others where there is no subset."""
     if not subset or "/" not in name:
         return True
-    has_folder = any(each.startswith(f"{subset}/") for each in names)
+    has_folder = any(other.startswith(f"{subset}/") for other in names)
     return name.startswith(f"{subset}/") if has_folder else True
 
 
@@ -173,8 +172,8 @@ def _cached(name: str) -> Path | None:
     folder = hub.snapshots(repository, KIND)
     if revision and (folder / revision).is_dir():
         return folder / revision
-    found = [each for each in folder.iterdir() if each.is_dir()] if folder.is_dir() else []
-    return max(found, key=lambda each: each.stat().st_mtime, default=None)
+    snapshots = [snapshot for snapshot in folder.iterdir() if snapshot.is_dir()] if folder.is_dir() else []
+    return max(snapshots, key=lambda snapshot: snapshot.stat().st_mtime, default=None)
 
 
 def _parted(written: str) -> tuple[str, str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from vidqa.contract import environment
 from vidqa.contract.files import content_hash
-from vidqa.storage.problems import DAMAGED, HUB_PUBLIC, HUB_REFUSED, UNREACHABLE
+from vidqa.storage.problems import DAMAGED, DENIED, HUB_PUBLIC, UNREACHABLE
 
 BLOCK = 8 << 20
 
@@ -20,7 +20,7 @@ def upload_export(
     """Commit the files of an export, but the one called `without`, to organisation/name, or to a name alone in the
     token's own namespace; made where it is not there. {"repository", "commit", "files", "bytes"}.
 
-    Files that the hub has already are not sent again. Raises STORAGE_HUB_PUBLIC, STORAGE_HUB_REFUSED,
+    Files that the hub has already are not sent again. Raises STORAGE_HUB_PUBLIC, STORAGE_DENIED,
     STORAGE_UNREACHABLE, STORAGE_DAMAGED.
     """
     import huggingface_hub
@@ -32,25 +32,26 @@ def upload_export(
         name = str(api.create_repo(name, private=not public, exist_ok=True).repo_id)
         if not public and not api.model_info(name).private:
             raise HUB_PUBLIC.error(name, "it is public")
-        made = api.upload_folder(repo_id=name, folder_path=folder, commit_message=message, ignore_patterns=[without])
+        commit = api.upload_folder(repo_id=name, folder_path=folder, commit_message=message, ignore_patterns=[without])
         files = _files(folder, without)
-        damaged = _differences(api, name, str(made.oid), folder, files)
+        damaged = _differences(api, name, str(commit.oid), folder, files)
     except OfflineModeIsEnabled as offline:
         raise UNREACHABLE.error(
             name, "HF_HUB_OFFLINE forbids asking the hub", "unset it and run this again"
         ) from offline
     except HfHubHTTPError as answer:
-        raise HUB_REFUSED.error(name, _short(answer, token)) from answer
+        remedy = "set HF_TOKEN to a token that may write there, and run: python scripts/upload.py RUN"
+        raise DENIED.error(name, _short(answer, token), remedy) from answer
     except (HTTPError, OSError) as away:
         raise UNREACHABLE.error(name, f"{type(away).__name__}: {_short(away, token)}") from away
     except ValueError as refused:  # a name that no repository may have
-        raise HUB_REFUSED.error(name, _short(refused, token), "correct the name") from refused
+        raise DENIED.error(name, _short(refused, token), "correct the name") from refused
     if damaged:
         raise DAMAGED.error(name, f"differs from {folder}: {', '.join(damaged[:10])}")
     sizes = [path.stat().st_size for path in files]
     return {
         "repository": name,
-        "commit": str(made.oid),
+        "commit": str(commit.oid),
         "export": folder.name,
         "files": len(sizes),
         "bytes": sum(sizes),
@@ -58,13 +59,13 @@ def upload_export(
 
 
 def _files(folder: Path, without: str) -> list[Path]:
-    found = (path for path in folder.rglob("*") if path.is_file() and path.relative_to(folder).as_posix() != without)
-    return sorted(path for path in found if ".cache" not in path.parts)
+    files = (path for path in folder.rglob("*") if path.is_file() and path.relative_to(folder).as_posix() != without)
+    return sorted(path for path in files if ".cache" not in path.parts)
 
 
 def _differences(api: Any, name: str, commit: str, folder: Path, files: Sequence[Path]) -> list[str]:
     """The files of the folder that the hub does not have in that commit, bit by bit."""
-    there = {each.path: each for each in api.list_repo_tree(name, recursive=True, revision=commit)}
+    there = {entry.path: entry for entry in api.list_repo_tree(name, recursive=True, revision=commit)}
     return [relative for path in files if not _agrees(path, there.get(relative := path.relative_to(folder).as_posix()))]
 
 

@@ -36,8 +36,8 @@ def write_annotations(folder: Path, column: str = "weather", question: str = "",
     Raises DATA_COLUMNS where no table has the column, or no question is known for it, DATA_EMPTY where no row makes a
     record.
     """
-    asked = question or QUESTIONS.get(column, "")
-    if not asked:
+    prompt = question or QUESTIONS.get(column, "")
+    if not prompt:
         raise COLUMNS.error("--answer-column", f"no question is known for the column {column!r}", "give --question")
     rows: list[dict[str, Any]] = []
     left_out: Counter[str] = Counter()
@@ -52,16 +52,16 @@ def write_annotations(folder: Path, column: str = "weather", question: str = "",
             left_out[f"have no {column}"] += 1
         else:
             video = str((table.parent / name).relative_to(folder))
-            turns = [{"from": "human", "value": f"<video>\n{asked}"}, {"from": "gpt", "value": answer.strip()}]
+            turns = [{"from": "human", "value": f"<video>\n{prompt}"}, {"from": "gpt", "value": answer.strip()}]
             rows.append({"id": video, "video": video, "kind": column, "conversations": turns})
     if columns and column not in columns:
         raise COLUMNS.error("--answer-column", f"there is no column {column!r}; there are: {', '.join(columns)}")
     total = len(rows) + left_out.total()
-    said = [f"{count} of {total} rows {why}" for why, count in left_out.items()]
+    reasons = [f"{count} of {total} rows {why}" for why, count in left_out.items()]
     if not rows:
-        raise EMPTY.error(folder / split, "; ".join(said) or f"no {METADATA} is there")
+        raise EMPTY.error(folder / split, "; ".join(reasons) or f"no {METADATA} is there")
     write_json(folder / "annotations.json", rows)
-    warnings = [LEFT_OUT.at(folder / split, message, severity="warning") for message in said]
+    warnings = [LEFT_OUT.at(folder / split, message, severity="warning") for message in reasons]
     return Annotated(folder / "annotations.json", len(rows), warnings)
 
 

@@ -62,8 +62,8 @@ def object_at(files: Any, address: str) -> Object | None:
 def objects_below(files: Any, address: str) -> list[Object]:
     """Every object below an address, sorted by address."""
     with errors_at(address):
-        found = files.find(address, detail=True)
-    return sorted((described(info) for info in found.values() if info["type"] == "file"), key=lambda each: each.address)
+        infos = files.find(address, detail=True)
+    return sorted((described(info) for info in infos.values() if info["type"] == "file"), key=lambda item: item.address)
 
 
 def described(info: dict[str, Any]) -> Object:

@@ -33,7 +33,7 @@ def send(address: str, root: Path, paths: Sequence[Path]) -> dict[str, Any]:
     Returns {"files": [...], "bytes", "sent"}. Raises ProblemError with every file that did not get there.
     """
     bucket = connect()
-    there = {each.address: each for each in objects_below(bucket, address)}
+    there = {item.address: item for item in objects_below(bucket, address)}
     problems: list[Problem] = []
     done: list[Sent] = []
     count = 0
@@ -49,7 +49,7 @@ def send(address: str, root: Path, paths: Sequence[Path]) -> dict[str, Any]:
             count += was_sent
     if problems:
         raise ProblemError(problems[:20])
-    return {"files": [asdict(each) for each in done], "bytes": sum(each.bytes for each in done), "sent": count}
+    return {"files": [asdict(item) for item in done], "bytes": sum(item.bytes for item in done), "sent": count}
 
 
 @dataclass(frozen=True)

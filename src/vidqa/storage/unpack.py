@@ -15,8 +15,8 @@ from typing import IO
 
 from vidqa.contract.files import replacing
 from vidqa.dataset.archive import READ_ERRORS
+from vidqa.dataset.archive_cache import ALWAYS_TAKEN, MOST_EXPANSION, MOST_MEMBERS, open_tar, plain_members
 from vidqa.dataset.problems import TAR_BROKEN
-from vidqa.dataset.unpacked import ALWAYS_TAKEN, MOST_EXPANSION, MOST_MEMBERS, open_tar, plain_members
 
 BLOCK = 1 << 20
 
@@ -42,8 +42,8 @@ def unpack(archive: Path) -> int:
 
 
 def _is_of(target: Path, size: int, since: int) -> bool:
-    found = target.stat() if target.is_file() else None
-    return found is not None and found.st_size == size and found.st_mtime_ns >= since
+    status = target.stat() if target.is_file() else None
+    return status is not None and status.st_size == size and status.st_mtime_ns >= since
 
 
 def _members(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
@@ -59,7 +59,7 @@ def _members(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
         return
     with zipfile.ZipFile(archive) as packed:
         entries = packed.infolist()
-        if len(entries) > MOST_MEMBERS or sum(each.file_size for each in entries) > max(
+        if len(entries) > MOST_MEMBERS or sum(item.file_size for item in entries) > max(
             ALWAYS_TAKEN, MOST_EXPANSION * size
         ):
             raise tarfile.ReadError("it expands to more than is taken")

@@ -86,16 +86,16 @@ def upload(run_dir: Path, to: Destinations, token: str | None) -> tuple[dict[str
 def _carry_out(run_dir: Path, places: dict[str, Callable[[], dict[str, Any]]]) -> tuple[dict[str, Any], list[Problem]]:
     """Each destination in turn; a failure of one does not keep the next from being tried."""
     done: dict[str, Any] = {}
-    found: list[Problem] = []
+    problems: list[Problem] = []
     for address, carry_out in places.items():
         note(f"uploading {run_dir.name} to {address}")
         try:
             done[address] = {"state": "COMPLETE", "when": _now(), **carry_out(), "problems": []}
         except ProblemError as failed:
             done[address] = {"state": "ERROR", "when": _now(), "problems": [p.as_dict() for p in failed.problems]}
-            found += failed.problems
+            problems += failed.problems
         _write_record(run_dir, {address: done[address]})
-    return done, found
+    return done, problems
 
 
 def exports(run_dir: Path, which: str) -> list[Path]:
@@ -104,10 +104,10 @@ def exports(run_dir: Path, which: str) -> list[Path]:
     if (run_dir / EXPORT).is_file():
         return [run_dir]
     run = RunFolder(run_dir)
-    found = [*run.complete(run.exports, EXPORT), *(path.parent for path in run.exports.glob(f"{FINAL}/{EXPORT}"))]
-    if which == "all" or len(found) < 2:
-        return found
-    return [path for path in found if path in (best_export(run_dir, found), found[-1])]
+    folders = [*run.complete(run.exports, EXPORT), *(path.parent for path in run.exports.glob(f"{FINAL}/{EXPORT}"))]
+    if which == "all" or len(folders) < 2:
+        return folders
+    return [path for path in folders if path in (best_export(run_dir, folders), folders[-1])]
 
 
 def best_export(run_dir: Path, among: list[Path]) -> Path:

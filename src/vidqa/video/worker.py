@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from vidqa.contract.lifeline import end_with
+from vidqa.contract.parent_death_signal import end_with
 from vidqa.contract.problem import ProblemError
 from vidqa.video.decode import read_frames
 from vidqa.video.image import decode_image, probe_image

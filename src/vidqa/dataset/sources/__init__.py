@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from vidqa.dataset.shapes import shaped
+from vidqa.dataset.foreign_rows import shaped
 from vidqa.dataset.sources._base import Rows, Source, SourceKind
 from vidqa.dataset.sources.address import (
     address_of,
@@ -56,7 +56,7 @@ def kind_of_source(path: str) -> tuple[SourceKind, str, str]:
 
 
 def open_source(path: str | Path, media_path: str | Path = "") -> Source:
-    """The source at a path. Raises DATA_FILE_MISSING, DATA_SPLIT_UNKNOWN, and what the kinds raise on opening."""
+    """The source at a path. Raises DATA_FILE_MISSING, DATA_SPLIT, and what the kinds raise on opening."""
     kind, place, part = kind_of_source(str(path))
     source = part_of(kind.open(place, str(media_path)), part)
-    return replace(source, rows=lambda findings: shaped(source.rows(findings)))
+    return replace(source, rows=lambda collector: shaped(source.rows(collector)))

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vidqa.dataset.findings import Findings
 from vidqa.dataset.media import MediaSource
+from vidqa.dataset.problem_collector import ProblemCollector
 
 Rows = Iterator[tuple[int, Any]]  # each with its index
 
@@ -29,7 +29,7 @@ class Source:
 
     path: Path
     media: MediaSource
-    rows: Callable[[Findings], Rows]
+    rows: Callable[[ProblemCollector], Rows]
     fingerprint: Callable[[], str]
     by_line: bool = False
     is_annotated: bool = True

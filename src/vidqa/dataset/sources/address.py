@@ -45,8 +45,8 @@ def read_by(written: str) -> list[str]:
     place = file_of(written)
     function = FUNCTION.fullmatch(written)
     if function:
-        given = function["given"]
-        return [os.path.dirname(place) or os.curdir, *([given] if given and os.path.exists(given) else [])]
+        argument = function["given"]
+        return [os.path.dirname(place) or os.curdir, *([argument] if argument and os.path.exists(argument) else [])]
     if "*" in place or "{" in place:
         return [place if os.path.exists(place) else os.path.dirname(place)]
     above = os.path.dirname(place)

@@ -16,7 +16,7 @@ def _open(annotation_path: str, media_path: str) -> Source:
     path = annotation_file(annotation_path)
     root_mode = not media_path and path != Path(os.path.expanduser(annotation_path))
     media = media_source(path, media_path, root_mode=root_mode)
-    return Source(path, media, lambda findings: read_rows(path, findings), lambda: content_hash(path))
+    return Source(path, media, lambda collector: read_rows(path, collector), lambda: content_hash(path))
 
 
 # The last kind that is tried: a path that is nothing else is meant as an annotation file, and its problems say so.

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import yaml
 
 from vidqa.contract.files import content_hash, parse_json
-from vidqa.dataset.findings import Findings, shown_names
 from vidqa.dataset.media import media_source
-from vidqa.dataset.problems import CAPTIONS, EMPTY, LABEL_KEYS, LEFT_OUT, RECORD_TYPE, SYNTAX
+from vidqa.dataset.problem_collector import ProblemCollector, shown_names
+from vidqa.dataset.problems import CAPTIONS, EMPTY, FIELD, LEFT_OUT, SYNTAX
 from vidqa.dataset.sources._base import Rows, Source, SourceKind
 from vidqa.dataset.sources.address import address_of
 
@@ -74,12 +74,12 @@ def _row(name: str, label: dict[str, Any], video: str, asks: Asks) -> dict[str, 
 
 def _videos(folder: Path) -> dict[str, list[str]]:
     """The names of mp4 files by what stands before their first point and by every longer beginning."""
-    found: dict[str, list[str]] = {}
+    by_beginning: dict[str, list[str]] = {}
     names = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
     for name in names:
         for beginning in _beginnings(name):
-            found.setdefault(beginning, []).append(name)
-    return found
+            by_beginning.setdefault(beginning, []).append(name)
+    return by_beginning
 
 
 def _beginnings(name: str) -> list[str]:
@@ -88,7 +88,9 @@ def _beginnings(name: str) -> list[str]:
     return [".".join(parts[:end]) for end in range(1, len(parts))] if parts[-1].lower() == "mp4" else []
 
 
-def _say_unlabelled(folder: Path, videos: Mapping[str, Sequence[str]], labels: AbstractSet[str], to: Findings) -> None:
+def _say_unlabelled(
+    folder: Path, videos: Mapping[str, Sequence[str]], labels: AbstractSet[str], to: ProblemCollector
+) -> None:
     names = sorted({name for shared in videos.values() for name in shared})
     without = [name for name in names if not labels & set(_beginnings(name))]
     if without:
@@ -97,8 +99,8 @@ def _say_unlabelled(folder: Path, videos: Mapping[str, Sequence[str]], labels: A
 
 
 def _video_of(name: str, videos: dict[str, list[str]]) -> str:
-    found: Sequence[str] = videos.get(name, ())
-    return next((each for each in found if each.endswith(FRONT)), found[0] if found else name + FRONT)
+    candidates: Sequence[str] = videos.get(name, ())
+    return next((video for video in candidates if video.endswith(FRONT)), candidates[0] if candidates else name + FRONT)
 
 
 def _recognises(path: str) -> bool:
@@ -114,23 +116,23 @@ def _open(path: str, media_path: str) -> Source:
     labels = sorted((folder / METAS).glob(f"*{LABEL}"))
     media = media_source(folder / METAS, media_path, root_mode=not media_path)
 
-    def rows(findings: Findings) -> Rows:
+    def rows(collector: ProblemCollector) -> Rows:
         videos = _videos(Path(media.root) / VIDEOS)
-        _say_unlabelled(folder / VIDEOS, videos, {file.name.removesuffix(LABEL) for file in labels}, findings)
+        _say_unlabelled(folder / VIDEOS, videos, {file.name.removesuffix(LABEL) for file in labels}, collector)
         lacking: Counter[str] = Counter()
         for index, file in enumerate(labels):
             try:
                 label = parse_json(file, MOST_BYTES)
             except (OSError, ValueError) as broken:
-                findings.add(SYNTAX, str(file), f"it cannot be read: {str(broken)[:200]}")
+                collector.add(SYNTAX, str(file), f"it cannot be read: {str(broken)[:200]}")
                 continue
             if not isinstance(label, dict):
-                findings.add(RECORD_TYPE, str(file), "expected an object")
+                collector.add(FIELD, str(file), "expected an object")
                 continue
             missing = [key for key in asks.keys if key not in label]
             if len(missing) == len(asks.keys):
                 message = f"it has none of the keys that are asked for, but {shown_names(list(label)) or 'no key'}"
-                findings.add(LABEL_KEYS, str(file), message)
+                collector.add(CAPTIONS, str(file), message)
                 continue
             lacking.update(missing)
             name = file.name.removesuffix(LABEL)
@@ -138,9 +140,9 @@ def _open(path: str, media_path: str) -> Source:
         if lacking:
             counts = shown_names([f"{key} ({count})" for key, count in lacking.most_common()])
             message = f"of {len(labels)} labels some lack keys, which are learned as null: {counts}"
-            findings.add(LABEL_KEYS, str(folder / METAS), message, severity="warning")
+            collector.add(CAPTIONS, str(folder / METAS), message, severity="warning")
         if not labels:
-            findings.add(EMPTY, str(folder / METAS), "no label is there")
+            collector.add(EMPTY, str(folder / METAS), "no label is there")
 
     def fingerprint() -> str:
         parts = [asks, *((file.name, content_hash(file)) for file in labels)]

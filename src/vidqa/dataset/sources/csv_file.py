@@ -20,7 +20,7 @@ def _recognises(path: str) -> bool:
 def _open(path: str, media_path: str) -> Source:
     file = Path(os.path.expanduser(path))
     media = media_source(file, media_path, root_mode=False)
-    return Source(file, media, lambda findings: csv_rows(file, findings), lambda: content_hash(file), by_line=True)
+    return Source(file, media, lambda collector: csv_rows(file, collector), lambda: content_hash(file), by_line=True)
 
 
 CSV_FILE = SourceKind("CSV file", _recognises, _open)

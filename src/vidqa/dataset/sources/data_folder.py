@@ -16,16 +16,16 @@ from typing import Any
 from vidqa.contract.files import content_hash
 from vidqa.dataset.archive import is_archive
 from vidqa.dataset.data_files import files_of, holds_tables
-from vidqa.dataset.embedded import Embedded
-from vidqa.dataset.findings import Findings
+from vidqa.dataset.embedded_media import EmbeddedMedia
+from vidqa.dataset.foreign_rows import question_row
 from vidqa.dataset.media import MediaSource, media_source
 from vidqa.dataset.media_names import kind_of
+from vidqa.dataset.problem_collector import ProblemCollector
 from vidqa.dataset.problems import EMPTY
 from vidqa.dataset.reader import NAMES, read_rows
-from vidqa.dataset.shapes import question_row
 from vidqa.dataset.sources._base import Rows, Source, SourceKind
 from vidqa.dataset.sources.address import address_of
-from vidqa.dataset.splits import cut_rows, subset_and_cuts
+from vidqa.dataset.split_syntax import cut_rows, subset_and_cuts
 from vidqa.dataset.tables import NO_NAMES, csv_rows, has_bytes, rename_fields, rows_in_tables, table_rows
 
 TABLES = (".parquet", ".arrow")
@@ -40,17 +40,17 @@ class DataFolder:
 
     @cached_property
     def files(self) -> list[list[Path]]:
-        """For each cut, its files. Raises DATA_SPLIT_UNKNOWN, DATA_SEVERAL_SPLITS."""
+        """For each cut, its files. Raises DATA_SPLIT, DATA_SPLIT."""
         return [files_of(self.path, self.subset, cut.name) for cut in self.cuts]
 
     @cached_property
-    def embedded(self) -> Embedded | None:
+    def embedded(self) -> EmbeddedMedia | None:
         """Where media go that stand in the tables as bytes; None where none does."""
         tables = [file for files in self.files for file in files if file.suffix in TABLES]
         if not has_bytes(tables):
             return None
         keys = hashlib.sha256("\n".join(map(content_hash, tables)).encode()).hexdigest()[:32]
-        return Embedded(keys, Path(os.path.abspath(os.path.expanduser(self.media_path or self.home))))
+        return EmbeddedMedia(keys, Path(os.path.abspath(os.path.expanduser(self.media_path or self.home))))
 
     @property
     def home(self) -> Path:
@@ -65,38 +65,38 @@ class DataFolder:
         if self.media_path or self.path.is_file():
             return media_source(self.home / "of a table", self.media_path, root_mode=False)
         folder = Path(os.path.abspath(self.path / self.subset if self.subset else self.path))
-        found = sorted(place for place in folder.rglob("*") if place.is_file()) if folder.is_dir() else []
+        files = sorted(place for place in folder.rglob("*") if place.is_file()) if folder.is_dir() else []
         named: dict[str, list[str]] = defaultdict(list)
-        for place in found:
+        for place in files:
             if kind_of(place.name):
                 named[place.name].append(str(place))
         return MediaSource(
-            os.path.abspath(self.path), [place for place in found if is_archive(place)], own=True, named=named
+            os.path.abspath(self.path), [place for place in files if is_archive(place)], own=True, named=named
         )
 
-    def rows(self, findings: Findings) -> Rows:
+    def rows(self, collector: ProblemCollector) -> Rows:
         """The rows of all cuts. Each has its place among them for an index."""
         index = 0
         for cut, files in zip(self.cuts, self.files, strict=True):
-            count, rows = partial(self._count, files), partial(self._rows_of, files, findings)
+            count, rows = partial(self._count, files), partial(self._rows_of, files, collector)
             for row in cut_rows(cut, count, rows):
                 yield index, row
                 index += 1
-        if not index and not findings.errors:
-            findings.add(EMPTY, str(self.path), f"no row of {self.part or 'it'} is there")
+        if not index and not collector.errors:
+            collector.add(EMPTY, str(self.path), f"no row of {self.part or 'it'} is there")
 
-    def _rows_of(self, files: Sequence[Path], findings: Findings) -> Iterator[Any]:
+    def _rows_of(self, files: Sequence[Path], collector: ProblemCollector) -> Iterator[Any]:
         for file in files:
             if file.suffix in TABLES:
-                yield from (row for _, row in table_rows([file], findings, self.renamed, self.embedded))
+                yield from (row for _, row in table_rows([file], collector, self.renamed, self.embedded))
             elif file.suffix == ".csv":
-                yield from (row for _, row in csv_rows(file, findings, self.renamed))
+                yield from (row for _, row in csv_rows(file, collector, self.renamed))
             else:
-                yield from (question_row(rename_fields(row, self.renamed)) for _, row in read_rows(file, findings))
+                yield from (question_row(rename_fields(row, self.renamed)) for _, row in read_rows(file, collector))
 
     def _count(self, files: Sequence[Path]) -> int:
         tables = [file for file in files if file.suffix in TABLES]
-        unread = Findings(str(self.path))
+        unread = ProblemCollector(str(self.path))
         return rows_in_tables(tables) + sum(
             1 for _ in self._rows_of([file for file in files if file.suffix not in TABLES], unread)
         )
@@ -117,10 +117,10 @@ def _recognises(path: str) -> bool:
 
 
 def _open(path: str, media_path: str) -> Source:
-    """Raises DATA_SPLIT_UNKNOWN, DATA_SEVERAL_SPLITS, DATA_FILE_MISSING."""
+    """Raises DATA_SPLIT, DATA_SPLIT, DATA_FILE_MISSING."""
     place, part = address_of(path)
-    found = DataFolder(Path(place), part, media_path)
-    return Source(found.path, found.media, found.rows, found.fingerprint)
+    data_folder = DataFolder(Path(place), part, media_path)
+    return Source(data_folder.path, data_folder.media, data_folder.rows, data_folder.fingerprint)
 
 
 DATA_FOLDER = SourceKind("data set folder", _recognises, _open, reads_part=lambda part: True)

@@ -35,7 +35,7 @@ def as_json(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} is no text, number, list or dictionary")
 
 
-def run(file: Path, name: str, given: list[str], write: Callable[[str, Any], None]) -> None:
+def run(file: Path, name: str, arguments: list[str], write: Callable[[str, Any], None]) -> None:
     """Write the records; raises whatever the user's code raises."""
     spec = importlib.util.spec_from_file_location(file.stem, file)
     assert spec is not None and spec.loader is not None  # the name ends in .py
@@ -45,13 +45,16 @@ def run(file: Path, name: str, given: list[str], write: Callable[[str, Any], Non
     if not callable(getattr(module, name, None)):
         raise AttributeError(f"there is no function {name}")
     function = getattr(module, name)
-    rows = map(function, json.loads(Path(given[1]).read_bytes())) if given[:1] == ["--each"] else function(*given)
+    if arguments[:1] == ["--each"]:
+        rows = map(function, json.loads(Path(arguments[1]).read_bytes()))
+    else:
+        rows = function(*arguments)
     for row in rows:
         write("row", row)
 
 
 def main() -> int:
-    descriptor, file, name, *given = sys.argv[1:]
+    descriptor, file, name, *arguments = sys.argv[1:]
     sys.path[0] = str(Path(file).parent)
     random.seed(0)
     out = int(descriptor)
@@ -65,7 +68,7 @@ def main() -> int:
             left = left[os.write(out, left) :]
 
     try:
-        run(Path(file), name, given, write)
+        run(Path(file), name, arguments, write)
     except BaseException as error:  # noqa: BLE001 - also what ends a process: the function ends, not the check
         message = f"{type(error).__name__}: {str(error)[:300]}"
         write("failed", {"where": place_of(error, Path(file)), "message": message})

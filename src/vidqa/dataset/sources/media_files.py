@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vidqa.dataset.archive import is_archive, open_archive
-from vidqa.dataset.findings import Findings
 from vidqa.dataset.media import MediaSource
 from vidqa.dataset.media_names import is_medium, kind_of
+from vidqa.dataset.problem_collector import ProblemCollector
 from vidqa.dataset.problems import FILE_MISSING
 from vidqa.dataset.reader import NAMES
 from vidqa.dataset.sources._base import Rows, Source, SourceKind
@@ -51,10 +51,10 @@ def _open(path: str, media_path: str) -> Source:
             return sorted(name for name in open_archive(place).members if is_medium(name))
         return [place.name]
 
-    def rows(findings: Findings) -> Rows:
-        if not (found := names()):
-            findings.add(FILE_MISSING, str(place), "no video and no image lies in it, and no annotation file")
-        yield from ((at, {"id": name, str(kind_of(name)): name}) for at, name in enumerate(found))
+    def rows(collector: ProblemCollector) -> Rows:
+        if not (media_names := names()):
+            collector.add(FILE_MISSING, str(place), "no video and no image lies in it, and no annotation file")
+        yield from ((at, {"id": name, str(kind_of(name)): name}) for at, name in enumerate(media_names))
 
     def fingerprint() -> str:
         return hashlib.sha256(json.dumps(names()).encode("utf-8", "surrogateescape")).hexdigest()

@@ -7,16 +7,16 @@ from dataclasses import replace
 from functools import partial
 
 from vidqa.dataset.data_files import require_split_of
-from vidqa.dataset.findings import Findings
+from vidqa.dataset.problem_collector import ProblemCollector
 from vidqa.dataset.problems import EMPTY
 from vidqa.dataset.sources._base import Rows, Source
-from vidqa.dataset.splits import cut_rows, subset_and_cuts
+from vidqa.dataset.split_syntax import cut_rows, subset_and_cuts
 
 
 def part_of(source: Source, part: str) -> Source:
     """The source with the rows of `part` alone, which keep their indices; with all rows where `part` is empty.
 
-    Raises DATA_SPLIT_UNKNOWN for a subset, and for a split that is not the one which the file holds.
+    Raises DATA_SPLIT for a subset, and for a split that is not the one which the file holds.
     """
     if not part:
         return source
@@ -24,14 +24,14 @@ def part_of(source: Source, part: str) -> Source:
     for cut in cuts:
         require_split_of(source.path, subset, cut.name)
 
-    def rows(findings: Findings) -> Rows:
+    def rows(collector: ProblemCollector) -> Rows:
         count = 0
         for cut in cuts:
-            for row in cut_rows(cut, partial(_count, source), partial(source.rows, findings)):
+            for row in cut_rows(cut, partial(_count, source), partial(source.rows, collector)):
                 count += 1
                 yield row
-        if not count and not findings.errors:
-            findings.add(EMPTY, str(source.path), f"no row of {part} is there")
+        if not count and not collector.errors:
+            collector.add(EMPTY, str(source.path), f"no row of {part} is there")
 
     def fingerprint() -> str:
         return hashlib.sha256(repr((source.fingerprint(), [cut[1:] for cut in cuts])).encode()).hexdigest()
@@ -40,4 +40,4 @@ def part_of(source: Source, part: str) -> Source:
 
 
 def _count(source: Source) -> int:
-    return sum(1 for _ in source.rows(Findings(str(source.path))))
+    return sum(1 for _ in source.rows(ProblemCollector(str(source.path))))

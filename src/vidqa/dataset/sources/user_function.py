@@ -20,11 +20,11 @@ from typing import Any
 
 from vidqa.contract import environment
 from vidqa.contract.files import content_hash
-from vidqa.dataset.findings import Findings
+from vidqa.dataset.foreign_rows import question_row
 from vidqa.dataset.media import media_source
+from vidqa.dataset.problem_collector import ProblemCollector
 from vidqa.dataset.problems import EMPTY, FILE_MISSING, FUNCTION
 from vidqa.dataset.reader import TOO_DEEP, is_deep
-from vidqa.dataset.shapes import question_row
 from vidqa.dataset.sources._base import Rows, Source, SourceKind
 from vidqa.dataset.sources.address import FUNCTION as WRITTEN
 
@@ -34,34 +34,34 @@ CHILD = Path(__file__).with_name("function_process.py")
 
 def _open(path: str, media_path: str) -> Source:
     """Raises DATA_FILE_MISSING."""
-    found = WRITTEN.fullmatch(path)
-    assert found is not None  # it was recognised
-    file = Path(os.path.abspath(os.path.expanduser(found["file"])))
+    match = WRITTEN.fullmatch(path)
+    assert match is not None  # it was recognised
+    file = Path(os.path.abspath(os.path.expanduser(match["file"])))
     if not file.is_file():
         raise FILE_MISSING.error(file, "there is no such Python file", "give FILE.py:FUNCTION")
-    name, given = found["name"], found["given"]
+    name, argument = match["name"], match["given"]
 
-    def rows(findings: Findings) -> Rows:
+    def rows(collector: ProblemCollector) -> Rows:
         index = -1
-        for index, row in enumerate(_yielded(file, name, given, findings)):
+        for index, row in enumerate(_yielded(file, name, argument, collector)):
             if is_deep(row):
-                findings.add(FUNCTION, f"{file}:{name}[{index}]", TOO_DEEP)
+                collector.add(FUNCTION, f"{file}:{name}[{index}]", TOO_DEEP)
             else:
                 yield index, question_row(row)
-        if index < 0 and not findings.errors:
-            findings.add(EMPTY, f"{file}:{name}", "the function yields no record")
+        if index < 0 and not collector.errors:
+            collector.add(EMPTY, f"{file}:{name}", "the function yields no record")
 
     def fingerprint() -> str:
-        read = [content_hash(Path(given))] if given and os.path.isfile(given) else []
-        return hashlib.sha256(repr([content_hash(file), name, given, *read]).encode()).hexdigest()
+        read = [content_hash(Path(argument))] if argument and os.path.isfile(argument) else []
+        return hashlib.sha256(repr([content_hash(file), name, argument, *read]).encode()).hexdigest()
 
     return Source(file, media_source(file, media_path, root_mode=False), rows, fingerprint)
 
 
-def _yielded(file: Path, name: str, given: str | None, findings: Findings) -> Iterator[Any]:
+def _yielded(file: Path, name: str, argument: str | None, collector: ProblemCollector) -> Iterator[Any]:
     """What the function yields, until it ends or fails, which becomes a finding."""
     reading, writing = os.pipe()
-    words = [sys.executable, str(CHILD), str(writing), str(file), name, *([] if given is None else [given])]
+    words = [sys.executable, str(CHILD), str(writing), str(file), name, *([] if argument is None else [argument])]
     # What has an order only by chance, such as that of a set, is the same in every process.
     variables = {**environment.foreign_environment(), "PYTHONHASHSEED": "0"}
     process = subprocess.Popen(
@@ -75,13 +75,13 @@ def _yielded(file: Path, name: str, given: str | None, findings: Findings) -> It
                 kind, value = _message(line)
             except (ValueError, RecursionError) as wrong:
                 message = f"message {number} of its process is none of ours, which alone may write there: {wrong}"
-                findings.add(FUNCTION, f"{file}:{name}", message)
+                collector.add(FUNCTION, f"{file}:{name}", message)
                 return
             if kind == "row":
                 yield value
                 continue
             if kind == "failed":
-                findings.add(FUNCTION, value["where"] or f"{file}:{name}", value["message"])
+                collector.add(FUNCTION, value["where"] or f"{file}:{name}", value["message"])
             ended = True
             break
     finally:
@@ -90,7 +90,7 @@ def _yielded(file: Path, name: str, given: str | None, findings: Findings) -> It
             os.killpg(process.pid, signal.SIGKILL)  # what it forked, too
         process.wait()
     if not ended:
-        findings.add(FUNCTION, f"{file}:{name}", f"its process ended before it, with exit code {process.returncode}")
+        collector.add(FUNCTION, f"{file}:{name}", f"its process ended before it, with exit code {process.returncode}")
 
 
 def _lines(pid: int, reading: int) -> Iterator[bytes]:

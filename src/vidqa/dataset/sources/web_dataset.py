@@ -17,13 +17,13 @@ from typing import Any
 
 from vidqa.contract.files import content_hash
 from vidqa.dataset.archive import READ_ERRORS, is_archive
-from vidqa.dataset.findings import Findings, shown_names
+from vidqa.dataset.archive_cache import open_tar, plain_members
+from vidqa.dataset.foreign_rows import MEDIA, question_row
 from vidqa.dataset.media import MediaSource, media_source
 from vidqa.dataset.media_names import kind_of
+from vidqa.dataset.problem_collector import ProblemCollector, shown_names
 from vidqa.dataset.problems import EMPTY, FILE_MISSING, LEFT_OUT, SYNTAX, TAR_BROKEN
-from vidqa.dataset.shapes import MEDIA, question_row
 from vidqa.dataset.sources._base import Rows, Source, SourceKind
-from vidqa.dataset.unpacked import open_tar, plain_members
 
 BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}")
 MOST_SHARDS = 100_000
@@ -35,10 +35,10 @@ TEXTS = {"txt": "text", "question": "question", "answer": "answer"}
 def shards_of(written: str) -> list[Path]:
     """The shards that a path means, in order; those of a brace pattern whether they are there or not."""
     place = os.path.expanduser(written)
-    if found := BRACES.search(place):
-        low, high = found.groups()
+    if braces := BRACES.search(place):
+        low, high = braces.groups()
         numbers = range(int(low), min(int(high), int(low) + MOST_SHARDS) + 1)
-        return [Path(f"{place[: found.start()]}{n:0{len(low)}d}{place[found.end() :]}") for n in numbers]
+        return [Path(f"{place[: braces.start()]}{n:0{len(low)}d}{place[braces.end() :]}") for n in numbers]
     if os.path.isdir(place):
         return sorted(Path(place) / name for name in os.listdir(place) if is_archive(name))
     return [Path(place)] if os.path.isfile(place) else sorted(map(Path, glob.glob(place)))
@@ -89,7 +89,7 @@ def _members(tar: Path) -> Iterator[tuple[str, bytes | None]]:
             yield name, content.read() if content is not None else None
 
 
-def _shard_rows(tar: Path, named: str, findings: Findings) -> Iterator[dict[str, Any]]:
+def _shard_rows(tar: Path, named: str, collector: ProblemCollector) -> Iterator[dict[str, Any]]:
     """The records of one shard, called `named` in the names of its media: members with one key, which follow each
     other. Media of the shard come before those that a record's text names."""
     key, fields, media, has_text = "", dict[str, Any](), dict[str, list[str]](), False
@@ -108,21 +108,21 @@ def _shard_rows(tar: Path, named: str, findings: Findings) -> Iterator[dict[str,
                 media.setdefault(f"{kind}s", []).append(f"{named}!{name}")
             elif content is not None:
                 has_text = True
-                fields |= _fields(f"{tar}!{name}", ending, content, findings)
+                fields |= _fields(f"{tar}!{name}", ending, content, collector)
     except READ_ERRORS as broken:
-        findings.add(TAR_BROKEN, str(tar), f"{type(broken).__name__}: {broken}")
+        collector.add(TAR_BROKEN, str(tar), f"{type(broken).__name__}: {broken}")
     if without_text:
         message = f"{len(without_text)} media have no text beside them in the shard: {shown_names(without_text)}"
-        findings.add(LEFT_OUT, str(tar), message, severity="warning")
+        collector.add(LEFT_OUT, str(tar), message, severity="warning")
 
 
-def _fields(where: str, ending: str, content: bytes, findings: Findings) -> dict[str, Any]:
+def _fields(where: str, ending: str, content: bytes, collector: ProblemCollector) -> dict[str, Any]:
     """What a text file of a record says."""
     try:
         text = content.decode("utf-8")
         value = json.loads(text) if ending == "json" else {TEXTS[ending]: text.strip()}
     except (ValueError, RecursionError) as broken:
-        findings.add(SYNTAX, where, f"it cannot be read: {str(broken)[:200]}")
+        collector.add(SYNTAX, where, f"it cannot be read: {str(broken)[:200]}")
         return {}
     return value if isinstance(value, dict) else {"conversations": value}
 
@@ -137,14 +137,14 @@ def _open(path: str, media_path: str) -> Source:
     folder = Path(os.path.abspath(shards[0].parent))
     media = media_source(folder / "shards", media_path, root_mode=False) if media_path else MediaSource(str(folder))
 
-    def rows(findings: Findings) -> Rows:
+    def rows(collector: ProblemCollector) -> Rows:
         index = 0
         for shard in shards:
-            for row in _shard_rows(shard, str(folder / shard.name) if media_path else shard.name, findings):
+            for row in _shard_rows(shard, str(folder / shard.name) if media_path else shard.name, collector):
                 yield index, question_row(row)
                 index += 1
-        if not index and not findings.errors:
-            findings.add(EMPTY, path, "no record is in the shards")
+        if not index and not collector.errors:
+            collector.add(EMPTY, path, "no record is in the shards")
 
     def fingerprint() -> str:
         return hashlib.sha256(repr([content_hash(shard) for shard in shards]).encode()).hexdigest()

@@ -19,7 +19,7 @@ import torch
 from vidqa.contract.cli import Parser, Result, note, run
 from vidqa.contract.environment import take_parent
 from vidqa.contract.files import read_object
-from vidqa.contract.lifeline import end_with
+from vidqa.contract.parent_death_signal import end_with
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.contract.run_folder import RunFolder
 from vidqa.dataset import check_records

@@ -18,8 +18,8 @@ from transformers import AutoModel, AutoTokenizer, RobertaTokenizer
 
 from vidqa.evaluation.metrics import Measure
 from vidqa.evaluation.problems import METRIC_MODEL
+from vidqa.spec.evaluate_tables import metric_models
 from vidqa.spec.keys import value_at
-from vidqa.spec.metric_models import metric_models
 from vidqa.spec.models import EvaluateSpec
 
 BATCH = 32

@@ -24,8 +24,8 @@ from vidqa.evaluation.thumbnails import poster_frames
 from vidqa.evaluation.user_scores import function_recipe, user_scores
 from vidqa.planning.resume_compat import weights_hash
 from vidqa.planning.samples import Planner, Sample
+from vidqa.spec.evaluate_tables import metric_models
 from vidqa.spec.keys import value_at
-from vidqa.spec.metric_models import metric_models
 from vidqa.spec.models import EvaluateSpec
 from vidqa.video.types import VisionSpec
 

@@ -60,7 +60,7 @@ def load_sharded(
     """The model of `folder`: `policy` and `train` are the spec's tables. Trainable parameters are kept in
     `train.master_dtype`, frozen ones and all computation in `train.param_dtype`. `model.packed` is its forward over
     packed batches. Inside the block it can compute, with weights that are still being read; after it, with the right
-    ones. Raises SPEC_CONTEXT_HEADS."""
+    ones. Raises SPEC_VALUE."""
     model, device = meta_model(folder), world.device
     family = family_of(model)
     raise_errors(check_with_heads(policy, family.attention_heads(model.config)[0].keys))

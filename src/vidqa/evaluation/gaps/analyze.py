@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from vidqa.contract.collection import paused
+from vidqa.contract.gc_pause import paused
 from vidqa.contract.problem import Code, Problem, raise_errors
 from vidqa.evaluation.gaps.annotations import AnnotationIndex, Extra, annotation_file, read_annotations
 from vidqa.evaluation.gaps.audit import Answered

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 from vidqa.contract.problem import Code, ProblemError
 from vidqa.dataset.archive import SEAM, SUFFIXES
-from vidqa.dataset.brief import brief, is_annotation
-from vidqa.dataset.findings import Findings
+from vidqa.dataset.fast_reader import fast_row, is_annotation
 from vidqa.dataset.media import MediaSource, media_source
+from vidqa.dataset.problem_collector import ProblemCollector
 from vidqa.dataset.problems import EMPTY
 from vidqa.dataset.reader import NAMES, rows_in
 from vidqa.dataset.record import MediaRef
@@ -160,7 +160,7 @@ def annotation_file(path: str) -> str:
 
 def read_annotations(path: str, media_path: str = "", extras: dict[int, Extra] | None = None) -> AnnotationIndex:
     """Read a file of annotations; `extras` gets their tags and spans, by row. Raises GAPS_ANNOTATIONS, GAPS_STORAGE."""
-    findings = Findings(path)
+    findings = ProblemCollector(path)
     annotations = AnnotationIndex(_root(path, media_path), _source(path, media_path))
     full_path = cache(annotations.full_path)  # many questions are about one video
     with storage_problems(path):
@@ -170,7 +170,7 @@ def read_annotations(path: str, media_path: str = "", extras: dict[int, Extra] |
             message = f"expected an object with a list of conversations or messages, got {shown(row)}"
             findings.add(GAPS_ANNOTATIONS, f"{path}[{index}]", message)
             continue
-        fields = brief(row)
+        fields = fast_row(row)
         if extras is not None:
             extras[len(annotations.rows)] = extra_of(row)
         written, kind = intern(as_text(fields.medium)), intern(as_text(fields.kind)) if fields.kind else ""

@@ -10,7 +10,7 @@ from typing import Any
 from vidqa.contract.problem import Problem
 from vidqa.spec.keys import flat, leaves
 from vidqa.spec.models import EvaluateSpec, GrpoSpec, Spec, TrainSpec
-from vidqa.spec.problems import NOT_IN_TARGET, VIDEO_FPS_REQUIRED
+from vidqa.spec.problems import NOT_IN_TARGET
 from vidqa.spec.schedule import steps_per_epoch
 
 # Keys of TAO and of our engine that cosmos-rl's configuration class does not have.
@@ -157,22 +157,22 @@ def _nested(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def video_fps_problems(spec: TrainSpec) -> list[Problem]:
-    """SPEC_VIDEO_FPS_REQUIRED where custom.vision.fps is used and a record with a video does not give its own rate."""
+    """SPEC_NOT_IN_TARGET where custom.vision.fps is used and a record with a video does not give its own rate."""
     if spec.custom.vision.fps is None:
         return []
-    found = []
+    problems = []
     for name in ("train_dataset", "val_dataset"):
         path = getattr(spec.custom, name).annotation_path
         if path:
-            found += _missing_fps(Path(path), f"custom.{name}.annotation_path")
-    return found
+            problems += _missing_fps(Path(path), f"custom.{name}.annotation_path")
+    return problems
 
 
 def _missing_fps(path: Path, key: str) -> list[Problem]:
     records = read_records(path)
     if records is None:
         message = f"{path} cannot be read here, so its video_fps fields are not checked"
-        return [VIDEO_FPS_REQUIRED.at(key, message, severity="warning")]
+        return [NOT_IN_TARGET.at(key, message, "see that every video has video_fps", severity="warning")]
     missing = [
         index
         for index, record in enumerate(records)
@@ -184,7 +184,7 @@ def _missing_fps(path: Path, key: str) -> list[Problem]:
         return []
     named = ", ".join(map(str, missing[:MOST_NAMED])) + (", ..." if len(missing) > MOST_NAMED else "")
     message = f"{len(missing)} of {len(records)} records have a video and no video_fps: index {named}"
-    return [VIDEO_FPS_REQUIRED.at(path, message)]
+    return [NOT_IN_TARGET.at(path, message, "add video_fps to them, or use custom.vision.nframes")]
 
 
 def read_records(path: Path) -> list[Any] | None:

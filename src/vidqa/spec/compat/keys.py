@@ -174,9 +174,9 @@ DEFAULT_ONLY: list[tuple[Any, ...]] = [
 def with_compat_keys(table: type[T]) -> type[T]:
     """The table with its keys of NO_EFFECT and DEFAULT_ONLY after its own."""
     fields: dict[str, Any] = {}
-    for rows, taken in ((DEFAULT_ONLY, True), (NO_EFFECT, False)):
+    for rows, is_default_only in ((DEFAULT_ONLY, True), (NO_EFFECT, False)):
         for owner, name, kind, default, title, description, *instead in rows:
             if owner == table.__name__:
-                only = {"only": [default]} if taken else {"native": "no effect"}
+                only = {"only": [default]} if is_default_only else {"native": "no effect"}
                 fields[name] = (kind, key(default, title, description, instead=next(iter(instead), None), **only))
     return cast(type[T], create_model(table.__name__, __base__=table, __module__=table.__module__, **fields))

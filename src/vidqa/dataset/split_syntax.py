@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeVar
 
-from vidqa.dataset.problems import SPLIT_UNKNOWN
+from vidqa.dataset.problems import SPLIT
 
 Row = TypeVar("Row")
 ONE = re.compile(r"(?P<name>[\w.-]*)(?:\[(?P<low>-?\d+%?)?:(?P<high>-?\d+%?)?\])?")
@@ -46,15 +46,15 @@ def _bound(written: str | None, rows: int) -> int | None:
 
 
 def subset_and_cuts(part: str, where: str) -> tuple[str, list[Cut]]:
-    """`robovqa:train[:9]+test` -> ("robovqa", two cuts). Raises DATA_SPLIT_UNKNOWN for what is no such syntax."""
+    """`robovqa:train[:9]+test` -> ("robovqa", two cuts). Raises DATA_SPLIT for what is no such syntax."""
     subset, _, splits = part.partition(":") if re.match(r"[\w.-]+:", part) else ("", "", part)
     cuts = []
-    for each in splits.split("+") if splits else [""]:
-        found = ONE.fullmatch(each.strip())
-        if found is None:
+    for written in splits.split("+") if splits else [""]:
+        match = ONE.fullmatch(written.strip())
+        if match is None:
             example = "train, train[:100], train[10%:20%], train+test, or SUBSET:train"
-            raise SPLIT_UNKNOWN.error(where, f"{part!r} is no split: it is written as {example}")
-        cuts.append(Cut(found["name"], found["low"], found["high"]))
+            raise SPLIT.error(where, f"{part!r} is no split: it is written as {example}")
+        cuts.append(Cut(match["name"], match["low"], match["high"]))
     return subset, cuts
 
 

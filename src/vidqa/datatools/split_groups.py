@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from vidqa.contract.problem import Problem
-from vidqa.dataset.findings import shown_names
+from vidqa.dataset.identical_files import same_bytes
 from vidqa.dataset.load import Pair
 from vidqa.dataset.near_duplicates import near_duplicate_groups, signatures
+from vidqa.dataset.problem_collector import shown_names
 from vidqa.dataset.record import MediaRef, Record
-from vidqa.dataset.same_bytes import same_bytes
-from vidqa.datatools.problems import GROUP_BY, SPLIT_RECORDING
+from vidqa.datatools.problems import OPTION, SPLIT
 from vidqa.video.probe_many import probe_many
 
 NUMBERED = r"(.*[^0-9/])[0-9]+[.][^.]+$"
+REMEDY = "name a field, such as camera, or a pattern whose group is the recording, such as '(.*)_[0-9]+[.]mp4'"
 MOST_OF_A_STEM = 8  # files; a stem that more have, such as "video", says nothing
 LOOKS, CONTENT, STEM, GROUP = "look_alike", "same_content", "same_stem", "group"
 SHOWN = {
@@ -31,7 +32,7 @@ SHOWN = {
 
 
 @dataclass
-class Together:
+class SplitGroups:
     """Groups of records that stay on one side. `named` says what each consists of, by reason: media as the annotations
     call them, or, of a group that was asked for, its records' ids; `group_names` has the names of those."""
 
@@ -70,9 +71,9 @@ class Together:
         return lines
 
 
-def kept_together(pairs: Sequence[Pair], group_by: str, *, ignore_looks: bool) -> Together:
-    """What must stay together in these records. Raises DATATOOLS_GROUP_BY."""
-    found = Together()
+def find_split_groups(pairs: Sequence[Pair], group_by: str, *, ignore_looks: bool) -> SplitGroups:
+    """What must stay together in these records. Raises DATATOOLS_OPTION."""
+    result = SplitGroups()
     users: dict[str, list[int]] = defaultdict(list)
     media: dict[str, MediaRef] = {}
     for at, pair in enumerate(pairs):
@@ -80,15 +81,15 @@ def kept_together(pairs: Sequence[Pair], group_by: str, *, ignore_looks: bool) -
             media.setdefault(ref.key, ref)
             users[ref.key].append(at)
     if group_by:
-        _by_group(pairs, group_by, found)
+        _by_group(pairs, group_by, result)
     reasons = {CONTENT: same_bytes(media.values()), STEM: _same_stem(media.values())}
     if not ignore_looks:
-        reasons[LOOKS] = _alike(media, found)
+        reasons[LOOKS] = _alike(media, result)
     for reason, groups in reasons.items():
         for group in groups:
-            found.ties.append([users[key][0] for key in group])
-            found.named[reason].append([_shown(media[key]) for key in group])
-    return found
+            result.ties.append([users[key][0] for key in group])
+            result.named[reason].append([_shown(media[key]) for key in group])
+    return result
 
 
 def torn_recordings(parts: Mapping[str, Sequence[Record]], out: Path) -> list[Problem]:
@@ -106,19 +107,19 @@ def torn_recordings(parts: Mapping[str, Sequence[Record]], out: Path) -> list[Pr
         return []
     counts = f"{len(torn)} of {len(names)}"
     message = f"{counts} groups of files whose names differ by a number alone are in both parts: {shown_names(torn)}"
-    return [SPLIT_RECORDING.at(out / "split.json", message, severity="warning")]
+    return [SPLIT.at(out / "split.json", message, severity="warning")]
 
 
 def _shown(ref: MediaRef) -> str:
     return ref.written if ref.member is None else ref.key
 
 
-def _alike(media: dict[str, MediaRef], found: Together) -> list[list[str]]:
+def _alike(media: dict[str, MediaRef], result: SplitGroups) -> list[list[str]]:
     headers = dict(zip(media, probe_many(media.values()), strict=True))
-    seen = signatures(media.values(), headers)
-    found.not_seen = len(media) - len(seen)
-    keys = sorted(seen)
-    groups, found.pairs_alike = near_duplicate_groups([seen[key] for key in keys])
+    by_key = signatures(media.values(), headers)
+    result.not_seen = len(media) - len(by_key)
+    keys = sorted(by_key)
+    groups, result.pairs_alike = near_duplicate_groups([by_key[key] for key in keys])
     return [[keys[at] for at in group] for group in groups]
 
 
@@ -138,7 +139,7 @@ def _same_stem(media: Iterable[MediaRef]) -> list[list[str]]:
     return [sorted(keys) for keys in groups if len(keys) > 1]
 
 
-def _by_group(pairs: Sequence[Pair], group_by: str, found: Together) -> None:
+def _by_group(pairs: Sequence[Pair], group_by: str, result: SplitGroups) -> None:
     groups: dict[str, list[int]] = defaultdict(list)
     columns = {name for pair in pairs for name in pair.row}
     pattern = None if group_by in columns else _pattern(group_by)
@@ -146,15 +147,15 @@ def _by_group(pairs: Sequence[Pair], group_by: str, found: Together) -> None:
         names = _names(pair, group_by, pattern)
         for name in names:
             groups[name].append(at)
-        found.without_group += not names
+        result.without_group += not names
     if not groups:
         there = ", ".join(sorted(map(str, columns))[:12])
         message = f"{group_by!r} is no field of the records (there are: {there}) and matches no name of a medium"
-        raise GROUP_BY.error("--group-by", message)
+        raise OPTION.error("--group-by", message, REMEDY)
     several = {name: group for name, group in groups.items() if len(group) > 1}
-    found.named[GROUP] = [[pairs[at].record.id for at in group] for group in several.values()]
-    found.group_names = list(several)
-    found.ties += several.values()
+    result.named[GROUP] = [[pairs[at].record.id for at in group] for group in several.values()]
+    result.group_names = list(several)
+    result.ties += several.values()
 
 
 def _names(pair: Pair, group_by: str, pattern: re.Pattern[str] | None) -> list[str]:
@@ -169,6 +170,6 @@ def _pattern(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
     except re.error as wrong:
-        raise GROUP_BY.error(
-            "--group-by", f"{text!r} is no field of the records and no regular expression: {wrong}"
+        raise OPTION.error(
+            "--group-by", f"{text!r} is no field of the records and no regular expression: {wrong}", REMEDY
         ) from wrong

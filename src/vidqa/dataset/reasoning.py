@@ -11,8 +11,8 @@ _TAGS = re.compile(r"(</?think>)", re.IGNORECASE)
 def split_thinking(answer: str) -> tuple[str, str]:
     """(thinking, the rest) of an annotated answer, as written; the first has its tags and the space around them, and is
     empty where the answer does not begin with thinking."""
-    found = _LEADING.match(answer)
-    return (found.group(), answer[found.end() :]) if found else ("", answer)
+    match = _LEADING.match(answer)
+    return (match.group(), answer[match.end() :]) if match else ("", answer)
 
 
 def without_thinking(response: str) -> tuple[str, bool]:

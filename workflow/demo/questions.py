@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vidqa.demo.scenes import FLASHES, STRAIGHT, Scene
+from demo.scenes import FLASHES, STRAIGHT, Scene
 
 LETTERS = "ABC"
 

@@ -22,18 +22,18 @@ def schema(action: str) -> dict[str, Any]:
 def properties(action: str) -> dict[str, dict[str, Any]]:
     """The schema of every key, by dotted path."""
     whole = schema(action)
-    found: dict[str, dict[str, Any]] = {}
+    by_path: dict[str, dict[str, Any]] = {}
 
     def visit(part: dict[str, Any], prefix: str) -> None:
         for name, prop in part["properties"].items():
             inner = _table(whole, prop)
             if inner is None:
-                found[prefix + name] = prop
+                by_path[prefix + name] = prop
             else:
                 visit(inner, f"{prefix}{name}.")
 
     visit(whole, "")
-    return found
+    return by_path
 
 
 def parameter_lists(action: str) -> dict[str, list[str]]:
@@ -42,8 +42,8 @@ def parameter_lists(action: str) -> dict[str, list[str]]:
     """
     declared, keys = actions.action(action), properties(action)
     searched = {path: prop["x-automl"] for path, prop in keys.items() if declared.is_searched and "x-automl" in prop}
-    data = [key for each in declared.data for key in (each.annotations, each.media)]
-    choices = [key for pair in declared.exclusive[:1] for key in pair[:2]]  # how frames are taken
+    data = [key for data_set in declared.data for key in (data_set.annotations, data_set.media)]
+    choices = [key for pair in declared.exclusive[:1] for key in pair]  # how frames are taken
     often = [*data, *(model.name for model in declared.models), *declared.shorthand.values(), *choices]
     return {
         "automl_default_parameters": [path for path, automl in searched.items() if automl.get("default")],

@@ -16,8 +16,8 @@ WEAK_KIND = "diagonal"  # asked of clips such as the training set has none of
 
 def summary(before: Path, trained: Path, after: Path, gaps: Path, loop: Path) -> str:
     """The final table, from the run folders of the first two evaluations and of the training, and the loop's folder."""
-    told = _read(loop / "report.json")
-    first, last, improved = _scores(before), _scores(after), _scores(Path(told["final"]["kpi"]["run_dir"]))
+    report = _read(loop / "report.json")
+    first, last, improved = _scores(before), _scores(after), _scores(Path(report["final"]["kpi"]["run_dir"]))
     rows: list[tuple[str, ...]] = [("kind", "questions", "before", "trained", "after the loop", "95 % interval")]
     for kind in sorted(last["by_kind"], key=lambda kind: (kind == WEAK_KIND, kind)):
         label = f"{kind} (not in the training set)" if kind == WEAK_KIND else kind
@@ -31,7 +31,7 @@ def summary(before: Path, trained: Path, after: Path, gaps: Path, loop: Path) ->
         "export": trained / "best",
         "report": after / "report.html",
         "gaps": gaps,
-        "loop": told["ending"]["sentence"],
+        "loop": report["ending"]["sentence"],
         "": loop / "report.html",
     }
     return "\n".join([*lines, "", *(f"{name:<9} {place}" for name, place in places.items())])
@@ -57,8 +57,8 @@ def _scores(run: Path) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+    scores: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return scores
 
 
 def _row(label: str, *scores: dict[str, Any]) -> tuple[str, ...]:

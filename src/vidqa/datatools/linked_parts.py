@@ -22,16 +22,16 @@ def links(media: MediaSource, pairs: Sequence[Pair]) -> Links | None:
     A file is its own entry; of an archive, in which files cannot be linked one by one, the whole archive is.
     """
     folder = media.folder
-    found: Links = {}
+    names: Links = {}
     for ref in {medium.key: medium for pair in pairs for medium in pair.record.media}.values():
         name = os.path.normpath(ref.written.removeprefix("file://"))
         if folder is None or os.path.isabs(name) or name.startswith(os.pardir):
             return None
         if ref.path == os.path.join(folder, name):
-            found[name] = ref.path
+            names[name] = ref.path
         else:  # inside one of the folder's archives
-            found.update({path.name: str(path) for path in media.archive_paths})
-    return None if ANNOTATIONS in found else found
+            names.update({path.name: str(path) for path in media.archive_paths})
+    return None if ANNOTATIONS in names else names
 
 
 def check_part(folder: Path, own: Links | None) -> None:
@@ -49,7 +49,7 @@ def check_part(folder: Path, own: Links | None) -> None:
 
 def write_links(parts: Mapping[Path, Links]) -> Problem | None:
     """Makes the hard links that are not there yet; what refuses them, after taking back what was made."""
-    made: list[tuple[Path, Path]] = []
+    created: list[tuple[Path, Path]] = []
     try:
         for folder, own in parts.items():
             for name, file in own.items():
@@ -57,9 +57,9 @@ def write_links(parts: Mapping[Path, Links]) -> Problem | None:
                 if not path.exists():
                     path.parent.mkdir(parents=True, exist_ok=True)
                     os.link(os.path.realpath(file), path)
-                    made.append((path, folder))
+                    created.append((path, folder))
     except OSError as refused:
-        for link, owner in made:
+        for link, owner in created:
             remove(link, owner=owner)
         return NOT_LINKED.at(path, f"no link to {file} can be made: {refused.strerror}", severity="warning")
     return None

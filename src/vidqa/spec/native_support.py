@@ -30,11 +30,11 @@ def facts(field: FieldInfo) -> dict[str, Any]:
 def native_problems(spec: Spec) -> list[Problem]:
     """An error for every value that our engine does not take, a warning for every one that changes nothing."""
     values, fields = flat(spec), leaves(action_for(spec).name)
-    found = [_judge(path, values[path], field) for path, field in fields.items() if path in values]
+    problems = [_judge(path, values[path], field) for path, field in fields.items() if path in values]
     for path, (item, message, remedy) in IDLE_ITEMS.items():
         if item in values.get(path, ()):
-            found.append(NO_EFFECT.at(path, message, remedy, severity="warning"))
-    return [problem for problem in found if problem]
+            problems.append(NO_EFFECT.at(path, message, remedy, severity="warning"))
+    return [problem for problem in problems if problem]
 
 
 def _judge(path: str, value: Any, field: FieldInfo) -> Problem | None:

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
-from vidqa.dataset.keys import TURN_KEYS
+from vidqa.dataset.media_placement import TAG
 from vidqa.dataset.parse import KIND_FIELDS
-from vidqa.dataset.place import TAG
 from vidqa.dataset.record import Record, Turn
+from vidqa.dataset.record_keys import TURN_KEYS
 from vidqa.video.vision_keys import KEYS_OF
 
 SPEAKERS = {"user": "human", "assistant": "gpt", "system": "system"}
@@ -51,8 +51,8 @@ def table_row(record: Record) -> dict[str, Any]:
 
 def _optional(record: Record) -> dict[str, Any]:
     provenance = record.provenance.as_field() if record.provenance else None
-    found = {"kind": record.kind, "video_fps": record.video_fps, "provenance": provenance}
-    return {name: value for name, value in found.items() if value is not None}
+    fields = {"kind": record.kind, "video_fps": record.video_fps, "provenance": provenance}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _unlearned(turn: Turn) -> dict[str, bool]:
@@ -87,7 +87,7 @@ def other_fields(row: dict[str, Any], record: Record) -> tuple[dict[str, Any], l
     """(the row's fields that a record does not hold, names of what no JSON shape of ours can keep)."""
     conversation = "conversations" if row.get("conversations") is not None else "messages"
     named_kind = next((name for name in KIND_FIELDS if isinstance(row.get(name), str)), None)
-    kept, lost = {}, _lost_in_turns(row.get(conversation), conversation)
+    others, lost = {}, _lost_in_turns(row.get(conversation), conversation)
     for name, value in row.items():
         if name in CARRIED or name in (conversation, named_kind) or value is None:
             continue
@@ -96,8 +96,8 @@ def other_fields(row: dict[str, Any], record: Record) -> tuple[dict[str, Any], l
         if name in ("conversations", "messages") or (name in KIND_FIELDS and record.kind is None) or not _plain(value):
             lost.append(name)
         else:
-            kept[name] = value
-    return kept, lost
+            others[name] = value
+    return others, lost
 
 
 def _plain(value: object) -> bool:
@@ -115,8 +115,9 @@ def _lost_in_turns(turns: Any, field: str) -> list[str]:
         content = turn.get("value", turn.get("content"))
         for part in content if isinstance(content, list) else ():
             names = part if isinstance(part, dict) else {}
-            known = PART_FIELDS | KEYS_OF.get(str(names.get("type")).removesuffix("_url"), {}).keys()
-            lost |= {f"{field}[].content[].{name}" for name in names if name not in known and part[name] is not None}
+            part_fields = PART_FIELDS | KEYS_OF.get(str(names.get("type")).removesuffix("_url"), {}).keys()
+            unknown = (name for name in names if name not in part_fields and part[name] is not None)
+            lost |= {f"{field}[].content[].{name}" for name in unknown}
     return sorted(lost)
 
 

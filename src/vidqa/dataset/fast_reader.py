@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from vidqa.dataset.media_placement import KINDS, TAG
 from vidqa.dataset.parse import KIND_FIELDS, ROLES
-from vidqa.dataset.place import KINDS, TAG
 
 MEDIA_FIELDS = tuple(f"{kind}{ending}" for kind in KINDS for ending in ("", "s"))
 _KIND_FIELDS = frozenset(KIND_FIELDS)
 
 
-class Brief(NamedTuple):
+class FastRow(NamedTuple):
     """`question` and `answer` are the last ones; what the annotation lacks is None or empty, and of whatever type the
     annotation has it."""
 
@@ -28,8 +28,8 @@ def is_annotation(row: Any) -> bool:
     return isinstance(row, dict) and isinstance(row.get("conversations", row.get("messages")), list)
 
 
-def brief(row: dict[str, Any]) -> Brief:
-    """The brief of a row for which `is_annotation` holds."""
+def fast_row(row: dict[str, Any]) -> FastRow:
+    """The fast_row of a row for which `is_annotation` holds."""
     question = answer = medium = None
     for turn in row.get("conversations", row.get("messages")) or ():
         if not isinstance(turn, dict):
@@ -48,7 +48,7 @@ def brief(row: dict[str, Any]) -> Brief:
         elif role_name == "assistant":
             answer = content
     kind = None if _KIND_FIELDS.isdisjoint(row) else next(filter(None, map(row.get, KIND_FIELDS)), None)
-    return Brief(question, answer, kind, medium or _first_listed(row))
+    return FastRow(question, answer, kind, medium or _first_listed(row))
 
 
 def _first_listed(row: dict[str, Any]) -> str:

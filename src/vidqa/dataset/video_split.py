@@ -45,22 +45,22 @@ def stratified(strata: Sequence[str], drawn: Sequence[Sequence[int]], share: flo
     """
     targets = {name: share * count for name, count in Counter(strata).items()}
     counted = [Counter(strata[at] for at in group) for group in drawn]
-    taken: Counter[str] = Counter()
+    chosen_counts: Counter[str] = Counter()
     chosen: list[Sequence[int]] = []
     for group, counts in zip(drawn, counted, strict=True):
-        if _gain(counts, taken, targets) > 0 and len(chosen) < len(drawn) - 1:
+        if _gain(counts, chosen_counts, targets) > 0 and len(chosen) < len(drawn) - 1:
             chosen.append(group)
-            taken.update(counts)
+            chosen_counts.update(counts)
     if not chosen:  # every group is too large: the one that does the least harm
-        best = max(range(len(drawn)), key=lambda at: _gain(counted[at], taken, targets))
+        best = max(range(len(drawn)), key=lambda at: _gain(counted[at], chosen_counts, targets))
         chosen.append(drawn[best])
     return {at for group in chosen for at in group}
 
 
-def _gain(counts: Counter[str], taken: Counter[str], targets: dict[str, float]) -> float:
+def _gain(counts: Counter[str], chosen: Counter[str], targets: dict[str, float]) -> float:
     """How much nearer the strata come to their targets with these records: squared distances, rare strata as heavy."""
     return math.fsum(  # exact, so that the order of the records decides nothing
-        ((taken[name] - targets[name]) ** 2 - (taken[name] + count - targets[name]) ** 2) / targets[name]
+        ((chosen[name] - targets[name]) ** 2 - (chosen[name] + count - targets[name]) ** 2) / targets[name]
         for name, count in counts.items()
     )
 

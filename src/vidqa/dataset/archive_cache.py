@@ -84,8 +84,8 @@ class Unpacked:
             if index is None:  # not here yet, or of a process that was killed
                 remove(self.folder, owner=self.folder.parent)
                 with open_tar(path, "r:gz") as tar:
-                    found = plain_members(tar, path.stat().st_size)
-                    index = {name: (number, member.size) for number, name, member in found}
+                    members = plain_members(tar, path.stat().st_size)
+                    index = {name: (number, member.size) for number, name, member in members}
                 write_json(self.folder / INDEX, index, indent=None)
             os.utime(self.folder / INDEX)
         self._index = index

@@ -24,9 +24,9 @@ from vidqa.contract.cli import note
 from vidqa.contract.locks import locked
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.dataset.archive import SUFFIXES
-from vidqa.dataset.findings import Findings
 from vidqa.dataset.media import MediaSource, NotFound
 from vidqa.dataset.parse import RowReader
+from vidqa.dataset.problem_collector import ProblemCollector
 from vidqa.dataset.reader import NAMES
 from vidqa.dataset.record import MediaRef
 from vidqa.dataset.sources import open_source
@@ -117,7 +117,7 @@ def folder_of(annotation_path: str, media_path: str) -> Path:
 
 def read_record(folder: Path) -> dict[str, Staged]:
     """The files that have arrived, by address. A line that was cut off by a kill is left out."""
-    found = {}
+    by_address = {}
     try:
         lines = (folder / RECORD).read_text(encoding="utf-8", errors="replace").splitlines()
     except FileNotFoundError:
@@ -127,8 +127,8 @@ def read_record(folder: Path) -> dict[str, Staged]:
             staged = Staged(**json.loads(line))
         except (ValueError, TypeError, RecursionError):
             continue
-        found[staged.source] = staged
-    return found
+        by_address[staged.source] = staged
+    return by_address
 
 
 @contextmanager
@@ -142,11 +142,11 @@ def _alone(folder: Path) -> Iterator[None]:
 def _stage_annotations(bucket: Any, address: str, folder: Path, arrived: dict[str, Staged]) -> Path:
     """The annotation file: the object itself, or annotations.json(l) below the address."""
     choices = [address, *(f"{address}/{name}" for name in NAMES)]
-    found = next((there for choice in choices if (there := object_at(bucket, choice))), None)
-    if found is None:
+    remote = next((there for choice in choices if (there := object_at(bucket, choice))), None)
+    if remote is None:
         raise NOT_FOUND.error(address, f"neither this object nor {' nor '.join(NAMES)} below it is there")
-    place = f"{ANNOTATIONS}/{PurePosixPath(found.address).name}"
-    _fetch(bucket, [(found, place)], folder, arrived)
+    place = f"{ANNOTATIONS}/{PurePosixPath(remote.address).name}"
+    _fetch(bucket, [(remote, place)], folder, arrived)
     return folder / place
 
 
@@ -158,17 +158,17 @@ def _stage_media(bucket: Any, address: str, annotations: str, folder: Path, arri
         _fetch(bucket, [(archive, place)], folder, arrived)
         return folder / place
     names, problems = named_media(annotations)
-    there = {each.address: each for each in objects_below(bucket, address)}
-    archives = [each for each in there.values() if each.address.endswith(SUFFIXES)]
+    there = {item.address: item for item in objects_below(bucket, address)}
+    archives = [item for item in there.values() if item.address.endswith(SUFFIXES)]
     items, missing = [], []
     for name in names:
-        found = there.get(f"{address}/{name}")
-        if found:
-            items.append((found, f"{MEDIA}/{name}"))
+        remote = there.get(f"{address}/{name}")
+        if remote:
+            items.append((remote, f"{MEDIA}/{name}"))
         else:
             missing.append(name)
     if missing and archives:  # as for a local folder: what the folder lacks is looked for in its archives
-        items += [(each, f"{MEDIA}/{PurePosixPath(each.address).name}") for each in archives]
+        items += [(item, f"{MEDIA}/{PurePosixPath(item.address).name}") for item in archives]
     elif missing:
         problems += [NOT_FOUND.at(f"{address}/{name}", "the annotations name it") for name in missing[:MOST_NAMED]]
         if len(missing) > MOST_NAMED:
@@ -184,12 +184,12 @@ class _Names(MediaSource):
     """Collects every name instead of looking for a file."""
 
     def find(self, kind: str, written: str) -> MediaRef | NotFound:
-        self._found.setdefault((kind, written), MediaRef(kind, written, written, size=0))
-        return self._found[kind, written]
+        self._results.setdefault((kind, written), MediaRef(kind, written, written, size=0))
+        return self._results[kind, written]
 
     @property
     def names(self) -> list[str]:
-        return list(dict.fromkeys(written for _, written in self._found))
+        return list(dict.fromkeys(written for _, written in self._results))
 
 
 def named_media(annotations: str | Path) -> tuple[list[str], list[Problem]]:
@@ -197,12 +197,12 @@ def named_media(annotations: str | Path) -> tuple[list[str], list[Problem]]:
     staged.
 
     Absolute names are files of this machine and left out. Problems of records are left to preflight.
-    Raises DATA_FILE_MISSING, DATA_SPLIT_UNKNOWN.
+    Raises DATA_FILE_MISSING, DATA_SPLIT.
     """
     source = _Names(None)
-    findings = Findings(str(annotations))
-    reader = RowReader(Path(annotations).name, source, findings, need_answers=False)
-    for index, row in open_source(annotations).rows(findings):
+    collector = ProblemCollector(str(annotations))
+    reader = RowReader(Path(annotations).name, source, collector, need_answers=False)
+    for index, row in open_source(annotations).rows(collector):
         reader.read(index, row)
     names, problems = [], []
     for written in source.names:
@@ -216,10 +216,10 @@ def named_media(annotations: str | Path) -> tuple[list[str], list[Problem]]:
 
 def _fetch(bucket: Any, items: Iterable[tuple[Object, str]], folder: Path, arrived: dict[str, Staged]) -> None:
     """Fetch what is not there yet, several at once; every file is recorded as soon as it is complete."""
-    due = [(each, place) for each, place in items if not _is_there(each, folder, arrived)]
+    due = [(item, place) for item, place in items if not _is_there(item, folder, arrived)]
     if not due:
         return
-    total = sum(each.size for each, _ in due)
+    total = sum(item.size for item, _ in due)
     free = shutil.disk_usage(folder).free
     if total + SPARE > free:
         raise NO_SPACE.error(folder, f"{total / 1e9:.1f} GB are to be staged, {free / 1e9:.1f} GB are free")

@@ -14,9 +14,9 @@ from typing import Any
 import av
 import numpy as np
 
+from demo.questions import Question, questions_about
+from demo.scenes import DIAGONAL, EVENTS, Scene, draw_scene, render
 from vidqa.contract.files import remove, write_json, write_text
-from vidqa.demo.questions import Question, questions_about
-from vidqa.demo.scenes import DIAGONAL, EVENTS, Scene, draw_scene, render
 
 # What is learned from: crossings twice, because four directions take longest to learn.
 TRAIN_EVENTS = ("cross", *EVENTS)
@@ -40,19 +40,19 @@ def train_clips(count: int, seed: int) -> list[Clip]:
     return _shuffled_clips("train", scenes, rng)
 
 
-def eval_clips(seed: int, each: int = EVAL_CLIPS_PER_EVENT) -> list[Clip]:
+def eval_clips(seed: int, per_event: int = EVAL_CLIPS_PER_EVENT) -> list[Clip]:
     """Other clips, `each` of the four events, and diagonal crossings, which the training set lacks."""
-    return _measured_clips("eval", each, np.random.default_rng([seed, 2]))
+    return _measured_clips("eval", per_event, np.random.default_rng([seed, 2]))
 
 
-def selection_clips(seed: int, each: int = EVAL_CLIPS_PER_EVENT) -> list[Clip]:
+def selection_clips(seed: int, per_event: int = EVAL_CLIPS_PER_EVENT) -> list[Clip]:
     """As many again: the loop decides by these, and the evaluation set stays out of its decisions."""
-    return _measured_clips("selection", each, np.random.default_rng([seed, 3]))
+    return _measured_clips("selection", per_event, np.random.default_rng([seed, 3]))
 
 
-def _measured_clips(split: str, each: int, rng: np.random.Generator) -> list[Clip]:
-    scenes = [draw_scene(event, i, rng) for event in EVENTS for i in range(each)]
-    scenes += [draw_scene("cross", i, rng, tuple(DIAGONAL)) for i in range(each)]
+def _measured_clips(split: str, per_event: int, rng: np.random.Generator) -> list[Clip]:
+    scenes = [draw_scene(event, i, rng) for event in EVENTS for i in range(per_event)]
+    scenes += [draw_scene("cross", i, rng, tuple(DIAGONAL)) for i in range(per_event)]
     return _shuffled_clips(split, scenes, rng)
 
 
@@ -73,14 +73,14 @@ def _shuffled_clips(split: str, scenes: list[Scene], rng: np.random.Generator) -
 
 
 def write_demo_set(
-    folder: Path, train_count: int, seed: int = 0, pool_count: int = 0, each: int = EVAL_CLIPS_PER_EVENT
+    folder: Path, train_count: int, seed: int = 0, pool_count: int = 0, per_event: int = EVAL_CLIPS_PER_EVENT
 ) -> dict[str, int]:
     """Write `folder`/train and `folder`/eval anew, each an annotations.json and videos/, and corpus.txt, the text that
     a tokenizer made for the set should know; with `pool_count` also selection and pool, for the loop. What is measured
     on has `each` clips of each event. Returns counts of questions."""
-    splits = {"train": train_clips(train_count, seed), "eval": eval_clips(seed, each)}
+    splits = {"train": train_clips(train_count, seed), "eval": eval_clips(seed, per_event)}
     if pool_count:
-        splits |= {"selection": selection_clips(seed, each), "pool": pool_clips(pool_count, seed)}
+        splits |= {"selection": selection_clips(seed, per_event), "pool": pool_clips(pool_count, seed)}
     counts = {}
     for split, clips in splits.items():
         remove(folder / split, owner=folder)

@@ -130,9 +130,9 @@ def what_is_shown(scene: Scene, moment: float) -> Shown | None:
     look, color, (x, y) = scene.look, scene.colors[0], scene.look.place
     if scene.event == "cross":
         step_x, step_y = (STRAIGHT | DIAGONAL)[scene.direction]
-        way = (2 * moment - 1) * (SIDE / 2 + look.radius * DIAMOND + 1)  # from outside to outside
+        offset = (2 * moment - 1) * (SIDE / 2 + look.radius * DIAMOND + 1)  # from outside to outside
         return Shown(
-            color, SIDE / 2 + way * step_x if step_x else x, SIDE / 2 + way * step_y if step_y else y, look.radius
+            color, SIDE / 2 + offset * step_x if step_x else x, SIDE / 2 + offset * step_y if step_y else y, look.radius
         )
     slot = round(moment * (SLOTS - 1))
     if slot in (0, SLOTS - 1):

@@ -14,9 +14,9 @@ from vidqa.contract.files import read_object
 from vidqa.spec.keys import flat
 from vidqa.spec.layers import Layer, read_layer
 from vidqa.spec.models import QuantizeSpec, Spec, TrainSpec
-from vidqa.spec.parents import ADAPTER, find_checkpoint, find_export, run_folder_of
-from vidqa.spec.problems import NO_RUN, PARENT_ADAPTER, PROFILE, ROOT
+from vidqa.spec.problems import MODEL, NO_RUN, ROOT, VALUE
 from vidqa.spec.resolve import load, load_training
+from vidqa.spec.run_lookup import ADAPTER, find_checkpoint, find_export, run_folder_of
 from vidqa.spec.run_tables import Vision
 
 REMEDY = (
@@ -34,13 +34,11 @@ SAME_IN_BOTH = {
 
 def profile_layer(action: str, name: str | None) -> Layer:
     """A named starting point, such as full, frozen-vision or lora for training; the first one where none is named.
-    Raises SPEC_PROFILE."""
+    Raises SPEC_VALUE."""
     profiles = actions.action(action).profiles
     name = name or next(iter(profiles))
     if name not in profiles:
-        raise PROFILE.error(
-            "--profile", f"{name!r} is not a profile for {action}", f"use one of: {', '.join(profiles)}"
-        )
+        raise VALUE.error("--profile", f"{name!r} is not a profile for {action}", f"use one of: {', '.join(profiles)}")
     return Layer(f"profile {name}", dict(profiles[name]))
 
 
@@ -66,7 +64,7 @@ def root_layer(data: DataSet, root: str) -> Layer:
 def parent_layer(action: str, run: Path, which: str | None) -> Layer:
     """What a spec takes from a run, of the save `which` or of the one that its action usually takes.
 
-    Raises SPEC_PARENT_RUN, SPEC_PARENT_EXPORT, SPEC_PARENT_CHECKPOINT.
+    Raises SPEC_PARENT_RUN, SPEC_PARENT_RUN, SPEC_PARENT_RUN.
     """
     parent = actions.action(action).parent
     if parent is None:
@@ -79,7 +77,7 @@ def model_layer(action: str, name: str, which: str | None = None) -> Layer:
     """The model that a user names to be asked: a run (its best export, or `which`), an export in it, another folder of
     weights or of an adapter, a name of the hub. What a run knows of its frames and its system prompt comes with it.
 
-    Raises SPEC_PARENT_RUN, SPEC_PARENT_EXPORT.
+    Raises SPEC_PARENT_RUN, SPEC_PARENT_RUN.
     """
     place = Path(os.path.expanduser(name)).absolute()
     if "://" in name:
@@ -110,11 +108,11 @@ def continued(run: Path, home: Path, which: str) -> dict[str, Any]:
 
 def refined(run: Path, home: Path, which: str) -> dict[str, Any]:
     """What reinforcement learning takes from a training: its export as the model to start from, its frames and its
-    prompt. Raises SPEC_PARENT_ADAPTER for an adapter, whose base model would become the reference."""
+    prompt. Raises SPEC_MODEL for an adapter, whose base model would become the reference."""
     export = find_export(run, which)
     if (export / ADAPTER).is_file():
         remedy = f"merge it first: python scripts/export.py {home} --merge --out FOLDER, then --model FOLDER"
-        raise PARENT_ADAPTER.error(export, "the run trained an adapter", remedy)
+        raise MODEL.error(export, "the run trained an adapter", remedy)
     values: dict[str, Any] = {"policy.model_name_or_path": str(export.absolute())}
     if isinstance(parent := _parent_spec(home), TrainSpec):
         trained = flat(parent)

@@ -1,4 +1,4 @@
-"""A multiple-choice set for reinforcement learning: python -m vidqa.demo.rl --out demo/rl/data --clips 800 --seed 0"""
+"""A multiple-choice set for RL: python workflow/demo/rl_set.py --out demo/rl/data --clips 800 --seed 0"""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+WORKFLOW = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(WORKFLOW.parent / "src"), str(WORKFLOW)]
+
+from demo.scenes import COLORS, SIDE, draw_scene
 from vidqa.contract.cli import Parser, Result, run
-from vidqa.demo.scenes import COLORS, SIDE, draw_scene
 
 LETTERS = "ABCD"
 SFT_CLIPS, EVAL_CLIPS = 1200, 192
@@ -22,9 +25,9 @@ def write_rl_set(folder: Path, train_count: int, seed: int = 0) -> dict[str, int
     and answers at chance. Returns counts of questions."""
     import numpy as np
 
+    from demo.clips import Clip, write_split
+    from demo.questions import Question
     from vidqa.contract.files import remove, write_text
-    from vidqa.demo.clips import Clip, write_split
-    from vidqa.demo.questions import Question
 
     options = "\n".join(f"({letter}) {color}" for letter, color in zip(LETTERS, COLORS, strict=True))
     text = f"What color is it?\n{options}"
@@ -59,7 +62,7 @@ def main(options: argparse.Namespace) -> Result:
 
 parser = Parser(
     "Write a synthetic set for reinforcement learning.",
-    ["python -m vidqa.demo.rl --out demo/rl/data --clips 800 --seed 0"],
+    ["python workflow/demo/rl_set.py --out demo/rl/data --clips 800 --seed 0"],
 )
 parser.add_argument("--out", type=Path, required=True, help="folder; the sets in it are replaced")
 parser.add_argument("--clips", type=int, default=800, help="number of training clips (default 800)")

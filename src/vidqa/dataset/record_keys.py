@@ -44,24 +44,24 @@ def unused_in_turn(turn: Mapping[str, Any]) -> list[str]:
     return twice + unused_in(turn, TURN_KEYS)
 
 
-def unused_in(values: Mapping[str, Any], known: Set[str]) -> list[str]:
+def unused_in(values: Mapping[str, Any], used_keys: Set[str]) -> list[str]:
     """The keys of a turn or part that are not known and hold something: tables fill what a row lacks with null."""
-    if values.keys() <= known:
+    if values.keys() <= used_keys:
         return []
-    return sorted(str(name) for name in values.keys() - known if values[name] not in (None, "", [], {}))
+    return sorted(str(name) for name in values.keys() - used_keys if values[name] not in (None, "", [], {}))
 
 
 def is_learned(turn: Mapping[str, Any]) -> bool | str:
     """Whether an assistant turn is learned, or what is wrong with the keys that say so."""
     if LEARNED.isdisjoint(turn):
         return True
-    said = {name: turn[name] for name in sorted(LEARNED) if turn.get(name) is not None}
-    for name, value in said.items():
+    flags = {name: turn[name] for name in sorted(LEARNED) if turn.get(name) is not None}
+    for name, value in flags.items():
         if not isinstance(value, bool | int | float) or value not in (0, 1):
             return f"{name} is {value!r}; a turn is learned (1, true) or not (0, false)"
-    if len({bool(value) for value in said.values()}) > 1:
-        return f"{' and '.join(said)} say different things"
-    return all(said.values())
+    if len({bool(value) for value in flags.values()}) > 1:
+        return f"{' and '.join(flags)} say different things"
+    return all(flags.values())
 
 
 def shows_media(turn: Any) -> bool:
@@ -84,11 +84,11 @@ def medium_name(kind: str, part: Mapping[str, Any]) -> tuple[Any, list[str]]:
     return value.get("url") or value.get("path") or value, unused + nested
 
 
-def medium_keys(kind: str, part: Mapping[str, Any], known: Set[str]) -> tuple[MediumKeys, list[str], list[str]]:
+def medium_keys(kind: str, part: Mapping[str, Any], used_keys: Set[str]) -> tuple[MediumKeys, list[str], list[str]]:
     """The keys of a part that say how its medium becomes frames, what is wrong with them, and which have no effect."""
     keys: dict[str, float] = {}
     wrong, unused = [], []
-    for name in unused_in(part, known):
+    for name in unused_in(part, used_keys):
         value, number = part[name], KEYS_OF[kind].get(name)
         if number is None:
             unused.append(f"{name}: it is a key of videos" if name in VIDEO_KEYS else name)

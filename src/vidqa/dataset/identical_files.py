@@ -36,15 +36,15 @@ def real_key(ref: MediaRef) -> str:
 
 
 def _by_size(media: Iterable[MediaRef]) -> dict[int, list[MediaRef]]:
-    found: defaultdict[int, list[MediaRef]] = defaultdict(list)
+    by_size: defaultdict[int, list[MediaRef]] = defaultdict(list)
     for ref in {ref.key: ref for ref in media}.values():
-        found[ref.size].append(ref)
-    return found
+        by_size[ref.size].append(ref)
+    return by_size
 
 
 def _by_content(refs: Iterable[MediaRef]) -> dict[str, list[MediaRef]]:
-    found: defaultdict[str, list[MediaRef]] = defaultdict(list)
+    by_content: defaultdict[str, list[MediaRef]] = defaultdict(list)
     for ref in refs:
         if digest := content_hash(ref.path, ref.member):
-            found[digest].append(ref)
-    return found
+            by_content[digest].append(ref)
+    return by_content

@@ -1,4 +1,4 @@
-"""python -m vidqa.demo --out demo/data --clips 1000 --seed 0"""
+"""The video question set of `make demo`: python workflow/demo/video_set.py --out demo/data --clips 1000 --seed 0"""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import argparse
 import sys
 from pathlib import Path
 
+WORKFLOW = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(WORKFLOW.parent / "src"), str(WORKFLOW)]
+
 from vidqa.contract.cli import Parser, Result, run
 
 
 def main(options: argparse.Namespace) -> Result:
-    from vidqa.demo.clips import write_demo_set
+    from demo.clips import write_demo_set
 
     counts = write_demo_set(options.out, options.clips, options.seed, options.pool, options.each)
     text = "\n".join(f"{options.out / split}: {count} questions" for split, count in counts.items())
@@ -18,7 +21,8 @@ def main(options: argparse.Namespace) -> Result:
 
 
 parser = Parser(
-    "Write the demo's synthetic video-QA set.", ["python -m vidqa.demo --out demo/data --clips 1000 --seed 0"]
+    "Write the demo's synthetic video-QA set.",
+    ["python workflow/demo/video_set.py --out demo/data --clips 1000 --seed 0"],
 )
 parser.add_argument("--out", type=Path, required=True, help="folder; the sets in it are replaced")
 parser.add_argument("--clips", type=int, default=1000, help="number of training clips (default 1000)")

@@ -17,8 +17,7 @@ import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from vidqa.contract.problem import Code
-from vidqa.spec.problems import NO_CHECKPOINT, NO_EXPORT, NO_RUN
+from vidqa.spec.problems import NO_RUN
 
 ADAPTER = "adapter_config.json"
 EXPORTS = "safetensors"  # the folder of a run's exports
@@ -30,14 +29,14 @@ DEPTH = 2  # <run_id>/<timestamp> below the folder that is named
 def find_export(run_folder: Path | str, which: str = "best") -> Path:
     """The folder of exported weights or of an adapter. `which` is best, latest, step_N, epoch_N or final.
 
-    Raises SPEC_PARENT_RUN where there is no run or more than one, SPEC_PARENT_EXPORT where it has no such export.
+    Raises SPEC_PARENT_RUN where there is no run or more than one, SPEC_PARENT_RUN where it has no such export.
     """
-    return _find(Path(run_folder), which, "safetensors", _is_export, NO_EXPORT)
+    return _find(Path(run_folder), which, "safetensors", _is_export)
 
 
 def find_checkpoint(run_folder: Path | str, which: str = "best") -> Path:
-    """The folder of resumable state, such as checkpoints/step_40. Raises SPEC_PARENT_RUN, SPEC_PARENT_CHECKPOINT."""
-    return _find(Path(run_folder), which, "checkpoints", _is_checkpoint, NO_CHECKPOINT)
+    """The folder of resumable state, such as checkpoints/step_40. Raises SPEC_PARENT_RUN, SPEC_PARENT_RUN."""
+    return _find(Path(run_folder), which, "checkpoints", _is_checkpoint)
 
 
 def run_folder_of(run_folder: Path | str) -> Path:
@@ -68,23 +67,23 @@ def _runs(folder: Path) -> list[Path]:
     return [inner for inner in _folders(folder) if inner.name != "best"]
 
 
-def _find(top: Path, which: str, kind: str, complete: Callable[[Path], bool], code: Code) -> Path:
+def _find(top: Path, which: str, kind: str, complete: Callable[[Path], bool]) -> Path:
     home = run_folder_of(top)
-    kept = {folder.name: folder for folder in _folders(home / kind) if NAME.match(folder.name) and complete(folder)}
-    listing = f"it has: {', '.join(sorted(kept, key=_order)) or 'none'}"
+    saves = {folder.name: folder for folder in _folders(home / kind) if NAME.match(folder.name) and complete(folder)}
+    listing = f"it has: {', '.join(sorted(saves, key=_order)) or 'none'}"
     if which == "best":
         recorded = list(dict.fromkeys([*_linked_best(home), *_noted_best(home)]))
-        found = next((kept[name] for name in [*recorded, *_twins(home, kept)] if name in kept), None)
-        if found is None and not recorded:
-            raise code.error(home, f"the run records no best; {listing}", "name one of these, or ask for latest")
-        if found is None:
-            raise code.error(home, f"best is {recorded[0]} and is not kept; {listing}")
-        return found
-    if which == "latest" and kept:
-        return kept[_latest(kept)]
-    if which not in kept:
-        raise code.error(home / kind, f"there is no {which}; {listing}")
-    return kept[which]
+        save = next((saves[name] for name in [*recorded, *_twins(home, saves)] if name in saves), None)
+        if save is None and not recorded:
+            raise NO_RUN.error(home, f"the run records no best; {listing}", "name one of these, or ask for latest")
+        if save is None:
+            raise NO_RUN.error(home, f"best is {recorded[0]} and is not kept; {listing}")
+        return save
+    if which == "latest" and saves:
+        return saves[_latest(saves)]
+    if which not in saves:
+        raise NO_RUN.error(home / kind, f"there is no {which}; {listing}")
+    return saves[which]
 
 
 def _linked_best(home: Path) -> list[str]:
@@ -111,7 +110,7 @@ def _noted_best(home: Path) -> list[str]:
     return [name for name in (best.get("name"), f"step_{step}") if isinstance(name, str) and NAME.match(name)]
 
 
-def _twins(home: Path, kept: Iterable[str]) -> list[str]:
+def _twins(home: Path, names_kept: Iterable[str]) -> list[str]:
     """epoch_7 where a link says step_7, or the other way round: other programs record one name and keep the other.
 
     Only of a run that keeps no name of the recorded kind, and not of our own, which means what it records: elsewhere
@@ -120,7 +119,7 @@ def _twins(home: Path, kept: Iterable[str]) -> list[str]:
     if (home / "run.json").is_file():
         return []
     other = {"step": "epoch", "epoch": "step"}
-    kinds = {name.partition("_")[0] for name in kept}
+    kinds = {name.partition("_")[0] for name in names_kept}
     named = [name.partition("_") for name in _linked_best(home) if name != FINAL]
     return [f"{other[kind]}_{number}" for kind, _, number in named if kind not in kinds]
 
@@ -130,13 +129,13 @@ def _order(name: str) -> tuple[str, int]:
     return kind, int(number or 0)
 
 
-def _latest(kept: dict[str, Path]) -> str:
+def _latest(saves: dict[str, Path]) -> str:
     """The final one where there is one; by number where all names count the same thing, else by time of writing."""
-    if FINAL in kept:
+    if FINAL in saves:
         return FINAL
-    if len({name.partition("_")[0] for name in kept}) == 1:
-        return max(kept, key=_order)
-    return max(kept, key=lambda name: (kept[name].stat().st_mtime, _order(name)))
+    if len({name.partition("_")[0] for name in saves}) == 1:
+        return max(saves, key=_order)
+    return max(saves, key=lambda name: (saves[name].stat().st_mtime, _order(name)))
 
 
 def _is_export(folder: Path) -> bool:

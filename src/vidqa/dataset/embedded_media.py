@@ -13,14 +13,14 @@ from typing import Any
 
 from vidqa.contract.environment import cache_folder
 from vidqa.contract.files import replacing
-from vidqa.dataset.shapes import MEDIA
-from vidqa.dataset.unpacked import MEMBERS, in_use, make_room
+from vidqa.dataset.archive_cache import MEMBERS, in_use, make_room
+from vidqa.dataset.foreign_rows import MEDIA
 
 RESERVED_AT_ONCE = 64 << 20
 NAMED = 24  # characters of a content's hash in a name
 
 
-class Embedded:
+class EmbeddedMedia:
     """The place of one table's media, by the table's `key`. `elsewhere` is the folder that paths without bytes are
     relative to."""
 
@@ -35,7 +35,7 @@ class Embedded:
         if not isinstance(row, dict):
             return row
         changed = {
-            field: [self._named(each) for each in value] if isinstance(value, list) else self._named(value)
+            field: [self._named(item) for item in value] if isinstance(value, list) else self._named(value)
             for field in MEDIA
             if (value := row.get(field)) is not None
         }

@@ -84,7 +84,7 @@ def _read_turns(row: dict[str, Any]) -> dict[str, Any]:
 def _plain_media(row: dict[str, Any]) -> dict[str, Any]:
     """The row with the paths of media that were written as {"path": ...}."""
     named = {
-        field: [_path(each) for each in value] if isinstance(value, list) else _path(value)
+        field: [_path(item) for item in value] if isinstance(value, list) else _path(value)
         for field in MEDIA
         if isinstance(value := row.get(field), dict | list)
     }

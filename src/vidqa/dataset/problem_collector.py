@@ -17,7 +17,7 @@ def shown_names(names: Sequence[str]) -> str:
     return ", ".join(str(name)[:80] for name in names[:NAMED]) + more
 
 
-class Findings:
+class ProblemCollector:
     """Problems in the order they were found, at most `SHOWN` of each code and then one that counts the rest. Without
     `need_answers` rows may be questions alone."""
 

@@ -56,9 +56,9 @@ def carry_out(record: "JobRecord", options: Namespace) -> Result:
         return results.of_cancel(watch.cancel(record.job_id, options.grace))
     if options.verb == "retry":
         from vidqa.jobs import api
-        from vidqa.preflight import gate
+        from vidqa.preflight import launch_gate
 
-        ready = gate.skipped if options.skip_preflight else gate.ready
+        ready = launch_gate.skipped if options.skip_preflight else launch_gate.ready
         return results.of_launch(api.attach(record.job_id).retry(agreed=options.yes, ready=ready))
     return results.of_job(record)
 

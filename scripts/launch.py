@@ -38,13 +38,13 @@ parser.add_argument("--timeout", type=float, metavar="S", help="wait no longer t
 def main(options: Namespace) -> Result:
     from vidqa.jobs import api, cosmos_container, launch, results
     from vidqa.platforms import platform
-    from vidqa.preflight import gate
+    from vidqa.preflight import launch_gate
 
     if options.out and not options.dry_run:
         parser.error("--out needs --dry-run: a launch writes the files into its run folder")
     if options.prove:
         return proved(options)
-    ready = gate.skipped if options.skip_preflight else gate.of_engine(options.engine)
+    ready = launch_gate.skipped if options.skip_preflight else launch_gate.of_engine(options.engine)
     resources = launch.Resources(options.nodes, options.gpus, options.image, options.site, options.yes)
     arguments = (options.action, options.spec, options.platform, resources)
     if options.engine == "cosmos-rl":

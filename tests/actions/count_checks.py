@@ -6,11 +6,12 @@ from typing import Any
 from vidqa.contract.files import read_object
 from vidqa.contract.problem import Problem
 from vidqa.dataset.problems import MEDIA_MISSING
-from vidqa.jobs.outcome import JobOutcome
-from vidqa.preflight._base import Check, Context
+from vidqa.jobs.job_results import JobOutcome
+from vidqa.preflight._base import Check
+from vidqa.preflight.inputs import DataInputs
 
 
-def few(context: Context) -> list[Problem]:
+def few(context: DataInputs) -> list[Problem]:
     records = context.annotations[0].records
     context.facts["worth_counting"] = len(records)
     return (

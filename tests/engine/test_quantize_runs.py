@@ -26,7 +26,7 @@ from vidqa.engine import parity as engine_parity
 from vidqa.engine import serve
 from vidqa.engine.quantize import gate
 from vidqa.jobs import here, parity
-from vidqa.jobs.ask import Question, ask
+from vidqa.jobs.local_inference import Question, ask
 from vidqa.planning.sets import load_sets
 from vidqa.spec import Layer, dump, load, resolve
 from vidqa.spec.sources import parent_layer

@@ -20,7 +20,7 @@ from vidqa.contract.cli import SKILL_ROOT
 from vidqa.contract.problem import ProblemError
 from vidqa.dataset import load_records
 from vidqa.dataset.record import Record
-from vidqa.jobs.ask import Question, ask, rows_of_table, shown
+from vidqa.jobs.local_inference import Question, ask, rows_of_table, shown
 from vidqa.platforms.processes import Identity
 from vidqa.spec.sources import model_layer
 

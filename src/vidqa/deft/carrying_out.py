@@ -21,9 +21,9 @@ from vidqa.deft.settings import Where
 from vidqa.deft.state import Cost, Fact
 from vidqa.jobs import api
 from vidqa.jobs.launch import Resources
-from vidqa.preflight import gate
+from vidqa.preflight import launch_gate
 
-READY = gate.of_engine("vidqa")
+READY = launch_gate.of_engine("vidqa")
 
 
 def script(name: str, *words: object) -> Result:

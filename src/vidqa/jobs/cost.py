@@ -14,7 +14,7 @@ from typing import Any
 from vidqa.contract import files
 from vidqa.jobs import records
 from vidqa.jobs.records import JobRecord
-from vidqa.platforms import job_files
+from vidqa.platforms import job_store
 from vidqa.platforms._base import State
 
 
@@ -60,7 +60,7 @@ def write_span(job_id: str, state: State) -> None:
 
 
 def _file(job_id: str) -> Path:
-    return job_files.folder() / f".{job_id}.spans"
+    return job_store.folder() / f".{job_id}.spans"
 
 
 def _spans(job_id: str) -> list[list[str]]:
@@ -77,7 +77,7 @@ def _end_of(record: JobRecord) -> datetime:
     if not record.state.is_terminal:
         return now
     seen = _instant(record.updated, now)
-    ended = job_files.read_exit(record.job_id).get("ended")
+    ended = job_store.read_exit(record.job_id).get("ended")
     return min(seen, _instant(ended, seen)) if isinstance(ended, str) else seen
 
 

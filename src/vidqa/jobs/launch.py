@@ -4,7 +4,7 @@
     launch("train", Path("spec.toml"), "docker", Resources(image="registry/engine:0.1.0"))
 
 A second launch of the same spec, data and model attaches to the running job, or reports that it is done. Scripts pass
-`ready`, which asks preflight whether a job may start (`vidqa.preflight.gate`).
+`ready`, which asks preflight whether a job may start (`vidqa.preflight.launch_gate`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from vidqa.jobs import failure, images, records, runs, watch
 from vidqa.jobs.job_spec import JobSpec, fetch_weights, job_spec_of, load_job_spec, process_count, spec_of
 from vidqa.jobs.problems import JOB_RETRY_NEEDLESS, JOB_RETRY_REFUSED, NOTHING_TO_RESUME, RUN_FOLDER_BUSY
 from vidqa.jobs.records import JobRecord
-from vidqa.platforms import job_files, platform, site
+from vidqa.platforms import job_store, platform, site
 from vidqa.platforms._base import Job, Platform, Rendered, State
 from vidqa.platforms.problems import PLATFORM_NODES
 from vidqa.platforms.processes import this_process
@@ -116,7 +116,7 @@ def launch(
     problems = [*spec.check_with_nodes(job_spec.resolved, job.nodes), *where.check(job)]
     raise_errors(problems)
     # Under the lock nothing is asked of a cluster: what was launched since is seen from its record.
-    with job_files.lock("launch"):
+    with job_store.lock("launch"):
         since = [record for record in _same(job_spec, platform_name) if record.sequence > known]
         if not new_run and (others := [record for record in since if record.state in SAME_WORK]):
             return _found(others[0])
@@ -188,7 +188,7 @@ def retry(record: JobRecord, *, agreed: bool = False, ready: Ready = unchecked) 
     job = job_of(job_spec, where, settings, resources, run_dir, new_name(set(records.names())))
     problems = [*spec.check_with_nodes(job_spec.resolved, job.nodes), *where.check(job)]
     raise_errors(problems)
-    with job_files.lock("launch"):
+    with job_store.lock("launch"):
         _refuse_taken(run_dir, known)
         job = replace(job, job_id=new_name(set(records.names())))
         reserved = _reserve(job_spec, job, where, readiness, retry_of=record.job_id)

@@ -18,9 +18,9 @@ from typing import Any, get_args, get_origin, get_type_hints
 from vidqa.contract import files
 from vidqa.contract.problem import Problem, ProblemError, control_characters
 from vidqa.jobs.problems import JOB_NOT_FOUND
-from vidqa.platforms import NAMES, job_files
+from vidqa.platforms import NAMES, job_store
 from vidqa.platforms._base import State, Submitted
-from vidqa.platforms.job_files import record_file
+from vidqa.platforms.job_store import record_file
 from vidqa.platforms.problems import JOB_RECORD_BROKEN
 from vidqa.platforms.processes import Identity
 
@@ -103,14 +103,14 @@ _LAUNCHER = {name: _types(kind) for name, kind in get_type_hints(Identity).items
 
 def write(record: JobRecord) -> JobRecord:
     stamped = replace(record, updated=files.now())
-    job_files.write(record_file(record.job_id), stamped.as_dict())
+    job_store.write(record_file(record.job_id), stamped.as_dict())
     return stamped
 
 
 def read(job_id: str) -> JobRecord:
     """The record of one job. Raises JOB_NOT_FOUND, JOB_RECORD_BROKEN."""
     if not re.fullmatch(r"[\w.-]+", job_id) or not os.path.lexists(record_file(job_id)):
-        raise JOB_NOT_FOUND.error(job_id, f"there is no job {job_id!r} in {job_files.folder()}")
+        raise JOB_NOT_FOUND.error(job_id, f"there is no job {job_id!r} in {job_store.folder()}")
     return _parse(record_file(job_id))
 
 
@@ -128,7 +128,7 @@ def scan(spec_fingerprint: str = "") -> tuple[list[JobRecord], list[Problem]]:
 def names(spec_fingerprint: str = "") -> list[str]:
     """The names of all jobs, or of those that may be of a spec, also of those whose records cannot be read."""
     pattern = f"*-{name_of(spec_fingerprint)}*.json" if spec_fingerprint else "*.json"
-    return sorted(p.stem for p in job_files.folder().glob(pattern) if not p.name.endswith(".exit.json"))
+    return sorted(p.stem for p in job_store.folder().glob(pattern) if not p.name.endswith(".exit.json"))
 
 
 def name_of(spec_fingerprint: str) -> str:
@@ -144,7 +144,7 @@ def last_sequence() -> int:
 
 def update(job_id: str, *, first: Callable[[], None] | None = None, **changes: Any) -> JobRecord:
     """Change a record, unless its state is terminal. `first` is called just before, under the lock of records."""
-    with job_files.lock("records"):
+    with job_store.lock("records"):
         record = read(job_id)
         if record.state.is_terminal:
             return record

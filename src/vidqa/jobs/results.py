@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from vidqa.contract.cli import Result, command
 from vidqa.contract.problem import Exit, Problem, bounded, exit_code_of
 from vidqa.jobs import failure, watch
-from vidqa.jobs.outcome import outcome_of
+from vidqa.jobs.job_results import outcome_of
 from vidqa.jobs.records import SKIPPED, JobRecord
 from vidqa.jobs.watch import MOST_LISTED
-from vidqa.platforms import job_files
+from vidqa.platforms import job_store
 from vidqa.platforms._base import HAND_OVER, Platform, State, copy_command
 from vidqa.platforms.problems import JOB_RECORD_BROKEN
 
@@ -27,9 +27,9 @@ def of_dry_run(made: DryRun, where: Platform, out: Path | None = None) -> Result
 
     Raises PLATFORM_OUT_UNWRITABLE.
     """
-    from vidqa.jobs import by_hand
+    from vidqa.jobs import dry_run_files
 
-    submit = by_hand.write(made, where, out) if out else ""
+    submit = dry_run_files.write(made, where, out) if out else ""
     job, rendered = made.job, made.rendered
     data = {
         "run_dir": str(job.run_dir),
@@ -38,7 +38,7 @@ def of_dry_run(made: DryRun, where: Platform, out: Path | None = None) -> Result
         "secrets": rendered.secrets,
         "files": rendered.files,
         "spec_toml": made.spec_toml,
-        "written": [str(out.absolute() / name) for name in by_hand.files_of(made)] if out else [],
+        "written": [str(out.absolute() / name) for name in dry_run_files.files_of(made)] if out else [],
         "submit": submit,
     }
     secrets = f"# passed on by name where set: {', '.join(rendered.secrets)}"
@@ -57,9 +57,9 @@ def of_files(made: ContainerFiles, out: Path | None = None) -> Result:
     submit = made.submit
     is_elsewhere = HAND_OVER in made.files
     if out:
-        from vidqa.jobs import by_hand
+        from vidqa.jobs import dry_run_files
 
-        by_hand.write_files(made.files, out)
+        dry_run_files.write_files(made.files, out)
         if not is_elsewhere:
             submit = f"{copy_command(made.files, out.absolute(), made.folder)} && {submit}"
     text = "\n".join(f"# {made.folder / name}\n{content}" for name, content in made.files.items())
@@ -111,12 +111,12 @@ def of_listing(found: list[JobRecord], problems: list[Problem]) -> Result:
     broken = [job_id for job_id in named if job_id not in readable]
     lines = [f"{r.job_id}  {r.action:<8}  {r.platform}  {r.state:<8}  {r.run_dir}" for r in shown]
     if len(found) > len(shown):
-        lines.append(f"and {len(found) - len(shown)} older ones, in {job_files.folder()}")
+        lines.append(f"and {len(found) - len(shown)} older ones, in {job_store.folder()}")
     lines += [f"{job_id}  its record cannot be read" for job_id in broken[:MOST_LISTED]]
     data = {
         "jobs": [record.as_dict() for record in shown],
         "count": len(found),
         "unreadable": broken[:MOST_LISTED],
-        "folder": str(job_files.folder()),
+        "folder": str(job_store.folder()),
     }
     return Result(data, "\n".join(lines) or "no jobs yet", bounded(problems))

@@ -24,7 +24,7 @@ from vidqa.jobs.problems import (
     JOB_OUT_OF_MEMORY,
 )
 from vidqa.jobs.records import JobRecord
-from vidqa.platforms import platform, verdict
+from vidqa.platforms import exit_state, platform
 from vidqa.platforms._base import Observed, State
 
 MOST_LISTED = 50
@@ -84,7 +84,7 @@ def _settle_run_folder(ended: JobRecord) -> None:
 
 
 def _failure_of(record: JobRecord, seen: Observed) -> dict[str, str]:
-    log = verdict.tail(platform(record.platform).log, record.submitted)
+    log = exit_state.tail(platform(record.platform).log, record.submitted)
     return failure.classify(seen.exit_code, seen.message, RunFolder(Path(record.run_dir)).read_problems(), log)
 
 

@@ -20,7 +20,7 @@ import vidqa
 from vidqa.contract import environment
 from vidqa.contract._optional import PACKAGE_MISSING
 from vidqa.contract.problem import Problem
-from vidqa.platforms import hardware, verdict
+from vidqa.platforms import exit_state, hardware
 from vidqa.platforms._base import (
     RUN_SCRIPT,
     SPEC_FILE,
@@ -33,7 +33,7 @@ from vidqa.platforms._base import (
     copy_command,
 )
 from vidqa.platforms.engine_command import engine_environment, torchrun
-from vidqa.platforms.job_files import exit_file, read_exit
+from vidqa.platforms.job_store import exit_file, read_exit
 from vidqa.platforms.problems import (
     ENV_NO_GPU,
     PLATFORM_IMAGE_UNUSED,
@@ -137,7 +137,7 @@ def status(job: Submitted) -> Observed:
     if launching:
         return Observed(State.PENDING)
     # It may have ended normally meanwhile.
-    return _ended(job) or verdict.vanished_here(job, "the process vanished, and no exit code of it can be read")
+    return _ended(job) or exit_state.vanished_here(job, "the process vanished, and no exit code of it can be read")
 
 
 def _supervisor_of(job: Submitted) -> Identity | None:
@@ -173,7 +173,7 @@ def _await_supervisor(job: Submitted) -> None:
 def _ended(job: Submitted) -> Observed | None:
     """The end state, from the exit file and the engine's status; None without a readable exit file."""
     exit_code = read_exit(job.job_id).get("exit_code")
-    return verdict.ended_here(job, exit_code) if isinstance(exit_code, int) else None
+    return exit_state.ended_here(job, exit_code) if isinstance(exit_code, int) else None
 
 
 LOCAL = Platform(

@@ -97,3 +97,9 @@ PLATFORM_NODES = Code(
     "The processes of the spec cannot be spread evenly over the nodes, or this platform has one node only.",
     "Let --nodes divide dp_shard_size * dp_replicate_size * cp_size; on local and docker leave it out.",
 )
+NOT_SEEN = Code(
+    "PLATFORM_NOT_SEEN",
+    "Something that the job needs is not on the machine that launches, so it was not checked.",
+    "Run preflight where it is, such as a node of the cluster; otherwise the job itself finds what is wrong with it.",
+    Exit.ENVIRONMENT,
+)

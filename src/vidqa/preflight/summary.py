@@ -172,8 +172,6 @@ def _hardware(facts: Facts) -> Iterator[Line]:
         yield "GPUs", f"{facts.get('gpus', '')} {kinds}".strip()
     if "processes" in facts:
         yield "processes", f"{facts['processes']}, on {facts['cores']} cores"
-    for key, found in facts.get("interpreters", {}).items():
-        yield key, ", ".join([found["path"], *(f"{name} {version}" for name, version in found["versions"].items())])
 
 
 def _duration(seconds: float) -> str:

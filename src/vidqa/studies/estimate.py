@@ -12,8 +12,8 @@ from vidqa.contract.problem import Problem, ProblemError
 from vidqa.contract.run_folder import RunFolder
 from vidqa.jobs import cost, records
 from vidqa.platforms._base import State
-from vidqa.preflight._base import Context, Skip
 from vidqa.preflight.data_checks import apart
+from vidqa.preflight.inputs import DataInputs, Skip
 from vidqa.preflight.report import preflight
 from vidqa.spec import total_steps
 from vidqa.spec.samples import train_samples
@@ -53,9 +53,9 @@ def _shared(study: Study, first: Path) -> list[Problem]:
     decides between them with the test."""
     asked = study.settings
 
-    def seen(name: str | None) -> Context:
+    def seen(name: str | None) -> DataInputs:
         evaluated = study.folder / name if name else None
-        return Context(first, "train", asked.platform, evaluate_spec=evaluated, at_launch=True)
+        return DataInputs(first, "train", asked.platform, evaluate_spec=evaluated, at_launch=True)
 
     try:
         sets = {part.name: part for part in seen(None).annotations}

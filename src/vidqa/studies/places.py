@@ -17,7 +17,7 @@ from pathlib import Path
 from vidqa.contract import environment
 from vidqa.jobs.job_spec import process_count
 from vidqa.platforms import hardware
-from vidqa.preflight.gpus import least_memory, seen_gpus
+from vidqa.preflight.gpus import least_memory, visible_gpus
 from vidqa.spec import Spec
 from vidqa.studies.settings import FILE, Settings
 from vidqa.studies.study_problems import STUDY_SHARED
@@ -63,7 +63,7 @@ def memory_share(settings: Settings) -> float | None:
 def share_gib(each: int) -> float | None:
     """GiB for each of so many jobs that share a GPU of this machine, the same whichever it is; None where none is seen.
     Raises STUDY_SHARED."""
-    gpus = seen_gpus()
+    gpus = visible_gpus()
     if not gpus:
         return None
     if (has_gib := least_memory(gpus)) is None:

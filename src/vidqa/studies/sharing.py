@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vidqa.contract.problem import ProblemError
-from vidqa.preflight._base import Context, Skip
+from vidqa.preflight.inputs import DataInputs, Skip
 from vidqa.preflight.memory_checks import peak_within
 from vidqa.studies.places import Places, check_sharing, share_gib
 from vidqa.studies.study import Study
@@ -44,11 +44,11 @@ def _needs(study: Study, first: Path, each: int) -> tuple[float, float] | None:
     """GiB that a training needs and that it would have, where `each` of them share a GPU; None where they cannot."""
     asked = study.settings
     place = asked.resources.model_copy(update={"trials_per_gpu": each})
-    context = Context(first, "train", asked.platform, resources=asked.launch_resources, at_launch=True)
+    inputs = DataInputs(first, "train", asked.platform, resources=asked.launch_resources, at_launch=True)
     try:
         check_sharing(study.folder, asked.model_copy(update={"resources": place}), study.specs)
         has_gib = share_gib(each)
-        peak_gib = None if has_gib is None else peak_within(context, has_gib)
+        peak_gib = None if has_gib is None else peak_within(inputs, has_gib)
     except (ProblemError, Skip):
         return None
     return None if has_gib is None or peak_gib is None else (peak_gib, has_gib)

@@ -89,7 +89,7 @@ def problems_said(folder: Path) -> list[Problem]:
 def stop(folder: Path) -> None:
     """Ask the study to stop, and wait until it has; where nobody works on it, end the jobs that it left running. One
     that has ended needs nothing."""
-    from vidqa.preflight import gate
+    from vidqa.preflight import launch_gate
     from vidqa.studies.controller import Controller
     from vidqa.studies.study import open_study
 
@@ -109,7 +109,7 @@ def stop(folder: Path) -> None:
     if not asked:
         return
     with only_controller(folder):
-        controller = Controller(open_study(folder), gate.of_engine("vidqa"))
+        controller = Controller(open_study(folder), launch_gate.of_engine("vidqa"))
         try:
             controller.take_requests()
         finally:

@@ -18,8 +18,9 @@ import vidqa
 from vidqa.contract import environment
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.contract.versions import git_commit
-from vidqa.platforms import hardware, verdict
+from vidqa.platforms import exit_state, hardware
 from vidqa.platforms._base import OUT_OF_MEMORY, Job, Observed, Platform, Rendered, State, Submitted, run_folder_log
+from vidqa.platforms.container_entrypoint import SECRETS_FILE
 from vidqa.platforms.docker import daemon as docker_daemon
 from vidqa.platforms.docker.container import CONTAINER_FILE, container_body, container_name, paths_of
 from vidqa.platforms.docker.daemon import container_facts, daemon, image_facts, is_local, refusals, unless_over
@@ -33,8 +34,7 @@ from vidqa.platforms.docker.problems import (
 )
 from vidqa.platforms.docker.site import DockerSite
 from vidqa.platforms.engine_command import engine_environment, torchrun
-from vidqa.platforms.inside import SECRETS_FILE
-from vidqa.platforms.job_files import read_exit, write_exit
+from vidqa.platforms.job_store import read_exit, write_exit
 from vidqa.platforms.local import gpu_problems
 from vidqa.platforms.mounts import hiding
 from vidqa.platforms.problems import PLATFORM_NODES, RUN_FOLDER_UNWRITABLE
@@ -170,7 +170,7 @@ def _look(client: Any, job: Submitted) -> Observed:
         return _without_container(client, job)
     if stage == "created":
         _remove(client, facts["Id"])
-        return verdict.vanished_here(job, "the launcher ended before it had started it")
+        return exit_state.vanished_here(job, "the launcher ended before it had started it")
     return _collect(client, job, facts) if stage in ("exited", "dead") else Observed(State.RUNNING)
 
 
@@ -178,7 +178,7 @@ def _without_container(client: Any, job: Submitted) -> Observed:
     if job.reference and client.info()["ID"] != job.reference.get("daemon"):
         return Observed(job.state, None, f"it runs with another Docker daemon than {docker_daemon.address()}")
     # Another process may have collected and removed the container meanwhile.
-    return _ended(job) or verdict.vanished_here(job, "its container vanished: removed by someone else")
+    return _ended(job) or exit_state.vanished_here(job, "its container vanished: removed by someone else")
 
 
 def _collect(client: Any, job: Submitted, facts: dict[str, Any]) -> Observed:
@@ -215,7 +215,7 @@ def _ended(job: Submitted) -> Observed | None:
 
 def _ending(job: Submitted, left: dict[str, Any]) -> Observed:
     """The end state of a job, from the stored end of the container and the engine's status."""
-    found = verdict.ended_here(job, left["exit_code"])
+    found = exit_state.ended_here(job, left["exit_code"])
     if found.state != State.ERROR or not left.get("out_of_memory"):
         return found
     limit = "the container was killed: it had reached its memory limit"

@@ -14,7 +14,7 @@ from typing import Any
 
 from vidqa.contract import files
 from vidqa.contract.problem import ProblemError
-from vidqa.platforms import job_files
+from vidqa.platforms import job_store
 from vidqa.platforms._base import Submitted, read_log_file, run_folder_log
 from vidqa.platforms.kubernetes.client import ApiError, Cluster
 from vidqa.platforms.kubernetes.manifest import CONTAINER, NODE_LABEL, TRAINJOB_CONTAINER
@@ -26,14 +26,14 @@ Json = dict[str, Any]
 
 
 def path_of(job: Submitted) -> Path:
-    return job_files.folder() / f"{job.job_id}.log"
+    return job_store.folder() / f"{job.job_id}.log"
 
 
 def gather(job: Submitted, cluster: Cluster, pods: Sequence[Json]) -> None:
     """Append the new log lines of the first node's pods, oldest pod first.
 
     A pod without a log adds nothing."""
-    with job_files.lock(f"log-{job.job_id}"):
+    with job_store.lock(f"log-{job.job_id}"):
         places = _places(job)
         first = [pod for pod in pods if (pod["metadata"].get("labels") or {}).get(NODE_LABEL, "0") == "0"]
         for pod in sorted(first, key=lambda each: str(each["metadata"].get("creationTimestamp"))):
@@ -101,7 +101,7 @@ def _places(job: Submitted) -> dict[str, Json]:
 
 
 def _places_file(job: Submitted) -> Path:
-    return job_files.folder() / f".{job.job_id}.log-places"
+    return job_store.folder() / f".{job.job_id}.log-places"
 
 
 def _container(pod: Json) -> str:

@@ -23,7 +23,8 @@ from vidqa.contract.problem import Exit, Problem, ProblemError
 from vidqa.contract.run_folder import RunFolder
 from vidqa.platforms._base import SECRETS, Job, Observed, Platform, Rendered, State, Submitted
 from vidqa.platforms.engine_command import engine_environment
-from vidqa.platforms.job_files import read_exit, write_exit
+from vidqa.platforms.exit_state import EngineStatus, status_in_run_folder, vanished
+from vidqa.platforms.job_store import read_exit, write_exit
 from vidqa.platforms.kubernetes.client import PLURALS, ApiError, Cluster, connect, refusal
 from vidqa.platforms.kubernetes.log import gather, read_log, tail_of
 from vidqa.platforms.kubernetes.manifest import JOB_LABEL, command, manifest, name_of, needed, objects
@@ -39,7 +40,6 @@ from vidqa.platforms.kubernetes.site import KubernetesSite
 from vidqa.platforms.kubernetes.state import Ending, decisive, endings, observed, stuck, verdict
 from vidqa.platforms.processes import Identity
 from vidqa.platforms.site import settings_of
-from vidqa.platforms.verdict import EngineStatus, status_in_run_folder, vanished
 
 MANIFEST = "manifest.yaml"
 POLL_S = 2.0  # an API server serves a whole cluster

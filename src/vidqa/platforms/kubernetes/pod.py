@@ -22,9 +22,9 @@ from vidqa.contract import files
 from vidqa.contract.problem import Exit
 from vidqa.contract.run_folder import RUN_SCHEMA, RunFolder
 from vidqa.platforms._base import State
-from vidqa.platforms.inside import copied_output
+from vidqa.platforms.container_entrypoint import copied_output
+from vidqa.platforms.exit_state import EngineStatus, was_signalled
 from vidqa.platforms.supervisor import supervise
-from vidqa.platforms.verdict import EngineStatus, was_signalled
 
 FIRST_NODE_S = 900.0  # the first node may pull its image much later
 SETTLE_S = 30.0  # until the last status is visible on a network file system

@@ -40,11 +40,6 @@ NOT_MOUNTED = Code(
     "Add the volume to [kubernetes] in site.toml: mount_path, and launcher_path where this machine sees it elsewhere. "
     "Or move the data into one that is there.",
 )
-UNSEEN = Code(
-    "PLATFORM_KUBERNETES_UNSEEN",
-    "Some of the job's files and folders lie where only pods see them, as the site's settings declare.",
-    "Nothing: but whether they are there and right is found out by the job, not before.",
-)
 SECRET_MISSING = Code(
     "PLATFORM_KUBERNETES_SECRET_MISSING",
     "The spec uploads its results or uses wandb, and the cluster's Secret does not have the keys for it.",

@@ -10,8 +10,8 @@ from typing import Any
 
 from vidqa.contract.problem import Exit
 from vidqa.platforms._base import IMAGE, INFRASTRUCTURE, OUT_OF_MEMORY, Observed, State, Submitted
+from vidqa.platforms.exit_state import EngineStatus, ended
 from vidqa.platforms.kubernetes.manifest import CONTAINER, NODE_LABEL, TRAINJOB_CONTAINER
-from vidqa.platforms.verdict import EngineStatus, ended
 
 Json = dict[str, Any]
 # Reasons of a waiting container that need a user's action, and their failure class.

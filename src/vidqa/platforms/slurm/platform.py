@@ -17,7 +17,7 @@ from typing import Any
 
 import vidqa
 from vidqa.contract.problem import Exit, Problem, ProblemError
-from vidqa.platforms import verdict
+from vidqa.platforms import exit_state
 from vidqa.platforms._base import (
     HAND_OVER,
     INFRASTRUCTURE,
@@ -33,7 +33,7 @@ from vidqa.platforms._base import (
     copy_command,
     run_folder_log,
 )
-from vidqa.platforms.problems import ENV_NO_GPU, PLATFORM_TOO_FEW_GPUS
+from vidqa.platforms.problems import ENV_NO_GPU, NOT_SEEN, PLATFORM_TOO_FEW_GPUS
 from vidqa.platforms.processes import Identity
 from vidqa.platforms.site import is_unseen, settings_of
 from vidqa.platforms.slurm import script as slurm_script
@@ -48,7 +48,6 @@ from vidqa.platforms.slurm.problems import (
     SLURM_REFUSED,
     SLURM_SILENT,
     SLURM_SSH,
-    SLURM_UNSEEN,
 )
 from vidqa.platforms.slurm.script import SCRIPT, TASK
 from vidqa.platforms.slurm.site import SlurmSite, image_problems
@@ -99,7 +98,7 @@ def check(job: Job) -> list[Problem]:
 def unseen(job: Job) -> list[Problem]:
     """An error if the run folder is only on the cluster, since it is written here; a warning for other such paths."""
     paths = dict.fromkeys(path for path in (*job.reads, *job.writes) if is_unseen(job.settings, path))
-    problems = [SLURM_UNSEEN.at("cluster_paths", ", ".join(map(str, paths)), severity="warning")] if paths else []
+    problems = [NOT_SEEN.at("cluster_paths", ", ".join(map(str, paths)), severity="warning")] if paths else []
     if not is_unseen(job.settings, job.run_dir):
         return problems
     problems.append(SLURM_NOT_SHARED.at(job.run_dir, "cluster_paths declares it; a launch writes it from here"))
@@ -155,7 +154,7 @@ def status(job: Submitted) -> Observed:
         if slurm_id is None and launching:
             return Observed(State.PENDING, None, "it is being submitted")
         if slurm_id is None:
-            return verdict.vanished(job, verdict.EngineStatus(), "its launcher ended before SLURM had taken it")
+            return exit_state.vanished(job, exit_state.EngineStatus(), "its launcher ended before SLURM had taken it")
         named = slurm_id, _name(job)
         seen = slurm_job(cluster, *named) or _exit_code_left(job, slurm_id) or accounted(cluster, *named)
     except ProblemError as silent:
@@ -255,19 +254,19 @@ def _observed(job: Submitted, slurm_id: str, seen: SlurmJob | None) -> Observed:
         return Observed(State.PENDING, None, f"{again}waits: {seen.reason or seen.state}")
     if seen and seen.state not in ENDS:
         return Observed(State.RUNNING, None, again.removesuffix("; "))
-    engine_status = verdict.status_in_run_folder(job)
+    engine_status = exit_state.status_in_run_folder(job)
     if seen is None:
-        return verdict.vanished(
+        return exit_state.vanished(
             job, engine_status, f"it vanished: SLURM knows no job {slurm_id} of it, and it left no exit code"
         )
     if seen.state in ENDED_BY_ITSELF:
         code = int(Exit.JOB_FAILED) if seen.exit_code is None else seen.exit_code
-        return verdict.ended(job, code, engine_status, verdict.tail(run_folder_log, job))
+        return exit_state.ended(job, code, engine_status, exit_state.tail(run_folder_log, job))
     if seen.state == "CANCELLED":
-        found = verdict.vanished(job, engine_status, "it was canceled in SLURM before it had saved itself")
+        found = exit_state.vanished(job, engine_status, "it was canceled in SLURM before it had saved itself")
         return found if found.state == State.COMPLETE else replace(found, state=State.CANCELED)
     kind, message = ENDED_BY_SLURM[seen.state]
-    found = verdict.vanished(job, engine_status, "")
+    found = exit_state.vanished(job, engine_status, "")
     if found.state != State.COMPLETE:
         saved = "it had saved itself" if found.exit_code == Exit.NOT_DONE else "what it had not saved is lost"
         found = replace(found, message=f"{message} ({seen.state}); {saved}")

@@ -50,11 +50,6 @@ SLURM_CORES = Code(
     "The site's settings name no cores for the job, and many clusters then give it one on each node.",
     "Set `cpus_per_task` in the table [slurm] of site.toml, about 8 for each GPU of a node: videos are decoded there.",
 )
-SLURM_UNSEEN = Code(
-    "PLATFORM_SLURM_UNSEEN",
-    "Some of the job's files and folders lie where only the nodes see them, as the site's settings declare.",
-    "Nothing: but whether they are there and right is found out by the job, not before.",
-)
 SLURM_NO_IMAGE = Code(
     "PLATFORM_SLURM_NO_IMAGE",
     "The job would run in a container, and no image is named.",

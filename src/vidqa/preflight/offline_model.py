@@ -1,4 +1,4 @@
-"""A stand-in folder for a hub model that is not available now, for estimates.
+"""A substitute folder for a hub model that is not available now, for estimates.
 
 Sizes and video tokens are those of the published model. Without its tokenizer, text is counted in pieces of up to six
 letters, single digits and single signs, which is close to such a tokenizer.
@@ -42,7 +42,7 @@ TEMPLATE = """\
 """
 
 
-def write_stand_in(names: Iterable[str], folder: Path) -> str | None:
+def write_offline_model(names: Iterable[str], folder: Path) -> str | None:
     """Fill `folder` for the first of these models in the table of published ones; returns its repository or None."""
     for name in names:
         repository = _repository(name)

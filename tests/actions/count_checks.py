@@ -6,7 +6,7 @@ from typing import Any
 from vidqa.contract.files import read_object
 from vidqa.contract.problem import Problem
 from vidqa.dataset.problems import MEDIA_MISSING
-from vidqa.jobs.job_results import JobOutcome
+from vidqa.jobs.job_results import JobResults
 from vidqa.preflight._base import Check
 from vidqa.preflight.inputs import DataInputs
 
@@ -19,9 +19,9 @@ def few(context: DataInputs) -> list[Problem]:
     )
 
 
-def outcome(record: Any) -> JobOutcome:
+def outcome(record: Any) -> JobResults:
     total = sum(read_object(Path(record.run_dir) / "counts.json").values())
-    return JobOutcome({"tokens": total}, {"tokens": f"{total:,}"}, ["echo done"])
+    return JobResults({"tokens": total}, {"tokens": f"{total:,}"}, ["echo done"])
 
 
 CHECKS = (Check("data", "enough to count", few, ("annotations",)),)

@@ -25,7 +25,7 @@ from vidqa.contract.run_folder import RunFolder
 from vidqa.engine import parity as engine_parity
 from vidqa.engine import serve
 from vidqa.engine.quantize import gate
-from vidqa.jobs import here, parity
+from vidqa.jobs import local_job, parity
 from vidqa.jobs.local_inference import Question, ask
 from vidqa.planning.sets import load_sets
 from vidqa.spec import Layer, dump, load, resolve
@@ -120,7 +120,7 @@ def test_answers_of_all_programs_are_those_of_the_evaluation(
     assert choice["message"]["content"] == item["response"]
 
     forking = SimpleNamespace(run=lambda command, **_: forked.run(command, timeout=180), DEVNULL=subprocess.DEVNULL)
-    monkeypatch.setattr(here, "subprocess", forking)
+    monkeypatch.setattr(local_job, "subprocess", forking)
     keys = tuple(f"{name}={value}" for name, value in ANSWERING.items())
     (row,) = ask(Question(str(folder), (str(clip),), (item["question"],), sets=keys))
     assert row["response"] == item["response"]

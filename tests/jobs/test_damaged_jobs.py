@@ -24,7 +24,7 @@ from mutations import ODD_VALUES, scrambled, spoiled
 
 from tests.jobs.jobs_script import ask
 from tests.platforms.conftest import ENOUGH_S, until_engine_runs
-from vidqa.jobs import records, results
+from vidqa.jobs import job_results, records
 from vidqa.jobs import watch as jobs
 from vidqa.jobs.launch import launch
 from vidqa.jobs.records import JobRecord
@@ -245,7 +245,7 @@ def test_others_are_listed_shown_canceled_and_retried(template: JobRecord, write
     listed, problems = jobs.listing()
     unread = {Path(p.where).stem for p in problems if p.code == "JOB_RECORD_BROKEN"}
     assert {record.job_id for record in listed} | unread == set(records.names()) and len(unread) > 50 < len(listed)
-    lines = results.of_listing(listed, problems).text.splitlines()
+    lines = job_results.of_listing(listed, problems).text.splitlines()
     assert {f"{name}  its record cannot be read" for name in said["data"]["unreadable"]} < set(lines)
     assert ask("status", "latest")["data"]["job_id"] == running.job_id
     assert ask("status", template.job_id)["data"]["state"] == State.ERROR

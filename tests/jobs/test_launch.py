@@ -19,8 +19,8 @@ from tests.platforms.conftest import ENOUGH_S
 from vidqa.contract import environment, files
 from vidqa.contract.locks import try_lock
 from vidqa.contract.problem import Exit, ProblemError
+from vidqa.jobs import job_results, records
 from vidqa.jobs import launch as launching
-from vidqa.jobs import records, results
 from vidqa.jobs import watch as jobs
 from vidqa.jobs.launch import Resources, dry_run, launch
 from vidqa.platforms import job_store
@@ -71,10 +71,10 @@ def test_after_an_evaluation_comes_the_analysis_of_its_gaps(
     record = replace(finished(write_spec("complete"))[1], action="evaluate")
     written = Path(record.run_dir) / "spec.toml"
     written.write_text('[dataset]\nannotation_path = "kpi/annotations.json"\nmedia_dir = "kpi"\n')
-    words = shlex.split(results.of_wait(record).next[-1])
+    words = shlex.split(job_results.of_wait(record).next[-1])
     assert words[1].endswith("analyze_gaps.py") and {record.run_dir, "kpi/annotations.json", "kpi"} <= set(words)
     written.unlink()
-    assert len(results.of_wait(record).next) == 1
+    assert len(job_results.of_wait(record).next) == 1
 
 
 def test_a_failed_job_is_launched_again(stand_in: None, write_spec: WriteSpec) -> None:
@@ -221,7 +221,7 @@ def test_the_newest_jobs_are_listed_and_the_others_counted(stand_in: None, write
     _, record = finished(write_spec("complete"))
     for number in range(results.MOST_LISTED + 1):
         records.write(replace(record, job_id=f"older{number}", created=f"2020-01-01T00:00:{number:02}+00:00"))
-    listed = results.of_listing(*jobs.listing())
+    listed = job_results.of_listing(*jobs.listing())
     assert listed.data["count"] == results.MOST_LISTED + 2 and len(listed.data["jobs"]) == results.MOST_LISTED
     assert listed.data["jobs"][0]["job_id"] == record.job_id
     assert listed.text.splitlines()[-1] == f"and 2 older ones, in {job_store.folder()}"

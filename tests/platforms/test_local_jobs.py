@@ -20,7 +20,7 @@ import pytest
 from tests.platforms.conftest import ENOUGH_S, until_engine_runs
 from vidqa.contract.problem import Exit, ProblemError
 from vidqa.contract.run_folder import RunFolder
-from vidqa.jobs import records, results
+from vidqa.jobs import job_results, records
 from vidqa.jobs import watch as jobs
 from vidqa.jobs.launch import launch, retry
 from vidqa.jobs.records import JobRecord
@@ -221,12 +221,12 @@ def test_a_worker_killed_under_torchrun_is_told_from_its_log(stand_in_torchrun: 
 
 def test_a_killed_job_says_why_and_is_launched_again_without_asking(stand_in: None, write_spec: WriteSpec) -> None:
     record = ended(started(write_spec("killed")))
-    shown = results.of_job(record)
+    shown = job_results.of_job(record)
     assert shown.code == Exit.OK and ["retry", record.job_id] == shlex.split(shown.next[-1])[2:]
     (problem,) = shown.problems
     assert problem.code == "JOB_INTERRUPTED" and shown.next[-1] in problem.remedy and "SIGKILL" in problem.message
     left = RunFolder(Path(record.run_dir))
-    assert left.read_problems() == [problem] == results.of_wait(record).problems
+    assert left.read_problems() == [problem] == job_results.of_wait(record).problems
     said = left.read_status()
     assert (said["state"], said["exit_code"], said["message"]) == (State.ERROR, 5, record.message)
     again = retry(record).record
@@ -235,7 +235,7 @@ def test_a_killed_job_says_why_and_is_launched_again_without_asking(stand_in: No
 
 
 def test_a_job_that_would_fail_again_is_not_offered_to_be(stand_in: None, write_spec: WriteSpec) -> None:
-    shown = results.of_job(ended(started(write_spec("fail"))))
+    shown = job_results.of_job(ended(started(write_spec("fail"))))
     assert [p.code for p in shown.problems] == ["DATA_EMPTY"] and not [n for n in shown.next if " retry " in n]
 
 

@@ -20,7 +20,7 @@ from vidqa import spec as specs
 from vidqa.contract.problem import Exit, Problem, ProblemError
 from vidqa.contract.run_folder import PLAN
 from vidqa.families.weights import weight_bytes
-from vidqa.jobs import records, results
+from vidqa.jobs import job_results, records
 from vidqa.jobs import watch as jobs
 from vidqa.jobs.cosmos_container import prepare
 from vidqa.jobs.job_spec import fetch_weights, load_job_spec
@@ -212,7 +212,7 @@ def test_a_launch_without_preflight_is_recorded_and_shown(spec: Path, media: Pat
     path = spec.with_name("hang.toml")
     path.write_text(spec.read_text().replace("complete", "hang"))
     record = launch("train", path, "local", ready=launch_gate.skipped).record
-    shown = results.of_job(jobs.observe(record))
+    shown = job_results.of_job(jobs.observe(record))
     assert record.preflight == shown.data["preflight"] == "skipped"
     assert json.loads((Path(record.run_dir) / "run.json").read_text())["preflight"] == "skipped"
     assert any(line.split() == ["preflight", "skipped"] for line in shown.text.splitlines())

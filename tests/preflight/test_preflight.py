@@ -220,7 +220,6 @@ def test_an_evaluation(tmp_path: Path, evaluation: dict[str, Any]) -> None:
     assert report.facts["evaluation"]["samples"] == 4 and report.facts["media_decoded"] == 1
 
 
-
 def test_the_action_is_told_by_the_keys(tmp_path: Path) -> None:
     path = tmp_path / "spec.toml"
     path.write_text("[logging]\n[dataset]\n")

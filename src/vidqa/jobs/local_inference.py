@@ -25,7 +25,7 @@ from vidqa.dataset.media_names import IMAGES, VIDEOS, kind_of
 from vidqa.dataset.problems import EMPTY, FILE_MISSING, MEDIA_MISSING
 from vidqa.dataset.record import Record
 from vidqa.dataset.sources.media_files import media_below
-from vidqa.jobs.here import ACTION, carry_out, inference_job
+from vidqa.jobs.local_job import ACTION, inference_job, run_engine
 from vidqa.jobs.problems import OUT_UNWRITABLE, RUN_FOLDER_TAKEN
 from vidqa.spec import Layer, parse_set
 from vidqa.spec.prompt_files import prompt_layer, with_reasoning
@@ -75,7 +75,7 @@ def ask(question: Question) -> list[Row]:
             "results_dir": str(folder),
             "inference.skip_saved": question.out is not None,
         }
-        carry_out(inference_job([few, *layers, Layer("infer.py", own)], folder))
+        run_engine(inference_job([few, *layers, Layer("infer.py", own)], folder))
         lines = (folder / ANSWERS).read_text(encoding="utf-8").splitlines()
         return [json.loads(line) for line in lines]
 

@@ -18,7 +18,7 @@ import vidqa
 from vidqa.contract import environment
 from vidqa.contract.cli import SKILL_ROOT
 from vidqa.contract.problem import Problem
-from vidqa.jobs.here import ACTION, inference_job
+from vidqa.jobs.local_job import ACTION, inference_job
 from vidqa.jobs.problems import JOB_FAILED
 from vidqa.spec import Layer, parse_set
 from vidqa.spec.sources import model_layer

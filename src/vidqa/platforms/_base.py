@@ -204,7 +204,7 @@ class Platform:
     needs_image(settings)       whether jobs run in a container image
     pin_image(image, settings, fetch)   the image as what it is now, by digest; with `fetch` pulled first if need be
     settings                    pydantic model of its table in site.toml
-    by_hand(job, folder)        the shell command that submits what a dry run wrote into `folder`; "" if none can
+    submit_command(job, folder) the shell command that submits what a dry run wrote into `folder`; "" if none can
     away                        codes of problems that say no more than that it cannot be asked: a dry run need not
     silent                      code of the problem that `submit` raises where the job may have been taken all the same
     has_queue                   whether jobs may wait long for their machines, which then costs nothing
@@ -223,7 +223,7 @@ class Platform:
     needs_image: Callable[[Any], bool] = lambda settings: False
     pin_image: Callable[[str, Any, bool], str] = lambda image, settings, fetch: image
     settings: type | None = None
-    by_hand: Callable[[Job, Path], str] = lambda job, folder: ""
+    submit_command: Callable[[Job, Path], str] = lambda job, folder: ""
     away: tuple[str, ...] = ()
     silent: str = ""
     has_queue: bool = False

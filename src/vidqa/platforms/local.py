@@ -89,7 +89,7 @@ def render(job: Job) -> Rendered:
     return Rendered(torchrun(sys.executable, job), settings)
 
 
-def by_hand(job: Job, folder: Path) -> str:
+def submit_command(job: Job, folder: Path) -> str:
     return f"{copy_command((SPEC_FILE,), folder, job.run_dir)} && bash {shlex.quote(str(folder / RUN_SCRIPT))}"
 
 
@@ -184,5 +184,5 @@ LOCAL = Platform(
     status=status,
     cancel=cancel,
     sees_all=lambda settings: True,
-    by_hand=by_hand,
+    submit_command=submit_command,
 )

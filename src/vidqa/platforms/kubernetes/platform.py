@@ -109,7 +109,7 @@ def render(job: Job) -> Rendered:
     return Rendered(command(job), settings, SECRETS, {MANIFEST: manifest(job)})
 
 
-def by_hand(job: Job, folder: Path) -> str:
+def submit_command(job: Job, folder: Path) -> str:
     context = ["--context", site_of(job).context] if site_of(job).context else []
     return shlex.join(["kubectl", *context, "apply", "-f", str(folder / MANIFEST)])
 
@@ -408,7 +408,7 @@ KUBERNETES = Platform(
     visible_gpus=_visible_gpus,
     needs_image=_needs_image,
     settings=KubernetesSite,
-    by_hand=by_hand,
+    submit_command=submit_command,
     away=(NO_CLUSTER.name, UNREACHABLE.name, PACKAGE_MISSING.name),
     silent=UNREACHABLE.name,
     has_queue=True,

@@ -130,7 +130,7 @@ def render(job: Job) -> Rendered:
     return Rendered(command, {}, SECRETS, scripts)
 
 
-def by_hand(job: Job, folder: Path) -> str:
+def submit_command(job: Job, folder: Path) -> str:
     if is_unseen(job.settings, job.run_dir):
         return ""
     start = f"sbatch {shlex.quote(str(job.run_dir / SCRIPT))}"
@@ -284,7 +284,7 @@ SLURM = Platform(
     sees_all=lambda settings: settings.backend == "venv",
     visible_gpus=lambda settings: None,
     settings=SlurmSite,
-    by_hand=by_hand,
+    submit_command=submit_command,
     silent=SLURM_SILENT.name,
     away=(SLURM_MISSING.name, SLURM_SSH.name, SLURM_SILENT.name, SLURM_NOT_SHARED.name),
     has_queue=True,

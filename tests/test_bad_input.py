@@ -259,7 +259,7 @@ FAULTS: dict[str, tuple[Callable[[Case], None], str, str, str]] = {
     "pictures damaged": (damaged_pictures, "media", "VIDEO_UNREADABLE", ""),
     "sample too long": (spec("policy.model_max_length", 30), "budget", "SAMPLE_TOO_LONG", "r0"),
     "batch larger than the data": (spec("train.train_batch_per_replica", 64), "budget", "SPEC_ZERO_STEPS", "64"),
-    "output not writable": (output_under_a_file, "environment", "ENV_OUTPUT_UNWRITABLE", "file"),
+    "output not writable": (output_under_a_file, "environment", "RUN_FOLDER_UNWRITABLE", "file"),
     "no such model": (spec("policy.model_name_or_path", "/nowhere/m"), "model", "MODEL_NOT_FOUND", "/nowhere/m"),
     "weights cut off": (cut_weights, "model", "MODEL_WEIGHTS_BROKEN", "model.safetensors"),
     "no weights": (without("model.safetensors"), "model", "MODEL_FILE_MISSING", "model"),
@@ -381,7 +381,7 @@ def test_launch_starts_nothing_for_what_it_can_see(case: Case, name: str) -> Non
 def test_launch_cannot_write_its_output(case: Case) -> None:
     output_under_a_file(case)
     said = script("launch", "train", "--spec", case.write(), "--wait")
-    assert "ENV_OUTPUT_UNWRITABLE" in said.codes and said.exit_code == ENVIRONMENT
+    assert "RUN_FOLDER_UNWRITABLE" in said.codes and said.exit_code == ENVIRONMENT
     said = script("launch", "train", "--spec", case.write(), "--wait", "--skip-preflight")
     assert said.codes == ["RUN_FOLDER_UNWRITABLE"] and said.exit_code == ENVIRONMENT
     assert script("jobs", "list").data["jobs"] == []
@@ -565,7 +565,7 @@ def test_an_output_that_is_read_only(case: Case, small_disk: Callable[[int], Pat
     case.set("train.output_dir", str(disk))
     path = case.write()
     said = script("preflight", "--spec", path, "--only", "environment")
-    assert "ENV_OUTPUT_UNWRITABLE" in said.codes and said.exit_code == ENVIRONMENT
+    assert "RUN_FOLDER_UNWRITABLE" in said.codes and said.exit_code == ENVIRONMENT
     said = script("launch", "train", "--spec", path, "--wait", "--skip-preflight")
     assert (said.codes, said.exit_code) == (["RUN_FOLDER_UNWRITABLE"], ENVIRONMENT)
     done = run_engine("train", path, disk / "run", check=False)

@@ -61,13 +61,13 @@ def test_latest_is_of_this_folder(
 
 @pytest.mark.parametrize("words", [(), ("latest",)])
 def test_what_changes_a_job_wants_its_id(stand_in: None, write_spec: WriteSpec, words: tuple[str, ...]) -> None:
-    assert codes(ask("cancel", *words)) == ["JOB_ID_NEEDED"]
+    assert codes(ask("cancel", *words)) == ["JOB_NOT_FOUND"]
     record = launch("train", write_spec("hang"), "local").record
     until_engine_runs(record)
     for verb in ("cancel", "retry"):
         said = ask(verb, *words)
         (problem,) = said["problems"]
-        assert (problem["code"], problem["exit_code"]) == ("JOB_ID_NEEDED", Exit.USAGE)
+        assert (problem["code"], problem["exit_code"]) == ("JOB_NOT_FOUND", Exit.USAGE)
         assert f"jobs.py {verb} {record.job_id}" in problem["remedy"]
     assert jobs.find(record.job_id).state == State.RUNNING
     assert jobs.cancel(record.job_id, ENOUGH_S).state == State.CANCELED

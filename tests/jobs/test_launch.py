@@ -98,7 +98,7 @@ def test_resume_goes_on_in_the_same_run_folder(stand_in: None, write_spec: Write
 def test_nothing_to_resume_is_refused_instead_of_starting_over(stand_in: None, write_spec: WriteSpec) -> None:
     with pytest.raises(ProblemError) as refused:
         launch("train", write_spec("fresh", more="resume = true"), "local")
-    assert [p.code for p in refused.value.problems] == ["PLATFORM_NOTHING_TO_RESUME"]
+    assert [p.code for p in refused.value.problems] == ["RESUME_NO_CHECKPOINT"]
 
 
 def test_a_finished_run_asked_to_resume_is_done(stand_in: None, write_spec: WriteSpec) -> None:
@@ -219,10 +219,10 @@ def test_an_unwritable_output_folder(stand_in: None, write_spec: WriteSpec, tmp_
 
 def test_the_newest_jobs_are_listed_and_the_others_counted(stand_in: None, write_spec: WriteSpec) -> None:
     _, record = finished(write_spec("complete"))
-    for number in range(results.MOST_LISTED + 1):
+    for number in range(job_results.MOST_LISTED + 1):
         records.write(replace(record, job_id=f"older{number}", created=f"2020-01-01T00:00:{number:02}+00:00"))
     listed = job_results.of_listing(*jobs.listing())
-    assert listed.data["count"] == results.MOST_LISTED + 2 and len(listed.data["jobs"]) == results.MOST_LISTED
+    assert listed.data["count"] == job_results.MOST_LISTED + 2 and len(listed.data["jobs"]) == job_results.MOST_LISTED
     assert listed.data["jobs"][0]["job_id"] == record.job_id
     assert listed.text.splitlines()[-1] == f"and 2 older ones, in {job_store.folder()}"
 

@@ -272,8 +272,8 @@ def test_a_container_is_not_told_of_a_path_that_it_would_divide(
     monkeypatch.setenv("PATH", str(tmp_path))  # no SLURM is asked
     for name in ("a^b", "a:b", "a,b", "blank "):
         job = a_job(tmp_path, name, SlurmSite(backend="apptainer", image="e.sif"), reads=(tmp_path / name,))
-        assert [p.where for p in slurm.check(job) if p.code == "PLATFORM_SLURM_PATH"]
-    for platform, code in (("slurm", "PLATFORM_SLURM_PATH"), ("docker", "PLATFORM_COSMOS_CANNOT")):
+        assert [p.where for p in slurm.check(job) if p.code == "PLATFORM_PATH"]
+    for platform, code in (("slurm", "PLATFORM_PATH"), ("docker", "PLATFORM_COSMOS_CANNOT")):
         (tmp_path / "site.toml").write_text('[slurm]\nbackend = "pyxis"\n' if platform == "slurm" else "")
         wanted = Resources(image=None if platform == "venv" else "cosmos", site=tmp_path / "site.toml")
         with pytest.raises(ProblemError) as refused:

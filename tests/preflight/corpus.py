@@ -219,8 +219,8 @@ for title, code, spoil in (
     ("no such platform", "PLATFORM_UNKNOWN", lambda case: case.options.update(platform="moon")),
     ("annotations missing", "DATA_FILE_MISSING", keys(custom__train_dataset__annotation_path="/nowhere/a.json")),
     ("media folder missing", "DATA_FILE_MISSING", keys(custom__train_dataset__media_path="/nowhere/media")),
-    ("output under a file", "ENV_OUTPUT_UNWRITABLE", keys(train__output_dir="/proc/version/runs")),
-    ("output where nobody writes", "ENV_OUTPUT_UNWRITABLE", keys(train__output_dir="/proc/runs")),
+    ("output under a file", "RUN_FOLDER_UNWRITABLE", keys(train__output_dir="/proc/version/runs")),
+    ("output where nobody writes", "RUN_FOLDER_UNWRITABLE", keys(train__output_dir="/proc/runs")),
     ("no such model folder", "MODEL_NOT_FOUND", keys(policy__model_name_or_path="/nowhere/model")),
 ):
     broken(title, code)(spoil)
@@ -309,7 +309,7 @@ def _(case: Case) -> None:
     case.options["evaluate_spec"] = case.evaluation(batch=3)
 
 
-@broken("evaluation of another model", "PAIR_MODEL")
+@broken("evaluation of another model", "PAIR_MISMATCH")
 def _(case: Case) -> None:
     other = shutil.copytree(case.shared_model, case.folder / "other")
     config = json.loads((other / "config.json").read_text())
@@ -322,7 +322,7 @@ def _(case: Case) -> None:
     case.options["evaluate_spec"] = case.evaluation(**keys)
 
 
-@broken("evaluation of other frames", "PAIR_FRAMES")
+@broken("evaluation of other frames", "PAIR_MISMATCH")
 def _(case: Case) -> None:
     case.held = sound_records(range(4, 5))
     evaluated = case.folder / "kpi.json"
@@ -364,7 +364,7 @@ def adapter(case: Case, *files: str) -> None:
 
 for title, code, spoil in (
     ("evaluation without room for the answer", "SAMPLE_TOO_LONG", evaluation(model__max_length=100)),
-    ("evaluation in an unwritable folder", "ENV_OUTPUT_UNWRITABLE", evaluation(results_dir="/proc/results")),
+    ("evaluation in an unwritable folder", "RUN_FOLDER_UNWRITABLE", evaluation(results_dir="/proc/results")),
     ("evaluation of nothing", "DATA_FILE_MISSING", evaluation(dataset__annotation_path="/nowhere/a.json")),
     ("evaluation on no GPU", "SPEC_RANGE", evaluation(num_gpus=0)),
     ("evaluation by a task that is none", "SPEC_RANGE", evaluation(task__type="guessing")),
@@ -469,7 +469,7 @@ def _(case: Case) -> None:
     case.held[0]["video"] = "link.mp4"
 
 
-@broken("a copy in the other set", "DATA_SPLIT_COPY")
+@broken("a copy in the other set", "DATA_SPLIT_LEAK")
 def _(case: Case) -> None:
     shutil.copy(case.media / "0.mp4", case.media / "copy.mp4")
     case.held[0]["video"] = "copy.mp4"
@@ -827,7 +827,7 @@ def _(case: Case) -> None:
     case.spec["policy.model_name_or_path"] = str(tiny_model(case.folder / "second", "qwen2_5_vl"))
 
 
-@broken("torchvision for another torch", "ENV_TORCH_PAIR")
+@broken("torchvision for another torch", "ENV_PACKAGE_OLD")
 def _(case: Case) -> None:
     installed(case, "torchvision", "0.99.0", "Requires-Dist: torch==1.0.0")
 

@@ -26,11 +26,10 @@ from vidqa.platforms._base import HAND_OVER, Job
 from vidqa.platforms.docker.container import paths_of
 from vidqa.platforms.kubernetes.manifest import GIVEN, name_of, objects, plain, taken_literally
 from vidqa.platforms.kubernetes.paths import in_pod, path_problems, site_of
-from vidqa.platforms.mounts import mounts
-from vidqa.platforms.problems import PLATFORM_IMAGE_UNUSED
+from vidqa.platforms.problems import PLATFORM_IMAGE_UNUSED, PLATFORM_PATH
+from vidqa.platforms.slurm import script as slurm_script
 from vidqa.platforms.slurm.platform import unseen
-from vidqa.platforms.slurm.problems import SLURM_PATH
-from vidqa.platforms.slurm.script import as_pattern, directive, hand_over, unmountable
+from vidqa.platforms.slurm.problems import RENAME_OR_VENV
 from vidqa.platforms.slurm.site import image_problems
 from vidqa.spec.compat.cosmos import cosmos_table, video_fps_problems
 from vidqa.spec.models import TrainSpec
@@ -96,7 +95,7 @@ def prepare(
     made[script] = text
     submit = f"{starter} {shlex.quote(str(job.run_dir / script))}"
     if platform_name == "slurm" and site.is_unseen(settings, job.run_dir):
-        made[HAND_OVER] = hand_over(job, tuple(made), script)
+        made[HAND_OVER] = slurm_script.hand_over(job, tuple(made), script)
         submit = f"bash {HAND_OVER}"
     if write:
         for name, content in made.items():
@@ -130,7 +129,8 @@ def _refused(platform_name: str, settings: Any, resources: Resources, image: str
 def _unmountable(platform_name: str, job: Job) -> list[Problem]:
     if platform_name == "slurm":
         return [*image_problems(job.settings, job.image or ""), *unseen(job)] + [
-            SLURM_PATH.at(path, f"the backend is {job.settings.backend}") for path in unmountable(job)
+            PLATFORM_PATH.at(path, f"the backend is {job.settings.backend}", RENAME_OR_VENV)
+            for path in slurm_script.unmountable(job)
         ]
     if platform_name == "kubernetes":
         return path_problems(job)
@@ -171,29 +171,11 @@ def _docker(job: Job, words: tuple[str, ...], _: str) -> tuple[str, str, str]:
 
 
 def _slurm(job: Job, words: tuple[str, ...], _: str) -> tuple[str, str, str]:
-    """One task on one node: in the cluster's own environment, in Apptainer, or in pyxis."""
-    place = job.settings
-    flags = {
-        "job-name": name_of(job.job_id),
-        "output": as_pattern(job.log),
-        "nodes": "1",
-        "ntasks-per-node": "1",
-        "gpus-per-node": f"{place.gpu_type}:{job.gpus}" if place.gpu_type else str(job.gpus),
-        "cpus-per-task": str(place.cpus_per_task or ""),
-        "mem": place.memory,
-        **{name: getattr(place, name) for name in ("partition", "account", "qos", "reservation", "constraint", "time")},
-    }
-    head = [directive(f"--{name}={value}") for name, value in flags.items() if value]
-    head += [directive(flag) for flag in ["--exclusive"] * place.exclusive + place.options]
-    folders = [f"{mount.path}:{mount.path}" + ":ro" * mount.read_only for mount in mounts(job)] + place.mounts
-    if place.backend == "apptainer":
-        binds = [f"--bind={folder}" for folder in folders]
-        words = ("apptainer", "exec", "--nv", *binds, job.image or "", *words)
-    options = []
-    if place.backend == "pyxis":
-        options = [f"--container-image={job.image}", f"--container-mounts={','.join(folders)}"]
-    body = [*place.setup, *_exports(), f"exec {shlex.join(['srun', *options, *words])}"]
-    return "job.sbatch", "\n".join(["#!/bin/bash", *head, "set -e", *body]) + "\n", "sbatch"
+    """One task on one node, in the container of the site's settings if any."""
+    task = slurm_script.in_container(job, shlex.join(words))
+    body = ["set -e", f"run={shlex.quote(str(job.run_dir))}", *job.settings.setup, *_exports(), f"exec srun {task}"]
+    lines = ["#!/bin/bash", *slurm_script.directives(job, restarts=False), *body]
+    return "job.sbatch", "\n".join(lines) + "\n", "sbatch"
 
 
 def _kubernetes(job: Job, words: tuple[str, ...], toml: str) -> tuple[str, str, str]:

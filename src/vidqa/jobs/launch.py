@@ -22,7 +22,7 @@ from vidqa.contract.problem import Problem, ProblemError, raise_errors
 from vidqa.contract.run_folder import PLAN
 from vidqa.jobs import failure, images, records, runs, watch
 from vidqa.jobs.job_spec import JobSpec, fetch_weights, job_spec_of, load_job_spec, process_count, spec_of
-from vidqa.jobs.problems import JOB_RETRY_NEEDLESS, JOB_RETRY_REFUSED, NOTHING_TO_RESUME, RUN_FOLDER_BUSY
+from vidqa.jobs.problems import JOB_RETRY_NEEDLESS, JOB_RETRY_REFUSED, RESUME_NO_CHECKPOINT, RUN_FOLDER_BUSY
 from vidqa.jobs.records import JobRecord
 from vidqa.platforms import job_store, platform, site
 from vidqa.platforms._base import Job, Platform, Rendered, State
@@ -223,8 +223,8 @@ def _same(job_spec: JobSpec, platform_name: str) -> list[JobRecord]:
 def name_run(job_spec: JobSpec, *, new_run: bool) -> tuple[Path, str]:
     """The run folder and the job id: of a new run, or of the run to resume.
 
-    Raises RUN_FOLDER_BUSY where another job uses that folder, and NOTHING_TO_RESUME where a training should resume and
-    there is no run of its spec: it would start from the base weights again.
+    Raises RUN_FOLDER_BUSY where another job uses that folder, and RESUME_NO_CHECKPOINT where a training should
+    resume and there is no run of its spec: it would start from the base weights again.
     """
     out = job_spec.output_dir
     taken = {*records.names(), *(path.name for path in out.glob("*"))}
@@ -232,7 +232,7 @@ def name_run(job_spec: JobSpec, *, new_run: bool) -> tuple[Path, str]:
     earlier = None if new_run or not job_spec.resumes else _run_to_resume(job_spec)
     resuming = job_spec.declared.resuming
     if earlier is None and job_spec.resumes and resuming and resuming.must_exist and not new_run:
-        raise NOTHING_TO_RESUME.error(resuming.key, f"no run of this spec is in {out}")
+        raise RESUME_NO_CHECKPOINT.error(resuming.key, f"no run of this spec is in {out}")
     if earlier is None:
         return out / job_id, job_id
     refuse_busy(earlier)

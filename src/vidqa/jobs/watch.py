@@ -17,7 +17,6 @@ from vidqa.contract.run_folder import RunFolder
 from vidqa.jobs import cost, failure, records
 from vidqa.jobs.problems import (
     JOB_FAILED,
-    JOB_ID_NEEDED,
     JOB_INTERRUPTED,
     JOB_NOT_DONE,
     JOB_NOT_FOUND,
@@ -108,14 +107,14 @@ def latest() -> tuple[JobRecord, list[Problem]]:
 
 
 def id_needed(verb: str) -> ProblemError:
-    """JOB_ID_NEEDED for a verb that changes the job "latest"; the fix has the command with the id of that job."""
+    """JOB_NOT_FOUND for a verb that changes the job "latest"; the fix has the command with the id of that job."""
     try:
         record, _ = latest()
     except ProblemError:
-        return JOB_ID_NEEDED.error("JOB", f"{verb} changes a job, and none is named")
+        return JOB_NOT_FOUND.error("JOB", f"{verb} changes a job, and none is named")
     whose = f"the last one that was launched from this folder is {record.job_id}, {record.state}"
     advice = f"if that is the one: {command('jobs', verb, record.job_id)}"
-    return JOB_ID_NEEDED.error("JOB", f"{verb} changes a job, and none is named; {whose}", advice)
+    return JOB_NOT_FOUND.error("JOB", f"{verb} changes a job, and none is named; {whose}", advice)
 
 
 def listing() -> tuple[list[JobRecord], list[Problem]]:

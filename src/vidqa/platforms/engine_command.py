@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vidqa.contract import environment
 from vidqa.platforms._base import ADDRESSES, SAVE_S, Job
-from vidqa.platforms.problems import PLATFORM_NODES, SITE_VALUE
+from vidqa.platforms.problems import PLATFORM_NODES, SITE_SETTINGS
 
 RENDEZVOUS_PORT = 29500
 TORCHRUN = ("-m", "vidqa.engine.torchrun")
@@ -46,12 +46,12 @@ ALLOCATOR = "expandable_segments:True,pinned_use_cuda_host_register:True,pinned_
 def engine_environment(job: Job, cores: int | None = None) -> dict[str, str]:
     """The environment of every job. Without a GPU, `cores` of a node, if known, are divided among processes.
 
-    Raises SITE_VALUE for an address with a password: scripts, manifests and records show these values.
+    Raises SITE_SETTINGS for an address with a password: scripts, manifests and records show these values.
     """
     addresses = environment.values(ADDRESSES)
     for name, value in addresses.items():
         if value != (shown := environment.redacted(value)):
-            raise SITE_VALUE.error(
+            raise SITE_SETTINGS.error(
                 name,
                 f"it holds a user, password or token, and would be written into the job's files: {shown}",
                 f"set {name} without them; HF_TOKEN and the AWS_ keys are handed to the job without being written",

@@ -16,7 +16,7 @@ from vidqa.evaluation.metrics import task_problems
 from vidqa.planning.sets import RecordSet
 from vidqa.preflight import media_probe
 from vidqa.preflight.inputs import DataInputs, Skip
-from vidqa.preflight.problems import LABELS_UNBALANCED, SPLIT_COPY, SPLIT_IDS, SPLIT_LEAK
+from vidqa.preflight.problems import LABELS_UNBALANCED, SPLIT_IDS, SPLIT_LEAK
 from vidqa.rewards import Completion, Rewards, question_problems
 from vidqa.rewards.problems import REWARD_FORMAT
 from vidqa.spec import effective_batch
@@ -53,7 +53,7 @@ def apart(inputs: DataInputs, one: RecordSet, other: RecordSet) -> list[Problem]
     copies = same_bytes_between(mine.values(), theirs.values())
     shown = listed(inputs, where, "same_content", copies)
     if copies:
-        problems.append(SPLIT_COPY.at(where, f"{len(copies)} pairs of files have the same content{shown}"))
+        problems.append(SPLIT_LEAK.at(where, f"{len(copies)} pairs of files have the same content{shown}"))
     ids = {record.id for record in one.records} & {record.id for record in other.records}
     named = sorted(name for name in ids if not name.isdigit())
     shown = listed(inputs, where, "same_id", named)

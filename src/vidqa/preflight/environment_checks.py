@@ -15,14 +15,13 @@ from vidqa.contract._optional import PACKAGE_MISSING, installing
 from vidqa.contract.cli import SKILL_ROOT
 from vidqa.contract.problem import Problem
 from vidqa.families import family_of
+from vidqa.platforms.problems import RUN_FOLDER_UNWRITABLE
 from vidqa.preflight.inputs import DataInputs
 from vidqa.preflight.problems import (
     CLOCK_SKEW,
     OPEN_FILES,
-    OUTPUT_UNWRITABLE,
     PACKAGE_OLD,
     SHM_SMALL,
-    TORCH_PAIR,
 )
 
 SHM_NEEDED = 1024**3
@@ -83,7 +82,9 @@ def torch_pair(inputs: DataInputs) -> list[Problem]:
         w.specifier.contains(torch.partition("+")[0], prereleases=True) for w in requirements if w.name == "torch"
     )
     needs = ", ".join(str(w) for w in requirements if w.name == "torch")
-    return [] if fits else [TORCH_PAIR.at("torchvision", f"torchvision {torchvision} needs {needs}; torch is {torch}")]
+    remedy = "install the two together: pip install --upgrade torch torchvision"
+    message = f"torchvision {torchvision} needs {needs}; torch is {torch}"
+    return [] if fits else [PACKAGE_OLD.at("torchvision", message, remedy)]
 
 
 def installed(package: str) -> str | None:
@@ -109,7 +110,7 @@ def output_folder(inputs: DataInputs) -> list[Problem]:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".preflight-") as made:
             return clock_skew(folder, os.stat(made.name).st_mtime, before, time.time())
     except OSError as failed:
-        return [OUTPUT_UNWRITABLE.at(folder, f"a file cannot be made here: {failed.strerror or failed}")]
+        return [RUN_FOLDER_UNWRITABLE.at(folder, f"a file cannot be made here: {failed.strerror or failed}")]
 
 
 def clock_skew(folder: Path, made: float, before: float, after: float) -> list[Problem]:

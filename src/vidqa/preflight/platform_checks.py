@@ -11,8 +11,8 @@ from vidqa.jobs import launch
 from vidqa.jobs.job_spec import load_job_spec
 from vidqa.platforms import platform, site
 from vidqa.platforms.hardware import cpu_count
+from vidqa.platforms.problems import PLATFORM_UNSUITABLE
 from vidqa.preflight.inputs import DataInputs, Skip
-from vidqa.preflight.problems import NO_LOOPBACK
 
 
 def suitable(inputs: DataInputs) -> list[Problem]:
@@ -41,5 +41,6 @@ def ports(inputs: DataInputs) -> list[Problem]:
         with socket.socket() as tried:
             tried.bind(("127.0.0.1", 0))
     except OSError as failed:
-        return [NO_LOOPBACK.at("127.0.0.1", f"no port can be opened: {failed}")]
+        remedy = "bring the loopback interface up: ip link set lo up"
+        return [PLATFORM_UNSUITABLE.at("127.0.0.1", f"no port can be opened: {failed}", remedy)]
     return []

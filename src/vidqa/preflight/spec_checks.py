@@ -14,9 +14,10 @@ from vidqa.contract.problem import Problem, ProblemError
 from vidqa.families import family_of
 from vidqa.families.weights import weight_files
 from vidqa.jobs.job_spec import model_names
+from vidqa.jobs.problems import RESUME_NO_CHECKPOINT
 from vidqa.planning import continuing
 from vidqa.preflight.inputs import DataInputs, Skip
-from vidqa.preflight.problems import PAIR_FRAMES, PAIR_MODEL, RESUME_MISMATCH, RESUME_NO_CHECKPOINT
+from vidqa.preflight.problems import PAIR_MISMATCH, RESUME_MISMATCH
 from vidqa.spec.models import EvaluateSpec, TrainSpec
 from vidqa.spec.run_tables import Vision
 from vidqa.storage import hub
@@ -53,7 +54,7 @@ def same_model(inputs: DataInputs) -> list[Problem]:
         inputs.facts["evaluated_model"] = f"{evaluated}, of the same sizes as {trained}"
         return []
     message = f"{evaluated} is not made of {trained}: {', '.join(differing[:4])}"
-    return [PAIR_MODEL.at(f"{inputs.evaluate_spec} {key}", message)]
+    return [PAIR_MISMATCH.at(f"{inputs.evaluate_spec} {key}", message)]
 
 
 def same_frames(inputs: DataInputs) -> list[Problem]:
@@ -63,11 +64,8 @@ def same_frames(inputs: DataInputs) -> list[Problem]:
         (f"vision.{name}", getattr(train_spec.custom.vision, name), getattr(eval_spec.vision, name)) for name in VISION
     ]
     pairs.append(("system_prompt", train_spec.custom.system_prompt, eval_spec.dataset.system_prompt))
-    return [
-        PAIR_FRAMES.at(inputs.evaluate_spec, f"{name} is {a!r} in training and {b!r} in evaluation", severity="warning")
-        for name, a, b in pairs
-        if a != b
-    ]
+    differing = [f"{name} is {a!r} in training and {b!r} in evaluation" for name, a, b in pairs if a != b]
+    return [PAIR_MISMATCH.at(inputs.evaluate_spec, message, severity="warning") for message in differing]
 
 
 def _pair(inputs: DataInputs) -> tuple[TrainSpec, EvaluateSpec]:

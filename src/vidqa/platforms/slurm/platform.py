@@ -33,18 +33,18 @@ from vidqa.platforms._base import (
     copy_command,
     run_folder_log,
 )
-from vidqa.platforms.problems import ENV_NO_GPU, NOT_SEEN, PLATFORM_TOO_FEW_GPUS
+from vidqa.platforms.problems import ENV_NO_GPU, NOT_SEEN, PLATFORM_PATH, PLATFORM_TOO_FEW_GPUS
 from vidqa.platforms.processes import Identity
 from vidqa.platforms.site import is_unseen, settings_of
 from vidqa.platforms.slurm import script as slurm_script
 from vidqa.platforms.slurm.commands import PATIENCE_S, SlurmCommands, SlurmJob, accounted, find, slurm_job
 from vidqa.platforms.slurm.problems import (
+    RENAME_OR_VENV,
     SLURM_CHECKOUT,
     SLURM_CORES,
     SLURM_MISSING,
     SLURM_NOT_SHARED,
     SLURM_ONLY_HERE,
-    SLURM_PATH,
     SLURM_REFUSED,
     SLURM_SILENT,
     SLURM_SSH,
@@ -79,7 +79,11 @@ def check(job: Job) -> list[Problem]:
     problems = [*image_problems(site, slurm_script.image_of(job)), *unseen(job), *_checkout(job), *_cores(site)]
     for path in slurm_script.unmountable(job):
         problems.append(
-            SLURM_PATH.at(path, f"the backend is {site.backend}, and the path holds one of : , ^ or ends in a blank")
+            PLATFORM_PATH.at(
+                path,
+                f"the backend is {site.backend}, and the path holds one of : , ^ or ends in a blank",
+                RENAME_OR_VENV,
+            )
         )
     if job.gpus == 0:
         message = f"no GPU is asked for: {job.processes} CPU process(es) will run"

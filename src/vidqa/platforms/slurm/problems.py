@@ -61,9 +61,8 @@ SLURM_IMAGE = Code(
     "The engine's image is a file that the nodes would not find.",
     "Correct its path; where only the nodes see the file, name its folder in `cluster_paths` of [slurm] in site.toml.",
 )
-SLURM_PATH = Code(
-    "PLATFORM_SLURM_PATH",
-    "A folder that the job's container needs has a colon, a comma or a ^ in its path, which divide paths there, or a "
-    "blank at its end.",
-    "Rename the folder, or let `backend` in the table [slurm] of site.toml be venv, which takes any path.",
+# The remedy of PLATFORM_PATH for containers.
+RENAME_OR_VENV = (
+    "Rename the folder, or let `backend` in the table [slurm] of site.toml be venv, which takes any path: a colon, a "
+    "comma and a ^ divide paths in mounts, and a blank at the end is lost."
 )

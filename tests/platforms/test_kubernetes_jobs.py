@@ -34,6 +34,7 @@ from vidqa.platforms.kubernetes.client import connect
 from vidqa.platforms.kubernetes.problems import UNREACHABLE
 from vidqa.platforms.kubernetes.site import KubernetesSite
 
+pytestmark = pytest.mark.kubernetes
 WriteSpec = Callable[..., Path]
 ENGINE = Path(__file__).with_name("stand_in_engine.py")
 # The image's Python: torchrun is replaced by the stand-in engine, everything else runs as it is.

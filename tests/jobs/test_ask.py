@@ -129,7 +129,7 @@ def engine_of(pid: int) -> Identity | None:
     for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
         with suppress(FileNotFoundError, ProcessLookupError):
             if b"vidqa.engine.torchrun" in Path(f"/proc/{child}/cmdline").read_bytes():
-                return Identity.of(int(child))
+                return Identity.of_pid(int(child))
     return None
 
 

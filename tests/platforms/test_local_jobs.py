@@ -92,7 +92,7 @@ def test_a_launcher_that_died_before_submitting_leaves_an_error(stand_in: None, 
     record = ended(started(write_spec("complete")))
     gone = replace(record, job_id="gone", state=State.PENDING, reference=None, exit_code=None)
     Path(gone.run_dir, "status.json").unlink()
-    me = Identity.of(os.getpid())
+    me = Identity.of_pid(os.getpid())
     assert me
     assert jobs.observe(records.write(replace(gone, launcher=me.as_dict()))).state == State.PENDING
     reused = replace(gone, launcher={**me.as_dict(), "started": me.started - 1})
@@ -104,7 +104,7 @@ def test_a_launcher_that_ends_while_we_look_has_started_its_job(
 ) -> None:
     record = ended(started(write_spec("complete")))
     with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as launcher:
-        identity = Identity.of(launcher.pid)
+        identity = Identity.of_pid(launcher.pid)
         assert identity
 
         def none_yet(_: str, below: Identity | None = None) -> list[Identity]:
@@ -120,7 +120,7 @@ def test_a_supervisor_that_has_just_begun_is_not_taken_for_gone(stand_in: None, 
     """For a moment it has no environment yet in which the job's name could be read."""
     record = ended(started(write_spec("complete")))
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
-        found = Identity.of(process.pid)
+        found = Identity.of_pid(process.pid)
         assert found
         new = {"job_id": "new", "state": State.PENDING, "launcher": {**record.launcher, "started": 0}}
         begun = records.write(replace(record, **new, reference=found.as_dict()))
@@ -154,7 +154,7 @@ def test_a_machine_that_hides_environments_runs_no_job(
 
 def test_a_reused_pid_is_not_signalled() -> None:
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
-        found = Identity.of(process.pid)
+        found = Identity.of_pid(process.pid)
         assert found and found.is_alive
         earlier = replace(found, started=found.started - 1)
         assert not earlier.is_alive and not earlier.send(signal.SIGKILL)
@@ -248,10 +248,10 @@ def test_ranks_below_a_supervisor_are_found_without_a_look_at_all_processes(monk
         while len(all_ranks) < 2 and time.monotonic() < deadline:
             all_ranks = {process.pid for process in processes.engine_processes("below")}
         assert all_ranks == {inside.pid, outside.pid}
-        supervisor = processes.Identity.of(os.getpid())
+        supervisor = processes.Identity.of_pid(os.getpid())
         monkeypatch.setattr(Path, "iterdir", None)  # as the whole of /proc is listed
         assert {process.pid for process in processes.engine_processes("below", supervisor)} == all_ranks
-        (below,) = processes.engine_processes("below", processes.Identity.of(inside.pid))
+        (below,) = processes.engine_processes("below", processes.Identity.of_pid(inside.pid))
         assert processes.parent(below.pid) == inside.pid
     finally:
         for process in (inside, outside):

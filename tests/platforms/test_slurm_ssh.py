@@ -121,7 +121,7 @@ def test_a_secret_is_in_the_environment_and_in_no_command_line(
     monkeypatch.setenv("HF_TOKEN", "hf_planted secret's $value")
     look = "printenv HF_TOKEN; tr '\\0' ' ' < /proc/$$/cmdline; tr '\\0' ' ' < /proc/$PPID/cmdline; cat"
     cluster = SlurmCommands("login", str(login / "ssh_config"))
-    answer = cluster.ask("bash", "-c", look, given="the rest\n", secrets=("HF_TOKEN", "WANDB_API_KEY"))
+    answer = cluster.ask("bash", "-c", look, stdin="the rest\n", secrets=("HF_TOKEN", "WANDB_API_KEY"))
     assert answer.out.startswith("hf_planted secret's $value\n") and answer.out.endswith("the rest\n")
     assert answer.out.count("planted") == 1 and "bash -c" in answer.out
 

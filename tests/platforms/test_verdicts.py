@@ -71,7 +71,7 @@ def test_a_job_of_which_nothing_is_left() -> None:
 
 @pytest.mark.parametrize("status", [None, [], {}, {"state": "ODD"}, {"state": "ERROR", "exit_code": "3"}])
 def test_a_broken_status_says_nothing_wrong(status: object) -> None:
-    assert EngineStatus.of(status).exit_code is None
+    assert EngineStatus.parse(status).exit_code is None
 
 
 def test_the_log_of_an_earlier_job_is_no_evidence(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ class JobHandle:
         """A job that continues in the same run folder, from the newest checkpoint. If another job continues the run
         already, or has completed it, that job. Raises what launch.retry does."""
         record = self.record()
-        newest = next(each for each in records.scan()[0] if each.run_dir == record.run_dir)
+        newest = next(candidate for candidate in records.scan()[0] if candidate.run_dir == record.run_dir)
         if newest.job_id != self.job_id:
             newest = watch.observe(newest)
             if newest.state == State.COMPLETE or not newest.state.is_terminal:
@@ -149,10 +149,10 @@ def completed(
 ) -> JobHandle:
     """The job of a spec once it is complete: it is started, found running, found done, or goes on from where it
     stopped. Raises what is wrong with it."""
-    wanted = resources or Resources()
-    handle = submit(action, spec_path, platform_name, wanted, ready=ready)
+    job_resources = resources or Resources()
+    handle = submit(action, spec_path, platform_name, job_resources, ready=ready)
     if handle.how == "ended":
-        handle = handle.retry(agreed=wanted.agreed, ready=ready)
+        handle = handle.retry(agreed=job_resources.agreed, ready=ready)
     record = handle.wait()
     if record.state != State.COMPLETE:
         raise_errors(watch.problems_of(record))

@@ -116,8 +116,8 @@ def _write_files(texts: dict[str, str], folder: Path) -> None:
 
 def of_launch(job: JobHandle, waited: JobRecord | None = None) -> Result:
     """A job that was started or found, and its end where the script waited."""
-    made = of_job(job.record()) if waited is None else of_wait(waited)
-    return replace(made, data={"how": job.how, **made.data}, problems=[*job.problems, *made.problems])
+    result = of_job(job.record()) if waited is None else of_wait(waited)
+    return replace(result, data={"how": job.how, **result.data}, problems=[*job.problems, *result.problems])
 
 
 def of_wait(record: JobRecord) -> Result:
@@ -146,19 +146,19 @@ def of_job(record: JobRecord) -> Result:
     return Result(data, text, problems, commands, exit_code=int(Exit.OK))  # the look at it succeeded
 
 
-def of_listing(found: list[JobRecord], problems: list[Problem]) -> Result:
+def of_listing(listed: list[JobRecord], problems: list[Problem]) -> Result:
     """The newest jobs, and a line for each record that cannot be read; `folder` has all records."""
-    shown = found[:MOST_LISTED]
-    readable = {record.job_id for record in found}
+    shown = listed[:MOST_LISTED]
+    readable = {record.job_id for record in listed}
     named = [Path(problem.where).stem for problem in problems if problem.code == JOB_RECORD_BROKEN.name]
     broken = [job_id for job_id in named if job_id not in readable]
     lines = [f"{r.job_id}  {r.action:<8}  {r.platform}  {r.state:<8}  {r.run_dir}" for r in shown]
-    if len(found) > len(shown):
-        lines.append(f"and {len(found) - len(shown)} older ones, in {job_store.folder()}")
+    if len(listed) > len(shown):
+        lines.append(f"and {len(listed) - len(shown)} older ones, in {job_store.folder()}")
     lines += [f"{job_id}  its record cannot be read" for job_id in broken[:MOST_LISTED]]
     data = {
         "jobs": [record.as_dict() for record in shown],
-        "count": len(found),
+        "count": len(listed),
         "unreadable": broken[:MOST_LISTED],
         "folder": str(job_store.folder()),
     }
@@ -182,10 +182,10 @@ def results_of(record: JobRecord) -> JobResults:
         show = actions.action(record.action).outcome
     except ProblemError:  # the plug-in of the action is not installed any more
         show = None
-    found = actions.resolve(show)(record) if show else JobResults()
+    results = actions.resolve(show)(record) if show else JobResults()
     page = Path(record.run_dir) / PAGE
     shown = {"report": str(page)} if page.is_file() else {}
-    return JobResults({**found.facts, **shown}, {**found.rows, **shown}, found.next)
+    return JobResults({**results.facts, **shown}, {**results.rows, **shown}, results.next)
 
 
 def of_training(record: JobRecord) -> JobResults:

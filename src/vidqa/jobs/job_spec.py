@@ -111,10 +111,10 @@ class JobSpec:
     def writes(self) -> tuple[Path, ...]:
         """The folders that the job writes: its output and its caches."""
         _, *caches = keys = _written_keys(self.declared)
-        found = _local_paths(self.resolved, keys)
+        paths = _local_paths(self.resolved, keys)
         if any(value_at(self.resolved, key) for key in caches):
-            return found
-        return (*found, cache_folder(self.settings, self.output_dir))
+            return paths
+        return (*paths, cache_folder(self.settings, self.output_dir))
 
     @property
     def resumes(self) -> bool:
@@ -168,7 +168,7 @@ def load_job_spec(
     unread = [path for path in annotations if Path(file_of(path)) in not_here or is_unseen(settings, path)]
     data = [path if path in unread else open_source(path).fingerprint() for path in annotations]
     data += [content_hash(file) for file in _function_files(declared, resolved) if not is_unseen(settings, file)]
-    absent = [each for each in expected.values() if not each.is_here]
+    absent = [model for model in expected.values() if not model.is_here]
     return JobSpec(
         action=action,
         spec_path=spec_path.absolute(),
@@ -178,9 +178,9 @@ def load_job_spec(
         spec_fingerprint=spec.fingerprint(written_anew(written)),
         inputs_fingerprint=_hash_of([*data, _start(declared, resolved), *map(_model_identity, folder_names.values())]),
         spec_warnings=loaded.warnings,
-        warnings=[*loaded.warnings, *(problem for each in expected.values() for problem in each.problems), *to_stage],
-        to_come=(*(path for each in absent for path in _snapshot_and_blobs(each.folder)), *not_here),
-        fetch=tuple(each.fetch for each in absent)
+        warnings=[*loaded.warnings, *(problem for model in expected.values() for problem in model.problems), *to_stage],
+        to_come=(*(path for model in absent for path in _snapshot_and_blobs(model.folder)), *not_here),
+        fetch=tuple(model.fetch for model in absent)
         + (command("preflight", "--spec", spec_path, "--only", "data"),) * bool(to_stage),
         settings=settings,
     )
@@ -270,7 +270,7 @@ def _sets_of_buckets(
 
 def _read_keys(declared: Action, run_spec: Spec) -> list[str]:
     """The keys that hold a path that a run reads, beside its models."""
-    data = [key for each in declared.data for key in (each.annotations, each.media)]
+    data = [key for data_set in declared.data for key in (data_set.annotations, data_set.media)]
     return [*data, *actions.resolve(declared.reads)(run_spec), *([declared.resuming.key] if declared.resuming else [])]
 
 

@@ -80,7 +80,7 @@ class JobRecord:
     @property
     def submitted(self) -> Submitted:
         """The part of the record that platforms get."""
-        same = {each.name: getattr(self, each.name) for each in fields(Submitted)}
+        same = {field.name: getattr(self, field.name) for field in fields(Submitted)}
         return Submitted(**{**same, "run_dir": Path(self.run_dir)})
 
     def is_of(self, folder: Path) -> bool:
@@ -94,7 +94,7 @@ class JobRecord:
 def _types(kind: Any) -> tuple[type, ...]:
     """The classes that values of an annotated type may have; the contents of a dict are not checked."""
     kinds = get_args(kind) if isinstance(kind, UnionType) else (kind,)
-    return tuple(get_origin(each) or each for each in kinds)
+    return tuple(get_origin(cls) or cls for cls in kinds)
 
 
 _TYPES = {name: _types(kind) for name, kind in get_type_hints(JobRecord).items()}
@@ -122,7 +122,7 @@ def scan(spec_fingerprint: str = "") -> tuple[list[JobRecord], list[Problem]]:
             records.append(_parse(record_file(name)))
         except ProblemError as broken:
             problems += [replace(problem, severity="warning") for problem in broken.problems]
-    return sorted(records, key=lambda each: (each.sequence, each.created, each.job_id), reverse=True), problems
+    return sorted(records, key=lambda record: (record.sequence, record.created, record.job_id), reverse=True), problems
 
 
 def names(spec_fingerprint: str = "") -> list[str]:
@@ -138,8 +138,8 @@ def name_of(spec_fingerprint: str) -> str:
 
 def last_sequence() -> int:
     """The number of the last launch; 0 where there is none."""
-    found, _ = scan()
-    return found[0].sequence if found else 0
+    newest_first, _ = scan()
+    return newest_first[0].sequence if newest_first else 0
 
 
 def update(job_id: str, *, first: Callable[[], None] | None = None, **changes: Any) -> JobRecord:

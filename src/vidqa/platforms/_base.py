@@ -72,8 +72,8 @@ class Job:
     def __post_init__(self) -> None:
         """Raises PLATFORM_PATH for paths that scripts of the platforms cannot hold, the cache's among them."""
         paths = dict.fromkeys(map(str, (self.run_dir, *self.reads, *self.writes, environment.cache_folder())))
-        odd = [(path, found) for path in paths if (found := control_characters(path))]
-        raise_errors([PLATFORM_PATH.at(repr(path), f"it holds {found}") for path, found in odd])
+        odd = [(path, characters) for path in paths if (characters := control_characters(path))]
+        raise_errors([PLATFORM_PATH.at(repr(path), f"it holds {characters}") for path, characters in odd])
 
     @property
     def processes_per_node(self) -> int:

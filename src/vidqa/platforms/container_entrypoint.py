@@ -41,18 +41,18 @@ def copied_output(log: Path) -> Iterator[None]:
     """Copies the output of this process and its children to its own output and, appended, to the log file."""
     sys.stdout.flush()
     reading, writing = os.pipe()
-    kept = os.dup(1)
+    original = os.dup(1)
     os.dup2(writing, 1)
     os.dup2(writing, 2)
     os.close(writing)
-    copier = threading.Thread(target=_copy, args=(reading, kept, log), daemon=True)
+    copier = threading.Thread(target=_copy, args=(reading, original, log), daemon=True)
     copier.start()
     try:
         yield
     finally:
         sys.stdout.flush()
-        os.dup2(kept, 1)
-        os.dup2(kept, 2)
+        os.dup2(original, 1)
+        os.dup2(original, 2)
         copier.join(LAST_WORDS_S)
 
 

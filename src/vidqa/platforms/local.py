@@ -117,7 +117,7 @@ def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
         time.sleep(0.001)
     with suppress(BrokenPipeError), supervisor.stdin as pipe:  # type: ignore[union-attr]
         pipe.write(GO)
-    identity = Identity.of(supervisor.pid)
+    identity = Identity.of_pid(supervisor.pid)
     return identity.as_dict() if identity else {}
 
 
@@ -143,7 +143,7 @@ def status(job: Submitted) -> Observed:
 def _supervisor_of(job: Submitted) -> Identity | None:
     """The live supervisor by its pid: the environment of a new process cannot be read for a moment."""
     pid = (job.reference or {}).get("pid")
-    process = Identity.of(pid) if isinstance(pid, int) else None
+    process = Identity.of_pid(pid) if isinstance(pid, int) else None
     return process if process and process.as_dict() == job.reference else None
 
 
@@ -151,10 +151,10 @@ def cancel(job: Submitted, grace_s: float) -> None:
     deadline = time.monotonic() + grace_s
     signaled: set[Identity] = set()
     while not status(job).state.is_terminal and time.monotonic() < deadline:
-        found = set(engine_processes(job.job_id) or job_processes(job.job_id))
-        for process in found - signaled:
+        processes = set(engine_processes(job.job_id) or job_processes(job.job_id))
+        for process in processes - signaled:
             process.send(signal.SIGTERM)
-        signaled |= found
+        signaled |= processes
         time.sleep(0.05)
     kill_job(job.job_id)
     _await_supervisor(job)
@@ -163,9 +163,9 @@ def cancel(job: Submitted, grace_s: float) -> None:
 def _await_supervisor(job: Submitted) -> None:
     """Wait for the supervisor to write its file, and end one that does not."""
     deadline = time.monotonic() + 10
-    while (found := supervisors(job.job_id)) and time.monotonic() < deadline:
+    while (alive := supervisors(job.job_id)) and time.monotonic() < deadline:
         time.sleep(0.02)
-    for supervisor in found:
+    for supervisor in alive:
         supervisor.send(signal.SIGKILL)
     kill_job(job.job_id)  # a process that was just starting
 

@@ -76,21 +76,21 @@ def memory(inputs: DataInputs) -> list[Problem]:
             run_spec, value_at(run_spec, inputs.declared_action.answering), sizes, parameters, samples, has_gib
         )
 
-    found = judged(inputs.spec)
-    inputs.facts["memory"] = _facts(found, has_gib)
-    heaviest = found.reading
+    present = judged(inputs.spec)
+    inputs.facts["memory"] = _facts(present, has_gib)
+    heaviest = present.reading
     details = (
-        f"{found.memory.weights / GIB:.1f} are weights, {found.memory.cache / GIB:.1f} the cache; {heaviest.prompts} "
-        f"prompts read together have {heaviest.tokens} tokens and {heaviest.patches} patches"
+        f"{present.memory.weights / GIB:.1f} are weights, {present.memory.cache / GIB:.1f} the cache; "
+        f"{heaviest.prompts} prompts read together have {heaviest.tokens} tokens and {heaviest.patches} patches"
     )
 
     def remedy(limit: float) -> str:
-        for change in _changes(inputs.declared_action.answering, found.setup):
+        for change in _changes(inputs.declared_action.answering, present.setup):
             if fits(judged(with_values(inputs.spec, change)).memory.peak_gib, limit):
                 return "set " + "; ".join(f"{key} = {json.dumps(value)}" for key, value in change.items())
         return NOTHING_HELPS
 
-    return too_much(inputs, found.memory.peak_gib, details, remedy)
+    return too_much(inputs, present.memory.peak_gib, details, remedy)
 
 
 def estimate(
@@ -98,11 +98,11 @@ def estimate(
 ) -> Estimate:
     """Memory of answering with this spec; every candidate change is judged by it."""
     setup = answering_setup(run_spec, work, longest_of(samples), LONGER * getattr(work, "retries", 0))
-    each = (
+    estimates = (
         Estimate(answering_memory(sizes, parameters, setup, reading, has_gib), reading, setup)
         for reading in readings(setup, samples, run_spec.num_gpus)
     )
-    return max(each, key=lambda one: one.memory.peak_gib)
+    return max(estimates, key=lambda one: one.memory.peak_gib)
 
 
 def _longest(samples: Sequence[Sample]) -> list[Sample]:
@@ -116,8 +116,8 @@ def model_of(inputs: DataInputs) -> tuple[Sizes, int]:
     folder = inputs.model_folder
     family, sizes = family_of(folder), family_of(folder).sizes_of(folder)
     generator = value_at(inputs.spec, inputs.declared_action.answering).generator
-    if generator == "native" and (kept := float8_bytes(folder)):
-        return sizes, kept // BYTES_OF[value_at(inputs.spec, "model.dtype")]
+    if generator == "native" and (stored_bytes := float8_bytes(folder)):
+        return sizes, stored_bytes // BYTES_OF[value_at(inputs.spec, "model.dtype")]
     return sizes, sum(tensor.numel for tensor in family.tensors(sizes))
 
 
@@ -139,8 +139,8 @@ def _changes(table: str, setup: AnsweringSetup) -> Iterator[Change]:
         yield from (half, {**half, **native}, {**half, **smaller})
 
 
-def _facts(found: Estimate, has_gib: float | None) -> dict[str, Any]:
-    memory, heaviest = found.memory, found.reading
+def _facts(estimated: Estimate, has_gib: float | None) -> dict[str, Any]:
+    memory, heaviest = estimated.memory, estimated.reading
     return {
         "peak_gib": round(memory.peak_gib, 1),
         "gpu_gib": has_gib,

@@ -32,7 +32,10 @@ def tokens(inputs: DataInputs) -> list[Problem]:
     if inputs.training and not inputs.declared_action.draws:
         problems += without_labels(inputs.planned["train"].samples)
     if inputs.offline_model is not None:
-        return [replace(each, severity="warning", message=f"estimated: {each.message}") for each in problems]
+        return [
+            replace(estimated_problem, severity="warning", message=f"estimated: {estimated_problem.message}")
+            for estimated_problem in problems
+        ]
     return [replace(problem, severity=inputs.bad_sample_severity) for problem in problems]
 
 

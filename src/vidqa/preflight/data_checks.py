@@ -83,7 +83,9 @@ def answers(inputs: DataInputs) -> list[Problem]:
         if part.name != "train":
             inputs.facts[f"{part.name}_gap_analysis"] = _gap_analysis(forms)
         problems += [
-            found for kind, counts in sorted(by_kind.items()) if (found := _unbalanced(part.name, kind, counts))
+            unbalanced
+            for kind, counts in sorted(by_kind.items())
+            if (unbalanced := _unbalanced(part.name, kind, counts))
         ]
     return problems
 
@@ -108,16 +110,16 @@ NAME = "leaks.json"
 SHOWN = 3  # that a problem names
 
 
-def listed(inputs: DataInputs, where: str, what: str, found: Sequence[Any]) -> str:
+def listed(inputs: DataInputs, where: str, what: str, shared_items: Sequence[Any]) -> str:
     """The first shared items in words, and the file with all of them. An empty result is written, too, over an earlier
     file."""
     place = media_probe.place_for(inputs.spec_path).with_name(NAME)
-    inputs.leaks.setdefault(where, {})[what] = list(found)
-    counts = {sets: {name: len(each) for name, each in shared.items()} for sets, shared in inputs.leaks.items()}
+    inputs.leaks.setdefault(where, {})[what] = list(shared_items)
+    counts = {sets: {name: len(items) for name, items in shared.items()} for sets, shared in inputs.leaks.items()}
     inputs.facts["leaks"] = {"file": str(place), "counts": counts}
-    first = "; ".join(" and ".join(each) if isinstance(each, tuple) else each for each in found[:SHOWN])
+    first = "; ".join(" and ".join(items) if isinstance(items, tuple) else items for items in shared_items[:SHOWN])
     shown = f", such as {first}"
-    if inputs.at_launch or (not found and not place.is_file()):
+    if inputs.at_launch or (not shared_items and not place.is_file()):
         return shown
     try:
         write_json(place, inputs.leaks)

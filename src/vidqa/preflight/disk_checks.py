@@ -41,7 +41,7 @@ def disk(inputs: DataInputs) -> list[Problem]:
     inputs.require_visible(inputs.output_dir)
     inputs.facts["free_bytes"] = shutil.disk_usage(existing(inputs.output_dir)).free
     by_disk: dict[int, list[Need]] = defaultdict(list)
-    for need in (*_fetched(inputs), *_kept(inputs)):
+    for need in (*_fetched(inputs), *_saves(inputs)):
         by_disk[need.folder.stat().st_dev].append(need)
     problems = []
     for needs in by_disk.values():
@@ -76,7 +76,7 @@ def _architecture_bytes(folder: Path) -> int:
     return BYTES_OF["bfloat16"] * architecture_parameters(folder)
 
 
-def _kept(inputs: DataInputs) -> list[Need]:
+def _saves(inputs: DataInputs) -> list[Need]:
     """Checkpoints and exports kept at one time."""
     train_spec = inputs.training
     if train_spec is None:
@@ -84,7 +84,7 @@ def _kept(inputs: DataInputs) -> list[Need]:
     every = inputs.parameters(train_spec)
     trained = trainable(every)
     checkpoint = STATE_PER_PARAMETER * trained
-    exported = [each for each in every if each.added or train_spec.policy.lora is None]
+    exported = [weight for weight in every if weight.added or train_spec.policy.lora is None]
     export = BYTES_OF[train_spec.train.param_dtype] * sum(parameter.numel for parameter in exported)
     saves = train_spec.train.ckpt
     one = checkpoint * saves.enable_checkpoint + export * saves.export_safetensors
@@ -98,14 +98,14 @@ def kept_saves(train_spec: TrainSpec) -> int:
     """The most saves kept at one time: the newest `max_keep`, the best one, and one being written before the oldest is
     removed; at most as many as the run makes, where the spec tells."""
     saves, train = train_spec.train.ckpt, train_spec.train
-    kept = max(saves.max_keep, 1) + 2 if saves.max_keep >= 0 else math.inf
+    most_kept = max(saves.max_keep, 1) + 2 if saves.max_keep >= 0 else math.inf
     if saves.save_freq and train.max_num_steps:
-        made: float = train.max_num_steps // saves.save_freq + 1
+        saves_made: float = train.max_num_steps // saves.save_freq + 1
     elif saves.save_freq_in_epoch and not saves.save_freq:
-        made = -(-train.epoch // saves.save_freq_in_epoch)
+        saves_made = -(-train.epoch // saves.save_freq_in_epoch)
     else:
-        made = math.inf if saves.save_freq else 1
-    fewest = min(kept, made)
+        saves_made = math.inf if saves.save_freq else 1
+    fewest = min(most_kept, saves_made)
     return int(fewest) if math.isfinite(fewest) else 1
 
 
@@ -147,10 +147,10 @@ def _features(inputs: DataInputs, limit: int) -> tuple[int, list[Problem]]:
         return 0, [FEATURES_PARTLY.at(where, message, severity="warning")]
     per_token = token_bytes(family.sizes_of(inputs.model_folder).vision, train_spec.train.param_dtype)
     room = room_for(inputs.planned["train"].samples, inputs.to_decode, per_token, limit)
-    kept = int(room.share * room.feature_bytes)
+    cached_bytes = int(room.share * room.feature_bytes)
     inputs.facts |= {"feature_bytes": room.feature_bytes, "features_kept": room.share}
     if room.share == 1:
-        return kept, []
+        return cached_bytes, []
     message = f"features of {room.share:.0%} of the videos fit: all take {room.feature_bytes / 1e9:.1f} GB"
     message += f" beside {room.frame_bytes / 1e9:.1f} GB of frames, the cache may hold {limit / 1e9:.1f} GB"
-    return kept, [FEATURES_PARTLY.at(where, message, severity="warning")]
+    return cached_bytes, [FEATURES_PARTLY.at(where, message, severity="warning")]

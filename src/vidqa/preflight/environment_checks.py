@@ -107,15 +107,15 @@ def output_folder(inputs: DataInputs) -> list[Problem]:
     folder = existing(inputs.output_dir)
     try:
         before = time.time()
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=".preflight-") as made:
-            return clock_skew(folder, os.stat(made.name).st_mtime, before, time.time())
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".preflight-") as file:
+            return clock_skew(folder, os.stat(file.name).st_mtime, before, time.time())
     except OSError as failed:
         return [RUN_FOLDER_UNWRITABLE.at(folder, f"a file cannot be made here: {failed.strerror or failed}")]
 
 
-def clock_skew(folder: Path, made: float, before: float, after: float) -> list[Problem]:
+def clock_skew(folder: Path, file_time: float, before: float, after: float) -> list[Problem]:
     """The time of a new file must lie between `before` and `after` of this machine's clock."""
-    skew_s = min(0.0, made - before) + max(0.0, made - after)
+    skew_s = min(0.0, file_time - before) + max(0.0, file_time - after)
     message = f"a file made now bears a time {abs(skew_s):.0f} s {'ahead' if skew_s > 0 else 'ago'}"
     return [CLOCK_SKEW.at(folder, message, severity="warning")] if abs(skew_s) > MOST_SKEW_S else []
 
@@ -123,8 +123,8 @@ def clock_skew(folder: Path, made: float, before: float, after: float) -> list[P
 def shared_memory(inputs: DataInputs) -> list[Problem]:
     if inputs.processes == 1 or not Path("/dev/shm").is_dir():
         return []
-    found = os.statvfs("/dev/shm")
-    size = found.f_frsize * found.f_blocks
+    shm = os.statvfs("/dev/shm")
+    size = shm.f_frsize * shm.f_blocks
     message = f"it holds {size / 1024**2:.0f} MiB; {inputs.processes} processes want {SHM_NEEDED / 1024**2:.0f}"
     return [SHM_SMALL.at("/dev/shm", message, severity="warning")] if size < SHM_NEEDED else []
 

@@ -81,11 +81,11 @@ def fix_annotations(spec_path: Path, action: str, target: Path) -> Fixed:
         fixed.dropped += 1
         fixed.note("left out", unread.where, f"left out: {unread.message}")
     mender = _Mender(replace(source.media, closed=False), original.name, _broken_before(spec_path))
-    kept = mender.mend(rows, fixed)
-    if not kept:
+    good_rows = mender.mend(rows, fixed)
+    if not good_rows:
         raise FIX_NOTHING_LEFT.error(original, f"none of {len(rows)} records can be used")
-    fixed.records = len(kept)
-    write_json(target, kept)
+    fixed.records = len(good_rows)
+    write_json(target, good_rows)
     return fixed
 
 
@@ -107,21 +107,21 @@ class _Mender:
         self.headers: dict[str, VideoMeta | ImageMeta] = {}
 
     def mend(self, rows: list[tuple[int, Any]], fixed: Fixed) -> list[Row]:
-        taken = {str(row["id"]) for _, row in rows if isinstance(row, dict) and _has_id(row)}
-        seen: set[str] = set()
+        reserved = {str(row["id"]) for _, row in rows if isinstance(row, dict) and _has_id(row)}
+        used: set[str] = set()
         mended = [(index, row, self._mend(row, index, fixed)) for index, row in rows]
         self.source.unpack()
-        kept = []
-        for index, row, found in mended:
-            record = found if isinstance(found, str) else self._broken(found) or found
+        good_rows = []
+        for index, row, result in mended:
+            record = result if isinstance(result, str) else self._broken(result) or result
             if isinstance(record, str):
                 fixed.dropped += 1
                 fixed.note("left out", self._place(index), f"left out: {record}")
             else:
                 self._set_fps(row, record, self._place(index), fixed)
-                _set_id(row, index, self._place(index), taken, seen, fixed)
-                kept.append(row)
-        return kept
+                _set_id(row, index, self._place(index), reserved, used, fixed)
+                good_rows.append(row)
+        return good_rows
 
     def _place(self, index: int) -> str:
         return f"{self.name}[{index}]"
@@ -129,8 +129,8 @@ class _Mender:
     def _mend(self, row: Any, index: int, fixed: Fixed) -> Record | str:
         """The record of a row, which is changed, or why it has none."""
         for repair in (_roles, _tags) if isinstance(row, dict) else ():
-            found = {problem.code for problem in self._read(row, index)[1]}
-            if repair.code in found and (change := repair.change(row)):
+            codes_here = {problem.code for problem in self._read(row, index)[1]}
+            if repair.code in codes_here and (change := repair.change(row)):
                 fixed.note(repair.what, self._place(index), change)
         record, problems = self._read(row, index)
         if problems or record is None:
@@ -219,15 +219,15 @@ def _has_id(row: Row) -> bool:
     return row.get("id") is not None and row["id"] != ""
 
 
-def _set_id(row: Row, index: int, place: str, taken: set[str], seen: set[str], fixed: Fixed) -> None:
+def _set_id(row: Row, index: int, place: str, reserved: set[str], used: set[str], fixed: Fixed) -> None:
     written = str(row["id"]) if _has_id(row) else None
-    if written is not None and written not in seen:
-        seen.add(written)
+    if written is not None and written not in used:
+        used.add(written)
         return
     new = base = str(index) if written is None else f"{written}-{index}"
-    while new in taken:
+    while new in reserved:
         new += "-" + base
     fixed.note("id", place, f"id {new!r} given" if written is None else f"id {written!r}, repeated -> {new!r}")
     row["id"] = new
-    taken.add(new)
-    seen.add(new)
+    reserved.add(new)
+    used.add(new)

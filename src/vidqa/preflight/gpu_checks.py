@@ -24,12 +24,12 @@ NONE_HERE = "no GPU is visible here; declare the job's with --gpu-count, --gpu-m
 
 def gpus(inputs: DataInputs) -> list[Problem]:
     """Driver, CUDA, and the architecture of every GPU against what the engine's image was compiled for."""
-    found = inputs.gpus
-    if not found:
+    all_gpus = inputs.gpus
+    if not all_gpus:
         raise Skip(NONE_HERE)
-    first = found[0]
-    inputs.facts |= {"gpu_names": sorted({gpu.name for gpu in found}), "gpu_memory_gb": least_memory(found)}
-    inputs.facts["gpu_arch"] = sorted({gpu.arch for gpu in found if gpu.arch})
+    first = all_gpus[0]
+    inputs.facts |= {"gpu_names": sorted({gpu.name for gpu in all_gpus}), "gpu_memory_gb": least_memory(all_gpus)}
+    inputs.facts["gpu_arch"] = sorted({gpu.arch for gpu in all_gpus if gpu.arch})
     build = None
     if not inputs.declared.anything and inputs.engine == "vidqa":
         inputs.facts |= {"driver": first.driver, "driver_cuda": driver_cuda()}

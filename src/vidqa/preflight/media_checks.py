@@ -57,16 +57,16 @@ def decoded(inputs: DataInputs) -> list[Problem]:
     requests = list(_requests(inputs))[: inputs.probe_sample]
     place = media_probe.place_for(inputs.spec_path)
     rows = media_probe.read_rows(place)
-    found = {request.where: row for request in requests if (row := _still_true(request, rows)) is not None}
-    left = [request for request in requests if request.where not in found]
-    inputs.facts |= {"media_decoded": len(requests), "media_reused": len(found), "media_probe": str(place)}
+    by_medium = {request.where: row for request in requests if (row := _still_true(request, rows)) is not None}
+    left = [request for request in requests if request.where not in by_medium]
+    inputs.facts |= {"media_decoded": len(requests), "media_reused": len(by_medium), "media_probe": str(place)}
     unwritable: list[Problem] = []
     last = time.monotonic()
     with counting("decoding", len(left)) as advance:
         try:
             for request, answer, seconds in _decode(left, inputs.decoding.decode_timeout_s):
                 row = _row(request, inputs.headers[request.where], answer, seconds)
-                found[request.where] = row
+                by_medium[request.where] = row
                 if row.exit_code in (Exit.OK, Exit.INPUT):  # a failure of the machine is not kept for the file
                     rows[row.identity] = row
                 advance()
@@ -76,10 +76,10 @@ def decoded(inputs: DataInputs) -> list[Problem]:
         finally:  # also on an interrupt
             if left:
                 unwritable = _save(place, rows)
-    inputs.rows |= found
+    inputs.rows |= by_medium
     broken = []
     for request in requests:
-        row, (_, used_by) = found[request.where], inputs.media[request.where]
+        row, (_, used_by) = by_medium[request.where], inputs.media[request.where]
         if row.code:
             problem = Problem(row.code, request.where, row.message, row.remedy, row.exit_code)
             broken.append(_used(problem, used_by))
@@ -163,21 +163,21 @@ def near_duplicates(inputs: DataInputs) -> list[Problem]:
     """Files of two sets that look alike: the same scene, cut or encoded again. Compares the decoded planned frames;
     without them, three frames of each file."""
     inputs.require_disjoint_sets()
-    seen = {key: row.glance for key, row in inputs.rows.items() if row.glance is not None}
+    by_key = {key: row.glance for key, row in inputs.rows.items() if row.glance is not None}
     if not inputs.rows:
         looked_at = [ref for ref, _ in inputs.media.values()][: inputs.probe_sample]
-        seen = signatures(looked_at, inputs.headers, inputs.decoding.decode_timeout_s)
+        by_key = signatures(looked_at, inputs.headers, inputs.decoding.decode_timeout_s)
     else:
-        keep_signatures(_signed(inputs, seen), inputs.headers)
-    if not seen:
+        keep_signatures(_signed(inputs, by_key), inputs.headers)
+    if not by_key:
         raise Skip("no file could be decoded")
     sides = [
-        (part.name, sorted({ref.key for record in part.records for ref in record.media} & seen.keys()))
+        (part.name, sorted({ref.key for record in part.records for ref in record.media} & by_key.keys()))
         for part in inputs.sets
     ]
     problems = []
     for (name, these), (other, those) in combinations(sides, 2):
-        pairs = near_duplicate_pairs([seen[key] for key in these], [seen[key] for key in those])
+        pairs = near_duplicate_pairs([by_key[key] for key in these], [by_key[key] for key in those])
         twins = [(these[left], those[right]) for left, right in pairs if these[left] != those[right]]
         shown = listed(inputs, f"{name} and {other}", "look_alike", twins)
         if twins:
@@ -186,13 +186,13 @@ def near_duplicates(inputs: DataInputs) -> list[Problem]:
     return problems
 
 
-def _signed(inputs: DataInputs, seen: dict[str, bytes]) -> Iterator[tuple[MediaRef, tuple[int, ...], bytes]]:
+def _signed(inputs: DataInputs, by_key: dict[str, bytes]) -> Iterator[tuple[MediaRef, tuple[int, ...], bytes]]:
     """Every file with the frames that its signature is of."""
     for request in _requests(inputs):
-        if request.where in seen:
+        if request.where in by_key:
             frames = request.indices
             three = (frames[0], frames[len(frames) // 2], frames[-1])
-            yield inputs.media[request.where][0], three, seen[request.where]
+            yield inputs.media[request.where][0], three, by_key[request.where]
 
 
 def _used(problem: Problem, by: list[Record]) -> Problem:

@@ -46,14 +46,14 @@ def memory(inputs: DataInputs) -> list[Problem]:
     has_gib = usable_memory(inputs)
     model = inputs.memory_model(train_spec)
     answered = _answered(inputs, train_spec)
-    found = estimate(model, train_spec, samples, has_gib, answered)
-    again = share_again(train_spec, model, found.policy.recompute, found.micro_step)
-    inputs.facts["memory"] = _facts(found, has_gib) | {"done_again": round(again, 3)}
-    heaviest = found.micro_step
+    expected = estimate(model, train_spec, samples, has_gib, answered)
+    again = share_again(train_spec, model, expected.policy.recompute, expected.micro_step)
+    inputs.facts["memory"] = _facts(expected, has_gib) | {"done_again": round(again, 3)}
+    heaviest = expected.micro_step
     details = f"the heaviest pack puts {heaviest.tokens} tokens and {heaviest.patches} patches on a GPU"
-    if found.memory.moment == "generation":
+    if expected.memory.moment == "generation":
         details = "validation answers samples (engine.validation_generate), for which each GPU gathers the whole model"
-    return too_much(inputs, found.memory.peak_gib, details, partial(_remedy, inputs, train_spec, samples, answered))
+    return too_much(inputs, expected.memory.peak_gib, details, partial(_remedy, inputs, train_spec, samples, answered))
 
 
 def _answered(inputs: DataInputs, train_spec: TrainSpec) -> Sequence[Sample]:
@@ -105,8 +105,8 @@ def _with_rollouts(model: Model, rl_spec: GrpoSpec, questions: Sequence[Sample],
     shape = rollout_shape(rl_spec, longest_of(questions))
     rollouts = rollout_memory(rl_spec, model.sizes, base_parameters(rl_spec, model), shape)
     packing = update_packing(rl_spec, questions, spec.data_ranks(rl_spec), "cuda")
-    found = forecast(rl_spec, model, packing, None if has_gib is None else has_gib - rollouts.gib)
-    return replace(found, memory=replace(found.memory, always=found.memory.always + rollouts.gib * GIB))
+    expected = forecast(rl_spec, model, packing, None if has_gib is None else has_gib - rollouts.gib)
+    return replace(expected, memory=replace(expected.memory, always=expected.memory.always + rollouts.gib * GIB))
 
 
 def peak_within(inputs: DataInputs, limit_gib: float) -> float | None:
@@ -120,15 +120,15 @@ def peak_within(inputs: DataInputs, limit_gib: float) -> float | None:
     return peak_gib if fits(peak_gib, limit_gib) else None
 
 
-def _facts(found: Forecast, has_gib: float | None) -> dict[str, Any]:
-    memory, heaviest = found.memory, found.micro_step
+def _facts(expected: Forecast, has_gib: float | None) -> dict[str, Any]:
+    memory, heaviest = expected.memory, expected.micro_step
     return {
         "peak_gib": round(memory.peak_gib, 1),
         "gpu_gib": has_gib,
         "weights_and_optimizer_gib": round(memory.always / GIB, 1),
-        **found.policy.record(),
+        **expected.policy.record(),
         "moment": memory.moment,
-        "pack_tokens": found.policy.pack_tokens,
+        "pack_tokens": expected.policy.pack_tokens,
         "heaviest_pack_tokens": heaviest.tokens,
         "heaviest_pack_patches": heaviest.patches,
     }
@@ -144,8 +144,8 @@ def _remedy(
         if not spec.total_steps(changed, len(samples)):
             return False
         model = inputs.memory_model(changed)
-        found = estimate(model, changed, samples, has_gib, answered_samples(changed, answered))
-        return fits(found.memory.peak_gib, has_gib)
+        expected = estimate(model, changed, samples, has_gib, answered_samples(changed, answered))
+        return fits(expected.memory.peak_gib, has_gib)
 
     together: Change = {}
     contexts = partial(_contexts, inputs.memory_model(train_spec).sizes.text.kv_heads)

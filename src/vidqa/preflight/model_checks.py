@@ -74,9 +74,11 @@ def tied_adapters(inputs: DataInputs) -> list[Problem]:
     lora = inputs.training.policy.lora if inputs.training else None
     if lora is None or not family_of(inputs.model_folder).sizes_of(inputs.model_folder).text.tied:
         return []
-    named = [each for each in lora.target_modules if each.rsplit(".", 1)[-1] in TIED]
+    named = [module for module in lora.target_modules if module.rsplit(".", 1)[-1] in TIED]
     message = "the model ties its head to its token embeddings, and an adapter on one of them leaves the other as it is"
-    return [TIED_ADAPTER.at("policy.lora.target_modules", f"{each}: {message}", severity="warning") for each in named]
+    return [
+        TIED_ADAPTER.at("policy.lora.target_modules", f"{module}: {message}", severity="warning") for module in named
+    ]
 
 
 def processor(inputs: DataInputs) -> list[Problem]:

@@ -82,8 +82,8 @@ def _sizes(name: str) -> dict[str, Any]:
     """The sizes of a model by "text.hidden" and the like; but not whether its head is tied, which training changes."""
     folder = hub.resolve_model(name, token=environment.hf_token(), weights=False)
     tables = asdict(family_of(folder).sizes_of(folder))
-    found = {f"{table}.{size}": value for table, sizes in tables.items() for size, value in sizes.items()}
-    return {name: value for name, value in found.items() if name != "text.tied"}
+    by_name = {f"{table}.{size}": value for table, sizes in tables.items() for size, value in sizes.items()}
+    return {name: value for name, value in by_name.items() if name != "text.tied"}
 
 
 def _differences(one: dict[str, Any], other: dict[str, Any]) -> list[tuple[str, Any, Any]]:
@@ -137,7 +137,7 @@ def _trainer(folder: Path) -> dict[str, Any]:
 def _weights(train_spec: TrainSpec, inputs: DataInputs) -> dict[str, Any]:
     """The facts that saved weights must match; without the base model while its weights are not here."""
     try:
-        trained = [(each.name, each.shape) for each in inputs.parameters(train_spec) if each.trains]
+        trained = [(parameter.name, parameter.shape) for parameter in inputs.parameters(train_spec) if parameter.trains]
     except ProblemError as unknown:
         raise Skip(f"the model cannot be compared: {unknown.problems[0].code}") from unknown
     folder = inputs.model_folder

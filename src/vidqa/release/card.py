@@ -94,20 +94,20 @@ class Card:
         head = ("questions", "samples", "accuracy [95 % interval]", "base model", "most common answer")
         rows = [
             (
-                _plain(each.export.name),
-                f"{each.export.metrics.get('n')}",
-                _accuracy(each.export.metrics),
-                _accuracy(each.base.metrics) if each.base else "not evaluated",
-                _share(each.export.metrics.get("majority_accuracy")),
+                _plain(scores.export.name),
+                f"{scores.export.metrics.get('n')}",
+                _accuracy(scores.export.metrics),
+                _accuracy(scores.base.metrics) if scores.base else "not evaluated",
+                _share(scores.export.metrics.get("majority_accuracy")),
             )
-            for each in self.scores
+            for scores in self.scores
         ]
         about = "Every score is on questions with known answers; intervals are by video."
         return [_table(head, rows), f"{about} {self._settings()}"]
 
     def _settings(self) -> str:
         """How the answers were generated."""
-        ways = {str(each.export.recipe.get("generation", {})): each.export.recipe for each in self.scores}
+        ways = {str(scores.export.recipe.get("generation", {})): scores.export.recipe for scores in self.scores}
         parts = []
         for recipe in ways.values():
             generation, frames = recipe.get("generation", {}), recipe.get("frames", {})

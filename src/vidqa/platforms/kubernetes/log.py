@@ -36,7 +36,7 @@ def gather(job: Submitted, cluster: Cluster, pods: Sequence[Json]) -> None:
     with job_store.lock(f"log-{job.job_id}"):
         places = _places(job)
         first = [pod for pod in pods if (pod["metadata"].get("labels") or {}).get(NODE_LABEL, "0") == "0"]
-        for pod in sorted(first, key=lambda each: str(each["metadata"].get("creationTimestamp"))):
+        for pod in sorted(first, key=lambda candidate: str(candidate["metadata"].get("creationTimestamp"))):
             if not {"running", "terminated"} & set(container_state(pod)):
                 continue
             name = pod["metadata"]["name"]
@@ -50,8 +50,8 @@ def gather(job: Submitted, cluster: Cluster, pods: Sequence[Json]) -> None:
                 before = places[name]["count"] if name in places and places[name]["last"] == last else 0
                 places[name] = {"last": last, "count": same + before}
                 try:
-                    with path_of(job).open("ab") as kept:
-                        kept.write(b"".join(text + b"\n" for _, text in lines))
+                    with path_of(job).open("ab") as file:
+                        file.write(b"".join(text + b"\n" for _, text in lines))
                     files.write_json(_places_file(job), places)
                 except OSError:  # a full disk does not end the job either
                     return
@@ -89,10 +89,10 @@ def _parsed(raw: bytes) -> list[tuple[str, bytes]]:
 def _instant(stamp: str) -> datetime:
     """An RFC 3339 time with any offset; now, for other text."""
     try:
-        found = datetime.fromisoformat(stamp)
+        time = datetime.fromisoformat(stamp)
     except ValueError:
         return datetime.now(UTC)
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 def _places(job: Submitted) -> dict[str, Json]:
@@ -105,13 +105,13 @@ def _places_file(job: Submitted) -> Path:
 
 
 def _container(pod: Json) -> str:
-    names = [each["name"] for each in pod["spec"]["containers"]]
+    names = [container["name"] for container in pod["spec"]["containers"]]
     return next((name for name in names if name in (CONTAINER, TRAINJOB_CONTAINER)), names[0])
 
 
 def tail_of(cluster: Cluster, name: str, pods: Sequence[Json]) -> str:
     """The last lines of one pod, without times; empty where the cluster has none."""
-    pod = next(each for each in pods if each["metadata"]["name"] == name)
+    pod = next(candidate for candidate in pods if candidate["metadata"]["name"] == name)
     try:
         raw = cluster.log(name, _container(pod), None, TAIL_LINES)
     except (ApiError, ProblemError):

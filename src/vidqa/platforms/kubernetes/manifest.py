@@ -47,12 +47,12 @@ def manifest(job: Job) -> str:
 def objects(job: Job) -> list[dict[str, Any]]:
     """Each object with its apiVersion and kind; the Job or TrainJob is the last."""
     site, job = site_of(job), in_pod(job)
-    made = [_config_map(job)]
+    manifests = [_config_map(job)]
     if site.form == "trainjob":
-        return [*made, _train_job(job, site)]
+        return [*manifests, _train_job(job, site)]
     if job.nodes > 1:
-        made.append(_service(job))
-    return [*made, _job(job, site)]
+        manifests.append(_service(job))
+    return [*manifests, _job(job, site)]
 
 
 def name_of(job_id: str) -> str:
@@ -60,7 +60,7 @@ def name_of(job_id: str) -> str:
     return "vidqa-" + re.sub(r"[^a-z0-9]+", "-", job_id.lower()).strip("-")
 
 
-def taken_literally(words: Iterable[str]) -> list[str]:
+def escaped_words(words: Iterable[str]) -> list[str]:
     """Words escaped for a manifest: the kubelet expands $(NAME), also of secrets, so the $ is doubled in all words that
     are not Filled."""
     return [str(word) if isinstance(word, Filled) else word.replace("$", "$$") for word in words]
@@ -153,7 +153,7 @@ def _pod(job: Job, site: KubernetesSite) -> dict[str, Any]:
     container = {
         "name": CONTAINER,
         "image": job.image or site.image,
-        "command": taken_literally(_words(job, site)),
+        "command": escaped_words(_words(job, site)),
         "env": _environment(job, site),
         "resources": _resources(job, site),
         "securityContext": {"allowPrivilegeEscalation": False, **_capabilities(site)},
@@ -175,14 +175,14 @@ def _pod(job: Job, site: KubernetesSite) -> dict[str, Any]:
 
 def _placement(site: KubernetesSite) -> dict[str, Any]:
     """Placement and user of pods; only keys that are set."""
-    found = {
+    placement = {
         "serviceAccountName": site.service_account,
         "imagePullSecrets": [{"name": site.image_pull_secret}] if site.image_pull_secret else None,
         "nodeSelector": site.node_selector,
-        "tolerations": [_toleration(each) for each in site.tolerations],
+        "tolerations": [_toleration(taint) for taint in site.tolerations],
         "securityContext": None if site.run_as_user is None else _user(site.run_as_user),
     }
-    return {name: value for name, value in found.items() if value}
+    return {name: value for name, value in placement.items() if value}
 
 
 def _user(number: int) -> dict[str, Any]:
@@ -213,7 +213,7 @@ def _environment(job: Job, site: KubernetesSite) -> list[dict[str, Any]]:
 
 def plain(settings: dict[str, str]) -> list[dict[str, Any]]:
     """Variables of a container with literal values."""
-    values = zip(settings, taken_literally(settings.values()), strict=True)
+    values = zip(settings, escaped_words(settings.values()), strict=True)
     return [{"name": name, "value": value} for name, value in values]
 
 
@@ -229,8 +229,8 @@ def _resources(job: Job, site: KubernetesSite) -> dict[str, Any]:
 
 def _volumes(job: Job, site: KubernetesSite) -> list[dict[str, Any]]:
     shm = {"medium": "Memory", "sizeLimit": f"{site.shm_gib}Gi"}
-    given = {"name": name_of(job.job_id)}
-    own: list[dict[str, Any]] = [{"name": "shm", "emptyDir": shm}, {"name": "given", "configMap": given}]
+    config_map = {"name": name_of(job.job_id)}
+    own: list[dict[str, Any]] = [{"name": "shm", "emptyDir": shm}, {"name": "given", "configMap": config_map}]
     if cache_folder(site) is None:
         own.append({"name": "cache", "emptyDir": {}})
     return [*own, *(_source(number, volume) for number, volume in enumerate(site.volumes))]
@@ -243,8 +243,8 @@ def _source(number: int, volume: Volume) -> dict[str, Any]:
 
 
 def _mounts(site: KubernetesSite) -> list[dict[str, Any]]:
-    given = {"name": "given", "mountPath": GIVEN, "readOnly": True}
-    own: list[dict[str, Any]] = [{"name": "shm", "mountPath": SHM}, given]
+    spec_mount = {"name": "given", "mountPath": GIVEN, "readOnly": True}
+    own: list[dict[str, Any]] = [{"name": "shm", "mountPath": SHM}, spec_mount]
     if cache_folder(site) is None:
         own.append({"name": "cache", "mountPath": OWN_CACHE})
     for number, volume in enumerate(site.volumes):
@@ -260,7 +260,7 @@ def _mounts(site: KubernetesSite) -> list[dict[str, Any]]:
 def _train_job(job: Job, site: KubernetesSite) -> dict[str, Any]:
     trainer = {
         "image": job.image or site.image,
-        "command": taken_literally(_words(job, site)),
+        "command": escaped_words(_words(job, site)),
         "env": _environment(job, site),
         "numNodes": job.nodes,
         "numProcPerNode": job.processes_per_node,

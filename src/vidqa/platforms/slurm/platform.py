@@ -93,7 +93,7 @@ def check(job: Job) -> list[Problem]:
         problems.append(PLATFORM_TOO_FEW_GPUS.at("--gpus", message))
     try:
         cluster, script = SlurmCommands(site.ssh, site.ssh_config), slurm_script.sbatch(job)
-        answer = cluster.ask("sbatch", "--test-only", given=script, patience_s=PATIENCE_S)
+        answer = cluster.ask("sbatch", "--test-only", stdin=script, patience_s=PATIENCE_S)
     except ProblemError as stopped:
         return problems + stopped.problems
     return problems + ([SLURM_REFUSED.at("sbatch --test-only", answer.complaint)] if answer.code else [])
@@ -147,7 +147,7 @@ def submit_command(job: Job, folder: Path) -> str:
 def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
     """Submit the script; the reference is the job's number and name. Raises SLURM_NOT_SHARED, SLURM_REFUSED."""
     name = slurm_script.name_of(job.job_id)
-    return {"slurm_id": _hand_over(job, rendered, name), "name": name}
+    return {"slurm_id": _sbatch(job, rendered, name), "name": name}
 
 
 def status(job: Submitted) -> Observed:
@@ -160,10 +160,10 @@ def status(job: Submitted) -> Observed:
         if slurm_id is None:
             return exit_state.vanished(job, exit_state.EngineStatus(), "its launcher ended before SLURM had taken it")
         named = slurm_id, _name(job)
-        seen = slurm_job(cluster, *named) or _exit_code_left(job, slurm_id) or accounted(cluster, *named)
+        job_in_slurm = slurm_job(cluster, *named) or _exit_code_left(job, slurm_id) or accounted(cluster, *named)
     except ProblemError as silent:
         return Observed(job.state, None, f"SLURM cannot be asked: {silent.problems[0].message}")
-    return _observed(job, slurm_id, seen)
+    return _observed(job, slurm_id, job_in_slurm)
 
 
 def cancel(job: Submitted, grace_s: float) -> None:
@@ -194,7 +194,7 @@ def _is_over_within(job: Submitted, limit_s: float) -> bool:
     return over
 
 
-def _hand_over(job: Job, rendered: Rendered, name: str) -> str:
+def _sbatch(job: Job, rendered: Rendered, name: str) -> str:
     """Submit the script. Returns the job number, which sbatch may print with ";" and a cluster name."""
     site: SlurmSite = job.settings
     cluster = SlurmCommands(site.ssh, site.ssh_config)
@@ -206,10 +206,10 @@ def _hand_over(job: Job, rendered: Rendered, name: str) -> str:
         if failed.problems[0].code != SLURM_SILENT.name:
             raise
         time.sleep(LOST_S)
-        taken = find(cluster, name, PATIENCE_S)
-        if taken is None:
+        slurm_id = find(cluster, name, PATIENCE_S)
+        if slurm_id is None:
             raise
-        return taken  # submitted; only the answer was lost
+        return slurm_id  # submitted; only the answer was lost
     number = answer.out.strip().splitlines()[-1].partition(";")[0] if answer.out.strip() else ""
     if answer.code or not number.isdigit():
         raise SLURM_REFUSED.error(rendered.command[-1], answer.complaint)
@@ -252,30 +252,32 @@ def _exit_code_left(job: Submitted, slurm_id: str) -> SlurmJob | None:
     return SlurmJob("COMPLETED" if code == 0 else "FAILED", exit_code=code)
 
 
-def _observed(job: Submitted, slurm_id: str, seen: SlurmJob | None) -> Observed:
-    again = f"attempt {seen.restarts + 1}; " if seen and seen.restarts else ""
-    if seen and seen.state in WAITS:
-        return Observed(State.PENDING, None, f"{again}waits: {seen.reason or seen.state}")
-    if seen and seen.state not in ENDS:
+def _observed(job: Submitted, slurm_id: str, job_in_slurm: SlurmJob | None) -> Observed:
+    again = f"attempt {job_in_slurm.restarts + 1}; " if job_in_slurm and job_in_slurm.restarts else ""
+    if job_in_slurm and job_in_slurm.state in WAITS:
+        return Observed(State.PENDING, None, f"{again}waits: {job_in_slurm.reason or job_in_slurm.state}")
+    if job_in_slurm and job_in_slurm.state not in ENDS:
         return Observed(State.RUNNING, None, again.removesuffix("; "))
     engine_status = exit_state.status_in_run_folder(job)
-    if seen is None:
+    if job_in_slurm is None:
         return exit_state.vanished(
             job, engine_status, f"it vanished: SLURM knows no job {slurm_id} of it, and it left no exit code"
         )
-    if seen.state in ENDED_BY_ITSELF:
-        code = int(Exit.JOB_FAILED) if seen.exit_code is None else seen.exit_code
+    if job_in_slurm.state in ENDED_BY_ITSELF:
+        code = int(Exit.JOB_FAILED) if job_in_slurm.exit_code is None else job_in_slurm.exit_code
         return exit_state.ended(job, code, engine_status, exit_state.tail(run_folder_log, job))
-    if seen.state == "CANCELLED":
-        found = exit_state.vanished(job, engine_status, "it was canceled in SLURM before it had saved itself")
-        return found if found.state == State.COMPLETE else replace(found, state=State.CANCELED)
-    kind, message = ENDED_BY_SLURM[seen.state]
-    found = exit_state.vanished(job, engine_status, "")
-    if found.state != State.COMPLETE:
-        saved = "it had saved itself" if found.exit_code == Exit.NOT_DONE else "what it had not saved is lost"
-        found = replace(found, message=f"{message} ({seen.state}); {saved}")
-    evidence = f"{seen.state} {seen.reason}".strip()
-    return replace(found, failure={"class": kind, "evidence": evidence}) if found.state == State.ERROR else found
+    if job_in_slurm.state == "CANCELLED":
+        observed = exit_state.vanished(job, engine_status, "it was canceled in SLURM before it had saved itself")
+        return observed if observed.state == State.COMPLETE else replace(observed, state=State.CANCELED)
+    kind, message = ENDED_BY_SLURM[job_in_slurm.state]
+    observed = exit_state.vanished(job, engine_status, "")
+    if observed.state != State.COMPLETE:
+        saved = "it had saved itself" if observed.exit_code == Exit.NOT_DONE else "what it had not saved is lost"
+        observed = replace(observed, message=f"{message} ({job_in_slurm.state}); {saved}")
+    evidence = f"{job_in_slurm.state} {job_in_slurm.reason}".strip()
+    return (
+        replace(observed, failure={"class": kind, "evidence": evidence}) if observed.state == State.ERROR else observed
+    )
 
 
 SLURM = Platform(

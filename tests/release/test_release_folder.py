@@ -272,9 +272,8 @@ def test_a_merge_that_is_killed_leaves_nothing_under_its_name_and_nobody_at_work
         assert time.monotonic() < deadline, workers
         time.sleep(0.05)
     assert out.exists() == there
-    assert write_release(source, out, merge=True).how == "made" and [path.name for path in tmp_path.iterdir()] == [
-        "out"
-    ]
+    assert write_release(source, out, merge=True).how == "made"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def processes_with(word: str) -> list[str]:

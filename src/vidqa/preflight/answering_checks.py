@@ -38,7 +38,7 @@ from vidqa.planning.sample_table import column
 from vidqa.planning.samples import Sample
 from vidqa.preflight._base import Check
 from vidqa.preflight.gpu_checks import NOTHING_HELPS, too_much, usable_memory
-from vidqa.preflight.inputs import DataInputs, Skip
+from vidqa.preflight.inputs import DataInputs, ModelInputs, RunInputs, Skip
 from vidqa.preflight.problems import ANSWER_LENGTH
 from vidqa.spec.keys import value_at, with_values
 from vidqa.spec.metric_models import metric_models
@@ -110,7 +110,7 @@ def _longest(samples: Sequence[Sample]) -> list[Sample]:
     return [samples[i] for i in sorted(range(len(samples)), key=lambda i: -lengths[i])[:MOST_SAMPLES]]
 
 
-def model_of(inputs: DataInputs) -> tuple[Sizes, int]:
+def model_of(inputs: ModelInputs) -> tuple[Sizes, int]:
     """Sizes of the model that answers, and the numbers of its precision that its weights take. The native generator
     keeps 8-bit floats as they are stored; other quantized weights become numbers of model.dtype."""
     folder = inputs.model_folder
@@ -152,7 +152,7 @@ def _facts(estimated: Estimate, has_gib: float | None) -> dict[str, Any]:
     }
 
 
-def metric_folders(inputs: DataInputs) -> list[Problem]:
+def metric_folders(inputs: RunInputs) -> list[Problem]:
     """The folders of the models that score free text."""
     keys = metric_models(inputs.spec)
     if not keys:
@@ -168,7 +168,7 @@ def metric_folders(inputs: DataInputs) -> list[Problem]:
     return problems
 
 
-def scoring_function(inputs: DataInputs) -> list[Problem]:
+def scoring_function(inputs: RunInputs) -> list[Problem]:
     """The user's function that scores answers: its file is Python and names it."""
     if not (function := str(value_at(inputs.spec, "metrics.functions"))):
         raise Skip("metrics.functions is empty")

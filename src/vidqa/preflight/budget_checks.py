@@ -12,7 +12,7 @@ from vidqa.planning.packing.sharing import work_of
 from vidqa.planning.packing.steps import Steps
 from vidqa.planning.plan import too_long, without_labels
 from vidqa.planning.samples import Planner, Sample
-from vidqa.preflight.inputs import DataInputs, Skip
+from vidqa.preflight.inputs import DataInputs, ModelInputs, RunInputs, Skip
 from vidqa.spec.keys import value_at
 from vidqa.spec.run_tables import Vision
 
@@ -103,7 +103,7 @@ def changes_that_fit(inputs: DataInputs, sample: Sample) -> str:
     return "set one of: " + "; ".join(changes)
 
 
-def _fewer_frames(inputs: DataInputs, sample: Sample) -> str | None:
+def _fewer_frames(inputs: ModelInputs, sample: Sample) -> str | None:
     """The largest nframes (fps in steps of a sixteenth) that fits, by halving."""
     vision = _sampling(inputs)
     most = vision.nframes or 16
@@ -134,13 +134,13 @@ def _smaller_frames(inputs: DataInputs, sample: Sample) -> str | None:
     return f"total_pixels = {pixels}"
 
 
-def _fits(inputs: DataInputs, sample: Sample, vision: Vision) -> bool:
+def _fits(inputs: ModelInputs, sample: Sample, vision: Vision) -> bool:
     planner = Planner(inputs.model_folder, vision, sample.prompting)
     planned, problems = planner.plan([sample.record])
     return not problems and planned[0].length <= inputs.longest_allowed
 
 
-def _sampling(inputs: DataInputs) -> Vision:
+def _sampling(inputs: RunInputs) -> Vision:
     return value_at(inputs.spec, inputs.sampling.vision)
 
 

@@ -18,7 +18,7 @@ from vidqa.planning.budget.memory import BYTES_OF
 from vidqa.planning.budget.trained import trainable
 from vidqa.planning.features import is_frozen, room_for, token_bytes
 from vidqa.preflight.environment_checks import existing
-from vidqa.preflight.inputs import DataInputs, Skip
+from vidqa.preflight.inputs import DataInputs, ModelInputs, Skip
 from vidqa.preflight.model_checks import architecture_parameters
 from vidqa.preflight.problems import CACHE_SMALL, DISK_SMALL, FEATURES_PARTLY
 from vidqa.spec.models import TrainSpec
@@ -36,7 +36,7 @@ class Need:
     what: str
 
 
-def disk(inputs: DataInputs) -> list[Problem]:
+def disk(inputs: ModelInputs) -> list[Problem]:
     """Compare the bytes to be written on each disk with its free space."""
     inputs.require_visible(inputs.output_dir)
     inputs.facts["free_bytes"] = shutil.disk_usage(existing(inputs.output_dir)).free
@@ -54,7 +54,7 @@ def disk(inputs: DataInputs) -> list[Problem]:
     return problems
 
 
-def _fetched(inputs: DataInputs) -> list[Need]:
+def _fetched(inputs: ModelInputs) -> list[Need]:
     """Hub weights that are not here yet, if their index tells their size."""
     from huggingface_hub import constants
 
@@ -66,7 +66,7 @@ def _fetched(inputs: DataInputs) -> list[Need]:
     return [Need(cache, size, "weights to fetch") for size in sizes]
 
 
-def _published_bytes(inputs: DataInputs) -> int:
+def _published_bytes(inputs: ModelInputs) -> int:
     """The size of a published model in bf16, from its number of parameters."""
     inputs.facts["parameters"] = architecture_parameters(inputs.model_folder)
     return _architecture_bytes(inputs.model_folder)
@@ -76,7 +76,7 @@ def _architecture_bytes(folder: Path) -> int:
     return BYTES_OF["bfloat16"] * architecture_parameters(folder)
 
 
-def _saves(inputs: DataInputs) -> list[Need]:
+def _saves(inputs: ModelInputs) -> list[Need]:
     """Checkpoints and exports kept at one time."""
     train_spec = inputs.training
     if train_spec is None:

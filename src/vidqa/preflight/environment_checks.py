@@ -16,7 +16,7 @@ from vidqa.contract.cli import SKILL_ROOT
 from vidqa.contract.problem import Problem
 from vidqa.families import family_of
 from vidqa.platforms.problems import RUN_FOLDER_UNWRITABLE
-from vidqa.preflight.inputs import DataInputs
+from vidqa.preflight.inputs import ModelInputs, RunInputs
 from vidqa.preflight.problems import (
     CLOCK_SKEW,
     OPEN_FILES,
@@ -29,19 +29,19 @@ FILES_NEEDED = 1024
 MOST_SKEW_S = 5.0  # tolerates file systems that store whole or even seconds
 
 
-def packages(inputs: DataInputs) -> list[Problem]:
+def packages(inputs: RunInputs) -> list[Problem]:
     """The engine's packages, by their installed versions, without importing them."""
     inputs.facts["python"] = platform.python_version()
     return _unfit(inputs, "engine", "the engine")
 
 
-def optional_packages(inputs: DataInputs) -> list[Problem]:
+def optional_packages(inputs: RunInputs) -> list[Problem]:
     """Packages that only some specs need: trackers, 8-bit products."""
     needed = inputs.declared_action.packages(inputs.spec)
     return [problem for extra, why in needed.items() for problem in _unfit(inputs, extra, why)]
 
 
-def _unfit(inputs: DataInputs, extra: str, why: str) -> list[Problem]:
+def _unfit(inputs: RunInputs, extra: str, why: str) -> list[Problem]:
     """Packages of an extra of this project that are missing or too old; `why` needs them."""
     from packaging.requirements import Requirement
 
@@ -59,7 +59,7 @@ def _unfit(inputs: DataInputs, extra: str, why: str) -> list[Problem]:
     return problems
 
 
-def model_packages(inputs: DataInputs) -> list[Problem]:
+def model_packages(inputs: ModelInputs) -> list[Problem]:
     """Whether the stock model is right, which proves exports and answers where the spec says so."""
     from packaging.version import Version
 
@@ -70,7 +70,7 @@ def model_packages(inputs: DataInputs) -> list[Problem]:
     return [PACKAGE_OLD.at("transformers", wrong)]
 
 
-def torch_pair(inputs: DataInputs) -> list[Problem]:
+def torch_pair(inputs: RunInputs) -> list[Problem]:
     """Each torchvision is built for one torch and says so in its requirements."""
     from packaging.requirements import Requirement
 
@@ -94,14 +94,14 @@ def installed(package: str) -> str | None:
         return None
 
 
-def open_files(inputs: DataInputs) -> list[Problem]:
+def open_files(inputs: RunInputs) -> list[Problem]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     inputs.facts["open_files"] = soft
     message = f"{soft} files at a time (at most {hard}), {FILES_NEEDED} needed"
     return [OPEN_FILES.at("ulimit -n", message, severity="warning")] if 0 <= soft < FILES_NEEDED else []
 
 
-def output_folder(inputs: DataInputs) -> list[Problem]:
+def output_folder(inputs: RunInputs) -> list[Problem]:
     """Whether the output folder is writable, and its clock right. No folder is created."""
     inputs.require_visible(inputs.output_dir)
     folder = existing(inputs.output_dir)
@@ -120,7 +120,7 @@ def clock_skew(folder: Path, file_time: float, before: float, after: float) -> l
     return [CLOCK_SKEW.at(folder, message, severity="warning")] if abs(skew_s) > MOST_SKEW_S else []
 
 
-def shared_memory(inputs: DataInputs) -> list[Problem]:
+def shared_memory(inputs: RunInputs) -> list[Problem]:
     if inputs.processes == 1 or not Path("/dev/shm").is_dir():
         return []
     shm = os.statvfs("/dev/shm")

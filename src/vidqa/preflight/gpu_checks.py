@@ -15,14 +15,14 @@ from vidqa.preflight.gpus import (
     runs_on,
     version_of,
 )
-from vidqa.preflight.inputs import DataInputs, Skip
+from vidqa.preflight.inputs import RunInputs, Skip
 from vidqa.preflight.problems import DRIVER_OLD, GPU_ARCH, MEMORY
 
 FIRST_WITH_FP8 = (8, 9)
 NONE_HERE = "no GPU is visible here; declare the job's with --gpu-count, --gpu-memory-gb and --gpu-arch"
 
 
-def gpus(inputs: DataInputs) -> list[Problem]:
+def gpus(inputs: RunInputs) -> list[Problem]:
     """Driver, CUDA, and the architecture of every GPU against what the engine's image was compiled for."""
     all_gpus = inputs.gpus
     if not all_gpus:
@@ -37,7 +37,7 @@ def gpus(inputs: DataInputs) -> list[Problem]:
     return [*_driver(inputs, build), *_architectures(inputs, build)]
 
 
-def eight_bits(inputs: DataInputs) -> list[Problem]:
+def eight_bits(inputs: RunInputs) -> list[Problem]:
     """Whether every GPU multiplies 8-bit floats, where the spec asks for it."""
     if inputs.training is None or not inputs.training.train.fp8.enable_fp8:
         return []
@@ -48,7 +48,7 @@ def eight_bits(inputs: DataInputs) -> list[Problem]:
     ]
 
 
-def _driver(inputs: DataInputs, build: Build | None) -> list[Problem]:
+def _driver(inputs: RunInputs, build: Build | None) -> list[Problem]:
     """A driver runs every CUDA of its own major version and of the older ones."""
     newest = inputs.facts.get("driver_cuda")
     if build is None or not build.cuda or newest is None:
@@ -61,7 +61,7 @@ def _driver(inputs: DataInputs, build: Build | None) -> list[Problem]:
     return [DRIVER_OLD.at("nvidia-smi", message)]
 
 
-def _architectures(inputs: DataInputs, build: Build | None) -> list[Problem]:
+def _architectures(inputs: RunInputs, build: Build | None) -> list[Problem]:
     arches = {gpu.arch for gpu in inputs.gpus if gpu.arch}
     if inputs.engine == "cosmos-rl":
         inputs.facts["engine_architectures"] = list(COSMOS_RL_GPUS)
@@ -85,14 +85,14 @@ NOTHING_HELPS = (
 RAISE = "raise engine.gpu_memory_gib, which leaves the rest of the GPU to others"
 
 
-def usable_memory(inputs: DataInputs) -> float | None:
+def usable_memory(inputs: RunInputs) -> float | None:
     """GiB that the job may take of the smallest GPU; None where that is not known."""
     engine = getattr(inputs.spec, "engine", None)  # an action of somebody else may have none
     has_gib, limit_gib = least_memory(inputs.gpus), getattr(engine, "gpu_memory_gib", None)
     return has_gib if has_gib is None or limit_gib is None else min(has_gib, limit_gib)
 
 
-def too_much(inputs: DataInputs, peak_gib: float, details: str, remedy: Callable[[float], str]) -> list[Problem]:
+def too_much(inputs: RunInputs, peak_gib: float, details: str, remedy: Callable[[float], str]) -> list[Problem]:
     """MEMORY if the peak does not fit: an error, or a warning if it may fit within the error of the prediction.
     `remedy` finds a change that fits a GPU of that many GiB; it is called only when needed."""
     has_gib, whole_gib = usable_memory(inputs), least_memory(inputs.gpus)

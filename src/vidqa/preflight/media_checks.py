@@ -16,7 +16,7 @@ from vidqa.dataset.record import MediaRef, Record
 from vidqa.platforms.hardware import cpu_count
 from vidqa.preflight import media_probe
 from vidqa.preflight.data_checks import listed
-from vidqa.preflight.inputs import DataInputs, Skip
+from vidqa.preflight.inputs import DataInputs, RunInputs, Skip
 from vidqa.preflight.media_probe import ProbeRow, Rows
 from vidqa.preflight.problems import PROBE_UNWRITABLE, SPLIT_NEAR
 from vidqa.video import FramePlan, VideoMeta, fps_disagreement
@@ -200,7 +200,7 @@ def _used(problem: Problem, by: list[Record]) -> Problem:
     return replace(problem, message=f"{problem.message} (used by {by[0].source}{more})")
 
 
-def _as_bad_sample(inputs: DataInputs, problems: list[Problem]) -> Iterator[Problem]:
+def _as_bad_sample(inputs: RunInputs, problems: list[Problem]) -> Iterator[Problem]:
     for problem in problems:
         of_the_data = problem.severity == "error" and problem.exit_code == Exit.INPUT
         yield replace(problem, severity=inputs.bad_sample_severity) if of_the_data else problem

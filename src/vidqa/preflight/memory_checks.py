@@ -23,7 +23,7 @@ from vidqa.planning.samples import Sample
 from vidqa.preflight import answering_checks
 from vidqa.preflight.disk_checks import STATE_PER_PARAMETER
 from vidqa.preflight.gpu_checks import NOTHING_HELPS, too_much, usable_memory
-from vidqa.preflight.inputs import DataInputs, Skip
+from vidqa.preflight.inputs import DataInputs, ModelInputs, Skip
 from vidqa.preflight.problems import HOST_MEMORY
 from vidqa.spec.keys import with_values
 from vidqa.spec.models import GrpoSpec, TrainSpec
@@ -61,7 +61,7 @@ def _answered(inputs: DataInputs, train_spec: TrainSpec) -> Sequence[Sample]:
     return answered_samples(train_spec, held)
 
 
-def host_memory(inputs: DataInputs) -> list[Problem]:
+def host_memory(inputs: ModelInputs) -> list[Problem]:
     """Asynchronous saves keep a copy of weights and Adam moments in this machine's memory."""
     train_spec = inputs.training
     if train_spec is None or not train_spec.train.ckpt.enable_checkpoint:
@@ -135,7 +135,7 @@ def _facts(expected: Forecast, has_gib: float | None) -> dict[str, Any]:
 
 
 def _remedy(
-    inputs: DataInputs, train_spec: TrainSpec, samples: Sequence[Sample], answered: Sequence[Sample], has_gib: float
+    inputs: ModelInputs, train_spec: TrainSpec, samples: Sequence[Sample], answered: Sequence[Sample], has_gib: float
 ) -> str:
     """The cheapest single change that fits; else the fewest changes together."""
 

@@ -11,7 +11,7 @@ from vidqa.families.adapters import check_adapter
 from vidqa.families.chat import load_chat
 from vidqa.families.weights import check_weights, weight_bytes, weight_files
 from vidqa.jobs.job_spec import model_names
-from vidqa.preflight.inputs import DataInputs
+from vidqa.preflight.inputs import ModelInputs, RunInputs
 from vidqa.preflight.problems import TIED_ADAPTER
 from vidqa.spec import check_with_heads
 from vidqa.storage import hub
@@ -19,7 +19,7 @@ from vidqa.storage import hub
 TIED = ("embed_tokens", "lm_head")
 
 
-def access(inputs: DataInputs) -> list[Problem]:
+def access(inputs: RunInputs) -> list[Problem]:
     """The token may read every hub model, or the model's folder exists."""
     inputs.facts["hf_token"] = "set" if environment.hf_token() else "not set"
     problems = []
@@ -35,7 +35,7 @@ def access(inputs: DataInputs) -> list[Problem]:
     return problems
 
 
-def weights(inputs: DataInputs) -> list[Problem]:
+def weights(inputs: ModelInputs) -> list[Problem]:
     """Every weight file is complete. Missing weights of a hub model are downloaded by the launch."""
     problems = []
     for key, folder in inputs.models.items():
@@ -56,7 +56,7 @@ def architecture_parameters(folder: Path) -> int:
     return sum(tensor.numel for tensor in family.tensors(family.sizes_of(folder)))
 
 
-def architecture(inputs: DataInputs) -> list[Problem]:
+def architecture(inputs: ModelInputs) -> list[Problem]:
     """A supported family with valid sizes, and heads for each rank of a inputs; for an adapter also its ranks."""
     family = family_of(inputs.model_folder)
     inputs.facts["family"] = family.name
@@ -69,7 +69,7 @@ def architecture(inputs: DataInputs) -> list[Problem]:
     return check_with_heads(inputs.training.policy, sizes.text.kv_heads) if inputs.training else []
 
 
-def tied_adapters(inputs: DataInputs) -> list[Problem]:
+def tied_adapters(inputs: ModelInputs) -> list[Problem]:
     """A tied head shares the matrix of the embeddings: an adapter may be on one of them only."""
     lora = inputs.training.policy.lora if inputs.training else None
     if lora is None or not family_of(inputs.model_folder).sizes_of(inputs.model_folder).text.tied:
@@ -81,13 +81,13 @@ def tied_adapters(inputs: DataInputs) -> list[Problem]:
     ]
 
 
-def processor(inputs: DataInputs) -> list[Problem]:
+def processor(inputs: ModelInputs) -> list[Problem]:
     """The processor's own files say how videos become patches."""
     family_of(inputs.model_folder).geometry(inputs.model_folder)
     return []
 
 
-def tokenizer(inputs: DataInputs) -> list[Problem]:
+def tokenizer(inputs: ModelInputs) -> list[Problem]:
     load_chat(inputs.model_folder)
     return []
 

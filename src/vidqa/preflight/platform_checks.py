@@ -12,10 +12,10 @@ from vidqa.jobs.job_spec import load_job_spec
 from vidqa.platforms import platform, site
 from vidqa.platforms.hardware import cpu_count
 from vidqa.platforms.problems import PLATFORM_UNSUITABLE
-from vidqa.preflight.inputs import DataInputs, Skip
+from vidqa.preflight.inputs import RunInputs, Skip
 
 
-def suitable(inputs: DataInputs) -> list[Problem]:
+def suitable(inputs: RunInputs) -> list[Problem]:
     """Check the job as a launch would make it, with site settings and image."""
     inputs.facts |= {"gpus": len(inputs.gpus), "cores": cpu_count(), "processes": inputs.processes}
     where, declared = platform(inputs.platform), inputs.declared.anything
@@ -36,7 +36,7 @@ def suitable(inputs: DataInputs) -> list[Problem]:
     return [*image_warnings, *problems]
 
 
-def ports(inputs: DataInputs) -> list[Problem]:
+def ports(inputs: RunInputs) -> list[Problem]:
     try:
         with socket.socket() as tried:
             tried.bind(("127.0.0.1", 0))

@@ -13,13 +13,13 @@ from vidqa.planning.budget.memory import GIB
 from vidqa.planning.quantization import BF16, calibration_problems, plan_quantization
 from vidqa.preflight._base import Check
 from vidqa.preflight.environment_checks import existing
-from vidqa.preflight.inputs import DataInputs, Skip
+from vidqa.preflight.inputs import DataInputs, ModelInputs, RunInputs, Skip
 from vidqa.preflight.memory_checks import available_gib
 from vidqa.preflight.problems import DISK_SMALL, HOST_MEMORY
 from vidqa.spec.quantize_rules import needs_calibration
 
 
-def modules(inputs: DataInputs) -> list[Problem]:
+def modules(inputs: ModelInputs) -> list[Problem]:
     """The linear layers that become smaller, and whether groups divide their inputs."""
     plan, problems = plan_quantization(inputs.model_folder, _quantize(inputs))
     inputs.facts["quantization"] = {"modules": len(plan.modules), "kept": len(plan.kept), "bytes": plan.bytes}
@@ -68,7 +68,7 @@ def _activation_bytes(inputs: DataInputs) -> int:
     return BF16 * sizes.text.hidden * tokens
 
 
-def evaluation_file(inputs: DataInputs) -> list[Problem]:
+def evaluation_file(inputs: RunInputs) -> list[Problem]:
     """The spec of the evaluation can be read, and is one."""
     quantize = _quantize(inputs)
     if not quantize.evaluate:
@@ -78,7 +78,7 @@ def evaluation_file(inputs: DataInputs) -> list[Problem]:
     return []
 
 
-def _quantize(inputs: DataInputs) -> Any:
+def _quantize(inputs: RunInputs) -> Any:
     return inputs.spec.quantize  # type: ignore[attr-defined]
 
 

@@ -16,7 +16,7 @@ from vidqa.families.weights import weight_files
 from vidqa.jobs.job_spec import model_names
 from vidqa.jobs.problems import RESUME_NO_CHECKPOINT
 from vidqa.planning import continuing
-from vidqa.preflight.inputs import DataInputs, Skip
+from vidqa.preflight.inputs import DataInputs, ModelInputs, RunInputs, Skip
 from vidqa.preflight.problems import PAIR_MISMATCH, RESUME_MISMATCH
 from vidqa.spec.models import EvaluateSpec, TrainSpec
 from vidqa.spec.run_tables import Vision
@@ -30,19 +30,19 @@ REMEDIES = {
 NO_EVALUATION = "no spec of an evaluation was given (--evaluate-spec)"
 
 
-def rules(inputs: DataInputs) -> list[Problem]:
+def rules(inputs: RunInputs) -> list[Problem]:
     """All errors and warnings. The one about a short model_max_length is settled once tokens are counted."""
     return inputs.resolved.warnings
 
 
-def evaluation_rules(inputs: DataInputs) -> list[Problem]:
+def evaluation_rules(inputs: RunInputs) -> list[Problem]:
     if inputs.evaluate_spec is None:
         raise Skip(NO_EVALUATION)
     measure = inputs.declared_action.measured_by or inputs.action
     return spec.resolve(measure, [spec.read_layer(inputs.evaluate_spec)]).warnings
 
 
-def same_model(inputs: DataInputs) -> list[Problem]:
+def same_model(inputs: RunInputs) -> list[Problem]:
     """The evaluated model is the trained one, an export of it, or an adapter on it."""
     train_spec, eval_spec = _pair(inputs)
     trained = next(iter(model_names(train_spec).values()))
@@ -57,7 +57,7 @@ def same_model(inputs: DataInputs) -> list[Problem]:
     return [PAIR_MISMATCH.at(f"{inputs.evaluate_spec} {key}", message)]
 
 
-def same_frames(inputs: DataInputs) -> list[Problem]:
+def same_frames(inputs: RunInputs) -> list[Problem]:
     """Training and evaluation use the same frames and system prompt."""
     train_spec, eval_spec = _pair(inputs)
     pairs = [
@@ -68,7 +68,7 @@ def same_frames(inputs: DataInputs) -> list[Problem]:
     return [PAIR_MISMATCH.at(inputs.evaluate_spec, message, severity="warning") for message in differing]
 
 
-def _pair(inputs: DataInputs) -> tuple[TrainSpec, EvaluateSpec]:
+def _pair(inputs: RunInputs) -> tuple[TrainSpec, EvaluateSpec]:
     if inputs.training is None or inputs.evaluation is None:
         raise Skip(NO_EVALUATION)
     return inputs.training, inputs.evaluation
@@ -134,7 +134,7 @@ def _trainer(folder: Path) -> dict[str, Any]:
     return written
 
 
-def _weights(train_spec: TrainSpec, inputs: DataInputs) -> dict[str, Any]:
+def _weights(train_spec: TrainSpec, inputs: ModelInputs) -> dict[str, Any]:
     """The facts that saved weights must match; without the base model while its weights are not here."""
     try:
         trained = [(parameter.name, parameter.shape) for parameter in inputs.parameters(train_spec) if parameter.trains]

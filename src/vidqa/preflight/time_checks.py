@@ -18,7 +18,7 @@ from vidqa.planning.packing.steps import Steps, pack_budget
 from vidqa.planning.samples import Sample
 from vidqa.preflight.answering_checks import answering_time
 from vidqa.preflight.gpu_checks import NONE_HERE
-from vidqa.preflight.inputs import DataInputs, Skip
+from vidqa.preflight.inputs import DataInputs, RunInputs, Skip
 from vidqa.spec.models import GrpoSpec, TrainSpec
 
 NAMELESS = ("declared", "unknown")  # GPUs of which only the architecture may be known
@@ -70,7 +70,7 @@ def time(inputs: DataInputs) -> list[Problem]:
     return []
 
 
-def _card(inputs: DataInputs) -> tuple[str, Card]:
+def _card(inputs: RunInputs) -> tuple[str, Card]:
     """The name and the data sheet of the job's GPU; of a declared one, the usual card of its architecture."""
     if not inputs.gpus:
         raise Skip(NONE_HERE)
@@ -81,7 +81,7 @@ def _card(inputs: DataInputs) -> tuple[str, Card]:
     return name, card
 
 
-def _reached(inputs: DataInputs, train_spec: TrainSpec, model: Model) -> Efficiency:
+def _reached(inputs: RunInputs, train_spec: TrainSpec, model: Model) -> Efficiency:
     """The share of the peak that such a training reaches, by what the check of memory found."""
     memory = inputs.facts.get("memory")
     if not memory:

@@ -144,6 +144,47 @@ Spoil = Callable[[Case], None]
 BROKEN: dict[str, tuple[Spoil, str]] = {}
 
 
+# What the first problem names beside its code, in its place or its message.
+NAMED = {
+    "unknown key": "train.epochs",
+    "unknown table": "trainer",
+    "a word for a number": "train.epoch",
+    "a list for a path": "train.output_dir",
+    "no epochs": "train.epoch",
+    "a choice that is none": "response_mode",
+    "batch not divisible": "4",
+    "annotations missing": "/nowhere/a.json",
+    "media folder missing": "/nowhere/media",
+    "no record": "train.json",
+    "annotations of no bytes": "train.json",
+    "not JSON": "train.json",
+    "not UTF-8": "train.json",
+    "id twice": "clip0-1",
+    "unknown role": "robot",
+    "no conversation": "conversations",
+    "video is a number": "video",
+    "video missing": "gone.mp4",
+    "video outside": "train.json[0]",
+    "no answer": "train.json[0]",
+    "answer empty": "train.json[0]",
+    "question empty": "train.json[0]",
+    "two tags, one video": "train.json[0]",
+    "a number for a record": "train.json[0]",
+    "clip of no bytes": "0.mp4",
+    "text for a clip": "0.mp4",
+    "half a clip": "0.mp4",
+    "pictures damaged": "0.mp4",
+    "sample too long": "clip0",
+    "batch larger than the data": "64",
+    "output under a file": "/proc/version",
+    "no such model folder": "/nowhere/model",
+    "weights cut off": "model.safetensors",
+    "no weights": "model",
+    "no config": "config.json",
+    "no tokenizer": "tokenizer.json",
+}
+
+
 def broken(name: str, code: str) -> Callable[[Spoil], Spoil]:
     def note(spoil: Spoil) -> Spoil:
         assert name not in BROKEN

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from tests.clips import write_clip
 from tests.hub_server import serving
 from tests.platforms.stand_in import install
 from tests.preflight.conftest import records as rows
+from tests.preflight.conftest import script
 from vidqa import spec as specs
 from vidqa.contract.problem import Exit, Problem, ProblemError
 from vidqa.contract.run_folder import PLAN
@@ -72,12 +71,6 @@ def refusal(path: Path, **options: Any) -> set[str]:
 
 def ready(report: Report) -> bool:
     return not any(problem.severity == "error" for problem in report.problems)
-
-
-def script(name: str, *words: object) -> tuple[int, dict[str, Any], str]:
-    asked = [sys.executable, str(SCRIPTS / f"{name}.py"), *map(str, words), "--json"]
-    ran = subprocess.run(asked, capture_output=True, text=True, timeout=ENOUGH_S)
-    return ran.returncode, json.loads(ran.stdout), ran.stderr
 
 
 def codes(result: dict[str, Any]) -> set[str]:

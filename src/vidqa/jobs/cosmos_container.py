@@ -18,7 +18,7 @@ from vidqa import actions, spec
 from vidqa.contract import files
 from vidqa.contract.problem import Problem, raise_errors
 from vidqa.jobs.job_spec import JobSpec, fetch_weights, load_job_spec, process_count
-from vidqa.jobs.launch import Ready, Resources, unchecked, without_asking
+from vidqa.jobs.launch import Ready, Resources, as_offline_warnings, unchecked
 from vidqa.jobs.problems import COSMOS_CANNOT
 from vidqa.jobs.runs import new_name
 from vidqa.platforms import platform, site
@@ -86,7 +86,7 @@ def prepare(
         fetch_weights(job_spec)
     job = _job(job_spec, platform_name, settings, image)
     unmountable = _unmountable(platform_name, job)
-    problems += unmountable if write else without_asking(platform(platform_name), unmountable)
+    problems += unmountable if write else as_offline_warnings(platform(platform_name), unmountable)
     raise_errors(problems)
     problems = [*dict.fromkeys([*problems, *readiness.problems])]  # without `write` only shown
     words = _command(job, trained.custom_script or PROGRAM)

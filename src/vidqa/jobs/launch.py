@@ -153,12 +153,14 @@ def dry_run(
     job_spec = load_job_spec(action, spec_path, fetch=False, settings=settings)
     preflight_problems = ready(job_spec, spec_path, platform_name, resources, fetch=False).problems
     job = job_of(job_spec, where, settings, resources, *name_run(job_spec, new_run=new_run))
-    checked = without_asking(where, [*spec.check_with_nodes(job_spec.resolved, resources.nodes), *where.check(job)])
+    checked = as_offline_warnings(
+        where, [*spec.check_with_nodes(job_spec.resolved, resources.nodes), *where.check(job)]
+    )
     problems = [*dict.fromkeys([*job_spec.warnings, *preflight_problems, *checked, *image_warnings])]
     return DryRun(job, where.render(job), job.spec_toml, problems)
 
 
-def without_asking(where: Platform, problems: list[Problem]) -> list[Problem]:
+def as_offline_warnings(where: Platform, problems: list[Problem]) -> list[Problem]:
     """Problems of a job whose files a person submits: that the platform cannot be asked from here is a warning."""
     return [replace(p, severity="warning") if p.code in where.away else p for p in problems]
 

@@ -36,7 +36,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckResult:
     """The result of a check: "ok", "warning", "error", "skipped" (it does not apply) or "blocked" (a part that it needs
     is unavailable, because of the problems `blocked_by`); `why` says why it did not run."""
 
@@ -48,7 +48,7 @@ class Checked:
     blocked_by: tuple[Problem, ...] = ()
 
 
-def run_check(check: Check, inputs: DataInputs) -> Checked:
+def run_check(check: Check, inputs: DataInputs) -> CheckResult:
     part = ""
     try:
         for part in check.needs:
@@ -56,15 +56,15 @@ def run_check(check: Check, inputs: DataInputs) -> Checked:
     except ProblemError as missing:
         first = missing.problems[0]
         why = f"{part} is unavailable: {first.code} at {first.where}"
-        return Checked(check.group, check.name, "blocked", [], why, tuple(missing.problems))
+        return CheckResult(check.group, check.name, "blocked", [], why, tuple(missing.problems))
     except Skip as reason:
-        return Checked(check.group, check.name, "skipped", [], str(reason))
+        return CheckResult(check.group, check.name, "skipped", [], str(reason))
     try:
         problems = bounded(check.run(inputs))
     except Skip as reason:
-        return Checked(check.group, check.name, "skipped", [], str(reason))
+        return CheckResult(check.group, check.name, "skipped", [], str(reason))
     except ProblemError as stopped:
         problems = bounded(stopped.problems)
     severities = {problem.severity for problem in problems}
     status = "error" if "error" in severities else "warning" if problems else "ok"
-    return Checked(check.group, check.name, status, problems)
+    return CheckResult(check.group, check.name, status, problems)

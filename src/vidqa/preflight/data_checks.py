@@ -47,16 +47,16 @@ def apart(inputs: DataInputs, one: RecordSet, other: RecordSet) -> list[Problem]
     problems = []
     mine, theirs = _media(one), _media(other)
     shared = sorted(mine.keys() & theirs.keys())
-    shown = listed(inputs, where, "same_file", shared)
+    shown = write_shared(inputs, where, "same_file", shared)
     if shared:
         problems.append(SPLIT_LEAK.at(where, f"{len(shared)} files are in both sets{shown}"))
     copies = same_bytes_between(mine.values(), theirs.values())
-    shown = listed(inputs, where, "same_content", copies)
+    shown = write_shared(inputs, where, "same_content", copies)
     if copies:
         problems.append(SPLIT_LEAK.at(where, f"{len(copies)} pairs of files have the same content{shown}"))
     ids = {record.id for record in one.records} & {record.id for record in other.records}
     named = sorted(name for name in ids if not name.isdigit())
-    shown = listed(inputs, where, "same_id", named)
+    shown = write_shared(inputs, where, "same_id", named)
     if named:
         problems.append(SPLIT_IDS.at(where, f"{len(named)} ids are in both sets{shown}", severity="warning"))
     return problems
@@ -110,7 +110,7 @@ NAME = "leaks.json"
 SHOWN = 3  # that a problem names
 
 
-def listed(inputs: DataInputs, where: str, what: str, shared_items: Sequence[Any]) -> str:
+def write_shared(inputs: DataInputs, where: str, what: str, shared_items: Sequence[Any]) -> str:
     """The first shared items in words, and the file with all of them. An empty result is written, too, over an earlier
     file."""
     place = media_probe.place_for(inputs.spec_path).with_name(NAME)

@@ -28,7 +28,7 @@ STATE_PER_PARAMETER = 12  # float32 weight and two Adam moments of each trainabl
 
 
 @dataclass(frozen=True)
-class Need:
+class DiskNeed:
     """Bytes to be written below an existing folder."""
 
     folder: Path
@@ -40,7 +40,7 @@ def disk(inputs: ModelInputs) -> list[Problem]:
     """Compare the bytes to be written on each disk with its free space."""
     inputs.require_visible(inputs.output_dir)
     inputs.facts["free_bytes"] = shutil.disk_usage(existing(inputs.output_dir)).free
-    by_disk: dict[int, list[Need]] = defaultdict(list)
+    by_disk: dict[int, list[DiskNeed]] = defaultdict(list)
     for need in (*_fetched(inputs), *_saves(inputs)):
         by_disk[need.folder.stat().st_dev].append(need)
     problems = []
@@ -54,16 +54,16 @@ def disk(inputs: ModelInputs) -> list[Problem]:
     return problems
 
 
-def _fetched(inputs: ModelInputs) -> list[Need]:
+def _fetched(inputs: ModelInputs) -> list[DiskNeed]:
     """Hub weights that are not here yet, if their index tells their size."""
     from huggingface_hub import constants
 
     names, cache = model_names(inputs.spec), existing(Path(constants.HF_HUB_CACHE).absolute())
     if inputs.offline_model is not None:
-        return [Need(cache, _published_bytes(inputs), "weights to fetch")]
+        return [DiskNeed(cache, _published_bytes(inputs), "weights to fetch")]
     missing = [f for key, f in inputs.models.items() if hub.is_hub_name(names[key]) and not weight_files(f)]
     sizes = [weight_bytes(folder).bytes or _architecture_bytes(folder) for folder in missing]
-    return [Need(cache, size, "weights to fetch") for size in sizes]
+    return [DiskNeed(cache, size, "weights to fetch") for size in sizes]
 
 
 def _published_bytes(inputs: ModelInputs) -> int:
@@ -76,7 +76,7 @@ def _architecture_bytes(folder: Path) -> int:
     return BYTES_OF["bfloat16"] * architecture_parameters(folder)
 
 
-def _saves(inputs: ModelInputs) -> list[Need]:
+def _saves(inputs: ModelInputs) -> list[DiskNeed]:
     """Checkpoints and exports kept at one time."""
     train_spec = inputs.training
     if train_spec is None:
@@ -91,7 +91,9 @@ def _saves(inputs: ModelInputs) -> list[Need]:
     times = kept_saves(train_spec)
     inputs.facts |= {"trainable_parameters": trained, "checkpoint_bytes": checkpoint, "export_bytes": export}
     inputs.facts["saves_kept"] = times
-    return [Need(existing(inputs.output_dir), times * one, f"{times} checkpoint{'s' * (times > 1)}, exports included")]
+    return [
+        DiskNeed(existing(inputs.output_dir), times * one, f"{times} checkpoint{'s' * (times > 1)}, exports included")
+    ]
 
 
 def kept_saves(train_spec: TrainSpec) -> int:

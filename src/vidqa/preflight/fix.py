@@ -31,7 +31,7 @@ Row = dict[str, Any]
 
 
 @dataclass
-class Fixed:
+class FixReport:
     """What was written where, and every change by its place in the original file."""
 
     path: Path
@@ -59,7 +59,7 @@ class Fixed:
         return "\n".join([head, *(f"  {line}" for line in [*self.changes, *rest])])
 
 
-def fix_annotations(spec_path: Path, action: str, target: Path) -> Fixed:
+def fix_annotations(spec_path: Path, action: str, target: Path) -> FixReport:
     """Corrects the annotations that a spec trains on or evaluates and writes them to `target` as a JSON list.
 
     Roles get their known names, tags are set to the media that a record lists, missing ids are given and repeated ones
@@ -76,12 +76,12 @@ def fix_annotations(spec_path: Path, action: str, target: Path) -> Fixed:
     rows = list(source.rows(findings))
     if not rows:
         raise_errors(findings.problems)
-    fixed = Fixed(target, original)
+    fixed = FixReport(target, original)
     for unread in findings.problems:
         fixed.dropped += 1
         fixed.note("left out", unread.where, f"left out: {unread.message}")
-    mender = _Mender(replace(source.media, closed=False), original.name, _broken_before(spec_path))
-    good_rows = mender.mend(rows, fixed)
+    fixer = _RowFixer(replace(source.media, closed=False), original.name, _broken_before(spec_path))
+    good_rows = fixer.fix_rows(rows, fixed)
     if not good_rows:
         raise FIX_NOTHING_LEFT.error(original, f"none of {len(rows)} records can be used")
     fixed.records = len(good_rows)
@@ -99,20 +99,20 @@ def _broken_before(spec_path: Path) -> dict[tuple[str, str | None], str]:
     }
 
 
-class _Mender:
+class _RowFixer:
     """Mends rows one by one; remembers the headers of media, and what is broken."""
 
     def __init__(self, source: MediaSource, name: str, broken: dict[tuple[str, str | None], str]) -> None:
         self.source, self.name, self.broken = source, name, broken
         self.headers: dict[str, VideoMeta | ImageMeta] = {}
 
-    def mend(self, rows: list[tuple[int, Any]], fixed: Fixed) -> list[Row]:
+    def fix_rows(self, rows: list[tuple[int, Any]], fixed: FixReport) -> list[Row]:
         reserved = {str(row["id"]) for _, row in rows if isinstance(row, dict) and _has_id(row)}
         used: set[str] = set()
-        mended = [(index, row, self._mend(row, index, fixed)) for index, row in rows]
+        results = [(index, row, self._fix(row, index, fixed)) for index, row in rows]
         self.source.unpack()
         good_rows = []
-        for index, row, result in mended:
+        for index, row, result in results:
             record = result if isinstance(result, str) else self._broken(result) or result
             if isinstance(record, str):
                 fixed.dropped += 1
@@ -126,7 +126,7 @@ class _Mender:
     def _place(self, index: int) -> str:
         return f"{self.name}[{index}]"
 
-    def _mend(self, row: Any, index: int, fixed: Fixed) -> Record | str:
+    def _fix(self, row: Any, index: int, fixed: FixReport) -> Record | str:
         """The record of a row, which is changed, or why it has none."""
         for repair in (_roles, _tags) if isinstance(row, dict) else ():
             codes_here = {problem.code for problem in self._read(row, index)[1]}
@@ -157,7 +157,7 @@ class _Mender:
                 return f"{ref.written}: {self.broken[at]}"
         return ""
 
-    def _set_fps(self, row: Row, record: Record, place: str, fixed: Fixed) -> None:
+    def _set_fps(self, row: Row, record: Record, place: str, fixed: FixReport) -> None:
         meta = self.headers[record.media[0].key] if len(record.media) == 1 else None
         if isinstance(meta, VideoMeta) and fps_disagreement(meta, record.video_fps, place):
             right = round(meta.source_fps, 3)
@@ -219,7 +219,7 @@ def _has_id(row: Row) -> bool:
     return row.get("id") is not None and row["id"] != ""
 
 
-def _set_id(row: Row, index: int, place: str, reserved: set[str], used: set[str], fixed: Fixed) -> None:
+def _set_id(row: Row, index: int, place: str, reserved: set[str], used: set[str], fixed: FixReport) -> None:
     written = str(row["id"]) if _has_id(row) else None
     if written is not None and written not in used:
         used.add(written)

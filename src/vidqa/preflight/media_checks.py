@@ -15,7 +15,7 @@ from vidqa.dataset.near_duplicates import THUMBNAILS, keep_signatures, near_dupl
 from vidqa.dataset.record import MediaRef, Record
 from vidqa.platforms.hardware import cpu_count
 from vidqa.preflight import media_probe
-from vidqa.preflight.data_checks import listed
+from vidqa.preflight.data_checks import write_shared
 from vidqa.preflight.inputs import DataInputs, RunInputs, Skip
 from vidqa.preflight.media_probe import ProbeRow, Rows
 from vidqa.preflight.problems import PROBE_UNWRITABLE, SPLIT_NEAR
@@ -179,7 +179,7 @@ def near_duplicates(inputs: DataInputs) -> list[Problem]:
     for (name, these), (other, those) in combinations(sides, 2):
         pairs = near_duplicate_pairs([by_key[key] for key in these], [by_key[key] for key in those])
         twins = [(these[left], those[right]) for left, right in pairs if these[left] != those[right]]
-        shown = listed(inputs, f"{name} and {other}", "look_alike", twins)
+        shown = write_shared(inputs, f"{name} and {other}", "look_alike", twins)
         if twins:
             message = f"{len(twins)} pairs of files of {name} and {other} look the same{shown}"
             problems.append(SPLIT_NEAR.at(f"{name} and {other}", message, severity="warning"))

@@ -32,7 +32,7 @@ def suitable(inputs: RunInputs) -> list[Problem]:
     problems = [*spec.check_with_nodes(job_spec.resolved, resources.nodes), *where.check(job)]
     if site.is_unseen(settings, job.run_dir):  # no launch from here, but files that a person submits
         inputs.facts["by_hand"] = True
-        problems = launch.without_asking(where, problems)
+        problems = launch.as_offline_warnings(where, problems)
     return [*image_warnings, *problems]
 
 

@@ -17,7 +17,7 @@ from vidqa.jobs.job_spec import JobSpec, load_job_spec
 from vidqa.jobs.launch import Resources
 from vidqa.platforms.problems import NOT_SEEN
 from vidqa.preflight import report_cache
-from vidqa.preflight._base import AtLaunch, Check, Checked, run_check
+from vidqa.preflight._base import AtLaunch, Check, CheckResult, run_check
 from vidqa.preflight.gpus import Declared
 from vidqa.preflight.inputs import DataInputs, Skip
 from vidqa.preflight.registry import CHECKS, GROUPS, LEAKS
@@ -38,7 +38,7 @@ class Report:
     """The results of preflight. Without an error the job may be launched."""
 
     action: str
-    checks: list[Checked]
+    checks: list[CheckResult]
     facts: dict[str, Any]
 
     @property
@@ -73,7 +73,7 @@ class Report:
         return "\n".join([*lines, "", *(f"{what:<16} {text}" for what, text in summary(self.facts))]).rstrip()
 
     @staticmethod
-    def _group_lines(checks: list[Checked]) -> Iterator[str]:
+    def _group_lines(checks: list[CheckResult]) -> Iterator[str]:
         if not checks:
             return
         counts = Counter(checked.status for checked in checks)
@@ -182,7 +182,7 @@ def _key(inputs: DataInputs) -> ReportKey | None:
         return None
 
 
-def _settle_length(checked: Checked, inputs: DataInputs) -> Checked:
+def _settle_length(checked: CheckResult, inputs: DataInputs) -> CheckResult:
     """Drop the warning about a short model_max_length if every sample fits."""
     longest = inputs.facts.get("train", {}).get("tokens_per_sample")
     if checked.group != "spec" or longest is None or inputs.offline_model or not checked.problems:

@@ -19,7 +19,7 @@ from vidqa.platforms.engine_command import (
     GO_ON,
     RENDEZVOUS_PORT,
     TORCHRUN,
-    Filled,
+    Placeholder,
     engine_environment,
     engine_words,
     torchrun,
@@ -62,8 +62,8 @@ def name_of(job_id: str) -> str:
 
 def escaped_words(words: Iterable[str]) -> list[str]:
     """Words escaped for a manifest: the kubelet expands $(NAME), also of secrets, so the $ is doubled in all words that
-    are not Filled."""
-    return [str(word) if isinstance(word, Filled) else word.replace("$", "$$") for word in words]
+    are not Placeholder."""
+    return [str(word) if isinstance(word, Placeholder) else word.replace("$", "$$") for word in words]
 
 
 def command(job: Job) -> tuple[str, ...]:
@@ -80,10 +80,19 @@ def _pod_command(job: Job, site: KubernetesSite) -> tuple[str, ...]:
     about = ("--job", job.job_id, "--run-dir", str(job.run_dir), "--given", GIVEN, "--last-words", LAST_WORDS)
     start = (site.python, "-m", "vidqa.platforms.kubernetes.pod", *about)
     if site.form == "trainjob":  # the runtime sets nodes, ranks and the rendezvous in PET_* variables
-        return (*start, "--node", Filled("$(PET_NODE_RANK)"), "--", site.python, *TORCHRUN, *engine_words(job), GO_ON)
+        return (
+            *start,
+            "--node",
+            Placeholder("$(PET_NODE_RANK)"),
+            "--",
+            site.python,
+            *TORCHRUN,
+            *engine_words(job),
+            GO_ON,
+        )
     if job.nodes == 1:
         return (*start, "--node", "0", "--", *torchrun(site.python, job), GO_ON)
-    first, index = f"{name_of(job.job_id)}-0.{name_of(job.job_id)}", Filled("$(JOB_COMPLETION_INDEX)")
+    first, index = f"{name_of(job.job_id)}-0.{name_of(job.job_id)}", Placeholder("$(JOB_COMPLETION_INDEX)")
     ranks = torchrun(site.python, job, f"{first}:{_port(job, site)}", index)  # rank 0, and its log, in the first pod
     return (*start, "--node", index, "--first-node", first, "--", *ranks, GO_ON)
 

@@ -45,7 +45,7 @@ class Ending:
 
 
 @dataclass(frozen=True)
-class Stuck:
+class BlockedPod:
     """A pod that cannot start. `since` is when it got its node; before that it waited in the queue."""
 
     kind: str
@@ -160,7 +160,7 @@ def container_state(pod: Json) -> Json:
     return {}
 
 
-def stuck(pods: Sequence[Json]) -> Stuck | None:
+def stuck(pods: Sequence[Json]) -> BlockedPod | None:
     """The first pod whose container cannot start, if there is one."""
     for pod in pods:
         waiting = container_state(pod).get("waiting") or {}
@@ -168,7 +168,7 @@ def stuck(pods: Sequence[Json]) -> Stuck | None:
             placed = true_conditions(pod).get("PodScheduled", {}).get("lastTransitionTime")
             since = datetime.fromisoformat(placed or pod["metadata"]["creationTimestamp"])
             message = f"pod {pod['metadata']['name']}: {waiting['reason']}: {waiting.get('message') or ''}".rstrip(": ")
-            return Stuck(STUCK[waiting["reason"]], message[:400], since.astimezone(UTC))
+            return BlockedPod(STUCK[waiting["reason"]], message[:400], since.astimezone(UTC))
     return None
 
 

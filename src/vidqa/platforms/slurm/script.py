@@ -13,7 +13,7 @@ from pathlib import Path
 import vidqa
 from vidqa.contract import environment
 from vidqa.platforms._base import HAND_OVER, SECRETS, Job
-from vidqa.platforms.engine_command import GO_ON, Filled, engine_environment, torchrun
+from vidqa.platforms.engine_command import GO_ON, Placeholder, engine_environment, torchrun
 from vidqa.platforms.mounts import mounts
 from vidqa.platforms.site import cache_folder, is_unseen
 from vidqa.platforms.slurm.site import SlurmSite
@@ -114,7 +114,7 @@ def task(job: Job) -> str:
     several = job.nodes > 1
     meeting = ("$FIRST_NODE:$MEETING_PORT", "$SLURM_NODEID") if several else ()
     # Two tasks may share a machine; this name tells their processes apart.
-    name = [job.job_id, Filled(".$SLURM_NODEID")] if several else [job.job_id]
+    name = [job.job_id, Placeholder(".$SLURM_NODEID")] if several else [job.job_id]
     lines = [
         "#!/bin/bash",
         f"# Runs once on each node of the job; {SCRIPT} says how.",
@@ -245,8 +245,8 @@ def _mounts(job: Job) -> list[str]:
 
 
 def _shown(*words: str) -> str:
-    """Words quoted for the shell, except the placeholders of Filled words."""
-    return " ".join(f'"{word}"' if isinstance(word, Filled) else shlex.quote(word) for word in words)
+    """Words quoted for the shell, except the placeholders of Placeholder words."""
+    return " ".join(f'"{word}"' if isinstance(word, Placeholder) else shlex.quote(word) for word in words)
 
 
 def _many(count: int, one: str, several: str) -> str:

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
-from types import UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any
+
+import msgspec
 
 from vidqa.contract import files
 from vidqa.contract.problem import Problem, ProblemError, control_characters
@@ -91,16 +92,6 @@ class JobRecord:
         return any(Path(path).is_relative_to(folder) for path in (self.spec, self.output_dir))
 
 
-def _types(kind: Any) -> tuple[type, ...]:
-    """The classes that values of an annotated type may have; the contents of a dict are not checked."""
-    kinds = get_args(kind) if isinstance(kind, UnionType) else (kind,)
-    return tuple(get_origin(cls) or cls for cls in kinds)
-
-
-_TYPES = {name: _types(kind) for name, kind in get_type_hints(JobRecord).items()}
-_LAUNCHER = {name: _types(kind) for name, kind in get_type_hints(Identity).items()}
-
-
 def write(record: JobRecord) -> JobRecord:
     stamped = replace(record, updated=files.now())
     job_store.write(record_file(record.job_id), stamped.as_dict())
@@ -165,23 +156,18 @@ def _parse(path: Path) -> JobRecord:
 @lru_cache(maxsize=100_000)
 def _parsed(path: Path, _stamp: tuple[int, ...]) -> JobRecord:
     try:
-        raw = files.read_json(path)
-        record = JobRecord(**{name: raw[name] for name in _TYPES if name in raw} | {"state": State(raw["state"])})
-    except (OSError, ValueError, TypeError, KeyError) as broken:
+        record = msgspec.convert(files.read_json(path), JobRecord)
+        msgspec.convert(record.launcher, Identity)
+    except (OSError, ValueError, msgspec.ValidationError) as broken:
         raise JOB_RECORD_BROKEN.error(path, f"{type(broken).__name__}: {str(broken)[:500]}") from broken
-    wrong = wrong_fields(record) or ([] if path == record_file(record.job_id) else ["job_id"])
+    wrong = [name for name, sound in _ranges(record) if not sound]
+    wrong += [] if path == record_file(record.job_id) else ["job_id"]
     if wrong:
         raise JOB_RECORD_BROKEN.error(path, f"these are not what they must be: {', '.join(wrong)}")
     return record
 
 
-def wrong_fields(record: JobRecord) -> list[str]:
-    """The fields of a record that are not of their type, or not in their range."""
-    wrong = [name for name, types in _TYPES.items() if not isinstance(getattr(record, name), types)]
-    return wrong or [name for name, sound in _sound(record) if not sound]
-
-
-def _sound(record: JobRecord) -> Iterator[tuple[str, bool]]:
+def _ranges(record: JobRecord) -> Iterator[tuple[str, bool]]:
     """Whether the fields have valid values, where their type alone does not tell."""
     yield "platform", record.platform in NAMES
     yield "spec_fingerprint", re.fullmatch(r"\w+", record.spec_fingerprint) is not None
@@ -190,6 +176,4 @@ def _sound(record: JobRecord) -> Iterator[tuple[str, bool]]:
         yield name, Path(text).is_absolute() and not control_characters(text)
     for name in ("processes", "nodes", "gpus", "log_start", "sequence"):
         yield name, 0 <= getattr(record, name) < MOST_NUMBER
-    yield "launcher", all(isinstance(record.launcher.get(name), types) for name, types in _LAUNCHER.items())
-    failure = record.failure or {"class": "", "evidence": ""}
-    yield "failure", all(isinstance(failure.get(name), str) for name in ("class", "evidence"))
+    yield "failure", record.failure is None or {"class", "evidence"} <= record.failure.keys()

@@ -151,13 +151,6 @@ class Observed:
     message: str = ""
     failure: dict[str, str] | None = None
 
-    @property
-    def is_sound(self) -> bool:
-        """Whether the fields, when read from a file, have the right types."""
-        cause = self.failure or {"class": "", "evidence": ""}
-        texts = self.message, *((cause.get("class"), cause.get("evidence")) if isinstance(cause, dict) else (None,))
-        return isinstance(self.exit_code, int | None) and all(isinstance(text, str) for text in texts)
-
 
 def run_folder_log(job: Submitted, position: int) -> tuple[bytes, int]:
     """log.txt of the run folder from byte `position` on (negative: the last bytes), and the position after it. Raises

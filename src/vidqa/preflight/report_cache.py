@@ -10,9 +10,10 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from vidqa import __version__
 from vidqa.contract import environment
@@ -26,6 +27,7 @@ from vidqa.planning.sample_table import Identity
 from vidqa.planning.samples import Planner
 
 SCHEMA_VERSION = 1
+UNREADABLE = (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, msgspec.ValidationError)
 PLAN = ".parquet"
 MOST = 100  # reports; the oldest are removed
 MOST_PLAN_BYTES = 1 << 30  # of all plans; the oldest are removed
@@ -91,10 +93,12 @@ def load(job_spec: JobSpec, platform: str, engine: str) -> CachedReport | None:
     """The report of this spec, data and model; None where it is missing, unreadable or stale."""
     try:
         content = json.loads(_path(job_spec, platform, engine).read_text(encoding="utf-8"))
-        report = _parse(content["report"]) if content["schema_version"] == SCHEMA_VERSION else None
+        report = (
+            msgspec.convert(content["report"], CachedReport) if content["schema_version"] == SCHEMA_VERSION else None
+        )
         before = {path: identity and tuple(identity) for path, identity in content["media"].items()}
         unchanged = stored_plan.identities_of(list(before)) == before
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except UNREADABLE:
         return None
     return report if unchanged else None
 
@@ -107,14 +111,6 @@ def plan_path(job_spec: JobSpec, platform: str, engine: str) -> Path | None:
 
 def _path(job_spec: JobSpec, platform: str, engine: str) -> Path:
     return ReportKey(_fingerprint(job_spec, platform, engine), {}, {}).path
-
-
-def _parse(content: dict[str, Any]) -> CachedReport:
-    """Raises KeyError, TypeError, ValueError for content that `store` did not write."""
-    values = {field.name: content[field.name] for field in fields(CachedReport)}
-    if not isinstance(values["passed"], bool) or not isinstance(values["decoded"], bool):
-        raise ValueError("passed and decoded are true or false")
-    return CachedReport(**{**values, "lasting": [Problem(**problem) for problem in values["lasting"]]})
 
 
 def _fingerprint(job_spec: JobSpec, platform: str, engine: str) -> str:

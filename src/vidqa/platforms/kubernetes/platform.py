@@ -10,10 +10,12 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import yaml
 
 from vidqa.contract import files
@@ -348,23 +350,17 @@ def _first_words(ended: Sequence[Ending]) -> Json:
 
 def _store_end(job: Submitted, end_state: Observed) -> Observed:
     """Store an end that the cluster will not have any more."""
-    ending = {
-        "state": end_state.state,
-        "exit_code": end_state.exit_code,
-        "message": end_state.message,
-        "failure": end_state.failure,
-    }
-    write_exit(job.job_id, ending)
+    write_exit(job.job_id, asdict(end_state))
     return end_state
 
 
 def _stored_end(job: Submitted) -> Observed | None:
-    stored = read_exit(job.job_id)
+    """The stored end; None where there is none that can be read."""
     try:
-        observed = Observed(State(stored["state"]), stored["exit_code"], stored["message"], stored["failure"])
-    except (ValueError, KeyError):
+        end_state = msgspec.convert(read_exit(job.job_id), Observed)
+    except msgspec.ValidationError:
         return None
-    return observed if observed.is_sound else None
+    return end_state if end_state.failure is None or {"class", "evidence"} <= end_state.failure.keys() else None
 
 
 def log(job: Submitted, position: int) -> tuple[bytes, int]:

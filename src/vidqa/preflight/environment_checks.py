@@ -1,22 +1,29 @@
-"""The environment: engine packages, open files, output folder, shared memory."""
+"""The environment: engine packages, open files, output folder, shared memory; and the check of the platform itself."""
 
 from __future__ import annotations
 
 import os
-import platform
 import resource
+import socket
+import sys
 import tempfile
 import time
 import tomllib
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
+from vidqa import spec
 from vidqa.contract._optional import PACKAGE_MISSING, installing
 from vidqa.contract.cli import SKILL_ROOT
-from vidqa.contract.problem import Problem
+from vidqa.contract.problem import Problem, ProblemError
 from vidqa.families import family_of
-from vidqa.platforms.problems import RUN_FOLDER_UNWRITABLE
-from vidqa.preflight.inputs import ModelInputs, RunInputs
+from vidqa.jobs import launch
+from vidqa.jobs.job_spec import load_job_spec
+from vidqa.platforms import platform, site
+from vidqa.platforms.hardware import cpu_count
+from vidqa.platforms.problems import PLATFORM_UNSUITABLE, RUN_FOLDER_UNWRITABLE
+from vidqa.preflight.inputs import ModelInputs, RunInputs, Skip
 from vidqa.preflight.problems import (
     CLOCK_SKEW,
     OPEN_FILES,
@@ -31,7 +38,7 @@ MOST_SKEW_S = 5.0  # tolerates file systems that store whole or even seconds
 
 def packages(inputs: RunInputs) -> list[Problem]:
     """The engine's packages, by their installed versions, without importing them."""
-    inputs.facts["python"] = platform.python_version()
+    inputs.facts["python"] = ".".join(map(str, sys.version_info[:3]))
     return _unfit(inputs, "engine", "the engine")
 
 
@@ -132,3 +139,34 @@ def shared_memory(inputs: RunInputs) -> list[Problem]:
 def existing(folder: Path) -> Path:
     """The folder, or its nearest existing ancestor, which may be a file."""
     return next(path for path in (folder, *folder.parents) if path.exists())
+
+
+def suitable(inputs: RunInputs) -> list[Problem]:
+    """Check the job as a launch would make it, with site settings and image."""
+    inputs.facts |= {"gpus": len(inputs.gpus), "cores": cpu_count(), "processes": inputs.processes}
+    where, declared = platform(inputs.platform), inputs.declared.anything
+    settings = site.read(inputs.platform, inputs.resources.site)
+    resources = replace(inputs.resources, gpus=len(inputs.gpus) if declared else None)
+    image_warnings = launch.image_problems(where, settings, resources)
+    resources = launch.with_image(where, settings, replace(resources, agreed=True), fetch=False)
+    try:
+        job_spec = load_job_spec(inputs.action, inputs.spec_path, fetch=False, settings=settings)
+    except ProblemError as unresolved:
+        first = unresolved.problems[0]
+        raise Skip(f"the job cannot be put together: {first.code} at {first.where}") from unresolved
+    job = launch.job_of(job_spec, where, settings, resources, job_spec.output_dir / "preflight", "preflight")
+    problems = [*spec.check_with_nodes(job_spec.resolved, resources.nodes), *where.check(job)]
+    if site.is_unseen(settings, job.run_dir):  # no launch from here, but files that a person submits
+        inputs.facts["by_hand"] = True
+        problems = launch.as_offline_warnings(where, problems)
+    return [*image_warnings, *problems]
+
+
+def ports(inputs: RunInputs) -> list[Problem]:
+    try:
+        with socket.socket() as tried:
+            tried.bind(("127.0.0.1", 0))
+    except OSError as failed:
+        remedy = "bring the loopback interface up: ip link set lo up"
+        return [PLATFORM_UNSUITABLE.at("127.0.0.1", f"no port can be opened: {failed}", remedy)]
+    return []

@@ -128,10 +128,10 @@ class _RowFixer:
 
     def _fix(self, row: Any, index: int, fixed: FixReport) -> Record | str:
         """The record of a row, which is changed, or why it has none."""
-        for repair in (_roles, _tags) if isinstance(row, dict) else ():
+        for what, code, repair in REPAIRS if isinstance(row, dict) else ():
             codes_here = {problem.code for problem in self._read(row, index)[1]}
-            if repair.code in codes_here and (change := repair.change(row)):
-                fixed.note(repair.what, self._place(index), change)
+            if code in codes_here and (change := repair(row)):
+                fixed.note(what, self._place(index), change)
         record, problems = self._read(row, index)
         if problems or record is None:
             return f"{problems[0].code}: {problems[0].message}" if problems else "it holds no record"
@@ -163,15 +163,6 @@ class _RowFixer:
             right = round(meta.source_fps, 3)
             fixed.note("video_fps", place, f"video_fps {row['video_fps']} -> {right}, the file's")
             row["video_fps"] = right
-
-
-@dataclass(frozen=True)
-class _Repair:
-    """`change` mends a row in which reading finds `code`, and says how; None where it changes nothing."""
-
-    what: str
-    code: str
-    change: Callable[[Row], str | None]
 
 
 def _turns(row: Row) -> list[Row]:
@@ -211,8 +202,11 @@ def _listed(row: Row, kind: str) -> list[Any]:
     return [name for value in values for name in (value if isinstance(value, list) else [value])]
 
 
-_roles = _Repair("role", codes.ROLE_UNKNOWN.name, _name_roles)
-_tags = _Repair("tags", codes.TAG_COUNT.name, _set_tags)
+# What is repaired, the code that reading a row finds, and the function that changes the row and says how.
+REPAIRS: tuple[tuple[str, str, Callable[[Row], str | None]], ...] = (
+    ("role", codes.ROLE_UNKNOWN.name, _name_roles),
+    ("tags", codes.TAG_COUNT.name, _set_tags),
+)
 
 
 def _has_id(row: Row) -> bool:

@@ -12,7 +12,6 @@ from vidqa.preflight import (
     media_checks,
     memory_checks,
     model_checks,
-    platform_checks,
     spec_checks,
     time_checks,
 )
@@ -57,8 +56,8 @@ CHECKS = (
     Check("budget", "host memory", memory_checks.host_memory, ("model_folder",), HERE),
     Check("budget", "time", time_checks.time, ("planned",), NEVER),
     Check("budget", "answer length", answering_checks.answer_length, ("annotations",)),
-    Check("platform", "job", platform_checks.suitable, ("spec",), NEVER),
-    Check("platform", "ports", platform_checks.ports, (), HERE),
+    Check("platform", "job", environment_checks.suitable, ("spec",), NEVER),
+    Check("platform", "ports", environment_checks.ports, (), HERE),
 )
 GROUPS = ("environment", "model", "spec", "data", "media", "budget", "platform")
 LEAKS = "leaks"  # a group name: checks that compare training and KPI set, without the model

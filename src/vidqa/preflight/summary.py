@@ -13,20 +13,8 @@ Line = tuple[str, str]
 
 def summary(facts: Facts) -> list[Line]:
     """(what, text) lines for the facts that are there."""
-    parts = (
-        _estimated,
-        _samples,
-        _answers,
-        _media,
-        _steps,
-        _rollout,
-        _sharing,
-        _trains,
-        _memory,
-        _time,
-        _disk,
-        _hardware,
-    )
+    counts = (_estimated, _samples, _answers, _media, _steps, _rollout, _sharing)
+    parts = (*counts, _trains, _memory, _time, _disk, _hardware)
     return [line for part in parts for line in part(facts)]
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import yaml
@@ -39,7 +39,7 @@ from vidqa.platforms.kubernetes.problems import (
     UNREACHABLE,
 )
 from vidqa.platforms.kubernetes.site import KubernetesSite
-from vidqa.platforms.kubernetes.state import Ending, decisive, endings, observed, stuck, verdict
+from vidqa.platforms.kubernetes.state import decisive, endings, observed, stuck, verdict
 from vidqa.platforms.processes import Identity
 from vidqa.platforms.site import settings_of
 
@@ -333,7 +333,7 @@ def _unless_gone(act: Any) -> None:
 def _bring_back(job: Submitted, pods: Sequence[Json]) -> None:
     """Write the engine's last status into the launcher's run folder, unless the engine writes there itself."""
     run = RunFolder(job.run_dir)
-    words = _first_words(endings(pods))
+    words = next((ending.words for ending in reversed(endings(pods)) if ending.status.state is not None), {})
     if not words or EngineStatus.parse(run.read_status()).exit_code is not None:
         return
     try:
@@ -342,10 +342,6 @@ def _bring_back(job: Submitted, pods: Sequence[Json]) -> None:
             files.write_json(run.path / "problems.json", words["problems"])
     except OSError:
         return  # the launcher cannot write there; the record is enough
-
-
-def _first_words(ended: Sequence[Ending]) -> Json:
-    return next((ending.words for ending in reversed(ended) if ending.status.state is not None), {})
 
 
 def _store_end(job: Submitted, end_state: Observed) -> Observed:
@@ -374,8 +370,7 @@ def log(job: Submitted, position: int) -> tuple[bytes, int]:
 
 
 def _site(job: Submitted) -> KubernetesSite:
-    site: KubernetesSite = settings_of(job, KubernetesSite)
-    return site
+    return cast(KubernetesSite, settings_of(job, KubernetesSite))
 
 
 def _selector(job: Submitted) -> str:
@@ -390,14 +385,6 @@ def _main(job: Submitted) -> Json:
     return {**(kind if trainjob else batch), "metadata": {"name": name_of(job.job_id)}}
 
 
-def _needs_image(settings: Any) -> bool:
-    return not (settings and settings.image)
-
-
-def _visible_gpus(settings: Any) -> int | None:
-    return None
-
-
 KUBERNETES = Platform(
     "kubernetes",
     check,
@@ -406,8 +393,8 @@ KUBERNETES = Platform(
     status,
     cancel,
     log=log,
-    visible_gpus=_visible_gpus,
-    needs_image=_needs_image,
+    visible_gpus=lambda settings: None,
+    needs_image=lambda settings: not (settings and settings.image),
     settings=KubernetesSite,
     submit_command=submit_command,
     away=(NO_CLUSTER.name, UNREACHABLE.name, PACKAGE_MISSING.name),

@@ -23,7 +23,7 @@ from vidqa.platforms import exit_state
         ("ENGINE_NO_GRADIENT", "program"),
         ("INTERNAL", "program"),
         ("PLATFORM_DOCKER_IMAGE_MISSING", "image"),
-        ("PLATFORM_DOCKER_NAME_TAKEN", "infrastructure"),
+        ("PLATFORM_NAME_TAKEN", "infrastructure"),
     ],
 )
 def test_a_problem_decides_the_class(code: str, kind: str) -> None:

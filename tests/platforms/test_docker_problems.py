@@ -209,7 +209,7 @@ def test_a_name_that_is_taken(
     other = docker(docker_host, "create", "--name", container_name("taken"), hollow)
     try:
         codes, _, _ = refusal(write_spec("complete"), Resources(image=hollow, site=site))
-        assert codes == ["PLATFORM_DOCKER_NAME_TAKEN"]
+        assert codes == ["PLATFORM_NAME_TAKEN"]
         assert docker(docker_host, "ps", "--all", "--quiet", "--no-trunc", "--filter", f"id={other}") == other
     finally:
         docker(docker_host, "rm", other)

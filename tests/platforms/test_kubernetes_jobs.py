@@ -334,7 +334,7 @@ def test_a_foreign_object_of_the_same_name_is_left_alone(
     api.create("configmaps", foreign)
     with pytest.raises(ProblemError) as raised:
         kubernetes.submit(job, rendered)
-    assert raised.value.problems[0].code == "PLATFORM_KUBERNETES_CONFLICT"
+    assert raised.value.problems[0].code == "PLATFORM_NAME_TAKEN"
     api.get("configmaps", foreign["metadata"]["name"])["metadata"]["labels"] = {"vidqa/job": job.job_id}
     first = kubernetes.submit(job, rendered)
     assert kubernetes.submit(job, rendered) == first  # both requests of one launch

@@ -85,3 +85,9 @@ NOT_SEEN = Code(
     "Run preflight where it is, such as a node of the cluster; otherwise the job itself finds what is wrong with it.",
     Exit.ENVIRONMENT,
 )
+NAME_TAKEN = Code(
+    "PLATFORM_NAME_TAKEN",
+    "The daemon or the cluster has a container or an object of the job's name that belongs to something else.",
+    "Remove it (docker rm NAME, kubectl delete), or launch again in a second: the name is made from the time.",
+    Exit.ENVIRONMENT,
+)

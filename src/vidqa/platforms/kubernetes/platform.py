@@ -32,7 +32,6 @@ from vidqa.platforms.kubernetes.log import gather, read_log, tail_of
 from vidqa.platforms.kubernetes.manifest import JOB_LABEL, command, manifest, name_of, needed, objects
 from vidqa.platforms.kubernetes.paths import path_problems, site_of
 from vidqa.platforms.kubernetes.problems import (
-    CONFLICT,
     NO_CLUSTER,
     NOT_STARTING,
     SECRET_MISSING,
@@ -40,6 +39,7 @@ from vidqa.platforms.kubernetes.problems import (
 )
 from vidqa.platforms.kubernetes.site import KubernetesSite
 from vidqa.platforms.kubernetes.state import decisive, endings, observed, stuck, verdict
+from vidqa.platforms.problems import NAME_TAKEN
 from vidqa.platforms.processes import Identity
 from vidqa.platforms.site import settings_of
 
@@ -154,7 +154,7 @@ def _there_already(cluster: Cluster, body: Json, job: Job) -> Json:
     there = cluster.get(body)
     if not _is_of(job, there):
         where = f"{body['kind']} {cluster.namespace}/{body['metadata']['name']}"
-        raise CONFLICT.error(where, "the cluster has another object of this name")
+        raise NAME_TAKEN.error(where, "the cluster has another object of this name")
     return there
 
 

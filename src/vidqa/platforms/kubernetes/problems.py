@@ -27,12 +27,6 @@ REFUSED = Code(
     "Read what it says, and change [kubernetes] in site.toml or the spec; --dry-run prints the manifest.",
     Exit.ENVIRONMENT,
 )
-CONFLICT = Code(
-    "PLATFORM_KUBERNETES_CONFLICT",
-    "The namespace has an object of this name that belongs to another job.",
-    "Launch again, which makes a new name, or remove that object.",
-    Exit.ENVIRONMENT,
-)
 NOT_MOUNTED = Code(
     "PLATFORM_KUBERNETES_NOT_MOUNTED",
     "A path that the spec names, or its model's in the hub's cache, lies in no volume of the pods, or is to be written "

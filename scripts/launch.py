@@ -36,33 +36,33 @@ parser.add_argument("--timeout", type=float, metavar="S", help="wait no longer t
 
 
 def main(options: Namespace) -> Result:
-    from vidqa.jobs import api, cosmos_container, launch, results
+    from vidqa.jobs import api, cosmos_container, job_results, launch
     from vidqa.platforms import platform
-    from vidqa.preflight import gate
+    from vidqa.preflight import launch_gate
 
     if options.out and not options.dry_run:
         parser.error("--out needs --dry-run: a launch writes the files into its run folder")
     if options.prove:
         return proved(options)
-    ready = gate.skipped if options.skip_preflight else gate.of_engine(options.engine)
+    ready = launch_gate.skipped if options.skip_preflight else launch_gate.of_engine(options.engine)
     resources = launch.Resources(options.nodes, options.gpus, options.image, options.site, options.yes)
     arguments = (options.action, options.spec, options.platform, resources)
     if options.engine == "cosmos-rl":
-        return results.of_files(
+        return job_results.of_files(
             cosmos_container.prepare(*arguments, write=not options.dry_run, ready=ready), options.out
         )
     if options.dry_run:
         made = launch.dry_run(*arguments, new_run=options.new_run, ready=ready)
-        return results.of_dry_run(made, platform(options.platform), options.out)
+        return job_results.of_dry_run(made, platform(options.platform), options.out)
     job = api.submit(*arguments, new_run=options.new_run, restart=True, ready=ready)
     note(f"{job.how}: job {job.job_id}; run folder {job.record().run_dir}")
-    return results.of_launch(job, job.wait(options.timeout, note) if options.wait else None)
+    return job_results.of_launch(job, job.wait(options.timeout, note) if options.wait else None)
 
 
 def proved(options: Namespace) -> Result:
     from vidqa.actions import action
     from vidqa.contract.files import read_object
-    from vidqa.jobs.here import prove
+    from vidqa.jobs.local_job import prove
 
     if not action(options.action).proof or options.platform != "local" or options.dry_run:
         parser.error(f"--prove is for train and grpo, on this machine; not for {options.action} on {options.platform}")

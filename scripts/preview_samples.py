@@ -24,16 +24,16 @@ parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with
 def main(options: argparse.Namespace) -> Result:
     from vidqa.contract.problem import bounded, raise_errors
     from vidqa.datatools.preview import pick, previews, terminal_text
-    from vidqa.preflight._base import Context
+    from vidqa.preflight.inputs import DataInputs
     from vidqa.spec.action import action_of
 
-    context = Context(options.spec, action_of(options.spec), "local")
-    sets = context.annotations if options.sample else context.annotations[:1]
+    inputs = DataInputs(options.spec, action_of(options.spec), "local")
+    sets = inputs.annotations if options.sample else inputs.annotations[:1]
     wrong = [problem for part in sets for problem in part.problems]
     records = [record for part in sets for record in part.records]
     if not records:
         raise_errors(wrong)
-    rendered, problems = previews(context.planner, pick(records, options.sample, max(1, options.count)))
+    rendered, problems = previews(inputs.planner, pick(records, options.sample, max(1, options.count)))
     problems = bounded([*problems, *wrong])
     colour = sys.stdout.isatty() and not options.json
     data = {"samples": [preview.as_dict() for preview in rendered], "html": options.html}

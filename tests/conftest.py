@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import shutil
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +24,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 # Read when the compiler is imported. It starts Python, and torch in it, for every set of vector instructions that it
 # tries, and for processes that compile.
 os.environ.update(TORCHINDUCTOR_VEC_ISA_OK="1", TORCHINDUCTOR_COMPILE_THREADS="1")
+DURATIONS = Path(__file__).with_name("durations.json")
 # What it keeps: a library that a killed test run left half written would be loaded, and break each later run. The
 # process that starts the others comes here first, and they use its folder.
 COMPILED = "VIDQA_TESTS_COMPILED"
@@ -61,6 +64,28 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests come first: short ones fill up the end, where one process would wait for the others."""
+    """The longest files come first: short ones fill up the end, where one process would wait for the others."""
+    seconds = json.loads(DURATIONS.read_text(encoding="utf-8"))
     slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
+    items.sort(key=lambda item: (-seconds.get(_file_of(item.nodeid), 0), item.path not in slow))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--write-durations", type=Path, metavar="FILE", help="write the seconds of every test file")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if not (path := config.getoption("--write-durations")):
+        return
+    seconds: Counter[str] = Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                seconds[_file_of(report.nodeid)] += report.duration
+    longest = {file: round(total) for file, total in seconds.most_common() if total >= 1}
+    path.write_text(json.dumps(longest, indent=2) + "\n", encoding="utf-8")
+
+
+def _file_of(nodeid: str) -> str:
+    """The file of a test, from the root of the repository."""
+    return f"tests/{nodeid.partition('::')[0].removeprefix('tests/')}"

@@ -127,7 +127,7 @@ PREFIXES = {
     "evaluation": {"COMPARISON", "GAPS", "METRIC", "POSTER", "RESULTS"},
     "datatools": {"DATATOOLS"},
     "platforms": {"ENV", "JOB", "PLATFORM", "RUN", "STATE"},
-    "jobs": {"JOB", "PLATFORM", "RUN"},
+    "jobs": {"JOB", "PLATFORM", "RESUME", "RUN"},
     "rewards": {"REWARD"},
     "preflight": {"BUDGET", "DATA", "ENV", "FIX", "MODEL", "PAIR", "PLATFORM", "RESUME"},
     "serving": {"SERVE"},

@@ -63,7 +63,7 @@ def child_of(parent: subprocess.Popen[str], said: str) -> Identity | None:
     assert parent.stdout
     pid = int(parent.stdout.readline())
     assert parent.stdout.readline() == f"{said}\n"
-    return Identity.of(pid)
+    return Identity.of_pid(pid)
 
 
 def until_gone(process: Identity | None) -> None:

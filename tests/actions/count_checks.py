@@ -6,11 +6,12 @@ from typing import Any
 from vidqa.contract.files import read_object
 from vidqa.contract.problem import Problem
 from vidqa.dataset.problems import MEDIA_MISSING
-from vidqa.jobs.outcome import JobOutcome
-from vidqa.preflight._base import Check, Context
+from vidqa.jobs.job_results import JobResults
+from vidqa.preflight._base import Check
+from vidqa.preflight.inputs import DataInputs
 
 
-def few(context: Context) -> list[Problem]:
+def few(context: DataInputs) -> list[Problem]:
     records = context.annotations[0].records
     context.facts["worth_counting"] = len(records)
     return (
@@ -18,9 +19,9 @@ def few(context: Context) -> list[Problem]:
     )
 
 
-def outcome(record: Any) -> JobOutcome:
+def outcome(record: Any) -> JobResults:
     total = sum(read_object(Path(record.run_dir) / "counts.json").values())
-    return JobOutcome({"tokens": total}, {"tokens": f"{total:,}"}, ["echo done"])
+    return JobResults({"tokens": total}, {"tokens": f"{total:,}"}, ["echo done"])
 
 
 CHECKS = (Check("data", "enough to count", few, ("annotations",)),)

@@ -36,7 +36,7 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 80 GiB each, by the names 4 and 6."""
     monkeypatch.setattr(hardware, "_installed_gpus", lambda: 3)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
-    monkeypatch.setattr(gpu_allocator, "seen_gpus", lambda: [gpus.Gpu("card", CARD_GIB)] * 2)
+    monkeypatch.setattr(gpu_allocator, "visible_gpus", lambda: [gpus.Gpu("card", CARD_GIB)] * 2)
 
 
 def stopped_at(study: Path, point: Callable[[Controller], bool]) -> Controller:
@@ -186,10 +186,10 @@ def test_what_cannot_share_is_refused(tmp_path: Path, two_gpus: None, monkeypatc
     with pytest.raises(ProblemError, match=r"STUDY_SHARED(.|\n)*2 processes, on a GPU each"):
         open_study(study)
     (study / "train.toml").write_text(text)
-    monkeypatch.setattr(gpu_allocator, "seen_gpus", lambda: [gpus.Gpu("unknown")])
+    monkeypatch.setattr(gpu_allocator, "visible_gpus", lambda: [gpus.Gpu("unknown")])
     with pytest.raises(ProblemError, match=r"STUDY_SHARED(.|\n)*is not known"):
         open_study(study)
-    monkeypatch.setattr(gpu_allocator, "seen_gpus", list)
+    monkeypatch.setattr(gpu_allocator, "visible_gpus", list)
     assert open_study(study).memory_gib is None, "on a CPU there is nothing to share out"
 
 

@@ -27,7 +27,7 @@ from vidqa.planning.quantization import overlap_problems, plan_quantization
 from vidqa.planning.samples import calibration_planner
 from vidqa.planning.sets import load_sets
 from vidqa.preflight import environment_checks, quantize_checks
-from vidqa.preflight._base import Context
+from vidqa.preflight.inputs import DataInputs
 from vidqa.spec import Layer, dump, resolve
 
 pytest.importorskip("llmcompressor")
@@ -308,6 +308,6 @@ def test_a_disk_without_room_for_the_folder(world: SimpleNamespace, tmp_path: Pa
     assert problem.code == "ENV_DISK_SMALL" and "needed for the quantized model" in problem.message
 
 
-def preflight_of(world: SimpleNamespace, folder: Path) -> Context:
+def preflight_of(world: SimpleNamespace, folder: Path) -> DataInputs:
     (folder / "spec.toml").write_text(dump(spec_of(world, "FP8_DYNAMIC", folder)))
-    return Context(folder / "spec.toml", "quantize", "local")
+    return DataInputs(folder / "spec.toml", "quantize", "local")

@@ -27,8 +27,8 @@ from vidqa.contract.run_folder import RunFolder
 from vidqa.engine import serve
 from vidqa.engine.quantize import gate
 from vidqa.engine.quantize import run as program
-from vidqa.jobs import here
-from vidqa.jobs.ask import Question, ask
+from vidqa.jobs import local_job
+from vidqa.jobs.local_inference import Question, ask
 from vidqa.planning.sets import load_sets
 from vidqa.release.source import find
 from vidqa.spec import Layer, dump, load, resolve
@@ -134,7 +134,7 @@ def test_answers_of_all_programs_are_those_of_the_evaluation(
     assert served_answer(folder, world.kpi, item, tmp_path) == item["response"]
 
     forking = SimpleNamespace(run=lambda command, **_: forked.run(command, timeout=180), DEVNULL=subprocess.DEVNULL)
-    monkeypatch.setattr(here, "subprocess", forking)
+    monkeypatch.setattr(local_job, "subprocess", forking)
     keys = tuple(f"{name}={value}" for name, value in ANSWERING.items())
     (row,) = ask(Question(str(folder), (str(clip),), (item["question"],), sets=keys))
     assert row["response"] == item["response"]

@@ -176,7 +176,7 @@ def test_a_killed_run_resumes_on_another_number_of_ranks(world: SimpleNamespace,
     spec = world.spec(name, options(before))
     process = _start(spec, run_dir, before)
     _wait_for(run_dir / "checkpoints/step_4/trainer.json", process)
-    ranks = [found for pid in _children(process.pid) if (found := Identity.of(pid))]
+    ranks = [found for pid in _children(process.pid) if (found := Identity.of_pid(pid))]
     assert len(ranks) == before
     process.kill()
     process.wait()

@@ -112,7 +112,7 @@ def test_a_checkpoint_that_is_not_whole_starts_nothing(stand_in: None, write_spe
     job = submit("train", write_spec("complete"), "local")
     job.wait(ENOUGH_S)
     (tmp_path / "step_3").mkdir()
-    with pytest.raises(ProblemError, match="PLATFORM_NOTHING_TO_RESUME"):
+    with pytest.raises(ProblemError, match="RESUME_NO_CHECKPOINT"):
         job.continue_from(tmp_path / "step_3", tmp_path / "next.toml", {})
     assert len(records.scan()[0]) == 1 and not (tmp_path / "next.toml").exists() and job.checkpoints() == []
 

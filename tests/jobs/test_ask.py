@@ -20,7 +20,7 @@ from vidqa.contract.cli import SKILL_ROOT
 from vidqa.contract.problem import ProblemError
 from vidqa.dataset import load_records
 from vidqa.dataset.record import Record
-from vidqa.jobs.ask import Question, ask, rows_of_table, shown
+from vidqa.jobs.local_inference import Question, ask, rows_of_table, shown
 from vidqa.platforms.processes import Identity
 from vidqa.spec.parent_layers import model_layer
 
@@ -129,7 +129,7 @@ def engine_of(pid: int) -> Identity | None:
     for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
         with suppress(FileNotFoundError, ProcessLookupError):
             if b"vidqa.engine.torchrun" in Path(f"/proc/{child}/cmdline").read_bytes():
-                return Identity.of(int(child))
+                return Identity.of_pid(int(child))
     return None
 
 

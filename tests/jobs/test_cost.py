@@ -12,7 +12,7 @@ import pytest
 from vidqa.jobs import cost, records
 from vidqa.jobs.cost import Cost, cost_of
 from vidqa.jobs.records import JobRecord
-from vidqa.platforms import job_files
+from vidqa.platforms import job_store
 from vidqa.platforms._base import State
 from vidqa.platforms.processes import this_process
 
@@ -34,16 +34,16 @@ def kept(tmp_path: Path, job_id: str, **changes: Any) -> JobRecord:
 
 def test_all_jobs_of_a_run_count(tmp_path: Path) -> None:
     kept(tmp_path, "first", state=State.ERROR)
-    job_files.write_exit("first", {"exit_code": 5, "ended": after(10)})
+    job_store.write_exit("first", {"exit_code": 5, "ended": after(10)})
     kept(tmp_path, "second", state=State.COMPLETE, created=after(100))
-    job_files.write_exit("second", {"exit_code": 0, "ended": after(105)})
+    job_store.write_exit("second", {"exit_code": 0, "ended": after(105)})
     records.write(replace(kept(tmp_path, "other"), run_dir=str(tmp_path / "another")))
     assert cost_of(str(tmp_path / "r")) == Cost(seconds=15, gpu_seconds=30, jobs=2)
 
 
 def test_a_job_without_gpus_takes_no_gpu_seconds(tmp_path: Path) -> None:
     kept(tmp_path, "j", state=State.COMPLETE, gpus=0)
-    job_files.write_exit("j", {"ended": after(10)})
+    job_store.write_exit("j", {"ended": after(10)})
     assert cost_of(str(tmp_path / "r")) == Cost(seconds=10, gpu_seconds=0, jobs=1)
 
 
@@ -58,7 +58,7 @@ def test_the_queue_is_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for state, seconds in [*seen, (State.COMPLETE, 80)]:
         monkeypatch.setattr(cost, "_microseconds", lambda seconds=seconds: after(seconds))
         cost.write_span("j", state)
-    job_files.write_exit("j", {"ended": after(80)})
+    job_store.write_exit("j", {"ended": after(80)})
     assert cost.running_s(record) == 10 + 10
     assert [each.job_id for each in records.scan()[0]] == ["j"]
 
@@ -66,6 +66,6 @@ def test_the_queue_is_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("text", ["", "[]", '{"spans": 1}', '{"spans": [[1, 2]]}', '{"spans": [["x", ""]]}'])
 def test_damaged_spans_are_none(tmp_path: Path, text: str) -> None:
     record = kept(tmp_path, "j", state=State.COMPLETE)
-    (job_files.folder() / ".j.spans").write_text(text)
-    job_files.write_exit("j", {"ended": after(10)})
+    (job_store.folder() / ".j.spans").write_text(text)
+    job_store.write_exit("j", {"ended": after(10)})
     assert cost.running_s(record) in (0, 10)

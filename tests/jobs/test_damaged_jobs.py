@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from vidqa.platforms import job_files
+from vidqa.platforms import job_store
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "fuzz"))
 
@@ -24,7 +24,7 @@ from mutations import ODD_VALUES, scrambled, spoiled
 
 from tests.jobs.jobs_script import ask
 from tests.platforms.conftest import ENOUGH_S, until_engine_runs
-from vidqa.jobs import records, results
+from vidqa.jobs import job_results, records
 from vidqa.jobs import watch as jobs
 from vidqa.jobs.launch import launch
 from vidqa.jobs.records import JobRecord
@@ -202,7 +202,7 @@ def make_target(template: JobRecord, damage: Damage, number: int) -> Target:
         host = {"host": template.launcher["host"], "boot": template.launcher["boot"]}
         record = replace(record, launcher={**REFERENCES["local"], **host})
     target = Target(
-        job_files.record_file(name), job_files.exit_file(name), run, json.loads(json.dumps(record.as_dict()))
+        job_store.record_file(name), job_store.exit_file(name), run, json.loads(json.dumps(record.as_dict()))
     )
     target.write()
     if EXITS[damage.platform]:
@@ -245,7 +245,7 @@ def test_others_are_listed_shown_canceled_and_retried(template: JobRecord, write
     listed, problems = jobs.listing()
     unread = {Path(p.where).stem for p in problems if p.code == "JOB_RECORD_BROKEN"}
     assert {record.job_id for record in listed} | unread == set(records.names()) and len(unread) > 50 < len(listed)
-    lines = results.of_listing(listed, problems).text.splitlines()
+    lines = job_results.of_listing(listed, problems).text.splitlines()
     assert {f"{name}  its record cannot be read" for name in said["data"]["unreadable"]} < set(lines)
     assert ask("status", "latest")["data"]["job_id"] == running.job_id
     assert ask("status", template.job_id)["data"]["state"] == State.ERROR

@@ -6,7 +6,7 @@ import pytest
 
 from vidqa.contract.problem import Problem
 from vidqa.jobs import failure
-from vidqa.platforms import verdict
+from vidqa.platforms import exit_state
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from vidqa.platforms import verdict
         ("ENGINE_NO_GRADIENT", "program"),
         ("INTERNAL", "program"),
         ("PLATFORM_DOCKER_IMAGE_MISSING", "image"),
-        ("PLATFORM_DOCKER_NAME_TAKEN", "infrastructure"),
+        ("PLATFORM_NAME_TAKEN", "infrastructure"),
     ],
 )
 def test_a_problem_decides_the_class(code: str, kind: str) -> None:
@@ -55,7 +55,7 @@ KILLED = "an engine process was killed (SIGKILL), by someone or something outsid
     ],
 )
 def test_memory_was_full_where_there_is_evidence(line: str, kind: str) -> None:
-    assert verdict.how_it_died(137, "") == KILLED
+    assert exit_state.how_it_died(137, "") == KILLED
     found = failure.classify(5, KILLED, [], f"step 1\n{line}\n")
     assert found == {"class": kind, "evidence": line if kind == "out of memory" else KILLED}
 

@@ -21,7 +21,7 @@ from vidqa.jobs import records, runs
 from vidqa.jobs import watch as jobs
 from vidqa.jobs.launch import launch
 from vidqa.jobs.records import JobRecord
-from vidqa.platforms import job_files, local
+from vidqa.platforms import job_store, local
 from vidqa.platforms._base import Job, Observed, Rendered, State
 from vidqa.platforms.processes import job_processes, supervisors
 
@@ -61,13 +61,13 @@ def test_latest_is_of_this_folder(
 
 @pytest.mark.parametrize("words", [(), ("latest",)])
 def test_what_changes_a_job_wants_its_id(stand_in: None, write_spec: WriteSpec, words: tuple[str, ...]) -> None:
-    assert codes(ask("cancel", *words)) == ["JOB_ID_NEEDED"]
+    assert codes(ask("cancel", *words)) == ["JOB_NOT_FOUND"]
     record = launch("train", write_spec("hang"), "local").record
     until_engine_runs(record)
     for verb in ("cancel", "retry"):
         said = ask(verb, *words)
         (problem,) = said["problems"]
-        assert (problem["code"], problem["exit_code"]) == ("JOB_ID_NEEDED", Exit.USAGE)
+        assert (problem["code"], problem["exit_code"]) == ("JOB_NOT_FOUND", Exit.USAGE)
         assert f"jobs.py {verb} {record.job_id}" in problem["remedy"]
     assert jobs.find(record.job_id).state == State.RUNNING
     assert jobs.cancel(record.job_id, ENOUGH_S).state == State.CANCELED
@@ -75,7 +75,7 @@ def test_what_changes_a_job_wants_its_id(stand_in: None, write_spec: WriteSpec, 
 
 def test_a_record_that_cannot_be_read_is_told_beside_the_latest(stand_in: None, write_spec: WriteSpec) -> None:
     record = ended(write_spec("complete"))
-    (job_files.folder() / "perhaps-later.json").write_text("{")
+    (job_store.folder() / "perhaps-later.json").write_text("{")
     said = ask("status", "latest")
     assert said["ok"] and said["data"]["job_id"] == record.job_id
     assert codes(said) == ["JOB_RECORD_BROKEN"]
@@ -128,7 +128,7 @@ def test_what_an_earlier_version_left_comes_before_all_that_is_counted(
         with clock_ahead(days):
             older.append(ended(write_spec("killed"), new_run=True))
     for record in older:
-        for path in (job_files.record_file(record.job_id), Path(record.run_dir) / "run.json"):
+        for path in (job_store.record_file(record.job_id), Path(record.run_dir) / "run.json"):
             kept = json.loads(path.read_text())
             path.write_text(json.dumps({key: kept[key] for key in kept if key not in ("sequence", "folder")}))
     assert ask("status", "latest")["data"]["job_id"] == older[0].job_id

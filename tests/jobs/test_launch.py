@@ -19,11 +19,11 @@ from tests.platforms.conftest import ENOUGH_S
 from vidqa.contract import environment, files
 from vidqa.contract.locks import try_lock
 from vidqa.contract.problem import Exit, ProblemError
+from vidqa.jobs import job_results, records
 from vidqa.jobs import launch as launching
-from vidqa.jobs import records, results
 from vidqa.jobs import watch as jobs
 from vidqa.jobs.launch import Resources, dry_run, launch
-from vidqa.platforms import job_files
+from vidqa.platforms import job_store
 from vidqa.platforms._base import State
 from vidqa.platforms.local import LOCAL
 
@@ -71,10 +71,10 @@ def test_after_an_evaluation_comes_the_analysis_of_its_gaps(
     record = replace(finished(write_spec("complete"))[1], action="evaluate")
     written = Path(record.run_dir) / "spec.toml"
     written.write_text('[dataset]\nannotation_path = "kpi/annotations.json"\nmedia_dir = "kpi"\n')
-    words = shlex.split(results.of_wait(record).next[-1])
+    words = shlex.split(job_results.of_wait(record).next[-1])
     assert words[1].endswith("analyze_gaps.py") and {record.run_dir, "kpi/annotations.json", "kpi"} <= set(words)
     written.unlink()
-    assert len(results.of_wait(record).next) == 1
+    assert len(job_results.of_wait(record).next) == 1
 
 
 def test_a_failed_job_is_launched_again(stand_in: None, write_spec: WriteSpec) -> None:
@@ -98,7 +98,7 @@ def test_resume_goes_on_in_the_same_run_folder(stand_in: None, write_spec: Write
 def test_nothing_to_resume_is_refused_instead_of_starting_over(stand_in: None, write_spec: WriteSpec) -> None:
     with pytest.raises(ProblemError) as refused:
         launch("train", write_spec("fresh", more="resume = true"), "local")
-    assert [p.code for p in refused.value.problems] == ["PLATFORM_NOTHING_TO_RESUME"]
+    assert [p.code for p in refused.value.problems] == ["RESUME_NO_CHECKPOINT"]
 
 
 def test_a_finished_run_asked_to_resume_is_done(stand_in: None, write_spec: WriteSpec) -> None:
@@ -219,12 +219,12 @@ def test_an_unwritable_output_folder(stand_in: None, write_spec: WriteSpec, tmp_
 
 def test_the_newest_jobs_are_listed_and_the_others_counted(stand_in: None, write_spec: WriteSpec) -> None:
     _, record = finished(write_spec("complete"))
-    for number in range(results.MOST_LISTED + 1):
+    for number in range(job_results.MOST_LISTED + 1):
         records.write(replace(record, job_id=f"older{number}", created=f"2020-01-01T00:00:{number:02}+00:00"))
-    listed = results.of_listing(*jobs.listing())
-    assert listed.data["count"] == results.MOST_LISTED + 2 and len(listed.data["jobs"]) == results.MOST_LISTED
+    listed = job_results.of_listing(*jobs.listing())
+    assert listed.data["count"] == job_results.MOST_LISTED + 2 and len(listed.data["jobs"]) == job_results.MOST_LISTED
     assert listed.data["jobs"][0]["job_id"] == record.job_id
-    assert listed.text.splitlines()[-1] == f"and 2 older ones, in {job_files.folder()}"
+    assert listed.text.splitlines()[-1] == f"and 2 older ones, in {job_store.folder()}"
 
 
 def test_no_lines_of_a_log_are_none(stand_in: None, write_spec: WriteSpec) -> None:
@@ -271,13 +271,13 @@ def test_a_slow_cluster_keeps_no_other_launch_waiting(
         ask = getattr(LOCAL, name)
 
         def asked(*words: object) -> object:
-            with (job_files.folder() / ".launch.lock").open("a") as lock:
+            with (job_store.folder() / ".launch.lock").open("a") as lock:
                 held.extend([name] * (not try_lock(lock.fileno(), Path(lock.name))))
             return ask(*words)
 
         return asked
 
-    (job_files.folder()).mkdir(parents=True, exist_ok=True)
+    (job_store.folder()).mkdir(parents=True, exist_ok=True)
     slow = replace(LOCAL, **{name: watched(name) for name in ("check", "submit", "status")})
     monkeypatch.setattr(launching, "platform", lambda _: slow)
     monkeypatch.setattr(jobs, "platform", lambda _: slow)

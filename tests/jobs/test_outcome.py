@@ -16,7 +16,7 @@ import pytest
 from tests.platforms.conftest import ENOUGH_S
 from vidqa.contract.cli import Result
 from vidqa.evaluation import score
-from vidqa.jobs import records, results
+from vidqa.jobs import job_results, records
 from vidqa.jobs import watch as jobs
 from vidqa.jobs.api import JobHandle
 from vidqa.jobs.launch import launch
@@ -34,7 +34,11 @@ def trained(stand_in: None, write_spec: WriteSpec) -> JobRecord:
 
 def ways(record: JobRecord) -> list[Result]:
     """jobs.py status, jobs.py wait, launch.py --wait."""
-    return [results.of_job(record), results.of_wait(record), results.of_launch(JobHandle(record.job_id), record)]
+    return [
+        job_results.of_job(record),
+        job_results.of_wait(record),
+        job_results.of_launch(JobHandle(record.job_id), record),
+    ]
 
 
 def as_evaluation(record: JobRecord) -> JobRecord:
@@ -90,9 +94,9 @@ def test_after_a_training_comes_the_evaluation_of_its_best_on_what_the_base_was_
 
 
 def test_where_no_evaluation_is_known_the_user_names_the_set(trained: JobRecord) -> None:
-    assert not any("build_spec" in each for each in results.of_job(trained).next)  # nothing was exported
+    assert not any("build_spec" in each for each in job_results.of_job(trained).next)  # nothing was exported
     export(Path(trained.run_dir))
-    words = shlex.split(results.of_job(trained).next[-1])
+    words = shlex.split(job_results.of_job(trained).next[-1])
     assert words[1].endswith("build_spec.py") and words[2:5] == ["evaluate", "--parent-run", trained.run_dir]
     assert words[words.index("--eval-root") + 1] == "EVAL_ROOT"
 
@@ -100,6 +104,6 @@ def test_where_no_evaluation_is_known_the_user_names_the_set(trained: JobRecord)
 def test_a_job_that_runs_shows_no_page_of_an_earlier_attempt(stand_in: None, write_spec: WriteSpec) -> None:
     record = launch("train", write_spec("hang"), "local").record
     (Path(record.run_dir) / "report.html").write_text("<html>")
-    assert "report" not in results.of_job(record).data
+    assert "report" not in job_results.of_job(record).data
     stopped = jobs.cancel(record.job_id, ENOUGH_S)
-    assert results.of_job(stopped).data["report"] == f"{record.run_dir}/report.html"
+    assert job_results.of_job(stopped).data["report"] == f"{record.run_dir}/report.html"

@@ -12,7 +12,7 @@ from vidqa.contract.problem import ProblemError
 from vidqa.contract.run_folder import RunFolder
 from vidqa.jobs import records
 from vidqa.jobs.api import submit
-from vidqa.jobs.here import prove
+from vidqa.jobs.local_job import prove
 from vidqa.spec import Layer, dump, resolve
 
 

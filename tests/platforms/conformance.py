@@ -27,9 +27,9 @@ from vidqa.jobs import records
 from vidqa.jobs import watch as jobs
 from vidqa.jobs.launch import Launched, Resources, dry_run, launch, retry
 from vidqa.jobs.records import JobRecord
-from vidqa.platforms import job_files
+from vidqa.platforms import job_store
 from vidqa.platforms._base import Rendered, State
-from vidqa.preflight import gate
+from vidqa.preflight import launch_gate
 
 WriteSpec = Callable[..., Path]
 LAUNCHER = Path(__file__).with_name("stand_in.py")
@@ -88,10 +88,12 @@ def test_a_job_completes_and_its_log_is_followed(rig: Rig, stand_in: None, write
 def test_what_preflight_refuses_is_not_started(rig: Rig, stand_in: None, write_spec: WriteSpec, tmp_path: Path) -> None:
     spec = write_spec("complete")  # its annotations hold no record
     with pytest.raises(ProblemError) as refused:
-        launch("train", spec, rig.name, rig.wanted, ready=gate.ready)
+        launch("train", spec, rig.name, rig.wanted, ready=launch_gate.ready)
     assert "DATA_EMPTY" in {problem.code for problem in refused.value.problems}
     assert records.scan()[0] == [] and not (tmp_path / "runs").exists()
-    assert "DATA_EMPTY" in {p.code for p in dry_run("train", spec, rig.name, rig.wanted, ready=gate.ready).problems}
+    assert "DATA_EMPTY" in {
+        p.code for p in dry_run("train", spec, rig.name, rig.wanted, ready=launch_gate.ready).problems
+    }
 
 
 @pytest.mark.parametrize(
@@ -176,7 +178,7 @@ def test_a_job_outlives_its_launcher_and_is_found_again(rig: Rig, write_spec: Wr
 def test_a_launcher_killed_in_between_leaves_a_true_record(rig: Rig, write_spec: WriteSpec, stand_in: None) -> None:
     launcher = rig.launcher(write_spec("hang"))
     deadline = time.monotonic() + 300
-    while not list(job_files.folder().glob("*T*.json")) and time.monotonic() < deadline:
+    while not list(job_store.folder().glob("*T*.json")) and time.monotonic() < deadline:
         time.sleep(0.002)
     os.killpg(launcher.pid, signal.SIGKILL)
     launcher.communicate()

@@ -106,7 +106,7 @@ def start(address: str, folder: Path = FOLDER, *, before: tuple[str, ...] = ()) 
 def stop(folder: Path = FOLDER) -> None:
     """End the daemon that wrote this folder's pid file, and wait for it."""
     try:
-        process = Identity.of(int((folder / "pid").read_text()))
+        process = Identity.of_pid(int((folder / "pid").read_text()))
     except (FileNotFoundError, ValueError):
         return
     deadline = time.monotonic() + ENOUGH_S

@@ -14,7 +14,7 @@ import pytest
 from tests.platforms.conftest import ENOUGH_S
 from tests.platforms.slurm_cluster import SlurmCluster
 from vidqa.contract.problem import Exit, ProblemError
-from vidqa.jobs import by_hand, results
+from vidqa.jobs import job_results
 from vidqa.jobs import watch as jobs
 from vidqa.jobs.launch import Resources, dry_run, launch
 from vidqa.platforms import platform
@@ -41,8 +41,8 @@ def until_complete(run_dir: Path) -> None:
 
 def test_the_files_of_a_local_job_run_by_hand(stand_in: None, write_spec: WriteSpec, tmp_path: Path) -> None:
     made, look = dry_run("train", write_spec("complete"), "local"), tmp_path / "a look"
-    shown = results.of_dry_run(made, platform("local"), look)
-    assert {path.name: path.read_text() for path in look.iterdir()} == by_hand.files_of(made)
+    shown = job_results.of_dry_run(made, platform("local"), look)
+    assert {path.name: path.read_text() for path in look.iterdir()} == job_results.files_of(made)
     assert (look / "spec.toml").read_text() == made.spec_toml and not (tmp_path / "runs").exists()
     (submit,) = shown.next
     subprocess.run(["bash", "-c", submit], check=True, timeout=ENOUGH_S, cwd=tmp_path)
@@ -54,7 +54,7 @@ def test_the_files_of_a_slurm_job_run_by_hand(
     slurm: SlurmCluster, stand_in: None, write_spec: WriteSpec, tmp_path: Path
 ) -> None:
     made, look = dry_run("train", write_spec("complete"), "slurm"), tmp_path / "a look"
-    shown = results.of_dry_run(made, platform("slurm"), look)
+    shown = job_results.of_dry_run(made, platform("slurm"), look)
     files = {path.name: path.read_text() for path in look.iterdir()}
     assert files == {**made.rendered.files, "spec.toml": made.spec_toml} and not (tmp_path / "runs").exists()
     (submit,) = shown.next
@@ -115,7 +115,7 @@ def test_a_model_and_annotations_that_only_the_nodes_see(
 ) -> None:
     spec, nodes = write_spec("complete"), tmp_path / "nodes"
     launched = launch("train", spec, "slurm", for_the_nodes(spec, nodes, ("model", "annotations.json")))
-    assert "PLATFORM_SLURM_UNSEEN" in [problem.code for problem in launched.problems] and not nodes.exists()
+    assert "PLATFORM_NOT_SEEN" in [problem.code for problem in launched.problems] and not nodes.exists()
     record = jobs.wait(launched.record, ENOUGH_S)
     assert record.state == State.COMPLETE, record.log.read_text()
     assert str(nodes / "model") in Path(record.run_dir, "spec.toml").read_text()
@@ -130,7 +130,7 @@ def test_files_for_an_output_folder_that_only_the_nodes_see(
     look = tmp_path / "look"
     spec, resources = for_a_cluster_elsewhere(write_spec("complete"), tmp_path / "nodes")
     made = dry_run("train", spec, "slurm", resources)
-    shown = results.of_dry_run(made, platform("slurm"), look)
+    shown = job_results.of_dry_run(made, platform("slurm"), look)
     assert shown.code == Exit.OK and shown.next == [] and not (tmp_path / "nodes").exists()
     with pytest.raises(ProblemError, match="PLATFORM_SLURM_NOT_SHARED"):
         launch("train", spec, "slurm", resources)

@@ -209,7 +209,7 @@ def test_a_name_that_is_taken(
     other = docker(docker_host, "create", "--name", container_name("taken"), hollow)
     try:
         codes, _, _ = refusal(write_spec("complete"), Resources(image=hollow, site=site))
-        assert codes == ["PLATFORM_DOCKER_NAME_TAKEN"]
+        assert codes == ["PLATFORM_NAME_TAKEN"]
         assert docker(docker_host, "ps", "--all", "--quiet", "--no-trunc", "--filter", f"id={other}") == other
     finally:
         docker(docker_host, "rm", other)
@@ -277,7 +277,7 @@ def test_a_launcher_that_ends_while_we_look_has_started_its_container(
     Path(record.run_dir, "status.json").unlink()
     docker(docker_host, "create", "--name", container_name("new"), "--label", f"vidqa.job={record.job_id}", hollow)
     with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as launcher:
-        identity = Identity.of(launcher.pid)
+        identity = Identity.of_pid(launcher.pid)
         assert identity
 
         def not_started_yet(client: Any, name: str) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from vidqa.jobs import by_hand
+from vidqa.jobs import job_results
 from vidqa.jobs.launch import DryRun, Resources, dry_run
 
 IMAGE = "registry/engine@sha256:" + "0" * 64
@@ -31,7 +31,7 @@ def rendered(action: str, spec: Path, platform: str) -> DryRun:
 def files(made: DryRun) -> dict[str, str]:
     """What would be submitted, but the spec; the same for two jobs that differ in their names alone."""
     named = re.compile(re.escape(made.job.job_id), re.IGNORECASE)
-    texts = {name: named.sub("JOB", text) for name, text in by_hand.files_of(made).items() if name != "spec.toml"}
+    texts = {name: named.sub("JOB", text) for name, text in job_results.files_of(made).items() if name != "spec.toml"}
     return {name: re.sub(r"(?s)kind: ConfigMap.*?\n---", "", text) for name, text in texts.items()}
 
 

@@ -11,7 +11,7 @@ import tomli_w
 
 from tests.hub_server import COMMIT, Hub, serving
 from tests.platforms.slurm_cluster import SlurmCluster
-from vidqa.jobs import by_hand, results
+from vidqa.jobs import job_results
 from vidqa.jobs.launch import DryRun, Resources, dry_run
 from vidqa.platforms import platform
 from vidqa.storage import hub as model_hub
@@ -58,7 +58,7 @@ def looked_at(spec: Path, name: str, **settings: str) -> DryRun:
 
 def shown(made: DryRun) -> dict[str, str]:
     """What would be submitted, whatever the job's name."""
-    return {name: text.replace(made.job.job_id, "JOB") for name, text in by_hand.files_of(made).items()}
+    return {name: text.replace(made.job.job_id, "JOB") for name, text in job_results.files_of(made).items()}
 
 
 @pytest.mark.parametrize(
@@ -95,11 +95,11 @@ def test_to_submit_by_hand_the_model_is_fetched_first(
     server: Hub, slurm: SlurmCluster, hub_spec: Path, tmp_path: Path
 ) -> None:
     made = looked_at(hub_spec, "slurm")
-    fetch, submit = results.of_dry_run(made, platform("slurm"), tmp_path / "look").next
+    fetch, submit = job_results.of_dry_run(made, platform("slurm"), tmp_path / "look").next
     assert " download org/tiny " in fetch and COMMIT in fetch and "sbatch" in submit
     server.refuse = 503
     unknown = looked_at(hub_spec, "slurm")
-    assert results.of_dry_run(unknown, platform("slurm"), tmp_path / "look").next == [], "no one knows the commit"
+    assert job_results.of_dry_run(unknown, platform("slurm"), tmp_path / "look").next == [], "no one knows the commit"
     assert {p.code: p.severity for p in unknown.problems}["STORAGE_UNREACHABLE"] == "warning"
     server.refuse = 403
     refused = looked_at(hub_spec, "slurm")

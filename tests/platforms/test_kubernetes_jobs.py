@@ -34,6 +34,7 @@ from vidqa.platforms.kubernetes.client import connect
 from vidqa.platforms.kubernetes.problems import UNREACHABLE
 from vidqa.platforms.kubernetes.site import KubernetesSite
 
+pytestmark = pytest.mark.kubernetes
 WriteSpec = Callable[..., Path]
 ENGINE = Path(__file__).with_name("stand_in_engine.py")
 # The image's Python: torchrun is replaced by the stand-in engine, everything else runs as it is.
@@ -333,7 +334,7 @@ def test_a_foreign_object_of_the_same_name_is_left_alone(
     api.create("configmaps", foreign)
     with pytest.raises(ProblemError) as raised:
         kubernetes.submit(job, rendered)
-    assert raised.value.problems[0].code == "PLATFORM_KUBERNETES_CONFLICT"
+    assert raised.value.problems[0].code == "PLATFORM_NAME_TAKEN"
     api.get("configmaps", foreign["metadata"]["name"])["metadata"]["labels"] = {"vidqa/job": job.job_id}
     first = kubernetes.submit(job, rendered)
     assert kubernetes.submit(job, rendered) == first  # both requests of one launch

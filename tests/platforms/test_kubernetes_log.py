@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.platforms.test_kubernetes_state import pod, submitted
-from vidqa.platforms import job_files
+from vidqa.platforms import job_store
 from vidqa.platforms.kubernetes.log import gather, path_of, read_log, tail_of
 from vidqa.platforms.kubernetes.problems import UNREACHABLE
 
@@ -83,7 +83,7 @@ def test_a_node_that_is_lost_has_no_log() -> None:
 
 
 def test_of_a_long_log_only_what_is_asked_is_read() -> None:
-    job_files.folder().mkdir(parents=True, exist_ok=True)
+    job_store.folder().mkdir(parents=True, exist_ok=True)
     with path_of(submitted()).open("wb") as kept:
         kept.truncate(2**26)
         kept.seek(2**26)

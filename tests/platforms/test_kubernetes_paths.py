@@ -120,7 +120,7 @@ def test_data_that_pods_alone_see_are_declared(tmp_path: Path, write_spec: Write
     asked = {"image": "e", "volumes": volumes, "cluster_paths": [far]}
     (tmp_path / "site.toml").write_text(tomli_w.dumps({"kubernetes": asked}))
     made = dry_run("train", spec, "kubernetes", Resources(gpus=0, site=tmp_path / "site.toml"))
-    (warned,) = [problem for problem in made.problems if problem.code == "PLATFORM_KUBERNETES_UNSEEN"]
+    (warned,) = [problem for problem in made.problems if problem.code == "PLATFORM_NOT_SEEN"]
     assert f"{far}/model" in warned.message and warned.severity == "warning"
     assert f"{far}/annotations.json" in made.rendered.files["manifest.yaml"]
 

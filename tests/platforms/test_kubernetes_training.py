@@ -15,6 +15,8 @@ from vidqa.jobs import watch as jobs
 from vidqa.jobs.launch import Resources, launch
 from vidqa.platforms._base import State
 
+pytestmark = [pytest.mark.kubernetes, pytest.mark.slow]
+
 
 def place(folder: Path, nodes: int) -> Resources:
     table = {"python": sys.executable, "volumes": [{"mount_path": "/", "host_path": "/"}]}
@@ -22,7 +24,6 @@ def place(folder: Path, nodes: int) -> Resources:
     return Resources(nodes=nodes, gpus=0, image="engine:1", site=folder / "site.toml")
 
 
-@pytest.mark.slow
 def test_two_pods_train_are_preempted_and_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, root = tiny_model(tmp_path), tiny_data(tmp_path, clips=4)
     # More steps than any machine takes meanwhile: the training is cancelled when it has shown what it is for.

@@ -20,11 +20,11 @@ import pytest
 from tests.platforms.conftest import ENOUGH_S, until_engine_runs
 from vidqa.contract.problem import Exit, ProblemError
 from vidqa.contract.run_folder import RunFolder
-from vidqa.jobs import records, results
+from vidqa.jobs import job_results, records
 from vidqa.jobs import watch as jobs
 from vidqa.jobs.launch import launch, retry
 from vidqa.jobs.records import JobRecord
-from vidqa.platforms import job_files, local, processes
+from vidqa.platforms import job_store, local, processes
 from vidqa.platforms._base import State
 from vidqa.platforms.processes import Identity, job_processes, supervisors
 
@@ -92,7 +92,7 @@ def test_a_launcher_that_died_before_submitting_leaves_an_error(stand_in: None, 
     record = ended(started(write_spec("complete")))
     gone = replace(record, job_id="gone", state=State.PENDING, reference=None, exit_code=None)
     Path(gone.run_dir, "status.json").unlink()
-    me = Identity.of(os.getpid())
+    me = Identity.of_pid(os.getpid())
     assert me
     assert jobs.observe(records.write(replace(gone, launcher=me.as_dict()))).state == State.PENDING
     reused = replace(gone, launcher={**me.as_dict(), "started": me.started - 1})
@@ -104,7 +104,7 @@ def test_a_launcher_that_ends_while_we_look_has_started_its_job(
 ) -> None:
     record = ended(started(write_spec("complete")))
     with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as launcher:
-        identity = Identity.of(launcher.pid)
+        identity = Identity.of_pid(launcher.pid)
         assert identity
 
         def none_yet(_: str, below: Identity | None = None) -> list[Identity]:
@@ -120,7 +120,7 @@ def test_a_supervisor_that_has_just_begun_is_not_taken_for_gone(stand_in: None, 
     """For a moment it has no environment yet in which the job's name could be read."""
     record = ended(started(write_spec("complete")))
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
-        found = Identity.of(process.pid)
+        found = Identity.of_pid(process.pid)
         assert found
         new = {"job_id": "new", "state": State.PENDING, "launcher": {**record.launcher, "started": 0}}
         begun = records.write(replace(record, **new, reference=found.as_dict()))
@@ -154,7 +154,7 @@ def test_a_machine_that_hides_environments_runs_no_job(
 
 def test_a_reused_pid_is_not_signalled() -> None:
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
-        found = Identity.of(process.pid)
+        found = Identity.of_pid(process.pid)
         assert found and found.is_alive
         earlier = replace(found, started=found.started - 1)
         assert not earlier.is_alive and not earlier.send(signal.SIGKILL)
@@ -176,7 +176,7 @@ def test_a_job_of_another_machine_is_left_as_it_is(stand_in: None, write_spec: W
 
 def test_a_broken_record_is_named_and_the_others_are_listed(stand_in: None, write_spec: WriteSpec) -> None:
     record = ended(started(write_spec("complete")))
-    (job_files.folder() / "broken.json").write_text("{")
+    (job_store.folder() / "broken.json").write_text("{")
     listed, problems = jobs.listing()
     assert [r.job_id for r in listed] == [record.job_id]
     assert [(p.code, p.severity) for p in problems] == [("JOB_RECORD_BROKEN", "warning")]
@@ -221,12 +221,12 @@ def test_a_worker_killed_under_torchrun_is_told_from_its_log(stand_in_torchrun: 
 
 def test_a_killed_job_says_why_and_is_launched_again_without_asking(stand_in: None, write_spec: WriteSpec) -> None:
     record = ended(started(write_spec("killed")))
-    shown = results.of_job(record)
+    shown = job_results.of_job(record)
     assert shown.code == Exit.OK and ["retry", record.job_id] == shlex.split(shown.next[-1])[2:]
     (problem,) = shown.problems
     assert problem.code == "JOB_INTERRUPTED" and shown.next[-1] in problem.remedy and "SIGKILL" in problem.message
     left = RunFolder(Path(record.run_dir))
-    assert left.read_problems() == [problem] == results.of_wait(record).problems
+    assert left.read_problems() == [problem] == job_results.of_wait(record).problems
     said = left.read_status()
     assert (said["state"], said["exit_code"], said["message"]) == (State.ERROR, 5, record.message)
     again = retry(record).record
@@ -235,7 +235,7 @@ def test_a_killed_job_says_why_and_is_launched_again_without_asking(stand_in: No
 
 
 def test_a_job_that_would_fail_again_is_not_offered_to_be(stand_in: None, write_spec: WriteSpec) -> None:
-    shown = results.of_job(ended(started(write_spec("fail"))))
+    shown = job_results.of_job(ended(started(write_spec("fail"))))
     assert [p.code for p in shown.problems] == ["DATA_EMPTY"] and not [n for n in shown.next if " retry " in n]
 
 
@@ -248,10 +248,10 @@ def test_ranks_below_a_supervisor_are_found_without_a_look_at_all_processes(monk
         while len(all_ranks) < 2 and time.monotonic() < deadline:
             all_ranks = {process.pid for process in processes.engine_processes("below")}
         assert all_ranks == {inside.pid, outside.pid}
-        supervisor = processes.Identity.of(os.getpid())
+        supervisor = processes.Identity.of_pid(os.getpid())
         monkeypatch.setattr(Path, "iterdir", None)  # as the whole of /proc is listed
         assert {process.pid for process in processes.engine_processes("below", supervisor)} == all_ranks
-        (below,) = processes.engine_processes("below", processes.Identity.of(inside.pid))
+        (below,) = processes.engine_processes("below", processes.Identity.of_pid(inside.pid))
         assert processes.parent(below.pid) == inside.pid
     finally:
         for process in (inside, outside):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from vidqa.jobs import failure
-from vidqa.platforms import memory_kills, verdict
+from vidqa.platforms import exit_state, memory_kills
 from vidqa.platforms.memory_kills import Kills, evidence_since, kills
 
 LIMIT = 192 << 20
@@ -78,7 +78,7 @@ def test_the_log_of_a_job_that_the_kernel_ended_says_so(small_group: Path) -> No
 
     words = [sys.executable, "-m", "vidqa.platforms.supervisor", "memory-test", "-", sys.executable, "-c"]
     done = subprocess.run([*words, GREEDY], preexec_fn=enter, capture_output=True, text=True)
-    message = verdict.how_it_died(done.returncode, done.stdout)
+    message = exit_state.how_it_died(done.returncode, done.stdout)
     assert done.returncode == 137 and "SIGKILL" in message and f"oom_kill in {small_group}" in done.stdout, done
     assert failure.classify(5, message, [], done.stdout)["class"] == failure.OUT_OF_MEMORY
     by_hand = "import os; os.kill(os.getpid(), 9)"

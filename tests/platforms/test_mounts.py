@@ -15,7 +15,7 @@ from vidqa.platforms import platform
 from vidqa.platforms._base import Job
 from vidqa.platforms.docker.container import container_body
 from vidqa.platforms.docker.site import DockerSite
-from vidqa.platforms.mounts import Mount, hiding, media_folders, mounts
+from vidqa.platforms.mounts import Mount, media_folders, mounts, shadowed_image_paths
 from vidqa.platforms.slurm.site import SlurmSite
 
 
@@ -93,7 +93,7 @@ def test_a_container_sees_media_wherever_the_annotations_name_them(
     [("/", True), ("/opt", True), ("/opt/vidqa/project", True), ("/opt/data", False), ("/usr/share/x", True)],
 )
 def test_what_would_cover_the_program(path: str, hides: bool) -> None:
-    found = hiding([Mount(Path(path), True)], ("/opt/vidqa", "/usr"))
+    found = shadowed_image_paths([Mount(Path(path), True)], ("/opt/vidqa", "/usr"))
     assert found == ([Path(path)] if hides else [])
 
 

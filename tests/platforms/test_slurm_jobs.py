@@ -276,10 +276,10 @@ def test_a_controller_that_is_started_again_is_asked_again(
     monkeypatch.setenv("SLURM_CONF", str(slurm.impatient(tmp_path)))
     slurm.stop_controller()
     with pytest.raises(ProblemError, match="PLATFORM_SLURM_SILENT"):
-        SlurmCommands().ask("sbatch", "--test-only", given="#!/bin/bash\n")
+        SlurmCommands().ask("sbatch", "--test-only", stdin="#!/bin/bash\n")
     meanwhile = threading.Timer(2, slurm.start_controller, ["-c"])
     meanwhile.start()
-    answer = SlurmCommands().ask("sbatch", "--test-only", given="#!/bin/bash\n", patience_s=LIMIT_S)
+    answer = SlurmCommands().ask("sbatch", "--test-only", stdin="#!/bin/bash\n", patience_s=LIMIT_S)
     meanwhile.join()
     assert not answer.is_silence()  # whatever it says of nodes that it does not know yet
 

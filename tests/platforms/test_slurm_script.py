@@ -167,7 +167,7 @@ def test_a_path_that_a_container_cannot_be_told_of(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))  # no SLURM is asked
     asked = replace(job(backend=backend, image="e.sif"), reads=(Path("/d/a:b"), Path("/d/c,d"), Path("/d/e")))
-    found = [problem.where for problem in slurm.check(asked) if problem.code == "PLATFORM_SLURM_PATH"]
+    found = [problem.where for problem in slurm.check(asked) if problem.code == "PLATFORM_PATH"]
     assert found == refused
 
 
@@ -213,7 +213,7 @@ def test_an_address_with_a_password_is_refused_before_it_is_written(name: str, m
         with pytest.raises(ProblemError) as refused:
             made(job())
         (problem,) = refused.value.problems
-        assert (problem.code, problem.where) == ("PLATFORM_SITE_VALUE", name) and "planted" not in str(problem)
+        assert (problem.code, problem.where) == ("PLATFORM_SITE_SETTINGS", name) and "planted" not in str(problem)
 
 
 def test_the_problem_of_another_cluster_says_what_to_do() -> None:
@@ -241,7 +241,7 @@ def test_the_problem_of_another_cluster_says_what_to_do() -> None:
 def test_a_setting_that_would_break_the_script_is_refused(table: dict[str, object]) -> None:
     with pytest.raises(ProblemError) as refused:
         validate(SlurmSite, table, "site.toml [slurm]")
-    assert [problem.code for problem in refused.value.problems] == ["PLATFORM_SITE_VALUE"]
+    assert [problem.code for problem in refused.value.problems] == ["PLATFORM_SITE_SETTINGS"]
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from tests.platforms.slurm_cluster import SlurmCluster
 from tests.platforms.specs import write_spec_in
 from tests.platforms.test_by_hand import until_complete
 from vidqa.contract.problem import Exit, ProblemError
-from vidqa.jobs import records, results
+from vidqa.jobs import job_results, records
 from vidqa.jobs import watch as jobs
 from vidqa.jobs.launch import Resources, dry_run, launch
 from vidqa.platforms import platform
@@ -121,7 +121,7 @@ def test_a_secret_is_in_the_environment_and_in_no_command_line(
     monkeypatch.setenv("HF_TOKEN", "hf_planted secret's $value")
     look = "printenv HF_TOKEN; tr '\\0' ' ' < /proc/$$/cmdline; tr '\\0' ' ' < /proc/$PPID/cmdline; cat"
     cluster = SlurmCommands("login", str(login / "ssh_config"))
-    answer = cluster.ask("bash", "-c", look, given="the rest\n", secrets=("HF_TOKEN", "WANDB_API_KEY"))
+    answer = cluster.ask("bash", "-c", look, stdin="the rest\n", secrets=("HF_TOKEN", "WANDB_API_KEY"))
     assert answer.out.startswith("hf_planted secret's $value\n") and answer.out.endswith("the rest\n")
     assert answer.out.count("planted") == 1 and "bash -c" in answer.out
 
@@ -158,7 +158,7 @@ def test_what_a_dry_run_wrote_is_submitted_over_ssh(
     folder = tmp_path / "it's $HOME `x`"
     folder.mkdir()
     made = dry_run("train", write_spec_in(folder, "complete"), "slurm", wanted)
-    (submit,) = results.of_dry_run(made, platform("slurm"), folder / "look").next
+    (submit,) = job_results.of_dry_run(made, platform("slurm"), folder / "look").next
     done = subprocess.run(["bash", "-c", submit], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and done.stdout.startswith("Submitted batch job "), done
     until_complete(made.job.run_dir)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from vidqa.contract.problem import Exit
-from vidqa.platforms import verdict
+from vidqa.platforms import exit_state
 from vidqa.platforms._base import State, Submitted, run_folder_log
-from vidqa.platforms.verdict import EngineStatus
+from vidqa.platforms.exit_state import EngineStatus
 
 
 def submitted(run_dir: Path = Path("x"), **changes: Any) -> Submitted:
@@ -43,7 +43,7 @@ BUSY = EngineStatus(State.RUNNING, None, "")
     ],
 )
 def test_a_job_that_has_ended(exit_code: int, said: EngineStatus, cancelled: bool, state: State, kept: int) -> None:
-    seen = verdict.ended(submitted(cancel_requested="now" if cancelled else None), exit_code, said, "")
+    seen = exit_state.ended(submitted(cancel_requested="now" if cancelled else None), exit_code, said, "")
     assert (seen.state, seen.exit_code) == (state, kept)
 
 
@@ -59,21 +59,21 @@ def test_a_job_that_has_ended(exit_code: int, said: EngineStatus, cancelled: boo
     ],
 )
 def test_how_processes_died(exit_code: int, log: str, shown: str) -> None:
-    assert shown in verdict.how_it_died(exit_code, log)
+    assert shown in exit_state.how_it_died(exit_code, log)
 
 
 def test_a_job_of_which_nothing_is_left() -> None:
-    assert verdict.vanished(submitted(), DONE, "gone").state == State.COMPLETE
-    assert verdict.vanished(submitted(), SAVED, "gone").state == State.STOPPED
-    seen = verdict.vanished(submitted(), BUSY, "gone")
+    assert exit_state.vanished(submitted(), DONE, "gone").state == State.COMPLETE
+    assert exit_state.vanished(submitted(), SAVED, "gone").state == State.STOPPED
+    seen = exit_state.vanished(submitted(), BUSY, "gone")
     assert (seen.state, seen.exit_code, seen.message) == (State.ERROR, Exit.JOB_FAILED, "gone")
 
 
 @pytest.mark.parametrize("status", [None, [], {}, {"state": "ODD"}, {"state": "ERROR", "exit_code": "3"}])
 def test_a_broken_status_says_nothing_wrong(status: object) -> None:
-    assert EngineStatus.of(status).exit_code is None
+    assert EngineStatus.parse(status).exit_code is None
 
 
 def test_the_log_of_an_earlier_job_is_no_evidence(tmp_path: Path) -> None:
     (tmp_path / "log.txt").write_bytes(b"CUDA out of memory\nnow\n")
-    assert verdict.tail(run_folder_log, submitted(tmp_path, log_start=19)) == "now\n"
+    assert exit_state.tail(run_folder_log, submitted(tmp_path, log_start=19)) == "now\n"

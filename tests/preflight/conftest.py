@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.clips import write_clip
+from vidqa.contract.cli import SKILL_ROOT
 from vidqa.engine.families.tiny_qwen3_vl import write_tiny_model
 from vidqa.storage import hub
 
@@ -88,3 +92,10 @@ def write_spec(tmp_path: Path, media: Path, tiny_model: Path, monkeypatch: pytes
         return path
 
     return write
+
+
+def script(name: str, *words: object) -> tuple[int, dict[str, Any], str]:
+    """Exit code, JSON object and errors of a script."""
+    command = [sys.executable, str(SKILL_ROOT / f"scripts/{name}.py"), *map(str, words), "--json"]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    return process.returncode, json.loads(process.stdout), process.stderr

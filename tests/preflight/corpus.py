@@ -144,6 +144,47 @@ Spoil = Callable[[Case], None]
 BROKEN: dict[str, tuple[Spoil, str]] = {}
 
 
+# What the first problem names beside its code, in its place or its message.
+NAMED = {
+    "unknown key": "train.epochs",
+    "unknown table": "trainer",
+    "a word for a number": "train.epoch",
+    "a list for a path": "train.output_dir",
+    "no epochs": "train.epoch",
+    "a choice that is none": "response_mode",
+    "batch not divisible": "4",
+    "annotations missing": "/nowhere/a.json",
+    "media folder missing": "/nowhere/media",
+    "no record": "train.json",
+    "annotations of no bytes": "train.json",
+    "not JSON": "train.json",
+    "not UTF-8": "train.json",
+    "id twice": "clip0-1",
+    "unknown role": "robot",
+    "no conversation": "conversations",
+    "video is a number": "video",
+    "video missing": "gone.mp4",
+    "video outside": "train.json[0]",
+    "no answer": "train.json[0]",
+    "answer empty": "train.json[0]",
+    "question empty": "train.json[0]",
+    "two tags, one video": "train.json[0]",
+    "a number for a record": "train.json[0]",
+    "clip of no bytes": "0.mp4",
+    "text for a clip": "0.mp4",
+    "half a clip": "0.mp4",
+    "pictures damaged": "0.mp4",
+    "sample too long": "clip0",
+    "batch larger than the data": "64",
+    "output under a file": "/proc/version",
+    "no such model folder": "/nowhere/model",
+    "weights cut off": "model.safetensors",
+    "no weights": "model",
+    "no config": "config.json",
+    "no tokenizer": "tokenizer.json",
+}
+
+
 def broken(name: str, code: str) -> Callable[[Spoil], Spoil]:
     def note(spoil: Spoil) -> Spoil:
         assert name not in BROKEN
@@ -219,8 +260,8 @@ for title, code, spoil in (
     ("no such platform", "PLATFORM_UNKNOWN", lambda case: case.options.update(platform="moon")),
     ("annotations missing", "DATA_FILE_MISSING", keys(custom__train_dataset__annotation_path="/nowhere/a.json")),
     ("media folder missing", "DATA_FILE_MISSING", keys(custom__train_dataset__media_path="/nowhere/media")),
-    ("output under a file", "ENV_OUTPUT_UNWRITABLE", keys(train__output_dir="/proc/version/runs")),
-    ("output where nobody writes", "ENV_OUTPUT_UNWRITABLE", keys(train__output_dir="/proc/runs")),
+    ("output under a file", "RUN_FOLDER_UNWRITABLE", keys(train__output_dir="/proc/version/runs")),
+    ("output where nobody writes", "RUN_FOLDER_UNWRITABLE", keys(train__output_dir="/proc/runs")),
     ("no such model folder", "MODEL_NOT_FOUND", keys(policy__model_name_or_path="/nowhere/model")),
 ):
     broken(title, code)(spoil)
@@ -309,7 +350,7 @@ def _(case: Case) -> None:
     case.options["evaluate_spec"] = case.evaluation(batch=3)
 
 
-@broken("evaluation of another model", "PAIR_MODEL")
+@broken("evaluation of another model", "PAIR_MISMATCH")
 def _(case: Case) -> None:
     other = shutil.copytree(case.shared_model, case.folder / "other")
     config = json.loads((other / "config.json").read_text())
@@ -322,7 +363,7 @@ def _(case: Case) -> None:
     case.options["evaluate_spec"] = case.evaluation(**keys)
 
 
-@broken("evaluation of other frames", "PAIR_FRAMES")
+@broken("evaluation of other frames", "PAIR_MISMATCH")
 def _(case: Case) -> None:
     case.held = sound_records(range(4, 5))
     evaluated = case.folder / "kpi.json"
@@ -364,7 +405,7 @@ def adapter(case: Case, *files: str) -> None:
 
 for title, code, spoil in (
     ("evaluation without room for the answer", "SAMPLE_TOO_LONG", evaluation(model__max_length=100)),
-    ("evaluation in an unwritable folder", "ENV_OUTPUT_UNWRITABLE", evaluation(results_dir="/proc/results")),
+    ("evaluation in an unwritable folder", "RUN_FOLDER_UNWRITABLE", evaluation(results_dir="/proc/results")),
     ("evaluation of nothing", "DATA_FILE_MISSING", evaluation(dataset__annotation_path="/nowhere/a.json")),
     ("evaluation on no GPU", "SPEC_VALUE", evaluation(num_gpus=0)),
     ("evaluation by a task that is none", "SPEC_VALUE", evaluation(task__type="guessing")),
@@ -469,7 +510,7 @@ def _(case: Case) -> None:
     case.held[0]["video"] = "link.mp4"
 
 
-@broken("a copy in the other set", "DATA_SPLIT_COPY")
+@broken("a copy in the other set", "DATA_SPLIT_LEAK")
 def _(case: Case) -> None:
     shutil.copy(case.media / "0.mp4", case.media / "copy.mp4")
     case.held[0]["video"] = "copy.mp4"
@@ -827,7 +868,7 @@ def _(case: Case) -> None:
     case.spec["policy.model_name_or_path"] = str(tiny_model(case.folder / "second", "qwen2_5_vl"))
 
 
-@broken("torchvision for another torch", "ENV_TORCH_PAIR")
+@broken("torchvision for another torch", "ENV_PACKAGE_OLD")
 def _(case: Case) -> None:
     installed(case, "torchvision", "0.99.0", "Requires-Dist: torch==1.0.0")
 

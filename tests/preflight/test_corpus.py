@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from tests.clips import write_clip, write_image
-from tests.preflight.corpus import BROKEN, Case
+from tests.preflight.conftest import script
+from tests.preflight.corpus import BROKEN, NAMED, Case
 from tests.preflight.corpus_rl import refine
-from vidqa.contract.problem import ProblemError
+from vidqa.contract.problem import Exit, ProblemError
 from vidqa.jobs.job_spec import load_job_spec
 from vidqa.jobs.launch import Resources, dry_run
-from vidqa.preflight import gate
+from vidqa.preflight import launch_gate
 from vidqa.spec.action import action_of
 
 
@@ -64,6 +65,7 @@ def test_the_one_code_comes_first(case: Case, name: str) -> None:
     found = case.look()
     assert [problem.code for problem in found][:1] == [code], found
     assert found[0].where and found[0].message and found[0].remedy
+    assert NAMED.get(name, "") in f"{found[0].where} {found[0].message}"
     errors = {problem.code for problem in found if problem.severity == "error"}
     assert not errors or refused(case) & errors, "a launch would start it"
 
@@ -71,7 +73,7 @@ def test_the_one_code_comes_first(case: Case, name: str) -> None:
 def refused(case: Case) -> set[str]:
     """What a launch is refused for after that preflight: by what is asked and found, or by preflight's own checks."""
     path, place = case.options.get("spec_path", case.folder / case.name), case.options.get("platform", "local")
-    ready = gate.of_engine(case.options.get("engine", "vidqa"))
+    ready = launch_gate.of_engine(case.options.get("engine", "vidqa"))
     wanted = Resources(gpus=case.options["declared"].gpu_count if "declared" in case.options else None)
     try:
         asked = load_job_spec(action_of(path), path, fetch=True)
@@ -94,6 +96,40 @@ def test_no_fault_hides_another(case: Case) -> None:
         BROKEN[name][0](case)
     found = {problem.code for problem in case.look()}
     assert found >= {BROKEN[name][1] for name in TOGETHER}, found
+
+
+# Faults by the group that sees them, and the exit code of a script that looks at this group alone.
+BY_GROUP = {
+    "spec": (
+        [
+            *("unknown key", "unknown table", "a word for a number", "a list for a path", "no epochs"),
+            *("a choice that is none", "learning rate huge"),
+        ],
+        Exit.INPUT,
+    ),
+    "data": (["id twice"], Exit.INPUT),
+    "media": (["half a clip"], Exit.INPUT),
+    "budget": (["sample too long"], Exit.INPUT),
+    "model": (["weights cut off"], Exit.INPUT),
+    "environment": (["output under a file"], Exit.ENVIRONMENT),
+}
+
+
+@pytest.mark.parametrize("group", BY_GROUP)
+def test_the_script_names_the_faults_of_a_group(case: Case, group: str) -> None:
+    names, exit_code = BY_GROUP[group]
+    for name in names:
+        BROKEN[name][0](case)
+    code, result, _ = script("preflight", "--spec", case.write(), "--action", "train", "--only", group)
+    said = [(problem["code"], f"{problem['where']} {problem['message']}") for problem in result["problems"]]
+    for name in names:
+        assert any(BROKEN[name][1] == named and NAMED.get(name, "") in text for named, text in said), (name, said)
+    assert code == exit_code and not result["ok"] and not result["next"] and not (case.folder / "runs").exists()
+
+
+def test_the_script_says_that_a_sound_case_is_ready(case: Case) -> None:
+    code, result, _ = script("preflight", "--spec", case.write(), "--platform", "local")
+    assert code == 0 and result["next"] and not [p for p in result["problems"] if p["severity"] == "error"]
 
 
 LONG = "very long " * 20  # with its suffix just below the 255 bytes that a name may have

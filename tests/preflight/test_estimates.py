@@ -18,8 +18,8 @@ from vidqa.planning.packing.steps import Steps
 from vidqa.planning.samples import training_planner
 from vidqa.planning.sets import load_sets
 from vidqa.preflight import memory_checks
-from vidqa.preflight._base import Context
 from vidqa.preflight.gpus import Declared
+from vidqa.preflight.inputs import DataInputs
 from vidqa.preflight.memory_checks import peak_within
 from vidqa.preflight.report import Report, preflight
 from vidqa.spec.models import TrainSpec
@@ -246,7 +246,7 @@ def test_a_job_counts_on_no_more_than_its_part_of_a_gpu(case: Case) -> None:
 
 
 def test_what_a_training_takes_within_a_part_of_a_gpu(case: Case) -> None:
-    context = Context(case.write(), "train", "local")
+    context = DataInputs(case.write(), "train", "local")
     whole, half = peak_within(context, 300.0), peak_within(context, 150.0)
     assert whole and half and half <= 150.0 and peak_within(context, 3.0) is None
 

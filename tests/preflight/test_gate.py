@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,11 +14,12 @@ from tests.clips import write_clip
 from tests.hub_server import serving
 from tests.platforms.stand_in import install
 from tests.preflight.conftest import records as rows
+from tests.preflight.conftest import script
 from vidqa import spec as specs
 from vidqa.contract.problem import Exit, Problem, ProblemError
 from vidqa.contract.run_folder import PLAN
 from vidqa.families.weights import weight_bytes
-from vidqa.jobs import records, results
+from vidqa.jobs import job_results, records
 from vidqa.jobs import watch as jobs
 from vidqa.jobs.cosmos_container import prepare
 from vidqa.jobs.job_spec import fetch_weights, load_job_spec
@@ -30,13 +29,13 @@ from vidqa.planning.samples import training_planner
 from vidqa.planning.sets import load_sets
 from vidqa.platforms._base import State
 from vidqa.platforms.supervisor import kill_job
-from vidqa.preflight import gate, kept
+from vidqa.preflight import launch_gate, report_cache
 from vidqa.preflight.report import Report, preflight
 
 WriteSpec = Callable[..., Path]
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 ENOUGH_S = 900.0
-LOOKED = gate.LOOKING[:30]
+LOOKED = launch_gate.NO_REPORT[:30]
 
 
 @pytest.fixture
@@ -57,7 +56,7 @@ SMALL: dict[str, object] = {"policy.parallelism.dp_shard_size": 1, "logging.expe
 
 
 def started(path: Path, **options: Any) -> Launched:
-    launched = launch("train", path, "local", ready=gate.ready, new_run=True, **options)
+    launched = launch("train", path, "local", ready=launch_gate.ready, new_run=True, **options)
     assert launched.how == "started"
     jobs.wait(launched.record, ENOUGH_S)
     return launched
@@ -65,19 +64,13 @@ def started(path: Path, **options: Any) -> Launched:
 
 def refusal(path: Path, **options: Any) -> set[str]:
     with pytest.raises(ProblemError) as refused:
-        launch("train", path, "local", ready=gate.ready, **options)
+        launch("train", path, "local", ready=launch_gate.ready, **options)
     assert records.scan()[0] == []
     return {problem.code for problem in refused.value.problems if problem.severity == "error"}
 
 
 def ready(report: Report) -> bool:
     return not any(problem.severity == "error" for problem in report.problems)
-
-
-def script(name: str, *words: object) -> tuple[int, dict[str, Any], str]:
-    asked = [sys.executable, str(SCRIPTS / f"{name}.py"), *map(str, words), "--json"]
-    ran = subprocess.run(asked, capture_output=True, text=True, timeout=ENOUGH_S)
-    return ran.returncode, json.loads(ran.stdout), ran.stderr
 
 
 def codes(result: dict[str, Any]) -> set[str]:
@@ -155,8 +148,8 @@ def test_a_report_of_something_else_does_not_count(
     assert found(path) is not None
 
 
-def found(path: Path, platform: str = "local") -> kept.Kept | None:
-    return kept.find(load_job_spec("train", path, fetch=True), platform, "vidqa")
+def found(path: Path, platform: str = "local") -> report_cache.CachedReport | None:
+    return report_cache.load(load_job_spec("train", path, fetch=True), platform, "vidqa")
 
 
 def test_a_report_of_one_group_or_of_another_platform_is_none(spec: Path) -> None:
@@ -211,18 +204,18 @@ def test_a_launch_without_preflight_is_recorded_and_shown(spec: Path, media: Pat
     assert refusal(spec)
     path = spec.with_name("hang.toml")
     path.write_text(spec.read_text().replace("complete", "hang"))
-    record = launch("train", path, "local", ready=gate.skipped).record
-    shown = results.of_job(jobs.observe(record))
+    record = launch("train", path, "local", ready=launch_gate.skipped).record
+    shown = job_results.of_job(jobs.observe(record))
     assert record.preflight == shown.data["preflight"] == "skipped"
     assert json.loads((Path(record.run_dir) / "run.json").read_text())["preflight"] == "skipped"
     assert any(line.split() == ["preflight", "skipped"] for line in shown.text.splitlines())
     assert [word for word in shown.next if "preflight.py" in word and str(path) in word]
-    again = launch("train", path, "local", ready=gate.ready)  # what runs is attached to, whatever preflight says
+    again = launch("train", path, "local", ready=launch_gate.ready)  # what runs is attached to, whatever preflight says
     assert (again.how, again.record.job_id) == ("attached", record.job_id)
     jobs.cancel(record.job_id, ENOUGH_S)
     with pytest.raises(ProblemError):
-        retry(jobs.find(record.job_id), ready=gate.ready)
-    second = retry(jobs.find(record.job_id), ready=gate.skipped).record
+        retry(jobs.find(record.job_id), ready=launch_gate.ready)
+    second = retry(jobs.find(record.job_id), ready=launch_gate.skipped).record
     assert (second.preflight, second.retry_of) == ("skipped", record.job_id)
     jobs.cancel(second.job_id, ENOUGH_S)
 
@@ -242,13 +235,13 @@ DAMAGED = ["", "{", "[]", "null", '{"schema_version": 1}', "[" * 100_000, "\0" *
 @pytest.mark.parametrize("content", DAMAGED, ids=range(len(DAMAGED)))
 def test_a_damaged_report_is_made_anew(spec: Path, capsys: pytest.CaptureFixture[str], content: str) -> None:
     damage(spec, content.encode("utf-8", "surrogatepass"))
-    launched = gate.ready(load_job_spec("train", spec, fetch=True), spec, "local", Resources(), fetch=True)
+    launched = launch_gate.ready(load_job_spec("train", spec, fetch=True), spec, "local", Resources(), fetch=True)
     assert launched.preflight == "without decoding" and LOOKED in capsys.readouterr().err
     assert found(spec) is not None
 
 
 def damage(spec: Path, content: bytes | None = None, **changes: object) -> None:
-    place = kept.inputs(load_job_spec("train", spec, fetch=True), "local", "vidqa", None, list).place
+    place = report_cache.key_of(load_job_spec("train", spec, fetch=True), "local", "vidqa", None, list).path
     if content is None:
         told = json.loads(place.read_text())
         content = json.dumps({**told, "report": {**told["report"], **changes}}).encode()
@@ -258,10 +251,11 @@ def damage(spec: Path, content: bytes | None = None, **changes: object) -> None:
 
 @pytest.mark.parametrize("changes", [{"passed": "no"}, {"decoded": None}, {"lasting": 3}, {"lasting": [{"code": 1}]}])
 def test_a_report_with_other_values_is_none(spec: Path, changes: dict[str, object]) -> None:
-    kept.keep(
-        kept.inputs(load_job_spec("train", spec, fetch=True), "local", "vidqa", None, list), kept.Kept(True, True, [])
+    report_cache.store(
+        report_cache.key_of(load_job_spec("train", spec, fetch=True), "local", "vidqa", None, list),
+        report_cache.CachedReport(True, True, []),
     )
-    assert found(spec) == kept.Kept(True, True, [])
+    assert found(spec) == report_cache.CachedReport(True, True, [])
     damage(spec, **changes)
     assert found(spec) is None
 
@@ -271,30 +265,30 @@ def test_a_folder_that_cannot_be_written_keeps_no_launch_from_looking(spec: Path
     (tmp_path / "state/preflight").touch()
     assert ready(preflight(spec, "local"))
     assert (
-        gate.ready(load_job_spec("train", spec, fetch=True), spec, "local", Resources(), fetch=True).preflight
+        launch_gate.ready(load_job_spec("train", spec, fetch=True), spec, "local", Resources(), fetch=True).preflight
         == "without decoding"
     )
 
 
 def test_only_the_newest_reports_are_kept(spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "MOST", 3)
+    monkeypatch.setattr(report_cache, "MOST", 3)
     for number in range(5):
-        kept.keep(kept.Inputs(f"{number:032x}", {}, {}), kept.Kept(True, True, []))
-    assert sorted(path.name[31] for path in kept.folder().iterdir()) == ["2", "3", "4"]
+        report_cache.store(report_cache.ReportKey(f"{number:032x}", {}, {}), report_cache.CachedReport(True, True, []))
+    assert sorted(path.name[31] for path in report_cache.folder().iterdir()) == ["2", "3", "4"]
 
 
 def test_only_the_newest_plans_are_kept_and_those_of_kept_reports(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "MOST_PLAN_BYTES", 250)
+    monkeypatch.setattr(report_cache, "MOST_PLAN_BYTES", 250)
     for number in range(5):
-        seen = kept.Inputs(f"{number:032x}", {}, {})
-        seen.place.parent.mkdir(parents=True, exist_ok=True)
-        seen.place.with_suffix(".msgpack").write_bytes(bytes(100))
-        os.utime(seen.place.with_suffix(".msgpack"), (number, number))
+        seen = report_cache.ReportKey(f"{number:032x}", {}, {})
+        seen.path.parent.mkdir(parents=True, exist_ok=True)
+        seen.path.with_suffix(".parquet").write_bytes(bytes(100))
+        os.utime(seen.path.with_suffix(".parquet"), (number, number))
         if number != 4:
-            kept.keep(seen, kept.Kept(True, True, []))
-    assert sorted(path.name[31] for path in kept.folder().glob("*.msgpack")) == ["2", "3", "4"]
-    kept.keep(kept.Inputs("5" * 32, {}, {}), kept.Kept(True, True, []))
-    assert sorted(path.name[31] for path in kept.folder().glob("*.msgpack")) == ["3"]
+            report_cache.store(seen, report_cache.CachedReport(True, True, []))
+    assert sorted(path.name[31] for path in report_cache.folder().glob("*.parquet")) == ["2", "3", "4"]
+    report_cache.store(report_cache.ReportKey("5" * 32, {}, {}), report_cache.CachedReport(True, True, []))
+    assert sorted(path.name[31] for path in report_cache.folder().glob("*.parquet")) == ["3"]
 
 
 @pytest.mark.parametrize("checked", [True, False])
@@ -316,17 +310,17 @@ def test_a_launch_hands_the_plan_to_its_run(spec: Path, checked: bool) -> None:
 def test_a_retry_and_a_resume_find_the_report(spec: Path, capsys: pytest.CaptureFixture[str], manner: str) -> None:
     spec.write_text(spec.read_text().replace("complete", manner))
     assert ready(preflight(spec, "local"))
-    first = launch("train", spec, "local", ready=gate.ready).record
+    first = launch("train", spec, "local", ready=launch_gate.ready).record
     if manner == "resumable":
         while jobs.progress(first).get("state") != State.RUNNING:
             first = jobs.observe(first)
         jobs.cancel(first.job_id, ENOUGH_S)
     first = jobs.wait(first, ENOUGH_S)
-    second = retry(first, ready=gate.ready).record
+    second = retry(first, ready=launch_gate.ready).record
     assert second.preflight == "passed"
     jobs.wait(second, ENOUGH_S)
     spec.write_text(spec.read_text() + "train.resume = true\n")
-    third = launch("train", spec, "local", ready=gate.ready, new_run=True).record
+    third = launch("train", spec, "local", ready=launch_gate.ready, new_run=True).record
     assert third.preflight == "passed"
     jobs.cancel(third.job_id, ENOUGH_S)
     assert LOOKED not in capsys.readouterr().err
@@ -338,8 +332,8 @@ MANY_SAVES = "train.epoch = 10000000\ntrain.ckpt.max_keep = 10000000\ntrain.ckpt
 def test_room_for_saves_is_not_asked_again_of_a_run_that_goes_on(spec: Path) -> None:
     spec.write_text(spec.read_text().replace("complete", "killed") + MANY_SAVES)
     assert refusal(spec) == {"ENV_DISK_SMALL"}
-    first = jobs.wait(launch("train", spec, "local", ready=gate.skipped).record, ENOUGH_S)
-    second = retry(first, ready=gate.ready).record
+    first = jobs.wait(launch("train", spec, "local", ready=launch_gate.skipped).record, ENOUGH_S)
+    second = retry(first, ready=launch_gate.ready).record
     assert second.preflight == "without decoding"
     jobs.wait(second, ENOUGH_S)
 
@@ -353,7 +347,7 @@ def test_a_model_of_the_hub_is_fetched_after_the_look_and_is_the_same_then(
     with serving(tiny_model) as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
         path = write_spec(**{**SMALL, "policy.model_name_or_path": "hf_model://org/tiny"})
-        made = dry_run("train", path, "local", ready=gate.ready)
+        made = dry_run("train", path, "local", ready=launch_gate.ready)
         assert [p.where for p in made.problems if p.code == "PLATFORM_NOT_SEEN"] == ["policy.model_name_or_path"]
         assert not [p for p in made.problems if p.severity == "error"] and not (tmp_path / "cache").exists()
         (tmp_path / "train.json").write_text(json.dumps([{"id": "no media"}]))
@@ -373,7 +367,7 @@ def records_model(record: records.JobRecord) -> str:
 
 
 def problems_of(path: Path, platform: str) -> list[Problem]:
-    return gate.ready(load_job_spec("train", path, fetch=True), path, platform, Resources(), fetch=True).problems
+    return launch_gate.ready(load_job_spec("train", path, fetch=True), path, platform, Resources(), fetch=True).problems
 
 
 @pytest.mark.parametrize("platform", ["slurm", "kubernetes"])
@@ -410,7 +404,7 @@ def test_a_machine_that_only_sends_jobs_away_needs_nothing_of_the_engine(spec: P
 
 def test_files_for_the_container_of_cosmos_rl(spec: Path, tmp_path: Path, media: Path) -> None:
     spec.write_text(spec.read_text() + "train.fp8.enable_fp8 = true\n")  # which our own engine does not do
-    of_cosmos = gate.of_engine("cosmos-rl")
+    of_cosmos = launch_gate.of_engine("cosmos-rl")
     made = prepare("train", spec, "local", Resources(), write=True, ready=of_cosmos)
     assert made.preflight == "without decoding" and made.written
     (media / "2.mp4").unlink()
@@ -421,4 +415,4 @@ def test_files_for_the_container_of_cosmos_rl(spec: Path, tmp_path: Path, media:
     assert sorted((tmp_path / "runs").rglob("*")) == before
     made = prepare("train", spec, "local", Resources(), write=False, ready=of_cosmos)
     assert "DATA_MEDIA_MISSING" in {problem.code for problem in made.problems}
-    assert prepare("train", spec, "local", Resources(), write=True, ready=gate.skipped).preflight == "skipped"
+    assert prepare("train", spec, "local", Resources(), write=True, ready=launch_gate.skipped).preflight == "skipped"

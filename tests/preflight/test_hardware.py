@@ -12,7 +12,16 @@ import torch
 
 from tests.preflight.corpus import Case, machine
 from vidqa.preflight.environment_checks import clock_skew
-from vidqa.preflight.gpus import Build, Declared, Gpu, declared_or_seen, driver_cuda, engine_build, runs_on, seen_gpus
+from vidqa.preflight.gpus import (
+    Build,
+    Declared,
+    Gpu,
+    declared_or_visible,
+    driver_cuda,
+    engine_build,
+    runs_on,
+    visible_gpus,
+)
 
 H200 = "NVIDIA H200, 143771, 9.0, 580.159.04"
 
@@ -24,19 +33,19 @@ def case(tmp_path: Path, clips: Path, tiny_model: Path, monkeypatch: pytest.Monk
 
 def test_gpus_are_read_from_nvidia_smi(case: Case) -> None:
     machine(case, H200, cuda="13.0", count=4)
-    assert seen_gpus() == [Gpu("NVIDIA H200", 140.4, "sm_90", "580.159.04")] * 4
+    assert visible_gpus() == [Gpu("NVIDIA H200", 140.4, "sm_90", "580.159.04")] * 4
     assert driver_cuda() == "13.0"
     for visible, count in (("", 0), ("1", 1), ("0,3", 2), ("GPU-2", 1), ("-1", 0), ("7", 0)):
         case.patch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        assert len(seen_gpus()) == count, visible
+        assert len(visible_gpus()) == count, visible
 
 
 def test_what_is_declared_wins(case: Case) -> None:
     machine(case, H200, cuda="13.0", count=1)
-    assert declared_or_seen(Declared(), lambda: 8) == seen_gpus()
-    assert declared_or_seen(Declared(2, 80.0, "sm_80"), lambda: 8) == [Gpu("NVIDIA H200", 80.0, "sm_80")] * 2
+    assert declared_or_visible(Declared(), lambda: 8) == visible_gpus()
+    assert declared_or_visible(Declared(2, 80.0, "sm_80"), lambda: 8) == [Gpu("NVIDIA H200", 80.0, "sm_80")] * 2
     case.patch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert declared_or_seen(Declared(gpu_memory_gb=80), lambda: 8) == [Gpu("declared", 80)] * 8
+    assert declared_or_visible(Declared(gpu_memory_gb=80), lambda: 8) == [Gpu("declared", 80)] * 8
 
 
 @pytest.mark.parametrize(

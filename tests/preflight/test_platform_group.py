@@ -65,7 +65,7 @@ def test_paths_only_on_the_cluster_are_skipped_with_a_warning(write_spec: WriteS
     skipped = {checked.name: checked.why for checked in report.checks if "/nodes" in checked.why}
     assert {checked.status for checked in report.checks if checked.name in skipped} == {"skipped"}
     assert {"access", "weights", "annotations", "planned frames", "tokens", "steps", "GPU memory"} <= skipped.keys()
-    (told,) = [problem for problem in report.problems if problem.code == "PLATFORM_SLURM_UNSEEN"]
+    (told,) = [problem for problem in report.problems if problem.code == "PLATFORM_NOT_SEEN"]
     assert told.severity == "warning" and "/nodes/model" in told.message and "/nodes/val.json" in told.message
     assert {code for code in errors(report) if not code.startswith("PLATFORM_SLURM")} == set(), report.text
     media = {f"custom.{part}_dataset.media_path": f"/nodes/{part}" for part in ("train", "val")}

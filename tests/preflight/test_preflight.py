@@ -74,7 +74,7 @@ def test_no_problem_hides_another(write_spec: WriteSpec, media: Path, tmp_path: 
     more = {"train.output_dir": str(tmp_path / "blocked" / "runs"), "train.train_batch_per_replica": 100}
     report = preflight(write_spec(train, **more), "local")
     found = set(errors(report))
-    assert {"ENV_OUTPUT_UNWRITABLE", "DATA_MEDIA_MISSING", "SPEC_ZERO_STEPS"} <= found
+    assert {"RUN_FOLDER_UNWRITABLE", "DATA_MEDIA_MISSING", "SPEC_ZERO_STEPS"} <= found
     assert any(code.startswith("DATA_ANSWER") for code in found)
     assert any(code.startswith("VIDEO_") for code in found)
     for name in ("2.mp4", "3.mp4"):

@@ -106,8 +106,8 @@ def test_the_kpi_set_is_read_decoded_and_kept_apart(case: Case) -> None:
     assert "every expected answer" in facts["kpi_gap_analysis"]
     (root / "annotations.json").write_text(json.dumps(records(range(3, 4))))
     found = {p.code: p for p in case.look()}
-    assert set(found) == {"DATA_SPLIT_COPY", "DATA_SPLIT_IDS", "DATA_SPLIT_NEAR"}
-    assert found["DATA_SPLIT_COPY"].where == "train and kpi"
+    assert set(found) == {"DATA_SPLIT_LEAK", "DATA_SPLIT_IDS", "DATA_SPLIT_NEAR"}
+    assert found["DATA_SPLIT_LEAK"].where == "train and kpi"
     (root / "annotations.json").write_text("[]")
     assert {p.code for p in case.look()} == {"DATA_EMPTY"}
 
@@ -157,7 +157,7 @@ def test_one_command_finds_every_leak_and_lists_all_of_it(case: Case, monkeypatc
     case.spec["policy.model_name_or_path"] = str(case.folder / "no-model-here")
     report = case.report("leaks")
     found = {p.code: p for p in report.problems}
-    assert set(found) == {"DATA_SPLIT_COPY", "DATA_SPLIT_IDS", "DATA_SPLIT_NEAR"}
+    assert set(found) == {"DATA_SPLIT_LEAK", "DATA_SPLIT_IDS", "DATA_SPLIT_NEAR"}
     listed = json.loads((case.folder / "leaks.json").read_text())["train and kpi"]
     assert listed["same_content"] == [[str(case.shared_media / "2.mp4"), str(root / "copied.mp4")]]
     assert listed["same_id"] == [case.train[0]["id"]] and listed["same_file"] == []
@@ -190,7 +190,7 @@ def test_copies_are_found_inside_archives(case: Case) -> None:
     (root / "annotations.json").write_text(json.dumps(kpi))
     case.options["kpi_root"] = root
     (problem,) = [p for p in case.report("data").problems if p.severity == "error"]
-    assert problem.code == "DATA_SPLIT_COPY" and "copied.mp4" in problem.message and "1 pairs" in problem.message
+    assert problem.code == "DATA_SPLIT_LEAK" and "copied.mp4" in problem.message and "1 pairs" in problem.message
 
 
 def test_missing_media_are_left_out_where_broken_ones_are(case: Case) -> None:

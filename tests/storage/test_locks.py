@@ -33,7 +33,7 @@ from tests.no_locks import without_locks
 from vidqa.contract.problem import ProblemError
 from vidqa.deft.loop import locked_folder
 from vidqa.engine.data.frame_cache import FrameCache
-from vidqa.platforms import job_files
+from vidqa.platforms import job_store as job_files
 from vidqa.automl.journal import only_controller
 from vidqa.dataset.archive_cache import in_use
 from vidqa.storage.staging import _alone

@@ -17,7 +17,7 @@ from tiny_world import tiny_data
 
 from vidqa.contract.problem import Exit, ProblemError
 from vidqa.dataset import load_records
-from vidqa.jobs import by_hand
+from vidqa.jobs import job_results
 from vidqa.jobs.launch import dry_run
 from vidqa.storage import expected_set, stage_set, staging
 from vidqa.storage.staging import RECORD, folder_of, read_record
@@ -302,7 +302,7 @@ def test_a_dry_run_shows_the_job_as_it_will_be_once_its_data_are_staged(
 
     def shown() -> tuple[dict[str, str], list[str], tuple[str, ...]]:
         made = dry_run("train", spec, "local")
-        texts = {name: text.replace(made.job.job_id, "JOB") for name, text in by_hand.files_of(made).items()}
+        texts = {name: text.replace(made.job.job_id, "JOB") for name, text in job_results.files_of(made).items()}
         return texts, [problem.code for problem in made.problems], made.job.fetch
 
     before, told, fetch = shown()

@@ -26,7 +26,7 @@ EMBED = reading(
     rules="vidqa.spec.rules:embed_rules",
     built_from="--model MODEL --set media=FOLDER",
     shorthand={"media": "dataset.annotation_path"},
-    outcome="vidqa.jobs.outcome:of_embedding",
+    outcome="vidqa.jobs.job_results:of_embedding",
     program="vidqa.engine.actions.embed:embed",
     longest=lambda spec: spec.model.max_length,
     sampling={"prompt": lambda spec: NO_QUESTION},

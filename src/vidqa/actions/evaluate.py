@@ -17,7 +17,7 @@ EVALUATE = answering(
     rules="vidqa.spec.rules:evaluate_rules",
     built_from="--eval-root DATA --parent-run RUN",
     nested_in="evaluate",  # as TAO once kept them
-    outcome="vidqa.jobs.outcome:of_evaluation",
+    outcome="vidqa.jobs.job_results:of_evaluation",
     program="vidqa.engine.actions.evaluate:evaluate",
     checks="vidqa.preflight.answering_checks:CHECKS",
 )

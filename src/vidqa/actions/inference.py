@@ -22,7 +22,7 @@ INFERENCE = answering(
         "total_pixels": "vision.total_pixels",
         "max_new_tokens": "generation.max_tokens",
     },
-    outcome="vidqa.jobs.outcome:of_inference",
+    outcome="vidqa.jobs.job_results:of_inference",
     program="vidqa.engine.actions.inference:inference",
     sampling={
         "prompt": lambda spec: spec.inference.prompt,

@@ -99,7 +99,7 @@ TRAIN = Action(
     resuming=Resuming(
         "train.resume", must_exist=True, begun=lambda run: bool(run.complete(run.checkpoints, "trainer.json"))
     ),
-    outcome="vidqa.jobs.outcome:of_training",
+    outcome="vidqa.jobs.job_results:of_training",
     program="vidqa.engine.train:train",
     proof="vidqa.engine.prove:prove",
     page="vidqa.pages.training",

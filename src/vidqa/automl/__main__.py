@@ -13,10 +13,10 @@ from vidqa.contract.cli import Parser, Result, run
 
 def main(options: argparse.Namespace) -> Result:
     from vidqa.automl.controller import control
-    from vidqa.preflight import gate
+    from vidqa.preflight import launch_gate
 
     signal.signal(signal.SIGTERM, _interrupt)
-    history = control(options.study, gate.of_engine("vidqa"))
+    history = control(options.study, launch_gate.of_engine("vidqa"))
     return Result({"finished": history.finished, "stopped": history.stopped, "winner": history.winner})
 
 

@@ -100,7 +100,7 @@ def stop(folder: Path) -> None:
     study needs nothing."""
     from vidqa.automl.controller import Controller
     from vidqa.automl.study import open_study
-    from vidqa.preflight import gate
+    from vidqa.preflight import launch_gate as gate
 
     if not read(folder).events:
         raise STUDY_MISSING.error(folder, "nothing of it was started")

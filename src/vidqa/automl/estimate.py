@@ -16,8 +16,8 @@ from vidqa.contract.problem import Problem, ProblemError
 from vidqa.contract.run_folder import RunFolder
 from vidqa.jobs import cost, records
 from vidqa.platforms._base import State
-from vidqa.preflight._base import Context, Skip
 from vidqa.preflight.data_checks import apart
+from vidqa.preflight.inputs import DataInputs, Skip
 from vidqa.preflight.memory_checks import peak_within
 from vidqa.preflight.report import preflight
 from vidqa.spec import total_steps
@@ -61,9 +61,9 @@ def _shared_media(study: Study, first: Path) -> tuple[list[Problem], list[str]]:
     between trials with the test; and the sets that cannot be read here, which are not compared."""
     settings = study.settings
 
-    def context(name: str | None) -> Context:
+    def context(name: str | None) -> DataInputs:
         evaluation = study.folder / name if name else None
-        return Context(first, "train", settings.platform, evaluate_spec=evaluation, at_launch=True)
+        return DataInputs(first, "train", settings.platform, evaluate_spec=evaluation, at_launch=True)
 
     sets: dict[str, Any] = {"train": None, "validation": None}
     with suppress(Skip, ProblemError):  # the report has the reason
@@ -200,7 +200,7 @@ def _shared_memory(study: Study, first: Path, jobs: int) -> tuple[float, float] 
     """GiB that a training needs and that it would have with `jobs` on a GPU; None where that is impossible."""
     settings = study.settings
     place = settings.resources.model_copy(update={"trials_per_gpu": jobs})
-    context = Context(first, "train", settings.platform, resources=settings.launch_resources, at_launch=True)
+    context = DataInputs(first, "train", settings.platform, resources=settings.launch_resources, at_launch=True)
     try:
         check_sharing(study.folder, settings.model_copy(update={"resources": place}), study.specs)
         limit_gib = share_gib(jobs)

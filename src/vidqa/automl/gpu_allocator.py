@@ -17,7 +17,7 @@ from vidqa.automl.settings import FILE, Settings
 from vidqa.contract import environment
 from vidqa.jobs.job_spec import process_count
 from vidqa.platforms import hardware
-from vidqa.preflight.gpus import least_memory, seen_gpus
+from vidqa.preflight.gpus import least_memory, visible_gpus
 from vidqa.spec import Spec
 
 SHARED = ("local", "docker")  # platforms whose jobs use the GPUs of this machine
@@ -59,7 +59,7 @@ def memory_share(settings: Settings) -> float | None:
 def share_gib(jobs: int) -> float | None:
     """GiB for each of so many jobs on a GPU of this machine, the same on all of them; None without GPUs. Raises
     STUDY_SHARED."""
-    gpus = seen_gpus()
+    gpus = visible_gpus()
     if not gpus:
         return None
     if (total_gib := least_memory(gpus)) is None:

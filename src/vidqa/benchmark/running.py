@@ -18,12 +18,12 @@ from vidqa.contract.files import parse_json, write_json, write_text
 from vidqa.contract.problem import Problem
 from vidqa.evaluation.results import Item, judged, read_results
 from vidqa.jobs import api
-from vidqa.preflight import gate
+from vidqa.preflight import launch_gate
 from vidqa.spec import Layer, dump, resolve
 from vidqa.spec.models import EvaluateSpec
 
 MOST_BYTES = 1 << 30
-READY = gate.of_engine("vidqa")
+READY = launch_gate.of_engine("vidqa")
 
 
 @dataclass

@@ -20,7 +20,7 @@ from vidqa.deft.settings import Where
 from vidqa.deft.state import Cost, Fact
 from vidqa.jobs import api
 from vidqa.jobs.launch import Resources
-from vidqa.preflight import gate
+from vidqa.preflight import launch_gate as gate
 from vidqa.spec.build import Request, build, write_spec
 
 READY = gate.of_engine("vidqa")

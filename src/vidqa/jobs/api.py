@@ -27,7 +27,7 @@ from vidqa.jobs.cost import Cost, cost_of
 from vidqa.jobs.job_spec import spec_of
 from vidqa.jobs.launch import Launched, Ready, Resources, unchecked
 from vidqa.jobs.metrics import Position, Row, rows_after
-from vidqa.jobs.problems import NOTHING_TO_RESUME
+from vidqa.jobs.problems import RESUME_NO_CHECKPOINT
 from vidqa.jobs.records import JobRecord
 from vidqa.platforms import platform
 from vidqa.platforms._base import State
@@ -80,7 +80,7 @@ class JobHandle:
         """A job that continues in the same run folder, from the newest checkpoint. If another job continues the run
         already, or has completed it, that job. Raises what launch.retry does."""
         record = self.record()
-        newest = next(each for each in records.scan()[0] if each.run_dir == record.run_dir)
+        newest = next(candidate for candidate in records.scan()[0] if candidate.run_dir == record.run_dir)
         if newest.job_id != self.job_id:
             newest = watch.observe(newest)
             if newest.state == State.COMPLETE or not newest.state.is_terminal:
@@ -103,7 +103,7 @@ class JobHandle:
         """Submit its spec with other values at some dotted keys, as a new run that starts from this checkpoint: with
         train.max_num_steps = 12, step_8 is followed by 4 steps. The spec is written to `spec_path`.
 
-        Raises PLATFORM_NOTHING_TO_RESUME for a checkpoint that is not whole.
+        Raises RESUME_NO_CHECKPOINT for a checkpoint that is not whole.
         """
         record = records.read(self.job_id)
         try:
@@ -111,7 +111,7 @@ class JobHandle:
                 raise ValueError(f"the action {record.action} has no checkpoints")
             read_checkpoint(checkpoint)
         except ValueError as broken:
-            raise NOTHING_TO_RESUME.error(checkpoint, str(broken), "name one of the job's `checkpoints`") from broken
+            raise RESUME_NO_CHECKPOINT.error(checkpoint, str(broken), "name one of the job's `checkpoints`") from broken
         earlier = spec.load(spec_of(record), record.action)
         changed = with_values(earlier, {**changes, resuming.key: str(checkpoint.absolute())})
         files.write_text(spec_path, spec.dump(changed))
@@ -149,10 +149,10 @@ def completed(
 ) -> JobHandle:
     """The job of a spec once it is complete: it is started, found running, found done, or goes on from where it
     stopped. Raises what is wrong with it."""
-    wanted = resources or Resources()
-    handle = submit(action, spec_path, platform_name, wanted, ready=ready)
+    job_resources = resources or Resources()
+    handle = submit(action, spec_path, platform_name, job_resources, ready=ready)
     if handle.how == "ended":
-        handle = handle.retry(agreed=wanted.agreed, ready=ready)
+        handle = handle.retry(agreed=job_resources.agreed, ready=ready)
     record = handle.wait()
     if record.state != State.COMPLETE:
         raise_errors(watch.problems_of(record))

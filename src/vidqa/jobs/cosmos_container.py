@@ -18,19 +18,18 @@ from vidqa import actions, spec
 from vidqa.contract import files
 from vidqa.contract.problem import Problem, raise_errors
 from vidqa.jobs.job_spec import JobSpec, fetch_weights, load_job_spec, process_count
-from vidqa.jobs.launch import Ready, Resources, unchecked, without_asking
+from vidqa.jobs.launch import Ready, Resources, as_offline_warnings, unchecked
 from vidqa.jobs.problems import COSMOS_CANNOT
 from vidqa.jobs.runs import new_name
 from vidqa.platforms import platform, site
 from vidqa.platforms._base import HAND_OVER, Job
 from vidqa.platforms.docker.container import paths_of
-from vidqa.platforms.kubernetes.manifest import GIVEN, name_of, objects, plain, taken_literally
+from vidqa.platforms.kubernetes.manifest import GIVEN, escaped_words, name_of, objects, plain
 from vidqa.platforms.kubernetes.paths import in_pod, path_problems, site_of
-from vidqa.platforms.mounts import mounts
-from vidqa.platforms.problems import PLATFORM_IMAGE_UNUSED
+from vidqa.platforms.problems import PLATFORM_IMAGE_UNUSED, PLATFORM_PATH
+from vidqa.platforms.slurm import script as slurm_script
 from vidqa.platforms.slurm.platform import unseen
-from vidqa.platforms.slurm.problems import SLURM_PATH
-from vidqa.platforms.slurm.script import as_pattern, directive, hand_over, unmountable
+from vidqa.platforms.slurm.problems import RENAME_OR_VENV
 from vidqa.platforms.slurm.site import image_problems
 from vidqa.spec.compat.cosmos import cosmos_table, video_fps_problems
 from vidqa.spec.models import TrainSpec
@@ -86,22 +85,22 @@ def prepare(
         raise_errors(readiness.problems)
         fetch_weights(job_spec)
     job = _job(job_spec, platform_name, settings, image)
-    found = _unmountable(platform_name, job)
-    problems += found if write else without_asking(platform(platform_name), found)
+    unmountable = _unmountable(platform_name, job)
+    problems += unmountable if write else as_offline_warnings(platform(platform_name), unmountable)
     raise_errors(problems)
     problems = [*dict.fromkeys([*problems, *readiness.problems])]  # without `write` only shown
     words = _command(job, trained.custom_script or PROGRAM)
-    made = {TOML: spec.dump(trained, "toml", TARGET, samples)}
-    script, text, starter = _FORMS[platform_name](job, words, made[TOML])
-    made[script] = text
+    texts = {TOML: spec.dump(trained, "toml", TARGET, samples)}
+    script, text, starter = _FORMS[platform_name](job, words, texts[TOML])
+    texts[script] = text
     submit = f"{starter} {shlex.quote(str(job.run_dir / script))}"
     if platform_name == "slurm" and site.is_unseen(settings, job.run_dir):
-        made[HAND_OVER] = hand_over(job, tuple(made), script)
+        texts[HAND_OVER] = slurm_script.hand_over(job, tuple(texts), script)
         submit = f"bash {HAND_OVER}"
     if write:
-        for name, content in made.items():
+        for name, content in texts.items():
             files.write_text(job.run_dir / name, content)
-    return ContainerFiles(job.run_dir, made, submit, problems, write, readiness.preflight, job_spec.fetch)
+    return ContainerFiles(job.run_dir, texts, submit, problems, write, readiness.preflight, job_spec.fetch)
 
 
 def _command(job: Job, program: str) -> tuple[str, ...]:
@@ -114,34 +113,37 @@ def _command(job: Job, program: str) -> tuple[str, ...]:
 
 
 def _refused(platform_name: str, settings: Any, resources: Resources, image: str | None) -> list[Problem]:
-    found = []
+    problems = []
     if resources.nodes > 1:
         message = f"{resources.nodes} nodes need a controller that starts replicas on the others"
-        found.append(COSMOS_CANNOT.at("--nodes", message, "use one node, or our own engine"))
+        problems.append(COSMOS_CANNOT.at("--nodes", message, "use one node, or our own engine"))
     if platform_name not in ("local", "slurm") and not image:
         remedy = "name NVIDIA's image with --image"
-        found.append(COSMOS_CANNOT.at("--image", "our own engine's image does not hold cosmos-rl", remedy))
+        problems.append(COSMOS_CANNOT.at("--image", "our own engine's image does not hold cosmos-rl", remedy))
     if platform_name == "slurm" and resources.image and settings.backend == "venv":
         message = "the backend is venv: cosmos-rl of the nodes would run, not the image's"
-        found.append(PLATFORM_IMAGE_UNUSED.at("--image", message))
-    return found
+        problems.append(PLATFORM_IMAGE_UNUSED.at("--image", message))
+    return problems
 
 
 def _unmountable(platform_name: str, job: Job) -> list[Problem]:
     if platform_name == "slurm":
         return [*image_problems(job.settings, job.image or ""), *unseen(job)] + [
-            SLURM_PATH.at(path, f"the backend is {job.settings.backend}") for path in unmountable(job)
+            PLATFORM_PATH.at(path, f"the backend is {job.settings.backend}", RENAME_OR_VENV)
+            for path in slurm_script.unmountable(job)
         ]
     if platform_name == "kubernetes":
         return path_problems(job)
-    found = [mount.path for mount in paths_of(job)] if platform_name == "docker" else []
+    mounted = [mount.path for mount in paths_of(job)] if platform_name == "docker" else []
     remedy = "rename the folder, or use our own engine"
-    return [COSMOS_CANNOT.at(path, "to docker run a colon divides paths", remedy) for path in found if ":" in str(path)]
+    return [
+        COSMOS_CANNOT.at(path, "to docker run a colon divides paths", remedy) for path in mounted if ":" in str(path)
+    ]
 
 
 def _job(job_spec: JobSpec, platform_name: str, settings: Any, image: str | None) -> Job:
-    taken = {path.name for path in job_spec.output_dir.glob("*")}
-    name = new_name(job_spec.spec_fingerprint, taken)
+    used_names = {path.name for path in job_spec.output_dir.glob("*")}
+    name = new_name(job_spec.spec_fingerprint, used_names)
     count = process_count(job_spec.spec)
     folder = job_spec.output_dir / name
     elsewhere = [] if platform(platform_name).sees_all(settings) else job_spec.media_elsewhere()
@@ -171,29 +173,11 @@ def _docker(job: Job, words: tuple[str, ...], _: str) -> tuple[str, str, str]:
 
 
 def _slurm(job: Job, words: tuple[str, ...], _: str) -> tuple[str, str, str]:
-    """One task on one node: in the cluster's own environment, in Apptainer, or in pyxis."""
-    place = job.settings
-    flags = {
-        "job-name": name_of(job.job_id),
-        "output": as_pattern(job.log),
-        "nodes": "1",
-        "ntasks-per-node": "1",
-        "gpus-per-node": f"{place.gpu_type}:{job.gpus}" if place.gpu_type else str(job.gpus),
-        "cpus-per-task": str(place.cpus_per_task or ""),
-        "mem": place.memory,
-        **{name: getattr(place, name) for name in ("partition", "account", "qos", "reservation", "constraint", "time")},
-    }
-    head = [directive(f"--{name}={value}") for name, value in flags.items() if value]
-    head += [directive(flag) for flag in ["--exclusive"] * place.exclusive + place.options]
-    folders = [f"{mount.path}:{mount.path}" + ":ro" * mount.read_only for mount in mounts(job)] + place.mounts
-    if place.backend == "apptainer":
-        binds = [f"--bind={folder}" for folder in folders]
-        words = ("apptainer", "exec", "--nv", *binds, job.image or "", *words)
-    options = []
-    if place.backend == "pyxis":
-        options = [f"--container-image={job.image}", f"--container-mounts={','.join(folders)}"]
-    body = [*place.setup, *_exports(), f"exec {shlex.join(['srun', *options, *words])}"]
-    return "job.sbatch", "\n".join(["#!/bin/bash", *head, "set -e", *body]) + "\n", "sbatch"
+    """One task on one node, in the container of the site's settings if any."""
+    task = slurm_script.in_container(job, shlex.join(words))
+    body = ["set -e", f"run={shlex.quote(str(job.run_dir))}", *job.settings.setup, *_exports(), f"exec srun {task}"]
+    lines = ["#!/bin/bash", *slurm_script.directives(job, restarts=False), *body]
+    return "job.sbatch", "\n".join(lines) + "\n", "sbatch"
 
 
 def _kubernetes(job: Job, words: tuple[str, ...], toml: str) -> tuple[str, str, str]:
@@ -206,7 +190,7 @@ def _kubernetes(job: Job, words: tuple[str, ...], toml: str) -> tuple[str, str, 
     main["spec"] = {name: value for name, value in main["spec"].items() if name in ("template", "suspend")}
     main["spec"]["backoffLimit"] = 0
     container = main["spec"]["template"]["spec"]["containers"][0]
-    container["command"] = taken_literally(words)
+    container["command"] = escaped_words(words)
     container["env"] = plain({**SETTINGS, **site_of(job).environment})
     return "manifest.yaml", yaml.safe_dump_all([config, main], sort_keys=False, width=120), "kubectl apply -f"
 

@@ -14,7 +14,7 @@ from typing import Any
 from vidqa.contract import files
 from vidqa.jobs import records
 from vidqa.jobs.records import JobRecord
-from vidqa.platforms import job_files
+from vidqa.platforms import job_store
 from vidqa.platforms._base import State
 
 
@@ -29,10 +29,10 @@ class Cost:
 
 def cost_of(run_dir: str) -> Cost:
     """The cost of a run: of its first job and of all that continued it. Each process counts as one GPU."""
-    found = [record for record in records.scan()[0] if record.run_dir == run_dir]
-    seconds = [running_s(record) for record in found]
-    gpus = [record.processes if record.gpus else 0 for record in found]
-    return Cost(sum(seconds), sum(s * count for s, count in zip(seconds, gpus, strict=True)), len(found))
+    run_records = [record for record in records.scan()[0] if record.run_dir == run_dir]
+    seconds = [running_s(record) for record in run_records]
+    gpus = [record.processes if record.gpus else 0 for record in run_records]
+    return Cost(sum(seconds), sum(s * count for s, count in zip(seconds, gpus, strict=True)), len(run_records))
 
 
 def running_s(record: JobRecord) -> float:
@@ -60,15 +60,15 @@ def write_span(job_id: str, state: State) -> None:
 
 
 def _file(job_id: str) -> Path:
-    return job_files.folder() / f".{job_id}.spans"
+    return job_store.folder() / f".{job_id}.spans"
 
 
 def _spans(job_id: str) -> list[list[str]]:
     """[since, until] of each span in which a job was seen running; `until` is empty for the last one."""
-    kept: Any = files.read_object(_file(job_id)).get("spans")
-    if not isinstance(kept, list) or not all(isinstance(each, list) and len(each) == 2 for each in kept):
+    spans: Any = files.read_object(_file(job_id)).get("spans")
+    if not isinstance(spans, list) or not all(isinstance(span, list) and len(span) == 2 for span in spans):
         return []
-    return kept if all(isinstance(time, str) for each in kept for time in each) else []
+    return spans if all(isinstance(time, str) for span in spans for time in span) else []
 
 
 def _end_of(record: JobRecord) -> datetime:
@@ -76,17 +76,17 @@ def _end_of(record: JobRecord) -> datetime:
     now = datetime.now(UTC)
     if not record.state.is_terminal:
         return now
-    seen = _instant(record.updated, now)
-    ended = job_files.read_exit(record.job_id).get("ended")
-    return min(seen, _instant(ended, seen)) if isinstance(ended, str) else seen
+    observed = _instant(record.updated, now)
+    ended = job_store.read_exit(record.job_id).get("ended")
+    return min(observed, _instant(ended, observed)) if isinstance(ended, str) else observed
 
 
 def _instant(text: str, otherwise: datetime) -> datetime:
     try:
-        found = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except ValueError:
         return otherwise
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 def _microseconds() -> str:

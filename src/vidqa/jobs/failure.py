@@ -73,9 +73,9 @@ EVIDENCE_LENGTH = 300
 def classify(exit_code: int | None, message: str, problems: Sequence[Problem], log_tail: str) -> dict[str, str]:
     """{"class": one of CLASSES, "evidence": the problem or the log line}."""
     errors = [problem for problem in problems if problem.severity == "error"]
-    found = _of_code(errors[0].code) if errors else None
-    if found:
-        return _failure(found, f"{errors[0].code} at {errors[0].where}: {errors[0].message}")
+    kind_of_code = _of_code(errors[0].code) if errors else None
+    if kind_of_code:
+        return _failure(kind_of_code, f"{errors[0].code} at {errors[0].where}: {errors[0].message}")
     lines, killed = log_tail.splitlines(), "SIGKILL" in message
     for kind, pattern in BY_LINE:
         if killed and kind != OUT_OF_MEMORY:

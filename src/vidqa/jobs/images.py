@@ -23,10 +23,10 @@ def choose(named: str | None, *, agreed: bool) -> str:
     """The image to run. Raises PLATFORM_NO_IMAGE, and PLATFORM_IMAGE_NOT_AGREED unless it was named or agreed to."""
     if named:
         return named
-    found = recorded(CONFIG)
-    if found is None:
+    image_entry = recorded(CONFIG)
+    if image_entry is None:
         raise PLATFORM_NO_IMAGE.error(CONFIG, "it records no image yet")
-    tag, image = found
+    tag, image = image_entry
     if not agreed:
         raise PLATFORM_IMAGE_NOT_AGREED.error("--image", f"config.json records {tag} as {image}")
     return image

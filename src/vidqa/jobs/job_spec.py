@@ -36,7 +36,7 @@ class JobSpec:
     """A spec as written and as the job gets it. `models` maps dotted keys to the names that were written.
 
     For inputs that a launch fetches first, `resolved` has the future paths: in the folders `to_come`, which the
-    commands of `fetch` fill.
+    commands of `fetch` fill. `spec_warnings` are those of the spec alone, `warnings` all.
     `spec_fingerprint` is of the spec as written; `inputs_fingerprint` covers the annotations, the models' files and
     the checkpoint that a run starts from.
     """
@@ -48,6 +48,7 @@ class JobSpec:
     models: dict[str, str]
     spec_fingerprint: str
     inputs_fingerprint: str
+    spec_warnings: list[Problem]
     warnings: list[Problem]
     to_come: tuple[Path, ...] = ()
     fetch: tuple[str, ...] = ()
@@ -110,10 +111,10 @@ class JobSpec:
     def writes(self) -> tuple[Path, ...]:
         """The folders that the job writes: its output and its caches."""
         _, *caches = keys = _written_keys(self.declared)
-        found = _local_paths(self.resolved, keys)
+        paths = _local_paths(self.resolved, keys)
         if any(value_at(self.resolved, key) for key in caches):
-            return found
-        return (*found, cache_folder(self.settings, self.output_dir))
+            return paths
+        return (*paths, cache_folder(self.settings, self.output_dir))
 
     @property
     def resumes(self) -> bool:
@@ -157,17 +158,17 @@ def load_job_spec(
         return str(folders[key] if folders else hub.resolve_model(name, token=token, weights=False))
 
     declared = actions.action(action)
-    found = {key: folder_of(key, name) for key, name in models.items()}
-    resolved = with_values(written, {**_absolute_paths(declared, written), **found})
-    sets = _sets_of_buckets(declared, resolved, storage.stage_set if fetch else storage.expected_set)
-    resolved = with_values(resolved, sets)
+    folder_names = {key: folder_of(key, name) for key, name in models.items()}
+    paths = _absolute_paths(declared, written)
+    sets = _sets_of_buckets(declared, written, paths, storage.stage_set if fetch else storage.expected_set)
+    resolved = with_values(written, {**paths, **folder_names, **sets})
     not_here = [Path(file_of(path)) for path in sets.values() if path and not os.path.exists(file_of(path))]
     to_stage = [TO_FETCH.at(path, "a launch puts them there before its job", severity="warning") for path in not_here]
     annotations = [path for data in declared.data if (path := str(value_at(resolved, data.annotations)))]
     unread = [path for path in annotations if Path(file_of(path)) in not_here or is_unseen(settings, path)]
     data = [path if path in unread else open_source(path).fingerprint() for path in annotations]
     data += [content_hash(file) for file in _function_files(declared, resolved) if not is_unseen(settings, file)]
-    absent = [each for each in expected.values() if not each.is_here]
+    absent = [model for model in expected.values() if not model.is_here]
     return JobSpec(
         action=action,
         spec_path=spec_path.absolute(),
@@ -175,10 +176,11 @@ def load_job_spec(
         resolved=resolved,
         models=models,
         spec_fingerprint=spec.fingerprint(written_anew(written)),
-        inputs_fingerprint=_hash_of([*data, _start(declared, resolved), *map(_model_identity, found.values())]),
-        warnings=[*loaded.warnings, *(problem for each in expected.values() for problem in each.problems), *to_stage],
-        to_come=(*(path for each in absent for path in _snapshot_and_blobs(each.folder)), *not_here),
-        fetch=tuple(each.fetch for each in absent)
+        inputs_fingerprint=_hash_of([*data, _start(declared, resolved), *map(_model_identity, folder_names.values())]),
+        spec_warnings=loaded.warnings,
+        warnings=[*loaded.warnings, *(problem for model in expected.values() for problem in model.problems), *to_stage],
+        to_come=(*(path for model in absent for path in _snapshot_and_blobs(model.folder)), *not_here),
+        fetch=tuple(model.fetch for model in absent)
         + (command("preflight", "--spec", spec_path, "--only", "data"),) * bool(to_stage),
         settings=settings,
     )
@@ -253,19 +255,22 @@ def written_anew(run_spec: SpecT) -> SpecT:
     return with_values(run_spec, {resuming.key: False}) if resuming and goes_on else run_spec
 
 
-def _sets_of_buckets(declared: Action, resolved: Spec, bring: Callable[[str, str], tuple[str, str]]) -> dict[str, str]:
-    """The local paths, from `bring`, of data that lies in a bucket, by dotted key."""
-    found: dict[str, str] = {}
+def _sets_of_buckets(
+    declared: Action, written: Spec, paths: dict[str, Any], stage: Callable[[str, str], tuple[str, str]]
+) -> dict[str, str]:
+    """The local paths, from `stage`, of data that lies in a bucket, by dotted key; `paths` are the absolute ones."""
+    staged: dict[str, str] = {}
     for data in declared.data:
-        addresses = str(value_at(resolved, data.annotations)), str(value_at(resolved, data.media))
-        if any(map(storage.is_remote, addresses)):
-            found |= dict(zip((data.annotations, data.media), bring(*addresses), strict=True))
-    return found
+        keys = data.annotations, data.media
+        annotations, media = (str(paths.get(key, value_at(written, key))) for key in keys)
+        if storage.is_remote(annotations) or storage.is_remote(media):
+            staged |= dict(zip(keys, stage(annotations, media), strict=True))
+    return staged
 
 
 def _read_keys(declared: Action, run_spec: Spec) -> list[str]:
     """The keys that hold a path that a run reads, beside its models."""
-    data = [key for each in declared.data for key in (each.annotations, each.media)]
+    data = [key for data_set in declared.data for key in (data_set.annotations, data_set.media)]
     return [*data, *actions.resolve(declared.reads)(run_spec), *([declared.resuming.key] if declared.resuming else [])]
 
 

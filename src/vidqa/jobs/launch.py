@@ -4,7 +4,7 @@
     launch("train", Path("spec.toml"), "docker", Resources(image="registry/engine:0.1.0"))
 
 A second launch of the same spec, data and model attaches to the running job, or reports that it is done. Scripts pass
-`ready`, which asks preflight whether a job may start (`vidqa.preflight.gate`).
+`ready`, which asks preflight whether a job may start (`vidqa.preflight.launch_gate`).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from vidqa.contract.problem import Problem, ProblemError, raise_errors
 from vidqa.contract.run_folder import PLAN
 from vidqa.jobs import failure, images, records, runs, watch
 from vidqa.jobs.job_spec import JobSpec, fetch_weights, job_spec_of, load_job_spec, process_count, spec_of
-from vidqa.jobs.problems import JOB_RETRY_NEEDLESS, JOB_RETRY_REFUSED, NOTHING_TO_RESUME, RUN_FOLDER_BUSY
+from vidqa.jobs.problems import JOB_RETRY_NEEDLESS, JOB_RETRY_REFUSED, RESUME_NO_CHECKPOINT, RUN_FOLDER_BUSY
 from vidqa.jobs.records import JobRecord
-from vidqa.platforms import job_files, platform, site
+from vidqa.platforms import job_store, platform, site
 from vidqa.platforms._base import Job, Platform, Rendered, State
 from vidqa.platforms.problems import PLATFORM_NODES
 from vidqa.platforms.processes import this_process
@@ -105,9 +105,9 @@ def launch(
     where = platform(platform_name)
     settings = site.read(platform_name, resources.site)
     job_spec = load_job_spec(action, spec_path, fetch=True, settings=settings)
-    known = records.last_sequence()
+    last_sequence = records.last_sequence()
     if not new_run and (earlier := earlier_job(job_spec, platform_name, ended=ended)):
-        return _found(earlier)
+        return _launched_before(earlier)
     readiness = ready(job_spec, spec_path, platform_name, resources, fetch=True)
     raise_errors(readiness.problems)
     resources = with_image(where, settings, resources, fetch=True)
@@ -116,21 +116,21 @@ def launch(
     problems = [*spec.check_with_nodes(job_spec.resolved, job.nodes), *where.check(job)]
     raise_errors(problems)
     # Under the lock nothing is asked of a cluster: what was launched since is seen from its record.
-    with job_files.lock("launch"):
-        since = [record for record in _same(job_spec, platform_name) if record.sequence > known]
+    with job_store.lock("launch"):
+        since = [record for record in _same(job_spec, platform_name) if record.sequence > last_sequence]
         if not new_run and (others := [record for record in since if record.state in SAME_WORK]):
-            return _found(others[0])
-        taken = {*records.names(), *(path.name for path in job_spec.output_dir.glob("*"))}
-        if job.job_id in taken:
-            job_id = runs.new_name(job_spec.spec_fingerprint, taken)
+            return _launched_before(others[0])
+        used_names = {*records.names(), *(path.name for path in job_spec.output_dir.glob("*"))}
+        if job.job_id in used_names:
+            job_id = runs.new_name(job_spec.spec_fingerprint, used_names)
             run_dir = job.run_dir if job.run_dir.name != job.job_id else job_spec.output_dir / job_id
             job = replace(job, job_id=job_id, run_dir=run_dir)
-        _refuse_taken(job.run_dir, known)
+        _refuse_taken(job.run_dir, last_sequence)
         reserved = _reserve(job_spec, job, where, readiness)
     return _launched(job_spec, *reserved, where, readiness, problems)
 
 
-def _found(earlier: JobRecord) -> Launched:
+def _launched_before(earlier: JobRecord) -> Launched:
     how = "done" if earlier.state == State.COMPLETE else "ended" if earlier.state.is_terminal else "attached"
     return Launched(how, earlier, [])
 
@@ -151,14 +151,16 @@ def dry_run(
     image_warnings = image_problems(where, settings, resources)
     resources = with_image(where, settings, replace(resources, agreed=True), fetch=False)
     job_spec = load_job_spec(action, spec_path, fetch=False, settings=settings)
-    found = ready(job_spec, spec_path, platform_name, resources, fetch=False).problems
+    preflight_problems = ready(job_spec, spec_path, platform_name, resources, fetch=False).problems
     job = job_of(job_spec, where, settings, resources, *name_run(job_spec, new_run=new_run))
-    checked = without_asking(where, [*spec.check_with_nodes(job_spec.resolved, resources.nodes), *where.check(job)])
-    problems = [*dict.fromkeys([*job_spec.warnings, *found, *checked, *image_warnings])]
+    checked = as_offline_warnings(
+        where, [*spec.check_with_nodes(job_spec.resolved, resources.nodes), *where.check(job)]
+    )
+    problems = [*dict.fromkeys([*job_spec.warnings, *preflight_problems, *checked, *image_warnings])]
     return DryRun(job, where.render(job), job.spec_toml, problems)
 
 
-def without_asking(where: Platform, problems: list[Problem]) -> list[Problem]:
+def as_offline_warnings(where: Platform, problems: list[Problem]) -> list[Problem]:
     """Problems of a job whose files a person submits: that the platform cannot be asked from here is a warning."""
     return [replace(p, severity="warning") if p.code in where.away else p for p in problems]
 
@@ -182,14 +184,14 @@ def retry(record: JobRecord, *, agreed: bool = False, ready: Ready = unchecked) 
     readiness = ready(job_spec, spec_of(record), record.platform, resources, fetch=True)
     raise_errors(readiness.problems)
     resources = with_image(where, settings, resources, fetch=True)
-    known, run_dir = records.last_sequence(), Path(record.run_dir)
+    last_sequence, run_dir = records.last_sequence(), Path(record.run_dir)
     refuse_busy(run_dir)
     new_name = partial(runs.new_name, record.spec_fingerprint)
     job = job_of(job_spec, where, settings, resources, run_dir, new_name(set(records.names())))
     problems = [*spec.check_with_nodes(job_spec.resolved, job.nodes), *where.check(job)]
     raise_errors(problems)
-    with job_files.lock("launch"):
-        _refuse_taken(run_dir, known)
+    with job_store.lock("launch"):
+        _refuse_taken(run_dir, last_sequence)
         job = replace(job, job_id=new_name(set(records.names())))
         reserved = _reserve(job_spec, job, where, readiness, retry_of=record.job_id)
     return _launched(job_spec, *reserved, where, readiness, problems)
@@ -217,22 +219,22 @@ def _same(job_spec: JobSpec, platform_name: str) -> list[JobRecord]:
         "output_dir": str(job_spec.output_dir),
     }
     of_spec, _ = records.scan(job_spec.spec_fingerprint)
-    return [each for each in of_spec if all(getattr(each, name) == value for name, value in same.items())]
+    return [record for record in of_spec if all(getattr(record, name) == value for name, value in same.items())]
 
 
 def name_run(job_spec: JobSpec, *, new_run: bool) -> tuple[Path, str]:
     """The run folder and the job id: of a new run, or of the run to resume.
 
-    Raises RUN_FOLDER_BUSY where another job uses that folder, and NOTHING_TO_RESUME where a training should resume and
-    there is no run of its spec: it would start from the base weights again.
+    Raises RUN_FOLDER_BUSY where another job uses that folder, and RESUME_NO_CHECKPOINT where a training should
+    resume and there is no run of its spec: it would start from the base weights again.
     """
     out = job_spec.output_dir
-    taken = {*records.names(), *(path.name for path in out.glob("*"))}
-    job_id = runs.new_name(job_spec.spec_fingerprint, taken)
+    used_names = {*records.names(), *(path.name for path in out.glob("*"))}
+    job_id = runs.new_name(job_spec.spec_fingerprint, used_names)
     earlier = None if new_run or not job_spec.resumes else _run_to_resume(job_spec)
     resuming = job_spec.declared.resuming
     if earlier is None and job_spec.resumes and resuming and resuming.must_exist and not new_run:
-        raise NOTHING_TO_RESUME.error(resuming.key, f"no run of this spec is in {out}")
+        raise RESUME_NO_CHECKPOINT.error(resuming.key, f"no run of this spec is in {out}")
     if earlier is None:
         return out / job_id, job_id
     refuse_busy(earlier)
@@ -255,10 +257,10 @@ def refuse_busy(run_dir: Path) -> None:
             raise RUN_FOLDER_BUSY.error(run_dir, f"job {record.job_id} is {record.state} in it")
 
 
-def _refuse_taken(run_dir: Path, known: int) -> None:
+def _refuse_taken(run_dir: Path, last_sequence: int) -> None:
     """Raises RUN_FOLDER_BUSY where a job was launched in the folder since the launch number `known`."""
     for record in records.scan()[0]:
-        if record.sequence > known and record.run_dir == str(run_dir) and not record.state.is_terminal:
+        if record.sequence > last_sequence and record.run_dir == str(run_dir) and not record.state.is_terminal:
             raise RUN_FOLDER_BUSY.error(run_dir, f"job {record.job_id} is {record.state} in it")
 
 

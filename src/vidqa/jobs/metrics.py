@@ -46,7 +46,7 @@ def rows_after(run_dir: Path, position: Position) -> list[Row]:
     except FileNotFoundError:
         return []
     step, row = (position.step, position.row) if is_there else (-1, 0)
-    found = []
+    rows = []
     for line in whole[: whole.rfind(b"\n") + 1].splitlines(keepends=True):
         end += len(line)
         if (event := parse_metric(line)) is None:
@@ -54,8 +54,8 @@ def rows_after(run_dir: Path, position: Position) -> list[Row]:
         row = row + 1 if event["step"] == step else 1
         step = event["step"]
         if is_there or (step, row) > (position.step, position.row):
-            found.append(Row(event, Position(end, len(line), zlib.crc32(line), step, row)))
-    return found
+            rows.append(Row(event, Position(end, len(line), zlib.crc32(line), step, row)))
+    return rows
 
 
 def _is_there(file: BinaryIO, position: Position) -> bool:

@@ -15,14 +15,8 @@ RUN_FOLDER_TAKEN = Code(
 )
 JOB_NOT_FOUND = Code(
     "JOB_NOT_FOUND",
-    "There is no job of this name.",
+    "There is no job of this name, or what changes a job names none: the newest one need not be the one that is meant.",
     "List the jobs: python scripts/jobs.py list",
-    Exit.USAGE,
-)
-JOB_ID_NEEDED = Code(
-    "JOB_ID_NEEDED",
-    "What changes a job asks for its id: the newest one need not be the one that is meant.",
-    "Look it up: python scripts/jobs.py list",
     Exit.USAGE,
 )
 JOB_FAILED = Code(
@@ -52,10 +46,11 @@ JOB_NOT_DONE = Code(
     "resumes it.",
     Exit.NOT_DONE,
 )
-NOTHING_TO_RESUME = Code(
-    "PLATFORM_NOTHING_TO_RESUME",
-    "train.resume is true, and there is no run of the same spec to go on with.",
-    "Let train.resume name a checkpoint folder (RUN/checkpoints/step_N), or start anew with --new-run.",
+RESUME_NO_CHECKPOINT = Code(
+    "RESUME_NO_CHECKPOINT",
+    "train.resume names no complete checkpoint, or is true without a run of the same spec to continue.",
+    "Name a folder checkpoints/step_N or epoch_N of a run, set train.resume to true in the run's own spec, or start "
+    "anew with --new-run.",
 )
 JOB_NOTHING_TO_PROVE = Code(
     "JOB_NOTHING_TO_PROVE",

@@ -12,15 +12,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
-from types import UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any
+
+import msgspec
 
 from vidqa.contract import files
 from vidqa.contract.problem import Problem, ProblemError, control_characters
 from vidqa.jobs.problems import JOB_NOT_FOUND
-from vidqa.platforms import NAMES, job_files
+from vidqa.platforms import NAMES, job_store
 from vidqa.platforms._base import State, Submitted
-from vidqa.platforms.job_files import record_file
+from vidqa.platforms.job_store import record_file
 from vidqa.platforms.problems import JOB_RECORD_BROKEN
 from vidqa.platforms.processes import Identity
 
@@ -80,7 +81,7 @@ class JobRecord:
     @property
     def submitted(self) -> Submitted:
         """The part of the record that platforms get."""
-        same = {each.name: getattr(self, each.name) for each in fields(Submitted)}
+        same = {field.name: getattr(self, field.name) for field in fields(Submitted)}
         return Submitted(**{**same, "run_dir": Path(self.run_dir)})
 
     def is_of(self, folder: Path) -> bool:
@@ -91,26 +92,16 @@ class JobRecord:
         return any(Path(path).is_relative_to(folder) for path in (self.spec, self.output_dir))
 
 
-def _types(kind: Any) -> tuple[type, ...]:
-    """The classes that values of an annotated type may have; the contents of a dict are not checked."""
-    kinds = get_args(kind) if isinstance(kind, UnionType) else (kind,)
-    return tuple(get_origin(each) or each for each in kinds)
-
-
-_TYPES = {name: _types(kind) for name, kind in get_type_hints(JobRecord).items()}
-_LAUNCHER = {name: _types(kind) for name, kind in get_type_hints(Identity).items()}
-
-
 def write(record: JobRecord) -> JobRecord:
     stamped = replace(record, updated=files.now())
-    job_files.write(record_file(record.job_id), stamped.as_dict())
+    job_store.write(record_file(record.job_id), stamped.as_dict())
     return stamped
 
 
 def read(job_id: str) -> JobRecord:
     """The record of one job. Raises JOB_NOT_FOUND, JOB_RECORD_BROKEN."""
     if not re.fullmatch(r"[\w.-]+", job_id) or not os.path.lexists(record_file(job_id)):
-        raise JOB_NOT_FOUND.error(job_id, f"there is no job {job_id!r} in {job_files.folder()}")
+        raise JOB_NOT_FOUND.error(job_id, f"there is no job {job_id!r} in {job_store.folder()}")
     return _parse(record_file(job_id))
 
 
@@ -122,13 +113,13 @@ def scan(spec_fingerprint: str = "") -> tuple[list[JobRecord], list[Problem]]:
             records.append(_parse(record_file(name)))
         except ProblemError as broken:
             problems += [replace(problem, severity="warning") for problem in broken.problems]
-    return sorted(records, key=lambda each: (each.sequence, each.created, each.job_id), reverse=True), problems
+    return sorted(records, key=lambda record: (record.sequence, record.created, record.job_id), reverse=True), problems
 
 
 def names(spec_fingerprint: str = "") -> list[str]:
     """The names of all jobs, or of those that may be of a spec, also of those whose records cannot be read."""
     pattern = f"*-{name_of(spec_fingerprint)}*.json" if spec_fingerprint else "*.json"
-    return sorted(p.stem for p in job_files.folder().glob(pattern) if not p.name.endswith(".exit.json"))
+    return sorted(p.stem for p in job_store.folder().glob(pattern) if not p.name.endswith(".exit.json"))
 
 
 def name_of(spec_fingerprint: str) -> str:
@@ -138,13 +129,13 @@ def name_of(spec_fingerprint: str) -> str:
 
 def last_sequence() -> int:
     """The number of the last launch; 0 where there is none."""
-    found, _ = scan()
-    return found[0].sequence if found else 0
+    newest_first, _ = scan()
+    return newest_first[0].sequence if newest_first else 0
 
 
 def update(job_id: str, *, first: Callable[[], None] | None = None, **changes: Any) -> JobRecord:
     """Change a record, unless its state is terminal. `first` is called just before, under the lock of records."""
-    with job_files.lock("records"):
+    with job_store.lock("records"):
         record = read(job_id)
         if record.state.is_terminal:
             return record
@@ -165,23 +156,18 @@ def _parse(path: Path) -> JobRecord:
 @lru_cache(maxsize=100_000)
 def _parsed(path: Path, _stamp: tuple[int, ...]) -> JobRecord:
     try:
-        raw = files.read_json(path)
-        record = JobRecord(**{name: raw[name] for name in _TYPES if name in raw} | {"state": State(raw["state"])})
-    except (OSError, ValueError, TypeError, KeyError) as broken:
+        record = msgspec.convert(files.read_json(path), JobRecord)
+        msgspec.convert(record.launcher, Identity)
+    except (OSError, ValueError, msgspec.ValidationError) as broken:
         raise JOB_RECORD_BROKEN.error(path, f"{type(broken).__name__}: {str(broken)[:500]}") from broken
-    wrong = wrong_fields(record) or ([] if path == record_file(record.job_id) else ["job_id"])
+    wrong = [name for name, sound in _ranges(record) if not sound]
+    wrong += [] if path == record_file(record.job_id) else ["job_id"]
     if wrong:
         raise JOB_RECORD_BROKEN.error(path, f"these are not what they must be: {', '.join(wrong)}")
     return record
 
 
-def wrong_fields(record: JobRecord) -> list[str]:
-    """The fields of a record that are not of their type, or not in their range."""
-    wrong = [name for name, types in _TYPES.items() if not isinstance(getattr(record, name), types)]
-    return wrong or [name for name, sound in _sound(record) if not sound]
-
-
-def _sound(record: JobRecord) -> Iterator[tuple[str, bool]]:
+def _ranges(record: JobRecord) -> Iterator[tuple[str, bool]]:
     """Whether the fields have valid values, where their type alone does not tell."""
     yield "platform", record.platform in NAMES
     yield "spec_fingerprint", re.fullmatch(r"\w+", record.spec_fingerprint) is not None
@@ -190,6 +176,4 @@ def _sound(record: JobRecord) -> Iterator[tuple[str, bool]]:
         yield name, Path(text).is_absolute() and not control_characters(text)
     for name in ("processes", "nodes", "gpus", "log_start", "sequence"):
         yield name, 0 <= getattr(record, name) < MOST_NUMBER
-    yield "launcher", all(isinstance(record.launcher.get(name), types) for name, types in _LAUNCHER.items())
-    failure = record.failure or {"class": "", "evidence": ""}
-    yield "failure", all(isinstance(failure.get(name), str) for name in ("class", "evidence"))
+    yield "failure", record.failure is None or {"class", "evidence"} <= record.failure.keys()

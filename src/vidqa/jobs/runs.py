@@ -16,11 +16,11 @@ from vidqa.platforms._base import State
 from vidqa.platforms.problems import RUN_FOLDER_UNWRITABLE
 
 
-def new_name(fingerprint: str, taken: set[str]) -> str:
+def new_name(fingerprint: str, used_names: set[str]) -> str:
     """A run's name: the time and the spec's fingerprint, with a number where `taken` has it already."""
     first = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{name_of(fingerprint)}"
     name, count = first, 1
-    while name in taken:
+    while name in used_names:
         count += 1
         name = f"{first}-{count}"
     return name

@@ -17,14 +17,13 @@ from vidqa.contract.run_folder import RunFolder
 from vidqa.jobs import cost, failure, records
 from vidqa.jobs.problems import (
     JOB_FAILED,
-    JOB_ID_NEEDED,
     JOB_INTERRUPTED,
     JOB_NOT_DONE,
     JOB_NOT_FOUND,
     JOB_OUT_OF_MEMORY,
 )
 from vidqa.jobs.records import JobRecord
-from vidqa.platforms import platform, verdict
+from vidqa.platforms import exit_state, platform
 from vidqa.platforms._base import Observed, State
 
 MOST_LISTED = 50
@@ -34,35 +33,35 @@ def observe(record: JobRecord) -> JobRecord:
     """The record with the state that the platform reports now; changes are stored."""
     if record.state.is_terminal:
         return record
-    seen = platform(record.platform).status(record.submitted)
-    if (seen.state, seen.message) == (record.state, record.message):
+    observed = platform(record.platform).status(record.submitted)
+    if (observed.state, observed.message) == (record.state, record.message):
         return record
-    if seen.state.is_terminal and not record.cancel_requested:
+    if observed.state.is_terminal and not record.cancel_requested:
         stored = records.read(record.job_id)
         if stored.cancel_requested:  # requested after we read the record
             return _cancelled(stored)
-    return _store(record, seen)
+    return _store(record, observed)
 
 
 def _cancelled(record: JobRecord) -> JobRecord:
     """The record of a job that is over and was cancelled, even if its end was first stored as another state."""
-    seen = platform(record.platform).status(record.submitted)
-    state = State.CANCELED if seen.state in (State.STOPPED, State.ERROR) else seen.state
-    return _store(record, replace(seen, state=state))
+    observed = platform(record.platform).status(record.submitted)
+    state = State.CANCELED if observed.state in (State.STOPPED, State.ERROR) else observed.state
+    return _store(record, replace(observed, state=state))
 
 
-def _store(record: JobRecord, seen: Observed) -> JobRecord:
-    why = (seen.failure or _failure_of(record, seen)) if seen.state == State.ERROR else None
+def _store(record: JobRecord, observed: Observed) -> JobRecord:
+    why = (observed.failure or _failure_of(record, observed)) if observed.state == State.ERROR else None
     changes: dict[str, Any] = {
-        "state": seen.state,
-        "exit_code": seen.exit_code,
-        "message": seen.message,
+        "state": observed.state,
+        "exit_code": observed.exit_code,
+        "message": observed.message,
         "failure": why,
     }
     ended = replace(record, **changes)
     settle = partial(_settle_run_folder, ended) if ended.state.is_terminal else None
     if platform(record.platform).has_queue:
-        cost.write_span(record.job_id, seen.state)
+        cost.write_span(record.job_id, observed.state)
     return records.update(record.job_id, first=settle, **changes)
 
 
@@ -83,9 +82,9 @@ def _settle_run_folder(ended: JobRecord) -> None:
         return  # full disk, or a disk of the cluster: the record is enough
 
 
-def _failure_of(record: JobRecord, seen: Observed) -> dict[str, str]:
-    log = verdict.tail(platform(record.platform).log, record.submitted)
-    return failure.classify(seen.exit_code, seen.message, RunFolder(Path(record.run_dir)).read_problems(), log)
+def _failure_of(record: JobRecord, observed: Observed) -> dict[str, str]:
+    log = exit_state.tail(platform(record.platform).log, record.submitted)
+    return failure.classify(observed.exit_code, observed.message, RunFolder(Path(record.run_dir)).read_problems(), log)
 
 
 def find(job_id: str) -> JobRecord:
@@ -96,40 +95,41 @@ def find(job_id: str) -> JobRecord:
 def latest() -> tuple[JobRecord, list[Problem]]:
     """The job launched last from the working folder, as observed now, and a warning for each unreadable record. Raises
     JOB_NOT_FOUND, which names the last job of another folder."""
-    here, (found, problems) = Path.cwd(), records.scan()
-    of_here = next((record for record in found if record.is_of(here)), None)
+    here, (newest_first, problems) = Path.cwd(), records.scan()
+    of_here = next((record for record in newest_first if record.is_of(here)), None)
     if of_here:
         return observe(of_here), problems
     message, advice = f"no job was launched from {here}", "launch one: python scripts/launch.py --help"
-    if found:
-        message += f"; the last one, {found[0].job_id}, was from {found[0].folder or Path(found[0].spec).parent}"
+    if newest_first:
+        last = newest_first[0]
+        message += f"; the last one, {last.job_id}, was from {last.folder or Path(last.spec).parent}"
         advice = f"show all jobs: {command('jobs', 'list')}"
     raise ProblemError([JOB_NOT_FOUND.at("latest", message, advice), *problems])
 
 
 def id_needed(verb: str) -> ProblemError:
-    """JOB_ID_NEEDED for a verb that changes the job "latest"; the fix has the command with the id of that job."""
+    """JOB_NOT_FOUND for a verb that changes the job "latest"; the fix has the command with the id of that job."""
     try:
         record, _ = latest()
     except ProblemError:
-        return JOB_ID_NEEDED.error("JOB", f"{verb} changes a job, and none is named")
+        return JOB_NOT_FOUND.error("JOB", f"{verb} changes a job, and none is named")
     whose = f"the last one that was launched from this folder is {record.job_id}, {record.state}"
     advice = f"if that is the one: {command('jobs', verb, record.job_id)}"
-    return JOB_ID_NEEDED.error("JOB", f"{verb} changes a job, and none is named; {whose}", advice)
+    return JOB_NOT_FOUND.error("JOB", f"{verb} changes a job, and none is named; {whose}", advice)
 
 
 def listing() -> tuple[list[JobRecord], list[Problem]]:
     """Every job, the last launched first, and a warning for each unreadable record and each job that cannot be
     observed. The first MOST_LISTED are observed now, the others as last stored."""
-    found, problems = records.scan()
+    newest_first, problems = records.scan()
     shown = []
-    for record in found[:MOST_LISTED]:
+    for record in newest_first[:MOST_LISTED]:
         try:
             shown.append(observe(record))
         except ProblemError as unseen:
             shown.append(record)
             problems += [replace(problem, severity="warning") for problem in unseen.problems]
-    return shown + found[MOST_LISTED:], problems
+    return shown + newest_first[MOST_LISTED:], problems
 
 
 def progress(record: JobRecord) -> dict[str, Any]:
@@ -217,8 +217,8 @@ def exit_code(record: JobRecord) -> int:
         return int(Exit.OK)
     if not record.state.is_terminal:
         return int(Exit.NOT_DONE)
-    kept = (Exit.INPUT, Exit.ENVIRONMENT, Exit.NOT_DONE)
-    return record.exit_code if record.exit_code in kept else int(Exit.JOB_FAILED)
+    engine_codes = (Exit.INPUT, Exit.ENVIRONMENT, Exit.NOT_DONE)
+    return record.exit_code if record.exit_code in engine_codes else int(Exit.JOB_FAILED)
 
 
 def _show_from(record: JobRecord, position: int, show: Callable[[str], None]) -> int:

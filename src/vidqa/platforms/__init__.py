@@ -19,5 +19,5 @@ def platform(name: str) -> Platform:
     """The platform of this name. Raises PLATFORM_UNKNOWN."""
     if name not in NAMES:
         raise PLATFORM_UNKNOWN.error("--platform", f"there is no platform {name!r}; there are: {', '.join(NAMES)}")
-    found: Platform = getattr(importlib.import_module(f"vidqa.platforms.{MODULES[name]}"), name.upper())
-    return found
+    declared: Platform = getattr(importlib.import_module(f"vidqa.platforms.{MODULES[name]}"), name.upper())
+    return declared

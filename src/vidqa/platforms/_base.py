@@ -72,8 +72,8 @@ class Job:
     def __post_init__(self) -> None:
         """Raises PLATFORM_PATH for paths that scripts of the platforms cannot hold, the cache's among them."""
         paths = dict.fromkeys(map(str, (self.run_dir, *self.reads, *self.writes, environment.cache_folder())))
-        odd = [(path, found) for path in paths if (found := control_characters(path))]
-        raise_errors([PLATFORM_PATH.at(repr(path), f"it holds {found}") for path, found in odd])
+        odd = [(path, characters) for path in paths if (characters := control_characters(path))]
+        raise_errors([PLATFORM_PATH.at(repr(path), f"it holds {characters}") for path, characters in odd])
 
     @property
     def processes_per_node(self) -> int:
@@ -151,13 +151,6 @@ class Observed:
     message: str = ""
     failure: dict[str, str] | None = None
 
-    @property
-    def is_sound(self) -> bool:
-        """Whether the fields, when read from a file, have the right types."""
-        cause = self.failure or {"class": "", "evidence": ""}
-        texts = self.message, *((cause.get("class"), cause.get("evidence")) if isinstance(cause, dict) else (None,))
-        return isinstance(self.exit_code, int | None) and all(isinstance(text, str) for text in texts)
-
 
 def run_folder_log(job: Submitted, position: int) -> tuple[bytes, int]:
     """log.txt of the run folder from byte `position` on (negative: the last bytes), and the position after it. Raises
@@ -204,7 +197,7 @@ class Platform:
     needs_image(settings)       whether jobs run in a container image
     pin_image(image, settings, fetch)   the image as what it is now, by digest; with `fetch` pulled first if need be
     settings                    pydantic model of its table in site.toml
-    by_hand(job, folder)        the shell command that submits what a dry run wrote into `folder`; "" if none can
+    submit_command(job, folder) the shell command that submits what a dry run wrote into `folder`; "" if none can
     away                        codes of problems that say no more than that it cannot be asked: a dry run need not
     silent                      code of the problem that `submit` raises where the job may have been taken all the same
     has_queue                   whether jobs may wait long for their machines, which then costs nothing
@@ -223,7 +216,7 @@ class Platform:
     needs_image: Callable[[Any], bool] = lambda settings: False
     pin_image: Callable[[str, Any, bool], str] = lambda image, settings, fetch: image
     settings: type | None = None
-    by_hand: Callable[[Job, Path], str] = lambda job, folder: ""
+    submit_command: Callable[[Job, Path], str] = lambda job, folder: ""
     away: tuple[str, ...] = ()
     silent: str = ""
     has_queue: bool = False

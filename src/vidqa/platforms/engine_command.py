@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vidqa.contract import environment
 from vidqa.platforms._base import ADDRESSES, SAVE_S, Job
-from vidqa.platforms.problems import PLATFORM_NODES, SITE_VALUE
+from vidqa.platforms.problems import PLATFORM_NODES, SITE_SETTINGS
 
 RENDEZVOUS_PORT = 29500
 TORCHRUN = ("-m", "vidqa.engine.torchrun")
@@ -16,7 +16,7 @@ def engine_words(job: Job) -> tuple[str, ...]:
     return ("-m", "vidqa.engine", job.action, "--spec", str(job.spec), "--run-dir", str(job.run_dir))
 
 
-class Filled(str):
+class Placeholder(str):
     """A word with placeholders that the node fills in, as its platform writes them. It holds no text of the user; all
     other words are literal, whatever their characters."""
 
@@ -24,7 +24,7 @@ class Filled(str):
 def torchrun(python: str, job: Job, first_node: str | None = None, node_rank: str | None = None) -> tuple[str, ...]:
     """The command of one node. Several nodes meet at `first_node`, "HOST:PORT", which is the node of rank 0.
 
-    Both may hold placeholders; words made of them are Filled. Raises PLATFORM_NODES without them.
+    Both may hold placeholders; words made of them are Placeholder. Raises PLATFORM_NODES without them.
     """
     start = (python, *TORCHRUN)
     share = f"--nproc-per-node={job.processes_per_node}"
@@ -33,9 +33,9 @@ def torchrun(python: str, job: Job, first_node: str | None = None, node_rank: st
     if first_node is None or node_rank is None:
         raise PLATFORM_NODES.error("--nodes", f"this platform is one machine, {job.nodes} nodes are asked for")
     host, _, port = first_node.rpartition(":")
-    # Fixed ranks: a restarted job computes with the same ranks, so its sums are the same.
+    # FixReport ranks: a restarted job computes with the same ranks, so its sums are the same.
     meeting = (f"--node-rank={node_rank}", f"--master-addr={host}", f"--master-port={port}")
-    return (*start, f"--nnodes={job.nodes}", *map(Filled, meeting), share, *engine_words(job))
+    return (*start, f"--nnodes={job.nodes}", *map(Placeholder, meeting), share, *engine_words(job))
 
 
 # Packs differ in length: memory freed by one is then of use to the next, whatever their sizes. And while CUDA pins host
@@ -46,12 +46,12 @@ ALLOCATOR = "expandable_segments:True,pinned_use_cuda_host_register:True,pinned_
 def engine_environment(job: Job, cores: int | None = None) -> dict[str, str]:
     """The environment of every job. Without a GPU, `cores` of a node, if known, are divided among processes.
 
-    Raises SITE_VALUE for an address with a password: scripts, manifests and records show these values.
+    Raises SITE_SETTINGS for an address with a password: scripts, manifests and records show these values.
     """
     addresses = environment.values(ADDRESSES)
     for name, value in addresses.items():
         if value != (shown := environment.redacted(value)):
-            raise SITE_VALUE.error(
+            raise SITE_SETTINGS.error(
                 name,
                 f"it holds a user, password or token, and would be written into the job's files: {shown}",
                 f"set {name} without them; HF_TOKEN and the AWS_ keys are handed to the job without being written",

@@ -20,7 +20,7 @@ import vidqa
 from vidqa.contract import environment
 from vidqa.contract._optional import PACKAGE_MISSING
 from vidqa.contract.problem import Problem
-from vidqa.platforms import hardware, verdict
+from vidqa.platforms import exit_state, hardware
 from vidqa.platforms._base import (
     RUN_SCRIPT,
     SPEC_FILE,
@@ -33,7 +33,7 @@ from vidqa.platforms._base import (
     copy_command,
 )
 from vidqa.platforms.engine_command import engine_environment, torchrun
-from vidqa.platforms.job_files import exit_file, read_exit
+from vidqa.platforms.job_store import exit_file, read_exit
 from vidqa.platforms.problems import (
     ENV_NO_GPU,
     PLATFORM_IMAGE_UNUSED,
@@ -89,7 +89,7 @@ def render(job: Job) -> Rendered:
     return Rendered(torchrun(sys.executable, job), settings)
 
 
-def by_hand(job: Job, folder: Path) -> str:
+def submit_command(job: Job, folder: Path) -> str:
     return f"{copy_command((SPEC_FILE,), folder, job.run_dir)} && bash {shlex.quote(str(folder / RUN_SCRIPT))}"
 
 
@@ -117,7 +117,7 @@ def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
         time.sleep(0.001)
     with suppress(BrokenPipeError), supervisor.stdin as pipe:  # type: ignore[union-attr]
         pipe.write(GO)
-    identity = Identity.of(supervisor.pid)
+    identity = Identity.of_pid(supervisor.pid)
     return identity.as_dict() if identity else {}
 
 
@@ -137,13 +137,13 @@ def status(job: Submitted) -> Observed:
     if launching:
         return Observed(State.PENDING)
     # It may have ended normally meanwhile.
-    return _ended(job) or verdict.vanished_here(job, "the process vanished, and no exit code of it can be read")
+    return _ended(job) or exit_state.vanished_here(job, "the process vanished, and no exit code of it can be read")
 
 
 def _supervisor_of(job: Submitted) -> Identity | None:
     """The live supervisor by its pid: the environment of a new process cannot be read for a moment."""
     pid = (job.reference or {}).get("pid")
-    process = Identity.of(pid) if isinstance(pid, int) else None
+    process = Identity.of_pid(pid) if isinstance(pid, int) else None
     return process if process and process.as_dict() == job.reference else None
 
 
@@ -151,10 +151,10 @@ def cancel(job: Submitted, grace_s: float) -> None:
     deadline = time.monotonic() + grace_s
     signaled: set[Identity] = set()
     while not status(job).state.is_terminal and time.monotonic() < deadline:
-        found = set(engine_processes(job.job_id) or job_processes(job.job_id))
-        for process in found - signaled:
+        processes = set(engine_processes(job.job_id) or job_processes(job.job_id))
+        for process in processes - signaled:
             process.send(signal.SIGTERM)
-        signaled |= found
+        signaled |= processes
         time.sleep(0.05)
     kill_job(job.job_id)
     _await_supervisor(job)
@@ -163,9 +163,9 @@ def cancel(job: Submitted, grace_s: float) -> None:
 def _await_supervisor(job: Submitted) -> None:
     """Wait for the supervisor to write its file, and end one that does not."""
     deadline = time.monotonic() + 10
-    while (found := supervisors(job.job_id)) and time.monotonic() < deadline:
+    while (alive := supervisors(job.job_id)) and time.monotonic() < deadline:
         time.sleep(0.02)
-    for supervisor in found:
+    for supervisor in alive:
         supervisor.send(signal.SIGKILL)
     kill_job(job.job_id)  # a process that was just starting
 
@@ -173,7 +173,7 @@ def _await_supervisor(job: Submitted) -> None:
 def _ended(job: Submitted) -> Observed | None:
     """The end state, from the exit file and the engine's status; None without a readable exit file."""
     exit_code = read_exit(job.job_id).get("exit_code")
-    return verdict.ended_here(job, exit_code) if isinstance(exit_code, int) else None
+    return exit_state.ended_here(job, exit_code) if isinstance(exit_code, int) else None
 
 
 LOCAL = Platform(
@@ -184,5 +184,5 @@ LOCAL = Platform(
     status=status,
     cancel=cancel,
     sees_all=lambda settings: True,
-    by_hand=by_hand,
+    submit_command=submit_command,
 )

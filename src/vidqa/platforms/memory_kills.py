@@ -24,11 +24,11 @@ def kills(own: Path = OWN, cgroups: Path = CGROUPS) -> Kills | None:
     """The counter of this process's control group; None where there is none."""
     for where in _files(own, cgroups):
         try:
-            found = re.search(r"^oom_kill (\d+)$", where.read_text(encoding="utf-8"), re.MULTILINE)
+            match = re.search(r"^oom_kill (\d+)$", where.read_text(encoding="utf-8"), re.MULTILINE)
         except OSError:
             continue
-        if found:
-            return Kills(where, int(found[1]))
+        if match:
+            return Kills(where, int(match[1]))
     return None
 
 
@@ -46,13 +46,13 @@ def _files(own: Path, cgroups: Path) -> list[Path]:
         lines = [line.split(":", 2) for line in own.read_text(encoding="utf-8").splitlines()]
     except OSError:
         return []
-    found = []
+    paths = []
     for _, controllers, group in (line for line in lines if len(line) == 3):
         below = group.lstrip("/")
         if not controllers:
             roots = [cgroups, cgroups / "unified"]
-            found += [folder / "memory.events" for root in roots for folder in dict.fromkeys((root / below, root))]
+            paths += [folder / "memory.events" for root in roots for folder in dict.fromkeys((root / below, root))]
         elif "memory" in controllers.split(","):
             root = cgroups / "memory"
-            found += [folder / "memory.oom_control" for folder in dict.fromkeys((root / below, root))]
-    return found
+            paths += [folder / "memory.oom_control" for folder in dict.fromkeys((root / below, root))]
+    return paths

@@ -24,8 +24,8 @@ def mounts(job: Job, also_read: Iterable[Path] = ()) -> list[Mount]:
     writable = _outermost([job.run_dir, *job.writes])
     targets = [place for path in [*job.reads, *also_read] for place in with_targets(path)]
     readable = [path for path in _outermost(targets) if not _inside_any(path, writable)]
-    found = [Mount(path, True) for path in readable] + [Mount(path, False) for path in writable]
-    return sorted(found, key=lambda mount: mount.path.parts)
+    all_mounts = [Mount(path, True) for path in readable] + [Mount(path, False) for path in writable]
+    return sorted(all_mounts, key=lambda mount: mount.path.parts)
 
 
 def media_folders(paths: Iterable[str], mounted: Iterable[Path]) -> list[Path]:
@@ -38,12 +38,12 @@ def media_folders(paths: Iterable[str], mounted: Iterable[Path]) -> list[Path]:
     return _outermost([folder for folder in folders if not _inside_any(folder, mounted)])
 
 
-def hiding(found: Iterable[Mount], places: Iterable[str]) -> list[Path]:
+def shadowed_image_paths(mounted: Iterable[Mount], places: Iterable[str]) -> list[Path]:
     """The mounts that cover one of these folders of an image, or lie inside one."""
     own = [Path(place) for place in places]
     return [
         mount.path
-        for mount in found
+        for mount in mounted
         if any(place.is_relative_to(mount.path) or mount.path.is_relative_to(place) for place in own)
     ]
 
@@ -61,11 +61,11 @@ def _is_small(folder: Path, limit: int = 10_000) -> bool:
 
 
 def _outermost(paths: Iterable[Path]) -> list[Path]:
-    kept: list[Path] = []
+    outermost: list[Path] = []
     for path in sorted({Path(os.path.normpath(path)) for path in paths}, key=lambda path: path.parts):
-        if not _inside_any(path, kept):
-            kept.append(path)
-    return kept
+        if not _inside_any(path, outermost):
+            outermost.append(path)
+    return outermost
 
 
 def _inside_any(path: Path, folders: Iterable[Path]) -> bool:

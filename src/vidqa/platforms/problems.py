@@ -16,7 +16,7 @@ PLATFORM_UNSUITABLE = Code(
 )
 PLATFORM_PATH = Code(
     "PLATFORM_PATH",
-    "A file or folder that the job needs has a line break or another control character in its path.",
+    "A path that the job needs has a character that scripts or containers of the platform cannot hold.",
     "Rename it: the job's scripts are written with it.",
 )
 PLATFORM_IMAGE_UNUSED = Code(
@@ -68,32 +68,26 @@ JOB_LAUNCH_BUSY = Code(
     "Run it again in a moment.",
     Exit.NOT_DONE,
 )
-SITE_FILE_MISSING = Code(
-    "PLATFORM_SITE_MISSING",
-    "The file with the settings of your place is not there.",
-    "Write it after references/site_template.toml, or leave --site out.",
-    Exit.USAGE,
-)
-SITE_SYNTAX = Code(
-    "PLATFORM_SITE_SYNTAX",
-    "The file with the settings of your place is not TOML.",
-    "Repair the line that the message names.",
-    Exit.USAGE,
-)
-SITE_UNKNOWN_KEY = Code(
-    "PLATFORM_SITE_UNKNOWN_KEY",
-    "The settings of your place hold a table or key that no platform knows.",
-    "Correct the name; references/site_template.toml documents every key.",
-    Exit.USAGE,
-)
-SITE_VALUE = Code(
-    "PLATFORM_SITE_VALUE",
-    "A setting of your place has a value of the wrong kind or out of range.",
-    "Correct the value; references/site_template.toml documents every key.",
+SITE_SETTINGS = Code(
+    "PLATFORM_SITE_SETTINGS",
+    "The settings of your place (site.toml) are missing, are not TOML, or hold an unknown key or a wrong value.",
+    "Correct what the message names; references/site_template.toml documents every key.",
     Exit.USAGE,
 )
 PLATFORM_NODES = Code(
     "PLATFORM_NODES",
     "The processes of the spec cannot be spread evenly over the nodes, or this platform has one node only.",
     "Let --nodes divide dp_shard_size * dp_replicate_size * cp_size; on local and docker leave it out.",
+)
+NOT_SEEN = Code(
+    "PLATFORM_NOT_SEEN",
+    "Something that the job needs is not on the machine that launches, so it was not checked.",
+    "Run preflight where it is, such as a node of the cluster; otherwise the job itself finds what is wrong with it.",
+    Exit.ENVIRONMENT,
+)
+NAME_TAKEN = Code(
+    "PLATFORM_NAME_TAKEN",
+    "The daemon or the cluster has a container or an object of the job's name that belongs to something else.",
+    "Remove it (docker rm NAME, kubectl delete), or launch again in a second: the name is made from the time.",
+    Exit.ENVIRONMENT,
 )

@@ -30,7 +30,7 @@ class Identity:
     host: str
 
     @staticmethod
-    def of(pid: int) -> Identity | None:
+    def of_pid(pid: int) -> Identity | None:
         """The live process with this pid; None if it has ended or is a zombie."""
         try:
             # The name of the program, in brackets, may hold spaces and brackets itself.
@@ -49,7 +49,7 @@ class Identity:
 
     @property
     def is_alive(self) -> bool:
-        return Identity.of(self.pid) == self
+        return Identity.of_pid(self.pid) == self
 
     @property
     def may_be_alive(self) -> bool:
@@ -78,10 +78,10 @@ def boot_id() -> str:
 
 
 def this_process() -> Identity:
-    found = Identity.of(os.getpid())
-    if found is None:
+    identity = Identity.of_pid(os.getpid())
+    if identity is None:
         raise ProcessLookupError("this process is not in /proc")
-    return found
+    return identity
 
 
 def job_processes(job_id: str) -> list[Identity]:
@@ -92,8 +92,8 @@ def job_processes(job_id: str) -> list[Identity]:
 def engine_processes(job_id: str, below: Identity | None = None) -> list[Identity]:
     """The processes of a job with a rank from torchrun, without their children. While its supervisor lives they are
     `below` that one: the few that it started are looked at instead of every process of the machine."""
-    found = _processes(job_id, _descendants(below.pid) if below else None)
-    of_job = {p.pid: (p, e) for p, e in found if e.get(JOB_VARIABLE) == job_id and "RANK" in e}
+    candidates = _processes(job_id, _descendants(below.pid) if below else None)
+    of_job = {p.pid: (p, e) for p, e in candidates if e.get(JOB_VARIABLE) == job_id and "RANK" in e}
     return [process for process, _ in of_job.values() if parent(process.pid) not in of_job]
 
 
@@ -124,13 +124,13 @@ def _descendants(pid: int) -> Iterator[int]:
 
 def _processes(job_id: str, pids: Iterable[int] | None = None) -> Iterator[tuple[Identity, dict[str, str]]]:
     """The live processes with the job's name in their environment, if we may read it: of these, or of all."""
-    numbers = map(str, pids) if pids is not None else (each.name for each in PROC.iterdir() if each.name.isdigit())
+    numbers = map(str, pids) if pids is not None else (entry.name for entry in PROC.iterdir() if entry.name.isdigit())
     for folder in (PROC / number for number in numbers):
         try:
             raw = (folder / "environ").read_bytes()
         except (PermissionError, FileNotFoundError, ProcessLookupError):
             continue
-        process = Identity.of(int(folder.name)) if job_id.encode() in raw else None
+        process = Identity.of_pid(int(folder.name)) if job_id.encode() in raw else None
         if process is not None:
             pairs = (item.partition("=") for item in raw.decode(errors="replace").split("\0"))
             yield process, {name: value for name, _, value in pairs}

@@ -20,8 +20,8 @@ from vidqa.contract import environment
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.platforms import NAMES, platform
 from vidqa.platforms._base import Submitted
-from vidqa.platforms.job_files import record_file
-from vidqa.platforms.problems import JOB_RECORD_BROKEN, SITE_FILE_MISSING, SITE_SYNTAX, SITE_UNKNOWN_KEY, SITE_VALUE
+from vidqa.platforms.job_store import record_file
+from vidqa.platforms.problems import JOB_RECORD_BROKEN, SITE_SETTINGS
 
 MAX_PROBLEMS = 50
 
@@ -59,7 +59,7 @@ def read(name: str, file: Path | None = None) -> Any:
     problems = _unknown_tables(path, tables)
     table = tables.get(name, {})
     if not isinstance(table, dict):
-        problems.append(SITE_VALUE.at(f"{path} [{name}]", "this is a value; it must be a table"))
+        problems.append(SITE_SETTINGS.at(f"{path} [{name}]", "this is a value; it must be a table"))
     if problems:
         raise ProblemError(problems)
     return validate(platform(name).settings, table, f"{path} [{name}]")
@@ -83,7 +83,7 @@ def validate(model: type[Any] | None, table: dict[str, Any], where: str) -> Any:
     wrong value."""
     if model is None:
         if table:
-            raise SITE_UNKNOWN_KEY.error(where, f"this platform has no settings; here are: {', '.join(table)}")
+            raise SITE_SETTINGS.error(where, f"this platform has no settings; here are: {', '.join(table)}")
         return None
     try:
         return model.model_validate(table)
@@ -109,23 +109,24 @@ def _tables(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise SITE_FILE_MISSING.error(path, "there is no such file") from None
+        remedy = "write it after references/site_template.toml, or leave --site out"
+        raise SITE_SETTINGS.error(path, "there is no such file", remedy) from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as broken:
-        raise SITE_SYNTAX.error(path, f"it cannot be read as TOML: {broken}") from broken
+        raise SITE_SETTINGS.error(path, f"it cannot be read as TOML: {broken}") from broken
 
 
 def _unknown_tables(path: Path, tables: dict[str, Any]) -> list[Problem]:
     unknown = [name for name in tables if name not in NAMES]
-    return [SITE_UNKNOWN_KEY.at(path, f"there is no table [{name}]{_nearest(name, NAMES)}") for name in unknown]
+    return [SITE_SETTINGS.at(path, f"there is no table [{name}]{_nearest(name, NAMES)}") for name in unknown]
 
 
 def _problem(model: type[Any], error: Any, where: str) -> Problem:
     place = ".".join(map(str, error["loc"]))
     if error["type"] != "extra_forbidden":
         value = environment.redacted(repr(error.get("input")))
-        return SITE_VALUE.at(f"{where} {place}", f"{error['msg']}; it is {value:.100}")
+        return SITE_SETTINGS.at(f"{where} {place}", f"{error['msg']}; it is {value:.100}")
     names = list(model.model_fields) if len(error["loc"]) == 1 else []
-    return SITE_UNKNOWN_KEY.at(f"{where} {place}", f"there is no key {error['loc'][-1]!r}{_nearest(place, names)}")
+    return SITE_SETTINGS.at(f"{where} {place}", f"there is no key {error['loc'][-1]!r}{_nearest(place, names)}")
 
 
 def _nearest(name: str, names: Any) -> str:

@@ -81,8 +81,8 @@ def end_leftovers(job_id: str) -> None:
 def kill_job(job_id: str) -> None:
     """Kill every process of the job, again until none is found, since one may start another meanwhile."""
     deadline = time.monotonic() + 10
-    while (found := job_processes(job_id)) and time.monotonic() < deadline:
-        for process in found:
+    while (alive := job_processes(job_id)) and time.monotonic() < deadline:
+        for process in alive:
             process.send(signal.SIGKILL)
         time.sleep(0.05)
 

@@ -1,334 +1,44 @@
-"""The type of checks, their context, and their results."""
+"""The type of checks, and the result of one."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property, wraps
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, TypeVar, cast
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
 
-from vidqa import actions, dataset, spec, storage
-from vidqa.actions import Action, RecordSampling
-from vidqa.contract import environment
 from vidqa.contract.problem import Problem, ProblemError, bounded
-from vidqa.dataset.problems import MEDIA_MISSING
-from vidqa.dataset.reader import NAMES
-from vidqa.dataset.record import MediaRef, Record
-from vidqa.jobs.job_spec import model_names, process_count
-from vidqa.jobs.launch import Resources
-from vidqa.planning.plan import Plan, PlannedSet, make_plan, usable
-from vidqa.planning.samples import Planner, Sample
-from vidqa.planning.sets import RecordSet, SetSource, leaves_out_bad_samples, read_record_sets, sources
-from vidqa.platforms import site
-from vidqa.preflight.gpus import Declared, Gpu, declared_or_seen
-from vidqa.preflight.media_probe import ProbeRow
-from vidqa.preflight.stand_in import write_stand_in
-from vidqa.spec.keys import value_at
-from vidqa.spec.models import EvaluateSpec, Spec, TrainSpec
-from vidqa.spec.run_tables import DecodeEngine
-from vidqa.storage import hub
-from vidqa.video.probe_many import Header, probe_many
-
-T = TypeVar("T")
+from vidqa.preflight.inputs import DataInputs, Skip
 
 
-class Skip(Exception):
-    """Raised by a check that does not apply or cannot run here; its text says why."""
+class AtLaunch(Enum):
+    """When a launch without a passed report runs a check."""
 
-
-def once(find: Callable[[Context], T]) -> cached_property[T]:
-    """A cached property that also caches its failure, so that a hub that does not answer is asked once."""
-
-    @wraps(find)
-    def found(context: Context) -> T:
-        if find.__name__ in context.missing:
-            raise ProblemError(context.missing[find.__name__])
-        try:
-            return find(context)
-        except ProblemError as stopped:
-            context.missing[find.__name__] = stopped.problems
-            raise
-
-    return cached_property(found)
-
-
-@dataclass
-class Context:
-    """The inputs of checks. Each part is computed once, when a check first needs it; a part that is not available
-    raises its problems. `facts` collects measurements of the checks."""
-
-    spec_path: Path
-    action: str
-    platform: str
-    probe_sample: int | None = None  # how many files are decoded; None is all
-    declared: Declared = field(default_factory=Declared)
-    resources: Resources = field(default_factory=Resources)  # options of a launch beyond the spec
-    engine: str = "vidqa"  # whose image the job runs in: vidqa or cosmos-rl
-    evaluate_spec: Path | None = None  # the evaluation that a training is measured with
-    kpi_root: Path | None = None  # its data, where there is no spec of it
-    at_launch: bool = False  # run by a launch: nothing is written beside the spec
-    elsewhere: bool = False  # the job runs on another machine, which may have media that this one has not
-    facts: dict[str, Any] = field(default_factory=dict)
-    rows: dict[str, ProbeRow] = field(default_factory=dict)  # what decoding found, by the medium's key
-    missing: dict[str, list[Problem]] = field(default_factory=dict)  # parts that are not available, and why
-    unseen_media: list[str] = field(default_factory=list)  # folders of the sets that have been read
-    leaks: dict[str, dict[str, list[Any]]] = field(default_factory=dict)  # shared items, by sets and reason
-
-    @once
-    def resolved(self) -> spec.Resolved:
-        return spec.resolve(self.action, [spec.read_layer(self.spec_path)], self.target)
-
-    @property
-    def target(self) -> str:
-        """The target of the spec, as spec.resolve takes it."""
-        return self.engine if self.engine == "cosmos-rl" else "native"
-
-    @property
-    def spec(self) -> Spec:
-        return self.resolved.spec
-
-    @property
-    def declared_action(self) -> Action:
-        return actions.action(self.action)
-
-    @property
-    def training(self) -> TrainSpec | None:
-        """The spec if its action trains, else None."""
-        return cast(TrainSpec, self.spec) if self.declared_action.trains else None
-
-    @cached_property
-    def site(self) -> Any:
-        """The platform settings; None where they cannot be read, which the platform's check reports."""
-        try:
-            return site.read(self.platform, self.resources.site)
-        except ProblemError:
-            return None
-
-    def require_seen(self, *paths: str | Path) -> None:
-        """Raises Skip where the platform settings declare that one of these is only on the cluster."""
-        if unseen := [path for path in paths if site.is_unseen(self.site, path)]:
-            raise Skip(f"{unseen[0]} is on the cluster alone, as `cluster_paths` declares")
-
-    @once
-    def models(self) -> dict[str, Path]:
-        """The folders of the spec's models by dotted key. Of hub models only the small files are downloaded."""
-        token = environment.hf_token()
-        self.require_seen(*model_names(self.spec).values())
-        return {
-            key: hub.resolve_model(name, token=token, weights=False) for key, name in model_names(self.spec).items()
-        }
-
-    @cached_property
-    def stand_in(self) -> TemporaryDirectory | None:
-        """A stand-in folder for a published model that is not available now; None where the models are here or not
-        known."""
-        try:
-            _ = self.models
-        except ProblemError:
-            folder = TemporaryDirectory(prefix="vidqa-known-")
-            if model := write_stand_in(model_names(self.spec).values(), Path(folder.name)):
-                self.facts["estimated_for"] = model
-                return folder
-            folder.cleanup()
-        return None
-
-    @property
-    def processor_folder(self) -> Path:
-        """The folder with tokenizer and processor: the adapter's own, or its base model's. A published model that is
-        not available has a stand-in for estimates."""
-        if self.stand_in is not None:
-            return Path(self.stand_in.name)
-        folders = list(self.models.values())
-        if not folders:
-            raise Skip("the action has no model")
-        return next((folder for folder in folders if (folder / "config.json").is_file()), folders[0])
-
-    @once
-    def annotations(self) -> list[RecordSet]:
-        """The sets that the run will read."""
-        return read_record_sets(self.spec, self._read)
-
-    @once
-    def evaluation(self) -> EvaluateSpec | None:
-        """The evaluation spec given with a training or named by the spec, if any."""
-        measure = self.declared_action.measured_by
-        place = self.evaluate_spec or self.declared_action.evaluation(self.spec)
-        if not place or not measure:
-            return None
-        return cast(EvaluateSpec, spec.load(os.path.expanduser(place), measure))
-
-    @once
-    def kpi(self) -> RecordSet | None:
-        """The evaluation data given with a training, if any."""
-        if not self.declared_action.measured_by:
-            return None
-        if self.evaluation is not None:
-            (source,) = sources(self.evaluation)
-            return self._read(replace(source, name="kpi"))
-        if self.kpi_root is None:
-            return None
-        # As the DEFT loop evaluates it: beside its annotations, or where absolute names say.
-        file = next((path for name in NAMES if (path := self.kpi_root / name).is_file()), None)
-        return self._read(
-            SetSource("kpi", str(file), str(self.kpi_root)) if file else SetSource("kpi", str(self.kpi_root), "")
-        )
-
-    def _read(self, source: SetSource) -> RecordSet:
-        """A set of records. Records are also read where their media are only on the cluster or on the machine of the
-        job."""
-        self.require_seen(source.annotation_path)
-        if not site.is_unseen(self.site, source.media_path):
-            is_kept = source.keep_missing or (self.elsewhere and source.name != "kpi")
-            return _read(replace(source, keep_missing=is_kept))
-        self.unseen_media.append(source.media_path)
-        part = _read(replace(source, media_path="", keep_missing=True))
-        records = [replace(record, media=_placed(record.media, source.media_path)) for record in part.records]
-        return replace(part, records=records, problems=[p for p in part.problems if p.code != MEDIA_MISSING.name])
-
-    @property
-    def records(self) -> list[Record]:
-        """The records of all sets that the run reads."""
-        return [record for part in self.annotations for record in part.records]
-
-    @property
-    def plans_with(self) -> Planner | None:
-        """The planner, if the run's model is here and its action plans samples."""
-        try:
-            return None if self.stand_in else self.planner
-        except (ProblemError, Skip):
-            return None
-
-    @property
-    def sets(self) -> list[RecordSet]:
-        return [*self.annotations, *([self.kpi] if self.kpi else [])]
-
-    def require_sets_apart(self) -> None:
-        """Raises Skip where sets may share what they like: nothing is learned from one and measured on another."""
-        if len(self.sets) < 2:
-            raise Skip("there is only one set of records")
-        if not any(data.teaches for data in self.declared_action.data):
-            raise Skip("no set is learned from")
-
-    @once
-    def gpus(self) -> list[Gpu]:
-        """The declared GPUs, else those of this machine."""
-        return declared_or_seen(self.declared, lambda: self.processes)
-
-    @once
-    def planner(self) -> Planner:
-        make = actions.resolve(self.sampling.planner)
-        return cast(Planner, make(self.spec, self.processor_folder))
-
-    @once
-    def plan(self) -> Plan:
-        self.planner.take(self.headers)
-        return make_plan(self.spec, self.planner, {part.name: part.records for part in self.annotations})
-
-    @property
-    def plan_to_keep(self) -> Plan | None:
-        """The plan, if the engine would make the same one."""
-        try:
-            return self.plan if self.plans_with else None
-        except (ProblemError, Skip):
-            return None
-
-    @property
-    def planned(self) -> dict[str, PlannedSet]:
-        return self.plan.sets
-
-    def usable(self, name: str) -> Sequence[Sample]:
-        """The samples of a set that the run will use."""
-        action = self.declared_action
-        trained = not action.draws and any(data.name == name and data.teaches for data in action.data)
-        return usable(self.planned[name].samples, self.longest_allowed, trained=trained)
-
-    @once
-    def to_decode(self) -> list[Sample]:
-        """The samples to decode; those of the KPI set with the frames of the training."""
-        samples = [sample for part in self.planned.values() for sample in part.samples]
-        return [*samples, *(self.planner.plan(self.kpi.records)[0] if self.kpi else [])]
-
-    @once
-    def media(self) -> dict[str, tuple[MediaRef, list[Record]]]:
-        """Every file that a record uses, by its key, with the records that use it."""
-        found: dict[str, tuple[MediaRef, list[Record]]] = {}
-        for part in self.sets:
-            for record in part.records:
-                for ref in record.media:
-                    found.setdefault(ref.key, (ref, []))[1].append(record)
-        return found
-
-    @once
-    def headers(self) -> dict[str, Header]:
-        """The header of every file, by its key."""
-        self.require_seen(*self.unseen_media)
-        return dict(zip(self.media, probe_many(ref for ref, _ in self.media.values()), strict=True))
-
-    @property
-    def longest_allowed(self) -> int:
-        return self.sampling.longest(self.spec)
-
-    @property
-    def sampling(self) -> RecordSampling:
-        """How the action plans samples. Raises Skip for an action without samples."""
-        if self.declared_action.sampling is None:
-            raise Skip(f"{self.action} plans no samples")
-        return self.declared_action.sampling
-
-    @property
-    def bad_samples_are(self) -> str:
-        """The severity of an unusable sample: with "quarantine" the run leaves it out."""
-        return "warning" if leaves_out_bad_samples(self.spec) else "error"
-
-    @property
-    def decoding(self) -> DecodeEngine:
-        """How media are decoded and cached."""
-        table = self.declared_action.decoding
-        return value_at(self.spec, table) if table else DecodeEngine(frame_cache_gb=0.0)
-
-    @property
-    def output_dir(self) -> Path:
-        """The folder that gets the run folder."""
-        return Path(os.path.expanduser(value_at(self.spec, self.declared_action.output_key))).absolute()
-
-    @property
-    def processes(self) -> int:
-        return process_count(self.spec)
-
-
-def _placed(media: tuple[MediaRef, ...], folder: str) -> tuple[MediaRef, ...]:
-    """The media of a record, in a folder that this machine does not see."""
-    return tuple(replace(ref, path=os.path.join(folder, ref.written)) for ref in media)
-
-
-def _read(source: SetSource) -> RecordSet:
-    try:
-        annotation_path, media_path = storage.stage_set(source.annotation_path, source.media_path)
-    except ProblemError as absent:
-        return RecordSet(source.name, [], absent.problems)
-    records, problems = dataset.check_records(annotation_path, media_path, **source.how)
-    return RecordSet(source.name, records, problems)
+    ALWAYS = "always"
+    NEVER = "it decodes, only informs, or is part of the launch itself"
+    HERE = "the job runs on this machine and in this environment"
+    OUTPUT = "the output folder is on this machine"
+    NEW_OUTPUT = "the output folder is on this machine, and the run is new"
+    CHECKPOINT = "the checkpoint that it resumes is on this machine"
 
 
 @dataclass(frozen=True)
 class Check:
-    """One check. `needs` names the parts of the context without which it is blocked or skipped; `leaks` marks checks
-    that compare two sets, which can be run on their own."""
+    """One check. `needs` names the parts of the inputs without which it is blocked or skipped; `leaks` marks checks
+    that compare two sets, which can be run on their own. `run` takes RunInputs, ModelInputs or DataInputs."""
 
     group: str
     name: str
-    run: Callable[[Context], list[Problem]]
+    run: Callable[[Any], list[Problem]]
     needs: tuple[str, ...] = ()
+    at_launch: AtLaunch = AtLaunch.ALWAYS
     leaks: bool = False
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckResult:
     """The result of a check: "ok", "warning", "error", "skipped" (it does not apply) or "blocked" (a part that it needs
-    is not available, because of the problems `blocked_by`); `why` says why it did not run."""
+    is unavailable, because of the problems `blocked_by`); `why` says why it did not run."""
 
     group: str
     name: str
@@ -338,26 +48,23 @@ class Checked:
     blocked_by: tuple[Problem, ...] = ()
 
 
-def carry_out(check: Check, context: Context) -> Checked:
+def run_check(check: Check, inputs: DataInputs) -> CheckResult:
+    part = ""
     try:
         for part in check.needs:
-            getattr(context, part)
+            getattr(inputs, part)
     except ProblemError as missing:
         first = missing.problems[0]
-        why = f"{part} cannot be had: {first.code} at {first.where}"
-        return Checked(check.group, check.name, "blocked", [], why, tuple(missing.problems))
+        why = f"{part} is unavailable: {first.code} at {first.where}"
+        return CheckResult(check.group, check.name, "blocked", [], why, tuple(missing.problems))
     except Skip as reason:
-        return Checked(check.group, check.name, "skipped", [], str(reason))
+        return CheckResult(check.group, check.name, "skipped", [], str(reason))
     try:
-        problems = bounded(check.run(context))
-    except Skip as why:
-        return Checked(check.group, check.name, "skipped", [], str(why))
+        problems = bounded(check.run(inputs))
+    except Skip as reason:
+        return CheckResult(check.group, check.name, "skipped", [], str(reason))
     except ProblemError as stopped:
         problems = bounded(stopped.problems)
-    return Checked(check.group, check.name, _status(problems), problems)
-
-
-def _status(problems: list[Problem]) -> str:
-    if any(problem.severity == "error" for problem in problems):
-        return "error"
-    return "warning" if problems else "ok"
+    severities = {problem.severity for problem in problems}
+    status = "error" if "error" in severities else "warning" if problems else "ok"
+    return CheckResult(check.group, check.name, status, problems)

@@ -1,10 +1,10 @@
-"""Answering: whether the heaviest batch of prompts fits into a GPU, and which change helps if not; whether the models
-that score free text are there."""
+"""Answering: memory of the heaviest batch of prompts, time, answer length, and the models that score free text."""
 
 from __future__ import annotations
 
 import heapq
 import json
+import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +13,7 @@ from typing import Any
 
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.dataset.sources import file_of
+from vidqa.evaluation.answers import parse_expected
 from vidqa.evaluation.cosmos_protocol import LONGER
 from vidqa.evaluation.problems import METRIC_MODEL
 from vidqa.evaluation.user_scores import require_function
@@ -21,6 +22,7 @@ from vidqa.families.quantization import kept_bytes
 from vidqa.families.sizes import Sizes
 from vidqa.planning.budget.answering import (
     PREDICTED,
+    ROWS,
     AnsweringMemory,
     AnsweringSetup,
     Reading,
@@ -28,13 +30,19 @@ from vidqa.planning.budget.answering import (
     answering_setup,
     readings,
 )
+from vidqa.planning.budget.flops import flops_model
+from vidqa.planning.budget.gpus import Gpu
 from vidqa.planning.budget.memory import BYTES_OF, GIB, fits
-from vidqa.planning.packing.prefix_sharing import max_tokens
+from vidqa.planning.budget.mfu import START_S
+from vidqa.planning.packing.prefix_sharing import max_tokens, workload
 from vidqa.planning.samples import Sample
-from vidqa.preflight._base import Check, Context, Skip
-from vidqa.preflight.gpu_memory import NOTHING_HELPS, too_much, usable_memory
+from vidqa.preflight._base import Check
+from vidqa.preflight.gpu_checks import NOTHING_HELPS, too_much, usable_memory
+from vidqa.preflight.inputs import DataInputs, ModelInputs, RunInputs, Skip
+from vidqa.preflight.problems import ANSWER_LENGTH
 from vidqa.spec.evaluate_tables import metric_models
 from vidqa.spec.keys import value_at, with_values
+from vidqa.spec.prompt_files import REASONING_TOKENS
 
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 MOST_SAMPLES = 20_000  # the longest ones; the others take less
@@ -50,39 +58,39 @@ class Estimate:
     setup: AnsweringSetup
 
 
-def memory(context: Context) -> list[Problem]:
+def memory(inputs: DataInputs) -> list[Problem]:
     """Compare the peak of one GPU with the memory of the GPUs, found or declared."""
-    if not context.declared_action.answering:
+    if not inputs.declared_action.answering:
         raise Skip("nothing is trained or answered")
-    generator = value_at(context.spec, context.declared_action.answering).generator
+    generator = value_at(inputs.spec, inputs.declared_action.answering).generator
     if generator not in PREDICTED:
         raise Skip(f"what {generator} takes of a GPU is its own to say")
-    samples = [sample for name in context.planned for sample in _longest(context.usable(name))]
+    samples = [sample for name in inputs.planned for sample in _longest(inputs.usable(name))]
     if not samples:
         raise Skip("there is nothing to answer")
-    sizes, parameters = model_of(context)
-    has_gib = usable_memory(context)
+    sizes, parameters = model_of(inputs)
+    has_gib = usable_memory(inputs)
 
     def judged(run_spec: Any) -> Estimate:
         return estimate(
-            run_spec, value_at(run_spec, context.declared_action.answering), sizes, parameters, samples, has_gib
+            run_spec, value_at(run_spec, inputs.declared_action.answering), sizes, parameters, samples, has_gib
         )
 
-    found = judged(context.spec)
-    context.facts["memory"] = _facts(found, has_gib)
-    heaviest = found.reading
+    present = judged(inputs.spec)
+    inputs.facts["memory"] = _facts(present, has_gib)
+    heaviest = present.reading
     details = (
-        f"{found.memory.weights / GIB:.1f} are weights, {found.memory.cache / GIB:.1f} the cache; {heaviest.prompts} "
-        f"prompts read together have {heaviest.tokens} tokens and {heaviest.patches} patches"
+        f"{present.memory.weights / GIB:.1f} are weights, {present.memory.cache / GIB:.1f} the cache; "
+        f"{heaviest.prompts} prompts read together have {heaviest.tokens} tokens and {heaviest.patches} patches"
     )
 
     def remedy(limit: float) -> str:
-        for change in _changes(context.declared_action.answering, found.setup):
-            if fits(judged(with_values(context.spec, change)).memory.peak_gib, limit):
+        for change in _changes(inputs.declared_action.answering, present.setup):
+            if fits(judged(with_values(inputs.spec, change)).memory.peak_gib, limit):
                 return "set " + "; ".join(f"{key} = {json.dumps(value)}" for key, value in change.items())
         return NOTHING_HELPS
 
-    return too_much(context, found.memory.peak_gib, details, remedy)
+    return too_much(inputs, present.memory.peak_gib, details, remedy)
 
 
 def estimate(
@@ -90,26 +98,26 @@ def estimate(
 ) -> Estimate:
     """Memory of answering with this spec; every candidate change is judged by it."""
     setup = answering_setup(run_spec, work, max_tokens(samples), LONGER * getattr(work, "retries", 0))
-    each = (
+    estimates = (
         Estimate(answering_memory(sizes, parameters, setup, reading, has_gib), reading, setup)
         for reading in readings(setup, samples, run_spec.num_gpus)
     )
-    return max(each, key=lambda one: one.memory.peak_gib)
+    return max(estimates, key=lambda one: one.memory.peak_gib)
 
 
 def _longest(samples: Sequence[Sample]) -> list[Sample]:
     return heapq.nlargest(MOST_SAMPLES, samples, key=lambda sample: sample.length)
 
 
-def model_of(context: Context) -> tuple[Sizes, int]:
+def model_of(inputs: ModelInputs) -> tuple[Sizes, int]:
     """Sizes of the model that answers, and the numbers of its precision that its weights take. The native generator
     keeps 8-bit floats and 4-bit integers; other quantized weights become numbers of model.dtype."""
-    folder = context.processor_folder
+    folder = inputs.model_folder
     family, sizes = family_of(folder), family_of(folder).sizes_of(folder)
-    generator = value_at(context.spec, context.declared_action.answering).generator
+    generator = value_at(inputs.spec, inputs.declared_action.answering).generator
     count = sum(tensor.numel for tensor in family.tensors(sizes))
-    if generator == "native" and (kept := kept_bytes(folder, count)):
-        return sizes, kept // BYTES_OF[value_at(context.spec, "model.dtype")]
+    if generator == "native" and (stored_bytes := kept_bytes(folder, count)):
+        return sizes, stored_bytes // BYTES_OF[value_at(inputs.spec, "model.dtype")]
     return sizes, count
 
 
@@ -131,8 +139,8 @@ def _changes(table: str, setup: AnsweringSetup) -> Iterator[Change]:
         yield from (half, {**half, **native}, {**half, **smaller})
 
 
-def _facts(found: Estimate, has_gib: float | None) -> dict[str, Any]:
-    memory, heaviest = found.memory, found.reading
+def _facts(estimated: Estimate, has_gib: float | None) -> dict[str, Any]:
+    memory, heaviest = estimated.memory, estimated.reading
     return {
         "peak_gib": round(memory.peak_gib, 1),
         "gpu_gib": has_gib,
@@ -144,13 +152,13 @@ def _facts(found: Estimate, has_gib: float | None) -> dict[str, Any]:
     }
 
 
-def metric_folders(context: Context) -> list[Problem]:
+def metric_folders(inputs: RunInputs) -> list[Problem]:
     """The folders of the models that score free text."""
-    keys = metric_models(context.spec)
+    keys = metric_models(inputs.spec)
     if not keys:
         raise Skip("no metric needs a model of its own")
-    folders = {key: Path(os.path.expanduser(value_at(context.spec, key))) for key in keys.values()}
-    context.require_seen(*folders.values())
+    folders = {key: Path(os.path.expanduser(value_at(inputs.spec, key))) for key in keys.values()}
+    inputs.require_visible(*folders.values())
     problems = []
     for key, folder in folders.items():
         if not (folder / "config.json").is_file():
@@ -160,11 +168,11 @@ def metric_folders(context: Context) -> list[Problem]:
     return problems
 
 
-def scoring_function(context: Context) -> list[Problem]:
+def scoring_function(inputs: RunInputs) -> list[Problem]:
     """The user's function that scores answers: its file is Python and names it."""
-    if not (function := str(value_at(context.spec, "metrics.functions"))):
+    if not (function := str(value_at(inputs.spec, "metrics.functions"))):
         raise Skip("metrics.functions is empty")
-    context.require_seen(Path(os.path.expanduser(file_of(function))))
+    inputs.require_visible(Path(os.path.expanduser(file_of(function))))
     try:
         require_function(function)
     except ProblemError as wrong:
@@ -176,3 +184,65 @@ CHECKS = (
     Check("model", "models of metrics", metric_folders, ("spec",)),
     Check("spec", "scoring function", scoring_function, ("spec",)),
 )
+
+
+# Measured with Qwen3-VL-2B on one H200 (benchmarks/results/generation.json).
+PREFILL_MFU = 0.5  # share of the bf16 peak that reading prompts reaches
+STEP_READS = 1.2  # a decode step takes this many times the reading of the weights
+SHORT = frozenset(("yes_no", "letter", "direction"))
+MOST_SHORT = 0.9
+FEWEST_TOKENS = 256  # a limit below it is meant for answers alone
+
+
+def answering_time(inputs: DataInputs, card: Gpu) -> dict[str, Any]:
+    """Seconds of an evaluation or inference with the native generator: to read the prompts, and at most to write the
+    answers, where each has as many tokens as it may; `again_s_at_most` where all of `retries` attempts stay empty.
+    Shared videos are counted for every question about them."""
+    how = value_at(inputs.spec, inputs.declared_action.answering or "")
+    max_tokens, dtype = (value_at(inputs.spec, key) for key in ("generation.max_tokens", "model.dtype"))
+    if how.generator != "native":
+        raise Skip(f"the speed of {how.generator} was not measured")
+    samples: Sequence[Sample] = [sample for name in inputs.planned for sample in inputs.usable(name)]
+    if not samples:
+        raise Skip("there is nothing to answer")
+    sizes, parameters = model_of(inputs)
+    whole = flops_model(sizes, vision_trains=True, decoder_trains=True)
+    forward = whole.training_flops(workload((number,), samples) for number in range(len(samples))) / 3
+    is_scored = getattr(how, "method", "generate") == "score"
+    turns = 0 if is_scored else math.ceil(len(samples) / ROWS / inputs.processes)
+    step_s = STEP_READS * parameters * BYTES_OF[dtype] / card.bandwidth
+    reading_s = forward / (card.peak * PREFILL_MFU) / inputs.processes
+    attempts = range(1, 1 + getattr(how, "retries", 0))
+    again_s = sum(reading_s + turns * (max_tokens + LONGER * attempt) * step_s for attempt in attempts)
+    return {
+        "start_s": START_S,
+        "reading_s": round(reading_s, 1),
+        "writing_s_at_most": round(turns * max_tokens * step_s, 1),
+        "again_s_at_most": round(again_s, 1),
+        "max_tokens": max_tokens,
+        "gpu": card.name,
+    }
+
+
+def answer_length(inputs: DataInputs) -> list[Problem]:
+    """Whether the limit is one for reasoning though answers of one word are expected, and too small a one for it."""
+    action = inputs.declared_action
+    if not action.answering:
+        raise Skip("nothing is answered")
+    how, most = (value_at(inputs.spec, key) for key in (action.answering, "generation.max_tokens"))
+    if getattr(how, "method", "generate") == "score" or not FEWEST_TOKENS < most < REASONING_TOKENS:
+        return []
+    expected = [record for record in inputs.records if record.answer]
+    system_prompt = value_at(inputs.spec, "dataset.system_prompt")
+    asks_to_think = any("think" in text for text in (system_prompt, *_texts_of(expected)))
+    short = sum(parse_expected(record.answer, record.question).kind in SHORT for record in expected)
+    if not expected or asks_to_think or short < MOST_SHORT * len(expected):
+        return []
+    message = (
+        f"{short} of {len(expected)} expected answers are yes, no or a letter, and an answer may have {most} tokens"
+    )
+    return [ANSWER_LENGTH.at("generation.max_tokens", message, severity="warning")]
+
+
+def _texts_of(records: Sequence[Any]) -> list[str]:
+    return [text for record in records[:100] for text in (record.question, record.answer)]

@@ -1,55 +1,62 @@
-"""Data: annotations are valid, training and evaluation data are disjoint, and answers are balanced."""
+"""Data: annotations are valid, sets are disjoint, answers are balanced, and completions can be rewarded."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from itertools import combinations
+from typing import Any
 
-from vidqa.contract.problem import Problem
+from vidqa.contract.files import write_json
+from vidqa.contract.problem import Problem, ProblemError
 from vidqa.dataset.identical_files import real_key, same_bytes_between
-from vidqa.dataset.record import MediaRef
+from vidqa.dataset.record import MediaRef, Record
 from vidqa.evaluation.answers import parse_expected
 from vidqa.evaluation.metrics import task_problems
 from vidqa.planning.sets import RecordSet
-from vidqa.preflight._base import Context
-from vidqa.preflight.leaks import listed
-from vidqa.preflight.problems import LABELS_UNBALANCED, SPLIT_COPY, SPLIT_IDS, SPLIT_LEAK
-from vidqa.spec.models import EvaluateSpec
+from vidqa.preflight import media_probe
+from vidqa.preflight.inputs import DataInputs, Skip
+from vidqa.preflight.problems import LABELS_UNBALANCED, SPLIT_IDS, SPLIT_LEAK
+from vidqa.rewards import Completion, Rewards, question_problems
+from vidqa.rewards.problems import REWARD_FORMAT
+from vidqa.spec import effective_batch
+from vidqa.spec.grpo_rules import reward_weights
+from vidqa.spec.models import EvaluateSpec, GrpoSpec
 
 FEWEST_ANSWERS = 20  # of one kind; fewer say nothing about balance
 MOST_OF_ONE = 0.9
 CONSTRAINED = {"yes_no", "letter", "direction", "number"}
 
 
-def records(context: Context) -> list[Problem]:
-    for part in context.sets:
-        context.facts[f"{part.name}_records"] = len(part.records)
-    return [problem for part in context.sets for problem in part.problems]
+def records(inputs: DataInputs) -> list[Problem]:
+    for part in inputs.sets:
+        inputs.facts[f"{part.name}_records"] = len(part.records)
+    return [problem for part in inputs.sets for problem in part.problems]
 
 
-def disjoint(context: Context) -> list[Problem]:
+def disjoint(inputs: DataInputs) -> list[Problem]:
     """No two sets share a file, a copy of a file, or an id. Ids that are plain numbers may be positions and do not
     count."""
-    context.require_sets_apart()
-    return [problem for one, other in combinations(context.sets, 2) for problem in apart(context, one, other)]
+    inputs.require_disjoint_sets()
+    return [problem for one, other in combinations(inputs.sets, 2) for problem in apart(inputs, one, other)]
 
 
-def apart(context: Context, one: RecordSet, other: RecordSet) -> list[Problem]:
+def apart(inputs: DataInputs, one: RecordSet, other: RecordSet) -> list[Problem]:
     """What two sets share."""
     where = f"{one.name} and {other.name}"
     problems = []
     mine, theirs = _media(one), _media(other)
     shared = sorted(mine.keys() & theirs.keys())
-    shown = listed(context, where, "same_file", shared)
+    shown = write_shared(inputs, where, "same_file", shared)
     if shared:
         problems.append(SPLIT_LEAK.at(where, f"{len(shared)} files are in both sets{shown}"))
     copies = same_bytes_between(mine.values(), theirs.values())
-    shown = listed(context, where, "same_content", copies)
+    shown = write_shared(inputs, where, "same_content", copies)
     if copies:
-        problems.append(SPLIT_COPY.at(where, f"{len(copies)} pairs of files have the same content{shown}"))
+        problems.append(SPLIT_LEAK.at(where, f"{len(copies)} pairs of files have the same content{shown}"))
     ids = {record.id for record in one.records} & {record.id for record in other.records}
     named = sorted(name for name in ids if not name.isdigit())
-    shown = listed(context, where, "same_id", named)
+    shown = write_shared(inputs, where, "same_id", named)
     if named:
         problems.append(SPLIT_IDS.at(where, f"{len(named)} ids are in both sets{shown}", severity="warning"))
     return problems
@@ -60,11 +67,11 @@ def _media(part: RecordSet) -> dict[str, MediaRef]:
     return {real_key(ref): ref for ref in by_key.values()}
 
 
-def answers(context: Context) -> list[Problem]:
+def answers(inputs: DataInputs) -> list[Problem]:
     """Whether one answer dominates, and the forms of the expected answers."""
     problems = []
-    task = context.spec.task.type if isinstance(context.spec, EvaluateSpec) else ""
-    for part in context.sets:
+    task = inputs.spec.task.type if isinstance(inputs.spec, EvaluateSpec) else ""
+    for part in inputs.sets:
         problems += task_problems("task.type", task, [(record.answer, record.question) for record in part.records])
         forms: Counter[str] = Counter()
         by_kind: dict[str, Counter[str]] = defaultdict(Counter)
@@ -72,11 +79,13 @@ def answers(context: Context) -> list[Problem]:
             expected = parse_expected(record.answer, record.question, task)
             forms[expected.kind] += 1
             by_kind[record.kind or expected.kind][expected.answer] += 1
-        context.facts[f"{part.name}_answers"] = dict(forms.most_common())
+        inputs.facts[f"{part.name}_answers"] = dict(forms.most_common())
         if part.name != "train":
-            context.facts[f"{part.name}_gap_analysis"] = _gap_analysis(forms)
+            inputs.facts[f"{part.name}_gap_analysis"] = _gap_analysis(forms)
         problems += [
-            found for kind, counts in sorted(by_kind.items()) if (found := _unbalanced(part.name, kind, counts))
+            unbalanced
+            for kind, counts in sorted(by_kind.items())
+            if (unbalanced := _unbalanced(part.name, kind, counts))
         ]
     return problems
 
@@ -95,3 +104,61 @@ def _unbalanced(name: str, kind: str, counts: Counter[str]) -> Problem | None:
         return None
     message = f"{most[:60]!r} is {count} of the {total} answers of kind {kind}"
     return LABELS_UNBALANCED.at(name, message, severity="warning")
+
+
+NAME = "leaks.json"
+SHOWN = 3  # that a problem names
+
+
+def write_shared(inputs: DataInputs, where: str, what: str, shared_items: Sequence[Any]) -> str:
+    """The first shared items in words, and the file with all of them. An empty result is written, too, over an earlier
+    file."""
+    place = media_probe.place_for(inputs.spec_path).with_name(NAME)
+    inputs.leaks.setdefault(where, {})[what] = list(shared_items)
+    counts = {sets: {name: len(items) for name, items in shared.items()} for sets, shared in inputs.leaks.items()}
+    inputs.facts["leaks"] = {"file": str(place), "counts": counts}
+    first = "; ".join(" and ".join(items) if isinstance(items, tuple) else items for items in shared_items[:SHOWN])
+    shown = f", such as {first}"
+    if inputs.at_launch or (not shared_items and not place.is_file()):
+        return shown
+    try:
+        write_json(place, inputs.leaks)
+    except (OSError, ValueError):  # a name that cannot be encoded
+        return shown
+    return f"{shown}; all are listed in {place}"
+
+
+def rewards(inputs: DataInputs) -> list[Problem]:
+    """Every question can be rewarded, and a reward function of the user's own gives a number for the first one."""
+    spec = inputs.spec
+    if not isinstance(spec, GrpoSpec):
+        raise Skip("only reinforcement learning rewards completions")
+    records = next(part.records for part in inputs.sets if part.name == "train")
+    policy, balanced = spec.train.train_policy, spec.engine.balance == "label"
+    inputs.facts["rollout"] = {
+        "questions_per_step": effective_batch(spec),
+        "completions_per_step": effective_batch(spec) * spec.rollout.n_generation,
+        "completions_per_question": spec.rollout.n_generation,
+        "longest_completion": spec.rollout.max_response_length,
+    }
+    problems = [*question_problems(records, policy.reward_function, balanced=balanced), *_format(spec, records)]
+    try:
+        longest, timeout_s = spec.rollout.max_response_length, spec.engine.reward_timeout_s
+        with Rewards(policy.reward_function, policy, longest, timeout_s) as loaded:
+            for record in records[:1] if loaded.users else []:
+                loaded(Completion(record, record.answer, tuple(record.answer.encode()) or (0,)))  # for ids of tokens
+    except ProblemError as broken:
+        problems += broken.problems
+    return problems
+
+
+def _format(spec: GrpoSpec, records: Sequence[Record]) -> list[Problem]:
+    """A warning where a format is rewarded that neither the prompts ask for nor the references have."""
+    policy = spec.train.train_policy
+    if not {"format", "format_strict"} & reward_weights(policy.reward_function).keys():
+        return []
+    shown = [spec.custom.system_prompt, *(text for record in records for text in (record.question, record.answer))]
+    if any("<answer>" in text for text in shown):
+        return []
+    message = "reward_function has format, and neither custom.system_prompt nor any record says <answer>"
+    return [REWARD_FORMAT.at("train.train_policy.reward_function", message, severity="warning")]

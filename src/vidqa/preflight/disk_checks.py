@@ -17,11 +17,10 @@ from vidqa.jobs.job_spec import model_names
 from vidqa.planning.budget.memory import BYTES_OF
 from vidqa.planning.budget.params import count_trainable
 from vidqa.planning.features import cache_share, is_tower_frozen, token_bytes
-from vidqa.preflight._base import Context, Skip
 from vidqa.preflight.environment_checks import existing
+from vidqa.preflight.inputs import DataInputs, ModelInputs, Skip
 from vidqa.preflight.model_checks import architecture_parameters
 from vidqa.preflight.problems import CACHE_SMALL, DISK_SMALL, FEATURES_PARTLY
-from vidqa.preflight.trained import trained_parameters
 from vidqa.spec.models import TrainSpec
 from vidqa.storage import hub
 
@@ -29,7 +28,7 @@ STATE_PER_PARAMETER = 12  # float32 weight and two Adam moments of each trainabl
 
 
 @dataclass(frozen=True)
-class Need:
+class DiskNeed:
     """Bytes to be written below an existing folder."""
 
     folder: Path
@@ -37,12 +36,12 @@ class Need:
     what: str
 
 
-def disk(context: Context) -> list[Problem]:
+def disk(inputs: ModelInputs) -> list[Problem]:
     """Compare the bytes to be written on each disk with its free space."""
-    context.require_seen(context.output_dir)
-    context.facts["free_bytes"] = shutil.disk_usage(existing(context.output_dir)).free
-    by_disk: dict[int, list[Need]] = defaultdict(list)
-    for need in (*_fetched(context), *_kept(context)):
+    inputs.require_visible(inputs.output_dir)
+    inputs.facts["free_bytes"] = shutil.disk_usage(existing(inputs.output_dir)).free
+    by_disk: dict[int, list[DiskNeed]] = defaultdict(list)
+    for need in (*_fetched(inputs), *_saves(inputs)):
         by_disk[need.folder.stat().st_dev].append(need)
     problems = []
     for needs in by_disk.values():
@@ -55,77 +54,79 @@ def disk(context: Context) -> list[Problem]:
     return problems
 
 
-def _fetched(context: Context) -> list[Need]:
+def _fetched(inputs: ModelInputs) -> list[DiskNeed]:
     """Hub weights that are not here yet, if their index tells their size."""
     from huggingface_hub import constants
 
-    names, cache = model_names(context.spec), existing(Path(constants.HF_HUB_CACHE).absolute())
-    if context.stand_in is not None:
-        return [Need(cache, _published_bytes(context), "weights to fetch")]
-    missing = [f for key, f in context.models.items() if hub.is_hub_name(names[key]) and not weight_files(f)]
+    names, cache = model_names(inputs.spec), existing(Path(constants.HF_HUB_CACHE).absolute())
+    if inputs.offline_model is not None:
+        return [DiskNeed(cache, _published_bytes(inputs), "weights to fetch")]
+    missing = [f for key, f in inputs.models.items() if hub.is_hub_name(names[key]) and not weight_files(f)]
     sizes = [weight_bytes(folder).bytes or _architecture_bytes(folder) for folder in missing]
-    return [Need(cache, size, "weights to fetch") for size in sizes]
+    return [DiskNeed(cache, size, "weights to fetch") for size in sizes]
 
 
-def _published_bytes(context: Context) -> int:
+def _published_bytes(inputs: ModelInputs) -> int:
     """The size of a published model in bf16, from its number of parameters."""
-    context.facts["parameters"] = architecture_parameters(context.processor_folder)
-    return _architecture_bytes(context.processor_folder)
+    inputs.facts["parameters"] = architecture_parameters(inputs.model_folder)
+    return _architecture_bytes(inputs.model_folder)
 
 
 def _architecture_bytes(folder: Path) -> int:
     return BYTES_OF["bfloat16"] * architecture_parameters(folder)
 
 
-def _kept(context: Context) -> list[Need]:
+def _saves(inputs: ModelInputs) -> list[DiskNeed]:
     """Checkpoints and exports kept at one time."""
-    train_spec = context.training
+    train_spec = inputs.training
     if train_spec is None:
         return []
-    every = trained_parameters(context, train_spec)
+    every = inputs.parameters(train_spec)
     trained = count_trainable(every)
     checkpoint = STATE_PER_PARAMETER * trained
-    exported = [each for each in every if each.added or train_spec.policy.lora is None]
+    exported = [weight for weight in every if weight.added or train_spec.policy.lora is None]
     export = BYTES_OF[train_spec.train.param_dtype] * sum(parameter.numel for parameter in exported)
     saves = train_spec.train.ckpt
     one = checkpoint * saves.enable_checkpoint + export * saves.export_safetensors
     times = kept_saves(train_spec)
-    context.facts |= {"trainable_parameters": trained, "checkpoint_bytes": checkpoint, "export_bytes": export}
-    context.facts["saves_kept"] = times
-    return [Need(existing(context.output_dir), times * one, f"{times} checkpoint{'s' * (times > 1)}, exports included")]
+    inputs.facts |= {"trainable_parameters": trained, "checkpoint_bytes": checkpoint, "export_bytes": export}
+    inputs.facts["saves_kept"] = times
+    return [
+        DiskNeed(existing(inputs.output_dir), times * one, f"{times} checkpoint{'s' * (times > 1)}, exports included")
+    ]
 
 
 def kept_saves(train_spec: TrainSpec) -> int:
     """The most saves kept at one time: the newest `max_keep`, the best one, and one being written before the oldest is
     removed; at most as many as the run makes, where the spec tells."""
     saves, train = train_spec.train.ckpt, train_spec.train
-    kept = max(saves.max_keep, 1) + 2 if saves.max_keep >= 0 else math.inf
+    most_kept = max(saves.max_keep, 1) + 2 if saves.max_keep >= 0 else math.inf
     if saves.save_freq and train.max_num_steps:
-        made: float = train.max_num_steps // saves.save_freq + 1
+        saves_made: float = train.max_num_steps // saves.save_freq + 1
     elif saves.save_freq_in_epoch and not saves.save_freq:
-        made = -(-train.epoch // saves.save_freq_in_epoch)
+        saves_made = -(-train.epoch // saves.save_freq_in_epoch)
     else:
-        made = math.inf if saves.save_freq else 1
-    fewest = min(kept, made)
+        saves_made = math.inf if saves.save_freq else 1
+    fewest = min(most_kept, saves_made)
     return int(fewest) if math.isfinite(fewest) else 1
 
 
-def frame_cache(context: Context) -> list[Problem]:
+def frame_cache(inputs: DataInputs) -> list[Problem]:
     """The resized frames of every file, or as much of them as the cache may hold."""
-    engine = context.decoding
+    engine = inputs.decoding
     if not engine.frame_cache_gb:
         raise Skip("the frame cache is off")
     plans = {
         ref.view: plan
-        for sample in context.to_decode
+        for sample in inputs.to_decode
         for ref, plan in zip(sample.record.media, sample.plans, strict=True)
     }
     frames = sum(len(plan.indices) * plan.height * plan.width * 3 for plan in plans.values())
-    context.facts["frame_bytes"] = frames
+    inputs.facts["frame_bytes"] = frames
     folder = Path(os.path.expanduser(engine.frame_cache_dir)) if engine.frame_cache_dir else environment.cache_folder()
     place = existing(folder.absolute())
     limit, free = int(engine.frame_cache_gb * 1024**3), shutil.disk_usage(place).free
-    features, problems = _features(context, limit)
+    features, problems = _features(inputs, limit)
     needed = min(frames + features, limit)
     if not os.access(place, os.W_OK):
         return [CACHE_SMALL.at(place, "the folder cannot be written", severity="warning")]
@@ -135,23 +136,23 @@ def frame_cache(context: Context) -> list[Problem]:
     return problems
 
 
-def _features(context: Context, limit: int) -> tuple[int, list[Problem]]:
+def _features(inputs: DataInputs, limit: int) -> tuple[int, list[Problem]]:
     """Bytes of a frozen tower's features that will be kept beside the frames, where the spec asks for it."""
-    train_spec = context.training
+    train_spec = inputs.training
     if train_spec is None or not train_spec.engine.keep_features:
         return 0, []
-    where, family = "engine.keep_features", family_of(context.processor_folder)
-    if not is_tower_frozen(trained_parameters(context, train_spec), family.tower):
+    where, family = "engine.keep_features", family_of(inputs.model_folder)
+    if not is_tower_frozen(inputs.parameters(train_spec), family.tower):
         return 0, [FEATURES_PARTLY.at(where, "the vision tower trains, so nothing is kept", severity="warning")]
     if train_spec.policy.parallelism.cp_size > 1:
         message = "ranks share a sample (policy.parallelism.cp_size), so nothing is kept"
         return 0, [FEATURES_PARTLY.at(where, message, severity="warning")]
-    per_token = token_bytes(family.sizes_of(context.processor_folder).vision, train_spec.train.param_dtype)
-    room = cache_share(context.planned["train"].samples, context.to_decode, per_token, limit)
-    kept = int(room.share * room.feature_bytes)
-    context.facts |= {"feature_bytes": room.feature_bytes, "features_kept": room.share}
+    per_token = token_bytes(family.sizes_of(inputs.model_folder).vision, train_spec.train.param_dtype)
+    room = cache_share(inputs.planned["train"].samples, inputs.to_decode, per_token, limit)
+    cached_bytes = int(room.share * room.feature_bytes)
+    inputs.facts |= {"feature_bytes": room.feature_bytes, "features_kept": room.share}
     if room.share == 1:
-        return kept, []
+        return cached_bytes, []
     message = f"features of {room.share:.0%} of the videos fit: all take {room.feature_bytes / 1e9:.1f} GB"
     message += f" beside {room.frame_bytes / 1e9:.1f} GB of frames, the cache may hold {limit / 1e9:.1f} GB"
-    return kept, [FEATURES_PARTLY.at(where, message, severity="warning")]
+    return cached_bytes, [FEATURES_PARTLY.at(where, message, severity="warning")]

@@ -1,28 +1,34 @@
-"""The environment: engine packages, open files, output folder, shared memory."""
+"""The environment: engine packages, open files, output folder, shared memory; and the check of the platform itself."""
 
 from __future__ import annotations
 
 import os
-import platform
 import resource
+import socket
+import sys
 import tempfile
 import time
 import tomllib
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
+from vidqa import spec
 from vidqa.contract._optional import PACKAGE_MISSING, installing
 from vidqa.contract.cli import SKILL_ROOT
-from vidqa.contract.problem import Problem
+from vidqa.contract.problem import Problem, ProblemError
 from vidqa.families import family_of
-from vidqa.preflight._base import Context
+from vidqa.jobs import launch
+from vidqa.jobs.job_spec import load_job_spec
+from vidqa.platforms import platform, site
+from vidqa.platforms.hardware import cpu_count
+from vidqa.platforms.problems import PLATFORM_UNSUITABLE, RUN_FOLDER_UNWRITABLE
+from vidqa.preflight.inputs import ModelInputs, RunInputs, Skip
 from vidqa.preflight.problems import (
     CLOCK_SKEW,
     OPEN_FILES,
-    OUTPUT_UNWRITABLE,
     PACKAGE_OLD,
     SHM_SMALL,
-    TORCH_PAIR,
 )
 
 SHM_NEEDED = 1024**3
@@ -30,24 +36,24 @@ FILES_NEEDED = 1024
 MOST_SKEW_S = 5.0  # tolerates file systems that store whole or even seconds
 
 
-def packages(context: Context) -> list[Problem]:
+def packages(inputs: RunInputs) -> list[Problem]:
     """The engine's packages, by their installed versions, without importing them."""
-    context.facts["python"] = platform.python_version()
-    return _unfit(context, "engine", "the engine")
+    inputs.facts["python"] = ".".join(map(str, sys.version_info[:3]))
+    return _unfit(inputs, "engine", "the engine")
 
 
-def optional_packages(context: Context) -> list[Problem]:
+def optional_packages(inputs: RunInputs) -> list[Problem]:
     """Packages that only some specs need: trackers, 8-bit products."""
-    needed = context.declared_action.packages(context.spec)
-    return [problem for extra, why in needed.items() for problem in _unfit(context, extra, why)]
+    needed = inputs.declared_action.packages(inputs.spec)
+    return [problem for extra, why in needed.items() for problem in _unfit(inputs, extra, why)]
 
 
-def _unfit(context: Context, extra: str, why: str) -> list[Problem]:
+def _unfit(inputs: RunInputs, extra: str, why: str) -> list[Problem]:
     """Packages of an extra of this project that are missing or too old; `why` needs them."""
     from packaging.requirements import Requirement
 
     problems = []
-    versions: dict[str, str | None] = context.facts.setdefault("packages", {})
+    versions: dict[str, str | None] = inputs.facts.setdefault("packages", {})
     for text in tomllib.loads((SKILL_ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"][extra]:
         requirement = Requirement(text)
         version = versions[requirement.name] = installed(requirement.name)
@@ -60,18 +66,18 @@ def _unfit(context: Context, extra: str, why: str) -> list[Problem]:
     return problems
 
 
-def model_packages(context: Context) -> list[Problem]:
+def model_packages(inputs: ModelInputs) -> list[Problem]:
     """Whether the stock model is right, which proves exports and answers where the spec says so."""
     from packaging.version import Version
 
-    family, version = family_of(context.processor_folder), installed("transformers")
+    family, version = family_of(inputs.model_folder), installed("transformers")
     if not (family.transformers and version) or Version(version) >= Version(family.transformers):
         return []
     wrong = f"transformers {version} rounds the seconds between frames down, {family.name} needs {family.transformers}"
     return [PACKAGE_OLD.at("transformers", wrong)]
 
 
-def torch_pair(context: Context) -> list[Problem]:
+def torch_pair(inputs: RunInputs) -> list[Problem]:
     """Each torchvision is built for one torch and says so in its requirements."""
     from packaging.requirements import Requirement
 
@@ -83,7 +89,9 @@ def torch_pair(context: Context) -> list[Problem]:
         w.specifier.contains(torch.partition("+")[0], prereleases=True) for w in requirements if w.name == "torch"
     )
     needs = ", ".join(str(w) for w in requirements if w.name == "torch")
-    return [] if fits else [TORCH_PAIR.at("torchvision", f"torchvision {torchvision} needs {needs}; torch is {torch}")]
+    remedy = "install the two together: pip install --upgrade torch torchvision"
+    message = f"torchvision {torchvision} needs {needs}; torch is {torch}"
+    return [] if fits else [PACKAGE_OLD.at("torchvision", message, remedy)]
 
 
 def installed(package: str) -> str | None:
@@ -93,41 +101,72 @@ def installed(package: str) -> str | None:
         return None
 
 
-def open_files(context: Context) -> list[Problem]:
+def open_files(inputs: RunInputs) -> list[Problem]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    context.facts["open_files"] = soft
+    inputs.facts["open_files"] = soft
     message = f"{soft} files at a time (at most {hard}), {FILES_NEEDED} needed"
     return [OPEN_FILES.at("ulimit -n", message, severity="warning")] if 0 <= soft < FILES_NEEDED else []
 
 
-def output_folder(context: Context) -> list[Problem]:
+def output_folder(inputs: RunInputs) -> list[Problem]:
     """Whether the output folder is writable, and its clock right. No folder is created."""
-    context.require_seen(context.output_dir)
-    folder = existing(context.output_dir)
+    inputs.require_visible(inputs.output_dir)
+    folder = existing(inputs.output_dir)
     try:
         before = time.time()
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=".preflight-") as made:
-            return clock_skew(folder, os.stat(made.name).st_mtime, before, time.time())
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".preflight-") as file:
+            return clock_skew(folder, os.stat(file.name).st_mtime, before, time.time())
     except OSError as failed:
-        return [OUTPUT_UNWRITABLE.at(folder, f"a file cannot be made here: {failed.strerror or failed}")]
+        return [RUN_FOLDER_UNWRITABLE.at(folder, f"a file cannot be made here: {failed.strerror or failed}")]
 
 
-def clock_skew(folder: Path, made: float, before: float, after: float) -> list[Problem]:
+def clock_skew(folder: Path, file_time: float, before: float, after: float) -> list[Problem]:
     """The time of a new file must lie between `before` and `after` of this machine's clock."""
-    skew_s = min(0.0, made - before) + max(0.0, made - after)
+    skew_s = min(0.0, file_time - before) + max(0.0, file_time - after)
     message = f"a file made now bears a time {abs(skew_s):.0f} s {'ahead' if skew_s > 0 else 'ago'}"
     return [CLOCK_SKEW.at(folder, message, severity="warning")] if abs(skew_s) > MOST_SKEW_S else []
 
 
-def shared_memory(context: Context) -> list[Problem]:
-    if context.processes == 1 or not Path("/dev/shm").is_dir():
+def shared_memory(inputs: RunInputs) -> list[Problem]:
+    if inputs.processes == 1 or not Path("/dev/shm").is_dir():
         return []
-    found = os.statvfs("/dev/shm")
-    size = found.f_frsize * found.f_blocks
-    message = f"it holds {size / 1024**2:.0f} MiB; {context.processes} processes want {SHM_NEEDED / 1024**2:.0f}"
+    shm = os.statvfs("/dev/shm")
+    size = shm.f_frsize * shm.f_blocks
+    message = f"it holds {size / 1024**2:.0f} MiB; {inputs.processes} processes want {SHM_NEEDED / 1024**2:.0f}"
     return [SHM_SMALL.at("/dev/shm", message, severity="warning")] if size < SHM_NEEDED else []
 
 
 def existing(folder: Path) -> Path:
     """The folder, or its nearest existing ancestor, which may be a file."""
     return next(path for path in (folder, *folder.parents) if path.exists())
+
+
+def suitable(inputs: RunInputs) -> list[Problem]:
+    """Check the job as a launch would make it, with site settings and image."""
+    inputs.facts |= {"gpus": len(inputs.gpus), "cores": cpu_count(), "processes": inputs.processes}
+    where, declared = platform(inputs.platform), inputs.declared.anything
+    settings = site.read(inputs.platform, inputs.resources.site)
+    resources = replace(inputs.resources, gpus=len(inputs.gpus) if declared else None)
+    image_warnings = launch.image_problems(where, settings, resources)
+    resources = launch.with_image(where, settings, replace(resources, agreed=True), fetch=False)
+    try:
+        job_spec = load_job_spec(inputs.action, inputs.spec_path, fetch=False, settings=settings)
+    except ProblemError as unresolved:
+        first = unresolved.problems[0]
+        raise Skip(f"the job cannot be put together: {first.code} at {first.where}") from unresolved
+    job = launch.job_of(job_spec, where, settings, resources, job_spec.output_dir / "preflight", "preflight")
+    problems = [*spec.check_with_nodes(job_spec.resolved, resources.nodes), *where.check(job)]
+    if site.is_unseen(settings, job.run_dir):  # no launch from here, but files that a person submits
+        inputs.facts["by_hand"] = True
+        problems = launch.as_offline_warnings(where, problems)
+    return [*image_warnings, *problems]
+
+
+def ports(inputs: RunInputs) -> list[Problem]:
+    try:
+        with socket.socket() as tried:
+            tried.bind(("127.0.0.1", 0))
+    except OSError as failed:
+        remedy = "bring the loopback interface up: ip link set lo up"
+        return [PLATFORM_UNSUITABLE.at("127.0.0.1", f"no port can be opened: {failed}", remedy)]
+    return []

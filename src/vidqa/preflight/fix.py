@@ -31,7 +31,7 @@ Row = dict[str, Any]
 
 
 @dataclass
-class Fixed:
+class FixReport:
     """What was written where, and every change by its place in the original file."""
 
     path: Path
@@ -59,7 +59,7 @@ class Fixed:
         return "\n".join([head, *(f"  {line}" for line in [*self.changes, *rest])])
 
 
-def fix_annotations(spec_path: Path, action: str, target: Path) -> Fixed:
+def fix_annotations(spec_path: Path, action: str, target: Path) -> FixReport:
     """Corrects the annotations that a spec trains on or evaluates and writes them to `target` as a JSON list.
 
     Roles get their known names, tags are set to the media that a record lists, missing ids are given and repeated ones
@@ -76,16 +76,16 @@ def fix_annotations(spec_path: Path, action: str, target: Path) -> Fixed:
     rows = list(source.rows(findings))
     if not rows:
         raise_errors(findings.problems)
-    fixed = Fixed(target, original)
+    fixed = FixReport(target, original)
     for unread in findings.problems:
         fixed.dropped += 1
         fixed.note("left out", unread.where, f"left out: {unread.message}")
-    mender = _Mender(replace(source.media, closed=False), original.name, _broken_before(spec_path))
-    kept = mender.mend(rows, fixed)
-    if not kept:
+    fixer = _RowFixer(replace(source.media, closed=False), original.name, _broken_before(spec_path))
+    good_rows = fixer.fix_rows(rows, fixed)
+    if not good_rows:
         raise FIX_NOTHING_LEFT.error(original, f"none of {len(rows)} records can be used")
-    fixed.records = len(kept)
-    write_json(target, kept)
+    fixed.records = len(good_rows)
+    write_json(target, good_rows)
     return fixed
 
 
@@ -99,39 +99,39 @@ def _broken_before(spec_path: Path) -> dict[tuple[str, str | None], str]:
     }
 
 
-class _Mender:
+class _RowFixer:
     """Mends rows one by one; remembers the headers of media, and what is broken."""
 
     def __init__(self, source: MediaSource, name: str, broken: dict[tuple[str, str | None], str]) -> None:
         self.source, self.name, self.broken = source, name, broken
         self.headers: dict[str, VideoMeta | ImageMeta] = {}
 
-    def mend(self, rows: list[tuple[int, Any]], fixed: Fixed) -> list[Row]:
-        taken = {str(row["id"]) for _, row in rows if isinstance(row, dict) and _has_id(row)}
-        seen: set[str] = set()
-        mended = [(index, row, self._mend(row, index, fixed)) for index, row in rows]
+    def fix_rows(self, rows: list[tuple[int, Any]], fixed: FixReport) -> list[Row]:
+        reserved = {str(row["id"]) for _, row in rows if isinstance(row, dict) and _has_id(row)}
+        used: set[str] = set()
+        results = [(index, row, self._fix(row, index, fixed)) for index, row in rows]
         self.source.unpack()
-        kept = []
-        for index, row, found in mended:
-            record = found if isinstance(found, str) else self._broken(found) or found
+        good_rows = []
+        for index, row, result in results:
+            record = result if isinstance(result, str) else self._broken(result) or result
             if isinstance(record, str):
                 fixed.dropped += 1
                 fixed.note("left out", self._place(index), f"left out: {record}")
             else:
                 self._set_fps(row, record, self._place(index), fixed)
-                _set_id(row, index, self._place(index), taken, seen, fixed)
-                kept.append(row)
-        return kept
+                _set_id(row, index, self._place(index), reserved, used, fixed)
+                good_rows.append(row)
+        return good_rows
 
     def _place(self, index: int) -> str:
         return f"{self.name}[{index}]"
 
-    def _mend(self, row: Any, index: int, fixed: Fixed) -> Record | str:
+    def _fix(self, row: Any, index: int, fixed: FixReport) -> Record | str:
         """The record of a row, which is changed, or why it has none."""
-        for repair in (_roles, _tags) if isinstance(row, dict) else ():
-            found = {problem.code for problem in self._read(row, index)[1]}
-            if repair.code in found and (change := repair.change(row)):
-                fixed.note(repair.what, self._place(index), change)
+        for what, code, repair in REPAIRS if isinstance(row, dict) else ():
+            codes_here = {problem.code for problem in self._read(row, index)[1]}
+            if code in codes_here and (change := repair(row)):
+                fixed.note(what, self._place(index), change)
         record, problems = self._read(row, index)
         if problems or record is None:
             return f"{problems[0].code}: {problems[0].message}" if problems else "it holds no record"
@@ -157,21 +157,12 @@ class _Mender:
                 return f"{ref.written}: {self.broken[at]}"
         return ""
 
-    def _set_fps(self, row: Row, record: Record, place: str, fixed: Fixed) -> None:
+    def _set_fps(self, row: Row, record: Record, place: str, fixed: FixReport) -> None:
         meta = self.headers[record.media[0].key] if len(record.media) == 1 else None
         if isinstance(meta, VideoMeta) and fps_disagreement(meta, record.video_fps, place):
             right = round(meta.source_fps, 3)
             fixed.note("video_fps", place, f"video_fps {row['video_fps']} -> {right}, the file's")
             row["video_fps"] = right
-
-
-@dataclass(frozen=True)
-class _Repair:
-    """`change` mends a row in which reading finds `code`, and says how; None where it changes nothing."""
-
-    what: str
-    code: str
-    change: Callable[[Row], str | None]
 
 
 def _turns(row: Row) -> list[Row]:
@@ -211,23 +202,26 @@ def _listed(row: Row, kind: str) -> list[Any]:
     return [name for value in values for name in (value if isinstance(value, list) else [value])]
 
 
-_roles = _Repair("role", codes.TURNS.name, _name_roles)
-_tags = _Repair("tags", codes.TAG_COUNT.name, _set_tags)
+# What is repaired, the code that reading a row finds, and the function that changes the row and says how.
+REPAIRS: tuple[tuple[str, str, Callable[[Row], str | None]], ...] = (
+    ("role", codes.TURNS.name, _name_roles),
+    ("tags", codes.TAG_COUNT.name, _set_tags),
+)
 
 
 def _has_id(row: Row) -> bool:
     return row.get("id") is not None and row["id"] != ""
 
 
-def _set_id(row: Row, index: int, place: str, taken: set[str], seen: set[str], fixed: Fixed) -> None:
+def _set_id(row: Row, index: int, place: str, reserved: set[str], used: set[str], fixed: FixReport) -> None:
     written = str(row["id"]) if _has_id(row) else None
-    if written is not None and written not in seen:
-        seen.add(written)
+    if written is not None and written not in used:
+        used.add(written)
         return
     new = base = str(index) if written is None else f"{written}-{index}"
-    while new in taken:
+    while new in reserved:
         new += "-" + base
     fixed.note("id", place, f"id {new!r} given" if written is None else f"id {written!r}, repeated -> {new!r}")
     row["id"] = new
-    taken.add(new)
-    seen.add(new)
+    reserved.add(new)
+    used.add(new)

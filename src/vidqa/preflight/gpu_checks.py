@@ -1,9 +1,12 @@
-"""GPUs: what they are, whether the driver is new enough, and whether the engine was compiled for them."""
+"""GPUs: their driver and architecture, whether the engine was compiled for them, and whether a peak of memory fits."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from vidqa.contract.problem import Problem
-from vidqa.preflight._base import Context, Skip
+from vidqa.planning.budget.memory import fits
+from vidqa.planning.budget.memory_constants import CONSTANTS
 from vidqa.preflight.gpus import (
     COSMOS_RL_GPUS,
     Build,
@@ -13,64 +16,94 @@ from vidqa.preflight.gpus import (
     runs_on,
     version_of,
 )
-from vidqa.preflight.problems import DRIVER_OLD, GPU_ARCH
+from vidqa.preflight.inputs import RunInputs, Skip
+from vidqa.preflight.problems import DRIVER_OLD, GPU_ARCH, MEMORY
 
 FIRST_WITH_FP8 = (8, 9)
 NONE_HERE = "no GPU is visible here; declare the job's with --gpu-count, --gpu-memory-gb and --gpu-arch"
 
 
-def gpus(context: Context) -> list[Problem]:
+def gpus(inputs: RunInputs) -> list[Problem]:
     """Driver, CUDA, and the architecture of every GPU against what the engine's image was compiled for."""
-    found = context.gpus
-    if not found:
+    all_gpus = inputs.gpus
+    if not all_gpus:
         raise Skip(NONE_HERE)
-    first = found[0]
-    context.facts |= {"gpu_names": sorted({gpu.name for gpu in found}), "gpu_memory_gb": least_memory(found)}
-    context.facts["gpu_arch"] = sorted({gpu.arch for gpu in found if gpu.arch})
+    first = all_gpus[0]
+    inputs.facts |= {"gpu_names": sorted({gpu.name for gpu in all_gpus}), "gpu_memory_gb": least_memory(all_gpus)}
+    inputs.facts["gpu_arch"] = sorted({gpu.arch for gpu in all_gpus if gpu.arch})
     build = None
-    if not context.declared.anything and context.engine == "vidqa":
-        context.facts |= {"driver": first.driver, "driver_cuda": driver_cuda()}
+    if not inputs.declared.anything and inputs.engine == "vidqa":
+        inputs.facts |= {"driver": first.driver, "driver_cuda": driver_cuda()}
         build = engine_build()
-    return [*_driver(context, build), *_architectures(context, build)]
+    return [*_driver(inputs, build), *_architectures(inputs, build)]
 
 
-def eight_bits(context: Context) -> list[Problem]:
+def eight_bits(inputs: RunInputs) -> list[Problem]:
     """Whether every GPU multiplies 8-bit floats, where the spec asks for it."""
-    if context.training is None or not context.training.train.fp8.enable_fp8:
+    if inputs.training is None or not inputs.training.train.fp8.enable_fp8:
         return []
-    unfit = sorted({gpu.arch for gpu in context.gpus if gpu.arch and version_of(gpu.arch) < FIRST_WITH_FP8})
+    unfit = sorted({gpu.arch for gpu in inputs.gpus if gpu.arch and version_of(gpu.arch) < FIRST_WITH_FP8})
     remedy = "set train.fp8.enable_fp8 = false, or use a GPU from sm_89 on"
     return [
         GPU_ARCH.at(f"GPU {arch}", "it multiplies no 8-bit floats, train.fp8 asks for it", remedy) for arch in unfit
     ]
 
 
-def _driver(context: Context, build: Build | None) -> list[Problem]:
+def _driver(inputs: RunInputs, build: Build | None) -> list[Problem]:
     """A driver runs every CUDA of its own major version and of the older ones."""
-    newest = context.facts.get("driver_cuda")
+    newest = inputs.facts.get("driver_cuda")
     if build is None or not build.cuda or newest is None:
         return []
-    context.facts["engine_cuda"] = build.cuda
+    inputs.facts["engine_cuda"] = build.cuda
     if int(build.cuda.split(".")[0]) <= int(newest.split(".")[0]):
         return []
-    driver = context.facts["driver"]
+    driver = inputs.facts["driver"]
     message = f"torch is built for CUDA {build.cuda}; driver {driver} runs CUDA up to {newest}"
     return [DRIVER_OLD.at("nvidia-smi", message)]
 
 
-def _architectures(context: Context, build: Build | None) -> list[Problem]:
-    arches = {gpu.arch for gpu in context.gpus if gpu.arch}
-    if context.engine == "cosmos-rl":
-        context.facts["engine_architectures"] = list(COSMOS_RL_GPUS)
+def _architectures(inputs: RunInputs, build: Build | None) -> list[Problem]:
+    arches = {gpu.arch for gpu in inputs.gpus if gpu.arch}
+    if inputs.engine == "cosmos-rl":
+        inputs.facts["engine_architectures"] = list(COSMOS_RL_GPUS)
         released = [version_of(arch) for arch in COSMOS_RL_GPUS]
         message = f"NVIDIA's cosmos-rl image is released for {', '.join(COSMOS_RL_GPUS)}"
         unfit = sorted(arch for arch in arches if version_of(arch) not in released)
         remedy = "use one of these GPUs, an image that is released for yours, or our own engine"
         return [GPU_ARCH.at(f"GPU {arch}", message, remedy) for arch in unfit]
     built = build.architectures if build else ()
-    context.facts["engine_architectures"] = list(built) or "asked of torch where the GPU is"
+    inputs.facts["engine_architectures"] = list(built) or "asked of torch where the GPU is"
     if not built:
         return []
     unfit = sorted(arch for arch in arches if not runs_on(arch, built))
     compiled = ", ".join(built)
-    return [GPU_ARCH.at(f"GPU {arch}", f"the {context.engine} engine is compiled for {compiled}") for arch in unfit]
+    return [GPU_ARCH.at(f"GPU {arch}", f"the {inputs.engine} engine is compiled for {compiled}") for arch in unfit]
+
+
+NOTHING_HELPS = (
+    "no change of the spec makes it fit: use GPUs with more memory, a smaller model, or fewer and smaller frames"
+)
+RAISE = "raise engine.gpu_memory_gib, which leaves the rest of the GPU to others"
+
+
+def usable_memory(inputs: RunInputs) -> float | None:
+    """GiB that the job may take of the smallest GPU; None where that is not known."""
+    engine = getattr(inputs.spec, "engine", None)  # an action of somebody else may have none
+    has_gib, limit_gib = least_memory(inputs.gpus), getattr(engine, "gpu_memory_gib", None)
+    return has_gib if has_gib is None or limit_gib is None else min(has_gib, limit_gib)
+
+
+def too_much(inputs: RunInputs, peak_gib: float, details: str, remedy: Callable[[float], str]) -> list[Problem]:
+    """MEMORY if the peak does not fit: an error, or a warning if it may fit within the error of the prediction.
+    `remedy` finds a change that fits a GPU of that many GiB; it is called only when needed."""
+    has_gib, whole_gib = usable_memory(inputs), least_memory(inputs.gpus)
+    if has_gib is None or whole_gib is None or fits(peak_gib, has_gib):
+        return []
+    advice = remedy(has_gib)
+    if has_gib < whole_gib and fits(peak_gib, whole_gib):
+        advice = RAISE if advice == NOTHING_HELPS else f"{RAISE}, or {advice}"
+    message = (
+        f"about {peak_gib:.1f} GiB, and {CONSTANTS.outside_gib:.0f} for CUDA, of {has_gib:.1f} GiB a GPU; {details}"
+    )
+    sure = peak_gib + CONSTANTS.outside_gib > has_gib
+    return [MEMORY.at("GPU memory", message, advice, severity="error" if sure else "warning")]

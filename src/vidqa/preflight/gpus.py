@@ -59,16 +59,16 @@ class Build:
     architectures: tuple[str, ...]
 
 
-def declared_or_seen(declared: Declared, processes: Callable[[], int]) -> list[Gpu]:
+def declared_or_visible(declared: Declared, processes: Callable[[], int]) -> list[Gpu]:
     """The GPUs as declared, else as found. If only their kind is declared and none is found, one per process of the
     spec."""
-    seen = seen_gpus()
+    visible = visible_gpus()
     if not declared.anything:
-        return seen
+        return visible
     count = declared.gpu_count
     if count is None:
-        count = len(seen) or _number(processes)
-    like = seen[0] if seen else Gpu("declared")
+        count = len(visible) or _number(processes)
+    like = visible[0] if visible else Gpu("declared")
     return [Gpu(like.name, declared.gpu_memory_gb or like.memory_gb, declared.gpu_arch or like.arch)] * count
 
 
@@ -79,17 +79,17 @@ def _number(processes: Callable[[], int]) -> int:
         return 1
 
 
-def seen_gpus() -> list[Gpu]:
+def visible_gpus() -> list[Gpu]:
     """The GPUs in CUDA_VISIBLE_DEVICES. Without a working nvidia-smi they are only counted."""
-    listed = _ask("nvidia-smi", f"--query-gpu={QUERY}", "--format=csv,noheader,nounits")
+    listed = _output_of("nvidia-smi", f"--query-gpu={QUERY}", "--format=csv,noheader,nounits")
     if listed is None:
         return [Gpu("unknown")] * hardware.gpu_count()
     rows = [[cell.strip() for cell in row] for row in csv.reader(listed.splitlines()) if len(row) == 6]
     allowed = environment.visible_gpus()
-    return [_gpu(row) for row in rows if allowed is None or any(_is(row, name) for name in allowed)]
+    return [_gpu(row) for row in rows if allowed is None or any(_is_named(row, name) for name in allowed)]
 
 
-def _is(row: Sequence[str], name: str) -> bool:
+def _is_named(row: Sequence[str], name: str) -> bool:
     index, uuid = row[:2]
     return name == index or (len(name) > 4 and uuid.startswith(name))
 
@@ -108,35 +108,35 @@ def least_memory(gpus: Sequence[Gpu]) -> float | None:
 
 def driver_cuda() -> str | None:
     """The newest CUDA that the installed driver runs, as "13.0"."""
-    found = re.search(r"CUDA[\w ]*Version\s*:\s*(\d+\.\d+)", _ask("nvidia-smi") or "")
-    return found[1] if found else None
+    match = re.search(r"CUDA[\w ]*Version\s*:\s*(\d+\.\d+)", _output_of("nvidia-smi") or "")
+    return match[1] if match else None
 
 
 @cache
 def engine_build() -> Build | None:
     """The architectures that the installed torch was compiled for, from a subprocess. To import torch takes seconds:
-    what it said is kept for as long as the same torch is installed."""
-    kept, installed = environment.cache_folder() / "torch_build.json", _installed_torch()
-    found = files.read_object(kept)
-    whole = isinstance(found.get("cuda"), str) and isinstance(found.get("architectures"), list)
-    if installed is None or found.get("torch") != installed or not whole:
-        output = _ask(sys.executable, "-P", "-c", ASK_TORCH, limit_s=TORCH_LIMIT_S)
+    the answer is cached as long as the same torch is installed."""
+    cache_file, installed = environment.cache_folder() / "torch_build.json", _installed_torch()
+    build = files.read_object(cache_file)
+    is_whole = isinstance(build.get("cuda"), str) and isinstance(build.get("architectures"), list)
+    if installed is None or build.get("torch") != installed or not is_whole:
+        output = _output_of(sys.executable, "-P", "-c", ASK_TORCH, limit_s=TORCH_LIMIT_S)
         if output is None:
             return None
         cuda, architectures = json.loads(output)
-        found = {"torch": installed, "cuda": cuda or "", "architectures": architectures}
+        build = {"torch": installed, "cuda": cuda or "", "architectures": architectures}
         with suppress(OSError):  # a folder that cannot be written costs the seconds again
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            files.write_json(kept, found)
-    return Build(found["cuda"], tuple(found["architectures"]))
+            cache_file.parent.mkdir(parents=True, exist_ok=True)
+            files.write_json(cache_file, build)
+    return Build(build["cuda"], tuple(build["architectures"]))
 
 
 def _installed_torch() -> list[str | int] | None:
     """Where torch is installed and what tells it from another build there; None where there is none."""
-    found = find_spec("torch")
-    if found is None or found.origin is None:
+    module = find_spec("torch")
+    if module is None or module.origin is None:
         return None
-    version_file = Path(found.origin).with_name("version.py")
+    version_file = Path(module.origin).with_name("version.py")
     try:
         version = version_file.stat()
     except OSError:
@@ -164,11 +164,11 @@ def runs_on(arch: str, built: Sequence[str]) -> bool:
 
 def version_of(arch: str) -> tuple[int, int]:
     """(9, 0) of "sm_90"; (0, 0) for other text."""
-    found = re.fullmatch(r"(?:sm|compute)_(\d+)(\d)[af]?", arch)
-    return (int(found[1]), int(found[2])) if found else (0, 0)
+    match = re.fullmatch(r"(?:sm|compute)_(\d+)(\d)[af]?", arch)
+    return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
-def _ask(*words: str, limit_s: float = LIMIT_S) -> str | None:
+def _output_of(*words: str, limit_s: float = LIMIT_S) -> str | None:
     """The output of a command, or None where there is none or it fails."""
     try:
         return subprocess.run(words, capture_output=True, text=True, timeout=limit_s, check=True).stdout

@@ -15,8 +15,8 @@ from vidqa.dataset.near_duplicates import THUMBNAILS, keep_signatures, near_dupl
 from vidqa.dataset.record import MediaRef, Record
 from vidqa.platforms.hardware import cpu_count
 from vidqa.preflight import media_probe
-from vidqa.preflight._base import Context, Skip
-from vidqa.preflight.leaks import listed
+from vidqa.preflight.data_checks import write_shared
+from vidqa.preflight.inputs import DataInputs, RunInputs, Skip
 from vidqa.preflight.media_probe import ProbeRow, Rows
 from vidqa.preflight.problems import PROBE_UNWRITABLE, SPLIT_NEAR
 from vidqa.video import FramePlan, VideoMeta, fps_disagreement
@@ -28,21 +28,21 @@ SAVE_EVERY_S = 20.0  # the most that an interrupted preflight loses
 # Only thumbnails are sent between processes, not the frames.
 
 
-def probed(context: Context) -> list[Problem]:
+def probed(inputs: DataInputs) -> list[Problem]:
     """The header of every file, and the frame rate against what annotations claim."""
-    context.facts["media_files"] = len(context.headers)
-    seconds = sum(header.duration_s for header in context.headers.values() if isinstance(header, VideoMeta))
-    context.facts["video_seconds"] = round(seconds, 1)
+    inputs.facts["media_files"] = len(inputs.headers)
+    seconds = sum(header.duration_s for header in inputs.headers.values() if isinstance(header, VideoMeta))
+    inputs.facts["video_seconds"] = round(seconds, 1)
     problems = []
-    for key, header in context.headers.items():
-        _, used_by = context.media[key]
+    for key, header in inputs.headers.items():
+        _, used_by = inputs.media[key]
         if isinstance(header, list):
             problems += [_used(problem, used_by) for problem in header]
             continue
         problems += [_used(problem, used_by) for problem in header_warnings(header, key)]
         if isinstance(header, VideoMeta):
             problems += _claims(header, used_by)
-    return list(_as_bad_sample(context, problems))
+    return list(_as_bad_sample(inputs, problems))
 
 
 def _claims(meta: VideoMeta, used_by: list[Record]) -> Iterator[Problem]:
@@ -51,22 +51,22 @@ def _claims(meta: VideoMeta, used_by: list[Record]) -> Iterator[Problem]:
     yield from (problem for problem in disagreements if problem)
 
 
-def decoded(context: Context) -> list[Problem]:
+def decoded(inputs: DataInputs) -> list[Problem]:
     """Decode every planned frame of every file (of `probe_sample` files), in workers that are killed when they hang.
     Results of an earlier preflight hold for unchanged files."""
-    requests = list(_requests(context))[: context.probe_sample]
-    place = media_probe.place_for(context.spec_path)
+    requests = list(_requests(inputs))[: inputs.probe_sample]
+    place = media_probe.place_for(inputs.spec_path)
     rows = media_probe.read_rows(place)
-    found = {request.where: row for request in requests if (row := _still_true(request, rows)) is not None}
-    left = [request for request in requests if request.where not in found]
-    context.facts |= {"media_decoded": len(requests), "media_reused": len(found), "media_probe": str(place)}
+    by_medium = {request.where: row for request in requests if (row := _still_true(request, rows)) is not None}
+    left = [request for request in requests if request.where not in by_medium]
+    inputs.facts |= {"media_decoded": len(requests), "media_reused": len(by_medium), "media_probe": str(place)}
     unwritable: list[Problem] = []
     last = time.monotonic()
     with counting("decoding", len(left)) as advance:
         try:
-            for request, answer, seconds in _decode(left, context.decoding.decode_timeout_s):
-                row = _row(request, context.headers[request.where], answer, seconds)
-                found[request.where] = row
+            for request, answer, seconds in _decode(left, inputs.decoding.decode_timeout_s):
+                row = _row(request, inputs.headers[request.where], answer, seconds)
+                by_medium[request.where] = row
                 if row.exit_code in (Exit.OK, Exit.INPUT):  # a failure of the machine is not kept for the file
                     rows[row.identity] = row
                 advance()
@@ -76,20 +76,20 @@ def decoded(context: Context) -> list[Problem]:
         finally:  # also on an interrupt
             if left:
                 unwritable = _save(place, rows)
-    context.rows |= found
+    inputs.rows |= by_medium
     broken = []
     for request in requests:
-        row, (_, used_by) = found[request.where], context.media[request.where]
+        row, (_, used_by) = by_medium[request.where], inputs.media[request.where]
         if row.code:
             problem = Problem(row.code, request.where, row.message, row.remedy, row.exit_code)
             broken.append(_used(problem, used_by))
-    return [*_as_bad_sample(context, broken), *unwritable]
+    return [*_as_bad_sample(inputs, broken), *unwritable]
 
 
-def _requests(context: Context) -> Iterator[DecodeRequest]:
+def _requests(inputs: DataInputs) -> Iterator[DecodeRequest]:
     """One for every file that could be planned, with the frames of all that is shown of it."""
     views: dict[str, dict[Hashable, tuple[MediaRef, FramePlan]]] = {}
-    for sample in context.to_decode:
+    for sample in inputs.to_decode:
         for ref, plan in zip(sample.record.media, sample.plans, strict=True):
             views.setdefault(ref.key, {})[ref.view] = ref, plan
     for of_file in views.values():
@@ -159,40 +159,40 @@ def _save(place: Path, rows: Rows) -> list[Problem]:
     return []
 
 
-def near_duplicates(context: Context) -> list[Problem]:
+def near_duplicates(inputs: DataInputs) -> list[Problem]:
     """Files of two sets that look alike: the same scene, cut or encoded again. Compares the decoded planned frames;
     without them, three frames of each file."""
-    context.require_sets_apart()
-    seen = {key: row.glance for key, row in context.rows.items() if row.glance is not None}
-    if not context.rows:
-        looked_at = [ref for ref, _ in context.media.values()][: context.probe_sample]
-        seen = signatures(looked_at, context.headers, context.decoding.decode_timeout_s)
+    inputs.require_disjoint_sets()
+    by_key = {key: row.glance for key, row in inputs.rows.items() if row.glance is not None}
+    if not inputs.rows:
+        looked_at = [ref for ref, _ in inputs.media.values()][: inputs.probe_sample]
+        by_key = signatures(looked_at, inputs.headers, inputs.decoding.decode_timeout_s)
     else:
-        keep_signatures(_signed(context, seen), context.headers)
-    if not seen:
+        keep_signatures(_signed(inputs, by_key), inputs.headers)
+    if not by_key:
         raise Skip("no file could be decoded")
     sides = [
-        (part.name, sorted({ref.key for record in part.records for ref in record.media} & seen.keys()))
-        for part in context.sets
+        (part.name, sorted({ref.key for record in part.records for ref in record.media} & by_key.keys()))
+        for part in inputs.sets
     ]
     problems = []
     for (name, these), (other, those) in combinations(sides, 2):
-        pairs = near_duplicate_pairs([seen[key] for key in these], [seen[key] for key in those])
+        pairs = near_duplicate_pairs([by_key[key] for key in these], [by_key[key] for key in those])
         twins = [(these[left], those[right]) for left, right in pairs if these[left] != those[right]]
-        shown = listed(context, f"{name} and {other}", "look_alike", twins)
+        shown = write_shared(inputs, f"{name} and {other}", "look_alike", twins)
         if twins:
             message = f"{len(twins)} pairs of files of {name} and {other} look the same{shown}"
             problems.append(SPLIT_NEAR.at(f"{name} and {other}", message, severity="warning"))
     return problems
 
 
-def _signed(context: Context, seen: dict[str, bytes]) -> Iterator[tuple[MediaRef, tuple[int, ...], bytes]]:
+def _signed(inputs: DataInputs, by_key: dict[str, bytes]) -> Iterator[tuple[MediaRef, tuple[int, ...], bytes]]:
     """Every file with the frames that its signature is of."""
-    for request in _requests(context):
-        if request.where in seen:
+    for request in _requests(inputs):
+        if request.where in by_key:
             frames = request.indices
             three = (frames[0], frames[len(frames) // 2], frames[-1])
-            yield context.media[request.where][0], three, seen[request.where]
+            yield inputs.media[request.where][0], three, by_key[request.where]
 
 
 def _used(problem: Problem, by: list[Record]) -> Problem:
@@ -200,7 +200,7 @@ def _used(problem: Problem, by: list[Record]) -> Problem:
     return replace(problem, message=f"{problem.message} (used by {by[0].source}{more})")
 
 
-def _as_bad_sample(context: Context, problems: list[Problem]) -> Iterator[Problem]:
+def _as_bad_sample(inputs: RunInputs, problems: list[Problem]) -> Iterator[Problem]:
     for problem in problems:
         of_the_data = problem.severity == "error" and problem.exit_code == Exit.INPUT
-        yield replace(problem, severity=context.bad_samples_are) if of_the_data else problem
+        yield replace(problem, severity=inputs.bad_sample_severity) if of_the_data else problem

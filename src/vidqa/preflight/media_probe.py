@@ -105,8 +105,8 @@ def write_rows(path: Path, rows: Iterable[ProbeRow]) -> None:
     import pyarrow
     import pyarrow.parquet
 
-    kept = [asdict(row) for row in rows if os.path.exists(row.path)]
-    table = pyarrow.Table.from_pylist(kept, schema=_schema(pyarrow))
+    existing_rows = [asdict(row) for row in rows if os.path.exists(row.path)]
+    table = pyarrow.Table.from_pylist(existing_rows, schema=_schema(pyarrow))
     with replacing(path) as temporary:
         pyarrow.parquet.write_table(table, temporary)
 

@@ -20,11 +20,10 @@ from vidqa.planning.packing.prefix_sharing import max_tokens
 from vidqa.planning.packing.steps import Steps, pack_budget
 from vidqa.planning.samples import Sample
 from vidqa.preflight import answering_checks
-from vidqa.preflight._base import Context, Skip
 from vidqa.preflight.disk_checks import STATE_PER_PARAMETER
-from vidqa.preflight.gpu_memory import NOTHING_HELPS, too_much, usable_memory
+from vidqa.preflight.gpu_checks import NOTHING_HELPS, too_much, usable_memory
+from vidqa.preflight.inputs import DataInputs, ModelInputs, Skip
 from vidqa.preflight.problems import HOST_MEMORY
-from vidqa.preflight.trained import trained_model, trained_parameters
 from vidqa.spec.keys import with_values
 from vidqa.spec.models import GrpoSpec, TrainSpec
 
@@ -35,44 +34,44 @@ Change = dict[str, Any]
 ADAPTERS: Change = {"policy.lora": {}, "policy.freeze_pattern": None, "policy.trainable_pattern": None}
 
 
-def memory(context: Context) -> list[Problem]:
+def memory(inputs: DataInputs) -> list[Problem]:
     """Compare the peak of one GPU for the heaviest pack with the memory of the GPUs, found or declared."""
-    train_spec = context.training
+    train_spec = inputs.training
     if train_spec is None:
-        return answering_checks.memory(context)
-    samples = context.usable("train")
+        return answering_checks.memory(inputs)
+    samples = inputs.usable("train")
     if not samples or not spec.total_steps(train_spec, len(samples)):
         raise Skip("there is no step to estimate")
-    has_gib = usable_memory(context)
-    model = trained_model(context, train_spec)
-    answered = _answered(context, train_spec)
-    found = estimate(model, train_spec, samples, has_gib, answered)
-    again = recomputed_flops_share(train_spec, model, found.policy.recompute, found.micro_step)
-    context.facts["memory"] = _facts(found, has_gib) | {"done_again": round(again, 3)}
-    heaviest = found.micro_step
+    has_gib = usable_memory(inputs)
+    model = inputs.memory_model(train_spec)
+    answered = _answered(inputs, train_spec)
+    expected = estimate(model, train_spec, samples, has_gib, answered)
+    again = recomputed_flops_share(train_spec, model, expected.policy.recompute, expected.micro_step)
+    inputs.facts["memory"] = _facts(expected, has_gib) | {"done_again": round(again, 3)}
+    heaviest = expected.micro_step
     details = f"the heaviest pack puts {heaviest.tokens} tokens and {heaviest.patches} patches on a GPU"
-    if found.memory.moment == "generation":
+    if expected.memory.moment == "generation":
         details = "validation answers samples (engine.validation_generate), for which each GPU gathers the whole model"
-    return too_much(context, found.memory.peak_gib, details, partial(_remedy, context, train_spec, samples, answered))
+    return too_much(inputs, expected.memory.peak_gib, details, partial(_remedy, inputs, train_spec, samples, answered))
 
 
-def _answered(context: Context, train_spec: TrainSpec) -> Sequence[Sample]:
-    held = context.usable("validation") if "validation" in context.planned else ()
+def _answered(inputs: DataInputs, train_spec: TrainSpec) -> Sequence[Sample]:
+    held = inputs.usable("validation") if "validation" in inputs.planned else ()
     return answered_samples(train_spec, held)
 
 
-def host_memory(context: Context) -> list[Problem]:
+def host_memory(inputs: ModelInputs) -> list[Problem]:
     """Asynchronous saves keep a copy of weights and Adam moments in this machine's memory."""
-    train_spec = context.training
+    train_spec = inputs.training
     if train_spec is None or not train_spec.train.ckpt.enable_checkpoint:
         raise Skip("nothing is saved")
     if train_spec.train.ckpt.save_mode != "async":
         raise Skip("saves are not made beside the training")
-    if context.declared.anything or not (context.gpus or context.platform == "local"):
+    if inputs.declared.anything or not (inputs.gpus or inputs.platform == "local"):
         raise Skip("the machine that trains is not this one")
-    needed = STATE_PER_PARAMETER * count_trainable(trained_parameters(context, train_spec)) / GIB
+    needed = STATE_PER_PARAMETER * count_trainable(inputs.parameters(train_spec)) / GIB
     has = available_gib()
-    context.facts["host_memory"] = {"copy_gib": round(needed, 1), "available_gib": round(has, 1)}
+    inputs.facts["host_memory"] = {"copy_gib": round(needed, 1), "available_gib": round(has, 1)}
     message = f"the copy takes {needed:.1f} GiB of host memory; {has:.1f} are available"
     return [HOST_MEMORY.at("host memory", message, severity="warning")] if needed > has else []
 
@@ -107,37 +106,37 @@ def _with_rollouts(
     shape = rollout_shape(rl_spec, max_tokens(questions))
     rollouts = rollout_memory(rl_spec, model.sizes, base_parameters(rl_spec, model), shape)
     packing = update_packing(rl_spec, questions, spec.data_ranks(rl_spec), "cuda")
-    found = best_policy(rl_spec, model, packing, None if has_gib is None else has_gib - rollouts.gib)
-    return replace(found, memory=replace(found.memory, always=found.memory.always + rollouts.gib * GIB))
+    expected = best_policy(rl_spec, model, packing, None if has_gib is None else has_gib - rollouts.gib)
+    return replace(expected, memory=replace(expected.memory, always=expected.memory.always + rollouts.gib * GIB))
 
 
-def peak_within(context: Context, limit_gib: float) -> float | None:
+def peak_within(inputs: DataInputs, limit_gib: float) -> float | None:
     """GiB that a training takes which may take no more than this of a GPU; None where it does not fit. Raises
     ProblemError, Skip where nothing can be estimated."""
-    train_spec, samples = context.training, context.usable("train")
+    train_spec, samples = inputs.training, inputs.usable("train")
     if train_spec is None or not spec.total_steps(train_spec, len(samples)):
         raise Skip("there is no step to estimate")
-    model, answered = trained_model(context, train_spec), _answered(context, train_spec)
+    model, answered = inputs.memory_model(train_spec), _answered(inputs, train_spec)
     peak_gib = estimate(model, train_spec, samples, limit_gib, answered).memory.peak_gib
     return peak_gib if fits(peak_gib, limit_gib) else None
 
 
-def _facts(found: Forecast, has_gib: float | None) -> dict[str, Any]:
-    memory, heaviest = found.memory, found.micro_step
+def _facts(expected: Forecast, has_gib: float | None) -> dict[str, Any]:
+    memory, heaviest = expected.memory, expected.micro_step
     return {
         "peak_gib": round(memory.peak_gib, 1),
         "gpu_gib": has_gib,
         "weights_and_optimizer_gib": round(memory.always / GIB, 1),
-        **found.policy.record(),
+        **expected.policy.record(),
         "moment": memory.moment,
-        "pack_tokens": found.policy.pack_tokens,
+        "pack_tokens": expected.policy.pack_tokens,
         "heaviest_pack_tokens": heaviest.tokens,
         "heaviest_pack_patches": heaviest.patches,
     }
 
 
 def _remedy(
-    context: Context, train_spec: TrainSpec, samples: Sequence[Sample], answered: Sequence[Sample], has_gib: float
+    inputs: ModelInputs, train_spec: TrainSpec, samples: Sequence[Sample], answered: Sequence[Sample], has_gib: float
 ) -> str:
     """The cheapest single change that fits; else the fewest changes together."""
 
@@ -145,12 +144,12 @@ def _remedy(
         changed = with_values(train_spec, change)
         if not spec.total_steps(changed, len(samples)):
             return False
-        model = trained_model(context, changed)
-        found = estimate(model, changed, samples, has_gib, answered_samples(changed, answered))
-        return fits(found.memory.peak_gib, has_gib)
+        model = inputs.memory_model(changed)
+        expected = estimate(model, changed, samples, has_gib, answered_samples(changed, answered))
+        return fits(expected.memory.peak_gib, has_gib)
 
     together: Change = {}
-    contexts = partial(_contexts, trained_model(context, train_spec).sizes.text.kv_heads)
+    contexts = partial(_contexts, inputs.memory_model(train_spec).sizes.text.kv_heads)
     for kind in (_recompute, _shards, _packs, contexts, _answers, _adapters):
         tried: Change = {}
         for tried in kind(train_spec, samples):

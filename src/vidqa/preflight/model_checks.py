@@ -11,7 +11,7 @@ from vidqa.families.adapters import check_adapter
 from vidqa.families.chat import load_chat
 from vidqa.families.weights import check_weights, weight_bytes, weight_files
 from vidqa.jobs.job_spec import model_names
-from vidqa.preflight._base import Context
+from vidqa.preflight.inputs import ModelInputs, RunInputs
 from vidqa.preflight.problems import TIED_ADAPTER
 from vidqa.spec import check_with_heads
 from vidqa.storage import hub
@@ -19,12 +19,12 @@ from vidqa.storage import hub
 TIED = ("embed_tokens", "lm_head")
 
 
-def access(context: Context) -> list[Problem]:
+def access(inputs: RunInputs) -> list[Problem]:
     """The token may read every hub model, or the model's folder exists."""
-    context.facts["hf_token"] = "set" if environment.hf_token() else "not set"
+    inputs.facts["hf_token"] = "set" if environment.hf_token() else "not set"
     problems = []
-    context.require_seen(*model_names(context.spec).values())
-    for key, name in model_names(context.spec).items():
+    inputs.require_visible(*model_names(inputs.spec).values())
+    for key, name in model_names(inputs.spec).items():
         try:
             if hub.is_hub_name(name):
                 hub.ask(name, token=environment.hf_token())
@@ -35,20 +35,18 @@ def access(context: Context) -> list[Problem]:
     return problems
 
 
-def weights(context: Context) -> list[Problem]:
+def weights(inputs: ModelInputs) -> list[Problem]:
     """Every weight file is complete. Missing weights of a hub model are downloaded by the launch."""
     problems = []
-    for key, folder in context.models.items():
-        if hub.is_hub_name(model_names(context.spec)[key]) and not weight_files(folder):
-            context.facts["weights"] = "fetched at launch"
+    for key, folder in inputs.models.items():
+        if hub.is_hub_name(model_names(inputs.spec)[key]) and not weight_files(folder):
+            inputs.facts["weights"] = "fetched at launch"
             continue
         problems += check_weights(folder)
     if not problems:
-        folder = context.processor_folder
+        folder = inputs.model_folder
         packed = bool(quantization_of(folder))  # one number of the file may hold several weights
-        context.facts["parameters"] = (not packed and weight_bytes(folder).parameters) or architecture_parameters(
-            folder
-        )
+        inputs.facts["parameters"] = (not packed and weight_bytes(folder).parameters) or architecture_parameters(folder)
     return problems
 
 
@@ -58,37 +56,39 @@ def architecture_parameters(folder: Path) -> int:
     return sum(tensor.numel for tensor in family.tensors(family.sizes_of(folder)))
 
 
-def architecture(context: Context) -> list[Problem]:
-    """A supported family with valid sizes, and heads for each rank of a context; for an adapter also its ranks."""
-    family = family_of(context.processor_folder)
-    context.facts["family"] = family.name
-    sizes = family.sizes_of(context.processor_folder)
-    first, *base = context.models.values()
+def architecture(inputs: ModelInputs) -> list[Problem]:
+    """A supported family with valid sizes, and heads for each rank of a inputs; for an adapter also its ranks."""
+    family = family_of(inputs.model_folder)
+    inputs.facts["family"] = family.name
+    sizes = family.sizes_of(inputs.model_folder)
+    first, *base = inputs.models.values()
     if base:
         check_adapter(first)
-    if base or any(data.teaches for data in context.declared_action.data):
-        require_plain_weights(context.processor_folder, f"{context.action} begins with")
-    return check_with_heads(context.training.policy, sizes.text.kv_heads) if context.training else []
+    if base or any(data.teaches for data in inputs.declared_action.data):
+        require_plain_weights(inputs.model_folder, f"{inputs.action} begins with")
+    return check_with_heads(inputs.training.policy, sizes.text.kv_heads) if inputs.training else []
 
 
-def tied_adapters(context: Context) -> list[Problem]:
+def tied_adapters(inputs: ModelInputs) -> list[Problem]:
     """A tied head shares the matrix of the embeddings: an adapter may be on one of them only."""
-    lora = context.training.policy.lora if context.training else None
-    if lora is None or not family_of(context.processor_folder).sizes_of(context.processor_folder).text.tied:
+    lora = inputs.training.policy.lora if inputs.training else None
+    if lora is None or not family_of(inputs.model_folder).sizes_of(inputs.model_folder).text.tied:
         return []
-    named = [each for each in lora.target_modules if each.rsplit(".", 1)[-1] in TIED]
+    named = [module for module in lora.target_modules if module.rsplit(".", 1)[-1] in TIED]
     message = "the model ties its head to its token embeddings, and an adapter on one of them leaves the other as it is"
-    return [TIED_ADAPTER.at("policy.lora.target_modules", f"{each}: {message}", severity="warning") for each in named]
+    return [
+        TIED_ADAPTER.at("policy.lora.target_modules", f"{module}: {message}", severity="warning") for module in named
+    ]
 
 
-def processor(context: Context) -> list[Problem]:
+def processor(inputs: ModelInputs) -> list[Problem]:
     """The processor's own files say how videos become patches."""
-    family_of(context.processor_folder).geometry(context.processor_folder)
+    family_of(inputs.model_folder).geometry(inputs.model_folder)
     return []
 
 
-def tokenizer(context: Context) -> list[Problem]:
-    load_chat(context.processor_folder)
+def tokenizer(inputs: ModelInputs) -> list[Problem]:
+    load_chat(inputs.model_folder)
     return []
 
 

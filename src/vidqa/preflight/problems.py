@@ -4,14 +4,8 @@ from vidqa.contract.problem import Code, Exit
 
 PACKAGE_OLD = Code(
     "ENV_PACKAGE_OLD",
-    "An installed package is older than the engine needs.",
+    "An installed package is older than the engine needs, or does not fit another one.",
     "Run `make install` in the repository, then use its .venv/bin/python.",
-    Exit.ENVIRONMENT,
-)
-TORCH_PAIR = Code(
-    "ENV_TORCH_PAIR",
-    "torch and torchvision were not made for each other: importing torchvision would fail.",
-    "Install the two together: pip install --upgrade torch torchvision",
     Exit.ENVIRONMENT,
 )
 DISK_SMALL = Code(
@@ -32,33 +26,16 @@ FEATURES_PARTLY = Code(
     "Raise engine.frame_cache_gb, freeze the vision tower, or set engine.keep_features = false.",
     Exit.ENVIRONMENT,
 )
-OUTPUT_UNWRITABLE = Code(
-    "ENV_OUTPUT_UNWRITABLE",
-    "The output folder cannot be written.",
-    "Let train.output_dir (evaluate: results_dir) name a folder that you may write.",
-    Exit.ENVIRONMENT,
-)
 SHM_SMALL = Code(
     "ENV_SHM_SMALL",
     "/dev/shm is small: several processes on one machine talk through it, and training may end with a bus error.",
     "Give the container more, for example docker run --shm-size=16g.",
     Exit.ENVIRONMENT,
 )
-NO_LOOPBACK = Code(
-    "PLATFORM_NO_LOOPBACK",
-    "No port can be opened on 127.0.0.1, where the processes of one machine find each other.",
-    "Bring the loopback interface up: ip link set lo up",
-    Exit.ENVIRONMENT,
-)
 SPLIT_LEAK = Code(
     "DATA_SPLIT_LEAK",
-    "A video or image is both trained on and measured on, so the score is too good.",
+    "A video or image, or a copy of it under another name, is both trained on and measured on: the score is too good.",
     "Take the records of these files out of one of the two sets, or use train.train_policy.dataset.test_size.",
-)
-SPLIT_COPY = Code(
-    "DATA_SPLIT_COPY",
-    "A file of one set has the same content as a file of another name in the other set: it is a copy.",
-    "Take the records of one of the two files out of its set.",
 )
 SPLIT_NEAR = Code(
     "DATA_SPLIT_NEAR",
@@ -99,12 +76,6 @@ CLOCK_SKEW = Code(
     "Let both machines take their time from the same NTP server.",
     Exit.ENVIRONMENT,
 )
-NOT_SEEN = Code(
-    "PLATFORM_NOT_SEEN",
-    "The job reads it and it is not on the machine that launches, so nothing that needs it was checked.",
-    "Run preflight where it is, such as a node of the cluster; otherwise the job itself finds what is wrong with it.",
-    Exit.ENVIRONMENT,
-)
 PROBE_UNWRITABLE = Code(
     "ENV_PROBE_UNWRITABLE",
     "What was found in the media could not be stored, so the next preflight will decode them again.",
@@ -117,20 +88,11 @@ TIED_ADAPTER = Code(
     "Evaluating here and loading with PEFT are right. Before PEFT merges it, give the head a copy of the embeddings "
     "and set tie_word_embeddings to false; or leave lm_head and embed_tokens out of policy.lora.target_modules.",
 )
-PAIR_MODEL = Code(
-    "PAIR_MODEL",
-    "The evaluation's model is of other sizes than the model that is trained: the scores would not compare.",
-    "Name the same base model in both specs.",
-)
-PAIR_FRAMES = Code(
-    "PAIR_FRAMES",
-    "Training and evaluation do not see the same frames or the same system prompt.",
-    "Give both specs the same vision table and system prompt; build_spec.py evaluate --parent-run does it.",
-)
-RESUME_NO_CHECKPOINT = Code(
-    "RESUME_NO_CHECKPOINT",
-    "The checkpoint that train.resume names is not there or not complete.",
-    "Name a folder checkpoints/step_N or epoch_N of a run, or set train.resume to true in the run's own spec.",
+PAIR_MISMATCH = Code(
+    "PAIR_MISMATCH",
+    "Training and evaluation have models of other sizes, or see other frames or another system prompt: the scores "
+    "would not compare.",
+    "Give both specs the same base model, vision table and system prompt; build_spec.py evaluate --parent-run does it.",
 )
 RESUME_MISMATCH = Code(
     "RESUME_MISMATCH",

@@ -11,43 +11,44 @@ from vidqa.contract.problem import Problem
 from vidqa.families import family_of
 from vidqa.planning.budget.memory import GIB
 from vidqa.planning.quantization import BF16, calibration_problems, plan_quantization
-from vidqa.preflight._base import Check, Context, Skip
+from vidqa.preflight._base import Check
 from vidqa.preflight.environment_checks import existing
+from vidqa.preflight.inputs import DataInputs, ModelInputs, RunInputs, Skip
 from vidqa.preflight.memory_checks import available_gib
 from vidqa.preflight.problems import DISK_SMALL, HOST_MEMORY
 from vidqa.spec.quantize_rules import needs_calibration
 
 
-def modules(context: Context) -> list[Problem]:
+def modules(inputs: ModelInputs) -> list[Problem]:
     """The linear layers that become smaller, and whether groups divide their inputs."""
-    plan, problems = plan_quantization(context.processor_folder, _quantize(context))
-    context.facts["quantization"] = {"modules": len(plan.modules), "kept": len(plan.unquantized), "bytes": plan.bytes}
+    plan, problems = plan_quantization(inputs.model_folder, _quantize(inputs))
+    inputs.facts["quantization"] = {"modules": len(plan.modules), "kept": len(plan.unquantized), "bytes": plan.bytes}
     return problems
 
 
-def samples(context: Context) -> list[Problem]:
+def samples(inputs: DataInputs) -> list[Problem]:
     """Whether enough samples calibrate, and whether they show anything."""
-    quantize = _quantize(context)
+    quantize = _quantize(inputs)
     if not needs_calibration(quantize):
         raise Skip("nothing is calibrated")
-    return calibration_problems(quantize, context.usable("calibration"))
+    return calibration_problems(quantize, inputs.usable("calibration"))
 
 
-def room(context: Context) -> list[Problem]:
+def room(inputs: DataInputs) -> list[Problem]:
     """Disk for the quantized folder (and a merged one), and host memory for the model and its calibration."""
-    context.require_seen(context.output_dir)
-    plan, _ = plan_quantization(context.processor_folder, _quantize(context))
+    inputs.require_visible(inputs.output_dir)
+    plan, _ = plan_quantization(inputs.model_folder, _quantize(inputs))
     whole, problems = BF16 * plan.parameters, []
-    folder = existing(context.output_dir)
-    folders = 2 if _quantize(context).search else 1  # the next try is written beside the one before
-    needed = folders * plan.bytes + whole * len(list(context.models)[1:])
+    folder = existing(inputs.output_dir)
+    folders = 2 if _quantize(inputs).search else 1  # the next try is written beside the one before
+    needed = folders * plan.bytes + whole * len(list(inputs.models)[1:])
     if (free := shutil.disk_usage(folder).free) < needed:
         message = f"{free / 1e9:.1f} GB free, {needed / 1e9:.1f} GB needed for the quantized model"
         problems.append(DISK_SMALL.at(folder, message))
-    if context.declared.anything or context.platform != "local":
+    if inputs.declared.anything or inputs.platform != "local":
         return problems
-    needed_gib, has = (whole + _activation_bytes(context)) / GIB, available_gib()
-    context.facts["host_memory"] = {"model_gib": round(needed_gib, 1), "available_gib": round(has, 1)}
+    needed_gib, has = (whole + _activation_bytes(inputs)) / GIB, available_gib()
+    inputs.facts["host_memory"] = {"model_gib": round(needed_gib, 1), "available_gib": round(has, 1)}
     if needed_gib > has:
         message = f"model and activations take {needed_gib:.1f} GiB of host memory; {has:.1f} are available"
         remedy = "lower quantize.num_calibration_samples, or run it where there is more memory"
@@ -55,30 +56,30 @@ def room(context: Context) -> list[Problem]:
     return problems
 
 
-def _activation_bytes(context: Context) -> int:
+def _activation_bytes(inputs: DataInputs) -> int:
     """Inputs of the decoder and its vision features, of all samples, as calibration keeps them on the host."""
-    quantize = _quantize(context)
+    quantize = _quantize(inputs)
     if not needs_calibration(quantize):
         return 0
-    sizes = family_of(context.processor_folder).sizes_of(context.processor_folder)
-    usable = sorted(context.usable("calibration"), key=lambda sample: -sample.length)
+    sizes = family_of(inputs.model_folder).sizes_of(inputs.model_folder)
+    usable = sorted(inputs.usable("calibration"), key=lambda sample: -sample.length)
     used = usable[: quantize.num_calibration_samples]
     tokens = sum(sample.length + sizes.vision.taps * sample.media_tokens for sample in used)
     return BF16 * sizes.text.hidden * tokens
 
 
-def evaluation_file(context: Context) -> list[Problem]:
+def evaluation_file(inputs: RunInputs) -> list[Problem]:
     """The spec of the evaluation can be read, and is one."""
-    quantize = _quantize(context)
+    quantize = _quantize(inputs)
     if not quantize.evaluate:
         raise Skip("quantize.evaluate is empty")
-    context.require_seen(Path(os.path.expanduser(quantize.evaluate)))
-    _ = context.evaluation
+    inputs.require_visible(Path(os.path.expanduser(quantize.evaluate)))
+    _ = inputs.evaluation
     return []
 
 
-def _quantize(context: Context) -> Any:
-    return context.spec.quantize  # type: ignore[attr-defined]
+def _quantize(inputs: RunInputs) -> Any:
+    return inputs.spec.quantize  # type: ignore[attr-defined]
 
 
 CHECKS = (

@@ -13,20 +13,8 @@ Line = tuple[str, str]
 
 def summary(facts: Facts) -> list[Line]:
     """(what, text) lines for the facts that are there."""
-    parts = (
-        _estimated,
-        _samples,
-        _answers,
-        _media,
-        _steps,
-        _rollout,
-        _sharing,
-        _trains,
-        _memory,
-        _time,
-        _disk,
-        _hardware,
-    )
+    counts = (_estimated, _samples, _answers, _media, _steps, _rollout, _sharing)
+    parts = (*counts, _trains, _memory, _time, _disk, _hardware)
     return [line for part in parts for line in part(facts)]
 
 
@@ -40,18 +28,18 @@ def _estimated(facts: Facts) -> Iterator[Line]:
 
 
 def _samples(facts: Facts) -> Iterator[Line]:
-    for data in {data.name: data for each in actions.every() for data in each.data}.values():
+    for data in {data.name: data for action in actions.every() for data in action.data}.values():
         name = data.name
-        found = facts.get(name)
+        counts = facts.get(name)
         about = "about " * ("estimated_for" in facts)
-        if found and found["tokens_per_sample"]:
-            spread = found["tokens_per_sample"]
-            count = found["supervised_tokens"] if data.teaches else 0
+        if counts and counts["tokens_per_sample"]:
+            spread = counts["tokens_per_sample"]
+            count = counts["supervised_tokens"] if data.teaches else 0
             learned = f", {count:,} of them learned" if count else ""
             yield (
                 name,
-                f"{found['samples']:,} samples of {about}{spread['least']:,} to {spread['most']:,} tokens; "
-                f"{about}{found['tokens']:,} in all{learned}",
+                f"{counts['samples']:,} samples of {about}{spread['least']:,} to {spread['most']:,} tokens; "
+                f"{about}{counts['tokens']:,} in all{learned}",
             )
         elif f"{name}_records" in facts:
             yield name, f"{facts[f'{name}_records']:,} records"
@@ -60,8 +48,8 @@ def _samples(facts: Facts) -> Iterator[Line]:
 
 
 def _answers(facts: Facts) -> Iterator[Line]:
-    found = {name: facts[key] for name in ("train", "evaluation") if (key := f"{name}_answers") in facts}
-    for name, forms in found.items():
+    forms_by_set = {name: facts[key] for name in ("train", "evaluation") if (key := f"{name}_answers") in facts}
+    for name, forms in forms_by_set.items():
         yield f"{name} answers", ", ".join(f"{count:,} {form}" for form, count in forms.items())
     for name in ("evaluation", "kpi"):
         if f"{name}_gap_analysis" in facts:
@@ -90,24 +78,24 @@ def _steps(facts: Facts) -> Iterator[Line]:
 
 
 def _rollout(facts: Facts) -> Iterator[Line]:
-    if found := facts.get("rollout"):
+    if rollout := facts.get("rollout"):
         yield (
             "a step",
-            f"{found['questions_per_step']:,} questions with {found['completions_per_question']:,} completions each, "
-            f"{found['completions_per_step']:,} in all, of at most {found['longest_completion']:,} tokens",
+            f"{rollout['questions_per_step']:,} questions with {rollout['completions_per_question']:,} completions "
+            f"each, {rollout['completions_per_step']:,} in all, of at most {rollout['longest_completion']:,} tokens",
         )
 
 
 def _sharing(facts: Facts) -> Iterator[Line]:
     """The gain of sharing videos; no line where each video has one question."""
-    found = facts.get("sharing")
-    if found is None or not found["tokens_saved"]:
+    shared = facts.get("sharing")
+    if shared is None or not shared["tokens_saved"]:
         return
-    saved = f"{found['tokens_saved']:.0%} of the tokens, {found['work_saved']:.0%} of the work"
-    questions = f"{found['questions_per_video']:.1f} questions a video in a step"
-    if found["on"]:
+    saved = f"{shared['tokens_saved']:.0%} of the tokens, {shared['work_saved']:.0%} of the work"
+    questions = f"{shared['questions_per_video']:.1f} questions a video in a step"
+    if shared["on"]:
         yield "shared videos", f"{questions}: saves {saved}"
-    elif found["pays"]:
+    elif shared["pays"]:
         yield "shared videos", f"{questions}: on GPUs --set engine.share_video_prefix=true saves {saved}"
 
 
@@ -118,12 +106,12 @@ def _trains(facts: Facts) -> Iterator[Line]:
 
 def _memory(facts: Facts) -> Iterator[Line]:
     if memory := facts.get("memory"):
-        of = f" of {memory['gpu_gib']:.1f}" if memory["gpu_gib"] else ""
+        limit = f" of {memory['gpu_gib']:.1f}" if memory["gpu_gib"] else ""
         if "cache_gib" in memory:
             held = f"{memory['weights_gib']:.1f} of it weights, {memory['cache_gib']:.1f} the cache"
         else:
             held = f"{memory['weights_and_optimizer_gib']:.1f} of it weights and optimizer"
-        yield "GPU memory", f"about {memory['peak_gib']:.1f}{of} GiB on each, {held}"
+        yield "GPU memory", f"about {memory['peak_gib']:.1f}{limit} GiB on each, {held}"
         if "memory_policy" in memory:
             yield "memory policy", f"{memory['memory_policy']}; {memory['done_again']:.0%} of the work is done again"
         yield "heaviest pack", f"{memory['heaviest_pack_tokens']:,} tokens, {memory['heaviest_pack_patches']:,} patches"
@@ -162,8 +150,8 @@ def _disk(facts: Facts) -> Iterator[Line]:
     if "frame_bytes" in facts:
         yield "frames", f"{_bytes(facts['frame_bytes'])}, resized"
     if "feature_bytes" in facts:
-        kept = f"kept for {facts['features_kept']:.0%} of the videos"
-        yield "features", f"{_bytes(facts['feature_bytes'])} of the frozen vision tower, {kept}"
+        share = f"kept for {facts['features_kept']:.0%} of the videos"
+        yield "features", f"{_bytes(facts['feature_bytes'])} of the frozen vision tower, {share}"
 
 
 def _hardware(facts: Facts) -> Iterator[Line]:

@@ -16,10 +16,9 @@ from vidqa.planning.budget.rollouts import step_time
 from vidqa.planning.packing.prefix_sharing import workload
 from vidqa.planning.packing.steps import Steps, pack_budget
 from vidqa.planning.samples import Sample
-from vidqa.preflight._base import Context, Skip
-from vidqa.preflight.answering_time import answering_time
+from vidqa.preflight.answering_checks import answering_time
 from vidqa.preflight.gpu_checks import NONE_HERE
-from vidqa.preflight.trained import trained_model
+from vidqa.preflight.inputs import DataInputs, RunInputs, Skip
 from vidqa.spec.models import GrpoSpec, TrainSpec
 
 NAMELESS = ("declared", "unknown")  # GPUs of which only the architecture may be known
@@ -28,25 +27,25 @@ MOST_STEPS = 200  # whose work is summed; the others are like them
 USUAL = {"sm_80": "A100", "sm_89": "L40S", "sm_90": "H100", "sm_100": "B200", "sm_120": "RTX PRO 6000"}
 
 
-def time(context: Context) -> list[Problem]:
+def time(inputs: DataInputs) -> list[Problem]:
     """Estimate the hours of the job and of decoding."""
-    train_spec = context.training
-    if train_spec is None and context.declared_action.answering:
-        context.facts["time"] = answering_time(context, _card(context)[1])
+    train_spec = inputs.training
+    if train_spec is None and inputs.declared_action.answering:
+        inputs.facts["time"] = answering_time(inputs, _card(inputs)[1])
         return []
     if train_spec is None:
         raise Skip("only a training and answering are estimated")
-    samples = context.usable("train")
+    samples = inputs.usable("train")
     total = spec.total_steps(train_spec, len(samples))
     if not total:
         raise Skip("there is no step to estimate")
-    context.facts["time"] = facts = _decoding(context, train_spec)
-    name, card = _card(context)
-    model = trained_model(context, train_spec)
+    inputs.facts["time"] = facts = _decoding(inputs, train_spec)
+    name, card = _card(inputs)
+    model = inputs.memory_model(train_spec)
     flops = flops_model(
         model.sizes, vision_trains=model.vision.trained > 0, decoder_trains=train_spec.policy.lora is None
     )
-    reached = _reached(context, train_spec, model).on(name)
+    reached = _reached(inputs, train_spec, model).on(name)
     if isinstance(train_spec, GrpoSpec):
         step = step_time(train_spec, model, samples, flops, card, reached.mfu)
         computing = step.seconds * total / 3600
@@ -57,12 +56,12 @@ def time(context: Context) -> list[Problem]:
             "answer_tokens": step.answer,
         }
     else:
-        work = _training(train_spec, samples, total, flops) + _validation(context, train_spec, total, flops)
-        computing = work / (card.peak * reached.mfu) / context.processes / 3600
+        work = _training(train_spec, samples, total, flops) + _validation(inputs, train_spec, total, flops)
+        computing = work / (card.peak * reached.mfu) / inputs.processes / 3600
     hours = START_S / 3600 + max(computing, facts.get("decode_hours_per_pass", 0))
     facts |= {
         "hours": round(hours, 3),
-        "gpu_hours": round(hours * context.processes, 3),
+        "gpu_hours": round(hours * inputs.processes, 3),
         "start_s": START_S,
         "mfu": round(reached.mfu, 3),
         "mfu_is": reached.source,
@@ -71,20 +70,20 @@ def time(context: Context) -> list[Problem]:
     return []
 
 
-def _card(context: Context) -> tuple[str, Gpu]:
+def _card(inputs: RunInputs) -> tuple[str, Gpu]:
     """The name and the data sheet of the job's GPU; of a declared one, the usual card of its architecture."""
-    if not context.gpus:
+    if not inputs.gpus:
         raise Skip(NONE_HERE)
-    gpu = context.gpus[0]
+    gpu = inputs.gpus[0]
     name = USUAL.get(gpu.arch or "", "") if gpu.name in NAMELESS else gpu.name
     if (card := find_gpu(name)) is None:
         raise Skip(f"the speed of {gpu.name} ({gpu.arch}) is not known")
     return name, card
 
 
-def _reached(context: Context, train_spec: TrainSpec, model: ParamCounts) -> Efficiency:
+def _reached(inputs: RunInputs, train_spec: TrainSpec, model: ParamCounts) -> Efficiency:
     """The share of the peak that such a training reaches, by what the check of memory found."""
-    memory = context.facts.get("memory")
+    memory = inputs.facts.get("memory")
     if not memory:
         least, pack = least_policy(train_spec, model), MicroStep(pack_budget(train_spec), patches=0)
         return efficiency(
@@ -102,11 +101,11 @@ def _training(train_spec: TrainSpec, samples: Sequence[Sample], total: int, flop
     return done / looked_at * total
 
 
-def _validation(context: Context, train_spec: TrainSpec, total: int, flops: FlopsModel) -> float:
+def _validation(inputs: DataInputs, train_spec: TrainSpec, total: int, flops: FlopsModel) -> float:
     """FLOPs of all validations: each a third of training on the same tokens."""
-    if not train_spec.validation.enable or "validation" not in context.planned:
+    if not train_spec.validation.enable or "validation" not in inputs.planned:
         return 0.0
-    held = context.usable("validation")
+    held = inputs.usable("validation")
     valid = train_spec.validation
     times = (
         total // valid.freq if valid.freq else train_spec.train.epoch // (valid.freq_in_epoch or train_spec.train.epoch)
@@ -114,12 +113,12 @@ def _validation(context: Context, train_spec: TrainSpec, total: int, flops: Flop
     return max(1, times) * flops.training_flops(workload((number,), held) for number in range(len(held))) / 3
 
 
-def _decoding(context: Context, train_spec: TrainSpec) -> dict[str, Any]:
+def _decoding(inputs: DataInputs, train_spec: TrainSpec) -> dict[str, Any]:
     """Hours of decoding every file once, from the measured seconds; other files count as the average."""
-    timed = [row.decode_s for row in context.rows.values() if not row.code]
+    timed = [row.decode_s for row in inputs.rows.values() if not row.code]
     if not timed:
         return {}
-    core_s = sum(timed) / len(timed) * len(context.media)
+    core_s = sum(timed) / len(timed) * len(inputs.media)
     # GPUs that share a pack decode its videos each.
     workers = max(1, train_spec.train.train_policy.dataloader_num_workers) * spec.data_ranks(train_spec)
     return {

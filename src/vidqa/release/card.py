@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from jinja2 import Environment, PackageLoader
+
 from vidqa.contract.files import read_object
 from vidqa.evaluation.text import as_text
 from vidqa.families.model_files import front_matter_text
@@ -22,18 +24,7 @@ from vidqa.spec.grpo_rules import reward_weights, temperature_of
 from vidqa.spec.models import GrpoSpec
 
 HUB = "https://huggingface.co/"
-NO_SCORES = "**Not evaluated.** No evaluation of these weights was found beside the run."
-ORDER = ("license", "license_name", "license_link", "base_model", "base_model_relation", "library_name", "pipeline_tag")
-FULL_USE = """from transformers import AutoModelForImageTextToText, AutoProcessor
-
-model = AutoModelForImageTextToText.from_pretrained("{name}", dtype="auto")
-processor = AutoProcessor.from_pretrained("{name}")"""
-ADAPTER_USE = """from peft import PeftModel
-from transformers import AutoModelForImageTextToText, AutoProcessor
-
-base = AutoModelForImageTextToText.from_pretrained("{base}", dtype="auto")
-model = PeftModel.from_pretrained(base, "{name}")
-processor = AutoProcessor.from_pretrained("{name}")"""
+TEMPLATE = "card.md.j2"
 
 
 @dataclass(frozen=True)
@@ -52,69 +43,59 @@ class Card:
         return self.source.is_adapter and not self.merged
 
     def text(self) -> str:
-        parts = [self._front(), f"# {_plain(self.name)}", self._what(), "## Scores", *self._scores()]
-        parts += ["## Training", _table(("", ""), self._training()), *self._prompt()]
-        parts += ["## Proof", self._proof(), "## Use", self._use(), "## License", self._license()]
-        return "\n\n".join(parts) + "\n"
+        spec = self.source.spec
+        prompt, vision = spec.custom.system_prompt, spec.custom.vision
+        environment = Environment(loader=PackageLoader("vidqa.release", "."), keep_trailing_newline=True)
+        environment.filters["plain"] = _plain
+        return environment.get_template(TEMPLATE).render(
+            front=self._front(),
+            name=self.name,
+            grpo=isinstance(spec, GrpoSpec),
+            adapter=self.stays_adapter,
+            merged=self.merged,
+            base=self._base(),
+            base_name=self.origin.name,
+            scores=[_score_row(scores) for scores in self.scores],
+            settings=self._settings(),
+            training=self._training(),
+            prompt=prompt,
+            fence="`" * max(3, 1 + max((len(run) for run in re.findall("`+", prompt)), default=0)),
+            sample=str(self.proof.get("sample_id")),
+            reloaded_loss=_loss(self.proof.get("reloaded_loss")),
+            trainer_loss=_loss(self.proof.get("trainer_loss")),
+            frames=_sampling(vision.fps, vision.nframes),
+            license=_license(self.origin.license),
+        )
 
     def _front(self) -> str:
         base = self.origin.repository or self.origin.ancestor
-        table = {
+        relation = "adapter" if self.stays_adapter else "finetune"
+        tags = ["lora"] if self.source.is_adapter else []
+        tags += ["reinforcement-learning", "grpo"] if isinstance(self.source.spec, GrpoSpec) else []
+        settings = {
             **self.origin.license,
-            **({"base_model": [base], "base_model_relation": self._relation()} if base else {}),
+            **({"base_model": [base], "base_model_relation": relation} if base else {}),
             "library_name": "peft" if self.stays_adapter else "transformers",
             "pipeline_tag": "image-text-to-text",
-            "tags": ["video", "video-question-answering", *self._kinds()],
+            "tags": ["video", "video-question-answering", *tags],
         }
-        return front_matter_text(table)
+        return front_matter_text(settings)
 
-    def _kinds(self) -> list[str]:
-        kinds = ["lora"] if self.source.is_adapter else []
-        return kinds + (["reinforcement-learning", "grpo"] if isinstance(self.source.spec, GrpoSpec) else [])
-
-    def _relation(self) -> str:
-        return "adapter" if self.stays_adapter else "finetune"
-
-    def _what(self) -> str:
+    def _base(self) -> str:
         repository = self.origin.repository
         base = f"[{repository}]({HUB}{repository})" if repository else f"the local model `{_plain(self.origin.name)}`"
-        if self.origin.parent:
-            base += f" (run {_plain(self.origin.parent)})"
-        form = "It was trained in full; nothing else is needed."
-        if self.stays_adapter:
-            form = "This folder holds LoRA adapters, which need that model beside them."
-        elif self.merged:
-            form = "It was trained with LoRA; the adapters are merged into the weights, and nothing else is needed."
-        how = "refined by reinforcement learning (GRPO)" if isinstance(self.source.spec, GrpoSpec) else "fine-tuned"
-        return f"A model that answers questions about videos, {how} from {base}. {form}"
+        return f"{base} (run {_plain(self.origin.parent)})" if self.origin.parent else base
 
-    def _scores(self) -> list[str]:
-        if not self.scores:
-            return [NO_SCORES]
-        head = ("questions", "samples", "accuracy [95 % interval]", "base model", "most common answer")
-        rows = [
-            (
-                _plain(each.export.name),
-                f"{each.export.metrics.get('n')}",
-                _accuracy(each.export.metrics),
-                _accuracy(each.base.metrics) if each.base else "not evaluated",
-                _share(each.export.metrics.get("majority_accuracy")),
-            )
-            for each in self.scores
-        ]
-        about = "Every score is on questions with known answers; intervals are by video."
-        return [_table(head, rows), f"{about} {self._settings()}"]
-
-    def _settings(self) -> str:
-        """How the answers were generated."""
-        ways = {str(each.export.recipe.get("generation", {})): each.export.recipe for each in self.scores}
-        parts = []
-        for recipe in ways.values():
+    def _settings(self) -> list[str]:
+        """How the answers were generated, each way once."""
+        recipes = {str(s.export.recipe.get("generation", {})): s.export.recipe for s in self.scores}
+        settings = []
+        for recipe in recipes.values():
             generation, frames = recipe.get("generation", {}), recipe.get("frames", {})
-            shown = _sampling(frames.get("fps"), frames.get("nframes"))
             most, temperature, dtype = (generation.get(key) for key in ("max_tokens", "temperature", "dtype"))
-            parts.append(f"{shown}, at most {most} tokens, temperature {temperature}, {dtype}")
-        return f"Asked with {'; '.join(parts)}."
+            sampled = _sampling(frames.get("fps"), frames.get("nframes"))
+            settings.append(f"{sampled}, at most {most} tokens, temperature {temperature}, {dtype}")
+        return settings
 
     def _training(self) -> list[tuple[str, str]]:
         spec, run = self.source.spec, self.source.run
@@ -140,36 +121,22 @@ class Card:
             "started from": self.origin.parent,
             "program": f"finetune-cosmos-reason {facts.get('vidqa_version', '')}".strip(),
         }
-        return [(key, _plain(as_text(value))) for key, value in rows.items() if value not in (None, "", 0)]
+        return [(key, as_text(value)) for key, value in rows.items() if value not in (None, "", 0)]
 
-    def _prompt(self) -> list[str]:
-        prompt = self.source.spec.custom.system_prompt
-        fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", prompt)), default=0))
-        return [f"System prompt:\n\n{fence}text\n{prompt}\n{fence}"] if prompt else []
 
-    def _proof(self) -> str:
-        return (
-            f"These files were loaded again with {'PEFT' if self.stays_adapter else 'transformers'}: on the sample "
-            f"`{_plain(str(self.proof.get('sample_id')))}` their loss is {_loss(self.proof.get('reloaded_loss'))}; the "
-            f"trainer's was {_loss(self.proof.get('trainer_loss'))}."
-        )
+def _score_row(scores: Scores) -> list[str]:
+    metrics = scores.export.metrics
+    base = _accuracy(scores.base.metrics) if scores.base else "not evaluated"
+    majority = _share(metrics.get("majority_accuracy"))
+    return [_plain(scores.export.name), str(metrics.get("n")), _accuracy(metrics), base, majority]
 
-    def _use(self) -> str:
-        load = ADAPTER_USE if self.stays_adapter else FULL_USE
-        code = load.format(name=self.name, base=self.origin.name)
-        vision, prompt = self.source.spec.custom.vision, self.source.spec.custom.system_prompt
-        with_prompt = " and with the system prompt above" if prompt else ""
-        shown = f"Show it videos as in the training, with {_sampling(vision.fps, vision.nframes)}{with_prompt}."
-        return f"```python\n{code}\n```\n\n{shown}"
 
-    def _license(self) -> str:
-        license_facts = self.origin.license
-        if not license_facts:
-            return "The license of the base model is not known here. It holds for these weights too: look it up."
-        name = license_facts.get("license_name") or license_facts["license"]
-        link = license_facts.get("license_link", "")
-        shown = f"[{_plain(name)}]({link})" if re.match("https?://", link) else _plain(name)
-        return f"The base model's license holds for these weights too: {shown}."
+def _license(facts: Mapping[str, str]) -> str:
+    """The license as Markdown; empty where it is not known."""
+    if not facts:
+        return ""
+    name, link = facts.get("license_name") or facts["license"], facts.get("license_link", "")
+    return f"[{_plain(name)}]({link})" if re.match("https?://", link) else _plain(name)
 
 
 def _policy(spec: GrpoSpec) -> dict[str, object]:
@@ -185,11 +152,6 @@ def _policy(spec: GrpoSpec) -> dict[str, object]:
         "temperature of completions": f"{temperature_of(spec):g}",
         "weight of the KL divergence": f"{policy.kl_beta:g}",
     }
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _plain(text: str) -> str:

@@ -41,7 +41,7 @@ def origin_of(source: ExportSource) -> Origin:
     base, card = source.base, front_matter(source.base / "README.md")
     repository, revision = _on_hub(source)
     before = list(islice(_before(source), MOST_PARENTS))
-    ancestor = _named(card.get("base_model")) or next((name for each in before if (name := _on_hub(each)[0])), "")
+    ancestor = _named(card.get("base_model")) or next((name for run in before if (name := _on_hub(run)[0])), "")
     license = _license(card) or license_of(repository or ancestor)
     return Origin(repository or base.name, repository, revision, ancestor, _parent(base, before), license)
 

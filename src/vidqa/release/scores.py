@@ -40,8 +40,8 @@ class Scores:
     base: Evaluation | None
 
     def as_dict(self) -> dict[str, Any]:
-        found = {"folder": str(self.export.folder), "set": self.export.name, **_figures(self.export.metrics)}
-        return {**found, "base": _figures(self.base.metrics) if self.base else None}
+        export_figures = {"folder": str(self.export.folder), "set": self.export.name, **_figures(self.export.metrics)}
+        return {**export_figures, "base": _figures(self.base.metrics) if self.base else None}
 
 
 def _figures(metrics: Mapping[str, Any]) -> dict[str, Any]:
@@ -50,16 +50,18 @@ def _figures(metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 def scores_of(source: ExportSource, out: Path) -> list[Scores]:
     """Every way in which the export, or what was made of it in `out`, was evaluated; of equal ways the newest."""
-    found = sorted(_evaluations(source), key=lambda each: (each.folder / METRICS).stat().st_mtime, reverse=True)
-    bases = [each for each in found if same_weights(each.weights, source.base)]
+    evaluations = sorted(
+        _evaluations(source), key=lambda evaluation: (evaluation.folder / METRICS).stat().st_mtime, reverse=True
+    )
+    bases = [evaluation for evaluation in evaluations if same_weights(evaluation.weights, source.base)]
     scores: list[Scores] = []
-    for each in found:
-        same = any(not compare_recipes(each.recipe, other.export.recipe) for other in scores)
-        own = source.is_of(each.weights) or same_weights(each.weights, out)
+    for evaluation in evaluations:
+        same = any(not compare_recipes(evaluation.recipe, other.export.recipe) for other in scores)
+        own = source.is_of(evaluation.weights) or same_weights(evaluation.weights, out)
         if own and not same:
-            base = next((other for other in bases if not compare_recipes(each.recipe, other.recipe)), None)
-            scores.append(Scores(each, base))
-    return sorted(scores, key=lambda each: (each.export.name, str(each.export.folder)))
+            base = next((other for other in bases if not compare_recipes(evaluation.recipe, other.recipe)), None)
+            scores.append(Scores(evaluation, base))
+    return sorted(scores, key=lambda evaluation: (evaluation.export.name, str(evaluation.export.folder)))
 
 
 def _evaluations(source: ExportSource) -> Iterator[Evaluation]:
@@ -67,7 +69,7 @@ def _evaluations(source: ExportSource) -> Iterator[Evaluation]:
     home = source.run.path
     beside = [recipe.parent for pattern in ("*", "*/*") for recipe in home.parent.parent.glob(f"{pattern}/{RECIPE}")]
     launched = [Path(record.run_dir) for record in records.scan()[0]]
-    for folder in dict.fromkeys(each.resolve() for each in [*beside, *launched]):
+    for folder in dict.fromkeys(path.resolve() for path in [*beside, *launched]):
         recipe, metrics = read_object(folder / RECIPE), read_object(folder / METRICS)
         if recipe and isinstance(metrics.get("accuracy"), int | float):
             yield Evaluation(folder, _set_of(folder), recipe, metrics)

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import NoReturn
 
 from vidqa.contract import environment
-from vidqa.jobs.here import ACTION, inference_job
+from vidqa.jobs.local_job import ACTION, inference_job
 from vidqa.platforms import local
 from vidqa.serving.auth import served_key
 from vidqa.serving.download import Hosts

@@ -49,7 +49,7 @@ def container_body(job: Job, command: tuple[str, ...], variables: dict[str, str]
         host["DeviceRequests"] = [_gpus(job)]
     return {
         "Image": job.image,
-        "Entrypoint": ["python", "-m", "vidqa.platforms.inside"],
+        "Entrypoint": ["python", "-m", "vidqa.platforms.container_entrypoint"],
         "Cmd": [job.job_id, str(job.log), *command],
         "Env": [f"{name}={value}" for name, value in variables.items()],
         "User": settings.user or f"{os.getuid()}:{os.getgid()}",

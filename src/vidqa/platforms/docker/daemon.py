@@ -23,7 +23,6 @@ from vidqa.contract.problem import Code, ProblemError
 from vidqa.platforms.docker.problems import (
     DOCKER_DISK_FULL,
     DOCKER_IMAGE_MISSING,
-    DOCKER_NAME_TAKEN,
     DOCKER_NO_DAEMON,
     DOCKER_NO_GPU_RUNTIME,
     DOCKER_PATH_MISSING,
@@ -31,6 +30,7 @@ from vidqa.platforms.docker.problems import (
     DOCKER_PULL_REFUSED,
     DOCKER_REFUSED,
 )
+from vidqa.platforms.problems import NAME_TAKEN
 
 TIMEOUT_S = 60
 # Patterns of daemon messages and their problems; the first match counts.
@@ -38,7 +38,7 @@ Refusals = tuple[tuple[str, Code], ...]
 DISK = (r"no space left on device|disk quota exceeded", DOCKER_DISK_FULL)
 OF_A_CONTAINER: Refusals = (
     DISK,
-    (r"is already in use by container", DOCKER_NAME_TAKEN),
+    (r"is already in use by container", NAME_TAKEN),
     (r"could not select device driver|nvidia-container|unresolvable CDI devices", DOCKER_NO_GPU_RUNTIME),
     (r"bind source path does not exist", DOCKER_PATH_MISSING),
     (r"No such image", DOCKER_IMAGE_MISSING),

@@ -18,8 +18,9 @@ import vidqa
 from vidqa.contract import environment
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.contract.versions import git_commit
-from vidqa.platforms import hardware, verdict
+from vidqa.platforms import exit_state, hardware
 from vidqa.platforms._base import OUT_OF_MEMORY, Job, Observed, Platform, Rendered, State, Submitted, run_folder_log
+from vidqa.platforms.container_entrypoint import SECRETS_FILE
 from vidqa.platforms.docker import daemon as docker_daemon
 from vidqa.platforms.docker.container import CONTAINER_FILE, container_body, container_name, paths_of
 from vidqa.platforms.docker.daemon import container_facts, daemon, image_facts, is_local, refusals, unless_over
@@ -33,10 +34,9 @@ from vidqa.platforms.docker.problems import (
 )
 from vidqa.platforms.docker.site import DockerSite
 from vidqa.platforms.engine_command import engine_environment, torchrun
-from vidqa.platforms.inside import SECRETS_FILE
-from vidqa.platforms.job_files import read_exit, write_exit
+from vidqa.platforms.job_store import read_exit, write_exit
 from vidqa.platforms.local import gpu_problems
-from vidqa.platforms.mounts import hiding
+from vidqa.platforms.mounts import shadowed_image_paths
 from vidqa.platforms.problems import PLATFORM_NODES, RUN_FOLDER_UNWRITABLE
 from vidqa.platforms.processes import Identity
 from vidqa.platforms.site import settings_of
@@ -52,11 +52,11 @@ def check(job: Job) -> list[Problem]:
     problems = gpu_problems(job)
     if job.nodes > 1:
         problems.append(PLATFORM_NODES.at("--nodes", f"docker is one machine, {job.nodes} nodes are asked for"))
-    found = paths_of(job)
-    for path in hiding(found, THE_IMAGES_OWN):
+    mounts = paths_of(job)
+    for path in shadowed_image_paths(mounts, THE_IMAGES_OWN):
         problems.append(DOCKER_PATH_HIDES_CODE.at(path, "the image has its own files there"))
     if is_local():  # a remote daemon checks it itself
-        awaited = [mount.path for mount in found if mount.read_only and mount.path not in job.to_come]
+        awaited = [mount.path for mount in mounts if mount.read_only and mount.path not in job.to_come]
         gone = [path for path in awaited if not path.exists()]
         problems += [DOCKER_PATH_MISSING.at(path, "there is no such file or folder") for path in gone]
     try:
@@ -154,12 +154,12 @@ def status(job: Submitted) -> Observed:
         return ended
     try:
         with daemon() as client:
-            return _look(client, job)
+            return _poll(client, job)
     except ProblemError as refused:
         return Observed(job.state, None, f"what became of it cannot be seen: {refused.problems[0].message}")
 
 
-def _look(client: Any, job: Submitted) -> Observed:
+def _poll(client: Any, job: Submitted) -> Observed:
     # First: the launcher may start its container and end meanwhile.
     launching = job.reference is None and Identity.from_dict(job.launcher).may_be_alive
     facts = container_facts(client, container_name(job.job_id))
@@ -170,7 +170,7 @@ def _look(client: Any, job: Submitted) -> Observed:
         return _without_container(client, job)
     if stage == "created":
         _remove(client, facts["Id"])
-        return verdict.vanished_here(job, "the launcher ended before it had started it")
+        return exit_state.vanished_here(job, "the launcher ended before it had started it")
     return _collect(client, job, facts) if stage in ("exited", "dead") else Observed(State.RUNNING)
 
 
@@ -178,7 +178,7 @@ def _without_container(client: Any, job: Submitted) -> Observed:
     if job.reference and client.info()["ID"] != job.reference.get("daemon"):
         return Observed(job.state, None, f"it runs with another Docker daemon than {docker_daemon.address()}")
     # Another process may have collected and removed the container meanwhile.
-    return _ended(job) or verdict.vanished_here(job, "its container vanished: removed by someone else")
+    return _ended(job) or exit_state.vanished_here(job, "its container vanished: removed by someone else")
 
 
 def _collect(client: Any, job: Submitted, facts: dict[str, Any]) -> Observed:
@@ -215,18 +215,18 @@ def _ended(job: Submitted) -> Observed | None:
 
 def _ending(job: Submitted, left: dict[str, Any]) -> Observed:
     """The end state of a job, from the stored end of the container and the engine's status."""
-    found = verdict.ended_here(job, left["exit_code"])
-    if found.state != State.ERROR or not left.get("out_of_memory"):
-        return found
+    observed = exit_state.ended_here(job, left["exit_code"])
+    if observed.state != State.ERROR or not left.get("out_of_memory"):
+        return observed
     limit = "the container was killed: it had reached its memory limit"
-    return Observed(State.ERROR, found.exit_code, limit, {"class": OUT_OF_MEMORY, "evidence": limit})
+    return Observed(State.ERROR, observed.exit_code, limit, {"class": OUT_OF_MEMORY, "evidence": limit})
 
 
 def cancel(job: Submitted, grace_s: float) -> None:
     """A container that does not exist yet is left to its launcher, which sees the cancel request."""
     name, deadline, signaled_at = container_name(job.job_id), time.monotonic() + grace_s, -math.inf
     with daemon() as client:
-        while not (_ended(job) or _look(client, job)).state.is_terminal:
+        while not (_ended(job) or _poll(client, job)).state.is_terminal:
             now = time.monotonic()
             facts = container_facts(client, name)
             if now > deadline + FORCE_S and facts:

@@ -38,12 +38,6 @@ DOCKER_NO_GPU_RUNTIME = Code(
     "Install the NVIDIA Container Toolkit on its machine and restart the daemon; --gpus 0 runs on the CPU.",
     Exit.ENVIRONMENT,
 )
-DOCKER_NAME_TAKEN = Code(
-    "PLATFORM_DOCKER_NAME_TAKEN",
-    "Another container has the name that the job's container needs.",
-    "Remove that container (docker rm NAME), or launch again in a second: the name is made from the time.",
-    Exit.ENVIRONMENT,
-)
 DOCKER_DISK_FULL = Code(
     "PLATFORM_DOCKER_DISK_FULL",
     "The disk on which the Docker daemon keeps images and containers is full.",

@@ -117,8 +117,8 @@ class Cluster:
 
     def _json(self, method: str, path: str, query: list[tuple[str, str]] | None = None, body: Any = None) -> Json:
         with self._open(method, path, query or [], body, READ_S) as response:
-            found = json.loads(response.read())
-        return found if isinstance(found, dict) else {}
+            answer = json.loads(response.read())
+        return answer if isinstance(answer, dict) else {}
 
     @contextmanager
     def _open(self, method: str, path: str, query: list[tuple[str, str]], body: Any, read_s: float) -> Iterator[Any]:
@@ -190,10 +190,10 @@ def _shown(answer: ApiError) -> str:
 def _status_object(body: bytes) -> Json:
     """The Status that the server sends with an error; a proxy in between may send anything."""
     try:
-        found = json.loads(body)
+        status = json.loads(body)
     except ValueError:
-        found = None
-    return found if isinstance(found, dict) else {"message": body[:200].decode(errors="replace")}
+        status = None
+    return status if isinstance(status, dict) else {"message": body[:200].decode(errors="replace")}
 
 
 def _lines(response: Any) -> Iterator[bytes]:

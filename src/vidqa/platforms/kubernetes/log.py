@@ -14,7 +14,7 @@ from typing import Any
 
 from vidqa.contract import files
 from vidqa.contract.problem import ProblemError
-from vidqa.platforms import job_files
+from vidqa.platforms import job_store
 from vidqa.platforms._base import Submitted, read_log_file, run_folder_log
 from vidqa.platforms.kubernetes.client import ApiError, Cluster
 from vidqa.platforms.kubernetes.manifest import CONTAINER, NODE_LABEL, TRAINJOB_CONTAINER
@@ -26,17 +26,17 @@ Json = dict[str, Any]
 
 
 def path_of(job: Submitted) -> Path:
-    return job_files.folder() / f"{job.job_id}.log"
+    return job_store.folder() / f"{job.job_id}.log"
 
 
 def gather(job: Submitted, cluster: Cluster, pods: Sequence[Json]) -> None:
     """Append the new log lines of the first node's pods, oldest pod first.
 
     A pod without a log adds nothing."""
-    with job_files.lock(f"log-{job.job_id}"):
+    with job_store.lock(f"log-{job.job_id}"):
         places = _places(job)
         first = [pod for pod in pods if (pod["metadata"].get("labels") or {}).get(NODE_LABEL, "0") == "0"]
-        for pod in sorted(first, key=lambda each: str(each["metadata"].get("creationTimestamp"))):
+        for pod in sorted(first, key=lambda candidate: str(candidate["metadata"].get("creationTimestamp"))):
             if not {"running", "terminated"} & set(container_state(pod)):
                 continue
             name = pod["metadata"]["name"]
@@ -50,8 +50,8 @@ def gather(job: Submitted, cluster: Cluster, pods: Sequence[Json]) -> None:
                 before = places[name]["count"] if name in places and places[name]["last"] == last else 0
                 places[name] = {"last": last, "count": same + before}
                 try:
-                    with path_of(job).open("ab") as kept:
-                        kept.write(b"".join(text + b"\n" for _, text in lines))
+                    with path_of(job).open("ab") as file:
+                        file.write(b"".join(text + b"\n" for _, text in lines))
                     files.write_json(_places_file(job), places)
                 except OSError:  # a full disk does not end the job either
                     return
@@ -89,10 +89,10 @@ def _parsed(raw: bytes) -> list[tuple[str, bytes]]:
 def _instant(stamp: str) -> datetime:
     """An RFC 3339 time with any offset; now, for other text."""
     try:
-        found = datetime.fromisoformat(stamp)
+        time = datetime.fromisoformat(stamp)
     except ValueError:
         return datetime.now(UTC)
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 def _places(job: Submitted) -> dict[str, Json]:
@@ -101,17 +101,17 @@ def _places(job: Submitted) -> dict[str, Json]:
 
 
 def _places_file(job: Submitted) -> Path:
-    return job_files.folder() / f".{job.job_id}.log-places"
+    return job_store.folder() / f".{job.job_id}.log-places"
 
 
 def _container(pod: Json) -> str:
-    names = [each["name"] for each in pod["spec"]["containers"]]
+    names = [container["name"] for container in pod["spec"]["containers"]]
     return next((name for name in names if name in (CONTAINER, TRAINJOB_CONTAINER)), names[0])
 
 
 def tail_of(cluster: Cluster, name: str, pods: Sequence[Json]) -> str:
     """The last lines of one pod, without times; empty where the cluster has none."""
-    pod = next(each for each in pods if each["metadata"]["name"] == name)
+    pod = next(candidate for candidate in pods if candidate["metadata"]["name"] == name)
     try:
         raw = cluster.log(name, _container(pod), None, TAIL_LINES)
     except (ApiError, ProblemError):

@@ -19,7 +19,7 @@ from vidqa.platforms.engine_command import (
     GO_ON,
     RENDEZVOUS_PORT,
     TORCHRUN,
-    Filled,
+    Placeholder,
     engine_environment,
     engine_words,
     torchrun,
@@ -47,12 +47,12 @@ def manifest(job: Job) -> str:
 def objects(job: Job) -> list[dict[str, Any]]:
     """Each object with its apiVersion and kind; the Job or TrainJob is the last."""
     site, job = site_of(job), in_pod(job)
-    made = [_config_map(job)]
+    manifests = [_config_map(job)]
     if site.form == "trainjob":
-        return [*made, _train_job(job, site)]
+        return [*manifests, _train_job(job, site)]
     if job.nodes > 1:
-        made.append(_service(job))
-    return [*made, _job(job, site)]
+        manifests.append(_service(job))
+    return [*manifests, _job(job, site)]
 
 
 def name_of(job_id: str) -> str:
@@ -60,10 +60,10 @@ def name_of(job_id: str) -> str:
     return "vidqa-" + re.sub(r"[^a-z0-9]+", "-", job_id.lower()).strip("-")
 
 
-def taken_literally(words: Iterable[str]) -> list[str]:
+def escaped_words(words: Iterable[str]) -> list[str]:
     """Words escaped for a manifest: the kubelet expands $(NAME), also of secrets, so the $ is doubled in all words that
-    are not Filled."""
-    return [str(word) if isinstance(word, Filled) else word.replace("$", "$$") for word in words]
+    are not Placeholder."""
+    return [str(word) if isinstance(word, Placeholder) else word.replace("$", "$$") for word in words]
 
 
 def command(job: Job) -> tuple[str, ...]:
@@ -80,10 +80,19 @@ def _pod_command(job: Job, site: KubernetesSite) -> tuple[str, ...]:
     about = ("--job", job.job_id, "--run-dir", str(job.run_dir), "--given", GIVEN, "--last-words", LAST_WORDS)
     start = (site.python, "-m", "vidqa.platforms.kubernetes.pod", *about)
     if site.form == "trainjob":  # the runtime sets nodes, ranks and the rendezvous in PET_* variables
-        return (*start, "--node", Filled("$(PET_NODE_RANK)"), "--", site.python, *TORCHRUN, *engine_words(job), GO_ON)
+        return (
+            *start,
+            "--node",
+            Placeholder("$(PET_NODE_RANK)"),
+            "--",
+            site.python,
+            *TORCHRUN,
+            *engine_words(job),
+            GO_ON,
+        )
     if job.nodes == 1:
         return (*start, "--node", "0", "--", *torchrun(site.python, job), GO_ON)
-    first, index = f"{name_of(job.job_id)}-0.{name_of(job.job_id)}", Filled("$(JOB_COMPLETION_INDEX)")
+    first, index = f"{name_of(job.job_id)}-0.{name_of(job.job_id)}", Placeholder("$(JOB_COMPLETION_INDEX)")
     ranks = torchrun(site.python, job, f"{first}:{_port(job, site)}", index)  # rank 0, and its log, in the first pod
     return (*start, "--node", index, "--first-node", first, "--", *ranks, GO_ON)
 
@@ -153,7 +162,7 @@ def _pod(job: Job, site: KubernetesSite) -> dict[str, Any]:
     container = {
         "name": CONTAINER,
         "image": job.image or site.image,
-        "command": taken_literally(_words(job, site)),
+        "command": escaped_words(_words(job, site)),
         "env": _environment(job, site),
         "resources": _resources(job, site),
         "securityContext": {"allowPrivilegeEscalation": False, **_capabilities(site)},
@@ -175,14 +184,14 @@ def _pod(job: Job, site: KubernetesSite) -> dict[str, Any]:
 
 def _placement(site: KubernetesSite) -> dict[str, Any]:
     """Placement and user of pods; only keys that are set."""
-    found = {
+    placement = {
         "serviceAccountName": site.service_account,
         "imagePullSecrets": [{"name": site.image_pull_secret}] if site.image_pull_secret else None,
         "nodeSelector": site.node_selector,
-        "tolerations": [_toleration(each) for each in site.tolerations],
+        "tolerations": [_toleration(taint) for taint in site.tolerations],
         "securityContext": None if site.run_as_user is None else _user(site.run_as_user),
     }
-    return {name: value for name, value in found.items() if value}
+    return {name: value for name, value in placement.items() if value}
 
 
 def _user(number: int) -> dict[str, Any]:
@@ -213,7 +222,7 @@ def _environment(job: Job, site: KubernetesSite) -> list[dict[str, Any]]:
 
 def plain(settings: dict[str, str]) -> list[dict[str, Any]]:
     """Variables of a container with literal values."""
-    values = zip(settings, taken_literally(settings.values()), strict=True)
+    values = zip(settings, escaped_words(settings.values()), strict=True)
     return [{"name": name, "value": value} for name, value in values]
 
 
@@ -229,8 +238,8 @@ def _resources(job: Job, site: KubernetesSite) -> dict[str, Any]:
 
 def _volumes(job: Job, site: KubernetesSite) -> list[dict[str, Any]]:
     shm = {"medium": "Memory", "sizeLimit": f"{site.shm_gib}Gi"}
-    given = {"name": name_of(job.job_id)}
-    own: list[dict[str, Any]] = [{"name": "shm", "emptyDir": shm}, {"name": "given", "configMap": given}]
+    config_map = {"name": name_of(job.job_id)}
+    own: list[dict[str, Any]] = [{"name": "shm", "emptyDir": shm}, {"name": "given", "configMap": config_map}]
     if cache_folder(site) is None:
         own.append({"name": "cache", "emptyDir": {}})
     return [*own, *(_source(number, volume) for number, volume in enumerate(site.volumes))]
@@ -243,8 +252,8 @@ def _source(number: int, volume: Volume) -> dict[str, Any]:
 
 
 def _mounts(site: KubernetesSite) -> list[dict[str, Any]]:
-    given = {"name": "given", "mountPath": GIVEN, "readOnly": True}
-    own: list[dict[str, Any]] = [{"name": "shm", "mountPath": SHM}, given]
+    spec_mount = {"name": "given", "mountPath": GIVEN, "readOnly": True}
+    own: list[dict[str, Any]] = [{"name": "shm", "mountPath": SHM}, spec_mount]
     if cache_folder(site) is None:
         own.append({"name": "cache", "mountPath": OWN_CACHE})
     for number, volume in enumerate(site.volumes):
@@ -260,7 +269,7 @@ def _mounts(site: KubernetesSite) -> list[dict[str, Any]]:
 def _train_job(job: Job, site: KubernetesSite) -> dict[str, Any]:
     trainer = {
         "image": job.image or site.image,
-        "command": taken_literally(_words(job, site)),
+        "command": escaped_words(_words(job, site)),
         "env": _environment(job, site),
         "numNodes": job.nodes,
         "numProcPerNode": job.processes_per_node,

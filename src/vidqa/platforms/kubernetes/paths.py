@@ -17,9 +17,10 @@ import tomli_w
 from vidqa.contract import environment
 from vidqa.contract.problem import Problem
 from vidqa.platforms._base import Job
-from vidqa.platforms.kubernetes.problems import NOT_MOUNTED, UNSEEN
+from vidqa.platforms.kubernetes.problems import NOT_MOUNTED
 from vidqa.platforms.kubernetes.site import KubernetesSite, Volume
 from vidqa.platforms.mounts import with_targets
+from vidqa.platforms.problems import NOT_SEEN
 from vidqa.platforms.site import is_unseen
 
 HUB_FOLDER = "models--"  # prefix of model folders in the hub's cache
@@ -60,13 +61,15 @@ def path_problems(job: Job) -> list[Problem]:
     site = site_of(job)
     own = environment.cache_folder() if cache_folder(site) is None else None
     named, written = dict.fromkeys([*job.reads, *job.writes, job.run_dir]), {*job.writes, job.run_dir}
-    found = [_problem(site, path, path in written) for path in named if path != own]
+    own_problems = [_problem(site, path, path in written) for path in named if path != own]
     linked = dict.fromkeys(place for path in job.reads for place in with_targets(path) if place not in named)
     maybe = [_problem(site, path, is_written=False) for path in linked]
     warnings = [replace(problem, severity="warning") for problem in maybe if problem]
     if unseen := [str(path) for path in named if is_unseen(site, path)]:
-        warnings.append(UNSEEN.at("cluster_paths", ", ".join(unseen), severity="warning"))
-    return [problem for problem in [*found, *(_misnamed(site, path) for path in job.named)] if problem] + warnings
+        warnings.append(NOT_SEEN.at("cluster_paths", ", ".join(unseen), severity="warning"))
+    return [
+        problem for problem in [*own_problems, *(_misnamed(site, path) for path in job.named)] if problem
+    ] + warnings
 
 
 def _problem(site: KubernetesSite, path: Path, is_written: bool) -> Problem | None:

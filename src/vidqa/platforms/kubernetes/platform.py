@@ -10,10 +10,12 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import msgspec
 import yaml
 
 from vidqa.contract import files
@@ -23,23 +25,23 @@ from vidqa.contract.problem import Exit, Problem, ProblemError
 from vidqa.contract.run_folder import RunFolder
 from vidqa.platforms._base import SECRETS, Job, Observed, Platform, Rendered, State, Submitted
 from vidqa.platforms.engine_command import engine_environment
-from vidqa.platforms.job_files import read_exit, write_exit
+from vidqa.platforms.exit_state import EngineStatus, status_in_run_folder, vanished
+from vidqa.platforms.job_store import read_exit, write_exit
 from vidqa.platforms.kubernetes.client import PLURALS, ApiError, Cluster, connect, refusal
 from vidqa.platforms.kubernetes.log import gather, read_log, tail_of
 from vidqa.platforms.kubernetes.manifest import JOB_LABEL, command, manifest, name_of, needed, objects
 from vidqa.platforms.kubernetes.paths import path_problems, site_of
 from vidqa.platforms.kubernetes.problems import (
-    CONFLICT,
     NO_CLUSTER,
     NOT_STARTING,
     SECRET_MISSING,
     UNREACHABLE,
 )
 from vidqa.platforms.kubernetes.site import KubernetesSite
-from vidqa.platforms.kubernetes.state import Ending, decisive, endings, observed, stuck, verdict
+from vidqa.platforms.kubernetes.state import decisive, endings, observed, stuck, verdict
+from vidqa.platforms.problems import NAME_TAKEN
 from vidqa.platforms.processes import Identity
 from vidqa.platforms.site import settings_of
-from vidqa.platforms.verdict import EngineStatus, status_in_run_folder, vanished
 
 MANIFEST = "manifest.yaml"
 POLL_S = 2.0  # an API server serves a whole cluster
@@ -109,7 +111,7 @@ def render(job: Job) -> Rendered:
     return Rendered(command(job), settings, SECRETS, {MANIFEST: manifest(job)})
 
 
-def by_hand(job: Job, folder: Path) -> str:
+def submit_command(job: Job, folder: Path) -> str:
     context = ["--context", site_of(job).context] if site_of(job).context else []
     return shlex.join(["kubectl", *context, "apply", "-f", str(folder / MANIFEST)])
 
@@ -123,13 +125,13 @@ def submit(job: Job, rendered: Rendered) -> Json:
     try:
         for part in parts:
             _create(cluster, part, job)
-        made = _create(cluster, main, job)
+        created = _create(cluster, main, job)
     except ApiError as answer:
-        _take_back(cluster, (main, *parts), job)
+        _roll_back(cluster, (main, *parts), job)
         raise ProblemError([refusal(answer, f"{cluster.namespace}/{main['metadata']['name']}")]) from answer
-    names = {key: made["metadata"][key] for key in ("name", "uid")}
+    names = {key: created["metadata"][key] for key in ("name", "uid")}
     owner = {"apiVersion": main["apiVersion"], "kind": main["kind"], **names}
-    _hand_over(cluster, parts, owner)
+    _adopt(cluster, parts, owner)
     return {**owner, "namespace": cluster.namespace}
 
 
@@ -152,7 +154,7 @@ def _there_already(cluster: Cluster, body: Json, job: Job) -> Json:
     there = cluster.get(body)
     if not _is_of(job, there):
         where = f"{body['kind']} {cluster.namespace}/{body['metadata']['name']}"
-        raise CONFLICT.error(where, "the cluster has another object of this name")
+        raise NAME_TAKEN.error(where, "the cluster has another object of this name")
     return there
 
 
@@ -160,7 +162,7 @@ def _is_of(job: Job, there: Json) -> bool:
     return (there["metadata"].get("labels") or {}).get(JOB_LABEL) == job.job_id
 
 
-def _take_back(cluster: Cluster, things: Sequence[Json], job: Job) -> None:
+def _roll_back(cluster: Cluster, things: Sequence[Json], job: Job) -> None:
     """Delete the objects of a refused launch, also those whose creation was not answered."""
     for thing in things:
         try:
@@ -174,7 +176,7 @@ def _take_back(cluster: Cluster, things: Sequence[Json], job: Job) -> None:
             return
 
 
-def _hand_over(cluster: Cluster, parts: Sequence[Json], owner: Json) -> None:
+def _adopt(cluster: Cluster, parts: Sequence[Json], owner: Json) -> None:
     """Make the Job the owner of the parts. The job runs even if this fails."""
     for part in parts:
         try:
@@ -185,11 +187,11 @@ def _hand_over(cluster: Cluster, parts: Sequence[Json], owner: Json) -> None:
 
 def status(job: Submitted) -> Observed:
     """Without an answer of the API server, the last observed state."""
-    kept = _kept(job)
-    if kept:
-        return kept
+    stored = _stored_end(job)
+    if stored:
+        return stored
     try:
-        return _look(job, connect(_site(job)))
+        return _poll(job, connect(_site(job)))
     except ProblemError as away:
         if away.problems[0].code != UNREACHABLE.name:
             raise
@@ -198,7 +200,7 @@ def status(job: Submitted) -> Observed:
         return Observed(job.state, job.exit_code, f"the cluster answered {answer.status}: {answer.message}"[:300])
 
 
-def _look(job: Submitted, cluster: Cluster) -> Observed:
+def _poll(job: Submitted, cluster: Cluster) -> Observed:
     # First: the launcher may create its Job and end meanwhile.
     launching = job.reference is None and Identity.from_dict(job.launcher).may_be_alive
     owner = _owner_of(job, cluster)
@@ -209,19 +211,19 @@ def _look(job: Submitted, cluster: Cluster) -> Observed:
         return _gone(job, pods)
     deciding = decisive(pods)
     tail = tail_of(cluster, deciding.pod, pods) if deciding else ""
-    seen = observed(owner, pods, job, tail)
-    if seen.state.is_terminal:
+    state = observed(owner, pods, job, tail)
+    if state.state.is_terminal:
         gather(job, cluster, pods)
         _bring_back(job, pods)
-        return seen
+        return state
     blocked = stuck(pods)
     limit = _site(job).start_limit_s
     if blocked and (datetime.now(UTC) - blocked.since).total_seconds() > limit:
         cluster.delete(_main(job))
         failure = {"class": blocked.kind, "evidence": blocked.message}
         message = f"{NOT_STARTING.name}: it was ended after {limit} s: {blocked.message}"
-        return _keep(job, Observed(State.ERROR, int(Exit.ENVIRONMENT), message, failure))
-    return seen
+        return _store_end(job, Observed(State.ERROR, int(Exit.ENVIRONMENT), message, failure))
+    return state
 
 
 def _owner_of(job: Submitted, cluster: Cluster) -> Json | None:
@@ -242,7 +244,7 @@ def _gone(job: Submitted, pods: Sequence[Json]) -> Observed:
     if len(ended) < len(pods):
         return Observed(State.RUNNING, None, "its pods are being ended")
     if ended:
-        return _keep(job, verdict(decisive(pods) or ended[-1], pods, job, ""))
+        return _store_end(job, verdict(decisive(pods) or ended[-1], pods, job, ""))
     return vanished(job, status_in_run_folder(job), "the job vanished: the cluster has neither it nor a pod of it")
 
 
@@ -256,38 +258,38 @@ def cancel(job: Submitted, grace_s: float) -> None:
 
 def _cancel(job: Submitted, cluster: Cluster, grace_s: float) -> None:
     pods, version = cluster.pods(_selector(job))
-    seen = {pod["metadata"]["name"]: pod for pod in pods}
+    last_pods = {pod["metadata"]["name"]: pod for pod in pods}
     gather(job, cluster, pods)
     if _owner_of(job, cluster) is not None:
         _unless_gone(lambda: cluster.delete(_main(job)))
-    for name in seen:
+    for name in last_pods:
         _unless_gone(lambda name=name: cluster.delete_pod(name, max(1, round(grace_s))))
-    left, version = _watch_end(job, cluster, seen, version, grace_s)
+    left, version = _watch_end(job, cluster, last_pods, version, grace_s)
     for name in left:
         _unless_gone(lambda name=name: cluster.delete_pod(name, 0))
     if left:
-        _watch_end(job, cluster, seen, version, FORCE_S)
-    last = list(seen.values())
+        _watch_end(job, cluster, last_pods, version, FORCE_S)
+    last = list(last_pods.values())
     _bring_back(job, last)
     ending = decisive(last) or next(iter(endings(last)), None)
     if ending is not None:
-        _keep(job, verdict(ending, last, job, ""))
+        _store_end(job, verdict(ending, last, job, ""))
     else:
-        _keep(job, Observed(State.CANCELED, int(Exit.JOB_FAILED), "it was ended before it had saved itself"))
+        _store_end(job, Observed(State.CANCELED, int(Exit.JOB_FAILED), "it was ended before it had saved itself"))
 
 
 def _watch_end(
-    job: Submitted, cluster: Cluster, seen: dict[str, Json], version: str, limit_s: float
+    job: Submitted, cluster: Cluster, last_pods: dict[str, Json], version: str, limit_s: float
 ) -> tuple[list[str], str]:
     """Watch the pods from `version` on, into `seen`, until all are gone or the time is over.
 
     Returns the names of the remaining pods, and the version from which to continue. A lost connection is opened again:
     the Job is deleted by then, so its end must be seen now."""
     deadline = time.monotonic() + limit_s
-    left = set(seen)
+    left = set(last_pods)
     while left and (remaining := deadline - time.monotonic()) > 0:
         try:
-            _follow(job, cluster, seen, left, version, remaining)
+            _follow(job, cluster, last_pods, left, version, remaining)
         except ApiError as answer:  # 410: the version is too old
             if answer.status != 410:
                 raise
@@ -298,18 +300,18 @@ def _watch_end(
             now, version = cluster.pods(_selector(job))
         except ProblemError:
             continue  # the watch continues from the last version
-        seen |= {pod["metadata"]["name"]: pod for pod in now}
+        last_pods |= {pod["metadata"]["name"]: pod for pod in now}
         left = {pod["metadata"]["name"] for pod in now}
     return sorted(left), version
 
 
 def _follow(
-    job: Submitted, cluster: Cluster, seen: dict[str, Json], left: set[str], version: str, limit_s: float
+    job: Submitted, cluster: Cluster, last_pods: dict[str, Json], left: set[str], version: str, limit_s: float
 ) -> None:
     """One watch: changed pods go into `seen`, names of existing pods into `left`."""
     for kind, pod in cluster.watch_pods(_selector(job), version, limit_s):
         name = pod["metadata"]["name"]
-        seen[name] = pod
+        last_pods[name] = pod
         if kind == "DELETED":
             left.discard(name)
         else:
@@ -331,8 +333,8 @@ def _unless_gone(act: Any) -> None:
 def _bring_back(job: Submitted, pods: Sequence[Json]) -> None:
     """Write the engine's last status into the launcher's run folder, unless the engine writes there itself."""
     run = RunFolder(job.run_dir)
-    words = _first_words(endings(pods))
-    if not words or EngineStatus.of(run.read_status()).exit_code is not None:
+    words = next((ending.words for ending in reversed(endings(pods)) if ending.status.state is not None), {})
+    if not words or EngineStatus.parse(run.read_status()).exit_code is not None:
         return
     try:
         files.write_json(run.path / "status.json", words["status"])
@@ -342,24 +344,19 @@ def _bring_back(job: Submitted, pods: Sequence[Json]) -> None:
         return  # the launcher cannot write there; the record is enough
 
 
-def _first_words(ended: Sequence[Ending]) -> Json:
-    return next((each.words for each in reversed(ended) if each.status.state is not None), {})
-
-
-def _keep(job: Submitted, seen: Observed) -> Observed:
+def _store_end(job: Submitted, end_state: Observed) -> Observed:
     """Store an end that the cluster will not have any more."""
-    kept = {"state": seen.state, "exit_code": seen.exit_code, "message": seen.message, "failure": seen.failure}
-    write_exit(job.job_id, kept)
-    return seen
+    write_exit(job.job_id, asdict(end_state))
+    return end_state
 
 
-def _kept(job: Submitted) -> Observed | None:
-    kept = read_exit(job.job_id)
+def _stored_end(job: Submitted) -> Observed | None:
+    """The stored end; None where there is none that can be read."""
     try:
-        seen = Observed(State(kept["state"]), kept["exit_code"], kept["message"], kept["failure"])
-    except (ValueError, KeyError):
+        end_state = msgspec.convert(read_exit(job.job_id), Observed)
+    except msgspec.ValidationError:
         return None
-    return seen if seen.is_sound else None
+    return end_state if end_state.failure is None or {"class", "evidence"} <= end_state.failure.keys() else None
 
 
 def log(job: Submitted, position: int) -> tuple[bytes, int]:
@@ -373,8 +370,7 @@ def log(job: Submitted, position: int) -> tuple[bytes, int]:
 
 
 def _site(job: Submitted) -> KubernetesSite:
-    found: KubernetesSite = settings_of(job, KubernetesSite)
-    return found
+    return cast(KubernetesSite, settings_of(job, KubernetesSite))
 
 
 def _selector(job: Submitted) -> str:
@@ -389,14 +385,6 @@ def _main(job: Submitted) -> Json:
     return {**(kind if trainjob else batch), "metadata": {"name": name_of(job.job_id)}}
 
 
-def _needs_image(settings: Any) -> bool:
-    return not (settings and settings.image)
-
-
-def _visible_gpus(settings: Any) -> int | None:
-    return None
-
-
 KUBERNETES = Platform(
     "kubernetes",
     check,
@@ -405,10 +393,10 @@ KUBERNETES = Platform(
     status,
     cancel,
     log=log,
-    visible_gpus=_visible_gpus,
-    needs_image=_needs_image,
+    visible_gpus=lambda settings: None,
+    needs_image=lambda settings: not (settings and settings.image),
     settings=KubernetesSite,
-    by_hand=by_hand,
+    submit_command=submit_command,
     away=(NO_CLUSTER.name, UNREACHABLE.name, PACKAGE_MISSING.name),
     silent=UNREACHABLE.name,
     has_queue=True,

@@ -22,9 +22,9 @@ from vidqa.contract import files
 from vidqa.contract.problem import Exit
 from vidqa.contract.run_folder import RUN_SCHEMA, RunFolder
 from vidqa.platforms._base import State
-from vidqa.platforms.inside import copied_output
+from vidqa.platforms.container_entrypoint import copied_output
+from vidqa.platforms.exit_state import EngineStatus, was_signalled
 from vidqa.platforms.supervisor import supervise
-from vidqa.platforms.verdict import EngineStatus, was_signalled
 
 FIRST_NODE_S = 900.0  # the first node may pull its image much later
 SETTLE_S = 30.0  # until the last status is visible on a network file system
@@ -73,17 +73,17 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
 
 def is_done(run: RunFolder, job_id: str) -> bool:
     """Whether this job has completed the run."""
-    return _is_of(run, job_id) and EngineStatus.of(run.read_status()).state == State.COMPLETE
+    return _is_of(run, job_id) and EngineStatus.parse(run.read_status()).state == State.COMPLETE
 
 
-def begin(run: RunFolder, given: Path, job_id: str) -> None:
+def begin(run: RunFolder, config_folder: Path, job_id: str) -> None:
     """Write spec.toml and the missing part of run.json, unless the launcher sees the run folder and has written
     them."""
     earlier = run.read_run()
     jobs = earlier.get("jobs", [])
     facts = {"schema_version": RUN_SCHEMA, "run_id": run.path.name, **earlier}
     if job_id not in jobs:
-        files.write_text(run.path / "spec.toml", (given / "spec.toml").read_text(encoding="utf-8"))
+        files.write_text(run.path / "spec.toml", (config_folder / "spec.toml").read_text(encoding="utf-8"))
     run.write_status(State.PENDING)  # before the job's name: the status of an earlier job is not this one's
     files.write_json(run.path / "run.json", {**facts, "jobs": jobs if job_id in jobs else [*jobs, job_id]})
     files.remove(run.path / "problems.json", owner=run.path)
@@ -102,7 +102,7 @@ def _await_first_node(host: str, run: RunFolder, job_id: str) -> None:
 
 def has_stopped(run: RunFolder, job_id: str) -> bool:
     """Whether an attempt of this job has saved itself and no other has begun."""
-    return _is_of(run, job_id) and EngineStatus.of(run.read_status()).state == State.STOPPED
+    return _is_of(run, job_id) and EngineStatus.parse(run.read_status()).state == State.STOPPED
 
 
 def _is_of(run: RunFolder, job_id: str) -> bool:
@@ -127,7 +127,7 @@ def _settled_exit_code(run: RunFolder, ended: int, wait_s: float) -> int:
     exited with 0 had saved, and the run continues."""
     deadline = time.monotonic() + wait_s
     passing = {0: (None, State.RUNNING), int(Exit.NOT_DONE): (State.RUNNING,)}.get(ended, ())
-    while (status := EngineStatus.of(run.read_status())).state in passing and time.monotonic() < deadline:
+    while (status := EngineStatus.parse(run.read_status())).state in passing and time.monotonic() < deadline:
         time.sleep(0.5)
     if status.state == State.COMPLETE:
         if ended == 0 or was_signalled(ended):
@@ -160,10 +160,10 @@ def _bytes(words: dict[str, Any]) -> bytes:
 
 def _problems(run: RunFolder) -> list[Any]:
     try:
-        found = json.loads((run.path / "problems.json").read_text(encoding="utf-8"))
+        problems = json.loads((run.path / "problems.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return []
-    return found if isinstance(found, list) else []
+    return problems if isinstance(problems, list) else []
 
 
 if __name__ == "__main__":

@@ -27,23 +27,12 @@ REFUSED = Code(
     "Read what it says, and change [kubernetes] in site.toml or the spec; --dry-run prints the manifest.",
     Exit.ENVIRONMENT,
 )
-CONFLICT = Code(
-    "PLATFORM_KUBERNETES_CONFLICT",
-    "The namespace has an object of this name that belongs to another job.",
-    "Launch again, which makes a new name, or remove that object.",
-    Exit.ENVIRONMENT,
-)
 NOT_MOUNTED = Code(
     "PLATFORM_KUBERNETES_NOT_MOUNTED",
     "A path that the spec names, or its model's in the hub's cache, lies in no volume of the pods, or is to be written "
     "in a read-only one.",
     "Add the volume to [kubernetes] in site.toml: mount_path, and launcher_path where this machine sees it elsewhere. "
     "Or move the data into one that is there.",
-)
-UNSEEN = Code(
-    "PLATFORM_KUBERNETES_UNSEEN",
-    "Some of the job's files and folders lie where only pods see them, as the site's settings declare.",
-    "Nothing: but whether they are there and right is found out by the job, not before.",
 )
 SECRET_MISSING = Code(
     "PLATFORM_KUBERNETES_SECRET_MISSING",

@@ -10,8 +10,8 @@ from typing import Any
 
 from vidqa.contract.problem import Exit
 from vidqa.platforms._base import IMAGE, INFRASTRUCTURE, OUT_OF_MEMORY, Observed, State, Submitted
+from vidqa.platforms.exit_state import EngineStatus, ended
 from vidqa.platforms.kubernetes.manifest import CONTAINER, NODE_LABEL, TRAINJOB_CONTAINER
-from vidqa.platforms.verdict import EngineStatus, ended
 
 Json = dict[str, Any]
 # Reasons of a waiting container that need a user's action, and their failure class.
@@ -41,11 +41,11 @@ class Ending:
 
     @property
     def status(self) -> EngineStatus:
-        return EngineStatus.of(self.words.get("status"))
+        return EngineStatus.parse(self.words.get("status"))
 
 
 @dataclass(frozen=True)
-class Stuck:
+class BlockedPod:
     """A pod that cannot start. `since` is when it got its node; before that it waited in the queue."""
 
     kind: str
@@ -66,8 +66,8 @@ def observed(owner: Json, pods: Sequence[Json], job: Submitted, log_tail: str = 
 
 def true_conditions(thing: Json) -> dict[str, Json]:
     """The true conditions of an object, by type."""
-    found = thing.get("status", {}).get("conditions") or []
-    return {each["type"]: each for each in found if each.get("status") == "True"}
+    conditions = thing.get("status", {}).get("conditions") or []
+    return {condition["type"]: condition for condition in conditions if condition.get("status") == "True"}
 
 
 def failed(condition: Json, pods: Sequence[Json], job: Submitted, log_tail: str) -> Observed:
@@ -83,35 +83,37 @@ def failed(condition: Json, pods: Sequence[Json], job: Submitted, log_tail: str)
 def verdict(ending: Ending, pods: Sequence[Json], job: Submitted, log_tail: str) -> Observed:
     """What the ending of one pod means for the job."""
     code = ending.words.get("ended")
-    found = ended(job, code if isinstance(code, int) else ending.exit_code, ending.status, log_tail)
-    if found.state == State.COMPLETE or found.exit_code == Exit.NOT_DONE:
-        return found
+    observed = ended(job, code if isinstance(code, int) else ending.exit_code, ending.status, log_tail)
+    if observed.state == State.COMPLETE or observed.exit_code == Exit.NOT_DONE:
+        return observed
     if ending.reason == "OOMKilled":
         evidence = f"pod {ending.pod}: OOMKilled, exit code {ending.exit_code}"
         message = "the container used more memory than its limit (memory_gib in site.toml; /dev/shm counts)"
-        return Observed(found.state, found.exit_code, message, {"class": OUT_OF_MEMORY, "evidence": evidence})
-    lost = [each for each in endings(pods) if each.disruption] + _lost_without_ending(pods)
-    if lost and found.exit_code not in (Exit.INPUT, Exit.ENVIRONMENT):
+        return Observed(observed.state, observed.exit_code, message, {"class": OUT_OF_MEMORY, "evidence": evidence})
+    lost = [pod_ending for pod_ending in endings(pods) if pod_ending.disruption] + _lost_without_ending(pods)
+    if lost and observed.exit_code not in (Exit.INPUT, Exit.ENVIRONMENT):
         where = lost[0] if isinstance(lost[0], str) else f"pod {lost[0].pod}: {lost[0].disruption}"
-        return Observed(found.state, found.exit_code, found.message, {"class": INFRASTRUCTURE, "evidence": where})
-    return found
+        return Observed(
+            observed.state, observed.exit_code, observed.message, {"class": INFRASTRUCTURE, "evidence": where}
+        )
+    return observed
 
 
 def decisive(pods: Sequence[Json]) -> Ending | None:
     """The ending that decides: the first failure, else the last disruption or stop."""
-    bad = sorted((each for each in endings(pods) if each.exit_code != 0), key=lambda each: each.finished)
-    own = [each for each in bad if not each.disruption and each.exit_code != Exit.NOT_DONE]
+    bad = sorted((ending for ending in endings(pods) if ending.exit_code != 0), key=lambda ending: ending.finished)
+    own = [ending for ending in bad if not ending.disruption and ending.exit_code != Exit.NOT_DONE]
     return own[0] if own else bad[-1] if bad else None
 
 
 def endings(pods: Sequence[Json]) -> list[Ending]:
     """The endings of all pods, in order of time."""
-    found = []
+    terminated = []
     for pod in pods:
         state = container_state(pod).get("terminated")
         if state:
-            found.append(_ending(pod, state))
-    return sorted(found, key=lambda each: each.finished)
+            terminated.append(_ending(pod, state))
+    return sorted(terminated, key=lambda ending: ending.finished)
 
 
 def _ending(pod: Json, state: Json) -> Ending:
@@ -130,10 +132,10 @@ def _ending(pod: Json, state: Json) -> Ending:
 def _words(message: str) -> Json:
     """The termination message of a pod, as pod.py writes it."""
     try:
-        found = json.loads(message)
+        words = json.loads(message)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return words if isinstance(words, dict) else {}
 
 
 def _disruption(pod: Json) -> str:
@@ -158,7 +160,7 @@ def container_state(pod: Json) -> Json:
     return {}
 
 
-def stuck(pods: Sequence[Json]) -> Stuck | None:
+def stuck(pods: Sequence[Json]) -> BlockedPod | None:
     """The first pod whose container cannot start, if there is one."""
     for pod in pods:
         waiting = container_state(pod).get("waiting") or {}
@@ -166,7 +168,7 @@ def stuck(pods: Sequence[Json]) -> Stuck | None:
             placed = true_conditions(pod).get("PodScheduled", {}).get("lastTransitionTime")
             since = datetime.fromisoformat(placed or pod["metadata"]["creationTimestamp"])
             message = f"pod {pod['metadata']['name']}: {waiting['reason']}: {waiting.get('message') or ''}".rstrip(": ")
-            return Stuck(STUCK[waiting["reason"]], message[:400], since.astimezone(UTC))
+            return BlockedPod(STUCK[waiting["reason"]], message[:400], since.astimezone(UTC))
     return None
 
 
@@ -175,15 +177,15 @@ def _unfinished(owner: Json, pods: Sequence[Json], job: Submitted) -> Observed:
     if running and len(running) >= job.nodes:
         return Observed(State.RUNNING)
     state = State.RUNNING if running or endings(pods) or job.state == State.RUNNING else State.PENDING
-    found = stuck(pods)
-    if found:
-        return Observed(state, None, found.message)
+    blocked = stuck(pods)
+    if blocked:
+        return Observed(state, None, blocked.message)
     if owner.get("spec", {}).get("suspend"):
         return Observed(state, None, "it is suspended: a queue has not admitted it yet")
     unplaced = [message for pod in pods if (message := _unscheduled(pod))]
     if unplaced:
         return Observed(state, None, f"{len(unplaced)} pod(s) wait for a node: {unplaced[0]}"[:400])
-    back = [each for each in endings(pods) if each.exit_code != 0]
+    back = [ending for ending in endings(pods) if ending.exit_code != 0]
     if back:
         why = back[-1].disruption or f"ended with exit code {back[-1].exit_code}"
         return Observed(state, None, f"a pod is started again; pod {back[-1].pod} {why}")

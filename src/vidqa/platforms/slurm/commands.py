@@ -67,7 +67,7 @@ class SlurmCommands:
     def ask(
         self,
         *words: str,
-        given: str = "",
+        stdin: str = "",
         secrets: tuple[str, ...] = (),
         patience_s: float = 0.0,
         nothing: str = "",
@@ -79,26 +79,26 @@ class SlurmCommands:
         not be repeated. Raises SLURM_MISSING, SLURM_SSH, and SLURM_SILENT where the controller does not answer.
         """
         deadline = time.monotonic() + patience_s
-        while (answer := self._ask_once(words, given, secrets)).is_silence(nothing):
+        while (answer := self._ask_once(words, stdin, secrets)).is_silence(nothing):
             if time.monotonic() > deadline or not _may_repeat(words, answer):
                 raise SLURM_SILENT.error(self.ssh or words[0], answer.complaint)
             time.sleep(1)
         return answer
 
-    def _ask_once(self, words: tuple[str, ...], given: str, secrets: tuple[str, ...]) -> CommandResult:
+    def _ask_once(self, words: tuple[str, ...], stdin: str, secrets: tuple[str, ...]) -> CommandResult:
         passed = environment.values(secrets)
         if not self.ssh:
-            return self._run(words, given, environment.child_environment(**passed))
+            return self._run(words, stdin, environment.child_environment(**passed))
         config = ("-F", self.ssh_config) if self.ssh_config else ()
         remote = shlex.join(["bash", "-lc", REMOTE, "bash", *words])
         head = "".join(f"{name}={value}\n" for name, value in passed.items()) + "\n"
-        return self._run(("ssh", *config, *SSH, *SSH_LIMIT, self.ssh, remote), head + given, None)
+        return self._run(("ssh", *config, *SSH, *SSH_LIMIT, self.ssh, remote), head + stdin, None)
 
-    def _run(self, words: tuple[str, ...], given: str, variables: dict[str, str] | None) -> CommandResult:
+    def _run(self, words: tuple[str, ...], stdin: str, variables: dict[str, str] | None) -> CommandResult:
         where = self.ssh or words[0]
         try:
             done = subprocess.run(
-                words, input=given, env=variables, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S
+                words, input=stdin, env=variables, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S
             )
         except FileNotFoundError as missing:
             raise SLURM_MISSING.error(where, f"there is no command {words[0]}") from missing
@@ -138,20 +138,20 @@ def slurm_job(cluster: SlurmCommands, slurm_id: str, name: str) -> SlurmJob | No
     Raises what SlurmCommands.ask raises.
     """
     shown = cluster.ask("scontrol", "show", "job", slurm_id, "--oneliner", nothing=NO_SUCH_JOB)
-    found = _from_scontrol(shown.out) if shown.code == 0 else None
-    return found if found and found.name == name else None
+    job = _from_scontrol(shown.out) if shown.code == 0 else None
+    return job if job and job.name == name else None
 
 
 def accounted(cluster: SlurmCommands, slurm_id: str, name: str) -> SlurmJob | None:
     """The end of a job from accounting; None without accounting or without the job in it. Raises as `slurm_job`."""
     words = ("sacct", "-j", slurm_id, f"--name={name}", "-X", "-n", "-P", "-o", "State,ExitCode")
     try:
-        kept = cluster.ask(*words, nothing=NO_ACCOUNTS)
+        answer = cluster.ask(*words, nothing=NO_ACCOUNTS)
     except ProblemError as stopped:
         if stopped.problems[0].code == SLURM_MISSING.name:
             return None
         raise
-    return _from_sacct(kept.out) if kept.code == 0 else None
+    return _from_sacct(answer.out) if answer.code == 0 else None
 
 
 def find(cluster: SlurmCommands, name: str, patience_s: float = 0.0) -> str | None:
@@ -164,8 +164,8 @@ def find(cluster: SlurmCommands, name: str, patience_s: float = 0.0) -> str | No
 
 def _from_scontrol(text: str) -> SlurmJob:
     def field(name: str) -> str:
-        found = re.search(rf"(?:^|\s){name}=(\S*)", text)
-        return found[1] if found else ""
+        match = re.search(rf"(?:^|\s){name}=(\S*)", text)
+        return match[1] if match else ""
 
     reason = field("Reason")
     restarts = field("Restarts")
@@ -189,5 +189,5 @@ def _from_sacct(text: str) -> SlurmJob | None:
 
 def _exit_code(pair: str) -> int | None:
     """SLURM writes CODE:SIGNAL."""
-    found = re.fullmatch(r"(\d+):(\d+)", pair)
-    return (128 + int(found[2]) if int(found[2]) else int(found[1])) if found else None
+    match = re.fullmatch(r"(\d+):(\d+)", pair)
+    return (128 + int(match[2]) if int(match[2]) else int(match[1])) if match else None

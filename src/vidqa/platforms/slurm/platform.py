@@ -17,7 +17,7 @@ from typing import Any
 
 import vidqa
 from vidqa.contract.problem import Exit, Problem, ProblemError
-from vidqa.platforms import verdict
+from vidqa.platforms import exit_state
 from vidqa.platforms._base import (
     HAND_OVER,
     INFRASTRUCTURE,
@@ -33,22 +33,21 @@ from vidqa.platforms._base import (
     copy_command,
     run_folder_log,
 )
-from vidqa.platforms.problems import ENV_NO_GPU, PLATFORM_TOO_FEW_GPUS
+from vidqa.platforms.problems import ENV_NO_GPU, NOT_SEEN, PLATFORM_PATH, PLATFORM_TOO_FEW_GPUS
 from vidqa.platforms.processes import Identity
 from vidqa.platforms.site import is_unseen, settings_of
 from vidqa.platforms.slurm import script as slurm_script
 from vidqa.platforms.slurm.commands import PATIENCE_S, SlurmCommands, SlurmJob, accounted, find, slurm_job
 from vidqa.platforms.slurm.problems import (
+    RENAME_OR_VENV,
     SLURM_CHECKOUT,
     SLURM_CORES,
     SLURM_MISSING,
     SLURM_NOT_SHARED,
     SLURM_ONLY_HERE,
-    SLURM_PATH,
     SLURM_REFUSED,
     SLURM_SILENT,
     SLURM_SSH,
-    SLURM_UNSEEN,
 )
 from vidqa.platforms.slurm.script import SCRIPT, TASK
 from vidqa.platforms.slurm.site import SlurmSite, image_problems
@@ -80,7 +79,11 @@ def check(job: Job) -> list[Problem]:
     problems = [*image_problems(site, slurm_script.image_of(job)), *unseen(job), *_checkout(job), *_cores(site)]
     for path in slurm_script.unmountable(job):
         problems.append(
-            SLURM_PATH.at(path, f"the backend is {site.backend}, and the path holds one of : , ^ or ends in a blank")
+            PLATFORM_PATH.at(
+                path,
+                f"the backend is {site.backend}, and the path holds one of : , ^ or ends in a blank",
+                RENAME_OR_VENV,
+            )
         )
     if job.gpus == 0:
         message = f"no GPU is asked for: {job.processes} CPU process(es) will run"
@@ -90,7 +93,7 @@ def check(job: Job) -> list[Problem]:
         problems.append(PLATFORM_TOO_FEW_GPUS.at("--gpus", message))
     try:
         cluster, script = SlurmCommands(site.ssh, site.ssh_config), slurm_script.sbatch(job)
-        answer = cluster.ask("sbatch", "--test-only", given=script, patience_s=PATIENCE_S)
+        answer = cluster.ask("sbatch", "--test-only", stdin=script, patience_s=PATIENCE_S)
     except ProblemError as stopped:
         return problems + stopped.problems
     return problems + ([SLURM_REFUSED.at("sbatch --test-only", answer.complaint)] if answer.code else [])
@@ -99,7 +102,7 @@ def check(job: Job) -> list[Problem]:
 def unseen(job: Job) -> list[Problem]:
     """An error if the run folder is only on the cluster, since it is written here; a warning for other such paths."""
     paths = dict.fromkeys(path for path in (*job.reads, *job.writes) if is_unseen(job.settings, path))
-    problems = [SLURM_UNSEEN.at("cluster_paths", ", ".join(map(str, paths)), severity="warning")] if paths else []
+    problems = [NOT_SEEN.at("cluster_paths", ", ".join(map(str, paths)), severity="warning")] if paths else []
     if not is_unseen(job.settings, job.run_dir):
         return problems
     problems.append(SLURM_NOT_SHARED.at(job.run_dir, "cluster_paths declares it; a launch writes it from here"))
@@ -131,7 +134,7 @@ def render(job: Job) -> Rendered:
     return Rendered(command, {}, SECRETS, scripts)
 
 
-def by_hand(job: Job, folder: Path) -> str:
+def submit_command(job: Job, folder: Path) -> str:
     if is_unseen(job.settings, job.run_dir):
         return ""
     start = f"sbatch {shlex.quote(str(job.run_dir / SCRIPT))}"
@@ -144,7 +147,7 @@ def by_hand(job: Job, folder: Path) -> str:
 def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
     """Submit the script; the reference is the job's number and name. Raises SLURM_NOT_SHARED, SLURM_REFUSED."""
     name = slurm_script.name_of(job.job_id)
-    return {"slurm_id": _hand_over(job, rendered, name), "name": name}
+    return {"slurm_id": _sbatch(job, rendered, name), "name": name}
 
 
 def status(job: Submitted) -> Observed:
@@ -155,12 +158,12 @@ def status(job: Submitted) -> Observed:
         if slurm_id is None and launching:
             return Observed(State.PENDING, None, "it is being submitted")
         if slurm_id is None:
-            return verdict.vanished(job, verdict.EngineStatus(), "its launcher ended before SLURM had taken it")
+            return exit_state.vanished(job, exit_state.EngineStatus(), "its launcher ended before SLURM had taken it")
         named = slurm_id, _name(job)
-        seen = slurm_job(cluster, *named) or _exit_code_left(job, slurm_id) or accounted(cluster, *named)
+        job_in_slurm = slurm_job(cluster, *named) or _exit_code_left(job, slurm_id) or accounted(cluster, *named)
     except ProblemError as silent:
         return Observed(job.state, None, f"SLURM cannot be asked: {silent.problems[0].message}")
-    return _observed(job, slurm_id, seen)
+    return _observed(job, slurm_id, job_in_slurm)
 
 
 def cancel(job: Submitted, grace_s: float) -> None:
@@ -191,7 +194,7 @@ def _is_over_within(job: Submitted, limit_s: float) -> bool:
     return over
 
 
-def _hand_over(job: Job, rendered: Rendered, name: str) -> str:
+def _sbatch(job: Job, rendered: Rendered, name: str) -> str:
     """Submit the script. Returns the job number, which sbatch may print with ";" and a cluster name."""
     site: SlurmSite = job.settings
     cluster = SlurmCommands(site.ssh, site.ssh_config)
@@ -203,10 +206,10 @@ def _hand_over(job: Job, rendered: Rendered, name: str) -> str:
         if failed.problems[0].code != SLURM_SILENT.name:
             raise
         time.sleep(LOST_S)
-        taken = find(cluster, name, PATIENCE_S)
-        if taken is None:
+        slurm_id = find(cluster, name, PATIENCE_S)
+        if slurm_id is None:
             raise
-        return taken  # submitted; only the answer was lost
+        return slurm_id  # submitted; only the answer was lost
     number = answer.out.strip().splitlines()[-1].partition(";")[0] if answer.out.strip() else ""
     if answer.code or not number.isdigit():
         raise SLURM_REFUSED.error(rendered.command[-1], answer.complaint)
@@ -249,30 +252,32 @@ def _exit_code_left(job: Submitted, slurm_id: str) -> SlurmJob | None:
     return SlurmJob("COMPLETED" if code == 0 else "FAILED", exit_code=code)
 
 
-def _observed(job: Submitted, slurm_id: str, seen: SlurmJob | None) -> Observed:
-    again = f"attempt {seen.restarts + 1}; " if seen and seen.restarts else ""
-    if seen and seen.state in WAITS:
-        return Observed(State.PENDING, None, f"{again}waits: {seen.reason or seen.state}")
-    if seen and seen.state not in ENDS:
+def _observed(job: Submitted, slurm_id: str, job_in_slurm: SlurmJob | None) -> Observed:
+    again = f"attempt {job_in_slurm.restarts + 1}; " if job_in_slurm and job_in_slurm.restarts else ""
+    if job_in_slurm and job_in_slurm.state in WAITS:
+        return Observed(State.PENDING, None, f"{again}waits: {job_in_slurm.reason or job_in_slurm.state}")
+    if job_in_slurm and job_in_slurm.state not in ENDS:
         return Observed(State.RUNNING, None, again.removesuffix("; "))
-    engine_status = verdict.status_in_run_folder(job)
-    if seen is None:
-        return verdict.vanished(
+    engine_status = exit_state.status_in_run_folder(job)
+    if job_in_slurm is None:
+        return exit_state.vanished(
             job, engine_status, f"it vanished: SLURM knows no job {slurm_id} of it, and it left no exit code"
         )
-    if seen.state in ENDED_BY_ITSELF:
-        code = int(Exit.JOB_FAILED) if seen.exit_code is None else seen.exit_code
-        return verdict.ended(job, code, engine_status, verdict.tail(run_folder_log, job))
-    if seen.state == "CANCELLED":
-        found = verdict.vanished(job, engine_status, "it was canceled in SLURM before it had saved itself")
-        return found if found.state == State.COMPLETE else replace(found, state=State.CANCELED)
-    kind, message = ENDED_BY_SLURM[seen.state]
-    found = verdict.vanished(job, engine_status, "")
-    if found.state != State.COMPLETE:
-        saved = "it had saved itself" if found.exit_code == Exit.NOT_DONE else "what it had not saved is lost"
-        found = replace(found, message=f"{message} ({seen.state}); {saved}")
-    evidence = f"{seen.state} {seen.reason}".strip()
-    return replace(found, failure={"class": kind, "evidence": evidence}) if found.state == State.ERROR else found
+    if job_in_slurm.state in ENDED_BY_ITSELF:
+        code = int(Exit.JOB_FAILED) if job_in_slurm.exit_code is None else job_in_slurm.exit_code
+        return exit_state.ended(job, code, engine_status, exit_state.tail(run_folder_log, job))
+    if job_in_slurm.state == "CANCELLED":
+        observed = exit_state.vanished(job, engine_status, "it was canceled in SLURM before it had saved itself")
+        return observed if observed.state == State.COMPLETE else replace(observed, state=State.CANCELED)
+    kind, message = ENDED_BY_SLURM[job_in_slurm.state]
+    observed = exit_state.vanished(job, engine_status, "")
+    if observed.state != State.COMPLETE:
+        saved = "it had saved itself" if observed.exit_code == Exit.NOT_DONE else "what it had not saved is lost"
+        observed = replace(observed, message=f"{message} ({job_in_slurm.state}); {saved}")
+    evidence = f"{job_in_slurm.state} {job_in_slurm.reason}".strip()
+    return (
+        replace(observed, failure={"class": kind, "evidence": evidence}) if observed.state == State.ERROR else observed
+    )
 
 
 SLURM = Platform(
@@ -285,7 +290,7 @@ SLURM = Platform(
     sees_all=lambda settings: settings.backend == "venv",
     visible_gpus=lambda settings: None,
     settings=SlurmSite,
-    by_hand=by_hand,
+    submit_command=submit_command,
     silent=SLURM_SILENT.name,
     away=(SLURM_MISSING.name, SLURM_SSH.name, SLURM_SILENT.name, SLURM_NOT_SHARED.name),
     has_queue=True,

@@ -50,11 +50,6 @@ SLURM_CORES = Code(
     "The site's settings name no cores for the job, and many clusters then give it one on each node.",
     "Set `cpus_per_task` in the table [slurm] of site.toml, about 8 for each GPU of a node: videos are decoded there.",
 )
-SLURM_UNSEEN = Code(
-    "PLATFORM_SLURM_UNSEEN",
-    "Some of the job's files and folders lie where only the nodes see them, as the site's settings declare.",
-    "Nothing: but whether they are there and right is found out by the job, not before.",
-)
 SLURM_NO_IMAGE = Code(
     "PLATFORM_SLURM_NO_IMAGE",
     "The job would run in a container, and no image is named.",
@@ -66,9 +61,8 @@ SLURM_IMAGE = Code(
     "The engine's image is a file that the nodes would not find.",
     "Correct its path; where only the nodes see the file, name its folder in `cluster_paths` of [slurm] in site.toml.",
 )
-SLURM_PATH = Code(
-    "PLATFORM_SLURM_PATH",
-    "A folder that the job's container needs has a colon, a comma or a ^ in its path, which divide paths there, or a "
-    "blank at its end.",
-    "Rename the folder, or let `backend` in the table [slurm] of site.toml be venv, which takes any path.",
+# The remedy of PLATFORM_PATH for containers.
+RENAME_OR_VENV = (
+    "Rename the folder, or let `backend` in the table [slurm] of site.toml be venv, which takes any path: a colon, a "
+    "comma and a ^ divide paths in mounts, and a blank at the end is lost."
 )

@@ -13,7 +13,7 @@ from pathlib import Path
 import vidqa
 from vidqa.contract import environment
 from vidqa.platforms._base import HAND_OVER, SECRETS, Job
-from vidqa.platforms.engine_command import GO_ON, Filled, engine_environment, torchrun
+from vidqa.platforms.engine_command import GO_ON, Placeholder, engine_environment, torchrun
 from vidqa.platforms.mounts import mounts
 from vidqa.platforms.site import cache_folder, is_unseen
 from vidqa.platforms.slurm.site import SlurmSite
@@ -92,7 +92,7 @@ def sbatch(job: Job) -> str:
     lines = [
         "#!/bin/bash",
         f"# {what}. By hand: sbatch {SCRIPT}, with {TASK} and spec.toml beside it in the folder `run`, below.",
-        *_directives(job, {"job-name": name_of(job.job_id), "output": as_pattern(job.log)}),
+        *directives(job),
         "",
         f"run={shlex.quote(str(job.run_dir))}",
         *site.setup,
@@ -114,7 +114,7 @@ def task(job: Job) -> str:
     several = job.nodes > 1
     meeting = ("$FIRST_NODE:$MEETING_PORT", "$SLURM_NODEID") if several else ()
     # Two tasks may share a machine; this name tells their processes apart.
-    name = [job.job_id, Filled(".$SLURM_NODEID")] if several else [job.job_id]
+    name = [job.job_id, Placeholder(".$SLURM_NODEID")] if several else [job.job_id]
     lines = [
         "#!/bin/bash",
         f"# Runs once on each node of the job; {SCRIPT} says how.",
@@ -180,18 +180,20 @@ def as_pattern(log: Path) -> str:
     return text.replace("\\", "\\\\") if "\\" in text else text.replace("%", "%%")
 
 
-def directive(option: str) -> str:
+def _directive(option: str) -> str:
     """A line of #SBATCH. sbatch reads a backslash as an escape, also inside quotes."""
     return "#SBATCH " + shlex.quote(option.replace("\\", "\\\\"))
 
 
-def _directives(job: Job, more: dict[str, str]) -> list[str]:
-    """Lines of #SBATCH; empty site settings are left out."""
+def directives(job: Job, *, restarts: bool = True) -> list[str]:
+    """Lines of #SBATCH; empty site settings are left out. Without `restarts` for a program that runs once, without
+    secrets and warning."""
     site: SlurmSite = job.settings
     kind = f"{site.gpu_type}:" if site.gpu_type else ""
     options = {
-        **more,
-        "open-mode": "append",
+        "job-name": name_of(job.job_id),
+        "output": as_pattern(job.log),
+        "open-mode": "append" if restarts else "",
         "nodes": str(job.nodes),
         "ntasks-per-node": "1",
         "gpus-per-node": f"{kind}{job.gpus}" if job.gpus else "",
@@ -203,11 +205,11 @@ def _directives(job: Job, more: dict[str, str]) -> list[str]:
         "reservation": site.reservation,
         "constraint": site.constraint,
         "time": site.time,
-        "signal": f"USR1@{site.warning_s}",
-        "export": ",".join(SECRETS),
+        "signal": f"USR1@{site.warning_s}" if restarts else "",
+        "export": ",".join(SECRETS) if restarts else "",
     }
-    flags = ["--exclusive"] * site.exclusive + ["--requeue", *site.options]
-    return [directive(f"--{name}={value}") for name, value in options.items() if value] + [*map(directive, flags)]
+    flags = ["--exclusive"] * site.exclusive + ["--requeue"] * restarts + site.options
+    return [_directive(f"--{name}={value}") for name, value in options.items() if value] + [*map(_directive, flags)]
 
 
 def _body(job: Job) -> str:
@@ -217,36 +219,34 @@ def _body(job: Job) -> str:
     run = RUN.format(
         restarts=site.restarts,
         cores=cores,
-        task=_in_container(job),
+        task=in_container(job, f'bash "$run/{TASK}"'),
         exit_file=exit_file(Path("$run"), "$SLURM_JOB_ID"),
     )
     meeting = MEETING + (BY_INTERFACE.format(interface=site.interface) if site.interface else "") + "\n"
     return "\n" + meeting * (job.nodes > 1) + run
 
 
-def _in_container(job: Job) -> str:
-    """The srun arguments that run node.sh, in the site's container if any."""
+def in_container(job: Job, command: str) -> str:
+    """The arguments of srun that run a shell command, in the site's container if any. The script sets `run`."""
     site: SlurmSite = job.settings
-    script = f'bash "$run/{TASK}"'
     if site.backend == "venv":
-        return script
-    seen = shlex.quote(",".join([*_mounts(job), *site.mounts]))
+        return command
+    mounted = shlex.quote(",".join([*_mounts(job), *site.mounts]))
     image = shlex.quote(image_of(job))
     if site.backend == "apptainer":
         gpus = "--nv " if job.gpus else ""
-        return f'apptainer exec {gpus}--bind "$run":"$run",{seen} {image} {script}'
-    return f'--container-image={image} --no-container-mount-home --container-mounts="$run":"$run",{seen} {script}'
+        return f'apptainer exec {gpus}--bind "$run":"$run",{mounted} {image} {command}'
+    return f'--container-image={image} --no-container-mount-home --container-mounts="$run":"$run",{mounted} {command}'
 
 
 def _mounts(job: Job) -> list[str]:
     """The mounts of the job, at the same paths; inputs are read-only."""
-    found = [mount for mount in mounts(job) if mount.path != job.run_dir]
-    return [f"{mount.path}:{mount.path}{':ro' * mount.read_only}" for mount in found]
+    return [f"{m.path}:{m.path}{':ro' * m.read_only}" for m in mounts(job) if m.path != job.run_dir]
 
 
 def _shown(*words: str) -> str:
-    """Words quoted for the shell, except the placeholders of Filled words."""
-    return " ".join(f'"{word}"' if isinstance(word, Filled) else shlex.quote(word) for word in words)
+    """Words quoted for the shell, except the placeholders of Placeholder words."""
+    return " ".join(f'"{word}"' if isinstance(word, Placeholder) else shlex.quote(word) for word in words)
 
 
 def _many(count: int, one: str, several: str) -> str:

@@ -31,7 +31,7 @@ PROOF = "proof.json"
 
 
 @dataclass(frozen=True)
-class HandedOn:
+class Release:
     """`how` is made, or found where only the card was written. `proof` has the losses, `scores` what the card shows."""
 
     folder: Path
@@ -41,42 +41,43 @@ class HandedOn:
     scores: list[Scores]
 
 
-def hand_on(source: ExportSource, out: Path, *, merge: bool) -> HandedOn:
+def write_release(source: ExportSource, out: Path, *, merge: bool) -> Release:
     """Export once more into `out`, `merge` for an adapter that goes into its base. Raises EXPORT_OUT, EXPORT_FAILED,
     and whatever is wrong with the weights or with the proof's sample."""
     merge = merge and source.is_adapter
     identity = {"run": source.run.path.name, "export": source.export.name, "sha256": source.sha256, "merged": merge}
-    found = read_object(out / EXPORT)
-    how = "found" if _is_whole(out, found, identity) else "made"
+    facts = read_object(out / EXPORT)
+    how = "found" if _is_whole(out, facts, identity) else "made"
     try:
         if how == "made":
-            _require_free(out, found, identity)
-            found = _make(source, out, identity, merge=merge)
-        return _with_card(source, out, how, found, merge=merge)
+            _require_free(out, facts, identity)
+            facts = _make(source, out, identity, merge=merge)
+        return _with_card(source, out, how, facts, merge=merge)
     except OSError as failed:
         raise OUT.error(out, f"it cannot be written: {failed.strerror or failed}") from failed
 
 
-def _is_whole(out: Path, found: dict[str, Any], identity: dict[str, Any]) -> bool:
+def _is_whole(out: Path, facts: dict[str, Any], identity: dict[str, Any]) -> bool:
     """Whether `out` has this very export already, with all of its files."""
-    return found.get("made_of") == identity and _holds(out, PROOF) and not check_weights(out)
+    return facts.get("made_of") == identity and _holds(out, PROOF) and not check_weights(out)
 
 
 def _holds(folder: Path, name: str) -> bool:
     return (folder / name).is_file()
 
 
-def _require_free(out: Path, found: dict[str, Any], identity: dict[str, Any]) -> None:
+def _require_free(out: Path, facts: dict[str, Any], identity: dict[str, Any]) -> None:
     """Raises EXPORT_OUT for a folder with anything in it but this export, damaged."""
     if out.exists() and not out.is_dir():
         raise OUT.error(out, "it is a file")
-    if not out.is_dir() or not any(out.iterdir()) or found.get("made_of") == identity:
+    if not out.is_dir() or not any(out.iterdir()) or facts.get("made_of") == identity:
         return
-    of = found.get("made_of")
-    if not isinstance(of, dict):
+    identity_there = facts.get("made_of")
+    if not isinstance(identity_there, dict):
         raise OUT.error(out, "it holds files that this script has not written")
-    kind = "merged" if of.get("merged") else "as it is"
-    raise OUT.error(out, f"it holds the export {of.get('export')} of the run {of.get('run')}, {kind}, or an older one")
+    kind = "merged" if identity_there.get("merged") else "as it is"
+    run, export = identity_there.get("run"), identity_there.get("export")
+    raise OUT.error(out, f"it holds the export {export} of the run {run}, {kind}, or an older one")
 
 
 def _make(source: ExportSource, out: Path, identity: dict[str, Any], *, merge: bool) -> dict[str, Any]:
@@ -85,7 +86,7 @@ def _make(source: ExportSource, out: Path, identity: dict[str, Any], *, merge: b
     words = ["--run", source.run.path, "--export", source.export, "--out", out, *(["--merge"] if merge else [])]
     unfinished = out.with_name(f"{UNFINISHED}{out.name}")
     try:
-        made = _in_engine([*map(str, words)])
+        report = _in_engine([*map(str, words)])
     except ProblemError:
         remove(unfinished, owner=out.parent)
         raise
@@ -94,9 +95,9 @@ def _make(source: ExportSource, out: Path, identity: dict[str, Any], *, merge: b
         "step": source.facts.get("step", 0),
         "created": now(),
         "made_of": identity,
-        "format": made["format"],
-        "trainer_loss": made["proof"]["trainer_loss"],
-        "proof_sample": made["proof"]["sample_id"],
+        "format": report["format"],
+        "trainer_loss": report["proof"]["trainer_loss"],
+        "proof_sample": report["proof"]["sample_id"],
     }
     write_json(unfinished / EXPORT, facts)
     RunFolder.publish(unfinished)
@@ -116,14 +117,14 @@ def _in_engine(words: list[str]) -> dict[str, Any]:
         raise FAILED.error(words[-1], f"it ended with {done.returncode} and said nothing") from nothing
     if done.returncode:
         raise ProblemError(problems) if problems else FAILED.error(words[-1], f"it ended with {done.returncode}")
-    made: dict[str, Any] = report["data"]
-    return made
+    data: dict[str, Any] = report["data"]
+    return data
 
 
-def _with_card(source: ExportSource, out: Path, how: str, facts: dict[str, Any], *, merge: bool) -> HandedOn:
+def _with_card(source: ExportSource, out: Path, how: str, facts: dict[str, Any], *, merge: bool) -> Release:
     origin, proof = origin_of(source), read_object(out / PROOF)
     if source.is_adapter and not merge:
         point_to_hub(out, origin)
     scores = scores_of(source, out)
     write_text(out / CARD, Card(source, origin, out.name, merge, scores, proof).text())
-    return HandedOn(out, how, str(facts.get("format")), proof, scores)
+    return Release(out, how, str(facts.get("format")), proof, scores)

@@ -25,7 +25,7 @@ from vidqa.dataset.media_names import IMAGES, VIDEOS, kind_of
 from vidqa.dataset.problems import EMPTY, FILE_MISSING, MEDIA_MISSING
 from vidqa.dataset.record import Record
 from vidqa.dataset.sources.media_files import media_below
-from vidqa.jobs.here import ACTION, carry_out, inference_job
+from vidqa.jobs.local_job import ACTION, inference_job, run_engine
 from vidqa.jobs.problems import OUT_UNWRITABLE, RUN_FOLDER_TAKEN
 from vidqa.spec import Layer, parse_set
 from vidqa.spec.parent_layers import model_layer
@@ -75,7 +75,7 @@ def ask(question: Question) -> list[Row]:
             "results_dir": str(folder),
             "inference.skip_saved": question.out is not None,
         }
-        carry_out(inference_job([few, *layers, Layer("infer.py", own)], folder))
+        run_engine(inference_job([few, *layers, Layer("infer.py", own)], folder))
         lines = (folder / ANSWERS).read_text(encoding="utf-8").splitlines()
         return [json.loads(line) for line in lines]
 
@@ -124,13 +124,13 @@ def _files(place: str) -> list[tuple[str, str]]:
         return [(ref.kind, ref.key) for record in load_records(place, need_answers=False) for ref in record.media]
     if not os.path.exists(place):
         raise MEDIA_MISSING.error(place, "there is no such file or folder", "correct its name")
-    found = [(str(kind_of(file)), file) for file in sorted(media_below(place))] if os.path.isdir(place) else []
+    media = [(str(kind_of(file)), file) for file in sorted(media_below(place))] if os.path.isdir(place) else []
     if kind := kind_of(place):
-        found.append((kind, place))
-    if not found:
+        media.append((kind, place))
+    if not media:
         message = f"no file here is a video or an image by its ending: {', '.join((*VIDEOS, *IMAGES))}"
         raise MEDIA_MISSING.error(place, message, "name videos, images, or a folder or tar archive of them")
-    return found
+    return media
 
 
 @contextmanager
@@ -150,10 +150,10 @@ def _require_earlier(folder: Path, rows: list[Row]) -> None:
     """Answers that a folder keeps are not replaced by those to other questions. Raises RUN_FOLDER_TAKEN."""
     if not (folder / QUESTIONS).is_file():
         return
-    asked = {json.dumps(row, sort_keys=True) for row in rows}
+    current = {json.dumps(row, sort_keys=True) for row in rows}
     for line in (folder / QUESTIONS).read_text(encoding="utf-8").splitlines():
         row = {name: value for name, value in json.loads(line).items() if name != "id"}
-        if json.dumps(row, sort_keys=True) not in asked:
+        if json.dumps(row, sort_keys=True) not in current:
             what = row.get("question") or row.get("messages", "the prompt")
             medium = row.get("video") or row.get("image") or "its media"
             raise RUN_FOLDER_TAKEN.error(folder, f"it has the answer to {str(what)[:200]!r} about {medium}")
@@ -161,20 +161,20 @@ def _require_earlier(folder: Path, rows: list[Row]) -> None:
 
 def problems_of(rows: list[Row]) -> list[Problem]:
     """The problems of files without an answer, each once, at the file: in the run it is at one of the questions."""
-    found = [replace(Problem(**row["problem"]), where=row["media"][0]) for row in rows if row["problem"]]
-    return list(dict.fromkeys(found))
+    problems = [replace(Problem(**row["problem"]), where=row["media"][0]) for row in rows if row["problem"]]
+    return list(dict.fromkeys(problems))
 
 
 def lines_of(path: Path) -> list[str]:
     """The questions in a text file, one a line. Raises DATA_FILE_MISSING, DATA_EMPTY."""
     try:
         with open_plain(path) as file:
-            found = [line.strip() for line in file.read().decode("utf-8-sig").splitlines()]
+            lines = [line.strip() for line in file.read().decode("utf-8-sig").splitlines()]
     except (OSError, UnicodeDecodeError) as unreadable:
         raise FILE_MISSING.error(path, f"it cannot be read as text: {unreadable}", "name a text file") from unreadable
-    if not any(found):
+    if not any(lines):
         raise EMPTY.error(path, "it holds no question", "write one question a line")
-    return [line for line in found if line]
+    return [line for line in lines if line]
 
 
 def write_lines(path: Path, rows: list[Row]) -> None:
@@ -216,14 +216,14 @@ def require_table(path: Path) -> None:
         raise OUT_UNWRITABLE.error(path, "it is there, and is no table of answers", remedy)
 
 
-def shown(rows: list[Row], count: int, kept: list[str]) -> str:
+def shown(rows: list[Row], count: int, files: list[str]) -> str:
     """The answers for a person: one alone as it is, several each with file and question."""
     if count == 1 and not rows[0]["windows"]:
         return _answer(rows[0])
     parts = [f"{', '.join(map(os.path.basename, row['media']))}: {row['question']}\n{_answer(row)}" for row in rows]
     if count > len(rows):
         parts.append(
-            f"... and {count - len(rows)} more{', in ' + kept[0] if kept else '; --jsonl FILE keeps them all'}"
+            f"... and {count - len(rows)} more{', in ' + files[0] if files else '; --jsonl FILE keeps them all'}"
         )
     return "\n\n".join(parts)
 
@@ -233,8 +233,10 @@ def _answer(row: Row) -> str:
         return "(no answer)"
     text = row["response"] or f"({row['status']})"
     if row["status"] == "undecided":
-        said = (f"{each['start_s']:g}-{each['end_s']:g} s: {each['response']}" for each in row["windows"])
-        text = "\n".join([f"(undecided: {row['rule']})", *said])
+        window_lines = (
+            f"{window['start_s']:g}-{window['end_s']:g} s: {window['response']}" for window in row["windows"]
+        )
+        text = "\n".join([f"(undecided: {row['rule']})", *window_lines])
     if row["finish_reason"] == "length":
         text += f"\n(cut off after {row['tokens']} tokens; --set generation.max_tokens=N allows more)"
     if row["spans_s"]:

@@ -10,9 +10,10 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from vidqa import __version__
 from vidqa.contract import environment
@@ -26,13 +27,14 @@ from vidqa.planning.plan_cache import Identity
 from vidqa.planning.samples import Planner
 
 SCHEMA_VERSION = 1
+UNREADABLE = (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, msgspec.ValidationError)
 PLAN = ".msgpack"
-MOST = 100  # reports; the oldest go
-MOST_PLAN_BYTES = 1 << 30  # of all plans; the oldest go
+MOST = 100  # reports; the oldest are removed
+MOST_PLAN_BYTES = 1 << 30  # of all plans; the oldest are removed
 
 
 @dataclass(frozen=True)
-class Kept:
+class CachedReport:
     """A report. `passed`: it had no error. `decoded`: it is of preflight, which decodes, and not of a launch. `lasting`
     are the errors that only decoding finds; they hold while no file changes. Each launch finds the others again. The
     remaining fields are the options of preflight.report.preflight."""
@@ -48,7 +50,7 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class Inputs:
+class ReportKey:
     """The inputs of a report: one hash of everything but the media files, and the identity of each of these. `plan` are
     the inputs of its plan (plan_cache.inputs_of)."""
 
@@ -57,64 +59,58 @@ class Inputs:
     plan: dict[str, str]
 
     @property
-    def place(self) -> Path:
-        return _place(self.fingerprint)
+    def path(self) -> Path:
+        return folder() / f"{self.fingerprint}.json"
 
 
 def folder() -> Path:
     return environment.state_folder() / "preflight"
 
 
-def inputs(
+def key_of(
     job_spec: JobSpec, platform: str, engine: str, planner: Planner | None, read: Callable[[], Iterable[Record]]
-) -> Inputs:
+) -> ReportKey:
     """The inputs as they are now; `read` gives the records. Raises ProblemError."""
     # First: a change while records are read must make the report stale.
-    made_of = plan_cache.plan_inputs(job_spec.resolved, planner) if planner else {}
+    plan_inputs = plan_cache.plan_inputs(job_spec.resolved, planner) if planner else {}
     media = plan_cache.media_paths(job_spec.resolved, read())
-    return Inputs(_fingerprint(job_spec, platform, engine), plan_cache.file_identities(media), made_of)
+    return ReportKey(_fingerprint(job_spec, platform, engine), plan_cache.file_identities(media), plan_inputs)
 
 
-def keep(seen: Inputs, report: Kept, plan: Plan | None = None) -> None:
+def store(key: ReportKey, report: CachedReport, plan: Plan | None = None) -> None:
     """Write the report over an earlier one of the same inputs, and the plan of the run beside it. A failure to write is
     no error: the launch checks again, and the engine plans again."""
-    content = {"schema_version": SCHEMA_VERSION, "created": now(), "report": asdict(report), "media": seen.media}
+    content = {"schema_version": SCHEMA_VERSION, "created": now(), "report": asdict(report), "media": key.media}
     with suppress(OSError):
-        write_json(seen.place, content, indent=None)
-        if plan and seen.plan:
+        write_json(key.path, content, indent=None)
+        if plan and key.plan:
             with suppress(UnicodeEncodeError):
-                plan_cache.write(seen.place.with_suffix(PLAN), plan_cache.encode(plan, seen.plan, seen.media))
-        _forget_the_oldest()
+                plan_cache.write(key.path.with_suffix(PLAN), plan_cache.encode(plan, key.plan, key.media))
+        _remove_oldest()
 
 
-def find(job_spec: JobSpec, platform: str, engine: str) -> Kept | None:
+def load(job_spec: JobSpec, platform: str, engine: str) -> CachedReport | None:
     """The report of this spec, data and model; None where it is missing, unreadable or stale."""
     try:
-        content = json.loads(_place(_fingerprint(job_spec, platform, engine)).read_text(encoding="utf-8"))
-        report = _parse(content["report"]) if content["schema_version"] == SCHEMA_VERSION else None
+        content = json.loads(_path(job_spec, platform, engine).read_text(encoding="utf-8"))
+        report = (
+            msgspec.convert(content["report"], CachedReport) if content["schema_version"] == SCHEMA_VERSION else None
+        )
         before = {path: identity and tuple(identity) for path, identity in content["media"].items()}
         unchanged = plan_cache.file_identities(list(before)) == before
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except UNREADABLE:
         return None
     return report if unchanged else None
 
 
-def plan_of(job_spec: JobSpec, platform: str, engine: str) -> Path | None:
+def plan_path(job_spec: JobSpec, platform: str, engine: str) -> Path | None:
     """The plan file of this spec, data and model; its reader verifies the fingerprint."""
-    place = _place(_fingerprint(job_spec, platform, engine)).with_suffix(PLAN)
-    return place if place.is_file() else None
+    path = _path(job_spec, platform, engine).with_suffix(PLAN)
+    return path if path.is_file() else None
 
 
-def _place(fingerprint: str) -> Path:
-    return folder() / f"{fingerprint}.json"
-
-
-def _parse(content: dict[str, Any]) -> Kept:
-    """Raises KeyError, TypeError, ValueError for content that `keep` did not write."""
-    values = {field.name: content[field.name] for field in fields(Kept)}
-    if not isinstance(values["passed"], bool) or not isinstance(values["decoded"], bool):
-        raise ValueError("a verdict is true or false")
-    return Kept(**{**values, "lasting": [Problem(**problem) for problem in values["lasting"]]})
+def _path(job_spec: JobSpec, platform: str, engine: str) -> Path:
+    return ReportKey(_fingerprint(job_spec, platform, engine), {}, {}).path
 
 
 def _fingerprint(job_spec: JobSpec, platform: str, engine: str) -> str:
@@ -124,18 +120,15 @@ def _fingerprint(job_spec: JobSpec, platform: str, engine: str) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def _forget_the_oldest() -> None:
-    for path in _by_age(".json")[MOST:]:
+def _remove_oldest() -> None:
+    for path in _newest_first(".json")[MOST:]:
         remove(path, owner=folder())
-    for path in _by_age(".parquet"):  # plans of earlier versions
-        remove(path, owner=folder())
-    held = 0
-    for path in _by_age(PLAN):
-        held += path.stat().st_size
-        if held > MOST_PLAN_BYTES or not path.with_suffix(".json").exists():
+    total = 0
+    for path in _newest_first(PLAN):
+        total += path.stat().st_size
+        if total > MOST_PLAN_BYTES or not path.with_suffix(".json").exists():
             remove(path, owner=folder())
 
 
-def _by_age(suffix: str) -> list[Path]:
-    """The newest first."""
+def _newest_first(suffix: str) -> list[Path]:
     return sorted(folder().glob(f"*{suffix}"), key=lambda path: path.stat().st_mtime_ns, reverse=True)

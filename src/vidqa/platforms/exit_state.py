@@ -27,7 +27,7 @@ class EngineStatus:
     message: str = ""
 
     @staticmethod
-    def of(status: object) -> EngineStatus:
+    def parse(status: object) -> EngineStatus:
         """From the parsed status.json, whatever it holds."""
         if not isinstance(status, dict):
             return EngineStatus()
@@ -40,7 +40,7 @@ class EngineStatus:
 
 
 def status_in_run_folder(job: Submitted) -> EngineStatus:
-    return EngineStatus.of(RunFolder(job.run_dir).read_status())
+    return EngineStatus.parse(RunFolder(job.run_dir).read_status())
 
 
 def tail(log: Callable[[Any, int], tuple[bytes, int]], job: Submitted) -> str:
@@ -99,7 +99,7 @@ def how_it_died(exit_code: int, log_tail: str) -> str:
     numbers = [int(number) for number in re.findall(r"exit ?code:? -(\d+)", log_tail)]
     if not numbers:
         numbers = [-exit_code if exit_code < 0 else exit_code - 128]
-    signals = [each for number in numbers for each in signal.Signals if each == number]
+    signals = [candidate for number in numbers for candidate in signal.Signals if candidate == number]
     if signal.SIGKILL in signals:
         return "an engine process was killed (SIGKILL), by someone or something outside of it"
     if signals:

@@ -1,4 +1,4 @@
-"""A stand-in folder for a hub model that is not available now, for estimates.
+"""A substitute folder for a hub model that is not available now, for estimates.
 
 Sizes and video tokens are those of the published model. Without its tokenizer, text is counted in pieces of up to six
 letters, single digits and single signs, which is close to such a tokenizer.
@@ -42,13 +42,13 @@ TEMPLATE = """\
 """
 
 
-def write_stand_in(names: Iterable[str], folder: Path) -> str | None:
+def write_offline_model(names: Iterable[str], folder: Path) -> str | None:
     """Fill `folder` for the first of these models in the table of published ones; returns its repository or None."""
     for name in names:
         repository = _repository(name)
-        found = published(repository) if repository else None
-        if found:
-            texts = {"config.json": found.config, "processor_config.json": found.processor}
+        model = published(repository) if repository else None
+        if model:
+            texts = {"config.json": model.config, "processor_config.json": model.processor}
             for file, value in {**texts, "tokenizer_config.json": _tokenizer_config()}.items():
                 (folder / file).write_text(json.dumps(value), encoding="utf-8")
             (folder / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
@@ -69,8 +69,8 @@ def _tokenizer_config() -> dict[str, str]:
 
 
 def _tokenizer() -> Tokenizer:
-    made = Tokenizer(models.WordLevel({UNKNOWN: 0}, unk_token=UNKNOWN))
+    tokenizer = Tokenizer(models.WordLevel({UNKNOWN: 0}, unk_token=UNKNOWN))
     spaces = pre_tokenizers.Split(Regex(" +"), "removed")
-    made.pre_tokenizer = pre_tokenizers.Sequence([spaces, pre_tokenizers.Split(Regex(PIECE), "isolated")])
-    made.add_special_tokens([AddedToken(text, special=True) for text in SPECIAL])
-    return made
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([spaces, pre_tokenizers.Split(Regex(PIECE), "isolated")])
+    tokenizer.add_special_tokens([AddedToken(text, special=True) for text in SPECIAL])
+    return tokenizer

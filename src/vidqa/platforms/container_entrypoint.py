@@ -1,4 +1,4 @@
-"""Runs a job's command inside a container: python -m vidqa.platforms.inside JOB LOG_FILE COMMAND...
+"""Runs a job's command inside a container: python -m vidqa.platforms.container_entrypoint JOB LOG_FILE COMMAND...
 
 It reads the secrets from a file, removes the file, and copies the command's output to the run's log and the container's
 own. The supervisor handles signals, the end of all processes and the exit code.
@@ -41,18 +41,18 @@ def copied_output(log: Path) -> Iterator[None]:
     """Copies the output of this process and its children to its own output and, appended, to the log file."""
     sys.stdout.flush()
     reading, writing = os.pipe()
-    kept = os.dup(1)
+    original = os.dup(1)
     os.dup2(writing, 1)
     os.dup2(writing, 2)
     os.close(writing)
-    copier = threading.Thread(target=_copy, args=(reading, kept, log), daemon=True)
+    copier = threading.Thread(target=_copy, args=(reading, original, log), daemon=True)
     copier.start()
     try:
         yield
     finally:
         sys.stdout.flush()
-        os.dup2(kept, 1)
-        os.dup2(kept, 2)
+        os.dup2(original, 1)
+        os.dup2(original, 2)
         copier.join(LAST_WORDS_S)
 
 

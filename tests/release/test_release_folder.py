@@ -34,9 +34,9 @@ from vidqa.engine.rl.train import train as refine
 from vidqa.jobs import records
 from vidqa.jobs.records import JobRecord
 from vidqa.platforms.processes import this_process
-from vidqa.release import handing_on
-from vidqa.release.handing_on import hand_on
+from vidqa.release import release_folder
 from vidqa.release.origin import origin_of
+from vidqa.release.release_folder import write_release
 from vidqa.release.source import ExportSource, find
 from vidqa.spec import Layer, dump, load, resolve
 from vidqa.spec.build import Request, build
@@ -79,7 +79,7 @@ def quick_start(monkeypatch: pytest.MonkeyPatch) -> None:
         # The parent of a fork is not this process, with which the engine's would end.
         return forked.run(program, timeout=120, env={name: env[name] for name in env.keys() - {PARENT}})
 
-    monkeypatch.setattr(handing_on.subprocess, "run", run)
+    monkeypatch.setattr(release_folder.subprocess, "run", run)
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def evaluated(runs: SimpleNamespace, name: str, **model: Any) -> Path:
 
 def test_a_merged_export_is_what_peft_merges_and_its_card_gets_the_scores_that_come(runs: SimpleNamespace) -> None:
     source, out = find(str(runs.lora)), runs.folder / "models/doors"
-    made = hand_on(source, out, merge=True)
+    made = write_release(source, out, merge=True)
     assert (made.how, made.format, made.scores) == ("made", "merged", [])
     assert made.proof["reloaded_loss"] == pytest.approx(source.facts["trainer_loss"], rel=5e-2)
     ours = load_file(out / "model.safetensors")
@@ -135,7 +135,7 @@ def test_a_merged_export_is_what_peft_merges_and_its_card_gets_the_scores_that_c
     of_adapter = evaluated(runs, "after", **adapter)
     evaluated(runs, "before", model_name=str(runs.model))
     weights = (out / "model.safetensors").stat().st_mtime_ns
-    found = hand_on(source, out, merge=True)
+    found = write_release(source, out, merge=True)
     assert found.how == "found" and found.proof == made.proof
     assert (out / "model.safetensors").stat().st_mtime_ns == weights
     metrics = read_object(of_adapter / "metrics.json")
@@ -149,7 +149,7 @@ def test_a_merged_export_is_what_peft_merges_and_its_card_gets_the_scores_that_c
 
 def test_a_full_export_is_taken_as_it_is(runs: SimpleNamespace, tmp_path: Path) -> None:
     source = find(str(runs.full / "best"))
-    made = hand_on(source, tmp_path / "m", merge=True)
+    made = write_release(source, tmp_path / "m", merge=True)
     assert made.format == "weights" and not (tmp_path / "m/merged.json").exists()
     ours, theirs = (load_file(folder / "model.safetensors") for folder in (tmp_path / "m", source.export))
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
@@ -185,7 +185,7 @@ def test_a_card_says_reinforcement_learning_its_parent_and_its_rewards(runs: Sim
         assert refine(load(run / "spec.toml", "grpo"), RunFolder(run)) == 0
     origin = origin_of(source := find(str(run)))
     assert (origin.parent, origin.repository, origin.ancestor) == ("full, epoch_2", "", "")
-    text = hand_on(source, tmp_path / "m", merge=True) and (tmp_path / "m/README.md").read_text()
+    text = write_release(source, tmp_path / "m", merge=True) and (tmp_path / "m/README.md").read_text()
     card = ModelCard(text)
     assert {"reinforcement-learning", "grpo"} <= set(card.data.tags)
     assert "refined by reinforcement learning (GRPO) from the local model `epoch_2` (run full, epoch_2)" in text
@@ -211,15 +211,15 @@ def test_an_adapter_that_stays_one_names_its_base_as_the_hub_does(copy_of: Expor
     write_json(
         copy_of.run.path / "run.json", {"models": {"policy.model_name_or_path": "hf_model://nvidia/Cosmos-Reason2-8B"}}
     )
-    made = hand_on(copy_of, tmp_path / "m", merge=False)
+    made = write_release(copy_of, tmp_path / "m", merge=False)
     assert made.format == "adapter"
     assert read_object(made.folder / "adapter_config.json")["base_model_name_or_path"] == "nvidia/Cosmos-Reason2-8B"
     data = ModelCard.load(made.folder / "README.md").data
     assert data.base_model == ["nvidia/Cosmos-Reason2-8B"] and data["base_model_relation"] == "adapter"
     assert (data.library_name, data.license, data["license_name"]) == ("peft", "other", "nvidia-open-model-license")
-    assert hand_on(copy_of, tmp_path / "m", merge=False).how == "found"
+    assert write_release(copy_of, tmp_path / "m", merge=False).how == "found"
     with pytest.raises(ProblemError) as refused:
-        hand_on(copy_of, tmp_path / "m", merge=True)
+        write_release(copy_of, tmp_path / "m", merge=True)
     assert codes(refused) == ["EXPORT_OUT"] and "as it is" in refused.value.problems[0].message
 
 
@@ -233,7 +233,7 @@ def test_a_folder_with_something_else_is_left_alone(runs: SimpleNamespace, tmp_p
         (out / ("notes.txt" if there == "folder" else "export.json")).write_text("{}")
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(ProblemError) as refused:
-        hand_on(find(str(runs.lora)), out, merge=True)
+        write_release(find(str(runs.lora)), out, merge=True)
     assert codes(refused) == ["EXPORT_OUT"] and sorted(tmp_path.rglob("*")) == before
 
 
@@ -241,10 +241,10 @@ def test_what_a_kill_left_and_what_was_cut_off_is_made_again(runs: SimpleNamespa
     source, out = find(str(runs.lora)), tmp_path / "out"
     (tmp_path / ".unfinished-out").mkdir()
     (tmp_path / ".unfinished-out/model.safetensors").write_bytes(b"half")
-    assert hand_on(source, out, merge=True).how == "made"
+    assert write_release(source, out, merge=True).how == "made"
     whole = (out / "model.safetensors").read_bytes()
     (out / "model.safetensors").write_bytes(whole[:-1000])
-    assert hand_on(source, out, merge=True).how == "made"
+    assert write_release(source, out, merge=True).how == "made"
     assert (out / "model.safetensors").read_bytes() == whole
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
@@ -255,7 +255,7 @@ def test_a_merge_that_is_killed_leaves_nothing_under_its_name_and_nobody_at_work
 ) -> None:
     source, out = find(str(runs.lora)), tmp_path / "out"
     if there:
-        hand_on(source, out, merge=True)
+        write_release(source, out, merge=True)
         (out / "model.safetensors").write_bytes(b"damaged")
     program = [sys.executable, str(SKILL_ROOT / "scripts/export.py"), str(runs.lora), "--merge", "--out", str(out)]
     script = subprocess.Popen(program, stdout=subprocess.DEVNULL)
@@ -272,7 +272,8 @@ def test_a_merge_that_is_killed_leaves_nothing_under_its_name_and_nobody_at_work
         assert time.monotonic() < deadline, workers
         time.sleep(0.05)
     assert out.exists() == there
-    assert hand_on(source, out, merge=True).how == "made" and [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert write_release(source, out, merge=True).how == "made"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def processes_with(word: str) -> list[str]:
@@ -325,7 +326,7 @@ def test_a_broken_or_unproved_adapter_ends_with_its_problem(copy_of: ExportSourc
     break_it, code = BROKEN[damage]
     break_it(copy_of)
     with pytest.raises(ProblemError) as refused:
-        hand_on(find(str(copy_of.run.path)), tmp_path / "m", merge=True)
+        write_release(find(str(copy_of.run.path)), tmp_path / "m", merge=True)
     assert codes(refused) == [code] and [path.name for path in tmp_path.iterdir()] == ["outputs"]
 
 

@@ -1,0 +1,305 @@
+"""The results of jobs for the scripts that launch and inspect them: a dry run, a launch, a state, the end of a job.
+
+The functions `of_training` to `of_quantization` are named by actions: the scores of an evaluation, the best export of a
+training, and the next commands. A missing or damaged run folder gives no results.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vidqa import actions
+from vidqa.contract import files
+from vidqa.contract.cli import Result, command
+from vidqa.contract.files import open_plain, read_object
+from vidqa.contract.problem import Exit, Problem, ProblemError, bounded, exit_code_of
+from vidqa.contract.run_folder import ANSWERS, EMBEDDINGS, QUERY_EMBEDDINGS
+from vidqa.jobs import failure, records, watch
+from vidqa.jobs.problems import OUT_UNWRITABLE
+from vidqa.jobs.records import SKIPPED, JobRecord
+from vidqa.jobs.watch import MOST_LISTED
+from vidqa.platforms import job_store
+from vidqa.platforms._base import HAND_OVER, RUN_SCRIPT, SPEC_FILE, Platform, State, copy_command
+from vidqa.platforms.problems import JOB_RECORD_BROKEN
+
+if TYPE_CHECKING:  # these imports cost half a second
+    from vidqa.jobs.api import JobHandle
+    from vidqa.jobs.cosmos_container import ContainerFiles
+    from vidqa.jobs.launch import DryRun
+
+SCORES = (
+    "headline",
+    "n",
+    "accuracy",
+    "accuracy_ci95",
+    "ci_method",
+    "majority_accuracy",
+    "majority_answers",
+    "one_answer",
+)
+PAGE = "report.html"
+
+
+def of_dry_run(dry_run: DryRun, platform: Platform, out: Path | None = None) -> Result:
+    """The spec of the job and what would run; with `out` also as files, and the command to submit them.
+
+    Raises PLATFORM_OUT_UNWRITABLE.
+    """
+    submit = write_dry_run(dry_run, platform, out) if out else ""
+    job, rendered = dry_run.job, dry_run.rendered
+    data = {
+        "run_dir": str(job.run_dir),
+        "command": rendered.command,
+        "environment": rendered.environment,
+        "secrets": rendered.secrets,
+        "files": rendered.files,
+        "spec_toml": dry_run.spec_toml,
+        "written": [str(out.absolute() / name) for name in files_of(dry_run)] if out else [],
+        "submit": submit,
+    }
+    secrets = f"# passed on by name where set: {', '.join(rendered.secrets)}"
+    text = f"# {job.spec}\n{dry_run.spec_toml}\n{secrets}\n{rendered.shown}"
+    steps = [*job.fetch, submit] if submit and all(job.fetch) else []
+    text += "".join(f"\n# to submit it: {step}" for step in steps)
+    if out and HAND_OVER in rendered.files:
+        data["submit"] = f"bash {HAND_OVER}"
+        text += f"\n# to submit it: copy {out.absolute()} to the cluster and run there, in the copy: bash {HAND_OVER}"
+    return Result(data, text, dry_run.problems, steps if exit_code_of(dry_run.problems) == Exit.OK else [])
+
+
+def of_files(container: ContainerFiles, out: Path | None = None) -> Result:
+    """The files of a training for NVIDIA's container in the run folder or `out`, and the command that submits
+    them. Raises PLATFORM_OUT_UNWRITABLE."""
+    submit = container.submit
+    is_elsewhere = HAND_OVER in container.files
+    if out:
+        _write_files(container.files, out)
+        if not is_elsewhere:
+            submit = f"{copy_command(container.files, out.absolute(), container.folder)} && {submit}"
+    text = "\n".join(f"# {container.folder / name}\n{content}" for name, content in container.files.items())
+    data = {"folder": str(container.folder), "files": container.files, "submit": submit, "written": container.written}
+    can_follow = (
+        (container.written or (out and not is_elsewhere))
+        and all(container.fetch)
+        and exit_code_of(container.problems) == Exit.OK
+    )
+    steps = [*container.fetch, submit] if can_follow else []
+    return Result({**data, "preflight": container.preflight}, text, container.problems, steps)
+
+
+def files_of(dry_run: DryRun) -> dict[str, str]:
+    """Text by file name: the spec of the job, and the script to submit, or else the command to run. A launch writes the
+    same files into the run folder, which they name: they must lie there when they run."""
+    run_script = {RUN_SCRIPT: f"#!/bin/bash\nexec {dry_run.rendered.shown}\n"}
+    return {SPEC_FILE: dry_run.spec_toml, **(dry_run.rendered.files or run_script)}
+
+
+def write_dry_run(dry_run: DryRun, platform: Platform, folder: Path) -> str:
+    """Write the files of a dry run into `folder`. Returns the command that submits them, "" where there is none.
+
+    Raises PLATFORM_OUT_UNWRITABLE.
+    """
+    _write_files(files_of(dry_run), folder)
+    return platform.submit_command(dry_run.job, folder.absolute())
+
+
+def _write_files(texts: dict[str, str], folder: Path) -> None:
+    try:
+        for name, text in texts.items():
+            files.write_text(folder / name, text)
+    except OSError as failed:
+        raise OUT_UNWRITABLE.error(folder, f"it cannot be written: {failed}") from failed
+
+
+def of_launch(job: JobHandle, waited: JobRecord | None = None) -> Result:
+    """A job that was started or found, and its end where the script waited."""
+    result = of_job(job.record()) if waited is None else of_wait(waited)
+    return replace(result, data={"how": job.how, **result.data}, problems=[*job.problems, *result.problems])
+
+
+def of_wait(record: JobRecord) -> Result:
+    """A job after waiting: its problems and its exit code."""
+    return replace(of_job(record), problems=watch.problems_of(record), exit_code=watch.exit_code(record))
+
+
+def of_cancel(record: JobRecord) -> Result:
+    """A cancelled job is no failure."""
+    return of_job(record) if record.state == State.CANCELED else of_wait(record)
+
+
+def of_job(record: JobRecord) -> Result:
+    """The state of a job, and the commands for it."""
+    verbs = ["logs"] if record.state.is_terminal else ["status", "logs"]
+    if record.state in (State.STOPPED, State.CANCELED, State.ERROR) and not failure.why_not_again(record.failure):
+        verbs.append("retry")
+    shown = results_of(record)
+    data = {**record.as_dict(), "progress": watch.progress(record), **shown.facts}
+    commands = [command("jobs", verb, record.job_id) for verb in verbs]
+    if record.preflight == SKIPPED and record.state != State.COMPLETE:
+        commands.append(command("preflight", "--spec", record.spec, "--platform", record.platform))
+    commands += shown.next
+    text = "\n".join([watch.describe(record), *(f"{name:<9} {value}" for name, value in shown.rows.items())])
+    problems = watch.problems_of(record) if record.state == State.ERROR else []
+    return Result(data, text, problems, commands, exit_code=int(Exit.OK))  # the look at it succeeded
+
+
+def of_listing(listed: list[JobRecord], problems: list[Problem]) -> Result:
+    """The newest jobs, and a line for each record that cannot be read; `folder` has all records."""
+    shown = listed[:MOST_LISTED]
+    readable = {record.job_id for record in listed}
+    named = [Path(problem.where).stem for problem in problems if problem.code == JOB_RECORD_BROKEN.name]
+    broken = [job_id for job_id in named if job_id not in readable]
+    lines = [f"{r.job_id}  {r.action:<8}  {r.platform}  {r.state:<8}  {r.run_dir}" for r in shown]
+    if len(listed) > len(shown):
+        lines.append(f"and {len(listed) - len(shown)} older ones, in {job_store.folder()}")
+    lines += [f"{job_id}  its record cannot be read" for job_id in broken[:MOST_LISTED]]
+    data = {
+        "jobs": [record.as_dict() for record in shown],
+        "count": len(listed),
+        "unreadable": broken[:MOST_LISTED],
+        "folder": str(job_store.folder()),
+    }
+    return Result(data, "\n".join(lines) or "no jobs yet", bounded(problems))
+
+
+@dataclass(frozen=True)
+class JobResults:
+    """`facts` for --json, `rows` by name for a person, `next` for the next commands."""
+
+    facts: dict[str, Any] = field(default_factory=dict)
+    rows: dict[str, str] = field(default_factory=dict)
+    next: list[str] = field(default_factory=list)
+
+
+def results_of(record: JobRecord) -> JobResults:
+    """The results of a job that is over; empty for others."""
+    if not record.state.is_terminal:
+        return JobResults()
+    try:
+        show = actions.action(record.action).outcome
+    except ProblemError:  # the plug-in of the action is not installed any more
+        show = None
+    results = actions.resolve(show)(record) if show else JobResults()
+    page = Path(record.run_dir) / PAGE
+    shown = {"report": str(page)} if page.is_file() else {}
+    return JobResults({**results.facts, **shown}, {**results.rows, **shown}, results.next)
+
+
+def of_training(record: JobRecord) -> JobResults:
+    """The best export, and the command that evaluates it."""
+    run = Path(record.run_dir)
+    is_measured = record.state == State.COMPLETE and (run / "best").is_dir()
+    following = [_evaluation(record)] if is_measured else []
+    best = read_object(run / "best.json")
+    if not best:
+        return JobResults(next=following)
+    row = f"{best.get('name')}, by {best.get('metric')} {_shown(best.get('value'))}".rstrip()
+    return JobResults({"best": best}, {"best": row}, following)
+
+
+def of_evaluation(record: JobRecord) -> JobResults:
+    """The scores, and the command that analyzes wrong answers."""
+    if record.state != State.COMPLETE:
+        return JobResults()
+    metrics = read_object(Path(record.run_dir) / "metrics.json")
+    if not isinstance(metrics.get("headline"), str):
+        return JobResults(next=_gaps(record))
+    scores = {name: metrics.get(name) for name in SCORES}
+    scores |= {"functions": metrics["functions"]} if "functions" in metrics else {}
+    return JobResults({"scores": scores}, {"score": metrics["headline"]}, _gaps(record))
+
+
+def of_inference(record: JobRecord) -> JobResults:
+    """The file of answers, and the number of records with one."""
+    if record.state != State.COMPLETE:
+        return JobResults()
+    run = Path(record.run_dir)
+    summary = read_object(run / "summary.json")
+    statuses = summary.get("statuses")
+    if not isinstance(statuses, dict):
+        return JobResults()
+    shown = ", ".join(f"{count} {status}" for status, count in statuses.items())
+    facts = {"answers": str(run / ANSWERS), "statuses": statuses}
+    return JobResults(facts, {"answers": str(run / ANSWERS), "records": shown})
+
+
+def of_embedding(record: JobRecord) -> JobResults:
+    """Where the vectors are, and how many records have one."""
+    run = Path(record.run_dir)
+    summary = read_object(run / "summary.json") if record.state == State.COMPLETE else {}
+    if not isinstance(counts := summary.get("counts"), dict):
+        return JobResults()
+    shown = ", ".join(f"{count} {name}" for name, count in counts.items())
+    tables = {"embeddings": str(run / EMBEDDINGS)}
+    if (queries := run / QUERY_EMBEDDINGS).is_file():
+        tables["query_embeddings"] = str(queries)
+    return JobResults({**tables, "counts": counts}, {**tables, "records": shown})
+
+
+def of_quantization(record: JobRecord) -> JobResults:
+    """The quantized folder, its size beside the model's, its proof, and the command that evaluates it."""
+    run = Path(record.run_dir)
+    facts = read_object(run / "quantize.json")
+    sizes, proof, gate = (facts.get(name) for name in ("bytes", "proof", "gate"))
+    if not isinstance(sizes, dict) or not isinstance(proof, dict):
+        return JobResults()
+    rows = {
+        "model": str(facts.get("folder")),
+        "scheme": str(facts.get("scheme")),
+        "size": f"{sizes.get('quantized', 0) / 1e9:.2f} GB, {sizes.get('model', 0) / 1e9:.2f} GB before",
+        "loss": f"{_shown(proof.get('quantized_loss'))}, {_shown(proof.get('loss'))} before",
+    }
+    if isinstance(gate, dict):
+        rows["accuracy"] = str(gate.get("sentence"))
+    return JobResults({"quantization": facts}, rows, [] if gate else [_evaluation(record)])
+
+
+def _gaps(record: JobRecord) -> list[str]:
+    """The command that analyzes an evaluation's wrong answers, while its run folder exists."""
+    words = ["--results-dir", record.run_dir, "--gaps-parquet", f"{record.run_dir}/gaps.parquet"]
+    if not (dataset := dataset_of(record)):
+        return []
+    words += ["--kpi-ann-path", dataset["annotation_path"]]
+    words += ["--kpi-media-path", dataset["media_dir"]] if dataset["media_dir"] else []
+    return [command("analyze_gaps", *words)]
+
+
+def _evaluation(trained: JobRecord) -> str:
+    """The command that builds an evaluation of the trained model, on the data of its base model's evaluation. Without
+    such an evaluation, EVAL_ROOT stands for the data that the user names."""
+    dataset = _evaluated_on(trained)
+    words = ["--eval-root", "EVAL_ROOT"]
+    if dataset:
+        words = [word for key, value in dataset.items() for word in ("--set", f"{key}={value}")]
+    measure = actions.action(trained.action).measured_by
+    out = Path(trained.run_dir) / f"{measure}.toml"
+    where = ("--platform", trained.platform)
+    return command("build_spec", measure, "--parent-run", trained.run_dir, *words, *where, "--out", out)
+
+
+def _evaluated_on(trained: JobRecord) -> dict[str, str]:
+    """The annotations and media of the newest evaluation of a training's base model."""
+    measure = actions.action(trained.action).measured_by
+    for record in records.scan()[0]:
+        if record.action != measure or record.model != trained.model:
+            continue
+        if dataset := dataset_of(record):
+            return {f"dataset.{name}": value for name, value in dataset.items()}
+    return {}
+
+
+def dataset_of(evaluation: JobRecord) -> dict[str, str]:
+    """The annotations and media of an evaluation, from its run folder's spec; empty where that cannot be read."""
+    try:
+        with open_plain(Path(evaluation.run_dir) / "spec.toml") as file:
+            dataset = tomllib.load(file)["dataset"]
+        return {"annotation_path": str(dataset["annotation_path"]), "media_dir": str(dataset.get("media_dir", ""))}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return {}
+
+
+def _shown(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else ""

@@ -1,0 +1,339 @@
+"""The inputs of checks: a run, its model, its data. Each part is computed once, when a check first needs it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, wraps
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar, cast
+
+from vidqa import actions, dataset, spec, storage
+from vidqa.actions import Action, RecordSampling
+from vidqa.contract import environment
+from vidqa.contract.problem import Problem, ProblemError
+from vidqa.dataset.problems import MEDIA_MISSING
+from vidqa.dataset.reader import NAMES
+from vidqa.dataset.record import MediaRef, Record
+from vidqa.families import family_of
+from vidqa.jobs.job_spec import JobSpec, model_names, process_count
+from vidqa.jobs.launch import Resources
+from vidqa.planning.budget.memory import ParamCounts, count_params
+from vidqa.planning.budget.params import Parameter, parameters
+from vidqa.planning.plan import Plan, PlannedSet, make_plan, usable
+from vidqa.planning.samples import Planner, Sample
+from vidqa.planning.sets import RecordSet, SetSource, leaves_out_bad_samples, read_record_sets, sources
+from vidqa.platforms import site
+from vidqa.preflight.gpus import Declared, Gpu, declared_or_visible
+from vidqa.preflight.media_probe import ProbeRow
+from vidqa.preflight.offline_model import write_offline_model
+from vidqa.spec.keys import value_at
+from vidqa.spec.models import EvaluateSpec, Spec, TrainSpec
+from vidqa.spec.run_tables import DecodeEngine
+from vidqa.storage import hub
+from vidqa.video.probe_many import Header, probe_many
+
+T = TypeVar("T")
+
+
+class Skip(Exception):
+    """Raised by a check that does not apply or cannot run here; its text says why."""
+
+
+def once(compute: Callable[[Any], T]) -> cached_property[T]:
+    """A cached property that also caches its failure, so that a silent hub is asked once."""
+
+    @wraps(compute)
+    def cached(inputs: Any) -> T:
+        if compute.__name__ in inputs.missing:
+            raise ProblemError(inputs.missing[compute.__name__])
+        try:
+            return compute(inputs)
+        except ProblemError as failed:
+            inputs.missing[compute.__name__] = failed.problems
+            raise
+
+    return cached_property(cached)
+
+
+@dataclass
+class RunInputs:
+    """The options of preflight or of a launch, and the spec. `facts` collects measurements of the checks."""
+
+    spec_path: Path
+    action: str
+    platform: str
+    probe_sample: int | None = None  # number of files to decode; None is all
+    declared: Declared = field(default_factory=Declared)
+    resources: Resources = field(default_factory=Resources)  # options of a launch beyond the spec
+    engine: str = "vidqa"  # the image of the job: vidqa or cosmos-rl
+    evaluate_spec: Path | None = None  # the evaluation that a training is measured with
+    kpi_root: Path | None = None  # its data, where it has no spec
+    job_spec: JobSpec | None = None  # of a launch, which has resolved the spec; nothing is then written beside the spec
+    at_launch: bool = False
+    elsewhere: bool = False  # the job runs on another machine, which may have other media
+    facts: dict[str, Any] = field(default_factory=dict)
+    missing: dict[str, list[Problem]] = field(default_factory=dict)  # parts that are not available, and why
+
+    @once
+    def resolved(self) -> spec.Resolved:
+        if self.job_spec:
+            return spec.Resolved(self.job_spec.spec, {}, self.job_spec.spec_warnings)
+        return spec.resolve(self.action, [spec.read_layer(self.spec_path)], self.target)
+
+    @property
+    def target(self) -> str:
+        """The target of the spec, as spec.resolve takes it."""
+        return self.engine if self.engine == "cosmos-rl" else "native"
+
+    @property
+    def spec(self) -> Spec:
+        return self.resolved.spec
+
+    @property
+    def declared_action(self) -> Action:
+        return actions.action(self.action)
+
+    @property
+    def training(self) -> TrainSpec | None:
+        """The spec if its action trains, else None."""
+        return cast(TrainSpec, self.spec) if self.declared_action.trains else None
+
+    @cached_property
+    def site(self) -> Any:
+        """The platform settings; None where they are unreadable, which the platform's check reports."""
+        try:
+            return site.read(self.platform, self.resources.site)
+        except ProblemError:
+            return None
+
+    def require_visible(self, *paths: str | Path) -> None:
+        """Raises Skip where the platform settings declare that one of these is only on the cluster."""
+        if unseen := [path for path in paths if site.is_unseen(self.site, path)]:
+            raise Skip(f"{unseen[0]} is on the cluster alone, as `cluster_paths` declares")
+
+    @once
+    def evaluation(self) -> EvaluateSpec | None:
+        """The evaluation spec given with a training or named by the spec, if any."""
+        measure = self.declared_action.measured_by
+        path = self.evaluate_spec or self.declared_action.evaluation(self.spec)
+        if not path or not measure:
+            return None
+        return cast(EvaluateSpec, spec.load(os.path.expanduser(path), measure))
+
+    @once
+    def gpus(self) -> list[Gpu]:
+        """The declared GPUs, else those of this machine."""
+        return declared_or_visible(self.declared, lambda: self.processes)
+
+    @property
+    def bad_sample_severity(self) -> str:
+        """The severity of an unusable sample: with "quarantine" the run leaves it out."""
+        return "warning" if leaves_out_bad_samples(self.spec) else "error"
+
+    @property
+    def decoding(self) -> DecodeEngine:
+        """How media are decoded and cached."""
+        table = self.declared_action.decoding
+        return value_at(self.spec, table) if table else DecodeEngine(frame_cache_gb=0.0)
+
+    @property
+    def sampling(self) -> RecordSampling:
+        """How the action plans samples. Raises Skip for an action without samples."""
+        if self.declared_action.sampling is None:
+            raise Skip(f"{self.action} plans no samples")
+        return self.declared_action.sampling
+
+    @property
+    def longest_allowed(self) -> int:
+        """Tokens of a sample."""
+        return self.sampling.longest(self.spec)
+
+    @property
+    def output_dir(self) -> Path:
+        """The folder that gets the run folder."""
+        return Path(os.path.expanduser(value_at(self.spec, self.declared_action.output_key))).absolute()
+
+    @property
+    def processes(self) -> int:
+        return process_count(self.spec)
+
+
+@dataclass
+class ModelInputs(RunInputs):
+    """A run and its models."""
+
+    @once
+    def models(self) -> dict[str, Path]:
+        """The folders of the spec's models by dotted key. Of hub models only the small files are downloaded."""
+        token = environment.hf_token()
+        self.require_visible(*model_names(self.spec).values())
+        return {
+            key: hub.resolve_model(name, token=token, weights=False) for key, name in model_names(self.spec).items()
+        }
+
+    @cached_property
+    def offline_model(self) -> TemporaryDirectory | None:
+        """A folder for estimates, in place of a published model that is unavailable now; None where the models are here
+        or unknown."""
+        try:
+            _ = self.models
+        except ProblemError:
+            folder = TemporaryDirectory(prefix="vidqa-known-")
+            if model := write_offline_model(model_names(self.spec).values(), Path(folder.name)):
+                self.facts["estimated_for"] = model
+                return folder
+            folder.cleanup()
+        return None
+
+    @property
+    def model_folder(self) -> Path:
+        """The folder with config, tokenizer and processor: the adapter's own, or its base model's; of a published model
+        that is unavailable, the one for estimates."""
+        if self.offline_model is not None:
+            return Path(self.offline_model.name)
+        folders = list(self.models.values())
+        if not folders:
+            raise Skip("the action has no model")
+        return next((folder for folder in folders if (folder / "config.json").is_file()), folders[0])
+
+    def parameters(self, train_spec: TrainSpec) -> list[Parameter]:
+        """Every parameter as in the engine. Raises MODEL_FILE_MISSING, MODEL_UNSUPPORTED."""
+        family = family_of(self.model_folder)
+        return parameters(family.tensors(family.sizes_of(self.model_folder)), train_spec.policy)
+
+    def memory_model(self, train_spec: TrainSpec) -> ParamCounts:
+        """The model for estimates of memory and time. Raises MODEL_FILE_MISSING, MODEL_UNSUPPORTED."""
+        sizes = family_of(self.model_folder).sizes_of(self.model_folder)
+        return count_params(sizes, self.parameters(train_spec))
+
+
+@dataclass
+class DataInputs(ModelInputs):
+    """A run, its models and its data: everything that checks read."""
+
+    rows: dict[str, ProbeRow] = field(default_factory=dict)  # results of decoding, by the medium's key
+    unseen_media: list[str] = field(default_factory=list)  # folders on the cluster alone
+    leaks: dict[str, dict[str, list[Any]]] = field(default_factory=dict)  # shared items, by sets and reason
+
+    @once
+    def annotations(self) -> list[RecordSet]:
+        """The sets that the run will read."""
+        return read_record_sets(self.spec, self._read)
+
+    @once
+    def kpi(self) -> RecordSet | None:
+        """The evaluation data given with a training, if any."""
+        if not self.declared_action.measured_by:
+            return None
+        if self.evaluation is not None:
+            (source,) = sources(self.evaluation)
+            return self._read(replace(source, name="kpi"))
+        if self.kpi_root is None:
+            return None
+        # As the DEFT loop evaluates it: beside its annotations, or where absolute names say.
+        file = next((path for name in NAMES if (path := self.kpi_root / name).is_file()), None)
+        media = str(self.kpi_root) if file else ""
+        return self._read(SetSource("kpi", str(file or self.kpi_root), media))
+
+    def _read(self, source: SetSource) -> RecordSet:
+        """A set of records. Records are also read where their media are only on the cluster or on the machine of the
+        job."""
+        self.require_visible(source.annotation_path)
+        if not site.is_unseen(self.site, source.media_path):
+            keeps_missing = source.keep_missing or (self.elsewhere and source.name != "kpi")
+            return _read(replace(source, keep_missing=keeps_missing))
+        self.unseen_media.append(source.media_path)
+        part = _read(replace(source, media_path="", keep_missing=True))
+        records = [replace(record, media=_below(source.media_path, record.media)) for record in part.records]
+        return replace(part, records=records, problems=[p for p in part.problems if p.code != MEDIA_MISSING.name])
+
+    @property
+    def records(self) -> list[Record]:
+        """The records of all sets that the run reads."""
+        return [record for part in self.annotations for record in part.records]
+
+    @property
+    def sets(self) -> list[RecordSet]:
+        return [*self.annotations, *([self.kpi] if self.kpi else [])]
+
+    def require_disjoint_sets(self) -> None:
+        """Raises Skip where sets may share anything: nothing is learned from one and measured on another."""
+        if len(self.sets) < 2:
+            raise Skip("there is only one set of records")
+        if not any(data.teaches for data in self.declared_action.data):
+            raise Skip("no set is learned from")
+
+    @once
+    def planner(self) -> Planner:
+        make_planner = actions.resolve(self.sampling.planner)
+        return cast(Planner, make_planner(self.spec, self.model_folder))
+
+    @property
+    def engine_planner(self) -> Planner | None:
+        """The planner, if the run's model is here and its action plans samples: the engine has the same one."""
+        try:
+            return None if self.offline_model else self.planner
+        except (ProblemError, Skip):
+            return None
+
+    @once
+    def plan(self) -> Plan:
+        self.planner.take(self.headers)
+        return make_plan(self.spec, self.planner, {part.name: part.records for part in self.annotations})
+
+    @property
+    def engine_plan(self) -> Plan | None:
+        """The plan, if the engine would make the same one."""
+        try:
+            return self.plan if self.engine_planner else None
+        except (ProblemError, Skip):
+            return None
+
+    @property
+    def planned(self) -> dict[str, PlannedSet]:
+        return self.plan.sets
+
+    def usable(self, name: str) -> Sequence[Sample]:
+        """The samples of a set that the run will use."""
+        action = self.declared_action
+        trained = not action.draws and any(data.name == name and data.teaches for data in action.data)
+        return usable(self.planned[name].samples, self.longest_allowed, trained=trained)
+
+    @once
+    def to_decode(self) -> list[Sample]:
+        """The samples to decode; those of the KPI set with the frames of the training."""
+        samples = [sample for part in self.planned.values() for sample in part.samples]
+        return [*samples, *(self.planner.plan(self.kpi.records)[0] if self.kpi else [])]
+
+    @once
+    def media(self) -> dict[str, tuple[MediaRef, list[Record]]]:
+        """Every file that a record uses, by its key, with the records that use it."""
+        users: dict[str, tuple[MediaRef, list[Record]]] = {}
+        for part in self.sets:
+            for record in part.records:
+                for ref in record.media:
+                    users.setdefault(ref.key, (ref, []))[1].append(record)
+        return users
+
+    @once
+    def headers(self) -> dict[str, Header]:
+        """The header of every file, by its key."""
+        self.require_visible(*self.unseen_media)
+        return dict(zip(self.media, probe_many(ref for ref, _ in self.media.values()), strict=True))
+
+
+def _below(folder: str, media: tuple[MediaRef, ...]) -> tuple[MediaRef, ...]:
+    """The media of a record, in a folder that this machine does not see."""
+    return tuple(replace(ref, path=os.path.join(folder, ref.written)) for ref in media)
+
+
+def _read(source: SetSource) -> RecordSet:
+    try:
+        annotation_path, media_path = storage.stage_set(source.annotation_path, source.media_path)
+    except ProblemError as absent:
+        return RecordSet(source.name, [], absent.problems)
+    records, problems = dataset.check_records(annotation_path, media_path, **source.how)
+    return RecordSet(source.name, records, problems)

@@ -53,13 +53,13 @@ def codes_of(packed: torch.Tensor) -> torch.Tensor:
     return ((packed[:, :, None] >> shifts) & 15).flatten(1)
 
 
-def int4_product(kernels: Any, hidden_TD: torch.Tensor, of: Int4) -> torch.Tensor:
+def int4_product(kernels: Any, hidden_TD: torch.Tensor, weight: Int4) -> torch.Tensor:
     """[T, O] in the precision of the inputs."""
     if len(hidden_TD) > FEW_ROWS:
-        return hidden_TD @ kernels.dequantized(of.packed, of.scale).t()
+        return hidden_TD @ kernels.dequantized(weight.packed, weight.scale).t()
     ops = torch.ops.aten
     multiply = ops._weight_int4pack_mm if hidden_TD.is_cuda else ops._weight_int4pack_mm_for_cpu
-    return multiply(hidden_TD.contiguous(), of.ordered, of.group, of.scale_zero)
+    return multiply(hidden_TD.contiguous(), weight.ordered, weight.group, weight.scale_zero)
 
 
 def why_not_int4(layer: Any, dtype: torch.dtype) -> str:

@@ -41,8 +41,8 @@ def compress(model: Any, plan: QuantizationPlan, quantize: Any, source: Path, ro
     oneshot(model=decoder, recipe=recipe(quantize, [name.removeprefix(prefix) for name in plan.unquantized]), **data)
 
 
-def recipe(quantize: Any, kept: list[str]) -> list[Any]:
-    """The modifiers of llm-compressor; `kept` are layers that stay, by their names in the decoder."""
+def recipe(quantize: Any, ignored: list[str]) -> list[Any]:
+    """The modifiers of llm-compressor; `ignored` are layers that stay, by their names in the decoder."""
     from compressed_tensors.quantization import QuantizationArgs, preset_name_to_scheme
     from llmcompressor.modifiers.quantization import GPTQModifier, QuantizationModifier
 
@@ -59,7 +59,7 @@ def recipe(quantize: Any, kept: list[str]) -> list[Any]:
     scheme = preset_name_to_scheme(quantize.quantization_scheme, ["Linear"])
     if quantize.quantization_scheme in GROUPED:
         scheme.weights.group_size = quantize.group_size
-    options: dict[str, Any] = {"config_groups": {"group_0": scheme}, "ignore": kept}
+    options: dict[str, Any] = {"config_groups": {"group_0": scheme}, "ignore": ignored}
     if quantize.kv_precision == "fp8":
         options["kv_cache_scheme"] = QuantizationArgs(num_bits=8, type="float", strategy="tensor", dynamic=False)
     steps.append((GPTQModifier if method == "gptq" else QuantizationModifier)(**options))

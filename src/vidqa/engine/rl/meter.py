@@ -110,8 +110,8 @@ class StepMeter:
         drawn = [one for group in groups for one in group.drawn]
         judged = [one.completion.item["correct"] for one in drawn]
         mine = np.array([len(groups), len(drawn), len(judged) - judged.count(None), judged.count(True)], np.float64)
-        each = np.array([(one.reward.total, one.is_truncated, len(one.token_ids)) for one in drawn], np.float64)
-        own = np.concatenate([mine, each.reshape(-1, 3).sum(0)])
+        answers_N3 = np.array([(one.reward.total, one.is_truncated, len(one.token_ids)) for one in drawn], np.float64)
+        own = np.concatenate([mine, answers_N3.reshape(-1, 3).sum(0)])
         questions, answers, counted, right, *sums = (float(total) for total in sum(self.world.gather(own)))
         means = zip(("val/reward", "val/truncated", "val/length"), sums, strict=True)
         values = {name: total / max(answers, 1) for name, total in means} | {"val/questions": questions}

@@ -98,8 +98,8 @@ def lines_of(folder: Path, world: World, step: int) -> list[dict[str, Any]]:
     """The completions that this rank drew in a step, but those that it dropped. Raises ENGINE_REPLAY_MISSING on every
     rank where further ranks drew some of them: the gradient is then a sum in another order."""
     others = [path for path in rollout_files(folder) if rank_of(path) >= world.size]
-    found = {path.name: any(line["step"] == step for line in read_rollouts(path)) for path in others}
-    if drew := [name for name, has in found.items() if has]:
+    has_step = {path.name: any(line["step"] == step for line in read_rollouts(path)) for path in others}
+    if drew := [name for name, has in has_step.items() if has]:
         message = f"step {step} was taken on more ranks than {world.size}: {', '.join(drew)}"
         raise ENGINE_REPLAY_MISSING.error(folder, message)
     path = rollout_file(folder, world.rank)

@@ -122,14 +122,14 @@ class Updates:
                 owners, trains, lengths, shares, weights, strict=True
             )
         ]
-        found = groups_within_budget(range(len(samples)), samples, self.collator.padded, self.pack_tokens)
-        unit_lengths = [group_tokens(unit, samples, self.collator.padded) for unit in found]
-        work = [workload(unit, samples) for unit in found]
+        grouped = groups_within_budget(range(len(samples)), samples, self.collator.padded, self.pack_tokens)
+        unit_lengths = [group_tokens(unit, samples, self.collator.padded) for unit in grouped]
+        work = [workload(unit, samples) for unit in grouped]
         (packs,) = plan_packs(
-            range(len(found)), unit_lengths, [relative_cost(one) for one in work], 1, self.pack_tokens
+            range(len(grouped)), unit_lengths, [relative_cost(one) for one in work], 1, self.pack_tokens
         )
         packs += [[]] * (max(self.world.gather(len(packs))) - len(packs))
-        places = [[number for place in pack for number in found[place]] for pack in packs]
+        places = [[number for place in pack for number in grouped[place]] for pack in packs]
         return Micro(samples, [group for group, _ in owners], places, tokens, work)
 
     def step(self, number: int, micro: Micro) -> Step:

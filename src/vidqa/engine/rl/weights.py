@@ -75,7 +75,7 @@ class RolloutWeights:
 def sources_by_unit(trainer: Any) -> dict[FSDPModule, dict[str, Source]]:
     """By the base model's names, every parameter of each FSDP unit without those of units inside it."""
     units = {name: module for name, module in trainer.named_modules() if isinstance(module, FSDPModule)}
-    found: dict[FSDPModule, dict[str, Source]] = defaultdict(dict)
+    sources: dict[FSDPModule, dict[str, Source]] = defaultdict(dict)
     for name, _ in trainer.named_parameters(remove_duplicate=False):
         if is_adapter(name) or ".original_module." in name:  # of a module trained in full, its copy counts
             continue
@@ -83,8 +83,8 @@ def sources_by_unit(trainer: Any) -> dict[FSDPModule, dict[str, Source]]:
         path, _, leaf = name.rpartition(".")
         adapted = trainer.get_submodule(path.removesuffix(".base_layer")) if path.endswith(".base_layer") else None
         source = Source(trainer.get_submodule(path), leaf, adapted if leaf == "weight" else None)
-        found[units[owner]][base_name(name)] = source
-    return dict(found)
+        sources[units[owner]][base_name(name)] = source
+    return dict(sources)
 
 
 def untie(rollout: Any, sources: Mapping[str, Source]) -> None:

@@ -38,5 +38,5 @@ def training(state: Any, values: Values, begun: int, steps: int) -> tuple[float,
     return loss, (loss,)
 
 
-def made(name: str, *, seed: int = 0, max_trials: int = 20, max_concurrent: int = 1, goals: Any = (LOSS,)) -> Algorithm:
-    return algorithm(name, MIXED, goals, seed=seed, max_trials=max_trials, max_concurrent=max_concurrent, rungs=RUNGS)
+def made(name: str, *, seed: int = 0, max_trials: int = 20, goals: Any = (LOSS,)) -> Algorithm:
+    return algorithm(name, MIXED, goals, seed=seed, max_trials=max_trials, rungs=RUNGS)

@@ -92,7 +92,7 @@ def gpus_over_time(study: Path, found: History) -> list[Counter[str]]:
 
 def outcome(found: History) -> list[tuple]:
     """What may not depend on where and when the jobs ran."""
-    return [(each.number, each.proposer, each.values, each.state, each.measured) for each in found.trials]
+    return [(trial.number, trial.proposer, trial.values, trial.state, trial.measured) for trial in found.trials]
 
 
 if __name__ == "__main__":  # a controller that tests may kill: python small_studies.py STUDY

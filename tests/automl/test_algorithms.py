@@ -22,11 +22,11 @@ TEMPLATE = {"rate": 1e-2, "rank": 16, "epochs": 3, "decay": "cosine", "floor": 0
 
 
 def best(study: Simulation) -> float:
-    return min(each.measured[-1].objectives[0] for each in study.trials if each.measured)
+    return min(trial.measured[-1].objectives[0] for trial in study.trials if trial.measured)
 
 
 def drawn(count: int) -> list[Values]:
-    task = Task("random", MIXED, (LOSS,), 0, count, 1, RUNGS)
+    task = Task("random", MIXED, (LOSS,), 0, count, RUNGS)
     return [task.drawn(number) for number in range(count)]
 
 
@@ -54,20 +54,20 @@ class Checked:
 @pytest.mark.parametrize("name", SEARCHING)
 def test_moves_follow_from_the_trials_alone_and_stay_in_the_space(name: str, concurrent: int) -> None:
     most = TRIALS[name]
-    checked = Checked(name, max_trials=most, max_concurrent=concurrent)
+    checked = Checked(name, max_trials=most)
     study = simulated(checked, training, max_concurrent=concurrent, proposed=TEMPLATE)
-    assert len(study.trials) == len({each.number for each in study.trials}) <= most
+    assert len(study.trials) == len({trial.number for trial in study.trials}) <= most
     assert len(checked.starts) >= len(study.trials) - 1 >= most * 2 // 3
-    assert not [each for each in study.trials if each.state in ("running", "waiting")]
-    assert any(each.state == "complete" for each in study.trials)
-    values = [json.dumps(dict(each.values), sort_keys=True) for each in study.trials if each.parent is None]
+    assert not [trial for trial in study.trials if trial.state in ("running", "waiting")]
+    assert any(trial.state == "complete" for trial in study.trials)
+    values = [json.dumps(dict(trial.values), sort_keys=True) for trial in study.trials if trial.parent is None]
     assert len(set(values)) == len(values)
 
 
 @pytest.mark.parametrize("name", SEARCHING)
 def test_a_seed_repeats_a_study_and_another_one_does_not(name: str) -> None:
     def found(seed: int) -> list[Values]:
-        return [each.values for each in simulated(made(name, seed=seed, max_trials=TRIALS[name]), training).trials]
+        return [trial.values for trial in simulated(made(name, seed=seed, max_trials=TRIALS[name]), training).trials]
 
     assert found(1) == found(1) and found(1) != found(2)
 
@@ -83,8 +83,8 @@ def test_the_better_way_is_the_goals(name: str) -> None:
     count = TRIALS[name]
     least = simulated(made(name, max_trials=count), training)
     most = simulated(made(name, max_trials=count, goals=(ACCURACY,)), negative)
-    assert [each.values for each in least.trials] == [each.values for each in most.trials]
-    assert [each.state for each in least.trials] == [each.state for each in most.trials]
+    assert [trial.values for trial in least.trials] == [trial.values for trial in most.trials]
+    assert [trial.state for trial in least.trials] == [trial.state for trial in most.trials]
 
 
 @pytest.mark.parametrize("name", SEARCHING)
@@ -95,10 +95,10 @@ def test_failed_trials_count_and_stop_nothing(name: str) -> None:
         return training(state, values, begun, steps)
 
     study = simulated(made(name, max_trials=TRIALS[name]), failing, max_concurrent=2)
-    states = {each.state for each in study.trials}
+    states = {trial.state for trial in study.trials}
     assert "failed" in states and "running" not in states and len(study.trials) >= TRIALS[name] // 2
     nothing = simulated(made(name), lambda *of: 1 / 0, max_concurrent=2)  # type: ignore[arg-type,return-value]
-    assert {each.state for each in nothing.trials} == {"failed"}
+    assert {trial.state for trial in nothing.trials} == {"failed"}
 
 
 @pytest.mark.parametrize("name", SEARCHING)
@@ -144,7 +144,7 @@ def test_an_unknown_name_and_impossible_rungs_are_told() -> None:
         made("bayes")
     for rungs in (Fidelity(0, 10), Fidelity(11, 10), Fidelity(1, 10, 1)):
         with pytest.raises(ProblemError, match="AUTOML_ALGORITHM"):
-            algorithm("asha", MIXED, (LOSS,), seed=0, max_trials=4, max_concurrent=1, rungs=rungs)
+            algorithm("asha", MIXED, (LOSS,), seed=0, max_trials=4, rungs=rungs)
 
 
 @pytest.mark.parametrize("name", SEARCHING)
@@ -162,7 +162,7 @@ def test_a_thousand_trials_take_the_controller_seconds(name: str) -> None:
 
 def test_a_ten_trial_study_is_no_random_search() -> None:
     study = simulated(made("bayesian", max_trials=10), training, proposed=TEMPLATE, max_steps=6 * 81)
-    assert [each.proposer for each in study.trials] == ["template", "spread", "spread", "gp", "gp", "gp"]
+    assert [trial.proposer for trial in study.trials] == ["template", "spread", "spread", "gp", "gp", "gp"]
 
 
 def test_without_torch_the_proposer_is_another_and_the_trial_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

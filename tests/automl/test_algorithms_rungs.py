@@ -48,7 +48,7 @@ def test_hyperband_promotes_the_best_of_a_rung_when_it_is_over_and_gives_up_the_
     searcher = made("hyperband", max_trials=27)
     study = simulated(searcher, training, max_concurrent=4)
     for place, rungs in enumerate(searcher.rungs):
-        members = [each for each in study.trials if each.bracket == place]
+        members = [trial for trial in study.trials if trial.bracket == place]
         for rung in range(len(rungs) - 1):
             losses = {each.number: each.measured[rung].objectives[0] for each in members if len(each.measured) > rung}
             climbed = {each.number for each in members if len(each.measured) > rung + 1}
@@ -59,20 +59,20 @@ def test_hyperband_promotes_the_best_of_a_rung_when_it_is_over_and_gives_up_the_
 
 def test_asha_never_waits_while_trials_are_left_and_promotes_one_in_three() -> None:
     study = simulated(made("asha", max_trials=30), training, max_concurrent=4)
-    reached = [sum(len(each.measured) > rung for each in study.trials) for rung in range(4)]
+    reached = [sum(len(trial.measured) > rung for trial in study.trials) for rung in range(4)]
     assert reached[0] == 30 and 10 <= reached[1] <= 12 and 3 <= reached[2] <= 4 and reached[3] == 1
 
 
 def test_asha_trains_its_best_trial_to_the_end_even_of_four() -> None:
     study = simulated(made("asha", max_trials=4), training, max_concurrent=2)
-    full = [each for each in study.trials if each.state == "complete"]
+    full = [trial for trial in study.trials if trial.state == "complete"]
     assert len(full) == 1 and full[0].measured[-1].steps == RUNGS.max_steps
 
 
 @pytest.mark.parametrize("name", ["bohb", "hyperband-de"])
 def test_what_is_proposed_is_learned_from_the_longest_training_with_results_enough(name: str) -> None:
     study = simulated(made(name, max_trials=60), training, max_concurrent=2)
-    proposers = [each.proposer for each in study.trials]
+    proposers = [trial.proposer for trial in study.trials]
     assert set(proposers) == {"spread", "tpe" if name == "bohb" else "de"}
     late = [end(each.values) for each in study.trials[30:] if each.proposer != "spread"]
     early = [end(each.values) for each in study.trials[:20]]
@@ -82,9 +82,9 @@ def test_what_is_proposed_is_learned_from_the_longest_training_with_results_enou
 def test_pbt_replaces_the_worst_by_copies_that_keep_what_shapes_the_weights() -> None:
     searcher = made("pbt", max_trials=40)
     study = simulated(searcher, training, max_concurrent=4)
-    copies = [each for each in study.trials if each.parent is not None]
+    copies = [trial for trial in study.trials if trial.parent is not None]
     assert copies and len(study.trials) <= 40
-    population = sum(each.parent is None for each in study.trials)
+    population = sum(trial.parent is None for trial in study.trials)
     for each in copies:
         parent = study.trials[each.parent or 0]
         assert each.values["rank"] == parent.values["rank"] and dict(each.values) != dict(parent.values)

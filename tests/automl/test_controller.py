@@ -40,7 +40,7 @@ ENOUGH_S = 600.0
 def test_a_study_begins_with_the_template_and_ends_with_a_report(tmp_path: Path) -> None:
     study = write_study(tmp_path, "finals.seeds=[7]", "finals.top=1")
     found = carry_out(study)
-    assert found.finished and [each.state for each in found.trials] == ["complete"] * 4
+    assert found.finished and [trial.state for trial in found.trials] == ["complete"] * 4
     assert found.trials[0].proposer == "template" and found.trials[0].values == {RATE: 1e-5}
     assert found.scores["baseline"]["val/avg_loss"] == 9.0
     best = min(found.trials, key=lambda each: each.objective)
@@ -60,7 +60,7 @@ def test_a_study_begins_with_the_template_and_ends_with_a_report(tmp_path: Path)
     assert f"wrote {study / 'report.html'}" in report(study).text
     storage = optuna.storages.JournalStorage(JournalFileBackend(str(study / "optuna.log")))
     opened = optuna.load_study(study_name="study", storage=storage)
-    assert [each.params for each in opened.trials] == [each.values for each in found.trials]
+    assert [trial.params for trial in opened.trials] == [trial.values for trial in found.trials]
     assert opened.best_trial.number == best.number, "as optuna-dashboard opens it"
     assert not list(study.glob("trials/*/runs/*/checkpoints")), "nobody goes on from them"
 
@@ -83,7 +83,7 @@ def test_a_killed_controller_loses_no_trial_and_starts_none_twice(tmp_path: Path
         kills += 1
     found = history(study)
     assert kills >= 3 and found.finished and outcome(found) == outcome(whole)
-    of_study = [each for each in records.scan()[0] if each.output_dir.startswith(str(study))]
+    of_study = [record for record in records.scan()[0] if record.output_dir.startswith(str(study))]
     assert sorted(each.job_id for each in of_study) == sorted(work.job_id for work in found.work.values())
 
 
@@ -109,16 +109,16 @@ def test_a_trial_that_fails_keeps_its_spec_and_the_search_goes_on(tmp_path: Path
     manual_trials.enqueue(study, [f"{RATE}=5e-3"], "agent")
     manual_trials.enqueue(study, [f"{RATE}=1e-3"], "agent")
     found = carry_out(study)
-    assert [each.state for each in found.trials] == ["complete", "failed", "complete"]
+    assert [trial.state for trial in found.trials] == ["complete", "failed", "complete"]
     assert said in found.trials[1].why and (study / "trials/1/rung-0/spec.toml").is_file()
-    assert [each.proposer for each in found.trials] == ["template", "agent", "agent"] and found.winner == 2
+    assert [trial.proposer for trial in found.trials] == ["template", "agent", "agent"] and found.winner == 2
 
 
 def test_a_trial_that_hangs_is_ended_and_has_failed(tmp_path: Path) -> None:
     study = write_study(tmp_path, f"limits.silent_hours={2 / 3600}", manner="hang", max_trials=2)
     found = carry_out(study)
-    assert [each.state for each in found.trials] == ["failed", "failed"] and found.finished
-    assert all(each.why.startswith("hangs: it wrote nothing for") for each in found.trials)
+    assert [trial.state for trial in found.trials] == ["failed", "failed"] and found.finished
+    assert all(trial.why.startswith("hangs: it wrote nothing for") for trial in found.trials)
     assert all(record.state.is_terminal for record in records.scan()[0])
 
 
@@ -133,7 +133,7 @@ def test_failures_for_one_reason_stop_the_study_with_it(tmp_path: Path) -> None:
 
 def test_what_the_machine_ended_is_tried_again_and_costs_no_trial(tmp_path: Path) -> None:
     found = carry_out(write_study(tmp_path, manner="killed", max_trials=2))
-    assert [each.state for each in found.trials] == ["complete", "complete"]
+    assert [trial.state for trial in found.trials] == ["complete", "complete"]
     assert {work.retries for work in found.work.values()} == {1}
 
 
@@ -150,7 +150,7 @@ def test_a_study_that_was_stopped_goes_on_with_the_jobs_that_it_had(tmp_path: Pa
     assert status(study).data["state"] == "stopped" and len(history(study).running) == 2
     assert all(record.state.is_terminal for record in records.scan()[0])
     found = carry_out(study)
-    assert found.finished and [each.state for each in found.trials] == ["complete", "complete"]
+    assert found.finished and [trial.state for trial in found.trials] == ["complete", "complete"]
     assert len(list(study.glob("trials/*/runs/*"))) == 2, "each went on in its run folder"
 
 
@@ -159,8 +159,8 @@ def test_promotions_go_on_from_the_checkpoint_of_the_rung_below(tmp_path: Path) 
     study = write_study(tmp_path, *sets, algorithm="asha", max_trials=6)
     found = carry_out(study)
     assert found.rungs == [[2, 4, 8]]
-    complete = [each for each in found.trials if each.state == "complete"]
-    assert complete and [each.steps for each in complete[0].measured] == [2, 4, 8]
+    complete = [trial for trial in found.trials if trial.state == "complete"]
+    assert complete and [result.steps for result in complete[0].measured] == [2, 4, 8]
     for entry in found.trials:
         rows = [
             json.loads(line)["step"]
@@ -188,7 +188,7 @@ def test_a_study_that_has_ended_goes_on_with_more_trials(tmp_path: Path) -> None
     sets = ("steps.shortest=2", "steps.longest=8", "steps.reduction=2", "finals.seeds=[7]", "finals.top=1")
     study = write_study(tmp_path, *sets, algorithm="asha", max_trials=4)
     before = carry_out(study)
-    assert before.finished and any(each.state == "paused" for each in before.trials)
+    assert before.finished and any(trial.state == "paused" for trial in before.trials)
     reruns = {name for name in before.scores if name.startswith("final-")}
     with pytest.raises(ProblemError, match=r"STUDY_SETTINGS(.|\n)*the study has 4 trials"):
         controller_process.extend(study, 4)
@@ -197,7 +197,7 @@ def test_a_study_that_has_ended_goes_on_with_more_trials(tmp_path: Path) -> None
     assert found.finished and len(found.trials) == 9 and status(study).data["max_trials"] == 9
     for entry, was in zip(found.trials, before.trials, strict=False):
         assert entry.values == was.values and entry.measured[: len(was.measured)] == was.measured
-    assert all(each.state in ("complete", "paused", "pruned") for each in found.trials), (
+    assert all(trial.state in ("complete", "paused", "pruned") for trial in found.trials), (
         "none begins without a checkpoint"
     )
     assert any(each.state == "pruned" and "removed when the search" in each.why for each in found.trials[:4])
@@ -270,7 +270,7 @@ def test_a_trial_made_elsewhere_is_told_and_counts(tmp_path: Path) -> None:
         manual_trials.tell(study, [f"{RATE}=2e-3"], [0.01, 2.0], "colleague")
     manual_trials.enqueue(study, [f"{RATE}=1e-4"], "agent")
     found = carry_out(study)
-    told = next(each for each in found.trials if each.proposer == "colleague")
+    told = next(trial for trial in found.trials if trial.proposer == "colleague")
     assert found.winner == told.number and told.objective == 0.01
     report(study)
     assert json.loads((study / "best.json").read_text())["train_run"] is None, "it was not trained here"
@@ -280,7 +280,7 @@ def test_suggestions_are_those_that_the_search_will_try(tmp_path: Path) -> None:
     study = write_study(tmp_path, max_trials=3, max_concurrent=1)
     said = manual_trials.suggest(study, 3).data["suggestions"]
     assert not (study / "journal.jsonl").exists()
-    assert [each.values for each in carry_out(study).trials] == [row["values"] for row in said]
+    assert [trial.values for trial in carry_out(study).trials] == [row["values"] for row in said]
 
 
 def test_status_of_a_thousand_trials_takes_less_than_a_second_and_no_lock(tmp_path: Path) -> None:

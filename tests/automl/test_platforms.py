@@ -65,8 +65,8 @@ def test_a_study_ends_with_the_same_table_on_every_platform(
     study = write_study(tmp_path / "there", *RUNGS, "resources.gpus=0", *sets, algorithm="hyperband")
     there = carry_out(study)
     assert there.finished and outcome(there) == outcome(here) and there.winner == here.winner
-    assert [each.steps for each in there.trials[there.winner].measured][-1] == 8
-    jobs = [each for each in records.scan()[0] if each.output_dir.startswith(str(study))]
+    assert [result.steps for result in there.trials[there.winner].measured][-1] == 8
+    jobs = [record for record in records.scan()[0] if record.output_dir.startswith(str(study))]
     assert {each.platform for each in jobs} == {sets[0].partition("=")[2]}
     assert sorted(each.job_id for each in jobs) == sorted(work.job_id for work in there.work.values())
 
@@ -90,6 +90,6 @@ def test_trials_whose_nodes_are_lost_go_on_when_the_nodes_are_back(slurm: SlurmC
         slurm.bring_back(node)
     thread.join(ENOUGH_S)
     found = history(study)
-    assert found.finished and [each.state for each in found.trials] == ["complete", "complete"]
+    assert found.finished and [trial.state for trial in found.trials] == ["complete", "complete"]
     assert {work.retries for work in found.work.values()} == {1}
     assert len(list(study.glob("trials/*/runs/*"))) == 2, "each went on in its run folder"

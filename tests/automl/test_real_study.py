@@ -41,7 +41,9 @@ def test_a_real_trial_is_trained_and_evaluated_beside_the_untrained_model(tmp_pa
     )
     planned = plan(tmp_path / "study", asked)
     assert planned.data["first"][0]["proposer"] == "template" and "STUDY_BUDGET" in [p.code for p in planned.problems]
-    assert ("DATA_SPLIT_LEAK", "train and evaluation") in [(each.code, each.where) for each in planned.problems]
+    assert ("DATA_SPLIT_LEAK", "train and evaluation") in [
+        (problem.code, problem.where) for problem in planned.problems
+    ]
     found = carry_out(tmp_path / "study")
     assert found.finished and found.winner == 0
     trial, baseline = found.trials[0], found.scores["baseline"]

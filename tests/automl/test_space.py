@@ -21,13 +21,13 @@ NO_ENDS = (None, None)
 def codes(spec: TrainSpec, ranges: Mapping[str, str] = {}, fixed: Mapping[str, Any] = {}) -> list[str]:
     with pytest.raises(ProblemError) as wrong:
         space(spec, ranges, fixed)
-    assert all(each.remedy and each.where for each in wrong.value.problems)
-    return [each.code for each in wrong.value.problems]
+    assert all(problem.remedy and problem.where for problem in wrong.value.problems)
+    return [problem.code for problem in wrong.value.problems]
 
 
 def test_a_full_fine_tune_searches_what_the_schema_says() -> None:
     found = space(template())
-    assert [each.name for each in found.parameters] == [
+    assert [parameter.name for parameter in found.parameters] == [
         "train.epoch",
         BATCH,
         RATE,
@@ -154,7 +154,7 @@ def test_what_is_fixed_is_not_searched_and_stands_in_every_trial() -> None:
     assert codes(lora(), {"policy.lora.r": "4,8"}, {"policy.lora.r": 8}) == ["AUTOML_RANGE"]
     assert codes(lora(), fixed={"policy.lora.r": 0, "train.epoch": "x"}) == ["AUTOML_VALUE", "AUTOML_VALUE"]
     assert codes(lora(), fixed={"policy.lora.rank": 8}) == ["AUTOML_UNKNOWN_KEY"]
-    everything = {each.name: value_at(template(), each.name) for each in space(template()).parameters}
+    everything = {parameter.name: value_at(template(), parameter.name) for parameter in space(template()).parameters}
     assert codes(template(), fixed=everything) == ["AUTOML_RANGE"]
 
 
@@ -166,7 +166,7 @@ def test_keys_of_lora_mean_nothing_without_it() -> None:
 def test_what_falls_is_searched_only_where_the_rate_falls() -> None:
     found = space(template(), {"train.optm_decay_ratio": "", DECAY: "cosine,none"})
     assert found["train.optm_decay_ratio"].condition == Condition(DECAY, ("cosine",))
-    names = [each.name for each in found.parameters]
+    names = [parameter.name for parameter in found.parameters]
     assert names.index(DECAY) < names.index("train.optm_decay_ratio")
     assert "train.optm_decay_ratio" not in found.within({DECAY: "none", "train.optm_decay_ratio": 0.5})
     assert "train.optm_decay_ratio" in found.within({DECAY: "cosine", "train.optm_decay_ratio": 0.5})
@@ -204,7 +204,7 @@ def test_a_changed_space_has_another_description_and_the_same_one_the_same() -> 
 
 def test_only_the_named_keys_are_searched() -> None:
     found = space(template(), only=["learning_rate", "train.optm_warmup_epochs"])
-    assert [each.name for each in found.parameters] == [RATE, "train.optm_warmup_epochs"]
+    assert [parameter.name for parameter in found.parameters] == [RATE, "train.optm_warmup_epochs"]
     assert space(template(), {RATE: "1e-5..1e-4"}, only=[RATE])[RATE].high == 1e-4
     for ranges, only, where in (({DECAY: ""}, [RATE], f"--range {DECAY}"), ({}, ["train.wings"], "--only train.wings")):
         with pytest.raises(ProblemError) as wrong:

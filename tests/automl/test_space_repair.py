@@ -52,7 +52,7 @@ def test_no_module_has_an_adapter_and_trains_in_full() -> None:
     targets, saved = "policy.lora.target_modules", "policy.lora.modules_to_save"
     both = {targets: '[["q_proj","attn.qkv"],"all-linear"]', saved: '[null,["visual"]]'}
     found = space(lora(), both)
-    names = [each.name for each in found.parameters]
+    names = [parameter.name for parameter in found.parameters]
     assert names.index(saved) < names.index(targets)
     values = found.default(lora())
     made, notes = repaired(found, lora(), {**values, targets: ["q_proj", "attn.qkv"], saved: ["visual"]})

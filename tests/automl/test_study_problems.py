@@ -78,7 +78,7 @@ def test_a_machine_that_ends_every_attempt_stops_the_study_until_it_is_started_a
     assert "STUDY_INTERRUPTED" in (history(study).stopped or "") and status(study).data["state"] == "stopped"
     (study / "study.toml").write_text((study / "study.toml").read_text().replace("retries = 0", "retries = 1"))
     found = carry_out(study)
-    assert [each.state for each in found.trials] == ["complete"] and len(list(study.glob("trials/*/runs/*"))) == 1
+    assert [trial.state for trial in found.trials] == ["complete"] and len(list(study.glob("trials/*/runs/*"))) == 1
 
 
 @pytest.mark.parametrize(("resumed", "ended"), [(4, 8), (2, 6), (0, 8)])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from vidqa.benchmark.problems import BENCHMARK_CLIPS, BENCHMARK_CONFIG, BENCHMARK_DATA
-from vidqa.benchmark.questions import SUBSETS, read_questions
+from vidqa.benchmark.questions import read_questions
 from vidqa.benchmark.report import published
 from vidqa.benchmark.settings import Options, settle
 from vidqa.contract.cli import SKILL_ROOT
@@ -21,6 +21,7 @@ from vidqa.evaluation.results import judged
 from vidqa.jobs.launch import Resources
 from vidqa.spec import Layer, resolve
 
+SUBSETS = ("av", "robovqa", "agibot", "bridgev2", "holoassist", "robofail")
 LETTERS = "What is it?\n(A) a cup\n(B) a pan\nAnswer with the option's letter from the given choices directly."
 TAGGED = f"{LETTERS}\nWrite <think> and <answer> your single letter answer </answer>."
 

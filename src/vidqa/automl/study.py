@@ -180,7 +180,6 @@ def _algorithm(settings: Settings, base: TrainSpec, space: Space) -> Algorithm:
         tuple(settings.goals),
         seed=settings.seed,
         max_trials=settings.max_trials,
-        max_concurrent=settings.max_concurrent,
         rungs=Fidelity(shortest, longest, steps.reduction),
     )
 

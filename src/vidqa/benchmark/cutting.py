@@ -26,7 +26,6 @@ from vidqa.video.probe import probe
 if TYPE_CHECKING:
     import numpy as np
 
-CUT_SETS = ("holoassist", "agibot", "bridgev2")
 BRIDGE_FPS = Fraction(30)
 DEMUXERS = {b"\xff\xd8": "jpeg_pipe", b"\x89P": "png_pipe"}  # by the first bytes of a picture
 

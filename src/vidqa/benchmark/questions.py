@@ -15,7 +15,6 @@ from vidqa.contract.files import parse_json
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.dataset.foreign_rows import PAIRS, answer_of, choices_of, question_text
 
-SUBSETS = ("av", "robovqa", "agibot", "bridgev2", "holoassist", "robofail")
 MOST_BYTES = 64 << 20
 LETTERED = (
     "Please answer the question in the following format: "

@@ -43,7 +43,6 @@ def algorithm(
     *,
     seed: int,
     max_trials: int,
-    max_concurrent: int,
     rungs: Fidelity,
 ) -> Algorithm:
     """The algorithm of this name. Raises AUTOML_ALGORITHM, and ENV_PACKAGE_MISSING for a library that is missing."""
@@ -57,4 +56,4 @@ def algorithm(
         message = f"there are no rungs of {rungs.min_steps} to {rungs.max_steps} steps, divided by {rungs.reduction}"
         remedy = "let the shortest be at least 1 step and at most the longest, and the reduction at least 2"
         raise ALGORITHM.error("steps.shortest", message, remedy)
-    return MAKERS[name](Task(name, space, tuple(goals), seed, max_trials, max_concurrent, rungs))
+    return MAKERS[name](Task(name, space, tuple(goals), seed, max_trials, rungs))

@@ -38,7 +38,6 @@ class Task:
     goals: tuple[Goal, ...]
     seed: int
     max_trials: int
-    max_concurrent: int
     fidelity: Fidelity
 
     def stream(self, number: int, salt: int = 0) -> Generator:

@@ -22,7 +22,7 @@ WRONG = {
     "analyze_gaps": (
         ["--results-dir", "absent", "--gaps-parquet", "gaps.parquet", "--kpi-ann-path", "absent.json"],
         Exit.INPUT,
-        "GAPS_",
+        "RESULTS_MISSING",
     ),
     "assemble_dataset": (
         ["--base", "absent.json", "--add", "absent", "--out", "out"],

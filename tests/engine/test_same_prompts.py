@@ -38,7 +38,7 @@ from vidqa.planning.sets import load_sets
 from vidqa.serving._base import Limits
 from vidqa.serving.download import Hosts
 from vidqa.serving.handler import Defaults, RequestHandler
-from vidqa.serving.media import Folder, Gate
+from vidqa.serving.media import MediaAccess, MediaStore
 from vidqa.serving.schema import ChatRequest
 from vidqa.spec import Layer, load, resolve
 
@@ -180,8 +180,8 @@ def served(world: World) -> dict[str, Given]:
         opened = partial(Hearing, TRANSFORMERS.open(settings), planner, heard)
         with closing(EngineThread(opened, planner, source, longest=4096, most=1)) as backend:
             backend.start()
-            gate = Gate((os.path.realpath(world.root),), Hosts.parse([]), Folder(world.folder), limits)
-            asyncio.run(generate_all(RequestHandler(backend, gate, Defaults(1, 0.0, 1.0))))
+            access = MediaAccess((os.path.realpath(world.root),), Hosts.parse([]), MediaStore(world.folder), limits)
+            asyncio.run(generate_all(RequestHandler(backend, access, Defaults(1, 0.0, 1.0))))
     return dict(zip(AWKWARD, heard, strict=True))
 
 

@@ -35,7 +35,7 @@ from vidqa.serving.auth import listen
 from vidqa.serving.connections import Connection
 from vidqa.serving.download import Hosts
 from vidqa.serving.grammar import Grammars
-from vidqa.serving.media import Folder, Gate
+from vidqa.serving.media import MediaAccess, MediaStore
 from vidqa.serving.openai_responses import status_of
 from vidqa.serving.schema import NamedMedium, parse_request
 from vidqa.serving.uploads import Uploads
@@ -150,7 +150,7 @@ def test_a_client_that_does_not_read_is_left(address: tuple[str, int]) -> None:
 
 def masks(chat: Chat, schema: dict[str, Any], count: int = 1) -> Any:
     body = json.dumps(asked("Hi", structured_outputs={"json": schema})).encode()
-    return Grammars(chat).masks(parse_request(body), count, thinking=False)
+    return Grammars(chat).forms(parse_request(body), count, thinking=False)
 
 
 def test_a_grammar_is_compiled_once_for_all_answers(chat: Chat) -> None:
@@ -213,20 +213,20 @@ def test_the_values_of_a_body_are_counted_before_they_are_judged() -> None:
 
 
 def test_media_that_the_disk_has_no_room_for_leave_no_file(tmp_path: Path) -> None:
-    data, gate = b"x" * 100_000, Gate((), Hosts.parse([]), Folder(tmp_path), LIMITS)
+    data, access = b"x" * 100_000, MediaAccess((), Hosts.parse([]), MediaStore(tmp_path), LIMITS)
     medium = NamedMedium("video", f"data:video/mp4;base64,{base64.b64encode(data).decode()}", "messages")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))
     try:
         with ExitStack() as held, pytest.raises(ProblemError) as full:
-            gate.fetch(medium, held)
+            access.fetch(medium, held)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, handler)
     assert list(tmp_path.iterdir()) == [] and status_of(full.value.problems[0]) == 503
     with ExitStack() as held:
-        assert Path(gate.fetch(medium, held).path).read_bytes() == data
+        assert Path(access.fetch(medium, held).path).read_bytes() == data
     assert list(tmp_path.iterdir()) == []
 
 

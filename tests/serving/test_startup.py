@@ -15,11 +15,11 @@ from vidqa.serving.auth import listen
 
 def test_a_server_accepts_connections_when_it_says_that_it_has_begun() -> None:
     door = listen("127.0.0.1", 0)
-    found: list[int] = []
+    connected: list[int] = []
 
     def began() -> None:
         with socket.create_connection(door.getsockname(), timeout=5):
-            found.append(1)
+            connected.append(1)
 
     async def started() -> None:
         config = uvicorn.Config(lambda *_: None, lifespan="off", log_level="warning")
@@ -27,8 +27,8 @@ def test_a_server_accepts_connections_when_it_says_that_it_has_begun() -> None:
         server.lifespan = LifespanOff(config)
         config.load()
         await server.startup([door])
-        for each in server.servers:
-            each.close()
+        for listener in server.servers:
+            listener.close()
 
     asyncio.run(started())
-    assert found
+    assert connected

@@ -12,10 +12,9 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from vidqa.contract.problem import Problem
-from vidqa.dataset import near_duplicates as signatures
 from vidqa.dataset.load import check_set
 from vidqa.dataset.media import MediaSource
-from vidqa.dataset.near_duplicates import near_duplicate_groups
+from vidqa.dataset.near_duplicates import near_duplicate_groups, signatures
 from vidqa.dataset.record import MediaRef, Record
 from vidqa.dataset.sources.media_files import is_medium, media_below
 from vidqa.datatools.duplicates import answer_class, compared_answer, find_duplicates

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from vidqa.contract.problem import Problem
-from vidqa.dataset import near_duplicates as signatures
 from vidqa.dataset.identical_files import same_bytes
 from vidqa.dataset.load import Pair
-from vidqa.dataset.near_duplicates import near_duplicate_groups
+from vidqa.dataset.near_duplicates import near_duplicate_groups, signatures
 from vidqa.dataset.problem_collector import shown_names
 from vidqa.dataset.record import MediaRef, Record
 from vidqa.datatools.problems import OPTION, SPLIT

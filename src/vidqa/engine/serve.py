@@ -1,8 +1,8 @@
-"""The server: one process that speaks HTTP and answers with one model.
+"""The HTTP server: one process with one model.
 
     python -P -m vidqa.engine.serve '{"spec": "...", "name": "my-model", "host": "127.0.0.1", "port": 8000, ...}'
 
-`scripts/serve.py` makes the spec and starts it. It ends on SIGINT or SIGTERM with 0, and with 5 where the model failed.
+`scripts/serve.py` makes the spec and starts it. Exit code 0 after SIGINT or SIGTERM, 5 where the model failed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from vidqa.serving.auth import hosts_of, listen, served_key
 from vidqa.serving.connections import Connection
 from vidqa.serving.download import Hosts
 from vidqa.serving.handler import Defaults, RequestHandler
-from vidqa.serving.media import Folder, Gate
+from vidqa.serving.media import MediaAccess, MediaStore
 from vidqa.serving.problems import FAILED
 from vidqa.spec import Layer, resolve
 
@@ -58,7 +58,7 @@ def main(arguments: Namespace) -> Result:
     options = Namespace(**arguments.arguments)
     key = served_key(options.host, environment.serving_key())
     spec = resolve("inference", [Layer("spec", tomllib.loads(options.spec))]).spec
-    # Where torchao is installed, every process is told that a later PyTorch will want other calls of it.
+    # With torchao installed, this logger warns in every process of calls that a later PyTorch deprecates.
     logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)
     with (
         closing(listen(options.host, options.port)) as listener,
@@ -87,7 +87,7 @@ def main(arguments: Namespace) -> Result:
             print_result(result, arguments.json)
             hard_exit(result.code, orderly=False)
 
-        server = Server(config, backend, f"{options.name} answers at http://{host}:{port}/v1", abandon)
+        server = Server(config, backend, partial(note, f"{options.name} answers at http://{host}:{port}/v1"), abandon)
         backend.ended = server.end
         if backend.problems:
             return Result(problems=backend.problems)
@@ -105,21 +105,21 @@ def ended(name: str, backend: EngineThread) -> Result:
 
 class Server(uvicorn.Server):
     """Ends on a signal, or when nothing generates any more: answers in progress have GRACE_S. The process goes on to
-    clean up; where some work does not end within LAST_S more, `abandon` is called in another thread. `message` is
-    logged once clients can connect."""
+    clean up; where some work does not end within LAST_S more, `abandon` is called in another thread. `began` is
+    called once clients can connect."""
 
     def __init__(
-        self, config: uvicorn.Config, backend: EngineThread, message: str, abandon: Callable[[], None]
+        self, config: uvicorn.Config, backend: EngineThread, began: Callable[[], None], abandon: Callable[[], None]
     ) -> None:
         super().__init__(config)
-        self.message = message
+        self.began = began
         self.timers = [threading.Timer(GRACE_S, backend.stop), threading.Timer(GRACE_S + LAST_S, abandon)]
         for timer in self.timers:
             timer.daemon = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        note(self.message)
+        self.began()
 
     def end(self, *_: object) -> None:
         if not self.should_exit:
@@ -156,10 +156,10 @@ def server_app(options: Namespace, spec: Any, backend: EngineThread, key: str | 
     connections = CONNECTIONS + 2 * (backend.most + options.queue)
     limits = Limits(options.max_body_mb * MB, options.max_media_mb * MB, options.queue, connections=connections)
     folders = tuple(os.path.realpath(folder) for folder in options.allow_path)
-    gate = Gate(folders, Hosts.parse(options.allow_host), Folder(own), limits)
+    access = MediaAccess(folders, Hosts.parse(options.allow_host), MediaStore(own), limits)
     names = [default.name for default in fields(Defaults) if default.name != "choices"]
     defaults = Defaults(**{name: getattr(spec.generation, name) for name in names}, choices=tuple(options.choices))
-    handler = RequestHandler(backend, gate, defaults)
+    handler = RequestHandler(backend, access, defaults)
     return ServerApp(options.name, handler, limits, key, hosts_of(options.host) if key is None else frozenset())
 
 

@@ -21,7 +21,6 @@ from vidqa.families import family_of
 from vidqa.families.quantization import kept_bytes
 from vidqa.families.sizes import Sizes
 from vidqa.planning.budget.answering import (
-    PREDICTED,
     ROWS,
     AnsweringMemory,
     AnsweringSetup,
@@ -62,9 +61,6 @@ def memory(inputs: DataInputs) -> list[Problem]:
     """Compare the peak of one GPU with the memory of the GPUs, found or declared."""
     if not inputs.declared_action.answering:
         raise Skip("nothing is trained or answered")
-    generator = value_at(inputs.spec, inputs.declared_action.answering).generator
-    if generator not in PREDICTED:
-        raise Skip(f"what {generator} takes of a GPU is its own to say")
     samples = [sample for name in inputs.planned for sample in _longest(inputs.usable(name))]
     if not samples:
         raise Skip("there is nothing to answer")

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from vidqa.contract.problem import Exit, Problem
 from vidqa.contract.progress import counting
-from vidqa.dataset import near_duplicates as signatures
-from vidqa.dataset.near_duplicates import THUMBNAILS, keep_signatures, near_duplicate_pairs, signature
+from vidqa.dataset.near_duplicates import THUMBNAILS, keep_signatures, near_duplicate_pairs, signature, signatures
 from vidqa.dataset.record import MediaRef, Record
 from vidqa.platforms.hardware import cpu_count
 from vidqa.preflight import media_probe

@@ -1,1 +1,1 @@
-"""Answers over HTTP: OpenAI's chat completions with videos and images; what generates is handed in."""
+"""OpenAI's chat completions with videos and images over HTTP, in front of any backend."""

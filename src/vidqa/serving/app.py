@@ -1,4 +1,4 @@
-"""The HTTP endpoints of the server: routes, access, limits."""
+"""The HTTP endpoints of the server: routes, access, limits, metrics."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from vidqa.serving.problems import BUSY, FAILED, NOT_FOUND, UNAUTHORIZED
 from vidqa.serving.schema import ChatRequest, parse_request
 from vidqa.serving.uploads import Uploads
 
-LEFT = 499  # the status of a request whose client has gone, in logs and figures alone
+LEFT = 499  # status of a request whose client has left, in logs and metrics alone
 RETRY_S = "1"
 DRAINED = 4  # times the largest body
 DRAIN_S = 10.0

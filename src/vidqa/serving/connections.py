@@ -1,4 +1,4 @@
-"""HTTP connections with bounds: their number, the time to a whole header, the time in which a client must read."""
+"""HTTP connections with bounds on their number, the time of a header, and the time in which a client must read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vidqa.serving._base import Limits
 class Connection(H11Protocol):
     """A connection that is closed when no whole header comes in time, or when its client stops reading.
 
-    A new one beyond the limit takes the place of the oldest without a request; there is none for it where all have one.
+    A new one beyond the limit replaces the oldest without a request, which may be itself.
     """
 
     def __init__(self, *args: Any, limits: Limits, **kwargs: Any) -> None:

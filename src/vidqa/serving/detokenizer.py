@@ -1,4 +1,4 @@
-"""Streams tokens as text, with stop texts, and separates thinking from the answer."""
+"""Turns tokens into text as they come, ends at stop texts, and separates thinking from the answer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Piece:
 
 
 class Detokenizer:
-    """The text of one answer. A possible beginning of a stop text at the end is held back."""
+    """The text of one answer. An end that may begin a stop text is held back."""
 
     def __init__(self, chat: Chat, stops: Sequence[str], *, thinking: bool, logprobs: bool) -> None:
         self.chat, self.stops, self.logprobs = chat, stops, logprobs
@@ -32,7 +32,7 @@ class Detokenizer:
         self._window = (0, 0)  # the tokens of the last text, which affect the text of the next ones
         self._raw = ""  # all text so far
         self._pending = ""
-        self._thought = _Thinking(thinking)
+        self._thought = _ThinkingSplitter(thinking)
         self._tokens: list[tuple[int, float]] = []
 
     def take(self, token_id: int, logprob: float) -> Piece | None:
@@ -81,12 +81,12 @@ class Detokenizer:
             self.stopped = True
             return text[: min(places)]
         if not last:
-            held_back = _begun(text, self.stops)
+            held_back = _partial_stop(text, self.stops)
             text, self._pending = text[: len(text) - held_back], text[len(text) - held_back :]
         return text
 
 
-class _Thinking:
+class _ThinkingSplitter:
     """Separates thinking from the answer; `inside` if the prompt has opened it."""
 
     def __init__(self, inside: bool) -> None:
@@ -109,7 +109,7 @@ class _Thinking:
         if self.state == "thinking":
             at = text.find(CLOSES)
             if at < 0:
-                held_back = _begun(text, [CLOSES])
+                held_back = _partial_stop(text, [CLOSES])
                 self.held = text[len(text) - held_back :]
                 return "", text[: len(text) - held_back]
             reasoning, text, self.state = text[:at], text[at + len(CLOSES) :], "between"
@@ -122,7 +122,7 @@ class _Thinking:
         return ("", self.held) if self.state == "thinking" else (self.held, "")
 
 
-def _begun(text: str, words: Sequence[str]) -> int:
+def _partial_stop(text: str, words: Sequence[str]) -> int:
     """The number of characters at the end of `text` that may begin one of the words."""
     longest = max((len(word) for word in words), default=1) - 1
     for length in range(min(longest, len(text)), 0, -1):

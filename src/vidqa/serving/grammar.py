@@ -26,7 +26,7 @@ LONGEST_MESSAGE = 300  # characters
 
 
 class Grammars:
-    """Makes the masks of requests, for one tokenizer."""
+    """Compiles the forms of requests, for one tokenizer."""
 
     def __init__(self, chat: Chat) -> None:
         self.guidance = require("llguidance", "serve")
@@ -34,8 +34,8 @@ class Grammars:
         core = chat.tokens.core
         self.tokenizer = self.guidance.LLTokenizer(core.to_str(), eos_token=list(chat.eos_ids))
 
-    def masks(self, request: ChatRequest, count: int, *, thinking: bool) -> list[Form] | list[None]:
-        """The masks of `count` answers to a request; None without a constraint. The grammar is compiled once, which may
+    def forms(self, request: ChatRequest, count: int, *, thinking: bool) -> list[Form] | list[None]:
+        """The constraints of `count` answers to a request; None without a form. The grammar is compiled once, which may
         take a second. Raises SERVE_CONSTRAINT."""
         if (grammar := self._grammar(request)) is None:
             return [None] * count
@@ -65,12 +65,12 @@ class Grammars:
 
 
 class Form:
-    """The mask of one answer. Thinking opened by the prompt is unconstrained. `problem` is set when the grammar turns
+    """The constraint of one answer. Thinking opened by the prompt is free. `problem` is set when the grammar turns
     out to be too complex in the middle of an answer, which then ends."""
 
     def __init__(self, matcher: Any, grammars: Grammars, place: str, *, thinking: bool) -> None:
         self.matcher, self.grammars, self.place, self.thinking = matcher, grammars, place, thinking
-        self.seen = 0
+        self.consumed = 0
         self.problem: Problem | None = None
 
     def allowed(self, token_ids: Sequence[int]) -> np.ndarray:
@@ -80,9 +80,9 @@ class Form:
             ends = chat.tokens.core.token_to_id(CLOSES)
             if ends is None or ends not in token_ids:
                 return np.ones(size, bool)
-            self.thinking, self.seen = False, list(token_ids).index(ends) + 1
-        self.matcher.consume_tokens(list(token_ids[self.seen :]))
-        self.seen = len(token_ids)
+            self.thinking, self.consumed = False, list(token_ids).index(ends) + 1
+        self.matcher.consume_tokens(list(token_ids[self.consumed :]))
+        self.consumed = len(token_ids)
         mask = np.zeros(size, bool)
         if not (self.matcher.is_error() or self.matcher.is_stopped()):
             packed = np.frombuffer(self.matcher.compute_bitmask(), np.uint8)
@@ -97,7 +97,7 @@ class Form:
 
 def _require_short(written: str, place: str) -> None:
     if len(written) > LONGEST_FORM:
-        raise CONSTRAINT.error(place, f"{len(written)} characters; {LONGEST_FORM} are taken")
+        raise CONSTRAINT.error(place, f"{len(written)} characters; at most {LONGEST_FORM} allowed")
 
 
 def _too_complex(schema: dict[str, Any]) -> str:

@@ -20,7 +20,7 @@ from vidqa.planning.samples import Planner, Sample
 from vidqa.serving._base import Backend
 from vidqa.serving.detokenizer import OPENS, Detokenizer, Piece
 from vidqa.serving.grammar import Form, Grammars
-from vidqa.serving.media import Gate
+from vidqa.serving.media import MediaAccess
 from vidqa.serving.problems import MEDIA_TOO_LARGE
 from vidqa.serving.schema import ChatRequest, conversation
 from vidqa.video import with_keys
@@ -108,10 +108,10 @@ class Answers:
 class RequestHandler:
     """Plans requests and submits them to the backend."""
 
-    def __init__(self, backend: Backend, gate: Gate, defaults: Defaults) -> None:
-        self.backend, self.gate, self.defaults = backend, gate, defaults
+    def __init__(self, backend: Backend, access: MediaAccess, defaults: Defaults) -> None:
+        self.backend, self.access, self.defaults = backend, access, defaults
         self.grammars = Grammars(backend.planner.chat)
-        self.threads = ThreadPoolExecutor(backend.most + gate.limits.queue, "request")  # one for each request
+        self.threads = ThreadPoolExecutor(backend.most + access.limits.queue, "request")  # one for each request
         self.compiling = ThreadPoolExecutor(1, "grammar")  # grammars take one core, whoever sends them
 
     async def plan(self, request: ChatRequest, held: ExitStack) -> Sample:
@@ -121,16 +121,14 @@ class RequestHandler:
         letters = sum(len(turn.text) for turn in turns)
         if letters > (most := LETTERS_PER_TOKEN * self.backend.longest):
             raise SAMPLE_TOO_LONG.error(
-                "messages", f"{letters} characters; at most {most} are accepted", "Shorten the text."
+                "messages", f"{letters} characters; at most {most} allowed", "Shorten the text."
             )
-        media = [await self.in_thread(self.gate.fetch, medium, held) for medium in named_media]
+        media = [await self.in_thread(self.access.fetch, medium, held) for medium in named_media]
         places = {ref.path: ref.written for ref in media}
         headers = [await asyncio.wrap_future(header) for header in self.backend.headers(media)]
         problems = [header for header in headers if isinstance(header, Problem)]
         problems += [
-            MEDIA_TOO_LARGE.at(
-                ref.written, f"{header.width} x {header.height} pixels; at most {MOST_PIXELS:,} are accepted"
-            )
+            MEDIA_TOO_LARGE.at(ref.written, f"{header.width} x {header.height} pixels; at most {MOST_PIXELS:,} allowed")
             for ref, header in zip(media, headers, strict=True)
             if isinstance(header, (ImageMeta, VideoMeta)) and header.width * header.height > MOST_PIXELS
         ]
@@ -146,11 +144,8 @@ class RequestHandler:
 
     def _planner(self, request: ChatRequest) -> Planner:
         """A new planner with the frame options of the request."""
-        planner = self.backend.planner
-        options = request.mm_processor_kwargs
-        if options is None:
-            return planner.anew(planner.vision)
-        return planner.anew(with_keys(planner.vision, options.model_dump()))
+        planner, options = self.backend.planner, request.mm_processor_kwargs
+        return planner.anew(with_keys(planner.vision, options.model_dump()) if options else planner.vision)
 
     async def begin(self, request: ChatRequest, sample: Sample) -> Answers:
         """Start the answers to a planned request. Raises SAMPLE_TOO_LONG, SERVE_CONSTRAINT."""
@@ -158,7 +153,7 @@ class RequestHandler:
         request = self._with_form(request)
         encoded = await self.in_thread(self.backend.planner.encode, sample)
         thinking = encoded.text.rstrip().endswith(OPENS)
-        compiled = partial(self.grammars.masks, request, request.n or 1, thinking=thinking)
+        compiled = partial(self.grammars.forms, request, request.n or 1, thinking=thinking)
         forms = await self.in_thread(compiled, threads=self.compiling)
         loop, logprobs = asyncio.get_running_loop(), bool(request.logprobs)
         shared = Request(

@@ -24,8 +24,8 @@ KINDS = {"video": ("video/", "application/octet-stream"), "image": ("image/", "a
 SHOWN = 200  # characters of an address
 
 
-class Folder:
-    """Files for media that came as bytes: named by the hash of the bytes, kept while a request holds them.
+class MediaStore:
+    """Files of media that were sent as bytes, named by the hash of the bytes and deleted with their last request.
 
     The same bytes have the same name and modification time. So questions about one video share its computation, and the
     frame cache finds its frames.
@@ -65,12 +65,12 @@ class Folder:
 
 
 @dataclass(frozen=True)
-class Gate:
-    """Where media may come from. `folders` are real paths."""
+class MediaAccess:
+    """The allowed sources of media. `folders` are real paths."""
 
     folders: tuple[str, ...]
     hosts: Hosts
-    store: Folder
+    store: MediaStore
     limits: Limits
 
     def fetch(self, medium: NamedMedium, held: ExitStack) -> MediaRef:
@@ -113,7 +113,7 @@ class Gate:
         if not os.path.isfile(path):
             raise MEDIA_UNAVAILABLE.error(medium.where, f"{_shown(medium.url)} is no file")
         if size > self.limits.media_bytes:
-            message = f"{size / MB:.0f} MB; {self.limits.media_bytes / MB:.0f} MB are taken"
+            message = f"{size / MB:.0f} MB; at most {self.limits.media_bytes / MB:.0f} MB allowed"
             raise MEDIA_TOO_LARGE.error(medium.where, message)
         return path, size
 

@@ -207,7 +207,7 @@ def parse_request(body: bytes) -> ChatRequest:
     """The request in a body. Raises SERVE_BODY, SERVE_REQUEST."""
     marks = sum(body.count(mark) for mark in (b",", b"[", b"{"))
     if marks > MOST_MARKS:
-        raise BODY.error("body", f"{marks} commas and brackets; {MOST_MARKS} are taken")
+        raise BODY.error("body", f"{marks} commas and brackets; at most {MOST_MARKS} allowed")
     try:
         table = from_json(body, allow_inf_nan=False)
     except ValueError as broken:
@@ -301,7 +301,7 @@ def conversation(messages: Sequence[Message]) -> tuple[tuple[Turn, ...], list[Na
             media.append(NamedMedium(kind, url, f"{where}[{number}].{kind}_url", tuple(sorted(keys.items()))))
         turns.append(Turn(role, (message.content,) if isinstance(message.content, str) else tuple(parts)))
     if len(media) > MOST_MEDIA:
-        raise REQUEST.error("messages", f"{len(media)} videos and images; {MOST_MEDIA} are taken")
+        raise REQUEST.error("messages", f"{len(media)} videos and images; at most {MOST_MEDIA} allowed")
     return tuple(turns), media
 
 

@@ -1,4 +1,4 @@
-"""Receives the bodies of requests: within a size, a time and at a least rate, some at a time."""
+"""Receives request bodies with bounds on their size, time, rate and number."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from vidqa.serving._base import MB, Limits
 from vidqa.serving.problems import BODY, BODY_TOO_LARGE, BUSY
 
 KB = 1 << 10
-PROTECTED_S = 1.0  # an upload of this age may have to make room for a new one
+PROTECTED_S = 1.0  # an older upload may be dropped for a new one
 
 
 @dataclass(eq=False)
 class _Upload:
-    """A body that is being received. Its deadline moves on with each byte."""
+    """A body in transfer. Its deadline moves on with each byte."""
 
     deadline: asyncio.Timeout
     began: float = field(default_factory=time.monotonic)
@@ -39,7 +39,7 @@ class Uploads:
         self._running: set[_Upload] = set()
 
     async def read(self, request: Request) -> bytes:
-        """The body of a request; `request.state.is_read` tells that nothing of it is to be waited for. Raises
+        """The body of a request; `request.state.is_read` is set when nothing more will come. Raises
         SERVE_BODY, SERVE_BODY_TOO_LARGE, SERVE_BUSY, ClientDisconnect."""
         limits = self.limits
         too_large = BODY_TOO_LARGE.at("body", f"more than {limits.body_bytes / MB:.0f} MB")

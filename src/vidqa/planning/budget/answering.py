@@ -1,11 +1,11 @@
-"""Peak memory of one GPU that answers questions, from shapes alone: what lies there all the time, and three moments.
+"""Peak memory of one GPU that answers questions, from shapes alone: what is always allocated, and three moments.
 
     always     the weights, and with `native` the whole cache and the logits of its captured steps
     vision     the vision tower is at work on the media of the prompts that are read
     decoder    they are in the last decoder layer; with `transformers` the cache has grown to their length
     decode     with `transformers` the cache has grown to its longest
 
-What a block or a layer holds at one time is counted in the code that runs, which a test does again.
+The terms of a block and a layer were counted in the code that runs; a test counts them again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ PAGE = 64  # tokens of a page of the native generator's cache
 PACK_TOKENS = 16384  # of prompts that it reads together on a GPU
 ROWS = 64  # prompts that it answers at a time on a GPU, or more; fewer leave it waiting for its memory
 CACHE_SHARE = 0.7  # of the memory that the model leaves free; packs take the rest
-PREDICTED = ("transformers", "native")  # generators whose memory is counted here
 CAPTURED = (1, 4, 16, 32, 64, 128)  # rows of the decode steps that it captures
 FLOAT = 4  # bytes of a float32: pixels, positions, rotations, logits
 PLACE_BYTES = 640  # of a patch: its place in the frame, and the angles of its rotation
@@ -70,9 +69,8 @@ def answering_setup(spec: Any, work: Any, longest: int, longer: int = 0) -> Answ
 
 @dataclass(frozen=True)
 class Reading:
-    """Prompts that a GPU reads at one time: how many, and their tokens with padding, the longest one's tokens, patches
-    of their media, and the tokens of prefixes that prompts about one video share. `masked`: they are of different
-    lengths and padded to one."""
+    """Prompts of one prefill on a GPU: number, tokens with padding, tokens of the longest, patches of their media,
+    and `seen`, tokens of shared prefixes. `masked`: prompts of different lengths, padded to one."""
 
     prompts: int
     tokens: int
@@ -83,7 +81,7 @@ class Reading:
 
 
 def readings(setup: AnsweringSetup, samples: Sequence[Sample], ranks: int) -> list[Reading]:
-    """What each rank may read at one time, all that could be the heaviest."""
+    """The prefills of all ranks that could be the largest."""
     distinct: set[Reading] = set()
     for share in split_samples(samples, ranks):
         distinct.update(_packs(share, setup.rows) if setup.generator == "native" else _batches(share, setup.batch))
@@ -99,7 +97,7 @@ def _batches(share: Sequence[Sample], size: int) -> Iterator[Reading]:
 
 
 def _packs(share: Sequence[Sample], rows: int) -> Iterator[Reading]:
-    """The prompts from each one on that a pack takes: packs begin wherever rows come free."""
+    """The pack that starts at each prompt: packs begin wherever rows come free."""
     for start in range(len(share)):
         tokens = patches = shared = count = 0
         joined = False  # whether the prompt before shares its prefix with the one before that
@@ -119,8 +117,8 @@ def _packs(share: Sequence[Sample], rows: int) -> Iterator[Reading]:
 
 @dataclass(frozen=True)
 class AnsweringMemory:
-    """Bytes on one GPU: `always`, and beside it at three moments. `weights` and `cache`, at its longest, are told of
-    these."""
+    """Bytes on one GPU: `always`, and in addition at each of three moments. `weights` and `cache`, at its longest, are
+    parts of these."""
 
     weights: float
     always: float
@@ -136,18 +134,17 @@ class AnsweringMemory:
 
     @property
     def peak_gib(self) -> float:
-        """The most that PyTorch's tensors take (`torch.cuda.max_memory_allocated`)."""
+        """The peak of PyTorch's tensors (`torch.cuda.max_memory_allocated`)."""
         return (self.always + getattr(self, self.moment)) / GIB
 
 
 def answering_memory(
     sizes: Sizes, parameters: int, setup: AnsweringSetup, reading: Reading, gpu_gib: float | None
 ) -> AnsweringMemory:
-    """What a GPU of `gpu_gib` holds that answers with a model of so many parameters. The native generator's cache
-    takes what a GPU has; where that is not known, as little as it can do with."""
+    """Memory of a GPU of `gpu_gib` that answers with a model of so many parameters. The native generator's cache fills
+    the GPU; where its size is unknown, the smallest cache is counted."""
     if setup.generator == "native":
         return _native(sizes, parameters, setup, reading, gpu_gib)
-    assert setup.generator in PREDICTED, setup.generator
     return _stock(sizes, parameters, setup, reading)
 
 
@@ -164,7 +161,7 @@ def _stock(sizes: Sizes, parameters: int, setup: AnsweringSetup, reading: Readin
     )
     tower = compute * vision.patch_values * copied + block + vision.taps * feature
     # The tower's output and its features stay beside the copies that the decoder takes in.
-    kept = compute * vision.hidden + 2 * (1 + vision.taps) * feature
+    features = compute * vision.hidden + 2 * (1 + vision.taps) * feature
     mask = reading.tokens * reading.longest * reading.masked
     layer = compute * max(
         reading.tokens * (4 * text.hidden + 3 * text.intermediate),
@@ -179,7 +176,7 @@ def _stock(sizes: Sizes, parameters: int, setup: AnsweringSetup, reading: Readin
         always=parameters * compute,
         cache=per_token * longest,
         vision=pixels + tower * reading.patches,
-        decoder=pixels + kept * reading.patches + per_token * reading.tokens + angles + mask + layer,
+        decoder=pixels + features * reading.patches + per_token * reading.tokens + angles + mask + layer,
         decode=pixels + per_token * longest * (1 + 0.5 / text.layers) + logits,
     )
 

@@ -159,17 +159,17 @@ def profiled(spec: Any, run: Path) -> dict[str, Any]:
 
     from vidqa.engine.training.learner import Learner, StepOutcome
 
-    take, on_device, facts = Learner.train_step, torch.cuda.is_available(), dict[str, Any]()
+    train_step, on_device, facts = Learner.train_step, torch.cuda.is_available(), dict[str, Any]()
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_device else [])]
     trace = run / "trace.json"
 
     def recorded(learner: Learner, step: Step) -> StepOutcome:
         if step.number < spec.train.max_num_steps - 1:
-            return take(learner, step)
+            return train_step(learner, step)
         with profile(activities=activities, record_shapes=True) as profiler:
             torch.cuda.synchronize() if on_device else None
             began = time.perf_counter()
-            outcome = take(learner, step)
+            outcome = train_step(learner, step)
             torch.cuda.synchronize() if on_device else None
             facts.update(seconds=time.perf_counter() - began, steps=1, waited_s=outcome.waited)
         profiler.export_chrome_trace(str(trace))

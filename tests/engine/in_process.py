@@ -45,12 +45,12 @@ def one_rank() -> Iterator[None]:
 @contextmanager
 def stopped_in(step_number: int | None) -> Iterator[None]:
     """SIGTERM comes during this step of a run, from 1; None: it does not come."""
-    take = Learner.train_step
+    train_step = Learner.train_step
 
     def step(learner: Learner, step: Step) -> Any:
         if step_number is not None and step.number + 1 == step_number:
             os.kill(os.getpid(), signal.SIGTERM)
-        return take(learner, step)
+        return train_step(learner, step)
 
     with patch.object(Learner, "train_step", step):
         yield

@@ -76,10 +76,10 @@ def test_steps_that_are_not_known_beforehand_are_taken_alike(
 ) -> None:
     """As of a generator that answers between steps: their count is not expected, and what they hold comes late."""
     known = _train(tmp_path / "known", world)
-    take = Learner.train_step
+    train_step = Learner.train_step
 
     def late(learner: Learner, step: Step) -> Any:
-        return take(learner, Step(step.number, (batch for batch in step.batches), step.size, expected=1))
+        return train_step(learner, Step(step.number, (batch for batch in step.batches), step.size, expected=1))
 
     monkeypatch.setattr(Learner, "train_step", late)
     assert events(_train(tmp_path / "late", world), "train/loss") == pytest.approx(

@@ -2,5 +2,5 @@
 
 import logging
 
-# Where torchao is installed, every process is told that a later PyTorch will want other calls of it.
+# With torchao installed, this logger warns in every process about calls that a later PyTorch will change.
 logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)

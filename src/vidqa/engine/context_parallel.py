@@ -43,7 +43,8 @@ class Context:
         return joined.flatten(0, 1).split([part.shape[2] for part in by_rank], dim=1)
 
     def own(self, attended: torch.Tensor) -> torch.Tensor:
-        """What attention gave for all rows and this rank's heads [T, H / ranks * E]: its own rows of all heads."""
+        """Exchange back: from [T, H / ranks * E], all rows of this rank's heads, to [S, H * E], its own rows of all
+        heads."""
         if self.size == 1:
             return attended
         return _Exchange.apply(attended.unflatten(0, (self.size, -1)), self.group).transpose(0, 1).flatten(1)

@@ -21,6 +21,7 @@ from vidqa.engine.context_parallel import WHOLE, Context
 from vidqa.engine.problems import unwritable
 
 Value = TypeVar("Value")
+ANSWERING_TIMEOUT_S = 7200.0  # ranks answer at their own pace and meet at the end
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
@@ -30,9 +31,9 @@ def local_part(tensor: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class World:
-    """Where this process stands. `objects` and `saving` are groups over gloo, beside the GPU's traffic: one for Python
-    objects, one for background saves alone, whose thread must never meet another collective. Neighbours may share the
-    rows of their packs (`context`)."""
+    """The place of this process among the others. `objects` and `saving` are groups over gloo, beside the GPU's
+    traffic: one for Python objects, one for background saves alone, whose thread must never meet another collective.
+    Neighbours may share the rows of their packs (`context`)."""
 
     rank: int
     size: int
@@ -44,12 +45,12 @@ class World:
 
     @property
     def data_ranks(self) -> int:
-        """How many packs are computed at a time: the ranks of one context compute one together."""
+        """The number of packs that are computed at a time: the ranks of one context compute one together."""
         return self.size // self.context.size
 
     @property
     def data_rank(self) -> int:
-        """Which of those packs this rank has a part of."""
+        """The number of the pack that this rank has a part of."""
         return self.rank // self.context.size
 
     @property

@@ -1,4 +1,4 @@
-"""Where a run's numbers go: metrics.jsonl, status.json, a progress line, and the trackers that the spec names."""
+"""Reports of a run: metrics.jsonl, status.json, a progress line, and the trackers that the spec names."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Progress:
         self.run.log_metrics(step, values, at)
         for tracker in self.trackers:
             tracker.log(values, step=step)
-        # Another rank's end is not to be papered over.
+        # Another rank's error stays.
         self.run.write_status(
             "RUNNING", step=step, total_steps=self.total, eta_s=round(eta, 1), message=line, unless=("ERROR",)
         )

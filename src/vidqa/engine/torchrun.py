@@ -50,8 +50,8 @@ def main(words: list[str]) -> int:
 
 
 def one_node(words: Sequence[str]) -> tuple[int, list[str]] | None:
-    """How many processes, and what each runs, where torchrun's options, in either of its two spellings and in any
-    order, are those of one node and no others; None elsewhere."""
+    """The number of processes and their program, if torchrun's options, in either spelling and any order, are those of
+    one node and no others; else None."""
     standalone, count, left = False, None, list(words)
     while left and left[0].startswith("--"):
         name, _, value = left.pop(0).partition("=")

@@ -74,7 +74,7 @@ def embed(spec: EmbedSpec, run: RunFolder) -> int:
     """Carry out an EmbedSpec in `run`. Returns 0, or 6 when a signal stopped it (vectors so far are kept)."""
     stop = StopRequest()
     raise_errors(check_with_gpus(spec, world_size()))
-    world = distributed.start(1, spec.num_gpus, timeout_s=7200)
+    world = distributed.start(1, spec.num_gpus, distributed.ANSWERING_TIMEOUT_S)
     folder, base = model_folders(spec)
 
     planner = evaluation_planner(spec, base or folder)
@@ -121,7 +121,7 @@ def embed(spec: EmbedSpec, run: RunFolder) -> int:
 
 
 def facts_of(spec: EmbedSpec, planner: Planner, folder: Path, base: Path | None) -> dict[str, Any]:
-    """What decides the vectors: two tables compare where these agree."""
+    """The settings that decide the vectors: tables with equal ones can be compared."""
     text = spec.embed.text_model
     widths = widths_of(spec, planner.family.sizes_of(base or folder))
     return {
@@ -149,7 +149,7 @@ def open_stores(run: RunFolder, world: World, facts: dict[str, Any]) -> Stores:
 
 
 def keys_of(sample: Sample) -> Keys:
-    """What tells each medium of a sample from others: its file, as it is now, and the frames taken of it."""
+    """The key of each medium of a sample: of its file, as it is now, and of the planned frames."""
     return tuple(_key(ref, plan) for ref, plan in zip(sample.record.media, sample.plans, strict=True))
 
 

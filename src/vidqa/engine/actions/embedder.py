@@ -1,4 +1,4 @@
-"""What makes vectors: the vision tower for media, token embeddings or a sentence model for questions.
+"""Vectors of media by the vision tower, of questions by token embeddings or a sentence model.
 
 Shape letters: V vision tokens, T pairs of frames, D width, K dimensions.
 """
@@ -40,7 +40,7 @@ def widths_of(spec: EmbedSpec, sizes: Sizes) -> tuple[int, int]:
 
 
 class Embedder:
-    """Loads what it needs when it is first asked for something."""
+    """Vectors of media and texts; models are loaded on first use."""
 
     def __init__(self, spec: EmbedSpec, planner: Planner, device: torch.device) -> None:
         self.spec, self.planner, self.device = spec, planner, device
@@ -104,7 +104,7 @@ def _text_folder(spec: EmbedSpec) -> Path:
 
 
 def _pooled(tokens_VD: torch.Tensor, pairs: int) -> torch.Tensor:
-    """[2 D]: the mean of the tokens, and the spread over time of the means of pairs of frames. The mean tells what is
-    seen; with the spread, what moves is told from what stands still."""
+    """[2 D]: the mean of the tokens, and the spread over time of the means of pairs of frames. The mean describes the
+    scene, the spread its motion."""
     over_time_TD = tokens_VD.unflatten(0, (pairs, -1)).mean(1)
     return torch.cat([over_time_TD.mean(0), over_time_TD.std(0, correction=0)])

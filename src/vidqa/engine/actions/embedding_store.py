@@ -1,4 +1,4 @@
-"""Vectors on disk, by key: one append-only file per rank and run, read together whoever wrote them.
+"""Vectors on disk, by key: one append-only file per rank and run; all files of a folder are read together.
 
 A row is a key, a vector and a checksum. What a kill left of a last row is cut off before the next is written; a row
 that is damaged counts as absent.

@@ -23,7 +23,7 @@ from vidqa.engine.actions.write_results import (
     write_retries,
 )
 from vidqa.engine.answering.batch_inference import InferenceTask, generate_all, model_folders
-from vidqa.engine.answering.candidates import Choices
+from vidqa.engine.answering.candidates import Candidates
 from vidqa.engine.data.planned_samples import prepare_evaluation
 from vidqa.engine.signals import StopRequest
 from vidqa.evaluation.metrics import Measure
@@ -36,7 +36,7 @@ def evaluate(spec: EvaluateSpec, run: RunFolder) -> int:
     """Carry out an EvaluateSpec in `run`. Returns 0, or 6 when a signal stopped it (answers so far are kept)."""
     stop = StopRequest()
     raise_errors(check_with_gpus(spec, world_size()))
-    world = distributed.start(1, spec.num_gpus, timeout_s=7200)
+    world = distributed.start(1, spec.num_gpus, distributed.ANSWERING_TIMEOUT_S)
     folder, base = model_folders(spec)
 
     # The questions: the same plan of frames and tokens as in training.
@@ -46,9 +46,9 @@ def evaluate(spec: EvaluateSpec, run: RunFolder) -> int:
     world.on_main(lambda: measures.update(open_measures(spec, world.device)))
     recipe = world.on_main(lambda: make_recipe(spec, planner, records, fingerprint_model(folder, base)))
 
-    choices = Choices(planner.chat, spec.task.type) if spec.evaluation.method == "score" else None
+    candidates = Candidates(planner.chat, spec.task.type) if spec.evaluation.method == "score" else None
     task = InferenceTask(spec, spec.evaluation, world, run, stop, spec.evaluation.retries)
-    result = generate_all(task, planner, samples, recipe, choices)
+    result = generate_all(task, planner, samples, recipe, candidates)
     if result.was_stopped:
         return int(Exit.NOT_DONE)
 

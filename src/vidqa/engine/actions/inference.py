@@ -43,7 +43,7 @@ def inference(spec: InferenceSpec, run: RunFolder) -> int:
     """Carry out an InferenceSpec in `run`. Returns 0, or 6 when a signal stopped it (answers so far are kept)."""
     stop = StopRequest()
     raise_errors(check_with_gpus(spec, world_size()))
-    world = distributed.start(1, spec.num_gpus, timeout_s=7200)
+    world = distributed.start(1, spec.num_gpus, distributed.ANSWERING_TIMEOUT_S)
     folder, base = model_folders(spec)
 
     planner = evaluation_planner(spec, base or folder)

@@ -48,7 +48,7 @@ def make_recipe(
 
 
 def _asked_beside(vision: VisionSpec) -> dict[str, Any]:
-    """What is asked of frames beside the usual; nothing where nothing is, so that earlier recipes stay the same."""
+    """Settings of frames that differ from the defaults, so that earlier recipes stay the same."""
     keys = {"min_frame_pixels": vision.min_pixels, "sides": vision.sides, "shown_s": vision.shown}
     keys["cap_pixels_per_frame"] = vision.video.capped or None
     return {name: value for name, value in keys.items() if value is not None}

@@ -1,4 +1,4 @@
-"""Answering: planned samples in, answers on disk. Evaluation and inference differ in the use of the answers.
+"""Batch inference: planned samples in, answers on disk. Evaluation and inference differ in the use of the answers.
 
 Each rank holds the whole model and answers its share. Answers are on disk before the next batch begins, so that a
 killed run loses at most one batch, and a later run answers the rest.
@@ -16,7 +16,7 @@ from typing import Any
 from vidqa.contract.problem import Problem
 from vidqa.contract.run_folder import RunFolder
 from vidqa.engine.answering.answers import Answer, SavedAnswers
-from vidqa.engine.answering.candidates import Choices
+from vidqa.engine.answering.candidates import Candidates
 from vidqa.engine.answering.prompts import Prompts
 from vidqa.engine.bad_samples import end_if_bad
 from vidqa.engine.data.frames import FrameSource, open_frames
@@ -75,9 +75,9 @@ def generate_all(
     planner: Planner,
     samples: Sequence[Sample],
     recipe: dict[str, Any],
-    choices: Choices | None = None,
+    candidates: Candidates | None = None,
 ) -> InferenceResult:
-    """Answer the samples that have no answer under this recipe yet; those that have `choices` are scored. A signal
+    """Answer the samples that have no answer under this recipe yet; those that have `candidates` are scored. A signal
     stops it after the current batch."""
     spec, how, world, run, stop = work.spec, work.how, work.world, work.run, work.stop
     if world.device.type == "cuda":
@@ -96,35 +96,35 @@ def generate_all(
         open_evaluation(run, world, -(-len(mine) // size)) as progress,
         open_frames(spec.engine, workers) as source,
     ):
-        prompts = Prompts(planner, source, sampling_of(spec, how.seed), BATCHES_AHEAD * size, choices)
+        prompts = Prompts(planner, source, sampling_of(spec, how.seed), BATCHES_AHEAD * size, candidates)
         requests = prompts.of(mine)  # the first videos are decoded while the model is loaded
         with closing(GENERATORS[how.generator].open(settings)) as session:
-            taking = Answering(saved, prompts, progress, len(mine), size, fails=spec.engine.on_bad_sample == "fail")
-            world.gather(None)  # speed is told from where every rank has its model
+            writer = ResultWriter(saved, prompts, progress, len(mine), size, fails=spec.engine.on_bad_sample == "fail")
+            world.gather(None)  # speed is measured from here, where every rank has its model
             started = time.perf_counter()
             for results in session.generate(requests):
-                taking.take(results)
+                writer.save(results)
                 if stop.signal_name:
                     break
             seconds = time.perf_counter() - started
-            outcome = (stop.signal_name is not None, taking.failed, taking.answered, seconds, prompts.waited)
+            outcome = (stop.signal_name is not None, writer.failed, writer.answered, seconds, prompts.waited)
             stopped, failures, answered, took, waited = zip(*world.gather(outcome), strict=True)
             if any(stopped):
                 progress.say("stopped; the same spec with skip_saved = true continues it")
             elif sum(answered):
                 report_speed(progress, -(-len(mine) // size), sum(answered), took, waited)
-            problems = {name: outcome for failed in failures for name, outcome in failed.items()}
+            problems = {name: listed for failed in failures for name, listed in failed.items()}
             result = InferenceResult(saved, problems, any(stopped), sum(answered), max(took))
             if work.retries and not result.was_stopped:
-                asker = Retries(work, planner, source, progress, session, recipe, longest, -(-len(mine) // size))
-                result = asker.retried(result, samples)
+                retries = Retries(work, planner, source, progress, session, recipe, longest, -(-len(mine) // size))
+                result = retries.retried(result, samples)
     return result
 
 
 @dataclass
 class Retries:
-    """Asks again in an open session those questions whose answer is empty by the rules of Cosmos-Reason1's benchmark,
-    each time warmer, longer and by the next seed. `step` is the number of batches that progress has counted."""
+    """Retries of questions whose answer is empty by the rules of Cosmos-Reason1's benchmark: in the same session, each
+    time warmer, longer and with the next seed. `step` is the number of batches that progress has counted."""
 
     work: InferenceTask
     planner: Planner
@@ -165,9 +165,9 @@ class Retries:
         )
         prompts = Prompts(self.planner, self.source, sampling, BATCHES_AHEAD * how.batch_size, None)
         fails = spec.engine.on_bad_sample == "fail"
-        taking = Answering(saved, prompts, self.progress, len(mine), how.batch_size, fails, first_step=self.step)
+        writer = ResultWriter(saved, prompts, self.progress, len(mine), how.batch_size, fails, first_step=self.step)
         for results in self.session.generate(prompts.of(mine)):
-            taking.take(results)
+            writer.save(results)
             if self.work.stop.signal_name:
                 break
         self.step += -(-len(mine) // how.batch_size)
@@ -181,7 +181,7 @@ def _is_empty(sample: Sample, answers: Mapping[str, Answer]) -> bool:
 def report_speed(
     progress: Progress | Silent, step: int, answers: int, took: Sequence[float], waited: Sequence[float]
 ) -> None:
-    """What all ranks did together, over the time of the last to end; loading the model is not in it. `took` and
+    """Log the speed of all ranks together, up to the end of the last; loading the model does not count. `took` and
     `waited` are seconds of each rank, in all and for frames."""
     longest = max(took)
     line = f"{answers} answers in {longest:.1f} s, {answers / longest:.2f} a second"
@@ -226,7 +226,7 @@ def sampling_of(spec: AnsweringSpec, seed: int) -> Sampling:
 
 
 @dataclass
-class Answering:
+class ResultWriter:
     """Saves results as they come; `failed` has the problems of samples without an answer. Progress is counted in
     batches of `size`, whatever the generator's own batches are."""
 
@@ -241,7 +241,7 @@ class Answering:
     answered: int = 0
     reported: tuple[int, int, float, float] = field(default_factory=lambda: (0, 0, time.perf_counter(), 0.0))
 
-    def take(self, results: Sequence[Result]) -> None:
+    def save(self, results: Sequence[Result]) -> None:
         """Results are on disk when this returns. A sample that cannot be decoded is left out, or ends the run."""
         failed = {result.id: list(result.problems) for result in results if result.problems}
         end_if_bad([problem for problems in failed.values() for problem in problems], fails=self.fails)

@@ -11,14 +11,14 @@ from vidqa.evaluation.answers import allowed_answers
 from vidqa.families.chat import Chat
 
 
-class Choices:
+class Candidates:
     """The candidates of submitted questions, until their results come."""
 
     def __init__(self, chat: Chat, task_type: str) -> None:
         self.chat, self.task_type = chat, task_type
         self.forms: dict[str, dict[tuple[int, ...], str]] = {}
 
-    def candidates(self, record: Record) -> tuple[tuple[int, ...], ...]:
+    def token_ids(self, record: Record) -> tuple[tuple[int, ...], ...]:
         """The allowed beginnings of a response, in token ids; none for an open question."""
         allowed = allowed_answers(record.question, record.answer, self.task_type)
         forms = {self.chat.text_ids(form): answer for answer, spellings in allowed.items() for form in spellings}

@@ -1,4 +1,4 @@
-"""From planned samples to what a generator takes, their videos being decoded before their turn."""
+"""Generation requests from planned samples, whose videos are decoded ahead."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from vidqa.contract.problem import ProblemError
 from vidqa.engine.answering.answers import Answer, answer_of
-from vidqa.engine.answering.candidates import Choices
+from vidqa.engine.answering.candidates import Candidates
 from vidqa.engine.data.frames import FrameSource
 from vidqa.engine.generators._base import Request, Result, Sampling
 from vidqa.planning.samples import Planner, Sample
@@ -23,14 +23,19 @@ Item = TypeVar("Item")
 
 class Prompts:
     """Requests for samples; `planner` must be one for generation. While one is worked on, the videos of the next
-    `ahead` are decoded. With `choices`, questions that have some are scored. `waited` counts the seconds for which
+    `ahead` are decoded. With `candidates`, questions that have some are scored. `waited` counts the seconds for which
     frames were waited for."""
 
     def __init__(
-        self, planner: Planner, source: FrameSource, sampling: Sampling, ahead: int, choices: Choices | None = None
+        self,
+        planner: Planner,
+        source: FrameSource,
+        sampling: Sampling,
+        ahead: int,
+        candidates: Candidates | None = None,
     ) -> None:
         self.planner, self.source, self.sampling, self.ahead = planner, source, sampling, ahead
-        self.choices = choices
+        self.candidates = candidates
         self.stop_ids = tuple(sorted(planner.chat.eos_ids))
         self.waited = 0.0
 
@@ -51,12 +56,12 @@ class Prompts:
                 partial(self._frames, ticket),
                 prefix=sample.prefix,
                 prefix_key=sample.prefix_key,
-                candidates=self.choices.candidates(sample.record) if self.choices else (),
+                candidates=self.candidates.token_ids(sample.record) if self.candidates else (),
             )
 
     def answer(self, result: Result) -> Answer:
-        """What a result without problems says."""
-        scored = self.choices if result.finish_reason == "scored" else None
+        """The answer of a result without problems."""
+        scored = self.candidates if result.finish_reason == "scored" else None
         return scored.answer(result) if scored else answer_of(result, self.planner.chat)
 
     def _frames(self, ticket: list[Any]) -> Sequence[np.ndarray]:

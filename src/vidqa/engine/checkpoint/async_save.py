@@ -17,8 +17,8 @@ SWITCH_S = 0.0005
 
 
 class Background:
-    """Carries out the same jobs in the same order on every rank. A job that fails raises on all of them, and what it
-    raised comes up in `poll`, `start` or `finish`."""
+    """Runs the same jobs in the same order on every rank. A job that fails raises on all of them, in `poll`, `start` or
+    `finish`."""
 
     def __init__(self, world: World) -> None:
         self.front = world
@@ -33,7 +33,7 @@ class Background:
         self._job = self._thread.submit(_politely, job)
 
     def poll(self) -> None:
-        """Take note of a job that has ended on every rank; cheap enough for every step."""
+        """Raise the error of a job that has ended on every rank; cheap enough for every step."""
         if self._job and all(self.front.gather(self._job.done())):
             self.finish()
 
@@ -53,7 +53,7 @@ class Background:
 
 
 def _politely(job: Callable[[], None]) -> None:
-    """Run a job whose Python is given up sooner than usual: a thread that launches kernels asks for it after each."""
+    """Run a job with a short thread switch interval: the thread that trains needs the interpreter after each kernel."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_S)
     try:

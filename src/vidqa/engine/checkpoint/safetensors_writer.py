@@ -34,7 +34,8 @@ class Shard:
 
 @dataclass(frozen=True)
 class TensorRows:
-    """TensorRows of the tensor `name`, from row `first` on."""
+    """`values`: the rows of the tensor `name` from row `first` on, any device and dtype; written in the dtype of the
+    file."""
 
     name: str
     first: int

@@ -44,8 +44,8 @@ def sharded_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def own_weights(model: nn.Module) -> dict[str, torch.Tensor]:
-    """What a run holds beyond the base model, by its names in the model: what trains, and adapters also where they are
-    frozen."""
+    """Tensors that a run has beyond the base model, by their names in the model: trained ones, and adapters even if
+    they are frozen."""
     parameters = sharded_parameters(model).items()
     return {name: parameter.detach() for name, parameter in parameters if parameter.requires_grad or is_adapter(name)}
 
@@ -94,7 +94,7 @@ def save_state(
 
 
 def _cause(failure: BaseException) -> str:
-    """What went wrong, without the tracebacks of every rank that DCP puts into its message."""
+    """The cause of a failure, without the tracebacks of every rank that DCP puts into its message."""
     causes = [cause for cause, _ in failure.failures.values()] if isinstance(failure, CheckpointException) else []
     return str(next(iter(causes), failure)) or type(failure).__name__
 

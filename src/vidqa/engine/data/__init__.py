@@ -1,1 +1,1 @@
-"""From planned samples to batches on the GPU: frames, caches, packing, prefetching. Knows nothing of training."""
+"""Batches on the GPU from planned samples: frames, caches, packing, prefetching. Knows nothing of training."""

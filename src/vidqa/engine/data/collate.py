@@ -1,4 +1,4 @@
-"""From samples to one packed batch: tokens, positions, labels and every index the model needs, all made on the CPU."""
+"""One packed batch from samples: tokens, positions, labels and every index the model needs, all made on the CPU."""
 
 from __future__ import annotations
 
@@ -62,6 +62,8 @@ class Batch:
         return mapped(self, lambda tensor: tensor.to(device))
 
 
+# A sample, of each medium its frames uint8 [n, 3, h, w] or features, token ids int64 [S], and their rows int64 [S].
+Placed = tuple[Sample, Sequence[Any], np.ndarray, np.ndarray]
 TokenValues = Callable[[Sample], Mapping[str, np.ndarray]]  # by name, for every token of a sample: float32 [S]
 
 
@@ -133,8 +135,8 @@ class Collator:
         )
 
     def segments(self, samples: Sequence[Sample]) -> tuple[Segments, Segments]:
-        """What a batch of these samples gives to attention in the decoder and in the vision tower. Which frames a rank
-        of a context computes is known only when the tokens are: it says nothing of the tower."""
+        """The segments of attention in the decoder and in the vision tower for a batch of these samples. Which frames a
+        rank of a context computes is known only when the tokens are: it says nothing of the tower."""
         prefixes = prefixes_of(samples, self.padded, share=self.share)
         decoder = segments_of(prefix_lengths(prefixes, self.padded), count_bits=self.count_bits)
         if self.context.size > 1:
@@ -153,9 +155,9 @@ class Collator:
         position = positions(ids, self.image_id, self.video_id, sample.plans, self.geometry)
         return ids, encoded.supervised & usable, position
 
-    def _media(self, placed, own: slice, features: FeatureCache | None) -> list[_Medium]:
-        """The media, with placeholders, of whose frames rows are this rank's own, grouped by frame size so that each
-        size is one dense batch in the vision tower."""
+    def _media(self, placed: Sequence[Placed], own: slice, features: FeatureCache | None) -> list[_Medium]:
+        """The media with rows of this rank (`own`), grouped by frame size so that each size is one dense batch in the
+        vision tower."""
         media = []
         for sample, arrays, ids, rows in placed:
             at = rows[(ids == self.image_id) | (ids == self.video_id)]
@@ -198,7 +200,10 @@ class Collator:
         }
         return {name: torch.from_numpy(value[learns]) for name, value in values.items()}
 
-    def _supervised(self, placed) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _supervised(
+        self, placed: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]]
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Of (ids, supervised, rows) [S] of each sample: the rows that predict, their targets and owners, int64 [N]."""
         predict, target, owner = ([np.zeros(0, np.int64)] for _ in range(3))
         for number, (ids, supervised, rows) in enumerate(placed):
             at = np.flatnonzero(supervised)

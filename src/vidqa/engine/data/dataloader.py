@@ -1,4 +1,4 @@
-"""What feeds a training: videos decoded ahead, batches, and the steps that they make up."""
+"""The dataloader of a training: videos decoded ahead, batches, and the steps that they make up."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def open_dataloader(
 def open_feature_cache(
     schedule: Schedule, planner: Planner, frames: FrameCache | None
 ) -> Iterator[FeatureCache | None]:
-    """The features that the spec asks to keep; None, and a line that says why, where that is not possible."""
+    """The cache of vision features that the spec asks for; None, with a note that says why, where it cannot be."""
     spec, world = schedule.spec, schedule.world
     if not spec.engine.keep_features:
         yield None
@@ -113,8 +113,8 @@ def _steps(schedule: Schedule, batches: Iterator[LoadedBatch], first: int) -> It
 
 
 def choose_calls(schedule: Schedule, collator: Collator) -> Calls:
-    """What attention will be called with, where cuDNN does it. If the first steps have too many shapes, the collator
-    keeps them few: runs of equal segments are cut then, which costs a copy of what attention gives."""
+    """The shapes that attention will be called with, where cuDNN computes it. If the first steps have too many shapes,
+    the collator keeps them few: runs of equal segments are cut then, which costs a copy of what attention gives."""
     if schedule.world.device.type != "cuda" or schedule.spec.train.param_dtype != "bfloat16":
         return [], []
     calls = attention_calls(schedule, collator)

@@ -1,10 +1,9 @@
-"""What a frozen vision tower makes of a medium, kept on disk: read from the second epoch on instead of its frames.
+"""Features of a frozen vision tower on disk: from the second epoch on they are read instead of frames.
 
 Entries lie in the folder of the frame cache and within its limit. Their names are hashes of the frames' key and of all
 that turns frames into features: the tower's weights and config, precision, how pixels become patches. So an entry is
-never out of date, and any number of runs, ranks and attempts may share one. A medium's features come when the tower has
-computed them anyway; they are copied and written beside the training, and where the disk is slower than the tower, some
-wait for a later epoch.
+never out of date, and any number of runs, ranks and attempts may share one. Features are copied and written beside the
+training that computes them; where the disk is slower than the tower, some are written in a later epoch.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from vidqa.dataset.record import MediaRef
 from vidqa.engine.data.frame_cache import FrameCache
 from vidqa.engine.data.frames import request_of
 from vidqa.engine.data.pixels import as_tensor
-from vidqa.engine.loading.safetensors_reader import TYPES, model_tensors, read_bytes
+from vidqa.engine.loading.safetensors_reader import TYPES, model_tensors, read_part
 from vidqa.families import family_of
 from vidqa.planning.budget.flops import FlopsModel
 from vidqa.video.types import FramePlan
@@ -53,8 +52,8 @@ class CachedFeatures:
     cache: FeatureCache
 
     def joined(self, features: torch.Tensor, levels: list[torch.Tensor]) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """What the tower gave, handed on to be kept, and behind it what was read. Where nothing was to be computed the
-        tower saw one black block, whose features are left out."""
+        """Computed and cached features concatenated along V, for the merged features and for each level: [V, D]. The
+        computed ones are queued to be written; of a pack without any, the tower's black block is left out."""
         count = sum(tokens for _, tokens in self.computed)
         every = [level[:count] for level in (features, *levels)]
         self.cache.keep(every, self.computed)
@@ -134,7 +133,7 @@ class FeatureCache:
                 self._pending -= waiting.size
 
     def _put(self, key: str, values: torch.Tensor) -> None:
-        """Nothing that happens here ends a training: frames are there all the time."""
+        """A failure does not end the training: frames can always be decoded."""
         try:
             warning: Any = self.frames.put(key, values.view(torch.uint8).numpy())
         except ProblemError as failed:
@@ -164,6 +163,5 @@ def tower_name(folder: Path, *settings: object) -> str:
     for name, stored in sorted(model_tensors(folder).items()):
         if name.startswith(tower):
             digest.update(f"{name} {names[stored.dtype]} {stored.shape}".encode())
-            for piece in read_bytes(stored):
-                digest.update(piece)
+            digest.update(read_part(stored, 0, stored.shape[0]).flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()

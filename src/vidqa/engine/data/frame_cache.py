@@ -221,7 +221,7 @@ def write_entry(path: str | Path, frames: np.ndarray) -> None:
 
 
 def _read_header(file: BinaryIO, size: int) -> tuple[int, tuple[int, ...]]:
-    """Where the frames begin, and their shape. Raises ValueError where the file is not as long as they need."""
+    """The offset of the frames and their shape. Raises ValueError for a file that is too short."""
     if np.lib.format.read_magic(file) != (1, 0):
         raise ValueError(f"{file.name} is no entry")
     try:

@@ -1,4 +1,4 @@
-"""What a stock model takes: token ids padded on the left, patches and grids of images and videos."""
+"""Inputs of a stock transformers model: token ids padded on the left, patches and grids of images and videos."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 
 def _layout(tensors: list[torch.Tensor]) -> tuple[list[int], int]:
-    """Where each tensor starts in an area, and the size of the area, in bytes."""
+    """The offset of each tensor in an area, and the size of the area, in bytes."""
     places, size = [], 0
     for tensor in tensors:
         places.append(size)

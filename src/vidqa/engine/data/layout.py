@@ -1,4 +1,4 @@
-"""Where every token of a pack stands: samples side by side, shared prefixes once, suffixes behind them."""
+"""The row of every token of a pack: samples side by side, shared prefixes once, suffixes behind them."""
 
 from __future__ import annotations
 

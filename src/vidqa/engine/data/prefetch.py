@@ -130,7 +130,7 @@ class Prefetcher:
 
 
 def frame_bytes(samples: Sequence[Sample]) -> int:
-    """What a pack counts in the window of what is being decoded; several questions about one video share it."""
+    """Bytes of a pack in the decode window; several questions about one video share its frames."""
     plans = {ref.view: plan for sample in samples for ref, plan in zip(sample.record.media, sample.plans, strict=True)}
     size = sum(max(MEDIUM_AT_LEAST, 3 * len(plan.indices) * plan.height * plan.width) for plan in plans.values())
     return max(PACK_AT_LEAST, size)
@@ -170,7 +170,7 @@ class BoundedQueue:
         return not self._items
 
     def close(self) -> None:
-        """Let go of what is in the queue, and of whoever waits to put something in."""
+        """Drop all items, and release a thread that waits to put one in."""
         with self._changed:
             self._closed = True
             self._items.clear()

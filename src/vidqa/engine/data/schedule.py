@@ -1,4 +1,4 @@
-"""Which samples every step takes, on which rank and in which micro-steps, and what is due after it."""
+"""The samples of every step by rank and micro-step, and what is due after it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vidqa.spec.models import TrainSpec
 
 
 class StepSchedule:
-    """How many steps a run has, and what is due after each."""
+    """The number of steps of a run, and what is due after each."""
 
     spec: Any  # a TrainSpec, or a GrpoSpec
 
@@ -39,7 +39,7 @@ class StepSchedule:
         return step + 1 == self.total or self.due(step, validation.freq, validation.freq_in_epoch)
 
     def facts(self) -> dict[str, Any]:
-        """What plan.json says of the steps."""
+        """The entries of plan.json about steps."""
         return {
             "total_steps": self.total,
             "steps_per_epoch": self.steps_per_epoch,

@@ -21,7 +21,7 @@ FORMATS = (MERGED, WEIGHTS, ADAPTER)
 
 
 def format_for(lora: Any) -> ExportFormat:
-    """What a run with this `policy.lora` exports."""
+    """The format that a run with this `policy.lora` exports."""
     return WEIGHTS if lora is None else ADAPTER
 
 

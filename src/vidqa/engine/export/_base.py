@@ -1,4 +1,4 @@
-"""What an export format is: files that other programs load, written by all ranks, checked and loaded again."""
+"""Export formats: files that other programs load, written by all ranks, checked and loaded again."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ EXPORT = "export.json"  # the facts of an export: step, spec, data, the trainer'
 
 @dataclass(frozen=True)
 class Trained:
-    """What is exported into a folder of `exports`: a model that started from the model folder `base`. `parameters` are
-    the model's, of which only names and placement are looked at: `own` holds the values that are the run's, on any
-    device, and the others still are the base model's. `lora` is the spec's table, None for a full fine-tune. `capped`
-    is the spec's cap_pixels_per_frame; None is what the base model says."""
+    """The source of an export into a folder of `exports`: a model that started from the model folder `base`.
+    `parameters` are the model's, of which only names and placement are looked at: `own` holds the values that are the
+    run's, on any device, and the others still are the base model's. `lora` is the spec's table, None for a full
+    fine-tune. `capped` is the spec's cap_pixels_per_frame; None is what the base model says."""
 
     exports: Path
     base: Path

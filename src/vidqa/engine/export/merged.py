@@ -19,8 +19,8 @@ TIED = "tie_word_embeddings"
 
 
 def merged_adapter(exports: Path, base: Path, lora: Any, adapter: Path, dtype: torch.dtype, capped: Any) -> Trained:
-    """What to export of the folder `adapter`, trained with the spec's table `lora` from the folder `base`, into a
-    folder of `exports`. Holds the whole model in host memory. Raises as `ADAPTER.load` does."""
+    """The export of the adapter in the folder `adapter`, trained with the spec's table `lora` from the folder `base`,
+    into a folder of `exports`. Holds the whole model in host memory. Raises as `ADAPTER.load` does."""
     model = ADAPTER.load(adapter, base, dtype, torch.device("cpu"))
     parameters = dict(model.named_parameters())
     return Trained(exports, base, lora, dtype, parameters, parameters, capped)

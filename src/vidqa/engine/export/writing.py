@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
@@ -18,7 +17,7 @@ from vidqa.engine.distributed import World, local_part
 from vidqa.engine.export._base import Trained
 from vidqa.engine.loading.freeze import base_name
 from vidqa.engine.loading.load import local_rows
-from vidqa.engine.loading.safetensors_reader import RowRead, StoredTensor, model_tensors, read_rows
+from vidqa.engine.loading.safetensors_reader import StoredTensor, model_tensors, read_part
 from vidqa.engine.problems import ENGINE_SAVE_FAILED, with_free_space
 from vidqa.families import family_of
 from vidqa.families.model_files import read_json
@@ -72,7 +71,7 @@ def shapes_of(trained: Trained, names: Mapping[str, str]) -> dict[str, tuple[int
 
 
 def rows_as_trained(trained: Trained, names: Mapping[str, str], world: World) -> Iterator[TensorRows]:
-    """What this rank writes: its rows of sharded tensors; of several ranks that hold the same rows, the first."""
+    """This rank's rows of sharded tensors; of several ranks with the same rows the first writes them."""
     stored = model_tensors(trained.base)
     for tensor, inside in names.items():
         parameter = trained.parameters[inside]
@@ -84,13 +83,6 @@ def rows_as_trained(trained: Trained, names: Mapping[str, str], world: World) ->
             yield TensorRows(tensor, first, local_part(trained.own[inside]))
         else:
             yield TensorRows(tensor, first, read_part(stored[base_name(inside)], first, len(local)))
-
-
-def read_part(stored: StoredTensor, first: int, count: int) -> torch.Tensor:
-    """Rows of a tensor of the base model, in the precision that it is stored in."""
-    values = torch.empty((count, *stored.shape[1:]), dtype=stored.dtype)
-    read_rows([RowRead(stored, first, values)])
-    return values
 
 
 def _writes(parameter: nn.Parameter, world: World) -> bool:

@@ -1,4 +1,4 @@
-"""What a family is to the engine: transformers' classes and modules, and our forward over them."""
+"""The interface of a model family: transformers' classes and modules, and our forward over them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Heads(NamedTuple):
 
 
 class VisionIndex(Protocol):
-    """What the vision tower is told of a pack's media besides their patches: a dataclass of tensors and tuples, which a
+    """Inputs of the vision tower besides patches: a dataclass of tensors and tuples, which a
     family makes on the CPU and its own forward reads."""
 
 
@@ -106,7 +106,7 @@ class TorchFamily:
     attention_heads(config)      of the decoder and of the vision tower
     vision_index(grids, sizes, count_bits)     see VisionIndex; `count_bits` as in `attention.segments_of`
     vision_segments(grids, sizes, count_bits)  all segments that attention in the vision tower is called with
-    video_inputs(plans)                        what a stock model is told of videos besides patches and grids
+    video_inputs(plans)                        inputs of a stock model for videos besides patches and grids
     packed_forward(model, recompute, compile, context)  the forward of training, see PackedForward. `recompute`: what
                                  backward computes again; `compile` fuses layers
     vision_features(model, patches, index)     merged features [V, D] of media, without gradients

@@ -30,7 +30,7 @@ from vidqa.video.types import FramePlan
 
 @dataclass(frozen=True)
 class WindowIndex:
-    """Where each patch sits: made on the CPU, one per pack."""
+    """Indices of a pack's patches, made on the CPU."""
 
     position_2P: torch.Tensor  # int64: row and column of the patch, for rotary embedding; frame after frame
     window_at_P: torch.Tensor  # int64: the patches in the order of windows, and

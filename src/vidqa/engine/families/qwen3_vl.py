@@ -25,7 +25,7 @@ from vidqa.families.sizes import VisionSizes
 
 @dataclass(frozen=True)
 class FrameIndex:
-    """Where each patch sits: made on the CPU, one per pack."""
+    """Indices of a pack's patches, made on the CPU."""
 
     position_2P: torch.Tensor  # int64: row and column of the patch, for rotary embedding
     table_P4: torch.Tensor  # int64: four neighbours in the table of trained positions

@@ -39,7 +39,7 @@ from vidqa.planning.budget.activation_checkpointing import NOTHING, Recompute, R
 
 
 class Parts(NamedTuple):
-    """What differs between the two.
+    """The differences between the two families.
 
     tower(visual, patches_PC, index, run)      the merged features [V, D], and one [V, D] for each of the decoder's
                                                first layers that takes in more. `run(block, hidden, cos, sin, segments)`
@@ -181,7 +181,7 @@ class PackedForward:
         self.again |= {layer: recompute.decoder.level(number) for number, layer in enumerate(layers)}
 
     def __call__(self, batch: Any, head: Callable[..., torch.Tensor] = head_nll) -> torch.Tensor:
-        """What `head` gives for every supervised token of a `data.collate.Batch`: by default its negative
+        """The values of `head` for every supervised token of a `data.collate.Batch`: by default its negative
         log-likelihood, float32 [N]."""
         return in_unit(self.model, self._packed, batch, head)
 
@@ -240,7 +240,7 @@ class _Captured(Exception):
 
 @torch.no_grad()
 def decoder_inputs(model: Any, inputs: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """What a stock model gives its decoder for one sample: embeddings [1, S, D] and positions [3, 1, S]; where the
+    """Inputs of a stock model's decoder for one sample: embeddings [1, S, D] and positions [3, 1, S]; where the
     family adds vision features inside of the decoder, their places bool [1, S] and a tensor [V, D] for each level. A
     sample without media has no places and V = 0, so that all samples have the same names and ranks."""
     inputs_seen: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""What trains: freezing by pattern, LoRA through PEFT, and the table that says so."""
+"""Which parameters train: freezing by pattern, LoRA through PEFT, and a table of both."""
 
 from __future__ import annotations
 

@@ -19,12 +19,11 @@ from vidqa.planning.budget.memory import Reshard
 
 
 class OneRankSum:
-    """The sum of gradients over one rank, which is where they are. FSDP would copy them into memory of its own stream,
-    which no other stream can use then: as much as all gradients take lies idle while activations need it.
+    """A reduce-scatter over one rank: the output buffer is the input buffer. FSDP would copy gradients into memory of
+    its own stream, so that as many bytes as all gradients take lie idle while activations need them.
 
-    FSDP asks for memory twice for each unit, first for what is summed, then for its sum. What it would do with a sum in
-    its stream, add it to an earlier one or change its precision, must not occur: nobody waits for that before the
-    memory is used again.
+    FSDP2 calls `allocate` twice for each unit, for the input and then for the output. It must neither add the output to
+    an earlier one nor change its precision: the memory is used again without waiting for its stream.
     """
 
     def __init__(self) -> None:
@@ -40,7 +39,7 @@ class OneRankSum:
         return summed
 
     def __call__(self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, *_: Any, **__: Any) -> None:
-        """Nothing is left to do: the sum is what was summed."""
+        """The sum over one rank is its input."""
         assert output_tensor.data_ptr() == input_tensor.data_ptr(), "FSDP sums into other memory than it asked for"
 
 

@@ -1,4 +1,4 @@
-"""From a model folder to a sharded model: built on the meta device, then every rank reads only its own rows.
+"""Loading of a sharded model: built on the meta device, then every rank reads only its own rows.
 
 config -> meta model -> LoRA and freezing -> our forward -> fully_shard -> weights from safetensors
 """
@@ -156,7 +156,7 @@ def _shard(model: Any, family: TorchFamily, world: World, compute: torch.dtype, 
 
 
 def own_rows(model: Any, folder: Path) -> list[RowRead]:
-    """Where in the folder's safetensors this rank finds its rows of every base parameter. Raises
+    """The reads of this rank's rows of every base parameter from the folder's safetensors. Raises
     ENGINE_WEIGHTS_MISMATCH for a missing, unexpected or wrongly shaped tensor."""
     files = model_tensors(folder)
     family = family_of(model)

@@ -9,7 +9,7 @@ thread and converts on the CPU; into the memory of a CPU it is as fast (half a g
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -77,17 +77,11 @@ def model_tensors(folder: Path) -> dict[str, StoredTensor]:
     return {parameter_name(name): stored for name, stored in stored_tensors(folder).items()}
 
 
-def read_bytes(stored: StoredTensor) -> Iterator[bytes]:
-    """The bytes of a tensor as they are stored, in pieces."""
-    left = prod(stored.shape) * stored.dtype.itemsize
-    with stored.path.open("rb") as file:
-        file.seek(stored.begin)
-        while left:
-            piece = file.read(min(left, PIECE_BYTES))
-            if not piece:
-                raise MODEL_WEIGHTS_BROKEN.error(stored.path, f"the file ends at byte {file.tell()}")
-            left -= len(piece)
-            yield piece
+def read_part(stored: StoredTensor, first: int, count: int) -> torch.Tensor:
+    """Rows of a tensor, in the precision that it is stored in, on the CPU."""
+    values = torch.empty((count, *stored.shape[1:]), dtype=stored.dtype)
+    read_rows([RowRead(stored, first, values)])
+    return values
 
 
 def _tensors(path: Path) -> dict[str, StoredTensor]:

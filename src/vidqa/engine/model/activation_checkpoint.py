@@ -22,7 +22,7 @@ from vidqa.engine.torch_private import TreeSpec, tree_flatten, tree_unflatten
 
 
 class _Call(NamedTuple):
-    """What of a call is no tensor that learns."""
+    """The arguments of a call that are no trained tensors."""
 
     before: Callable[..., tuple[torch.Tensor, ...]]  # (hidden, cos, sin, weights) -> query, key, value
     segments: Segments

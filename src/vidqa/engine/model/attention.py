@@ -90,9 +90,9 @@ def attend_zeros(
     trains: bool = False,
     again: bool = False,
 ) -> torch.Tensor:
-    """Attention of one entry of `Segments` over zeros, with so many heads of queries and of keys, and their width: for
-    every shape that a thread has not met cuDNN plans a kernel in it. `again` says that backward computes forward again,
-    in its own thread."""
+    """Attention over zeros of one (count, length) shape, which warms cuDNN's plan cache of the calling thread. `heads`
+    are those of queries and of keys, and their width. With `again`, backward runs forward once more in the autograd
+    thread. Returns [count * length, H * D]."""
     (count, length), (queries, keys, width) = call, heads
     once = partial(attend, segments=((0, count, length),), causal=causal)
     inputs = [
@@ -116,7 +116,7 @@ def _attend_segments(
 
 
 class SavedForBackward(NamedTuple):
-    """What the kernels' backward needs besides query, key and value: the output, and of each call its log-sum-exp and
+    """Inputs of the kernels' backward besides query, key and value: the output, and of each call its log-sum-exp and
     its other arguments. Suffixes, if any, are the last call."""
 
     attended: torch.Tensor
@@ -125,8 +125,8 @@ class SavedForBackward(NamedTuple):
 
 
 def takes_cudnn(parts: Sequence[torch.Tensor], segments: Segments, suffixes: Suffixes | None, causal: bool) -> bool:
-    """Whether cuDNN's kernels take this query, key and value in every call that `segments` makes. Where they do not,
-    that is said once: PyTorch's own kernels are slower."""
+    """Whether cuDNN has kernels for this query, key and value in every call that `segments` makes. A note says once
+    where it has none: PyTorch's own are slower."""
     if not parts[0].is_cuda:
         return False
     if suffixes is not None:

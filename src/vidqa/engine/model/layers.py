@@ -1,4 +1,4 @@
-"""What the layers of every family are made of: projections, norms and rotations as plain functions of tensors.
+"""Projections, norms and rotations of every family's layers, as plain functions of tensors.
 
 Weights are arguments and not modules, so that torch.compile makes one graph of a function for all layers.
 

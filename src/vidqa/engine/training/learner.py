@@ -56,8 +56,8 @@ class Learner:
     checked: bool = False  # whether every parameter that trains was seen to get a gradient
 
     def train_step(self, step: Step) -> StepOutcome:
-        """Take a step. The gradient is that of the objective's sum over all batches and ranks, divided by its count, so
-        that packing and ranks only change the speed."""
+        """One optimizer step. Its loss is the objective's sum over all micro-batches and ranks, divided by the count
+        over all of them, and so does not depend on packing or the number of ranks. Raises ENGINE_NO_GRADIENT."""
         started, waited, problems = time.perf_counter(), 0.0, list[Problem]()
         names = self.objective.metrics
         largest = torch.zeros(len(self.objective.maxima), dtype=torch.float64, device=self.world.device)

@@ -19,8 +19,8 @@ from vidqa.spec.models import TrainSpec
 
 
 def choose_memory_policy(spec: TrainSpec, folder: Path, data: Prepared, world: World) -> MemoryPolicy:
-    """What the spec says, and of what it leaves open the fastest that fits the smallest GPU of the run. A CPU's memory
-    is not estimated: everything is computed again there, in packs of the usual size."""
+    """The policy of the spec; where it leaves a choice, the fastest that fits the smallest GPU of the run. A CPU's
+    memory is not estimated: everything is computed again there, in packs of the usual size."""
     steps_of = partial(Steps, spec, data.train, world.data_ranks, world.device.type)
     answered = answered_samples(spec, data.validation)
     return memory_policy_of(spec, folder, world, Packing(steps_of, total_steps(spec, len(data.train)), answered))

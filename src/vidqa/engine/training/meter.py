@@ -37,7 +37,7 @@ class Meter:
         self.metrics = Counter[str]()
 
     def step(self, step: int, outcome: Any, rate: float, progress: Any) -> None:
-        """Take in the outcome of a step (a `learner.StepOutcome`) and log when it is time."""
+        """Add the outcome of a step (a `learner.StepOutcome`), and log every `logging.log_interval` steps."""
         works = [workload(unit, self.schedule.data.train) for unit in self.schedule.units(step)]
         self.loss_sum += outcome.loss * outcome.count
         self.count += outcome.count

@@ -1,4 +1,4 @@
-"""What is saved when: checkpoints, exports, the best one, and the proof that it loads."""
+"""Checkpoints and exports of a training, the best export, and the proof that it loads."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from vidqa.planning.samples import Sample
 
 
 class Saver:
-    """Saves after steps as the spec's [train.ckpt] says. A checkpoint and an export of one step share their name."""
+    """Checkpoints and exports by the spec's [train.ckpt]. A checkpoint and an export of one step share their name."""
 
     def __init__(
         self,
@@ -80,9 +80,9 @@ class Saver:
         stopping: bool = False,
         resumed: bool = False,
     ) -> None:
-        """Save what is due after `step`. A run that is about to stop saves its state in any case and exports nothing:
-        weights that nobody measured would pass for the best. The run that goes on (`resumed`) exports them. The step
-        waits for an earlier save that still writes, not for copies or files."""
+        """Save what is due after `step`. When `stopping`, checkpoint only: an export needs a validation first, and the
+        resumed run (`resumed`) validates and exports. Waits for an earlier save that still writes, not for copies or
+        files. Raises ENGINE_NOT_FINITE, ENGINE_SAVE_FAILED."""
         exports = self.exports(step) and not stopping
         checkpoints = stopping or (self.ckpt.enable_checkpoint and self.due(step) and not resumed)
         if not (exports or checkpoints):
@@ -161,8 +161,8 @@ class Saver:
         world.on_main(publish)
 
     def _restore_best(self, start: Start) -> Best | None:
-        """What is best when the run starts: of the run's own exports, and of those of the run that it goes on from
-        where this one measures too. A kill may have come before best.json was written."""
+        """The best export when the run starts: of its own exports, and of those of the run that it resumes from where
+        this one validates too. A kill may have come before best.json was written."""
         if start.folder and self.spec.validation.enable:
             adopt_best(self.run, start.folder.parent.parent, start.step)
         best = best_of(self.run, start.step)

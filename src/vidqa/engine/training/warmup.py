@@ -1,4 +1,4 @@
-"""What first steps would have to wait for, done while weights are read: kernels, communication and memory made ready.
+"""Warm-up while weights are read: kernels planned, functions compiled, ranks connected, memory mapped.
 
 For every shape that it has not met cuDNN plans a kernel forward and one backward, which takes a sixth of a second, and
 all GPUs wait for the one that plans. The shapes of the first steps are known beforehand: each is called once, on zeros,

@@ -102,7 +102,7 @@ def test_no_fault_hides_another(case: Case) -> None:
 BY_GROUP = {
     "spec": (
         [
-            *("unknown key", "unknown table", "a word for a number", "a list for a path", "no epochs"),
+            *("unknown key", "unknown table", "a word for a number", "a list for a path"),
             *("a choice that is none", "learning rate huge"),
         ],
         Exit.INPUT,

@@ -172,7 +172,7 @@ def summary(stopwatch: Stopwatch, model: Any, options: argparse.Namespace) -> di
     flops = family_of(model).flops(model.config, vision_trains=not options.lora, decoder_trains=not options.lora)
     for step in stopwatch.steps:
         work = Workload(**{field.name: step[field.name] for field in fields(Workload) if field.name in step})
-        step |= {"flops": flops.training_flops([work]), "flops_unhalved": flops.of([work], halved=False)}
+        step |= {"flops": flops.training_flops([work]), "flops_unhalved": flops.training_flops([work], halved=False)}
     cuda = torch.cuda.is_available()
     return {
         "peak_flops": peak_flops(torch.device("cuda" if cuda else "cpu")),

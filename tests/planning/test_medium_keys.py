@@ -133,7 +133,10 @@ def test_a_stored_plan_keeps_keys_and_what_is_learned(folder: Path) -> None:
     record = Record("r", turns, (medium,), source="set[0]")
     samples, problems = planner(folder).plan([record])
     plan = Plan({"train": PlannedSet([record], samples, problems)}, "")
-    assert not problems and decode(encode(plan, {}, {})) == plan
+    stored = decode(encode(plan, {}, {}))
+    assert not problems and stored == plan
+    keys = stored.sets["train"].records[0].media[0].keys
+    assert [type(value) for _, value in keys] == [float, int], "nframes must stay a whole number"
 
 
 def test_only_turns_that_are_learned_are_supervised(folder: Path) -> None:

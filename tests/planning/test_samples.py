@@ -128,7 +128,7 @@ def test_a_conversation_is_tokenized_once_and_a_file_read_once(folder: Path, mon
         read.extend(medium.path for medium in media)
         return probe_many(media)
 
-    monkeypatch.setattr(vidqa.planning.samples, "read_headers", noted)
+    monkeypatch.setattr(vidqa.planning.samples, "probe_many", noted)
     planner = Planner(folder / "model", VISION, Prompting())
     counted = counting(planner)
     files = [ref(folder, "a.mp4"), ref(folder, "b.mp4")]

@@ -166,7 +166,7 @@ def reading_headers_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def timeline(path: Path, *opened: Any) -> Timeline:
         return listed[path] if path in listed else listed.setdefault(path, read_timeline(path, *opened))
 
-    monkeypatch.setattr(decode, "first_look", look)
+    monkeypatch.setattr(decode, "read_stream_info", look)
     monkeypatch.setattr(decode, "read_timeline", timeline)
 
 

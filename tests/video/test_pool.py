@@ -15,7 +15,7 @@ from decode_workers import is_worker, workers_of
 from vidqa.contract.environment import child_environment
 from vidqa.contract.problem import Exit, Problem
 from vidqa.video import probe, probe_image
-from vidqa.video.pool import DecodePool, DecodeRequest, FramesFile, HeaderRequest
+from vidqa.video.pool import DecodePool, DecodeRequest, FramesFile, ProbeRequest
 
 NUMBERS = "slow_transform:numbers"
 
@@ -49,7 +49,7 @@ def test_headers_are_read_by_a_worker_too(tmp_path):
     (tmp_path / "broken.mp4").write_bytes(b"no video")
     asked = [(clip, "video"), (picture, "image"), (tmp_path / "broken.mp4", "video")]
     with DecodePool(1, 60) as pool:
-        answers = [pool.submit(HeaderRequest(str(path), None, kind)) for path, kind in asked]
+        answers = [pool.submit(ProbeRequest(str(path), None, kind)) for path, kind in asked]
         found, shown, broken = [answer.result() for answer in answers]
     assert (found, shown) == (probe(clip), probe_image(picture))
     assert isinstance(broken, Problem) and broken.code == "VIDEO_UNREADABLE"

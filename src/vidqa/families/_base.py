@@ -37,7 +37,7 @@ class Family:
     sizes(config, where)        the sizes in a config.json, which `where` names in problems
     tensors(sizes)              every parameter, as the model names it
     parameter_name(stored)      the model's name of a tensor that its files name `stored`; files may have that one, too
-    state_frame_cap(folder, capped)   writes into a folder's processor settings whether frames are capped
+    write_frame_cap(folder, capped)   writes into a folder's processor settings whether frames are capped
     tower                       how names of the vision tower's parameters begin
     transformers                the release from which on the stock model places a video's frames as it should
     """
@@ -52,7 +52,7 @@ class Family:
     sizes: Callable[[dict, Path], Sizes]
     tensors: Callable[[Sizes], list[Tensor]]
     parameter_name: Callable[[str], str] = str
-    state_frame_cap: Callable[[Path, bool | None], None] = lambda folder, capped: None
+    write_frame_cap: Callable[[Path, bool | None], None] = lambda folder, capped: None
     tower: str = "model.visual."
     transformers: str = ""
 

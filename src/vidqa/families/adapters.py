@@ -1,4 +1,4 @@
-"""What a LoRA adapter's folder says of itself, checked before anything is built from it."""
+"""Checks of a LoRA adapter's folder before anything is built from it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from vidqa.families.problems import MODEL_UNSUPPORTED, MODEL_WEIGHTS_BROKEN
 from vidqa.families.weights import read_header
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-LARGEST_RANK = 65_536  # above any side of the matrices that an adapter stands on
+MAX_RANK = 65_536  # above any side of the matrices that an adapter stands on
 # Where a LoRA matrix's rank stands in its shape.
 RANK_ROWS = (".lora_A.", ".lora_embedding_A")
 
@@ -44,6 +44,6 @@ def _patterns(place: Path, config: dict[str, Any]) -> list[int]:
 
 
 def _rank(place: Path, key: str, rank: object) -> int:
-    if type(rank) is not int or not 1 <= rank <= LARGEST_RANK:
-        raise MODEL_UNSUPPORTED.error(place, f"{key} must be a whole number from 1 to {LARGEST_RANK}, not {rank!r:.60}")
+    if type(rank) is not int or not 1 <= rank <= MAX_RANK:
+        raise MODEL_UNSUPPORTED.error(place, f"{key} must be a whole number from 1 to {MAX_RANK}, not {rank!r:.60}")
     return rank

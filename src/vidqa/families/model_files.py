@@ -11,8 +11,8 @@ import yaml
 from vidqa.contract.files import open_plain, parse_json
 from vidqa.families.problems import MODEL_FILE_MISSING
 
-LARGEST_JSON = 200_000_000  # bytes; the largest tokenizers have a tenth of it
-LARGEST_CARD = 1 << 20  # bytes
+MAX_JSON_BYTES = 200_000_000  # bytes; the largest tokenizers have a tenth of it
+MAX_CARD_BYTES = 1 << 20  # bytes
 FENCE = "---"
 
 
@@ -20,7 +20,7 @@ def read_json(folder: Path, name: str) -> dict:
     """One JSON file of a model folder. Raises MODEL_FILE_MISSING."""
     path = folder / name
     try:
-        value = parse_json(path, LARGEST_JSON)
+        value = parse_json(path, MAX_JSON_BYTES)
     except FileNotFoundError as missing:
         raise MODEL_FILE_MISSING.error(path, f"the model folder has no {name}") from missing
     except (ValueError, OSError) as broken:
@@ -34,7 +34,7 @@ def front_matter(path: Path) -> dict[str, Any]:
     """The settings at the top of a model card; none where there is no card, or no settings that can be read."""
     try:
         with open_plain(path) as file:
-            text = file.read(LARGEST_CARD).decode("utf-8", "replace")
+            text = file.read(MAX_CARD_BYTES).decode("utf-8", "replace")
         before, fence, rest = text.partition(f"{FENCE}\n")
         settings = yaml.safe_load(rest.partition(f"\n{FENCE}")[0]) if fence and not before.strip() else None
     except (OSError, yaml.YAMLError, RecursionError, ValueError):

@@ -1,4 +1,4 @@
-"""The sizes of a model: what parameters, memory and floating-point work are counted from, without any weights."""
+"""The sizes of a model, from which parameters, memory and FLOPs are computed without any weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the safetensors files of a model folder say of themselves: what they hold, and whether they are whole."""
+"""Headers of the safetensors files of a model folder: their tensors, and whether the files are complete."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from vidqa.contract.problem import Problem, ProblemError
 from vidqa.families.problems import MODEL_FILE_MISSING, MODEL_WEIGHTS_BROKEN
 
 INDEX = "model.safetensors.index.json"
-LARGEST_HEADER = 100_000_000  # bytes; the format's own limit
-MOST_AXES = 64  # of a tensor; no library has more
+MAX_HEADER_BYTES = 100_000_000  # bytes; the format's own limit
+MAX_AXES = 64  # of a tensor; no library has more
 UNREADABLE = (OSError, ValueError, struct.error, KeyError, TypeError, AttributeError, RecursionError)
 
 
 @dataclass(frozen=True)
 class Weights:
-    """What a folder's safetensors files hold; `files` counts them."""
+    """Counts of a folder's safetensors files."""
 
     parameters: int
     bytes: int
@@ -40,13 +40,13 @@ def weight_bytes(folder: Path) -> Weights:
 
 
 def parameters_by_name(folder: Path) -> dict[str, int]:
-    """Numbers of every tensor in the files that are here. Raises MODEL_WEIGHTS_BROKEN."""
+    """The number of elements of every tensor in the present files. Raises MODEL_WEIGHTS_BROKEN."""
     headers = [read_header(path) for path in weight_files(folder)]
     return {name: math.prod(tensor["shape"]) for header in headers for name, tensor in header.items()}
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files that are there, of those that the model is made of."""
+    """The present safetensors files of the model."""
     if (folder / INDEX).is_file():
         names = sorted(set(_index(folder)["weight_map"].values()))
     else:
@@ -75,7 +75,7 @@ def read_header(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
-            if length > LARGEST_HEADER:
+            if length > MAX_HEADER_BYTES:
                 raise MODEL_WEIGHTS_BROKEN.error(path, f"its header claims {length} bytes")
             header = json.loads(file.read(length))
         header.pop("__metadata__", None)
@@ -93,7 +93,7 @@ def _check_tensor(name: str, tensor: dict[str, Any]) -> None:
     """Raises ValueError (TypeError, KeyError) where this is no description of a tensor."""
     begin, end = tensor["data_offsets"]
     shape = tensor["shape"]
-    if not isinstance(tensor["dtype"], str) or not isinstance(shape, list) or len(shape) > MOST_AXES:
+    if not isinstance(tensor["dtype"], str) or not isinstance(shape, list) or len(shape) > MAX_AXES:
         raise ValueError(f"{name[:80]!r} has no type or no shape")
     sizes = (begin, end - begin, *shape)
     if not all(type(size) is int and size >= 0 for size in sizes) or math.prod(shape) > 8 * (end - begin):

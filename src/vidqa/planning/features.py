@@ -1,8 +1,7 @@
-"""Features of a frozen vision tower, kept from the first epoch on: what they take, and for how many media is room.
+"""Cached features of a frozen vision tower: their bytes, and the share of media that fits into the cache.
 
-A token has `out` numbers at the tower's end and at every tap: 32 KiB in the 8B model, where its pixels take 6 KiB. So
-features are kept only where the spec asks for it, and frames come first: the rest of the cache is for features, of
-as many media as fit.
+A token has `out` numbers at the tower's end and at every tap: 32 KiB in the 8B model, compared with 6 KiB of pixels. So
+the cache is opt-in, frames come first, and the rest of the space holds features.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ USABLE_CACHE = 0.95  # of the cache; entries have headers, and other runs leave 
 
 @dataclass(frozen=True)
 class CacheShare:
-    """Bytes of all frames and of all features, and the share of media whose features are kept."""
+    """Bytes of all frames and of all features, and the share of media whose features fit."""
 
     frame_bytes: int
     feature_bytes: int
@@ -45,7 +44,7 @@ def plans_by_view(samples: Iterable[Sample]) -> dict[Hashable, FramePlan]:
 
 
 def cache_share(trained: Iterable[Sample], others: Iterable[Sample], per_token: int, limit_bytes: float) -> CacheShare:
-    """Of the samples that are trained on, within a cache of so many bytes that holds the frames of others, too."""
+    """For training samples, in a cache of `limit_bytes` that also holds the frames of `others`."""
     plans = plans_by_view(trained)
     features = per_token * sum(plan.tokens for plan in plans.values())
     frames = sum(len(plan.indices) * plan.height * plan.width * 3 for plan in (plans_by_view(others) | plans).values())

@@ -1,4 +1,4 @@
-"""The plan of a run: its records by set, the samples that they become, and which of these can be used."""
+"""The plan of a run: its records by set, their samples, and the usable ones of these."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vidqa.spec.models import Spec
 
 @dataclass(frozen=True)
 class PlannedSet:
-    """All records of a set, the samples of those that can become one, in the same order, and the others' problems."""
+    """All records of a set, the samples of the valid ones in the same order, and the problems of the others."""
 
     records: Sequence[Record]
     samples: Sequence[Sample]
@@ -32,7 +32,7 @@ class Plan:
 
 
 def response_mode(spec: Spec, name: str) -> str | None:
-    """The response mode of a set, where it is not the planner's."""
+    """The response mode of a set; None for the planner's."""
     sampling = action_for(spec).sampling
     mode = sampling.modes.get(name) if sampling else None
     return resolve(mode)(spec) if mode else None
@@ -48,8 +48,7 @@ def make_plan(spec: Spec, planner: Planner, records: Mapping[str, list[Record]])
 
 
 def usable(samples: Sequence[Sample], longest: int, *, trained: bool) -> list[Sample]:
-    """Samples of at most `longest` tokens; of those that are `trained` on the ones with a supervised token. No sample
-    is ever cut."""
+    """Samples of at most `longest` tokens; with `trained` only those with a supervised token. No sample is ever cut."""
     return [sample for sample in samples if sample.length <= longest and (sample.supervised or not trained)]
 
 
@@ -58,6 +57,6 @@ def too_long(samples: Sequence[Sample], longest: int) -> list[Sample]:
 
 
 def without_labels(samples: Sequence[Sample]) -> list[Problem]:
-    """The problems of training samples of which no token is supervised."""
+    """SAMPLE_NOTHING_LEARNED for every training sample without a supervised token."""
     without = [sample for sample in samples if not sample.supervised]
     return [SAMPLE_NOTHING_LEARNED.at(sample.place, "no token of it is learned") for sample in without]

@@ -1,6 +1,6 @@
 """From records to samples: every medium probed and planned, every token counted, nothing decoded.
 
-Preflight, training and evaluation all plan with one `Planner`; what it counts is what the collator later builds.
+Preflight, training and evaluation share one `Planner`. The collator builds the same tokens, and asserts the counts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TOKEN_BYTES = 4  # of the ids of an outline's head
 
 @dataclass(frozen=True, slots=True)
 class Prompting:
-    """How records are put to the model; the same in training and evaluation unless a spec says otherwise."""
+    """The prompt around a record; the same in training and evaluation unless a spec says otherwise."""
 
     system_prompt: str = ""
     response_mode: str = "answer"  # answer | think | hybrid
@@ -39,8 +39,8 @@ class Prompting:
 
 @dataclass(frozen=True, slots=True)
 class Medium:
-    """A file after planning: how many tokens stand for it in a chat, which of them is the last of its frames, and what
-    tells it from other files and other plans of it."""
+    """A medium after planning: its tokens in a chat, the position of the last placeholder in them, and a hash of file
+    and plan."""
 
     plan: FramePlan
     tokens: int
@@ -50,10 +50,10 @@ class Medium:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A record after planning. `length` counts tokens of text and media, `supervised` those that are learned.
+    """A record after planning. `length` counts tokens of text and media, `supervised` those with a loss.
 
-    The first `prefix` tokens, up to the last of its media, are the same in every sample with the same `prefix_key`;
-    they are learned from in none of them.
+    The first `prefix` tokens, up to the last of its media, are equal in every sample with the same `prefix_key` and
+    have no loss.
     """
 
     record: Record
@@ -78,7 +78,7 @@ class Sample:
         return f"{self.record.source} (id {self.record.id})"
 
     def too_long(self, longest: int, remedy: str | None = None) -> Problem:
-        """The problem of a sample with more than `longest` tokens."""
+        """SAMPLE_TOO_LONG, for a sample of more than `longest` tokens."""
         message = f"{self.length} tokens, {self.media_tokens} of them video or image; {longest} allowed"
         return SAMPLE_TOO_LONG.at(self.place, message, remedy)
 
@@ -108,7 +108,7 @@ def evaluation_planner(spec: EvaluateSpec | InferenceSpec | EmbedSpec, model_fol
 
 
 class Planner:
-    """Plans records for one model and one way of sampling; remembers every file it has probed."""
+    """Plans records for one model and one VisionSpec; caches the header of every file."""
 
     def __init__(self, model_folder: Path, vision: object, prompting: Prompting) -> None:
         """`vision` is the spec's table with the keys of VISION_KEYS."""
@@ -123,13 +123,13 @@ class Planner:
         self._media: dict[tuple[str, MediumKeys], Medium | tuple[Problem, ...]] = {}
 
     def for_generation(self) -> Planner:
-        """The same planner for prompts that end where the answer begins; it shares what was probed."""
+        """The same planner for prompts that end where the answer begins; it shares the cached headers."""
         twin = copy(self)
         twin.prompting = replace(self.prompting, for_generation=True)
         return twin
 
     def anew(self, vision: VisionSpec) -> Planner:
-        """A planner of the same model and prompts that takes frames by `vision` and has probed no file yet."""
+        """A planner of the same model and prompts with another VisionSpec and empty caches."""
         twin = copy(self)
         twin.vision, twin._headers, twin._media = vision, {}, {}
         return twin

@@ -1,6 +1,6 @@
 """Which records a run works on, by the sets that its action declares: "train" and "validation", or "evaluation".
 
-Preflight and the engine read them by the same rule; each says with a `Read` of its own what becomes of problems.
+Preflight and the engine share this rule; each passes a `Read` that handles problems in its own way.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from vidqa.spec.models import Spec
 
 @dataclass(frozen=True)
 class SetSource:
-    """The annotations of one set, as the spec writes them. With `keep_missing` a record whose medium is not there is a
-    bad sample and not an error. `prompt` is asked of a record without a question."""
+    """The annotations of one set, as the spec writes them. With `keep_missing` a record with a missing medium is a bad
+    sample and not an error. `prompt` is the question of a record without one."""
 
     name: str
     annotation_path: str
@@ -34,13 +34,13 @@ class SetSource:
 
     @property
     def how(self) -> dict[str, Any]:
-        """How its records are read: the options of `load_records`."""
+        """The options of `load_records`."""
         return {"need_answers": self.need_answers, "keep_missing": self.keep_missing, "prompt": self.prompt}
 
 
 @dataclass(frozen=True)
 class RecordSet:
-    """One set of records, and what is wrong with others of its annotations."""
+    """The valid records of a set, and the problems of the others."""
 
     name: str
     records: list[Record]
@@ -51,7 +51,7 @@ Read = Callable[[SetSource], RecordSet]
 
 
 def leaves_out_bad_samples(spec: Spec) -> bool:
-    """Whether a run goes on without a sample that cannot be used."""
+    """Whether a run continues without its bad samples (on_bad_sample = "quarantine")."""
     table = action_for(spec).decoding
     return bool(table) and value_at(spec, table).on_bad_sample == "quarantine"
 
@@ -65,15 +65,14 @@ def sources(spec: Spec) -> list[SetSource]:
 
 
 def media_roots(spec: Spec) -> list[Path]:
-    """Where media are looked for, one for each source: a folder, or an archive. Raises DATA_FILE_MISSING."""
+    """The media folder or archive of each source. Raises DATA_FILE_MISSING."""
     places = [open_source(source.annotation_path, source.media_path).media.root for source in sources(spec)]
     return [Path(os.path.abspath(os.path.expanduser(place))) for place in places]
 
 
 def read_record_sets(spec: Spec, read: Read) -> list[RecordSet]:
-    """The sets of a run: what `read` gives of each source. The second one may be held out of the first, by video; where
-    the action has no second one, that part is left out. Where it has a limit, the first records count; long videos are
-    cut into the action's windows."""
+    """The sets of a run, one for each source. The second one may be held out of the first, by video; without a second
+    set in the action that part is left out. A limit takes the first records; long videos are cut into windows."""
     record_sets, action = [read(source) for source in sources(spec)], action_for(spec)
     if action.sampling is None:
         return record_sets

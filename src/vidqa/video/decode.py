@@ -14,7 +14,7 @@ import numpy as np
 from vidqa.video.problems import VIDEO_DECODE_TIMEOUT, VIDEO_FRAME_MISSING, VIDEO_UNREADABLE
 from vidqa.video.source import open_video, place
 from vidqa.video.stream_info import read_stream_info
-from vidqa.video.timeline import MOST_REORDERED, Stamp, Timeline, read_timeline
+from vidqa.video.timeline import MAX_REORDERED, Stamp, Timeline, read_timeline
 
 if TYPE_CHECKING:
     from av import Packet, VideoFrame
@@ -202,7 +202,7 @@ class _Walk:
     def _goes_back_after(self, frame: VideoFrame) -> bool:
         """Whether a frame that has left some out is followed by those: the times are of another order. Otherwise they
         are missing."""
-        ahead = list(islice(self.frames, MOST_REORDERED))
+        ahead = list(islice(self.frames, MAX_REORDERED))
         self.frames = chain(ahead, self.frames)
         return any(self._number(later) < self._number(frame) for later in ahead)
 

@@ -15,7 +15,7 @@ import numpy as np
 from vidqa.video.problems import MEDIA_TOO_NARROW, VIDEO_BUDGET_TOO_SMALL, VIDEO_SPAN_EMPTY
 from vidqa.video.types import FramePlan, PixelRules, VideoMeta, VisionSpec
 
-LONGEST_ASPECT = 200  # the processors refuse anything narrower
+MAX_ASPECT = 200  # the processors refuse anything narrower
 SIDES_TOKENS = (4, 16384)  # of one frame: what qwen-vl-utils bounds the sides by that are asked for
 FitSides = Callable[[int], tuple[int, int]]
 
@@ -233,8 +233,8 @@ def _round_sides(
     `counted` is the frame count rounded to temporal patches: transformers compares with it, but scales with `frames`.
     Python's round goes to the even neighbour at a half, and so does this.
     """
-    if max(height, width) > LONGEST_ASPECT * min(height, width):
-        message = f"the picture is {width} x {height}, more than {LONGEST_ASPECT}:1"
+    if max(height, width) > MAX_ASPECT * min(height, width):
+        message = f"the picture is {width} x {height}, more than {MAX_ASPECT}:1"
         raise MEDIA_TOO_NARROW.error("plan", message)
     rows, columns = round(height / factor), round(width / factor)
     pixels = counted * rows * columns * factor**2

@@ -32,7 +32,7 @@ from vidqa.video.types import ImageMeta, VideoMeta
 
 START_LIMIT_S = 300.0  # a worker imports its transform before its first request; torch from a cold disk is slow
 RETIRE_AFTER = 2000  # requests; decoders lose some memory with every file, and a new worker begins without
-LAST_WORDS_S = 5.0  # between a worker's closed pipe and its exit
+EXIT_WAIT_S = 5.0  # between a worker's closed pipe and its exit
 OUT_OF_MEMORY = 12  # exit code of a worker whose memory is limited otherwise than by the kernel's killer
 # The worker gets this process's module path, so that a program started from any folder finds the library.
 BOOT = (
@@ -41,49 +41,41 @@ BOOT = (
 
 
 @dataclass(frozen=True, slots=True)
-class DecodeRequest:
-    """Frames `indices` of a video (ignored for an image), resized by the pool's transform to `height` x `width`."""
+class ProbeRequest:
+    """The header of a file. An untrusted file is not even opened in a process that others depend on."""
 
     path: str
     member: str | None
     kind: str  # "video" | "image"
+
+    @property
+    def where(self) -> str:
+        return place(self.path, self.member)
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeRequest(ProbeRequest):
+    """Frames `indices` of a video (ignored for an image), resized by the pool's transform to `height` x `width`."""
+
     indices: tuple[int, ...]
     height: int
     width: int
 
-    @property
-    def where(self) -> str:
-        return place(self.path, self.member)
-
-
-@dataclass(frozen=True, slots=True)
-class HeaderRequest:
-    """What a file is. A file that nobody vouches for is not even opened in a process that others depend on."""
-
-    path: str
-    member: str | None
-    kind: str  # "video" | "image"
-
-    @property
-    def where(self) -> str:
-        return place(self.path, self.member)
-
 
 @dataclass(frozen=True, slots=True)
 class FramesFile:
-    """The frames of a request lie in a file that the worker has written, instead of in this process's memory."""
+    """The frames of a request are in a file that the worker wrote."""
 
     path: str
 
 
 Decoded = np.ndarray | Problem
-Request = DecodeRequest | HeaderRequest
 Answered = Decoded | FramesFile | VideoMeta | ImageMeta
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Job:
-    request: Request
+    request: ProbeRequest
     answer: Future[Any]
     admit: Callable[[], bool] | None
     store_at: str
@@ -106,8 +98,8 @@ class DecodePool:
         self.workers, self.timeout_s = workers, timeout_s
         self._waiting: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._closed = threading.Event()
-        functions, lock = (transform or "", store or ""), _SharedLock()
-        self._servers = [_Server(self._waiting, self._closed, lock, timeout_s, functions) for _ in range(workers)]
+        functions, slots = (transform or "", store or ""), _Slots(workers)
+        self._servers = [_Server(self._waiting, self._closed, slots, timeout_s, functions) for _ in range(workers)]
         for server in self._servers:
             server.start()
 
@@ -117,13 +109,14 @@ class DecodePool:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def submit(self, request: Request, *, store_at: str = "", admit: Callable[[], bool] | None = None) -> Future[Any]:
-        """Resolves to uint8 frames, to what the header says where that is asked for, or to the Problem that stands for
-        them.
+    def submit(
+        self, request: ProbeRequest, *, store_at: str = "", admit: Callable[[], bool] | None = None
+    ) -> Future[Any]:
+        """Resolves to uint8 frames, for a ProbeRequest to VideoMeta or ImageMeta, or to a Problem.
 
         With `store_at` it resolves to FramesFile once the frames are in that file, or to the frames where it cannot be
-        written. `admit` is asked when a worker is free for the request, in one of the pool's threads; where it says
-        no, the request is cancelled, and what it raises is raised by the answer.
+        written. `admit` is called when a worker is free for the request, in one of the pool's threads; if it returns
+        False, the request is cancelled, and its exception is raised by the answer.
         """
         if self._closed.is_set():
             raise RuntimeError("the decode pool is closed")
@@ -146,41 +139,22 @@ class DecodePool:
             server.join()
 
 
-class _SharedLock:
-    """Who decodes at a time: any number of workers beside each other, or one alone."""
+class _Slots:
+    """Admits any number of workers beside each other, or one alone; later ones wait for the one that waits."""
 
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._inside = 0
-        self._alone = 0  # how many are or want to be alone: the others let them go first
+    def __init__(self, workers: int) -> None:
+        self._workers, self._free, self._queue = workers, threading.Semaphore(workers), threading.Lock()
 
     @contextmanager
-    def shared(self) -> Iterator[None]:
-        with self._changed:
-            self._changed.wait_for(lambda: not self._alone)
-            self._inside += 1
-        yield from self._until_left()
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        with self._changed:
-            self._alone += 1
-            self._changed.wait_for(lambda: not self._inside)
-            self._inside += 1
-        try:
-            yield from self._until_left()
-        finally:
-            with self._changed:
-                self._alone -= 1
-                self._changed.notify_all()
-
-    def _until_left(self) -> Iterator[None]:
+    def acquired(self, *, alone: bool = False) -> Iterator[None]:
+        count = self._workers if alone else 1
+        with self._queue:
+            for _ in range(count):
+                self._free.acquire()
         try:
             yield
         finally:
-            with self._changed:
-                self._inside -= 1
-                self._changed.notify_all()
+            self._free.release(count)
 
 
 class _Server(threading.Thread):
@@ -193,12 +167,12 @@ class _Server(threading.Thread):
         self,
         waiting: queue.SimpleQueue[_Job | None],
         closed: threading.Event,
-        lock: _SharedLock,
+        slots: _Slots,
         timeout_s: float,
         functions: tuple[str, str],
     ) -> None:
         super().__init__(name="decode-server", daemon=True)
-        self.waiting, self.closed, self.lock = waiting, closed, lock
+        self.waiting, self.closed, self.slots = waiting, closed, slots
         self.timeout_s, self.functions = timeout_s, functions
         self.process: subprocess.Popen[bytes] | None = None
         self.pipe: Connection | None = None
@@ -231,20 +205,20 @@ class _Server(threading.Thread):
             process.kill()
             process.wait()
 
-    def _serve(self, request: Request, store_at: str) -> Answered:
+    def _serve(self, request: ProbeRequest, store_at: str) -> Answered:
         try:
-            with self.lock.shared():
+            with self.slots.acquired():
                 return self._attempt(request, store_at)
         except _Killed:
             pass
         try:
-            with self.lock.alone():
+            with self.slots.acquired(alone=True):
                 return self._attempt(request, store_at)
         except _Killed as again:
             message = f"the decoder {again} while it decoded this file, and once more while no other decoder worked"
             return MEDIA_DECODER_KILLED.at(request.where, message)
 
-    def _attempt(self, request: Request, store_at: str) -> Answered:
+    def _attempt(self, request: ProbeRequest, store_at: str) -> Answered:
         if self.served >= RETIRE_AFTER:
             self.stop_worker()
         if self.process is None or self.process.poll() is not None:
@@ -259,7 +233,7 @@ class _Server(threading.Thread):
                 return VIDEO_DECODE_TIMEOUT.at(request.where, f"not decoded within {self.timeout_s:g} s")
             return self._receive()
         except (EOFError, OSError):
-            return _unreadable(request).at(request.where, f"the decoder {self._ending()}")
+            return _unreadable(request).at(request.where, f"the decoder {self._exit_reason()}")
 
     def _receive(self) -> Answered:
         assert self.pipe is not None
@@ -293,14 +267,14 @@ class _Server(threading.Thread):
                 return
         except EOFError:
             pass
-        raise _StartFailed(f"a decode worker {self._ending()} before its first request; see stderr")
+        raise _StartFailed(f"a decode worker {self._exit_reason()} before its first request; see stderr")
 
-    def _ending(self) -> str:
+    def _exit_reason(self) -> str:
         """How the worker whose pipe has ended came to its end; one that still lives is killed. Raises _Killed where
         neither the worker itself nor this process has ended it."""
         assert self.process is not None
         try:
-            returncode = self.process.wait(LAST_WORDS_S)
+            returncode = self.process.wait(EXIT_WAIT_S)
         except subprocess.TimeoutExpired:
             self.stop_worker()
             return "closed its pipe without an answer"
@@ -321,5 +295,5 @@ class _Killed(Exception):
     """A worker that was ended for a reason outside the file, as the kernel does when memory is full."""
 
 
-def _unreadable(request: Request) -> Code:
+def _unreadable(request: ProbeRequest) -> Code:
     return IMAGE_UNREADABLE if request.kind == "image" else VIDEO_UNREADABLE

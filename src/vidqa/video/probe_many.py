@@ -18,7 +18,7 @@ Header = VideoMeta | ImageMeta | list[Problem]
 
 
 class MediaFile(Protocol):
-    """Whatever names a file: a record's medium, a request for frames."""
+    """A record's medium, or a request for frames."""
 
     @property
     def kind(self) -> str: ...
@@ -29,8 +29,7 @@ class MediaFile(Protocol):
 
 
 def probe_many(media: Iterable[MediaFile]) -> list[Header]:
-    """What the probe of each medium found, in their order: what it is, or what is wrong with it. A file of which
-    several media are parts is read once."""
+    """The header of each medium, or its problems, in their order. A file with several media in it is read once."""
     media = list(media)
     files = {(medium.kind, medium.path, medium.member): medium for medium in media}
     with ThreadPoolExecutor(THREADS) as pool:
@@ -47,7 +46,7 @@ def _probe(medium: MediaFile) -> Header:
 
 
 def header_warnings(header: VideoMeta | ImageMeta, where: object) -> list[Problem]:
-    """What is read otherwise than whoever wrote the file may expect."""
+    """Warnings where a file is read differently from what its author may expect."""
     problems = []
     if isinstance(header, ImageMeta):
         if header.mode in CLIPPED_MODES:

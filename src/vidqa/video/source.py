@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from av.container import InputContainer
     from av.video.stream import VideoStream
 
-HASHED_AT_ONCE = 1 << 20  # bytes
+HASH_CHUNK = 1 << 20  # bytes
 # Containers whose header says all there is to know of a stream but its pixel format, so that FFmpeg need not decode
 # pictures to open them. For a frame that is decoded to be looked at, they are opened in full all the same: reordering
 # is guessed from the first pictures where the header does not say it.
 SELF_DESCRIBING = ("mov", "matroska", "avi")
-MOST_PIXELS = 8192 * 8192  # of one picture; a decoder holds up to 17 of them
+MAX_PIXELS = 8192 * 8192  # of one picture; a decoder holds up to 17 of them
 # What holds its pictures itself. A playlist, a manifest or a list of files leads to others, which whoever sent the file
 # may not be meant to see; the rest are devices, sound, text and pictures.
 SELF_CONTAINED = (
     "mov,matroska,avi,mpegts,mpeg,mpegvideo,m4v,h264,hevc,vvc,av1,obu,ivf,flv,live_flv,asf,asf_o,ogg,gif,apng,mxf,nut,dv,"
     "wtv,rm,nsv,nuv,yuv4mpegpipe,mjpeg,dirac,vc1,h263,h261,gxf,swf,dhav,film_cpk,roq,smk,bink,webp_pipe,jpegxl_anim"
 )
-LIMITS = {"max_pixels": str(MOST_PIXELS)}  # FFmpeg's own, for pictures that are larger than the header says
+LIMITS = {"max_pixels": str(MAX_PIXELS)}  # FFmpeg's own, for pictures that are larger than the header says
 HEADER_ALONE = {"codec_whitelist": "none", "probesize": "32"}
 
 
@@ -125,8 +125,8 @@ def open_video(
         if streams[0].codec_context is None:
             raise VIDEO_UNREADABLE.error(place(path, member), "FFmpeg has no decoder for its pictures")
         width, height = streams[0].width, streams[0].height
-        if width * height > MOST_PIXELS:
-            message = f"its pictures have {width} x {height} pixels, more than {MOST_PIXELS:,}"
+        if width * height > MAX_PIXELS:
+            message = f"its pictures have {width} x {height} pixels, more than {MAX_PIXELS:,}"
             raise VIDEO_TOO_LARGE.error(place(path, member), message)
         streams[0].codec_context.thread_count = 1
         streams[0].codec_context.options = dict(LIMITS)
@@ -154,7 +154,7 @@ def content_hash(path: str, member: str | None) -> str | None:
         digest = hashlib.sha256()
         with open(path, "rb") as file:
             file.seek(offset)
-            while left > 0 and (piece := file.read(min(HASHED_AT_ONCE, left))):
+            while left > 0 and (piece := file.read(min(HASH_CHUNK, left))):
                 digest.update(piece)
                 left -= len(piece)
     except (OSError, ProblemError):

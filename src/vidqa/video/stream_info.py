@@ -1,6 +1,6 @@
-"""How large a stream's pictures are and how they are turned: its decoder says so after the head of the first one.
+"""Size and rotation of a stream's pictures, from the first bytes of the first one.
 
-Decoding the whole of it would be most of a probe's work, and nothing else of the picture is wanted.
+Decoding the whole picture would take most of a probe's time.
 """
 
 from __future__ import annotations

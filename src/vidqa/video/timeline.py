@@ -30,7 +30,7 @@ AVI_CHUNK = struct.Struct("<4sI")  # its kind and how many bytes follow
 RAW = ("h264", "hevc", "vvc", "mpegvideo", "m4v", "h263", "h261", "mjpeg", "obu", "av1", "dirac", "vc1")
 SMALL_BYTES = 32  # of a packet that may say no more than that the picture before it stays
 ASSUMED_FPS = 25.0  # FFmpeg's own, for a raw stream whose headers have no rate
-MOST_REORDERED = 16  # frames that a decoder holds back; no standard allows more
+MAX_REORDERED = 16  # frames that a decoder holds back; no standard allows more
 
 
 class Stamp(NamedTuple):
@@ -135,7 +135,7 @@ def read_timeline(path: str | Path, member: str | None, container: InputContaine
 
 def _begins_whole(container: InputContainer, stream: VideoStream) -> bool:
     """Whether a stream begins with a keyframe, and no frame is shown before it."""
-    packets = list(islice(container.demux(stream), MOST_REORDERED + 1))
+    packets = list(islice(container.demux(stream), MAX_REORDERED + 1))
     container.seek(stream.index_entries[0].timestamp, stream=stream, backward=True)
     shown = [packet.pts for packet in packets if packet.size and packet.pts is not None]
     return bool(shown) and packets[0].is_keyframe and min(shown) == packets[0].pts

@@ -17,7 +17,7 @@ from vidqa.contract.parent_death_signal import end_with
 from vidqa.contract.problem import ProblemError
 from vidqa.video.decode import read_frames
 from vidqa.video.image import decode_image, probe_image
-from vidqa.video.pool import OUT_OF_MEMORY, DecodeRequest, FramesFile, HeaderRequest
+from vidqa.video.pool import OUT_OF_MEMORY, DecodeRequest, FramesFile
 from vidqa.video.probe import probe
 
 CHUNK = 8  # full-size frames in memory at once, fewer where they have more bytes than this together
@@ -42,9 +42,8 @@ def main(words: list[str]) -> None:
         except EOFError:  # the pool is closed
             return
         try:
-            if isinstance(request, HeaderRequest):
-                find = probe_image if request.kind == "image" else probe
-                pipe.send(find(request.path, request.member))
+            if not isinstance(request, DecodeRequest):
+                pipe.send((probe_image if request.kind == "image" else probe)(request.path, request.member))
                 continue
             frames = np.ascontiguousarray(decode(request, transform))
         except ProblemError as stopped:

@@ -99,7 +99,7 @@ def copy_settings(trained: Trained, folder: Path, without: Sequence[str] = ()) -
     for path in trained.base.iterdir():
         if path.is_file() and _is_copied(path) and path.name not in without:
             _copy_without_code(path, folder / path.name)
-    family_of(trained.base).state_frame_cap(folder, trained.capped)
+    family_of(trained.base).write_frame_cap(folder, trained.capped)
 
 
 def _is_copied(path: Path) -> bool:

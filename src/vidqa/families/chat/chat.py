@@ -28,9 +28,9 @@ from vidqa.families.chat.tokens import Tokens, load_tokens
 from vidqa.video.types import FramePlan
 
 KINDS = ("video", "image")
-EXPANSIONS_KEPT = 256  # several questions about one video come close together
-AT_ONCE = 256  # conversations that are tokenized together, on all cores
-MOST_REMEMBERED = 1 << 17  # conversations whose outlines are remembered: sets ask the same about many videos
+EXPANSIONS_CACHED = 256  # several questions about one video come close together
+BATCH_SIZE = 256  # conversations that are tokenized together, on all cores
+MAX_CACHED_OUTLINES = 1 << 17  # conversations whose outlines are remembered: sets ask the same about many videos
 MARK = "\0"
 RUNS = re.compile(f"{MARK}+")
 PROBE: list[Message] = [
@@ -88,7 +88,7 @@ class Chat:
         self.slot_ids = {kind: tokens.core.token_to_id(slot) for kind, slot in self.slots.items()}
         self._end_texts = tuple(tokens.text_of(token_id) for token_id in tokens.eos_ids)
         self._control = self._control_tokens(self._probe())
-        self.expansion = lru_cache(EXPANSIONS_KEPT)(self._expand)
+        self.expansion = lru_cache(EXPANSIONS_CACHED)(self._expand)
 
     @property
     def eos_ids(self) -> tuple[int, ...]:
@@ -134,12 +134,12 @@ class Chat:
         """
         settings = (system_prompt, response_mode, for_generation)
         remembered: dict[Conversation, Outline] = {}
-        for first in range(0, len(records), AT_ONCE):
-            part = records[first : first + AT_ONCE]
+        for first in range(0, len(records), BATCH_SIZE):
+            part = records[first : first + BATCH_SIZE]
             conversations = [_conversation(record) for record in part]
             outlines = list(map(remembered.get, conversations))
             if None in outlines:
-                if len(remembered) > MOST_REMEMBERED:
+                if len(remembered) > MAX_CACHED_OUTLINES:
                     remembered.clear()
                 new = zip(conversations, part, outlines, strict=True)
                 drafts = {conversation: record for conversation, record, outline in new if outline is None}

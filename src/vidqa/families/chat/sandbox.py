@@ -21,14 +21,14 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-MOST_STEPS = 2_000_000  # for one conversation; templates take some ten a turn
-MOST_BYTES = 1 << 27  # that are made for one conversation, and COPIES times those of the conversation
+MAX_STEPS = 2_000_000  # for one conversation; templates take some ten a turn
+MAX_BYTES = 1 << 27  # that are made for one conversation, and COPIES times those of the conversation
 COPIES = 256
-MOST_BITS = 4096  # of a whole number
-A_CALL = 10  # steps: about the time that it takes
-A_PART = 4  # steps, of a value that is looked through
-SHORT = 256  # characters of a text that takes no longer than a step
-AN_ITEM = 8  # bytes of a list
+MAX_BITS = 4096  # of a whole number
+CALL_STEPS = 10  # steps: about the time that it takes
+PART_STEPS = 4  # steps, of a value that is looked through
+SHORT_CHARS = 256  # characters of a text that takes no longer than a step
+ITEM_BYTES = 8  # bytes of a list
 # Names of the filters that a parsed template gets.
 ROUNDS, WHOLE, SLICED = "counted_rounds", "counted_whole", "counted_slice"
 # Filters by what they read: nothing of their value, its items, or all that is in it.
@@ -54,7 +54,7 @@ class _Budget(threading.local):
 
     steps = 0
     bytes = 0
-    most_bytes = MOST_BYTES
+    most_bytes = MAX_BYTES
 
 
 class BoundedEnvironment(ImmutableSandboxedEnvironment):
@@ -77,13 +77,13 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         """Begin to count for a conversation."""
         self.budget.steps, self.budget.bytes, self.budget.most_bytes = 0, 0, 1 << 62
         self._whole(messages)
-        self.budget.most_bytes = MOST_BYTES + COPIES * self.budget.bytes
+        self.budget.most_bytes = MAX_BYTES + COPIES * self.budget.bytes
         self.budget.steps, self.budget.bytes = 0, 0
 
     def step(self, steps: int = 1) -> None:
         self.budget.steps += steps
-        if self.budget.steps > MOST_STEPS:
-            raise jinja2.TemplateError(f"it takes more than {MOST_STEPS} steps")
+        if self.budget.steps > MAX_STEPS:
+            raise jinja2.TemplateError(f"it takes more than {MAX_STEPS} steps")
 
     def make(self, size: int) -> None:
         """Count bytes that are made next."""
@@ -98,7 +98,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return "".join(parts)
 
     def call(self, context: Any, called: Any, *args: Any, **kwargs: Any) -> Any:
-        self.step(A_CALL)
+        self.step(CALL_STEPS)
         owner, name = getattr(called, "__self__", None), getattr(called, "__name__", "")
         if isinstance(owner, BUILT_IN):
             reads = isinstance(owner, str) or name in ("count", "index")
@@ -118,8 +118,8 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         if isinstance(left, int) and isinstance(right, int):
             bits = left.bit_length() * right if operator == "**" else left.bit_length() + right.bit_length()
-            if bits > MOST_BITS:
-                raise jinja2.TemplateError(f"it has a number of more than {MOST_BITS} bits")
+            if bits > MAX_BITS:
+                raise jinja2.TemplateError(f"it has a number of more than {MAX_BITS} bits")
         elif operator == "%" and isinstance(left, str):
             if not PLAIN_FORM.fullmatch(left):
                 raise jinja2.TemplateError("it formats a text with more than %s, %d, %r")
@@ -177,13 +177,13 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
     def _whole(self, value: Any) -> Any:
         """The value, with all that is in it counted: the size of its text, and the time to compare it."""
         if type(value) is str:  # nearly always
-            if len(value) > SHORT:
+            if len(value) > SHORT_CHARS:
                 self.make(_size(value))
             return value
         values = [value]
         while values:
             part = values.pop()
-            self.step(A_PART)
+            self.step(PART_STEPS)
             self.make(_size(part))
             if isinstance(part, (list, tuple, set, frozenset)):
                 values += part
@@ -259,7 +259,7 @@ def _size(value: Any) -> int:
         return len(value) if value.isascii() else 2 * len(value)
     if isinstance(value, int):
         return value.bit_length() // 8 + 1
-    return AN_ITEM * (1 + len(value)) if isinstance(value, (list, tuple, dict, set, frozenset)) else AN_ITEM
+    return ITEM_BYTES * (1 + len(value)) if isinstance(value, (list, tuple, dict, set, frozenset)) else ITEM_BYTES
 
 
 def _to_json(

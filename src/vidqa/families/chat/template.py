@@ -14,9 +14,9 @@ from vidqa.families.model_files import read_json
 from vidqa.families.problems import MODEL_FILE_MISSING
 
 Message = dict[str, Any]
-LONGEST = 1 << 20  # characters of a template
+MAX_CHARS = 1 << 20  # characters of a template
 # What Python raises for the mistakes that a template can make.
-BY_A_TEMPLATE = (
+TEMPLATE_ERRORS = (
     *(TypeError, ValueError, KeyError, IndexError, AttributeError, ArithmeticError, MemoryError),
     *(RecursionError, NotImplementedError),
 )
@@ -28,8 +28,8 @@ class Template:
     def __init__(self, source: str, place: str, names: Mapping[str, str]) -> None:
         self.source = source
         self.place = place
-        if len(source) > LONGEST:
-            raise TEMPLATE_BROKEN.error(place, f"the chat template has {len(source)} characters; {LONGEST} are taken")
+        if len(source) > MAX_CHARS:
+            raise TEMPLATE_BROKEN.error(place, f"the chat template has {len(source)} characters; {MAX_CHARS} are taken")
         try:
             self._environment = BoundedEnvironment()
             self._compiled = self._environment.from_string(source, globals=dict(names))
@@ -43,7 +43,7 @@ class Template:
             return self._compiled.render(
                 messages=messages, tools=None, documents=None, add_generation_prompt=add_generation_prompt
             )
-        except (jinja2.TemplateError, *BY_A_TEMPLATE) as broken:
+        except (jinja2.TemplateError, *TEMPLATE_ERRORS) as broken:
             roles = ", ".join(dict.fromkeys(message["role"] for message in messages))
             message = f"the chat template fails on a conversation of {roles}: {broken}"
             raise TEMPLATE_BROKEN.error(self.place, message) from broken

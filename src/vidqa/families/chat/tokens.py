@@ -15,7 +15,7 @@ from vidqa.families.problems import MODEL_FILE_MISSING, MODEL_UNSUPPORTED
 
 # Normalizers without patterns and texts of their own.
 NORMALIZERS = {"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Strip", "StripAccents"}
-LONGEST_PART = 20_000  # characters of a pre-tokenizer or decoder; Qwen's have less than 1,000
+MAX_PART_CHARS = 20_000  # characters of a pre-tokenizer or decoder; Qwen's have less than 1,000
 NAMED = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
 
 
@@ -76,8 +76,8 @@ def _require_bounded(description: Mapping[str, Any], path: Path) -> None:
             message = f"the normalizer {str(step.get('type'))[:60]!r} is not one of {', '.join(sorted(NORMALIZERS))}"
             raise MODEL_UNSUPPORTED.error(path, message)
     for part in ("pre_tokenizer", "decoder"):
-        if (size := len(json.dumps(description.get(part)))) > LONGEST_PART:
-            raise MODEL_UNSUPPORTED.error(path, f"the {part} has {size} characters; {LONGEST_PART} are taken")
+        if (size := len(json.dumps(description.get(part)))) > MAX_PART_CHARS:
+            raise MODEL_UNSUPPORTED.error(path, f"the {part} has {size} characters; {MAX_PART_CHARS} are taken")
 
 
 def _steps(part: Any, name: str) -> Iterator[dict[str, Any]]:

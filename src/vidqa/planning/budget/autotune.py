@@ -1,7 +1,7 @@
-"""The memory policy of a training on its own samples: the fastest that fits, of those that its spec leaves open.
+"""The memory policy of a training on its own samples: the fastest one that fits, of those that its spec allows.
 
-Two things are chosen together: how many tokens a pack may have (where engine.pack_tokens is unset), and what backward
-computes again. Smaller packs keep less, and cost little as long as they fill a GPU; computing again costs work.
+Two things are chosen together: the tokens of a pack (where engine.pack_tokens is unset), and what backward recomputes.
+Smaller packs keep fewer activations, at little cost while they fill a GPU; recomputation costs FLOPs.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def pack_sizes(spec: TrainSpec, longest: int, budget: int) -> Sequence[int | Non
     """Of packs of up to `budget` tokens that hold the longest sample; small ones would compute a shared video more
     often."""
     engine = spec.engine
-    # Small packs would compute a video again for its questions; completions of one question are one group.
+    # Small packs would repeat a video for its questions; completions of one question are one group.
     shares = engine.share_video_prefix and not isinstance(spec, GrpoSpec)
     if not engine.packing or engine.pack_tokens is not None or shares:
         return [None]
@@ -129,13 +129,13 @@ def _least(spec: TrainSpec, model: ParamCounts, packing: Packing) -> Forecast:
 
 
 def least_policy(spec: TrainSpec, model: ParamCounts) -> MemoryPolicy:
-    """The one that takes least, in packs as the spec says: everything computed again, all weights freed."""
+    """The policy of least memory, in packs as the spec says: everything recomputed, all weights freed."""
     return MemoryPolicy(_choices(spec, model)[-1], allowed_reshard(spec)[-1])
 
 
 def _fitting(spec: TrainSpec, model: ParamCounts, packing: Packing, memory_gib: float) -> Iterator[Forecast]:
-    """For every pack size and way of resharding the one that computes least again of those that fit. Sizes end where
-    nothing has to be given up: smaller packs would be slower."""
+    """For every pack size and reshard mode the fitting policy of least recomputation. Sizes end where nothing has to
+    be recomputed: smaller packs would be slower."""
     choices, ways = _choices(spec, model), allowed_reshard(spec)
     for pack_tokens, reshard in product(packing.sizes(spec), ways):
 
@@ -152,10 +152,10 @@ def _fitting(spec: TrainSpec, model: ParamCounts, packing: Packing, memory_gib: 
 
 
 def slowness(spec: TrainSpec, model: ParamCounts, forecast: Forecast) -> float:
-    """Time of a token, in that of one token of an endless pack of which nothing is computed again."""
+    """Time of a token, relative to a token of an endless pack without recomputation."""
     policy, pack = forecast.policy, forecast.micro_step
-    again = recomputed_flops_share(spec, model, policy.recompute, pack)
-    return (1 + again) * (1 + OVERHEAD_TOKENS[policy.reshard] / max(pack.tokens, 1))
+    recomputed = recomputed_flops_share(spec, model, policy.recompute, pack)
+    return (1 + recomputed) * (1 + OVERHEAD_TOKENS[policy.reshard] / max(pack.tokens, 1))
 
 
 def _heaviest(spec: TrainSpec, model: ParamCounts, packing: Packing, policy: MemoryPolicy) -> Forecast:

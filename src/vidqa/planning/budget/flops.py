@@ -1,4 +1,4 @@
-"""Floating-point work of a training step from shapes alone.
+"""FLOPs of a training step, from shapes alone.
 
 Strict accounting: a multiply-add is two operations, backward costs twice forward, recomputation is not counted,
 causal attention counts half of the square. Frozen parts save their weight gradients.
@@ -79,7 +79,7 @@ def flops_model(sizes: Sizes, *, vision_trains: bool, decoder_trains: bool) -> F
 def recomputed_share(
     sizes: Sizes, recompute: Recompute, tokens: int, patches: int, *, vision_trains: bool, decoder_trains: bool
 ) -> float:
-    """Work that backward does again in a pack, as a share of the pack's own work. Attention over tokens counts as that
+    """FLOPs that backward repeats in a pack, as a share of the pack's own. Attention over tokens counts as that
     of samples half as long as the pack; attention over patches, which is little, and the head are left out."""
     text, vision = sizes.text, sizes.vision
     layer = {
@@ -94,13 +94,13 @@ def recomputed_share(
     }
     own = tokens * (3 if decoder_trains else 2) * text.layers * sum(layer.values())
     own += patches * (3 if vision_trains else 1) * vision.blocks * sum(block.values())
-    again = tokens * sum(layer[part] * count for part, count in vars(recompute.decoder).items())
-    again += patches * sum(block[part] * count for part, count in vars(recompute.vision).items()) * vision_trains
-    return again / own
+    repeated = tokens * sum(layer[part] * count for part, count in vars(recompute.decoder).items())
+    repeated += patches * sum(block[part] * count for part, count in vars(recompute.vision).items()) * vision_trains
+    return repeated / own
 
 
 def recomputed_flops_share(spec: TrainSpec, model: ParamCounts, recompute: Recompute, pack: MicroStep) -> float:
-    """Work that backward does again, as a share of a pack's own (see `recomputed_share`)."""
+    """`recomputed_share` of a TrainSpec."""
     trains = {"vision_trains": model.vision.trained > 0, "decoder_trains": spec.policy.lora is None}
     ranks = spec.policy.parallelism.cp_size  # which have a part of the pack each
     return recomputed_share(model.sizes, recompute, pack.tokens * ranks, pack.patches * ranks, **trains)

@@ -8,7 +8,7 @@ one of validation.
     generation validation answers samples with the gathered model (`autotune.generation_bytes`)
 
 The peak is the largest of these moments. Nothing is fitted to measured runs: what layers keep is counted in the
-engine's own code, which a test does again, and the rest follows from how FSDP works.
+engine's own code, which a test repeats, and the rest follows from how FSDP works.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class TrainingSetup:
 
 @dataclass(frozen=True)
 class MemoryPolicy:
-    """What is computed or gathered again so that less is kept, and how many tokens a pack may have."""
+    """What is recomputed, which gathered weights are freed, and how many tokens a pack may have."""
 
     recompute: Recompute
     reshard: Reshard

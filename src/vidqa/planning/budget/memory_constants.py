@@ -39,17 +39,17 @@ class MemoryConstants:
     compiled_vision: Widths = Widths(hidden=6, wide=1)
     eager_gated_vision: Widths = Widths(hidden=13, wide=4)
     compiled_gated_vision: Widths = Widths(hidden=6, wide=2)
-    shared: Widths = Widths(queries=1)  # what questions about one video attended, joined with what the video did
-    # Where GPUs share packs, attention keeps what it gave for its heads of all rows, and what follows for all heads.
+    shared: Widths = Widths(queries=1)  # attention's output of suffixes, joined with that of their prefix
+    # With context parallelism attention's output is kept twice: of its heads for all rows, of all heads for its rows.
     exchanged: Widths = Widths(queries=1)
-    # Of a layer that is computed again: its input; besides it what attention gave; besides that what follows it.
+    # Kept of a recomputed layer: its input; also attention's output (linear); also all behind it (projections).
     layer: Widths = Widths(hidden=1)
     linear: Widths = Widths(hidden=1, queries=1)
     compiled_projections: Widths = Widths(hidden=2, queries=1, wide=2)
     eager_projections: Widths = Widths(hidden=5, queries=1, wide=4)
     eager_projections_dropout: Widths = Widths(hidden=2, queries=1.5, wide=0.5)
-    # On their way through a layer's backward: gradients and what is made of them. A layer that is computed again has
-    # besides it what it did not keep, or of its linear part alone `linear_again`. As compiled layers take it on a GPU.
+    # Transient memory of one layer's backward: activation gradients and temporaries of compiled layers on a GPU. A
+    # recomputed layer adds its missing activations; `linear_again` are those of the level "linear".
     in_flight: Widths = Widths(wide=4)
     in_flight_lora: Widths = Widths(wide=5)
     linear_again: Widths = Widths(hidden=2, wide=2)
@@ -59,8 +59,8 @@ class MemoryConstants:
     logit_bytes: int = 14  # one logit in bf16 and float32, its softmax, and the gradients of both
     logit_rows: int = 1024  # supervised tokens whose logits exist at one time
     whole_layers: int = 2  # layers that a GPU holds gathered: the one at work and the next
-    outside_gib: float = 2.0  # CUDA's context, NCCL's buffers, workspaces: what no tensor of PyTorch is
-    error: float = 0.05  # by which a prediction may be wrong
+    outside_gib: float = 2.0  # CUDA's context, NCCL's buffers, workspaces: everything outside PyTorch's tensors
+    error: float = 0.05  # tolerance of a prediction
 
 
 CONSTANTS = MemoryConstants()

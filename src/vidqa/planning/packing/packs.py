@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 ALIGN = {"cpu": 8, "cuda": 64}  # samples are padded to a multiple of this many tokens
-EPOCHS_CACHED = 4  # orders that are remembered: what loads a batch is ahead of what trains on it
+EPOCHS_CACHED = 4  # the dataloader is ahead of the training
 
 
 def padded_length(length: int, device_type: str) -> int:
@@ -46,8 +46,8 @@ class StepOrder:
 
     @cached_property
     def _epoch(self) -> Callable[[int], np.ndarray]:
-        """`_shuffled`, once an epoch: every step is asked for by what loads, trains and measures, in several threads.
-        Shuffling a million samples takes 16 ms, and joining their groups a third of a second."""
+        """`_shuffled`, cached: dataloader, training and metrics request each step, in several threads. Shuffling a
+        million samples takes 16 ms, and joining their groups a third of a second."""
         return lru_cache(EPOCHS_CACHED)(self._shuffled)
 
     def _shuffled(self, epoch: int) -> np.ndarray:
@@ -74,7 +74,7 @@ def plan_packs(
     micro_steps = max(1, -(-total // (budget * ranks)))
     while (bins := _fill(order, lengths, costs, micro_steps * ranks, budget)) is None:
         micro_steps += 1
-    # Dear bins first and dealt out in a snake, so that ranks carry equal loads and meet at each micro-step.
+    # Bins by descending cost, assigned to ranks in boustrophedon order: equal cost per rank and per micro-step.
     bins.sort(key=lambda bin_: -sum(costs[i] for i in bin_))
     packs: list[list[list[int]]] = [[] for _ in range(ranks)]
     for micro_step in range(micro_steps):

@@ -1,8 +1,8 @@
-"""Questions about one video share its tokens: the video stands in a pack once, and every question behind it.
+"""Prefix sharing: a pack holds a video once, and all questions about it behind it.
 
-A video of thousands of tokens with eight short questions then costs little more than with one. Each question still sees
-what it would see alone (`model.attention.Suffixes`), so no loss changes; only the order of samples does, because
-questions about one video are kept together in a step.
+Eight short questions about a video of thousands of tokens then cost little more than one. Attention of each question is
+that of the question alone (`model.attention.Suffixes`), so losses stay; the order of samples changes, because questions
+about one video stay together in a step.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from typing import Any
 from vidqa.planning.samples import Sample
 from vidqa.video.types import FramePlan
 
-PrefixGroup = tuple[int, ...]  # numbers of samples that are computed together; more than one shares a prefix
+PrefixGroup = tuple[int, ...]  # numbers of samples that share a prefix, or of one sample
+TOKEN_COST, PAIR_COST, PATCH_COST = 41.7e9, 0.885e6, 2.7e9  # FLOPs of Qwen3-VL-8B; only their ratio matters
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What a unit asks of the model, padding left out. `pairs` of tokens are those of causal attention, counted as
-    whole squares; `patch_pairs` those inside each frame. `grids` are the media's, (t, h, w) in patches."""
+    """Counts that the FLOPs of a group depend on, without padding. `pairs` are token pairs of causal attention, counted
+    as whole squares; `patch_pairs` those inside each frame. `grids` are the media's, (t, h, w) in patches."""
 
     tokens: int
     pairs: int
@@ -43,7 +44,7 @@ def workload(unit: PrefixGroup, samples: Sequence[Sample]) -> Workload:
 
 
 def tower_workload(plans: Sequence[FramePlan]) -> Workload:
-    """What media ask of the vision tower alone."""
+    """The workload of media in the vision tower alone."""
     return Workload(tokens=0, pairs=0, supervised=0, **_of_media(plans))
 
 
@@ -56,17 +57,14 @@ def _of_media(plans: Sequence[FramePlan]) -> dict[str, Any]:
 
 
 def relative_cost(work: Workload) -> float:
-    """Relative time of a unit: linear work on tokens and patches, quadratic work of attention over tokens.
-
-    The weights are those of the 8B model's FLOPs per token, per token pair and per patch; only their ratio matters.
-    """
-    return 41.7e9 * work.tokens + 0.885e6 * work.pairs + 2.7e9 * work.patches
+    """Relative time of a group: linear FLOPs of tokens and patches, quadratic ones of attention over tokens."""
+    return TOKEN_COST * work.tokens + PAIR_COST * work.pairs + PATCH_COST * work.patches
 
 
 def groups_within_budget(
     chosen: Iterable[int], samples: Sequence[Sample], padded: Callable[[int], int], budget: int
 ) -> list[PrefixGroup]:
-    """The chosen samples as units that each take no more of a pack than `budget` tokens where they can."""
+    """The chosen samples in groups of at most `budget` tokens each; a longer sample is a group of its own."""
     groups: list[PrefixGroup] = []
     for group in prefix_groups(chosen, samples):
         unit: PrefixGroup = ()
@@ -80,7 +78,7 @@ def groups_within_budget(
 
 
 def group_tokens(unit: PrefixGroup, samples: Sequence[Sample], padded: Callable[[int], int]) -> int:
-    """Tokens that a unit takes of a pack: the padded prefix and the suffixes, or one padded sample."""
+    """Tokens of a group in a pack: the padded prefix and the suffixes, or one padded sample."""
     if len(unit) == 1:
         return padded(samples[unit[0]].length)
     prefix = samples[unit[0]].prefix
@@ -88,7 +86,7 @@ def group_tokens(unit: PrefixGroup, samples: Sequence[Sample], padded: Callable[
 
 
 def prefix_groups(numbers: Iterable[int], samples: Sequence[Sample]) -> list[PrefixGroup]:
-    """Those of one prefix together, in the order of each group's first."""
+    """Samples of one prefix together, in the order of each group's first."""
     grouped: dict[object, list[int]] = {}
     for number in numbers:
         grouped.setdefault(samples[number].prefix_key or number, []).append(number)
@@ -96,15 +94,14 @@ def prefix_groups(numbers: Iterable[int], samples: Sequence[Sample]) -> list[Pre
 
 
 def split_samples(samples: Sequence[Sample], ranks: int) -> list[list[Sample]]:
-    """The samples of `split_indices`."""
+    """The samples of `split_indices`, by rank."""
     held = list(samples)
     return [[held[number] for number in mine] for mine in split_indices(held, ranks)]
 
 
 def split_indices(samples: Sequence[Sample], ranks: int) -> list[list[int]]:
-    """Numbers of samples that are answered, spread over ranks that carry equal loads: the dearest unit first, to the
-    rank that has the least. Each rank has the longest first. Those of one prefix stay together: a generator may compute
-    it once."""
+    """Numbers of samples by rank, with equal cost: the most expensive group first, to the rank with the least cost.
+    Each rank begins with its longest. Samples of one prefix stay together: a generator may compute it once."""
     groups_within_budget = prefix_groups(range(len(samples)), samples)
     costs = [relative_cost(workload(unit, samples)) for unit in groups_within_budget]
     dealt: list[list[PrefixGroup]] = [[] for _ in range(ranks)]

@@ -151,7 +151,7 @@ def test_recordings_stay_together(tmp_path: Path, by: str) -> None:
     assert {len(ids) for ids in lists.values()} == {4} and len(lists) == 3
     assert not made.warnings
     for wrong in ("place", "(unclosed"):
-        with pytest.raises(ProblemError, match="GROUP_BY"):
+        with pytest.raises(ProblemError, match="--group-by"):
             split(root, tmp_path / "no", group_by=wrong)
 
 

@@ -37,7 +37,7 @@ from vidqa.pages.training.page import report
 from vidqa.pages.training.read import read_training
 from vidqa.preflight import media_probe as probe_table
 from vidqa.spec import Layer, dump, explain, read_layer, resolve
-from vidqa.spec.compat.cosmos import cosmos_table, read_records
+from vidqa.spec.compat.cosmos import cosmos_table, missing_fps
 from vidqa.spec.layers import parse_set
 from vidqa.spec.run_lookup import find_checkpoint, find_export
 from vidqa.video import probe, probe_image
@@ -461,7 +461,7 @@ READERS: dict[str, Reader] = {
     "TAO meta": Reader(an_object(TAO_META, "meta.json"), read_cosmos),
     "TAO conversation": Reader(an_object(TAO_SAID, "s.json"), read_cosmos),
     "inspected and split": Reader(annotations, read_set),
-    "cosmos records": Reader(annotations, lambda world, file: len(read_records(file) or ())),
+    "cosmos records": Reader(annotations, lambda world, file: len(missing_fps(str(file), "annotations"))),
     "probe table": Reader(bytes_of("p.parquet", a_probe_table), read_table),
     "mp4": Reader(a_clip("mp4", audio=True, b_frames=2), read_probe),
     "mkv": Reader(a_clip("mkv", rotation=90), read_probe),

@@ -209,7 +209,7 @@ def test_llava_questions_come_with_the_images_of_coco(server: Hub, coco: str, tm
     found = fetch(wanted, [], out)
     assert (found.files, found.unpacked) == (1, 1)
     assert load_records(out / "detail_23k.json", out / "images/train2017")[0].answer == "bits"
-    assert fetching.KNOWN["llava-detail-23k"].web[0][1] == "images"
+    assert fetching.PUBLISHED["llava-detail-23k"].web[0][1] == "images"
 
 
 def test_questions_about_the_weather_are_made_of_nexars_tables(tmp_path: Path) -> None:

@@ -31,10 +31,11 @@ import errno, sys
 from pathlib import Path
 from tests.no_locks import without_locks
 from vidqa.contract.problem import ProblemError
+from vidqa.automl.journal import only_controller
 from vidqa.deft.loop import locked_folder
 from vidqa.engine.data.frame_cache import FrameCache
 from vidqa.platforms import job_store as job_files
-from vidqa.automl.journal import only_controller
+from vidqa.storage.staging import staging_lock
 from vidqa.dataset.archive_cache import in_use
 from vidqa.storage.staging import _alone
 
@@ -43,7 +44,7 @@ folder = Path(sys.argv[2])
 ways = {
     "deft": lambda: locked_folder(folder),
     "study": lambda: only_controller(folder),
-    "stage": lambda: _alone(folder),
+    "stage": lambda: staging_lock(folder),
     "jobs": lambda: job_files.lock("launch"),
     "cache": lambda: FrameCache(folder, 1 << 20)._locked(),
     "archives": lambda: in_use(folder / "a"),

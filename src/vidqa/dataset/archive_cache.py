@@ -15,7 +15,7 @@ import shutil
 import tarfile
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Literal
@@ -79,7 +79,8 @@ class Unpacked:
         self.folder = cache_folder() / "archives" / content_hash(path)[:32]
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         in_use(self.folder)
-        with self._alone():
+        self.lock = self.folder.with_suffix(".lock")  # of ranks that start together one unpacks, the others wait
+        with locked(self.lock, wait_s=LOCK_WAIT_S):
             index = _read_index(self.folder / INDEX)
             if index is None:  # not here yet, or of a process that was killed
                 remove(self.folder, owner=self.folder.parent)
@@ -100,7 +101,7 @@ class Unpacked:
 
     def unpack(self, names: Iterable[str]) -> None:
         """Write these members to their paths, each of which appears only when it is whole. Raises DATA_TAR_NO_ROOM."""
-        with self._alone():
+        with locked(self.lock, wait_s=LOCK_WAIT_S):
             due = {self._index[name][0]: name for name in names if not self._is_there(name)}
             if not due:
                 return
@@ -128,12 +129,6 @@ class Unpacked:
             return os.stat(self.path_of(name)).st_size == self._index[name][1]
         except OSError:
             return False
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Of ranks that start together one unpacks, the others wait and find it done."""
-        with locked(self.folder.with_suffix(".lock"), wait_s=LOCK_WAIT_S):
-            yield
 
 
 def make_room(own: Path, needed: int, source: Path) -> None:

@@ -1,4 +1,4 @@
-"""Cuts a large JSON list into its elements at once; each becomes a value when it is asked for."""
+"""JSON lists: a large one is cut into its elements, which are decoded one by one; how a truncated one ends."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ _CUT = msgspec.json.Decoder(list[msgspec.Raw])
 _VALUE = msgspec.json.Decoder()
 _PATIENT = json.JSONDecoder()
 _BETWEEN = re.compile(r"[ \t\r\n,]*")
+WRITE_AGAIN = "The file was cut off, by a full disk or a copy that was broken off: write or copy it again."
+LONGEST_ESCAPE = 6  # characters, as of \u00e9
+LITERALS = ("true", "false", "null")
 
 
 def elements_of(data: bytes) -> list[msgspec.Raw] | None:
@@ -46,3 +49,33 @@ def values_in(text: str) -> Iterator[Any]:
 def _past(text: str, at: int) -> int:
     match = _BETWEEN.match(text, at)
     return match.end() if match else at
+
+
+def truncated_list(text: str, broken: json.JSONDecodeError) -> str | None:
+    """How a JSON list that was cut off ends, in words; None where the parser failed for another reason."""
+    if not reached_the_end(broken):
+        return None
+    at, whole = _past(text, text.index("[") + 1), 0
+    while at < len(text):
+        try:
+            _, at = _PATIENT.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            return truncated_record(whole + 1, whole)
+        whole, at = whole + 1, _past(text, at)
+    return f"the file ends after {whole} whole record{'s' * (whole != 1)}, without the ] of the list"
+
+
+def truncated_record(number: int, whole: int) -> str:
+    """A file that ends in the middle of its record `number`, counted from 1."""
+    are = f"{whole} are" if whole > 1 else "1 is" if whole else "none is"
+    return f"the file ends in the middle of record {number}, {are} whole"
+
+
+def reached_the_end(broken: json.JSONDecodeError) -> bool:
+    """Whether a parser failed because there was no more text, rather than at something wrong."""
+    rest = broken.doc[broken.pos :].rstrip()
+    if broken.msg.startswith("Unterminated string"):
+        return True
+    if broken.msg.startswith("Invalid \\"):
+        return len(rest) < LONGEST_ESCAPE
+    return rest in ("", "-") or any(word.startswith(rest) and word != rest for word in LITERALS)

@@ -10,8 +10,15 @@ from typing import Any
 
 from msgspec import Raw
 
-from vidqa.dataset.cut_off import WRITE_AGAIN, cut_off_list, cut_off_record, reached_the_end
-from vidqa.dataset.json_list import BOM, elements_of, value_of
+from vidqa.dataset.json_list import (
+    BOM,
+    WRITE_AGAIN,
+    elements_of,
+    reached_the_end,
+    truncated_list,
+    truncated_record,
+    value_of,
+)
 from vidqa.dataset.problem_collector import ProblemCollector
 from vidqa.dataset.problems import EMPTY, FIELD, FILE_MISSING, SYNTAX
 
@@ -71,9 +78,8 @@ def rows_in(data: bytes, path: str | Path, collector: ProblemCollector) -> Itera
 def _not_text(path: str | Path, broken: UnicodeDecodeError, collector: ProblemCollector) -> None:
     if broken.reason == "unexpected end of data":  # the last character is not whole
         text = broken.object[: broken.start].decode("utf-8-sig")
-        if text.lstrip().startswith("[") and (ended := cut_off_list(text)):
-            collector.add(SYNTAX, f"{path}:{_last_line(text)}", ended, WRITE_AGAIN)
-            return
+        if text.lstrip().startswith("[") and _json_list(path, text, collector) is None:
+            return  # with a problem that says where it ends
     collector.add(SYNTAX, str(path), f"not UTF-8 text: byte {broken.start} is {broken.object[broken.start]:#04x}")
 
 
@@ -90,7 +96,7 @@ def _json_list(path: str | Path, text: str, collector: ProblemCollector) -> list
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as broken:
-        if isinstance(broken, json.JSONDecodeError) and (ended := cut_off_list(text)):
+        if isinstance(broken, json.JSONDecodeError) and (ended := truncated_list(text, broken)):
             collector.add(SYNTAX, f"{path}:{_last_line(text)}", ended, WRITE_AGAIN)
         else:
             collector.add(SYNTAX, _line(path, 1, broken), f"not valid JSON: {_reason(broken)}")
@@ -124,7 +130,7 @@ def _jsonl_rows(path: str | Path, text: str, collector: ProblemCollector) -> Ite
             row = json.loads(line)
         except (ValueError, RecursionError) as broken:
             if number == last and isinstance(broken, json.JSONDecodeError) and reached_the_end(broken):
-                collector.add(SYNTAX, f"{path}:{number}", cut_off_record(index + 1, whole), WRITE_AGAIN)
+                collector.add(SYNTAX, f"{path}:{number}", truncated_record(index + 1, whole), WRITE_AGAIN)
             else:
                 collector.add(SYNTAX, _line(path, number, broken), f"not valid JSON: {_reason(broken)}")
         else:

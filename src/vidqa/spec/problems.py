@@ -111,9 +111,8 @@ MODEL = Code(
 TRAINING_KIND = Code(
     "SPEC_TRAINING_KIND",
     "The kind of training is another than that of the action.",
-    "Use the action train for supervised fine-tuning and grpo for reinforcement learning (AutoML searches no values "
-    "for "
-    'it), or set train.train_policy.type to "sft" or "grpo".',
+    "Use the action train for supervised fine-tuning, the action grpo for reinforcement learning (AutoML searches no "
+    'values for it), or set train.train_policy.type to "sft" or "grpo".',
 )
 STEPS = Code(
     "SPEC_STEPS",

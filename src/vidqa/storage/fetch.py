@@ -1,33 +1,28 @@
-"""Brings published data sets into a folder: listed first, then fetched file by file, verified, and unpacked.
+"""Brings published data sets into a folder: listed first, then fetched verified, and unpacked.
 
     fetch(published_set("cosmos-reason1-benchmark"), ["av", "robovqa"], Path("data"))
 
-What a kill leaves is gone on with: a file is there under its name only when its length and its hash are right, and
-`fetched.jsonl` says which ones are.
+An interrupted fetch is resumed by the hub's client; a file keeps its name only if its length and its hash are right.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vidqa.contract import environment
 from vidqa.contract.cli import note
-from vidqa.contract.files import remove
-from vidqa.contract.problem import Problem, ProblemError
+from vidqa.contract.files import content_hash, remove
+from vidqa.contract.problem import ProblemError
 from vidqa.dataset.archive import is_archive
 from vidqa.storage import hub, hub_dataset
 from vidqa.storage.http_download import WebFile, fetch_web, length_of
 from vidqa.storage.hub_dataset import Listing, RemoteFile
-from vidqa.storage.problems import DAMAGED, HUB_NOT_FOUND, NO_SPACE, OCCUPIED, SUBSET
+from vidqa.storage.problems import DAMAGED, HUB_NOT_FOUND, OCCUPIED, SUBSET
 from vidqa.storage.unpack import unpack
 
-RECORD = "fetched.jsonl"
-BLOCK = 8 << 20
 COCO = "http://images.cocodataset.org/zips/train2017.zip"
 
 
@@ -79,23 +74,27 @@ def fetch(published: Published, subsets: Sequence[str], folder: Path) -> Fetched
 
     Nothing is written before the hub has agreed, every subset is known, and the disk has room.
     Raises STORAGE_DENIED, HUB_NOT_FOUND, STORAGE_UNREACHABLE, HUB_ANSWER, STORAGE_SUBSET, STORAGE_OCCUPIED,
-    STORAGE_NO_SPACE,     STORAGE_DAMAGED, REMOVAL_OUTSIDE.
+    STORAGE_NO_SPACE, STORAGE_DAMAGED, REMOVAL_OUTSIDE.
     """
     name = f"{hub_dataset.PREFIX}{published.repository}"
     listing = hub_dataset.listing(name)
     files = _chosen(published, subsets, listing)
     web = [WebFile(address, folder / inner, length_of(address)) for address, inner in published.web]
-    arrived = _arrived(folder)
-    due = [file for file in files if not _is_here(file, folder, arrived)]
-    _require_ours(due, folder, arrived)
+    due = [file for file in files if _fault(folder / file.name, file)]
+    _require_ours(due, folder)
     archives = sum(file.size for file in due if _is_packed(file.name))
     hub_dataset.require_room(folder, sum(file.size for file in due) + archives + sum(2 * w.missing for w in web), name)
     note(f"{len(files)} files, {len(due)} of them due, {sum(file.size for file in due) / 1e6:,.1f} MB, into {folder}")
-    problems: list[Problem] = []
-    for file in due:
-        problems += _fetch_one(listing, file, folder)
-    if problems:
-        raise ProblemError(problems)
+    for file in due:  # changed since, or of another commit: the client would take it as it is
+        remove(folder / file.name, owner=folder)
+    if due:
+        hub_dataset.download(listing, due, name, folder)
+    faults = {file.name: fault for file in due if (fault := _fault(folder / file.name, file))}
+    for damaged in faults:
+        remove(folder / damaged, owner=folder)
+    if faults:
+        removed = "what arrived was removed"
+        raise ProblemError(DAMAGED.at(f"{name}/{file}", f"{fault}; {removed}") for file, fault in faults.items())
     packed = [folder / file.name for file in files if _is_packed(file.name)]
     packed += [fetch_web(web_file) for web_file in web]
     unpacked = sum(unpack(archive) for archive in packed)
@@ -117,101 +116,34 @@ def _chosen(published: Published, subsets: Sequence[str], listing: Listing) -> l
     return [file for file in files if not subsets or "/" not in file.name or file.name.split("/")[0] in subsets]
 
 
-def _require_ours(due: list[RemoteFile], folder: Path, arrived: dict[str, tuple[int, str, int]]) -> None:
-    """Raises STORAGE_OCCUPIED for a file in the place of one that is to be fetched, unless an earlier fetch put it
-    there, or it is that file."""
-    problems = []
-    for file in due:
-        path = folder / file.name
-        if file.name in arrived:
-            continue
-        try:
-            same = not path.is_symlink() and (not path.exists() or (path.is_file() and not _differs(path, file)))
-        except OSError as refused:
-            problems.append(OCCUPIED.at(path, f"it cannot be read: {refused.strerror}"))
-            continue
-        if file.name == RECORD or not same:
-            problems.append(OCCUPIED.at(path, "it is not the published file, and no earlier fetch has put it there"))
-    if problems:
-        raise ProblemError(problems)
+def _require_ours(due: Sequence[RemoteFile], folder: Path) -> None:
+    """Raises STORAGE_OCCUPIED for a file in the place of one that is due, unless an earlier fetch put it there."""
+    fetched = folder / ".cache" / "huggingface" / "download"  # the client notes here what it has fetched
+    occupied = [
+        folder / file.name
+        for file in due
+        if os.path.lexists(folder / file.name) and not (fetched / f"{file.name}.metadata").is_file()
+    ]
+    if occupied:
+        message = "it is not the published file, and no earlier fetch has put it there"
+        raise ProblemError(OCCUPIED.at(path, message) for path in occupied)
 
 
 def _is_packed(name: str) -> bool:
     return is_archive(name) or name.lower().endswith(".zip")
 
 
-def _fetch_one(listing: Listing, file: RemoteFile, folder: Path) -> list[Problem]:
-    """One file, which is verified and written down; a cut-off one is gone on with. Its problems."""
-    import huggingface_hub
-    from huggingface_hub.errors import HTTPError, LocalEntryNotFoundError
-
-    name = f"{hub_dataset.PREFIX}{listing.repository}"
-    path = folder / file.name
-    if path.is_file() and _differs(path, file):
-        remove(path, owner=folder)  # changed since, or of another commit: the client would take it as it is
+def _fault(path: Path, file: RemoteFile) -> str:
+    """Why a path does not hold the file that the hub lists; "" where it does. Hashes of large files are cached."""
     try:
-        path = Path(
-            huggingface_hub.hf_hub_download(
-                listing.repository,
-                file.name,
-                repo_type=hub_dataset.KIND,
-                revision=listing.commit,
-                endpoint=environment.hf_endpoint(),
-                token=environment.hf_token(),
-                local_dir=folder,
-            )
-        )
-    except (HTTPError, LocalEntryNotFoundError) as failed:
-        return [hub.refusal(name, failed)]
-    except OSError as failed:
-        return [NO_SPACE.at(str(folder / file.name), f"storing it failed: {failed}")]
-    wrong = _differs(path, file)
-    if wrong:
-        remove(path, owner=folder)
-        return [DAMAGED.at(f"{name}/{file.name}", f"{wrong}; what arrived was removed")]
-    with (folder / RECORD).open("a", encoding="utf-8") as record:
-        line = {
-            "name": file.name,
-            "bytes": file.size,
-            "hash": file.sha256 or file.blob,
-            "mtime": path.stat().st_mtime_ns,
-        }
-        record.write(json.dumps(line) + "\n")
-    return []
-
-
-def _differs(path: Path, file: RemoteFile) -> str:
-    """What is wrong with a file that has arrived; "" where it is what the hub lists."""
-    size = path.stat().st_size
-    if size != file.size:
-        return f"it has {size:,} bytes, the hub lists {file.size:,}"
-    digest = hashlib.sha256() if file.sha256 else hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
-    with path.open("rb") as content:
-        while block := content.read(BLOCK):
-            digest.update(block)
+        size = path.stat().st_size if not path.is_symlink() else -1
+        if size != file.size:
+            return f"it has {size:,} bytes, the hub lists {file.size:,}"
+        if file.sha256:
+            digest = content_hash(path)
+        else:
+            digest = hashlib.sha1(b"blob %d\0" % size + path.read_bytes(), usedforsecurity=False).hexdigest()
+    except OSError as refused:
+        return f"it cannot be read: {refused.strerror}"
     listed = file.sha256 or file.blob
-    return "" if listed in (None, digest.hexdigest()) else f"its hash is {digest.hexdigest()}, the hub lists {listed}"
-
-
-def _arrived(folder: Path) -> dict[str, tuple[int, str, int]]:
-    """(bytes, hash, time of change) of every file that was verified. A line that was cut off by a kill is left out."""
-    try:
-        lines = (folder / RECORD).read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return {}
-    arrived = {}
-    for line in lines:
-        try:
-            entry = json.loads(line)
-            arrived[str(entry["name"])] = (int(entry["bytes"]), str(entry["hash"]), int(entry["mtime"]))
-        except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
-            continue
-    return arrived
-
-
-def _is_here(file: RemoteFile, folder: Path, arrived: dict[str, tuple[int, str, int]]) -> bool:
-    try:
-        stat = os.stat(folder / file.name)
-    except OSError:
-        return False
-    return arrived.get(file.name) == (stat.st_size, file.sha256 or file.blob, stat.st_mtime_ns)
+    return "" if listed in (None, digest) else f"its hash is {digest}, the hub lists {listed}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -119,14 +120,20 @@ def _require_apart(files: list[RemoteFile]) -> None:
 
 
 def _fetched(name: str, listing: Listing, files: list[RemoteFile]) -> Path:
-    import huggingface_hub
-    from huggingface_hub.errors import HTTPError, LocalEntryNotFoundError
-
     folder = hub.snapshots(listing.repository, KIND) / listing.commit
     due = [file for file in files if not (folder / file.name).is_file()]
     require_room(folder, sum(file.size for file in due), name)
     if due:
         note(f"fetching {len(due)} files of {name}, {sum(file.size for file in due) / 1e6:,.1f} MB, into {folder}")
+    return download(listing, files, name)
+
+
+def download(listing: Listing, files: Sequence[RemoteFile], name: str, folder: Path | None = None) -> Path:
+    """Fetch these files into the hub's cache, or into a folder of their own; gives the folder. Raises STORAGE_DENIED,
+    HUB_NOT_FOUND, STORAGE_UNREACHABLE, STORAGE_NO_SPACE."""
+    import huggingface_hub
+    from huggingface_hub.errors import HTTPError, LocalEntryNotFoundError
+
     try:
         fetched = huggingface_hub.snapshot_download(
             listing.repository,
@@ -135,6 +142,7 @@ def _fetched(name: str, listing: Listing, files: list[RemoteFile]) -> Path:
             endpoint=environment.hf_endpoint(),
             token=environment.hf_token(),
             allow_patterns=[_literal(file.name) for file in files],
+            local_dir=folder,
         )
     except (HTTPError, LocalEntryNotFoundError) as failed:
         raise ProblemError([hub.refusal(name, failed)]) from failed

@@ -12,9 +12,9 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -76,7 +76,7 @@ def stage_set(annotation_path: str, media_path: str) -> tuple[str, str]:
         return annotation_path, media_path
     folder = folder_of(annotation_path, media_path)
     bucket = connect()
-    with _alone(folder):
+    with staging_lock(folder):
         arrived = read_record(folder)
         annotations = annotation_path
         if is_remote(annotation_path):
@@ -131,12 +131,10 @@ def read_record(folder: Path) -> dict[str, Staged]:
     return by_address
 
 
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def staging_lock(folder: Path) -> AbstractContextManager[int]:
     """One process at a time stages a set; the next one finds it there. Raises LOCK_HELD, LOCK_UNAVAILABLE."""
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder / ".lock", wait_s=LOCK_WAIT_S):
-        yield
+    return locked(folder / ".lock", wait_s=LOCK_WAIT_S)
 
 
 def _stage_annotations(bucket: Any, address: str, folder: Path, arrived: dict[str, Staged]) -> Path:

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from vidqa.contract.problem import Problem
+from vidqa.contract.problem import Problem, ProblemError
 from vidqa.spec.keys import flat, leaves
 from vidqa.spec.models import EvaluateSpec, GrpoSpec, Spec, TrainSpec
 from vidqa.spec.problems import NOT_IN_TARGET
@@ -164,13 +164,21 @@ def video_fps_problems(spec: TrainSpec) -> list[Problem]:
     for name in ("train_dataset", "val_dataset"):
         path = getattr(spec.custom, name).annotation_path
         if path:
-            problems += _missing_fps(Path(path), f"custom.{name}.annotation_path")
+            problems += missing_fps(path, f"custom.{name}.annotation_path")
     return problems
 
 
-def _missing_fps(path: Path, key: str) -> list[Problem]:
-    records = read_records(path)
-    if records is None:
+def missing_fps(path: str, key: str) -> list[Problem]:
+    """SPEC_NOT_IN_TARGET where a record of `path` with a video has no video_fps, or, a warning, it cannot be read."""
+    from vidqa.dataset import open_source  # readers of tables and archives, which most scripts do without
+    from vidqa.dataset.problem_collector import ProblemCollector
+
+    collector = ProblemCollector(path)
+    try:
+        records = [row for _, row in open_source(path).rows(collector)]
+    except ProblemError:
+        records = []
+    if not records or collector.errors:
         message = f"{path} cannot be read here, so its video_fps fields are not checked"
         return [NOT_IN_TARGET.at(key, message, "see that every video has video_fps", severity="warning")]
     missing = [
@@ -185,15 +193,3 @@ def _missing_fps(path: Path, key: str) -> list[Problem]:
     named = ", ".join(map(str, missing[:MOST_NAMED])) + (", ..." if len(missing) > MOST_NAMED else "")
     message = f"{len(missing)} of {len(records)} records have a video and no video_fps: index {named}"
     return [NOT_IN_TARGET.at(path, message, "add video_fps to them, or use custom.vision.nframes")]
-
-
-def read_records(path: Path) -> list[Any] | None:
-    """The records of a JSON or JSONL file as written; None where that is not possible."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-        if path.suffix == ".jsonl":
-            return [json.loads(line) for line in text.splitlines() if line.strip()]
-        whole = json.loads(text)
-    except (OSError, ValueError, RecursionError):
-        return None
-    return whole if isinstance(whole, list) else None

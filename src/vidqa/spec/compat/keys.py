@@ -18,7 +18,7 @@ PositiveOrNull = Annotated[float, Field(gt=0)] | None
 BatchStrategy = Literal["prefer_first", "prefer_closest"]
 PipelineSchedule = Literal["1F1B", "GPipe", "Interleaved1F1B"]
 
-# One row a key: table, name, type, default, title, description, and the key to use instead where there is one.
+# One row a key: the tables that have it, name, type, default, title, description, and the key to use instead where there is one.
 # fmt: off
 NO_EFFECT: list[tuple[Any, ...]] = [
     ("Fp4", "fp4_recipe", Fp8Recipe, "dynamic_scaling", "FP4 scaling", "How FP4 scales are found."),
@@ -30,17 +30,17 @@ NO_EFFECT: list[tuple[Any, ...]] = [
     ("Dataset", "local_dir", str, "", "Dataset folder", "Folder of a named dataset.", "custom.*"),
     ("ValidationDataset", "test_size", HeldOut, None, "Held-out part", "Read nowhere.", "train.train_policy.dataset.test_size"),
     ("TrainPolicy", "trainer_type", Literal["sft"], "sft", "Trainer", "Trainer of the kind of training."),
-    ("TrainPolicy", "dataloader_prefetch_factor", Positive | None, None, "Prefetch", "Batches ahead per worker."),
-    ("TrainPolicy", "dataloader_batch_size", OneOrNull, 1, "Fetch size", "Samples per controller request."),
-    ("TrainPolicy", "dataloader_broadcast", bool, False, "Broadcast batches", "Read on one rank and send to the others."),
-    ("TrainPolicy", "data_dispatch_as_rank_in_mesh", bool, False, "Deal by mesh rank", "Give each rank of the mesh its own share of the data."),
-    ("TrainPolicy", "enable_dataset_cache", bool, False, "Sample cache", "Keep processed samples on disk.", "engine.frame_cache_gb"),
-    ("TrainPolicy", "conversation_column_name", str, "conversations", "Conversation field", "Field with the turns; both common names are read."),
+    ("TrainPolicy GrpoPolicy", "dataloader_prefetch_factor", Positive | None, None, "Prefetch", "Batches ahead per worker."),
+    ("TrainPolicy GrpoPolicy", "dataloader_batch_size", OneOrNull, 1, "Fetch size", "Samples per controller request."),
+    ("TrainPolicy GrpoPolicy", "dataloader_broadcast", bool, False, "Broadcast batches", "Read on one rank and send to the others."),
+    ("TrainPolicy GrpoPolicy", "data_dispatch_as_rank_in_mesh", bool, False, "Deal by mesh rank", "Give each rank of the mesh its own share of the data."),
+    ("TrainPolicy GrpoPolicy", "enable_dataset_cache", bool, False, "Sample cache", "Keep processed samples on disk.", "engine.frame_cache_gb"),
+    ("TrainPolicy GrpoPolicy", "conversation_column_name", str, "conversations", "Conversation field", "Field with the turns; both common names are read."),
     ("TrainPolicy", "enable_dp_load_balancing", bool, False, "Balance batches", "Dynamic batches of equal size.", "engine.packing"),
-    ("TrainPolicy", "load_balanced_pool_size", Positive, 32, "Pool size", "Samples to choose from."),
-    ("TrainPolicy", "load_balanced_max_tokens_for_batch", Positive | None, None, "Tokens per batch", "Token budget of a batch.", "engine.pack_tokens"),
-    ("TrainPolicy", "load_balanced_batching_strategy", BatchStrategy, "prefer_closest", "Batching strategy", "Which sample joins a batch."),
-    ("TrainPolicy", "load_balanced_batches_per_optimizer_step", Positive, 1, "Batches per step", "Dynamic batches per optimizer step."),
+    ("TrainPolicy GrpoPolicy", "load_balanced_pool_size", Positive, 32, "Pool size", "Samples to choose from."),
+    ("TrainPolicy GrpoPolicy", "load_balanced_max_tokens_for_batch", Positive | None, None, "Tokens per batch", "Token budget of a batch.", "engine.pack_tokens"),
+    ("TrainPolicy GrpoPolicy", "load_balanced_batching_strategy", BatchStrategy, "prefer_closest", "Batching strategy", "Which sample joins a batch."),
+    ("TrainPolicy GrpoPolicy", "load_balanced_batches_per_optimizer_step", Positive, 1, "Batches per step", "Dynamic batches per optimizer step."),
     ("GrpoPolicy", "trainer_type", Literal["grpo"], "grpo", "Trainer", "Trainer of the kind of training."),
     ("GrpoPolicy", "algo", Literal["grpo"], "grpo", "Algorithm", "An older name of the variant.", "train.train_policy.variant"),
     ("GrpoPolicy", "mini_batch", Positive, 2, "Micro-batch", "Completions per forward pass; packs hold what fits.", "engine.pack_tokens"),
@@ -54,21 +54,11 @@ NO_EFFECT: list[tuple[Any, ...]] = [
     ("GrpoPolicy", "advantage_low", float, -5.0, "Lowest advantage", "Advantages are not clipped."),
     ("GrpoPolicy", "advantage_high", float, 5.0, "Highest advantage", "Advantages are not clipped."),
     ("GrpoPolicy", "dataloader_drop_last", bool, True, "Drop the last part batch", "Epochs follow each other without a gap."),
-    ("GrpoPolicy", "dataloader_prefetch_factor", Positive | None, None, "Prefetch", "Batches ahead per worker."),
-    ("GrpoPolicy", "dataloader_batch_size", OneOrNull, 1, "Fetch size", "Samples per controller request."),
-    ("GrpoPolicy", "dataloader_broadcast", bool, False, "Broadcast batches", "Read on one rank and send to the others."),
-    ("GrpoPolicy", "data_dispatch_as_rank_in_mesh", bool, False, "Deal by mesh rank", "Give each rank of the mesh its own share of the data."),
-    ("GrpoPolicy", "enable_dataset_cache", bool, False, "Sample cache", "Keep processed samples on disk.", "engine.frame_cache_gb"),
-    ("GrpoPolicy", "conversation_column_name", str, "conversations", "Conversation field", "Field with the turns; both common names are read."),
     ("GrpoPolicy", "prompt_column_name", str, "", "Prompt field", "Field with the prompt; records are read by their shape."),
     ("GrpoPolicy", "response_column_name", str, "", "Reference field", "Field with the reference; records are read by their shape."),
     ("GrpoPolicy", "balance_dp_token", bool, False, "Balance the loss by tokens", "Weights are of the whole step, over all ranks."),
     ("GrpoPolicy", "max_token_len_per_mini_batch", Positive | None, None, "Tokens per micro-batch", "Token budget of a micro-batch.", "engine.pack_tokens"),
     ("GrpoPolicy", "enable_dp_load_balancing", bool, False, "Balance batches", "Questions are always spread by cost."),
-    ("GrpoPolicy", "load_balanced_pool_size", Positive, 32, "Pool size", "Samples to choose from."),
-    ("GrpoPolicy", "load_balanced_max_tokens_for_batch", Positive | None, None, "Tokens per batch", "Token budget of a batch.", "engine.pack_tokens"),
-    ("GrpoPolicy", "load_balanced_batching_strategy", BatchStrategy, "prefer_closest", "Batching strategy", "Which sample joins a batch."),
-    ("GrpoPolicy", "load_balanced_batches_per_optimizer_step", Positive, 1, "Batches per step", "Dynamic batches per optimizer step."),
     ("Rollout", "batch_size", Positive, 1, "Rollout batch", "Questions per engine call; as many as fit are answered together."),
     ("Rollout", "backend", Literal["vllm", "vllm_async", "trtllm", "native"], "native", "Rollout engine", "Rollouts are of the native generator."),
     ("Rollout", "mode", Literal["sync", "async"], "sync", "Rollout mode", "Rollout and update take turns."),
@@ -132,9 +122,8 @@ NO_EFFECT: list[tuple[Any, ...]] = [
 DEFAULT_ONLY: list[tuple[Any, ...]] = [
     ("Fp8", "fp8_recipe", Fp8Recipe, "dynamic_scaling", "FP8 scaling", "How FP8 scales are found."),
     ("Fp4", "enable_fp4", bool, False, "FP4", "Compute matrix products in 4-bit floats."),
-    ("TrainPolicy", "system_prompt", str, "", "System prompt", "System prompt of text datasets.", "custom.system_prompt"),
+    ("TrainPolicy GrpoPolicy", "system_prompt", str, "", "System prompt", "System prompt of text datasets.", "custom.system_prompt"),
     ("TrainPolicy", "balance_dp_token", bool, True, "Balance the loss by tokens", "Weigh every supervised token of a step the same on all ranks."),
-    ("GrpoPolicy", "system_prompt", str, "", "System prompt", "System prompt of text datasets.", "custom.system_prompt"),
     ("GrpoPolicy", "use_remote_reward", bool, False, "Remote reward", "A reward service.", "train.train_policy.reward_function"),
     ("GrpoPolicy", "bypass_reward", bool, False, "No rewards", "Train without rewards."),
     ("GrpoPolicy", "group_reward_calculation", bool, False, "Group rewards", "Rewards of whole groups."),
@@ -176,7 +165,7 @@ def with_compat_keys(table: type[T]) -> type[T]:
     fields: dict[str, Any] = {}
     for rows, is_default_only in ((DEFAULT_ONLY, True), (NO_EFFECT, False)):
         for owner, name, kind, default, title, description, *instead in rows:
-            if owner == table.__name__:
+            if table.__name__ in owner.split():
                 only = {"only": [default]} if is_default_only else {"native": "no effect"}
                 fields[name] = (kind, key(default, title, description, instead=next(iter(instead), None), **only))
     return cast(type[T], create_model(table.__name__, __base__=table, __module__=table.__module__, **fields))

@@ -19,17 +19,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "src")]
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / name) for name in ("src", "workflow")]
 
 import torch
-from vidqa.demo.clips import write_demo_set
+from demo.clips import write_demo_set
 
 from vidqa.contract.problem import ProblemError
 from vidqa.contract.run_folder import run_named
 from vidqa.engine.answering.batch_inference import BATCHES_AHEAD, longest_sequence, model_folders, sampling_of
 from vidqa.engine.answering.prompts import Prompts
-from vidqa.engine.data.frames import FrameSource
-from vidqa.engine.data.planned_samples import fitting, frame_cache
+from vidqa.engine.data.frames import open_frames
+from vidqa.engine.data.planned_samples import fitting
 from vidqa.engine.generators import NATIVE, TRANSFORMERS
 from vidqa.engine.generators._base import Generator, Request, Result, Settings
 from vidqa.engine.loading.load import DTYPES
@@ -82,7 +82,7 @@ def _answers(spec: Any, generator: Generator, planner: Planner, samples: Sequenc
     size, longest, workers = spec.inference.batch_size, longest_sequence(spec, samples), spec.engine.decode_workers
     settings = Settings(folder, base, DTYPES[spec.model.dtype], device, planner, longest, size)
     with (
-        closing(FrameSource(max(1, workers), spec.engine.decode_timeout_s, frame_cache(spec.engine))) as source,
+        open_frames(spec.engine, max(1, workers)) as source,
         closing(generator.open(settings)) as session,
     ):
         started = time.perf_counter()

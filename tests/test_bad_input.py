@@ -188,11 +188,11 @@ def test_a_spec_that_is_not_there(case: Case) -> None:
     ("key", "value", "code"),
     [
         ("train.epochs", 3, "SPEC_UNKNOWN_KEY"),
-        ("train.epoch", "three", "SPEC_TYPE"),
-        ("train.ckpt.max_keep", -2, "SPEC_RANGE"),
+        ("train.epoch", "three", "SPEC_VALUE"),
+        ("train.ckpt.max_keep", -2, "SPEC_VALUE"),
         ("custom.train_dataset.annotation_path", "/nowhere/a.json", "DATA_FILE_MISSING"),
         ("policy.model_name_or_path", "/nowhere/m", "MODEL_NOT_FOUND"),
-        ("train.train_policy.mini_batch", 3, "SPEC_BATCH_NOT_DIVISIBLE"),
+        ("train.train_policy.mini_batch", 3, "SPEC_CONFLICT"),
     ],
 )
 def test_launch_starts_nothing_for_what_it_can_see(case: Case, key: str, value: object, code: str) -> None:

@@ -140,9 +140,10 @@ def test_answers_of_all_programs_are_those_of_the_evaluation(
     assert row["response"] == item["response"]
 
     sys.path.append(str(SKILL_ROOT / "benchmarks"))
-    from parity import parity
+    from parity import parity, spec_of
 
-    assert parity(spec)["native"]["same_answers"] == 1
+    figures = parity(spec_of(str(folder), None, annotations, "", keys, tmp_path / "parity"))
+    assert figures["native"]["same_answers"] == 1
 
 
 @pytest.fixture(scope="module")

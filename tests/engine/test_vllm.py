@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from generator_world import World, changed, family, one_thread, world  # noqa: F401  fixtures
+from peft import inject_adapter_in_model
 from quantized_folder import quantized
 from tiny_world import tiny_spec
 
@@ -22,10 +23,12 @@ from vidqa.contract.cli import SKILL_ROOT
 from vidqa.contract.environment import foreign_environment
 from vidqa.engine.distributed import alone
 from vidqa.engine.export._base import Trained
-from vidqa.engine.export.merged import MERGED, adapted_model
+from vidqa.engine.export.adapter import ADAPTER
+from vidqa.engine.export.merged import MERGED, merged_adapter
 from vidqa.engine.generators import NATIVE
 from vidqa.engine.generators._base import Request, Result
-from vidqa.engine.loading.freeze import is_adapter
+from vidqa.engine.loading.freeze import is_adapter, lora_config
+from vidqa.engine.loading.load import meta_model
 from vidqa.planning.samples import Planner
 from vidqa.spec import load
 
@@ -101,10 +104,12 @@ def test_a_merged_export_answers_as_native_does(world: World, tmp_path: Path) ->
     lora = {"policy.lora.r": 4, "policy.lora.target_modules": ["q_proj", "v_proj", "down_proj", "attn.qkv"]}
     spec = load(tiny_spec(tmp_path, world.folder, tmp_path, lora), "train")
     torch.manual_seed(5)
-    parameters = adapted_model(world.folder, spec.policy.lora)[0].named_parameters()
-    own = {name: torch.randn(part.shape) * 0.3 for name, part in parameters if is_adapter(name)}
-    trained = Trained(tmp_path, world.folder, spec.policy.lora, torch.float32, {}, own)
-    export = MERGED.write(trained, "merged", alone())
+    model = meta_model(world.folder)
+    inject_adapter_in_model(lora_config(spec.policy.lora), model, "default", low_cpu_mem_usage=True)
+    own = {name: torch.randn(part.shape) * 0.3 for name, part in model.named_parameters() if is_adapter(name)}
+    adapter = ADAPTER.write(Trained(tmp_path, world.folder, spec.policy.lora, torch.float32, own, own), "lora", alone())
+    merged = merged_adapter(tmp_path, world.folder, spec.policy.lora, adapter, torch.float32, None)
+    export = MERGED.write(merged, "merged", alone())
     expected = native_answers(export, torch.float32, world)
     assert any(list(expected[request.id].token_ids) != world.expected(request) for request in world.prompts)
     answers = vllm_answers(export, "float32", world, tmp_path / "prompts")

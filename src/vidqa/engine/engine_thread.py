@@ -22,7 +22,7 @@ from vidqa.engine.data.frames import FrameSource
 from vidqa.engine.generators._base import Request, Result, Session
 from vidqa.planning.samples import Planner, Sample
 from vidqa.serving.problems import FAILED, STOPPING
-from vidqa.video.pool import DecodePool, HeaderRequest
+from vidqa.video.pool import DecodePool, ProbeRequest
 
 
 @dataclass(eq=False)
@@ -74,7 +74,7 @@ class EngineThread(threading.Thread):
         return len(self._queue) + len(self._decoding)
 
     def headers(self, media: Sequence[MediaRef]) -> list[Future[Any]]:
-        return [self._probes.submit(HeaderRequest(ref.path, ref.member, ref.kind)) for ref in media]
+        return [self._probes.submit(ProbeRequest(ref.path, ref.member, ref.kind)) for ref in media]
 
     def submit(self, sample: Sample, request: Request, done: Callable[[Result], None]) -> None:
         job = _Job(sample, request, done)

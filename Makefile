@@ -23,8 +23,8 @@ help:
 	@echo "make test       the tests without daemons and without long runs (JOBS=3 processes)"
 	@echo "make test-all   all tests: Docker, SLURM, Kubernetes, kill sweeps and rehearsals of benchmarks, too"
 	@echo "make durations  all tests, and their seconds by file into tests/durations.json"
-	@echo "make vllm       an environment with vLLM in $(VLLM), for evaluation.generator = vllm (6 GB)"
-	@echo "make test-vllm  the tests that need it"
+	@echo "make vllm       an environment with vLLM in $(VLLM), for make test-vllm (6 GB)"
+	@echo "make test-vllm  vLLM loads exports, and its greedy answers are those of the native generator"
 	@echo "make generate   write schemas, templates and tables from the code"
 	@echo "make lock       resolve requirements.lock again from pyproject.toml"
 

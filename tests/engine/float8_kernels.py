@@ -48,7 +48,8 @@ def main() -> None:
         exact = (codes.float() * step) @ (weights.float() * scale.t()).t()
         for tiling in (None, *TILINGS, *([float8.Tiling(8, 128, 4, 2)] if rows == 1 else [])):
             found = float8.few_rows_product(codes, step, weights, scale, torch.float32, tiling)
-            torch.testing.assert_close(found, exact, rtol=1e-3, atol=1e-3)
+            # Tensor cores sum 8-bit products in fewer bits than float32 has: errors are of the size of the sums.
+            torch.testing.assert_close(found, exact, rtol=1e-3, atol=1e-3 * exact.abs().max().item())
     packed = torch.randint(-(2**31), 2**31 - 1, (24, 40), generator=generator).to(torch.int32).to(DEVICE)
     for groups in (10, 5, 1):
         scale = torch.rand(24, groups, generator=generator).to(DEVICE)

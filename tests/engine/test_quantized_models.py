@@ -22,6 +22,7 @@ from quantized_folder import VISION, quantized
 from tiny_world import SOURCE, run_engine, tiny_spec
 
 from vidqa.contract.problem import ProblemError
+from vidqa.engine import torch_private
 from vidqa.engine.export import load_export
 from vidqa.engine.export.weights import load_weights
 from vidqa.engine.generators import NATIVE, TRANSFORMERS
@@ -105,10 +106,10 @@ by_rows = pytest.mark.skipif(
     ("scheme", "words", "owner", "name", "steps"),
     [
         *(
-            pytest.param(scheme, "8-bit floats", torch, "_scaled_mm", 4, marks=by_rows)
+            pytest.param(scheme, "8-bit floats", plain, "scaled_mm", 4, marks=by_rows)
             for scheme in ("FP8_DYNAMIC", "FP8")
         ),
-        ("W4A16", "4-bit integers in steps of up to 64 rows", torch.ops.aten, "_weight_int4pack_mm_for_cpu", 3),
+        ("W4A16", "4-bit integers in steps of up to 64 rows", torch_private, "int4pack_mm_for_cpu", 3),
     ],
 )
 def test_products_of_few_bits_give_the_answers_of_the_dequantized_model(

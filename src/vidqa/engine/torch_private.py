@@ -13,7 +13,7 @@ from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 from torch.serialization import _get_layout
-from torch.utils._pytree import TreeSpec, keystr, tree_flatten, tree_leaves_with_path, tree_unflatten
+from torch.utils._pytree import TreeSpec, keystr, tree_flatten, tree_leaves_with_path, tree_map_only, tree_unflatten
 
 __all__ = [
     "FileSystem",
@@ -22,6 +22,7 @@ __all__ = [
     "keystr",
     "tree_flatten",
     "tree_leaves_with_path",
+    "tree_map_only",
     "tree_unflatten",
 ]
 
@@ -35,6 +36,11 @@ FLASH_BACKWARD = torch.ops.aten._flash_attention_backward
 scaled_mm = torch._scaled_mm
 addmm_activation = torch._addmm_activation
 foreach_mul_ = torch._foreach_mul_
+to_int4pack, to_int4pack_for_cpu = (
+    torch.ops.aten._convert_weight_to_int4pack,
+    torch.ops.aten._convert_weight_to_int4pack_for_cpu,
+)
+int4pack_mm, int4pack_mm_for_cpu = torch.ops.aten._weight_int4pack_mm, torch.ops.aten._weight_int4pack_mm_for_cpu
 
 # Files of a checkpoint.
 StorageInfo, MemFormatEncoding, get_layout = _StorageInfo, _MEM_FORMAT_ENCODING, _get_layout

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from vidqa.engine import torch_private
+
 CODES = 8  # of an int32
 FEW_ROWS = 64  # up to which weights are read in 4 bits
 TILES = (8, 4, 2)  # of 16 inputs each, which a warp of the product takes at a time
@@ -40,9 +42,9 @@ def int4_of(packed: torch.Tensor, scale: torch.Tensor) -> Int4:
     if packed.is_cuda:
         pairs = (codes[:, ::2] << 4 | codes[:, 1::2]).to(torch.uint8)
         tiles = next(count for count in TILES if codes.shape[1] % (16 * count) == 0)
-        ordered = torch.ops.aten._convert_weight_to_int4pack(pairs, tiles)
+        ordered = torch_private.to_int4pack(pairs, tiles)
     else:
-        ordered = torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes, 1)
+        ordered = torch_private.to_int4pack_for_cpu(codes, 1)
     scale_zero = torch.stack([scale.t(), torch.zeros_like(scale.t())], -1).contiguous()
     return Int4(packed, scale, ordered, scale_zero)
 
@@ -57,8 +59,7 @@ def int4_product(kernels: Any, hidden_TD: torch.Tensor, weight: Int4) -> torch.T
     """[T, O] in the precision of the inputs."""
     if len(hidden_TD) > FEW_ROWS:
         return hidden_TD @ kernels.dequantized(weight.packed, weight.scale).t()
-    ops = torch.ops.aten
-    multiply = ops._weight_int4pack_mm if hidden_TD.is_cuda else ops._weight_int4pack_mm_for_cpu
+    multiply = torch_private.int4pack_mm if hidden_TD.is_cuda else torch_private.int4pack_mm_for_cpu
     return multiply(hidden_TD.contiguous(), weight.ordered, weight.group, weight.scale_zero)
 
 

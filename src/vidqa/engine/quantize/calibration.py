@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._pytree import tree_map_only
 
 from vidqa.contract.problem import ProblemError, raise_errors
 from vidqa.engine.data.frames import open_frames
 from vidqa.engine.data.hf_inputs import stock_inputs
 from vidqa.engine.families import family_of
+from vidqa.engine.torch_private import tree_map_only
 from vidqa.evaluation.answers import parse_expected
 from vidqa.planning.quantization import calibration_problems, overlap_problems
 from vidqa.planning.samples import Planner, Sample

@@ -98,7 +98,7 @@ while len(list(folder.glob("?-?-3-1"))) < 3:
 def three(folder: Path, then: str, grace_s: float = 300) -> subprocess.Popen[str]:
     """Three ranks that wait for each other, and then do something."""
     words = ["--standalone", "--nproc-per-node=3", "-c", RANK + then, str(folder)]
-    run = f"import vidqa.engine.torchrun as ours; ours.GRACE_S = {grace_s}; ours.leave(ours.main({words!r}))"
+    run = f"import vidqa.engine.torchrun as ours; ours.GRACE_S = {grace_s}; ours.hard_exit(ours.main({words!r}))"
     return subprocess.Popen([sys.executable, "-P", "-c", run], stderr=subprocess.PIPE, text=True)
 
 

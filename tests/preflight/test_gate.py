@@ -282,13 +282,13 @@ def test_only_the_newest_plans_are_kept_and_those_of_kept_reports(monkeypatch: p
     for number in range(5):
         seen = report_cache.ReportKey(f"{number:032x}", {}, {})
         seen.path.parent.mkdir(parents=True, exist_ok=True)
-        seen.path.with_suffix(".parquet").write_bytes(bytes(100))
-        os.utime(seen.path.with_suffix(".parquet"), (number, number))
+        seen.path.with_suffix(".msgpack").write_bytes(bytes(100))
+        os.utime(seen.path.with_suffix(".msgpack"), (number, number))
         if number != 4:
             report_cache.store(seen, report_cache.CachedReport(True, True, []))
-    assert sorted(path.name[31] for path in report_cache.folder().glob("*.parquet")) == ["2", "3", "4"]
+    assert sorted(path.name[31] for path in report_cache.folder().glob("*.msgpack")) == ["2", "3", "4"]
     report_cache.store(report_cache.ReportKey("5" * 32, {}, {}), report_cache.CachedReport(True, True, []))
-    assert sorted(path.name[31] for path in report_cache.folder().glob("*.parquet")) == ["3"]
+    assert sorted(path.name[31] for path in report_cache.folder().glob("*.msgpack")) == ["3"]
 
 
 @pytest.mark.parametrize("checked", [True, False])

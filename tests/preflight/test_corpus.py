@@ -103,7 +103,7 @@ BY_GROUP = {
     "spec": (
         [
             *("unknown key", "unknown table", "a word for a number", "a list for a path"),
-            *("a choice that is none", "learning rate huge"),
+            "a choice that is none",
         ],
         Exit.INPUT,
     ),

@@ -36,7 +36,7 @@ def status(case: Case, name: str, group: str = "spec") -> tuple[str, str]:
 def test_the_checkpoint_of_this_very_run_is_accepted(case: Case) -> None:
     """The facts that the engine stores with a checkpoint are those that preflight compares, key by key."""
     asked = specs.load(case.write(), "train")
-    world = SimpleNamespace(size=2, is_main=True, share=lambda value: value)
+    world = SimpleNamespace(size=2, is_main=True, on_main=lambda make: make())
     planner = training_planner(asked, case.shared_model)
     prepared = prepare_training(asked, planner, world, RunFolder(case.folder / "run"))
     model = meta_model(case.shared_model)
@@ -206,7 +206,7 @@ def test_missing_media_are_left_out_where_broken_ones_are(case: Case) -> None:
     assert sum("nowhere.mp4" in p.where and p.code == "VIDEO_UNREADABLE" for p in found) == 1
     report = case.report()
     asked = specs.load(case.write(), "train")
-    world, run = SimpleNamespace(is_main=True, share=lambda value: value), RunFolder(case.folder / "run")
+    world, run = SimpleNamespace(is_main=True, on_main=lambda make: make()), RunFolder(case.folder / "run")
     prepared = prepare_training(asked, training_planner(asked, case.shared_model), world, run)
     left_out = prepared.quarantined
     assert len(load_sets(asked)["train"]) == 8 and len(prepared.train) == report.facts["train"]["samples"] == 6

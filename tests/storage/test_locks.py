@@ -37,7 +37,6 @@ from vidqa.engine.data.frame_cache import FrameCache
 from vidqa.platforms import job_store as job_files
 from vidqa.storage.staging import staging_lock
 from vidqa.dataset.archive_cache import in_use
-from vidqa.storage.staging import _alone
 
 without_locks(getattr(errno, sys.argv[1]))
 folder = Path(sys.argv[2])

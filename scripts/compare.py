@@ -45,19 +45,19 @@ def main(options: Namespace) -> Result:
     from vidqa.evaluation.drop_gate import judge_drop
     from vidqa.evaluation.problems import COMPARISON_WORSE
 
-    found = compare(options.before, options.after, options.by)
-    problems = list(found.problems)
-    gate = None if options.max_drop is None else judge_drop(found, options.max_drop)
+    comparison = compare(options.before, options.after, options.by)
+    problems = list(comparison.problems)
+    gate = None if options.max_drop is None else judge_drop(comparison, options.max_drop)
     if options.html:
         from vidqa.datatools.outputs import write_page
 
-        write_page(options.html, comparison_page(found, gate))
-    text = comparison_text(found, gate)
-    if options.fail_if_worse and found.whole.verdict == "worse":
+        write_page(options.html, comparison_page(comparison, gate))
+    text = comparison_text(comparison, gate)
+    if options.fail_if_worse and comparison.whole.verdict == "worse":
         problems.append(COMPARISON_WORSE.at(options.after, text.splitlines()[0]))
     if gate and gate.failed:
         problems.append(COMPARISON_WORSE.at(options.after, "; ".join(gate.lines)))
-    data = {**found.as_dict(), "gate": gate and gate.as_dict(), "html": options.html}
+    data = {**comparison.as_dict(), "gate": gate and gate.as_dict(), "html": options.html}
     return Result(data, text, problems)
 
 

@@ -24,12 +24,12 @@ def main(options: Namespace) -> Result:
     from vidqa.benchmark.cutting import cut
 
     raw, folder = (path.expanduser().absolute() for path in (options.raw, options.data))
-    found = cut(options.name, raw, folder)
-    failed = [problem.where for problem in found.problems]
-    data = {"folder": str(found.folder), "written": len(found.written), "kept": len(found.existing), "failed": failed}
-    text = f"{len(found.written)} clips cut, {len(found.existing)} were there, {len(failed)} failed; in {found.folder}"
+    result = cut(options.name, raw, folder)
+    failed = [problem.where for problem in result.problems]
+    data = {"folder": str(result.folder), "written": len(result.written), "kept": len(result.existing), "failed": failed}
+    text = f"{len(result.written)} clips cut, {len(result.existing)} were there, {len(failed)} failed; in {result.folder}"
     onward = command("run_benchmark", "--data", options.data, "--datasets", options.name, "--model", "MODEL")
-    return Result(data, text, found.problems, [] if failed else [onward])
+    return Result(data, text, result.problems, [] if failed else [onward])
 
 
 if __name__ == "__main__":

@@ -29,27 +29,27 @@ def main(options: Namespace) -> Result:
     from vidqa.release.source import find
 
     source = find(options.run, options.which)
-    made = write_release(source, options.out.expanduser().absolute(), merge=options.merge)
-    proof = made.proof
+    release = write_release(source, options.out.expanduser().absolute(), merge=options.merge)
+    proof = release.proof
     lines = [
-        f"{made.how:<8} {made.folder} ({made.format}) of {source.export.name} of {source.run.path.name}",
+        f"{release.how:<8} {release.folder} ({release.format}) of {source.export.name} of {source.run.path.name}",
         f"{'proved':<8} sample {proof['sample_id']}: trainer's loss {proof['trainer_loss']:.6f}, "
         f"loaded again {proof['reloaded_loss']:.6f}",
     ]
-    lines += [f"{'score':<8} {each.export.name}: {each.export.metrics.get('headline')}" for each in made.scores]
-    lines += [] if made.scores else [f"{'score':<8} none: no evaluation of these weights is beside the run"]
-    following = [command("upload", made.folder, "--hub", "ORGANISATION/NAME")]
-    if not made.scores:
+    lines += [f"{'score':<8} {score.export.name}: {score.export.metrics.get('headline')}" for score in release.scores]
+    lines += [] if release.scores else [f"{'score':<8} none: no evaluation of these weights is beside the run"]
+    following = [command("upload", release.folder, "--hub", "ORGANISATION/NAME")]
+    if not release.scores:
         words = ("--parent-run", source.run.path, "--which", source.export.name, "--eval-root", "EVAL_ROOT")
         following.insert(0, command("build_spec", "evaluate", *words, "--out", f"{source.run.path}/evaluate.toml"))
     data = {
-        "folder": str(made.folder),
-        "how": made.how,
-        "format": made.format,
+        "folder": str(release.folder),
+        "how": release.how,
+        "format": release.format,
         "run": str(source.run.path),
         "export": source.export.name,
         "proof": proof,
-        "scores": [each.as_dict() for each in made.scores],
+        "scores": [score.as_dict() for score in release.scores],
     }
     return Result(data, "\n".join(lines), next=following)
 

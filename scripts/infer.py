@@ -74,9 +74,9 @@ def main(options: Namespace) -> Result:
         write_lines(options.jsonl, rows)
     if options.csv:
         write_table(options.csv, rows)
-    kept = [str(place) for place in (options.jsonl, options.csv, options.out) if place]
-    data = {"answers": rows[:MOST], "count": len(rows), "kept_in": kept}
-    return Result(data, shown(rows[:MOST], len(rows), kept), problems_of(rows))
+    written = [str(place) for place in (options.jsonl, options.csv, options.out) if place]
+    data = {"answers": rows[:MOST], "count": len(rows), "kept_in": written}
+    return Result(data, shown(rows[:MOST], len(rows), written), problems_of(rows))
 
 
 MOST = 200  # answers that are printed; files hold all

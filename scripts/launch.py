@@ -52,8 +52,8 @@ def main(options: Namespace) -> Result:
             cosmos_container.prepare(*arguments, write=not options.dry_run, ready=ready), options.out
         )
     if options.dry_run:
-        made = launch.dry_run(*arguments, new_run=options.new_run, ready=ready)
-        return job_results.of_dry_run(made, platform(options.platform), options.out)
+        rendered = launch.dry_run(*arguments, new_run=options.new_run, ready=ready)
+        return job_results.of_dry_run(rendered, platform(options.platform), options.out)
     job = api.submit(*arguments, new_run=options.new_run, restart=True, ready=ready)
     note(f"{job.how}: job {job.job_id}; run folder {job.record().run_dir}")
     return job_results.of_launch(job, job.wait(options.timeout, note) if options.wait else None)

@@ -103,7 +103,7 @@ ENGINE_ORDER = (
     ("training",),
     ("actions", "rl", "quantize"),
 )
-ENGINE_ENTRY_POINTS = ("__main__", "train", "serve", "answering_thread", "parity", "prove")
+ENGINE_ENTRY_POINTS = ("__main__", "train", "serve", "engine_thread", "prove")
 BROAD_EXCEPTS = {
     "dataset/sources/function_process.py main": "whatever a user's function raises becomes a problem with its line",
     "families/chat/tokens.py _core": "the tokenizers library raises Exception itself for a file that it does not know",
@@ -319,7 +319,7 @@ BANNED_MODULES = {
 }
 BANNED_PHRASES = re.compile(
     r"(cannot|is not to|not to) be had|answered by writing|always giving the most common|what guessing would score"
-    r"|too plain to tell|be one but for|is reached without it|who works on it|is no job of|never guesses",
+    r"|too plain to tell|be one but for|is reached without it|who works on it|it is no job of|never guesses",
     re.IGNORECASE,
 )
 STILL_BANNED = Path(__file__).with_name("banned_names.json")

@@ -54,12 +54,12 @@ def _is_node(path: Path) -> bool:
 
 def floors(graph: dict[str, set[str]]) -> list[list[str]]:
     """The packages floor by floor: each imports lower floors only. Packages on a circle stand on none."""
-    found: list[list[str]] = []
+    levels: list[list[str]] = []
     below: set[str] = set()
     while floor := [name for name, others in graph.items() if name not in below and others <= below]:
-        found.append(floor)
+        levels.append(floor)
         below.update(floor)
-    return found
+    return levels
 
 
 def page() -> str:

@@ -92,9 +92,12 @@ def embed(spec: EmbedSpec, run: RunFolder) -> int:
         open_frames(spec.engine, spec.engine.decode_workers) as source,
     ):
         for number, batch in enumerate(batches(left, units, source, spec.embed.batch_size), 1):
-            found, bad = embedder.media(batch)
-            end_if_bad([each for some in bad.values() for each in some], fails=spec.engine.on_bad_sample == "fail")
-            stores.media.append(found)
+            vectors, bad = embedder.media(batch)
+            end_if_bad(
+                [problem for problems in bad.values() for problem in problems],
+                fails=spec.engine.on_bad_sample == "fail",
+            )
+            stores.media.append(vectors)
             failed |= bad
             progress.log(number, {}, line=f"{number * spec.embed.batch_size} of {len(left)} videos")
             if stop.signal_name:
@@ -104,7 +107,7 @@ def embed(spec: EmbedSpec, run: RunFolder) -> int:
     everyone = world.gather((stop.signal_name is not None, failed))
     if any(stopped for stopped, _ in everyone):
         return int(Exit.NOT_DONE)
-    bad = {keys: found for _, each in everyone for keys, found in each.items()}
+    bad = {keys: problems for _, own in everyone for keys, problems in own.items()}
 
     def conclude() -> None:
         stores.look()

@@ -72,7 +72,7 @@ class Claims:
             problem = Problem(**json.loads(self._note(key).read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError, RecursionError):
             return None
-        sound = all(isinstance(getattr(problem, each.name), KINDS[str(each.type)]) for each in fields(Problem))
+        sound = all(isinstance(getattr(problem, field.name), KINDS[str(field.type)]) for field in fields(Problem))
         return problem if sound and problem.where == where else None
 
     def _note(self, key: str) -> Path:
@@ -112,7 +112,7 @@ class Waiting(threading.Thread):
                 if new is None:
                     return
                 waiting.append(new)
-            waiting = [each for each in waiting if not self._passed_on(each)]
+            waiting = [request for request in waiting if not self._passed_on(request)]
 
     def _passed_on(self, claimant: Claimant) -> bool:
         if not self._claims.take(claimant.key):

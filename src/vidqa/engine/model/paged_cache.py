@@ -38,10 +38,10 @@ class Pages:
         self.users = [0] * count
 
     def take(self, count: int) -> list[int]:
-        taken = [self.free.pop() for _ in range(count)]
-        for page in taken:
+        pages = [self.free.pop() for _ in range(count)]
+        for page in pages:
             self.users[page] = 1
-        return taken
+        return pages
 
     def share(self, pages: Sequence[int]) -> None:
         for page in pages:

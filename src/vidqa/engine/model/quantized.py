@@ -97,19 +97,21 @@ def joined(parameters: Sequence[nn.Parameter]) -> torch.Tensor:
     return whole
 
 
-def product(kernels: Any, hidden: torch.Tensor | Rounded, of: Matrix, dtype: torch.dtype) -> torch.Tensor:
+def product(kernels: Any, hidden: torch.Tensor | Rounded, matrix: Matrix, dtype: torch.dtype) -> torch.Tensor:
     """[T, O] in the model's precision. Inputs are rounded here where the kernel before has not done so."""
-    if of.int4 is not None:
+    if matrix.int4 is not None:
         assert isinstance(hidden, torch.Tensor)
-        output = int4_product(kernels, hidden, of.int4)
-        return output if of.bias is None else output + of.bias
-    if of.scale is None:
+        output = int4_product(kernels, hidden, matrix.int4)
+        return output if matrix.bias is None else output + matrix.bias
+    if matrix.scale is None:
         assert isinstance(hidden, torch.Tensor)
-        return F.linear(hidden if of.fake_rounding is None else of.fake_rounding(hidden), of.weight, of.bias)
+        return F.linear(
+            hidden if matrix.fake_rounding is None else matrix.fake_rounding(hidden), matrix.weight, matrix.bias
+        )
     if isinstance(hidden, torch.Tensor):
-        hidden = kernels.rounded(hidden, of.rounding)
-    output = kernels.float8_product(*hidden, of.weight, of.scale, dtype)
-    return output if of.bias is None else output + of.bias
+        hidden = kernels.rounded(hidden, matrix.rounding)
+    output = kernels.float8_product(*hidden, matrix.weight, matrix.scale, dtype)
+    return output if matrix.bias is None else output + matrix.bias
 
 
 def _fake_rounding(layer: Any) -> Callable[[torch.Tensor], torch.Tensor] | None:
@@ -144,8 +146,8 @@ def dequantize(model: Any, dtype: torch.dtype, keep: Sequence[nn.Module]) -> str
     quantized = {name: module for name, module in linear.items() if hasattr(module, "quantization_scheme")}
     inside = {id(module) for unit in keep for module in unit.modules()}
     reasons = {name: _why_not(module, dtype, id(module) in inside) for name, module in quantized.items()}
-    kept = [module for name, module in quantized.items() if not reasons[name]]
-    for module in kept:
+    few_bits = [module for name, module in quantized.items() if not reasons[name]]
+    for module in few_bits:
         del module.quantization_scheme  # so that it is no quantized layer to compressed-tensors
         if hasattr(module, "weight_packed"):
             module.weight_scale.data = module.weight_scale.data.to(dtype)
@@ -153,9 +155,9 @@ def dequantize(model: Any, dtype: torch.dtype, keep: Sequence[nn.Module]) -> str
     for name, module in quantized.items():
         if reasons[name]:
             module.weight.data = module.weight.data.to(dtype)
-    int4, left = sum(hasattr(module, "weight_packed") for module in kept), len(quantized) - len(kept)
+    int4, left = sum(hasattr(module, "weight_packed") for module in few_bits), len(quantized) - len(few_bits)
     why = next((reason for reason in reasons.values() if reason), "")
-    words = [f"{len(kept) - int4} layers multiply in 8-bit floats"] * (len(kept) > int4)
+    words = [f"{len(few_bits) - int4} layers multiply in 8-bit floats"] * (len(few_bits) > int4)
     words += [f"{int4} layers multiply in 4-bit integers in steps of up to {FEW_ROWS} rows"] * bool(int4)
     words += [f"{left} layers are dequantized to {str(dtype).removeprefix('torch.')} ({why})"] * bool(left)
     words += ["the cache of keys and values is not in 8 bits: its scales are not applied"] * _has_cache_scales(model)

@@ -20,6 +20,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / name) for name in ("src", "workflow")]
+
 from demo.clips import write_demo_set
 from ledger import Ledger, arguments, rounded, table
 from processes import finish, start

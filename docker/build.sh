@@ -22,11 +22,11 @@ while [ $# -gt 0 ]; do
   esac
 done
 commit=$(git rev-parse HEAD 2>/dev/null || echo unknown)
-[ -z "$(git status --porcelain -- src docker pyproject.toml requirements.lock 2>/dev/null)" ] || commit=$commit-dirty
+[ -z "$(git status --porcelain -- src docker workflow/demo pyproject.toml requirements.lock 2>/dev/null)" ] || commit=$commit-dirty
 
 # The context is made here and holds nothing else: no data, no results, no .git, no token in a stray file.
 tar --exclude=__pycache__ --exclude='*.egg-info' --sort=name --mtime=@0 --owner=0 --group=0 \
-    -c pyproject.toml requirements.lock README.md LICENSE src docker |
+    -c pyproject.toml requirements.lock README.md LICENSE src docker workflow/demo |
   docker build --file docker/Dockerfile --tag "$tag" --build-arg VERSION="$version" --build-arg COMMIT="$commit" "$@" -
 
 image=$(docker image inspect --format '{{.Id}}' "$tag")

@@ -24,10 +24,17 @@ def main(options: Namespace) -> Result:
     from vidqa.benchmark.cutting import cut
 
     raw, folder = (path.expanduser().absolute() for path in (options.raw, options.data))
-    result = cut(options.name, raw, folder)
-    failed = [problem.where for problem in result.problems]
-    data = {"folder": str(result.folder), "written": len(result.written), "kept": len(result.existing), "failed": failed}
-    text = f"{len(result.written)} clips cut, {len(result.existing)} were there, {len(failed)} failed; in {result.folder}"
+    clips = cut(options.name, raw, folder)
+    failed = [problem.where for problem in clips.problems]
+    data = {
+        "folder": str(clips.folder),
+        "written": len(clips.written),
+        "kept": len(clips.existing),
+        "failed": failed,
+    }
+    text = (
+        f"{len(result.written)} clips cut, {len(result.existing)} were there, {len(failed)} failed; in {result.folder}"
+    )
     onward = command("run_benchmark", "--data", options.data, "--datasets", options.name, "--model", "MODEL")
     return Result(data, text, result.problems, [] if failed else [onward])
 

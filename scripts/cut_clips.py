@@ -32,11 +32,9 @@ def main(options: Namespace) -> Result:
         "kept": len(clips.existing),
         "failed": failed,
     }
-    text = (
-        f"{len(result.written)} clips cut, {len(result.existing)} were there, {len(failed)} failed; in {result.folder}"
-    )
+    text = f"{len(clips.written)} clips cut, {len(clips.existing)} were there, {len(failed)} failed; in {clips.folder}"
     onward = command("run_benchmark", "--data", options.data, "--datasets", options.name, "--model", "MODEL")
-    return Result(data, text, result.problems, [] if failed else [onward])
+    return Result(data, text, clips.problems, [] if failed else [onward])
 
 
 if __name__ == "__main__":

@@ -39,6 +39,20 @@ def compress(model: Any, plan: QuantizationPlan, quantize: Any, source: Path, ro
         targets = sorted({type(layer).__name__ for layer in model.get_submodule(layers)})
         data = {"dataset": loader, "sequential_targets": targets, "pipeline": "sequential"}
     oneshot(model=decoder, recipe=recipe(quantize, [name.removeprefix(prefix) for name in plan.unquantized]), **data)
+    round_weights(model, plan)
+
+
+def round_weights(model: Any, plan: QuantizationPlan) -> None:
+    """Round the weights of the planned layers in memory to what files store. The library rounds them at every use and
+    again when it writes, by other kernels on a GPU than on the host, which differ where a number lies between two
+    codes. A rounded weight is rounded to itself by both."""
+    from compressed_tensors.offload import update_offload_parameter
+    from compressed_tensors.quantization.lifecycle.forward import forward_quantize
+
+    for name in plan.modules:
+        layer = model.get_submodule(name)
+        rounded = forward_quantize(layer, layer.weight, "weight", layer.quantization_scheme.weights)
+        update_offload_parameter(layer, "weight", rounded)
 
 
 def recipe(quantize: Any, ignored: list[str]) -> list[Any]:

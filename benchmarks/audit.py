@@ -21,10 +21,10 @@ sys.path[:0] = [str(ROOT / name) for name in ("src", "tests", "workflow")]
 
 import forked
 from commands import build, demo, python, tiny_model
-from demo.recipe import EVALUATE, TRAIN
 from ledger import Ledger, arguments, table
 from tiny_world import engine_command
 
+from demo.recipe import EVALUATE, TRAIN
 from vidqa.contract.environment import adopt, python_path
 
 OWN = {"batch_size": 16, "mini_batch": 16, "num_epochs": 8, "train.compile": "false"}

@@ -22,7 +22,6 @@ from threadpoolctl import threadpool_limits
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / name) for name in ("src", "workflow")]
 
 from demo.scenes import DIAGONAL, EVENTS, STRAIGHT, draw_scene, render
-
 from vidqa.curation.candidate_pairs import candidate_pairs
 from vidqa.curation.clip_fingerprint import fingerprints
 from vidqa.curation.clip_matching import UNSURE, match_clips

@@ -22,8 +22,8 @@ from typing import Any
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / name) for name in ("src", "workflow")]
 
 import torch
-from demo.clips import write_demo_set
 
+from demo.clips import write_demo_set
 from vidqa.contract.problem import ProblemError
 from vidqa.contract.run_folder import run_named
 from vidqa.engine.answering.batch_inference import BATCHES_AHEAD, longest_sequence, model_folders, sampling_of

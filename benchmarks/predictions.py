@@ -1,4 +1,4 @@
-"""Predicted beside measured memory, from the kept rows of memory.py, policies.py, answering_memory.py and rl.py.
+"""Predicted beside measured memory, from kept rows: those of memory.py, policies.py and rl.py, and of answering.
 
     python benchmarks/predictions.py
 

@@ -22,11 +22,11 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / name) for name in ("src", "workflow")]
 
-from demo.clips import write_demo_set
 from ledger import Ledger, arguments, rounded, table
 from processes import finish, start
 from rl_cases import REWARD
 
+from demo.clips import write_demo_set
 from vidqa.contract.files import write_json
 from vidqa.contract.run_folder import RunFolder
 from vidqa.evaluation.comparison import compare

@@ -35,13 +35,13 @@ sys.path[:0] = [str(ROOT / name) for name in ("src", "tests", "workflow")]
 import forked
 import numpy as np
 from commands import sets, tiny_model
+from ledger import Ledger, arguments, table
+from tiny_world import engine_command
+
 from demo.clips import write_mp4
 from demo.recipe import GAIN, RL, RL_CLIPS, RL_SFT
 from demo.rl_set import write_rl_set
 from demo.scenes import SIDE
-from ledger import Ledger, arguments, table
-from tiny_world import engine_command
-
 from vidqa.contract.environment import adopt
 from vidqa.contract.files import write_json, write_text
 from vidqa.contract.run_folder import read_metrics

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from demo import rl_set
 from rl_task import SHARE, answer_of, write_cases
 
+from demo import rl_set
 from vidqa.dataset import load_records
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from demo.clips import Clip, write_split
 from simulated import write_table
 from tiny_world import tiny_model
 
+from demo.clips import Clip, write_split
 from vidqa import spec
 from vidqa.contract.files import content_hash, write_json
 from vidqa.contract.run_folder import QUERY_EMBEDDINGS

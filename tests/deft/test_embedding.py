@@ -14,11 +14,11 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "curation"))
 
-from demo.clips import pool_clips, selection_clips, train_clips
 from table_jobs import Jobs, write_sets
 from test_outcomes import begun, lacks_diagonals
 from tiny_world import run_engine
 
+from demo.clips import pool_clips, selection_clips, train_clips
 from vidqa.curation.embeddings import Table
 from vidqa.deft import runner
 from vidqa.deft.loop import Loop, Step

@@ -13,9 +13,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "curation"))
 
-from demo.clips import pool_clips, selection_clips, train_clips
 from table_jobs import Answers, Jobs, write_sets
 
+from demo.clips import pool_clips, selection_clips, train_clips
 from vidqa.contract.files import write_json
 from vidqa.contract.problem import Exit, ProblemError
 from vidqa.deft import runner

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from demo.clips import pool_clips, selection_clips, train_clips, write_split
 from tiny_world import tiny_model, tiny_spec
 
+from demo.clips import pool_clips, selection_clips, train_clips, write_split
 from vidqa.contract.cli import SKILL_ROOT
 from vidqa.spec import Layer, dump, resolve
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
+
 from demo.clips import Clip, eval_clips, train_clips, write_demo_set
 from demo.scenes import COLORS, DIAGONAL, SIDE, SLOTS, STRAIGHT, what_is_shown
 from demo.summary import WEAK_KIND

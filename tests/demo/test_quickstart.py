@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 
 import pytest
+
 from demo.commands import build, script
 from demo.recipe import EVALUATE, RL, RL_EVALUATE, RL_SFT, TRAIN
-
 from vidqa.contract.cli import SKILL_ROOT
 
 

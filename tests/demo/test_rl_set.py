@@ -7,10 +7,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+
 from demo import rl_set
 from demo.scenes import COLORS
 from demo.summary import rl_summary
-
 from vidqa.dataset import load_records
 from vidqa.rewards import Completion
 from vidqa.rewards.builtin import accuracy, format

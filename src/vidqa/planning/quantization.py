@@ -75,11 +75,6 @@ def _is_of_decoder(tensor: Tensor, tower: str) -> bool:
     return bool(tensor.linear and tensor.unit) and tensor.name.endswith(WEIGHT) and not tensor.name.startswith(tower)
 
 
-def _shape(tensor: Tensor) -> tuple[int, int]:
-    out, width = tensor.shape
-    return out, width
-
-
 def group_of(quantize: Quantize) -> int | None:
     """Weights of a row that share a scale; None where all do."""
     if quantize.quantization_scheme.startswith("NVFP4"):

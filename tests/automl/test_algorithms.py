@@ -157,7 +157,7 @@ def test_a_thousand_trials_take_the_controller_seconds(name: str) -> None:
     ]
     began = time.process_time()
     searcher.next(trials)
-    assert time.process_time() - began < 5
+    assert time.process_time() - began < 60  # seconds; a quadratic search takes many minutes
 
 
 def test_a_ten_trial_study_is_no_random_search() -> None:

@@ -426,4 +426,4 @@ def test_twenty_thousand_rows_in_a_bounded_time(place):
     start = time.process_time()
     found, _ = place.run(notes, results)
     assert found.count == 13_333
-    assert time.process_time() - start < 5
+    assert time.process_time() - start < 60  # seconds; a quadratic comparison takes many minutes

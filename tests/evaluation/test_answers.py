@@ -293,7 +293,7 @@ def test_the_kind_without_an_expected_answer():
 def test_huge_responses_are_read_quickly(response, expected):
     start = time.process_time()
     parse_answer(response, CAR, expected=expected)
-    assert time.process_time() - start < 2
+    assert time.process_time() - start < 30  # seconds; a quadratic reading takes minutes
 
 
 @settings(max_examples=400, deadline=None)

@@ -177,7 +177,7 @@ def test_a_hundred_thousand_answers_score_in_seconds():
     items = yes_no_items() * 10_000
     start = time.process_time()
     score(items, text_metrics=())
-    assert time.process_time() - start < 5
+    assert time.process_time() - start < 60  # seconds; a quadratic score takes many minutes
 
 
 def test_the_task_of_directions_is_not_for_collisions():

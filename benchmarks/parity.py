@@ -94,7 +94,7 @@ def _answers(spec: Any, generator: Generator, planner: Planner, samples: Sequenc
 
 
 def _requests(prompts: Prompts, samples: Sequence[Sample]) -> Iterator[Request]:
-    return (replace(request, logprobs=True, top_logprobs=LIKELIEST) for request in prompts.of(samples))
+    return (replace(request, logprobs=True, top_logprobs=LIKELIEST) for request in prompts.requests(samples))
 
 
 def compare(expected: Mapping[str, Result], results: Mapping[str, Result], chat: Chat) -> dict[str, Any]:

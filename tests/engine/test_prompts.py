@@ -23,7 +23,7 @@ def test_the_first_videos_are_decoded_before_the_first_request_is_taken() -> Non
     encode = SimpleNamespace(token_ids=())
     planner: Any = SimpleNamespace(chat=SimpleNamespace(eos_ids=(1,)), encode=lambda sample: encode)
     begun: Any = Begun()
-    requests = Prompts(planner, begun, Sampling(1), ahead=2).of(samples)
+    requests = Prompts(planner, begun, Sampling(1), ahead=2).requests(samples)
     assert begun == names[:2]
     seen = [(request.id, len(begun)) for request in requests]
     assert seen == [("0", 3), ("1", 4), ("2", 5), ("3", 6), ("4", 6), ("5", 6)]

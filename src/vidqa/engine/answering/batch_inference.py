@@ -97,7 +97,7 @@ def generate_all(
         open_frames(spec.engine, workers) as source,
     ):
         prompts = Prompts(planner, source, sampling_of(spec, how.seed), BATCHES_AHEAD * size, candidates)
-        requests = prompts.of(mine)  # the first videos are decoded while the model is loaded
+        requests = prompts.requests(mine)  # the first videos are decoded while the model is loaded
         with closing(GENERATORS[how.generator].open(settings)) as session:
             writer = ResultWriter(saved, prompts, progress, len(mine), size, fails=spec.engine.on_bad_sample == "fail")
             world.gather(None)  # speed is measured from here, where every rank has its model
@@ -166,7 +166,7 @@ class Retries:
         prompts = Prompts(self.planner, self.source, sampling, BATCHES_AHEAD * how.batch_size, None)
         fails = spec.engine.on_bad_sample == "fail"
         writer = ResultWriter(saved, prompts, self.progress, len(mine), how.batch_size, fails, first_step=self.step)
-        for results in self.session.generate(prompts.of(mine)):
+        for results in self.session.generate(prompts.requests(mine)):
             writer.save(results)
             if self.work.stop.signal_name:
                 break

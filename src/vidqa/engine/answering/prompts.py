@@ -39,7 +39,7 @@ class Prompts:
         self.stop_ids = tuple(sorted(planner.chat.eos_ids))
         self.waited = 0.0
 
-    def of(self, samples: Iterable[Sample]) -> Iterator[Request]:
+    def requests(self, samples: Iterable[Sample]) -> Iterator[Request]:
         """Their requests. The first `ahead` videos are decoded from now on, before a model is there to be asked."""
         begun = ((sample, self.source.request([sample])) for sample in samples)
         first = list(islice(begun, self.ahead))

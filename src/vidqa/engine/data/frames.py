@@ -29,7 +29,7 @@ RESIZE = "vidqa.engine.data.resize:resize_frames"
 STORE = "vidqa.engine.data.frame_cache:write_entry"
 
 Awaited = np.ndarray | Future
-Known = Callable[[MediaRef, FramePlan], Any]
+CacheLookup = Callable[[MediaRef, FramePlan], Any]
 
 
 def unknown(ref: MediaRef, plan: FramePlan) -> None:
@@ -80,7 +80,7 @@ class FrameSource:
             self._waiting = Waiting(self._claims, self._claimed)
             self._waiting.start()
 
-    def request(self, samples: Sequence[Sample], lookup: Known = unknown) -> list[list[Any]]:
+    def request(self, samples: Sequence[Sample], lookup: CacheLookup = unknown) -> list[list[Any]]:
         """A ticket for `collect`: per sample and medium its frames, or what will give them. What is `known` of a medium
         comes instead of frames."""
         return [

@@ -89,7 +89,7 @@ class NativeSession:
         else:
             count = min(self.most * width, max(width, 2 * self.most))
         self.pages = Pages(count + 1)
-        self.cache = PagedCache.of(count + 1, *shape, self.device)
+        self.cache = PagedCache.empty(count + 1, *shape, self.device)
         self.decoder = Decoder(self.forward, self.cache, self.most, width, self.device)
 
     @torch.no_grad()

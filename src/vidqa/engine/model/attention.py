@@ -37,7 +37,7 @@ from vidqa.engine.torch_private import CUDNN_BACKWARD, CUDNN_FORWARD
 Segments = tuple[tuple[int, int, int], ...]  # (start, count, length): count neighbours of one length
 Call = tuple[int, int]  # count, length: the shape of one entry of `Segments`
 
-_TAKEN: dict[Any, bool] = {}  # whether cuDNN has a kernel, by the length of segments and the shapes of a token
+_CUDNN_KERNELS: dict[Any, bool] = {}  # whether cuDNN has a kernel, by the length of segments and the shapes of a token
 
 
 def segments_of(lengths: Iterable[int], *, count_bits: int | None = None) -> Segments:
@@ -135,9 +135,9 @@ def takes_cudnn(parts: Sequence[torch.Tensor], segments: Segments, suffixes: Suf
     of_all = (tuple((part.shape[1:], part.dtype, part.requires_grad) for part in parts), causal)
     for (_, _, length), (query, key, value) in zip(segments, _calls(segments, *parts), strict=True):
         kind = (length, of_all)
-        if kind not in _TAKEN:
-            _TAKEN[kind] = can_use_cudnn_attention(SDPAParams(query, key, value, None, 0.0, causal, grouped))
-        if not _TAKEN[kind]:
+        if kind not in _CUDNN_KERNELS:
+            _CUDNN_KERNELS[kind] = can_use_cudnn_attention(SDPAParams(query, key, value, None, 0.0, causal, grouped))
+        if not _CUDNN_KERNELS[kind]:
             _say_slower(length, parts[0].dtype)
             return False
     return True

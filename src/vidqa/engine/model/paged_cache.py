@@ -25,7 +25,9 @@ class PagedCache:
         return 2 * layers * heads * width * dtype.itemsize
 
     @staticmethod
-    def of(pages: int, layers: int, heads: int, width: int, dtype: torch.dtype, device: torch.device) -> PagedCache:
+    def allocated(
+        pages: int, layers: int, heads: int, width: int, dtype: torch.dtype, device: torch.device
+    ) -> PagedCache:
         shape = (layers, pages * PAGE, heads, width)
         return PagedCache(*(torch.zeros(shape, dtype=dtype, device=device) for _ in range(2)))
 

@@ -70,13 +70,13 @@ def answering_setup(spec: Any, work: Any, longest: int, longer: int = 0) -> Answ
 @dataclass(frozen=True)
 class Reading:
     """Prompts of one prefill on a GPU: number, tokens with padding, tokens of the longest, patches of their media,
-    and `seen`, tokens of shared prefixes. `masked`: prompts of different lengths, padded to one."""
+    and `shared`, tokens of shared prefixes. `masked`: prompts of different lengths, padded to one."""
 
     prompts: int
     tokens: int
     longest: int
     patches: int
-    seen: int = 0
+    shared: int = 0
     masked: bool = False
 
 
@@ -199,7 +199,7 @@ def _native(
     )
     layer = 2 * text.head_dim * reading.tokens + max(
         reading.tokens * (5 * text.hidden + 2 * text.queries + 2 * text.keys + 3 * text.intermediate),
-        reading.tokens * (3 * text.hidden + 4 * text.queries + 2 * text.keys) + reading.seen * 2 * text.keys,
+        reading.tokens * (3 * text.hidden + 4 * text.queries + 2 * text.keys) + reading.shared * 2 * text.keys,
     )
     logits = reading.prompts * text.vocabulary * (compute + 2 * FLOAT)
     return AnsweringMemory(

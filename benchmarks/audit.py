@@ -25,7 +25,7 @@ from ledger import Ledger, arguments, table
 from tiny_world import engine_command
 
 from demo.recipe import EVALUATE, TRAIN
-from vidqa.contract.environment import adopt, python_path
+from vidqa.core.environment import adopt, python_path
 
 OWN = {"batch_size": 16, "mini_batch": 16, "num_epochs": 8, "train.compile": "false"}
 CLIPS, AUDITED, NUMBERS = 2_000, 600, (1, 2)

@@ -22,7 +22,7 @@ from ledger import Ledger, arguments, table
 from processor_batches import PaddedCollator, decoder
 from training import FPS, SETS, Place, Training, as_tiny
 
-from vidqa.dataset import load_records
+from vidqa.data import load_records
 from vidqa.engine.data.collate import Collator
 from vidqa.engine.data.frame_cache import FrameCache
 from vidqa.engine.data.frames import FrameSource

@@ -22,7 +22,7 @@ from shapes import SHAPES
 from training import FPS, Place, Training, as_tiny
 from video_set import SetShape
 
-from vidqa.contract.run_folder import read_metrics
+from vidqa.core.run_folder import read_metrics
 from vidqa.spec import Layer, dump, resolve
 from vidqa.spec.layers import parse_set
 

@@ -25,7 +25,7 @@ from ledger import Ledger, arguments, rounded
 from shapes import write_random_model
 from video_set import SetShape, corpus, write_set
 
-from vidqa.dataset import load_records
+from vidqa.data import load_records
 from vidqa.engine.data.frames import FrameSource
 from vidqa.engine.export import load_export
 from vidqa.engine.families import family_of

@@ -22,11 +22,11 @@ from threadpoolctl import threadpool_limits
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / name) for name in ("src", "workflow")]
 
 from demo.scenes import DIAGONAL, EVENTS, STRAIGHT, draw_scene, render
-from vidqa.curation.candidate_pairs import candidate_pairs
-from vidqa.curation.clip_fingerprint import fingerprints
-from vidqa.curation.clip_matching import UNSURE, match_clips
-from vidqa.curation.leaks import BLOCK, Protected, find_leaks
-from vidqa.dataset.record import MediaRef, Record
+from vidqa.data.record import MediaRef, Record
+from vidqa.gaps.curation.candidate_pairs import candidate_pairs
+from vidqa.gaps.curation.clip_fingerprint import fingerprints
+from vidqa.gaps.curation.clip_matching import UNSURE, match_clips
+from vidqa.gaps.curation.leaks import BLOCK, Protected, find_leaks
 
 WIDTH, HEIGHT, FPS, CAMERAS = 160, 120, 10, 10
 WAYS = (

@@ -16,7 +16,7 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "src")]
 
-from vidqa.contract.versions import versions
+from vidqa.core.versions import versions
 
 RESULTS = Path(__file__).resolve().parent / "results"
 

@@ -22,7 +22,7 @@ from ledger import Ledger, arguments, table
 from training import Place, Training, as_tiny, side_by_side, train
 from video_set import SetShape
 
-from vidqa.contract.files import write_json
+from vidqa.core.files import write_json
 from vidqa.families import family_of
 from vidqa.planning.budget.autotune import heaviest_micro_steps
 from vidqa.planning.budget.memory import count_params, peak_memory, read_memory_policy, training_setup

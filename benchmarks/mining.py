@@ -20,11 +20,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from ledger import Ledger, arguments, table
 
-from vidqa.curation import selection
-from vidqa.curation.embeddings import Table, schema, table_of
-from vidqa.curation.mining import TEXTS
-from vidqa.curation.search import nearest, pool_mean
-from vidqa.curation.selection import Limits
+from vidqa.gaps.curation import selection
+from vidqa.gaps.curation.embeddings import Table, schema, table_of
+from vidqa.gaps.curation.mining import TEXTS
+from vidqa.gaps.curation.search import nearest, pool_mean
+from vidqa.gaps.curation.selection import Limits
 
 WIDTH, KINDS, PER_KIND = 512, 10, 200
 FACTS = {"schema_version": 1, "widths": {"media": WIDTH, "text": WIDTH}}

@@ -24,8 +24,8 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1] / name) for name in ("sr
 import torch
 
 from demo.clips import write_demo_set
-from vidqa.contract.problem import ProblemError
-from vidqa.contract.run_folder import run_named
+from vidqa.core.problem import ProblemError
+from vidqa.core.run_folder import run_named
 from vidqa.engine.answering.batch_inference import BATCHES_AHEAD, longest_sequence, model_folders, sampling_of
 from vidqa.engine.answering.prompts import Prompts
 from vidqa.engine.data.frames import open_frames

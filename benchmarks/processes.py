@@ -15,8 +15,8 @@ from pathlib import Path
 SKILL_ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(SKILL_ROOT / "src")]
 
-from vidqa.contract.environment import child_environment, python_path
-from vidqa.platforms.engine_command import ALLOCATOR
+from vidqa.core.environment import child_environment, python_path
+from vidqa.jobs.platforms.engine_command import ALLOCATOR
 
 POLL_S = 0.2
 

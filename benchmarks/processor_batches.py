@@ -15,7 +15,7 @@ import torch
 from transformers import AutoProcessor
 from transformers.video_utils import load_video
 
-from vidqa.dataset import load_records
+from vidqa.data import load_records
 from vidqa.families.qwen3_vl import rope_positions
 from vidqa.planning.samples import Planner, Prompting
 

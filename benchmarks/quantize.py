@@ -330,7 +330,7 @@ def prefilled(model: Any, settings: Settings, prompts: Prompts) -> dict[str, Any
 
 def quantize_run(options: Namespace, part: str) -> dict[str, Any]:
     """A run of the action on a model folder, which it reads and writes: wall seconds and the most that the GPU held."""
-    from vidqa.contract.run_folder import RunFolder
+    from vidqa.core.run_folder import RunFolder
     from vidqa.engine.quantize.run import quantize
 
     shape = "tiny" if options.tiny else options.shape

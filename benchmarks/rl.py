@@ -39,10 +39,10 @@ from rl_others import ordinary, timed, trl_step
 from shapes import SHAPES
 from video_set import write_set
 
-from vidqa.contract.run_folder import RunFolder
+from vidqa.core.run_folder import RunFolder
 from vidqa.engine.data.dataloader import Step
 from vidqa.engine.model import DTYPES
-from vidqa.platforms.engine_command import ALLOCATOR
+from vidqa.jobs.platforms.engine_command import ALLOCATOR
 from vidqa.spec import Layer, dump, parse_set, resolve
 
 PARTS = ("ours", "alone", "decode", "ordinary", "trl", "profile")

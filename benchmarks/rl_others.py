@@ -18,7 +18,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from PIL import Image
 
-from vidqa.dataset import load_records
+from vidqa.data import load_records
 from vidqa.engine.data.frames import FrameSource
 from vidqa.engine.data.hf_inputs import stock_inputs
 from vidqa.engine.export import load_export

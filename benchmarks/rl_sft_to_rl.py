@@ -27,12 +27,12 @@ from processes import finish, start
 from rl_cases import REWARD
 
 from demo.clips import write_demo_set
-from vidqa.contract.files import write_json
-from vidqa.contract.run_folder import RunFolder
+from vidqa.core.files import write_json
+from vidqa.core.pages.training.page import report
+from vidqa.core.pages.training.read import read_training
+from vidqa.core.run_folder import RunFolder
 from vidqa.evaluation.comparison import compare
 from vidqa.evaluation.comparison_page import comparison_text
-from vidqa.pages.training.page import report
-from vidqa.pages.training.read import read_training
 from vidqa.spec import Layer, dump, parse_set, resolve
 from vidqa.spec.parent_layers import parent_layer
 

@@ -42,9 +42,9 @@ from demo.clips import write_mp4
 from demo.recipe import GAIN, RL, RL_CLIPS, RL_SFT
 from demo.rl_set import write_rl_set
 from demo.scenes import SIDE
-from vidqa.contract.environment import adopt
-from vidqa.contract.files import write_json, write_text
-from vidqa.contract.run_folder import read_metrics
+from vidqa.core.environment import adopt
+from vidqa.core.files import write_json, write_text
+from vidqa.core.run_folder import read_metrics
 from vidqa.spec import Layer, dump, resolve
 from vidqa.spec.layers import parse_set
 

@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import save_file
 from video_set import corpus
 
-from vidqa.contract.files import write_json
+from vidqa.core.files import write_json
 from vidqa.engine.families import tiny_qwen3_vl
 from vidqa.engine.families.qwen2_5_vl import QWEN2_5_VL
 from vidqa.engine.families.qwen3_vl import QWEN3_VL

@@ -15,7 +15,7 @@ import torch
 from processes import SKILL_ROOT, Started, finish, start
 from video_set import SetShape, write_set
 
-from vidqa.contract.run_folder import read_metrics
+from vidqa.core.run_folder import read_metrics
 from vidqa.spec import Layer, dump, resolve
 from vidqa.spec.layers import parse_set
 

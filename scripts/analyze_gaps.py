@@ -10,8 +10,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from vidqa.contract.cli import Parser, Result, chosen, run
-from vidqa.contract.run_folder import run_named, run_path
+from vidqa.core.cli import Parser, Result, chosen, run
+from vidqa.core.run_folder import run_named, run_path
 
 RUN = "python scripts/analyze_gaps.py --results-dir outputs/eval --gaps-parquet gaps.parquet"
 parser = Parser(
@@ -49,8 +49,8 @@ parser.add_argument("--fail-on-gaps", action="store_true", help="exit with 3 if 
 
 
 def main(options: Namespace) -> Result:
-    from vidqa.evaluation.gaps.report import GapAnalysis, find_gaps, next_commands
     from vidqa.evaluation.problems import GAPS_FOUND
+    from vidqa.gaps.analysis.report import GapAnalysis, find_gaps, next_commands
 
     fields = chosen(options)
     fail_on_gaps = fields.pop("fail_on_gaps")

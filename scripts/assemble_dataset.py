@@ -6,7 +6,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from vidqa.contract.cli import Parser, Result, chosen, run
+from vidqa.core.cli import Parser, Result, chosen, run
 
 RUN = "python scripts/assemble_dataset.py --base train --add mined --kpi kpi/annotations.json"
 parser = Parser(
@@ -31,7 +31,7 @@ parser.add_argument("--seed", type=int, default=0, help="what is drawn")
 
 
 def main(options: Namespace) -> Result:
-    from vidqa.curation.assembly import Assembly, assemble, warnings
+    from vidqa.gaps.curation.assembly import Assembly, assemble, warnings
 
     request = chosen(options)
     for name in ("kpi", "validation", "test"):

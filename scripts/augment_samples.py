@@ -6,7 +6,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from vidqa.contract.cli import Parser, Result, chosen, run
+from vidqa.core.cli import Parser, Result, chosen, run
 
 RUN = "python scripts/augment_samples.py --annotations mined/mined.json --out augmented"
 parser = Parser(
@@ -34,8 +34,8 @@ parser.add_argument("--seed", type=int, default=0, help="what is drawn")
 
 
 def main(options: Namespace) -> Result:
-    from vidqa.curation.augmentation import PREVIEW, Augmentation, augment
-    from vidqa.curation.variants import SAFE
+    from vidqa.gaps.curation.augmentation import PREVIEW, Augmentation, augment
+    from vidqa.gaps.curation.variants import SAFE
 
     if options.each < 0 or set(options.only) - set(SAFE):
         parser.error(f"--each is not negative, --only names some of: {', '.join(SAFE)}")

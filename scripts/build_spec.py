@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
-from vidqa.actions import names, profiles, roots
-from vidqa.contract.cli import Parser, Result, command, run
-from vidqa.contract.run_folder import run_named, run_path
+from vidqa.core.actions import names, profiles, roots
+from vidqa.core.cli import Parser, Result, command, run
+from vidqa.core.run_folder import run_named, run_path
 
 parser = Parser(
     "Build the spec of a run; a later source wins: template, profile, parent run, data, --override, --set.",

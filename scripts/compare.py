@@ -6,8 +6,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from vidqa.contract.cli import Parser, Result, run
-from vidqa.contract.run_folder import run_path
+from vidqa.core.cli import Parser, Result, run
+from vidqa.core.run_folder import run_path
 
 
 def _points(text: str) -> float:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from vidqa.contract.cli import Parser, Result, command, run
+from vidqa.core.cli import Parser, Result, command, run
 
 
 def column(text: str) -> tuple[str, str]:
@@ -71,8 +71,8 @@ parser.add_argument(
 
 
 def main(options: argparse.Namespace) -> Result:
+    from vidqa.data.storage import stage_set
     from vidqa.datatools.convert import convert
-    from vidqa.storage import stage_set
 
     o = options
     o.paths = [stage_set(path, "")[0] for path in o.paths]

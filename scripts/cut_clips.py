@@ -6,7 +6,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from vidqa.contract.cli import Parser, Result, command, run
+from vidqa.core.cli import Parser, Result, command, run
 
 parser = Parser(
     "Cut the clips of a subset of Cosmos-Reason1's benchmark out of the set that they come from; goes on where it was.",

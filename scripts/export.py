@@ -6,8 +6,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from vidqa.contract.cli import Parser, Result, command, run
-from vidqa.contract.run_folder import run_named
+from vidqa.core.cli import Parser, Result, command, run
+from vidqa.core.run_folder import run_named
 
 parser = Parser(
     "Write an export of a run into a folder of its own, proved, with a model card; safe to run again.",
@@ -25,8 +25,8 @@ parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="a
 
 
 def main(options: Namespace) -> Result:
-    from vidqa.release.release_folder import write_release
-    from vidqa.release.source import find
+    from vidqa.jobs.release.release_folder import write_release
+    from vidqa.jobs.release.source import find
 
     source = find(options.run, options.which)
     release = write_release(source, options.out.expanduser().absolute(), merge=options.merge)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from vidqa.contract.cli import Parser, Result, command, run
+from vidqa.core.cli import Parser, Result, command, run
 
 parser = Parser(
     "Fetch a published data set into a folder: verified, gone on with where it was cut off, archives unpacked.",
@@ -33,8 +33,8 @@ parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the 
 
 
 def main(options: Namespace) -> Result:
-    from vidqa.storage.fetch import fetch, published_set
-    from vidqa.storage.nexar import write_annotations
+    from vidqa.data.storage.fetch import fetch, published_set
+    from vidqa.data.storage.nexar import write_annotations
 
     if options.name != "nexar" and (options.question or options.answer_column):
         parser.error(f"--question and --answer-column are for nexar; {options.name} brings its own annotations")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from vidqa.contract.cli import Parser, Result, run
-from vidqa.contract.run_folder import run_named
+from vidqa.core.cli import Parser, Result, run
+from vidqa.core.run_folder import run_named
 
 QUESTIONS = "text with a question a line, each about every --video; or a table (CSV, JSON) of videos and questions"
 parser = Parser(

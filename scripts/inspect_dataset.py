@@ -7,8 +7,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from vidqa.actions import action
-from vidqa.contract.cli import Parser, Result, command, run
+from vidqa.core.actions import action
+from vidqa.core.cli import Parser, Result, command, run
 
 
 def above_zero(kind: type[int] | type[float]) -> Callable[[str], float]:
@@ -53,10 +53,10 @@ def onward(annotations: str, media: str) -> str:
 
 
 def main(options: argparse.Namespace) -> Result:
-    from vidqa.contract import environment
-    from vidqa.contract.problem import bounded
+    from vidqa.core import environment
+    from vidqa.core.problem import bounded
+    from vidqa.data.storage import hub
     from vidqa.datatools.inspection import facts_text, inspect_dataset
-    from vidqa.storage import hub
 
     model = options.model and hub.resolve_model(options.model, token=environment.hf_token(), weights=False)
     nframes = options.nframes or (None if options.fps else 8)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from vidqa.contract.cli import Parser, Result, note, run
+from vidqa.core.cli import Parser, Result, note, run
 
 if TYPE_CHECKING:
     from vidqa.jobs.records import JobRecord

@@ -6,7 +6,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from vidqa.contract.cli import Parser, Result, run
+from vidqa.core.cli import Parser, Result, run
 
 parser = Parser(
     "Turn the answers to mined clips into annotations: from annotate.html, Label Studio or FiftyOne.",
@@ -20,8 +20,8 @@ parser.add_argument("--out", type=Path, required=True, help="annotations to writ
 
 
 def main(options: Namespace) -> Result:
-    from vidqa.curation.labels import labelled
     from vidqa.datatools.outputs import json_list, write_new
+    from vidqa.gaps.curation.labels import labelled
 
     rows, left = labelled(options.tasks, options.labels)
     write_new({options.out: json_list(rows)})

@@ -6,8 +6,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from vidqa.actions import names
-from vidqa.contract.cli import Parser, Result, note, run
+from vidqa.core.actions import names
+from vidqa.core.cli import Parser, Result, note, run
 
 parser = Parser(
     "Start the job of a spec, detached from this terminal; the same spec again attaches to the job there is.",
@@ -37,7 +37,7 @@ parser.add_argument("--timeout", type=float, metavar="S", help="wait no longer t
 
 def main(options: Namespace) -> Result:
     from vidqa.jobs import api, cosmos_container, job_results, launch
-    from vidqa.platforms import platform
+    from vidqa.jobs.platforms import platform
     from vidqa.preflight import launch_gate
 
     if options.out and not options.dry_run:
@@ -60,8 +60,8 @@ def main(options: Namespace) -> Result:
 
 
 def proved(options: Namespace) -> Result:
-    from vidqa.actions import action
-    from vidqa.contract.files import read_object
+    from vidqa.core.actions import action
+    from vidqa.core.files import read_object
     from vidqa.jobs.local_job import prove
 
     if not action(options.action).proof or options.platform != "local" or options.dry_run:

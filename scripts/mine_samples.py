@@ -6,8 +6,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from vidqa.contract.cli import Parser, Result, chosen, command, run
-from vidqa.contract.run_folder import run_path
+from vidqa.core.cli import Parser, Result, chosen, command, run
+from vidqa.core.run_folder import run_path
 
 RUN = "python scripts/mine_samples.py --gaps gaps.parquet --pool POOL_RUN --query KPI_RUN"
 parser = Parser(
@@ -47,7 +47,7 @@ parser.add_argument("--seed", type=int, default=0, help="order in which gaps tak
 
 
 def main(options: Namespace) -> Result:
-    from vidqa.curation.mining import Mining, mine
+    from vidqa.gaps.curation.mining import Mining, mine
 
     if options.per_gap < 1 or not 0 <= options.media_weight <= 1:
         parser.error("--per-gap is at least 1, --media-weight between 0 and 1")

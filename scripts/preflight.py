@@ -6,8 +6,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from vidqa.actions import names
-from vidqa.contract.cli import Parser, Result, command, run
+from vidqa.core.actions import names
+from vidqa.core.cli import Parser, Result, command, run
 
 
 def sample(text: str) -> int | None:

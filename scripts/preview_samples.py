@@ -6,7 +6,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from vidqa.contract.cli import Parser, Result, command, run
+from vidqa.core.cli import Parser, Result, command, run
 
 parser = Parser(
     "Show samples as the model sees them: rendered chat, planned frames, token counts, and what of it is learned.",
@@ -22,7 +22,7 @@ parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with
 
 
 def main(options: argparse.Namespace) -> Result:
-    from vidqa.contract.problem import bounded, raise_errors
+    from vidqa.core.problem import bounded, raise_errors
     from vidqa.datatools.preview import pick, previews, terminal_text
     from vidqa.preflight.inputs import DataInputs
     from vidqa.spec.action import action_of

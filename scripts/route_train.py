@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
-from vidqa.contract.cli import SKILL_ROOT, Parser, Result, command, run
+from vidqa.core.cli import SKILL_ROOT, Parser, Result, command, run
 
 parser = Parser(
     "Decide whether a request to train goes to AutoML or straight to training, and say what a search costs. "

@@ -6,7 +6,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from vidqa.contract.cli import Parser, Result, note, run
+from vidqa.core.cli import Parser, Result, note, run
 
 VERBS = ["plan", "start", "status", "suggest", "enqueue", "tell", "stop", "report"]
 parser = Parser(

@@ -6,8 +6,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from vidqa.contract.cli import Parser, Result, command, run
-from vidqa.contract.run_folder import run_named
+from vidqa.core.cli import Parser, Result, command, run
+from vidqa.core.run_folder import run_named
 
 parser = Parser(
     "Ask a model the questions of Cosmos-Reason1's benchmark by its protocol: scores once asked and with retries.",

@@ -6,8 +6,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from vidqa.contract.cli import Parser, Result, run
-from vidqa.contract.run_folder import run_named
+from vidqa.core.cli import Parser, Result, run
+from vidqa.core.run_folder import run_named
 
 parser = Parser(
     "Find what a model gets wrong, add samples like that from a pool, train, compare, and keep only what is better.",
@@ -34,8 +34,8 @@ parser.add_argument("--labels", type=Path, metavar="FILE", help="next, run: what
 
 
 def main(options: Namespace) -> Result:
-    from vidqa.deft import commands
-    from vidqa.deft.commands import LoopConfig
+    from vidqa.gaps.deft import commands
+    from vidqa.gaps.deft.commands import LoopConfig
 
     if options.verb == "init":
         needed = ("train_spec", "evaluate_spec", "selection", "pool")

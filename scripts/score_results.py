@@ -6,8 +6,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from vidqa.contract.cli import Parser, Result, run
-from vidqa.contract.run_folder import run_path
+from vidqa.core.cli import Parser, Result, run
+from vidqa.core.run_folder import run_path
 
 parser = Parser(
     "Score the results of an evaluation, ours, TAO's or cosmos-reason1's, by the same rules for all.",
@@ -28,7 +28,7 @@ parser.add_argument("--out", type=Path, metavar="DIR", help="write results.json 
 
 
 def main(options: Namespace) -> Result:
-    from vidqa.contract.files import write_json
+    from vidqa.core.files import write_json
     from vidqa.evaluation import score
     from vidqa.evaluation.cosmos_protocol import protocol_scores, protocol_text
     from vidqa.evaluation.metrics import task_problems

@@ -7,8 +7,8 @@ from typing import NoReturn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from vidqa.contract.cli import Parser, run
-from vidqa.contract.run_folder import run_named
+from vidqa.core.cli import Parser, run
+from vidqa.core.run_folder import run_named
 
 
 def choices(text: str) -> list[str]:

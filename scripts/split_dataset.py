@@ -6,8 +6,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from vidqa.actions import action
-from vidqa.contract.cli import Parser, Result, command, run
+from vidqa.core.actions import action
+from vidqa.core.cli import Parser, Result, command, run
 
 parser = Parser(
     "Split annotations into training and validation, so that no video, and nothing that looks like it, is in both.",

@@ -7,8 +7,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from vidqa.contract.cli import Parser, Result, command, run
-from vidqa.contract.run_folder import run_path
+from vidqa.core.cli import Parser, Result, command, run
+from vidqa.core.run_folder import run_path
 
 parser = Parser(
     "Upload a run's results and exports to S3 and its best export to the Hugging Face hub; safe to run again.",
@@ -27,9 +27,9 @@ parser.add_argument("--public", action="store_true", help="agree that the reposi
 
 
 def main(options: Namespace) -> Result:
-    from vidqa.contract import environment
-    from vidqa.storage.problems import NOTHING_TO_UPLOAD
-    from vidqa.storage.upload import Destinations, spec_destinations, upload
+    from vidqa.core import environment
+    from vidqa.data.storage.problems import NOTHING_TO_UPLOAD
+    from vidqa.data.storage.upload import Destinations, spec_destinations, upload
 
     run_dir = options.run.expanduser().absolute()
     if not run_dir.is_dir():

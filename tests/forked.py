@@ -36,7 +36,7 @@ MODULES = (
     "vidqa.engine",
     "vidqa.engine.torchrun",
     "vidqa.engine.actions.export",
-    "vidqa.platforms.supervisor",
+    "vidqa.jobs.platforms.supervisor",
     "vidqa.automl",
     "torch.distributed.run",
 )

@@ -25,7 +25,7 @@ from decode_workers import workers_of
 from forked import Started
 from tiny_world import engine_command, tiny_data, tiny_model, tiny_spec
 
-from vidqa.contract.problem import Exit
+from vidqa.core.problem import Exit
 from vidqa.preflight import media_probe
 from vidqa.preflight.media_probe import read_rows
 

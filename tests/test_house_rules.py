@@ -16,78 +16,35 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from vidqa import import_graph
-from vidqa.contract.cli import SKILL_ROOT
-from vidqa.contract.problem import REGISTRY, Code, Exit
+from vidqa.core.cli import SKILL_ROOT
+from vidqa.core.problem import REGISTRY, Code, Exit
 
 SRC = SKILL_ROOT / "src"
 MODULES = sorted((SRC / "vidqa").rglob("*.py"))
 SCRIPTS = sorted((SKILL_ROOT / "scripts").glob("*.py"))
 PROGRAMS = [*SCRIPTS, *sorted((SKILL_ROOT / "workflow").rglob("*.py"))]
 ENGINE_ONLY = {"torch", "torchvision", "transformers", "accelerate", "peft", "safetensors", "vllm"}
-LIGHT = {"vidqa.contract.cli", "vidqa.contract.run_folder", "vidqa.actions"}
+LIGHT = {"vidqa.core.cli", "vidqa.core.run_folder", "vidqa.core.actions"}
 HEAVY = {"pydantic", "pandas", "pyarrow", "av", "jinja2", "tokenizers", "docker", "numpy", "yaml", "huggingface_hub"}
 
 # The packages that each imports. `references/packages.md` shows them as a graph.
 MAY_KNOW = {
-    "contract": set(),
-    "actions": {"contract"},
-    "pages": {"contract"},
-    "spec": {"contract", "actions", "dataset"},
-    "video": {"contract"},
-    "dataset": {"contract", "video"},
-    "families": {"contract", "video", "dataset"},
-    "storage": {"contract", "dataset"},
-    "planning": {"contract", "actions", "spec", "video", "dataset", "families"},
-    "evaluation": {"contract", "pages", "video", "dataset"},
-    "rewards": {"contract", "pages", "spec", "dataset", "evaluation"},
-    "datatools": {"contract", "pages", "video", "dataset", "families", "planning", "evaluation"},
-    "platforms": {"contract"},
-    "jobs": {"contract", "actions", "spec", "dataset", "storage", "platforms"},
-    "preflight": {
-        "contract",
-        "actions",
-        "spec",
-        "video",
-        "dataset",
-        "families",
-        "storage",
-        "planning",
-        "evaluation",
-        "jobs",
-        "platforms",
-        "rewards",
-    },
-    "engine": {
-        "contract",
-        "actions",
-        "spec",
-        "video",
-        "dataset",
-        "families",
-        "planning",
-        "evaluation",
-        "serving",
-        "curation",
-        "rewards",
-    },
-    "release": {"contract", "spec", "families", "storage", "planning", "evaluation", "jobs"},
-    "serving": {"contract", "spec", "video", "dataset", "families", "planning", "jobs", "platforms"},
-    "automl": {"contract", "actions", "spec", "dataset", "jobs", "platforms", "preflight", "pages", "evaluation"},
-    "curation": {"contract", "pages", "video", "dataset", "evaluation", "datatools"},
-    "deft": {
-        "contract",
-        "pages",
-        "spec",
-        "dataset",
-        "datatools",
-        "evaluation",
-        "curation",
-        "jobs",
-        "preflight",
-        "automl",
-    },
-    "benchmark": {"contract", "spec", "video", "dataset", "evaluation", "jobs", "preflight"},
-    "generate": {"contract", "actions", "import_graph", "spec", "platforms", "deft"},
+    "core": set(),
+    "video": {"core"},
+    "data": {"core", "video"},
+    "families": {"core", "video", "data"},
+    "spec": {"core", "data"},
+    "planning": {"core", "video", "data", "families", "spec"},
+    "evaluation": {"core", "video", "data", "spec"},
+    "datatools": {"core", "video", "data", "families", "planning", "evaluation"},
+    "jobs": {"core", "data", "families", "spec", "planning", "evaluation"},
+    "preflight": {"core", "video", "data", "families", "spec", "planning", "evaluation", "jobs"},
+    "serving": {"core", "video", "data", "families", "spec", "planning", "jobs"},
+    "automl": {"core", "data", "spec", "evaluation", "jobs", "preflight"},
+    "gaps": {"core", "video", "data", "spec", "evaluation", "datatools", "jobs", "preflight", "automl"},
+    "benchmark": {"core", "video", "data", "spec", "evaluation", "jobs", "preflight"},
+    "engine": {"core", "video", "data", "families", "spec", "planning", "evaluation", "serving", "gaps"},
+    "generate": {"core", "spec", "jobs", "gaps", "import_graph"},
     "import_graph": {"spec"},
 }
 # Inside the engine, from the parts of a model to what runs: a package imports earlier ones and its own floor.
@@ -105,9 +62,9 @@ ENGINE_ORDER = (
 )
 ENGINE_ENTRY_POINTS = ("__main__", "train", "serve", "engine_thread", "prove")
 BROAD_EXCEPTS = {
-    "contract/user_function_process.py main": "whatever a user's function raises becomes a problem with its line",
+    "core/user_function_process.py main": "whatever a user's function raises becomes a problem with its line",
     "families/chat/tokens.py _core": "the tokenizers library raises Exception itself for a file that it does not know",
-    "contract/cli.py run": "a bug in a script becomes a problem with a log file",
+    "core/cli.py run": "a bug in a script becomes a problem with a log file",
     "engine/__main__.py main": "the last place before torchrun",
     "engine/data/frames.py _decoded": "handed to whoever collects the frames, who would wait for ever without it",
     "video/pool.py run": "handed to whoever waits for the answer; the thread serves the others on",
@@ -115,27 +72,21 @@ BROAD_EXCEPTS = {
     "engine/trackers.py _carried_out": "each tracker has exceptions of its own, and none may end a training",
 }
 PREFIXES = {
-    "contract": {"ENV", "INTERNAL", "INTERRUPTED", "LOCK", "REMOVAL", "USAGE"},
-    "actions": {"SPEC"},
-    "spec": {"AUTOML", "SPEC"},
+    "core": {"ENV", "INTERNAL", "INTERRUPTED", "LOCK", "REMOVAL", "SPEC", "USAGE"},
     "video": {"IMAGE", "MEDIA", "VIDEO"},
-    "dataset": {"DATA"},
+    "data": {"DATA", "HUB", "MODEL", "STORAGE"},
     "families": {"CHAT", "MODEL"},
-    "storage": {"HUB", "MODEL", "STORAGE"},
+    "spec": {"AUTOML", "SPEC"},
     "planning": {"QUANTIZE", "SAMPLE"},
-    "evaluation": {"COMPARISON", "GAPS", "METRIC", "POSTER", "RESULTS"},
+    "evaluation": {"COMPARISON", "GAPS", "METRIC", "POSTER", "RESULTS", "REWARD"},
     "datatools": {"DATATOOLS"},
-    "platforms": {"ENV", "JOB", "PLATFORM", "RUN", "STATE"},
-    "jobs": {"JOB", "PLATFORM", "RESUME", "RUN"},
-    "rewards": {"REWARD"},
+    "jobs": {"ENV", "EXPORT", "JOB", "PLATFORM", "RESUME", "RUN", "STATE"},
     "preflight": {"BUDGET", "DATA", "ENV", "FIX", "MODEL", "PAIR", "PLATFORM", "RESUME"},
     "serving": {"SERVE"},
-    "engine": {"CACHE", "ENGINE"},
-    "release": {"EXPORT"},
     "automl": {"AUTOML", "STUDY"},
-    "curation": {"CURATION"},
-    "deft": {"DEFT"},
+    "gaps": {"CURATION", "DEFT"},
     "benchmark": {"BENCHMARK"},
+    "engine": {"CACHE", "ENGINE"},
 }
 VAGUE = ("utils", "util", "helper", "manager", "misc", "common")
 
@@ -244,11 +195,11 @@ def test_the_environment_is_read_in_one_module() -> None:
         return isinstance(node, ast.ImportFrom) and node.module == "os" and node.names[0].name in ("environ", "getenv")
 
     found = {shown(path) for path in [*MODULES, *PROGRAMS] for node in ast.walk(tree(path)) if reads(node)}
-    assert found == {"contract/environment.py"}
+    assert found == {"core/environment.py"}
 
 
 def test_what_is_removed_is_removed_by_one_function() -> None:
-    """`contract.files.remove` proves that its target lies in the folder that owns it."""
+    """`core.files.remove` proves that its target lies in the folder that owns it."""
     ways = {"unlink", "rmtree", "rmdir", "removedirs"}
 
     def removes(node: ast.AST) -> bool:
@@ -257,7 +208,7 @@ def test_what_is_removed_is_removed_by_one_function() -> None:
         return isinstance(node, ast.ImportFrom) and any(name.name in ways for name in node.names)
 
     removing = {shown(path) for path in [*MODULES, *PROGRAMS] for node in ast.walk(tree(path)) if removes(node)}
-    assert removing == {"contract/files.py"}
+    assert removing == {"core/files.py"}
 
 
 def test_broad_excepts_are_the_known_ones() -> None:
@@ -363,7 +314,7 @@ def declared_codes() -> dict[Path, dict[str, str]]:
 
 
 def test_codes_are_declared_in_problems_modules_and_named_for_their_package() -> None:
-    foundation = {f"contract/{name}.py" for name in ("_optional", "cli", "files", "locks", "problem")}
+    foundation = {f"core/{name}.py" for name in ("_optional", "cli", "files", "locks", "problem")}
     wrong = []
     for path, codes in declared_codes().items():
         if not path.name.endswith("problems.py") and shown(path) not in foundation:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tiny_world import engine_command, tiny_data, tiny_model, tiny_spec
 
-from vidqa.contract.run_folder import RunFolder
+from vidqa.core.run_folder import RunFolder
 from vidqa.engine.__main__ import upload
 from vidqa.preflight import gpus
 

@@ -8,8 +8,8 @@ import subprocess
 import sys
 import time
 
-from vidqa.contract.environment import child_environment
-from vidqa.platforms.processes import Identity
+from vidqa.core.environment import child_environment
+from vidqa.jobs.platforms.processes import Identity
 
 # A parent that starts a child with its own number and says the child's; then it waits, or ends at once.
 PARENT = """
@@ -21,7 +21,7 @@ if sys.argv[2] == "waits":
 """
 HANGING = """
 import signal, sys, time
-from vidqa.contract.parent_death_signal import end_with
+from vidqa.core.parent_death_signal import end_with
 end_with(int(sys.argv[1]))
 signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
 print("hangs", flush=True)
@@ -29,7 +29,7 @@ time.sleep(600)
 """
 LATE = """
 import os, sys, time
-from vidqa.contract.parent_death_signal import end_with
+from vidqa.core.parent_death_signal import end_with
 while os.getppid() == int(sys.argv[1]):
     time.sleep(0.01)
 print("orphaned", flush=True)

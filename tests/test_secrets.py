@@ -22,8 +22,8 @@ import pytest
 from hub_server import Answer, serving
 from tiny_world import tiny_data, tiny_model
 
-from vidqa.contract import cli, environment
-from vidqa.contract.problem import INTERNAL
+from vidqa.core import cli, environment
+from vidqa.core.problem import INTERNAL
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
 TOKENS = {

@@ -18,12 +18,13 @@ from typing import Any
 
 import yaml
 
-from vidqa import actions, import_graph
-from vidqa.actions.pages import PARTS
-from vidqa.contract.cli import SKILL_ROOT
-from vidqa.contract.files import write_text
-from vidqa.deft import stages, state
-from vidqa.platforms import site
+from vidqa import import_graph
+from vidqa.core import actions
+from vidqa.core.actions.pages import PARTS
+from vidqa.core.cli import SKILL_ROOT
+from vidqa.core.files import write_text
+from vidqa.gaps.deft import stages, state
+from vidqa.jobs.platforms import site
 from vidqa.spec import pages
 from vidqa.spec.json_schema import parameter_lists, schema
 
@@ -42,7 +43,7 @@ def _codes() -> str:
     package = Path(__file__).parent
     for file in sorted(package.rglob("*problems.py")):
         importlib.import_module(".".join(["vidqa", *file.relative_to(package).with_suffix("").parts]))
-    for name in ("vidqa.contract.cli", "vidqa.contract._optional"):
+    for name in ("vidqa.core.cli", "vidqa.core._optional"):
         importlib.import_module(name)
     return pages.codes()
 

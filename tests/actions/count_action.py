@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from vidqa.actions import Action, DataSet, ModelKey, Resuming
-from vidqa.contract.files import read_object, write_json
-from vidqa.contract.problem import Exit
-from vidqa.contract.run_folder import RunFolder
-from vidqa.dataset import load_records
+from vidqa.core.actions import Action, DataSet, ModelKey, Resuming
+from vidqa.core.files import read_object, write_json
+from vidqa.core.problem import Exit
+from vidqa.core.run_folder import RunFolder
+from vidqa.data import load_records
 from vidqa.families.chat import load_chat
 from vidqa.spec._field import Positive, Table, key, table
 from vidqa.spec.models import Spec

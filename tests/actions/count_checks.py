@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from vidqa.contract.files import read_object
-from vidqa.contract.problem import Problem
-from vidqa.dataset.problems import MEDIA_MISSING
+from vidqa.core.files import read_object
+from vidqa.core.problem import Problem
+from vidqa.data.problems import MEDIA_MISSING
 from vidqa.jobs.job_results import JobResults
 from vidqa.preflight._base import Check
 from vidqa.preflight.inputs import DataInputs

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from vidqa.contract.cli import SKILL_ROOT
+from vidqa.core.cli import SKILL_ROOT
 from vidqa.engine.families.tiny_qwen3_vl import write_tiny_model
 
 HERE = Path(__file__).parent

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from vidqa import actions
-from vidqa.actions import Action, resolve
-from vidqa.contract.problem import ProblemError
+from vidqa.core import actions
+from vidqa.core.actions import Action, resolve
+from vidqa.core.problem import ProblemError
 from vidqa.spec.action import action_of, require_action
 from vidqa.spec.keys import flat, leaves
 from vidqa.spec.layers import read_layer
@@ -80,7 +80,7 @@ def test_a_package_that_cannot_be_loaded_is_a_problem_of_its_own_action(tmp_path
 
 
 def test_the_table_is_read_without_what_it_names() -> None:
-    read = "import sys, vidqa.actions as a; a.every(); a.roots()"
+    read = "import sys, vidqa.core.actions as a; a.every(); a.roots()"
     heavy = "{'pydantic', 'numpy', 'yaml', 'torch', 'vidqa.spec', 'vidqa.planning'} & set(sys.modules)"
     done = subprocess.run([sys.executable, "-c", f"{read}; print({heavy})"], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"

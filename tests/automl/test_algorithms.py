@@ -14,7 +14,7 @@ from simulation import Simulation, simulated
 from vidqa.automl.algorithms import NAMES, Fidelity, algorithm
 from vidqa.automl.algorithms._base import Task
 from vidqa.automl.decisions import Algorithm, Decision, Done, Measured, Start, Trial, Values, Wait
-from vidqa.contract.problem import ProblemError
+from vidqa.core.problem import ProblemError
 
 SEARCHING = [name for name in NAMES if name not in ("agent", "nsga2")]
 TRIALS = dict.fromkeys(SEARCHING, 18) | {"bayesian": 5}  # a Gaussian process takes its time

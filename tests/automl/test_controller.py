@@ -26,12 +26,12 @@ from vidqa.automl.journal import only_controller, read
 from vidqa.automl.report import report
 from vidqa.automl.status import status
 from vidqa.automl.study import open_study
-from vidqa.contract.cli import SKILL_ROOT
-from vidqa.contract.problem import ProblemError
+from vidqa.core.cli import SKILL_ROOT
+from vidqa.core.problem import ProblemError
 from vidqa.jobs import records
 from vidqa.jobs.launch import unchecked
+from vidqa.jobs.platforms import hardware
 from vidqa.planning.sets import load_sets
-from vidqa.platforms import hardware
 
 pytestmark = pytest.mark.usefixtures("quick_trials")
 ENOUGH_S = 600.0

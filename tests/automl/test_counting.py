@@ -17,7 +17,7 @@ from vidqa.automl import specs
 from vidqa.automl.estimate import _shared_media, full_trainings
 from vidqa.automl.plan import PlanRequest, suggested, write
 from vidqa.automl.study import Study, open_study
-from vidqa.contract.problem import ProblemError
+from vidqa.core.problem import ProblemError
 from vidqa.spec import Layer, dump, resolve
 
 TWELVE = ("finals.top=3",)  # re-runs, whatever the runs

@@ -14,8 +14,8 @@ from vidqa.automl import journal
 from vidqa.automl.journal import JOURNAL, read
 from vidqa.automl.report import report
 from vidqa.automl.status import status
-from vidqa.contract import files
-from vidqa.contract.problem import ProblemError
+from vidqa.core import files
+from vidqa.core.problem import ProblemError
 
 WRONG = (None, True, -1, 1.5, 10**30, "", "text", [], ["x"], {}, {"x": []})
 

@@ -21,10 +21,10 @@ from vidqa.automl.gpu_allocator import GpuAllocator
 from vidqa.automl.journal import JOURNAL, only_controller
 from vidqa.automl.specs import write_baseline
 from vidqa.automl.study import open_study
-from vidqa.contract import environment
-from vidqa.contract.problem import ProblemError
+from vidqa.core import environment
+from vidqa.core.problem import ProblemError
 from vidqa.jobs.launch import unchecked
-from vidqa.platforms import hardware
+from vidqa.jobs.platforms import hardware
 from vidqa.preflight import gpus
 
 CARD_GIB = 80.0

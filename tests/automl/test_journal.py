@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from vidqa.automl.journal import JOURNAL, Journal, controller_of, only_controller, read
-from vidqa.contract.problem import ProblemError
+from vidqa.core.problem import ProblemError
 
 
 def written(folder: Path, count: int = 4) -> Path:

@@ -19,7 +19,7 @@ from tests.platforms.slurm_cluster import SlurmCluster
 from tests.platforms.specs import write_docker_site
 from vidqa.automl import manual_trials
 from vidqa.jobs import records
-from vidqa.platforms.kubernetes import platform as kubernetes
+from vidqa.jobs.platforms.kubernetes import platform as kubernetes
 
 __all__ = ["docker_daemon", "docker_host", "docker_image", "slurm", "slurm_daemons"]
 pytestmark = pytest.mark.usefixtures("quick_trials")

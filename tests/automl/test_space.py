@@ -11,7 +11,7 @@ from search_spaces import BATCH, DECAY, RATE, lora, space, template
 
 from vidqa.automl.parameters import Condition
 from vidqa.automl.space import Space
-from vidqa.contract.problem import ProblemError
+from vidqa.core.problem import ProblemError
 from vidqa.spec import TrainSpec
 from vidqa.spec.keys import value_at
 

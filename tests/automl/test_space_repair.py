@@ -6,7 +6,7 @@ import pytest
 from search_spaces import BATCH, DECAY, RATE, lora, space, template
 
 from vidqa.automl.repair import repaired
-from vidqa.contract.problem import ProblemError
+from vidqa.core.problem import ProblemError
 from vidqa.spec import DataFacts, check_with_data
 
 MICRO = "train.train_policy.mini_batch"

@@ -13,7 +13,7 @@ from vidqa.automl.journal import JOURNAL
 from vidqa.automl.plan import PlanRequest, plan
 from vidqa.automl.status import status
 from vidqa.automl.trials import check_steps
-from vidqa.contract.problem import ProblemError
+from vidqa.core.problem import ProblemError
 
 
 def code_of(broken: Callable[[], object]) -> str:

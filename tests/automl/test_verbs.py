@@ -15,8 +15,8 @@ from small_studies import RATE, carry_out, write_study
 from vidqa.automl import controller_process, journal
 from vidqa.automl.journal import JOURNAL, only_controller
 from vidqa.automl.status import status
-from vidqa.contract.cli import SKILL_ROOT, run
-from vidqa.contract.problem import ProblemError
+from vidqa.core.cli import SKILL_ROOT, run
+from vidqa.core.problem import ProblemError
 
 VERBS = ("plan", "start", "status", "suggest", "enqueue", "tell", "stop", "report")
 

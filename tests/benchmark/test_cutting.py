@@ -15,7 +15,7 @@ from clips import frame_numbers, write_clip, write_image
 from vidqa.benchmark import cutting
 from vidqa.benchmark.problems import BENCHMARK_CUT, BENCHMARK_RAW
 from vidqa.benchmark.tfrecord import examples, masked_crc
-from vidqa.contract.problem import ProblemError
+from vidqa.core.problem import ProblemError
 from vidqa.video import decode_frames, probe
 
 

@@ -12,8 +12,8 @@ from vidqa.benchmark.problems import BENCHMARK_CLIPS, BENCHMARK_CONFIG, BENCHMAR
 from vidqa.benchmark.questions import read_questions
 from vidqa.benchmark.report import published
 from vidqa.benchmark.settings import Options, settle
-from vidqa.contract.cli import SKILL_ROOT
-from vidqa.contract.problem import ProblemError
+from vidqa.core.cli import SKILL_ROOT
+from vidqa.core.problem import ProblemError
 from vidqa.evaluation.cosmos_protocol import protocol_answer, protocol_correct, protocol_scores
 from vidqa.evaluation.intervals import accuracy_interval
 from vidqa.evaluation.other_results import read_dataset

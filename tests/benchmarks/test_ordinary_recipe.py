@@ -23,7 +23,7 @@ def test_the_recipe_sees_the_tokens_that_our_planner_counts(
 ) -> None:
     from processor_batches import COUNTS, PackedCollator, PaddedCollator, planned_lengths
 
-    from vidqa.dataset import load_records
+    from vidqa.data import load_records
     from vidqa.planning.samples import Planner, Prompting
 
     lengths = planned_lengths(small.model, small.data, 1.4)

@@ -12,7 +12,7 @@ import pytest
 from parity import compare, exceeded
 from tiny_world import tiny_data, tiny_model
 
-from vidqa.contract.cli import SKILL_ROOT
+from vidqa.core.cli import SKILL_ROOT
 from vidqa.engine.generators._base import Result
 from vidqa.families.chat import Chat, load_chat
 

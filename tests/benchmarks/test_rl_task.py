@@ -12,7 +12,7 @@ import pytest
 from rl_task import SHARE, answer_of, write_cases
 
 from demo import rl_set
-from vidqa.dataset import load_records
+from vidqa.data import load_records
 
 
 @pytest.fixture(scope="module")

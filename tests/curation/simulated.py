@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from clips import write_clip
 
-from vidqa.contract.run_folder import EMBEDDINGS
-from vidqa.curation.embeddings import VECTORS, schema, table_of
-from vidqa.evaluation.gaps.storage import SCHEMA
+from vidqa.core.run_folder import EMBEDDINGS
+from vidqa.gaps.analysis.storage import SCHEMA
+from vidqa.gaps.curation.embeddings import VECTORS, schema, table_of
 
 
 def facts(media: int, text: int, **other: Any) -> dict[str, Any]:

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from test_leaks import plain, scene, write
 
-from vidqa.contract.cli import SKILL_ROOT
-from vidqa.contract.problem import ProblemError
-from vidqa.curation.assembly import Assembly, assemble, warnings
-from vidqa.dataset import load_records
+from vidqa.core.cli import SKILL_ROOT
+from vidqa.core.problem import ProblemError
+from vidqa.data import load_records
+from vidqa.gaps.curation.assembly import Assembly, assemble, warnings
 
 
 def write_set(root: Path, clips: dict[str, np.ndarray], rows: list[dict[str, Any]]) -> Path:

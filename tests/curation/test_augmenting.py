@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from clips import write_clip
 
-from vidqa.contract.problem import ProblemError
-from vidqa.curation import paraphrase
-from vidqa.curation.augmentation import Augmentation, augment
-from vidqa.curation.variants import VARIANTS, read_clip
-from vidqa.dataset import load_records
+from vidqa.core.problem import ProblemError
+from vidqa.data import load_records
+from vidqa.gaps.curation import paraphrase
+from vidqa.gaps.curation.augmentation import Augmentation, augment
+from vidqa.gaps.curation.variants import VARIANTS, read_clip
 
 
 @pytest.fixture

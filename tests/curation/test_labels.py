@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from clips import write_clip
 
-from vidqa.contract.problem import ProblemError
-from vidqa.curation.labels import labelled, task, write_tasks
-from vidqa.dataset import load_records
-from vidqa.dataset.record import Provenance
+from vidqa.core.problem import ProblemError
+from vidqa.data import load_records
+from vidqa.data.record import Provenance
+from vidqa.gaps.curation.labels import labelled, task, write_tasks
 
 GAP = {"sample_id": "k", "question": "Is it open?", "ground_truth": "Yes.", "kind": "door"}
 

@@ -10,10 +10,10 @@ import av
 import numpy as np
 import pytest
 
-from vidqa.curation.candidate_pairs import candidate_pairs
-from vidqa.curation.clip_fingerprint import fingerprints, small
-from vidqa.curation.leaks import Protected, find_leaks, recording_of
-from vidqa.dataset.record import MediaRef, Record
+from vidqa.data.record import MediaRef, Record
+from vidqa.gaps.curation.candidate_pairs import candidate_pairs
+from vidqa.gaps.curation.clip_fingerprint import fingerprints, small
+from vidqa.gaps.curation.leaks import Protected, find_leaks, recording_of
 
 HEIGHT, WIDTH = 96, 128
 

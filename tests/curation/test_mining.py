@@ -12,12 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 from simulated import unit, write_gaps, write_pool, write_table
 
-from vidqa.contract.problem import ProblemError
-from vidqa.contract.run_folder import EMBEDDINGS, QUERY_EMBEDDINGS
-from vidqa.curation.embeddings import Table
-from vidqa.curation.mining import Mining, mine
-from vidqa.curation.search import nearest, pool_mean
-from vidqa.dataset import load_records
+from vidqa.core.problem import ProblemError
+from vidqa.core.run_folder import EMBEDDINGS, QUERY_EMBEDDINGS
+from vidqa.data import load_records
+from vidqa.gaps.curation.embeddings import Table
+from vidqa.gaps.curation.mining import Mining, mine
+from vidqa.gaps.curation.search import nearest, pool_mean
 
 ASKED, OTHER = "Is a person falling?", "Which color is it?"
 WIDTH = 32
@@ -179,7 +179,7 @@ def test_search_in_parts_is_search_in_whole(world: World, monkeypatch: pytest.Mo
     similarity = asked @ mean.rows(pool.whole(())).T
     assert (whole.row == np.argsort(-similarity, axis=1, kind="stable")[:, :9]).all()
     for name, rows in (("embeddings.READ", 5), ("search.TOGETHER", 13)):
-        monkeypatch.setattr(f"vidqa.curation.{name}", rows)
+        monkeypatch.setattr(f"vidqa.gaps.curation.{name}", rows)
     parts = nearest(pool, asked, 9, mean)
     assert (parts.row == whole.row).all()
     np.testing.assert_allclose(parts.similarity, whole.similarity, atol=1e-5)

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from vidqa.dataset import check_records, fingerprint, load_records, open_source
-from vidqa.dataset.load import load_pairs
-from vidqa.dataset.problem_collector import ProblemCollector
-from vidqa.dataset.record import Provenance
+from vidqa.data import check_records, fingerprint, load_records, open_source
+from vidqa.data.load import load_pairs
+from vidqa.data.problem_collector import ProblemCollector
+from vidqa.data.record import Provenance
 from vidqa.spec import Layer, resolve
 from vidqa.spec.schedule import train_samples
 

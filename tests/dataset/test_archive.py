@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from vidqa.dataset import archive_cache, check_records, load_records, media_exists
-from vidqa.dataset.load import load_pairs
-from vidqa.dataset.sources import open_source
+from vidqa.data import archive_cache, check_records, load_records, media_exists
+from vidqa.data.load import load_pairs
+from vidqa.data.sources import open_source
 
 CONTENT = {"a.mp4": b"first" * 1000, "deep/b.mp4": b"second"}
 
@@ -165,7 +165,7 @@ def test_a_named_member_larger_than_half_of_the_free_disk_is_refused(tmp_path: P
     assert len(load_records(annotate(tmp_path, "a.mp4"), archive)) == 1
 
 
-LOAD = "import sys; from vidqa.dataset import load_records; load_records(*sys.argv[1:]); print('loaded'); input()"
+LOAD = "import sys; from vidqa.data import load_records; load_records(*sys.argv[1:]); print('loaded'); input()"
 
 
 def test_archives_that_nobody_uses_any_more_make_room_for_others(tmp_path: Path, small_disk: Path) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from vidqa.contract.problem import ProblemError
-from vidqa.dataset import load_records
+from vidqa.core.problem import ProblemError
+from vidqa.data import load_records
 
 ROW = '{"conversations": [{"from": "human", "value": "?"}, {"from": "gpt", "value": "yes"}]}'
 HEAD = f"""

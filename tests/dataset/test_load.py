@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from vidqa.contract.problem import ProblemError
-from vidqa.dataset import Record, check_records, load_records
+from vidqa.core.problem import ProblemError
+from vidqa.data import Record, check_records, load_records
 
 QUESTION = "Is the door open?"
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from clips import write_clip
 
-from vidqa.dataset import load_records
+from vidqa.data import load_records
 
 TURNS = [{"role": "user", "content": "<video>What is it?"}, {"role": "assistant", "content": "A cup."}]
 PARTS = [{"type": "video", "video": "a.mp4"}, {"type": "text", "text": "What is it?"}]

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from vidqa.contract.problem import Problem
-from vidqa.dataset import Record, fingerprint
-from vidqa.dataset.fast_reader import fast_row
-from vidqa.dataset.load import check_records
+from vidqa.core.problem import Problem
+from vidqa.data import Record, fingerprint
+from vidqa.data.fast_reader import fast_row
+from vidqa.data.load import check_records
 from vidqa.datatools.convert import convert
 from vidqa.datatools.inspection import inspect_dataset
 

@@ -18,14 +18,14 @@ from clips import write_clip
 from source_conformance import *  # noqa: F403
 from source_conformance import Made, row
 
-from vidqa.contract.problem import ProblemError
-from vidqa.dataset import check_records, load_records
-from vidqa.dataset.media import NotFound
-from vidqa.dataset.problem_collector import ProblemCollector
-from vidqa.dataset.record import Provenance
-from vidqa.dataset.sources import SOURCE_KINDS, file_of, made_absolute, open_source, read_by
-from vidqa.dataset.sources.captions import CAPTIONS_FOLDER
-from vidqa.dataset.sources.media_files import MEDIA_FILES
+from vidqa.core.problem import ProblemError
+from vidqa.data import check_records, load_records
+from vidqa.data.media import NotFound
+from vidqa.data.problem_collector import ProblemCollector
+from vidqa.data.record import Provenance
+from vidqa.data.sources import SOURCE_KINDS, file_of, made_absolute, open_source, read_by
+from vidqa.data.sources.captions import CAPTIONS_FOLDER
+from vidqa.data.sources.media_files import MEDIA_FILES
 from vidqa.datatools.convert import convert
 from vidqa.datatools.split import split_dataset
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from vidqa.contract.problem import ProblemError
-from vidqa.dataset import MediaRef, Record, Turn, fingerprint, split_by_video
+from vidqa.core.problem import ProblemError
+from vidqa.data import MediaRef, Record, Turn, fingerprint, split_by_video
 
 
 def record(name: str, *videos: str, answer: str = "Yes") -> Record:

@@ -18,10 +18,10 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vidqa.contract.cli import SKILL_ROOT
-from vidqa.contract.problem import ProblemError
-from vidqa.dataset import load_records
-from vidqa.dataset.record import Record
+from vidqa.core.cli import SKILL_ROOT
+from vidqa.core.problem import ProblemError
+from vidqa.data import load_records
+from vidqa.data.record import Record
 from vidqa.datatools.convert import TO, convert, detected
 
 MEDIA = {"video": ["a.mp4", "sub/b c.mp4", "é.mp4"], "image": ["p.png", "q.jpg"]}

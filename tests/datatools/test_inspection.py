@@ -15,8 +15,8 @@ from clips import write_clip
 from tiny_world import tiny_data, tiny_model
 from transformers import AutoProcessor
 
-from vidqa.contract.cli import SKILL_ROOT
-from vidqa.dataset.identical_files import same_bytes
+from vidqa.core.cli import SKILL_ROOT
+from vidqa.data.identical_files import same_bytes
 from vidqa.datatools.duplicates import find_duplicates
 from vidqa.datatools.inspection import Inspection, facts_text, inspect_dataset, summary
 from vidqa.datatools.inspection_page import histogram, inspection_page

@@ -17,9 +17,9 @@ from tiny_world import tiny_data, tiny_model, tiny_spec
 from transformers import AutoProcessor
 
 from vidqa import spec
-from vidqa.contract.cli import SKILL_ROOT
-from vidqa.contract.problem import ProblemError
-from vidqa.dataset import load_records
+from vidqa.core.cli import SKILL_ROOT
+from vidqa.core.problem import ProblemError
+from vidqa.data import load_records
 from vidqa.datatools.preview import Preview, pick, previews, terminal_text
 from vidqa.datatools.preview_page import preview_page
 from vidqa.planning.samples import Planner, training_planner

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vidqa.contract.cli import SKILL_ROOT
-from vidqa.contract.problem import ProblemError
-from vidqa.dataset import fingerprint, load_records
-from vidqa.dataset.record import MediaRef, Record, Turn
+from vidqa.core.cli import SKILL_ROOT
+from vidqa.core.problem import ProblemError
+from vidqa.data import fingerprint, load_records
+from vidqa.data.record import MediaRef, Record, Turn
 from vidqa.datatools.split import choose, part_named, split_dataset, stratum
 
 KINDS = ("yes_no", "letter", "text")

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.clips import write_clip, write_image
-from vidqa.contract.cli import SKILL_ROOT
-from vidqa.contract.problem import ProblemError
-from vidqa.dataset import load_records
+from vidqa.core.cli import SKILL_ROOT
+from vidqa.core.problem import ProblemError
+from vidqa.data import load_records
 from vidqa.datatools import linked_parts as linking
 from vidqa.datatools.split import Split, split_dataset
 from vidqa.video.pool import DecodePool

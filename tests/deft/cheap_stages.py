@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from vidqa.contract.files import write_json, write_text
-from vidqa.deft import loop as loop_module
-from vidqa.deft.commands import LoopConfig, create
-from vidqa.deft.context import StageContext, StageResult
-from vidqa.deft.loop import Loop
-from vidqa.deft.stages import EVALUATE, KPI, TEST, Stage, stages_of
-from vidqa.deft.state import Cost, Ending
+from vidqa.core.files import write_json, write_text
+from vidqa.gaps.deft import loop as loop_module
+from vidqa.gaps.deft.commands import LoopConfig, create
+from vidqa.gaps.deft.context import StageContext, StageResult
+from vidqa.gaps.deft.loop import Loop
+from vidqa.gaps.deft.stages import EVALUATE, KPI, TEST, Stage, stages_of
+from vidqa.gaps.deft.state import Cost, Ending
 from vidqa.spec import Layer, dump, resolve
 
 SCORES: dict[str, Any] = {"headline": "scored", "n": 9, "accuracy_ci95": [0.1, 0.9]}

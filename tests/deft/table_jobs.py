@@ -18,14 +18,14 @@ from tiny_world import tiny_model
 
 from demo.clips import Clip, write_split
 from vidqa import spec
-from vidqa.contract.files import content_hash, write_json
-from vidqa.contract.run_folder import QUERY_EMBEDDINGS
-from vidqa.curation.rows import read_rows
-from vidqa.dataset.fast_reader import fast_row
-from vidqa.deft.settings import Where
-from vidqa.deft.state import Cost
+from vidqa.core.files import content_hash, write_json
+from vidqa.core.run_folder import QUERY_EMBEDDINGS
+from vidqa.data.fast_reader import fast_row
 from vidqa.evaluation import score
 from vidqa.evaluation.results import judged
+from vidqa.gaps.curation.rows import read_rows
+from vidqa.gaps.deft.settings import Where
+from vidqa.gaps.deft.state import Cost
 
 Answers = Callable[[str, dict[str, Any]], str]  # (the model's folder, sample with question, gt and kind) -> response
 

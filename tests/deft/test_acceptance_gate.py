@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 from cheap_stages import Cheap, installed, to_the_end, wanted
 
-from vidqa.contract.problem import ProblemError
-from vidqa.deft.acceptance import fallen, too_small, verdict
-from vidqa.deft.commands import create, go_on
-from vidqa.deft.loop import Loop, PendingStage
-from vidqa.deft.problems import DEFT_TABLE
-from vidqa.deft.tables import AuditQueue, ComparisonTable, Slice, read_table
+from vidqa.core.problem import ProblemError
 from vidqa.evaluation import comparison
 from vidqa.evaluation.comparison import Pair, corrected, difference
+from vidqa.gaps.deft.acceptance import fallen, too_small, verdict
+from vidqa.gaps.deft.commands import create, go_on
+from vidqa.gaps.deft.loop import Loop, PendingStage
+from vidqa.gaps.deft.problems import DEFT_TABLE
+from vidqa.gaps.deft.tables import AuditQueue, ComparisonTable, Slice, read_table
 
 KINDS, POINTS = 8, 2.0
 CHANGES = 0.15  # share of answers that another training changes in either direction

@@ -19,11 +19,11 @@ from test_outcomes import begun, lacks_diagonals
 from tiny_world import run_engine
 
 from demo.clips import pool_clips, selection_clips, train_clips
-from vidqa.curation.embeddings import Table
-from vidqa.deft import runner
-from vidqa.deft.loop import Loop, Step
-from vidqa.deft.settings import Where
-from vidqa.deft.state import Cost
+from vidqa.gaps.curation.embeddings import Table
+from vidqa.gaps.deft import runner
+from vidqa.gaps.deft.loop import Loop, Step
+from vidqa.gaps.deft.settings import Where
+from vidqa.gaps.deft.state import Cost
 from vidqa.spec import dump, load
 from vidqa.spec.keys import with_values
 

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 from cheap_stages import Cheap, installed, to_the_end, wanted
 
-from vidqa.contract.problem import ProblemError
-from vidqa.deft.commands import create
-from vidqa.deft.context import STATE
-from vidqa.deft.loop import Loop
-from vidqa.deft.report import write_report
+from vidqa.core.problem import ProblemError
+from vidqa.gaps.deft.commands import create
+from vidqa.gaps.deft.context import STATE
+from vidqa.gaps.deft.loop import Loop
+from vidqa.gaps.deft.report import write_report
 
 SEED, KILLS = 39, 10  # kill points of the default run
 SETS = ("stop.rounds=2", "control=true", "augment=true")

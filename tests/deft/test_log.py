@@ -9,11 +9,11 @@ import jsonschema
 import pytest
 from cheap_stages import Cheap, carried_out, installed, to_the_end
 
-from vidqa.contract.cli import SKILL_ROOT
-from vidqa.contract.problem import ProblemError
-from vidqa.deft.context import LOG, STATE
-from vidqa.deft.log import Log
-from vidqa.deft.loop import Loop
+from vidqa.core.cli import SKILL_ROOT
+from vidqa.core.problem import ProblemError
+from vidqa.gaps.deft.context import LOG, STATE
+from vidqa.gaps.deft.log import Log
+from vidqa.gaps.deft.loop import Loop
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from cheap_stages import ALIKE, BETTER, WORSE, Cheap, carried_out, installed, to_the_end, wanted
 
-from vidqa.contract.problem import ProblemError
-from vidqa.deft.commands import create
-from vidqa.deft.loop import Loop, PendingStage
-from vidqa.deft.problems import DEFT_GATE
-from vidqa.deft.report import write_report
+from vidqa.core.problem import ProblemError
+from vidqa.gaps.deft.commands import create
+from vidqa.gaps.deft.loop import Loop, PendingStage
+from vidqa.gaps.deft.problems import DEFT_GATE
+from vidqa.gaps.deft.report import write_report
 
 FELL = {"name": "door", "n_videos": 60, "difference": -0.08, "ci95": [-0.15, -0.02], "p_corrected": 0.01}
 

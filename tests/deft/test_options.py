@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from vidqa.contract.problem import ProblemError
-from vidqa.curation.assembly import Assembly
-from vidqa.curation.augmentation import Augmentation
-from vidqa.curation.mining import Mining
-from vidqa.deft.runner import with_options, words_of
+from vidqa.core.problem import ProblemError
+from vidqa.gaps.curation.assembly import Assembly
+from vidqa.gaps.curation.augmentation import Augmentation
+from vidqa.gaps.curation.mining import Mining
+from vidqa.gaps.deft.runner import with_options, words_of
 
 PLACES = {"gaps": Path("g"), "pool": Path("p"), "query": Path("q"), "out": Path("o")}
 

@@ -16,14 +16,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "curation"))
 from table_jobs import Answers, Jobs, write_sets
 
 from demo.clips import pool_clips, selection_clips, train_clips
-from vidqa.contract.files import write_json
-from vidqa.contract.problem import Exit, ProblemError
-from vidqa.deft import runner
-from vidqa.deft.commands import LoopConfig, create, go_on
-from vidqa.deft.loop import Loop, Step
-from vidqa.deft.report import write_report
-from vidqa.deft.state import Ending
+from vidqa.core.files import write_json
+from vidqa.core.problem import Exit, ProblemError
 from vidqa.evaluation import score
+from vidqa.gaps.deft import runner
+from vidqa.gaps.deft.commands import LoopConfig, create, go_on
+from vidqa.gaps.deft.loop import Loop, Step
+from vidqa.gaps.deft.report import write_report
+from vidqa.gaps.deft.state import Ending
 from vidqa.spec import Layer, dump, resolve
 
 

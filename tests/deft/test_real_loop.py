@@ -15,7 +15,7 @@ import pytest
 from tiny_world import tiny_model, tiny_spec
 
 from demo.clips import pool_clips, selection_clips, train_clips, write_split
-from vidqa.contract.cli import SKILL_ROOT
+from vidqa.core.cli import SKILL_ROOT
 from vidqa.spec import Layer, dump, resolve
 
 ENOUGH_S = 1500.0

@@ -16,11 +16,11 @@ from tiny_world import tiny_data, tiny_model, tiny_spec
 
 from tests.platforms.conftest import state
 from vidqa.automl import controller_process
-from vidqa.contract.problem import ProblemError
-from vidqa.deft.commands import create
-from vidqa.deft.context import StageContext, StageResult
-from vidqa.deft.loop import Loop, PendingStage
-from vidqa.deft.stages import Stage
+from vidqa.core.problem import ProblemError
+from vidqa.gaps.deft.commands import create
+from vidqa.gaps.deft.context import StageContext, StageResult
+from vidqa.gaps.deft.loop import Loop, PendingStage
+from vidqa.gaps.deft.stages import Stage
 
 __all__ = ["state"]
 WORDS = f"study=--algorithm random --trials 3 --range {RATE}=1e-6..1e-2:log --set finals.seeds=[]"

@@ -10,7 +10,7 @@ import pytest
 
 from demo.commands import build, script
 from demo.recipe import EVALUATE, RL, RL_EVALUATE, RL_SFT, TRAIN
-from vidqa.contract.cli import SKILL_ROOT
+from vidqa.core.cli import SKILL_ROOT
 
 
 @pytest.mark.parametrize(

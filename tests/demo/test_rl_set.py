@@ -11,9 +11,9 @@ import pytest
 from demo import rl_set
 from demo.scenes import COLORS
 from demo.summary import rl_summary
-from vidqa.dataset import load_records
-from vidqa.rewards import Completion
-from vidqa.rewards.builtin import accuracy, format
+from vidqa.data import load_records
+from vidqa.evaluation.rewards import Completion
+from vidqa.evaluation.rewards.builtin import accuracy, format
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,8 @@ import sys
 import time
 from pathlib import Path
 
-from vidqa.contract.environment import take_parent
-from vidqa.contract.parent_death_signal import end_with
+from vidqa.core.environment import take_parent
+from vidqa.core.parent_death_signal import end_with
 from vidqa.engine import distributed
 
 if parent := take_parent():

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from transformers import AutoConfig
 
-from vidqa.dataset import load_records
+from vidqa.data import load_records
 from vidqa.engine import distributed
 from vidqa.engine.context_parallel import WHOLE, Context
 from vidqa.engine.data.collate import Collator

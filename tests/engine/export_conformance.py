@@ -23,9 +23,9 @@ from safetensors.torch import load_file, save_file
 from tiny_world import tiny_data, tiny_model, tiny_spec
 from transformers import AutoModelForImageTextToText
 
-from vidqa.contract.problem import ProblemError
-from vidqa.contract.run_folder import RunFolder
-from vidqa.dataset import load_records
+from vidqa.core.problem import ProblemError
+from vidqa.core.run_folder import RunFolder
+from vidqa.data import load_records
 from vidqa.engine import distributed
 from vidqa.engine.checkpoint.state import own_weights, sharded_parameters
 from vidqa.engine.data.collate import Collator

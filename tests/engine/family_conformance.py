@@ -19,7 +19,7 @@ from tiny_world import QUESTIONS, tiny_data
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from vidqa.dataset import load_records
+from vidqa.data import load_records
 from vidqa.engine.data.collate import Collator
 from vidqa.engine.data.hf_inputs import stock_inputs
 from vidqa.engine.data.resize import resize_frames

@@ -17,7 +17,7 @@ import pytest
 from generator_world import *  # noqa: F403
 from generator_world import DRAWN, GREEDY, Answering, World, changed
 
-from vidqa.contract.problem import ProblemError
+from vidqa.core.problem import ProblemError
 from vidqa.engine.generators._base import Generator, Request, Result, Sampling
 from vidqa.video.problems import VIDEO_UNREADABLE
 

@@ -17,7 +17,7 @@ import torch
 from tiny_world import tiny_data, tiny_model
 from transformers import LogitsProcessor, LogitsProcessorList
 
-from vidqa.dataset import load_records
+from vidqa.data import load_records
 from vidqa.engine.data.hf_inputs import stock_inputs
 from vidqa.engine.data.resize import resize_frames
 from vidqa.engine.families import FAMILIES, torch_half

@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 from accelerate import PartialState
 
-from vidqa.contract.run_folder import RunFolder
+from vidqa.core.run_folder import RunFolder
 from vidqa.engine import distributed
 from vidqa.engine import train as program
 from vidqa.engine.data.dataloader import Step

@@ -12,7 +12,7 @@ from typing import Any
 from in_process import events, one_rank, stopped_in
 from tiny_world import tiny_data, tiny_model
 
-from vidqa.contract.run_folder import RunFolder
+from vidqa.core.run_folder import RunFolder
 from vidqa.engine.rl import train as program
 from vidqa.spec import Layer, dump, load, resolve
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from vidqa.contract.problem import ProblemError
-from vidqa.contract.run_folder import RunFolder
+from vidqa.core.problem import ProblemError
+from vidqa.core.run_folder import RunFolder
 from vidqa.engine.bad_samples import BadSamples
 from vidqa.engine.context_parallel import Context
 from vidqa.engine.distributed import alone

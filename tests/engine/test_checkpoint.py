@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from tiny_world import losses, run_engine, tiny_data, tiny_model, tiny_spec
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
-from vidqa.contract.run_folder import RunFolder
+from vidqa.core.run_folder import RunFolder
 from vidqa.engine.checkpoint import pinned_snapshot, safetensors_writer
 from vidqa.engine.checkpoint.pinned_snapshot import PinnedSnapshot
 from vidqa.engine.checkpoint.safetensors_writer import TensorRows, create_files, plan_shards, write_rows

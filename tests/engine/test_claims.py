@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from clips import frame_numbers, write_clip
 
-from vidqa.contract.environment import child_environment
-from vidqa.contract.problem import Problem
-from vidqa.dataset.record import MediaRef, Record, Turn
+from vidqa.core.environment import child_environment
+from vidqa.core.problem import Problem
+from vidqa.data.record import MediaRef, Record, Turn
 from vidqa.engine.data.claims import Claims, Waiting
 from vidqa.engine.data.frame_cache import FrameCache
 from vidqa.engine.data.frames import FrameSource

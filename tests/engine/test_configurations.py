@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tiny_world import tiny_model
 
-from vidqa.contract.problem import ProblemError
+from vidqa.core.problem import ProblemError
 from vidqa.engine.loading.load import meta_model
 from vidqa.families import family_of
 

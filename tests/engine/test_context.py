@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 from tiny_world import losses, run_engine, tiny_data, tiny_model, tiny_spec
 
-from vidqa.contract.run_folder import read_metrics
+from vidqa.core.run_folder import read_metrics
 
 PROGRAM = Path(__file__).with_name("context_ranks.py")
 TORCHRUN = [sys.executable, "-m", "vidqa.engine.torchrun", "--standalone"]

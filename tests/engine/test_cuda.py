@@ -19,8 +19,8 @@ from transformers import AutoConfig, Qwen3VLForConditionalGeneration
 from vidqa.engine.distributed import alone
 from vidqa.engine.kernels import kernels_for, plain
 from vidqa.engine.training import warmup
+from vidqa.jobs.platforms.engine_command import ALLOCATOR
 from vidqa.planning.budget.activation_checkpointing import NOTHING
-from vidqa.platforms.engine_command import ALLOCATOR
 from vidqa.spec import Layer, dump, resolve
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]

@@ -17,8 +17,8 @@ import torch
 from in_process import events, one_rank, train_here
 from tiny_world import tiny_data, tiny_model, tiny_spec
 
-from vidqa.contract.problem import ProblemError
-from vidqa.contract.run_folder import RunFolder
+from vidqa.core.problem import ProblemError
+from vidqa.core.run_folder import RunFolder
 from vidqa.engine import distributed
 from vidqa.engine.training.resume import Start, start_of
 

@@ -18,12 +18,12 @@ from test_evaluation import _children
 from text_encoder import write_sentence_model
 from tiny_world import engine_command, run_engine, tiny_data, tiny_model
 
-from vidqa.contract.problem import ProblemError
-from vidqa.curation.embeddings import Table, queries_in
+from vidqa.core.problem import ProblemError
 from vidqa.engine.actions.embedder import _pooled
 from vidqa.engine.actions.embedding_store import Vectors
 from vidqa.engine.data.resize import patchify, resize_frames
 from vidqa.engine.export import load_export
+from vidqa.gaps.curation.embeddings import Table, queries_in
 from vidqa.planning.samples import evaluation_planner
 from vidqa.spec import Layer, dump, load, resolve
 from vidqa.spec.models import EmbedSpec
@@ -83,7 +83,7 @@ def test_vectors_are_those_of_the_stock_model(world: SimpleNamespace, finished: 
     planner = evaluation_planner(spec, world.model)
     table = Table(finished).whole(TEXTS)
     model = load_export(world.model, None, torch.float32, torch.device("cpu"))
-    from vidqa.dataset import load_records
+    from vidqa.data import load_records
 
     samples, _ = planner.plan(load_records(world.root / "annotations.json", world.root))
     for at, sample in enumerate(samples[:6]):

@@ -22,8 +22,8 @@ from tiny_world import engine_command, run_engine, tiny_data, tiny_model, tiny_s
 from transformers import AutoProcessor, Qwen3VLForConditionalGeneration
 from transformers.video_utils import VideoMetadata
 
-from vidqa.contract.problem import ProblemError
-from vidqa.dataset import load_records
+from vidqa.core.problem import ProblemError
+from vidqa.data import load_records
 from vidqa.engine.answering.answers import Answer, SavedAnswers
 from vidqa.engine.data.hf_inputs import stock_inputs
 from vidqa.engine.data.resize import resize_frames

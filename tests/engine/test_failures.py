@@ -15,7 +15,7 @@ from clips import write_clip
 from safetensors.torch import load_file, save_file
 from tiny_world import losses, run_engine, tiny_data, tiny_model, tiny_spec
 
-from vidqa.contract.problem import Exit, ProblemError
+from vidqa.core.problem import Exit, ProblemError
 from vidqa.engine.export import load_export
 
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from clips import write_clip
 
-from vidqa.contract.environment import child_environment
-from vidqa.contract.problem import ProblemError
+from vidqa.core.environment import child_environment
+from vidqa.core.problem import ProblemError
 from vidqa.engine.data.frame_cache import FrameCache
 from vidqa.video.pool import DecodeRequest
 

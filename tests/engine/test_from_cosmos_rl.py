@@ -10,7 +10,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 from tiny_world import losses, run_engine, tiny_data, tiny_model, tiny_spec
 
-from vidqa.contract.problem import ProblemError
+from vidqa.core.problem import ProblemError
 from vidqa.spec import dump
 from vidqa.spec.build import Request, build
 

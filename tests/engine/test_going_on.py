@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vidqa.contract.run_folder import RunFolder
+from vidqa.core.run_folder import RunFolder
 from vidqa.engine.__main__ import going_on
 from vidqa.spec.models import EvaluateSpec, TrainSpec
 

@@ -14,7 +14,7 @@ import torch
 from in_process import one_rank
 from rl_world import rl_model, rl_spec
 
-from vidqa.dataset import load_records
+from vidqa.data import load_records
 from vidqa.engine import distributed
 from vidqa.engine.data.frames import FrameSource
 from vidqa.engine.data.hf_inputs import stock_inputs
@@ -24,10 +24,10 @@ from vidqa.engine.loading.load import load_reference, load_sharded
 from vidqa.engine.objectives.grpo import PolicyGradient
 from vidqa.engine.rl.rollout import Drawn, Group, Question
 from vidqa.engine.rl.update import Updates, without_adapters
+from vidqa.evaluation.rewards import Completion, Reward
 from vidqa.families import family_of
 from vidqa.planning.budget.activation_checkpointing import NOTHING
 from vidqa.planning.rollouts import prompt_planner
-from vidqa.rewards import Completion, Reward
 from vidqa.spec import load
 
 BANNED = (5, 17, 300)

@@ -19,17 +19,17 @@ from in_process import events, one_rank
 from rl_world import UNCHANGED, require_unchanged, rl_here, rl_model, rl_spec
 from tiny_world import engine_command, run_engine
 
-from vidqa.contract.problem import ProblemError
-from vidqa.contract.rollouts import read_rollouts
+from vidqa.core.pages.page import image_url
+from vidqa.core.pages.training.page import report
+from vidqa.core.pages.training.read import read_training
+from vidqa.core.problem import ProblemError
+from vidqa.core.rollouts import read_rollouts
 from vidqa.engine.families.qwen_vl import VISION_IDS
 from vidqa.engine.model import quantized
 from vidqa.engine.objectives.grpo import PolicyGradient
 from vidqa.engine.rl import rollout, train, weights
 from vidqa.engine.rl.rollout import RolloutModel
-from vidqa.pages.page import image_url
-from vidqa.pages.training.page import report
-from vidqa.pages.training.read import read_training
-from vidqa.rewards.report import posters
+from vidqa.evaluation.rewards.report import posters
 
 LORA = {"policy.lora": {}, "policy.lora.lora_dropout": 0.0, "policy.lora.init_lora_weights": False}
 NEW_LORA = {**LORA, "policy.lora.init_lora_weights": True}

@@ -16,9 +16,9 @@ import torch
 from clips import frame_numbers, write_clip
 from tiny_world import tiny_data, tiny_model
 
-from vidqa.contract.problem import Problem, ProblemError
-from vidqa.dataset import load_records
-from vidqa.dataset.record import MediaRef
+from vidqa.core.problem import Problem, ProblemError
+from vidqa.data import load_records
+from vidqa.data.record import MediaRef
 from vidqa.engine.data.collate import Collator
 from vidqa.engine.data.frame_cache import FrameCache
 from vidqa.engine.data.frames import RESIZE, STORE, FrameSource

@@ -16,8 +16,8 @@ from safetensors.torch import load_file
 from tiny_world import losses, run_engine, tiny_data, tiny_model, tiny_spec
 from transformers import AutoProcessor, Qwen3VLForConditionalGeneration
 
-from vidqa.contract.run_folder import RunFolder
-from vidqa.dataset import load_records
+from vidqa.core.run_folder import RunFolder
+from vidqa.data import load_records
 from vidqa.engine.actions.evaluate import evaluate
 from vidqa.engine.data.resize import resize_frames
 from vidqa.engine.distributed import alone

@@ -10,7 +10,7 @@ from typing import Any
 from clips import write_clip
 from tiny_world import losses, run_engine, tiny_model, tiny_spec
 
-from vidqa.dataset import load_records
+from vidqa.data import load_records
 from vidqa.planning.samples import training_planner
 from vidqa.spec import Layer, dump, load, resolve
 

@@ -10,7 +10,7 @@ import pytest
 from in_process import events, train_here
 from tiny_world import tiny_data, tiny_model, tiny_spec
 
-from vidqa.contract.run_folder import PLAN
+from vidqa.core.run_folder import PLAN
 from vidqa.planning.samples import Planner
 
 KEYS = {"train.train_policy.dataset.test_size": 4, "validation.enable": True, "train.train_batch_per_replica": 4}

@@ -13,8 +13,8 @@ from types import SimpleNamespace
 import pytest
 from accelerate import PartialState
 
-from vidqa.contract.problem import INTERNAL
-from vidqa.contract.run_folder import RunFolder, read_metrics
+from vidqa.core.problem import INTERNAL
+from vidqa.core.run_folder import RunFolder, read_metrics
 from vidqa.engine.progress import Progress, open_progress
 from vidqa.spec import Layer, TrainSpec, resolve
 

@@ -15,8 +15,8 @@ import pytest
 from in_process import one_rank
 from tiny_world import engine_command, tiny_data, tiny_model, tiny_spec
 
-from vidqa.contract.problem import ProblemError
-from vidqa.contract.run_folder import RunFolder
+from vidqa.core.problem import ProblemError
+from vidqa.core.run_folder import RunFolder
 from vidqa.engine.data.collate import Collator
 from vidqa.engine.prove import prove
 from vidqa.spec import load

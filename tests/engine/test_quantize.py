@@ -15,8 +15,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from tiny_world import tiny_data, tiny_model
 
-from vidqa.contract.problem import ProblemError
-from vidqa.contract.run_folder import RunFolder
+from vidqa.core.problem import ProblemError
+from vidqa.core.run_folder import RunFolder
 from vidqa.engine.export import load_export
 from vidqa.engine.export.weights import load_weights
 from vidqa.engine.quantize import recipe, run

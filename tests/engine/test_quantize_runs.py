@@ -21,20 +21,20 @@ from in_process import train_here
 from starlette.testclient import TestClient
 from tiny_world import engine_command, run_engine, tiny_data, tiny_model, tiny_spec
 
-from vidqa.contract.cli import SKILL_ROOT
-from vidqa.contract.problem import ProblemError
-from vidqa.contract.run_folder import RunFolder
+from vidqa.core.cli import SKILL_ROOT
+from vidqa.core.problem import ProblemError
+from vidqa.core.run_folder import RunFolder
+from vidqa.data.storage.upload import exports
 from vidqa.engine import serve
 from vidqa.engine.quantize import gate
 from vidqa.engine.quantize import run as program
 from vidqa.jobs import local_job
 from vidqa.jobs.local_inference import Question, ask
+from vidqa.jobs.release.source import find
 from vidqa.planning.sets import load_sets
-from vidqa.release.source import find
 from vidqa.spec import Layer, dump, load, resolve
 from vidqa.spec.keys import with_values
 from vidqa.spec.parent_layers import parent_layer
-from vidqa.storage.upload import exports
 
 pytest.importorskip("llmcompressor")
 KILLED_WITHIN_S = 120

@@ -14,7 +14,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 from tiny_world import run_engine, tiny_data, tiny_model
 
-from vidqa.contract.run_folder import RunFolder
+from vidqa.core.run_folder import RunFolder
 from vidqa.engine.quantize import gate, run
 from vidqa.engine.quantize.search import larger_keeps
 from vidqa.planning.quantization import QuantizationPlan, fused_group

@@ -21,7 +21,7 @@ from packaging.version import Version
 from quantized_folder import VISION, quantized
 from tiny_world import SOURCE, run_engine, tiny_spec
 
-from vidqa.contract.problem import ProblemError
+from vidqa.core.problem import ProblemError
 from vidqa.engine import torch_private
 from vidqa.engine.export import load_export
 from vidqa.engine.export.weights import load_weights

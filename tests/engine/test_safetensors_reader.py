@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from vidqa.contract.problem import ProblemError
+from vidqa.core.problem import ProblemError
 from vidqa.engine.loading import safetensors_reader
 from vidqa.engine.loading.safetensors_reader import RowRead, read_rows, stored_tensors
 from vidqa.families.weights import INDEX

@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from tiny_world import tiny_data, tiny_model, tiny_spec
 from transformers import Qwen3VLForConditionalGeneration
 
-from vidqa.contract.run_folder import RunFolder
+from vidqa.core.run_folder import RunFolder
 from vidqa.engine.export.best import adopt_best, best_of
 from vidqa.engine.export.weights import WEIGHTS
 from vidqa.engine.generators._base import Result

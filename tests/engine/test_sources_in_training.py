@@ -10,7 +10,7 @@ from pathlib import Path
 from in_process import train_here
 from tiny_world import QUESTIONS, losses, tiny_data, tiny_model, tiny_spec
 
-from vidqa.contract.cli import SKILL_ROOT
+from vidqa.core.cli import SKILL_ROOT
 
 LOADER = """
 import json, os

@@ -11,7 +11,7 @@ import pytest
 import torch
 from text_encoder import write_encoder, write_sentence_model
 
-from vidqa.contract.problem import ProblemError
+from vidqa.core.problem import ProblemError
 from vidqa.engine.actions.text_metrics import TextModel, bertscore, open_measures, similarity
 
 CPU = torch.device("cpu")

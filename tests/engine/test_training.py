@@ -18,9 +18,9 @@ from forked import Started
 from safetensors.torch import load_file
 from tiny_world import engine_command, losses, run_engine, tiny_data, tiny_model, tiny_spec
 
-from vidqa.contract.run_folder import read_metrics
+from vidqa.core.run_folder import read_metrics
 from vidqa.engine.export import load_export
-from vidqa.platforms.processes import Identity
+from vidqa.jobs.platforms.processes import Identity
 
 STEPS = 12
 # Small rate and large epsilon: Adam must not turn the last bit of a tiny gradient into a step of full size.

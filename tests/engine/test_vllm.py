@@ -19,8 +19,8 @@ from peft import inject_adapter_in_model
 from quantized_folder import quantized
 from tiny_world import tiny_spec
 
-from vidqa.contract.cli import SKILL_ROOT
-from vidqa.contract.environment import foreign_environment
+from vidqa.core.cli import SKILL_ROOT
+from vidqa.core.environment import foreign_environment
 from vidqa.engine.distributed import alone
 from vidqa.engine.export._base import Trained
 from vidqa.engine.export.adapter import ADAPTER

@@ -7,14 +7,14 @@ from types import SimpleNamespace
 import pyarrow.parquet as pq
 import pytest
 
-from vidqa.contract.problem import ProblemError
-from vidqa.dataset import load_records
+from vidqa.core.problem import ProblemError
+from vidqa.data import load_records
 from vidqa.evaluation import RULES
-from vidqa.evaluation.gaps import GAP_COLUMNS, analyze
-from vidqa.evaluation.gaps.audit import Answered
-from vidqa.evaluation.gaps.report import summary_text
-from vidqa.evaluation.gaps.storage import SCHEMA
 from vidqa.evaluation.results import judged
+from vidqa.gaps.analysis import GAP_COLUMNS, analyze
+from vidqa.gaps.analysis.audit import Answered
+from vidqa.gaps.analysis.report import summary_text
+from vidqa.gaps.analysis.storage import SCHEMA
 
 
 def annotation(name, video, question, answer, **more):

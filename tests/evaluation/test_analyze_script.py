@@ -55,8 +55,8 @@ def test_text_for_a_person_and_fail_on_gaps(place):
 
 
 def test_lines_in_a_bucket_are_not_what_a_shell_can_show_next(place):
-    from vidqa.evaluation.gaps.analyze import Gaps
-    from vidqa.evaluation.gaps.report import GapAnalysis, next_commands
+    from vidqa.gaps.analysis.analyze import Gaps
+    from vidqa.gaps.analysis.report import GapAnalysis, next_commands
 
     gaps = Gaps([])
     gaps.by_error["wrong"] = 1

@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 from clips import write_clip, write_image
 
-from vidqa.dataset import load_records
+from vidqa.data import load_records
 from vidqa.datatools.convert import convert
 from vidqa.evaluation import make_item
-from vidqa.evaluation.gaps import analyze
 from vidqa.evaluation.thumbnails import poster_frames
+from vidqa.gaps.analysis import analyze
 
 MEDIA = ("a/0.mp4", "a/1.mp4", "b/1.mp4", "b/2.png")
 

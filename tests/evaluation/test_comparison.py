@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from clips import write_clip
 
-from vidqa.contract.cli import SKILL_ROOT
-from vidqa.contract.problem import ProblemError
+from vidqa.core.cli import SKILL_ROOT
+from vidqa.core.problem import ProblemError
 from vidqa.evaluation.comparison import bootstrap, compare, corrected, difference, mcnemar_p, sign_flip_p
 from vidqa.evaluation.comparison_page import comparison_page, comparison_text
 from vidqa.evaluation.cosmos_protocol import protocol_scores

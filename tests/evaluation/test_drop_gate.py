@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from test_comparison import RECIPE, folder, items
 
-from vidqa.contract.cli import SKILL_ROOT
+from vidqa.core.cli import SKILL_ROOT
 from vidqa.evaluation.comparison import Comparison, Difference, compare, side_of
 from vidqa.evaluation.comparison_page import comparison_page, comparison_text
 from vidqa.evaluation.drop_gate import judge_drop

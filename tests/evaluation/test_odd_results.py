@@ -5,8 +5,8 @@ import json
 import pyarrow.parquet as pq
 import pytest
 
-from vidqa.contract.problem import ProblemError
-from vidqa.evaluation.gaps import analyze
+from vidqa.core.problem import ProblemError
+from vidqa.gaps.analysis import analyze
 
 
 def annotation(number):

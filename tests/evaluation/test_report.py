@@ -8,7 +8,7 @@ import av
 import numpy as np
 import pytest
 
-from vidqa.contract.problem import ProblemError
+from vidqa.core.problem import ProblemError
 from vidqa.evaluation import score
 from vidqa.evaluation.report import CARDS, write_report
 from vidqa.evaluation.results import judged

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vidqa.contract.problem import ProblemError
-from vidqa.dataset.record import MediaRef, Record, Turn
+from vidqa.core.problem import ProblemError
+from vidqa.data.record import MediaRef, Record, Turn
 from vidqa.evaluation import RULES, check_results, compare_recipes, make_item, read_results
-from vidqa.evaluation.gaps.storage import is_judged
 from vidqa.evaluation.results import FIELDS, LISTED, judged
+from vidqa.gaps.analysis.storage import is_judged
 
 ROW = {"video_id": "a.mp4", "response": "Yes.", "question": "Is it?", "gt": "yes"}
 

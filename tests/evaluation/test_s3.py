@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from vidqa.contract.problem import ProblemError
-from vidqa.evaluation.gaps import analyze
+from vidqa.core.problem import ProblemError
+from vidqa.gaps.analysis import analyze
 
 
 def test_everything_in_a_bucket(bucket):

@@ -12,12 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 from clips import write_clip
 
-from vidqa.contract.problem import ProblemError
-from vidqa.evaluation.gaps.analyze import ScoredAnswers, analyze
-from vidqa.evaluation.gaps.breakdowns import slices_text
-from vidqa.evaluation.gaps.embeddings import vectors_of
-from vidqa.evaluation.gaps.report import write_slices
+from vidqa.core.problem import ProblemError
 from vidqa.evaluation.intervals import accuracy_interval
+from vidqa.gaps.analysis.analyze import ScoredAnswers, analyze
+from vidqa.gaps.analysis.breakdowns import slices_text
+from vidqa.gaps.analysis.embeddings import vectors_of
+from vidqa.gaps.analysis.report import write_slices
 
 Row = dict[str, Any]
 

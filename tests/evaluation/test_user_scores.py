@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from vidqa.contract.problem import ProblemError
+from vidqa.core.problem import ProblemError
 from vidqa.evaluation.results import judged
 from vidqa.evaluation.user_scores import function_recipe, require_function, user_scores
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vidqa.contract.problem import ProblemError
-from vidqa.dataset import MediaRef, Record, Turn
+from vidqa.core.problem import ProblemError
+from vidqa.data import MediaRef, Record, Turn
 from vidqa.families.chat import Chat, Encoded, load_chat
 from vidqa.video.types import FramePlan
 

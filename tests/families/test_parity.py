@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from transformers import Qwen3VLProcessor
 
-from vidqa.dataset import MediaRef, Record, Turn, load_records
+from vidqa.data import MediaRef, Record, Turn, load_records
 from vidqa.families import family_of
 from vidqa.families.chat import Chat, load_chat
 from vidqa.video import plan_frames, plan_image, vision_spec

@@ -24,7 +24,7 @@ from transformers import (
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLModel
 from transformers.video_utils import VideoMetadata
 
-from vidqa.contract.problem import ProblemError
+from vidqa.core.problem import ProblemError
 from vidqa.engine.data.pixels import as_tensor
 from vidqa.engine.data.resize import patchify, resize_frames
 from vidqa.families import family_of

@@ -20,7 +20,7 @@ from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLModel
 from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
 from transformers.video_utils import VideoMetadata
 
-from vidqa.contract.problem import ProblemError
+from vidqa.core.problem import ProblemError
 from vidqa.families import family_of, quantization_of, require_plain_weights
 from vidqa.families.adapters import check_adapter
 from vidqa.families.qwen3_vl import QWEN3_VL, expand, geometry, rope_positions

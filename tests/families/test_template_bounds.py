@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from vidqa.contract.problem import ProblemError
+from vidqa.core.problem import ProblemError
 from vidqa.families.chat.template import Template
 
 ROUNDS = "{% set n = namespace(x='ab' * 99, l=[1], i=3, o=0) %}{% for _ in range(40) %}{% set n.x = BODY %}{% endfor %}"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from vidqa.contract.problem import ProblemError
+from vidqa.core.problem import ProblemError
 from vidqa.families.chat import load_chat
 
 REPLACE = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}

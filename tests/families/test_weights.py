@@ -5,7 +5,7 @@ import struct
 
 import pytest
 
-from vidqa.contract.problem import ProblemError
+from vidqa.core.problem import ProblemError
 from vidqa.families import family_of
 from vidqa.families.weights import INDEX, check_weights, parameters_by_name, read_header, weight_bytes
 

@@ -30,7 +30,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[1] / "src")]
 import av.logging  # noqa: E402
 from readers import READERS, World, make_world  # noqa: E402
 
-from vidqa.contract.problem import Problem, ProblemError  # noqa: E402
+from vidqa.core.problem import Problem, ProblemError  # noqa: E402
 
 CPU_LIMIT_S = 10.0  # of one input
 WALL_LIMIT_S = 300.0  # after which Python itself is stuck: the whole program ends with a traceback

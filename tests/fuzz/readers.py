@@ -21,20 +21,20 @@ import yaml
 from clips import write_clip, write_image
 from mutations import as_json, scrambled, spoiled
 
-from vidqa.contract import environment
-from vidqa.contract.run_folder import RunFolder, read_metrics
-from vidqa.dataset import check_records, fingerprint
+from vidqa.core import environment
+from vidqa.core.pages.training.page import report
+from vidqa.core.pages.training.read import read_training
+from vidqa.core.run_folder import RunFolder, read_metrics
+from vidqa.data import check_records, fingerprint
 from vidqa.datatools.convert import convert
 from vidqa.datatools.inspection import inspect_dataset
 from vidqa.datatools.split import split_dataset
 from vidqa.evaluation.answers import parse_pair
-from vidqa.evaluation.gaps import analyze
 from vidqa.evaluation.metrics import score
 from vidqa.evaluation.results import check_results
+from vidqa.gaps.analysis import analyze
 from vidqa.jobs import records
 from vidqa.jobs import watch as jobs
-from vidqa.pages.training.page import report
-from vidqa.pages.training.read import read_training
 from vidqa.preflight import media_probe as probe_table
 from vidqa.spec import Layer, dump, explain, read_layer, resolve
 from vidqa.spec.compat.cosmos import cosmos_table, missing_fps

@@ -17,7 +17,7 @@ import fuzz_readers
 from mutations import ODD_VALUES, scrambled, spoiled
 from readers import READERS, Reader, make_world
 
-from vidqa.contract.problem import Problem, ProblemError
+from vidqa.core.problem import Problem, ProblemError
 
 
 @pytest.fixture(autouse=True)

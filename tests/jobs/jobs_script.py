@@ -9,9 +9,9 @@ from typing import Any
 
 from programs import program
 
-from vidqa.contract import cli
-from vidqa.contract.cli import SKILL_ROOT
-from vidqa.contract.problem import Exit
+from vidqa.core import cli
+from vidqa.core.cli import SKILL_ROOT
+from vidqa.core.problem import Exit
 
 SCRIPT = program(SKILL_ROOT / "scripts/jobs.py")
 

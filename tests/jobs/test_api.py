@@ -15,11 +15,11 @@ import pytest
 from tiny_world import SOURCE, tiny_data, tiny_model, tiny_spec
 
 from tests.platforms.conftest import ENOUGH_S, until_engine_runs
-from vidqa.contract.problem import Exit, ProblemError
+from vidqa.core.problem import Exit, ProblemError
 from vidqa.jobs import api, records
 from vidqa.jobs.api import BEGINNING, JobHandle, attach, submit
 from vidqa.jobs.metrics import Position, Row
-from vidqa.platforms._base import State
+from vidqa.jobs.platforms._base import State
 
 WriteSpec = Callable[..., Path]
 CONTROLLER = Path(__file__).with_name("controller.py")

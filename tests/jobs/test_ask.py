@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 from tiny_world import tiny_data, tiny_model
 
-from vidqa.contract.cli import SKILL_ROOT
-from vidqa.contract.problem import ProblemError
-from vidqa.dataset import load_records
-from vidqa.dataset.record import Record
+from vidqa.core.cli import SKILL_ROOT
+from vidqa.core.problem import ProblemError
+from vidqa.data import load_records
+from vidqa.data.record import Record
 from vidqa.jobs.local_inference import Question, ask, rows_of_table, shown
-from vidqa.platforms.processes import Identity
+from vidqa.jobs.platforms.processes import Identity
 from vidqa.spec.parent_layers import model_layer
 
 TINY = ("--set", "model.dtype=float32", "--set", "generation.max_tokens=6", "--set", "vision.nframes=4")

@@ -17,7 +17,7 @@ import pytest
 import tomli_w
 import yaml
 
-from vidqa.contract.problem import ProblemError
+from vidqa.core.problem import ProblemError
 from vidqa.jobs.cosmos_container import PROGRAM, ContainerFiles, prepare
 from vidqa.jobs.launch import Resources
 

@@ -11,10 +11,10 @@ import pytest
 
 from vidqa.jobs import cost, records
 from vidqa.jobs.cost import Cost, cost_of
+from vidqa.jobs.platforms import job_store
+from vidqa.jobs.platforms._base import State
+from vidqa.jobs.platforms.processes import this_process
 from vidqa.jobs.records import JobRecord
-from vidqa.platforms import job_store
-from vidqa.platforms._base import State
-from vidqa.platforms.processes import this_process
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

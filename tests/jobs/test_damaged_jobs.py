@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from vidqa.platforms import job_store
+from vidqa.jobs.platforms import job_store
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "fuzz"))
 
@@ -27,9 +27,9 @@ from tests.platforms.conftest import ENOUGH_S, until_engine_runs
 from vidqa.jobs import job_results, records
 from vidqa.jobs import watch as jobs
 from vidqa.jobs.launch import launch
+from vidqa.jobs.platforms import NAMES
+from vidqa.jobs.platforms._base import State
 from vidqa.jobs.records import JobRecord
-from vidqa.platforms import NAMES
-from vidqa.platforms._base import State
 
 SEED = 20260101
 WriteSpec = Callable[..., Path]

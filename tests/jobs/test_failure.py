@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from vidqa.contract.problem import Problem
+from vidqa.core.problem import Problem
 from vidqa.jobs import failure
-from vidqa.platforms import exit_state
+from vidqa.jobs.platforms import exit_state
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.skill.skill_pages import parser_of
-from vidqa.contract.cli import SKILL_ROOT
-from vidqa.contract.run_folder import run_named
+from vidqa.core.cli import SKILL_ROOT
+from vidqa.core.run_folder import run_named
 
 JOB = "20260101T120000Z-1a2b3c"
 # The words of a script, of which {} takes a run, and the option that holds it.

@@ -15,15 +15,15 @@ import pytest
 
 from tests.jobs.jobs_script import ask
 from tests.platforms.conftest import ENOUGH_S, until_engine_runs
-from vidqa.contract import files
-from vidqa.contract.problem import Exit, ProblemError
+from vidqa.core import files
+from vidqa.core.problem import Exit, ProblemError
 from vidqa.jobs import records, runs
 from vidqa.jobs import watch as jobs
 from vidqa.jobs.launch import launch
+from vidqa.jobs.platforms import job_store, local
+from vidqa.jobs.platforms._base import Job, Observed, Rendered, State
+from vidqa.jobs.platforms.processes import job_processes, supervisors
 from vidqa.jobs.records import JobRecord
-from vidqa.platforms import job_store, local
-from vidqa.platforms._base import Job, Observed, Rendered, State
-from vidqa.platforms.processes import job_processes, supervisors
 
 WriteSpec = Callable[..., Path]
 

@@ -16,16 +16,16 @@ from pathlib import Path
 import pytest
 
 from tests.platforms.conftest import ENOUGH_S
-from vidqa.contract import environment, files
-from vidqa.contract.locks import try_lock
-from vidqa.contract.problem import Exit, ProblemError
+from vidqa.core import environment, files
+from vidqa.core.locks import try_lock
+from vidqa.core.problem import Exit, ProblemError
 from vidqa.jobs import job_results, records
 from vidqa.jobs import launch as launching
 from vidqa.jobs import watch as jobs
 from vidqa.jobs.launch import Resources, dry_run, launch
-from vidqa.platforms import job_store
-from vidqa.platforms._base import State
-from vidqa.platforms.local import LOCAL
+from vidqa.jobs.platforms import job_store
+from vidqa.jobs.platforms._base import State
+from vidqa.jobs.platforms.local import LOCAL
 
 WriteSpec = Callable[..., Path]
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.platforms.conftest import ENOUGH_S
-from vidqa.contract.cli import Result
+from vidqa.core.cli import Result
 from vidqa.evaluation import score
 from vidqa.jobs import job_results, records
 from vidqa.jobs import watch as jobs

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from vidqa.contract.problem import ProblemError
-from vidqa.contract.run_folder import RunFolder
+from vidqa.core.problem import ProblemError
+from vidqa.core.run_folder import RunFolder
 from vidqa.jobs import records
 from vidqa.jobs.api import submit
 from vidqa.jobs.local_job import prove

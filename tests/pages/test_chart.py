@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from vidqa.pages.chart import MOST_POINTS, Line, Mark, draw, smoothed, thinned, tick_text, ticks
+from vidqa.core.pages.chart import MOST_POINTS, Line, Mark, draw, smoothed, thinned, tick_text, ticks
 
 
 def places(path: str) -> list[tuple[float, float]]:

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from vidqa.contract.problem import Problem
-from vidqa.contract.run_folder import RunFolder
-from vidqa.pages.training.charts import main_chart
-from vidqa.pages.training.page import report
-from vidqa.pages.training.read import read_training
+from vidqa.core.pages.training.charts import main_chart
+from vidqa.core.pages.training.page import report
+from vidqa.core.pages.training.read import read_training
+from vidqa.core.problem import Problem
+from vidqa.core.run_folder import RunFolder
 
 EVIL = "</pre><script>alert(1)</script><img src=x onerror=alert(2)>\" onload='x'"
 
@@ -206,7 +206,7 @@ def test_a_long_training_is_a_small_page(tmp_path: Path) -> None:
 
 def test_the_module_writes_the_page_and_says_where(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
-    program = [sys.executable, "-m", "vidqa.pages.training"]
+    program = [sys.executable, "-m", "vidqa.core.pages.training"]
     done = subprocess.run([*program, str(run.path)], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, f"report: {run.path / 'report.html'}\n")
     assert "Training run" in Page((run.path / "report.html").read_text()).text

@@ -16,7 +16,7 @@ from clips import write_clip
 from live_bytes import LiveBytes
 from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
-from vidqa.dataset import load_records
+from vidqa.data import load_records
 from vidqa.engine.data.frames import FrameSource
 from vidqa.engine.families.tiny_qwen3_vl import tiny_config, tiny_processor
 from vidqa.engine.generators._base import Request, Sampling, Settings

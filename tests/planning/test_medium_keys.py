@@ -14,9 +14,9 @@ import pytest
 from clips import frame_numbers, write_clip, write_image
 from tiny_world import tiny_model
 
-from vidqa.contract.problem import ProblemError
-from vidqa.dataset import MediaRef, Record, Turn
-from vidqa.dataset.load import check_records
+from vidqa.core.problem import ProblemError
+from vidqa.data import MediaRef, Record, Turn
+from vidqa.data.load import check_records
 from vidqa.planning.plan import Plan, PlannedSet
 from vidqa.planning.plan_cache import decode, encode
 from vidqa.planning.samples import Planner, Prompting, Sample

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from vidqa.contract.problem import ProblemError
+from vidqa.core.problem import ProblemError
 from vidqa.engine.families.tiny_qwen3_vl import write_tiny_model
 from vidqa.engine.loading.freeze import choose_trainable
 from vidqa.engine.loading.load import meta_model

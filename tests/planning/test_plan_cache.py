@@ -17,7 +17,7 @@ from clips import write_clip
 from tiny_world import tiny_data, tiny_model, tiny_spec
 
 from vidqa import spec as specs
-from vidqa.dataset import fingerprint
+from vidqa.data import fingerprint
 from vidqa.planning import plan_cache
 from vidqa.planning.packing.steps import Steps
 from vidqa.planning.plan import Plan, PlannedSet, make_plan, too_long, usable, without_labels

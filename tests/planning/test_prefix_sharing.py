@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from tiny_world import tiny_data, tiny_model
 
-from vidqa.dataset import load_records
+from vidqa.data import load_records
 from vidqa.planning.packing.packs import StepOrder
 from vidqa.planning.packing.prefix_sharing import (
     group_tokens,

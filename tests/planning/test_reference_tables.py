@@ -6,7 +6,7 @@ import json
 from functools import partial
 from pathlib import Path
 
-from vidqa.dataset.record import Record
+from vidqa.data.record import Record
 from vidqa.families import family_of
 from vidqa.families.published import published
 from vidqa.planning.budget.autotune import Packing, best_policy

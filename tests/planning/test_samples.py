@@ -14,7 +14,7 @@ from clips import write_clip, write_image
 from tiny_world import tiny_model
 
 import vidqa.planning.samples
-from vidqa.dataset import MediaRef, Record, Turn
+from vidqa.data import MediaRef, Record, Turn
 from vidqa.planning.samples import Planner, Prompting, Sample
 from vidqa.video.probe_many import probe_many
 

@@ -10,8 +10,8 @@ import pytest
 from clips import frame_numbers, write_clip
 from tiny_world import tiny_model
 
-from vidqa.contract.problem import ProblemError
-from vidqa.dataset.record import MediaRef, Record, Turn
+from vidqa.core.problem import ProblemError
+from vidqa.data.record import MediaRef, Record, Turn
 from vidqa.planning.samples import Planner, Prompting
 from vidqa.planning.windows import cut_into_windows, source_id, window_of, window_spans
 from vidqa.video import decode_frames, plan_frames, probe, vision_spec

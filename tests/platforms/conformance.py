@@ -22,13 +22,13 @@ import pytest
 from tiny_world import losses, run_engine, tiny_data, tiny_model, tiny_spec
 
 from tests.platforms.conftest import until_complete, until_engine_runs
-from vidqa.contract.problem import Exit, ProblemError
+from vidqa.core.problem import Exit, ProblemError
 from vidqa.jobs import records
 from vidqa.jobs import watch as jobs
 from vidqa.jobs.launch import Launched, Resources, dry_run, launch, retry
+from vidqa.jobs.platforms import job_store
+from vidqa.jobs.platforms._base import Rendered, State
 from vidqa.jobs.records import JobRecord
-from vidqa.platforms import job_store
-from vidqa.platforms._base import Rendered, State
 from vidqa.preflight import launch_gate
 
 WriteSpec = Callable[..., Path]

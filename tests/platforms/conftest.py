@@ -16,11 +16,11 @@ from tests.platforms.specs import write_spec_in
 from tests.platforms.stand_in import install
 from vidqa.jobs import records
 from vidqa.jobs import watch as jobs
+from vidqa.jobs.platforms._base import State
+from vidqa.jobs.platforms.processes import engine_processes, job_processes, supervisors
+from vidqa.jobs.platforms.slurm import platform as slurm_platform
+from vidqa.jobs.platforms.supervisor import kill_job
 from vidqa.jobs.records import JobRecord
-from vidqa.platforms._base import State
-from vidqa.platforms.processes import engine_processes, job_processes, supervisors
-from vidqa.platforms.slurm import platform as slurm_platform
-from vidqa.platforms.supervisor import kill_job
 
 pytest.register_assert_rewrite("tests.platforms.conformance")
 ENOUGH_S = 900.0  # for whatever happens in a moment on a machine that has nothing else to do

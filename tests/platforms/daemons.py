@@ -25,8 +25,8 @@ from pathlib import Path
 
 import pytest
 
-from vidqa.contract.cli import SKILL_ROOT
-from vidqa.platforms.processes import Identity
+from vidqa.core.cli import SKILL_ROOT
+from vidqa.jobs.platforms.processes import Identity
 
 FOLDER = Path(tempfile.gettempdir()) / f"vidqa-test-docker-{os.getuid()}"
 OWN = f"unix://{FOLDER}/sock"  # the daemon that is started here

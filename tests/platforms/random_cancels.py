@@ -27,12 +27,12 @@ from tests.platforms.daemons import docker_address, engine_image
 from tests.platforms.specs import write_spec_in
 from tests.platforms.test_docker_conformance import rig_of
 from tests.platforms.test_local_conformance import RIG
-from vidqa.contract.problem import Exit
-from vidqa.contract.run_folder import RunFolder
+from vidqa.core.problem import Exit
+from vidqa.core.run_folder import RunFolder
 from vidqa.jobs import records
 from vidqa.jobs import watch as jobs
+from vidqa.jobs.platforms._base import State
 from vidqa.jobs.records import JobRecord
-from vidqa.platforms._base import State
 
 MANNERS = ("hang", "hang", "complete", "stubborn", "fail")
 ENOUGH_S = 600.0

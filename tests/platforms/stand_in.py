@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from vidqa.platforms import NAMES, engine_command
-from vidqa.platforms._base import Job
+from vidqa.jobs.platforms import NAMES, engine_command
+from vidqa.jobs.platforms._base import Job
 
 ENGINE = Path(__file__).with_name("stand_in_engine.py")
 
@@ -39,8 +39,8 @@ def install(set_attribute: Callable[[Any, str, Any], None] = setattr, *, under_t
     if not under_torchrun:
         names |= {"torchrun": torchrun, "engine_environment": engine_environment}
     for name in NAMES:
-        importlib.import_module(f"vidqa.platforms.{name}")
-    for module in [module for name, module in sys.modules.items() if name.startswith("vidqa.platforms.")]:
+        importlib.import_module(f"vidqa.jobs.platforms.{name}")
+    for module in [module for name, module in sys.modules.items() if name.startswith("vidqa.jobs.platforms.")]:
         for name, stand_in in names.items():
             if hasattr(module, name):
                 set_attribute(module, name, stand_in)

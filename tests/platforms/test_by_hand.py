@@ -13,12 +13,12 @@ import pytest
 
 from tests.platforms.conftest import ENOUGH_S
 from tests.platforms.slurm_cluster import SlurmCluster
-from vidqa.contract.problem import Exit, ProblemError
+from vidqa.core.problem import Exit, ProblemError
 from vidqa.jobs import job_results
 from vidqa.jobs import watch as jobs
 from vidqa.jobs.launch import Resources, dry_run, launch
-from vidqa.platforms import platform
-from vidqa.platforms._base import State
+from vidqa.jobs.platforms import platform
+from vidqa.jobs.platforms._base import State
 
 WriteSpec = Callable[..., Path]
 LAUNCH = Path(__file__).resolve().parents[2] / "scripts" / "launch.py"
@@ -195,7 +195,7 @@ def test_files_for_a_cluster_that_this_machine_does_not_see_are_submitted_as_wri
     }
     *exports, supervisor, _ = [line for line in texts["node.sh"].splitlines() if line and not line.startswith("#")]
     python = supervisor.removeprefix("exec ").split()[0]
-    check = "\n".join([*exports, f"exec {python} -c 'import vidqa.platforms.supervisor'"])
+    check = "\n".join([*exports, f"exec {python} -c 'import vidqa.jobs.platforms.supervisor'"])
     subprocess.run(["bash", "-c", check], env={"PATH": "/usr/bin:/bin"}, check=True)
 
 

@@ -22,19 +22,19 @@ from docker.errors import APIError
 from tests.platforms.conftest import ENOUGH_S, until_engine_runs
 from tests.platforms.daemons import answers, docker, labelled_image, start
 from tests.platforms.specs import write_docker_site
-from vidqa.contract.cli import SKILL_ROOT
-from vidqa.contract.problem import Exit, ProblemError
+from vidqa.core.cli import SKILL_ROOT
+from vidqa.core.problem import Exit, ProblemError
 from vidqa.jobs import images, records, runs
 from vidqa.jobs import watch as jobs
 from vidqa.jobs.launch import Resources, dry_run, launch, retry
+from vidqa.jobs.platforms._base import State
+from vidqa.jobs.platforms.docker import daemon as docker_daemon
+from vidqa.jobs.platforms.docker import platform as docker_platform
+from vidqa.jobs.platforms.docker.container import container_name
+from vidqa.jobs.platforms.docker.daemon import container_facts
+from vidqa.jobs.platforms.docker.platform import pinned
+from vidqa.jobs.platforms.processes import Identity
 from vidqa.jobs.records import JobRecord
-from vidqa.platforms._base import State
-from vidqa.platforms.docker import daemon as docker_daemon
-from vidqa.platforms.docker import platform as docker_platform
-from vidqa.platforms.docker.container import container_name
-from vidqa.platforms.docker.daemon import container_facts
-from vidqa.platforms.docker.platform import pinned
-from vidqa.platforms.processes import Identity
 
 pytestmark = pytest.mark.docker
 WriteSpec = Callable[..., Path]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from vidqa.contract.cli import SKILL_ROOT
+from vidqa.core.cli import SKILL_ROOT
 
 IDS = [f"sha256:{number:064}" for number in range(4)]
 PUSHED = [f"other/engine@{IDS[1]}", f"here:5000/team/engine2@{IDS[2]}", f"here:5000/team/engine@{IDS[3]}"]

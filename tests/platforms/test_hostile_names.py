@@ -20,18 +20,18 @@ import tomli_w
 import yaml
 
 from tests.platforms.slurm_cluster import SlurmCluster
-from vidqa.contract.problem import ProblemError
+from vidqa.core.problem import ProblemError
 from vidqa.jobs import cosmos_container
 from vidqa.jobs.launch import Resources
-from vidqa.platforms import local
-from vidqa.platforms._base import Job
-from vidqa.platforms.docker import platform as docker_platform
-from vidqa.platforms.docker.site import DockerSite
-from vidqa.platforms.kubernetes import platform as kubernetes
-from vidqa.platforms.kubernetes.site import KubernetesSite
-from vidqa.platforms.slurm import platform as slurm
-from vidqa.platforms.slurm import script as slurm_script
-from vidqa.platforms.slurm.site import SlurmSite
+from vidqa.jobs.platforms import local
+from vidqa.jobs.platforms._base import Job
+from vidqa.jobs.platforms.docker import platform as docker_platform
+from vidqa.jobs.platforms.docker.site import DockerSite
+from vidqa.jobs.platforms.kubernetes import platform as kubernetes
+from vidqa.jobs.platforms.kubernetes.site import KubernetesSite
+from vidqa.jobs.platforms.slurm import platform as slurm
+from vidqa.jobs.platforms.slurm import script as slurm_script
+from vidqa.jobs.platforms.slurm.site import SlurmSite
 from vidqa.spec import resolve
 from vidqa.spec.layers import Layer
 

@@ -11,11 +11,11 @@ import tomli_w
 
 from tests.hub_server import COMMIT, Hub, serving
 from tests.platforms.slurm_cluster import SlurmCluster
+from vidqa.data.storage import hub as model_hub
+from vidqa.data.storage.hub import resolve_model
 from vidqa.jobs import job_results
 from vidqa.jobs.launch import DryRun, Resources, dry_run
-from vidqa.platforms import platform
-from vidqa.storage import hub as model_hub
-from vidqa.storage.hub import resolve_model
+from vidqa.jobs.platforms import platform
 
 pytestmark = pytest.mark.slurm
 WriteSpec = Callable[..., Path]

@@ -21,18 +21,18 @@ import yaml
 
 from tests.platforms.conftest import until_complete
 from tests.platforms.kubernetes_api import Cluster, Refused, Request, cluster, until
-from vidqa.contract import files
-from vidqa.contract.problem import Exit, ProblemError
+from vidqa.core import files
+from vidqa.core.problem import Exit, ProblemError
 from vidqa.jobs import records
 from vidqa.jobs import watch as jobs
 from vidqa.jobs.launch import Resources, dry_run, launch, retry
+from vidqa.jobs.platforms._base import State
+from vidqa.jobs.platforms.kubernetes import client as kubernetes_client
+from vidqa.jobs.platforms.kubernetes import platform as kubernetes
+from vidqa.jobs.platforms.kubernetes.client import connect
+from vidqa.jobs.platforms.kubernetes.problems import UNREACHABLE
+from vidqa.jobs.platforms.kubernetes.site import KubernetesSite
 from vidqa.jobs.records import JobRecord
-from vidqa.platforms._base import State
-from vidqa.platforms.kubernetes import client as kubernetes_client
-from vidqa.platforms.kubernetes import platform as kubernetes
-from vidqa.platforms.kubernetes.client import connect
-from vidqa.platforms.kubernetes.problems import UNREACHABLE
-from vidqa.platforms.kubernetes.site import KubernetesSite
 
 pytestmark = pytest.mark.kubernetes
 WriteSpec = Callable[..., Path]
@@ -384,7 +384,7 @@ def test_what_keeps_a_job_from_starting(
 def test_a_silent_server_changes_nothing_that_is_known(
     api: Cluster, wanted: Callable[..., Resources], write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vidqa.platforms.kubernetes import client as kubernetes_client
+    from vidqa.jobs.platforms.kubernetes import client as kubernetes_client
 
     record = started(write_spec("hang"), wanted())
     until_runs(api, record)

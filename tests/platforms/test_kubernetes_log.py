@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tests.platforms.test_kubernetes_state import pod, submitted
-from vidqa.platforms import job_store
-from vidqa.platforms.kubernetes.log import gather, path_of, read_log, tail_of
-from vidqa.platforms.kubernetes.problems import UNREACHABLE
+from vidqa.jobs.platforms import job_store
+from vidqa.jobs.platforms.kubernetes.log import gather, path_of, read_log, tail_of
+from vidqa.jobs.platforms.kubernetes.problems import UNREACHABLE
 
 Lines = list[tuple[str, str]]
 RUNNING = pod(running={})

@@ -15,12 +15,12 @@ import pytest
 import yaml
 from kubernetes.client import ApiClient
 
-from vidqa.contract.problem import ProblemError
-from vidqa.platforms import site
-from vidqa.platforms._base import Job
-from vidqa.platforms.kubernetes.manifest import manifest, objects
-from vidqa.platforms.kubernetes.platform import check
-from vidqa.platforms.kubernetes.site import KubernetesSite
+from vidqa.core.problem import ProblemError
+from vidqa.jobs.platforms import site
+from vidqa.jobs.platforms._base import Job
+from vidqa.jobs.platforms.kubernetes.manifest import manifest, objects
+from vidqa.jobs.platforms.kubernetes.platform import check
+from vidqa.jobs.platforms.kubernetes.site import KubernetesSite
 
 VERSIONS = ("1.29", "1.31", "1.34", "1.37")
 FULL: dict[str, Any] = {

@@ -21,13 +21,13 @@ from tests.hub_server import COMMIT, serving
 from tests.platforms.kubernetes_api import Cluster, until
 from tests.platforms.test_kubernetes_jobs import api, started, wanted  # noqa: F401  (fixtures)
 from tests.platforms.test_kubernetes_manifest import container, job
-from vidqa.contract.problem import Exit
+from vidqa.core.problem import Exit
 from vidqa.jobs import watch as jobs
 from vidqa.jobs.launch import DryRun, Resources, dry_run, retry
-from vidqa.platforms._base import State
-from vidqa.platforms.docker import platform as docker_platform
-from vidqa.platforms.kubernetes.manifest import objects
-from vidqa.platforms.kubernetes.paths import path_problems
+from vidqa.jobs.platforms._base import State
+from vidqa.jobs.platforms.docker import platform as docker_platform
+from vidqa.jobs.platforms.kubernetes.manifest import objects
+from vidqa.jobs.platforms.kubernetes.paths import path_problems
 
 WriteSpec = Callable[..., Path]
 LAUNCH = Path(__file__).resolve().parents[2] / "scripts" / "launch.py"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from vidqa.contract.run_folder import RunFolder
-from vidqa.platforms.kubernetes.pod import begin, has_stopped
+from vidqa.core.run_folder import RunFolder
+from vidqa.jobs.platforms.kubernetes.pod import begin, has_stopped
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 
@@ -22,7 +22,7 @@ def pod(folder: Path, program: str, *, node: int = 0) -> tuple[int, dict, str]:
     last = folder / f"last-words-{node}"
     prelude = f"import json, pathlib, sys; run = pathlib.Path({str(folder / 'runs' / 'r')!r})\n"
     words = ["--job", "j", "--run-dir", folder / "runs" / "r", "--given", folder / "given", "--last-words", last]
-    command = [sys.executable, "-m", "vidqa.platforms.kubernetes.pod", *words, "--node", node, "--"]
+    command = [sys.executable, "-m", "vidqa.jobs.platforms.kubernetes.pod", *words, "--node", node, "--"]
     ran = subprocess.run(
         list(map(str, [*command, sys.executable, "-c", prelude + program])),
         capture_output=True,

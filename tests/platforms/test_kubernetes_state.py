@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from vidqa.platforms._base import State, Submitted
-from vidqa.platforms.kubernetes.manifest import NODE_LABEL
-from vidqa.platforms.kubernetes.state import decisive, observed, stuck
+from vidqa.jobs.platforms._base import State, Submitted
+from vidqa.jobs.platforms.kubernetes.manifest import NODE_LABEL
+from vidqa.jobs.platforms.kubernetes.state import decisive, observed, stuck
 
 FAILED = {
     "status": {"conditions": [{"type": "Failed", "status": "True", "reason": "PodFailurePolicy", "message": "m"}]}

@@ -18,15 +18,15 @@ import listening
 import pytest
 
 from tests.platforms.conftest import ENOUGH_S, until_engine_runs
-from vidqa.contract.problem import Exit, ProblemError
-from vidqa.contract.run_folder import RunFolder
+from vidqa.core.problem import Exit, ProblemError
+from vidqa.core.run_folder import RunFolder
 from vidqa.jobs import job_results, records
 from vidqa.jobs import watch as jobs
 from vidqa.jobs.launch import launch, retry
+from vidqa.jobs.platforms import job_store, local, processes
+from vidqa.jobs.platforms._base import State
+from vidqa.jobs.platforms.processes import Identity, job_processes, supervisors
 from vidqa.jobs.records import JobRecord
-from vidqa.platforms import job_store, local, processes
-from vidqa.platforms._base import State
-from vidqa.platforms.processes import Identity, job_processes, supervisors
 
 WriteSpec = Callable[..., Path]
 
@@ -132,7 +132,7 @@ def test_a_supervisor_that_has_just_begun_is_not_taken_for_gone(stand_in: None, 
 
 def test_a_supervisor_whose_launcher_died_before_it_starts_nothing(tmp_path: Path) -> None:
     """Nobody can find it before its program runs: a job that is taken for gone must not start afterwards."""
-    module = [sys.executable, "-m", "vidqa.platforms.supervisor"]
+    module = [sys.executable, "-m", "vidqa.jobs.platforms.supervisor"]
     words = [*module, "job", tmp_path / "exit.json", "touch", tmp_path / "up"]
     done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ENOUGH_S)
     assert (done.returncode, list(tmp_path.glob("*"))) == (1, []) and "nothing was started" in done.stderr

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from vidqa.jobs import failure
-from vidqa.platforms import exit_state, memory_kills
-from vidqa.platforms.memory_kills import Kills, evidence_since, kills
+from vidqa.jobs.platforms import exit_state, memory_kills
+from vidqa.jobs.platforms.memory_kills import Kills, evidence_since, kills
 
 LIMIT = 192 << 20
 GREEDY = f"taken = bytearray(b'x') * {2 * LIMIT}"
@@ -76,7 +76,7 @@ def test_the_log_of_a_job_that_the_kernel_ended_says_so(small_group: Path) -> No
     def enter() -> None:
         (small_group / "cgroup.procs").write_text(str(os.getpid()))
 
-    words = [sys.executable, "-m", "vidqa.platforms.supervisor", "memory-test", "-", sys.executable, "-c"]
+    words = [sys.executable, "-m", "vidqa.jobs.platforms.supervisor", "memory-test", "-", sys.executable, "-c"]
     done = subprocess.run([*words, GREEDY], preexec_fn=enter, capture_output=True, text=True)
     message = exit_state.how_it_died(done.returncode, done.stdout)
     assert done.returncode == 137 and "SIGKILL" in message and f"oom_kill in {small_group}" in done.stdout, done

@@ -11,12 +11,12 @@ import pytest
 from tests.platforms.specs import write_spec_in
 from vidqa.jobs.job_spec import load_job_spec
 from vidqa.jobs.launch import Resources, job_of
-from vidqa.platforms import platform
-from vidqa.platforms._base import Job
-from vidqa.platforms.docker.container import container_body
-from vidqa.platforms.docker.site import DockerSite
-from vidqa.platforms.mounts import Mount, media_folders, mounts, shadowed_image_paths
-from vidqa.platforms.slurm.site import SlurmSite
+from vidqa.jobs.platforms import platform
+from vidqa.jobs.platforms._base import Job
+from vidqa.jobs.platforms.docker.container import container_body
+from vidqa.jobs.platforms.docker.site import DockerSite
+from vidqa.jobs.platforms.mounts import Mount, media_folders, mounts, shadowed_image_paths
+from vidqa.jobs.platforms.slurm.site import SlurmSite
 
 
 def job(folder: Path, reads: list[Path], writes: list[Path]) -> Job:

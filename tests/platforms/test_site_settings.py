@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from vidqa.contract.cli import SKILL_ROOT
-from vidqa.contract.problem import ProblemError
-from vidqa.platforms import NAMES, platform, site
-from vidqa.platforms.docker.site import DockerSite
+from vidqa.core.cli import SKILL_ROOT
+from vidqa.core.problem import ProblemError
+from vidqa.jobs.platforms import NAMES, platform, site
+from vidqa.jobs.platforms.docker.site import DockerSite
 
 
 def problems(text: str, tmp_path: Path) -> list[tuple[str, str]]:

@@ -15,17 +15,17 @@ import pytest
 from tests.platforms.conftest import until_complete
 from tests.platforms.slurm_cluster import SlurmCluster
 from tests.platforms.specs import write_spec_in
-from vidqa.contract import files
-from vidqa.contract.problem import Exit, ProblemError
+from vidqa.core import files
+from vidqa.core.problem import Exit, ProblemError
 from vidqa.jobs import records
 from vidqa.jobs import watch as jobs
 from vidqa.jobs.launch import Launched, Resources, dry_run, launch
+from vidqa.jobs.platforms._base import State
+from vidqa.jobs.platforms.processes import this_process
+from vidqa.jobs.platforms.slurm import platform as slurm_platform
+from vidqa.jobs.platforms.slurm import script as slurm_script
+from vidqa.jobs.platforms.slurm.commands import SlurmCommands
 from vidqa.jobs.records import JobRecord
-from vidqa.platforms._base import State
-from vidqa.platforms.processes import this_process
-from vidqa.platforms.slurm import platform as slurm_platform
-from vidqa.platforms.slurm import script as slurm_script
-from vidqa.platforms.slurm.commands import SlurmCommands
 
 pytestmark = pytest.mark.slurm
 WriteSpec = Callable[..., Path]

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from vidqa.contract import files
-from vidqa.contract.problem import ProblemError
-from vidqa.platforms._base import Job, State, Submitted
-from vidqa.platforms.engine_command import engine_environment
-from vidqa.platforms.processes import this_process
-from vidqa.platforms.site import validate
-from vidqa.platforms.slurm import platform as slurm
-from vidqa.platforms.slurm import script as slurm_script
-from vidqa.platforms.slurm.commands import SlurmCommands, SlurmJob, accounted, find, slurm_job
-from vidqa.platforms.slurm.site import SlurmSite
+from vidqa.core import files
+from vidqa.core.problem import ProblemError
+from vidqa.jobs.platforms._base import Job, State, Submitted
+from vidqa.jobs.platforms.engine_command import engine_environment
+from vidqa.jobs.platforms.processes import this_process
+from vidqa.jobs.platforms.site import validate
+from vidqa.jobs.platforms.slurm import platform as slurm
+from vidqa.jobs.platforms.slurm import script as slurm_script
+from vidqa.jobs.platforms.slurm.commands import SlurmCommands, SlurmJob, accounted, find, slurm_job
+from vidqa.jobs.platforms.slurm.site import SlurmSite
 
 
 def job(**site: object) -> Job:
@@ -85,7 +85,7 @@ def test_apptainer_sees_what_the_spec_names_and_cannot_write_what_it_reads(tmp_p
     mounts = "RUN:RUN,/cache:/cache,/data/set:/data/set:ro,/models/m:/models/m:ro,/runs/a b:/runs/a b,/scratch:/tmp"
     assert words[3:] == ["apptainer", "exec", "--nv", "--bind", mounts, "/images/engine.sif", "bash", "RUN/node.sh"]
     inside = slurm_script.task(asked)
-    assert "exec python -m vidqa.platforms.supervisor" in inside and "PYTHONPATH" not in inside
+    assert "exec python -m vidqa.jobs.platforms.supervisor" in inside and "PYTHONPATH" not in inside
 
 
 def test_a_container_sees_what_links_of_a_snapshot_stand_for(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_several_nodes_talk_by_the_network_that_the_site_names(
     script = slurm_script.sbatch(asked)
     done = subprocess.run(["bash", "-c", script], env=variables, capture_output=True, text=True, timeout=300)
     assert done.stdout.splitlines()[0] == first, done
-    assert done.stdout.splitlines()[1].startswith(f"{interface} ={interface} -m vidqa.platforms.supervisor")
+    assert done.stdout.splitlines()[1].startswith(f"{interface} ={interface} -m vidqa.jobs.platforms.supervisor")
     assert f"--master-addr={first}" in done.stdout
     assert "SOCKET_IFNAME" not in slurm_script.task(replace(asked, nodes=1))
 

@@ -18,14 +18,14 @@ from tests.platforms.daemons import needed
 from tests.platforms.slurm_cluster import SlurmCluster
 from tests.platforms.specs import write_spec_in
 from tests.platforms.test_by_hand import until_complete
-from vidqa.contract.problem import Exit, ProblemError
+from vidqa.core.problem import Exit, ProblemError
 from vidqa.jobs import job_results, records
 from vidqa.jobs import watch as jobs
 from vidqa.jobs.launch import Resources, dry_run, launch
-from vidqa.platforms import platform
-from vidqa.platforms._base import State
-from vidqa.platforms.slurm import platform as slurm_platform
-from vidqa.platforms.slurm.commands import SlurmCommands
+from vidqa.jobs.platforms import platform
+from vidqa.jobs.platforms._base import State
+from vidqa.jobs.platforms.slurm import platform as slurm_platform
+from vidqa.jobs.platforms.slurm.commands import SlurmCommands
 
 pytestmark = pytest.mark.slurm
 WriteSpec = Callable[..., Path]

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from vidqa.contract.problem import Exit
-from vidqa.platforms import exit_state
-from vidqa.platforms._base import State, Submitted, run_folder_log
-from vidqa.platforms.exit_state import EngineStatus
+from vidqa.core.problem import Exit
+from vidqa.jobs.platforms import exit_state
+from vidqa.jobs.platforms._base import State, Submitted, run_folder_log
+from vidqa.jobs.platforms.exit_state import EngineStatus
 
 
 def submitted(run_dir: Path = Path("x"), **changes: Any) -> Submitted:

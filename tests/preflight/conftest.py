@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from tests.clips import write_clip
-from vidqa.contract.cli import SKILL_ROOT
+from vidqa.core.cli import SKILL_ROOT
+from vidqa.data.storage import hub
 from vidqa.engine.families.tiny_qwen3_vl import write_tiny_model
-from vidqa.storage import hub
 
 
 @pytest.fixture(scope="session")

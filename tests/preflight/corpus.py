@@ -26,7 +26,7 @@ from tests.clips import mux_silence, write_clip, write_image
 from tests.hub_server import serving
 from tests.preflight.conftest import records as sound_records
 from tests.tiny_world import tiny_model
-from vidqa.contract.problem import Problem, ProblemError
+from vidqa.core.problem import Problem, ProblemError
 from vidqa.preflight.gpus import Declared
 from vidqa.preflight.media_probe import NAME
 from vidqa.preflight.report import Report, preflight

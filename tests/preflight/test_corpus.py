@@ -13,7 +13,7 @@ from tests.clips import write_clip, write_image
 from tests.preflight.conftest import script
 from tests.preflight.corpus import BROKEN, NAMED, Case
 from tests.preflight.corpus_rl import refine
-from vidqa.contract.problem import Exit, ProblemError
+from vidqa.core.problem import Exit, ProblemError
 from vidqa.jobs.job_spec import load_job_spec
 from vidqa.jobs.launch import Resources, dry_run
 from vidqa.preflight import launch_gate
@@ -34,8 +34,8 @@ def ready(tmp_path_factory: pytest.TempPathFactory, clips: Path, tiny_model: Pat
 def case(tmp_path: Path, ready: Path, clips: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Case]:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr("vidqa.storage.hub.PAUSES_S", ())
-    monkeypatch.setattr("vidqa.storage.hub.TIMEOUT_S", 1.0)
+    monkeypatch.setattr("vidqa.data.storage.hub.PAUSES_S", ())
+    monkeypatch.setattr("vidqa.data.storage.hub.TIMEOUT_S", 1.0)
     shutil.copy(ready / "media_probe.parquet", tmp_path)
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     made = Case(tmp_path, clips, tiny_model, monkeypatch)

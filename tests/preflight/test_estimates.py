@@ -12,7 +12,7 @@ import pytest
 from tests.preflight.conftest import records
 from tests.preflight.corpus import Case, machine
 from vidqa import spec as specs
-from vidqa.contract.problem import Problem
+from vidqa.core.problem import Problem
 from vidqa.planning.budget.memory_constants import CONSTANTS
 from vidqa.planning.packing.steps import Steps
 from vidqa.planning.samples import training_planner

@@ -12,7 +12,7 @@ import pytest
 
 from tests.preflight.corpus import Case
 from tests.preflight.test_preflight import SCRIPT
-from vidqa.contract.problem import Exit, ProblemError
+from vidqa.core.problem import Exit, ProblemError
 from vidqa.preflight.fix import fix_annotations
 
 

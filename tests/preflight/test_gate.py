@@ -16,19 +16,19 @@ from tests.platforms.stand_in import install
 from tests.preflight.conftest import records as rows
 from tests.preflight.conftest import script
 from vidqa import spec as specs
-from vidqa.contract.problem import Exit, Problem, ProblemError
-from vidqa.contract.run_folder import PLAN
+from vidqa.core.problem import Exit, Problem, ProblemError
+from vidqa.core.run_folder import PLAN
 from vidqa.families.weights import weight_bytes
 from vidqa.jobs import job_results, records
 from vidqa.jobs import watch as jobs
 from vidqa.jobs.cosmos_container import prepare
 from vidqa.jobs.job_spec import fetch_weights, load_job_spec
 from vidqa.jobs.launch import Launched, Resources, dry_run, launch, retry
+from vidqa.jobs.platforms._base import State
+from vidqa.jobs.platforms.supervisor import kill_job
 from vidqa.planning import plan_cache
 from vidqa.planning.samples import training_planner
 from vidqa.planning.sets import load_sets
-from vidqa.platforms._base import State
-from vidqa.platforms.supervisor import kill_job
 from vidqa.preflight import launch_gate, report_cache
 from vidqa.preflight.report import Report, preflight
 
@@ -342,7 +342,7 @@ def test_a_model_of_the_hub_is_fetched_after_the_look_and_is_the_same_then(
     write_spec: WriteSpec, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("vidqa.storage.hub.PAUSES_S", ())
+    monkeypatch.setattr("vidqa.data.storage.hub.PAUSES_S", ())
     install(monkeypatch.setattr)
     with serving(tiny_model) as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.url)

@@ -11,8 +11,8 @@ import pytest
 
 from tests.clips import draw, write_clip
 from tests.preflight.corpus import Case
-from vidqa.dataset import near_duplicates
-from vidqa.dataset.near_duplicates import near_duplicate_pairs
+from vidqa.data import near_duplicates
+from vidqa.data.near_duplicates import near_duplicate_pairs
 from vidqa.preflight import media_checks, media_probe
 from vidqa.video import decode_frames, probe
 from vidqa.video.pool import DecodePool

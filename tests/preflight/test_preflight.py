@@ -16,8 +16,8 @@ from tests.clips import write_clip
 from tests.hub_server import serving
 from tests.preflight.conftest import records
 from vidqa import spec as specs
-from vidqa.contract.problem import Exit, ProblemError
-from vidqa.dataset import load_records
+from vidqa.core.problem import Exit, ProblemError
+from vidqa.data import load_records
 from vidqa.planning.samples import Planner, Prompting
 from vidqa.preflight.report import Report, preflight
 from vidqa.spec.action import action_of
@@ -184,7 +184,7 @@ def test_a_model_of_the_hub_is_planned_without_its_weights(
     write_spec: WriteSpec, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("vidqa.storage.hub.PAUSES_S", ())
+    monkeypatch.setattr("vidqa.data.storage.hub.PAUSES_S", ())
     with serving(tiny_model) as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
         path = write_spec(**{"policy.model_name_or_path": "hf_model://org/tiny"})

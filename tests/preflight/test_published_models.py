@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from vidqa.contract.cli import SKILL_ROOT
+from vidqa.core.cli import SKILL_ROOT
 from vidqa.families.published import published
 from vidqa.families.qwen3_vl import QWEN3_VL
 from vidqa.families.sizes import Sizes, TextSizes, VisionSizes

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.clips import write_clip, write_image
-from vidqa import actions
-from vidqa.contract.cli import SKILL_ROOT
+from vidqa.core import actions
+from vidqa.core.cli import SKILL_ROOT
 from vidqa.preflight.gpus import Declared
 from vidqa.preflight.report import preflight
 from vidqa.spec import Layer, dump, effective_batch, read_layer, resolve

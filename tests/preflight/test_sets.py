@@ -13,7 +13,7 @@ from tests.clips import write_clip
 from tests.preflight.conftest import records
 from tests.preflight.corpus import Case
 from vidqa import spec as specs
-from vidqa.contract.run_folder import RunFolder
+from vidqa.core.run_folder import RunFolder
 from vidqa.engine.data.planned_samples import prepare_evaluation, prepare_training
 from vidqa.engine.loading.freeze import choose_trainable
 from vidqa.engine.loading.load import meta_model

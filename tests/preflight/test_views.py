@@ -9,7 +9,7 @@ from typing import Any
 from clips import write_clip
 from tiny_world import tiny_model
 
-from vidqa.dataset import MediaRef, Record, Turn
+from vidqa.data import MediaRef, Record, Turn
 from vidqa.planning.samples import Planner, Prompting
 from vidqa.preflight.media_checks import _requests
 

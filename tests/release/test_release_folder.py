@@ -22,22 +22,22 @@ from huggingface_hub import ModelCard
 from safetensors.torch import load_file, save_file
 from tiny_world import tiny_data, tiny_model, tiny_spec
 
-from vidqa.contract import cli
-from vidqa.contract.cli import SKILL_ROOT
-from vidqa.contract.environment import PARENT
-from vidqa.contract.files import now, read_object, write_json
-from vidqa.contract.problem import ProblemError
-from vidqa.contract.run_folder import RunFolder
+from vidqa.core import cli
+from vidqa.core.cli import SKILL_ROOT
+from vidqa.core.environment import PARENT
+from vidqa.core.files import now, read_object, write_json
+from vidqa.core.problem import ProblemError
+from vidqa.core.run_folder import RunFolder
 from vidqa.engine.actions.evaluate import evaluate
 from vidqa.engine.export import load_export
 from vidqa.engine.rl.train import train as refine
 from vidqa.jobs import records
+from vidqa.jobs.platforms.processes import this_process
 from vidqa.jobs.records import JobRecord
-from vidqa.platforms.processes import this_process
-from vidqa.release import release_folder
-from vidqa.release.origin import origin_of
-from vidqa.release.release_folder import write_release
-from vidqa.release.source import ExportSource, find
+from vidqa.jobs.release import release_folder
+from vidqa.jobs.release.origin import origin_of
+from vidqa.jobs.release.release_folder import write_release
+from vidqa.jobs.release.source import ExportSource, find
 from vidqa.spec import Layer, dump, load, resolve
 from vidqa.spec.build import Request, build
 

@@ -9,11 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from vidqa.contract.problem import ProblemError
-from vidqa.dataset.record import Record, Turn
+from vidqa.core.problem import ProblemError
+from vidqa.data.record import Record, Turn
 from vidqa.evaluation import make_item
-from vidqa.rewards import Completion, Rewards, label_of, question_problems, shuffled_options
-from vidqa.rewards.builtin import BUILT_IN, overlong
+from vidqa.evaluation.rewards import Completion, Rewards, label_of, question_problems, shuffled_options
+from vidqa.evaluation.rewards.builtin import BUILT_IN, overlong
 from vidqa.spec.grpo_rules import REWARDS
 
 COLOURS = "What colour is it?\n(A) red\n(B) blue\n(C) dark red\nAnswer with the letter."

@@ -18,7 +18,7 @@ from typing import Any
 
 import openai
 
-from vidqa.contract.cli import SKILL_ROOT
+from vidqa.core.cli import SKILL_ROOT
 
 KEY = "a-key-that-no-log-may-hold"
 READY_S = 180

@@ -27,7 +27,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from tiny_world import tiny_model
 
-from vidqa.contract.problem import ProblemError
+from vidqa.core.problem import ProblemError
 from vidqa.families.chat import Chat, load_chat
 from vidqa.serving._base import Limits
 from vidqa.serving.app import failure

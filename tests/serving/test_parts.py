@@ -13,7 +13,7 @@ import pytest
 from server import asked
 from tiny_world import tiny_model
 
-from vidqa.contract.problem import ProblemError
+from vidqa.core.problem import ProblemError
 from vidqa.families.chat import Chat, load_chat
 from vidqa.planning.requests import Sampling
 from vidqa.serving.auth import listen, served_key

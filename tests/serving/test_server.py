@@ -26,8 +26,8 @@ from hostile_requests import *  # noqa: F403
 from server import KEY, LONG, Served, asked, data_url, image, serving, video
 from tiny_world import tiny_data, tiny_model
 
-from vidqa.dataset import load_records
-from vidqa.dataset.record import Record, Turn
+from vidqa.data import load_records
+from vidqa.data.record import Record, Turn
 from vidqa.engine.data.frames import FrameSource
 from vidqa.engine.data.resize import resize_frames
 from vidqa.engine.engine_thread import EngineThread

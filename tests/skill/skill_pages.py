@@ -10,7 +10,7 @@ from pathlib import Path
 
 from programs import program
 
-from vidqa.contract.cli import SKILL_ROOT, Parser
+from vidqa.core.cli import SKILL_ROOT, Parser
 
 PATTERNS = ("*.md", "references/*.md", "workflow/**/*.md", "docker/**/*.md")
 PAGES = sorted(path for pattern in PATTERNS for path in SKILL_ROOT.glob(pattern))

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from skill_pages import PAGES, SCRIPTS, inline_code, parser_of, shell_lines, words_of
 
-from vidqa import actions
-from vidqa.contract.cli import SKILL_ROOT
-from vidqa.contract.problem import Problem, ProblemError
+from vidqa.core import actions
+from vidqa.core.cli import SKILL_ROOT
+from vidqa.core.problem import Problem, ProblemError
 from vidqa.spec.layers import entries, parse_set, parse_value
 from vidqa.spec.resolve import resolve
 

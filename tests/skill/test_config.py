@@ -11,8 +11,8 @@ import yaml
 from skill_pages import SCRIPTS, parser_of, words_of
 
 import vidqa
-from vidqa import actions
-from vidqa.contract.cli import SCHEMA, SKILL_ROOT
+from vidqa.core import actions
+from vidqa.core.cli import SCHEMA, SKILL_ROOT
 from vidqa.spec.keys import leaves
 from vidqa.spec.route import route_train
 

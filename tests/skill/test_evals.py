@@ -14,7 +14,7 @@ import pytest
 from skill_pages import words_of
 from test_commands import check_command
 
-from vidqa.contract.cli import SKILL_ROOT
+from vidqa.core.cli import SKILL_ROOT
 
 TASKS: list[dict[str, Any]] = json.loads((SKILL_ROOT / "evals/evals.json").read_text(encoding="utf-8"))["tasks"]
 by_task = pytest.mark.parametrize("task", TASKS, ids=lambda task: task["id"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from vidqa.contract.cli import SKILL_ROOT
+from vidqa.core.cli import SKILL_ROOT
 
 RULE = SKILL_ROOT / "references/evaluation.md"
 

@@ -15,9 +15,9 @@ import yaml
 from skill_pages import PAGES, SCRIPTS, anchors, inline_code, links, paragraphs, prose_of, text_of
 
 import vidqa.generate
-from vidqa import actions
-from vidqa.contract.cli import SKILL_ROOT
-from vidqa.contract.problem import REGISTRY
+from vidqa.core import actions
+from vidqa.core.cli import SKILL_ROOT
+from vidqa.core.problem import REGISTRY
 from vidqa.spec.keys import leaves
 
 SKILL = SKILL_ROOT / "SKILL.md"

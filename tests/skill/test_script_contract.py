@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from skill_pages import SCRIPTS
 
-from vidqa.contract import cli
-from vidqa.contract.cli import SKILL_ROOT, Result
-from vidqa.contract.problem import INTERNAL, Exit
+from vidqa.core import cli
+from vidqa.core.cli import SKILL_ROOT, Result
+from vidqa.core.problem import INTERNAL, Exit
 
 # A wrong use of each script: its words, its exit code, and the code of its first problem.
 WRONG = {

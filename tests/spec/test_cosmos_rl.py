@@ -16,8 +16,8 @@ from typing import Any, get_args
 import pytest
 from pydantic import BaseModel
 
-from vidqa.actions import action
-from vidqa.contract.problem import ProblemError
+from vidqa.core.actions import action
+from vidqa.core.problem import ProblemError
 from vidqa.spec import Layer, TrainSpec, dump, resolve
 from vidqa.spec.build import Request, build
 from vidqa.spec.compat.cosmos import cosmos_table, target_table, video_fps_problems

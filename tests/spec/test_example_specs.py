@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from vidqa.contract.problem import ProblemError
+from vidqa.core.problem import ProblemError
 from vidqa.spec import Resolved, TrainSpec
 from vidqa.spec.build import Request, build
 from vidqa.spec.serialization import render

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from vidqa.contract.cli import SKILL_ROOT
+from vidqa.core.cli import SKILL_ROOT
 from vidqa.generate import differing, generated, main
 from vidqa.spec import Layer, read_layer, resolve
 from vidqa.spec.keys import leaves

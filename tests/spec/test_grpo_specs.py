@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from vidqa.contract.problem import ProblemError
+from vidqa.core.problem import ProblemError
 from vidqa.planning.resume_compat import spec_changes, spec_facts
 from vidqa.spec import DataFacts, Layer, check_with_data, dump, load, resolve
 from vidqa.spec.build import Request, build

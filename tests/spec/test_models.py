@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from jsonschema import Draft202012Validator
 
-from vidqa import actions
+from vidqa.core import actions
 from vidqa.spec.json_schema import expected, properties, schema
 from vidqa.spec.keys import leaves
 from vidqa.spec.native_support import TESTS, facts

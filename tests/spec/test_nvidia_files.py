@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vidqa.contract.problem import ProblemError
+from vidqa.core.problem import ProblemError
 from vidqa.spec import Resolved, load
 from vidqa.spec.build import Request, build
 from vidqa.spec.models import EvaluateSpec, TrainSpec

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from vidqa.contract.problem import ProblemError
+from vidqa.core.problem import ProblemError
 from vidqa.spec.run_lookup import find_checkpoint, find_export
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vidqa.contract.problem import ProblemError
+from vidqa.core.problem import ProblemError
 from vidqa.spec import resolve
 from vidqa.spec.models import InferenceSpec
 from vidqa.spec.prompt_files import ASK_REASONING, prompt_layer

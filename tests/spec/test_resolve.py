@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from vidqa.actions import action
-from vidqa.actions import action as declared
-from vidqa.contract.problem import MOST_PROBLEMS, Problem, ProblemError
+from vidqa.core.actions import action
+from vidqa.core.actions import action as declared
+from vidqa.core.problem import MOST_PROBLEMS, Problem, ProblemError
 from vidqa.spec import Layer, dump, fingerprint, load, parse_set, read_layer, resolve
 from vidqa.spec.keys import leaves
 from vidqa.spec.layers import parse_value

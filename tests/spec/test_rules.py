@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vidqa.contract.problem import ProblemError
+from vidqa.core.problem import ProblemError
 from vidqa.spec import (
     DataFacts,
     Layer,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from vidqa.contract.cli import SKILL_ROOT
+from vidqa.core.cli import SKILL_ROOT
 from vidqa.spec import load
 
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from vidqa.contract import files
-from vidqa.contract.environment import cache_folder
-from vidqa.contract.files import content_hash
-from vidqa.deft.context import fingerprint
+from vidqa.core import files
+from vidqa.core.environment import cache_folder
+from vidqa.core.files import content_hash
+from vidqa.gaps.deft.context import fingerprint
 from vidqa.planning.resume_compat import _hash_of_ends, same_weights, upgraded_facts, weights_hash
 
 MIB = 1 << 20

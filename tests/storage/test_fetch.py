@@ -17,13 +17,13 @@ import pytest
 from clips import write_clip, write_image
 
 from tests.hub_server import Hub, serving
-from vidqa.contract.problem import ProblemError
-from vidqa.dataset import load_records
-from vidqa.storage import fetch as fetching
-from vidqa.storage import hub, hub_dataset
-from vidqa.storage.fetch import Published, fetch, published_set
-from vidqa.storage.nexar import write_annotations
-from vidqa.storage.unpack import unpack
+from vidqa.core.problem import ProblemError
+from vidqa.data import load_records
+from vidqa.data.storage import fetch as fetching
+from vidqa.data.storage import hub, hub_dataset
+from vidqa.data.storage.fetch import Published, fetch, published_set
+from vidqa.data.storage.nexar import write_annotations
+from vidqa.data.storage.unpack import unpack
 
 SET = Published("org/set", ("av", "robovqa"))
 

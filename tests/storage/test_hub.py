@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.hub_server import COMMIT, Hub, serving
-from vidqa.contract.problem import Exit, ProblemError
-from vidqa.storage import hub as model_hub
-from vidqa.storage.hub import ask, expect, parse, resolve_model
+from vidqa.core.problem import Exit, ProblemError
+from vidqa.data.storage import hub as model_hub
+from vidqa.data.storage.hub import ask, expect, parse, resolve_model
 
 TOKEN = "hf_plantedtokenthatmustnotappear"
 
@@ -145,7 +145,7 @@ def test_an_unwritable_cache_is_said(server: Hub, tmp_path: Path, monkeypatch: p
 
 
 def test_offline_is_said_at_once(tmp_path: Path) -> None:
-    program = "from vidqa.storage.hub import resolve_model; resolve_model('hf_model://org/tiny', token=None)"
+    program = "from vidqa.data.storage.hub import resolve_model; resolve_model('hf_model://org/tiny', token=None)"
     ran = subprocess.run(
         [sys.executable, "-c", program],
         env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)},

@@ -13,15 +13,15 @@ from clips import write_clip
 from tiny_world import tiny_model
 
 from tests.hub_server import COMMIT, Hub, serving
-from vidqa.contract.files import remove
-from vidqa.contract.problem import ProblemError
-from vidqa.dataset import check_records, load_records, open_source
-from vidqa.dataset.foreign_rows import ASK_LETTER
+from vidqa.core.files import remove
+from vidqa.core.problem import ProblemError
+from vidqa.data import check_records, load_records, open_source
+from vidqa.data.foreign_rows import ASK_LETTER
+from vidqa.data.storage import expected_set, hub, hub_dataset, stage_set
+from vidqa.evaluation.rewards import label_of, question_problems
 from vidqa.jobs.job_spec import load_job_spec
 from vidqa.planning.rollouts import prompt_planner
-from vidqa.rewards import label_of, question_problems
 from vidqa.spec import Layer, dump, resolve
-from vidqa.storage import expected_set, hub, hub_dataset, stage_set
 
 NAME = "hf_dataset://org/set"
 

@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 
 from tests.no_locks import without_locks
-from vidqa.contract.cli import SKILL_ROOT
-from vidqa.contract.environment import child_environment, python_path
-from vidqa.contract.locks import locked, try_lock
-from vidqa.contract.problem import ProblemError
+from vidqa.core.cli import SKILL_ROOT
+from vidqa.core.environment import child_environment, python_path
+from vidqa.core.locks import locked, try_lock
+from vidqa.core.problem import ProblemError
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from vidqa.contract.locks import locked
+from vidqa.core.locks import locked
 with locked(Path(sys.argv[1]), wait_s=0):
     print("held", flush=True)
     time.sleep(60)
@@ -30,13 +30,13 @@ WITHOUT = """
 import errno, sys
 from pathlib import Path
 from tests.no_locks import without_locks
-from vidqa.contract.problem import ProblemError
+from vidqa.core.problem import ProblemError
 from vidqa.automl.journal import only_controller
-from vidqa.deft.loop import locked_folder
+from vidqa.gaps.deft.loop import locked_folder
 from vidqa.engine.data.frame_cache import FrameCache
-from vidqa.platforms import job_store as job_files
-from vidqa.storage.staging import staging_lock
-from vidqa.dataset.archive_cache import in_use
+from vidqa.jobs.platforms import job_store as job_files
+from vidqa.data.storage.staging import staging_lock
+from vidqa.data.archive_cache import in_use
 
 without_locks(getattr(errno, sys.argv[1]))
 folder = Path(sys.argv[2])

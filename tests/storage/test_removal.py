@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from vidqa.contract.files import name_error, remove
-from vidqa.contract.problem import ProblemError
+from vidqa.core.files import name_error, remove
+from vidqa.core.problem import ProblemError
 
 
 def test_files_folders_and_links_below_the_owner_are_removed(tmp_path: Path) -> None:

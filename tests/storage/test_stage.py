@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 from tiny_world import tiny_data
 
-from vidqa.contract.problem import Exit, ProblemError
-from vidqa.dataset import load_records
+from vidqa.core.problem import Exit, ProblemError
+from vidqa.data import load_records
+from vidqa.data.storage import expected_set, stage_set, staging
+from vidqa.data.storage.staging import RECORD, folder_of, read_record
 from vidqa.jobs import job_results
 from vidqa.jobs.launch import dry_run
-from vidqa.storage import expected_set, stage_set, staging
-from vidqa.storage.staging import RECORD, folder_of, read_record
 
 SET, VIDEOS = "s3://lake/set/annotations.json", "s3://lake/set/videos"
 

@@ -15,9 +15,9 @@ import pytest
 
 from tests.storage.hub_uploads import Hub, serving
 from tests.tiny_world import run_engine, tiny_data, tiny_model, tiny_spec
-from vidqa.contract.problem import Exit, ProblemError
-from vidqa.storage import s3_upload
-from vidqa.storage.upload import RECORD, Destinations, main, run_files, spec_destinations, upload
+from vidqa.core.problem import Exit, ProblemError
+from vidqa.data.storage import s3_upload
+from vidqa.data.storage.upload import RECORD, Destinations, main, run_files, spec_destinations, upload
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "upload.py"
 HUB = "hub:org/tuned"
@@ -217,7 +217,7 @@ def test_an_evaluation_has_its_results_and_no_exports(bucket: Any, tmp_path: Pat
 def test_the_end_of_a_training_uploads_what_its_spec_asks_for(bucket: Any, hub: Hub, run_dir: Path) -> None:
     asks(run_dir, upload_s3="final", s3_bucket="lake", upload_hf=True, hf_repo_name="org/tuned")
     ran = subprocess.run(
-        [sys.executable, "-m", "vidqa.storage.upload", run_dir],
+        [sys.executable, "-m", "vidqa.data.storage.upload", run_dir],
         env={**os.environ, "HF_TOKEN": hub.token, "PYTHONPATH": str(SCRIPT.parents[1] / "src")},
         capture_output=True,
         text=True,

@@ -8,7 +8,7 @@ import time
 import numpy as np
 from clips import frame_numbers
 
-from vidqa.dataset import near_duplicates
+from vidqa.data import near_duplicates
 
 HANGS, DIES, RAISES, CRASHES = 100, 200, 300, 400  # first frame numbers of the clips that make trouble
 

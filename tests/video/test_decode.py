@@ -8,7 +8,7 @@ import av
 import pytest
 from clips import draw, frame_numbers, mux_silence, write_clip, write_sparse_avi, write_with_packet_times
 
-from vidqa.contract.problem import ProblemError
+from vidqa.core.problem import ProblemError
 from vidqa.video import decode, decode_frames, fps_disagreement, plan_frames, probe
 from vidqa.video.types import PixelRules, VisionSpec
 

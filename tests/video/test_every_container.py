@@ -16,7 +16,7 @@ import pytest
 from av.codec import Codec
 from clips import draw, mux_silence, ordinary_scheduling
 
-from vidqa.contract.problem import ProblemError
+from vidqa.core.problem import ProblemError
 from vidqa.video import decode, decode_frames, probe
 from vidqa.video.source import SELF_CONTAINED
 from vidqa.video.stream_info import StreamInfo, read_stream_info

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from clips import frame_numbers, write_clip
 
-from vidqa.contract.problem import ProblemError
+from vidqa.core.problem import ProblemError
 from vidqa.evaluation.thumbnails import poster_frames
 from vidqa.video import decode_frames, probe, worker
 from vidqa.video.pool import DecodePool, DecodeRequest
@@ -17,7 +17,7 @@ from vidqa.video.pool import DecodePool, DecodeRequest
 WIDE, HIGH = 8256, 8208
 READ = """
 import resource, sys
-from vidqa.contract.problem import ProblemError
+from vidqa.core.problem import ProblemError
 from vidqa.video import decode_frames, probe
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 for read in (probe, lambda path: decode_frames(path, None, [int(sys.argv[2])])):

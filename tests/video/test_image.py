@@ -7,7 +7,7 @@ import pytest
 from clips import draw, frame_numbers, write_image
 from PIL import Image, ImageOps
 
-from vidqa.contract.problem import ProblemError
+from vidqa.core.problem import ProblemError
 from vidqa.video import decode_image, probe_image
 
 

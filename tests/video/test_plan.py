@@ -13,7 +13,7 @@ from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
 from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
 from transformers.video_utils import VideoMetadata
 
-from vidqa.contract.problem import ProblemError
+from vidqa.core.problem import ProblemError
 from vidqa.video import plan_frames, plan_image, vision_spec
 from vidqa.video.types import PixelRules, VideoMeta, VisionSpec
 

@@ -12,8 +12,8 @@ import pytest
 from clips import frame_numbers, write_clip, write_image
 from decode_workers import is_worker, workers_of
 
-from vidqa.contract.environment import child_environment
-from vidqa.contract.problem import Exit, Problem
+from vidqa.core.environment import child_environment
+from vidqa.core.problem import Exit, Problem
 from vidqa.video import probe, probe_image
 from vidqa.video.pool import DecodePool, DecodeRequest, FramesFile, ProbeRequest
 

@@ -5,7 +5,7 @@ import pytest
 from clips import write_clip
 
 import vidqa.video.source
-from vidqa.contract.problem import ProblemError
+from vidqa.core.problem import ProblemError
 from vidqa.video import probe
 
 CLIPS = {

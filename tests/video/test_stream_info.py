@@ -12,7 +12,7 @@ from clips import draw, frame_numbers, write_clip
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vidqa.contract.problem import ProblemError
+from vidqa.core.problem import ProblemError
 from vidqa.video import decode_frames, probe, stream_info
 
 # Containers that PyAV can write, and what can be in them: a codec with the pixel formats that are tried.

@@ -16,7 +16,7 @@ import numpy as np
 
 from demo.questions import Question, questions_about
 from demo.scenes import DIAGONAL, EVENTS, Scene, draw_scene, render
-from vidqa.contract.files import remove, write_json, write_text
+from vidqa.core.files import remove, write_json, write_text
 
 # What is learned from: crossings twice, because four directions take longest to learn.
 TRAIN_EVENTS = ("cross", *EVENTS)

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from vidqa.contract.cli import SKILL_ROOT
-from vidqa.contract.environment import child_environment, python_path
+from vidqa.core.cli import SKILL_ROOT
+from vidqa.core.environment import child_environment, python_path
 
 
 def build(action: str, out: Path, *words: object, overrides: Mapping[str, object]) -> None:

@@ -11,7 +11,7 @@ WORKFLOW = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(WORKFLOW.parent / "src"), str(WORKFLOW)]
 
 from demo.scenes import COLORS, SIDE, draw_scene
-from vidqa.contract.cli import Parser, Result, run
+from vidqa.core.cli import Parser, Result, run
 
 LETTERS = "ABCD"
 SFT_CLIPS, EVAL_CLIPS = 1200, 192
@@ -27,7 +27,7 @@ def write_rl_set(folder: Path, train_count: int, seed: int = 0) -> dict[str, int
 
     from demo.clips import Clip, write_split
     from demo.questions import Question
-    from vidqa.contract.files import remove, write_text
+    from vidqa.core.files import remove, write_text
 
     options = "\n".join(f"({letter}) {color}" for letter, color in zip(LETTERS, COLORS, strict=True))
     text = f"What color is it?\n{options}"

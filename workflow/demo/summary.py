@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from vidqa.contract.run_folder import read_metrics
+from vidqa.core.run_folder import read_metrics
 
 _ACCURACY = "reward/accuracy"
 WEAK_KIND = "diagonal"  # asked of clips such as the training set has none of

@@ -9,7 +9,7 @@ from pathlib import Path
 WORKFLOW = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(WORKFLOW.parent / "src"), str(WORKFLOW)]
 
-from vidqa.contract.cli import Parser, Result, run
+from vidqa.core.cli import Parser, Result, run
 
 
 def main(options: argparse.Namespace) -> Result:

@@ -16,7 +16,7 @@ sys.path[:0] = [str(SKILL_ROOT / "src"), str(SKILL_ROOT / "workflow")]
 from demo.commands import build, launch, python, script, words_of
 from demo.recipe import EVALUATE, GAIN, LOOP, POOL_CLIPS, TRAIN, TRAIN_CLIPS
 from demo.summary import summary
-from vidqa.contract.files import remove
+from vidqa.core.files import remove
 
 DEMO = Path("demo")
 DATA, MODEL, GAPS, DEFT = DEMO / "data", DEMO / "model", DEMO / "gaps.parquet", DEMO / "loop"

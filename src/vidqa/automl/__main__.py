@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from vidqa.contract.cli import Parser, Result, run
+from vidqa.core.cli import Parser, Result, run
 
 
 def main(options: argparse.Namespace) -> Result:

@@ -26,12 +26,12 @@ from vidqa.automl.repair import repaired
 from vidqa.automl.study import Study, open_study
 from vidqa.automl.trial_jobs import Jobs
 from vidqa.automl.trials import Trials
-from vidqa.contract.cli import note
-from vidqa.contract.files import require_owned
-from vidqa.contract.problem import ProblemError
+from vidqa.core.cli import note
+from vidqa.core.files import require_owned
+from vidqa.core.problem import ProblemError
 from vidqa.jobs.launch import Ready
-from vidqa.platforms import platform
-from vidqa.platforms.processes import this_process
+from vidqa.jobs.platforms import platform
+from vidqa.jobs.platforms.processes import this_process
 
 BY_HAND = "agent"  # the algorithm without proposals of its own
 

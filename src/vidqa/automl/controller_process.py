@@ -23,10 +23,10 @@ from vidqa.automl.settings import read_settings, write_settings
 from vidqa.automl.status import status
 from vidqa.automl.study import history_of, study_of
 from vidqa.automl.trial_jobs import STOP_GRACE_S
-from vidqa.contract.cli import SKILL_ROOT, Result
-from vidqa.contract.environment import child_environment, python_path
-from vidqa.contract.files import read_object, remove
-from vidqa.contract.problem import Exit, Problem, exit_code_of, raise_errors
+from vidqa.core.cli import SKILL_ROOT, Result
+from vidqa.core.environment import child_environment, python_path
+from vidqa.core.files import read_object, remove
+from vidqa.core.problem import Exit, Problem, exit_code_of, raise_errors
 
 LOG, OUTPUT = "controller.log", "controller.json"
 POLL_S = 0.5

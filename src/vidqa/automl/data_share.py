@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from vidqa.automl.problems import STUDY_SETTINGS
-from vidqa.contract.files import write_text
-from vidqa.contract.problem import ProblemError
-from vidqa.dataset.load import Pair, load_pairs
-from vidqa.dataset.record import Record
-from vidqa.dataset.sources import open_source
-from vidqa.dataset.video_split import drawn_groups, split_by_video
+from vidqa.core.files import write_text
+from vidqa.core.problem import ProblemError
+from vidqa.data.load import Pair, load_pairs
+from vidqa.data.record import Record
+from vidqa.data.sources import open_source
+from vidqa.data.video_split import drawn_groups, split_by_video
 from vidqa.spec import TrainSpec
 
 SEED = 0

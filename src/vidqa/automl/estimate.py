@@ -12,10 +12,10 @@ from typing import Any
 from vidqa.automl.gpu_allocator import GpuAllocator, check_sharing, share_gib
 from vidqa.automl.problems import STUDY_BUDGET, STUDY_DISK
 from vidqa.automl.study import Study
-from vidqa.contract.problem import Problem, ProblemError
-from vidqa.contract.run_folder import RunFolder
+from vidqa.core.problem import Problem, ProblemError
+from vidqa.core.run_folder import RunFolder
 from vidqa.jobs import cost, records
-from vidqa.platforms._base import State
+from vidqa.jobs.platforms._base import State
 from vidqa.preflight.data_checks import apart
 from vidqa.preflight.inputs import DataInputs, Skip
 from vidqa.preflight.memory_checks import peak_within

@@ -13,8 +13,8 @@ from vidqa.automl.decisions import Trial
 from vidqa.automl.history import History
 from vidqa.automl.study import Study
 from vidqa.automl.trials import Trials, objectives_of, work_name
-from vidqa.contract.files import remove, require_owned
-from vidqa.contract.run_folder import UNFINISHED
+from vidqa.core.files import remove, require_owned
+from vidqa.core.run_folder import UNFINISHED
 from vidqa.jobs.api import JobHandle
 
 RERUNS, TESTS = "reruns", "test"

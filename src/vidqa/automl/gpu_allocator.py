@@ -14,9 +14,9 @@ from pathlib import Path
 
 from vidqa.automl.problems import STUDY_SHARED
 from vidqa.automl.settings import FILE, Settings
-from vidqa.contract import environment
+from vidqa.core import environment
 from vidqa.jobs.job_spec import process_count
-from vidqa.platforms import hardware
+from vidqa.jobs.platforms import hardware
 from vidqa.preflight.gpus import least_memory, visible_gpus
 from vidqa.spec import Spec
 

@@ -24,11 +24,11 @@ from vidqa import __version__
 from vidqa.automl.decisions import Goal, State
 from vidqa.automl.history import Event, History
 from vidqa.automl.problems import STUDY_BUSY, STUDY_JOURNAL, STUDY_UNWRITABLE
-from vidqa.contract import files
-from vidqa.contract.cli import note
-from vidqa.contract.files import now, read_object
-from vidqa.contract.locks import try_lock
-from vidqa.platforms.processes import Identity, this_process
+from vidqa.core import files
+from vidqa.core.cli import note
+from vidqa.core.files import now, read_object
+from vidqa.core.locks import try_lock
+from vidqa.jobs.platforms.processes import Identity, this_process
 
 JOURNAL, LOCK, INBOX = "journal.jsonl", "controller.lock", "inbox"
 ENQUEUE, TELL, STOP = "enqueue", "tell", "stop"

@@ -11,8 +11,8 @@ from vidqa.automl.plan import suggested
 from vidqa.automl.problems import STUDY_ASKED
 from vidqa.automl.repair import repaired
 from vidqa.automl.study import Study, history_of, open_study
-from vidqa.contract.cli import Result, command
-from vidqa.contract.problem import raise_errors
+from vidqa.core.cli import Result, command
+from vidqa.core.problem import raise_errors
 from vidqa.spec.layers import parse_set
 
 

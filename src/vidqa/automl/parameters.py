@@ -22,7 +22,7 @@ from itertools import accumulate, pairwise
 from typing import Any, Literal
 
 from vidqa.automl.problems import RANGE
-from vidqa.contract.problem import ProblemError
+from vidqa.core.problem import ProblemError
 from vidqa.spec.json_schema import expected, properties
 from vidqa.spec.layers import parse_value
 

@@ -18,8 +18,8 @@ from vidqa.automl.problems import STUDY_BUDGET, STUDY_CHANGED, STUDY_UNWRITABLE
 from vidqa.automl.repair import repaired
 from vidqa.automl.settings import EVALUATE, FILE, TEST, TRAIN, Finals, checked, write_settings
 from vidqa.automl.study import Study, open_study
-from vidqa.contract import files
-from vidqa.contract.cli import Result, command
+from vidqa.core import files
+from vidqa.core.cli import Result, command
 from vidqa.jobs.job_spec import with_absolute_paths
 from vidqa.spec.layers import parse_set
 

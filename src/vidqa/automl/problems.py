@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vidqa.contract.problem import Code, Exit
+from vidqa.core.problem import Code, Exit
 
 UNKNOWN_KEY = Code(
     "AUTOML_UNKNOWN_KEY",

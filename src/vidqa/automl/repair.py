@@ -12,7 +12,7 @@ from typing import Any
 from vidqa.automl.decisions import Values
 from vidqa.automl.problems import UNREPAIRED
 from vidqa.automl.space import BATCH, EPOCHS, MICRO, Space
-from vidqa.contract.problem import Problem, ProblemError
+from vidqa.core.problem import Problem, ProblemError
 from vidqa.spec import DataFacts, check, check_with_data
 from vidqa.spec.keys import value_at
 from vidqa.spec.layers import brief

@@ -21,11 +21,11 @@ from vidqa.automl.parameters import Parameter
 from vidqa.automl.problems import STUDY_MISSING, STUDY_NOT_DONE
 from vidqa.automl.status import row_of
 from vidqa.automl.study import Study, history_of, open_study
-from vidqa.contract import files
-from vidqa.contract._optional import require
-from vidqa.contract.cli import Result, command
-from vidqa.pages.chart import Drawn, Line, Point, draw
-from vidqa.pages.page import page
+from vidqa.core import files
+from vidqa.core._optional import require
+from vidqa.core.cli import Result, command
+from vidqa.core.pages.chart import Drawn, Line, Point, draw
+from vidqa.core.pages.page import page
 from vidqa.spec.keys import with_values
 
 BEST_SPEC, BEST, PAGE, OPTUNA = "best_spec.toml", "best.json", "report.html", "optuna.log"

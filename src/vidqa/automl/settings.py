@@ -17,8 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from vidqa.automl.decisions import Goal
 from vidqa.automl.problems import STUDY_MISSING, STUDY_SETTINGS, STUDY_UNWRITABLE
-from vidqa.contract import files
-from vidqa.contract.problem import Problem, ProblemError
+from vidqa.core import files
+from vidqa.core.problem import Problem, ProblemError
 from vidqa.jobs.launch import Resources
 
 FILE = "study.toml"

@@ -8,11 +8,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from vidqa import actions
 from vidqa.automl.decisions import Values
 from vidqa.automl.parameters import ACTION, Condition, Parameter, declared, read_parameter, same
 from vidqa.automl.problems import RANGE, UNKNOWN_KEY, VALUE
-from vidqa.contract.problem import Problem, ProblemError, raise_errors
+from vidqa.core import actions
+from vidqa.core.problem import Problem, ProblemError, raise_errors
 from vidqa.spec.json_schema import expected
 from vidqa.spec.keys import leaves, nearest, value_at, with_values
 from vidqa.spec.layers import brief

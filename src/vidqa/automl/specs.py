@@ -15,8 +15,8 @@ from vidqa import spec
 from vidqa.automl import data_share
 from vidqa.automl.gpu_allocator import MEMORY, lower_limit
 from vidqa.automl.study import Study
-from vidqa.contract import files
-from vidqa.contract.problem import raise_errors
+from vidqa.core import files
+from vidqa.core.problem import raise_errors
 from vidqa.spec import Layer, Spec, TrainSpec
 from vidqa.spec.keys import value_at, with_values
 from vidqa.spec.layers import read_layer

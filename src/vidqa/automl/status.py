@@ -10,8 +10,8 @@ from vidqa.automl.decisions import Goal, Trial
 from vidqa.automl.history import BASELINE, History
 from vidqa.automl.journal import controller_of, pending_requests, read
 from vidqa.automl.problems import STUDY_MISSING, STUDY_NOT_DONE
-from vidqa.contract.cli import Result, command
-from vidqa.contract.problem import Problem, ProblemError
+from vidqa.core.cli import Result, command
+from vidqa.core.problem import Problem, ProblemError
 from vidqa.jobs import records, watch
 
 SHOWN = 10  # of the best trials, on a terminal

@@ -19,7 +19,7 @@ from vidqa.automl.journal import read
 from vidqa.automl.problems import STUDY_CHANGED, STUDY_GOAL, STUDY_MISSING, STUDY_UNCOUNTED
 from vidqa.automl.settings import Settings, read_settings
 from vidqa.automl.space import Space, space_of
-from vidqa.contract.files import content_hash
+from vidqa.core.files import content_hash
 from vidqa.spec import EvaluateSpec, Spec, TrainSpec
 from vidqa.spec.keys import with_values
 from vidqa.spec.schedule import train_samples

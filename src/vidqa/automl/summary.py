@@ -15,7 +15,7 @@ from vidqa.automl.history import BASELINE, History
 from vidqa.automl.parameters import Parameter
 from vidqa.automl.space import Space
 from vidqa.automl.study import Study
-from vidqa.contract.problem import ProblemError
+from vidqa.core.problem import ProblemError
 from vidqa.evaluation.comparison import compare
 
 Row = dict[str, Any]

@@ -16,14 +16,14 @@ from vidqa.automl.gpu_allocator import GpuAllocator
 from vidqa.automl.history import Event, History, Work
 from vidqa.automl.problems import STUDY_INTERRUPTED
 from vidqa.automl.settings import Limits
-from vidqa.contract.cli import note
-from vidqa.contract.problem import ProblemError
-from vidqa.contract.run_folder import METRICS
+from vidqa.core.cli import note
+from vidqa.core.problem import ProblemError
+from vidqa.core.run_folder import METRICS
 from vidqa.jobs import cost, failure
 from vidqa.jobs.api import JobHandle, attach
 from vidqa.jobs.launch import Ready
+from vidqa.jobs.platforms._base import INFRASTRUCTURE, State
 from vidqa.jobs.records import JobRecord
-from vidqa.platforms._base import INFRASTRUCTURE, State
 
 AGAIN_S = 10.0  # before a submission that its platform refused is repeated
 PRUNE_GRACE_S, STOP_GRACE_S = 5.0, 120.0

@@ -15,8 +15,8 @@ from vidqa.automl.history import BASELINE
 from vidqa.automl.problems import STUDY_STEPS
 from vidqa.automl.study import Study
 from vidqa.automl.trial_jobs import CANCELED, Jobs
-from vidqa.contract.files import read_object
-from vidqa.contract.run_folder import METRICS, TRAINER, RunFolder, read_checkpoint, read_metrics
+from vidqa.core.files import read_object
+from vidqa.core.run_folder import METRICS, TRAINER, RunFolder, read_checkpoint, read_metrics
 from vidqa.jobs.api import JobHandle, attach, submit
 from vidqa.jobs.job_spec import process_count
 

@@ -1,6 +1,6 @@
 """Problem codes of the benchmark."""
 
-from vidqa.contract.problem import Code
+from vidqa.core.problem import Code
 
 BENCHMARK_DATA = Code(
     "BENCHMARK_DATA",

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from vidqa.benchmark.problems import BENCHMARK_CLIPS, BENCHMARK_DATA
-from vidqa.contract.files import parse_json
-from vidqa.contract.problem import Problem, ProblemError
-from vidqa.dataset.foreign_rows import PAIRS, answer_of, choices_of, question_text
+from vidqa.core.files import parse_json
+from vidqa.core.problem import Problem, ProblemError
+from vidqa.data.foreign_rows import PAIRS, answer_of, choices_of, question_text
 
 MOST_BYTES = 64 << 20
 LETTERED = (

@@ -16,9 +16,9 @@ from typing import Any
 
 from vidqa.benchmark.problems import BENCHMARK_CUT, BENCHMARK_RAW
 from vidqa.benchmark.tfrecord import examples
-from vidqa.contract.files import parse_json
-from vidqa.contract.problem import ProblemError
-from vidqa.dataset.archive import open_archive
+from vidqa.core.files import parse_json
+from vidqa.core.problem import ProblemError
+from vidqa.data.archive import open_archive
 
 ANNOTATIONS = "data-annotation-trainval-v1_1.json"
 FINE = "Fine grained action"

@@ -13,9 +13,9 @@ from typing import Any, cast
 from vidqa.benchmark.problems import BENCHMARK_RETRIES
 from vidqa.benchmark.questions import Question, read_questions
 from vidqa.benchmark.settings import Settings
-from vidqa.contract.cli import command, note
-from vidqa.contract.files import parse_json, write_json, write_text
-from vidqa.contract.problem import Problem
+from vidqa.core.cli import command, note
+from vidqa.core.files import parse_json, write_json, write_text
+from vidqa.core.problem import Problem
 from vidqa.evaluation.results import Item, judged, read_results
 from vidqa.jobs import api
 from vidqa.preflight import launch_gate

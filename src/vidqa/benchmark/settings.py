@@ -10,7 +10,7 @@ from typing import Any
 
 from vidqa.benchmark.problems import BENCHMARK_CONFIG
 from vidqa.benchmark.questions import home_of
-from vidqa.contract.problem import Problem
+from vidqa.core.problem import Problem
 from vidqa.jobs.launch import Resources
 from vidqa.spec import Layer, parse_set
 from vidqa.spec.layers import read_layer

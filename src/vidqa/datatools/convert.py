@@ -9,25 +9,25 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vidqa.contract.problem import Problem, ProblemError, raise_errors
-from vidqa.dataset import fingerprint
-from vidqa.dataset.data_files import holds_tables
-from vidqa.dataset.foreign_rows import shaped
-from vidqa.dataset.load import Pair, load_pairs, read_pairs
-from vidqa.dataset.media import MediaSource, media_source
-from vidqa.dataset.parse import RowReader
-from vidqa.dataset.problem_collector import ProblemCollector
-from vidqa.dataset.problems import FILE_MISSING, SPLIT
-from vidqa.dataset.reader import NAMES, annotation_file, read_rows
-from vidqa.dataset.record import MediaRef, Record
-from vidqa.dataset.sources import Rows, Source, kind_of_source, open_source
-from vidqa.dataset.sources.address import address_of
-from vidqa.dataset.sources.captions import CAPTIONS_FOLDER
-from vidqa.dataset.sources.data_folder import DataFolder
-from vidqa.dataset.sources.part import part_of
-from vidqa.dataset.sources.user_function import USER_FUNCTION
-from vidqa.dataset.sources.web_dataset import WEB_DATASET
-from vidqa.dataset.tables import csv_rows, rename_fields
+from vidqa.core.problem import Problem, ProblemError, raise_errors
+from vidqa.data import fingerprint
+from vidqa.data.data_files import holds_tables
+from vidqa.data.foreign_rows import shaped
+from vidqa.data.load import Pair, load_pairs, read_pairs
+from vidqa.data.media import MediaSource, media_source
+from vidqa.data.parse import RowReader
+from vidqa.data.problem_collector import ProblemCollector
+from vidqa.data.problems import FILE_MISSING, SPLIT
+from vidqa.data.reader import NAMES, annotation_file, read_rows
+from vidqa.data.record import MediaRef, Record
+from vidqa.data.sources import Rows, Source, kind_of_source, open_source
+from vidqa.data.sources.address import address_of
+from vidqa.data.sources.captions import CAPTIONS_FOLDER
+from vidqa.data.sources.data_folder import DataFolder
+from vidqa.data.sources.part import part_of
+from vidqa.data.sources.user_function import USER_FUNCTION
+from vidqa.data.sources.web_dataset import WEB_DATASET
+from vidqa.data.tables import csv_rows, rename_fields
 from vidqa.datatools import prompts, tables, tao
 from vidqa.datatools.merge import Imported, merged
 from vidqa.datatools.outputs import json_lines, json_list, write_new

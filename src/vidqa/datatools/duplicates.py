@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from vidqa.contract.problem import Code, Problem
-from vidqa.dataset.identical_files import same_bytes
-from vidqa.dataset.record import Record
+from vidqa.core.problem import Code, Problem
+from vidqa.data.identical_files import same_bytes
+from vidqa.data.record import Record
 from vidqa.datatools.problems import CONTRADICTION, REPEATED, SAME_CONTENT
 from vidqa.evaluation.answers import parse_expected
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from vidqa.contract.problem import Problem
-from vidqa.dataset.load import check_set
-from vidqa.dataset.media import MediaSource
-from vidqa.dataset.near_duplicates import near_duplicate_groups, signatures
-from vidqa.dataset.record import MediaRef, Record
-from vidqa.dataset.sources.media_files import is_medium, media_below
+from vidqa.core.problem import Problem
+from vidqa.data.load import check_set
+from vidqa.data.media import MediaSource
+from vidqa.data.near_duplicates import near_duplicate_groups, signatures
+from vidqa.data.record import MediaRef, Record
+from vidqa.data.sources.media_files import is_medium, media_below
 from vidqa.datatools.duplicates import answer_class, compared_answer, find_duplicates
 from vidqa.planning.samples import Planner, Prompting, Sample
 from vidqa.video import fps_disagreement

@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from vidqa.dataset.record import MediaRef, Record
+from vidqa.core.pages.page import page
+from vidqa.data.record import MediaRef, Record
 from vidqa.datatools.inspection import Inspection
 from vidqa.datatools.preview_page import frame_urls
-from vidqa.pages.page import page
 from vidqa.video.types import VideoMeta
 
 CARDS = 12  # media shown with frames

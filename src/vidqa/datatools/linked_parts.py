@@ -6,10 +6,10 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from vidqa.contract.files import remove
-from vidqa.contract.problem import Problem
-from vidqa.dataset.load import Pair
-from vidqa.dataset.media import MediaSource
+from vidqa.core.files import remove
+from vidqa.core.problem import Problem
+from vidqa.data.load import Pair
+from vidqa.data.media import MediaSource
 from vidqa.datatools.problems import NOT_LINKED, OUTPUT_EXISTS
 
 ANNOTATIONS = "annotations.json"

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from vidqa.contract.problem import Problem, ProblemError
-from vidqa.dataset.load import Pair
-from vidqa.dataset.record import MediaRef, Record
+from vidqa.core.problem import Problem, ProblemError
+from vidqa.data.load import Pair
+from vidqa.data.record import MediaRef, Record
 from vidqa.datatools.problems import MERGE_ARCHIVE
 
 NAMED = 5

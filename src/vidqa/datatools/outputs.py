@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from vidqa.contract.files import replacing
-from vidqa.contract.problem import ProblemError
+from vidqa.core.files import replacing
+from vidqa.core.problem import ProblemError
 from vidqa.datatools.problems import OUTPUT_EXISTS, OUTPUT_UNWRITABLE
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from vidqa.contract.cli import printable
-from vidqa.contract.problem import Problem, ProblemError
-from vidqa.dataset.record import MediaRef, Record
+from vidqa.core.cli import printable
+from vidqa.core.problem import Problem, ProblemError
+from vidqa.data.record import MediaRef, Record
 from vidqa.datatools.problems import NOTHING_LEARNED, SAMPLE_UNKNOWN
 from vidqa.families.chat.chat import Chat, Encoded
 from vidqa.planning.samples import Planner, Sample

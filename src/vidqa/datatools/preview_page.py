@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from vidqa.contract.problem import Problem, ProblemError
-from vidqa.dataset.record import MediaRef
+from vidqa.core.pages.page import image_url, page
+from vidqa.core.problem import Problem, ProblemError
+from vidqa.data.record import MediaRef
 from vidqa.datatools.preview import Piece, Preview, token_line
 from vidqa.evaluation.thumbnails import poster_frames
-from vidqa.pages.page import image_url, page
 
 MOST_FRAMES = 32  # pictures of one medium; the line above them names how many there are
 

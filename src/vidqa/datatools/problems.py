@@ -1,6 +1,6 @@
 """Problems of the data tools: what they are asked for, what they would overwrite, formats they cannot read."""
 
-from vidqa.contract.problem import Code, Exit
+from vidqa.core.problem import Code, Exit
 
 OUTPUT_EXISTS = Code(
     "DATATOOLS_OUTPUT_EXISTS",

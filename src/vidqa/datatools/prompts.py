@@ -6,8 +6,8 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from vidqa.dataset.reasoning import split_thinking
-from vidqa.dataset.record import Record
+from vidqa.data.reasoning import split_thinking
+from vidqa.data.record import Record
 from vidqa.datatools.problems import NOT_AN_OPTION
 from vidqa.evaluation.options import options_of
 

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vidqa.contract.problem import Problem
-from vidqa.dataset import fingerprint
-from vidqa.dataset.data_files import SPLITS
-from vidqa.dataset.load import Pair, load_pairs
-from vidqa.dataset.record import Record
-from vidqa.dataset.sources import Source, open_source
-from vidqa.dataset.video_split import drawn_groups, groups_sharing_media, stratified
+from vidqa.core.problem import Problem
+from vidqa.data import fingerprint
+from vidqa.data.data_files import SPLITS
+from vidqa.data.load import Pair, load_pairs
+from vidqa.data.record import Record
+from vidqa.data.sources import Source, open_source
+from vidqa.data.video_split import drawn_groups, groups_sharing_media, stratified
 from vidqa.datatools.duplicates import answer_class, same_content_problems
 from vidqa.datatools.linked_parts import check_part, links, write_links
 from vidqa.datatools.outputs import json_list, json_page, write_new

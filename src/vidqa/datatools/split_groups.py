@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vidqa.contract.problem import Problem
-from vidqa.dataset.identical_files import same_bytes
-from vidqa.dataset.load import Pair
-from vidqa.dataset.near_duplicates import near_duplicate_groups, signatures
-from vidqa.dataset.problem_collector import shown_names
-from vidqa.dataset.record import MediaRef, Record
+from vidqa.core.problem import Problem
+from vidqa.data.identical_files import same_bytes
+from vidqa.data.load import Pair
+from vidqa.data.near_duplicates import near_duplicate_groups, signatures
+from vidqa.data.problem_collector import shown_names
+from vidqa.data.record import MediaRef, Record
 from vidqa.datatools.problems import OPTION, SPLIT
 from vidqa.video.probe_many import probe_many
 

@@ -6,7 +6,7 @@ import io
 from collections.abc import Sequence
 from pathlib import Path
 
-from vidqa.dataset.record import Record
+from vidqa.data.record import Record
 from vidqa.datatools.written_rows import table_row
 from vidqa.video.vision_keys import VIDEO_KEYS
 

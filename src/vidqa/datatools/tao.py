@@ -8,9 +8,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from vidqa.dataset.problem_collector import ProblemCollector
-from vidqa.dataset.reader import TOO_DEEP, is_deep, type_name
-from vidqa.dataset.sources import Rows
+from vidqa.data.problem_collector import ProblemCollector
+from vidqa.data.reader import TOO_DEEP, is_deep, type_name
+from vidqa.data.sources import Rows
 from vidqa.datatools.problems import FORMAT
 
 COSMOS = "cosmos-reason-v1.0"

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
-from vidqa.dataset.media_placement import TAG
-from vidqa.dataset.parse import KIND_FIELDS
-from vidqa.dataset.record import Record, Turn
-from vidqa.dataset.record_keys import TURN_KEYS
+from vidqa.data.media_placement import TAG
+from vidqa.data.parse import KIND_FIELDS
+from vidqa.data.record import Record, Turn
+from vidqa.data.record_keys import TURN_KEYS
 from vidqa.video.vision_keys import KEYS_OF
 
 SPEAKERS = {"user": "human", "assistant": "gpt", "system": "system"}

@@ -17,11 +17,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from vidqa import actions
-from vidqa.contract.environment import child_environment, rank, redacted, take_parent
-from vidqa.contract.parent_death_signal import end_with
-from vidqa.contract.problem import INTERNAL, Exit, Problem, ProblemError, exit_code_of
-from vidqa.contract.run_folder import RunFolder
+from vidqa.core import actions
+from vidqa.core.environment import child_environment, rank, redacted, take_parent
+from vidqa.core.parent_death_signal import end_with
+from vidqa.core.problem import INTERNAL, Exit, Problem, ProblemError, exit_code_of
+from vidqa.core.run_folder import RunFolder
 from vidqa.engine.problems import ENGINE_OUT_OF_MEMORY, unwritable
 from vidqa.engine.signals import STOP_SIGNALS, hard_exit
 from vidqa.spec import load
@@ -90,7 +90,7 @@ def going_on(spec: Spec, run: RunFolder) -> Any:
 def upload(run: RunFolder) -> None:
     """Run the upload of the spec in a subprocess: the run stays complete if it fails. A stop request now stops the
     upload, which scripts/upload.py can continue."""
-    program = [sys.executable, "-P", "-m", "vidqa.storage.upload", str(run.path)]
+    program = [sys.executable, "-P", "-m", "vidqa.data.storage.upload", str(run.path)]
     # The job runs offline, since weights are already downloaded; the upload must not.
     sending = subprocess.Popen(program, env=child_environment(HF_HUB_OFFLINE="0"))
     for number in (signal.SIGTERM, signal.SIGUSR1):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vidqa.contract.cli import note
-from vidqa.contract.problem import Exit, Problem, ProblemError
-from vidqa.contract.run_folder import RunFolder
+from vidqa.core.cli import note
+from vidqa.core.problem import Exit, Problem, ProblemError
+from vidqa.core.run_folder import RunFolder
 from vidqa.engine.distributed import World
 from vidqa.engine.problems import ENGINE_BAD_SAMPLE
 from vidqa.video.problems import VIDEO_DECODE_TIMEOUT

@@ -14,8 +14,8 @@ from accelerate.utils import ParallelismConfig
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 
-from vidqa.contract import environment
-from vidqa.contract.problem import Problem, ProblemError
+from vidqa.core import environment
+from vidqa.core.problem import Problem, ProblemError
 from vidqa.engine import rendezvous
 from vidqa.engine.context_parallel import WHOLE, Context
 from vidqa.engine.problems import unwritable

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from vidqa.contract.problem import Code, Problem, ProblemError
-from vidqa.dataset.record import MediaRef
+from vidqa.core.problem import Code, Problem, ProblemError
+from vidqa.data.record import MediaRef
 from vidqa.engine.data.frames import FrameSource
 from vidqa.engine.generators._base import Request, Result, Session
 from vidqa.planning.samples import Planner, Sample

@@ -4,7 +4,7 @@ import errno
 import shutil
 from pathlib import Path
 
-from vidqa.contract.problem import Code, Exit, Problem
+from vidqa.core.problem import Code, Exit, Problem
 
 ENGINE_WEIGHTS_MISMATCH = Code(
     "ENGINE_WEIGHTS_MISMATCH",

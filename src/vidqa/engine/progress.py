@@ -10,8 +10,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, Self
 
-from vidqa.contract.cli import note
-from vidqa.contract.run_folder import RunFolder
+from vidqa.core.cli import note
+from vidqa.core.run_folder import RunFolder
 from vidqa.engine.distributed import World
 from vidqa.engine.trackers import Tracker, open_trackers
 from vidqa.spec.models import TrainSpec

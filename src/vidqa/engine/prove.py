@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 
-from vidqa.contract.cli import note
-from vidqa.contract.environment import world_size
-from vidqa.contract.files import write_json
-from vidqa.contract.problem import Exit, raise_errors
-from vidqa.contract.run_folder import RunFolder
+from vidqa.core.cli import note
+from vidqa.core.environment import world_size
+from vidqa.core.files import write_json
+from vidqa.core.problem import Exit, raise_errors
+from vidqa.core.run_folder import RunFolder
 from vidqa.engine import distributed
 from vidqa.engine.data.collate import Collator
 from vidqa.engine.data.frames import FrameSource, open_frames

@@ -18,7 +18,7 @@ from torch.distributed.elastic.rendezvous import rendezvous_handler_registry as 
 from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 
-from vidqa.contract import environment
+from vidqa.core import environment
 
 BACKEND = "vidqa"
 USUAL_PORT = 29500

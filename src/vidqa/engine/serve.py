@@ -26,9 +26,9 @@ from typing import Any
 import torch
 import uvicorn
 
-from vidqa.contract import environment
-from vidqa.contract.cli import Parser, Result, note, print_result, run
-from vidqa.contract.files import remove
+from vidqa.core import environment
+from vidqa.core.cli import Parser, Result, note, print_result, run
+from vidqa.core.files import remove
 from vidqa.engine.answering.batch_inference import model_folders
 from vidqa.engine.data.frames import open_frames
 from vidqa.engine.engine_thread import EngineThread

@@ -21,10 +21,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import FrameType
 
-from vidqa.contract import environment
-from vidqa.contract.cli import note
-from vidqa.contract.parent_death_signal import end_with
-from vidqa.contract.problem import Exit
+from vidqa.core import environment
+from vidqa.core.cli import note
+from vidqa.core.parent_death_signal import end_with
+from vidqa.core.problem import Exit
 from vidqa.engine.signals import STOP_SIGNALS, hard_exit
 
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)  # as torchrun does

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from vidqa.contract._optional import require
-from vidqa.contract.cli import note
-from vidqa.contract.environment import wandb_has_key
-from vidqa.contract.run_folder import RunFolder
+from vidqa.core._optional import require
+from vidqa.core.cli import note
+from vidqa.core.environment import wandb_has_key
+from vidqa.core.run_folder import RunFolder
 from vidqa.engine.problems import ENGINE_TRACKER_FAILED
 from vidqa.spec.models import TrainSpec
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from vidqa.contract.run_folder import RunFolder
+from vidqa.core.run_folder import RunFolder
 from vidqa.engine.data.dataloader import Dataloader, open_dataloader
 from vidqa.engine.data.planned_samples import check_steps, prepare_training, write_plan
 from vidqa.engine.data.schedule import Schedule

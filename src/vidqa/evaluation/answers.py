@@ -10,7 +10,7 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
-from vidqa.dataset.reasoning import without_thinking
+from vidqa.data.reasoning import without_thinking
 from vidqa.evaluation.letters import read_letter, without_prefix
 from vidqa.evaluation.marks import final_box, plain
 from vidqa.evaluation.options import options_of

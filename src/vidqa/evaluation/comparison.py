@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from vidqa.contract.files import read_object
-from vidqa.contract.problem import Problem
+from vidqa.core.files import read_object
+from vidqa.core.problem import Problem
 from vidqa.evaluation.intervals import video_clusters
 from vidqa.evaluation.majority_baseline import groups, majority, one_answer
 from vidqa.evaluation.other_results import read_evaluation, results_files

@@ -7,11 +7,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from vidqa.core.pages.page import page, percent
 from vidqa.evaluation.comparison import Comparison, Difference, Pair, Side
 from vidqa.evaluation.drop_gate import DropGate
 from vidqa.evaluation.text import as_text
 from vidqa.evaluation.thumbnails import card_frames
-from vidqa.pages.page import page, percent
 
 CARDS = 60  # questions of each side that are shown with frames
 FRAMES = 4

@@ -11,10 +11,10 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from vidqa.core.pages.page import percent
 from vidqa.evaluation.intervals import accuracy_interval
 from vidqa.evaluation.options import options_of
 from vidqa.evaluation.results import Item
-from vidqa.pages.page import percent
 
 PROTOCOL = "cosmos-reason1"
 WARMER, LONGER = 0.05, 256  # what each further attempt adds to the temperature and to the longest answer

@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from vidqa.contract.problem import Problem
-from vidqa.dataset.json_list import BOM, elements_of, value_of, values_in
+from vidqa.core.problem import Problem
+from vidqa.data.json_list import BOM, elements_of, value_of, values_in
 from vidqa.evaluation.problems import RESULTS_SYNTAX
 
 WRAPPERS = ("results", "annotations", "data")

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from vidqa.contract.problem import Problem
+from vidqa.core.problem import Problem
 from vidqa.evaluation.problems import METRIC_ONE_ANSWER
 from vidqa.evaluation.results import Item
 

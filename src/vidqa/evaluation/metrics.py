@@ -8,8 +8,8 @@ from statistics import fmean
 from types import MappingProxyType
 from typing import Any
 
-from vidqa.contract._optional import require
-from vidqa.contract.problem import Problem, ProblemError
+from vidqa.core._optional import require
+from vidqa.core.problem import Problem, ProblemError
 from vidqa.evaluation.answers import DIRECTION_TASK, RULES, STATUSES, answer_text, expected_kind
 from vidqa.evaluation.intervals import METHOD, accuracy_interval, video_clusters
 from vidqa.evaluation.majority_baseline import groups, headline, majority, one_answer, one_answer_problems

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from vidqa.contract.problem import Problem, ProblemError
+from vidqa.core.pages.page import percent
+from vidqa.core.problem import Problem, ProblemError
 from vidqa.evaluation.json_items import json_items
 from vidqa.evaluation.problems import (
     RESULTS_FIELD,
@@ -22,7 +23,6 @@ from vidqa.evaluation.problems import (
     RESULTS_TWICE,
 )
 from vidqa.evaluation.results import Bounded, Item, check_results, judged, usable
-from vidqa.pages.page import percent
 
 FILE = "results.json"
 SHOWN = 40  # kinds on the terminal

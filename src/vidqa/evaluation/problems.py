@@ -1,6 +1,6 @@
 """Problem codes of scoring: results files, metrics and poster frames."""
 
-from vidqa.contract.problem import Code, Exit
+from vidqa.core.problem import Code, Exit
 
 RESULTS_MISSING = Code(
     "RESULTS_MISSING",

@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from vidqa.contract.files import write_text
-from vidqa.contract.problem import ProblemError
+from vidqa.core.files import write_text
+from vidqa.core.pages.page import image_url, page
+from vidqa.core.problem import ProblemError
 from vidqa.evaluation.results import Item, compare_recipes
 from vidqa.evaluation.text import as_text
-from vidqa.pages.page import image_url, page
 
 CARDS = 200  # failures shown with frames; the others follow as rows
 ROWS = 2000  # failures shown as rows; the results file has all

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vidqa.contract.files import read_object
-from vidqa.contract.problem import Problem, raise_errors
-from vidqa.dataset.record import Record
+from vidqa.core.files import read_object
+from vidqa.core.problem import Problem, raise_errors
+from vidqa.data.record import Record
 from vidqa.evaluation.answers import DIRECTION_TASK, RULES, STATUSES, Parsed, parse_pair
 from vidqa.evaluation.json_items import json_items
 from vidqa.evaluation.problems import (

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from vidqa.contract.problem import ProblemError
-from vidqa.dataset.archive import archive_and_member, locate
+from vidqa.core.pages.page import image_url
+from vidqa.core.problem import ProblemError
+from vidqa.data.archive import archive_and_member, locate
 from vidqa.evaluation.problems import POSTER_UNREADABLE
-from vidqa.pages.page import image_url
 from vidqa.video.decode import read_frames
 from vidqa.video.image import decode_image
 from vidqa.video.probe import probe

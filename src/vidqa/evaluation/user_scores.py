@@ -19,9 +19,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from vidqa.contract.problem import Problem, ProblemError
-from vidqa.contract.user_function import UserFunction, UserFunctionError, UserFunctionTimeout
-from vidqa.dataset.sources.address import FUNCTION
+from vidqa.core.problem import Problem, ProblemError
+from vidqa.core.user_function import UserFunction, UserFunctionError, UserFunctionTimeout
+from vidqa.data.sources.address import FUNCTION
 from vidqa.evaluation.majority_baseline import groups
 from vidqa.evaluation.problems import METRIC_FUNCTION
 from vidqa.evaluation.results import Item

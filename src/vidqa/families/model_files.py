@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from vidqa.contract.files import open_plain, parse_json
+from vidqa.core.files import open_plain, parse_json
 from vidqa.families.problems import MODEL_FILE_MISSING
 
 MAX_JSON_BYTES = 200_000_000  # bytes; the largest tokenizers have a tenth of it

@@ -1,6 +1,6 @@
 """Problems of a model folder."""
 
-from vidqa.contract.problem import Code
+from vidqa.core.problem import Code
 
 MODEL_FILE_MISSING = Code(
     "MODEL_FILE_MISSING",

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from vidqa.contract.files import write_json
+from vidqa.core.files import write_json
 from vidqa.families.model_files import read_json
 from vidqa.families.problems import MODEL_UNSUPPORTED
 from vidqa.video.types import FramePlan, PixelRules

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vidqa.contract.problem import Problem, ProblemError
+from vidqa.core.problem import Problem, ProblemError
 from vidqa.families.problems import MODEL_FILE_MISSING, MODEL_WEIGHTS_BROKEN
 
 INDEX = "model.safetensors.index.json"

@@ -18,19 +18,19 @@ from pathlib import Path
 from typing import Any
 
 from vidqa import spec
-from vidqa.actions import action as action_of_name
-from vidqa.contract import files
-from vidqa.contract.problem import Problem, raise_errors
-from vidqa.contract.run_folder import TRAINER, RunFolder, read_checkpoint
+from vidqa.core import files
+from vidqa.core.actions import action as action_of_name
+from vidqa.core.problem import Problem, raise_errors
+from vidqa.core.run_folder import TRAINER, RunFolder, read_checkpoint
 from vidqa.jobs import launch, records, watch
 from vidqa.jobs.cost import Cost, cost_of
 from vidqa.jobs.job_spec import spec_of
 from vidqa.jobs.launch import Launched, Ready, Resources, unchecked
 from vidqa.jobs.metrics import Position, Row, rows_after
+from vidqa.jobs.platforms import platform
+from vidqa.jobs.platforms._base import State
 from vidqa.jobs.problems import RESUME_NO_CHECKPOINT
 from vidqa.jobs.records import JobRecord
-from vidqa.platforms import platform
-from vidqa.platforms._base import State
 from vidqa.spec.keys import with_values
 
 BEGINNING = Position()

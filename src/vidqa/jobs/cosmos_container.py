@@ -14,23 +14,23 @@ from typing import Any, cast
 
 import yaml
 
-from vidqa import actions, spec
-from vidqa.contract import files
-from vidqa.contract.problem import Problem, raise_errors
+from vidqa import spec
+from vidqa.core import actions, files
+from vidqa.core.problem import Problem, raise_errors
 from vidqa.jobs.job_spec import JobSpec, fetch_weights, load_job_spec, process_count
 from vidqa.jobs.launch import Ready, Resources, as_offline_warnings, unchecked
+from vidqa.jobs.platforms import platform, site
+from vidqa.jobs.platforms._base import HAND_OVER, Job
+from vidqa.jobs.platforms.docker.container import paths_of
+from vidqa.jobs.platforms.kubernetes.manifest import GIVEN, escaped_words, name_of, objects, plain
+from vidqa.jobs.platforms.kubernetes.paths import in_pod, path_problems, site_of
+from vidqa.jobs.platforms.problems import PLATFORM_IMAGE_UNUSED, PLATFORM_PATH
+from vidqa.jobs.platforms.slurm import script as slurm_script
+from vidqa.jobs.platforms.slurm.platform import unseen
+from vidqa.jobs.platforms.slurm.problems import RENAME_OR_VENV
+from vidqa.jobs.platforms.slurm.site import image_problems
 from vidqa.jobs.problems import COSMOS_CANNOT
 from vidqa.jobs.runs import new_name
-from vidqa.platforms import platform, site
-from vidqa.platforms._base import HAND_OVER, Job
-from vidqa.platforms.docker.container import paths_of
-from vidqa.platforms.kubernetes.manifest import GIVEN, escaped_words, name_of, objects, plain
-from vidqa.platforms.kubernetes.paths import in_pod, path_problems, site_of
-from vidqa.platforms.problems import PLATFORM_IMAGE_UNUSED, PLATFORM_PATH
-from vidqa.platforms.slurm import script as slurm_script
-from vidqa.platforms.slurm.platform import unseen
-from vidqa.platforms.slurm.problems import RENAME_OR_VENV
-from vidqa.platforms.slurm.site import image_problems
 from vidqa.spec.compat.cosmos import cosmos_table, video_fps_problems
 from vidqa.spec.models import TrainSpec
 from vidqa.spec.schedule import train_samples

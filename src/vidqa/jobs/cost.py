@@ -11,11 +11,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from vidqa.contract import files
+from vidqa.core import files
 from vidqa.jobs import records
+from vidqa.jobs.platforms import job_store
+from vidqa.jobs.platforms._base import State
 from vidqa.jobs.records import JobRecord
-from vidqa.platforms import job_store
-from vidqa.platforms._base import State
 
 
 @dataclass(frozen=True)

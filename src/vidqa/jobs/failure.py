@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from vidqa.contract import environment
-from vidqa.contract.problem import Exit, Problem
-from vidqa.platforms._base import IMAGE, INFRASTRUCTURE, OUT_OF_MEMORY
+from vidqa.core import environment
+from vidqa.core.problem import Exit, Problem
+from vidqa.jobs.platforms._base import IMAGE, INFRASTRUCTURE, OUT_OF_MEMORY
 
 DATA, CREDENTIAL, SPEC, PROGRAM = "data", "credential", "spec", "program"
 CLASSES = (INFRASTRUCTURE, DATA, IMAGE, CREDENTIAL, SPEC, PROGRAM, OUT_OF_MEMORY)

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from vidqa.contract import files
-from vidqa.contract.cli import SKILL_ROOT
+from vidqa.core import files
+from vidqa.core.cli import SKILL_ROOT
 from vidqa.jobs.problems import PLATFORM_IMAGE_NOT_AGREED, PLATFORM_NO_IMAGE
 
 CONFIG = SKILL_ROOT / "config.json"

@@ -11,19 +11,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vidqa import actions
-from vidqa.contract import files
-from vidqa.contract.cli import Result, command
-from vidqa.contract.files import open_plain, read_object
-from vidqa.contract.problem import Exit, Problem, ProblemError, bounded, exit_code_of
-from vidqa.contract.run_folder import ANSWERS, EMBEDDINGS, QUERY_EMBEDDINGS
+from vidqa.core import actions, files
+from vidqa.core.cli import Result, command
+from vidqa.core.files import open_plain, read_object
+from vidqa.core.problem import Exit, Problem, ProblemError, bounded, exit_code_of
+from vidqa.core.run_folder import ANSWERS, EMBEDDINGS, QUERY_EMBEDDINGS
 from vidqa.jobs import failure, records, watch
+from vidqa.jobs.platforms import job_store
+from vidqa.jobs.platforms._base import HAND_OVER, RUN_SCRIPT, SPEC_FILE, Platform, State, copy_command
+from vidqa.jobs.platforms.problems import JOB_RECORD_BROKEN
 from vidqa.jobs.problems import OUT_UNWRITABLE
 from vidqa.jobs.records import SKIPPED, JobRecord
 from vidqa.jobs.watch import MOST_LISTED
-from vidqa.platforms import job_store
-from vidqa.platforms._base import HAND_OVER, RUN_SCRIPT, SPEC_FILE, Platform, State, copy_command
-from vidqa.platforms.problems import JOB_RECORD_BROKEN
 
 if TYPE_CHECKING:  # these imports cost half a second
     from vidqa.jobs.api import JobHandle

@@ -10,22 +10,22 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from vidqa import actions, spec, storage
-from vidqa.actions import Action
-from vidqa.contract import environment
-from vidqa.contract.cli import command
-from vidqa.contract.files import content_hash
-from vidqa.contract.problem import Problem
-from vidqa.dataset import check_records, open_source
-from vidqa.dataset.sources import file_of, functions_in, made_absolute, read_by, with_absolute_functions
+from vidqa import spec
+from vidqa.core import actions, environment
+from vidqa.core.actions import Action
+from vidqa.core.cli import command
+from vidqa.core.files import content_hash
+from vidqa.core.problem import Problem
+from vidqa.data import check_records, open_source, storage
+from vidqa.data.sources import file_of, functions_in, made_absolute, read_by, with_absolute_functions
+from vidqa.data.storage import hub
+from vidqa.data.storage.problems import TO_FETCH
+from vidqa.jobs.platforms.mounts import media_folders
+from vidqa.jobs.platforms.site import cache_folder, is_unseen
 from vidqa.jobs.records import JobRecord
-from vidqa.platforms.mounts import media_folders
-from vidqa.platforms.site import cache_folder, is_unseen
 from vidqa.spec.action import require_action
 from vidqa.spec.keys import SpecT, value_at, with_values
 from vidqa.spec.models import Spec
-from vidqa.storage import hub
-from vidqa.storage.problems import TO_FETCH
 
 # Keys that may name functions of the user's beside annotations; an action that has them `reads` them.
 FUNCTION_KEYS = ("metrics.functions", "train.train_policy.reward_function", "validation.reward_function")

@@ -17,17 +17,17 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from vidqa import spec
-from vidqa.contract import files, versions
-from vidqa.contract.problem import Problem, ProblemError, raise_errors
-from vidqa.contract.run_folder import PLAN
+from vidqa.core import files, versions
+from vidqa.core.problem import Problem, ProblemError, raise_errors
+from vidqa.core.run_folder import PLAN
 from vidqa.jobs import failure, images, records, runs, watch
 from vidqa.jobs.job_spec import JobSpec, fetch_weights, job_spec_of, load_job_spec, process_count, spec_of
+from vidqa.jobs.platforms import job_store, platform, site
+from vidqa.jobs.platforms._base import Job, Platform, Rendered, State
+from vidqa.jobs.platforms.problems import PLATFORM_NODES
+from vidqa.jobs.platforms.processes import this_process
 from vidqa.jobs.problems import JOB_RETRY_NEEDLESS, JOB_RETRY_REFUSED, RESUME_NO_CHECKPOINT, RUN_FOLDER_BUSY
 from vidqa.jobs.records import JobRecord
-from vidqa.platforms import job_store, platform, site
-from vidqa.platforms._base import Job, Platform, Rendered, State
-from vidqa.platforms.problems import PLATFORM_NODES
-from vidqa.platforms.processes import this_process
 
 SAME_WORK = (State.PENDING, State.RUNNING, State.COMPLETE)  # of a job that a launch of the same spec need not repeat
 STOP_S = 30.0  # for a job that has just begun and has nothing to save

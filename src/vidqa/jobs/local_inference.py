@@ -16,15 +16,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from vidqa.contract.files import open_plain, write_text
-from vidqa.contract.problem import Problem
-from vidqa.contract.run_folder import ANSWERS
-from vidqa.dataset import load_records
-from vidqa.dataset.archive import archive_and_member, is_archive
-from vidqa.dataset.media_names import IMAGES, VIDEOS, kind_of
-from vidqa.dataset.problems import EMPTY, FILE_MISSING, MEDIA_MISSING
-from vidqa.dataset.record import Record
-from vidqa.dataset.sources.media_files import media_below
+from vidqa.core.files import open_plain, write_text
+from vidqa.core.problem import Problem
+from vidqa.core.run_folder import ANSWERS
+from vidqa.data import load_records
+from vidqa.data.archive import archive_and_member, is_archive
+from vidqa.data.media_names import IMAGES, VIDEOS, kind_of
+from vidqa.data.problems import EMPTY, FILE_MISSING, MEDIA_MISSING
+from vidqa.data.record import Record
+from vidqa.data.sources.media_files import media_below
 from vidqa.jobs.local_job import ACTION, inference_job, run_engine
 from vidqa.jobs.problems import OUT_UNWRITABLE, RUN_FOLDER_TAKEN
 from vidqa.spec import Layer, parse_set

@@ -7,16 +7,16 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
-from vidqa.contract import environment
-from vidqa.contract.files import write_text
-from vidqa.contract.problem import Exit, ProblemError, raise_errors
-from vidqa.contract.run_folder import RunFolder
+from vidqa.core import environment
+from vidqa.core.files import write_text
+from vidqa.core.problem import Exit, ProblemError, raise_errors
+from vidqa.core.run_folder import RunFolder
 from vidqa.jobs.job_spec import JobSpec, fetch_weights, load_job_spec
 from vidqa.jobs.launch import refuse_busy
+from vidqa.jobs.platforms import hardware, local
+from vidqa.jobs.platforms._base import Job
 from vidqa.jobs.problems import JOB_FAILED, JOB_NOT_DONE, JOB_NOTHING_TO_PROVE
 from vidqa.jobs.runs import newest_run
-from vidqa.platforms import hardware, local
-from vidqa.platforms._base import Job
 from vidqa.spec import Layer, dump, resolve
 
 ACTION = "inference"

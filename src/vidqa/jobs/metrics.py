@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from vidqa.contract import files
-from vidqa.contract.run_folder import METRICS, parse_metric
+from vidqa.core import files
+from vidqa.core.run_folder import METRICS, parse_metric
 
 
 @dataclass(frozen=True)

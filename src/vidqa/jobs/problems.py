@@ -1,6 +1,6 @@
 """Problems of launching jobs, of looking at them, and of trying them again."""
 
-from vidqa.contract.problem import Code, Exit
+from vidqa.core.problem import Code, Exit
 
 OUT_UNWRITABLE = Code(
     "PLATFORM_OUT_UNWRITABLE",

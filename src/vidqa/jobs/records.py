@@ -16,14 +16,14 @@ from typing import Any
 
 import msgspec
 
-from vidqa.contract import files
-from vidqa.contract.problem import Problem, ProblemError, control_characters
+from vidqa.core import files
+from vidqa.core.problem import Problem, ProblemError, control_characters
+from vidqa.jobs.platforms import NAMES, job_store
+from vidqa.jobs.platforms._base import State, Submitted
+from vidqa.jobs.platforms.job_store import record_file
+from vidqa.jobs.platforms.problems import JOB_RECORD_BROKEN
+from vidqa.jobs.platforms.processes import Identity
 from vidqa.jobs.problems import JOB_NOT_FOUND
-from vidqa.platforms import NAMES, job_store
-from vidqa.platforms._base import State, Submitted
-from vidqa.platforms.job_store import record_file
-from vidqa.platforms.problems import JOB_RECORD_BROKEN
-from vidqa.platforms.processes import Identity
 
 SCHEMA_VERSION = 1
 MOST_NUMBER = 1 << 53  # the largest integer that every JSON reader keeps exact

@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from vidqa.contract import files
-from vidqa.contract.run_folder import RUN_SCHEMA, RunFolder
+from vidqa.core import files
+from vidqa.core.run_folder import RUN_SCHEMA, RunFolder
+from vidqa.jobs.platforms._base import State
+from vidqa.jobs.platforms.problems import RUN_FOLDER_UNWRITABLE
 from vidqa.jobs.records import MOST_NUMBER, name_of
-from vidqa.platforms._base import State
-from vidqa.platforms.problems import RUN_FOLDER_UNWRITABLE
 
 
 def new_name(fingerprint: str, used_names: set[str]) -> str:

@@ -10,11 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from vidqa.contract import files
-from vidqa.contract.cli import command
-from vidqa.contract.problem import Exit, Problem, ProblemError
-from vidqa.contract.run_folder import RunFolder
+from vidqa.core import files
+from vidqa.core.cli import command
+from vidqa.core.problem import Exit, Problem, ProblemError
+from vidqa.core.run_folder import RunFolder
 from vidqa.jobs import cost, failure, records
+from vidqa.jobs.platforms import exit_state, platform
+from vidqa.jobs.platforms._base import Observed, State
 from vidqa.jobs.problems import (
     JOB_FAILED,
     JOB_INTERRUPTED,
@@ -23,8 +25,6 @@ from vidqa.jobs.problems import (
     JOB_OUT_OF_MEMORY,
 )
 from vidqa.jobs.records import JobRecord
-from vidqa.platforms import exit_state, platform
-from vidqa.platforms._base import Observed, State
 
 MOST_LISTED = 50
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from vidqa.actions import action_for, resolve
-from vidqa.contract.problem import Problem
-from vidqa.dataset import fingerprint
-from vidqa.dataset.record import Record
+from vidqa.core.actions import action_for, resolve
+from vidqa.core.problem import Problem
+from vidqa.data import fingerprint
+from vidqa.data.record import Record
 from vidqa.planning.problems import SAMPLE_NOTHING_LEARNED
 from vidqa.planning.samples import Planner, Sample
 from vidqa.spec.models import Spec

@@ -21,14 +21,14 @@ from typing import Any, cast
 import msgspec
 
 import vidqa
-from vidqa.actions import action_for
-from vidqa.contract.files import content_hash, replacing
-from vidqa.contract.gc_pause import paused
-from vidqa.contract.problem import Problem, ProblemError
-from vidqa.dataset import open_source
-from vidqa.dataset.archive import archives_in, is_archive
-from vidqa.dataset.record import MediaRef, Provenance, Record, Turn
-from vidqa.dataset.sources import made_absolute
+from vidqa.core.actions import action_for
+from vidqa.core.files import content_hash, replacing
+from vidqa.core.gc_pause import paused
+from vidqa.core.problem import Problem, ProblemError
+from vidqa.data import open_source
+from vidqa.data.archive import archives_in, is_archive
+from vidqa.data.record import MediaRef, Provenance, Record, Turn
+from vidqa.data.sources import made_absolute
 from vidqa.planning.plan import Plan, PlannedSet, response_mode
 from vidqa.planning.samples import Planner, Prompting, Sample
 from vidqa.planning.sets import media_roots, sources

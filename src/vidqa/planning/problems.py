@@ -1,6 +1,6 @@
 """Problems of a sample: a record that is well written and still cannot be used."""
 
-from vidqa.contract.problem import Code
+from vidqa.core.problem import Code
 
 SAMPLE_TOO_LONG = Code(
     "SAMPLE_TOO_LONG",

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vidqa.contract.problem import Problem
-from vidqa.dataset.identical_files import real_key, same_bytes_between
-from vidqa.dataset.record import MediaRef, Record
+from vidqa.core.problem import Problem
+from vidqa.data.identical_files import real_key, same_bytes_between
+from vidqa.data.record import MediaRef, Record
 from vidqa.families import family_of
 from vidqa.families.sizes import Tensor
 from vidqa.planning.problems import (

@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from vidqa.contract.problem import Problem
+from vidqa.core.problem import Problem
 from vidqa.video.types import FramePlan
 
 TopLogprobs = tuple[tuple[int, float], ...]  # the likeliest tokens at a place with their log-probabilities

@@ -14,9 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from vidqa.actions import action_for
-from vidqa.contract.files import content_hash, ends_of
-from vidqa.contract.problem import ProblemError
+from vidqa.core.actions import action_for
+from vidqa.core.files import content_hash, ends_of
+from vidqa.core.problem import ProblemError
 from vidqa.planning.samples import Sample
 from vidqa.spec import effective_batch, load_training
 from vidqa.spec.keys import flat, leaves

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from vidqa.contract.gc_pause import paused
-from vidqa.contract.problem import Problem, ProblemError
-from vidqa.dataset.record import MediaRef, MediumKeys, Record
+from vidqa.core.gc_pause import paused
+from vidqa.core.problem import Problem, ProblemError
+from vidqa.data.record import MediaRef, MediumKeys, Record
 from vidqa.families import family_of, require_plain_weights
 from vidqa.families.chat import Chat, Encoded, Outline, load_chat, shown
 from vidqa.planning.problems import SAMPLE_TOO_LONG, SAMPLE_TWO_KINDS

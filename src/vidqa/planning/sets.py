@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vidqa.actions import action_for
-from vidqa.contract.problem import Problem, ProblemError
-from vidqa.dataset import load_records, open_source, split_by_video
-from vidqa.dataset.record import Record
+from vidqa.core.actions import action_for
+from vidqa.core.problem import Problem, ProblemError
+from vidqa.data import load_records, open_source, split_by_video
+from vidqa.data.record import Record
 from vidqa.planning.windows import cut_into_windows
 from vidqa.spec.keys import value_at
 from vidqa.spec.models import Spec

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from vidqa.dataset.record import MediaRef, Record
+from vidqa.data.record import MediaRef, Record
 from vidqa.video.probe_many import probe_many
 from vidqa.video.types import VideoMeta
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from vidqa.contract.problem import Problem, ProblemError, bounded
+from vidqa.core.problem import Problem, ProblemError, bounded
 from vidqa.preflight.inputs import DataInputs, Skip
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vidqa.contract.problem import Problem, ProblemError
-from vidqa.dataset.sources import file_of
+from vidqa.core.problem import Problem, ProblemError
+from vidqa.data.sources import file_of
 from vidqa.evaluation.answers import parse_expected
 from vidqa.evaluation.cosmos_protocol import LONGER
 from vidqa.evaluation.problems import METRIC_MODEL

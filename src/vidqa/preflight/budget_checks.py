@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from vidqa import spec
-from vidqa.contract.problem import Problem, ProblemError
+from vidqa.core.problem import Problem, ProblemError
 from vidqa.planning.budget.flops import flops_model
 from vidqa.planning.packing.prefix_sharing import workload
 from vidqa.planning.packing.steps import Steps

@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from itertools import combinations
 from typing import Any
 
-from vidqa.contract.files import write_json
-from vidqa.contract.problem import Problem, ProblemError
-from vidqa.dataset.identical_files import real_key, same_bytes_between
-from vidqa.dataset.record import MediaRef, Record
+from vidqa.core.files import write_json
+from vidqa.core.problem import Problem, ProblemError
+from vidqa.data.identical_files import real_key, same_bytes_between
+from vidqa.data.record import MediaRef, Record
 from vidqa.evaluation.answers import parse_expected
 from vidqa.evaluation.metrics import task_problems
+from vidqa.evaluation.rewards import Completion, Rewards, question_problems
+from vidqa.evaluation.rewards.problems import REWARD_FORMAT
 from vidqa.planning.sets import RecordSet
 from vidqa.preflight import media_probe
 from vidqa.preflight.inputs import DataInputs, Skip
 from vidqa.preflight.problems import LABELS_UNBALANCED, SPLIT_IDS, SPLIT_LEAK
-from vidqa.rewards import Completion, Rewards, question_problems
-from vidqa.rewards.problems import REWARD_FORMAT
 from vidqa.spec import effective_batch
 from vidqa.spec.grpo_rules import reward_weights
 from vidqa.spec.models import EvaluateSpec, GrpoSpec

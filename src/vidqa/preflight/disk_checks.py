@@ -9,8 +9,9 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-from vidqa.contract import environment
-from vidqa.contract.problem import Problem
+from vidqa.core import environment
+from vidqa.core.problem import Problem
+from vidqa.data.storage import hub
 from vidqa.families import family_of
 from vidqa.families.weights import weight_bytes, weight_files
 from vidqa.jobs.job_spec import model_names
@@ -22,7 +23,6 @@ from vidqa.preflight.inputs import DataInputs, ModelInputs, Skip
 from vidqa.preflight.model_checks import architecture_parameters
 from vidqa.preflight.problems import CACHE_SMALL, DISK_SMALL, FEATURES_PARTLY
 from vidqa.spec.models import TrainSpec
-from vidqa.storage import hub
 
 STATE_PER_PARAMETER = 12  # float32 weight and two Adam moments of each trainable parameter
 

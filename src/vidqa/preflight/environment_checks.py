@@ -14,15 +14,15 @@ from importlib import metadata
 from pathlib import Path
 
 from vidqa import spec
-from vidqa.contract._optional import PACKAGE_MISSING, installing
-from vidqa.contract.cli import SKILL_ROOT
-from vidqa.contract.problem import Problem, ProblemError
+from vidqa.core._optional import PACKAGE_MISSING, installing
+from vidqa.core.cli import SKILL_ROOT
+from vidqa.core.problem import Problem, ProblemError
 from vidqa.families import family_of
 from vidqa.jobs import launch
 from vidqa.jobs.job_spec import load_job_spec
-from vidqa.platforms import platform, site
-from vidqa.platforms.hardware import cpu_count
-from vidqa.platforms.problems import PLATFORM_UNSUITABLE, RUN_FOLDER_UNWRITABLE
+from vidqa.jobs.platforms import platform, site
+from vidqa.jobs.platforms.hardware import cpu_count
+from vidqa.jobs.platforms.problems import PLATFORM_UNSUITABLE, RUN_FOLDER_UNWRITABLE
 from vidqa.preflight.inputs import ModelInputs, RunInputs, Skip
 from vidqa.preflight.problems import (
     CLOCK_SKEW,

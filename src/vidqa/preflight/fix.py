@@ -8,16 +8,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from vidqa import actions, spec
-from vidqa.contract.files import write_json
-from vidqa.contract.problem import Problem, raise_errors
-from vidqa.dataset import problems as codes
-from vidqa.dataset.media import MediaSource
-from vidqa.dataset.media_placement import KINDS, TAG
-from vidqa.dataset.parse import ROLES, RowReader
-from vidqa.dataset.problem_collector import ProblemCollector
-from vidqa.dataset.record import Record
-from vidqa.dataset.sources import open_source
+from vidqa import spec
+from vidqa.core import actions
+from vidqa.core.files import write_json
+from vidqa.core.problem import Problem, raise_errors
+from vidqa.data import problems as codes
+from vidqa.data.media import MediaSource
+from vidqa.data.media_placement import KINDS, TAG
+from vidqa.data.parse import ROLES, RowReader
+from vidqa.data.problem_collector import ProblemCollector
+from vidqa.data.record import Record
+from vidqa.data.sources import open_source
 from vidqa.preflight import media_probe
 from vidqa.preflight.problems import FIX_EXISTS, FIX_NOTHING_LEFT
 from vidqa.spec.keys import value_at

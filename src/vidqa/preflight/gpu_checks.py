@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from vidqa.contract.problem import Problem
+from vidqa.core.problem import Problem
 from vidqa.planning.budget.memory import fits
 from vidqa.planning.budget.memory_constants import CONSTANTS
 from vidqa.preflight.gpus import (

@@ -14,9 +14,9 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from vidqa.contract import environment, files
-from vidqa.contract.problem import ProblemError
-from vidqa.platforms import hardware
+from vidqa.core import environment, files
+from vidqa.core.problem import ProblemError
+from vidqa.jobs.platforms import hardware
 
 QUERY = "index,uuid,name,memory.total,compute_cap,driver_version"
 LIMIT_S = 20.0

@@ -10,29 +10,30 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar, cast
 
-from vidqa import actions, dataset, spec, storage
-from vidqa.actions import Action, RecordSampling
-from vidqa.contract import environment
-from vidqa.contract.problem import Problem, ProblemError
-from vidqa.dataset.problems import MEDIA_MISSING
-from vidqa.dataset.reader import NAMES
-from vidqa.dataset.record import MediaRef, Record
+from vidqa import data, spec
+from vidqa.core import actions, environment
+from vidqa.core.actions import Action, RecordSampling
+from vidqa.core.problem import Problem, ProblemError
+from vidqa.data import storage
+from vidqa.data.problems import MEDIA_MISSING
+from vidqa.data.reader import NAMES
+from vidqa.data.record import MediaRef, Record
+from vidqa.data.storage import hub
 from vidqa.families import family_of
 from vidqa.jobs.job_spec import JobSpec, model_names, process_count
 from vidqa.jobs.launch import Resources
+from vidqa.jobs.platforms import site
 from vidqa.planning.budget.memory import ParamCounts, count_params
 from vidqa.planning.budget.params import Parameter, parameters
 from vidqa.planning.plan import Plan, PlannedSet, make_plan, usable
 from vidqa.planning.samples import Planner, Sample
 from vidqa.planning.sets import RecordSet, SetSource, leaves_out_bad_samples, read_record_sets, sources
-from vidqa.platforms import site
 from vidqa.preflight.gpus import Declared, Gpu, declared_or_visible
 from vidqa.preflight.media_probe import ProbeRow
 from vidqa.preflight.offline_model import write_offline_model
 from vidqa.spec.keys import value_at
 from vidqa.spec.models import EvaluateSpec, Spec, TrainSpec
 from vidqa.spec.run_tables import DecodeEngine
-from vidqa.storage import hub
 from vidqa.video.probe_many import Header, probe_many
 
 T = TypeVar("T")
@@ -335,5 +336,5 @@ def _read(source: SetSource) -> RecordSet:
         annotation_path, media_path = storage.stage_set(source.annotation_path, source.media_path)
     except ProblemError as absent:
         return RecordSet(source.name, [], absent.problems)
-    records, problems = dataset.check_records(annotation_path, media_path, **source.how)
+    records, problems = data.check_records(annotation_path, media_path, **source.how)
     return RecordSet(source.name, records, problems)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from vidqa.contract.cli import note
+from vidqa.core.cli import note
 from vidqa.jobs.job_spec import JobSpec
 from vidqa.jobs.launch import Readiness, Ready, Resources
 from vidqa.jobs.records import AT_LAUNCH, PASSED, SKIPPED

@@ -9,11 +9,11 @@ from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
-from vidqa.contract.problem import Exit, Problem
-from vidqa.contract.progress import counting
-from vidqa.dataset.near_duplicates import THUMBNAILS, keep_signatures, near_duplicate_pairs, signature, signatures
-from vidqa.dataset.record import MediaRef, Record
-from vidqa.platforms.hardware import cpu_count
+from vidqa.core.problem import Exit, Problem
+from vidqa.core.progress import counting
+from vidqa.data.near_duplicates import THUMBNAILS, keep_signatures, near_duplicate_pairs, signature, signatures
+from vidqa.data.record import MediaRef, Record
+from vidqa.jobs.platforms.hardware import cpu_count
 from vidqa.preflight import media_probe
 from vidqa.preflight.data_checks import write_shared
 from vidqa.preflight.inputs import DataInputs, RunInputs, Skip

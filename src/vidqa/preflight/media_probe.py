@@ -10,8 +10,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from vidqa.contract.environment import cache_folder
-from vidqa.contract.files import ends_of, replacing
+from vidqa.core.environment import cache_folder
+from vidqa.core.files import ends_of, replacing
 from vidqa.video.pool import DecodeRequest
 
 NAME = "media_probe.parquet"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vidqa import spec
-from vidqa.contract.problem import Problem
+from vidqa.core.problem import Problem
 from vidqa.planning.budget.autotune import Forecast, Packing, answered_samples, best_policy
 from vidqa.planning.budget.flops import recomputed_flops_share
 from vidqa.planning.budget.memory import GIB, ParamCounts, fits

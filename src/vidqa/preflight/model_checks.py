@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vidqa.contract import environment
-from vidqa.contract.problem import Problem, ProblemError
+from vidqa.core import environment
+from vidqa.core.problem import Problem, ProblemError
+from vidqa.data.storage import hub
 from vidqa.families import family_of, quantization_of, require_plain_weights
 from vidqa.families.adapters import check_adapter
 from vidqa.families.chat import load_chat
@@ -14,7 +15,6 @@ from vidqa.jobs.job_spec import model_names
 from vidqa.preflight.inputs import ModelInputs, RunInputs
 from vidqa.preflight.problems import TIED_ADAPTER
 from vidqa.spec import check_with_heads
-from vidqa.storage import hub
 
 TIED = ("embed_tokens", "lm_head")
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers
 
-from vidqa.contract.problem import ProblemError
+from vidqa.core.problem import ProblemError
+from vidqa.data.storage import hub
 from vidqa.families.published import published
-from vidqa.storage import hub
 
 SPECIAL = (
     *("<|endoftext|>", "<|im_start|>", "<|im_end|>"),

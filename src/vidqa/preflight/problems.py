@@ -1,6 +1,6 @@
 """Problems that only preflight looks for."""
 
-from vidqa.contract.problem import Code, Exit
+from vidqa.core.problem import Code, Exit
 
 PACKAGE_OLD = Code(
     "ENV_PACKAGE_OLD",

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from vidqa.contract.problem import Problem
+from vidqa.core.problem import Problem
 from vidqa.families import family_of
 from vidqa.planning.budget.memory import GIB
 from vidqa.planning.quantization import BF16, calibration_problems, plan_quantization

@@ -9,13 +9,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vidqa import storage
-from vidqa.actions import resolve
-from vidqa.contract.problem import Exit, Problem, ProblemError, bounded
-from vidqa.dataset.problems import MEDIA_MISSING
+from vidqa.core.actions import resolve
+from vidqa.core.problem import Exit, Problem, ProblemError, bounded
+from vidqa.data import storage
+from vidqa.data.problems import MEDIA_MISSING
+from vidqa.data.storage import hub
 from vidqa.jobs.job_spec import JobSpec, load_job_spec
 from vidqa.jobs.launch import Resources
-from vidqa.platforms.problems import NOT_SEEN
+from vidqa.jobs.platforms.problems import NOT_SEEN
 from vidqa.preflight import report_cache
 from vidqa.preflight._base import AtLaunch, Check, CheckResult, run_check
 from vidqa.preflight.gpus import Declared
@@ -26,7 +27,6 @@ from vidqa.preflight.summary import summary
 from vidqa.spec.action import action_of
 from vidqa.spec.keys import value_at
 from vidqa.spec.problems import MODEL_MAX_LENGTH
-from vidqa.storage import hub
 
 ORDER = ("error", "warning", "blocked", "ok", "skipped")  # of a group: the first that a check has
 SHOWN = ("ok", "skipped", "warning", "blocked", "error")

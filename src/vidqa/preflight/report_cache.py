@@ -16,10 +16,10 @@ from pathlib import Path
 import msgspec
 
 from vidqa import __version__
-from vidqa.contract import environment
-from vidqa.contract.files import now, remove, write_json
-from vidqa.contract.problem import Problem
-from vidqa.dataset.record import Record
+from vidqa.core import environment
+from vidqa.core.files import now, remove, write_json
+from vidqa.core.problem import Problem
+from vidqa.data.record import Record
 from vidqa.jobs.job_spec import JobSpec, written_anew
 from vidqa.planning import plan_cache
 from vidqa.planning.plan import Plan

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from vidqa import spec
-from vidqa.contract import environment
-from vidqa.contract.problem import Problem, ProblemError
+from vidqa.core import environment
+from vidqa.core.problem import Problem, ProblemError
+from vidqa.data.storage import hub
 from vidqa.families import family_of
 from vidqa.families.weights import weight_files
 from vidqa.jobs.job_spec import model_names
@@ -20,7 +21,6 @@ from vidqa.preflight.inputs import DataInputs, ModelInputs, RunInputs, Skip
 from vidqa.preflight.problems import PAIR_MISMATCH, RESUME_MISMATCH
 from vidqa.spec.models import EvaluateSpec, TrainSpec
 from vidqa.spec.run_tables import Vision
-from vidqa.storage import hub
 
 VISION = tuple(Vision.model_fields)
 REMEDIES = {

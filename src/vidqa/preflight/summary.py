@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from vidqa import actions
+from vidqa.core import actions
 
 Facts = dict[str, Any]
 Line = tuple[str, str]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from vidqa import spec
-from vidqa.contract.problem import Problem
+from vidqa.core.problem import Problem
 from vidqa.planning.budget.autotune import least_policy
 from vidqa.planning.budget.flops import FlopsModel, flops_model, recomputed_flops_share
 from vidqa.planning.budget.gpus import Gpu, find_gpu

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from vidqa.dataset.record import MediaRef
+from vidqa.data.record import MediaRef
 from vidqa.planning.requests import Request, Result
 from vidqa.planning.samples import Planner, Sample
 

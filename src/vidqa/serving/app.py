@@ -17,8 +17,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from vidqa.contract.cli import note
-from vidqa.contract.problem import Problem, ProblemError
+from vidqa.core.cli import note
+from vidqa.core.problem import Problem, ProblemError
 from vidqa.planning.requests import Result
 from vidqa.serving._base import Limits
 from vidqa.serving.detokenizer import Piece

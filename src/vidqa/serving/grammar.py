@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from vidqa.contract._optional import require
-from vidqa.contract.problem import Problem
+from vidqa.core._optional import require
+from vidqa.core.problem import Problem
 from vidqa.families.chat import Chat
 from vidqa.serving.detokenizer import CLOSES
 from vidqa.serving.problems import CONSTRAINT

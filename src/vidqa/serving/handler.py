@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from vidqa.contract.problem import Problem, ProblemError
-from vidqa.dataset.record import Record
+from vidqa.core.problem import Problem, ProblemError
+from vidqa.data.record import Record
 from vidqa.planning.problems import SAMPLE_TOO_LONG
 from vidqa.planning.requests import Request, Result, Sampling
 from vidqa.planning.samples import Planner, Sample

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from vidqa.contract.files import remove
-from vidqa.dataset.record import MediaRef
+from vidqa.core.files import remove
+from vidqa.data.record import MediaRef
 from vidqa.serving._base import MB, Limits
 from vidqa.serving.download import Hosts, download
 from vidqa.serving.problems import MEDIA_REFUSED, MEDIA_TOO_LARGE, MEDIA_UNAVAILABLE, MEDIA_UNWRITABLE, REQUEST

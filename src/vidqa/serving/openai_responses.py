@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from vidqa.contract.problem import Exit, Problem, ProblemError
+from vidqa.core.problem import Exit, Problem, ProblemError
 from vidqa.families.chat import Chat
 from vidqa.planning.requests import Result, TopLogprobs
 from vidqa.serving import problems as codes

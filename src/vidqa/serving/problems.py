@@ -1,6 +1,6 @@
 """Problems of a server, and of what clients send it."""
 
-from vidqa.contract.problem import Code, Exit
+from vidqa.core.problem import Code, Exit
 
 EXPOSED = Code(
     "SERVE_EXPOSED",

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json
 
-from vidqa.contract.problem import Problem, ProblemError
-from vidqa.dataset.record import MediumKeys, Turn
+from vidqa.core.problem import Problem, ProblemError
+from vidqa.data.record import MediumKeys, Turn
 from vidqa.serving.problems import BODY, REQUEST
 from vidqa.video.vision_keys import VISION_KEYS, contradictions, without_effect
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NoReturn
 
-from vidqa.contract import environment
+from vidqa.core import environment
 from vidqa.jobs.local_job import ACTION, inference_job
-from vidqa.platforms import local
+from vidqa.jobs.platforms import local
 from vidqa.serving.auth import served_key
 from vidqa.serving.download import Hosts
 from vidqa.serving.problems import OPTION

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from starlette.requests import Request
 
-from vidqa.contract.problem import ProblemError
+from vidqa.core.problem import ProblemError
 from vidqa.serving._base import MB, Limits
 from vidqa.serving.problems import BODY, BODY_TOO_LARGE, BUSY
 

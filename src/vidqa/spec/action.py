@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vidqa import actions
-from vidqa.actions.problems import ACTION
+from vidqa.core import actions
+from vidqa.core.actions.problems import ACTION
 from vidqa.spec.layers import Layer, read_layer
 
 

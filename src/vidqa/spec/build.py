@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from vidqa import actions
-from vidqa.contract.cli import SKILL_ROOT
-from vidqa.contract.files import write_text
-from vidqa.contract.problem import Problem, ProblemError
+from vidqa.core import actions
+from vidqa.core.cli import SKILL_ROOT
+from vidqa.core.files import write_text
+from vidqa.core.problem import Problem, ProblemError
 from vidqa.spec.compat.cosmos import target_table, video_fps_problems
 from vidqa.spec.layers import Layer, format_of, parse_set, read_layer
 from vidqa.spec.models import TrainSpec

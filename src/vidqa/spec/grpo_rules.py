@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from vidqa.contract.problem import Problem
+from vidqa.core.problem import Problem
 from vidqa.spec import problems as codes
 from vidqa.spec.models import GrpoSpec
 from vidqa.spec.rules import training_rules

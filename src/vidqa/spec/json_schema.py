@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from vidqa import actions
+from vidqa.core import actions
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 WORDS = {"integer": "whole number", "number": "number", "string": "text", "boolean": "true or false", "null": "unset"}

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, get_args
 
 from pydantic.fields import FieldInfo
 
-from vidqa import actions
+from vidqa.core import actions
 from vidqa.spec._field import Table
 from vidqa.spec.models import Spec
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import yaml
 
-from vidqa import actions
-from vidqa.contract.files import open_plain
-from vidqa.contract.problem import Problem, ProblemError
+from vidqa.core import actions
+from vidqa.core.files import open_plain
+from vidqa.core.problem import Problem, ProblemError
 from vidqa.spec._field import Table
 from vidqa.spec.compat.renamed_keys import (
     OF_THEIR_LOADERS,

@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from vidqa.actions import action_for
-from vidqa.contract.problem import Problem
+from vidqa.core.actions import action_for
+from vidqa.core.problem import Problem
 from vidqa.spec.keys import flat, leaves
 from vidqa.spec.layers import brief
 from vidqa.spec.models import Spec

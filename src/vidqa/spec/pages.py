@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from vidqa import actions
-from vidqa.contract.problem import REGISTRY
+from vidqa.core import actions
+from vidqa.core.problem import REGISTRY
 from vidqa.spec.compat.renamed_keys import (
     OF_THEIR_LOADERS,
     OF_THEIR_PROCESSES,

@@ -7,10 +7,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-from vidqa import actions
-from vidqa.actions import DataSet
-from vidqa.actions.train import held_out
-from vidqa.contract.files import read_object
+from vidqa.core import actions
+from vidqa.core.actions import DataSet
+from vidqa.core.actions.train import held_out
+from vidqa.core.files import read_object
 from vidqa.spec.keys import flat
 from vidqa.spec.layers import Layer, read_layer
 from vidqa.spec.models import QuantizeSpec, Spec, TrainSpec

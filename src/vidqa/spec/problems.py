@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vidqa.contract.problem import Code, Exit
+from vidqa.core.problem import Code, Exit
 
 UNKNOWN_KEY = Code(
     "SPEC_UNKNOWN_KEY", "The spec has a key that no action reads.", "Use one of the names that it lists."

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from vidqa.contract.problem import Problem, raise_errors
+from vidqa.core.problem import Problem, raise_errors
 from vidqa.spec.inference_tables import Inference
 from vidqa.spec.layers import Layer, place, read_layer
 from vidqa.spec.problems import FILE

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from vidqa.contract.problem import Problem
+from vidqa.core.problem import Problem
 from vidqa.spec import problems as codes
 from vidqa.spec.models import QuantizeSpec
 from vidqa.spec.rules import answering_model_rules, required, vision_rules

@@ -12,9 +12,9 @@ from typing import Any, Literal, overload
 
 from pydantic import ValidationError
 
-from vidqa import actions
-from vidqa.contract.environment import redacted
-from vidqa.contract.problem import Problem, ProblemError, bounded, control_characters, raise_errors
+from vidqa.core import actions
+from vidqa.core.environment import redacted
+from vidqa.core.problem import Problem, ProblemError, bounded, control_characters, raise_errors
 from vidqa.spec._field import Table
 from vidqa.spec.json_schema import expected
 from vidqa.spec.keys import flat, leaves, table_of

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import yaml
 
-from vidqa import actions
-from vidqa.contract.problem import Problem
+from vidqa.core import actions
+from vidqa.core.problem import Problem
 from vidqa.spec.problems import AUTOML_NO_SEARCH, AUTOML_NOT_RUNNABLE
 
 CONFIG = "config.json"

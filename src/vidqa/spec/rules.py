@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vidqa.actions import action_for, resolve
-from vidqa.contract.problem import Problem
+from vidqa.core.actions import action_for, resolve
+from vidqa.core.problem import Problem
 from vidqa.spec import problems as codes
 from vidqa.spec.evaluate_tables import METRIC_MODELS, is_folder, metric_models
 from vidqa.spec.models import EmbedSpec, EvaluateSpec, GrpoSpec, InferenceSpec, Spec, TrainSpec

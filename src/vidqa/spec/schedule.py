@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import cast
 
-from vidqa import actions
-from vidqa.contract.problem import ProblemError
+from vidqa.core import actions
+from vidqa.core.problem import ProblemError
 from vidqa.spec.models import GrpoSpec, Spec, TrainSpec
 
 
@@ -51,7 +51,7 @@ def train_samples(spec: Spec) -> int | None:
     here. Samples that are too long, or whose media are broken, are found by preflight alone."""
     if not actions.action_for(spec).trains:
         return None
-    from vidqa.dataset import open_source  # readers of tables and archives, which most scripts do without
+    from vidqa.data import open_source  # readers of tables and archives, which most scripts do without
 
     train_spec = cast(TrainSpec, spec)
     policy, train_set = train_spec.train.train_policy, train_spec.custom.train_dataset
@@ -69,8 +69,8 @@ def train_samples(spec: Spec) -> int | None:
 @lru_cache(maxsize=64)
 def _count(annotations: str, media: str, test_size: int | float, seed: int, fingerprint: str) -> int | None:
     """`fingerprint` is that of the source: a count holds as long as the rows stay. Raises ProblemError."""
-    from vidqa.dataset import check_records, open_source, split_by_video
-    from vidqa.dataset.problem_collector import ProblemCollector
+    from vidqa.data import check_records, open_source, split_by_video
+    from vidqa.data.problem_collector import ProblemCollector
 
     if not test_size:
         collector = ProblemCollector(annotations)

@@ -9,8 +9,8 @@ from typing import Any
 import tomli_w
 import yaml
 
-from vidqa.actions import action_for
-from vidqa.contract.problem import raise_errors
+from vidqa.core.actions import action_for
+from vidqa.core.problem import raise_errors
 from vidqa.spec.compat.cosmos import target_table
 from vidqa.spec.keys import flat
 from vidqa.spec.models import Spec

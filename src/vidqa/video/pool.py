@@ -24,8 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from vidqa.contract.environment import child_environment
-from vidqa.contract.problem import Code, Problem
+from vidqa.core.environment import child_environment
+from vidqa.core.problem import Code, Problem
 from vidqa.video.problems import IMAGE_UNREADABLE, MEDIA_DECODER_KILLED, VIDEO_DECODE_TIMEOUT, VIDEO_UNREADABLE
 from vidqa.video.source import place
 from vidqa.video.types import ImageMeta, VideoMeta

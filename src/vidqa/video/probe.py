@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vidqa.contract.problem import Problem
+from vidqa.core.problem import Problem
 from vidqa.video.problems import VIDEO_FPS_DISAGREES
 from vidqa.video.source import open_video
 from vidqa.video.stream_info import read_stream_info

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
-from vidqa.contract.problem import Problem, ProblemError
+from vidqa.core.problem import Problem, ProblemError
 from vidqa.video.image import probe_image
 from vidqa.video.probe import probe
 from vidqa.video.problems import IMAGE_CLIPPED, VIDEO_BEGINS_MID_GOP, VIDEO_RATE_ASSUMED

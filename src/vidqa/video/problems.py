@@ -1,6 +1,6 @@
 """Problems of video and image files, and of what is asked of them."""
 
-from vidqa.contract.problem import Code, Exit
+from vidqa.core.problem import Code, Exit
 
 VIDEO_UNREADABLE = Code(
     "VIDEO_UNREADABLE",

@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vidqa.contract.problem import Code, ProblemError
+from vidqa.core.problem import Code, ProblemError
 from vidqa.video.problems import VIDEO_EMPTY, VIDEO_NO_STREAM, VIDEO_TOO_LARGE, VIDEO_UNREADABLE
 
 if TYPE_CHECKING:

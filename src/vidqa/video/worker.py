@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from vidqa.contract.parent_death_signal import end_with
-from vidqa.contract.problem import ProblemError
+from vidqa.core.parent_death_signal import end_with
+from vidqa.core.problem import ProblemError
 from vidqa.video.decode import read_frames
 from vidqa.video.image import decode_image, probe_image
 from vidqa.video.pool import OUT_OF_MEMORY, DecodeRequest, FramesFile

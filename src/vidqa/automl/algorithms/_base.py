@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from vidqa.automl.decisions import Goal, Measured, Trial, Values
 from vidqa.automl.space import Space
-from vidqa.contract._optional import require
+from vidqa.core._optional import require
 
 if TYPE_CHECKING:
     from numpy.random import Generator

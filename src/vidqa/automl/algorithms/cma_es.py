@@ -15,7 +15,7 @@ from typing import Any
 from vidqa.automl.algorithms._base import EXTRA, OPEN, Searcher
 from vidqa.automl.decisions import Decision, Done, Start, Trial
 from vidqa.automl.parameters import Parameter
-from vidqa.contract._optional import require
+from vidqa.core._optional import require
 
 WIDTH = 1 / 6  # of the first generation, as a share of the range
 TRIES = 20  # to draw a point inside of the bounds, before one on them is taken

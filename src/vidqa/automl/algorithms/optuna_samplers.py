@@ -15,7 +15,7 @@ from vidqa.automl.algorithms._base import EXTRA, OPEN, Searcher, Task
 from vidqa.automl.decisions import Decision, Done, Start, Trial, Values
 from vidqa.automl.parameters import Parameter
 from vidqa.automl.space import Space
-from vidqa.contract._optional import require
+from vidqa.core._optional import require
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution

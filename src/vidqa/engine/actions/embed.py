@@ -24,13 +24,12 @@ from typing import Any
 import numpy as np
 
 import vidqa
-from vidqa.actions.embed import NO_QUESTION
-from vidqa.contract.environment import world_size
-from vidqa.contract.files import replacing, write_json
-from vidqa.contract.problem import Exit, Problem, raise_errors
-from vidqa.contract.run_folder import EMBEDDINGS, QUERY_EMBEDDINGS, RunFolder
-from vidqa.curation.embeddings import SCHEMA_VERSION, VECTORS, schema, table_of
-from vidqa.dataset.record import MediaRef, Record
+from vidqa.core.actions.embed import NO_QUESTION
+from vidqa.core.environment import world_size
+from vidqa.core.files import replacing, write_json
+from vidqa.core.problem import Exit, Problem, raise_errors
+from vidqa.core.run_folder import EMBEDDINGS, QUERY_EMBEDDINGS, RunFolder
+from vidqa.data.record import MediaRef, Record
 from vidqa.engine import distributed
 from vidqa.engine.actions.embedder import Embedder, widths_of
 from vidqa.engine.actions.embedding_store import KEY_BYTES, Vectors
@@ -44,6 +43,7 @@ from vidqa.engine.data.planned_samples import fitting, shared_plan
 from vidqa.engine.distributed import World
 from vidqa.engine.progress import open_evaluation
 from vidqa.engine.signals import StopRequest
+from vidqa.gaps.curation.embeddings import SCHEMA_VERSION, VECTORS, schema, table_of
 from vidqa.planning.resume_compat import weights_hash
 from vidqa.planning.samples import Planner, Sample, evaluation_planner
 from vidqa.spec import check_with_gpus

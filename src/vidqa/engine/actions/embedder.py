@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch.nn.functional import normalize
 
-from vidqa.contract.files import read_object
-from vidqa.contract.problem import Problem
+from vidqa.core.files import read_object
+from vidqa.core.problem import Problem
 from vidqa.engine.actions.text_metrics import TextModel, sentences
 from vidqa.engine.answering.batch_inference import model_folders
 from vidqa.engine.data.host_to_device import mapped

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from itertools import chain
 
-from vidqa.contract.environment import world_size
-from vidqa.contract.problem import Exit, raise_errors
-from vidqa.contract.run_folder import RunFolder
+from vidqa.core.environment import world_size
+from vidqa.core.problem import Exit, raise_errors
+from vidqa.core.run_folder import RunFolder
 from vidqa.engine import distributed
 from vidqa.engine.actions.text_metrics import open_measures
 from vidqa.engine.actions.write_results import (

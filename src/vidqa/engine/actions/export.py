@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from vidqa.contract.cli import Parser, Result, note, run
-from vidqa.contract.environment import take_parent
-from vidqa.contract.files import read_object
-from vidqa.contract.parent_death_signal import end_with
-from vidqa.contract.problem import Problem, ProblemError
-from vidqa.contract.run_folder import RunFolder
-from vidqa.dataset import check_records
+from vidqa.core.cli import Parser, Result, note, run
+from vidqa.core.environment import take_parent
+from vidqa.core.files import read_object
+from vidqa.core.parent_death_signal import end_with
+from vidqa.core.problem import Problem, ProblemError
+from vidqa.core.run_folder import RunFolder
+from vidqa.data import check_records
 from vidqa.engine.data.frames import open_frames
 from vidqa.engine.distributed import alone
 from vidqa.engine.export import MERGED, format_of

@@ -15,11 +15,11 @@ from collections.abc import Mapping, Sequence
 from itertools import chain, groupby
 from typing import Any
 
-from vidqa.contract.environment import world_size
-from vidqa.contract.files import replacing, write_json, write_text
-from vidqa.contract.problem import Exit, Problem, raise_errors
-from vidqa.contract.run_folder import ANSWERS, ANSWERS_TABLE, RunFolder
-from vidqa.dataset.record import Record
+from vidqa.core.environment import world_size
+from vidqa.core.files import replacing, write_json, write_text
+from vidqa.core.problem import Exit, Problem, raise_errors
+from vidqa.core.run_folder import ANSWERS, ANSWERS_TABLE, RunFolder
+from vidqa.data.record import Record
 from vidqa.engine import distributed
 from vidqa.engine.actions.write_results import answers_recipe, fingerprint_model, require_answers
 from vidqa.engine.answering.answers import Answer

@@ -8,11 +8,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from vidqa.contract.files import remove, write_json
-from vidqa.contract.problem import Problem
-from vidqa.contract.run_folder import RunFolder
-from vidqa.dataset import fingerprint
-from vidqa.dataset.record import Record
+from vidqa.core.files import remove, write_json
+from vidqa.core.problem import Problem
+from vidqa.core.run_folder import RunFolder
+from vidqa.data import fingerprint
+from vidqa.data.record import Record
 from vidqa.engine.answering.answers import Answer
 from vidqa.engine.answering.batch_inference import AnsweringSpec
 from vidqa.engine.problems import ENGINE_ANSWERS_MISSING, ENGINE_NOT_ANSWERED

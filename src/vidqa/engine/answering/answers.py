@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vidqa.contract.cli import note
-from vidqa.contract.files import remove
+from vidqa.core.cli import note
+from vidqa.core.files import remove
 from vidqa.engine.generators._base import Result
 from vidqa.engine.problems import ENGINE_ANSWERS_UNREADABLE
 from vidqa.evaluation.results import FREE

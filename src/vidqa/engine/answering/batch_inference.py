@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from vidqa.contract.problem import Problem
-from vidqa.contract.run_folder import RunFolder
+from vidqa.core.problem import Problem
+from vidqa.core.run_folder import RunFolder
 from vidqa.engine.answering.answers import Answer, SavedAnswers
 from vidqa.engine.answering.candidates import Candidates
 from vidqa.engine.answering.prompts import Prompts

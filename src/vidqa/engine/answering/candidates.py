@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from vidqa.dataset.record import Record
+from vidqa.data.record import Record
 from vidqa.engine.answering.answers import Answer
 from vidqa.engine.generators._base import Result
 from vidqa.evaluation.answers import allowed_answers

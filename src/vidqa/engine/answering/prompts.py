@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from vidqa.contract.problem import ProblemError
+from vidqa.core.problem import ProblemError
 from vidqa.engine.answering.answers import Answer, answer_of
 from vidqa.engine.answering.candidates import Candidates
 from vidqa.engine.data.frames import FrameSource

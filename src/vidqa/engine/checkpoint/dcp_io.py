@@ -20,7 +20,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import metadata as parts
 
-from vidqa.contract.run_folder import METADATA, POLICY
+from vidqa.core.run_folder import METADATA, POLICY
 from vidqa.engine.torch_private import FileSystem, MemFormatEncoding, StorageInfo, get_layout
 
 AT_ONCE = 1 << 20  # bytes from which a checksum is worth a thread of its own

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 import torch
 from torch.distributed.tensor import DTensor
 
-from vidqa.contract.cli import note
+from vidqa.core.cli import note
 from vidqa.engine.distributed import local_part
 from vidqa.engine.torch_private import dtensor_like
 

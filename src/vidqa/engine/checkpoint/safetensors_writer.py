@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from vidqa.contract.files import write_json
+from vidqa.core.files import write_json
 
 SHARD_BYTES = 4 * 1024**3
 TYPE_NAMES = {torch.bfloat16: "BF16", torch.float32: "F32"}

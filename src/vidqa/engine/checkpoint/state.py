@@ -19,8 +19,8 @@ from torch import nn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.serialization import set_crc32_options
 
-from vidqa.contract.files import remove, write_json
-from vidqa.contract.run_folder import TRAINER, RunFolder, changed_file, read_checkpoint
+from vidqa.core.files import remove, write_json
+from vidqa.core.run_folder import TRAINER, RunFolder, changed_file, read_checkpoint
 from vidqa.engine.checkpoint.dcp_io import Reader, Writer, read_table
 from vidqa.engine.distributed import World
 from vidqa.engine.loading.freeze import is_adapter

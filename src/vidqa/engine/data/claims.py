@@ -20,8 +20,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Protocol
 
-from vidqa.contract.files import remove, write_json
-from vidqa.contract.problem import Problem
+from vidqa.core.files import remove, write_json
+from vidqa.core.problem import Problem
 
 FLOCK = struct.Struct("hhqqi4x")  # Linux' struct flock: type, whence, start, length, process
 HELD = (errno.EAGAIN, errno.EACCES)

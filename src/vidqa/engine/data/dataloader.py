@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from vidqa.contract.cli import note
+from vidqa.core.cli import note
 from vidqa.engine.data.collate import Collator, TokenValues
 from vidqa.engine.data.feature_cache import FeatureCache, tower_name
 from vidqa.engine.data.frame_cache import FrameCache

@@ -18,9 +18,9 @@ from typing import Any
 
 import torch
 
-from vidqa.contract.cli import note
-from vidqa.contract.problem import ProblemError
-from vidqa.dataset.record import MediaRef
+from vidqa.core.cli import note
+from vidqa.core.problem import ProblemError
+from vidqa.data.record import MediaRef
 from vidqa.engine.data.frame_cache import FrameCache
 from vidqa.engine.data.frames import request_of
 from vidqa.engine.data.pixels import as_tensor

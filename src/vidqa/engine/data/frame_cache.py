@@ -26,9 +26,9 @@ from typing import BinaryIO
 import numpy as np
 import torch
 
-from vidqa.contract.files import ends_of, remove
-from vidqa.contract.locks import locked
-from vidqa.contract.problem import Problem
+from vidqa.core.files import ends_of, remove
+from vidqa.core.locks import locked
+from vidqa.core.problem import Problem
 from vidqa.engine.problems import CACHE_DISK_FULL, CACHE_UNUSABLE
 from vidqa.video.pool import DecodeRequest
 

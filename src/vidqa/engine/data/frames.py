@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from vidqa.contract.cli import note
-from vidqa.contract.environment import cache_folder
-from vidqa.contract.files import remove
-from vidqa.contract.problem import Exit, Problem
-from vidqa.dataset.record import MediaRef
+from vidqa.core.cli import note
+from vidqa.core.environment import cache_folder
+from vidqa.core.files import remove
+from vidqa.core.problem import Exit, Problem
+from vidqa.data.record import MediaRef
 from vidqa.engine.data.claims import Claims, Waiting
 from vidqa.engine.data.frame_cache import FrameCache
 from vidqa.planning.samples import Sample

@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vidqa.actions import action_for
-from vidqa.contract.cli import note
-from vidqa.contract.files import write_json
-from vidqa.contract.problem import Problem, ProblemError, raise_errors
-from vidqa.contract.run_folder import PLAN, RunFolder
-from vidqa.dataset.record import Record
+from vidqa.core.actions import action_for
+from vidqa.core.cli import note
+from vidqa.core.files import write_json
+from vidqa.core.problem import Problem, ProblemError, raise_errors
+from vidqa.core.run_folder import PLAN, RunFolder
+from vidqa.data.record import Record
 from vidqa.engine.distributed import World
 from vidqa.engine.problems import ENGINE_NO_SAMPLES
+from vidqa.evaluation.rewards import question_problems
 from vidqa.planning import plan_cache
 from vidqa.planning.packing.prefix_sharing import max_tokens
 from vidqa.planning.plan import Plan, PlannedSet, make_plan, too_long, usable, without_labels
 from vidqa.planning.samples import Planner, Sample
 from vidqa.planning.sets import leaves_out_bad_samples, load_sets
-from vidqa.rewards import question_problems
 from vidqa.spec import DataFacts, check_with_data
 from vidqa.spec.models import EvaluateSpec, GrpoSpec, Spec, TrainSpec
 

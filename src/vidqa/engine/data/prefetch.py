@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from vidqa.contract.problem import Problem
+from vidqa.core.problem import Problem
 from vidqa.engine.data.collate import Batch, Collator
 from vidqa.engine.data.feature_cache import FeatureCache, Features
 from vidqa.engine.data.frames import FrameSource, unknown

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vidqa.contract.cli import note
-from vidqa.contract.files import remove, write_json, write_link
-from vidqa.contract.run_folder import RunFolder
+from vidqa.core.cli import note
+from vidqa.core.files import remove, write_json, write_link
+from vidqa.core.run_folder import RunFolder
 from vidqa.engine.export._base import EXPORT
 
 ACCURACY, REWARD, LOSS = "val/accuracy", "val/reward", "val/avg_loss"

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from vidqa.contract.files import write_json
+from vidqa.core.files import write_json
 from vidqa.engine.distributed import World
 from vidqa.engine.export._base import ExportFormat, Trained
 from vidqa.engine.export.adapter import ADAPTER

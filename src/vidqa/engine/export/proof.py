@@ -10,7 +10,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from vidqa.contract.files import write_json
+from vidqa.core.files import write_json
 from vidqa.engine.data.hf_inputs import stock_inputs
 from vidqa.engine.export._base import ExportFormat
 from vidqa.engine.model.chunked_head import HEAD_ROWS

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-from vidqa.contract._optional import require
+from vidqa.core._optional import require
 from vidqa.engine.distributed import World
 from vidqa.engine.export._base import ExportFormat, Trained
 from vidqa.engine.export.writing import copy_settings, named_as, rows_as_trained, shapes_of, write_together

@@ -9,9 +9,9 @@ from pathlib import Path
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from vidqa.contract.files import remove, write_json
-from vidqa.contract.problem import ProblemError
-from vidqa.contract.run_folder import RunFolder
+from vidqa.core.files import remove, write_json
+from vidqa.core.problem import ProblemError
+from vidqa.core.run_folder import RunFolder
 from vidqa.engine.checkpoint.safetensors_writer import TensorRows, create_files, plan_shards, write_rows
 from vidqa.engine.distributed import World, local_part
 from vidqa.engine.export._base import Trained

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from vidqa.contract.problem import ProblemError
+from vidqa.core.problem import ProblemError
 from vidqa.planning.problems import SAMPLE_TOO_LONG
 from vidqa.planning.requests import Constraint, Request, Result, Sampling
 from vidqa.planning.samples import Planner

@@ -19,7 +19,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from transformers import AutoConfig
 
-from vidqa.contract.problem import raise_errors
+from vidqa.core.problem import raise_errors
 from vidqa.engine.distributed import World
 from vidqa.engine.families import TorchFamily, family_of, torch_half
 from vidqa.engine.families._base import run_gathered

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch.backends.cuda import SDPAParams, can_use_cudnn_attention
 from torch.utils.checkpoint import checkpoint
 
-from vidqa.contract.cli import note
+from vidqa.core.cli import note
 from vidqa.engine.model.suffixes import (
     Merged,
     SuffixAttention,

@@ -25,9 +25,7 @@ class PagedCache:
         return 2 * layers * heads * width * dtype.itemsize
 
     @staticmethod
-    def allocated(
-        pages: int, layers: int, heads: int, width: int, dtype: torch.dtype, device: torch.device
-    ) -> PagedCache:
+    def empty(pages: int, layers: int, heads: int, width: int, dtype: torch.dtype, device: torch.device) -> PagedCache:
         shape = (layers, pages * PAGE, heads, width)
         return PagedCache(*(torch.zeros(shape, dtype=dtype, device=device) for _ in range(2)))
 

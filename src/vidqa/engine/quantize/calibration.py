@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from vidqa.contract.problem import ProblemError, raise_errors
+from vidqa.core.problem import ProblemError, raise_errors
 from vidqa.engine.data.frames import open_frames
 from vidqa.engine.data.hf_inputs import stock_inputs
 from vidqa.engine.families import family_of

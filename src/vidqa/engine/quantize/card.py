@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from vidqa.contract.cli import size_text
-from vidqa.contract.files import read_object, write_text
+from vidqa.core.cli import size_text
+from vidqa.core.files import read_object, write_text
 from vidqa.families.model_files import front_matter, front_matter_text
 
 CARD = "README.md"

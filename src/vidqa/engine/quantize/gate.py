@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from vidqa.contract.cli import SKILL_ROOT, note
-from vidqa.contract.environment import OF_THE_ENGINE, PARENT, foreign_environment, python_path
-from vidqa.contract.files import read_object, write_json, write_text
-from vidqa.contract.problem import ProblemError
-from vidqa.contract.run_folder import RunFolder
+from vidqa.core.cli import SKILL_ROOT, note
+from vidqa.core.environment import OF_THE_ENGINE, PARENT, foreign_environment, python_path
+from vidqa.core.files import read_object, write_json, write_text
+from vidqa.core.problem import ProblemError
+from vidqa.core.run_folder import RunFolder
 from vidqa.engine.problems import ENGINE_QUANTIZE_EVALUATION, ENGINE_QUANTIZE_GATE
 from vidqa.engine.quantize.card import FACTS, tries_table, write_card
 from vidqa.evaluation.comparison import compare

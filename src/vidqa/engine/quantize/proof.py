@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from vidqa.contract.files import read_object
+from vidqa.core.files import read_object
 from vidqa.engine.export.proof import token_losses
 from vidqa.engine.export.weights import load_weights
 from vidqa.engine.families import family_of

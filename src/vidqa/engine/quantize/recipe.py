@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from vidqa.contract._optional import require
+from vidqa.core._optional import require
 from vidqa.engine.families import family_of
 from vidqa.engine.problems import ENGINE_QUANTIZE_AWQ
 from vidqa.planning.quantization import QuantizationPlan

@@ -21,12 +21,12 @@ from typing import Any
 import torch
 
 import vidqa
-from vidqa.contract._optional import require
-from vidqa.contract.cli import note, size_text
-from vidqa.contract.environment import world_size
-from vidqa.contract.files import now, read_object, write_json
-from vidqa.contract.problem import Exit, ProblemError, raise_errors
-from vidqa.contract.run_folder import RunFolder
+from vidqa.core._optional import require
+from vidqa.core.cli import note, size_text
+from vidqa.core.environment import world_size
+from vidqa.core.files import now, read_object, write_json
+from vidqa.core.problem import Exit, ProblemError, raise_errors
+from vidqa.core.run_folder import RunFolder
 from vidqa.engine.data.planned_samples import fitting, shared_plan
 from vidqa.engine.distributed import World, alone
 from vidqa.engine.export._base import EXPORT, Trained

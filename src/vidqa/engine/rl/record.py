@@ -10,8 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from vidqa.contract.files import replacing
-from vidqa.contract.rollouts import rank_of, read_rollouts, rollout_file, rollout_files
+from vidqa.core.files import replacing
+from vidqa.core.rollouts import rank_of, read_rollouts, rollout_file, rollout_files
 from vidqa.engine.rl.rollout import Group
 from vidqa.engine.rl.update import advantages
 from vidqa.planning.samples import Sample

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from transformers import AutoConfig
 
-from vidqa.contract.problem import Problem, ProblemError
+from vidqa.core.problem import Problem, ProblemError
 from vidqa.engine.data.frames import FrameSource
 from vidqa.engine.distributed import World
 from vidqa.engine.families import family_of
@@ -27,9 +27,9 @@ from vidqa.engine.model import DTYPES
 from vidqa.engine.problems import ENGINE_ROLLOUT_WEIGHTS
 from vidqa.engine.rl.weights import RolloutWeights
 from vidqa.engine.torch_private import keystr, tree_leaves_with_path
+from vidqa.evaluation.rewards import Completion, Reward, Rewards
 from vidqa.planning.budget.rollouts import RolloutShape
 from vidqa.planning.samples import Planner, Sample
-from vidqa.rewards import Completion, Reward, Rewards
 
 ORDERS_KEPT = 64  # permutations that are remembered
 

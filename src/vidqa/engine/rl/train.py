@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from vidqa.contract.run_folder import RunFolder
+from vidqa.core.run_folder import RunFolder
 from vidqa.engine.data.collate import Collator
 from vidqa.engine.data.frames import FrameSource, open_frames
 from vidqa.engine.data.planned_samples import Prepared, check_steps, prepare_questions, write_plan
@@ -35,6 +35,8 @@ from vidqa.engine.training.memory_policy import memory_policy_of
 from vidqa.engine.training.resume import Start, start_of
 from vidqa.engine.training.trainer import Trainer, build_learner, start_world
 from vidqa.engine.training.warmup import map_memory
+from vidqa.evaluation.rewards import Rewards, label_of, shuffled_options
+from vidqa.evaluation.rewards.problems import REWARD_CONSTANT
 from vidqa.families import family_of as tables_of
 from vidqa.planning.budget.params import parameters
 from vidqa.planning.budget.rollouts import RolloutShape, rollout_memory, rollout_shape, update_packing
@@ -42,8 +44,6 @@ from vidqa.planning.packing.prefix_sharing import max_tokens, split_indices
 from vidqa.planning.packing.steps import pack_budget
 from vidqa.planning.rollouts import prompt_planner
 from vidqa.planning.samples import Planner, training_planner
-from vidqa.rewards import Rewards, label_of, shuffled_options
-from vidqa.rewards.problems import REWARD_CONSTANT
 from vidqa.spec.grpo_rules import MOST_RETRIES, REWARDS, reward_weights, temperature_of
 
 # The largest difference of trainer and rollout log-probabilities with which a run goes on: of any token in float32, on

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from vidqa.contract.problem import Problem
+from vidqa.core.problem import Problem
 from vidqa.engine.data.dataloader import Step
 from vidqa.engine.distributed import World
 from vidqa.engine.loading.fsdp import Resharding

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vidqa.contract.cli import note
-from vidqa.contract.problem import ProblemError
-from vidqa.contract.run_folder import RunFolder
+from vidqa.core.cli import note
+from vidqa.core.problem import ProblemError
+from vidqa.core.run_folder import RunFolder
 from vidqa.engine.checkpoint.state import inspect, load_state
 from vidqa.engine.data.planned_samples import Prepared
 from vidqa.engine.distributed import World

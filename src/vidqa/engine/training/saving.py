@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from vidqa.contract.cli import note
-from vidqa.contract.files import remove, write_json
-from vidqa.contract.run_folder import TRAINER, RunFolder
+from vidqa.core.cli import note
+from vidqa.core.files import remove, write_json
+from vidqa.core.run_folder import TRAINER, RunFolder
 from vidqa.engine.checkpoint.async_save import Background
 from vidqa.engine.checkpoint.pinned_snapshot import PinnedSnapshot
 from vidqa.engine.checkpoint.state import own_weights, save_state, sharded_parameters, training_state

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from vidqa.contract.environment import world_size
-from vidqa.contract.problem import Exit, ProblemError, raise_errors
-from vidqa.contract.run_folder import RunFolder
+from vidqa.core.environment import world_size
+from vidqa.core.problem import Exit, ProblemError, raise_errors
+from vidqa.core.run_folder import RunFolder
 from vidqa.engine import distributed
 from vidqa.engine.bad_samples import BadSamples
 from vidqa.engine.data.collate import Collator

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from vidqa.contract.problem import Problem
+from vidqa.core.problem import Problem
 from vidqa.engine.answering.answers import answer_of
 from vidqa.engine.answering.prompts import Prompts
 from vidqa.engine.bad_samples import BadSamples, end_if_bad

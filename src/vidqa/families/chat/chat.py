@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from tokenizers import Encoding
 
-from vidqa.contract.problem import Problem, ProblemError
-from vidqa.dataset.record import Record
+from vidqa.core.problem import Problem, ProblemError
+from vidqa.data.record import Record
 from vidqa.families import Family, family_of
 from vidqa.families.chat.messages import messages_of
 from vidqa.families.chat.problems import SPECIAL_TOKEN_IN_TEXT, TEMPLATE_MEDIA, TEMPLATE_UNSTABLE

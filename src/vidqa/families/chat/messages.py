@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from vidqa.dataset.reasoning import split_thinking
-from vidqa.dataset.record import Record, Turn
+from vidqa.data.reasoning import split_thinking
+from vidqa.data.record import Record, Turn
 from vidqa.families.chat.problems import ANSWER_EMPTY, THINK_MISSING
 from vidqa.families.chat.template import Message
 

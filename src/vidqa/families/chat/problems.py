@@ -1,6 +1,6 @@
 """Problems of a model's chat template, and of records that it cannot render."""
 
-from vidqa.contract.problem import Code
+from vidqa.core.problem import Code
 
 TEMPLATE_BROKEN = Code(
     "CHAT_TEMPLATE_BROKEN",

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from vidqa.contract.problem import Problem, ProblemError
+from vidqa.core.problem import Problem, ProblemError
 from vidqa.spec.keys import flat, leaves
 from vidqa.spec.models import EvaluateSpec, GrpoSpec, Spec, TrainSpec
 from vidqa.spec.problems import NOT_IN_TARGET
@@ -170,8 +170,8 @@ def video_fps_problems(spec: TrainSpec) -> list[Problem]:
 
 def missing_fps(path: str, key: str) -> list[Problem]:
     """SPEC_NOT_IN_TARGET where a record of `path` with a video has no video_fps, or, a warning, it cannot be read."""
-    from vidqa.dataset import open_source  # readers of tables and archives, which most scripts do without
-    from vidqa.dataset.problem_collector import ProblemCollector
+    from vidqa.data import open_source  # readers of tables and archives, which most scripts do without
+    from vidqa.data.problem_collector import ProblemCollector
 
     collector = ProblemCollector(path)
     try:

@@ -1,5 +1,0 @@
-"""Problems of naming an action."""
-
-from vidqa.contract.problem import Code
-
-ACTION = Code("SPEC_ACTION", "There is no spec for this action, or the spec is for another.", "Use train or evaluate.")

@@ -1,0 +1,29 @@
+"""Optional libraries: imported where they are used, with the install line when they are missing."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+from vidqa.core.problem import Code, Exit
+
+PACKAGE_MISSING = Code(
+    "ENV_PACKAGE_MISSING",
+    "A Python package that this step needs is not installed.",
+    "Run `make install` in the repository, then use its .venv/bin/python.",
+    Exit.ENVIRONMENT,
+)
+
+
+def require(module: str, extra: str) -> ModuleType:
+    """Import `module` or fail with the extra of this project that installs it."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as missing:
+        message = f"the package {missing.name!r} is not installed"
+        raise PACKAGE_MISSING.error(module, message, installing(extra)) from missing
+
+
+def installing(extra: str) -> str:
+    """The command that installs an extra of this project."""
+    return f"in the repository: pip install -e '.[{extra}]'"

@@ -1,0 +1,107 @@
+"""Every action is one declaration: its spec, its job, its work, and what it leaves.
+
+Six are here. A package that is installed beside this one brings others: its entry points of the group `vidqa.actions`
+name them ("count = count_action:COUNT"), in every process that finds the package.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from contextlib import suppress
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from vidqa.core.actions._base import Action, DataSet, ModelKey, Parent, RecordSampling, Resuming, resolve
+from vidqa.core.actions.problems import ACTION
+from vidqa.core.problem import ProblemError
+
+__all__ = [
+    "Action",
+    "DataSet",
+    "ModelKey",
+    "Parent",
+    "RecordSampling",
+    "Resuming",
+    "action",
+    "action_for",
+    "every",
+    "names",
+    "profiles",
+    "resolve",
+    "roots",
+]
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+HERE = (
+    "train",
+    "evaluate",
+    "inference",
+    "embed",
+    "grpo",
+    "quantize",
+)  # modules of this package, each with an action under its name in capitals
+GROUP = "vidqa.actions"
+
+
+def _installed() -> dict[str, EntryPoint]:
+    return _found_on(tuple(sys.path))
+
+
+@lru_cache(maxsize=1)
+def _found_on(path: tuple[str, ...]) -> dict[str, EntryPoint]:
+    """What packages on this path of Python's bring. Every package is looked at, which takes a preflight's time if it
+    is done whenever an action is asked for."""
+    from importlib.metadata import entry_points  # takes longer than all else here
+
+    return {entry.name: entry for entry in entry_points(group=GROUP) if entry.name not in HERE}
+
+
+def names() -> tuple[str, ...]:
+    """The actions that there are."""
+    return (*HERE, *sorted(_installed()))
+
+
+def action(name: str) -> Action:
+    """The action of this name. Raises SPEC_ACTION where there is none, or its package cannot be loaded."""
+    if name in HERE:
+        declared: Action = getattr(importlib.import_module(f"vidqa.core.actions.{name}"), name.upper())
+        return declared
+    installed = _installed()
+    if name not in installed:
+        message = f"there is no action {name!r}"
+        raise ACTION.error(name, message, f"ask for one of: {', '.join((*HERE, *sorted(installed)))}")
+    try:
+        brought: Action = installed[name].load()
+    except (ImportError, AttributeError) as broken:
+        message = f"the package that brings it cannot be loaded: {broken}"
+        raise ACTION.error(name, message, "repair the package, or uninstall it") from broken
+    return brought
+
+
+def every() -> list[Action]:
+    """The actions that can be loaded; who asks for another by its name is told why it cannot."""
+    declared = [action(name) for name in HERE]
+    for name in sorted(_installed()):
+        with suppress(ProblemError):
+            declared.append(action(name))
+    return declared
+
+
+def action_for(spec: object) -> Action:
+    """The action that a spec is of."""
+    ours = next((declared for declared in map(action, HERE) if declared.spec_model is type(spec)), None)
+    return ours or next(declared for declared in every() if declared.spec_model is type(spec))
+
+
+def profiles() -> str:
+    """The named starting points of specs, as a help text."""
+    first, *others = dict.fromkeys(name for declared in every() for name in declared.profiles)
+    return f"{first} (default), {', '.join(others[:-1])} or {others[-1]}"
+
+
+def roots() -> tuple[str, ...]:
+    """The folders of data that build_spec.py takes: train, val, eval, query."""
+    return tuple(dict.fromkeys(data.root for declared in every() for data in declared.data))

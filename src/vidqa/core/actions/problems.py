@@ -1,0 +1,5 @@
+"""Problems of naming an action."""
+
+from vidqa.core.problem import Code
+
+ACTION = Code("SPEC_ACTION", "There is no spec for this action, or the spec is for another.", "Use train or evaluate.")

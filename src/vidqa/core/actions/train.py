@@ -1,0 +1,117 @@
+"""Training: supervised fine-tuning, with checkpoints to go on from and exports to evaluate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vidqa.core.actions._base import Action, DataSet, ModelKey, Parent, RecordSampling, Resuming
+
+
+def _processes(spec: Any) -> int:
+    mesh = spec.policy.parallelism
+    return mesh.dp_shard_size * mesh.dp_replicate_size * mesh.cp_size
+
+
+def _secrets(spec: Any) -> tuple[str, ...]:
+    """Those of trackers and uploads."""
+    logger, ckpt = spec.logging.logger, spec.train.ckpt
+    uses = {
+        "WANDB_API_KEY": "wandb" in logger,
+        "HF_TOKEN": ckpt.upload_hf,
+        "AWS_ACCESS_KEY_ID": bool(ckpt.upload_s3),
+        "AWS_SECRET_ACCESS_KEY": bool(ckpt.upload_s3),
+    }
+    return tuple(name for name, is_used in uses.items() if is_used)
+
+
+def _packages(spec: Any) -> dict[str, str]:
+    """Trackers."""
+    trackers = ("wandb", "tensorboard")
+    return {name: f'logging.logger = "{name}"' for name in trackers if name in spec.logging.logger}
+
+
+def held_out(spec: Any) -> tuple[float | int, int] | None:
+    policy = spec.train.train_policy
+    if spec.custom.val_dataset.annotation_path or not policy.dataset.test_size:
+        return None
+    return policy.dataset.test_size, policy.dataloader_seed
+
+
+TRAIN = Action(
+    name="train",
+    spec="vidqa.spec.models:TrainSpec",
+    tables=("train", "policy", "custom", "validation", "logging"),
+    output_key="train.output_dir",
+    models=(ModelKey("policy.model_name_or_path", revision="policy.model_revision"),),
+    data=(
+        DataSet(
+            "train",
+            "custom.train_dataset.annotation_path",
+            "custom.train_dataset.media_path",
+            root="train",
+            teaches=True,
+        ),
+        DataSet(
+            "validation",
+            "custom.val_dataset.annotation_path",
+            "custom.val_dataset.media_path",
+            root="val",
+            root_sets={"validation.enable": True},
+            needed="unless train.train_policy.dataset.test_size splits",
+        ),
+    ),
+    decoding="engine",
+    rules="vidqa.spec.rules:train_rules",
+    built_from="--train-root DATA",
+    profiles={
+        "full": {},
+        "frozen-vision": {"policy.freeze_pattern": ["visual"]},
+        "lora": {"policy.lora": {}, "train.optm_lr": 1e-4},
+    },
+    shorthand={
+        "dp_shard_size": "policy.parallelism.dp_shard_size",
+        "dp_replicate_size": "policy.parallelism.dp_replicate_size",
+        "cp_size": "policy.parallelism.cp_size",
+        "num_epochs": "train.epoch",
+        "batch_size": "train.train_batch_per_replica",
+        "learning_rate": "train.optm_lr",
+        "mini_batch": "train.train_policy.mini_batch",
+        "weight_decay": "train.optm_weight_decay",
+        "warmup_epochs": "train.optm_warmup_epochs",
+    },
+    exclusive=(
+        ("custom.vision.fps", "custom.vision.nframes"),
+        ("train.optm_warmup_steps", "train.optm_warmup_epochs"),
+    ),
+    replacing=(
+        ("train.ckpt.save_freq", "train.ckpt.save_freq_in_epoch"),
+        ("validation.freq", "validation.freq_in_epoch"),
+    ),
+    not_identity=("train.timestamp", "train.resume", "results_dir"),
+    parent=Parent("latest", "vidqa.spec.parent_layers:continued"),
+    cosmos=True,
+    is_searched=True,
+    processes=_processes,
+    processes_key="policy.parallelism",
+    fills_gpus=True,
+    secrets=_secrets,
+    packages=_packages,
+    resuming=Resuming(
+        "train.resume", must_exist=True, begun=lambda run: bool(run.complete(run.checkpoints, "trainer.json"))
+    ),
+    outcome="vidqa.jobs.job_results:of_training",
+    program="vidqa.engine.train:train",
+    proof="vidqa.engine.prove:prove",
+    page="vidqa.core.pages.training",
+    uploads=lambda spec: bool(spec.train.ckpt.upload_s3 or spec.train.ckpt.upload_hf),
+    sampling=RecordSampling(
+        planner="vidqa.planning.samples:training_planner",
+        vision="custom.vision",
+        length_key="policy.model_max_length",
+        longest=lambda spec: spec.policy.model_max_length,
+        held_out=held_out,
+        modes={"validation": "vidqa.planning.samples:validation_mode"},
+    ),
+    trains=True,
+    measured_by="evaluate",
+)

@@ -1,0 +1,178 @@
+"""The contract of every script: options, one result, problems, next commands, exit codes.
+
+    parser = Parser("Check a spec before any GPU starts.", examples=["python scripts/preflight.py --spec spec.toml"])
+    parser.add_argument("--spec", required=True)
+    if __name__ == "__main__":
+        sys.exit(run(parser, main))          # main(args) -> Result
+
+With --json exactly one object goes to stdout; progress and logs always go to stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import io
+import json
+import os
+import re
+import shlex
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+from vidqa.core._optional import PACKAGE_MISSING
+from vidqa.core.environment import redacted
+from vidqa.core.problem import INTERNAL, Code, Exit, Problem, ProblemError, exit_code_of
+
+SCHEMA = "vidqa.result.v1"
+SKILL_ROOT = Path(__file__).resolve().parents[3]  # the folder that holds SKILL.md and scripts/
+EXIT_CODES = """exit codes:
+  0 ok, 1 internal error, 2 usage, 3 spec or data wrong, 4 environment not ready,
+  5 job failed, 6 still running or stopped, 7 refused without --yes"""
+
+USAGE = Code("USAGE", "The command line is not one this script knows.", "See --help.", Exit.USAGE)
+FILE_REFUSED = Code(
+    "ENV_FILE_REFUSED",
+    "The system does not let this program write or read a file: its folder is read-only, or the disk is full.",
+    "Free space, give this user the right to the folder, or name another folder; then run the same command again.",
+    Exit.ENVIRONMENT,
+)
+REFUSED_BY_SYSTEM = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
+INTERRUPTED = Code("INTERRUPTED", "The script was interrupted from the keyboard.", "Run it again.", Exit.NOT_DONE)
+
+# What a terminal obeys instead of showing it: control characters, and what turns the direction of writing around.
+_OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+@dataclass
+class Result:
+    """What a script found or did. `text` is what a person sees; `data` is what --json carries. `coloured` says that the
+    text has colours, and that whatever of it came from data is `printable` already."""
+
+    data: dict[str, Any] = field(default_factory=dict)
+    text: str = ""
+    problems: list[Problem] = field(default_factory=list)
+    next: list[str] = field(default_factory=list)
+    exit_code: int | None = None  # where the problems alone do not decide it
+    coloured: bool = False
+
+    @property
+    def code(self) -> int:
+        return exit_code_of(self.problems) if self.exit_code is None else self.exit_code
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "schema": SCHEMA,
+            "ok": self.code == Exit.OK,
+            "data": self.data,
+            "problems": [p.as_dict() for p in self.problems],
+            "next": self.next,
+        }
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse with this project's help layout; usage errors become a problem instead of an exit."""
+
+    def __init__(self, description: str, examples: Sequence[str] = ()) -> None:
+        shown = "".join(f"  {example}\n" for example in examples)
+        super().__init__(
+            description=description,
+            epilog=f"examples:\n{shown}\n{EXIT_CODES}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        self.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+
+    def error(self, message: str) -> NoReturn:
+        raise USAGE.error(self.prog, message, f"python {sys.argv[0]} --help")
+
+
+def chosen(options: argparse.Namespace) -> dict[str, Any]:
+    """The values of a script's own options, by name."""
+    return {name: value for name, value in vars(options).items() if name != "json"}
+
+
+def run(parser: Parser, main: Callable[[argparse.Namespace], Result], argv: Sequence[str] | None = None) -> int:
+    """Parse, run, print one result, return the exit code. Nothing raised below reaches the user as a traceback."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    as_json = "--json" in words
+    try:
+        result = main(parser.parse_args(words))
+    except ProblemError as stopped:
+        result = Result(problems=stopped.problems)
+    except ModuleNotFoundError as missing:
+        result = Result(problems=[PACKAGE_MISSING.at(missing.name, f"the package {missing.name!r} is not installed")])
+    except KeyboardInterrupt:
+        result = Result(problems=[INTERRUPTED.at(parser.prog, "interrupted")])
+    except Exception as bug:  # noqa: BLE001  the one place: a bug becomes a problem with a log file
+        result = Result(problems=[_refused_by_system(parser.prog, bug) or _internal(parser.prog, bug)])
+    for stream in (sys.stdout, sys.stderr):  # a name in a user's file may hold what the terminal cannot write
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        print_result(result, as_json)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever reads, `head` for example, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return result.code
+
+
+def _refused_by_system(prog: str, error: Exception) -> Problem | None:
+    """What the system says of a file that it refuses to write or read, or of a disk that is full; None otherwise."""
+    if not isinstance(error, OSError) or error.errno not in REFUSED_BY_SYSTEM:
+        return None
+    return FILE_REFUSED.at(error.filename or prog, error.strerror or str(error))
+
+
+def _internal(prog: str, bug: Exception) -> Problem:
+    with tempfile.NamedTemporaryFile("w", prefix="vidqa-", suffix=".log", delete=False, encoding="utf-8") as log:
+        trace = redacted("".join(traceback.format_exception(bug)))
+        log.write(trace.encode("utf-8", "backslashreplace").decode())
+    return INTERNAL.at(prog, f"{type(bug).__name__}: {bug}", f"report it with {log.name}")
+
+
+def print_result(result: Result, as_json: bool) -> None:
+    """The result on stdout, its problems on stderr; with `as_json` all of it as one object on stdout."""
+    if as_json:
+        written = redacted(json.dumps(result.as_dict(), indent=2, ensure_ascii=False, default=str))
+        print(_OBEYED.sub(lambda match: f"\\u{ord(match[0]):04x}", written))  # only texts hold such, and spell it so
+        return
+    if result.text:
+        print(redacted(result.text) if result.coloured else _shown(result.text))
+    for problem in result.problems:
+        print(_shown(str(problem)), file=sys.stderr)
+    if result.next:
+        print("next:", *(f"  {_shown(command)}" for command in result.next), sep="\n")
+
+
+def size_text(size: int) -> str:
+    """Bytes in GB, below one in MB."""
+    return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.2f} MB"
+
+
+def note(message: str) -> None:
+    """Progress for a person; never on stdout, which belongs to the result."""
+    print(_shown(message), file=sys.stderr, flush=True)
+
+
+def printable(text: str) -> str:
+    """The text with all that a terminal would obey written out (\\x1b): names, answers and logs are others' words, and
+    may move the cursor, hide a line or set the title. Lines and tabs stay."""
+    return _OBEYED.sub(lambda match: ascii(match[0])[1:-1], text.replace("\r\n", "\n"))
+
+
+def _shown(text: str) -> str:
+    return printable(redacted(text))
+
+
+def command(script: str, *words: object) -> str:
+    """A literal command that runs one of our scripts from the present folder with the present Python."""
+    path = SKILL_ROOT / "scripts" / f"{script}.py"
+    here = Path.cwd()
+    shown = path.relative_to(here) if path.is_relative_to(here) else path
+    return shlex.join([sys.executable, str(shown), *map(str, words)])

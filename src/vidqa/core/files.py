@@ -1,0 +1,191 @@
+"""Files that are never half-written: text, JSON and links replaced by rename. What tells files apart, which names of
+others' are safe, and the one way to remove something."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path, PureWindowsPath
+from typing import Any, BinaryIO
+
+from vidqa.core.environment import cache_folder
+from vidqa.core.problem import Code
+
+MOST_BYTES = 64 << 20  # of a JSON file that is read whole
+KEPT_BYTES = 16 << 20  # of a file whose hash is kept
+SETTLED_NS = 2 * 10**9
+NAMED = ("utf-8", "backslashreplace")  # a path as text that can be written
+LONGEST_NAME = 255  # bytes of a file's or folder's own name, on every file system of Linux
+
+REMOVAL_OUTSIDE = Code(
+    "REMOVAL_OUTSIDE",
+    "A file or folder that is to be removed lies outside the folder that owns it, or is reached through a link.",
+    "Nothing was removed. Replace the link by a folder, or remove by hand what the message names, then run this again.",
+)
+
+
+def now() -> str:
+    """The present time as records and run folders write it."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Gives a temporary path beside `path`; renamed onto it when the block ends well, removed when it does not."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    # Who may read it is for the umask to say, as with any file that a program opens: no file is made more open later.
+    os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        remove(temporary, owner=path.parent)
+
+
+def remove(path: Path, *, owner: Path) -> None:
+    """Remove a file, a link (not what it leads to) or a folder with all that is in it, below the folder `owner`. What
+    is not there is no error, and of a folder what cannot be removed stays.
+
+    Every removal of the product goes through here: a path may come from a listing, a record or a spec of somebody
+    else's. Raises REMOVAL_OUTSIDE, and OSError for a file that cannot be removed.
+    """
+    require_owned(path, owner)
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def require_owned(path: Path, owner: Path) -> None:
+    """Raises REMOVAL_OUTSIDE unless `path` is below the folder `owner`, whatever links and dots are on the way."""
+    root, folder = os.path.realpath(owner), os.path.realpath(path.parent)
+    if path.name in ("", os.pardir) or os.path.commonpath([root, folder]) != root:
+        raise REMOVAL_OUTSIDE.error(path, f"it lies in {folder}, not below {root}")
+
+
+def name_error(name: object) -> str:
+    """Why a name that somebody else wrote names no file below a folder of ours; empty where it does."""
+    if not isinstance(name, str):
+        return f"a name is text, not {type(name).__name__}"
+    parts = name.split("/")
+    if PureWindowsPath(name).drive or any(part in ("", os.curdir, os.pardir) for part in parts):
+        return "a name is relative, without drive and without empty, `.` or `..` parts"
+    try:
+        too_long = any(len(part.encode()) > LONGEST_NAME for part in parts)
+    except UnicodeEncodeError:
+        return "a name holds no half of a surrogate pair"
+    if "\0" in name or too_long:
+        return f"a name holds no NUL, and each part has at most {LONGEST_NAME} bytes"
+    return ""
+
+
+def write_text(path: Path, text: str) -> None:
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, value: Any, indent: int | None = 2) -> None:
+    write_text(path, json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+@contextmanager
+def open_plain(path: Path) -> Iterator[BinaryIO]:
+    """A file to read, no pipe that would keep its reader waiting and no device without an end. Raises OSError."""
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is no plain file", str(path))
+        yield file
+
+
+def parse_json(path: Path, most_bytes: int) -> Any:
+    """The JSON value in anybody's plain file of at most `most_bytes`. Raises OSError, ValueError."""
+    with open_plain(path) as file:
+        written = file.read(most_bytes + 1)
+    if len(written) > most_bytes:
+        raise ValueError(f"it has more than {most_bytes} bytes")
+    try:
+        return json.loads(written.decode("utf-8"))
+    except RecursionError as deep:
+        raise ValueError("it nests too deeply") from deep
+
+
+def read_json(path: Path) -> Any:
+    """The JSON value in a file of ours. Raises OSError, and ValueError for what `write_json` did not write."""
+    value = parse_json(path, MOST_BYTES)
+    if not is_writable(value):
+        raise ValueError("it holds NaN, or half of a character")
+    return value
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file of ours; an empty one where there is none that can be read."""
+    try:
+        value = read_json(path)
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def is_writable(value: Any) -> bool:
+    """Whether `write_json` can write a value: JSON may spell half of a surrogate pair or NaN, and nest without end."""
+    try:
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8")
+    except (ValueError, TypeError, RecursionError):
+        return False
+    return True
+
+
+def ends_of(path: str | Path, size: int, most: int = 1 << 20) -> bytes:
+    """The first and last `most` bytes of a file of `size` bytes, which tell it from others without reading it all."""
+    with open(path, "rb") as file:
+        first = file.read(most)
+        file.seek(max(0, size - most))
+        return first + file.read(most)
+
+
+def content_hash(path: Path) -> str:
+    """SHA-256 of a file. That of a large one is kept in the cache folder until the file changes. Raises OSError."""
+    stamp = _stamp(path)
+    if stamp[0] < KEPT_BYTES:
+        return _digest(path)
+    real_path = os.path.realpath(path).encode(*NAMED)
+    cache_file = cache_folder() / "hashes" / f"{hashlib.sha256(real_path).hexdigest()[:32]}.json"
+    cached = read_object(cache_file)
+    if cached.get("stamp") == stamp and isinstance(cached.get("sha256"), str):
+        return str(cached["sha256"])
+    digest = _digest(path)
+    # A file that has just changed may change once more without another time.
+    if _stamp(path) == stamp and time.time_ns() - max(stamp[1:3]) > SETTLED_NS:
+        with suppress(OSError):
+            write_json(cache_file, {"path": real_path.decode(), "stamp": stamp, "sha256": digest})
+    return digest
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _stamp(path: Path) -> list[int]:
+    """Changes with a file, whatever its times are set to: the time of change of its entry cannot be set."""
+    status = os.stat(path)
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+
+
+def write_link(path: Path, target: str) -> None:
+    """A symbolic link to `target`, relative to the link's own folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.link")
+    remove(temporary, owner=path.parent)
+    temporary.symlink_to(target)
+    os.replace(temporary, path)

@@ -1,0 +1,71 @@
+"""Locks among processes, on files: the system releases them when their holder dies, however it dies.
+
+    with locked(folder / ".lock", wait_s=3600.0):
+        ...
+
+Only what the system says of a lock that another process holds counts as busy. A file system that cannot lock at all
+(ENOLCK, ENOSYS: some mounts of cluster disks) is a problem of its own: waiting would not end.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from vidqa.core.cli import note
+from vidqa.core.problem import Code, Exit
+
+HELD = (errno.EAGAIN, errno.EACCES)
+POLL_S = 0.05
+SAID_AFTER_S = 10.0
+
+LOCK_UNAVAILABLE = Code(
+    "LOCK_UNAVAILABLE",
+    "The file system of a folder cannot lock files, so that two processes could write there at one time.",
+    "Put the folder on a disk that can: a local one, or a mount with locks (NFS: without nolock; Lustre: with flock).",
+    Exit.ENVIRONMENT,
+)
+LOCK_HELD = Code(
+    "LOCK_HELD",
+    "Another process has held a lock for longer than is waited for it.",
+    "See what that process does (`fuser` on the file names it), end it if it hangs, and run this again.",
+    Exit.ENVIRONMENT,
+)
+
+
+def try_lock(handle: int, path: Path, *, shared: bool = False) -> bool:
+    """Lock an open file; False where another process holds it. Closing the handle releases it. Raises
+    LOCK_UNAVAILABLE."""
+    try:
+        fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except OSError as refused:
+        if refused.errno in HELD:
+            return False
+        raise LOCK_UNAVAILABLE.error(path, f"locking it failed: {refused.strerror}") from refused
+    return True
+
+
+@contextmanager
+def locked(path: Path, *, wait_s: float) -> Iterator[int]:
+    """Hold the lock of a file, which is made where it is missing; gives its handle. A long wait is said once. Raises
+    LOCK_UNAVAILABLE, LOCK_HELD after `wait_s` seconds, and OSError where the file cannot be opened."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        began, is_reported, pause = time.monotonic(), False, 0.001
+        while not try_lock(handle, path):
+            waited = time.monotonic() - began
+            if waited >= wait_s:
+                raise LOCK_HELD.error(path, f"it was not free after {wait_s:.0f} s")
+            if waited > SAID_AFTER_S and not is_reported:
+                note(f"waits for {path}, which another process holds")
+                is_reported = True
+            time.sleep(pause)
+            pause = min(2 * pause, POLL_S)
+        yield handle
+    finally:
+        os.close(handle)

@@ -1,0 +1,48 @@
+"""One page as one file: it loads nothing, runs no script but its own, and shows whatever it is given as text."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+TEMPLATES = Path(__file__).parents[1]  # templates lie beside the code that fills them, and extend pages/page.html.j2
+
+
+def page(template: str, *, title: str, filters: Mapping[str, Callable[..., str]] | None = None, **values: Any) -> str:
+    """The page of a template, such as "core/pages/training/training.html.j2"; every value is escaped. The filters
+    number, percent and sha256 are there in any case."""
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(number=number, percent=percent, sha256=_sha256, **(filters or {}))
+    html = environment.get_template(template).render(title=title, **values)
+    return html.encode("utf-8", "replace").decode() + "\n"  # half of a surrogate pair, which no file can hold
+
+
+def _sha256(text: str) -> str:
+    """As a content policy names a script."""
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def image_url(image: bytes) -> str:
+    """A PNG or JPEG as a data URL."""
+    kind = "png" if image.startswith(b"\x89PNG") else "jpeg"
+    return f"data:image/{kind};base64,{base64.b64encode(image).decode()}"
+
+
+def percent(value: float | None, digits: int = 1) -> str:
+    return "–" if value is None else f"{100 * value:.{digits}f} %"
+
+
+def number(value: float | None) -> str:
+    """Three digits of a measured number, all of a count."""
+    return "–" if value is None else f"{value:.3g}" if isinstance(value, float) else f"{value:,}"

@@ -1,0 +1,129 @@
+"""The charts of a training: losses or rewards, rate, gradients, speed, waiting, utilisation, memory."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from vidqa.core.pages.chart import Drawn, Line, Mark, draw, smoothed
+from vidqa.core.pages.training.read import Point, Training, number_in, other_run
+
+SMOOTH_FROM = 40  # points from which the loss has a smoothed curve beside the one as it is
+WIDE, TALL = 1080, 300
+MOST_EPOCHS = 24  # that are marked
+
+
+class Chart(NamedTuple):
+    """A chart of metrics: (name in the legend, metric or points) of each line. `how` holds words: dots, capped (see
+    `draw`), free (the axis need not begin at zero)."""
+
+    title: str
+    lines: tuple[tuple[str, str | list[Point]], ...]
+    how: str = ""
+
+
+CHARTS = (
+    Chart("Validation, generated answers", (("accuracy", "val/accuracy"), ("cut off", "val/truncated")), "dots"),
+    Chart("Learning rate", (("rate", "train/lr"),)),
+    Chart("Gradient norm, before clipping", (("norm", "train/grad_norm"),), "capped"),
+    Chart("Tokens a second, all ranks", (("tokens", "perf/tokens_per_s"),)),
+    Chart("Seconds of a step", (("step", "perf/step_s"), ("of it waiting for video", "perf/data_wait_s")), "capped"),
+    Chart("Share of the GPUs' peak (MFU)", (("MFU", "perf/mfu"),)),
+    Chart("GPU memory, highest so far, GiB", (("memory", "perf/memory_gib"),)),
+)
+POLICY_CHARTS = (
+    Chart(
+        "Groups whose completions are all alike",
+        tuple((name, f"rollout/groups_{name.replace(' ', '_')}") for name in ("all right", "all wrong", "dropped")),
+    ),
+    Chart("Tokens of a completion", (("mean", "rollout/length"), ("longest", "rollout/length_max"))),
+    Chart("Completions that were cut off", (("share", "rollout/truncated"),)),
+    Chart("Entropy, nats a token", (("entropy", "train/entropy"),)),
+    Chart("Divergence from the start (KL), nats a token", (("KL", "train/kl"),)),
+    Chart("Probability ratio", (("mean", "train/ratio"), ("largest change", "train/ratio_difference_max"))),
+    Chart("Clipped tokens", (("below", "train/clip_low"), ("above", "train/clip_high"))),
+    Chart(
+        "Trainer to rollout, log-probability",
+        (("mean", "train/rollout_difference"), ("largest", "train/rollout_difference_max")),
+    ),
+    Chart(
+        "Seconds of the main parts of a step",
+        tuple((name, f"perf/{name}_s") for name in ("rollout", "update", "sync")),
+        "capped",
+    ),
+)
+
+
+def main_chart(training: Training) -> Drawn | None:
+    """The first chart of the page: rewards of reinforcement learning, losses of any other training."""
+    marks = [*_epochs(training), *_resumes(training), *_best(training)]
+    if training.points("rollout/reward"):
+        lines = _with_validation(training.points("rollout/reward"), training.points("val/reward"))
+        return draw("Reward", lines, marks=marks, width=WIDE, height=TALL)
+    lines = _with_validation(training.points("train/loss"), training.points("val/avg_loss"))
+    return draw("Loss", lines, marks=marks, width=WIDE, height=TALL, may_be_log=True)
+
+
+def _with_validation(train: list[Point], held_out: list[Point]) -> list[Line]:
+    """The curve of training, smoothed where there is enough of it, and that of validation."""
+    if len(train) >= SMOOTH_FROM:
+        lines = [Line("training, as it is", train, "pale"), Line("training, smoothed", smoothed(train))]
+    else:
+        lines = [Line("training", train, dots=True)]
+    return [*lines, Line("validation", held_out, "two", dots=True)]
+
+
+def other_charts(training: Training) -> list[Drawn]:
+    """All others of which there is something to show."""
+    charts = [_drawn(training, chart) for chart in [*_policy_charts(training), *CHARTS]]
+    return [drawn for drawn in charts if drawn]
+
+
+def _drawn(training: Training, chart: Chart) -> Drawn | None:
+    lines = [
+        Line(name, training.points(key) if isinstance(key, str) else key, look, dots="dots" in chart.how)
+        for (name, key), look in zip(chart.lines, ("one", "two", "pale"), strict=False)
+    ]
+    return draw(chart.title, lines, from_zero="free" not in chart.how, capped="capped" in chart.how)
+
+
+def _policy_charts(training: Training) -> list[Chart]:
+    """Those of reinforcement learning; none of another training."""
+    if not training.points("rollout/reward"):
+        return []
+    names = sorted({key for event in training.events for key in event if key.startswith("reward/")})
+    parts = [name.removeprefix("reward/") for name in names if not name.endswith("_std")]
+    old = dict(training.points("perf/old_s"))
+    recomputed = [(step, seconds + old.get(step, 0.0)) for step, seconds in training.points("perf/reference_s")]
+    log_probabilities = ("old and reference log-probabilities", recomputed)
+    rewards, waiting = ("rewards", "perf/rewards_s"), ("waiting for video", "perf/data_wait_s")
+    return [
+        *(Chart(f"Reward: {name}", ((name, f"reward/{name}"),)) for name in parts),
+        *POLICY_CHARTS,
+        Chart("Seconds of the other parts of a step", (rewards, log_probabilities, waiting), "capped"),
+        Chart("Loss of the policy", (("loss", "train/loss"),), "free"),
+    ]
+
+
+def _epochs(training: Training) -> list[Mark]:
+    """Where epochs end, as long as they are few."""
+    steps, total = (number_in(training.plan, key) or 0 for key in ("steps_per_epoch", "total_steps"))
+    if not 1 < steps < total or total / steps > MOST_EPOCHS:
+        return []
+    reached = max((event["step"] for event in training.events), default=0)
+    ends = range(int(steps), int(min(total, reached)) + 1, int(steps))
+    return [Mark(end, f"epoch {number} ends", "end of an epoch") for number, end in enumerate(ends, 1)]
+
+
+def _resumes(training: Training) -> list[Mark]:
+    marks = []
+    for resume in training.resumes:
+        if (step := number_in(resume, "step")) is not None:
+            other = other_run(resume, training.run)
+            text = f"goes on after step {step}" + (f" of {other.name}" if other else "")
+            marks.append(Mark(step, text, "resumed", "warn"))
+    return marks
+
+
+def _best(training: Training) -> list[Mark]:
+    step = number_in(training.best, "step")
+    return [] if step is None else [Mark(step, f"best: {training.best.get('name')}", "best export", "good")]

@@ -1,0 +1,283 @@
+"""The page of a training, from what its run folder says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from vidqa.core.environment import redacted
+from vidqa.core.files import write_text
+from vidqa.core.pages.page import page, percent
+from vidqa.core.pages.training.charts import main_chart, other_charts
+from vidqa.core.pages.training.groups import Posters, last_groups
+from vidqa.core.pages.training.read import Training, is_number, other_run
+
+MOST_LISTED = 200  # samples that were left out, resumes
+WAITS_MUCH = 0.2  # share of the time of steps from which waiting for video is worth saying
+CUT_OFF_MUCH = 0.1  # share of generated answers
+ACCURACY, LOSS, REWARD = "val/accuracy", "val/avg_loss", "rollout/reward"
+
+
+def write_report(training: Training, posters: Posters = lambda line: []) -> Path:
+    """Write report.html into the run folder. Raises OSError."""
+    path = training.run / "report.html"
+    write_text(path, report(training, posters))
+    return path
+
+
+def report(training: Training, posters: Posters = lambda line: []) -> str:
+    """The page as HTML, with frames beside completions where `posters` gives them."""
+    validations = _validations(training)
+    ends = validations[: MOST_LISTED // 2] + validations[-MOST_LISTED // 2 :]
+    return page(
+        "core/pages/training/training.html.j2",
+        title=f"Training {training.run.name}",
+        sub=_sub(training),
+        problems=training.problems[:MOST_LISTED],
+        remarks=_remarks(training),
+        tiles=_tiles(training),
+        main=main_chart(training),
+        charts=other_charts(training),
+        validations=ends if len(validations) > MOST_LISTED else validations,
+        validations_hidden=max(0, len(validations) - MOST_LISTED),
+        groups=last_groups(training.run, posters),
+        parts=_parts(training),
+        how=_how(training),
+        data=_data(training),
+        left_out=training.left_out[:MOST_LISTED],
+        n_left_out=len(training.left_out),
+        exports=[
+            {
+                "name": export.name,
+                "step": export.step,
+                "loss": _loss(export.measured.get(LOSS)),
+                "accuracy": percent(export.measured.get(ACCURACY)),
+                "best": export.is_best,
+                "proof": export.proof,
+            }
+            for export in training.exports
+        ],
+        checkpoints=training.checkpoints,
+        resumes=[_resume(training, export) for export in training.resumes[-MOST_LISTED:]],
+        spec=redacted(training.spec_text),
+        made=redacted(json.dumps(_other_facts(training), indent=2, ensure_ascii=False)),
+    )
+
+
+def _sub(training: Training) -> str:
+    """The state, how far it came, with which model. A run that failed does not say its step in status.json."""
+    status = training.status
+    step = max((event["step"] for event in training.events), default=0) or status.get("step", 0)
+    total = training.plan.get("total_steps") or status.get("total_steps", 0)
+    model = _at(training.spec, "policy.model_name_or_path")
+    words = [str(status.get("state", "state unknown")), f"step {_count(step)} of {_count(total)}"]
+    words += [f"model {model}"] if model else []
+    return " · ".join([*words, *([f"written {status['updated']}"] if "updated" in status else [])])
+
+
+def _tiles(training: Training) -> list[tuple[str, str, str, bool]]:
+    loss, held_out = training.points("train/loss"), training.points(LOSS)
+    tiles = []
+    if reward := training.points(REWARD):
+        tiles.append(("Reward", f"{reward[-1][1]:.3f}", f"mean of a step; at first {reward[0][1]:.3f}", False))
+    elif loss:
+        tiles.append(("Training loss", _loss(loss[-1][1]), f"at first {_loss(loss[0][1])}", False))
+    if held_out:
+        step, least = min(held_out, key=lambda point: point[1])
+        note = f"least, after step {step:,.0f}; at the end {_loss(held_out[-1][1])}"
+        tiles.append(("Validation loss", _loss(least), note, False))
+    if accuracy := training.points(ACCURACY):
+        step, most = max(accuracy, key=lambda point: point[1])
+        note = f"highest, after step {step:,.0f}; at the end {percent(accuracy[-1][1])}"
+        tiles.append(("Validation accuracy", percent(most), note, False))
+    if seconds := training.points("perf/step_s"):
+        tiles.append(("Time of a step", f"{median(y for _, y in seconds):.3g} s", f"median; {_spent(training)}", False))
+    if speed := training.points("perf/tokens_per_s"):
+        ranks = _ranks(training)
+        over = f"median, over {ranks} process{'es' * (ranks != 1)}"
+        mfu = training.points("perf/mfu")
+        note = f"{over}; MFU {percent(median(y for _, y in mfu))}" if mfu else over
+        tiles.append(("Tokens a second", f"{median(y for _, y in speed):,.0f}", note, False))
+    if memory := training.points("perf/memory_gib"):
+        tiles.append(("GPU memory", f"{max(y for _, y in memory):.1f} GiB", "highest, of the first process", False))
+    if parts := _parts(training):
+        trained, whole = sum(p["trained"] for p in parts), sum(p["parameters"] for p in parts)
+        share = percent(trained / whole, 2 if trained < whole / 10 else 0) if whole else "–"
+        tiles.append(("Trained parameters", _short(trained), f"{share} of {_short(whole)}", False))
+    if training.left_out:
+        tiles.append(("Left out", f"{len(training.left_out):,}", "samples, listed below", True))
+    return tiles
+
+
+def _remarks(training: Training) -> list[str]:
+    """What a reader should not overlook."""
+    remarks = []
+    held_out = training.points(LOSS)
+    if len(held_out) > 2:
+        step, least = min(held_out, key=lambda point: point[1])
+        if held_out[-1][1] > least * 1.02:
+            remarks.append(
+                f"The validation loss was least after step {step:,.0f} and rose by the end, which is what "
+                "learning by heart looks like. Fewer epochs, or more data."
+            )
+    wait_s, step_s = (sum(y for _, y in training.points(key)) for key in ("perf/data_wait_s", "perf/step_s"))
+    if step_s and wait_s / step_s > WAITS_MUCH:
+        remarks.append(f"{percent(wait_s / step_s, 0)} of the time went into waiting for video.")
+    if (cut := training.points("val/truncated")) and cut[-1][1] > CUT_OFF_MUCH:
+        remarks.append(f"{percent(cut[-1][1], 0)} of the answers in validation were cut off, and count as wrong.")
+    unproved = [export.name for export in training.exports if export.proof.startswith("unproved")]
+    if unproved:
+        remarks.append(f"The export {', '.join(unproved)} is unproved: see below.")
+    return remarks
+
+
+def _validations(training: Training) -> list[dict[str, Any]]:
+    accuracy, cut = dict(training.points(ACCURACY)), dict(training.points("val/truncated"))
+    losses = training.points(LOSS)
+    least = min((loss for _, loss in losses), default=None)
+    return [
+        {
+            "step": int(step),
+            "loss": _loss(loss),
+            "accuracy": percent(accuracy.get(step)),
+            "cut": percent(cut.get(step)),
+            "remark": "least loss" if loss == least else "",
+        }
+        for step, loss in losses
+    ]
+
+
+def _parts(training: Training) -> list[dict[str, Any]]:
+    """Parameters by part of the model."""
+    table = training.facts.get("trainable")
+    rows = [row for row in table if isinstance(row, dict)] if isinstance(table, list) else []
+    return [
+        {
+            "name": str(row.get("part")),
+            "parameters": row["parameters"],
+            "trained": row["trainable"],
+        }
+        for row in rows
+        if is_number(row.get("parameters")) and is_number(row.get("trainable"))
+    ]
+
+
+def _how(training: Training) -> list[tuple[str, str]]:
+    """The keys of the spec that people ask for first; the whole of it stands at the end of the page."""
+    spec = training.spec
+    lora = _at(spec, "policy.lora")
+    adapters = None
+    if isinstance(lora, dict):
+        adapters = f"rank {lora.get('r')}, alpha {lora.get('lora_alpha')}, on {_listed(lora.get('target_modules'))}"
+    rows = {
+        "Model": _at(spec, "policy.model_name_or_path"),
+        "LoRA": adapters,
+        "Frozen by pattern": _listed(_at(spec, "policy.freeze_pattern")),
+        "Learning rate": _at(spec, "train.optm_lr"),
+        "Decay": _at(spec, "train.optm_decay_type"),
+        "Optimizer": _at(spec, "train.optm_name"),
+        "Weight decay": _at(spec, "train.optm_weight_decay"),
+        "Epochs": _at(spec, "train.epoch"),
+        "Samples a step": training.plan.get("effective_batch"),
+        "Warm-up steps": training.plan.get("warmup_steps"),
+        **_policy(spec.get("rollout"), _at(spec, "train.train_policy")),
+        "Frames of a video": _at(spec, "custom.vision.nframes"),
+        "Frames a second": _at(spec, "custom.vision.fps"),
+        "Tokens of a pack": training.plan.get("pack_tokens"),
+        "Computed again in backward": training.facts.get("memory_policy") or training.facts.get("recompute"),
+    }
+    return [(name, _count(value)) for name, value in rows.items() if value not in (None, "", [])]
+
+
+def _policy(rollout: Any, policy: Any) -> dict[str, Any]:
+    """What reinforcement learning draws and rewards; nothing of another training."""
+    if not isinstance(rollout, dict) or not isinstance(policy, dict):
+        return {}
+    rewards = policy.get("reward_function")
+    if isinstance(rewards, dict):
+        rewards = [f"{name} x {weight}" for name, weight in rewards.items()]
+    return {
+        "Variant": policy.get("variant"),
+        "Rewards": _listed(rewards),
+        "Weight of the KL divergence": policy.get("kl_beta"),
+        "Completions of a question": rollout.get("n_generation"),
+        "Tokens of a completion, at most": rollout.get("max_response_length"),
+    }
+
+
+def _data(training: Training) -> list[tuple[str, str]]:
+    plan = training.plan
+    rows = {
+        "Annotations": _at(training.spec, "custom.train_dataset.annotation_path"),
+        "Training samples": plan.get("train_samples"),
+        "Validation samples": plan.get("validation_samples"),
+        "Tokens of an epoch": plan.get("train_tokens_per_epoch"),
+        "of them learned": plan.get("supervised_tokens_per_epoch"),
+        "Tokens of the longest sample": plan.get("longest_sample_tokens"),
+        "Steps of an epoch": plan.get("steps_per_epoch"),
+        "Steps in all": plan.get("total_steps"),
+        "Fingerprint": plan.get("data_fingerprint"),
+    }
+    return [(name, _count(value)) for name, value in rows.items() if value not in (None, "")]
+
+
+def _resume(training: Training, resume: dict[str, Any]) -> dict[str, str]:
+    other = other_run(resume, training.run)
+    changed = resume.get("changed")
+    words = ", ".join(map(str, changed)) if isinstance(changed, list) else ""
+    return {
+        "step": _count(resume.get("step")),
+        "from": str(resume.get("from")) if other else f"this run, {Path(str(resume.get('from'))).name}",
+        "changed": words or "none",
+    }
+
+
+def _other_facts(training: Training) -> dict[str, Any]:
+    """Of run.json all that the page does not show elsewhere."""
+    return {key: value for key, value in training.facts.items() if key not in ("trainable", "resumes")}
+
+
+def _spent(training: Training) -> str:
+    """The time in steps: each event speaks for those since the one before."""
+    seconds, before = 0.0, 0.0
+    for step, mean in training.points("perf/step_s"):
+        seconds, before = seconds + mean * max(step - before, 0), step
+    hours, rest = divmod(int(seconds), 3600)
+    return f"{hours} h {rest // 60} min in all" if hours else f"{rest // 60} min {rest % 60} s in all"
+
+
+def _ranks(training: Training) -> int:
+    whole, per_rank = training.points("perf/tokens_per_s"), training.points("perf/tokens_per_s_per_rank")
+    return round(whole[-1][1] / per_rank[-1][1]) if whole and per_rank and per_rank[-1][1] else 1
+
+
+def _at(table: Any, path: str) -> Any:
+    """The value of a dotted key; None where there is none."""
+    for name in path.split("."):
+        table = table.get(name) if isinstance(table, dict) else None
+    return table
+
+
+def _listed(value: object) -> str:
+    return (
+        ", ".join(map(str, value)) if isinstance(value, Sequence) and not isinstance(value, str) else str(value or "")
+    )
+
+
+def _count(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def _loss(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4f}"
+
+
+def _short(count: float) -> str:
+    """A count of parameters: 8.77 B, 43.6 M."""
+    for unit, size in (("B", 1e9), ("M", 1e6)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count:,.0f}"

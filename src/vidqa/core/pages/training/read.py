@@ -1,0 +1,171 @@
+"""What a run folder says of its training. Whatever is missing or damaged is left out; nothing here raises."""
+
+from __future__ import annotations
+
+import json
+import math
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeGuard
+
+from vidqa.core.run_folder import RunFolder, read_metrics
+
+Point = tuple[float, float]
+Event = dict[str, Any]
+EXPORT, PROOF = "export.json", "proof.json"
+MOST = 1e300  # of a number; JSON may spell larger ones, which no chart can hold
+MOST_PARENTS = 20  # runs that a run may have gone on from, one after the other
+
+
+@dataclass(frozen=True)
+class Export:
+    """Saved weights: what validation said of them, and whether what was loaded again has the trainer's loss."""
+
+    name: str
+    step: int
+    measured: dict[str, float]
+    is_best: bool
+    proof: str
+
+
+@dataclass(frozen=True)
+class Training:
+    """The files of a run folder. `events` are those of metrics.jsonl, before them those of the runs that this one goes
+    on from. `spec` is spec.toml, `spec_text` as it is written."""
+
+    run: Path
+    status: dict[str, Any]
+    facts: dict[str, Any]
+    plan: dict[str, Any]
+    best: dict[str, Any]
+    spec: dict[str, Any]
+    spec_text: str
+    events: list[Event]
+    resumes: list[dict[str, Any]]
+    exports: list[Export]
+    checkpoints: list[str]
+    left_out: list[dict[str, str]]
+    problems: list[dict[str, str]]
+
+    def points(self, key: str) -> list[Point]:
+        """(step, value) of every event that has the metric."""
+        pairs = ((event["step"], event.get(key)) for event in self.events)
+        return [(float(step), float(value)) for step, value in pairs if is_number(step) and is_number(value)]
+
+
+def read_training(path: Path) -> Training:
+    """What there is in a run folder."""
+    path = path.resolve()
+    run = RunFolder(path)
+    facts, best = object_in(path / "run.json"), object_in(path / "best.json")
+    resumes = _objects(facts.get("resumes"))
+    spec, text = _spec(path / "spec.toml")
+    plan = object_in(path / "plan.json")
+    return Training(
+        run=path,
+        status=run.read_status(),
+        facts=facts,
+        plan=plan,
+        best=best,
+        spec=spec,
+        spec_text=text,
+        events=[*_events_before(path, resumes), *_events(path)],
+        resumes=resumes,
+        exports=_exports(run, best, facts),
+        checkpoints=[folder.name for folder in run.complete(run.checkpoints, "trainer.json")],
+        left_out=_texts(plan.get("quarantined")) + _texts(_json_in(path / "quarantine.json")),
+        problems=_texts([problem.as_dict() for problem in run.read_problems()]),
+    )
+
+
+def _events(run: Path) -> list[Event]:
+    try:
+        return read_metrics(run / "metrics.jsonl")
+    except OSError:
+        return []
+
+
+def _events_before(run: Path, resumes: Sequence[dict[str, Any]]) -> list[Event]:
+    """What other runs logged up to the checkpoint that this one first began from, and they from."""
+    events: list[Event] = []
+    upto = math.inf
+    for _ in range(MOST_PARENTS):
+        begun = next(((other, resume) for resume in resumes if (other := other_run(resume, run))), None)
+        step = number_in(begun[1], "step") if begun else None
+        if begun is None or step is None:
+            break
+        run, upto = begun[0], min(upto, step)
+        events = [event for event in _events(run) if event["step"] <= upto] + events
+        resumes = _objects(object_in(run / "run.json").get("resumes"))
+    return events
+
+
+def other_run(resume: dict[str, Any], run: Path) -> Path | None:
+    """The run folder of the checkpoint that a resume began from; None where it is this run's, wherever it lay."""
+    folder = resume.get("from")
+    other = Path(folder).parent.parent if isinstance(folder, str) else run
+    return None if other.name == run.name else other
+
+
+def _exports(run: RunFolder, best: dict[str, Any], facts: dict[str, Any]) -> list[Export]:
+    exports = []
+    proved = facts.get("export_proof")
+    proved = proved if isinstance(proved, dict) else {}
+    for folder in run.complete(run.exports, EXPORT):
+        export, proof = object_in(folder / EXPORT), object_in(folder / PROOF)
+        if is_number(proof.get("trainer_loss")) and is_number(proof.get("reloaded_loss")):
+            proof_text = f"loss {proof['trainer_loss']:.6f} in the trainer, {proof['reloaded_loss']:.6f} loaded again"
+        elif isinstance(export.get("unproved"), str) or proved.get("export") == folder.name:
+            proof_text = f"unproved: {export.get('unproved') or proved.get('reason')}"
+        else:
+            proof_text = "not loaded again: only the best one is, at the end"
+        measured = export.get("measured") if isinstance(export.get("measured"), dict) else {}
+        numbers = {key: value for key, value in (measured or {}).items() if is_number(value)}
+        exports.append(
+            Export(folder.name, int(export.get("step", 0)), numbers, best.get("name") == folder.name, proof_text)
+        )
+    return exports
+
+
+def _spec(path: Path) -> tuple[dict[str, Any], str]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        return tomllib.loads(text), text
+    except (OSError, ValueError, RecursionError):
+        return {}, ""
+
+
+def object_in(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; an empty one where there is none."""
+    table = _json_in(path)
+    return table if isinstance(table, dict) else {}
+
+
+def _json_in(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def _objects(value: object) -> list[dict[str, Any]]:
+    return [element for element in value if isinstance(element, dict)] if isinstance(value, list) else []
+
+
+def _texts(value: object) -> list[dict[str, str]]:
+    """Problems as they are shown."""
+    names = ("code", "where", "message", "remedy")
+    return [{name: str(problem.get(name, "")) for name in names} for problem in _objects(value)]
+
+
+def number_in(table: dict[str, Any], key: str) -> float | None:
+    """A finite number of a table; None where there is none."""
+    value = table.get(key)
+    return value if is_number(value) else None
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether a JSON value is a finite number."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < MOST

@@ -1,0 +1,309 @@
+"""What a run leaves on disk: its status, metrics, problems and facts, and the names of its folders."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import time
+import zlib
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from vidqa import __version__
+from vidqa.core import environment
+from vidqa.core.files import read_json, read_object, remove, write_json, write_text
+from vidqa.core.locks import locked
+from vidqa.core.problem import Problem, ProblemError
+
+RUN_SCHEMA = 1  # of run.json
+METRICS = "metrics.jsonl"  # one event per line
+PLAN = "plan.msgpack"  # the samples of the run (vidqa.planning.plan_cache)
+ANSWERS, ANSWERS_TABLE = "answers.jsonl", "answers.parquet"  # of an inference: a line, a row for each record
+EMBEDDINGS = "embeddings.parquet"  # of an embedding: a row for each record
+QUERY_EMBEDDINGS = "query_embeddings.parquet"  # the same of its second set, where it has one
+TRAINER = "trainer.json"  # the facts of a checkpoint
+POLICY, METADATA = "policy", ".metadata"  # its folder of tensors, and the table of them
+UNFINISHED = ".unfinished-"  # before the name of a folder that is being written or removed
+_STATUS = {
+    "state": str,
+    "step": int,
+    "total_steps": int,
+    "eta_s": float,
+    "message": str,
+    "exit_code": int,
+    "updated": str,
+}
+SET_ASIDE = "set-aside-"  # before the name of a checkpoint that a run went back behind, or that is damaged
+MOST_SECONDS = 1e12
+READ_BYTES = 16 << 20
+LOCK_WAIT_S = 30.0  # for another rank that writes a status
+_JOB_ID = re.compile(r"\w[\w.-]*")
+_NUMBERED = re.compile(r"(step|epoch)_(\d+)")
+
+
+def run_named(name: str) -> str:
+    """What a path that may begin with a job id stands for: JOB is the run folder of that job, JOB/best its best. A path
+    that exists and any other text are as written."""
+    first, slash, rest = name.partition("/")
+    if not _JOB_ID.fullmatch(first) or os.path.exists(name):
+        return name
+    run_dir = read_object(environment.jobs_folder() / f"{first}.json").get("run_dir")
+    return f"{run_dir}{slash}{rest}" if isinstance(run_dir, str) and run_dir else name
+
+
+def run_path(name: str) -> Path:
+    """`run_named` as a path."""
+    return Path(run_named(name))
+
+
+class RunFolder:
+    """One run's folder. Only rank 0 of a run writes through it, and a rank that fails."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checkpoints = path / "checkpoints"
+        self.exports = path / "safetensors"
+
+    def write_status(
+        self,
+        state: str,
+        *,
+        step: int = 0,
+        total_steps: int = 0,
+        eta_s: float | None = None,
+        message: str = "",
+        exit_code: int | None = None,
+        unless: Collection[str] = (),
+        problems: Sequence[Problem] | None = None,
+    ) -> bool:
+        """`state` is PENDING, RUNNING, COMPLETE, ERROR, CANCELED or STOPPED. Where the present state is one of
+        `unless`, nothing is written, and False is returned: no other process, as one that fails, writes between the
+        two. `problems` are written with it."""
+        status = {
+            "state": state,
+            "step": step,
+            "total_steps": total_steps,
+            "eta_s": eta_s,
+            "message": message,
+            "exit_code": exit_code,
+            "updated": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        }
+        with self._alone():
+            if unless and self.read_status().get("state") in unless:
+                return False
+            if problems is not None:
+                self.write_problems(problems)
+            write_json(self.path / "status.json", status)
+        return True
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Of all ranks one at a time; on a disk without locks each when it wants to."""
+        with ExitStack() as held:
+            with suppress(ProblemError):
+                held.enter_context(locked(self.path / ".status.lock", wait_s=LOCK_WAIT_S))
+            yield
+
+    def read_status(self) -> dict[str, Any]:
+        """The last status, without values that are not of their kind; empty when there is none yet."""
+        status = read_object(self.path / "status.json")
+        return {name: status[name] for name, kind in _STATUS.items() if _is(status.get(name), kind)}
+
+    def write_problems(self, problems: Sequence[Problem]) -> None:
+        write_json(self.path / "problems.json", [problem.as_dict() for problem in problems])
+
+    def read_problems(self) -> list[Problem]:
+        """The problems that stopped the run; none where there is no such file, or one that something else wrote."""
+        try:
+            problems = [Problem(**fields) for fields in read_json(self.path / "problems.json")]
+        except (OSError, ValueError, TypeError):
+            return []
+        texts = [(problem.code, problem.where, problem.message, problem.remedy) for problem in problems]
+        sound = all(isinstance(text, str) and text for problem in texts for text in problem)
+        numbered = all(_is(problem.exit_code, int) for problem in problems)
+        return problems if sound and numbered else []
+
+    def write_quarantine(self, problems: Sequence[Problem]) -> None:
+        """Samples that were left out because they turned out to be broken while the run went on."""
+        write_json(self.path / "quarantine.json", [problem.as_dict() for problem in problems])
+
+    def log_metrics(self, step: int, values: dict[str, float], at: float) -> None:
+        """Append one event to metrics.jsonl; `at` is when it happened, in seconds since 1970."""
+        line = json.dumps({"step": step, "time": round(at, 3), **values})
+        with (self.path / METRICS).open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+    def forget_metrics_after(self, step: int) -> None:
+        """Drop events later than `step`: a resumed run takes those steps again."""
+        path = self.path / METRICS
+        if not path.exists():
+            return
+        events = [event for event in read_metrics(path) if event["step"] <= step]
+        write_text(path, "".join(json.dumps(event) + "\n" for event in events))
+
+    def complete(self, folder: Path, facts: str) -> list[Path]:
+        """The folders step_N and epoch_N below `folder` that hold the JSON file `facts`, by the step it names."""
+        steps = {p: _step_of(p / facts) for p in folder.glob("*_*") if _NUMBERED.fullmatch(p.name)}
+        return sorted((p for p, step in steps.items() if step >= 0), key=lambda p: steps[p])
+
+    def newest_checkpoints(self) -> list[Path]:
+        """Checkpoint folders, the newest first; before all, those with files and without facts, which are broken."""
+        complete = self.complete(self.checkpoints, TRAINER)
+        numbered = sorted(p for p in self.checkpoints.glob("*_*") if _NUMBERED.fullmatch(p.name) and any(p.glob("*")))
+        return [*(path for path in numbered if path not in complete), *reversed(complete)]
+
+    def set_aside_after(self, step: int) -> list[str]:
+        """Rename the checkpoints that are later than where a run goes on, and those without facts: nobody is to resume
+        from what this run has left behind. Gives their names. They go when one of the same name is published."""
+        later = [p for p in self.newest_checkpoints() if not 0 <= _step_of(p / TRAINER) <= step]
+        for path in later:
+            aside = path.with_name(f"{SET_ASIDE}{path.name}")
+            remove(aside, owner=self.checkpoints)
+            path.rename(aside)
+        return [path.name for path in later]
+
+    def prune(self, folder: Path, facts: str, keep: int, also: set[str], upto: int) -> None:
+        """Of the complete folders up to the step `upto`, remove all but the newest `keep` (-1: all stay) and those
+        named in `also`. Later ones are of an earlier attempt that this run has not caught up with."""
+        reached = [path for path in self.complete(folder, facts) if _step_of(path / facts) <= upto]
+        for old in reached[: -max(keep, 1)] if keep >= 0 else []:
+            if old.name not in also:
+                doomed = old.with_name(f"{UNFINISHED}{old.name}")  # never half a folder under a published name
+                old.rename(doomed)
+                remove(doomed, owner=folder)
+
+    @staticmethod
+    def begin(folder: Path, name: str) -> Path:
+        """An empty folder below `folder` in which `name` is made before it is published."""
+        fresh = folder / f"{UNFINISHED}{name}"
+        remove(fresh, owner=folder)
+        fresh.mkdir(parents=True)
+        return fresh
+
+    @staticmethod
+    def publish(unfinished: Path) -> Path:
+        """Give what `begin` started its name, in place of an older one of that name."""
+        published = unfinished.with_name(unfinished.name.removeprefix(UNFINISHED))
+        older = unfinished.with_name(f"{UNFINISHED}older-{published.name}")
+        if published.exists():
+            published.rename(older)  # removing it takes long, and a kill must not find neither of the two
+        unfinished.rename(published)
+        remove(older, owner=unfinished.parent)
+        remove(published.with_name(f"{SET_ASIDE}{published.name}"), owner=unfinished.parent)
+        return published
+
+    def sweep(self) -> None:
+        """Remove what a killed or failed save left behind."""
+        for folder in (self.checkpoints, self.exports):
+            for left in folder.glob(f"{UNFINISHED}*"):
+                remove(left, owner=folder)
+
+    def read_run(self) -> dict[str, Any]:
+        """run.json; empty where there is none that can be read, or whose `jobs` are no list."""
+        facts = read_object(self.path / "run.json")
+        return facts if isinstance(facts.get("jobs", []), list) else {}
+
+    def update_run(self, **facts: Any) -> None:
+        """Add facts to run.json, which the launcher started."""
+        path = self.path / "run.json"
+        write_json(path, {"schema_version": RUN_SCHEMA, "vidqa_version": __version__, **read_object(path), **facts})
+
+    def add_resume(self, facts: dict[str, Any]) -> None:
+        """Add to the `resumes` of run.json, each of which says where the run went on."""
+        before = read_object(self.path / "run.json").get("resumes")
+        self.update_run(resumes=[*(before if isinstance(before, list) else []), facts])
+
+
+def read_checkpoint(folder: Path) -> dict[str, Any]:
+    """The facts (trainer.json) of a checkpoint whose files are all there, in the sizes that were written. Raises
+    ValueError, which says what is wrong. A checkpoint of an earlier version does not name its files."""
+    try:
+        facts = json.loads((folder / TRAINER).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as unreadable:
+        raise ValueError(f"{TRAINER} cannot be read: {unreadable}") from unreadable
+    if not isinstance(facts, dict) or not _is(facts.get("step"), int):
+        raise ValueError(f"{TRAINER} names no step")
+    table = f"{POLICY}/{METADATA}"
+    for name, file in {table: {}, **_files_of(facts)}.items():
+        size = _size_of(folder / name)
+        if size is None:
+            raise ValueError(f"{name} is missing")
+        if size != file.get("bytes", size):
+            raise ValueError(f"{name} has {size} bytes; {file['bytes']} were written")
+    return facts
+
+
+def changed_file(folder: Path, facts: dict[str, Any], part: int = 0, parts: int = 1) -> str | None:
+    """What is wrong with the first file of a checkpoint that no longer has the checksum it was written with; None where
+    all have it. Reads every `parts`-th file, so that several processes can share the work."""
+    for name, file in list(_files_of(facts).items())[part::parts]:
+        try:
+            checksum = _crc32(folder / name)
+        except OSError as unreadable:
+            return f"{name} cannot be read: {unreadable.strerror or unreadable}"
+        if checksum != file["crc32"]:
+            return f"{name} is not what was written (checksum {checksum} instead of {file['crc32']})"
+    return None
+
+
+def _files_of(facts: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The files that a checkpoint's facts name, with their sizes and checksums. Raises ValueError."""
+    files = facts.get("files", {})
+    for name, file in files.items() if isinstance(files, dict) else [("", None)]:
+        plain = name.startswith(f"{POLICY}/") and Path(name).name == name.removeprefix(f"{POLICY}/")
+        if not (
+            plain and isinstance(file, dict) and _is(file.get("bytes"), int) and isinstance(file.get("crc32"), str)
+        ):
+            raise ValueError(f"{TRAINER} names no files: {name!r}")
+    return files
+
+
+def _size_of(path: Path) -> int | None:
+    """The size of a plain file; None where there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+
+def _crc32(path: Path) -> str:
+    crc = 0
+    with path.open("rb") as file:
+        while data := file.read(READ_BYTES):
+            crc = zlib.crc32(data, crc)
+    return f"{crc:08x}"
+
+
+def _step_of(path: Path) -> int:
+    """The step that a facts file names; -1 where there is none."""
+    try:
+        return int(json.loads(path.read_text(encoding="utf-8"))["step"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError):
+        return -1
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The events of a metrics.jsonl; a last line that was cut off by a kill is left out."""
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    return [event for event in map(parse_metric, lines) if event is not None]
+
+
+def parse_metric(line: str | bytes) -> dict[str, Any] | None:
+    """The event that a line of metrics.jsonl holds; None for a line that holds none, such as half of one."""
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return event if isinstance(event, dict) and _is(event.get("step"), int) else None
+
+
+def _is(value: object, kind: type) -> bool:
+    """Whether a JSON value is of a kind; true is no number, and a time is one that people live to see."""
+    if kind is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < MOST_SECONDS
+    return isinstance(value, kind) and not isinstance(value, bool)

@@ -1,0 +1,33 @@
+"""Which program this is: its version, its commit, and the versions of the libraries that it computes with."""
+
+from __future__ import annotations
+
+import subprocess
+from importlib import metadata
+
+import vidqa
+from vidqa.core.cli import SKILL_ROOT
+
+LIBRARIES = ("torch", "torchvision", "transformers", "accelerate", "peft", "av", "numpy", "safetensors")
+
+
+def versions() -> dict[str, str | None]:
+    """Of this program and of the libraries that decide what a run computes; None where one is not installed."""
+    by_name: dict[str, str | None] = {"vidqa": vidqa.__version__}
+    for name in LIBRARIES:
+        try:
+            by_name[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            by_name[name] = None
+    return by_name
+
+
+def git_commit() -> str | None:
+    """The commit of this skill, where it is a git checkout."""
+    try:
+        answer = subprocess.run(
+            ["git", "-C", str(SKILL_ROOT), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip() or None

@@ -1,0 +1,20 @@
+"""Records and the media they name: annotation files of every accepted shape are read and checked here."""
+
+from vidqa.data.load import check_records, load_records
+from vidqa.data.media import media_exists
+from vidqa.data.record import MediaRef, Provenance, Record, Turn, fingerprint
+from vidqa.data.sources import open_source
+from vidqa.data.video_split import split_by_video
+
+__all__ = [
+    "MediaRef",
+    "Provenance",
+    "Record",
+    "Turn",
+    "check_records",
+    "fingerprint",
+    "load_records",
+    "media_exists",
+    "open_source",
+    "split_by_video",
+]

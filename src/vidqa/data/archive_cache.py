@@ -1,0 +1,197 @@
+"""What compressed archives hold, unpacked into the cache as far as records name it, for as long as there is room.
+
+archives/KEY/index.json   every plain file: its number among the members and its size; touched whenever it is used
+archives/KEY/members/     those that were named so far
+archives/KEY.lock         held while the two are made
+archives/KEY.used         held by every process that may read the members, until it ends
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import tarfile
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from functools import cache
+from pathlib import Path, PurePosixPath
+from typing import Literal
+
+from vidqa.core.environment import cache_folder
+from vidqa.core.files import content_hash, remove, write_json
+from vidqa.core.locks import POLL_S, locked, try_lock
+from vidqa.data.problems import TAR_NO_ROOM
+
+LOCK_WAIT_S = 6 * 3600.0  # for another process that reads the same archive, which may be terabytes
+INDEX, MEMBERS, PARTIAL = "index.json", "members", "partial"
+SHARE = 0.5  # of the room that the cache's disk has without them: what all unpacked members may take
+MOST_MEMBERS = 1_000_000
+# What a compressed archive may expand to, members that nobody names included: these are read, too, to get past them.
+MOST_EXPANSION = 100  # times its size
+ALWAYS_TAKEN = 1 << 30  # bytes
+LONGEST_NAME = 1 << 20  # bytes; names, and what else stands in headers of their own, are read into memory
+PAX = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
+GNU = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
+BLOCK = 1 << 20
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class _Header(tarfile.TarInfo):
+    """A member's header, of a size that is read into memory without harm."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Header:
+        header = super().frombuf(buf, encoding, errors)
+        if header.type in (*PAX, *GNU) and header.size > LONGEST_NAME:
+            raise tarfile.ReadError(f"a name of {header.size} bytes")
+        return header
+
+
+def plain_members(tar: tarfile.TarFile, size: int) -> Iterator[tuple[int, str, tarfile.TarInfo]]:
+    """(number, name without `./`, member) of each plain file inside the own tree of an archive of `size` bytes."""
+    number, most = 0, max(ALWAYS_TAKEN, MOST_EXPANSION * size)
+    while (member := tar.next()) is not None:
+        tar.members.clear()  # type: ignore[attr-defined]  # a TarFile keeps them all
+        if number >= MOST_MEMBERS:
+            raise tarfile.ReadError(f"it has more than {MOST_MEMBERS:,} members")
+        if member.offset_data + member.size > most:
+            raise tarfile.ReadError(f"its {size:,} bytes expand to more than {most:,}")
+        parts = PurePosixPath(member.name).parts
+        plain = member.isreg() and not member.issparse()
+        if plain and parts and not member.name.startswith("/") and ".." not in parts:
+            yield number, "/".join(parts), member
+        number += 1
+
+
+def open_tar(path: Path, mode: Literal["r:", "r:gz"]) -> tarfile.TarFile:
+    """Raises what tarfile raises, also for headers and numbers of members that no memory holds."""
+    return tarfile.open(path, mode, tarinfo=_Header)
+
+
+class Unpacked:
+    """The place of one compressed archive in the cache. No process evicts it before this one has ended."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.folder = cache_folder() / "archives" / content_hash(path)[:32]
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        in_use(self.folder)
+        self.lock = self.folder.with_suffix(".lock")  # of ranks that start together one unpacks, the others wait
+        with locked(self.lock, wait_s=LOCK_WAIT_S):
+            index = _read_index(self.folder / INDEX)
+            if index is None:  # not here yet, or of a process that was killed
+                remove(self.folder, owner=self.folder.parent)
+                with open_tar(path, "r:gz") as tar:
+                    members = plain_members(tar, path.stat().st_size)
+                    index = {name: (number, member.size) for number, name, member in members}
+                write_json(self.folder / INDEX, index, indent=None)
+            os.utime(self.folder / INDEX)
+        self._index = index
+
+    def sizes(self) -> dict[str, int]:
+        """Bytes of every plain file, by name."""
+        return {name: size for name, (_, size) in self._index.items()}
+
+    def path_of(self, name: str) -> str:
+        """Where a member is once it is unpacked."""
+        return f"{self.folder}/{MEMBERS}/{name}"
+
+    def unpack(self, names: Iterable[str]) -> None:
+        """Write these members to their paths, each of which appears only when it is whole. Raises DATA_TAR_NO_ROOM."""
+        with locked(self.lock, wait_s=LOCK_WAIT_S):
+            due = {self._index[name][0]: name for name in names if not self._is_there(name)}
+            if not due:
+                return
+            make_room(self.folder, sum(self._index[name][1] for name in due.values()), self.path)
+            partial = self.folder / PARTIAL
+            try:
+                with open_tar(self.path, "r:gz") as tar:
+                    for number, _, member in plain_members(tar, self.path.stat().st_size):
+                        if number in due:
+                            _write(tar, member, partial)
+                            target = Path(self.path_of(due.pop(number)))
+                            target.parent.mkdir(parents=True, exist_ok=True)
+                            os.replace(partial, target)
+                        if not due:
+                            break
+            except OSError as failed:
+                if failed.errno in NO_SPACE:
+                    raise TAR_NO_ROOM.error(self.path, f"it cannot be unpacked: {failed.strerror}") from failed
+                raise
+            finally:
+                remove(partial, owner=self.folder)
+
+    def _is_there(self, name: str) -> bool:
+        try:
+            return os.stat(self.path_of(name)).st_size == self._index[name][1]
+        except OSError:
+            return False
+
+
+def make_room(own: Path, needed: int, source: Path) -> None:
+    """Evict what was not used for longest until `needed` bytes of `source` have room in the folder `own` beside the
+    rest. Raises DATA_TAR_NO_ROOM."""
+    root = own.parent
+    held = {folder: _bytes_below(folder) for folder in root.iterdir() if folder.is_dir()}
+    total, free = sum(held.values()), shutil.disk_usage(root).free
+    limit = int(SHARE * (free + total))
+    for folder in sorted(held, key=_last_used):
+        if total + needed <= limit:
+            return
+        if folder != own and _evict(folder):
+            total -= held[folder]
+    if total + needed > limit:
+        message = (
+            f"the records name {needed / 1e6:,.1f} MB more of it, {total / 1e6:,.1f} MB of archives in use are "
+            f"unpacked in {root}, and all may take {limit / 1e6:,.1f} MB, half of what that disk has left"
+        )
+        raise TAR_NO_ROOM.error(source, message)
+
+
+@cache
+def in_use(folder: Path) -> int:
+    """Keep a folder from being evicted until this process ends; gives the open file that does it."""
+    path = folder.with_suffix(".used")
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    while not try_lock(handle, path, shared=True):  # held by an eviction, which is short
+        time.sleep(POLL_S)
+    return handle
+
+
+def _evict(folder: Path) -> bool:
+    """Whether the folder could be removed: no process that lives has asked for it."""
+    with folder.with_suffix(".used").open("a") as handle:
+        if not try_lock(handle.fileno(), folder.with_suffix(".used")):
+            return False
+        remove(folder, owner=folder.parent)
+    return True
+
+
+def _last_used(folder: Path) -> float:
+    index = folder / INDEX
+    return index.stat().st_mtime if index.is_file() else 0.0
+
+
+def _bytes_below(folder: Path) -> int:
+    return sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def _read_index(path: Path) -> dict[str, tuple[int, int]] | None:
+    """The index of an earlier process; None where it is not there or damaged."""
+    try:
+        written = json.loads(path.read_text(encoding="utf-8"))
+        return {name: (int(number), int(size)) for name, (number, size) in written.items()}
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
+    content = tar.extractfile(member)
+    assert content is not None  # it is a plain file
+    with content, target.open("wb") as out:
+        shutil.copyfileobj(content, out, BLOCK)
+    with suppress(OverflowError, OSError):  # what is kept of a file holds when it was evicted and is unpacked again
+        os.utime(target, (member.mtime, member.mtime))

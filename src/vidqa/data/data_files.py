@@ -1,0 +1,154 @@
+"""Which files of a data set folder hold a split: by what `save_to_disk` left, by the card's `configs`, or by names."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from vidqa.data.problems import SPLIT
+
+SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}")  # as the hub names them: train-00000-of-00002
+ENDINGS = (".parquet", ".arrow", ".jsonl", ".json", ".csv")
+OWN = {"dataset_info.json", "state.json", "dataset_dict.json", "dataset_infos.json"}
+SPLITS = ("train", "training", "test", "testing", "validation", "valid", "val", "dev", "eval", "evaluation")
+NO_SPLITS = ("part", "data", "shard", "default", "annotations")  # what files are called that are of no split
+MOST_NAMED = 20
+
+
+def holds_tables(folder: Path) -> bool:
+    """Whether the folder is one of `save_to_disk`, or has parquet or Arrow files where the hub has them."""
+    if (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file():
+        return True
+    patterns = ("*.parquet", "*.arrow", "data/*.parquet", "*/*.parquet", "*/*/*.parquet")
+    return any(next(folder.glob(pattern), None) for pattern in patterns)
+
+
+def files_of(folder: Path, subset: str, split: str) -> list[Path]:
+    """The files of one split, in order; without a name, those of the only one.
+
+    Raises DATA_SPLIT, DATA_SPLIT.
+    """
+    if folder.is_file():
+        require_split_of(folder, subset, split)
+        return [folder]
+    by_split = _saved(folder / subset) or _of_card(folder, subset) or _by_name(folder, subset)
+    names = ", ".join(sorted(by_split)[:MOST_NAMED]) or "none"
+    if not split and len(by_split) > 1:
+        raise SPLIT.error(folder, f"it holds the splits {names}")
+    if not by_split or (split and split not in by_split):
+        if subset and not by_split:
+            there = ", ".join(_subsets(folder)[:MOST_NAMED]) or "none"
+            raise SPLIT.error(folder, f"subset {subset!r} is not there; there are: {there}")
+        what = f"subset {subset!r}, " if subset else ""
+        raise SPLIT.error(folder, f"{what}split {split or 'any'!r} is not there; there are: {names}")
+    return by_split[split] if split else next(iter(by_split.values()))
+
+
+def require_split_of(file: Path, subset: str, split: str) -> None:
+    """Raises DATA_SPLIT where one list of rows is asked for a subset, or for another split than the one that
+    it is: `train`, as in the `datasets` library, or the one that its name says."""
+    own = sorted({"train", _split_of(Path(file.name), "")})
+    if subset or split not in ("", *own):
+        what = f"subset {subset!r}" if subset else f"split {split!r}"
+        raise SPLIT.error(file, f"{what} is not there; it is one list of rows, the split {' or '.join(own)}")
+
+
+def _subsets(folder: Path) -> list[str]:
+    """Those that the card names, and folders that hold data files."""
+    configs = _card(folder).get("configs")
+    named = [str(entry["config_name"]) for entry in configs or () if isinstance(entry, dict) and "config_name" in entry]
+    folders = [inner.name for inner in folder.iterdir() if inner.is_dir() and _by_name(inner, "")]
+    return sorted({*named, *folders})
+
+
+def _saved(folder: Path) -> dict[str, list[Path]]:
+    """What `save_to_disk` of a data set, or of several splits, left."""
+    if (folder / "dataset_dict.json").is_file():
+        parts = sorted(path.parent for path in folder.glob("*/state.json"))
+        return {part.name: _arrow_files(part) for part in parts}
+    arrow_files = _arrow_files(folder)
+    return {"train": arrow_files} if arrow_files else {}
+
+
+def _arrow_files(folder: Path) -> list[Path]:
+    """What state.json lists, or else every Arrow file, by name."""
+    try:
+        state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+        return [folder / Path(entry["filename"]).name for entry in state["_data_files"]]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return sorted(folder.glob("*.arrow"))
+
+
+def _of_card(folder: Path, subset: str) -> dict[str, list[Path]]:
+    """The files that README.md names for a subset, by split; empty where it names none."""
+    configs = _card(folder).get("configs")
+    named = [config for config in configs if isinstance(config, dict)] if isinstance(configs, list) else []
+    chosen = [config for config in named if not subset or config.get("config_name") == subset]
+    if not subset and len(chosen) > 1:
+        chosen = [config for config in chosen if config.get("default") or config.get("config_name") == "default"]
+        if not chosen:
+            names = ", ".join(str(config.get("config_name")) for config in named)
+            raise SPLIT.error(folder, f"it holds the subsets {names}", "name one, such as FOLDER#SUBSET:train")
+    if not chosen or "data_files" not in chosen[0]:
+        return {}
+    base = folder / str(chosen[0].get("data_dir", "."))
+    files_by_split: dict[str, list[Path]] = defaultdict(list)
+    for split, pattern in _patterns(chosen[0]["data_files"]):
+        if ".." not in Path(pattern).parts and not Path(pattern).is_absolute():
+            files_by_split[split] += sorted(path for path in base.glob(pattern) if path.is_file())
+    return {split: files for split, files in files_by_split.items() if files}
+
+
+def _patterns(written: Any) -> list[tuple[str, str]]:
+    """(split, pattern) of what a card has: a pattern, a list of them, or a list of splits with theirs."""
+    if isinstance(written, str):
+        return [("train", written)]
+    patterns = []
+    for entry in written if isinstance(written, list) else ():
+        if isinstance(entry, str):
+            patterns.append(("train", entry))
+        elif isinstance(entry, dict):
+            paths = entry.get("path")
+            names = [paths] if isinstance(paths, str) else paths if isinstance(paths, list) else []
+            patterns += [(str(entry.get("split", "train")), name) for name in names if isinstance(name, str)]
+    return patterns
+
+
+def _card(folder: Path) -> dict[str, Any]:
+    """The header of the folder's README.md."""
+    try:
+        text = (folder / "README.md").read_text(encoding="utf-8")
+        head = text.split("---", 2)[1] if text.startswith("---") else ""
+        header = yaml.safe_load(head)
+    except (OSError, ValueError, IndexError, yaml.YAMLError, RecursionError):
+        return {}
+    return header if isinstance(header, dict) else {}
+
+
+def _by_name(folder: Path, subset: str) -> dict[str, list[Path]]:
+    """Every data file by its split: a folder or a part of its name that is the name of one, or else its stem."""
+    inner = folder / subset if subset and (folder / subset).is_dir() else folder
+    files = [path for path in sorted(inner.rglob("*")) if path.suffix in ENDINGS and path.name not in OWN]
+    files = [path for path in files if not any(part.startswith(".") for part in path.relative_to(inner).parts)]
+    if subset and inner == folder:
+        files = [path for path in files if subset in re.split(r"[-_.]", path.stem)]
+    tables = [path for path in files if path.suffix in (".parquet", ".arrow")]
+    files_by_split: dict[str, list[Path]] = defaultdict(list)
+    for path in tables or files:
+        files_by_split[_split_of(path.relative_to(inner), subset)].append(path)
+    return dict(files_by_split)
+
+
+def _split_of(file: Path, subset: str) -> str:
+    shard = SHARD.fullmatch(file.stem)
+    stem = shard[1] if shard else file.stem
+    words = [stem, *file.parts[:-1], *re.split(r"[-_.]", stem)]
+    if split := next((word for word in words if word in SPLITS), None):
+        return split
+    stem = re.sub(r"[-_.]?\d+$", "", stem.removeprefix(f"{subset}_").removeprefix(f"{subset}-"))
+    return stem if stem and stem not in NO_SPLITS else "train"

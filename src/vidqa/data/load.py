@@ -1,0 +1,138 @@
+"""Makes records of what a source gives, or says what is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vidqa.core.gc_pause import paused
+from vidqa.core.problem import Problem, ProblemError, raise_errors
+from vidqa.data.media import MediaSource
+from vidqa.data.parse import RowReader
+from vidqa.data.problem_collector import ProblemCollector
+from vidqa.data.problems import EMPTY, FILE_MISSING
+from vidqa.data.reader import NAMES
+from vidqa.data.record import Record
+from vidqa.data.sources import Rows, Source, open_source
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One row as the user wrote it, and its record."""
+
+    row: dict[str, Any]
+    record: Record
+
+
+def pairs_of(rows: Rows, reader: RowReader) -> Iterator[Pair]:
+    """A pair for every good row; what is wrong with the others goes to the reader's collector. At the end the media
+    that were found in compressed archives are unpacked. Raises DATA_TAR_BROKEN, DATA_TAR_NO_ROOM."""
+    collector, good = reader.collector, 0
+    for index, row in rows:
+        record = reader.read(index, row)
+        if record is not None:
+            good += 1
+            yield Pair(row, record)
+    reader.source.unpack()
+    if not good and not collector.errors:
+        collector.add(EMPTY, collector.file, "the file holds no record")
+
+
+def read_pairs(rows: Rows, reader: RowReader) -> list[Pair]:
+    """All of `pairs_of`. An archive that cannot be unpacked is raised together with what else is wrong."""
+    try:
+        return list(pairs_of(rows, reader))
+    except ProblemError as broken:
+        raise ProblemError([*reader.collector.problems, *broken.problems]) from broken
+
+
+def load_pairs(source: Source) -> tuple[list[Pair], list[Problem]]:
+    """Rows and records of a source, and its warnings. Raises ProblemError with everything that is wrong."""
+    _require_annotated(source)
+    collector = ProblemCollector(str(source.path))
+    reader = RowReader(source.path.name, source.media, collector, need_answers=True, by_line=source.by_line)
+    pairs = read_pairs(source.rows(collector), reader)
+    raise_errors(collector.problems)
+    return pairs, collector.problems
+
+
+def _require_annotated(source: Source) -> None:
+    if not source.is_annotated:
+        message = f"media lie there, and no annotation file ({' or '.join(NAMES)})"
+        raise FILE_MISSING.error(source.path, message)
+
+
+def check_records(
+    annotation_path: str | Path,
+    media_path: str | Path = "",
+    *,
+    need_answers: bool = True,
+    keep_missing: bool = False,
+    prompt: str = "",
+) -> tuple[list[Record], list[Problem]]:
+    """Every good record of the annotations, and what is wrong with the others (see `load_records`)."""
+    records, problems, _ = check_set(
+        annotation_path, media_path, need_answers=need_answers, keep_missing=keep_missing, prompt=prompt
+    )
+    return records, problems
+
+
+def check_set(
+    annotation_path: str | Path,
+    media_path: str | Path,
+    *,
+    need_answers: bool = True,
+    keep_missing: bool = False,
+    prompt: str = "",
+) -> tuple[list[Record], list[Problem], MediaSource | None]:
+    """What `check_records` gives, and where the media are; None where there is no such place."""
+    collector = ProblemCollector(str(annotation_path), need_answers)
+    records: list[Record] = []
+    media = None
+    try:
+        with paused():
+            source = open_source(annotation_path, media_path)
+            if need_answers:
+                _require_annotated(source)
+            media, collector.file = source.media, str(source.path)
+            reader = RowReader(
+                source.path.name,
+                media,
+                collector,
+                need_answers,
+                by_line=source.by_line,
+                keep_missing=keep_missing,
+                prompt=prompt,
+            )
+            for pair in pairs_of(source.rows(collector), reader):
+                records.append(pair.record)
+    except ProblemError as stopped:
+        return records, [*collector.problems, *stopped.problems], media
+    return records, collector.problems, media
+
+
+def load_records(
+    annotation_path: str | Path,
+    media_path: str | Path = "",
+    *,
+    need_answers: bool = True,
+    keep_missing: bool = False,
+    prompt: str = "",
+) -> list[Record]:
+    """The records of a source, in its order. Raises ProblemError with everything that is wrong.
+
+    `annotation_path` is a .json or .jsonl file, or a folder that holds annotations.json or .jsonl (root mode: media
+    are named relative to that folder and must lie in it). `media_path` is a folder or a tar of media; without it media
+    are named relative to the annotation file. Absolute names are kept as written. A folder's own videos.tar(.gz) and
+    images.tar(.gz) are searched for what the folder itself lacks. Without `need_answers` a record may end with a
+    question, and `prompt` is asked where there is none; `annotation_path` may be media alone then. With `keep_missing`
+    records whose media are not there are kept; where the media are probed they turn out to be broken, and are dealt
+    with like any other broken file.
+    """
+    records, problems = check_records(
+        annotation_path, media_path, need_answers=need_answers, keep_missing=keep_missing, prompt=prompt
+    )
+    raise_errors(problems)
+    return records

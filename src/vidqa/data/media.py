@@ -1,0 +1,210 @@
+"""Finds the media that records name: in a folder, by absolute path, or inside a tar."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from vidqa.core.problem import Code
+from vidqa.data.archive import Archive, archive_and_member, archives_in, is_archive, open_archive
+from vidqa.data.problems import FILE_MISSING, MEDIA_MISSING, MEDIA_OUTSIDE_ROOT
+from vidqa.data.reader import NAMES
+from vidqa.data.record import MediaRef
+
+WITHOUT = "without such records: preflight.py --fix FILE, or engine.on_bad_sample=quarantine"
+
+
+@dataclass(frozen=True, slots=True)
+class NotFound:
+    """Why a medium was not found, ready to become a problem of the record that names it. `path` is where a file that
+    is merely missing would be."""
+
+    code: Code
+    message: str
+    remedy: str
+    path: str = ""
+
+
+@dataclass
+class MediaSource:
+    """Where the media of one annotation file lie. Every name is looked up once, however many records use it.
+
+    `folder` is absolute. With `closed` (root mode) absolute names must lie inside it, too. With `own` the folder holds
+    the annotations as well, as a set that somebody sent does: links in it are followed only where they stay in it.
+    Archives are opened when a name is not found in the folder. What is found in a compressed one is there to be read
+    after `unpack`: one reading of the archive for all that was asked for. `named` are files by their last names, for
+    sets whose records name no folder; with it, members of archives are found by their last names, too.
+    """
+
+    folder: str | None
+    archive_paths: list[Path] = field(default_factory=list)
+    closed: bool = False
+    own: bool = False
+    named: Mapping[str, Sequence[str]] | None = None
+    _results: dict[tuple[str, str], MediaRef | NotFound] = field(default_factory=dict)
+    _folders: dict[str, str] = field(default_factory=dict)
+    _due: dict[str, tuple[Archive, set[str]]] = field(default_factory=dict)  # members found and not unpacked yet
+    _named: dict[str, Archive] = field(default_factory=dict)
+
+    @cached_property
+    def archives(self) -> list[Archive]:
+        return [open_archive(path) for path in self.archive_paths]
+
+    @cached_property
+    def homes(self) -> tuple[str, ...]:
+        """Where links may lead: into the folder, and from a snapshot in the hub's cache to the files behind it."""
+        real = Path(os.path.realpath(self.folder or os.sep))
+        repositories = [above.parent for above in (real, *real.parents) if above.name == "snapshots"]
+        return (str(real), *(str(repository / "blobs") for repository in repositories))
+
+    def find(self, kind: str, written: str) -> MediaRef | NotFound:
+        """The medium that an annotation calls `written`."""
+        result = self._results.get((kind, written))
+        if result is None:
+            result = self._results[kind, written] = self._look_up(kind, written)
+        return result
+
+    def unpack(self) -> None:
+        """Unpack what was found in compressed archives so far. Raises DATA_TAR_BROKEN, DATA_TAR_NO_ROOM."""
+        due, self._due = self._due, {}
+        for archive, names in due.values():
+            archive.unpack(names)
+
+    def resolved(self) -> list[MediaRef]:
+        """Every medium that was asked for and is there."""
+        return [ref for ref in self._results.values() if isinstance(ref, MediaRef)]
+
+    def _look_up(self, kind: str, written: str) -> MediaRef | NotFound:
+        name = written.removeprefix("file://")
+        if "://" in name:
+            remedy = f"download it and name the local file; {WITHOUT}"
+            return NotFound(MEDIA_MISSING, f"{written} is not a local file", remedy)
+        if os.path.isabs(name):
+            path, outside = name, self.closed and not _inside(name, self.folder or "/")
+        else:
+            name = os.path.normpath(name)
+            path, outside = os.path.join(self.folder or "", name), name.split(os.sep, 1)[0] == os.pardir
+        if outside:
+            remedy = f"move the file into {self._place} and name it relative to that folder, without `..`"
+            return NotFound(MEDIA_OUTSIDE_ROOT, f"{written} lies outside {self._place}", remedy)
+        size = _file_size(path) if os.path.isabs(path) else None
+        if size is not None:
+            return self._led_out(written, path) or MediaRef(kind, written, path, size=size)
+        inside = self._in_named_archive(kind, written, path) or self._by_last_name(kind, written, name)
+        return inside or self._in_archives(kind, written, name) or self._missing(written, name, path)
+
+    def _in_named_archive(self, kind: str, written: str, path: str) -> MediaRef | NotFound | None:
+        """What is written as archive.tar!member, as results and gap tables name it."""
+        parts = archive_and_member(path)
+        if parts is None or not os.path.isfile(parts[0]):
+            return None
+        place, name = parts
+        if refused := self._led_out(written, place):
+            return refused
+        if place not in self._named:
+            self._named[place] = open_archive(Path(place))
+        archive = self._named[place]
+        member = archive.find(name)
+        return None if member is None else self._member(kind, written, archive, member)
+
+    def _in_archives(self, kind: str, written: str, name: str) -> MediaRef | NotFound | None:
+        for archive in self.archives:
+            member = archive.find(name)
+            if member is not None:
+                return self._led_out(written, archive.path) or self._member(kind, written, archive, member)
+        return None
+
+    def _by_last_name(self, kind: str, written: str, name: str) -> MediaRef | NotFound | None:
+        """The one file whose path ends like the name, or else the one of its last name; in the archives, too."""
+        if self.named is None:
+            return None
+        last = os.path.basename(name)
+        paths = self.named.get(last, ())
+        paths = [path for path in paths if path.endswith(f"{os.sep}{name}")] or paths
+        if len(paths) == 1 and (size := _file_size(paths[0])) is not None:
+            return self._led_out(written, paths[0]) or MediaRef(kind, written, paths[0], size=size)
+        for archive in self.archives:
+            if not paths and (member := archive.find(name) or archive.last_names.get(last)):
+                return self._led_out(written, archive.path) or self._member(kind, written, archive, member)
+        return None
+
+    def _member(self, kind: str, written: str, archive: Archive, member: str) -> MediaRef:
+        self._due.setdefault(archive.path, (archive, set()))[1].add(member)
+        return MediaRef(kind, written, *archive.members[member])
+
+    def _led_out(self, written: str, path: str) -> NotFound | None:
+        """A file that a link out of the set's own folder stands for; the folder may be somebody else's work."""
+        if not self.own or not _inside(path, self.folder or os.sep):
+            return None
+        above, name = os.path.split(path)
+        real = os.path.realpath(path) if os.path.islink(path) else os.path.join(self._real(above), name)
+        if any(_inside(real, home) for home in self.homes):
+            return None
+        remedy = f"put the file itself there (a hard link will do), or give {os.path.dirname(real)} as media path"
+        return NotFound(MEDIA_OUTSIDE_ROOT, f"{written} is a link that leads out of {self._place}, to {real}", remedy)
+
+    def _real(self, folder: str) -> str:
+        if folder not in self._folders:
+            self._folders[folder] = os.path.realpath(folder)
+        return self._folders[folder]
+
+    def _missing(self, written: str, name: str, path: str) -> NotFound:
+        base = os.path.basename(name)
+        nearby = os.path.join(self.folder, base) if self.folder else ""
+        if nearby and nearby != path and _file_size(nearby) is not None:
+            return NotFound(MEDIA_MISSING, f"there is no file {path}", f"{nearby} exists: write {base!r}", path)
+        if self.folder is None:
+            message = f"{self._place} has no member {name!r}"
+        else:
+            message = f"there is no file {path}"
+        remedy = f"put the file there, correct {written!r}, or name the folder of the media (--media-path); {WITHOUT}"
+        return NotFound(MEDIA_MISSING, message, remedy, os.path.join(self._place, name))
+
+    @property
+    def root(self) -> str:
+        """The folder or archive that names are relative to."""
+        return self.folder or str(self.archive_paths[0])
+
+    @property
+    def _place(self) -> str:
+        return self.folder or ", ".join(map(str, self.archive_paths))
+
+
+def media_source(annotation_path: Path, media_path: str, *, root_mode: bool) -> MediaSource:
+    """The source for an annotation file. Without a media path, media are relative to the annotation file's folder."""
+    folder = Path(os.path.abspath(annotation_path)).parent
+    if not media_path:
+        return MediaSource(str(folder), archives_in(folder), closed=root_mode, own=root_mode)
+    place = Path(os.path.abspath(os.path.expanduser(media_path)))
+    if os.path.isdir(place):
+        own = annotation_path.name in NAMES and os.path.realpath(place) == os.path.realpath(folder)
+        return MediaSource(str(place), archives_in(place), own=own)
+    if not os.path.exists(place):
+        raise FILE_MISSING.error(place, "the media path does not exist", "give an existing folder or tar of media")
+    if not is_archive(place):
+        remedy = "give a folder, or a .tar, .tar.gz or .tgz archive, as media path"
+        raise FILE_MISSING.error(place, "the media path is neither a folder nor a tar archive", remedy)
+    return MediaSource(None, [place])
+
+
+def media_exists(ref: MediaRef) -> bool:
+    """Whether the file that holds the medium is still there, and not shorter than it was."""
+    size = _file_size(ref.path)
+    return size is not None and size >= ref.size
+
+
+def _inside(path: str, folder: str) -> bool:
+    return os.path.commonpath([os.path.normpath(path), folder]) == folder
+
+
+def _file_size(path: str) -> int | None:
+    """Bytes of the file, or None where there is none. Pipes and devices count as there: decoding judges them."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):  # ValueError: a NUL byte in the name
+        return None
+    return None if stat.S_ISDIR(status.st_mode) else status.st_size

@@ -1,0 +1,417 @@
+"""Turns one row of an annotation file into a record, or says everything that is wrong with it."""
+
+from __future__ import annotations
+
+import json
+import reprlib
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from vidqa.core.problem import Code
+from vidqa.data import problems
+from vidqa.data.media import MediaSource, NotFound
+from vidqa.data.media_placement import KINDS, TAG, Piece, Slot, fill_slots, pieces_of_text, tidy
+from vidqa.data.problem_collector import ProblemCollector
+from vidqa.data.reader import type_name
+from vidqa.data.reasoning import unclosed
+from vidqa.data.record import ORIGINS, MediaRef, Provenance, Record, Turn
+from vidqa.data.record_keys import (
+    LEARNED,
+    is_learned,
+    medium_keys,
+    medium_name,
+    shows_media,
+    unused_in,
+    unused_in_record,
+    unused_in_turn,
+)
+
+ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
+KIND_FIELDS = ("kind", "type", "question_type", "category")
+SHORT = reprlib.Repr()  # values in messages: bounded in length and in depth
+SHORT.maxstring = SHORT.maxother = 60
+MOST_FPS = 1e5
+LONGEST = 500  # characters of a message
+
+
+class Spoken(NamedTuple):
+    role: str
+    pieces: list[Piece]
+    is_learned: bool = True
+
+
+class RowReader:
+    """Reads the rows of one file; what is wrong goes to `collector`. Ids must be unique among its rows, and those of
+    `ids`, the ids of earlier files with the places of their rows.
+
+    With `need_answers` every conversation must end with an assistant turn; without, the question is enough: in a
+    conversation, in the field `question`, or `prompt` for a record that has none. With
+    `by_line` the indices of rows are the lines of the file on which they begin, and are shown as editors write them.
+    With `keep_missing` a record whose medium is not there is warned of and kept: who probes the medium finds it broken.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        source: MediaSource,
+        collector: ProblemCollector,
+        need_answers: bool,
+        *,
+        by_line: bool = False,
+        keep_missing: bool = False,
+        ids: dict[str, int] | None = None,
+        prompt: str = "",
+    ) -> None:
+        self.name = name
+        self.source = source
+        self.collector = collector
+        self.need_answers = need_answers
+        self.by_line = by_line
+        self.keep_missing = keep_missing
+        self.ids = {} if ids is None else ids
+        self.prompt = prompt
+        self.rows = 0  # read so far
+
+    def place(self, file: str, index: int) -> str:
+        """Where a row stands, for problems."""
+        return f"{file}:{index}" if self.by_line else f"{file}[{index}]"
+
+    def read(self, index: int, row: Any) -> Record | None:
+        """The record of a row, or None where something is wrong with it."""
+        before = self.collector.errors
+        row_reader = _Row(self, index, row)
+        record = row_reader.record() if row_reader.is_object() else None
+        self.rows += 1
+        if record is None or self.collector.errors > before:
+            return None
+        if not record.media:
+            message = "no `video` or `image` is named; the record is used as text only"
+            self.collector.add(problems.MEDIA_NONE, row_reader.where(""), message, severity="warning")
+        return record
+
+
+class _Row:
+    """One row while it is read."""
+
+    def __init__(self, reader: RowReader, index: int, row: Any) -> None:
+        self.reader, self.index, self.row = reader, index, row
+        self.id: str | None = None
+        self.is_unasked = False
+        self.has_places_in_parts = False  # whether a tag in a part of type text is the place of a medium
+
+    def where(self, field: str) -> str:
+        shown = f" id {SHORT.repr(self.id)}" if self.id is not None else ""
+        place = self.reader.place(self.reader.collector.file, self.index)
+        return f"{place}{shown}{' ' + field if field else ''}"
+
+    def wrong(self, code: Code, field: str, message: str, remedy: str | None = None, severity: str = "error") -> None:
+        remedy = remedy[:LONGEST] if remedy else None
+        self.reader.collector.add(code, self.where(field), message[:LONGEST], remedy, severity)
+
+    def wrong_type(self, field: str, expected: str, value: object, example: str) -> None:
+        message = f"expected {expected}, got {type_name(value)}: {SHORT.repr(value)}"
+        self.wrong(problems.FIELD, field, message, f"write it as {example}")
+
+    def is_object(self) -> bool:
+        if isinstance(self.row, dict):
+            return True
+        self.wrong(problems.FIELD, "", f"expected an object, got {type_name(self.row)}")
+        return False
+
+    def unused(self, field: str, names: Iterable[str]) -> None:
+        if shown := ", ".join(names):
+            self.wrong(problems.KEY_UNUSED, field, f"not used: {shown}", severity="warning")
+
+    def record(self) -> Record | None:
+        self.id = self._id()
+        self.unused("", unused_in_record(self.row))
+        spoken = self._conversation()
+        listed = self._listed()
+        if spoken is None or listed is None or self.id is None:
+            return None
+        self._check_order(spoken)
+        spoken = self._with_system(spoken)
+        placed = spoken and self._place(spoken, listed)
+        if not placed:
+            return None
+        media, turns = placed
+        source = self.reader.place(self.reader.name, self.index)
+        return Record(self.id, turns, media, self._video_fps(), self._kind(), source, self._provenance())
+
+    def _id(self) -> str | None:
+        value = self.row.get("id")
+        if value is None:
+            value = self.reader.rows if self.reader.by_line else self.index
+        if isinstance(value, bool) or not isinstance(value, (str, int)) or value == "":
+            self.wrong_type("id", "a string or an integer", value, f'"id": "clip-{self.index}"')
+            return None
+        record_id = _clean(str(value))
+        if record_id is None:
+            self.wrong_type("id", "a string of valid characters", value, f'"id": "clip-{self.index}"')
+            return None
+        first = self.reader.ids.setdefault(record_id, self.index)
+        if first != self.index:
+            self.id = record_id
+            remedy = f'give one of the two another id, for example "{record_id[:80]}-{self.index}"'
+            other = f"line {first}" if self.reader.by_line else f"record {first}"
+            self.wrong(problems.ID_TWICE, "id", f"{other} has the same id", remedy)
+        return record_id
+
+    def _video_fps(self) -> float | None:
+        value = self.row.get("video_fps")
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < MOST_FPS:
+            self.wrong_type("video_fps", "a number of frames per second above 0", value, '"video_fps": 30.0')
+            return None
+        return float(value)
+
+    def _kind(self) -> str | None:
+        kind = next((self.row[name] for name in KIND_FIELDS if isinstance(self.row.get(name), str)), None)
+        return kind if kind and kind.isascii() else _clean(kind or "") or None
+
+    def _provenance(self) -> Provenance | None:
+        """An origin alone, or an object. What says something else is a field of the user's own: it warns, and stays."""
+        value = self.row.get("provenance")
+        if value is None:
+            return None
+        fields = {"origin": value} if isinstance(value, str) else value
+        if isinstance(fields, dict) and not fields.keys() - {"origin", "round", "gap"}:
+            number, gap = fields.get("round"), fields.get("gap")
+            sound = number is None or (isinstance(number, int) and not isinstance(number, bool) and number >= 0)
+            sound = sound and (gap is None or (isinstance(gap, str) and _clean(gap) is not None))
+            if sound and fields.get("origin") in ORIGINS:
+                return Provenance(fields["origin"], number, gap)
+        message = f"not used: expected an origin ({', '.join(ORIGINS)}) or an object, got {SHORT.repr(value)}"
+        example = 'write it as "provenance": {"origin": "mined", "round": 1, "gap": "id of the gap\'s sample"}'
+        self.wrong(problems.FIELD, "provenance", message, example, "warning")
+        return None
+
+    def _listed(self) -> dict[str, list[str]] | None:
+        """The media named beside the conversation, by kind."""
+        listed: dict[str, list[str]] = {}
+        for kind in KINDS:
+            for field in (kind, f"{kind}s"):
+                value = self.row.get(field)
+                if value is None:
+                    continue
+                names = value if isinstance(value, list) else [value]
+                for at, name in enumerate(names):
+                    place = f"{field}[{at}]" if isinstance(value, list) else field
+                    if not isinstance(name, str) or not name or _clean(name) is None:
+                        self.wrong_type(place, "the name of a file", name, f'"{field}": "clip-1.mp4"')
+                        return None
+                listed.setdefault(kind, []).extend(names)
+        return listed
+
+    def _conversation(self) -> list[Spoken] | None:
+        field = "conversations" if self.row.get("conversations") is not None else "messages"
+        turns = self.row.get(field)
+        if turns is None and not self.reader.need_answers:
+            return self._question()
+        if turns is None:
+            self._conversation_missing()
+            return None
+        if not isinstance(turns, list) or not turns:
+            example = problems.EXAMPLE[problems.EXAMPLE.index('"conversations"') : -1]
+            self.wrong_type(field, "a list of at least one turn", turns, example)
+            return None
+        is_listed = any(self.row.get(name) for kind in KINDS for name in (kind, f"{kind}s"))
+        self.has_places_in_parts = is_listed and not any(map(shows_media, turns))
+        spoken = [self._turn(turn, f"{field}[{at}]") for at, turn in enumerate(turns)]
+        return [turn for turn in spoken if turn is not None] if all(spoken) else None
+
+    def _with_system(self, spoken: list[Spoken]) -> list[Spoken] | None:
+        """The conversation with the record's field `system` as its first turn, as LLaMA-Factory and ms-swift do it."""
+        text = self.row.get("system")
+        if text in (None, ""):
+            return spoken
+        pieces = self._content(text, "system", "system")
+        if pieces is None:
+            return None
+        if spoken[0].role != "system":
+            return [Spoken("system", tidy(pieces)), *spoken]
+        if tidy(pieces) != spoken[0].pieces:
+            remedy = "leave one of the two out"
+            self.wrong(problems.FIELD, "system", "the conversation begins with another system turn", remedy)
+        return spoken
+
+    def _question(self) -> list[Spoken] | None:
+        """The conversation of a record that is a question alone, or only media, about which others know what to ask."""
+        question = self.row.get("question")
+        if question is None and not self.reader.prompt:
+            self.is_unasked = True
+            return [Spoken("user", [])]
+        pieces = self._content(self.reader.prompt if question is None else question, "user", "question")
+        return None if pieces is None else [Spoken("user", tidy(pieces))]
+
+    def _conversation_missing(self) -> None:
+        keys = ", ".join(sorted(map(str, self.row))[:8])
+        question, answer = self.row.get("question"), self.row.get("answer")
+        remedy = None
+        if isinstance(question, str) and isinstance(answer, str):
+            turns = [{"from": "human", "value": question[:80]}, {"from": "gpt", "value": answer[:80]}]
+            remedy = f'write the question and the answer as "conversations": {json.dumps(turns)}'
+        self.wrong(
+            problems.FIELD,
+            "conversations",
+            f"the record has neither `conversations` nor `messages` (it has: {keys or 'nothing'})",
+            remedy,
+        )
+
+    def _turn(self, turn: Any, field: str) -> Spoken | None:
+        if not isinstance(turn, dict):
+            self.wrong_type(field, "a turn", turn, '{"from": "human", "value": "Is the door open?"}')
+            return None
+        key = "from" if "from" in turn else "role"
+        role = turn.get(key)
+        role_name = ROLES.get(role) if isinstance(role, str) else None
+        if role_name is None:
+            roles = ", ".join(ROLES)
+            missing = key not in turn
+            message = (
+                f"the turn has no role; known: {roles}" if missing else f"{SHORT.repr(role)} is not one of {roles}"
+            )
+            self.wrong(problems.TURNS, f"{field}.{'from' if missing else key}", message)
+            return None
+        content_key = "value" if "value" in turn else "content"
+        pieces = self._content(turn.get(content_key), role_name, f"{field}.{content_key}")
+        return None if pieces is None else Spoken(role_name, tidy(pieces), self._is_learned(turn, role_name, field))
+
+    def _is_learned(self, turn: dict[str, Any], role: str, field: str) -> bool:
+        """What an assistant turn's keys say; others are never learned, and a key that asks for it is named."""
+        self.unused(field, unused_in_turn(turn))
+        learned = is_learned(turn)
+        if isinstance(learned, str):
+            self.wrong(problems.FIELD, field, learned, 'write "loss": false in a turn that is context alone')
+            return False
+        if role != "assistant":
+            flags = [name for name in sorted(LEARNED & turn.keys()) if turn[name]]
+            self.unused(field, [f"{name}: a turn of the {role} is never learned" for name in flags])
+        return learned
+
+    def _content(self, content: Any, role: str, field: str) -> list[Piece] | None:
+        example = f'"{field.rsplit(".", 1)[-1]}": "Is the door open?"'
+        if isinstance(content, str):
+            if _clean(content) is None:
+                self.wrong_type(field, "valid characters", content, example)
+                return None
+            return pieces_of_text(content) if role == "user" else [content]
+        if not isinstance(content, list):
+            self.wrong_type(field, "text or a list of parts", content, example)
+            return None
+        pieces: list[Piece] = []
+        for at, part in enumerate(content):
+            part_pieces = self._part(part, role, f"{field}[{at}]")
+            if part_pieces is None:
+                return None
+            pieces += part_pieces
+        return pieces
+
+    def _part(self, part: Any, role: str, field: str) -> list[Piece] | None:
+        kind = part.get("type") if isinstance(part, dict) else None
+        text = part.get("text") if isinstance(part, dict) else part
+        if isinstance(part, str):
+            return self._content(part, role, field)
+        if kind in (None, "text") and isinstance(text, str):
+            return self._text_part(part, text, role, field)
+        kind = kind.removesuffix("_url") if isinstance(kind, str) else None
+        if kind not in KINDS:
+            example = '{"type": "text", "text": "Is the door open?"} or {"type": "video", "video": "clip-1.mp4"}'
+            self.wrong_type(field, "a text, video or image part", part, example)
+            return None
+        if role != "user":
+            self.wrong(problems.TURNS, field, f"a {kind} stands in a turn of the {role}", "move it to a user turn")
+            return None
+        name, others = medium_name(kind, part)
+        if name is not None and (not isinstance(name, str) or not name or _clean(name) is None):
+            self.wrong_type(field, "the name of a file", name, f'{{"type": "{kind}", "{kind}": "clip-1.mp4"}}')
+            return None
+        keys, wrong, unused = medium_keys(kind, part, {"type", kind, f"{kind}_url", "path", "url"})
+        self.unused(field, others + unused)
+        for message in wrong:
+            self.wrong(problems.FIELD, field, message, 'such as {"type": "video", "video": "a.mp4", "fps": 2.0}')
+        return [Slot(kind, name, keys)]
+
+    def _text_part(self, part: dict[str, Any], text: str, role: str, field: str) -> list[Piece] | None:
+        """The pieces of a text part: its tags are text where media are parts of their own or the record has none."""
+        if _clean(text) is None:
+            self.wrong_type(field, "valid characters", text, '{"type": "text", "text": "Is the door open?"}')
+            return None
+        self.unused(field, unused_in(part, {"type", "text"}))
+        if role != "user" or not self.has_places_in_parts or not TAG.search(text):
+            return [text]
+        message = "its tag is taken for the place of a medium, since the record lists media and no part shows one"
+        self.wrong(problems.TAG_COUNT, field, message, severity="warning")
+        return pieces_of_text(text)
+
+    def _check_order(self, spoken: list[Spoken]) -> None:
+        field = "conversations" if self.row.get("conversations") is not None else "messages"
+        roles = [turn.role for turn in spoken]
+        body = roles[1:] if roles[0] == "system" else roles
+        for at, role in enumerate(body, start=len(roles) - len(body)):
+            expected = "assistant" if (at - len(roles) + len(body)) % 2 else "user"
+            if role != expected:
+                self.wrong(problems.TURNS, f"{field}[{at}]", f"expected a turn of the {expected}, got {role}")
+                return
+        if not body:
+            self.wrong(problems.TURNS, field, "there is only a system turn")
+        elif body[-1] != "assistant" and self.reader.need_answers:
+            self.wrong(problems.TURN_EMPTY, f"{field}[{len(roles) - 1}]", "the last turn is the user's")
+        for at, (role, pieces, _) in enumerate(spoken):
+            if not pieces and role == "assistant" and (self.reader.need_answers or at < len(spoken) - 1):
+                self.wrong(problems.TURN_EMPTY, f"{field}[{at}]", "the assistant says nothing")
+            elif role == "assistant" and (what := unclosed("".join(map(str, pieces)))):
+                self.wrong(problems.THINK_UNCLOSED, f"{field}[{at}]", what, severity="warning")
+            elif not pieces and role == "user" and not self.is_unasked:
+                self.wrong(problems.TURN_EMPTY, f"{field}[{at}]", "the user says nothing and shows nothing")
+
+    def _place(
+        self, spoken: list[Spoken], listed: dict[str, list[str]]
+    ) -> tuple[tuple[MediaRef, ...], tuple[Turn, ...]] | None:
+        slots = [piece for turn in spoken for piece in turn.pieces if isinstance(piece, Slot)]
+        filled = fill_slots(slots, listed)
+        if isinstance(filled, str):
+            tags = "".join(f"<{kind}>" for kind in KINDS for _ in listed.get(kind, ()))
+            remedy = f'write one tag for each medium, for example "{tags}\\nIs the door open?", or no tag at all; '
+            remedy += "a tag that is text stands in a part of type text, beside a part of type video"
+            self.wrong(problems.TAG_COUNT, "", filled, remedy)
+            return None
+        keys = [slot.keys for slot in slots] or [()] * len(filled)
+        media = [
+            replace(ref, keys=own) if own else ref
+            for (kind, name), own in zip(filled, keys, strict=True)
+            if (ref := self._find(kind, name)) is not None
+        ]
+        leading: list[str | int] = [] if slots else list(range(len(filled)))
+        turns, at = [], 0
+        for role, pieces, learned in spoken:
+            parts: list[str | int] = []
+            if role == "user" and leading:
+                parts, leading = leading, []
+            for piece in pieces:
+                parts.append(piece if isinstance(piece, str) else at)
+                at += isinstance(piece, Slot)
+            if parts or role != "system":
+                turns.append(Turn(role, tuple(parts), learned or role != "assistant"))
+        return (tuple(media), tuple(turns)) if len(media) == len(filled) else None
+
+    def _find(self, kind: str, name: str) -> MediaRef | None:
+        result = self.reader.source.find(kind, name)
+        if not isinstance(result, NotFound):
+            return result
+        is_kept = self.reader.keep_missing and result.code is problems.MEDIA_MISSING
+        self.wrong(result.code, kind, result.message, result.remedy, "warning" if is_kept else "error")
+        return MediaRef(kind, name, result.path or name) if is_kept else None
+
+
+def _clean(text: str) -> str | None:
+    """The text itself; None where it holds half a surrogate pair, which no file and no tokenizer can take."""
+    if text.isascii():
+        return text
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return None
+    return text

@@ -1,0 +1,62 @@
+"""Where records come from: one module for each kind of source, found by what a path is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from vidqa.data.foreign_rows import shaped
+from vidqa.data.sources._base import Rows, Source, SourceKind
+from vidqa.data.sources.address import (
+    address_of,
+    file_of,
+    functions_in,
+    made_absolute,
+    read_by,
+    with_absolute_functions,
+)
+from vidqa.data.sources.annotation_file import ANNOTATION_FILE
+from vidqa.data.sources.captions import CAPTIONS_FOLDER
+from vidqa.data.sources.csv_file import CSV_FILE
+from vidqa.data.sources.data_folder import DATA_FOLDER
+from vidqa.data.sources.media_files import MEDIA_FILES
+from vidqa.data.sources.part import part_of
+from vidqa.data.sources.user_function import USER_FUNCTION
+from vidqa.data.sources.web_dataset import WEB_DATASET
+
+# In the order in which they are tried.
+SOURCE_KINDS = (
+    *(USER_FUNCTION, CSV_FILE, CAPTIONS_FOLDER, WEB_DATASET, DATA_FOLDER),
+    *(MEDIA_FILES, ANNOTATION_FILE),
+)
+
+__all__ = [
+    "SOURCE_KINDS",
+    "Rows",
+    "Source",
+    "SourceKind",
+    "file_of",
+    "functions_in",
+    "kind_of_source",
+    "made_absolute",
+    "open_source",
+    "read_by",
+    "with_absolute_functions",
+]
+
+
+def kind_of_source(path: str) -> tuple[SourceKind, str, str]:
+    """(kind, the path that it opens, the split that is cut from its rows; "" for all of them)."""
+    place, part = address_of(path)
+    for kind in SOURCE_KINDS:
+        own = not part or kind.reads_part(part)
+        if kind.recognises(path if own else place):
+            return (kind, path, "") if own else (kind, place, part)
+    raise AssertionError("the last kind recognises every path")
+
+
+def open_source(path: str | Path, media_path: str | Path = "") -> Source:
+    """The source at a path. Raises DATA_FILE_MISSING, DATA_SPLIT, and what the kinds raise on opening."""
+    kind, place, part = kind_of_source(str(path))
+    source = part_of(kind.open(place, str(media_path)), part)
+    return replace(source, rows=lambda collector: shaped(source.rows(collector)))

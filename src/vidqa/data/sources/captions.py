@@ -1,0 +1,156 @@
+"""Captions of driving videos: `videos/ID.*.mp4` and `metas/ID.label.json`; `captions.yaml` says how they are asked for.
+
+system_prompt: ...          as in the prompt files of cosmos-reason2-inference
+user_prompt: ...
+keys: [weather, lighting]   those that are answered, in this order; KEYS where it is left out
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from vidqa.core.files import content_hash, parse_json
+from vidqa.data.media import media_source
+from vidqa.data.problem_collector import ProblemCollector, shown_names
+from vidqa.data.problems import CAPTIONS, EMPTY, FIELD, LEFT_OUT, SYNTAX
+from vidqa.data.sources._base import Rows, Source, SourceKind
+from vidqa.data.sources.address import address_of
+
+VIDEOS, METAS, LABEL = "videos", "metas", ".label.json"
+ASKS = "captions.yaml"
+FRONT = ".camera_front_wide_120fov.mp4"  # the camera that is shown where there are several
+MOST_BYTES = 16 << 20
+KEYS = (
+    *("weather", "lighting", "road_conditions", "traffic_light", "traffic_sign", "additional_traffic_rules"),
+    *("road_type", "junction_type", "lane_type", "additional_map_rules", "interactive_expanded_metaaction"),
+    *("safety_analysis", "driving_difficulty", "rule_violation", "interesting_scenario"),
+)
+SYSTEM = "You describe driving videos carefully and exactly, as training data for self-driving vehicles."
+USER = "Describe this driving video as one JSON object with the keys {}."
+
+
+class Asks(NamedTuple):
+    """What is asked about every video, and which keys of a label are the answer."""
+
+    system: str
+    user: str
+    keys: tuple[str, ...]
+
+
+def read_asks(file: Path) -> Asks:
+    """What captions.yaml says, or this module where there is none. Raises DATA_CAPTIONS."""
+    try:
+        written = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as broken:
+        raise CAPTIONS.error(file, f"it cannot be read: {str(broken)[:200]}") from broken
+    written = {} if written is None else written
+    if not isinstance(written, dict) or written.keys() - {"system_prompt", "user_prompt", "keys"}:
+        raise CAPTIONS.error(file, f"it holds {', '.join(map(str, written))[:200] if written else 'something else'}")
+    keys = written.get("keys", list(KEYS))
+    if not isinstance(keys, list) or not keys or not all(isinstance(key, str) for key in keys):
+        raise CAPTIONS.error(file, f"keys is {keys!r:.200}, not a list of names")
+    prompts = written.get("system_prompt", SYSTEM), written.get("user_prompt", USER.format(", ".join(keys)))
+    if not all(isinstance(prompt, str) for prompt in prompts):
+        raise CAPTIONS.error(file, "system_prompt and user_prompt are texts")
+    return Asks(prompts[0].strip(), prompts[1].strip(), tuple(keys))
+
+
+def _row(name: str, label: dict[str, Any], video: str, asks: Asks) -> dict[str, Any]:
+    answer = json.dumps({key: label.get(key) for key in asks.keys}, indent=2, ensure_ascii=False)
+    messages: list[dict[str, Any]] = [{"role": "system", "content": asks.system}] if asks.system else []
+    content = [{"type": "video", "video": video}, {"type": "text", "text": asks.user}]
+    messages += [{"role": "user", "content": content}, {"role": "assistant", "content": f"```json\n{answer}\n```"}]
+    return {"id": name, "messages": messages}
+
+
+def _videos(folder: Path) -> dict[str, list[str]]:
+    """The names of mp4 files by what stands before their first point and by every longer beginning."""
+    by_beginning: dict[str, list[str]] = {}
+    names = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
+    for name in names:
+        for beginning in _beginnings(name):
+            by_beginning.setdefault(beginning, []).append(name)
+    return by_beginning
+
+
+def _beginnings(name: str) -> list[str]:
+    """What may be the name of an mp4 file's label; nothing for another file."""
+    parts = name.split(".")
+    return [".".join(parts[:end]) for end in range(1, len(parts))] if parts[-1].lower() == "mp4" else []
+
+
+def _say_unlabelled(
+    folder: Path, videos: Mapping[str, Sequence[str]], labels: AbstractSet[str], to: ProblemCollector
+) -> None:
+    names = sorted({name for shared in videos.values() for name in shared})
+    without = [name for name in names if not labels & set(_beginnings(name))]
+    if without:
+        message = f"{len(without)} of {len(names)} videos have no label in {METAS}: {shown_names(without)}"
+        to.add(LEFT_OUT, str(folder), message, severity="warning")
+
+
+def _video_of(name: str, videos: dict[str, list[str]]) -> str:
+    candidates: Sequence[str] = videos.get(name, ())
+    return next((video for video in candidates if video.endswith(FRONT)), candidates[0] if candidates else name + FRONT)
+
+
+def _recognises(path: str) -> bool:
+    place, _ = address_of(path)
+    return all(os.path.isdir(os.path.join(place, name)) for name in (VIDEOS, METAS))
+
+
+def _open(path: str, media_path: str) -> Source:
+    """`#FILE` behind the folder names another captions.yaml. Raises DATA_CAPTIONS."""
+    place, part = address_of(path)
+    folder = Path(place)
+    asks = read_asks(Path(os.path.expanduser(part)) if part else folder / ASKS)
+    labels = sorted((folder / METAS).glob(f"*{LABEL}"))
+    media = media_source(folder / METAS, media_path, root_mode=not media_path)
+
+    def rows(collector: ProblemCollector) -> Rows:
+        videos = _videos(Path(media.root) / VIDEOS)
+        _say_unlabelled(folder / VIDEOS, videos, {file.name.removesuffix(LABEL) for file in labels}, collector)
+        lacking: Counter[str] = Counter()
+        for index, file in enumerate(labels):
+            try:
+                label = parse_json(file, MOST_BYTES)
+            except (OSError, ValueError) as broken:
+                collector.add(SYNTAX, str(file), f"it cannot be read: {str(broken)[:200]}")
+                continue
+            if not isinstance(label, dict):
+                collector.add(FIELD, str(file), "expected an object")
+                continue
+            missing = [key for key in asks.keys if key not in label]
+            if len(missing) == len(asks.keys):
+                message = f"it has none of the keys that are asked for, but {shown_names(list(label)) or 'no key'}"
+                collector.add(CAPTIONS, str(file), message)
+                continue
+            lacking.update(missing)
+            name = file.name.removesuffix(LABEL)
+            yield index, _row(name, label, f"{VIDEOS}/{_video_of(name, videos)}", asks)
+        if lacking:
+            counts = shown_names([f"{key} ({count})" for key, count in lacking.most_common()])
+            message = f"of {len(labels)} labels some lack keys, which are learned as null: {counts}"
+            collector.add(CAPTIONS, str(folder / METAS), message, severity="warning")
+        if not labels:
+            collector.add(EMPTY, str(folder / METAS), "no label is there")
+
+    def fingerprint() -> str:
+        parts = [asks, *((file.name, content_hash(file)) for file in labels)]
+        return hashlib.sha256(repr(parts).encode("utf-8", "surrogateescape")).hexdigest()
+
+    return Source(folder / METAS, media, rows, fingerprint)
+
+
+CAPTIONS_FOLDER = SourceKind(
+    "captions", _recognises, _open, reads_part=lambda part: part.lower().endswith((".yaml", ".yml"))
+)

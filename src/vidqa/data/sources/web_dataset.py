@@ -1,0 +1,156 @@
+"""WebDataset: tar shards in which the files of one record share a name, such as 0001.json beside 0001.mp4.
+
+shards/train-{000000..000007}.tar      shards/*.tar      a folder that holds nothing but shards      one shard
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import json
+import os
+import re
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from vidqa.core.files import content_hash
+from vidqa.data.archive import READ_ERRORS, is_archive
+from vidqa.data.archive_cache import open_tar, plain_members
+from vidqa.data.foreign_rows import MEDIA, question_row
+from vidqa.data.media import MediaSource, media_source
+from vidqa.data.media_names import kind_of
+from vidqa.data.problem_collector import ProblemCollector, shown_names
+from vidqa.data.problems import EMPTY, FILE_MISSING, LEFT_OUT, SYNTAX, TAR_BROKEN
+from vidqa.data.sources._base import Rows, Source, SourceKind
+
+BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}")
+MOST_SHARDS = 100_000
+MOST_BYTES = 16 << 20  # of a JSON or text file
+LOOKED_AT = 8  # members that tell a shard from a tar of videos
+TEXTS = {"txt": "text", "question": "question", "answer": "answer"}
+
+
+def shards_of(written: str) -> list[Path]:
+    """The shards that a path means, in order; those of a brace pattern whether they are there or not."""
+    place = os.path.expanduser(written)
+    if braces := BRACES.search(place):
+        low, high = braces.groups()
+        numbers = range(int(low), min(int(high), int(low) + MOST_SHARDS) + 1)
+        return [Path(f"{place[: braces.start()]}{n:0{len(low)}d}{place[braces.end() :]}") for n in numbers]
+    if os.path.isdir(place):
+        return sorted(Path(place) / name for name in os.listdir(place) if is_archive(name))
+    return [Path(place)] if os.path.isfile(place) else sorted(map(Path, glob.glob(place)))
+
+
+def _recognises(path: str) -> bool:
+    place = os.path.expanduser(path)
+    if os.path.isdir(place):
+        names = [name for name in os.listdir(place) if not name.startswith(".")]
+        if not names or not all(is_archive(name) for name in names):
+            return False
+    elif not is_archive(place):
+        return False
+    elif not os.path.isfile(place):
+        return BRACES.search(place) is not None or "*" in place
+    return any(map(_is_shard, shards_of(path)[:1]))
+
+
+def _is_shard(tar: Path) -> bool:
+    """Whether among its first members a record's text stands beside its medium."""
+    names: dict[str, set[str]] = {}
+    try:
+        for at, (name, _) in enumerate(_members(tar)):
+            stem, ending = _parts(name)
+            names.setdefault(stem, set()).add("text" if ending in ("json", *TEXTS) else kind_of(name) or "")
+            if at + 1 == LOOKED_AT:
+                break
+    except READ_ERRORS:
+        return False
+    return any("text" in kinds and kinds & {"video", "image"} for kinds in names.values())
+
+
+def _parts(name: str) -> tuple[str, str]:
+    """A member's key, and what follows it: everything behind the first point of its last name."""
+    above, last = os.path.split(name)
+    stem, _, ending = last.partition(".")
+    return os.path.join(above, stem), ending.lower()
+
+
+def _members(tar: Path) -> Iterator[tuple[str, bytes | None]]:
+    """(name, content where it is a text) of each file of a shard. Raises READ_ERRORS."""
+    mode = "r:" if str(tar).lower().endswith(".tar") else "r:gz"
+    with open_tar(tar, mode) as archive:  # type: ignore[arg-type]
+        for _, name, member in plain_members(archive, tar.stat().st_size):
+            content = archive.extractfile(member) if _parts(name)[1] in ("json", *TEXTS) else None
+            if content is not None and member.size > MOST_BYTES:
+                raise tarfile.ReadError(f"{name} has {member.size:,} bytes")
+            yield name, content.read() if content is not None else None
+
+
+def _shard_rows(tar: Path, named: str, collector: ProblemCollector) -> Iterator[dict[str, Any]]:
+    """The records of one shard, called `named` in the names of its media: members with one key, which follow each
+    other. Media of the shard come before those that a record's text names."""
+    key, fields, media, has_text = "", dict[str, Any](), dict[str, list[str]](), False
+    without_text: list[str] = []
+    try:
+        for name, content in [*_members(tar), ("", None)]:
+            stem, ending = _parts(name)
+            if stem != key:
+                if fields:
+                    own = {field: value for field, value in fields.items() if not media or field not in MEDIA}
+                    yield {"id": key, **own, **media}
+                elif media and not has_text:
+                    without_text.append(key)
+                key, fields, media, has_text = stem, {}, {}, False
+            if content is None and (kind := kind_of(name)):
+                media.setdefault(f"{kind}s", []).append(f"{named}!{name}")
+            elif content is not None:
+                has_text = True
+                fields |= _fields(f"{tar}!{name}", ending, content, collector)
+    except READ_ERRORS as broken:
+        collector.add(TAR_BROKEN, str(tar), f"{type(broken).__name__}: {broken}")
+    if without_text:
+        message = f"{len(without_text)} media have no text beside them in the shard: {shown_names(without_text)}"
+        collector.add(LEFT_OUT, str(tar), message, severity="warning")
+
+
+def _fields(where: str, ending: str, content: bytes, collector: ProblemCollector) -> dict[str, Any]:
+    """What a text file of a record says."""
+    try:
+        text = content.decode("utf-8")
+        value = json.loads(text) if ending == "json" else {TEXTS[ending]: text.strip()}
+    except (ValueError, RecursionError) as broken:
+        collector.add(SYNTAX, where, f"it cannot be read: {str(broken)[:200]}")
+        return {}
+    return value if isinstance(value, dict) else {"conversations": value}
+
+
+def _open(path: str, media_path: str) -> Source:
+    """`media_path` is where media lie that no shard holds. Raises DATA_FILE_MISSING."""
+    shards = shards_of(path)
+    if not shards:
+        raise FILE_MISSING.error(path, "there is no such shard")
+    if missing := [shard for shard in shards if not shard.is_file()]:
+        raise FILE_MISSING.error(missing[0], f"{len(missing)} of {len(shards)} shards are not there")
+    folder = Path(os.path.abspath(shards[0].parent))
+    media = media_source(folder / "shards", media_path, root_mode=False) if media_path else MediaSource(str(folder))
+
+    def rows(collector: ProblemCollector) -> Rows:
+        index = 0
+        for shard in shards:
+            for row in _shard_rows(shard, str(folder / shard.name) if media_path else shard.name, collector):
+                yield index, question_row(row)
+                index += 1
+        if not index and not collector.errors:
+            collector.add(EMPTY, path, "no record is in the shards")
+
+    def fingerprint() -> str:
+        return hashlib.sha256(repr([content_hash(shard) for shard in shards]).encode()).hexdigest()
+
+    named = shards[0] if len(shards) == 1 else folder
+    return Source(named, media, rows, fingerprint)
+
+
+WEB_DATASET = SourceKind("WebDataset", _recognises, _open)

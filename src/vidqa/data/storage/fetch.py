@@ -1,0 +1,149 @@
+"""Brings published data sets into a folder: listed first, then fetched verified, and unpacked.
+
+    fetch(published_set("cosmos-reason1-benchmark"), ["av", "robovqa"], Path("data"))
+
+An interrupted fetch is resumed by the hub's client; a file keeps its name only if its length and its hash are right.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from vidqa.core.cli import note
+from vidqa.core.files import content_hash, remove
+from vidqa.core.problem import ProblemError
+from vidqa.data.archive import is_archive
+from vidqa.data.storage import hub, hub_dataset
+from vidqa.data.storage.http_download import WebFile, fetch_web, length_of
+from vidqa.data.storage.hub_dataset import Listing, RemoteFile
+from vidqa.data.storage.problems import DAMAGED, HUB_NOT_FOUND, OCCUPIED, SUBSET
+from vidqa.data.storage.unpack import unpack
+
+COCO = "http://images.cocodataset.org/zips/train2017.zip"
+
+
+@dataclass(frozen=True)
+class Published:
+    """A published data set. `subsets` are those that it has, "" where it has none; `files` are the ones that are
+    wanted of it, all where none is named; `web` lies elsewhere, by the folder that it is unpacked into."""
+
+    repository: str
+    subsets: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    web: tuple[tuple[str, str], ...] = ()
+
+
+REASON1 = ("av", "agibot", "bridgev2", "holoassist", "robovqa")
+PUBLISHED = {
+    "nexar": Published("nexar-ai/nexar_collision_prediction"),
+    "cosmos-reason1-sft": Published("nvidia/Cosmos-Reason1-SFT-Dataset", REASON1),
+    "cosmos-reason1-rl": Published("nvidia/Cosmos-Reason1-RL-Dataset", ("agibot", "bridgev2", "holoassist", "robovqa")),
+    "cosmos-reason1-benchmark": Published("nvidia/Cosmos-Reason1-Benchmark", (*REASON1, "robofail")),
+    "llava-detail-23k": Published("liuhaotian/LLaVA-Instruct-150K", (), ("detail_23k.json",), ((COCO, "images"),)),
+}
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """What is in the folder now; `new` of the files were not there before."""
+
+    folder: Path
+    commit: str
+    files: int
+    new: int
+    bytes: int
+    unpacked: int
+
+
+def published_set(name: str) -> Published:
+    """A published set by its short name, or any data set of the hub by its own. Raises HUB_NOT_FOUND."""
+    if name in PUBLISHED:
+        return PUBLISHED[name]
+    if "/" not in name:
+        message = f"{name!r} is no set that is known by a short name, and not of the form organisation/name"
+        raise HUB_NOT_FOUND.error(name, message, f"name one of {', '.join(PUBLISHED)}, or organisation/name")
+    return Published(hub.parse(f"{hub_dataset.PREFIX}{name.removeprefix(hub_dataset.PREFIX)}").repository)
+
+
+def fetch(published: Published, subsets: Sequence[str], folder: Path) -> Fetched:
+    """Bring the data set, or these subsets of it, into `folder`, and unpack its archives beside themselves.
+
+    Nothing is written before the hub has agreed, every subset is known, and the disk has room.
+    Raises STORAGE_DENIED, HUB_NOT_FOUND, STORAGE_UNREACHABLE, HUB_ANSWER, STORAGE_SUBSET, STORAGE_OCCUPIED,
+    STORAGE_NO_SPACE, STORAGE_DAMAGED, REMOVAL_OUTSIDE.
+    """
+    name = f"{hub_dataset.PREFIX}{published.repository}"
+    listing = hub_dataset.listing(name)
+    files = _chosen(published, subsets, listing)
+    web = [WebFile(address, folder / inner, length_of(address)) for address, inner in published.web]
+    due = [file for file in files if _fault(folder / file.name, file)]
+    _require_ours(due, folder)
+    archives = sum(file.size for file in due if _is_packed(file.name))
+    hub_dataset.require_room(folder, sum(file.size for file in due) + archives + sum(2 * w.missing for w in web), name)
+    note(f"{len(files)} files, {len(due)} of them due, {sum(file.size for file in due) / 1e6:,.1f} MB, into {folder}")
+    for file in due:  # changed since, or of another commit: the client would take it as it is
+        remove(folder / file.name, owner=folder)
+    if due:
+        hub_dataset.download(listing, due, name, folder)
+    faults = {file.name: fault for file in due if (fault := _fault(folder / file.name, file))}
+    for damaged in faults:
+        remove(folder / damaged, owner=folder)
+    if faults:
+        removed = "what arrived was removed"
+        raise ProblemError(DAMAGED.at(f"{name}/{file}", f"{fault}; {removed}") for file, fault in faults.items())
+    packed = [folder / file.name for file in files if _is_packed(file.name)]
+    packed += [fetch_web(web_file) for web_file in web]
+    unpacked = sum(unpack(archive) for archive in packed)
+    return Fetched(folder, listing.commit, len(files), len(due), sum(file.size for file in files), unpacked)
+
+
+def _chosen(published: Published, subsets: Sequence[str], listing: Listing) -> list[RemoteFile]:
+    """The files of these subsets, or all; hidden ones aside. Raises STORAGE_SUBSET."""
+    there = sorted({file.name.split("/")[0] for file in listing.files if "/" in file.name})
+    known_subsets = [*published.subsets, *(name for name in there if name not in published.subsets)]
+    if missing := [subset for subset in subsets if subset not in there]:
+        message = f"{published.repository} has no {' and no '.join(missing)}; it has: {', '.join(there) or 'no subset'}"
+        raise SUBSET.error(", ".join(missing), message)
+    if published.subsets and not subsets:
+        raise SUBSET.error(published.repository, f"no subset is named; it has: {', '.join(known_subsets)}")
+    files = [file for file in listing.files if not any(part.startswith(".") for part in file.name.split("/"))]
+    if published.files:
+        return [file for file in files if file.name in published.files]
+    return [file for file in files if not subsets or "/" not in file.name or file.name.split("/")[0] in subsets]
+
+
+def _require_ours(due: Sequence[RemoteFile], folder: Path) -> None:
+    """Raises STORAGE_OCCUPIED for a file in the place of one that is due, unless an earlier fetch put it there."""
+    fetched = folder / ".cache" / "huggingface" / "download"  # the client notes here what it has fetched
+    occupied = [
+        folder / file.name
+        for file in due
+        if os.path.lexists(folder / file.name) and not (fetched / f"{file.name}.metadata").is_file()
+    ]
+    if occupied:
+        message = "it is not the published file, and no earlier fetch has put it there"
+        raise ProblemError(OCCUPIED.at(path, message) for path in occupied)
+
+
+def _is_packed(name: str) -> bool:
+    return is_archive(name) or name.lower().endswith(".zip")
+
+
+def _fault(path: Path, file: RemoteFile) -> str:
+    """Why a path does not hold the file that the hub lists; "" where it does. Hashes of large files are cached."""
+    try:
+        size = path.stat().st_size if not path.is_symlink() else -1
+        if size != file.size:
+            return f"it has {size:,} bytes, the hub lists {file.size:,}"
+        if file.sha256:
+            digest = content_hash(path)
+        else:
+            digest = hashlib.sha1(b"blob %d\0" % size + path.read_bytes(), usedforsecurity=False).hexdigest()
+    except OSError as refused:
+        return f"it cannot be read: {refused.strerror}"
+    listed = file.sha256 or file.blob
+    return "" if listed in (None, digest) else f"its hash is {digest}, the hub lists {listed}"

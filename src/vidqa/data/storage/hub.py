@@ -1,0 +1,281 @@
+"""Turns the name of a model into a folder on this machine, fetching it from the Hugging Face hub where needed.
+
+    resolve_model("hf_model://nvidia/Cosmos-Reason2-8B@main", token=environment.hf_token())
+
+It happens before a job starts, once; the job itself then runs offline.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from vidqa.core import environment
+from vidqa.core.problem import Problem, ProblemError
+from vidqa.data.storage.problems import (
+    DENIED,
+    HUB_ANSWER,
+    HUB_NOT_FOUND,
+    MODEL_NOT_FOUND,
+    NO_SPACE,
+    TO_FETCH,
+    UNREACHABLE,
+)
+
+PREFIX = "hf_model://"
+DATA_SET = "check the spelling: organisation/name, on the hub under datasets; as a path hf_dataset://organisation/name"
+SMALL_FILES = ["*.json", "*.jinja", "*.txt", "*.model"]  # config, tokenizer, chat template, processor
+WEIGHTS = ["*.safetensors"]
+PAUSES_S = (2.0, 5.0)  # between the attempts: there is one more of them than pauses
+TIMEOUT_S = 10.0  # for one answer of the hub
+UNKNOWN = "COMMIT"  # in a path, where nobody can say yet which one it will be
+_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+class HubName(NamedTuple):
+    """`repository` is organisation/name; `revision` a branch, tag or commit, None for the default branch."""
+
+    repository: str
+    revision: str | None
+
+
+def is_hub_name(name: str) -> bool:
+    return name.startswith(PREFIX)
+
+
+def is_snapshot(folder: Path) -> bool:
+    """Whether a folder is one commit of a model in the hub's cache, where files are never changed."""
+    return folder.parent.name == "snapshots" and folder.parent.parent.name.startswith("models--")
+
+
+def parse(name: str) -> HubName:
+    """The repository and revision of "hf_model://organisation/name[@revision]", or of a data set's name. Raises
+    HUB_NOT_FOUND."""
+    repository, _, revision = name.rpartition("://")[2].partition("@")
+    if not _NAME.fullmatch(repository):
+        raise HUB_NOT_FOUND.error(name, f"{repository!r} is not of the form organisation/name")
+    return HubName(repository, revision or None)
+
+
+def at_commit(name: str, commit: str) -> str:
+    """The name of one commit of a "hf_model://" name's repository."""
+    return f"{PREFIX}{parse(name).repository}@{commit}"
+
+
+class Expected(NamedTuple):
+    """The folder that `resolve_model` will give, whether its weights are there already, the problems on the way to it,
+    and the shell command that fetches it; "" if it is there, or its commit is not known."""
+
+    folder: Path
+    is_here: bool
+    problems: list[Problem]
+    fetch: str
+
+
+def resolve_model(name: str, *, token: str | None, weights: bool = True) -> Path:
+    """The local folder of a model: a folder as it is, or the fetched snapshot of a "hf_model://" name.
+
+    Without `weights` only the small files are fetched, which is all that planning needs. A snapshot in the hub's cache
+    serves when the hub cannot be reached. Raises MODEL_NOT_FOUND, STORAGE_DENIED,
+    HUB_NOT_FOUND, STORAGE_UNREACHABLE, STORAGE_NO_SPACE.
+    """
+    if not is_hub_name(name):
+        return _local_folder(name)
+    try:
+        ask(name, token=token)
+    except ProblemError as refused:
+        cached = _cached(name, weights) if refused.problems[0].code == UNREACHABLE.name else None
+        if cached is None:
+            raise
+        return cached
+    return _fetch(name, token, weights)
+
+
+def expect(name: str, *, token: str | None) -> Expected:
+    """Where the model of a "hf_model://" name will be. The hub is asked once for the commit; nothing is fetched.
+
+    No answer is a warning, because the hub may answer a launch later; a refusal is an error. Raises HUB_NOT_FOUND for
+    what is no name.
+    """
+    repository, problems = parse(name).repository, []
+    try:
+        commit: str | None = ask(name, token=token, pauses_s=())
+    except ProblemError as refused:
+        commit, problems = _cached_commit(name), refused.problems
+    is_silent = any(problem.code == UNREACHABLE.name for problem in problems)
+    folder = snapshots(repository) / (commit or UNKNOWN)
+    if commit and _has_weights(_cached(at_commit(name, commit), weights=True)):
+        return Expected(folder, True, [] if is_silent else problems, "")
+    if is_silent:
+        problems = [replace(problem, severity="warning") for problem in problems]
+    where = f"into {folder}" if commit else f"and {UNKNOWN} stands for the commit that the hub will name"
+    remedy = None if commit else "Nothing: a launch fetches it by itself. Until then what a dry run shows cannot run."
+    warning = TO_FETCH.at(name, f"a launch fetches it before the job starts, {where}", remedy, severity="warning")
+    return Expected(folder, False, [*problems, warning], _fetch_command(repository, commit) if commit else "")
+
+
+def _cached_commit(name: str) -> str | None:
+    """The commit of a revision without asking the hub: the revision itself, or the commit fetched last."""
+    revision = parse(name).revision
+    if revision and _COMMIT.fullmatch(revision):
+        return revision
+    cached = _cached(name, weights=False)
+    return cached.name if cached else None
+
+
+def snapshots(repository: str, kind: str = "model") -> Path:
+    """The folder of a repository's commits in the hub's cache."""
+    from huggingface_hub import constants, file_download
+
+    folder = file_download.repo_folder_name(repo_id=repository, repo_type=kind)
+    return Path(constants.HF_HUB_CACHE).absolute() / folder / "snapshots"
+
+
+def _has_weights(snapshot: Path | None) -> bool:
+    return snapshot is not None and any(snapshot.glob("*.safetensors"))
+
+
+def _fetch_command(repository: str, commit: str) -> str:
+    """What `_fetch` does, for a shell."""
+    program = str(Path(sys.executable).with_name("hf"))
+    patterns = [word for pattern in _files(True) for word in ("--include", pattern)]
+    return shlex.join([program, "download", repository, "--revision", commit, *patterns, "--exclude", "*/*"])
+
+
+def ask(name: str, *, token: str | None, pauses_s: Sequence[float] | None = None, kind: str = "model") -> str:
+    """The commit that a "hf_model://" name stands for (a data set's with `kind` "dataset"), after the hub agreed that
+    the token may read it.
+
+    A few kilobytes at most; preflight calls it. Without an answer it tries again after each pause.
+    Raises STORAGE_DENIED, HUB_NOT_FOUND, STORAGE_UNREACHABLE, HUB_ANSWER.
+    """
+    from huggingface_hub.errors import HTTPError, OfflineModeIsEnabled
+
+    pauses_s = PAUSES_S if pauses_s is None else pauses_s
+    for pause in (*pauses_s, None):
+        try:
+            return _ask_once(parse(name), token, kind)
+        except OfflineModeIsEnabled as offline:
+            raise UNREACHABLE.error(name, "HF_HUB_OFFLINE forbids asking the hub") from offline
+        except HTTPError as failed:
+            refused = refusal(name, failed, len(pauses_s) + 1)
+            if pause is None or refused.code != UNREACHABLE.name:
+                raise ProblemError([refused]) from failed
+        time.sleep(pause)
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _ask_once(name: HubName, token: str | None, kind: str) -> str:
+    import huggingface_hub
+
+    api = huggingface_hub.HfApi(endpoint=environment.hf_endpoint(), token=token)
+    with answer_of(name.repository):
+        info = api.repo_info(name.repository, revision=name.revision, timeout=TIMEOUT_S, repo_type=kind)
+        if getattr(info, "gated", False):  # anyone may read the page of a gated one; its files only those with access
+            api.auth_check(name.repository, repo_type=kind)
+        if not isinstance(info.sha, str) or not _COMMIT.fullmatch(info.sha):  # it becomes the name of a folder
+            raise ValueError(f"{info.sha!r} is no commit")
+    return info.sha
+
+
+@contextmanager
+def answer_of(repository: str) -> Iterator[None]:
+    """Raises HUB_ANSWER for an answer that the hub's client, or we, cannot read."""
+    from huggingface_hub.errors import HTTPError
+
+    try:
+        yield
+    except HTTPError:  # some are ValueErrors, too
+        raise
+    except (ValueError, TypeError, LookupError, AttributeError) as unreadable:
+        raise HUB_ANSWER.error(repository, f"{type(unreadable).__name__}: {unreadable}") from unreadable
+
+
+def _local_folder(name: str) -> Path:
+    folder = Path(os.path.expanduser(name))
+    if os.path.isdir(folder):
+        return folder.resolve()
+    if os.path.exists(folder):
+        raise MODEL_NOT_FOUND.error(name, "this is a file; a model is a folder")
+    may_be_of_hub = _NAME.fullmatch(name) and not name.startswith(".")
+    remedy = f"check the path; to fetch it from the hub write {PREFIX}{name}" if may_be_of_hub else "check the path"
+    raise MODEL_NOT_FOUND.error(name, f"there is no folder {folder.absolute()}", remedy)
+
+
+def _cached(name: str, weights: bool) -> Path | None:
+    """The snapshot that an earlier run fetched, where it is complete."""
+    import huggingface_hub
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    repository, revision = parse(name)
+    try:
+        folder = huggingface_hub.snapshot_download(
+            repository, revision=revision, allow_patterns=_files(weights), ignore_patterns="*/*", local_files_only=True
+        )
+    except LocalEntryNotFoundError:
+        return None
+    return Path(folder)
+
+
+def _fetch(name: str, token: str | None, weights: bool) -> Path:
+    import huggingface_hub
+    from huggingface_hub.errors import HTTPError, LocalEntryNotFoundError
+
+    repository, revision = parse(name)
+    try:
+        folder = huggingface_hub.snapshot_download(
+            repository,
+            revision=revision,
+            endpoint=environment.hf_endpoint(),
+            token=token,
+            allow_patterns=_files(weights),
+            ignore_patterns="*/*",
+        )
+    except (HTTPError, LocalEntryNotFoundError) as failed:
+        raise ProblemError([refusal(name, failed)]) from failed
+    except OSError as failed:
+        raise NO_SPACE.error(name, f"storing it failed: {failed}") from failed
+    return Path(folder)
+
+
+def _files(weights: bool) -> list[str]:
+    return SMALL_FILES + WEIGHTS if weights else SMALL_FILES
+
+
+def refusal(name: str, failed: BaseException, attempts: int = 1) -> Problem:
+    """The problem of a failed request, from the hub's status if it answered."""
+    hub = environment.hf_endpoint() or "https://huggingface.co"
+    kind, page = ("model", "") if is_hub_name(name) else ("data set", "datasets/")
+    status = _status(failed)
+    if status in (401, 403):
+        token = "the token in HF_TOKEN is not enough" if environment.hf_token() else "HF_TOKEN is not set"
+        return DENIED.at(
+            name,
+            f"{hub} answered {status}: the {kind} is gated, private, or not there, and {token}",
+            f"check the spelling, accept the agreement at {hub}/{page}{parse(name).repository}, set HF_TOKEN, "
+            "run this again",
+        )
+    if status == 404:
+        return HUB_NOT_FOUND.at(name, f"{hub} answered 404: no such {kind} or revision", DATA_SET if page else None)
+    answer = f"answered {status}" if status else f"did not answer ({type(failed).__name__})"
+    remedy = "check the network and HF_ENDPOINT, then run this again: it goes on" if page else None
+    return UNREACHABLE.at(name, f"{hub} {answer}, after {attempts} attempt{'s' * (attempts > 1)}", remedy)
+
+
+def _status(failed: BaseException | None) -> int | None:
+    """The HTTP status of an error, or of the error that it was raised from."""
+    while failed is not None:
+        response: Any = getattr(failed, "response", None)
+        if response is not None:
+            return int(response.status_code)
+        failed = failed.__cause__
+    return None

@@ -1,0 +1,197 @@
+"""Data sets of the Hugging Face hub: hf_dataset://organisation/name[@revision][#SUBSET:SPLIT], fetched before a job.
+
+A snapshot in the hub's cache is a data set folder like any other, and is read by `dataset.sources.data_folder`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+from vidqa.core import environment
+from vidqa.core.cli import note
+from vidqa.core.files import name_error
+from vidqa.core.problem import ProblemError
+from vidqa.data.split_syntax import subset_and_cuts
+from vidqa.data.storage import hub
+from vidqa.data.storage.problems import HUB_NOT_FOUND, NO_SPACE, UNREACHABLE
+
+PREFIX = "hf_dataset://"
+KIND = "dataset"
+SPARE = 1 << 30  # bytes that stay free on the disk
+
+
+class RemoteFile(NamedTuple):
+    """One file of a repository, by a name that is safe to write; `sha256` is known of large ones, and `blob` is git's
+    own hash of the others."""
+
+    name: str
+    size: int
+    sha256: str | None
+    blob: str | None
+
+
+class Listing(NamedTuple):
+    """What a repository holds at one commit."""
+
+    repository: str
+    commit: str
+    files: list[RemoteFile]
+
+
+def is_hub_dataset(path: str) -> bool:
+    return path.startswith(PREFIX)
+
+
+def stage_dataset(written: str) -> str:
+    """The data set folder of an address, and the part of it that is meant, as an annotation path.
+
+    A snapshot that is in the cache serves when the hub cannot be reached. Raises STORAGE_DENIED, HUB_NOT_FOUND,
+    STORAGE_UNREACHABLE, STORAGE_NO_SPACE, DATA_SPLIT.
+    """
+    name, part = _parted(written)
+    subset, _ = subset_and_cuts(part, written)
+    try:
+        remote = listing(name)
+    except ProblemError as refused:
+        cached = _cached(name) if refused.problems[0].code == UNREACHABLE.name else None
+        if cached is None:
+            raise
+        return _with_part(cached, part)
+    files = [file for file in remote.files if _may_be_of(file.name, subset, {entry.name for entry in remote.files})]
+    return _with_part(_fetched(name, remote, files), part)
+
+
+def expected_dataset(written: str) -> str:
+    """What `stage_dataset` will give, as far as it can be known without fetching anything. Raises HUB_NOT_FOUND."""
+    name, part = _parted(written)
+    try:
+        commit = hub.ask(name, token=environment.hf_token(), pauses_s=(), kind=KIND)
+    except ProblemError:
+        cached = _cached(name)
+        commit = cached.name if cached else hub.UNKNOWN
+    return _with_part(hub.snapshots(hub.parse(name).repository, KIND) / commit, part)
+
+
+def listing(name: str) -> Listing:
+    """The files of a "hf_dataset://" name, after the hub agreed that the token may read them.
+
+    Raises STORAGE_DENIED, HUB_NOT_FOUND, STORAGE_UNREACHABLE, HUB_ANSWER.
+    """
+    import huggingface_hub
+    from huggingface_hub.errors import HTTPError
+
+    commit = hub.ask(name, token=environment.hf_token(), kind=KIND)
+    repository = hub.parse(name).repository
+    api = huggingface_hub.HfApi(endpoint=environment.hf_endpoint(), token=environment.hf_token())
+    try:
+        with hub.answer_of(repository):
+            entries = list(api.list_repo_tree(repository, recursive=True, revision=commit, repo_type=KIND))
+            files = [_remote_file(entry) for entry in entries if isinstance(entry, huggingface_hub.RepoFile)]
+            _require_apart(files)
+    except HTTPError as failed:
+        raise ProblemError([hub.refusal(name, failed)]) from failed
+    return Listing(repository, commit, files)
+
+
+def _remote_file(entry: Any) -> RemoteFile:
+    """An entry of a listing. Raises ValueError for what no hub lists, or no folder of ours may hold."""
+    sha256 = entry.lfs.sha256 if entry.lfs is not None else None
+    if wrong := name_error(entry.path):
+        raise ValueError(f"it lists {entry.path!r}; {wrong}")
+    if type(entry.size) is not int or entry.size < 0:
+        raise ValueError(f"the size of {entry.path} is {entry.size!r}; a size is a count of bytes")
+    if not isinstance(entry.blob_id, str) or not isinstance(sha256, str | None):
+        raise ValueError(f"a hash of {entry.path} is no text")
+    return RemoteFile(entry.path, entry.size, sha256, entry.blob_id)
+
+
+def _require_apart(files: list[RemoteFile]) -> None:
+    """Raises ValueError where a file has the name of another one, or of the folder of another one."""
+    names: set[str] = set()
+    folders = {str(folder) for file in files for folder in PurePosixPath(file.name).parents}
+    for file in files:
+        if file.name in names or file.name in folders:
+            raise ValueError(f"it lists {file.name} twice, or as a file and as a folder")
+        names.add(file.name)
+
+
+def _fetched(name: str, listing: Listing, files: list[RemoteFile]) -> Path:
+    folder = hub.snapshots(listing.repository, KIND) / listing.commit
+    due = [file for file in files if not (folder / file.name).is_file()]
+    require_room(folder, sum(file.size for file in due), name)
+    if due:
+        note(f"fetching {len(due)} files of {name}, {sum(file.size for file in due) / 1e6:,.1f} MB, into {folder}")
+    return download(listing, files, name)
+
+
+def download(listing: Listing, files: Sequence[RemoteFile], name: str, folder: Path | None = None) -> Path:
+    """Fetch these files into the hub's cache, or into a folder of their own; gives the folder. Raises STORAGE_DENIED,
+    HUB_NOT_FOUND, STORAGE_UNREACHABLE, STORAGE_NO_SPACE."""
+    import huggingface_hub
+    from huggingface_hub.errors import HTTPError, LocalEntryNotFoundError
+
+    try:
+        fetched = huggingface_hub.snapshot_download(
+            listing.repository,
+            repo_type=KIND,
+            revision=listing.commit,
+            endpoint=environment.hf_endpoint(),
+            token=environment.hf_token(),
+            allow_patterns=[_literal(file.name) for file in files],
+            local_dir=folder,
+        )
+    except (HTTPError, LocalEntryNotFoundError) as failed:
+        raise ProblemError([hub.refusal(name, failed)]) from failed
+    except OSError as failed:
+        raise NO_SPACE.error(name, f"storing it failed: {failed}") from failed
+    return Path(fetched)
+
+
+def require_room(folder: Path, needed: int, name: str) -> None:
+    """Raises STORAGE_NO_SPACE where the folder's disk has no room for `needed` bytes."""
+    place = folder
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free
+    if needed and needed + SPARE > free:
+        raise NO_SPACE.error(folder, f"{name} needs {needed / 1e9:.1f} GB more, {free / 1e9:.1f} GB are free")
+
+
+def _literal(name: str) -> str:
+    """A pattern that only this name fits."""
+    return "".join(f"[{character}]" if character in "*?[" else character for character in name)
+
+
+def _may_be_of(name: str, subset: str, names: set[str]) -> bool:
+    """Whether a file may be of a subset: below its folder, or called by its name; others where there is no subset."""
+    if not subset or "/" not in name:
+        return True
+    has_folder = any(other.startswith(f"{subset}/") for other in names)
+    return name.startswith(f"{subset}/") if has_folder else True
+
+
+def _cached(name: str) -> Path | None:
+    """The snapshot that was fetched last, of the commit where the name has one."""
+    repository, revision = hub.parse(name)
+    folder = hub.snapshots(repository, KIND)
+    if revision and (folder / revision).is_dir():
+        return folder / revision
+    snapshots = [snapshot for snapshot in folder.iterdir() if snapshot.is_dir()] if folder.is_dir() else []
+    return max(snapshots, key=lambda snapshot: snapshot.stat().st_mtime, default=None)
+
+
+def _parted(written: str) -> tuple[str, str]:
+    """The name with its prefix, and the part. Raises HUB_NOT_FOUND."""
+    name, _, part = written.partition("#")
+    if not is_hub_dataset(name):
+        raise HUB_NOT_FOUND.error(written, f"it is not of the form {PREFIX}organisation/name")
+    hub.parse(name)
+    return name, part
+
+
+def _with_part(folder: Path, part: str) -> str:
+    return f"{os.fspath(folder)}#{part}" if part else os.fspath(folder)

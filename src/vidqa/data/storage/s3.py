@@ -1,0 +1,104 @@
+"""Objects of S3 and of servers that speak its protocol, and what their errors mean."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from vidqa.core import environment
+from vidqa.core._optional import require
+from vidqa.data.storage.problems import ADDRESS, DENIED, NO_SPACE, NOT_FOUND, UNREACHABLE
+
+PREFIX = "s3://"
+_ADDRESS = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?")
+DENIALS = ("AccessDenied", "403", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "NoCredentials")
+ABSENCES = ("NoSuchKey", "NoSuchBucket", "404")
+
+
+@dataclass(frozen=True)
+class Object:
+    """One object: its address, bytes, and the tag that changes with its content."""
+
+    address: str
+    size: int
+    etag: str
+
+
+def is_remote(path: str) -> bool:
+    return path.startswith(PREFIX)
+
+
+def parse(address: str) -> str:
+    """An address without a slash at its end. Raises STORAGE_ADDRESS."""
+    if not _ADDRESS.fullmatch(address):
+        raise ADDRESS.error(address, "it is not of the form s3://bucket/path")
+    return address.rstrip("/")
+
+
+def connect() -> Any:
+    """The file system of all buckets. Credentials and region come from the usual AWS variables and files."""
+    s3fs = require("s3fs", "s3")
+    return s3fs.S3FileSystem(
+        endpoint_url=environment.s3_endpoint(),
+        skip_instance_cache=True,
+        use_listings_cache=False,
+        default_block_size=8 << 20,
+    )
+
+
+def object_at(files: Any, address: str) -> Object | None:
+    """The object of this very address, if there is one."""
+    with errors_at(address):
+        try:
+            info = files.info(address)
+        except FileNotFoundError:
+            return None
+    return described(info) if info["type"] == "file" else None
+
+
+def objects_below(files: Any, address: str) -> list[Object]:
+    """Every object below an address, sorted by address."""
+    with errors_at(address):
+        infos = files.find(address, detail=True)
+    return sorted((described(info) for info in infos.values() if info["type"] == "file"), key=lambda item: item.address)
+
+
+def described(info: dict[str, Any]) -> Object:
+    """An object by what the file system says of it."""
+    return Object(f"{PREFIX}{info['name']}", int(info["size"] or 0), str(info.get("ETag") or "").strip('"'))
+
+
+def hides_its_hash(head: dict[str, Any]) -> bool:
+    """With a key of its own, an object's tag says nothing of its content."""
+    return "aws:kms" in str(head.get("ServerSideEncryption") or "") or bool(head.get("SSECustomerAlgorithm"))
+
+
+@contextmanager
+def errors_at(where: str) -> Iterator[None]:
+    """Turns what a storage and the disk raise into problems."""
+    botocore = require("botocore.exceptions", "s3")
+    try:
+        yield
+    except FileNotFoundError as absent:
+        raise NOT_FOUND.error(where, f"there is no such object: {absent}") from absent
+    except PermissionError as denied:
+        raise DENIED.error(where, str(denied)) from denied
+    except botocore.NoCredentialsError as denied:
+        raise DENIED.error(where, "no credentials were found") from denied
+    except botocore.ClientError as answer:
+        raise _answer(where, answer) from answer
+    except (botocore.BotoCoreError, TimeoutError, ConnectionError) as away:
+        raise UNREACHABLE.error(where, f"{type(away).__name__}: {away}") from away
+    except OSError as failed:
+        if failed.errno in (28, 122):  # no space left, quota exceeded
+            raise NO_SPACE.error(where, str(failed)) from failed
+        raise UNREACHABLE.error(where, f"{type(failed).__name__}: {failed}") from failed
+
+
+def _answer(where: str, answer: Any) -> Exception:
+    code = str(answer.response.get("Error", {}).get("Code", ""))
+    kind = DENIED if code in DENIALS else NOT_FOUND if code in ABSENCES else UNREACHABLE
+    return kind.error(where, str(answer)[:300])

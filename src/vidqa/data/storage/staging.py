@@ -1,0 +1,273 @@
+"""Fetches a data set from S3: its annotations, and only the media that they name.
+
+    annotation_path, media_path = stage_set("s3://bucket/set/annotations.json", "s3://bucket/set/videos")
+
+Every file is verified and recorded, one line each, in staged.jsonl of the set's folder in the cache. A file whose
+object has not changed is not fetched again, and an interrupted transfer continues.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from vidqa.core import environment, files
+from vidqa.core.cli import note
+from vidqa.core.locks import locked
+from vidqa.core.problem import Problem, ProblemError
+from vidqa.data.archive import SUFFIXES
+from vidqa.data.media import MediaSource, NotFound
+from vidqa.data.parse import RowReader
+from vidqa.data.problem_collector import ProblemCollector
+from vidqa.data.reader import NAMES
+from vidqa.data.record import MediaRef
+from vidqa.data.sources import open_source
+from vidqa.data.storage import hub_dataset
+from vidqa.data.storage.problems import ADDRESS, DAMAGED, NO_SPACE, NOT_FOUND
+from vidqa.data.storage.s3 import (
+    PREFIX,
+    Object,
+    connect,
+    errors_at,
+    hides_its_hash,
+    is_remote,
+    object_at,
+    objects_below,
+    parse,
+)
+
+RECORD = "staged.jsonl"
+ANNOTATIONS, MEDIA = "annotations", "media"  # the two folders of a staged set
+FILES = (".json", ".jsonl", ".csv", ".tsv", ".parquet")
+AT_ONCE = 8
+BLOCK = 8 << 20
+SPARE = 1 << 30  # bytes that stay free on the disk
+MOST_NAMED = 20
+LOCK_WAIT_S = 6 * 3600.0  # for another process that stages the same set, which may be terabytes
+
+
+@dataclass(frozen=True)
+class Staged:
+    """One line of the record: what was fetched from where, and what arrived."""
+
+    source: str
+    path: str  # relative to the set's folder
+    bytes: int
+    etag: str
+    sha256: str
+
+
+def stage_set(annotation_path: str, media_path: str) -> tuple[str, str]:
+    """The two paths of a data set on this machine; local paths are returned unchanged.
+
+    Raises ProblemError with every object that is not there, and STORAGE_DENIED, STORAGE_UNREACHABLE, STORAGE_NO_SPACE.
+    """
+    if hub_dataset.is_hub_dataset(annotation_path):
+        annotation_path = hub_dataset.stage_dataset(annotation_path)
+    if not is_remote(annotation_path) and not is_remote(media_path):
+        return annotation_path, media_path
+    folder = folder_of(annotation_path, media_path)
+    bucket = connect()
+    with staging_lock(folder):
+        arrived = read_record(folder)
+        annotations = annotation_path
+        if is_remote(annotation_path):
+            address, part = _parted(annotation_path)
+            annotations = f"{_stage_annotations(bucket, parse(address), folder, arrived)}{part}"
+        if not is_remote(media_path):
+            return annotations, media_path
+        return annotations, str(_stage_media(bucket, parse(media_path), annotations, folder, arrived))
+
+
+def _parted(annotation_path: str) -> tuple[str, str]:
+    """(address, "" or what stands behind it from the # on: the split that is meant)."""
+    address, mark, part = annotation_path.partition("#")
+    return address, mark + part
+
+
+def expected_set(annotation_path: str, media_path: str) -> tuple[str, str]:
+    """The paths that `stage_set` will give, without asking the storage: an address counts as an annotation file or an
+    archive by its ending, and otherwise as a folder with annotations.json."""
+    if hub_dataset.is_hub_dataset(annotation_path):
+        annotation_path = hub_dataset.expected_dataset(annotation_path)
+    folder, annotations, media = folder_of(annotation_path, media_path), annotation_path, media_path
+    if is_remote(annotation_path):
+        address, part = _parted(annotation_path)
+        name = PurePosixPath(address).name
+        annotations = f"{folder / ANNOTATIONS / (name if name.endswith(FILES) else NAMES[0])}{part}"
+    if is_remote(media_path):
+        media = str(folder / MEDIA / (PurePosixPath(media_path).name if media_path.endswith(SUFFIXES) else ""))
+    return annotations, media
+
+
+def folder_of(annotation_path: str, media_path: str) -> Path:
+    """Where a set is staged: one folder for every pair of addresses, whatever split of it is meant."""
+    address = _parted(annotation_path)[0] if is_remote(annotation_path) else annotation_path
+    name = hashlib.sha256(f"{address}\n{media_path}".encode()).hexdigest()[:16]
+    return environment.cache_folder() / "staged" / name
+
+
+def read_record(folder: Path) -> dict[str, Staged]:
+    """The files that have arrived, by address. A line that was cut off by a kill is left out."""
+    by_address = {}
+    try:
+        lines = (folder / RECORD).read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        return {}
+    for line in lines:
+        try:
+            staged = Staged(**json.loads(line))
+        except (ValueError, TypeError, RecursionError):
+            continue
+        by_address[staged.source] = staged
+    return by_address
+
+
+def staging_lock(folder: Path) -> AbstractContextManager[int]:
+    """One process at a time stages a set; the next one finds it there. Raises LOCK_HELD, LOCK_UNAVAILABLE."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return locked(folder / ".lock", wait_s=LOCK_WAIT_S)
+
+
+def _stage_annotations(bucket: Any, address: str, folder: Path, arrived: dict[str, Staged]) -> Path:
+    """The annotation file: the object itself, or annotations.json(l) below the address."""
+    choices = [address, *(f"{address}/{name}" for name in NAMES)]
+    remote = next((there for choice in choices if (there := object_at(bucket, choice))), None)
+    if remote is None:
+        raise NOT_FOUND.error(address, f"neither this object nor {' nor '.join(NAMES)} below it is there")
+    place = f"{ANNOTATIONS}/{PurePosixPath(remote.address).name}"
+    _fetch(bucket, [(remote, place)], folder, arrived)
+    return folder / place
+
+
+def _stage_media(bucket: Any, address: str, annotations: str, folder: Path, arrived: dict[str, Staged]) -> Path:
+    """The media folder with the files that the annotations name, or the archive where the address is one."""
+    archive = object_at(bucket, address) if address.endswith(SUFFIXES) else None
+    if archive:
+        place = f"{MEDIA}/{PurePosixPath(address).name}"
+        _fetch(bucket, [(archive, place)], folder, arrived)
+        return folder / place
+    names, problems = named_media(annotations)
+    there = {item.address: item for item in objects_below(bucket, address)}
+    archives = [item for item in there.values() if item.address.endswith(SUFFIXES)]
+    items, missing = [], []
+    for name in names:
+        remote = there.get(f"{address}/{name}")
+        if remote:
+            items.append((remote, f"{MEDIA}/{name}"))
+        else:
+            missing.append(name)
+    if missing and archives:  # as for a local folder: what the folder lacks is looked for in its archives
+        items += [(item, f"{MEDIA}/{PurePosixPath(item.address).name}") for item in archives]
+    elif missing:
+        problems += [NOT_FOUND.at(f"{address}/{name}", "the annotations name it") for name in missing[:MOST_NAMED]]
+        if len(missing) > MOST_NAMED:
+            problems.append(NOT_FOUND.at(address, f"and {len(missing) - MOST_NAMED} more that the annotations name"))
+    if problems:
+        raise ProblemError(problems)
+    _fetch(bucket, items, folder, arrived)
+    (folder / MEDIA).mkdir(exist_ok=True)
+    return folder / MEDIA
+
+
+class _Names(MediaSource):
+    """Collects every name instead of looking for a file."""
+
+    def find(self, kind: str, written: str) -> MediaRef | NotFound:
+        self._results.setdefault((kind, written), MediaRef(kind, written, written, size=0))
+        return self._results[kind, written]
+
+    @property
+    def names(self) -> list[str]:
+        return list(dict.fromkeys(written for _, written in self._results))
+
+
+def named_media(annotations: str | Path) -> tuple[list[str], list[Problem]]:
+    """The media that an annotation file, or a split of it, names, relative and normalised, and the names that cannot be
+    staged.
+
+    Absolute names are files of this machine and left out. Problems of records are left to preflight.
+    Raises DATA_FILE_MISSING, DATA_SPLIT.
+    """
+    source = _Names(None)
+    collector = ProblemCollector(str(annotations))
+    reader = RowReader(Path(annotations).name, source, collector, need_answers=False)
+    for index, row in open_source(annotations).rows(collector):
+        reader.read(index, row)
+    names, problems = [], []
+    for written in source.names:
+        name = os.path.normpath(written)
+        if "://" in written or name.split("/", 1)[0] == os.pardir:
+            problems.append(ADDRESS.at(annotations, f"the medium {written!r} is not named relative to the media path"))
+        elif not os.path.isabs(written):
+            names.append(name)
+    return list(dict.fromkeys(names)), problems[:MOST_NAMED]
+
+
+def _fetch(bucket: Any, items: Iterable[tuple[Object, str]], folder: Path, arrived: dict[str, Staged]) -> None:
+    """Fetch what is not there yet, several at once; every file is recorded as soon as it is complete."""
+    due = [(item, place) for item, place in items if not _is_there(item, folder, arrived)]
+    if not due:
+        return
+    total = sum(item.size for item, _ in due)
+    free = shutil.disk_usage(folder).free
+    if total + SPARE > free:
+        raise NO_SPACE.error(folder, f"{total / 1e9:.1f} GB are to be staged, {free / 1e9:.1f} GB are free")
+    note(f"staging {len(due)} file(s), {total / 1e6:.1f} MB, into {folder}")
+    problems: list[Problem] = []
+    with ThreadPoolExecutor(AT_ONCE) as pool, (folder / RECORD).open("a", encoding="utf-8") as record:
+        for staged in pool.map(lambda job: _try_one(bucket, job[0], job[1], folder), due):
+            if isinstance(staged, Staged):
+                record.write(json.dumps(asdict(staged)) + "\n")
+                record.flush()
+                arrived[staged.source] = staged
+            else:
+                problems += staged
+    if problems:
+        raise ProblemError(problems[:MOST_NAMED])
+
+
+def _is_there(item: Object, folder: Path, arrived: dict[str, Staged]) -> bool:
+    """The same object as last time, and its file as long as it was."""
+    staged = arrived.get(item.address)
+    if staged is None or (staged.etag, staged.bytes) != (item.etag, item.size):
+        return False
+    path = folder / staged.path
+    return path.is_file() and path.stat().st_size == item.size
+
+
+def _try_one(bucket: Any, item: Object, place: str, folder: Path) -> Staged | list[Problem]:
+    try:
+        return _fetch_one(bucket, item, place, folder)
+    except ProblemError as failed:
+        return failed.problems
+
+
+def _fetch_one(bucket: Any, item: Object, place: str, folder: Path) -> Staged:
+    """One object as a file that is whole or not there. An ETag that is an MD5 must agree with what arrived."""
+    sha256, md5, size = hashlib.sha256(), hashlib.md5(usedforsecurity=False), 0
+    with errors_at(item.address), files.replacing(folder / place) as temporary:
+        with bucket.open(item.address, "rb", cache_type="none") as source, temporary.open("wb") as target:
+            while block := source.read(BLOCK):
+                target.write(block)
+                sha256.update(block)
+                md5.update(block)
+                size += len(block)
+        if size != item.size:
+            raise DAMAGED.error(item.address, f"{size} bytes arrived of {item.size}")
+        if len(item.etag) == 32 and item.etag != md5.hexdigest() and not _is_encrypted(bucket, item):
+            raise DAMAGED.error(item.address, f"its MD5 is {md5.hexdigest()}, the storage says {item.etag}")
+    return Staged(item.address, place, size, item.etag, sha256.hexdigest())
+
+
+def _is_encrypted(bucket: Any, item: Object) -> bool:
+    names = dict(zip(("Bucket", "Key"), item.address.removeprefix(PREFIX).split("/", 1), strict=True))
+    return hides_its_hash(bucket.call_s3("head_object", **names))

@@ -1,0 +1,184 @@
+"""Tables as rows: CSV with a header line, parquet, and the Arrow files that `datasets` saves."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from vidqa.data.embedded_media import EmbeddedMedia
+from vidqa.data.foreign_rows import MEDIA, PAIRS, question_row
+from vidqa.data.media_names import kind_of
+from vidqa.data.problem_collector import ProblemCollector
+from vidqa.data.problems import COLUMNS, SYNTAX
+
+LONGEST_CELL = 1 << 24
+ALIASES = ("file", "path", "filename", "clip")  # columns that name the medium where none of MEDIA is there
+BATCH = 256  # rows that are held at a time; each may hold a video
+Rows = Iterator[tuple[int, Any]]
+NO_NAMES: Mapping[str, str] = {}
+
+
+def csv_rows(path: Path, collector: ProblemCollector, renamed: Mapping[str, str] = NO_NAMES) -> Rows:
+    """(line on which it begins, row) for each row of a CSV (.tsv: tabs) with a header line. Empty cells are left out.
+
+    `renamed` gives columns the names that they are read by: {"video": "recording"}.
+    """
+    reader = None
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            csv.field_size_limit(LONGEST_CELL)
+            reader = csv.reader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True)
+            written = [str(name).strip().lower() for name in next(filter(None, reader), ())]
+            columns = _named(written, renamed, collector, path)
+            if columns is None:
+                return
+            last = reader.line_num
+            for cells in reader:
+                line, last = last + 1, reader.line_num
+                if len(cells) == len(columns):
+                    filled: dict[str, Any] = {n: cell for n, cell in zip(columns, cells, strict=True) if cell.strip()}
+                    if "video_fps" in filled:
+                        filled["video_fps"] = _number(filled["video_fps"])
+                    yield line, question_row(_with_medium(filled))
+                elif cells:
+                    message = f"the row has {len(cells)} cells, there are {len(columns)} columns"
+                    collector.add(SYNTAX, f"{path}:{line}", message)
+    except (OSError, UnicodeDecodeError, csv.Error) as broken:
+        place = f"{path}:{reader.line_num}" if isinstance(broken, csv.Error) and reader else str(path)
+        collector.add(SYNTAX, place, f"the CSV cannot be read: {broken}")
+
+
+def _named(written: list[str], renamed: Mapping[str, str], collector: ProblemCollector, path: Path) -> list[str] | None:
+    """The columns by the names that they are read by; None, and a finding, where they do not make a record."""
+    there = f"there are: {', '.join(written)[:200]}"
+    if unknown := [old for old in renamed.values() if old.lower() not in written]:
+        collector.add(COLUMNS, str(path), f"there is no column {' and no '.join(unknown)} to rename; {there}")
+        return None
+    names = {old.lower(): new for new, old in renamed.items()}
+    columns = [names.get(name, name) for name in written]
+    if twice := [name for name, count in Counter(columns).items() if count > 1 and name in renamed]:
+        collector.add(COLUMNS, str(path), f"several columns are {' and '.join(twice)}; {there}")
+        return None
+    if missing := _missing(columns, collector.need_answers):
+        hint = "; a column of another name is given with --column, such as --column video=recording"
+        collector.add(COLUMNS, str(path), f"there is no column {missing}; {there}{hint}")
+        return None
+    return columns
+
+
+def _missing(columns: Sequence[str], need_answers: bool) -> str:
+    """The columns without which a row is no record, for a message; empty where there are all."""
+    if PAIRS in columns or "conversations" in columns:
+        return ""
+    needed = [name for name in ("question", "answer")[: 1 + need_answers] if name not in columns]
+    return " and ".join(needed if {*MEDIA, *ALIASES} & set(columns) else ["video", *needed])
+
+
+def _with_medium(row: dict[str, Any]) -> dict[str, Any]:
+    """A row whose medium stands under one of the names that are understood, with it under its kind."""
+    alias = next((name for name in ALIASES if name in row), None)
+    if alias is None or any(name in row for name in MEDIA):
+        return row
+    kind = "image" if kind_of(row[alias]) == "image" else "video"
+    return {kind if name == alias else name: value for name, value in row.items()}
+
+
+def _number(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def rename_fields(row: Any, renamed: Mapping[str, str]) -> Any:
+    """A row of another format with its fields under the names that they are read by."""
+    names = {old: new for new, old in renamed.items()}
+    return {names.get(name, name): value for name, value in row.items()} if isinstance(row, dict) else row
+
+
+def table_rows(
+    files: Sequence[Path],
+    collector: ProblemCollector,
+    renamed: Mapping[str, str] = NO_NAMES,
+    embedded: EmbeddedMedia | None = None,
+) -> Rows:
+    """Rows of parquet files or of the Arrow files that `save_to_disk` writes, in order; empty fields are left out.
+
+    Media that stand in a column as bytes are put where `embedded` keeps them, and named by it; without it their paths
+    are taken. Raises DATA_TAR_NO_ROOM.
+    """
+    import pyarrow as pa
+
+    index = 0
+    for file in files:
+        try:
+            for batch in _batches(file):
+                for row in batch.to_pylist():
+                    named = rename_fields(_filled(row), renamed)
+                    yield index, question_row(embedded.unpacked(named) if embedded else named)
+                    index += 1
+        except (pa.ArrowException, OSError, ValueError) as broken:
+            collector.add(SYNTAX, str(file), f"{type(broken).__name__}: {str(broken)[:200]}")
+
+
+def rows_in_tables(files: Sequence[Path]) -> int:
+    """How many rows the files hold. Raises what pyarrow raises."""
+    import pyarrow.parquet as pq
+
+    return sum(
+        sum(batch.num_rows for batch in _batches(file)) if file.suffix == ".arrow" else pq.read_metadata(file).num_rows
+        for file in files
+    )
+
+
+def has_bytes(files: Sequence[Path]) -> bool:
+    """Whether a column holds media themselves: the type that Video and Image columns have. False where it cannot be
+    read, which reading the rows reports."""
+    import pyarrow as pa
+
+    try:
+        schemas = [_schema(file) for file in files[:1]]
+    except (pa.ArrowException, OSError, ValueError):
+        return False
+    return any(_holds_bytes(column.type) for schema in schemas for column in schema if column.name in MEDIA)
+
+
+def _holds_bytes(kind: Any) -> bool:
+    import pyarrow.types as types
+
+    if types.is_list(kind) or types.is_large_list(kind):
+        return _holds_bytes(kind.value_type)
+    return types.is_struct(kind) and kind.get_field_index("bytes") >= 0
+
+
+def _schema(file: Path) -> Any:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if file.suffix != ".arrow":
+        return pq.read_schema(file)
+    with pa.memory_map(str(file)) as source, pa.ipc.open_stream(source) as stream:
+        return stream.schema
+
+
+def _batches(file: Path) -> Iterator[Any]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if file.suffix == ".arrow":
+        with pa.memory_map(str(file)) as source, pa.ipc.open_stream(source) as stream:
+            for batch in stream:
+                yield from (batch.slice(first, BATCH) for first in range(0, batch.num_rows, BATCH))
+    else:
+        with pq.ParquetFile(file) as table:
+            yield from table.iter_batches(BATCH)
+
+
+def _filled(value: Any) -> Any:
+    """The value without the empty fields that a table gives every row."""
+    if isinstance(value, dict):
+        return {name: _filled(inner) for name, inner in value.items() if inner is not None}
+    return [_filled(inner) for inner in value] if isinstance(value, list) else value

@@ -1,0 +1,99 @@
+"""Splits records into training and validation so that no video is on both sides: by a count, or by strata."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+
+from vidqa.data.problems import SPLIT_IMPOSSIBLE
+from vidqa.data.record import Record
+
+
+def split_by_video(records: Sequence[Record], test_size: int | float, seed: int) -> tuple[list[Record], list[Record]]:
+    """(training, validation), both in the order of `records`.
+
+    `test_size` is a number of records, or a fraction of them where it is below 1; validation gets at most that many,
+    as near as whole groups of records that share a video allow, and at least one group. The choice depends on the
+    seed and on the records' ids, not on their order. Raises DATA_SPLIT_IMPOSSIBLE.
+    """
+    most = round(test_size * len(records)) if test_size < 1 else int(test_size)
+    if test_size == 0:
+        return list(records), []
+    if test_size < 0 or most >= len(records):
+        raise SPLIT_IMPOSSIBLE.error("test_size", f"test_size is {test_size}, and there are {len(records)} records")
+    drawn = drawn_groups(records, seed)
+    if len(drawn) < 2:
+        raise SPLIT_IMPOSSIBLE.error("test_size", f"all {len(records)} records share one video, directly or in a chain")
+    chosen: set[int] = set()
+    for group in drawn:
+        if len(chosen) + len(group) <= most:
+            chosen.update(group)
+    if not chosen:
+        smallest = min(drawn, key=len)
+        chosen.update(smallest)
+    validation = [record for at, record in enumerate(records) if at in chosen]
+    return [record for at, record in enumerate(records) if at not in chosen], validation
+
+
+def stratified(strata: Sequence[str], drawn: Sequence[Sequence[int]], share: float) -> set[int]:
+    """Indices of validation records: whole groups of `drawn`, at least two, near `share` of every stratum.
+
+    `strata` has one name for each record. Groups are gone through in the order in which they were drawn. One is taken
+    when that brings the counts of the strata nearer to what they should be. At least one group is taken and one left.
+    """
+    targets = {name: share * count for name, count in Counter(strata).items()}
+    counted = [Counter(strata[at] for at in group) for group in drawn]
+    chosen_counts: Counter[str] = Counter()
+    chosen: list[Sequence[int]] = []
+    for group, counts in zip(drawn, counted, strict=True):
+        if _gain(counts, chosen_counts, targets) > 0 and len(chosen) < len(drawn) - 1:
+            chosen.append(group)
+            chosen_counts.update(counts)
+    if not chosen:  # every group is too large: the one that does the least harm
+        best = max(range(len(drawn)), key=lambda at: _gain(counted[at], chosen_counts, targets))
+        chosen.append(drawn[best])
+    return {at for group in chosen for at in group}
+
+
+def _gain(counts: Counter[str], chosen: Counter[str], targets: dict[str, float]) -> float:
+    """How much nearer the strata come to their targets with these records: squared distances, rare strata as heavy."""
+    return math.fsum(  # exact, so that the order of the records decides nothing
+        ((chosen[name] - targets[name]) ** 2 - (chosen[name] + count - targets[name]) ** 2) / targets[name]
+        for name, count in counts.items()
+    )
+
+
+def drawn_groups(records: Sequence[Record], seed: int, together: Iterable[Sequence[int]] = ()) -> list[list[int]]:
+    """The groups of `groups_sharing_media` in an order drawn from the seed and their ids."""
+    groups = groups_sharing_media(records, together)
+    return sorted(groups, key=lambda group: _draw(seed, min(records[at].id for at in group)))
+
+
+def groups_sharing_media(records: Sequence[Record], together: Iterable[Sequence[int]] = ()) -> list[list[int]]:
+    """Indices of records grouped so that records of two groups share no medium; those `together` are in one group."""
+    parent = list(range(len(records)))
+
+    def root(at: int) -> int:
+        while parent[at] != at:
+            parent[at] = parent[parent[at]]
+            at = parent[at]
+        return at
+
+    first: dict[str, int] = {}
+    for at, record in enumerate(records):
+        for medium in record.media:
+            parent[root(at)] = root(first.setdefault(medium.key, at))
+    for tied in together:
+        for at in tied[1:]:
+            parent[root(at)] = root(tied[0])
+    groups: dict[int, list[int]] = defaultdict(list)
+    for at in range(len(records)):
+        groups[root(at)].append(at)
+    return list(groups.values())
+
+
+def _draw(seed: int, name: str) -> bytes:
+    """Where a name comes in the order of this seed."""
+    return hashlib.sha256(f"{seed}/{name}".encode()).digest()

@@ -1,0 +1,268 @@
+"""Results and annotations in, gap table out: streams the results, so that a million rows fit in little memory."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from vidqa.core.gc_pause import paused
+from vidqa.core.problem import Code, Problem, raise_errors
+from vidqa.evaluation.json_items import json_items
+from vidqa.evaluation.problems import (
+    GAPS_ANNOTATION_ID_TWICE,
+    GAPS_GROUND_TRUTH_DIFFERS,
+    GAPS_MODE,
+    GAPS_NO_GROUND_TRUTH,
+    GAPS_NO_RESULT,
+    GAPS_RESULT_REPEATED,
+    GAPS_SAME_FILE,
+)
+from vidqa.evaluation.results import Bounded, Item, is_scored, usable
+from vidqa.evaluation.text import normalise
+from vidqa.gaps.analysis.annotations import AnnotationIndex, Extra, annotation_file, read_annotations
+from vidqa.gaps.analysis.audit import Answered
+from vidqa.gaps.analysis.scored_answers import ScoredAnswer, Verdict, comparer, own_verdict
+from vidqa.gaps.analysis.storage import (
+    SCHEMA,
+    GapTable,
+    find_results,
+    is_judged,
+    is_same,
+    publishing,
+    read_bytes,
+    storage_problems,
+)
+
+ERROR_TYPES = {  # in the order of summaries
+    "wrong": "an answer was given, and it is not the ground truth",
+    "truncated": "the answer was cut off: a larger generation.max_tokens lets it end",
+    "unparsed": "the response does not say one answer of the kind that is asked for",
+    "empty": "the model said nothing, or its video could not be decoded (finish_reason is then error)",
+    "missing": "an annotated sample has no result: the evaluation was not finished, or limited",
+}
+
+
+@dataclass
+class Gaps:
+    """The summary of an analysis. `by_kind` maps a kind to its gaps per error type; `samples_by_kind` to the count of
+    all its samples."""
+
+    sources: list[str]
+    results: int = 0  # rows read, repeated ones not counted
+    correct: int = 0
+    excluded: int = 0  # samples whose label a person called wrong or unclear, without giving a right one
+    by_error: Counter[str] = field(default_factory=Counter)
+    by_kind: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    samples_by_kind: Counter[str] = field(default_factory=Counter)
+    problems: list[Problem] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        return self.by_error.total()
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "gaps": self.count,
+            "results": self.results,
+            "correct": self.correct,
+            "excluded": self.excluded,
+            "by_error_type": {error: self.by_error[error] for error in ERROR_TYPES},
+            "by_kind": {
+                kind: {"n": self.samples_by_kind[kind], "gaps": errors.total(), **dict(errors)}
+                for kind, errors in sorted(self.by_kind.items())
+            },
+            "error_types": {error: meaning for error, meaning in ERROR_TYPES.items() if self.by_error[error]},
+            "source_results": self.sources,
+        }
+
+
+@dataclass
+class ScoredAnswers:
+    """Every answer with its verdict, in the order of the results; further fields of annotations by row."""
+
+    answers: list[ScoredAnswer] = field(default_factory=list)
+    extras: dict[int, Extra] = field(default_factory=dict)
+    annotations: AnnotationIndex | None = None
+
+
+@dataclass
+class _Remarks:
+    """Warnings that many rows share: the number of rows, and the first place."""
+
+    counts: Counter[Code] = field(default_factory=Counter)
+    first: dict[Code, str] = field(default_factory=dict)
+
+    def add(self, code: Code, source: str, index: int | None = None) -> None:
+        self.counts[code] += 1
+        if code not in self.first:
+            self.first[code] = source if index is None else f"{source}[{index}]"
+
+    def problems(self) -> list[Problem]:
+        return [
+            code.at(self.first[code], f"{count} in all, this is the first: {code.meaning}", severity="warning")
+            for code, count in self.counts.items()
+        ]
+
+
+def analyze(
+    results_dir: str,
+    gaps_parquet: str,
+    kpi_ann_path: str,
+    kpi_media_path: str = "",
+    *,
+    mode: str = "normalized",
+    jsonl: str | None = None,
+    audited: Mapping[str, Answered] = MappingProxyType({}),
+    scored: ScoredAnswers | None = None,
+) -> Gaps:
+    """Write the gap table of an evaluation and return its summary; every path may be local or s3://. `audited` are a
+    person's answers by sample id, which take the place of labels. `scored` gets the annotations and every answer.
+
+    Raises ProblemError (GAPS_*, RESULTS_*) and then leaves no table. Warnings are in `problems` of what is returned.
+    """
+    gaps = Gaps(find_results(results_dir))
+    annotated = annotation_file(kpi_ann_path)
+    _keep_apart([*gaps.sources, annotated, gaps_parquet, *([jsonl] if jsonl else [])])
+    with paused(), storage_problems(gaps_parquet), ExitStack() as outputs:
+        annotations = read_annotations(annotated, kpi_media_path, scored.extras if scored else None)
+        if scored:
+            scored.annotations = annotations
+        lines = None
+        if jsonl:
+            lines = outputs.enter_context(open(outputs.enter_context(publishing(jsonl)), "w", encoding="utf-8"))
+        parquet = outputs.enter_context(publishing(gaps_parquet))
+        table = GapTable(outputs.enter_context(pq.ParquetWriter(parquet, SCHEMA)), lines)
+        _Analysis(gaps, annotations, table, mode, audited, scored).run()
+        table.flush()
+    return gaps
+
+
+def _keep_apart(paths: Sequence[str]) -> None:
+    for at, path in enumerate(paths):
+        if any(is_same(path, other) for other in paths[:at]):
+            raise GAPS_SAME_FILE.error(path, "it is named twice")
+
+
+class _Analysis:
+    """One pass over all results files, then over the annotations that no result named."""
+
+    def __init__(
+        self,
+        gaps: Gaps,
+        annotations: AnnotationIndex,
+        table: GapTable,
+        mode: str,
+        audited: Mapping[str, Answered],
+        scored: ScoredAnswers | None,
+    ) -> None:
+        self.gaps, self.annotations, self.table, self.mode = gaps, annotations, table, mode
+        self.audited, self.scored = audited, scored
+        self.compare = comparer(mode)
+        self.answered = bytearray(len(annotations.rows))
+        self.responses = array("q", bytes(8 * len(annotations.rows)))  # a hash of each row's response
+        self.remarks = _Remarks()
+
+    def run(self) -> None:
+        """Book every result and every annotation without one. Raises ProblemError with the errors of single results."""
+        for name, rows in self.annotations.by_id.items():
+            if len(rows) > 1:
+                self.remarks.add(GAPS_ANNOTATION_ID_TWICE, name)
+        faults = Bounded()
+        for source in self.gaps.sources:
+            with storage_problems(source):
+                data = read_bytes(source)
+            is_own = self.mode == "normalized" and is_judged(source)
+            for index, value in json_items(data, source, faults):
+                if (item := usable(value, source, index, faults)) is not None:
+                    self._result(item, source, index, is_own and is_scored(item))
+        problems = faults.closed()
+        raise_errors(problems)
+        self._missing()
+        self.gaps.problems = problems + self.remarks.problems()
+
+    def _result(self, item: Item, source: str, index: int, is_own: bool) -> None:
+        """Book one result; with `is_own` its own verdict holds as long as question and ground truth do."""
+        video_id, question, gt, response = item["video_id"], item["question"], item["gt"], item["response"]
+        sample_id, kind = item.get("sample_id", ""), item.get("kind", "")
+        row, remark = self.annotations.find(item, self.answered)
+        if remark:
+            self.remarks.add(remark, source, index)
+        if row < 0:
+            video = self.annotations.full_path(video_id)
+        else:
+            if self._repeated(row, response, source, index):
+                return
+            annotation = self.annotations.rows[row]
+            video, question = annotation.video, question or annotation.question
+            sample_id, kind = sample_id or annotation.id, kind or annotation.kind
+            if gt != annotation.answer:
+                gt = self._truth(gt, annotation.answer, source, index)
+        self.gaps.results += 1
+        if reply := self.audited.get(sample_id):
+            if not reply.is_usable:
+                self.gaps.excluded += 1
+                return
+            gt = reply.answer or gt
+        if not gt.strip():
+            self.remarks.add(GAPS_NO_GROUND_TRUTH, source, index)
+            return
+        verdict = self._verdict(item, question, gt, is_own)
+        if not verdict.fits_mode:
+            self.remarks.add(GAPS_MODE, source, index)
+        kind = kind or verdict.kind
+        if self.scored is not None:
+            self.scored.answers.append(ScoredAnswer(row, video, question, gt, sample_id, kind, *verdict[:4]))
+        if self._count(verdict.error, kind):
+            fields = (video, question, gt, sample_id, kind, response, verdict.parsed_response, verdict.parsed_gt)
+            self.table.add((*fields, verdict.error, self.mode, source, index))
+
+    def _verdict(self, item: Item, question: str, gt: str, is_own: bool) -> Verdict:
+        if is_own and gt == item["gt"] and question == item["question"]:
+            return own_verdict(item)
+        reason, answer_kind = item.get("finish_reason", ""), item.get("answer_kind", "")
+        return self.compare(item["response"] or "", gt, question, reason, answer_kind)
+
+    def _repeated(self, row: int, response: str | None, source: str, index: int) -> bool:
+        """Whether this row already had this very response; a second, different one is kept."""
+        digest = hash(response)
+        if not self.answered[row]:
+            self.answered[row] = 1
+            self.responses[row] = digest
+            return False
+        self.remarks.add(GAPS_RESULT_REPEATED, source, index)
+        return self.responses[row] == digest
+
+    def _truth(self, gt: str, annotated: str, source: str, index: int) -> str:
+        if gt and annotated and normalise(gt) != normalise(annotated):
+            self.remarks.add(GAPS_GROUND_TRUTH_DIFFERS, source, index)
+        return gt or annotated
+
+    def _count(self, error: str, kind: str) -> bool:
+        """Book one sample; True when it is a gap."""
+        self.gaps.samples_by_kind[kind] += 1
+        errors = self.gaps.by_kind[kind]
+        if not error:
+            self.gaps.correct += 1
+            return False
+        self.gaps.by_error[error] += 1
+        errors[error] += 1
+        return True
+
+    def _missing(self) -> None:
+        for annotation, is_answered in zip(self.annotations.rows, self.answered, strict=True):
+            if is_answered:
+                continue
+            name, question, answer = annotation.id, annotation.question, annotation.answer
+            self.remarks.add(GAPS_NO_RESULT, name)
+            verdict = self.compare("", answer, question, "stop", "")
+            kind = annotation.kind or verdict.kind
+            self._count("missing", kind)
+            fields = (annotation.video, question, answer, name, kind)
+            self.table.add((*fields, None, None, verdict.parsed_gt, "missing", self.mode, None, None))

@@ -1,0 +1,232 @@
+"""The KPI annotations of a gap analysis: id, video, question, answer and kind of each, and the join with results.
+
+Media files need not exist here: results often come home from a cluster without the videos.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from sys import intern
+from typing import Any, NamedTuple
+
+from vidqa.core.problem import Code, ProblemError
+from vidqa.data.archive import SEAM, SUFFIXES
+from vidqa.data.fast_reader import fast_row, is_annotation
+from vidqa.data.media import MediaSource, media_source
+from vidqa.data.problem_collector import ProblemCollector
+from vidqa.data.problems import EMPTY
+from vidqa.data.reader import NAMES, rows_in
+from vidqa.data.record import MediaRef
+from vidqa.evaluation.problems import (
+    GAPS_ANNOTATIONS,
+    GAPS_JOINED_BY_NAME,
+    GAPS_OTHER_QUESTION,
+    GAPS_RESULT_AMBIGUOUS,
+    GAPS_RESULT_UNKNOWN,
+)
+from vidqa.evaluation.results import Item, shown
+from vidqa.evaluation.text import as_text, normalise
+from vidqa.gaps.analysis.storage import exists, is_folder, is_remote, read_bytes, storage_problems
+
+Span = tuple[float, float]  # seconds of the video
+# The fields by which records say where in the video the event is that a question asks about.
+SPAN_FIELDS = (("span",), ("start", "end"), ("start_time", "end_time"), ("event_start", "event_end"))
+MOST_TAGS = 50  # of one record
+
+
+class Extra(NamedTuple):
+    """What an annotation says beside question and answer: tags as (dimension, value), and the place of the event."""
+
+    tags: tuple[tuple[str, str], ...] = ()
+    span: Span | None = None
+
+
+class Annotation(NamedTuple):
+    """`video` is a full path, or archive!member; `written` the same as annotated."""
+
+    id: str
+    video: str
+    written: str
+    question: str
+    answer: str
+    kind: str
+
+
+@dataclass
+class AnnotationIndex:
+    """The annotations in order, by id and by file name. `source` finds media that are on this machine."""
+
+    media_root: str
+    source: MediaSource | None = None
+    rows: list[Annotation] = field(default_factory=list)
+    by_id: dict[str, list[int]] = field(default_factory=dict)
+    by_name: dict[str, list[int]] = field(default_factory=dict)
+    elsewhere: dict[str, str] = field(default_factory=dict)  # by file name, the video that a result of its own names
+
+    def add(self, annotation: Annotation) -> None:
+        self.by_id.setdefault(annotation.id, []).append(len(self.rows))
+        self.rows.append(annotation)
+
+    def find(self, item: Item, joined_rows: bytearray) -> tuple[int, Code | None]:
+        """(the row that a result belongs to or -1, a warning): by sample id, by an id in video_id, by video and
+        question. Rows that differ in nothing that a result could name are taken in their order."""
+        video_id, question = item["video_id"], item["question"]
+        same_id = self.by_id.get(item.get("sample_id", "")) or self.by_id.get(video_id) or []
+        if len(same_id) == 1 and self._asks(same_id[0], question):
+            return same_id[0], None
+        rows, is_by_name = (same_id, False) if len(same_id) > 1 else self._with_video(video_id)
+        exact = [row for row in rows if self.rows[row].video == video_id] or rows
+        joined, remark = self._only(exact, item, joined_rows)
+        if joined >= 0 and is_by_name:
+            name = os.path.basename(_plain(video_id))
+            if self.elsewhere.setdefault(name, video_id) != video_id:
+                return -1, GAPS_RESULT_AMBIGUOUS
+            remark = GAPS_JOINED_BY_NAME
+        return (same_id[0], GAPS_OTHER_QUESTION) if joined < 0 and len(same_id) == 1 else (joined, remark)
+
+    def _only(self, rows: list[int], item: Item, joined_rows: bytearray) -> tuple[int, Code | None]:
+        """The one of some rows that has the result's question, and, of questions twice about one video, its truth."""
+        agree = [row for row in rows if self._asks(row, item["question"])]
+        if not agree:
+            return -1, GAPS_RESULT_UNKNOWN
+        videos = {self.rows[row].video for row in agree}
+        if len(agree) > 1 and (truth := normalise(item["gt"])):
+            agree = [row for row in agree if normalise(self.rows[row].answer) == truth] or agree
+        texts = {(normalise(self.rows[row].question), normalise(self.rows[row].answer)) for row in agree}
+        if len(videos) > 1 or len(texts) > 1:
+            return -1, GAPS_RESULT_AMBIGUOUS
+        return next((row for row in agree if not joined_rows[row]), agree[0]), None
+
+    def _asks(self, row: int, question: str) -> bool:
+        """Whether a row's question is that of a result, or the result has none."""
+        annotated = self.rows[row].question
+        return not question or annotated == question or normalise(annotated) == normalise(question)
+
+    def _with_video(self, video_id: str) -> tuple[list[int], bool]:
+        """(rows whose video is `video_id`: a full path, a path as written, or a name with or without its ending;
+        whether only the file's name agrees, and not the folder in which it lies)."""
+        if not self.by_name:
+            for row, annotation in enumerate(self.rows):
+                name = os.path.basename(_plain(annotation.video))
+                for key in {name, os.path.splitext(name)[0]}:
+                    self.by_name.setdefault(key, []).append(row)
+        video_id = _plain(video_id)
+        rows = self.by_name.get(os.path.basename(video_id), []) if video_id else []
+        tail = "/" + video_id.lstrip("./")
+        if "/" not in tail[1:]:
+            return rows, False
+        same = [row for row in rows if _plain(self.rows[row].video).endswith(tail) or self._is_end_of(tail, row)]
+        return same or rows, not same
+
+    def _is_end_of(self, tail: str, row: int) -> bool:
+        """Whether a path ends like a row's video below the root, with a folder at least: results made under another
+        mount, or from an archive that was unpacked elsewhere, still find it."""
+        below = "/" + _plain(self.rows[row].written).removeprefix(self.media_root).lstrip("./")
+        return "/" in below[1:] and tail.endswith(below)
+
+    def full_path(self, written: str) -> str:
+        """A medium as the evaluation finds it: a file, or archive!member. Of media that are not on this machine, where
+        they would be. Only what may lie in an archive is looked for: a file's path is known without."""
+        reference = None
+        if self.source and written and (self.source.archive_paths or "://" in written or SEAM.search(written)):
+            try:
+                reference = self.source.find("video", written)
+            except ProblemError:  # a broken archive, which need not be whole: nothing is decoded here
+                self.source = None
+        return reference.key if isinstance(reference, MediaRef) else full_path(written, self.media_root)
+
+
+def _plain(video: str) -> str:
+    """The path with an archive taken for a folder, so that names compare."""
+    return SEAM.sub(r"\1/", video)
+
+
+def annotation_file(path: str) -> str:
+    """The file itself, or annotations.json or .jsonl in the folder. Raises GAPS_ANNOTATIONS, GAPS_STORAGE."""
+    with storage_problems(path):
+        names, missing = [path], "there is no such file or folder"
+        if is_folder(path):
+            names = [f"{path.rstrip('/')}/{name}" for name in NAMES]
+            missing = f"the folder holds neither {' nor '.join(NAMES)}"
+        file = next((name for name in names if exists(name)), None)
+    if file is None:
+        raise GAPS_ANNOTATIONS.error(path, missing)
+    return file
+
+
+def read_annotations(path: str, media_path: str = "", extras: dict[int, Extra] | None = None) -> AnnotationIndex:
+    """Read a file of annotations; `extras` gets their tags and spans, by row. Raises GAPS_ANNOTATIONS, GAPS_STORAGE."""
+    findings = ProblemCollector(path)
+    annotations = AnnotationIndex(_root(path, media_path), _source(path, media_path))
+    full_path = cache(annotations.full_path)  # many questions are about one video
+    with storage_problems(path):
+        data = read_bytes(path)
+    for index, row in rows_in(data, path, findings):
+        if not is_annotation(row):
+            message = f"expected an object with a list of conversations or messages, got {shown(row)}"
+            findings.add(GAPS_ANNOTATIONS, f"{path}[{index}]", message)
+            continue
+        fields = fast_row(row)
+        if extras is not None:
+            extras[len(annotations.rows)] = extra_of(row)
+        written, kind = intern(as_text(fields.medium)), intern(as_text(fields.kind)) if fields.kind else ""
+        question, answer = as_text(fields.question).strip(), as_text(fields.answer).strip()
+        name = as_text(row.get("id")) or str(index)
+        annotations.add(Annotation(name, full_path(written), written, question, answer, kind))
+    errors = [problem for problem in findings.problems if problem.code != EMPTY.name or not data.strip()]
+    if errors:  # a list may be empty
+        raise ProblemError([GAPS_ANNOTATIONS.at(problem.where, problem.message) for problem in errors])
+    return annotations
+
+
+def _root(path: str, media_path: str) -> str:
+    root = media_path or path.rpartition("/")[0] or "."
+    return root.rstrip("/") if is_remote(root) else os.path.abspath(os.path.expanduser(root))
+
+
+def _source(path: str, media_path: str) -> MediaSource | None:
+    """What finds the media of an annotation file; None where they are not on this machine."""
+    if is_remote(path) or is_remote(media_path):
+        return None
+    try:
+        return media_source(Path(path), media_path, root_mode=False)
+    except ProblemError:
+        return None
+
+
+def full_path(written: str, root: str) -> str:
+    """A medium as annotated, resolved: absolute paths and addresses stay; inside an archive it is archive!member."""
+    if not written or written.startswith("/") or is_remote(written):
+        return written
+    if root.endswith(SUFFIXES):
+        return f"{root}!{written.removeprefix('./')}"
+    joined = f"{root}/{written}"
+    return os.path.normpath(joined) if ("/." in joined or "//" in joined) and not is_remote(root) else joined
+
+
+def extra_of(row: Mapping[str, Any]) -> Extra:
+    """The tags and span of an annotation. `tags` is a list of words, or names with one value each."""
+    return Extra(tuple(_tags(row.get("tags")))[:MOST_TAGS], _span(row))
+
+
+def _tags(tags: Any) -> list[tuple[str, str]]:
+    if isinstance(tags, Mapping):
+        plain = {name: value for name, value in tags.items() if isinstance(value, (str, int, float, bool))}
+        return [(f"tag {name}", str(value)) for name, value in plain.items()]
+    return [("tag", tag) for tag in tags if isinstance(tag, str)] if isinstance(tags, list) else []
+
+
+def _span(row: Mapping[str, Any]) -> Span | None:
+    for names in SPAN_FIELDS:
+        values = row.get(names[0]) if len(names) == 1 else [row.get(name) for name in names]
+        if isinstance(values, list) and len(values) == 2 and all(map(_is_time, values)) and values[0] <= values[1]:
+            return float(values[0]), float(values[1])
+    return None
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e7

@@ -1,0 +1,167 @@
+"""Which labels are probably wrong: evaluations that agree on another answer, duplicate questions with contradicting
+labels, and similar videos.
+
+The evidence against a label is counted in natural logs of odds. Each evaluation, and the vote of the nearest videos, is
+a witness that is as credible as it is right on questions of the same kind: a model that is often wrong there says
+little, so that its weakness is not taken for a mistake of the annotator. No witness alone outweighs a label.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vidqa.evaluation.other_results import read_evaluation
+from vidqa.evaluation.text import normalise
+from vidqa.gaps.analysis.analyze import ScoredAnswers
+from vidqa.gaps.analysis.audit import Answered
+from vidqa.gaps.analysis.embeddings import Vectored, neighbour_labels
+from vidqa.gaps.analysis.scored_answers import ScoredAnswer
+
+PRIOR = 0.05  # of a label, to be wrong
+MOST_OF_ONE = 2.5  # log odds of one witness at most, below those of the prior
+ALIKE = 0.5  # how much of what a further witness says the others have said already
+MOST_AUDITED = 2000  # labels in the queue
+Witness = Mapping[int, str]  # answers by their index among the scored ones
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A label that may be wrong, at its index among the scored answers, with the answer that speaks against it."""
+
+    at: int
+    suggested: str
+    score: float
+    reasons: tuple[str, ...]
+
+    @property
+    def probability(self) -> float:
+        return 1 / (1 + math.exp(-self.score))
+
+
+def audit_items(
+    scored: ScoredAnswers, others: Sequence[Path], vectors: Vectored, audited: Mapping[str, Answered]
+) -> list[dict[str, Any]]:
+    """The queue: doubtful labels, the most doubtful first, with a person's verdict where there is one.
+
+    Raises RESULTS_MISSING for another evaluation that does not exist."""
+    answers = scored.answers
+    parsed = {at: answer.parsed for at, answer in enumerate(answers) if answer.is_answer and answer.parsed}
+    models: dict[str, Witness] = {"this evaluation": parsed}
+    models |= {place.name: _answers_of(place, scored) for place in others}
+    suspects = suspects_of(answers, models, neighbour_labels(answers, vectors.media))
+    return [_item(suspect, answers[suspect.at], audited) for suspect in suspects[:MOST_AUDITED]]
+
+
+def _answers_of(place: Path, scored: ScoredAnswers) -> dict[int, str]:
+    """The parsed answers of another evaluation, by the index of the same annotation's answer in this one."""
+    annotations = scored.annotations
+    assert annotations is not None  # analyze sets it
+    index_of = {answer.row: at for at, answer in enumerate(scored.answers) if answer.row >= 0}
+    joined, answers = bytearray(len(annotations.rows)), {}
+    for item in read_evaluation(place)[0]:
+        row = annotations.find(item, joined)[0]
+        if row in index_of and item["parse_status"] == "parsed":
+            joined[row] = 1
+            answers[index_of[row]] = item["parsed_response"]
+    return answers
+
+
+def _item(suspect: Suspect, answer: ScoredAnswer, audited: Mapping[str, Answered]) -> dict[str, Any]:
+    reply = audited.get(answer.sample_id, Answered(""))
+    return {
+        "sample_id": answer.sample_id,
+        "video_id": answer.video,
+        "question": answer.question,
+        "kind": answer.kind,
+        "label": answer.truth,
+        "suggested": suspect.suggested,
+        "probability": round(suspect.probability, 4),
+        "score": suspect.score,
+        "reasons": list(suspect.reasons),
+        "verdict": reply.verdict,
+        "answer": reply.answer,
+    }
+
+
+def suspects_of(answers: Sequence[ScoredAnswer], models: Mapping[str, Witness], neighbours: Witness) -> list[Suspect]:
+    """Every label against which something speaks, the most doubtful first. `models` are the parsed answers of each
+    evaluation, by its name."""
+    witnesses = {**models, **({"the most similar videos": neighbours} if neighbours else {})}
+    credible = {name: _credibility(answers, witness) for name, witness in witnesses.items()}
+    duplicates = _contradictions(answers)
+    suspects = []
+    for at, answer in enumerate(answers):
+        others = duplicates.get(at, Counter())
+        against = _against(at, answer, witnesses, credible) if answer.parsed_truth else {}
+        for label in others:
+            against.setdefault(label, [])
+        if not against:
+            continue
+        scores = {label: _score(evidence, others.get(label, 0), others) for label, evidence in against.items()}
+        best = max(scores, key=lambda label: (scores[label], label))
+        reasons = [f"{name} says so" for name, odds in against[best] if odds > 0]
+        if others:
+            reasons.append(f"{sum(others.values())} other labels of the same question about the same video differ")
+        suspects.append(Suspect(at, best, round(scores[best], 4), tuple(reasons)))
+    return sorted(suspects, key=lambda suspect: (-suspect.score, suspect.at))
+
+
+def _score(evidence: Sequence[tuple[str, float]], duplicates: int, others: Counter[str]) -> float:
+    """Log odds that the label is wrong and this answer right."""
+    odds = math.log(PRIOR / (1 - PRIOR))
+    if evidence:
+        odds += math.fsum(value for _, value in evidence) / (1 + ALIKE * (len(evidence) - 1))
+    if others:  # of labels that contradict each other at least one is wrong
+        odds += -math.log(PRIOR / (1 - PRIOR)) + math.log((duplicates + 0.5) / 1.5)
+    return odds
+
+
+def _against(
+    at: int, answer: ScoredAnswer, witnesses: Mapping[str, Witness], credible: Mapping[str, Mapping[str, float]]
+) -> dict[str, list[tuple[str, float]]]:
+    """For each answer that some witness gives instead of the label: what every witness says about the two."""
+    replies = {name: witness[at] for name, witness in witnesses.items() if witness.get(at)}
+    label, against = answer.parsed_truth, {}
+    for other in {reply for reply in replies.values() if reply != label}:
+        signs = {name: (reply == other) - (reply == label) for name, reply in replies.items()}
+        against[other] = [(name, sign * credible[name].get(answer.kind, 0.0)) for name, sign in signs.items() if sign]
+    return against
+
+
+def _credibility(answers: Sequence[ScoredAnswer], witness: Witness) -> dict[str, float]:
+    """By kind of question: how many times likelier a witness is to give the right answer than one certain wrong one, in
+    logs, at least 0."""
+    right: Counter[str] = Counter()
+    total: Counter[str] = Counter()
+    labels: dict[str, set[str]] = defaultdict(set)
+    for at, reply in witness.items():
+        answer = answers[at]
+        total[answer.kind] += 1
+        right[answer.kind] += reply == answer.parsed_truth
+        labels[answer.kind].add(answer.parsed_truth)
+    odds = {}
+    for kind, count in total.items():
+        share = (right[kind] + 1) / (count + 2)
+        other = (1 - share) / max(1, len(labels[kind]) - 1)
+        odds[kind] = min(MOST_OF_ONE, max(0.0, math.log(share / other)))
+    return odds
+
+
+def _contradictions(answers: Sequence[ScoredAnswer]) -> dict[int, Counter[str]]:
+    """Of each answer whose question is asked about the same video more than once with different labels: the counts of
+    the other labels."""
+    groups: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for at, answer in enumerate(answers):
+        if answer.video and answer.parsed_truth:
+            groups[answer.video, normalise(answer.question)].append(at)
+    others = {}
+    for indices in groups.values():
+        labels = Counter(answers[at].parsed_truth for at in indices)
+        for at in indices if len(labels) > 1 else ():
+            others[at] = Counter({label: n for label, n in labels.items() if label != answers[at].parsed_truth})
+    return others

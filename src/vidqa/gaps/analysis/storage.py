@@ -1,0 +1,188 @@
+"""Files of a gap analysis wherever they are, by fsspec: local paths, s3:// and other addresses; and the gap table."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from vidqa.core._optional import require
+from vidqa.core.files import replacing
+from vidqa.core.problem import ProblemError
+from vidqa.evaluation.answers import RULES
+from vidqa.evaluation.other_results import FILE, one_evaluation
+from vidqa.evaluation.problems import GAPS_STORAGE, RESULTS_MISSING, RESULTS_SEVERAL
+from vidqa.evaluation.text import as_text
+
+# The first three are the original contract. The same columns and types are written when there are no rows.
+SCHEMA = pa.schema(
+    [
+        ("video_id", pa.string()),  # full path
+        ("question", pa.string()),
+        ("ground_truth", pa.string()),
+        ("sample_id", pa.string()),
+        ("kind", pa.string()),  # the annotation's own kind of question, else the answer kind
+        ("response", pa.string()),  # null where there is none
+        ("parsed_response", pa.string()),
+        ("parsed_ground_truth", pa.string()),
+        ("error_type", pa.string()),  # wrong | truncated | unparsed | empty | missing
+        ("match_mode", pa.string()),
+        ("source_results", pa.string()),  # the results file; null where the result is missing
+        ("row_index", pa.int64()),  # its place in that file, from 0
+    ],
+    metadata={"vidqa.schema": "vidqa.gaps.v1"},
+)
+GAP_COLUMNS = tuple(SCHEMA.names)
+_BATCH = 50_000
+
+Row = tuple[Any, ...]  # one value per column, in the order of GAP_COLUMNS
+
+
+def is_remote(path: str) -> bool:
+    return "://" in path
+
+
+def find_results(place: str) -> list[str]:
+    """The results.json that `place` means: the file itself, the one directly in it, or the only one below it.
+
+    Several are read together only if each lies in a folder of its own named shard_0, shard-1, rank2, part_3 ... under
+    one parent. Raises RESULTS_MISSING and RESULTS_SEVERAL, which names them.
+    """
+    with storage_problems(place):
+        paths = _below(place)
+    if not paths:
+        raise RESULTS_MISSING.error(place, f"no {FILE} is in this folder or below it")
+    if evaluation := one_evaluation(place, paths):
+        return evaluation
+    listed = ", ".join(paths[:10]) + (f" and {len(paths) - 10} more" if len(paths) > 10 else "")
+    raise RESULTS_SEVERAL.error(place, f"{len(paths)} results files: {listed}")
+
+
+def _below(place: str) -> list[str]:
+    files, root = _filesystem(place)
+    if files.isfile(root):
+        return [place]
+    if not is_remote(place):
+        return sorted(map(str, Path(place).rglob(FILE)))
+    return sorted(files.unstrip_protocol(name) for name in files.find(root) if name.endswith(f"/{FILE}"))
+
+
+def is_judged(results: str) -> bool:
+    """Whether results were judged by the present rules: the metrics.json beside them says so."""
+    metrics = f"{results.removesuffix(FILE)}metrics.json"
+    with storage_problems(metrics):
+        try:
+            table = json.loads(read_bytes(metrics)) if results.endswith(FILE) and exists(metrics) else None
+        except (ValueError, RecursionError):
+            return False
+    return isinstance(table, dict) and table.get("answer_rules") == RULES
+
+
+def read_bytes(path: str) -> bytes:
+    files, name = _filesystem(path)
+    return bytes(files.cat_file(name))
+
+
+def is_folder(path: str) -> bool:
+    files, name = _filesystem(path)
+    return bool(files.isdir(name))
+
+
+def exists(path: str) -> bool:
+    files, name = _filesystem(path)
+    return bool(files.exists(name))
+
+
+@contextmanager
+def publishing(path: str) -> Iterator[Path]:
+    """A local path to write to; it becomes `path` when the block ends well, and nothing does when it does not."""
+    if not is_remote(path):
+        with replacing(Path(path)) as temporary:
+            yield temporary
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        temporary = Path(folder) / "upload"
+        yield temporary
+        files, name = _filesystem(path)
+        files.put_file(str(temporary), name)
+
+
+@contextmanager
+def storage_problems(where: str) -> Iterator[None]:
+    """Turns what file systems and buckets raise into GAPS_STORAGE."""
+    try:
+        yield
+    except OSError as wrong:
+        raise GAPS_STORAGE.error(where, str(wrong.strerror or wrong)) from wrong
+    except _bucket_errors() as wrong:
+        raise GAPS_STORAGE.error(where, str(wrong)) from wrong
+
+
+def _bucket_errors() -> tuple[type[BaseException], ...]:
+    """The errors of botocore that are no OSError: no credentials, no such endpoint."""
+    try:
+        errors = require("botocore.exceptions", "s3")
+    except ProblemError:
+        return ()
+    return (errors.BotoCoreError, errors.ClientError)
+
+
+def _filesystem(path: str) -> tuple[Any, str]:
+    if path.startswith("s3://"):
+        require("s3fs", "s3")
+    from fsspec.core import url_to_fs
+
+    try:
+        files, name = url_to_fs(path)
+    except (ValueError, ImportError) as unknown:  # no such protocol, or one whose package is not installed
+        raise GAPS_STORAGE.error(path, str(unknown)) from unknown
+    if not name:
+        raise GAPS_STORAGE.error(path, "it names no bucket")
+    return files, name
+
+
+def is_same(one: str, other: str) -> bool:
+    """Whether two paths are of one file, as far as that can be told without asking a bucket."""
+    if is_remote(one) or is_remote(other):
+        return one == other
+    return os.path.realpath(one) == os.path.realpath(other)
+
+
+class GapTable:
+    """Gathers rows and writes them in batches, so that memory does not grow with the table.
+
+    `parquet` was opened with SCHEMA; `lines`, if given, gets each row as a JSON line too. Call `flush` at the end.
+    """
+
+    def __init__(self, parquet: pq.ParquetWriter, lines: TextIO | None = None) -> None:
+        self._parquet, self._lines = parquet, lines
+        self._rows: list[Row] = []
+
+    def add(self, row: Row) -> None:
+        self._rows.append(row)
+        if len(self._rows) >= _BATCH:
+            self.flush()
+
+    def flush(self) -> None:
+        columns = zip(*self._rows, strict=True) if self._rows else [() for _ in SCHEMA]
+        arrays = [_array(values, field.type) for values, field in zip(columns, SCHEMA, strict=True)]
+        self._parquet.write_batch(pa.record_batch(arrays, schema=SCHEMA))
+        if self._lines:
+            for row in self._rows:
+                named = dict(zip(GAP_COLUMNS, row, strict=True))
+                self._lines.write(as_text(json.dumps(named, ensure_ascii=False)) + "\n")
+        self._rows.clear()
+
+
+def _array(values: tuple[Any, ...], kind: pa.DataType) -> pa.Array:
+    try:
+        return pa.array(values, type=kind)
+    except UnicodeEncodeError:  # JSON may hold half of a surrogate pair, which no file can
+        return pa.array([None if value is None else as_text(value) for value in values], type=kind)

@@ -1,0 +1,191 @@
+"""More rows of those there are: variants of their clips, other words, counter-questions; or rows of a generator.
+
+rows, problems = augment(Augmentation(annotations=annotations, out=out))      augmented.json, videos/, preview.html
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+
+from vidqa.core.files import write_json
+from vidqa.core.pages.page import page
+from vidqa.core.problem import Problem
+from vidqa.data.record import Provenance, Record, Turn
+from vidqa.datatools.outputs import json_list, write_page
+from vidqa.evaluation.answers import parse_expected
+from vidqa.evaluation.thumbnails import card_frames
+from vidqa.gaps.curation import paraphrase
+from vidqa.gaps.curation.problems import GENERATOR, VARIANT
+from vidqa.gaps.curation.rows import Row, counted, read_rows, written
+from vidqa.gaps.curation.variants import SAFE, VARIANTS, SafeName, read_clip, write_clip
+
+ANNOTATIONS, PREVIEW, SUMMARY = "augmented.json", "preview.html", "augmentation.json"
+GENERATED = "generated.json"
+SHOWN, FRAMES = 40, 6  # rows of the preview, pictures of one
+GENERATOR_S = 24 * 3600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Augmentation:
+    """The options of augment_samples.py. `each` is the number of variants of every clip, drawn from the names in `only`
+    and, with `flip`, mirrored ones. `generator` is a command of the user's that writes the rows instead."""
+
+    annotations: Path
+    out: Path
+    media_root: str = ""
+    each: int = 1
+    only: tuple[SafeName, ...] = SAFE
+    flip: bool = False
+    reword: bool = True
+    counter: bool = True
+    generator: str = ""
+    licence: str = ""
+    source: str = ""
+    round: int = 1
+    seed: int = 0
+
+
+def augment(request: Augmentation) -> tuple[list[Row], list[Problem]]:
+    """The rows that were written, and a warning for each clip that could not be read. Raises CURATION_GENERATOR."""
+    if request.generator:
+        return _generated(request), []
+    pairs = read_rows(request.annotations, request.media_root)
+    rows: list[Row] = []
+    problems: list[Problem] = []
+    for number, (row, record) in enumerate(pairs):
+        draw = np.random.default_rng([request.seed, number])
+        clip = record.media[0] if len(record.media) == 1 and record.media[0].kind == "video" else None
+        if clip is not None and clip.member is None:
+            for at in range(request.each):
+                try:
+                    rows.append(_variant(request, row, record, f"{number}-{at}", draw))
+                except (OSError, av.FFmpegError, ValueError) as broken:
+                    problems.append(VARIANT.at(clip.file, f"{type(broken).__name__}: {broken}", severity="warning"))
+                    break
+        counter = paraphrase.countered(record.question, record.answer) if request.counter else None
+        if counter:
+            rows.append(
+                _written(request, row, _with_turn(record, *counter), {"counter_question": True}, f"counter-{number}")
+            )
+    (request.out).mkdir(parents=True, exist_ok=True)
+    (request.out / ANNOTATIONS).write_bytes(json_list(rows))
+    write_json(request.out / SUMMARY, {"rows": len(rows), "by_kind": counted(rows), "not_read": len(problems)})
+    write_preview(request.out, rows)
+    return rows, problems
+
+
+def _variant(request: Augmentation, row: Row, record: Record, name: str, draw: np.random.Generator) -> Row:
+    """One variant of a clip, written, and the row about it."""
+    shows_a_part = any(name in ("video_start", "video_end") for name, _ in record.media[0].keys)
+    at_its_speed = shows_a_part or paraphrase.asks_for_time(record.question)
+    names = (*request.only, *(("flip",) if request.flip else ()))
+    suited = [name for name in names if name != "speed" or not at_its_speed]
+    chosen = str(draw.choice(suited or ["encode"]))
+    frames, fps = read_clip(record.media[0].path)
+    frames, fps, drawn = VARIANTS[chosen].apply(frames, fps, draw)
+    crf = int(draw.integers(18, 31))
+    path = (request.out / "videos" / f"{name}-{chosen}.mp4").absolute()
+    write_clip(path, frames, fps, crf)
+    shown = replace(record.media[0], written=str(path), path=str(path), size=path.stat().st_size, span=None)
+    record = replace(record, media=(shown,), video_fps=None)
+    if chosen == "flip":
+        record = _each_text(record, paraphrase.mirrored)
+    details: dict[str, Any] = {"variant": chosen, **drawn, "crf": crf}
+    if request.reword and parse_expected(record.answer, record.question).kind == "yes_no":
+        record = _with_turn(record, paraphrase.reworded(record.question, int(draw.integers(3))), record.answer)
+        details["reworded"] = True
+    return _written(request, row, record, details, name)
+
+
+def _written(request: Augmentation, row: Row, record: Record, details: dict[str, Any], name: str) -> Row:
+    gap = record.provenance.gap if record.provenance else None
+    variant = replace(record, id=f"{record.id}-{name}")
+    return written(row, variant, Provenance("augmented", request.round, gap), {"of": record.id, **details})
+
+
+def _each_text(record: Record, change: Any) -> Record:
+    turns = [
+        replace(turn, parts=tuple(change(part) if isinstance(part, str) else part for part in turn.parts))
+        for turn in record.turns
+    ]
+    return replace(record, turns=tuple(turns))
+
+
+def _with_turn(record: Record, question: str, answer: str) -> Record:
+    """The record with another last question and answer; media stay before the text."""
+    turns: list[Turn] = list(record.turns)
+    at = max(number for number, turn in enumerate(turns) if turn.role == "user")
+    media = tuple(part for part in turns[at].parts if not isinstance(part, str))
+    turns[at] = Turn("user", (*media, question))
+    turns[at + 1 :] = [Turn("assistant", (answer,))]
+    return replace(record, turns=tuple(turns))
+
+
+def _shown_text(value: str | list[dict[str, Any]]) -> str:
+    return value if isinstance(value, str) else "\n".join(part["text"] for part in value if "text" in part)
+
+
+def write_preview(folder: Path, rows: Sequence[Row]) -> None:
+    shown = []
+    for row in rows[:SHOWN]:
+        media = row.get("video") or row.get("image") or ""
+        turns = [_shown_text(turn["value"]) for turn in row["conversations"]]
+        shown.append(
+            {
+                "id": row["id"],
+                "turns": turns,
+                "curation": row["curation"],
+                "frames": card_frames(media, FRAMES)["frames"],
+            }
+        )
+    write_page(
+        folder / PREVIEW,
+        page("gaps/curation/preview.html.j2", title="New rows", rows=shown, count=len(rows), kinds=counted(rows)),
+    )
+
+
+def _generated(request: Augmentation) -> list[Row]:
+    """Run the generator and take in what it wrote. Raises CURATION_GENERATOR."""
+    if not request.licence.strip() or not request.source.strip():
+        raise GENERATOR.error("--generator", "its licence or its source is not named", "add --licence and --source")
+    request.out.mkdir(parents=True, exist_ok=True)
+    file = (request.out / "from_generator.json").absolute()
+    message = {
+        "schema": "vidqa.generation.v1",
+        "annotations": str(request.annotations.absolute()),
+        "media": request.media_root,
+        "write_annotations": str(file),
+        "media_folder": str((request.out / "videos").absolute()),
+    }
+    try:
+        done = subprocess.run(
+            shlex.split(request.generator),
+            input=json.dumps(message),
+            text=True,
+            capture_output=True,
+            timeout=GENERATOR_S,
+        )
+    except (OSError, ValueError, subprocess.TimeoutExpired) as failed:
+        raise GENERATOR.error(request.generator, f"it could not be run: {failed}") from failed
+    if done.returncode or not file.is_file():
+        lines = done.stderr.strip().splitlines()[-1:] or ["nothing"]
+        raise GENERATOR.error(
+            request.generator, f"exit code {done.returncode}, no annotations in {file}; it said: {lines[0]}"
+        )
+    details = {"generator": request.generator, "licence": request.licence, "source": request.source}
+    rows = []
+    for row, record in read_rows(file, request.out):
+        gap = record.provenance.gap if record.provenance else None
+        rows.append(written(row, record, Provenance("generated", request.round, gap), details))
+    (request.out / GENERATED).write_bytes(json_list(rows))
+    write_preview(request.out, rows)
+    return rows

@@ -1,0 +1,223 @@
+"""Whether two clips show the same moments: re-encoded, trimmed, cropped, or cut from one recording with an overlap.
+
+The moments of one clip in which most is going on are looked for among all frames of the other. A moment is the same
+where the whole frame is, and also those parts of it that differ from what stands still: two clips of one fixed camera
+share the still parts alone. Two moments are needed. Where frames show little, such as one thing before a plain ground,
+two clips can look alike by chance: then all moments must agree in step, or they are a possible duplicate.
+
+Shape letters: K probes, N frames, C cells, V ways to crop, M moments, F frames.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from vidqa.gaps.curation.clip_fingerprint import DETAIL, ClipFingerprint, cells_of
+from vidqa.gaps.curation.crop_alignment import (
+    PART,
+    Crop,
+    cropped,
+    part_codes,
+    placed,
+    ratio_of,
+    roughly_placed,
+    still_codes,
+    views_apart,
+    ways,
+    whole_codes,
+)
+
+SAME_MOMENTS, CROPPED, UNSURE = "same moments", "cropped", "possible duplicate (low-detail frames)"
+SAME, SAME_ACTIVE = 6.0, 10.0  # levels, root mean square: of the whole frame; of the cells in which something goes on
+SAME_STILL = 3.0  # of a frame in which nothing does
+SHARE = 0.4  # of what a frame varies by over its cells, that two may differ by: dark frames differ by few levels
+SAME_VIEW = 0.06  # of what the view varies by; a crop moves it by more
+NEEDED = 2  # moments
+FEW_CELLS = 9  # numbers, three of each cell
+IN_STEP_S, ALL = 0.15, 0.9  # seconds that frames of plain clips may be off; share of them that must agree
+LIKELY = 0.6  # correlation of cropped frames, roughly placed: of two moments that are cropped alike
+LIKELY_ALONE = 0.85  # the same, of one
+LIKELY_MOVED = 0.8  # of two moments, where what stands still is not alike: something stood there for a time
+WAYS = 4  # to crop that are looked at closely
+VIEW, PLACED_VIEW = 1.0, 0.6  # `views_apart` of fixed cameras at most, before a crop is placed and after; chance: 0.8
+FITTED = 0.9  # the same, once it is placed
+FITS = 3  # of one way, each with the pairs of frames that the one before found
+CROPPED_SHARE = 0.2  # as SHARE, of a crop, which is fitted: others can be fitted, too
+
+
+@dataclass(frozen=True)
+class Match:
+    """A moment of one clip and the frame of another that is like it: seconds of both, and whether something goes on."""
+
+    time_s: float
+    there_s: float
+    active: bool
+    detail: float
+
+
+@dataclass(frozen=True)
+class MatchModes:
+    """How a clip may share something with another: moments, as they are; the other as a part of it, or as its whole."""
+
+    moments: bool = True
+    part: bool = True
+    whole: bool = True
+
+
+def match_clips(one: ClipFingerprint, other: ClipFingerprint, how: MatchModes = MatchModes()) -> str:
+    """SAME_MOMENTS, CROPPED, UNSURE, or "" where they share nothing, in the ways that are possible."""
+    verdicts = [_shares(one, other), _shares(other, one)] if how.moments else []
+    if SAME_MOMENTS in verdicts:
+        return SAME_MOMENTS
+    # Where most of what stands still is in its place, nothing was cropped.
+    moved = (how.part or how.whole) and not _same_view(one, other)
+    if moved and ((how.part and match_crop(one, other)) or (how.whole and match_crop(other, one))):
+        return CROPPED
+    return UNSURE if UNSURE in verdicts else ""
+
+
+def _same_view(one: ClipFingerprint, other: ClipFingerprint) -> bool:
+    """Whether most of what stands still is in its place: things that stood before it for long do not matter."""
+    return float(np.median(np.abs(one.still - other.still))) <= SAME_VIEW * float(one.still.std())
+
+
+def _shares(probed: ClipFingerprint, whole: ClipFingerprint) -> str:
+    """Whether moments of one are frames of the other."""
+    if not len(probed.probes):
+        return ""
+    moments = probed.cells[probed.probes]
+    apart = _squares(moments, whole.cells)
+    matches = []
+    for number, near in enumerate(apart <= SAME**2):
+        for at in np.flatnonzero(near)[np.argsort(apart[number][near])][:5].tolist():
+            probe = int(probed.probes[number])
+            active = probed.active[probe] | whole.active[at]
+            most = min(SAME, SHARE * float(moments[number].std()))
+            if _is_same(moments[number], whole.cells[at], active, most):
+                times = float(probed.times_s[probe]), float(whole.times_s[at])
+                matches.append(Match(*times, active.sum() >= FEW_CELLS, float(probed.detail[probe])))
+                break
+    return _verdict(matches, probed, whole)
+
+
+def _squares(these: np.ndarray, those: np.ndarray) -> np.ndarray:
+    """float32 [K, N]: mean squares of differences, by one product."""
+    squares = (these**2).mean(1)[:, None] + (those**2).mean(1) - 2 * these @ those.T / these.shape[1]
+    return np.asarray(np.maximum(squares, 0))
+
+
+def _is_same(moment: np.ndarray, frame: np.ndarray, active: np.ndarray, most: float) -> bool:
+    """`most` is the levels that the whole frame may differ by."""
+    gap = moment - frame
+    whole = float(np.sqrt((gap**2).mean()))
+    if whole > most:
+        return False
+    if active.sum() < FEW_CELLS:
+        return whole <= SAME_STILL
+    return float(np.sqrt((gap[active] ** 2).mean())) <= SAME_ACTIVE
+
+
+def _verdict(matches: Sequence[Match], probed: ClipFingerprint, whole: ClipFingerprint) -> str:
+    """What moments of a clip that are found in another one say: SAME_MOMENTS, UNSURE or ""."""
+    probes = len(probed.probes)
+    if len(probed.frames) == 1:
+        return (SAME_MOMENTS if matches[0].detail >= DETAIL else UNSURE) if matches else ""
+    moving = [match for match in matches if match.active]
+    # Quiet moments tell the view alone. Where all are found, one in which something goes on is enough.
+    needed = 1 if len(matches) == probes else min(NEEDED, probes)
+    if len(_rising([match for match in moving if match.detail >= DETAIL])) >= needed:
+        return SAME_MOMENTS
+    if len(matches) == probes > NEEDED and probed.active.any() and _in_step(probed, whole):
+        return SAME_MOMENTS
+    return UNSURE if len(matches) == probes or len(_rising(moving)) >= needed else ""
+
+
+def _rising(matches: Sequence[Match]) -> list[Match]:
+    """Those that come in the same order in both clips."""
+    ordered = sorted(matches, key=lambda match: match.time_s)
+    return [match for at, match in enumerate(ordered) if all(match.there_s > before.there_s for before in ordered[:at])]
+
+
+def _in_step(probed: ClipFingerprint, whole: ClipFingerprint) -> bool:
+    """Whether one clip is the other, begun earlier or later: nearly all frames that both have agree."""
+    times = probed.times_s
+    for shift in whole.times_s - times[probed.probes[0]]:
+        at = np.abs(whole.times_s - (times + shift)[:, None]).argmin(axis=1)
+        both = np.abs(whole.times_s[at] - times - shift) <= IN_STEP_S
+        if both[probed.probes].all():
+            apart = ((probed.cells - whole.cells[at]) ** 2).mean(axis=1)
+            if apart[probed.probes].max() <= SAME**2 and (apart[both] <= SAME**2).mean() >= ALL:
+                return True
+    return False
+
+
+def match_crop(whole: ClipFingerprint, part: ClipFingerprint) -> bool:
+    """Whether the second is a crop of the first: moments of the first, all cropped alike, are frames of the second."""
+    for crop, pair in _roughly(whole, part):
+        pairs = [pair]
+        for _ in range(FITS):
+            crop = placed(whole.fine[[one for one, _ in pairs]], part.cells[[there for _, there in pairs]], crop)
+            moments = cells_of(cropped(whole.fine, crop))
+            apart = _squares(moments, part.cells)
+            nearest = apart.argmin(axis=1)
+            if _agrees(whole, part, moments, nearest):
+                return True
+            pairs = [(int(one), int(nearest[one])) for one in np.argsort(apart.min(axis=1))[:NEEDED]]
+    return False
+
+
+def _roughly(whole: ClipFingerprint, part: ClipFingerprint) -> list[tuple[Crop, tuple[int, int]]]:
+    """Crops that may be it, the likeliest first, each with the places of a probe and of a frame of the part."""
+    if not len(whole.probes):
+        return []
+    ratio = ratio_of(whole, part)
+    (cropped_codes, moments), (frames, places) = whole_codes(whole, ratio), part_codes(part)
+    if not len(cropped_codes) or not len(frames):
+        return []
+    likeness = cropped_codes @ frames.T  # [V, M, F]
+    best = _likely(whole, part, likeness.max(axis=2))
+    likely = [index for index in np.argsort(-best)[:WAYS].tolist() if best[index] >= LIKELY]
+    fits = _view_fits(whole, part, [ways(ratio)[index] for index in likely], VIEW)
+    candidates = []
+    for index in itertools.compress(likely, fits):
+        number, at = np.unravel_index(int(likeness[index].argmax()), likeness[index].shape)
+        pair = int(moments[number]), int(places[at])
+        crop, alike = roughly_placed(whole.fine[pair[0]], part.cells[pair[1]], ways(ratio)[index])
+        if alike >= FITTED and all(_view_fits(whole, part, [crop], PLACED_VIEW)):
+            candidates.append((alike, crop, pair))
+    return [(crop, pair) for _, crop, pair in sorted(candidates, reverse=True)]
+
+
+def _view_fits(whole: ClipFingerprint, part: ClipFingerprint, crops: Sequence[Crop], most: float) -> list[bool]:
+    """Of each crop whether it could be it, by what stands still: always where one of the cameras moves."""
+    if not crops or not (whole.stands_still and part.stands_still):
+        return [True] * len(crops)
+    return [apart <= most for apart in views_apart(whole, part, crops).tolist()]
+
+
+def _likely(whole: ClipFingerprint, part: ClipFingerprint, alike: np.ndarray) -> np.ndarray:
+    """float [V]: how alike the likeliest of the moments [V, M] is, 0 for ways that cannot be it: a second moment must
+    be cropped alike, and what stands still before a fixed camera."""
+    ordered = np.sort(alike, axis=1)
+    best, second = ordered[:, -1], ordered[:, -min(NEEDED, alike.shape[1])]
+    likely = (second >= LIKELY) | (best >= LIKELY_ALONE)
+    if likely.any() and whole.stands_still and part.stands_still:
+        still = still_codes(whole, ratio_of(whole, part)) @ still_codes(part, PART)[0]
+        likely &= (second >= LIKELY_MOVED) | (still.max() >= LIKELY)
+    return np.where(likely, best, 0)
+
+
+def _agrees(whole: ClipFingerprint, part: ClipFingerprint, moments: np.ndarray, nearest: np.ndarray) -> bool:
+    """Whether cropped moments [K, C] of the whole are these frames [K] of the part."""
+    matches = []
+    for number, at in enumerate(nearest.tolist()):
+        frame, active = part.cells[at], part.active[at]
+        if _is_same(moments[number], frame, active, CROPPED_SHARE * float(frame.std())):
+            times = float(whole.times_s[whole.probes[number]]), float(part.times_s[at])
+            matches.append(Match(*times, active.sum() >= FEW_CELLS, float(part.detail[at])))
+    still = len(matches) == len(whole.probes) and min(match.detail for match in matches) >= DETAIL
+    return still or _verdict(matches, whole, part) == SAME_MOMENTS

@@ -1,0 +1,201 @@
+"""Where in one picture another one lies that was cut out of it: ways to crop, and the fit of one crop.
+
+A crop is (height, width, top, left), each a share of the whole picture's side. A crop keeps the shape of its pixels, so
+that two pictures' widths by heights leave one number free for its size; the fit then lets height and width differ.
+
+Shape letters: V ways, M moments, F frames, B cells of an 8 x 8 grid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from vidqa.gaps.curation.clip_fingerprint import COARSE, DETAIL, FINE, GRID, ClipFingerprint, boxes, pooled
+
+Crop = tuple[float, float, float, float]
+
+SIDES = (1.0, 15 / 16, 14 / 16, 13 / 16, 12 / 16, 11 / 16, 10 / 16, 9.5 / 16)  # of the longer side that a crop leaves
+LEAST = 0.44  # of a side
+STEP = 1 / 16  # of a side, between places
+DIM = 6.0  # levels that a view's cells differ by at least
+ALIKE = 0.9  # correlation of two frames of which one is enough
+PART, STILL = 0.0, "still"  # no ratio: the place of a clip's codes as a part; of those of what stands still
+MOMENTS, FRAMES = 4, 32  # of a whole that are cropped; of a part that they are looked for in
+
+
+@lru_cache(maxsize=64)
+def ways(ratio: float) -> tuple[Crop, ...]:
+    """Of a whole, where the part's width by height is `ratio` times that of the whole. Not the whole itself."""
+    crops = []
+    for side in SIDES:
+        height, width = side * min(1, 1 / ratio), side * min(1, ratio)
+        if min(height, width) < LEAST or min(height, width) > 0.97:
+            continue
+        crops += [(height, width, top, left) for top in _places(1 - height) for left in _places(1 - width)]
+    return tuple(crops)
+
+
+def _places(room: float) -> list[float]:
+    return np.linspace(0, room, 1 + round(room / STEP)).tolist()
+
+
+def ratio_of(whole: ClipFingerprint, part: ClipFingerprint) -> float:
+    """As `ways` takes it; files whose sides were rounded by the encoder count as equal."""
+    return float(np.exp(np.round(np.log(part.aspect / whole.aspect) / 0.08) * 0.08))
+
+
+@lru_cache(maxsize=64)
+def _way_boxes(ratio: float) -> tuple[np.ndarray, np.ndarray]:
+    """float32 [V, 8, 64] of rows and of columns."""
+    height, width, top, left = np.array(ways(ratio)).T
+    return boxes(top, height, COARSE, FINE), boxes(left, width, COARSE, FINE)
+
+
+@lru_cache(maxsize=1)
+def _whitening() -> np.ndarray:
+    """float32 [B, B]: cosine transform of an 8 x 8 grid in which fine structure counts as much as coarse; the mean does
+    not count. Pictures are alike in the coarse, whatever they show."""
+    at = np.arange(COARSE)
+    waves = np.cos(np.pi * (at[:, None] + 0.5) * at / COARSE) * np.where(at, np.sqrt(2 / COARSE), np.sqrt(1 / COARSE))
+    weight = np.hypot(at[:, None], at)
+    return np.asarray(np.einsum("ra,cb,ab->rcab", waves, waves, weight).reshape(COARSE**2, COARSE**2), np.float32)
+
+
+def codes(gray: np.ndarray) -> np.ndarray:
+    """float32 [..., B] of length 1 of grey grids [..., 8, 8]; the product of two is how alike they are."""
+    vectors = gray.reshape(*gray.shape[:-2], COARSE**2) @ _whitening()
+    return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-6))
+
+
+def _apart(vectors: np.ndarray, most: int) -> np.ndarray:
+    """int [<= most]: vectors unlike the one chosen before, spread over all of them where there are too many."""
+    indices: list[int] = []
+    for at, vector in enumerate(vectors):
+        if not indices or float(vectors[indices[-1]] @ vector) < ALIKE:
+            indices.append(at)
+    chosen = np.array(indices, int)
+    return chosen[np.linspace(0, len(chosen) - 1, most).round().astype(int)] if len(chosen) > most else chosen
+
+
+def part_codes(part: ClipFingerprint) -> tuple[np.ndarray, np.ndarray]:
+    """(codes float32 [F, B], places int [F]) of frames that differ and show something: before a plain ground every crop
+    looks alike."""
+    if PART not in part.crops:
+        part.crops[PART] = _part_codes(part)
+    return part.crops[PART]
+
+
+def whole_codes(whole: ClipFingerprint, ratio: float) -> tuple[np.ndarray, np.ndarray]:
+    """(codes float32 [V, M, B], places int [M] among the probes) of moments that differ, cropped in all ways."""
+    if ratio not in whole.crops:
+        whole.crops[ratio] = _whole_codes(whole, ratio)
+    return whole.crops[ratio]
+
+
+def still_codes(clip: ClipFingerprint, ratio: float) -> np.ndarray:
+    """float32 [V, B] of what stands still in a whole, cropped in all ways; [1, B] of all of it for the ratio PART."""
+    if (STILL, ratio) not in clip.crops:
+        crops = ((1.0, 1.0, 0.0, 0.0),) if ratio == PART else ways(ratio)
+        clip.crops[STILL, ratio] = codes(_still_cropped(clip, crops))
+    return np.asarray(clip.crops[STILL, ratio])
+
+
+def _still_cropped(clip: ClipFingerprint, crops: Sequence[Crop]) -> np.ndarray:
+    """float32 [V, 8, 8]: grey levels of what stands still."""
+    height, width, top, left = np.array(crops).reshape(-1, 4).T
+    rows, columns = boxes(top, height, COARSE, GRID), boxes(left, width, COARSE, GRID)
+    gray = clip.still.reshape(GRID, GRID, 3).mean(axis=2)
+    return np.asarray(rows @ gray @ columns.swapaxes(1, 2))
+
+
+def views_apart(whole: ClipFingerprint, part: ClipFingerprint, crops: Sequence[Crop]) -> np.ndarray:
+    """float [V]: how far what stands still of a part is from that of a whole, cropped in these ways: the median over
+    all cells, by that of what the part's cells differ by. What stands before less than half of them does not matter."""
+    view = pooled(part.still.reshape(1, GRID, GRID, 3), COARSE).mean(axis=3).reshape(1, -1)
+    gaps = _still_cropped(whole, crops).reshape(len(crops), -1) - view
+    return np.asarray(_spread(gaps) / np.maximum(_spread(view), DIM))
+
+
+def _spread(levels: np.ndarray) -> np.ndarray:
+    return np.asarray(np.median(np.abs(levels - np.median(levels, axis=1, keepdims=True)), axis=1))
+
+
+def _part_codes(part: ClipFingerprint) -> tuple[np.ndarray, np.ndarray]:
+    shown = np.flatnonzero(part.detail >= DETAIL)
+    vectors = codes(pooled(part.frames[shown], COARSE).mean(axis=3))
+    indices = _apart(vectors, FRAMES)
+    return vectors[indices], shown[indices]
+
+
+def _whole_codes(whole: ClipFingerprint, ratio: float) -> tuple[np.ndarray, np.ndarray]:
+    gray = whole.fine.astype(np.float32).mean(axis=3)
+    moments = _apart(codes(pooled(whole.fine, COARSE).mean(axis=3)), MOMENTS)
+    rows, columns = _way_boxes(ratio)
+    narrow = np.tensordot(rows, gray[moments], axes=(2, 1))  # [V, 8, M, 64]
+    return codes(np.einsum("vgmc,vhc->vmgh", narrow, columns, optimize=True)), moments
+
+
+def cropped(fine: np.ndarray, crop: Crop) -> np.ndarray:
+    """float32 [M, 16, 16, 3] of [M, 64, 64, 3]."""
+    height, width, top, left = (np.array(value) for value in crop)
+    rows, columns = boxes(top, height, GRID, FINE), boxes(left, width, GRID, FINE)
+    return np.einsum("gr,mrcx,hc->mghx", rows, fine.astype(np.float32), columns, optimize=True)
+
+
+def roughly_placed(moment: np.ndarray, target: np.ndarray, crop: Crop) -> tuple[Crop, float]:
+    """The crop near another one that makes the code of a moment [64, 64, 3] most like that of the cells [C], and how
+    alike they are then."""
+    gray, aim = moment.mean(axis=2, dtype=np.float32)[None], target.reshape(1, GRID, GRID, 3)
+    aim_codes = codes(pooled(aim, COARSE).mean(axis=3))
+    alike = 0.0
+    for step in (1 / 32, 1 / 64, 1 / 128):
+        crop, alike = _likest(gray, aim_codes, crop, step)
+    return crop, alike
+
+
+def placed(moments: np.ndarray, targets: np.ndarray, rough: Crop) -> Crop:
+    """The crop near a rough one that makes moments [M, 64, 64, 3] most like the cells [M, C]: rows and columns are
+    fitted in turn, in smaller and smaller steps."""
+    moments, aims = moments.astype(np.float32), targets.reshape(-1, GRID, GRID, 3)
+    height, width, top, left = rough
+    for step in (1 / 64, 1 / 128, 1 / 256, 1 / 512):
+        narrow = np.einsum("gc,mrcx->rmgx", boxes(np.array(left), np.array(width), GRID, FINE), moments)
+        height, top = _best(narrow, aims.transpose(1, 0, 2, 3), height, top, step)
+        flat = np.einsum("gr,mrcx->cmgx", boxes(np.array(top), np.array(height), GRID, FINE), moments)
+        width, left = _best(flat, aims.transpose(2, 0, 1, 3), width, left, step)
+    return height, width, top, left
+
+
+def _likest(gray: np.ndarray, aims: np.ndarray, crop: Crop, step: float) -> tuple[Crop, float]:
+    """The crop of moments [M, 64, 64] whose codes are most like these [M, B], of 25 ways to move both rows and columns;
+    and how alike they are."""
+    height, width, top, left = crop
+    tops, heights = _moved(top, height, step)
+    lefts, widths = _moved(left, width, step)
+    narrow = np.tensordot(boxes(tops, heights, COARSE, FINE), gray, axes=(2, 1))  # [rows, 8, M, 64]
+    pictures = np.einsum("vgmc,whc->vwmgh", narrow, boxes(lefts, widths, COARSE, FINE), optimize=True)
+    alike = (codes(pictures) * aims).sum(axis=3).mean(axis=2)
+    row, column = np.unravel_index(int(alike.argmax()), alike.shape)
+    best = float(heights[row]), float(widths[column]), float(tops[row]), float(lefts[column])
+    return best, float(alike[row, column])
+
+
+def _moved(start: float, size: float, step: float) -> tuple[np.ndarray, np.ndarray]:
+    """(starts, sizes) of intervals of which both ends are moved by up to two steps."""
+    move = step * np.arange(-2, 3)
+    low, high = (grid.ravel() for grid in np.meshgrid(start + move, start + size + move))
+    low, high = np.clip(low, 0, 1), np.clip(high, 0, 1)
+    good = high - low >= LEAST - STEP
+    return low[good], (high - low)[good]
+
+
+def _best(lines: np.ndarray, aims: np.ndarray, size: float, start: float, step: float) -> tuple[float, float]:
+    """(size, start) of the interval of 64 lines [64, M, L, 3] that is most like the aims [16, M, L, 3]."""
+    starts, sizes = _moved(start, size, step)
+    pictures = np.tensordot(boxes(starts, sizes, GRID, FINE), lines, axes=(2, 0))
+    apart = ((pictures - pictures.mean(axis=(1, 3, 4), keepdims=True) - aims) ** 2).mean(axis=(1, 2, 3, 4))
+    best = int(apart.argmin())
+    return float(sizes[best]), float(starts[best])

@@ -1,0 +1,156 @@
+"""The table of an embedding: its columns, what it says of the model that made it, and reading it in parts.
+
+for part in Table(RUN).parts(): part.media is float32 [N, D], with rows of zeros where there is none
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vidqa.core.run_folder import EMBEDDINGS, QUERY_EMBEDDINGS
+from vidqa.gaps.curation.problems import NO_EMBEDDINGS, UNLIKE
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SCHEMA_VERSION = 1
+FACTS = b"vidqa.embeddings"  # in the metadata: model, frames, dimensions
+SAME = ("model", "vision", "dimensions", "text_model", "widths")  # what two tables must agree in to be compared
+VECTORS = ("media_embedding", "text_embedding")
+PART = 16_384  # rows of texts at a time
+READ = 2_048  # rows of vectors: what is done with them is done while they are in the processor's cache
+Vectors = Sequence[np.ndarray | None]
+
+
+def schema(facts: dict[str, Any]) -> pa.Schema:
+    """Of embeddings.parquet; `problem` is the code of what kept a record from being embedded."""
+    import pyarrow as pa
+
+    texts = ("sample_id", "media", "question", "answer", "kind")
+    columns = [*((name, pa.string()) for name in texts), *((name, pa.list_(pa.float32())) for name in VECTORS)]
+    return pa.schema([*columns, ("problem", pa.string())], {FACTS: json.dumps(facts).encode()})
+
+
+def table_of(texts: Mapping[str, Sequence[str | None]], media: Vectors, text: Vectors, columns: pa.Schema) -> pa.Table:
+    """Rows of these texts and vectors, None where there is none."""
+    import pyarrow as pa
+
+    arrays = {name: pa.array(values, pa.string()) for name, values in texts.items()}
+    arrays |= dict(zip(VECTORS, (_column(media), _column(text)), strict=True))
+    return pa.Table.from_arrays([arrays[name] for name in columns.names], schema=columns)
+
+
+def _column(vectors: Vectors) -> pa.Array:
+    """Lists of float32, without a Python number for each of them."""
+    import pyarrow as pa
+
+    there = np.array([vector is not None for vector in vectors], bool)
+    present = [np.asarray(vector, np.float32) for vector in vectors if vector is not None]
+    offsets = np.concatenate([[0], np.cumsum(np.where(there, len(present[0]) if present else 0, 0))]).astype(np.int32)
+    flat = np.concatenate(present) if present else np.zeros(0, np.float32)
+    return pa.ListArray.from_arrays(offsets, pa.array(flat), mask=pa.array(~there))
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some rows: `columns` are lists of texts by name; vectors are rows of zeros where there is none."""
+
+    columns: dict[str, list[str | None]]
+    media: np.ndarray
+    text: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.media)
+
+
+class Table:
+    """An embeddings.parquet, or the run folder that holds one. Raises CURATION_EMBEDDINGS."""
+
+    def __init__(self, place: Path) -> None:
+        import pyarrow
+        import pyarrow.parquet
+
+        self.path = place / EMBEDDINGS if place.is_dir() else place
+        try:
+            # Without a buffer of whole row groups, which takes as long as reading does.
+            self._file = pyarrow.parquet.ParquetFile(self.path, pre_buffer=False)
+            facts = json.loads((self._file.schema_arrow.metadata or {})[FACTS])
+        except (OSError, ValueError, KeyError, pyarrow.ArrowException) as broken:
+            raise NO_EMBEDDINGS.error(self.path, f"it cannot be read: {type(broken).__name__}: {broken}") from broken
+        self.facts: dict[str, Any] = facts
+        self.widths: tuple[int, int] = facts["widths"]["media"], facts["widths"]["text"]
+
+    @property
+    def rows(self) -> int:
+        return int(self._file.metadata.num_rows)
+
+    def parts(self, texts: Sequence[str] = (), groups: Sequence[int] | None = None) -> Iterator[Part]:
+        """Rows in order, at most READ of them at a time, with these columns of text; of these row groups or all."""
+        for batch in self._file.iter_batches(READ, row_groups=groups, columns=[*texts, *VECTORS]):
+            columns = {name: batch.column(name).to_pylist() for name in texts}
+            media, text = (_matrix(batch.column(name), width) for name, width in zip(VECTORS, self.widths, strict=True))
+            yield Part(columns, media, text)
+
+    def whole(self, texts: Sequence[str]) -> Part:
+        """All rows at once."""
+        parts = list(self.parts(texts))
+        columns = {name: [value for part in parts for value in part.columns[name]] for name in texts}
+        media, text = (
+            np.concatenate([np.zeros((0, width), np.float32), *arrays])
+            for width, arrays in zip(
+                self.widths, ([part.media for part in parts], [part.text for part in parts]), strict=True
+            )
+        )
+        return Part(columns, media, text)
+
+    def spread(self, most: int) -> Iterator[Part]:
+        """About `most` rows, in whole row groups that are spread over the table."""
+        groups = self._file.metadata.num_row_groups
+        count = max(1, min(groups, most * groups // max(1, self.rows)))
+        return self.parts(groups=sorted({at * groups // count for at in range(count)}) if groups else [])
+
+    def texts(self, names: Sequence[str]) -> Iterator[tuple[int, Any]]:
+        """(number of the first row, a pyarrow batch of these columns) for all rows; vectors are not read."""
+        start = 0
+        for batch in self._file.iter_batches(PART, columns=list(names)):
+            yield start, batch
+            start += len(batch)
+
+    def texts_at(self, rows: np.ndarray, names: Sequence[str]) -> dict[int, dict[str, Any]]:
+        """Texts of some rows, by row."""
+        texts: dict[int, dict[str, Any]] = {}
+        needed = np.unique(rows)
+        for start, batch in self.texts(names):
+            here = needed[(needed >= start) & (needed < start + len(batch))]
+            texts |= dict(zip(here.tolist(), batch.take(here - start).to_pylist(), strict=True))
+        return texts
+
+    def require_like(self, other: Table) -> None:
+        """Raises CURATION_UNLIKE where the two were not made alike."""
+        unlike = [name for name in SAME if self.facts.get(name) != other.facts.get(name)]
+        if unlike:
+            shown = "; ".join(f"{name}: {self.facts.get(name)} and {other.facts.get(name)}" for name in unlike)
+            raise UNLIKE.error(self.path, f"{other.path} was made otherwise: {shown}"[:600])
+
+
+def queries_in(place: Path) -> Table:
+    """What a pool is searched for: the queries of a run that embedded both, else the only table. Raises
+    CURATION_EMBEDDINGS."""
+    both = place / QUERY_EMBEDDINGS
+    return Table(both if both.is_file() else place)
+
+
+def _matrix(column: Any, width: int) -> np.ndarray:
+    """float32 [N, width] of a column of lists; a null is a row of zeros."""
+    flat = column.flatten().to_numpy(zero_copy_only=False)
+    if column.null_count == 0:
+        return flat.reshape(len(column), width)
+    matrix = np.zeros((len(column), width), np.float32)
+    matrix[np.asarray(column.is_valid())] = flat.reshape(-1, width)
+    return matrix

@@ -1,0 +1,173 @@
+"""Clips without an answer: a task for a person, in a page of our own, in Label Studio or in FiftyOne, and the answers
+that come back.
+
+    write_tasks(folder, tasks)                 tasks.json, annotate.html, label_studio.json + .xml, fiftyone/
+    labelled(folder / "tasks.json", answers)   annotations of what was answered
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from vidqa.core.files import parse_json, write_json, write_text
+from vidqa.core.pages.page import page
+from vidqa.data.record import Provenance
+from vidqa.data.sources.media_files import kind_of
+from vidqa.datatools.outputs import write_page
+from vidqa.evaluation.answers import parse_expected
+from vidqa.evaluation.thumbnails import card_frames
+from vidqa.gaps.curation.problems import LABELS
+from vidqa.gaps.curation.rows import Row
+
+TASKS = "tasks.json"
+YES_NO = re.compile(r"(yes|no|true|false)\b(\.?)", re.IGNORECASE)
+FRAMES, SHOWN = 6, 200  # pictures of one clip; clips on the page, the others are in tasks.json
+MOST_BYTES = 1 << 30
+_TEXT = "fiftyone.core.fields.StringField"
+# Fields are declared, since FiftyOne takes none from samples in which it is empty, as "answer" is. "media_type" is left
+# out: with "video", its importer wants a file of frame labels for every sample; without it, the files' names decide.
+FIFTYONE = {
+    "name": "to label",
+    "sample_fields": {
+        "filepath": _TEXT,
+        "tags": f"fiftyone.core.fields.ListField({_TEXT})",
+        **{name: _TEXT for name in ("sample_id", "question", "kind", "answer")},
+    },
+}
+STUDIO = """<View>
+  <Video name="video" value="$media"/>
+  <TextArea name="question" toName="video" value="$question" rows="1" maxSubmissions="1" placeholder="question"/>
+  <TextArea name="answer" toName="video" rows="1" maxSubmissions="1" placeholder="answer"/>
+</View>
+"""
+
+
+def task(texts: Mapping[str, Any], gap: Mapping[str, Any], provenance: Provenance, details: Mapping[str, Any]) -> Row:
+    """A clip to be asked about. Without a question of its own it gets that of the gap which took it."""
+    question = texts["question"] or gap["question"]
+    expected = parse_expected(gap["ground_truth"], gap["question"])
+    return {
+        "id": texts["sample_id"],
+        "media": texts["media"],
+        "medium": kind_of(texts["media"]) or "video",
+        "question": question,
+        "choices": choices_like(gap["ground_truth"]) if expected.kind == "yes_no" else [],
+        "kind": texts["kind"] or gap["kind"],
+        "provenance": provenance.as_field(),
+        "curation": dict(details),
+    }
+
+
+def choices_like(ground_truth: str) -> list[str]:
+    """The two answers of a yes/no question as the set spells them: "No." gives ["Yes.", "No."]."""
+    match = YES_NO.match(ground_truth.strip())
+    word, point = (match[1], match[2] if match[0] == ground_truth.strip() else "") if match else ("", "")
+    pair = ("true", "false") if word.lower() in ("true", "false") else ("yes", "no")
+    spelling = str.upper if word.isupper() else str.capitalize if word[:1].isupper() else str.lower
+    return [spelling(answer) + point for answer in pair]
+
+
+def write_tasks(folder: Path, tasks: Sequence[Row]) -> None:
+    """The same tasks in every form."""
+    write_json(folder / TASKS, list(tasks))
+    shown = [{**row, "frames": card_frames(row["media"], FRAMES)["frames"]} for row in tasks[:SHOWN]]
+    write_page(
+        folder / "annotate.html",
+        page("gaps/curation/annotate.html.j2", title="Answer these", tasks=shown, more=len(tasks) - len(shown)),
+    )
+    # Label Studio's JSON-MIN has numbers of its own under "id", and writes the data beside them.
+    shared = ("media", "question")
+    studio = [{"data": {"sample_id": row["id"], **{name: row[name] for name in shared}}} for row in tasks]
+    write_json(folder / "label_studio.json", studio)
+    write_text(folder / "label_studio.xml", STUDIO)
+    fields = [{name: row[name] for name in ("question", "kind")} for row in tasks]
+    samples = [
+        {"filepath": row["media"], "tags": ["to label"], "sample_id": row["id"], **own, "answer": None}
+        for row, own in zip(tasks, fields, strict=True)
+    ]
+    (folder / "fiftyone").mkdir(exist_ok=True)
+    write_json(folder / "fiftyone" / "metadata.json", FIFTYONE)
+    write_json(folder / "fiftyone" / "samples.json", {"samples": samples})
+
+
+def labelled(tasks: Path, answers: Path) -> tuple[list[Row], int]:
+    """(annotations of what was answered, how many tasks were not). Raises CURATION_LABELS."""
+    task_of = {task["id"]: task for task in _read(tasks)}
+    annotations = [
+        _annotation(task_of, name, question, answer) for name, question, answer in _answers(_read(answers), answers)
+    ]
+    unknown = [name for name, annotation in annotations if annotation is None]
+    if unknown:
+        raise LABELS.error(answers, f"{len(unknown)} answers are to no task, such as {unknown[0]!r}")
+    rows = list({name: annotation for name, annotation in annotations if annotation}.values())
+    return rows, len(task_of) - len(rows)
+
+
+def _annotation(tasks: Mapping[str, Row], name: str, question: str, answer: str) -> tuple[str, Row | None]:
+    about = tasks.get(name)
+    if about is None:
+        return name, None
+    turns = [
+        {"from": "human", "value": f"<{about['medium']}>\n{question or about['question']}"},
+        {"from": "gpt", "value": _spelled(answer, about.get("choices") or ())},
+    ]
+    kind = {"kind": about["kind"]} if about["kind"] else {}
+    details = {"provenance": about["provenance"], "curation": {**about["curation"], "labelled": "by a person"}}
+    return name, {"id": name, about["medium"]: about["media"], **kind, "conversations": turns, **details}
+
+
+def _spelled(answer: str, choices: Sequence[str]) -> str:
+    """The choice that the answer is but for case and a point; else the answer."""
+
+    def plain(text: str) -> str:
+        return text.casefold().rstrip(".")
+
+    return next((choice for choice in choices if plain(choice) == plain(answer)), answer)
+
+
+def _read(path: Path) -> Any:
+    try:
+        return parse_json(path, MOST_BYTES)
+    except (OSError, ValueError) as broken:
+        raise LABELS.error(path, f"it cannot be read: {broken}") from broken
+
+
+def _answers(value: Any, path: Path) -> list[tuple[str, str, str]]:
+    """(id, question or "", answer) of what was answered, by what the file looks like."""
+    items = value.get("samples") if isinstance(value, dict) else value
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        raise LABELS.error(path, "it holds no list of answers")
+    answers = []
+    for at, item in enumerate(items):
+        try:
+            name, question, answer = _answer(item)
+        except (KeyError, TypeError, IndexError, AttributeError) as unlike:
+            message = f"[{at}] is an answer of no kind that is known: {type(unlike).__name__} {unlike}"
+            raise LABELS.error(path, message) from unlike
+        if answer.strip():
+            answers.append((name, question.strip(), answer.strip()))
+    return answers
+
+
+def _answer(item: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Of annotate.html, of Label Studio's JSON or JSON-MIN, or of FiftyOne's samples."""
+    if "data" in item:  # Label Studio
+        written = {
+            result["from_name"]: " ".join(result["value"]["text"])
+            for annotation in item.get("annotations", [])
+            for result in annotation["result"]
+            if result.get("type") == "textarea"
+        }
+        return item["data"]["sample_id"], written.get("question", ""), written.get("answer", "")
+    if "filepath" in item:  # FiftyOne
+        answer = item.get("answer") or ""
+        return item["sample_id"], item.get("question") or "", answer["label"] if isinstance(answer, dict) else answer
+    return item.get("sample_id") or item["id"], _text(item.get("question")), _text(item.get("answer"))
+
+
+def _text(value: Any) -> str:
+    """Label Studio's JSON-MIN writes one text, or a list of several."""
+    return " ".join(value) if isinstance(value, list) else str(value or "")

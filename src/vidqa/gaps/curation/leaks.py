@@ -1,0 +1,182 @@
+"""Leaks: new rows that show what a protected set (KPI, validation, test) shows, however it was copied.
+
+    leaks = find_leaks(new_records, [Protected("kpi", kpi_records)])
+
+Looked for: one id, one file, the same bytes, names of parts of one recording, a group that the user names, and clips
+that share moments (`clip_matching`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import PurePath
+
+from threadpoolctl import threadpool_limits
+
+from vidqa.data.identical_files import real_key, same_bytes_between
+from vidqa.data.record import MediaRef, Record
+from vidqa.gaps.curation.candidate_pairs import candidate_pairs
+from vidqa.gaps.curation.clip_fingerprint import fingerprints
+from vidqa.gaps.curation.clip_matching import UNSURE, match_clips
+
+SAME_ID = "the same id"  # the reason of a leak that no medium shows
+BLOCK = 64  # new clips that are compared at a time
+# What a cutter puts behind the name of a recording: _part2, -seg03, .chunk1, _10s_20s, _0.5-to-3.0
+PARTS = re.compile(
+    r"(?:[-_. ](?:part|pt|seg|segment|chunk|split|piece|cut|window|win)[-_. ]?\d+"
+    r"|[-_. ]\d+(?:\.\d+)?s[-_]\d+(?:\.\d+)?s|[-_. ]\d+(?:\.\d+)?s?[-_]to[-_]\d+(?:\.\d+)?s?)$",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class Protected:
+    """A set whose clips may not be learned from."""
+
+    name: str
+    records: Sequence[Record]
+
+
+@dataclass(frozen=True)
+class Leak:
+    """A new row and the protected one that it shows, by id, with their media."""
+
+    set: str
+    reason: str
+    new: str
+    protected: str
+    new_media: str
+    protected_media: str
+
+    @property
+    def sure(self) -> bool:
+        """False where two clips look alike, but show too little to tell."""
+        return self.reason != UNSURE
+
+    def as_dict(self) -> dict[str, str]:
+        return asdict(self)
+
+
+class _Leaks:
+    """Leaks by set and pair of media, the first reason of each."""
+
+    def __init__(self, new: Sequence[Record], protected: Sequence[Protected]) -> None:
+        self.by_pair: dict[tuple[str, str, str], Leak] = {}
+        self.ours = _by_media(new)
+        self.theirs = {part.name: _by_media(part.records) for part in protected}
+
+    def add(self, name: str, reason: str, one: MediaRef, other: MediaRef) -> None:
+        key = (name, one.key, other.key)
+        if key not in self.by_pair:
+            ids = self.ours[one.key][0].id, self.theirs[name][other.key][0].id
+            self.by_pair[key] = Leak(name, reason, *ids, one.file, other.file)
+
+
+def find_leaks(new: Sequence[Record], protected: Sequence[Protected], group_by: str = "") -> list[Leak]:
+    """Every pair of media of which a new record shows what a protected one does, under its first reason. `group_by` is
+    a pattern whose groups name the recording of a file."""
+    leaks, refs = _Leaks(new, protected), _refs(new)
+    for part in protected:
+        _add_same_ids(new, part, leaks)
+        others = _refs(part.records)
+        for reason, pairs in (
+            ("the same file", _same_file(refs, others)),
+            ("the same bytes", _same_bytes(refs, others)),
+            ("parts of one recording, by name", _same_stem(refs, others, group_by)),
+        ):
+            for one, other in pairs:
+                leaks.add(part.name, reason, one, other)
+    _add_shared_moments(refs, {part.name: _refs(part.records) for part in protected}, leaks)
+    return list(leaks.by_pair.values())
+
+
+def _refs(records: Iterable[Record]) -> dict[str, MediaRef]:
+    return {ref.key: ref for record in records for ref in record.media}
+
+
+def _by_media(records: Iterable[Record]) -> dict[str, list[Record]]:
+    records_of: dict[str, list[Record]] = defaultdict(list)
+    for record in records:
+        for ref in record.media:
+            records_of[ref.key].append(record)
+    return records_of
+
+
+def _add_same_ids(new: Sequence[Record], protected: Protected, leaks: _Leaks) -> None:
+    """One id, one question and one name of a file: sets of different people share ids such as q1 by chance."""
+
+    def named(record: Record) -> tuple[str, ...]:
+        return (record.id, record.question, *(PurePath(ref.member or ref.path).name for ref in record.media))
+
+    theirs = {named(record): record for record in protected.records}
+    for record in new:
+        if not record.id.isdigit() and (other := theirs.get(named(record))):
+            files = [row.media[0].file if row.media else "" for row in (record, other)]
+            key = (protected.name, f"id {record.id}", "")
+            leaks.by_pair[key] = Leak(protected.name, SAME_ID, record.id, other.id, *files)
+
+
+Pairs = list[tuple[MediaRef, MediaRef]]
+
+
+def _same_file(new: dict[str, MediaRef], others: dict[str, MediaRef]) -> Pairs:
+    real = defaultdict(list)
+    for ref in others.values():
+        real[real_key(ref)].append(ref)
+    return [(ref, other) for ref in new.values() for other in real.get(real_key(ref), ())]
+
+
+def _same_bytes(new: dict[str, MediaRef], others: dict[str, MediaRef]) -> Pairs:
+    ours, theirs = ({real_key(ref): ref for ref in refs.values()} for refs in (new, others))
+    return [(ours[one], theirs[other]) for one, other in same_bytes_between(new.values(), others.values())]
+
+
+def recording_of(ref: MediaRef, group_by: str = "") -> str:
+    """What the name of a file says of the recording that it was cut from; empty where it says nothing."""
+    if group_by:
+        match = re.search(group_by, ref.written) or re.search(group_by, ref.file)
+        return "/".join(filter(None, match.groups())) or match.group() if match else ""
+    stem = PurePath(ref.member or ref.path).stem
+    shorter = PARTS.sub("", stem)
+    return shorter.casefold() if shorter != stem and re.search(r"[^\W\d_]|\d{4}", shorter) else ""
+
+
+def _same_stem(new: dict[str, MediaRef], others: dict[str, MediaRef], group_by: str) -> Pairs:
+    """Parts of one recording; without a pattern, a part and the whole, too."""
+    named = defaultdict(list)
+    for ref in others.values():
+        named[recording_of(ref, group_by)].append(ref)
+        if not group_by:
+            named[PurePath(ref.member or ref.path).stem.casefold()].append(ref)
+    pairs = []
+    for ref in new.values():
+        names = {recording_of(ref, group_by)}
+        if not group_by:
+            stem = PurePath(ref.member or ref.path).stem.casefold()
+            names |= {stem} if any(recording_of(other) == stem for other in named.get(stem, ())) else set()
+        pairs += [(ref, other) for name in names - {""} for other in named.get(name, ())]
+    return pairs
+
+
+@threadpool_limits.wrap(limits=1)  # the products are small: several threads mostly wait for each other
+def _add_shared_moments(new: dict[str, MediaRef], others: dict[str, dict[str, MediaRef]], leaks: _Leaks) -> None:
+    """Clips that share moments. Fingerprints of protected clips are held; new ones are compared a block at a time."""
+    protected = dict(fingerprints(ref for refs in others.values() for ref in refs.values()))
+    held = [
+        (name, ref, clip)
+        for name, refs in others.items()
+        for key, ref in refs.items()
+        if (clip := protected.get(key)) is not None
+    ]
+    if not held:
+        return
+    decoded = ((key, clip) for key, clip in fingerprints(new.values()) if clip is not None)
+    while block := list(islice(decoded, BLOCK)):
+        for at, number, modes in candidate_pairs([clip for _, clip in block], [clip for _, _, clip in held]):
+            (key, clip), (name, ref, other) = block[at], held[number]
+            if reason := match_clips(clip, other, modes):
+                leaks.add(name, reason, new[key], ref)

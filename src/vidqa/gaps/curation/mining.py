@@ -1,0 +1,228 @@
+"""Mining: what of a pool is like the gaps. Labelled finds become annotations, the others a task for a person.
+
+mined = mine(Mining(gaps=gaps, pool=pool, query=query, pool_annotations=annotations, out=out))
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import Field
+
+from vidqa.core.files import replacing, write_json
+from vidqa.core.pages.page import page
+from vidqa.data.record import Provenance
+from vidqa.datatools.outputs import json_list, write_page
+from vidqa.evaluation.answers import parse_expected
+from vidqa.evaluation.thumbnails import card_frames
+from vidqa.gaps.curation import labels, problems, selection
+from vidqa.gaps.curation.embeddings import Part, Table, queries_in
+from vidqa.gaps.curation.rows import Row, counted, read_rows, written
+from vidqa.gaps.curation.search import Candidates, nearest, pool_mean
+from vidqa.gaps.curation.selection import Choice, Chosen, Limits
+
+TEXTS = ("sample_id", "media", "question", "answer", "kind", "problem")
+DEEPER = 4  # times as many neighbours are looked at as a gap may take: some are near copies, or of the other answer
+SHOWN_GAPS, SHOWN_ROWS, FRAMES = 24, 6, 3  # on the page: of all, of one gap, of one video
+ANNOTATIONS, TABLE, PAGE, CONTROL, SUMMARY = "mined.json", "mined.parquet", "mined.html", "control.json", "summary.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mining(Limits):
+    """The options of mine_samples.py. `pool_annotations` is empty for a pool of media alone; `tried` are the
+    mined.parquet of earlier rounds, whose rows are left out; `media_weight` is 0 to compare questions alone, 1 to
+    compare media alone."""
+
+    gaps: Path
+    pool: Path
+    query: Path
+    out: Path
+    pool_annotations: str = ""
+    pool_media: str = ""
+    media_weight: Annotated[float, Field(ge=0, le=1)] = 0.5
+    round: int = 1
+    tried: tuple[Path, ...] = ()
+
+
+@dataclass
+class Mined:
+    """What came of it: finds in order, with the texts of their rows of the pool."""
+
+    finds: list[Chosen]
+    texts: dict[int, dict[str, Any]]
+    gaps: list[dict[str, Any]]
+    left_out: dict[str, int]
+    annotations: list[Row] = field(default_factory=list)
+    tasks: list[Row] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        takers = {chosen.gap for chosen in self.finds}
+        return {
+            "gaps": len(self.gaps),
+            "gaps_served": len(takers),
+            "mined": len(self.annotations),
+            "to_label": len(self.tasks),
+            "by_kind": counted(self.annotations),
+            "similarity": _spread([chosen.similarity for chosen in self.finds]),
+            "left_out": self.left_out,
+        }
+
+
+def mine(request: Mining) -> Mined:
+    """Choose, and write what was chosen to `request.out`. Raises CURATION_* problems."""
+    pool, query = Table(request.pool), queries_in(request.query)
+    pool.require_like(query)
+    kpi = query.whole(TEXTS)
+    gaps, vectors = _gaps_of(request.gaps, kpi)
+    mean = pool_mean(pool, request.media_weight)
+    if not pool.rows or not (mean.media.any() or mean.text.any()):
+        raise problems.EMPTY_POOL.error(pool.path, f"{pool.rows} rows, none with a vector that tells it from others")
+    candidates = nearest(pool, mean.queries(vectors), max(50, DEEPER * request.per_gap), mean)
+    texts = pool.texts_at(candidates.row[candidates.row >= 0], TEXTS)
+    classes = {row: _answer_class(row_texts) for row, row_texts in texts.items() if row_texts["answer"]}
+    forbidden = frozenset(name for name in kpi.columns["media"] if name)
+    _leave_out(candidates, texts, request.tried)
+    choice = selection.choose(candidates, texts, classes, request, forbidden)
+    if not choice.rows:
+        shown = ", ".join(f"{count} {why}" for why, count in choice.left_out.items()) or "no neighbours"
+        raise problems.NOTHING_FOUND.error(pool.path, f"none of the rows nearest to {len(gaps)} gaps: {shown}")
+    mined = _results(request, choice, texts, gaps)
+    control = selection.random_rows(pool, len(mined.annotations), request.seed, forbidden)
+    _write(request, mined, pool.texts_at(control, TEXTS))
+    return mined
+
+
+def _leave_out(candidates: Candidates, texts: dict[int, dict[str, Any]], tried: tuple[Path, ...]) -> None:
+    """Rows that an earlier round has tried are no candidates. Raises CURATION_NO_GAPS for a table that is none."""
+    import pyarrow
+    import pyarrow.parquet
+
+    names: set[str] = set()
+    for place in tried:
+        try:
+            names.update(pyarrow.parquet.read_table(place, columns=["sample_id"])["sample_id"].to_pylist())
+        except (OSError, pyarrow.ArrowException) as broken:
+            raise problems.NO_GAPS.error(place, f"it is no table of mined rows: {broken}") from broken
+    gone = [row for row, row_texts in texts.items() if row_texts["sample_id"] in names]
+    candidates.row[np.isin(candidates.row, gone)] = -1
+
+
+def _gaps_of(place: Path, kpi: Part) -> tuple[list[dict[str, Any]], Part]:
+    """The gaps that have a vector, and their vectors. Raises CURATION_NO_GAPS."""
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        columns = ["sample_id", "video_id", "question", "ground_truth", "kind"]
+        table = pyarrow.parquet.read_table(place, columns=columns).to_pylist()
+    except (OSError, pyarrow.ArrowException) as broken:
+        raise problems.NO_GAPS.error(
+            place, f"it is no gap table: {broken}", "write it with analyze_gaps.py"
+        ) from broken
+    names = kpi.columns
+    by_id = _unique(names["sample_id"])
+    by_pair = _unique(zip(names["media"], names["question"], strict=True))
+    rows: dict[int, dict[str, Any]] = {}
+    for gap in table:
+        at = by_id.get(gap["sample_id"], by_pair.get((gap["video_id"], gap["question"])))
+        if at is not None and (kpi.media[at].any() or kpi.text[at].any()):
+            rows.setdefault(at, {**gap, "sample_id": names["sample_id"][at]})
+    if not rows:
+        raise problems.NO_GAPS.error(place, f"{len(table)} gaps, none of them has a vector")
+    order = list(rows)
+    return list(rows.values()), Part({}, kpi.media[order], kpi.text[order])
+
+
+def _unique(keys: Iterable[Any]) -> dict[Any, int]:
+    """The place of each key that occurs once: one that occurs more often names no row."""
+    places: dict[Any, list[int]] = {}
+    for at, key in enumerate(keys):
+        places.setdefault(key, []).append(at)
+    return {key: at[0] for key, at in places.items() if len(at) == 1}
+
+
+def _answer_class(texts: dict[str, Any]) -> str:
+    parsed = parse_expected(texts["answer"], texts["question"] or "")
+    return parsed.answer or " ".join(texts["answer"].casefold().split())
+
+
+def _results(request: Mining, choice: Choice, texts: dict[int, dict[str, Any]], gaps: list[dict[str, Any]]) -> Mined:
+    """Annotations of the labelled finds, tasks of the others."""
+    mined = Mined(choice.rows, texts, gaps, dict(choice.left_out))
+    labelled = {texts[chosen.row]["sample_id"]: chosen for chosen in choice.rows if texts[chosen.row]["answer"]}
+    pairs = read_rows(request.pool_annotations, request.pool_media, labelled.keys()) if request.pool_annotations else []
+    rows = {record.id: (row, record) for row, record in pairs}
+    if missing := [name for name in labelled if name not in rows]:
+        message = f"{len(missing)} of {len(labelled)} chosen rows, such as {missing[0]!r}"
+        raise problems.NOT_IN_ANNOTATIONS.error(request.pool_annotations or "--pool-annotations", message)
+    for chosen in choice.rows:
+        gap, own = gaps[chosen.gap], texts[chosen.row]
+        provenance = Provenance("mined", request.round, gap["sample_id"])
+        details = {"similarity": round(chosen.similarity, 4)}
+        if own["answer"]:
+            mined.annotations.append(written(*rows[own["sample_id"]], provenance, details))
+        else:
+            mined.tasks.append(labels.task(own, gap, provenance, details))
+    return mined
+
+
+def _write(request: Mining, mined: Mined, control: dict[int, dict[str, Any]]) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    request.out.mkdir(parents=True, exist_ok=True)
+    (request.out / ANNOTATIONS).write_bytes(json_list(mined.annotations))
+    rows = [
+        {
+            **{name: mined.texts[chosen.row][name] for name in TEXTS if name != "problem"},
+            "gap": mined.gaps[chosen.gap]["sample_id"],
+            "similarity": chosen.similarity,
+            "round": request.round,
+        }
+        for chosen in mined.finds
+    ]
+    with replacing(request.out / TABLE) as temporary:
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), temporary)
+    if control:
+        names = {chosen["sample_id"] for chosen in control.values()}
+        drawn = read_rows(request.pool_annotations, request.pool_media, names)
+        random = [written(*pair, Provenance("mined", request.round), {"drawn": "at random"}) for pair in drawn]
+        (request.out / CONTROL).write_bytes(json_list(random))
+    if mined.tasks:
+        labels.write_tasks(request.out, mined.tasks)
+    write_json(request.out / SUMMARY, {"schema_version": 1, **mined.as_dict()})
+    _write_page(request.out / PAGE, mined)
+
+
+def _write_page(path: Path, mined: Mined) -> None:
+    """Each gap with the rows that it took, with pictures. Raises DATATOOLS_OUTPUT_UNWRITABLE."""
+    rows_of = defaultdict(list)
+    for chosen in mined.finds:
+        rows_of[chosen.gap].append(chosen)
+    shown: list[dict[str, Any]] = []
+    for gap, finds in list(rows_of.items())[:SHOWN_GAPS]:
+        rows = [
+            {**texts, "similarity": chosen.similarity, "frames": _pictures(texts["media"])}
+            for chosen in finds[:SHOWN_ROWS]
+            for texts in [mined.texts[chosen.row]]
+        ]
+        about = mined.gaps[gap]
+        shown.append({**about, "frames": _pictures(about["video_id"]), "finds": rows, "count": len(finds)})
+    write_page(path, page("gaps/curation/mined.html.j2", title="Mined samples", facts=mined.as_dict(), gaps=shown))
+
+
+def _pictures(video: str) -> list[str]:
+    frames: list[str] = card_frames(video, FRAMES)["frames"]
+    return frames
+
+
+def _spread(values: list[float]) -> dict[str, float]:
+    if not values:
+        return {}
+    least, middle, most = np.quantile(values, (0, 0.5, 1)).round(4).tolist()
+    return {"least": least, "median": middle, "most": most}

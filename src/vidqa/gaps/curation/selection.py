@@ -1,0 +1,179 @@
+"""Which of the nearest rows are taken: so many for each gap, no near copies, both answers equally often."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import Field
+
+from vidqa.gaps.curation.embeddings import Table
+from vidqa.gaps.curation.search import Candidates
+
+FEW = 12  # different answers of a slice that are balanced; of more, each is an answer of its own
+Texts = Mapping[int, Mapping[str, str | None]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """per_gap    most rows of one gap
+    most       most rows of all gaps; 0 is no limit
+    threshold  least similarity of a row
+    near_copy  cosine of media from which two rows with one question are near copies
+    seed       of the order in which gaps take turns"""
+
+    per_gap: Annotated[int, Field(ge=1)] = 20
+    most: int = 0
+    threshold: float = 0.5
+    near_copy: float = 0.999
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """One row of the pool, and the gap (its place among the queries) that took it."""
+
+    row: int
+    gap: int
+    similarity: float
+
+
+@dataclass
+class Choice:
+    """What was chosen, in order, and why nearest rows were left out."""
+
+    rows: list[Chosen] = field(default_factory=list)
+    left_out: Counter[str] = field(default_factory=Counter)
+
+
+def choose(
+    candidates: Candidates, texts: Texts, classes: Mapping[int, str], limits: Limits, forbidden: frozenset[str]
+) -> Choice:
+    """Gaps take turns, each taking its nearest row that may be taken; of a slice's answers the rarest so far goes
+    first. `classes` has the answer of rows that have one; media in `forbidden` are those of the KPI set."""
+    choice, near_copies = Choice(), _NearCopies(candidates.projections, limits.near_copy)
+    balance = _Balance(texts, classes)
+    rows, count_of = set[int](), Counter[int]()
+    waiting = [_allowed(candidates, gap, texts, limits, forbidden, choice) for gap in range(len(candidates.row))]
+    turns = deque(np.random.default_rng(limits.seed).permutation(len(waiting)).tolist())
+    while turns and not (limits.most and len(choice.rows) >= limits.most):
+        gap = turns.popleft()
+        best = _next(waiting[gap], rows, near_copies, texts, balance, choice)
+        if best is None:
+            continue
+        rows.add(best.row)
+        near_copies.add(best.row, texts[best.row]["question"] or "")
+        balance.add(best.row)
+        choice.rows.append(best)
+        count_of[gap] += 1
+        if count_of[gap] < limits.per_gap:
+            turns.append(gap)
+    return choice
+
+
+def _allowed(
+    candidates: Candidates, gap: int, texts: Texts, limits: Limits, forbidden: frozenset[str], choice: Choice
+) -> list[Chosen]:
+    allowed = []
+    for row, similarity in zip(candidates.row[gap].tolist(), candidates.similarity[gap].tolist(), strict=True):
+        if row < 0:
+            continue
+        if similarity < limits.threshold:
+            choice.left_out["not alike enough"] += 1
+        elif texts[row]["problem"]:
+            choice.left_out["cannot be decoded"] += 1
+        elif texts[row]["media"] in forbidden:
+            choice.left_out["in the KPI set"] += 1
+        else:
+            allowed.append(Chosen(row, gap, similarity))
+    return allowed
+
+
+def _next(
+    waiting: list[Chosen],
+    rows: set[int],
+    near_copies: _NearCopies,
+    texts: Texts,
+    balance: _Balance,
+    choice: Choice,
+) -> Chosen | None:
+    """Takes from what waits; what may not be taken any more leaves."""
+    while waiting:
+        best = waiting.pop(balance.rarest([chosen.row for chosen in waiting]))
+        if best.row in rows:
+            continue
+        if near_copies.has(best.row, texts[best.row]["question"] or ""):
+            choice.left_out["near copies"] += 1
+            continue
+        return best
+    return None
+
+
+class _Balance:
+    """How often each answer of a slice was chosen, of slices with few different answers. A slice is a kind, or a
+    question."""
+
+    def __init__(self, texts: Texts, classes: Mapping[int, str]) -> None:
+        slices = {row: texts[row]["kind"] or texts[row]["question"] or "" for row in classes}
+        answers: defaultdict[str, set[str]] = defaultdict(set)
+        for row, name in slices.items():
+            answers[name].add(classes[row])
+        self.key_of = {
+            row: (name, classes[row]) for row, name in slices.items() if name and 1 < len(answers[name]) <= FEW
+        }
+        self.counts = Counter[tuple[str, str]]()
+
+    def add(self, row: int) -> None:
+        if row in self.key_of:
+            self.counts[self.key_of[row]] += 1
+
+    def rarest(self, rows: Sequence[int]) -> int:
+        """The first place of a row without such a slice, or whose answer is the rarest of its slice among the rows."""
+        fewest: dict[str, int] = {}
+        for row in rows:
+            if key := self.key_of.get(row):
+                fewest[key[0]] = min(fewest.get(key[0], self.counts[key]), self.counts[key])
+        keys = [self.key_of.get(row) for row in rows]
+        return next(at for at, key in enumerate(keys) if not key or self.counts[key] == fewest[key[0]])
+
+
+class _NearCopies:
+    """Unit projections of the media of chosen rows, by their question."""
+
+    def __init__(self, projections: Mapping[int, np.ndarray], threshold: float) -> None:
+        self.projections, self.threshold = projections, threshold
+        self.chosen: defaultdict[str, list[np.ndarray]] = defaultdict(list)
+
+    def _unit(self, row: int) -> np.ndarray:
+        projection = self.projections[row].astype(np.float32)
+        return projection / max(float(np.linalg.norm(projection)), 1e-6)
+
+    def has(self, row: int, question: str) -> bool:
+        """Whether a near copy with the same question was chosen."""
+        same = self.chosen[question]
+        return bool(same) and float(np.max(np.stack(same) @ self._unit(row))) >= self.threshold
+
+    def add(self, row: int, question: str) -> None:
+        self.chosen[question].append(self._unit(row))
+
+
+def random_rows(pool: Table, count: int, seed: int, forbidden: frozenset[str]) -> np.ndarray:
+    """As many labelled rows of a pool, drawn at random: the control of a choice."""
+    import pyarrow.compute as pc
+
+    usable = []
+    for start, batch in pool.texts(("media", "answer", "problem")):
+        media = pc.is_in(batch.column("media"), value_set=pa_strings(forbidden))
+        good = pc.and_(pc.is_valid(batch.column("answer")), pc.is_null(batch.column("problem")))
+        usable.append(np.flatnonzero(pc.and_(good, pc.invert(media)).to_numpy(zero_copy_only=False)) + start)
+    rows = np.concatenate([np.zeros(0, np.int64), *usable])
+    return np.sort(np.random.default_rng(seed).permutation(rows)[:count])
+
+
+def pa_strings(texts: frozenset[str]) -> Any:
+    import pyarrow
+
+    return pyarrow.array(sorted(texts), pyarrow.string())

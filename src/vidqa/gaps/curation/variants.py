@@ -1,0 +1,111 @@
+"""Variants of a clip under which its answers stay true: other pixels of the same moments.
+
+frames, fps = VARIANTS["speed"].apply(frames, fps, draw)       uint8 [N, H, W, 3]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Literal, get_args
+
+import av
+import numpy as np
+
+from vidqa.core.files import replacing
+
+Frames = np.ndarray
+SafeName = Literal["shift", "speed", "crop", "color", "noise", "encode"]
+Applied = tuple[Frames, float, dict[str, float]]  # frames, their rate, what was drawn
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to change a clip. `spoils` says which questions it may make untrue."""
+
+    apply: Callable[[Frames, float, np.random.Generator], Applied]
+    spoils: str = ""
+
+
+def _shift(frames: Frames, fps: float, draw: np.random.Generator) -> Applied:
+    """Begins up to a twentieth of the clip later: the first moments are left out."""
+    start = int(draw.integers(0, max(1, len(frames) // 20) + 1))
+    return frames[start:], fps, {"frames_left_out": start}
+
+
+def _speed(frames: Frames, fps: float, draw: np.random.Generator) -> Applied:
+    """0.8 to 1.25 times as fast: the same frames at another rate."""
+    factor = float(np.exp(draw.uniform(np.log(0.8), np.log(1.25))))
+    return frames, fps * factor, {"factor": round(factor, 3)}
+
+
+def _crop(frames: Frames, fps: float, draw: np.random.Generator) -> Applied:
+    """Takes up to a twentieth of each side away."""
+    tall, wide = frames.shape[1:3]
+    top, bottom, left, right = draw.uniform(0, 0.05, 4)
+    rows, columns = slice(int(top * tall), tall - int(bottom * tall)), slice(int(left * wide), wide - int(right * wide))
+    return frames[:, rows, columns], fps, {"share_left": round((1 - top - bottom) * (1 - left - right), 3)}
+
+
+def _color(frames: Frames, fps: float, draw: np.random.Generator) -> Applied:
+    """Lighter or darker, more or less contrast; no hue is changed, so that colors keep their names."""
+    gain, lift = draw.uniform(0.85, 1.15), draw.uniform(-12, 12)
+    changed = (frames.astype(np.float32) - 128) * gain + 128 + lift
+    return changed.clip(0, 255).astype(np.uint8), fps, {"gain": round(gain, 3), "lift": round(lift, 1)}
+
+
+def _noise(frames: Frames, fps: float, draw: np.random.Generator) -> Applied:
+    """Noise of a weak sensor."""
+    level = float(draw.uniform(2, 8))
+    noise = draw.standard_normal(frames.shape[:3], np.float32)[..., None] * level
+    return (frames + noise).clip(0, 255).astype(np.uint8), fps, {"level": round(level, 1)}
+
+
+def _as_it_is(frames: Frames, fps: float, draw: np.random.Generator) -> Applied:
+    """The encoder alone changes it."""
+    return frames, fps, {}
+
+
+def _flip(frames: Frames, fps: float, draw: np.random.Generator) -> Applied:
+    return frames[:, :, ::-1], fps, {}
+
+
+VARIANTS = {
+    "shift": Variant(_shift),
+    "speed": Variant(_speed, "how fast or how long"),
+    "crop": Variant(_crop, "what happens at the edge"),
+    "color": Variant(_color),
+    "noise": Variant(_noise),
+    "encode": Variant(_as_it_is),
+    "flip": Variant(_flip, "left and right, which are swapped in question and answer; text in the picture"),
+}
+SAFE: tuple[SafeName, ...] = get_args(SafeName)
+
+
+def read_clip(path: str) -> tuple[Frames, float]:
+    """uint8 [N, H, W, 3] and frames a second. Raises OSError, av.FFmpegError, ValueError for a clip without frames."""
+    with av.open(path) as container:
+        stream = container.streams.video[0]
+        rate = float(stream.average_rate or 25)
+        frames = [
+            np.rot90(frame.to_ndarray(format="rgb24"), round(frame.rotation / 90)) for frame in container.decode(stream)
+        ]
+    if not frames:
+        raise ValueError("it has no frame")
+    return np.stack(frames), rate
+
+
+def write_clip(path: Path, frames: Frames, fps: float, crf: int) -> None:
+    """H.264 as most players take it; sides are cut to even numbers."""
+    height, width = (side // 2 * 2 for side in frames.shape[1:3])
+    with replacing(path) as temporary, av.open(str(temporary), "w", format="mp4") as container:
+        stream = container.add_stream("libx264", rate=Fraction(fps).limit_denominator(1000))
+        stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+        stream.codec_context.thread_count = 1
+        stream.options = {"crf": str(crf), "preset": "veryfast"}
+        for frame in frames:
+            shown = av.VideoFrame.from_ndarray(np.ascontiguousarray(frame[:height, :width]), format="rgb24")
+            container.mux(stream.encode(shown))
+        container.mux(stream.encode())

@@ -1,0 +1,124 @@
+"""Whether a round is accepted, and whether the loop goes on: rules that read the state and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import takewhile
+
+from vidqa.core.pages.page import percent
+from vidqa.gaps.deft.context import StageContext, StageResult
+from vidqa.gaps.deft.state import Ending, Fact, LoopState, RoundState
+from vidqa.gaps.deft.tables import ComparisonTable, Slice, read_table, scores_of
+
+LEVEL = 0.05  # of all rounds together: each is tested at its share of it
+
+
+def decide(context: StageContext) -> StageResult:
+    """Accept this round's model, or roll back to the best one before it. Raises DEFT_TABLE."""
+    stop = context.settings.stop
+    comparison = read_table(context.require("comparison"), ComparisonTable)
+    accepted, why = verdict(comparison, stop.rounds, stop.slice_points)
+    fell = [part.name for part in fallen(comparison.slices, stop.slice_points)]
+    unjudged = [part.name for part in too_small(comparison.slices, stop.slice_points)]
+    is_worse = comparison.verdict == "worse" or bool(fell)
+    facts: dict[str, Fact] = {"accepted": accepted, "regression": is_worse and not accepted}
+    return StageResult(why, {}, {**facts, "fell": fell, "too few videos to judge": unjudged})
+
+
+def verdict(comparison: ComparisonTable, rounds: int, slice_points: float) -> tuple[bool, str]:
+    """(accepted, why). Among `rounds` tests one is passed by chance more often than among one, so that each has its
+    share of LEVEL."""
+    whole = comparison.whole
+    change = f"{percent(whole.before)} -> {percent(whole.after)}, p = {whole.p_value:.3g}"
+    accepted, why = False, f"Rolled back: the new model is not told apart from the one before ({change})."
+    if fell := fallen(comparison.slices, slice_points):
+        why = f"Rolled back: {_points(fell)} fell further than {slice_points:g} points ({change})."
+    elif comparison.verdict == "worse":
+        why = f"Rolled back: the new model is worse ({change})."
+    elif comparison.verdict == "better" and whole.p_value * rounds >= LEVEL:
+        why = f"Rolled back: better, but too likely by chance for one of {rounds} rounds ({change})."
+    elif comparison.verdict == "better":
+        accepted, why = True, f"Accepted: the new model is better ({change})."
+    if unjudged := too_small(comparison.slices, slice_points):
+        why += f" Too few videos to judge a fall: {_points(unjudged)}."
+    return accepted, why
+
+
+def _points(slices: Sequence[Slice]) -> str:
+    return ", ".join(f"{part.name or '(no kind)'} by {-100 * part.difference:.1f} points" for part in slices)
+
+
+def fallen(slices: Sequence[Slice], slice_points: float) -> list[Slice]:
+    """The kinds that fell by more than the limit, and not by chance: interval and corrected test must both say so. An
+    interval alone is no proof: that of one video has no width, and of twenty kinds one falls by chance."""
+    return [part for part in _lower(slices, slice_points) if part.ci95[1] < 0 and part.p_corrected < LEVEL]
+
+
+def too_small(slices: Sequence[Slice], slice_points: float) -> list[Slice]:
+    """The kinds that fell by more than the limit on so few videos that no result could prove it: the least p-value of
+    n videos is 2 / 2^n, times the number of kinds."""
+    return [part for part in _lower(slices, slice_points) if len(slices) * 2.0 ** (1 - part.n_videos) >= LEVEL]
+
+
+def _lower(slices: Sequence[Slice], slice_points: float) -> list[Slice]:
+    return [part for part in slices if part.difference < -slice_points / 100]
+
+
+def after_round(state: LoopState) -> Ending | None:
+    """Why no further round follows; None where one does."""
+    if state.accepted is None or (state.newest and state.newest.accepted is None):
+        return None
+    return _target(state) or _no_gain(state) or _rounds(state) or budget(state)
+
+
+def _target(state: LoopState) -> Ending | None:
+    stop = state.settings.stop
+    if stop.target is None or state.accepted is None:
+        return None
+    reached, what = _reached(state, stop.target_kind)
+    if reached is None or reached < stop.target:
+        return None
+    sentence = f"The target of {percent(stop.target)} is reached: {percent(reached)} {what} on the selection set."
+    return Ending(rule="target", sentence=sentence)
+
+
+def _reached(state: LoopState, kind: str | None) -> tuple[float | None, str]:
+    """The accuracy that the target is about, and its name."""
+    accepted = state.accepted
+    assert accepted is not None  # the caller has looked
+    if kind is None:
+        return accepted.accuracy, "accuracy"
+    row = scores_of(accepted.evaluation).by_kind.get(kind)
+    return row.accuracy if row else None, f"of {kind}"
+
+
+def _no_gain(state: LoopState) -> Ending | None:
+    rejected = _rejected_in_a_row(state)
+    if len(rejected) < state.settings.stop.patience:
+        return None
+    last = rejected[-1]
+    best = state.accepted.round if state.accepted else 0
+    keeps = f"The model of round {best} is kept." if best else "The model that the loop started with is kept."
+    if last.stages["decide"].facts.get("regression"):
+        return Ending(rule="regression", sentence=f"Round {last.number} made the model worse. {last.why} {keeps}")
+    count = f"{len(rejected)} rounds in a row" if len(rejected) > 1 else f"Round {last.number}"
+    return Ending(rule="no progress", sentence=f"{count} brought no proven gain. {last.why} {keeps}")
+
+
+def _rejected_in_a_row(state: LoopState) -> list[RoundState]:
+    rejected = list(takewhile(lambda decided: not decided.accepted, reversed(state.decided)))
+    return rejected[::-1]
+
+
+def _rounds(state: LoopState) -> Ending | None:
+    if len(state.decided) < state.settings.stop.rounds:
+        return None
+    return Ending(rule="rounds", sentence=f"All {len(state.decided)} agreed rounds are done.")
+
+
+def budget(state: LoopState) -> Ending | None:
+    """Whether the agreed hours are spent."""
+    limit = state.settings.stop.budget_hours
+    if limit is None or state.hours < limit:
+        return None
+    return Ending(rule="budget", sentence=f"The budget is spent: {state.hours:.2f} of {limit:g} hours of jobs.")

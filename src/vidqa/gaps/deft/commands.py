@@ -1,0 +1,237 @@
+"""What `run_deft.py` answers: one result for each verb, with the command that comes next."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vidqa import spec
+from vidqa.core.cli import Result, command
+from vidqa.core.files import write_text
+from vidqa.core.pages.page import percent
+from vidqa.core.problem import Exit, Problem, ProblemError
+from vidqa.data.reader import NAMES
+from vidqa.gaps.deft.context import AUDIT_ANSWERS, EVALUATE_SPEC, LABELS, LOG, TRAIN_SPEC, StageContext, is_labelled
+from vidqa.gaps.deft.log import Log
+from vidqa.gaps.deft.loop import Loop, PendingStage, Step, locked_folder, write_state
+from vidqa.gaps.deft.problems import DEFT_FOLDER, DEFT_OTHER_LOOP, DEFT_SAME_SET, DEFT_SETTING
+from vidqa.gaps.deft.report import write_report
+from vidqa.gaps.deft.settings import CHANGEABLE, Settings, settings_of, with_sets
+from vidqa.gaps.deft.state import Ending, fold
+
+ANSWERS = {"audit needed": "--audit-answers", "labels needed": "--labels"}  # by rule: option for a person's answers
+MEASURED = ("evaluate", "decide", "kpi", "test")  # stages after which the report is written
+
+
+@dataclass(frozen=True)
+class LoopConfig:
+    """The options of `run_deft.py init`. `sets` are KEY=VALUE, by dotted key of the settings."""
+
+    train_spec: Path
+    evaluate_spec: Path
+    folders: dict[str, str | None]
+    model: str | None = None
+    sets: list[str] = field(default_factory=list)
+
+
+def init(folder: Path, config: LoopConfig) -> Result:
+    """Create a loop, or change the stop rules of an existing one. Raises what `create` does."""
+    loop, how = create(folder, config)
+    texts = {
+        "new": "The loop is ready.",
+        "unchanged": "The loop was there already.",
+        "changed": "Its rules are changed.",
+    }
+    return _result(loop, texts[how], {"how": how})
+
+
+def create(folder: Path, config: LoopConfig) -> tuple[Loop, str]:
+    """The loop, and whether it is "new", "unchanged" or "changed" (stop rules and limits of an existing one). Recipes
+    are copied, so that later changes of the files have no effect.
+
+    Raises DEFT_SETTING, DEFT_SAME_SET, DEFT_FOLDER, DEFT_OTHER_LOOP, and the problems of specs.
+    """
+    folder = folder.absolute()
+    recipes = {
+        TRAIN_SPEC: spec.dump(spec.load(config.train_spec, "train")),
+        EVALUATE_SPEC: spec.dump(spec.load(config.evaluate_spec, "evaluate")),
+    }
+    settings = _settings(config)
+    _check_sets(settings)
+    _require_free(folder)
+    with locked_folder(folder):
+        if (folder / LOG).is_file():
+            return _changed(folder, settings, recipes)
+        for name, text in recipes.items():
+            write_text(folder / name, text)
+        log = Log(folder / LOG)
+        log.append({"event": "settings", "settings": settings.model_dump(mode="json")})
+        write_state(folder, fold(log.events))
+    return Loop(folder), "new"
+
+
+def _settings(config: LoopConfig) -> Settings:
+    table: dict[str, Any] = {"sets": {name: _absolute(place) for name, place in config.folders.items() if place}}
+    if config.model:
+        table["model"] = config.model if "://" in config.model else _absolute(config.model)
+    return settings_of(with_sets(table, config.sets))
+
+
+def _absolute(place: str) -> str:
+    return os.path.abspath(os.path.expanduser(place))
+
+
+def _check_sets(settings: Settings) -> None:
+    sets = settings.sets
+    folders = {name: place for name in ("selection", "pool", "kpi", "test") if (place := getattr(sets, name))}
+    set_of: dict[str, str] = {}
+    for name, place in folders.items():
+        if name == "pool" and os.path.isfile(place):
+            continue
+        if not os.path.isdir(place):
+            raise DEFT_SETTING.error(f"sets.{name}", f"{place} is no folder", "name the folder of a set")
+        if name != "pool" and not any((Path(place) / file).is_file() for file in NAMES):
+            raise DEFT_SETTING.error(f"sets.{name}", f"{place} has no annotations.json", "name the folder of a set")
+    for name, place in folders.items():
+        if (twin := set_of.setdefault(os.path.realpath(place), name)) != name:
+            raise DEFT_SAME_SET.error(place, f"it is the {twin} set and the {name} set")
+    if settings.study and settings.control:
+        message = "the study's best training is compared with one that was not searched for"
+        raise DEFT_SETTING.error("control", message, "ask for one of control and study")
+    if sets.pool is None:
+        raise DEFT_SETTING.error("sets.pool", "there is nothing to take samples from", "name a pool: --pool DIR")
+    if settings.control and not is_labelled(sets.pool):
+        message = f"{sets.pool} has no annotations, so that random samples of it have no answers to train on"
+        raise DEFT_SETTING.error("control", message, "leave control out, or name a pool with annotations.json")
+
+
+def _require_free(folder: Path) -> None:
+    """Raises DEFT_FOLDER. The recipes of an `init` that was killed do not count, nor unfinished files (.NAME)."""
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    others = [name for name in names if name not in (TRAIN_SPEC, EVALUATE_SPEC) and not name.startswith(".")]
+    if others and LOG not in others:
+        remedy = "name a folder that is empty or does not exist yet"
+        raise DEFT_FOLDER.error(folder, f"it holds {', '.join(sorted(others)[:3])}", remedy)
+
+
+def _changed(folder: Path, settings: Settings, recipes: dict[str, str]) -> tuple[Loop, str]:
+    loop = Loop(folder)
+    before, after = loop.state.settings.model_dump(mode="json"), settings.model_dump(mode="json")
+    other = [name for name in after if name not in CHANGEABLE and before[name] != after[name]]
+    other += [name for name, text in recipes.items() if (folder / name).read_text(encoding="utf-8") != text]
+    if other:
+        raise DEFT_OTHER_LOOP.error(folder, f"these differ: {', '.join(other)}")
+    if before == after:
+        return loop, "unchanged"
+    loop.write({"event": "settings", "settings": after})
+    return loop, "changed"
+
+
+def go_on(folder: Path, answers: Path | None = None, labels: Path | None = None, *, once: bool) -> Result:
+    """Run the pending stage, or all until a rule ends the loop. Raises GAPS_AUDIT_ANSWERS, CURATION_LABELS,
+    DEFT_SETTING for labels that the loop does not wait for."""
+    sentences: list[str] = []
+    loop = Loop(folder)
+    with loop.alone():
+        loop = Loop(folder)  # as it is now that nobody else changes it
+        if answers is not None:
+            from vidqa.gaps.analysis.audit import add_answers
+
+            add_answers(answers, loop.folder / AUDIT_ANSWERS)
+        if labels is not None:
+            _add_labels(loop, labels)
+        try:
+            while True:
+                step = loop.next()
+                sentences.append(step.sentence)
+                if isinstance(step, Ending) or step.pending.stage.name in MEASURED:
+                    write_report(loop)
+                if isinstance(step, Ending) or once:
+                    break
+        except ProblemError as error:
+            result = _result(loop, "\n".join(sentences), {"sentences": sentences})
+            result.problems = [*result.problems, *error.problems, *_report_problems(loop, error.problems)]
+            return result
+    data: dict[str, object] = {"sentences": sentences}  # of the stages of this call, in order
+    if isinstance(step, Step):
+        data |= {"stage": step.pending.stage.name, "round": step.pending.context.number}
+    return _result(loop, "\n".join(sentences), data)
+
+
+def _add_labels(loop: Loop, labels: Path) -> None:
+    """Copy a person's answers into the folder of the round that has mined samples without. Raises DEFT_SETTING, and
+    CURATION_LABELS where they cannot be used."""
+    from vidqa.gaps.curation.labels import labelled
+
+    newest = loop.state.newest
+    context = StageContext(loop.folder, loop.state, newest.number if newest else 0)
+    if newest is None or newest.accepted is not None or (tasks := context.output("tasks")) is None:
+        remedy = "leave --labels out; run_deft.py status LOOP says what the loop waits for"
+        raise DEFT_SETTING.error("--labels", "no round that is open has mined samples without answers", remedy)
+    labelled(tasks, labels)
+    write_text(context.place / LABELS, labels.read_text(encoding="utf-8"))
+
+
+def _report_problems(loop: Loop, listed: list[Problem]) -> list[Problem]:
+    """Write the report; its problems that are not listed yet."""
+    try:
+        write_report(loop)
+    except ProblemError as error:
+        return [problem for problem in error.problems if problem not in listed]
+    return []
+
+
+def status(folder: Path) -> Result:
+    """The state of the loop; nothing is changed."""
+    return _result(Loop(folder), "")
+
+
+def report(folder: Path) -> Result:
+    """Write the report of the rounds so far."""
+    loop = Loop(folder)
+    page = write_report(loop)
+    return _result(loop, f"wrote {page}", {"html": str(page)})
+
+
+def _result(loop: Loop, text: str, data: dict[str, object] | None = None) -> Result:
+    """The state in short, and the command that comes next."""
+    state, pending = loop.state, loop.pending()
+    ending = state.ending or (pending if isinstance(pending, Ending) else None)
+    summary = {
+        "loop": str(loop.folder),
+        "rounds": len(state.decided),
+        "accepted": state.accepted.model_dump() if state.accepted else None,
+        "ending": ending.model_dump() if ending else None,
+        "due": _pending(pending),
+        "hours": round(state.hours, 4),
+        "report": str(loop.folder / "report.html"),
+    }
+    lines = [text] if text else []
+    if state.accepted:
+        best = f"round {state.accepted.round}" if state.accepted.round else "the start"
+        lines.append(f"best so far: {percent(state.accepted.accuracy)} on the selection set, of {best}")
+    if ending and ending.sentence not in text:
+        lines.append(f"{'waits' if ending.waits else 'ended'} ({ending.rule}): {ending.sentence}")
+    if isinstance(pending, PendingStage) and not (ending and not ending.waits):
+        lines.append(f"due: {pending.shown}")
+    result = Result({**summary, **(data or {})}, "\n".join(lines), loop.warnings, _next(loop, pending, ending))
+    if ending and ending.rule in ANSWERS:
+        result.exit_code = int(Exit.NOT_DONE)
+    return result
+
+
+def _pending(pending: PendingStage | Ending) -> dict[str, object] | None:
+    if isinstance(pending, Ending):
+        return None
+    stage = pending.stage
+    return {"round": pending.context.number, "stage": stage.name, "does": stage.does, "command": stage.command}
+
+
+def _next(loop: Loop, pending: PendingStage | Ending, ending: Ending | None) -> list[str]:
+    if ending and ending.rule in ANSWERS:
+        return [command("run_deft", "next", loop.folder, ANSWERS[ending.rule], "ANSWERS")]
+    if isinstance(pending, Ending):
+        return [] if loop.state.ending else [command("run_deft", "next", loop.folder)]
+    return [command("run_deft", verb, loop.folder) for verb in ("next", "run")]

@@ -1,0 +1,163 @@
+"""What one stage works with: the folder and state of the loop, the number of the round, and the places of all files."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vidqa import spec
+from vidqa.core.files import content_hash
+from vidqa.data.reader import NAMES
+from vidqa.gaps.deft.settings import Settings
+from vidqa.gaps.deft.state import Accepted, Cost, Fact, LoopState, RoundState
+
+STATE, LOG, LOCK = "deft_state.json", "deft_log.jsonl", ".deft_lock"
+TRAIN_SPEC, EVALUATE_SPEC, AUDIT_ANSWERS = "train.toml", "evaluate.toml", "audit_answers.json"
+LABELS = "labels.json"  # of a round: a person's answers to mined samples
+
+
+@dataclass
+class StageResult:
+    """A sentence for the log, output files by name, facts and cost. With `stop` the loop ends, or waits, because of a
+    rule (`state.Rule`) that the sentence explains."""
+
+    sentence: str
+    outputs: Mapping[str, Path] = field(default_factory=dict)
+    facts: dict[str, Fact] = field(default_factory=dict)
+    cost: Cost = field(default_factory=Cost)
+    stop: str = ""
+    waits: bool = False
+
+
+@dataclass(frozen=True)
+class StageContext:
+    """`number` is that of the round; None for the evaluations after the last round."""
+
+    folder: Path
+    state: LoopState
+    number: int | None
+
+    @property
+    def settings(self) -> Settings:
+        return self.state.settings
+
+    @property
+    def place(self) -> Path:
+        """The folder of this round's files."""
+        return self.folder / ("closing" if self.number is None else f"round_{self.number}")
+
+    @property
+    def runs(self) -> Path:
+        return self.folder / "runs"
+
+    @property
+    def accepted(self) -> Accepted:
+        """The best model so far; there is one once round 0 is evaluated."""
+        if self.state.accepted is None:
+            raise ValueError("nothing is evaluated yet")
+        return self.state.accepted
+
+    @property
+    def round(self) -> RoundState | None:
+        rounds = self.state.rounds
+        return rounds[self.number] if self.number is not None and self.number < len(rounds) else None
+
+    def has(self, stage: str) -> bool:
+        return self.round is not None and stage in self.round.stages
+
+    def fact(self, stage: str, name: str) -> Any:
+        """A fact of an earlier stage of this round."""
+        return self.round.stages[stage].facts[name] if self.round else None
+
+    def output(self, name: str) -> Path | None:
+        """A file that an earlier stage of this round has written; None without it."""
+        for stage in self.round.stages.values() if self.round else ():
+            if name in stage.outputs:
+                return Path(stage.outputs[name].path)
+        return None
+
+    def require(self, name: str) -> Path:
+        """`output` of a stage that must have run."""
+        if (path := self.output(name)) is None:
+            raise ValueError(f"no stage of round {self.number} has written {name!r}")
+        return path
+
+    def starting_model(self) -> str:
+        """The model that the loop was given, or the one that its training recipe begins with."""
+        return self.settings.model or str(self.train_spec()["policy.model_name_or_path"])
+
+    def train_spec(self) -> dict[str, Any]:
+        """The training recipe, by dotted key."""
+        return spec.keys.flat(spec.load(self.folder / TRAIN_SPEC, "train"))
+
+    def base_set(self) -> tuple[Path, str]:
+        """Annotations and media folder that the accepted model was trained on: the recipe's, or an assembled set."""
+        for earlier in reversed(self.state.rounds):
+            if earlier.accepted and "assemble" in earlier.stages:
+                annotations = Path(earlier.stages["assemble"].outputs["train set"].path)
+                return annotations, str(annotations.parent)
+        recipe = self.train_spec()
+        return Path(recipe["custom.train_dataset.annotation_path"]), recipe["custom.train_dataset.media_path"]
+
+    def source(self, name: str) -> Path | str | None:
+        """The file, or the text, that an input's name stands for; None without it."""
+        sets, accepted = self.settings.sets, self.state.accepted
+        if name in ("selection", "pool", "kpi", "test"):
+            return annotations_in(getattr(sets, name))
+        if name.startswith("settings."):
+            return repr(self.settings.model_dump().get(name.removeprefix("settings.")))
+        if name in ("training run", "control run"):
+            stage = "train" if name == "training run" else "control train"
+            return str(self.fact(stage, "run_dir")) if self.has(stage) else self.starting_model()
+        if name == "accepted model":
+            return accepted.model if accepted else self.starting_model()
+        if name == "accepted results":
+            return Path(accepted.evaluation) / "results.json" if accepted else None
+        if name == "base set":
+            return self.base_set()[0]
+        files = {
+            "training recipe": self.folder / TRAIN_SPEC,
+            "evaluation recipe": self.folder / EVALUATE_SPEC,
+            "audit answers": self.folder / AUDIT_ANSWERS,
+            "labels": self.place / LABELS,
+        }
+        return files.get(name) or self.output(name)
+
+
+def annotations_in(folder: str | None) -> Path | None:
+    """The annotation file of a set, which may be named itself; the folder where it holds media alone."""
+    if folder is None:
+        return None
+    place = Path(folder)
+    return next((place / name for name in NAMES if (place / name).is_file()), place)
+
+
+def media_of(place: str) -> str:
+    """The media folder of a set, also where the annotation file alone is named."""
+    return place if os.path.isdir(place) else os.path.dirname(place)
+
+
+def is_labelled(pool: str) -> bool:
+    """Whether a pool has annotations, and is no folder of media alone."""
+    place = annotations_in(pool)
+    return place is not None and place.is_file()
+
+
+def fingerprint(source: Path | str | None) -> str:
+    """32 hexadecimal digits of a file's content, of names, sizes and times of the files in a folder, or of a text; ""
+    for what is missing."""
+    if source is None:
+        return ""
+    if isinstance(source, str):
+        return hashlib.sha256(source.encode()).hexdigest()[:32]
+    if source.is_file():
+        return content_hash(source)[:32]
+    if not source.is_dir():
+        return ""
+    files = [(path, path.stat()) for path in source.rglob("*") if path.is_file()]
+    listing = sorted((str(path.relative_to(source)), status.st_size, status.st_mtime_ns) for path, status in files)
+    return hashlib.sha256(repr(listing).encode()).hexdigest()[:32]

@@ -1,0 +1,305 @@
+"""The stages up to the next training set: embeddings, gaps, audit, mined and altered samples, assembly, preflight.
+
+Each stage imports what it runs, so that `run_deft.py status` starts at once.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from vidqa import spec
+from vidqa.core.files import remove
+from vidqa.core.problem import ProblemError, raise_errors
+from vidqa.core.run_folder import EMBEDDINGS, QUERY_EMBEDDINGS
+from vidqa.gaps.deft import runner
+from vidqa.gaps.deft.context import (
+    AUDIT_ANSWERS,
+    EVALUATE_SPEC,
+    LABELS,
+    TRAIN_SPEC,
+    StageContext,
+    StageResult,
+    annotations_in,
+    is_labelled,
+    media_of,
+)
+from vidqa.gaps.deft.problems import DEFT_GATE
+from vidqa.gaps.deft.runner import Request, with_options, words_of
+from vidqa.gaps.deft.state import Cost, Fact
+from vidqa.gaps.deft.tables import Annotations, AuditQueue, read_table
+from vidqa.spec.parent_layers import model_layer
+from vidqa.spec.run_lookup import ADAPTER, find_export
+
+NOTHING = tuple(f"CURATION_{what}" for what in ("NOTHING_FOUND", "EMPTY_POOL", "NO_GAPS", "NOTHING_NEW"))
+NO_ROWS = ("DATA_EMPTY", "DATA_FILE_MISSING")  # of a folder that exists
+LEAKING = "leaking"  # why an assembly leaves a row out
+NEAR = "DATA_SPLIT_NEAR"  # preflight's warning of files that look alike
+
+
+def embed(context: StageContext) -> StageResult:
+    """Embed pool and selection set with the starting model, by one job. Later rounds find it completed."""
+    pool, selection = str(context.settings.sets.pool), context.settings.sets.selection
+    recipe = spec.keys.flat(spec.load(context.folder / EVALUATE_SPEC, "evaluate"))
+    view = {  # a clip is embedded from the frames that the model gets
+        key: value
+        for key, value in recipe.items()
+        if value is not None and (key in ("model.dtype", "num_gpus") or key.startswith("vision."))
+    }
+    keys = {**model_keys(context.starting_model()), **data_keys(pool), **data_keys(selection, "query_"), **view}
+    request = Request("embed", results_dir=str(context.runs), sets=runner.settings_words(keys))
+    recipe_path = runner.write_recipe(request, context.folder / "embed.toml")
+    try:
+        run, _, cost = runner.job("embed", recipe_path, context.settings.where)
+    except ProblemError as error:
+        first = error.problems[0]
+        if first.code not in NO_ROWS or first.where != str(annotations_in(pool)) or not Path(pool).exists():
+            raise
+        sentence = f"No new samples: the pool is empty. {first.message}: {first.where}."
+        return StageResult(sentence, {}, {}, stop="no new samples")
+    outputs = {"pool embeddings": run / EMBEDDINGS, "selection embeddings": run / QUERY_EMBEDDINGS}
+    once = cost if context.number == 1 else Cost()
+    return StageResult("The pool and the selection set are embedded.", outputs, {}, once)
+
+
+def model_keys(model: str) -> dict[str, object]:
+    """Spec keys of a model: a run (its best export, also an adapter), a folder of weights, or a name of the hub."""
+    keys = {"model.enable_lora": False, **model_layer("evaluate", model).table}
+    return {key: value for key, value in keys.items() if key.startswith("model.")}
+
+
+def data_keys(folder: str, which: str = "") -> dict[str, object]:
+    """Spec keys of a set: a folder, or an annotation file beside its media. `which` is the prefix of an embedding's
+    second set."""
+    return {
+        f"dataset.{which}annotation_path": str(annotations_in(folder)),
+        f"dataset.{which}media_dir": media_of(folder),
+    }
+
+
+def gaps(context: StageContext) -> StageResult:
+    """Find what the accepted model gets wrong on the selection set, by slices, and doubtful labels."""
+    from vidqa.gaps.analysis.report import GapAnalysis, find_gaps
+
+    place, selection = context.place, context.settings.sets.selection
+    files = {"gaps": place / "gaps.parquet", "slices": place / "slices.json", "audit queue": place / "audit.json"}
+    answers = context.folder / AUDIT_ANSWERS
+    request = GapAnalysis(
+        results_dir=context.accepted.evaluation,
+        gaps_parquet=str(files["gaps"]),
+        kpi_ann_path=str(annotations_in(selection)),
+        kpi_media_path=selection,
+        slices=files["slices"],
+        audit=files["audit queue"],
+        other_results=tuple(_other_evaluations(context)),
+        embeddings=context.output("selection embeddings"),
+        audit_answers=answers if answers.is_file() else None,
+    )
+    request = with_options(request, context.settings.words.get("gaps", []), "analyze_gaps")
+    runner.announce("analyze_gaps", *words_of(request))
+    data = find_gaps(request).data
+    count, types = data["gaps"], {name: count for name, count in data["by_error_type"].items() if count}
+    facts: dict[str, Fact] = {"gaps": count, **types}
+    by_type = ", ".join(f"{n} {name}" for name, n in types.items())
+    sentence = f"{count} gaps among {data['results']} results: {by_type}. {data['slices_say']}"
+    if count:
+        return StageResult(sentence, files, facts)
+    sentence = "No gaps are left on the selection set: there is nothing to look for."
+    return StageResult(sentence, files, facts, stop="no gaps")
+
+
+def _other_evaluations(context: StageContext) -> list[Path]:
+    """Evaluations of the selection set by other models of the loop: several models against a label say more."""
+    rounds = [earlier.stages["evaluate"] for earlier in context.state.rounds if "evaluate" in earlier.stages]
+    runs = [str(stage.facts["run_dir"]) for stage in rounds]
+    return [Path(run) for run in runs if run != context.accepted.evaluation and (Path(run) / "results.json").is_file()]
+
+
+def audit(context: StageContext) -> StageResult:
+    """Ask a person about suspected label errors: mining looks for what is like a gap, not like a mistake.
+
+    Raises DEFT_TABLE."""
+    queue = read_table(context.require("audit queue"), AuditQueue)
+    suspects = [suspect for suspect in queue.items if suspect.probability >= context.settings.audit_from]
+    open_items = [suspect for suspect in suspects if not suspect.verdict]
+    facts: dict[str, Fact] = {"asked": len(suspects), "open": len(open_items)}
+    if not open_items:
+        return StageResult(f"No suspected label error is open; {len(suspects)} were answered.", {}, facts)
+    if context.settings.audit == "report":
+        sentence = f"{len(open_items)} labels are suspected to be wrong; nobody was asked about them."
+        return StageResult(sentence, {}, facts)
+    sentence = (
+        f"{len(open_items)} labels of the selection set are suspected to be wrong. A person has to look at "
+        f"{context.place / 'audit.html'}, answer, save, and give the saved file with --audit-answers."
+    )
+    return StageResult(sentence, {}, facts, stop="audit needed", waits=True)
+
+
+def mine_pool(context: StageContext) -> StageResult:
+    """Mine samples of the pool that are like the gaps and that no earlier round has tried."""
+    from vidqa.gaps.curation.mining import Mining, mine
+
+    folder, pool = _empty(context.place / "mined"), str(context.settings.sets.pool)
+    is_labelled_pool = is_labelled(pool)
+    request = Mining(
+        gaps=context.require("gaps"),
+        pool=context.require("pool embeddings"),
+        query=context.require("selection embeddings"),
+        out=folder,
+        round=context.number or 0,
+        pool_annotations=str(annotations_in(pool)) if is_labelled_pool else "",
+        pool_media=media_of(pool) if is_labelled_pool else "",
+        tried=tuple(_mined_tables(context)),
+    )
+    request = with_options(request, context.settings.words.get("mine", []), "mine_samples")
+    runner.announce("mine_samples", *words_of(request))
+    try:
+        mined = mine(request)
+    except ProblemError as error:
+        message = _nothing(error)
+        sentence = f"No new samples: the pool holds none that is like the gaps. {message}."
+        return StageResult(sentence, {}, {"samples": 0}, stop="no new samples")
+    outputs = {"mined table": folder / "mined.parquet"}
+    if not mined.annotations:
+        count = len(mined.tasks)
+        sentence = f"{count} samples of the pool were mined. They have no answers."
+        return StageResult(sentence, {**outputs, "tasks": folder / "tasks.json"}, {"samples": 0, "to label": count})
+    outputs |= {"mined": folder / "mined.json"}
+    outputs |= {"random": folder / "control.json"} if context.settings.control else {}
+    return StageResult(f"{len(mined.annotations)} samples were mined.", outputs, {"samples": len(mined.annotations)})
+
+
+def _nothing(error: ProblemError) -> str:
+    """The message of a problem that only says that there is nothing new; raises any other."""
+    if error.problems[0].code not in NOTHING:
+        raise error
+    return error.problems[0].message
+
+
+def _mined_tables(context: StageContext) -> list[Path]:
+    """The tables of earlier rounds, accepted or not."""
+    rounds = context.state.rounds[: context.number]
+    outputs = [earlier.stages["mine"].outputs for earlier in rounds if "mine" in earlier.stages]
+    return [Path(files["mined table"].path) for files in outputs if "mined table" in files]
+
+
+def label(context: StageContext) -> StageResult:
+    """Take a person's answers to mined samples without answers; the loop waits for them. Raises CURATION_LABELS."""
+    from vidqa.datatools.outputs import json_list, write_new
+    from vidqa.gaps.curation.labels import labelled
+
+    tasks, answers, out = context.output("tasks"), context.place / LABELS, context.place / "labelled.json"
+    if tasks is None:
+        return StageResult("All that was mined has answers.")
+    ask = f"A person has to answer {tasks.with_name('annotate.html')}, save, and give the saved file with --labels."
+    count = context.fact("mine", "to label")
+    if not answers.is_file():
+        sentence = f"Samples that were mined without answers: {count}. {ask}"
+        return StageResult(sentence, stop="labels needed", waits=True)
+    remove(out, owner=context.place)
+    runner.announce("label_samples", "--tasks", tasks, "--labels", answers, "--out", out)
+    rows, _ = labelled(tasks, answers)
+    write_new({out: json_list(rows)})
+    if not rows:
+        sentence = f"None of the {count} samples is answered in {answers}. {ask}"
+        return StageResult(sentence, stop="labels needed", waits=True)
+    sentence = f"{len(rows)} of {count} mined samples were answered by a person."
+    return StageResult(sentence, {"mined": out}, {"samples": len(rows)})
+
+
+def augment_mined(context: StageContext) -> StageResult:
+    """Write altered copies of the mined samples whose answers stay true."""
+    from vidqa.gaps.curation.augmentation import Augmentation, augment
+
+    folder = _empty(context.place / "augmented")
+    request = Augmentation(annotations=context.require("mined"), out=folder, round=context.number or 0)
+    request = with_options(request, context.settings.words.get("augment", []), "augment_samples")
+    runner.announce("augment_samples", *words_of(request))
+    augment(request)
+    path = folder / "augmented.json"
+    count = len(read_table(path, Annotations).root)
+    return StageResult(f"{count} altered copies were made.", {"augmented": path}, {"samples": count})
+
+
+def _empty(folder: Path) -> Path:
+    """A folder of the loop, without the files of a stage that was killed."""
+    remove(folder, owner=folder.parent)
+    return folder
+
+
+def assemble_set(context: StageContext, inputs: tuple[str, ...], folder: str, output: str) -> StageResult:
+    """Add the samples of `inputs` to the set of the accepted model. Samples that leak are left out and counted; the
+    loop ends where nothing new is left."""
+    from vidqa.gaps.curation.assembly import Assembly, assemble
+
+    base, media = context.base_set()
+    sets, out = context.settings.sets, _empty(context.place / folder)
+    request = Assembly(
+        base=base,
+        base_media=media,
+        add=tuple(path for name in inputs if (path := context.output(name))),
+        out=out,
+        round=context.number or 0,
+        validation=_protected(sets.selection),
+        kpi=_protected(sets.kpi),
+        test=_protected(sets.test),
+    )
+    request = with_options(request, context.settings.words.get("assemble", []), "assemble_dataset")
+    runner.announce("assemble_dataset", *words_of(request))
+    try:
+        counts = assemble(request).as_dict()
+    except ProblemError as error:
+        return StageResult(f"No new samples: {_nothing(error)}.", {}, {"samples": 0}, stop="no new samples")
+    rows, origins = counts["rows"], ", ".join(f"{count} {origin}" for origin, count in counts["by_origin"].items())
+    leaking = counts["left_out"].get(LEAKING, 0)
+    shown = f" Left out, as they show what a measured set shows: {leaking} ({out / 'leaks.json'})." if leaking else ""
+    facts: dict[str, Fact] = {"samples": rows, "leaking": leaking}
+    sentence = f"{rows} samples to train on: {origins}.{shown}"
+    return StageResult(sentence, {output: out / "annotations.json"}, facts)
+
+
+def _protected(folder: str | None) -> tuple[str, ...]:
+    return (str(annotations_in(folder)), folder) if folder else ()
+
+
+def validate(context: StageContext, train_set: str, stem: str, output: str) -> StageResult:
+    """Write the spec of a training on `train_set` and check it, also for leaks. Raises preflight's problems, DEFT_GATE
+    where the accepted model is an adapter."""
+    from vidqa.preflight.report import preflight
+
+    annotations = context.require(train_set)
+    keys = {
+        "custom.train_dataset.annotation_path": str(annotations),
+        "custom.train_dataset.media_path": str(annotations.parent),
+        "train.resume": False,
+    }
+    request = Request(
+        "train",
+        overrides=(context.folder / TRAIN_SPEC,),
+        results_dir=str(context.runs),
+        model=_weights(context.accepted.model) if context.settings.continue_from == "last" else None,
+        sets=(*runner.settings_words(keys), *context.settings.train),
+    )
+    path = runner.write_recipe(request, context.place / f"{stem}.toml")
+    sets, platform = context.settings.sets, context.settings.where.platform
+    checks: list[tuple[str, str | None, str]] = [(platform, None, sets.selection)]
+    checks += [("local", "leaks", folder) for folder in (sets.kpi, sets.test) if folder]
+    alike = 0
+    for where, group, folder in checks:
+        only = ("--only", group) if group else ("--platform", where)
+        runner.announce("preflight", "--spec", path, *only, "--kpi-root", folder)
+        problems = preflight(path, where, group=group, kpi_root=Path(folder)).problems
+        raise_errors(problems)
+        alike += sum(problem.code == NEAR for problem in problems)
+    shown = f"; {alike} of its sets look alike in places, see leaks.json" if alike else ""
+    return StageResult(f"Preflight has passed{shown}.", {output: path}, {"warnings": alike})
+
+
+def _weights(model: str) -> str:
+    """The folder of weights that a training can begin with."""
+    if not (Path(model) / "safetensors").is_dir():
+        return model
+    export = find_export(model)
+    if (export / ADAPTER).is_file():
+        remedy = "merge it (scripts/export.py RUN --merge --out FOLDER) and begin with that, or continue from base"
+        raise DEFT_GATE.error(export, "it is an adapter, and a training continues from whole weights", remedy)
+    return str(export)

@@ -1,0 +1,165 @@
+"""The stages that train and measure: the round's model by one training or a search, its control, and comparisons."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from vidqa.core.cli import note
+from vidqa.core.files import write_json
+from vidqa.core.pages.page import percent
+from vidqa.core.problem import raise_errors
+from vidqa.gaps.deft import runner
+from vidqa.gaps.deft.context import EVALUATE_SPEC, StageContext, StageResult, fingerprint
+from vidqa.gaps.deft.data_stages import data_keys, model_keys
+from vidqa.gaps.deft.problems import DEFT_GATE, DEFT_SETTING
+from vidqa.gaps.deft.runner import Request
+from vidqa.gaps.deft.state import Cost, Fact
+from vidqa.gaps.deft.tables import scores_of
+
+LISTS = {"metric": "metrics", "range": "ranges", "fix": "fixed", "only": "only", "set": "sets"}
+NAMED = {"algorithm": "algorithm", "trials": "max_trials", "concurrent": "max_concurrent"}
+# By the name of the spec: output, and the stage that has trained the model. Without one the accepted model is evaluated
+# on the KPI set (reported, decides nothing) or the test set (once); the others on the selection set.
+EVALUATIONS = {
+    "evaluate": ("results", "train"),
+    "control_evaluate": ("control results", "control train"),
+    "kpi": ("KPI results", ""),
+    "test": ("test results", ""),
+}
+
+
+def train(context: StageContext) -> StageResult:
+    """Train the round's model; where the loop searches, the best trial of a study around its spec."""
+    return _search(context) if context.settings.study else train_one(context, "training spec")
+
+
+def train_one(context: StageContext, recipe: str) -> StageResult:
+    """Train by the spec that a stage has written."""
+    run, facts, cost = runner.job("train", context.require(recipe), context.settings.where)
+    return StageResult(f"Trained: {run}", {}, facts, cost)
+
+
+def _search(context: StageContext) -> StageResult:
+    """Run a study in the round's folder; an interrupted one goes on. Raises DEFT_GATE without a winner."""
+    from vidqa.automl import controller_process
+    from vidqa.automl.journal import controller_of
+    from vidqa.automl.plan import plan
+    from vidqa.automl.report import report
+    from vidqa.automl.study import history_of
+
+    recipe = context.require("training spec")
+    key = f"{fingerprint(recipe)} {fingerprint(context.output('train set'))}"
+    folder = context.place / f"study-{hashlib.sha256(key.encode()).hexdigest()[:8]}"
+    if controller_of(folder):
+        controller_process.follow(folder, None, note)
+    if not (folder / "study.toml").is_file() or not history_of(folder)[0].created:
+        words = [word for text in _resources(context) for word in ("--set", text)] + context.settings.study
+        runner.announce("run_automl", "plan", "--study", folder, "--spec", recipe, *words)
+        raise_errors(plan(folder, _study_request(recipe, words)).problems)
+    if not history_of(folder)[0].finished:
+        runner.announce("run_automl", "start", "--study", folder, "--wait")
+        controller_process.start(folder, None)
+        raise_errors(controller_process.wait(folder, None, note).problems)
+    history = history_of(folder)[0]
+    if not history.finished or history.winner is None:
+        raise DEFT_GATE.error(folder, f"the study has no winner: {history.stopped or 'all of its trials have failed'}")
+    report(folder)
+    best, cost = history.trials[history.winner], Cost(seconds=history.seconds, gpu_seconds=history.gpu_seconds)
+    run = best.metrics["train_run"]
+    sentence = f"Trained: {run}, trial {best.number} of {len(history.trials)} of the study in {folder}"
+    return StageResult(sentence, {}, {"run_dir": run, "study": str(folder)}, cost)
+
+
+def _resources(context: StageContext) -> tuple[str, ...]:
+    """Platform and resources of the trials, as settings of a study."""
+    where = context.settings.where
+    resources = where.model_dump(exclude={"platform"}, exclude_defaults=True)
+    keys = {"platform": where.platform, **{f"resources.{key}": value for key, value in resources.items()}}
+    return runner.settings_words(keys)
+
+
+def _study_request(recipe: Path, words: Sequence[str]) -> Any:
+    """The plan that the options of `run_automl.py plan` ask for. Raises DEFT_SETTING."""
+    from vidqa.automl.plan import PlanRequest
+
+    table: dict[str, Any] = {}
+    named: dict[str, Any] = {}
+    for name, values in runner.options_of(words).items():
+        value = values[-1] if values else ""
+        if name in LISTS:
+            table[LISTS[name]] = tuple(values)
+        elif name in NAMED:
+            named[NAMED[name]] = value if name == "algorithm" else _count(name, value)
+        elif name in ("evaluate", "test"):
+            table["evaluation" if name == "evaluate" else name] = Path(value)
+        elif name == "runs":
+            table[name] = _count(name, value)
+        else:
+            raise DEFT_SETTING.error("study", f"run_automl.py plan has no option --{name} for the loop")
+    return PlanRequest(recipe, named=named, **table)
+
+
+def _count(name: str, value: str) -> int:
+    if not value.isdigit():
+        raise DEFT_SETTING.error("study", f"--{name} is {value!r}, not a number")
+    return int(value)
+
+
+def evaluate(context: StageContext, name: str = "evaluate") -> StageResult:
+    """Evaluate a model on its set, as EVALUATIONS says. Raises DEFT_GATE, DEFT_SETTING."""
+    sets, (output, trained) = context.settings.sets, EVALUATIONS[name]
+    folder = str(sets.selection if trained else getattr(sets, name))
+    model = context.accepted.model if context.state.accepted else context.starting_model()
+    if trained and context.number:
+        model = str(context.fact(trained, "run_dir"))
+    request = Request(
+        "evaluate",
+        overrides=(context.folder / EVALUATE_SPEC,),
+        results_dir=str(context.runs),
+        sets=runner.settings_words({**model_keys(model), **data_keys(folder)}),
+    )
+    recipe = runner.write_recipe(request, context.place / f"{name}.toml")
+    run, facts, cost = runner.job("evaluate", recipe, context.settings.where)
+    scores = scores_of(run)
+    if scores.accuracy is None or scores.accuracy_ci95 is None:
+        raise DEFT_GATE.error(folder, "none of its questions has an expected answer", "give the set answers")
+    kind, kinds = context.settings.stop.target_kind, scores.by_kind
+    if name == "evaluate" and kind is not None and kind not in kinds:
+        message = f"no question of {folder} is of the kind {kind!r}: the target could never be reached"
+        raise DEFT_SETTING.error("stop.target_kind", message, f"name one of {', '.join(kinds)}: run_deft.py init again")
+    low, high = scores.accuracy_ci95
+    facts |= {"model": model, "accuracy": scores.accuracy, "ci_low": low, "ci_high": high, "n": scores.n}
+    return StageResult(str(scores.headline), {output: run / "results.json"}, facts, cost)
+
+
+def compare_round(context: StageContext) -> StageResult:
+    """Compare the round's evaluation with that of the best model before it."""
+    return _compare(context, context.accepted.evaluation, "comparison")
+
+
+def compare_control(context: StageContext) -> StageResult:
+    """Compare mined samples with as many random ones."""
+    return _compare(context, str(context.fact("control evaluate", "run_dir")), "control_comparison")
+
+
+def _compare(context: StageContext, before: str, name: str) -> StageResult:
+    from vidqa.datatools.outputs import write_page
+    from vidqa.evaluation.comparison import compare
+    from vidqa.evaluation.comparison_page import comparison_page
+
+    after = str(context.fact("evaluate", "run_dir"))
+    page, table = context.place / f"{name}.html", context.place / f"{name}.json"
+    runner.announce("compare", before, after, "--html", page)
+    comparison = compare(Path(before), Path(after))
+    write_page(page, comparison_page(comparison))
+    write_json(table, {**comparison.as_dict(), "gate": None})
+    verdict, whole = comparison.whole.verdict, comparison.whole
+    sentence = (
+        f"{verdict}: {percent(whole.before)} -> {percent(whole.after)}, "
+        f"{whole.fixed} fixed and {whole.broken} broken of {whole.n} questions (p = {whole.p_value:.3g})"
+    )
+    facts: dict[str, Fact] = {"verdict": verdict, "difference": whole.difference, "p": whole.p_value}
+    return StageResult(sentence, {name: table, f"{name} page": page}, facts, Cost())

@@ -1,0 +1,162 @@
+"""The loop's report: report.json for programs, report.html with the curve over rounds, slices, pictures and cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vidqa.core.files import write_json, write_text
+from vidqa.core.pages.chart import Line, Mark, draw
+from vidqa.core.pages.page import page
+from vidqa.data.fast_reader import fast_row
+from vidqa.evaluation.comparison_page import points
+from vidqa.evaluation.results import read_results
+from vidqa.evaluation.thumbnails import card_frames
+from vidqa.gaps.deft.state import LoopState, RoundState
+from vidqa.gaps.deft.tables import Annotations, ComparisonTable, read_table, scores_of
+
+if TYPE_CHECKING:
+    from vidqa.gaps.deft.loop import Loop
+
+SCHEMA = "vidqa.deft_report.v1"
+CARDS = 12  # samples of each kind that are shown with frames, of each round
+FRAMES = 4
+SHOWN = 600  # characters of one text
+ADDING = ("mine", "label", "augment")  # stages that add samples
+ADDED = {"mined": "added from the pool", "augmented": "added as altered copies"}
+CHANGED = {"fixed": "wrong before, right now", "broken": "right before, wrong now"}
+Row = dict[str, Any]
+
+
+def write_report(loop: Loop) -> Path:
+    """Write both; returns the page."""
+    table = report_of(loop.state)
+    write_json(loop.folder / "report.json", table)
+    place = loop.folder / "report.html"
+    rounds = loop.state.rounds
+    html = page(
+        "gaps/deft/report.html.j2",
+        title=f"DEFT: {loop.folder.name}",
+        filters={"points": points},
+        table=table,
+        curve=_curve(table["rounds"]),
+        pictures=[(current.number, _pictures(current)) for current in reversed(rounds) if current.number],
+    )
+    write_text(place, html)
+    return place
+
+
+def report_of(state: LoopState) -> dict[str, Any]:
+    """What report.json holds."""
+    rounds = [_round(current) for current in state.rounds]
+    kinds = sorted({kind for current in rounds for kind in current["by_kind"]})
+    return {
+        "schema": SCHEMA,
+        "ending": state.ending.model_dump() if state.ending else None,
+        "accepted": state.accepted.model_dump() if state.accepted else None,
+        "rounds": rounds,
+        "kinds": kinds,
+        "final": {name: _measured(stage.facts) for name, stage in state.closed.items()},
+        "hours": round(state.hours, 4),
+        "settings": state.settings.model_dump(),
+    }
+
+
+def _measured(facts: Row) -> Row:
+    return {name: facts.get(name) for name in ("accuracy", "ci_low", "ci_high", "n", "run_dir")}
+
+
+def _round(current: RoundState) -> Row:
+    stages = current.stages
+    measured = _measured(stages["evaluate"].facts) if "evaluate" in stages else {}
+    compared = _table(current, "compare", "comparison")
+    control = _table(current, "control compare", "control_comparison")
+    cost = [stage.cost.gpu_seconds or stage.cost.seconds for stage in stages.values()]
+    return {
+        "round": current.number,
+        "accepted": current.accepted,
+        "why": current.why,
+        **measured,
+        "by_kind": _by_kind(measured.get("run_dir")),
+        "kpi": _measured(stages["kpi"].facts) if "kpi" in stages else None,
+        "gaps": stages["gaps"].facts.get("gaps") if "gaps" in stages else None,
+        "added": {name: stages[name].facts["samples"] for name in ADDING if "samples" in _facts(current, name)},
+        "train_samples": stages["assemble"].facts.get("samples") if "assemble" in stages else None,
+        "comparison": compared,
+        "control": {**_measured(stages["control evaluate"].facts), "comparison": control} if control else None,
+        "hours": round(sum(cost) / 3600, 4),
+        "stages": [{"name": name, "sentence": stage.sentence} for name, stage in stages.items()],
+    }
+
+
+def _facts(current: RoundState, stage: str) -> Row:
+    return dict(current.stages[stage].facts) if stage in current.stages else {}
+
+
+def _table(current: RoundState, stage: str, name: str) -> Row | None:
+    if stage not in current.stages:
+        return None
+    path = Path(current.stages[stage].outputs[name].path)
+    if not path.is_file():
+        return None
+    return read_table(path, ComparisonTable).model_dump(include={"verdict", "whole", "slices", "samples"})
+
+
+def _by_kind(run: str | None) -> dict[str, Row]:
+    """Accuracy and interval of each kind, from the evaluation's own scores."""
+    scores = scores_of(run).by_kind if run else {}
+    return {kind: row.model_dump(include={"n", "accuracy", "accuracy_ci95"}) for kind, row in scores.items()}
+
+
+def _curve(rounds: Sequence[Row]) -> Any:
+    """Accuracy on the selection set by round, with its interval; the KPI set and the control where there are any."""
+    measured = [row for row in rounds if row.get("accuracy") is not None]
+    kpi = [(row["round"], 100 * row["kpi"]["accuracy"]) for row in rounds if row["kpi"]]
+    control = [(row["round"], 100 * row["control"]["accuracy"]) for row in rounds if row["control"]]
+    lines = [
+        Line("selection set, %", [(row["round"], 100 * row["accuracy"]) for row in measured], "one", dots=True),
+        Line("KPI set, %", kpi, "two", dots=True),
+        Line("random samples, %", control, "pale", dots=True),
+        Line("95 % interval", [(row["round"], 100 * row["ci_low"]) for row in measured], "pale"),
+        Line("95 % interval", [(row["round"], 100 * row["ci_high"]) for row in measured], "pale"),
+    ]
+    rolled_back = [Mark(row["round"], row["why"], "rolled back", "warn") for row in measured if not row["accepted"]]
+    return draw("Accuracy by round", lines, marks=rolled_back)
+
+
+def _pictures(current: RoundState) -> list[tuple[str, list[Row]]]:
+    """(heading, cards) of what a round added, fixed and broke."""
+    shown = []
+    for name, heading in ADDED.items():
+        if place := _path(current, name):
+            rows = read_table(place, Annotations).root
+            shown.append((_heading(heading, len(rows)), [_added(place, row) for row in rows[:CARDS]]))
+    compared = _table(current, "compare", "comparison")
+    if compared and "evaluate" in current.stages:
+        items = {item["sample_id"]: item for item in read_results(current.stages["evaluate"].outputs["results"].path)}
+        for name, heading in CHANGED.items():
+            ids = [sample for sample in compared["samples"][name] if sample in items]
+            cards = [_card(items[sample]["video_id"], items[sample]) for sample in ids[:CARDS]]
+            shown.append((_heading(heading, len(ids)), cards))
+    return shown
+
+
+def _heading(what: str, count: int) -> str:
+    return f"{count} questions {what}" + (f"; {CARDS} of them" if count > CARDS else "")
+
+
+def _path(current: RoundState, name: str) -> Path | None:
+    outputs = [stage.outputs[name] for stage in current.stages.values() if name in stage.outputs]
+    return Path(outputs[0].path) if outputs and Path(outputs[0].path).is_file() else None
+
+
+def _added(place: Path, row: Row) -> Row:
+    fields = fast_row(row)
+    item = {"question": fields.question, "gt": fields.answer, "kind": fields.kind, "sample_id": row.get("id")}
+    return _card(str(place.parent / str(fields.medium)), item)
+
+
+def _card(video: str, item: Row) -> Row:
+    texts = {name: str(item.get(name) or "")[:SHOWN] for name in ("sample_id", "kind", "question", "gt", "response")}
+    return {**texts, **card_frames(video, FRAMES)}

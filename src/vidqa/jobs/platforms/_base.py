@@ -1,0 +1,223 @@
+"""The type of platforms: functions that render, submit, observe and cancel one job, and the types they share."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from vidqa.core import environment, files
+from vidqa.core.environment import SECRET_NAMES
+from vidqa.core.problem import Problem, control_characters, raise_errors
+from vidqa.jobs.platforms import hardware
+from vidqa.jobs.platforms.problems import PLATFORM_PATH, RUN_LOG_UNREADABLE
+
+# Passed to a job by name, from the environment of the launcher.
+SECRETS = SECRET_NAMES
+# Endpoints for the upload at the end of a job, if not the default ones.
+ADDRESSES = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_DEFAULT_REGION", "HF_ENDPOINT")
+SAVE_S = 600  # how long torchrun lets its processes write a checkpoint after a stop request
+# Classes of failures that a platform recognises; jobs/failure.py has the others.
+INFRASTRUCTURE, IMAGE, OUT_OF_MEMORY = "infrastructure", "image", "out of memory"
+# Of a dry run: the job's spec, and the command of a platform without files.
+SPEC_FILE, RUN_SCRIPT = "spec.toml", "run.sh"
+
+
+class State(StrEnum):
+    """The state of a job. The last four are terminal: they never change."""
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    COMPLETE = "COMPLETE"
+    ERROR = "ERROR"
+    CANCELED = "CANCELED"
+    STOPPED = "STOPPED"  # saved itself before the end: resumable
+
+    @property
+    def is_terminal(self) -> bool:
+        return self not in (State.PENDING, State.RUNNING)
+
+
+HAND_OVER = "submit.sh"  # beside them where only the cluster sees the run folder: it is run there
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run as a platform sees it: `processes` engine processes over `nodes` nodes of `gpus` GPUs (0: on the CPU).
+
+    `reads` and `writes` are the absolute files and folders that the spec names: where the job runs, they must be at
+    the same paths. The paths in `to_come` exist once the commands of `fetch` have run, which a launch does
+    first. `settings` are the platform's own, from site.toml, as its settings model.
+    """
+
+    job_id: str
+    action: str
+    run_dir: Path
+    processes: int
+    gpus: int
+    nodes: int = 1
+    image: str | None = None
+    reads: tuple[Path, ...] = ()
+    writes: tuple[Path, ...] = ()
+    settings: Any = None
+    spec_toml: str = ""  # the text of `spec`, for jobs whose run folder this machine does not see
+    named: tuple[Path, ...] = ()  # folders of media that the annotations name by absolute paths
+    needs: tuple[str, ...] = ()  # names of the secrets that the spec needs
+    to_come: tuple[Path, ...] = ()
+    fetch: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raises PLATFORM_PATH for paths that scripts of the platforms cannot hold, the cache's among them."""
+        paths = dict.fromkeys(map(str, (self.run_dir, *self.reads, *self.writes, environment.cache_folder())))
+        odd = [(path, characters) for path in paths if (characters := control_characters(path))]
+        raise_errors([PLATFORM_PATH.at(repr(path), f"it holds {characters}") for path, characters in odd])
+
+    @property
+    def processes_per_node(self) -> int:
+        return self.processes // self.nodes
+
+    @property
+    def spec(self) -> Path:
+        """The job's own copy of the spec."""
+        return self.run_dir / SPEC_FILE
+
+    @property
+    def log(self) -> Path:
+        return self.run_dir / "log.txt"
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """Exactly what will run. `environment` is set for the job; `secrets` are passed on by name where they are set.
+
+    `files` are written into the run folder before the job is submitted: a batch script, a manifest, a container.
+    """
+
+    command: tuple[str, ...]
+    environment: dict[str, str]
+    secrets: tuple[str, ...] = SECRETS
+    files: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def shown(self) -> str:
+        """The files to submit; without any, a shell command that does the same in the foreground."""
+        if self.files:
+            return "\n".join(f"# {name}\n{text.rstrip()}" for name, text in self.files.items())
+        settings = [f"{name}={value}" for name, value in self.environment.items()]
+        return shlex.join(["env", *settings, *self.command])
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """What a platform needs to find a submitted job again.
+
+    `launcher` is the `processes.Identity` of the launcher, `reference` the result of `submit` (None: not yet), and
+    `settings` the platform's settings as recorded (`site.settings_of`). `state`, `exit_code` and `message` are the last
+    observed ones. In a log shared with earlier jobs, this job's part begins at byte `log_start`.
+    """
+
+    job_id: str
+    run_dir: Path
+    created: str
+    launcher: dict[str, Any]
+    nodes: int = 1
+    settings: dict[str, Any] | None = None
+    reference: dict[str, Any] | None = None
+    cancel_requested: str | None = None
+    log_start: int = 0
+    state: State = State.PENDING
+    exit_code: int | None = None
+    message: str = ""
+
+    @property
+    def log(self) -> Path:
+        return self.run_dir / "log.txt"
+
+
+@dataclass(frozen=True)
+class Observed:
+    """The state of a job as the platform sees it now. `exit_code` is the engine's, a `core.problem.Exit`, once
+    known.
+
+    `failure` is {"class": ..., "evidence": ...} where the platform itself knows why the job failed; otherwise what the
+    engine and the log say decides.
+    """
+
+    state: State
+    exit_code: int | None = None
+    message: str = ""
+    failure: dict[str, str] | None = None
+
+
+def run_folder_log(job: Submitted, position: int) -> tuple[bytes, int]:
+    """log.txt of the run folder from byte `position` on (negative: the last bytes), and the position after it. Raises
+    RUN_LOG_UNREADABLE."""
+    return read_log_file(job.log, position)
+
+
+def read_log_file(path: Path, position: int) -> tuple[bytes, int]:
+    """Like `run_folder_log`, for any file."""
+    try:
+        with files.open_plain(path) as file:
+            size = file.seek(0, 2)
+            file.seek(min(position, size) if position >= 0 else max(0, size + position))
+            gained = file.read()
+            return gained, file.tell()
+    except FileNotFoundError:
+        return b"", max(position, 0)
+    except OSError as failed:
+        raise RUN_LOG_UNREADABLE.error(path, f"it cannot be read: {failed}") from failed
+
+
+def copy_command(names: Iterable[str], folder: Path, run_dir: Path) -> str:
+    """The shell command that copies files of `folder` into the run folder."""
+    run, sources = shlex.quote(str(run_dir)), shlex.join([str(folder / name) for name in names])
+    return f"mkdir -p {run} && cp {sources} {run}"
+
+
+def local_gpus(settings: Any) -> int | None:
+    return hardware.gpu_count()
+
+
+@dataclass(frozen=True)
+class Platform:
+    """How one kind of machine runs jobs.
+
+    check(job)                  what keeps the job from running here, and warnings
+    render(job)                 the literal command and environment, and the files that are submitted
+    submit(job, rendered)       starts it; returns the reference by which it is found again
+    status(submitted)           what is true now; never a guess from an earlier look
+    cancel(submitted, grace_s)  asks the engine to save and stop, ends it by force after `grace_s`; returns when over
+    log(submitted, position)    the log's bytes from `position` (negative: from the end), and the new position
+    visible_gpus(settings)      GPUs per node, None where the launcher cannot see them: then `--gpus` or the spec says
+    sees_all(settings)          whether jobs see every folder of the machine, and not only what is mounted for them
+    needs_image(settings)       whether jobs run in a container image
+    pin_image(image, settings, fetch)   the image as what it is now, by digest; with `fetch` pulled first if need be
+    settings                    pydantic model of its table in site.toml
+    submit_command(job, folder) the shell command that submits what a dry run wrote into `folder`; "" if none can
+    away                        codes of problems that say no more than that it cannot be asked: a dry run need not
+    silent                      code of the problem that `submit` raises where the job may have been taken all the same
+    has_queue                   whether jobs may wait long for their machines, which then costs nothing
+    poll_s                      how long whoever waits lets pass between two looks
+    """
+
+    name: str
+    check: Callable[[Job], list[Problem]]
+    render: Callable[[Job], Rendered]
+    submit: Callable[[Job, Rendered], dict[str, Any]]
+    status: Callable[[Submitted], Observed]
+    cancel: Callable[[Submitted, float], None]
+    log: Callable[[Submitted, int], tuple[bytes, int]] = run_folder_log
+    visible_gpus: Callable[[Any], int | None] = local_gpus
+    sees_all: Callable[[Any], bool] = lambda settings: False
+    needs_image: Callable[[Any], bool] = lambda settings: False
+    pin_image: Callable[[str, Any, bool], str] = lambda image, settings, fetch: image
+    settings: type | None = None
+    submit_command: Callable[[Job, Path], str] = lambda job, folder: ""
+    away: tuple[str, ...] = ()
+    silent: str = ""
+    has_queue: bool = False
+    poll_s: float = 0.2

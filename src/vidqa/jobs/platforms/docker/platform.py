@@ -1,0 +1,273 @@
+"""The platform "docker": the engine in a container of one machine, through the Docker SDK.
+
+The container's name is made from the job id, so that every process finds it. The state of a job is read from the
+daemon; when the container has ended, its exit code is stored first, then the container is removed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from typing import Any
+
+from docker.errors import APIError
+
+import vidqa
+from vidqa.core import environment
+from vidqa.core.problem import Problem, ProblemError
+from vidqa.core.versions import git_commit
+from vidqa.jobs.platforms import exit_state, hardware
+from vidqa.jobs.platforms._base import (
+    OUT_OF_MEMORY,
+    Job,
+    Observed,
+    Platform,
+    Rendered,
+    State,
+    Submitted,
+    run_folder_log,
+)
+from vidqa.jobs.platforms.container_entrypoint import SECRETS_FILE
+from vidqa.jobs.platforms.docker import daemon as docker_daemon
+from vidqa.jobs.platforms.docker.container import CONTAINER_FILE, container_body, container_name, paths_of
+from vidqa.jobs.platforms.docker.daemon import container_facts, daemon, image_facts, is_local, refusals, unless_over
+from vidqa.jobs.platforms.docker.problems import (
+    DOCKER_IMAGE_MISSING,
+    DOCKER_NO_DAEMON,
+    DOCKER_NOT_AN_ENGINE,
+    DOCKER_PATH_HIDES_CODE,
+    DOCKER_PATH_MISSING,
+    DOCKER_PERMISSION,
+)
+from vidqa.jobs.platforms.docker.site import DockerSite
+from vidqa.jobs.platforms.engine_command import engine_environment, torchrun
+from vidqa.jobs.platforms.job_store import read_exit, write_exit
+from vidqa.jobs.platforms.local import gpu_problems
+from vidqa.jobs.platforms.mounts import shadowed_image_paths
+from vidqa.jobs.platforms.problems import PLATFORM_NODES, RUN_FOLDER_UNWRITABLE
+from vidqa.jobs.platforms.processes import Identity
+from vidqa.jobs.platforms.site import settings_of
+
+ENGINE_TITLE = "finetune-cosmos-reason-engine"  # org.opencontainers.image.title, as docker/Dockerfile labels it
+THE_IMAGES_OWN = ("/opt/vidqa", "/usr", "/etc", "/bin", "/lib", "/proc", "/sys", "/run/secrets")
+POLL_S = 0.1
+ASK_AGAIN_S = 5.0  # a signal is lost while an engine process starts
+FORCE_S = 20.0  # until a killed container is gone
+
+
+def check(job: Job) -> list[Problem]:
+    problems = gpu_problems(job)
+    if job.nodes > 1:
+        problems.append(PLATFORM_NODES.at("--nodes", f"docker is one machine, {job.nodes} nodes are asked for"))
+    mounts = paths_of(job)
+    for path in shadowed_image_paths(mounts, THE_IMAGES_OWN):
+        problems.append(DOCKER_PATH_HIDES_CODE.at(path, "the image has its own files there"))
+    if is_local():  # a remote daemon checks it itself
+        awaited = [mount.path for mount in mounts if mount.read_only and mount.path not in job.to_come]
+        gone = [path for path in awaited if not path.exists()]
+        problems += [DOCKER_PATH_MISSING.at(path, "there is no such file or folder") for path in gone]
+    try:
+        with daemon() as client:
+            client.ping()
+            return problems + (_image_problems(client, job.image) if job.image else [])
+    except ProblemError as refused:
+        return problems + refused.problems
+
+
+def _image_problems(client: Any, image: str) -> list[Problem]:
+    facts = image_facts(client, image)
+    if facts is None:
+        return [DOCKER_IMAGE_MISSING.at(image, "it is not on the daemon's machine", severity="warning")]
+    labels = facts["Config"].get("Labels") or {}
+    if labels.get("org.opencontainers.image.title") != ENGINE_TITLE:
+        return [DOCKER_NOT_AN_ENGINE.at(image, "it does not say that it is this project's engine")]
+    here = vidqa.__version__, git_commit()
+    there = labels.get("org.opencontainers.image.version"), labels.get("org.opencontainers.image.revision")
+    if all(ours == held or not ours or not held for ours, held in zip(here, there, strict=True)):
+        return []
+    message = "it holds version {}, commit {}; here is version {}, commit {}".format(*there, *here)
+    return [DOCKER_NOT_AN_ENGINE.at(image, message, severity="warning")]
+
+
+def pin_image(image: str, settings: DockerSite, fetch: bool) -> str:
+    """The image pinned to its digest in the registry, or to its id without one. Pulled first if needed.
+
+    Without `fetch` no daemon is needed; an unknown image keeps its name."""
+    try:
+        with daemon() as client:
+            facts = image_facts(client, image)
+            if facts is None and fetch:
+                docker_daemon.pull(client, image)
+                facts = image_facts(client, image)
+    except ProblemError:
+        if fetch:
+            raise
+        return image
+    return image if facts is None else pinned(image, facts)
+
+
+def pinned(image: str, facts: dict[str, Any]) -> str:
+    """REPOSITORY@DIGEST where the image came from a registry under this name, else its id."""
+    name = image.partition("@")[0]
+    repository = name.rpartition(":")[0] if ":" in name.rpartition("/")[2] else name
+    digests = [digest for digest in facts.get("RepoDigests") or [] if digest.partition("@")[0] == repository]
+    return str(digests[0] if digests else facts["Id"])
+
+
+def render(job: Job) -> Rendered:
+    variables = engine_environment(job, hardware.cpu_count() if is_local() else None)
+    variables["VIDQA_CACHE_DIR"] = str(environment.cache_folder())
+    command = torchrun("python", job)
+    body = container_body(job, command, variables)
+    return Rendered(command, variables, files={CONTAINER_FILE: json.dumps(body, indent=2) + "\n"})
+
+
+def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
+    """Create the container, put the secrets into it, start it. On a failure the container is removed."""
+    body = json.loads(rendered.files[CONTAINER_FILE])
+    for path in job.writes:
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as failed:
+            raise RUN_FOLDER_UNWRITABLE.error(path, f"it cannot be made: {failed}") from failed
+    with daemon() as client, refusals(container_name(job.job_id)):
+        created = client.create_container_from_config(body, container_name(job.job_id))["Id"]
+        try:
+            _see_spec(client, created, job)
+            _put_secrets(client, created, rendered, body["User"])
+            client.start(created)
+        except (APIError, ProblemError):
+            _remove(client, created)
+            raise
+        return {"container": created, "daemon": client.info()["ID"]}
+
+
+def _see_spec(client: Any, container: str, job: Job) -> None:
+    """Check that the daemon mounts the run folder of this machine, and not another folder of that path."""
+    if docker_daemon.read_file(client, container, str(job.spec)) != job.spec.read_bytes():
+        raise DOCKER_PATH_MISSING.error(job.run_dir, "on the daemon's machine it does not hold the spec written here")
+
+
+def _put_secrets(client: Any, container: str, rendered: Rendered, user: str) -> None:
+    """Secrets go into a file that only the job reads and then removes: `docker inspect` shows variables to everyone."""
+    secrets = environment.values(rendered.secrets)
+    if secrets:
+        docker_daemon.put_file(client, container, SECRETS_FILE, secrets, user)
+
+
+def status(job: Submitted) -> Observed:
+    ended = _ended(job)
+    if ended is not None:
+        return ended
+    try:
+        with daemon() as client:
+            return _poll(client, job)
+    except ProblemError as refused:
+        return Observed(job.state, None, f"what became of it cannot be seen: {refused.problems[0].message}")
+
+
+def _poll(client: Any, job: Submitted) -> Observed:
+    # First: the launcher may start its container and end meanwhile.
+    launching = job.reference is None and Identity.from_dict(job.launcher).may_be_alive
+    facts = container_facts(client, container_name(job.job_id))
+    stage = facts["State"]["Status"] if facts else None
+    if launching and stage in (None, "created"):
+        return Observed(State.PENDING)
+    if facts is None:
+        return _without_container(client, job)
+    if stage == "created":
+        _remove(client, facts["Id"])
+        return exit_state.vanished_here(job, "the launcher ended before it had started it")
+    return _collect(client, job, facts) if stage in ("exited", "dead") else Observed(State.RUNNING)
+
+
+def _without_container(client: Any, job: Submitted) -> Observed:
+    if job.reference and client.info()["ID"] != job.reference.get("daemon"):
+        return Observed(job.state, None, f"it runs with another Docker daemon than {docker_daemon.address()}")
+    # Another process may have collected and removed the container meanwhile.
+    return _ended(job) or exit_state.vanished_here(job, "its container vanished: removed by someone else")
+
+
+def _collect(client: Any, job: Submitted, facts: dict[str, Any]) -> Observed:
+    """Store how a container ended, then remove it."""
+    state = facts["State"]
+    _keep_last_words(client, job, facts["Id"])
+    left = {"exit_code": state["ExitCode"], "ended": state["FinishedAt"], "out_of_memory": state["OOMKilled"]}
+    write_exit(job.job_id, left)
+    if not settings_of(job, DockerSite).keep_container:
+        _remove(client, facts["Id"])
+    return _ending(job, left)
+
+
+def _keep_last_words(client: Any, job: Submitted, container: str) -> None:
+    """Keep the output of a container that ended before it could open the run's log."""
+    try:
+        gained, _ = run_folder_log(job, job.log_start)
+        if gained or not os.path.isdir(job.run_dir):
+            return
+        words = client.logs(container, tail=200)
+    except (APIError, ProblemError):
+        return
+    try:
+        with job.log.open("ab") as log:
+            log.write(words)
+    except OSError:
+        return  # on a full disk; the exit code matters more
+
+
+def _ended(job: Submitted) -> Observed | None:
+    left = read_exit(job.job_id)
+    return _ending(job, left) if isinstance(left.get("exit_code"), int) else None
+
+
+def _ending(job: Submitted, left: dict[str, Any]) -> Observed:
+    """The end state of a job, from the stored end of the container and the engine's status."""
+    observed = exit_state.ended_here(job, left["exit_code"])
+    if observed.state != State.ERROR or not left.get("out_of_memory"):
+        return observed
+    limit = "the container was killed: it had reached its memory limit"
+    return Observed(State.ERROR, observed.exit_code, limit, {"class": OUT_OF_MEMORY, "evidence": limit})
+
+
+def cancel(job: Submitted, grace_s: float) -> None:
+    """A container that does not exist yet is left to its launcher, which sees the cancel request."""
+    name, deadline, signaled_at = container_name(job.job_id), time.monotonic() + grace_s, -math.inf
+    with daemon() as client:
+        while not (_ended(job) or _poll(client, job)).state.is_terminal:
+            now = time.monotonic()
+            facts = container_facts(client, name)
+            if now > deadline + FORCE_S and facts:
+                _remove(client, name)
+            if now > deadline and (not facts or facts["State"]["Status"] == "created"):
+                return
+            if facts and facts["State"]["Running"] and (now > deadline or now > signaled_at + ASK_AGAIN_S):
+                with unless_over():
+                    client.kill(name, "SIGTERM" if now < deadline else "SIGKILL")
+                signaled_at = now
+            time.sleep(POLL_S)
+
+
+def _remove(client: Any, container: str) -> None:
+    with unless_over():
+        client.remove_container(container, force=True, v=True)
+
+
+def visible_gpus(settings: DockerSite) -> int | None:
+    return hardware.gpu_count() if is_local() else None
+
+
+DOCKER = Platform(
+    name="docker",
+    check=check,
+    render=render,
+    submit=submit,
+    status=status,
+    cancel=cancel,
+    visible_gpus=visible_gpus,
+    needs_image=lambda settings: True,
+    pin_image=pin_image,
+    settings=DockerSite,
+    away=(DOCKER_NO_DAEMON.name, DOCKER_PERMISSION.name),
+)

@@ -1,0 +1,63 @@
+"""Files of jobs in the state folder: exit files, logs that a cluster deletes, and locks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from vidqa.core import environment, files, locks
+from vidqa.core.problem import ProblemError
+from vidqa.jobs.platforms.problems import JOB_LAUNCH_BUSY, STATE_FOLDER_UNWRITABLE
+
+LOCK_WAIT_S = 60.0
+
+
+def folder() -> Path:
+    return environment.jobs_folder()
+
+
+def record_file(job_id: str) -> Path:
+    return folder() / f"{job_id}.json"
+
+
+def exit_file(job_id: str) -> Path:
+    """The file in which a platform stores the end of a job, for when the job itself is gone."""
+    return folder() / f"{job_id}.exit.json"
+
+
+def read_exit(job_id: str) -> dict[str, Any]:
+    """The contents of the job's exit file; empty where it is missing or unreadable."""
+    return files.read_object(exit_file(job_id))
+
+
+def write_exit(job_id: str, ending: dict[str, Any]) -> None:
+    """Raises STATE_FOLDER_UNWRITABLE."""
+    write(exit_file(job_id), ending)
+
+
+def write(path: Path, value: dict[str, Any]) -> None:
+    """Raises STATE_FOLDER_UNWRITABLE."""
+    try:
+        files.write_json(path, value)
+    except OSError as failed:
+        raise STATE_FOLDER_UNWRITABLE.error(folder(), f"writing {path.name} failed: {failed}") from failed
+
+
+@contextmanager
+def lock(name: str) -> Iterator[None]:
+    """A lock among all processes, released by the system when its holder dies. Raises JOB_LAUNCH_BUSY,
+    LOCK_UNAVAILABLE and STATE_FOLDER_UNWRITABLE."""
+    path = folder() / f".{name}.lock"
+    with ExitStack() as held:
+        try:
+            folder().mkdir(parents=True, exist_ok=True)
+            held.enter_context(locks.locked(path, wait_s=LOCK_WAIT_S))
+        except ProblemError as refused:
+            if refused.problems[0].code != locks.LOCK_HELD.name:
+                raise
+            raise JOB_LAUNCH_BUSY.error(path, f"not free after {LOCK_WAIT_S:.0f} s") from None
+        except OSError as failed:
+            raise STATE_FOLDER_UNWRITABLE.error(folder(), f"the lock cannot be made: {failed}") from failed
+        yield

@@ -1,0 +1,404 @@
+"""The platform "kubernetes": a Job, or a Kubeflow TrainJob, in a namespace of a cluster.
+
+A launch submits the manifest that --dry-run prints. The state of a job is read from the Job, its pods and their
+termination messages: the run folder may lie on a volume that the launcher does not see. A cancel stores the end beside
+the record, since the cluster deletes the job.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import yaml
+
+from vidqa.core import files
+from vidqa.core._optional import PACKAGE_MISSING
+from vidqa.core.cli import note
+from vidqa.core.problem import Exit, Problem, ProblemError
+from vidqa.core.run_folder import RunFolder
+from vidqa.jobs.platforms._base import SECRETS, Job, Observed, Platform, Rendered, State, Submitted
+from vidqa.jobs.platforms.engine_command import engine_environment
+from vidqa.jobs.platforms.exit_state import EngineStatus, status_in_run_folder, vanished
+from vidqa.jobs.platforms.job_store import read_exit, write_exit
+from vidqa.jobs.platforms.kubernetes.client import PLURALS, ApiError, Cluster, connect, refusal
+from vidqa.jobs.platforms.kubernetes.log import gather, read_log, tail_of
+from vidqa.jobs.platforms.kubernetes.manifest import JOB_LABEL, command, manifest, name_of, needed, objects
+from vidqa.jobs.platforms.kubernetes.paths import path_problems, site_of
+from vidqa.jobs.platforms.kubernetes.problems import (
+    NO_CLUSTER,
+    NOT_STARTING,
+    SECRET_MISSING,
+    UNREACHABLE,
+)
+from vidqa.jobs.platforms.kubernetes.site import KubernetesSite
+from vidqa.jobs.platforms.kubernetes.state import decisive, endings, observed, stuck, verdict
+from vidqa.jobs.platforms.problems import NAME_TAKEN
+from vidqa.jobs.platforms.processes import Identity
+from vidqa.jobs.platforms.site import settings_of
+
+MANIFEST = "manifest.yaml"
+POLL_S = 2.0  # an API server serves a whole cluster
+AGAIN_S = 0.2  # before a lost connection is opened again
+FORCE_S = 30.0  # until a cluster has removed killed pods
+NEEDED = (("list", ""), ("watch", ""), ("delete", ""), ("get", "log"))  # on pods and on what is below them
+Json = dict[str, Any]
+
+
+def check(job: Job) -> list[Problem]:
+    """Checks paths against volumes, then rights and the manifest (as a dry run) with the cluster."""
+    problems = path_problems(job)
+    try:
+        cluster = connect(site_of(job))
+        return [*problems, *_missing_secrets(job, cluster), *_admission(job, cluster)]
+    except ProblemError as unreachable:
+        return [*problems, *unreachable.problems]
+    except ApiError as answer:  # of the access reviews
+        return [*problems, refusal(answer, job.job_id)]
+
+
+def _missing_secrets(job: Job, cluster: Cluster) -> list[Problem]:
+    """The keys that the spec needs and the Secret lacks: a pod does not start without them. A warning if we may not
+    read the Secret."""
+    where = f"Secret {cluster.namespace}/{site_of(job).secret}"
+    if not (required := needed(job)):
+        return []
+    try:
+        has = cluster.secret_keys(site_of(job).secret)
+    except ApiError as answer:
+        if answer.status == 403:
+            message = f"whether it has {', '.join(required)} cannot be seen: {answer.message}"
+            return [SECRET_MISSING.at(where, message, severity="warning")]
+        if answer.status != 404:
+            raise
+        return [SECRET_MISSING.at(where, f"there is no such Secret, and the spec needs {', '.join(required)}")]
+    missing = [name for name in required if name not in has]
+    return [SECRET_MISSING.at(where, f"it lacks {', '.join(missing)}, which the spec needs")] if missing else []
+
+
+def _admission(job: Job, cluster: Cluster) -> list[Problem]:
+    """The errors of creating each object as a dry run, else the missing rights."""
+    problems: list[Problem] = []
+    for body in objects(job):
+        try:
+            cluster.create(body, dry_run=True)
+        except ApiError as answer:
+            problems.append(refusal(answer, f"{body['kind']} {cluster.namespace}/{body['metadata']['name']}"))
+    if not problems:
+        missing = _missing_rights(cluster, objects(job)[-1])
+        if missing:
+            problems.append(refusal(ApiError(403, "Forbidden", f"not allowed: {', '.join(missing)}"), job.job_id))
+    return problems
+
+
+def _missing_rights(cluster: Cluster, main: Json) -> list[str]:
+    """The rights on the Job (or TrainJob) and its pods that we need and lack."""
+    kind, group = PLURALS[main["kind"]], main["apiVersion"].partition("/")[0]
+    missing = [f"{verb} {kind}" for verb in ("get", "delete") if not cluster.may(verb, kind, group)]
+    return missing + [
+        f"{verb} pods{'/' * bool(below)}{below}" for verb, below in NEEDED if not cluster.may(verb, "pods", "", below)
+    ]
+
+
+def render(job: Job) -> Rendered:
+    settings = engine_environment(job, site_of(job).cpus or None)
+    return Rendered(command(job), settings, SECRETS, {MANIFEST: manifest(job)})
+
+
+def submit_command(job: Job, folder: Path) -> str:
+    context = ["--context", site_of(job).context] if site_of(job).context else []
+    return shlex.join(["kubectl", *context, "apply", "-f", str(folder / MANIFEST)])
+
+
+def submit(job: Job, rendered: Rendered) -> Json:
+    """Create the manifest's objects, the Job last; it becomes the owner of the others, which are deleted with it.
+
+    If the cluster refuses one, all are deleted. If it does not answer, all are kept: the Job may run and need them."""
+    cluster = connect(site_of(job))
+    *parts, main = yaml.safe_load_all(rendered.files[MANIFEST])
+    try:
+        for part in parts:
+            _create(cluster, part, job)
+        created = _create(cluster, main, job)
+    except ApiError as answer:
+        _roll_back(cluster, (main, *parts), job)
+        raise ProblemError([refusal(answer, f"{cluster.namespace}/{main['metadata']['name']}")]) from answer
+    names = {key: created["metadata"][key] for key in ("name", "uid")}
+    owner = {"apiVersion": main["apiVersion"], "kind": main["kind"], **names}
+    _adopt(cluster, parts, owner)
+    return {**owner, "namespace": cluster.namespace}
+
+
+def _create(cluster: Cluster, body: Json, job: Job) -> Json:
+    """Create an object, a second time without an answer to the first; an object of this job that exists by then is
+    ours."""
+    try:
+        try:
+            return cluster.create(body)
+        except ProblemError:
+            time.sleep(1)
+            return cluster.create(body)
+    except ApiError as answer:
+        if answer.status != 409:
+            raise
+        return _there_already(cluster, body, job)
+
+
+def _there_already(cluster: Cluster, body: Json, job: Job) -> Json:
+    there = cluster.get(body)
+    if not _is_of(job, there):
+        where = f"{body['kind']} {cluster.namespace}/{body['metadata']['name']}"
+        raise NAME_TAKEN.error(where, "the cluster has another object of this name")
+    return there
+
+
+def _is_of(job: Job, there: Json) -> bool:
+    return (there["metadata"].get("labels") or {}).get(JOB_LABEL) == job.job_id
+
+
+def _roll_back(cluster: Cluster, things: Sequence[Json], job: Job) -> None:
+    """Delete the objects of a refused launch, also those whose creation was not answered."""
+    for thing in things:
+        try:
+            if _is_of(job, cluster.get(thing)):
+                cluster.delete(thing)
+        except ApiError as answer:
+            if answer.status != 404:
+                note(f"{thing['kind']} {thing['metadata']['name']} stays in the cluster: {answer}")
+        except ProblemError as away:
+            note(f"remove what the cluster may have kept with the label {JOB_LABEL}={job.job_id}: {away}")
+            return
+
+
+def _adopt(cluster: Cluster, parts: Sequence[Json], owner: Json) -> None:
+    """Make the Job the owner of the parts. The job runs even if this fails."""
+    for part in parts:
+        try:
+            cluster.patch(part, {"metadata": {"ownerReferences": [owner]}})
+        except (ApiError, ProblemError) as failed:
+            note(f"{part['kind']} {part['metadata']['name']} will stay when the job is removed: {failed}")
+
+
+def status(job: Submitted) -> Observed:
+    """Without an answer of the API server, the last observed state."""
+    stored = _stored_end(job)
+    if stored:
+        return stored
+    try:
+        return _poll(job, connect(_site(job)))
+    except ProblemError as away:
+        if away.problems[0].code != UNREACHABLE.name:
+            raise
+        return Observed(job.state, job.exit_code, f"the cluster does not answer: {away.problems[0].message}")
+    except ApiError as answer:
+        return Observed(job.state, job.exit_code, f"the cluster answered {answer.status}: {answer.message}"[:300])
+
+
+def _poll(job: Submitted, cluster: Cluster) -> Observed:
+    # First: the launcher may create its Job and end meanwhile.
+    launching = job.reference is None and Identity.from_dict(job.launcher).may_be_alive
+    owner = _owner_of(job, cluster)
+    pods, _ = cluster.pods(_selector(job))
+    if owner is None and not pods and launching and not job.cancel_requested:
+        return Observed(State.PENDING)
+    if owner is None:
+        return _gone(job, pods)
+    deciding = decisive(pods)
+    tail = tail_of(cluster, deciding.pod, pods) if deciding else ""
+    state = observed(owner, pods, job, tail)
+    if state.state.is_terminal:
+        gather(job, cluster, pods)
+        _bring_back(job, pods)
+        return state
+    blocked = stuck(pods)
+    limit = _site(job).start_limit_s
+    if blocked and (datetime.now(UTC) - blocked.since).total_seconds() > limit:
+        cluster.delete(_main(job))
+        failure = {"class": blocked.kind, "evidence": blocked.message}
+        message = f"{NOT_STARTING.name}: it was ended after {limit} s: {blocked.message}"
+        return _store_end(job, Observed(State.ERROR, int(Exit.ENVIRONMENT), message, failure))
+    return state
+
+
+def _owner_of(job: Submitted, cluster: Cluster) -> Json | None:
+    """The Job or TrainJob that was submitted, not a later one of its name."""
+    try:
+        owner = cluster.get(_main(job))
+    except ApiError as answer:
+        if answer.status == 404:
+            return None
+        raise
+    uid = (job.reference or {}).get("uid")
+    return owner if uid in (None, owner["metadata"]["uid"]) else None
+
+
+def _gone(job: Submitted, pods: Sequence[Json]) -> Observed:
+    """The state of a job that the cluster does not have: cancelled, never created, or deleted by somebody."""
+    ended = endings(pods)
+    if len(ended) < len(pods):
+        return Observed(State.RUNNING, None, "its pods are being ended")
+    if ended:
+        return _store_end(job, verdict(decisive(pods) or ended[-1], pods, job, ""))
+    return vanished(job, status_in_run_folder(job), "the job vanished: the cluster has neither it nor a pod of it")
+
+
+def cancel(job: Submitted, grace_s: float) -> None:
+    """Delete the Job, so that no pod is replaced, and watch its pods end; by force after `grace_s`."""
+    try:
+        _cancel(job, connect(_site(job)), grace_s)
+    except ApiError as answer:
+        raise ProblemError([refusal(answer, job.job_id)]) from answer
+
+
+def _cancel(job: Submitted, cluster: Cluster, grace_s: float) -> None:
+    pods, version = cluster.pods(_selector(job))
+    last_pods = {pod["metadata"]["name"]: pod for pod in pods}
+    gather(job, cluster, pods)
+    if _owner_of(job, cluster) is not None:
+        _unless_gone(lambda: cluster.delete(_main(job)))
+    for name in last_pods:
+        _unless_gone(lambda name=name: cluster.delete_pod(name, max(1, round(grace_s))))
+    left, version = _watch_end(job, cluster, last_pods, version, grace_s)
+    for name in left:
+        _unless_gone(lambda name=name: cluster.delete_pod(name, 0))
+    if left:
+        _watch_end(job, cluster, last_pods, version, FORCE_S)
+    last = list(last_pods.values())
+    _bring_back(job, last)
+    ending = decisive(last) or next(iter(endings(last)), None)
+    if ending is not None:
+        _store_end(job, verdict(ending, last, job, ""))
+    else:
+        _store_end(job, Observed(State.CANCELED, int(Exit.JOB_FAILED), "it was ended before it had saved itself"))
+
+
+def _watch_end(
+    job: Submitted, cluster: Cluster, last_pods: dict[str, Json], version: str, limit_s: float
+) -> tuple[list[str], str]:
+    """Watch the pods from `version` on, into `seen`, until all are gone or the time is over.
+
+    Returns the names of the remaining pods, and the version from which to continue. A lost connection is opened again:
+    the Job is deleted by then, so its end must be seen now."""
+    deadline = time.monotonic() + limit_s
+    left = set(last_pods)
+    while left and (remaining := deadline - time.monotonic()) > 0:
+        try:
+            _follow(job, cluster, last_pods, left, version, remaining)
+        except ApiError as answer:  # 410: the version is too old
+            if answer.status != 410:
+                raise
+            time.sleep(AGAIN_S)
+        except ProblemError:
+            time.sleep(AGAIN_S)
+        try:
+            now, version = cluster.pods(_selector(job))
+        except ProblemError:
+            continue  # the watch continues from the last version
+        last_pods |= {pod["metadata"]["name"]: pod for pod in now}
+        left = {pod["metadata"]["name"] for pod in now}
+    return sorted(left), version
+
+
+def _follow(
+    job: Submitted, cluster: Cluster, last_pods: dict[str, Json], left: set[str], version: str, limit_s: float
+) -> None:
+    """One watch: changed pods go into `seen`, names of existing pods into `left`."""
+    for kind, pod in cluster.watch_pods(_selector(job), version, limit_s):
+        name = pod["metadata"]["name"]
+        last_pods[name] = pod
+        if kind == "DELETED":
+            left.discard(name)
+        else:
+            left.add(name)  # a pod may be created while the Job is deleted
+            if endings([pod]):
+                gather(job, cluster, [pod])
+        if not left:
+            return
+
+
+def _unless_gone(act: Any) -> None:
+    try:
+        act()
+    except ApiError as answer:
+        if answer.status != 404:
+            raise
+
+
+def _bring_back(job: Submitted, pods: Sequence[Json]) -> None:
+    """Write the engine's last status into the launcher's run folder, unless the engine writes there itself."""
+    run = RunFolder(job.run_dir)
+    words = next((ending.words for ending in reversed(endings(pods)) if ending.status.state is not None), {})
+    if not words or EngineStatus.parse(run.read_status()).exit_code is not None:
+        return
+    try:
+        files.write_json(run.path / "status.json", words["status"])
+        if words.get("problems"):
+            files.write_json(run.path / "problems.json", words["problems"])
+    except OSError:
+        return  # the launcher cannot write there; the record is enough
+
+
+def _store_end(job: Submitted, end_state: Observed) -> Observed:
+    """Store an end that the cluster will not have any more."""
+    write_exit(job.job_id, asdict(end_state))
+    return end_state
+
+
+def _stored_end(job: Submitted) -> Observed | None:
+    """The stored end; None where there is none that can be read."""
+    try:
+        end_state = msgspec.convert(read_exit(job.job_id), Observed)
+    except msgspec.ValidationError:
+        return None
+    return end_state if end_state.failure is None or {"class", "evidence"} <= end_state.failure.keys() else None
+
+
+def log(job: Submitted, position: int) -> tuple[bytes, int]:
+    """The first node's log as gathered so far, kept beside the record."""
+    try:
+        cluster = connect(_site(job))
+        gather(job, cluster, cluster.pods(_selector(job))[0])
+    except (ProblemError, ApiError):
+        pass  # the lines gathered before are enough
+    return read_log(job, position)
+
+
+def _site(job: Submitted) -> KubernetesSite:
+    return cast(KubernetesSite, settings_of(job, KubernetesSite))
+
+
+def _selector(job: Submitted) -> str:
+    return f"{JOB_LABEL}={job.job_id}"
+
+
+def _main(job: Submitted) -> Json:
+    """The address of the Job or TrainJob of a job."""
+    trainjob = _site(job).form == "trainjob"
+    kind = {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob"}
+    batch = {"apiVersion": "batch/v1", "kind": "Job"}
+    return {**(kind if trainjob else batch), "metadata": {"name": name_of(job.job_id)}}
+
+
+KUBERNETES = Platform(
+    "kubernetes",
+    check,
+    render,
+    submit,
+    status,
+    cancel,
+    log=log,
+    visible_gpus=lambda settings: None,
+    needs_image=lambda settings: not (settings and settings.image),
+    settings=KubernetesSite,
+    submit_command=submit_command,
+    away=(NO_CLUSTER.name, UNREACHABLE.name, PACKAGE_MISSING.name),
+    silent=UNREACHABLE.name,
+    has_queue=True,
+    poll_s=POLL_S,
+)

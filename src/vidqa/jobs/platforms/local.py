@@ -1,0 +1,188 @@
+"""The platform "local": torchrun on this machine, detached from the launcher.
+
+A small supervisor process, in its own session, starts torchrun and stores its exit code. The state of a job is read
+from that file and from the processes with the job's name, never from an earlier observation.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import vidqa
+from vidqa.core import environment
+from vidqa.core._optional import PACKAGE_MISSING
+from vidqa.core.problem import Problem
+from vidqa.jobs.platforms import exit_state, hardware
+from vidqa.jobs.platforms._base import (
+    RUN_SCRIPT,
+    SPEC_FILE,
+    Job,
+    Observed,
+    Platform,
+    Rendered,
+    State,
+    Submitted,
+    copy_command,
+)
+from vidqa.jobs.platforms.engine_command import engine_environment, torchrun
+from vidqa.jobs.platforms.job_store import exit_file, read_exit
+from vidqa.jobs.platforms.problems import (
+    ENV_NO_GPU,
+    PLATFORM_IMAGE_UNUSED,
+    PLATFORM_NODES,
+    PLATFORM_TOO_FEW_GPUS,
+    PLATFORM_UNSUITABLE,
+)
+from vidqa.jobs.platforms.processes import (
+    JOB_VARIABLE,
+    PROC,
+    SUPERVISOR_VARIABLE,
+    Identity,
+    engine_processes,
+    job_processes,
+    supervisors,
+    this_process,
+)
+from vidqa.jobs.platforms.supervisor import GO, kill_job
+
+FOUND_S = 60.0  # in which a new process is to be found in /proc
+
+
+def check(job: Job) -> list[Problem]:
+    problems = []
+    if not (PROC / "self/environ").exists():
+        problems.append(PLATFORM_UNSUITABLE.at(PROC, "there is no /proc: jobs could not be observed"))
+    if importlib.util.find_spec("torch") is None:
+        problems.append(PACKAGE_MISSING.at("torch", f"{sys.executable} has no torch, so there is no torchrun"))
+    if job.nodes > 1:
+        problems.append(PLATFORM_NODES.at("--nodes", f"local is one machine, {job.nodes} nodes are asked for"))
+    if job.image:
+        problems.append(PLATFORM_IMAGE_UNUSED.at("--image", "the platform is local", severity="warning"))
+    return problems + gpu_problems(job)
+
+
+def gpu_problems(job: Job) -> list[Problem]:
+    """Too few GPUs for the processes of the spec, and, as a warning, none at all."""
+    if job.gpus == 0:
+        message = f"no GPU is visible: {job.processes} CPU process(es) will run"
+        return [ENV_NO_GPU.at("nvidia-smi -L", message, severity="warning")]
+    if job.processes_per_node > job.gpus:
+        message = f"the spec needs {job.processes_per_node}, {job.gpus} visible"
+        return [PLATFORM_TOO_FEW_GPUS.at("gpus", message)]
+    return []
+
+
+def render(job: Job) -> Rendered:
+    own_threads = environment.has("OMP_NUM_THREADS")
+    settings = engine_environment(job, None if own_threads else hardware.cpu_count())
+    if job.gpus == 0:
+        settings["CUDA_VISIBLE_DEVICES"] = ""
+    settings["PYTHONPATH"] = environment.python_path(Path(vidqa.__file__).parents[1])
+    return Rendered(torchrun(sys.executable, job), settings)
+
+
+def submit_command(job: Job, folder: Path) -> str:
+    return f"{copy_command((SPEC_FILE,), folder, job.run_dir)} && bash {shlex.quote(str(folder / RUN_SCRIPT))}"
+
+
+def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
+    """Start the supervisor; the reference is its identity. It is told to start the engine once it is found in /proc.
+    If this launcher is killed, whoever looks for the job then finds the supervisor, or it has started nothing. Raises
+    PLATFORM_UNSUITABLE where it is never found."""
+    command = [sys.executable, "-m", "vidqa.jobs.platforms.supervisor", job.job_id, str(exit_file(job.job_id))]
+    names = {SUPERVISOR_VARIABLE: job.job_id, JOB_VARIABLE: ""}
+    with job.log.open("ab") as log:
+        supervisor = subprocess.Popen(
+            [*command, *rendered.command],
+            env=environment.child_environment(**rendered.environment, **names),
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    deadline = time.monotonic() + FOUND_S
+    while supervisor.poll() is None and not supervisors(job.job_id):
+        if time.monotonic() > deadline:
+            supervisor.communicate()  # without the word it ends
+            message = f"the environment of process {supervisor.pid} cannot be read: the job could not be observed"
+            raise PLATFORM_UNSUITABLE.error(PROC, message)
+        time.sleep(0.001)
+    with suppress(BrokenPipeError), supervisor.stdin as pipe:  # type: ignore[union-attr]
+        pipe.write(GO)
+    identity = Identity.of_pid(supervisor.pid)
+    return identity.as_dict() if identity else {}
+
+
+def status(job: Submitted) -> Observed:
+    ended = _ended(job)
+    if ended is not None:
+        return ended
+    launcher = Identity.from_dict(job.launcher)
+    if launcher.host != this_process().host:
+        return Observed(job.state, None, f"it was started on {launcher.host}; ask there")
+    launching = job.reference is None and launcher.is_alive  # first: it may start its job and end meanwhile
+    supervisor = _supervisor_of(job)
+    if engine_processes(job.job_id, below=supervisor):
+        return Observed(State.RUNNING)
+    if supervisor or supervisors(job.job_id) or job_processes(job.job_id):
+        return Observed(State.PENDING if job.state == State.PENDING else State.RUNNING)
+    if launching:
+        return Observed(State.PENDING)
+    # It may have ended normally meanwhile.
+    return _ended(job) or exit_state.vanished_here(job, "the process vanished, and no exit code of it can be read")
+
+
+def _supervisor_of(job: Submitted) -> Identity | None:
+    """The live supervisor by its pid: the environment of a new process cannot be read for a moment."""
+    pid = (job.reference or {}).get("pid")
+    process = Identity.of_pid(pid) if isinstance(pid, int) else None
+    return process if process and process.as_dict() == job.reference else None
+
+
+def cancel(job: Submitted, grace_s: float) -> None:
+    deadline = time.monotonic() + grace_s
+    signaled: set[Identity] = set()
+    while not status(job).state.is_terminal and time.monotonic() < deadline:
+        processes = set(engine_processes(job.job_id) or job_processes(job.job_id))
+        for process in processes - signaled:
+            process.send(signal.SIGTERM)
+        signaled |= processes
+        time.sleep(0.05)
+    kill_job(job.job_id)
+    _await_supervisor(job)
+
+
+def _await_supervisor(job: Submitted) -> None:
+    """Wait for the supervisor to write its file, and end one that does not."""
+    deadline = time.monotonic() + 10
+    while (alive := supervisors(job.job_id)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    for supervisor in alive:
+        supervisor.send(signal.SIGKILL)
+    kill_job(job.job_id)  # a process that was just starting
+
+
+def _ended(job: Submitted) -> Observed | None:
+    """The end state, from the exit file and the engine's status; None without a readable exit file."""
+    exit_code = read_exit(job.job_id).get("exit_code")
+    return exit_state.ended_here(job, exit_code) if isinstance(exit_code, int) else None
+
+
+LOCAL = Platform(
+    name="local",
+    check=check,
+    render=render,
+    submit=submit,
+    status=status,
+    cancel=cancel,
+    sees_all=lambda settings: True,
+    submit_command=submit_command,
+)

@@ -1,0 +1,298 @@
+"""The platform "slurm": an sbatch script in the run folder, submitted here or over ssh.
+
+SLURM requeues a job after a node failure or a preemption, and the script does so at its time limit. Every attempt is
+the same job and continues in the same run folder. See script.py.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import time
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import vidqa
+from vidqa.core.problem import Exit, Problem, ProblemError
+from vidqa.jobs.platforms import exit_state
+from vidqa.jobs.platforms._base import (
+    HAND_OVER,
+    INFRASTRUCTURE,
+    OUT_OF_MEMORY,
+    SECRETS,
+    SPEC_FILE,
+    Job,
+    Observed,
+    Platform,
+    Rendered,
+    State,
+    Submitted,
+    copy_command,
+    run_folder_log,
+)
+from vidqa.jobs.platforms.problems import ENV_NO_GPU, NOT_SEEN, PLATFORM_PATH, PLATFORM_TOO_FEW_GPUS
+from vidqa.jobs.platforms.processes import Identity
+from vidqa.jobs.platforms.site import is_unseen, settings_of
+from vidqa.jobs.platforms.slurm import script as slurm_script
+from vidqa.jobs.platforms.slurm.commands import PATIENCE_S, SlurmCommands, SlurmJob, accounted, find, slurm_job
+from vidqa.jobs.platforms.slurm.problems import (
+    RENAME_OR_VENV,
+    SLURM_CHECKOUT,
+    SLURM_CORES,
+    SLURM_MISSING,
+    SLURM_NOT_SHARED,
+    SLURM_ONLY_HERE,
+    SLURM_REFUSED,
+    SLURM_SILENT,
+    SLURM_SSH,
+)
+from vidqa.jobs.platforms.slurm.script import SCRIPT, TASK
+from vidqa.jobs.platforms.slurm.site import SlurmSite, image_problems
+
+POLL_S = 5.0  # a controller serves a whole cluster
+ASK_AGAIN_S = 5.0
+LOST_S = 5.0  # for a controller to accept a job after its launcher stopped waiting
+END_LIMIT_S = 60.0  # SLURM lets the nodes of a killed job clean up first
+LAUNCH_LIMIT = timedelta(hours=1)  # longer than any launcher waits and any two clocks differ
+
+# SLURM's states. A job in any other state counts as running, since a terminal state would be final.
+WAITS = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT")
+ENDED_BY_ITSELF = ("COMPLETED", "FAILED")
+ENDED_BY_SLURM = {
+    "NODE_FAIL": (INFRASTRUCTURE, "a node of the job failed"),
+    "BOOT_FAIL": (INFRASTRUCTURE, "a node of the job did not boot"),
+    "PREEMPTED": (INFRASTRUCTURE, "the job was preempted"),
+    "REVOKED": (INFRASTRUCTURE, "the job was taken over by another cluster"),
+    "TIMEOUT": (INFRASTRUCTURE, "the job reached its time limit"),
+    "DEADLINE": (INFRASTRUCTURE, "the job reached its deadline"),
+    "OUT_OF_MEMORY": (OUT_OF_MEMORY, "the job used more memory than it had asked for"),
+}
+ENDS = (*ENDED_BY_ITSELF, *ENDED_BY_SLURM, "CANCELLED")
+
+
+def check(job: Job) -> list[Problem]:
+    """The check of sbatch itself, and checks that it does not make."""
+    site: SlurmSite = job.settings
+    problems = [*image_problems(site, slurm_script.image_of(job)), *unseen(job), *_checkout(job), *_cores(site)]
+    for path in slurm_script.unmountable(job):
+        problems.append(
+            PLATFORM_PATH.at(
+                path,
+                f"the backend is {site.backend}, and the path holds one of : , ^ or ends in a blank",
+                RENAME_OR_VENV,
+            )
+        )
+    if job.gpus == 0:
+        message = f"no GPU is asked for: {job.processes} CPU process(es) will run"
+        problems.append(ENV_NO_GPU.at("--gpus", message, "leave --gpus 0 out", severity="warning"))
+    elif job.processes_per_node > job.gpus:
+        message = f"the spec needs {job.processes_per_node} on each node, {job.gpus} are asked for"
+        problems.append(PLATFORM_TOO_FEW_GPUS.at("--gpus", message))
+    try:
+        cluster, script = SlurmCommands(site.ssh, site.ssh_config), slurm_script.sbatch(job)
+        answer = cluster.ask("sbatch", "--test-only", stdin=script, patience_s=PATIENCE_S)
+    except ProblemError as stopped:
+        return problems + stopped.problems
+    return problems + ([SLURM_REFUSED.at("sbatch --test-only", answer.complaint)] if answer.code else [])
+
+
+def unseen(job: Job) -> list[Problem]:
+    """An error if the run folder is only on the cluster, since it is written here; a warning for other such paths."""
+    paths = dict.fromkeys(path for path in (*job.reads, *job.writes) if is_unseen(job.settings, path))
+    problems = [NOT_SEEN.at("cluster_paths", ", ".join(map(str, paths)), severity="warning")] if paths else []
+    if not is_unseen(job.settings, job.run_dir):
+        return problems
+    problems.append(SLURM_NOT_SHARED.at(job.run_dir, "cluster_paths declares it; a launch writes it from here"))
+    only_here = dict.fromkeys(str(path) for path in (*job.reads, *job.writes) if not is_unseen(job.settings, path))
+    return problems + [SLURM_ONLY_HERE.at(path, "it is not below cluster_paths") for path in only_here]
+
+
+def _checkout(job: Job) -> list[Problem]:
+    """An error if node.sh would name this machine's installation on a cluster that does not see this machine."""
+    site: SlurmSite = job.settings
+    if not is_unseen(site, job.run_dir) or site.backend != "venv" or site.checkout or site.python:
+        return []
+    return [SLURM_CHECKOUT.at("checkout", f"the files would name {Path(vidqa.__file__).parents[2]}")]
+
+
+def _cores(site: SlurmSite) -> list[Problem]:
+    if site.cpus_per_task or any(option.startswith("--cpus-per-") for option in site.options):
+        return []
+    return [SLURM_CORES.at("cpus_per_task", "it is not set", severity="warning")]
+
+
+def render(job: Job) -> Rendered:
+    command = ("sbatch", "--parsable", str(job.run_dir / SCRIPT))
+    scripts = {SCRIPT: slurm_script.sbatch(job), TASK: slurm_script.task(job)}
+    if is_unseen(job.settings, job.run_dir):
+        site: SlurmSite = job.settings
+        python = [slurm_script.python_of(site)] if site.backend == "venv" else []
+        scripts[HAND_OVER] = slurm_script.hand_over(job, (SPEC_FILE, *scripts), SCRIPT, python)
+    return Rendered(command, {}, SECRETS, scripts)
+
+
+def submit_command(job: Job, folder: Path) -> str:
+    if is_unseen(job.settings, job.run_dir):
+        return ""
+    start = f"sbatch {shlex.quote(str(job.run_dir / SCRIPT))}"
+    site: SlurmSite = job.settings
+    if site.ssh:
+        start = shlex.join(["ssh", *(["-F", site.ssh_config] if site.ssh_config else []), site.ssh, start])
+    return f"{copy_command((SPEC_FILE, SCRIPT, TASK), folder, job.run_dir)} && {start}"
+
+
+def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
+    """Submit the script; the reference is the job's number and name. Raises SLURM_NOT_SHARED, SLURM_REFUSED."""
+    name = slurm_script.name_of(job.job_id)
+    return {"slurm_id": _sbatch(job, rendered, name), "name": name}
+
+
+def status(job: Submitted) -> Observed:
+    cluster = _cluster(job)
+    launching = _may_be_launching(job)  # first: it may submit and end meanwhile
+    try:
+        slurm_id = _slurm_id(job, cluster)
+        if slurm_id is None and launching:
+            return Observed(State.PENDING, None, "it is being submitted")
+        if slurm_id is None:
+            return exit_state.vanished(job, exit_state.EngineStatus(), "its launcher ended before SLURM had taken it")
+        named = slurm_id, _name(job)
+        job_in_slurm = slurm_job(cluster, *named) or _exit_code_left(job, slurm_id) or accounted(cluster, *named)
+    except ProblemError as silent:
+        return Observed(job.state, None, f"SLURM cannot be asked: {silent.problems[0].message}")
+    return _observed(job, slurm_id, job_in_slurm)
+
+
+def cancel(job: Submitted, grace_s: float) -> None:
+    """Remove a waiting job from the queue. Ask a running one to save, repeatedly, since a signal before the engine
+    starts is lost; it is not requeued."""
+    cluster = _cluster(job)
+    slurm_id = _slurm_id(job, cluster)
+    if slurm_id is None:
+        return
+    ask = partial(cluster.ask, patience_s=PATIENCE_S)
+    ask("scontrol", "update", f"JobId={slurm_id}", "Requeue=0")
+    ask("scancel", "--state=PENDING", slurm_id)
+    deadline = time.monotonic() + grace_s
+    over = _is_over_within(job, 0)
+    while not over and time.monotonic() < deadline:
+        ask("scancel", "--signal=USR1", slurm_id)
+        over = _is_over_within(job, min(ASK_AGAIN_S, deadline - time.monotonic()))
+    if not over:
+        ask("scancel", "--full", "--signal=KILL", slurm_id)
+        ask("scancel", slurm_id)
+        _is_over_within(job, END_LIMIT_S)
+
+
+def _is_over_within(job: Submitted, limit_s: float) -> bool:
+    deadline = time.monotonic() + limit_s
+    while not (over := status(job).state.is_terminal) and time.monotonic() < deadline:
+        time.sleep(min(0.5, SLURM.poll_s))
+    return over
+
+
+def _sbatch(job: Job, rendered: Rendered, name: str) -> str:
+    """Submit the script. Returns the job number, which sbatch may print with ";" and a cluster name."""
+    site: SlurmSite = job.settings
+    cluster = SlurmCommands(site.ssh, site.ssh_config)
+    if site.ssh and cluster.ask("test", "-f", str(job.run_dir / TASK)).code:
+        raise SLURM_NOT_SHARED.error(job.run_dir, f"{site.ssh} does not see it")
+    try:
+        answer = cluster.ask(*rendered.command, secrets=rendered.secrets, patience_s=PATIENCE_S)
+    except ProblemError as failed:
+        if failed.problems[0].code != SLURM_SILENT.name:
+            raise
+        time.sleep(LOST_S)
+        slurm_id = find(cluster, name, PATIENCE_S)
+        if slurm_id is None:
+            raise
+        return slurm_id  # submitted; only the answer was lost
+    number = answer.out.strip().splitlines()[-1].partition(";")[0] if answer.out.strip() else ""
+    if answer.code or not number.isdigit():
+        raise SLURM_REFUSED.error(rendered.command[-1], answer.complaint)
+    return number
+
+
+def _cluster(job: Submitted) -> SlurmCommands:
+    site = settings_of(job, SlurmSite)
+    return SlurmCommands(site.ssh, site.ssh_config)
+
+
+def _may_be_launching(job: Submitted) -> bool:
+    """Whether the job's launcher may still submit it. For a launcher on another machine the record's age decides, since
+    its process cannot be observed."""
+    launcher = Identity.from_dict(job.launcher)
+    oldest = (datetime.now(UTC) - LAUNCH_LIMIT).isoformat(timespec="seconds")  # as files.now writes it
+    return launcher.is_alive or (launcher.may_be_alive and job.created > oldest)
+
+
+def _slurm_id(job: Submitted, cluster: SlurmCommands) -> str | None:
+    """The job number; if the launcher died before storing it, found by the job's name."""
+    slurm_id = (job.reference or {}).get("slurm_id")
+    if isinstance(slurm_id, str) and re.fullmatch(r"\d+", slurm_id):
+        return slurm_id
+    return find(cluster, slurm_script.name_of(job.job_id))
+
+
+def _name(job: Submitted) -> str:
+    """The job's name in SLURM."""
+    name = (job.reference or {}).get("name")
+    return name if isinstance(name, str) and name.isprintable() else slurm_script.name_of(job.job_id)
+
+
+def _exit_code_left(job: Submitted, slurm_id: str) -> SlurmJob | None:
+    """The end that the script stored, for a job that SLURM has dropped."""
+    try:
+        code = int(slurm_script.exit_file(job.run_dir, slurm_id).read_text())
+    except (OSError, ValueError):
+        return None
+    return SlurmJob("COMPLETED" if code == 0 else "FAILED", exit_code=code)
+
+
+def _observed(job: Submitted, slurm_id: str, job_in_slurm: SlurmJob | None) -> Observed:
+    again = f"attempt {job_in_slurm.restarts + 1}; " if job_in_slurm and job_in_slurm.restarts else ""
+    if job_in_slurm and job_in_slurm.state in WAITS:
+        return Observed(State.PENDING, None, f"{again}waits: {job_in_slurm.reason or job_in_slurm.state}")
+    if job_in_slurm and job_in_slurm.state not in ENDS:
+        return Observed(State.RUNNING, None, again.removesuffix("; "))
+    engine_status = exit_state.status_in_run_folder(job)
+    if job_in_slurm is None:
+        return exit_state.vanished(
+            job, engine_status, f"it vanished: SLURM knows no job {slurm_id} of it, and it left no exit code"
+        )
+    if job_in_slurm.state in ENDED_BY_ITSELF:
+        code = int(Exit.JOB_FAILED) if job_in_slurm.exit_code is None else job_in_slurm.exit_code
+        return exit_state.ended(job, code, engine_status, exit_state.tail(run_folder_log, job))
+    if job_in_slurm.state == "CANCELLED":
+        observed = exit_state.vanished(job, engine_status, "it was canceled in SLURM before it had saved itself")
+        return observed if observed.state == State.COMPLETE else replace(observed, state=State.CANCELED)
+    kind, message = ENDED_BY_SLURM[job_in_slurm.state]
+    observed = exit_state.vanished(job, engine_status, "")
+    if observed.state != State.COMPLETE:
+        saved = "it had saved itself" if observed.exit_code == Exit.NOT_DONE else "what it had not saved is lost"
+        observed = replace(observed, message=f"{message} ({job_in_slurm.state}); {saved}")
+    evidence = f"{job_in_slurm.state} {job_in_slurm.reason}".strip()
+    return (
+        replace(observed, failure={"class": kind, "evidence": evidence}) if observed.state == State.ERROR else observed
+    )
+
+
+SLURM = Platform(
+    "slurm",
+    check,
+    render,
+    submit,
+    status,
+    cancel,
+    sees_all=lambda settings: settings.backend == "venv",
+    visible_gpus=lambda settings: None,
+    settings=SlurmSite,
+    submit_command=submit_command,
+    silent=SLURM_SILENT.name,
+    away=(SLURM_MISSING.name, SLURM_SSH.name, SLURM_SILENT.name, SLURM_NOT_SHARED.name),
+    has_queue=True,
+    poll_s=POLL_S,
+)

@@ -1,0 +1,253 @@
+"""The two files of a SLURM job: job.sbatch, which asks for nodes and waits, and node.sh, which runs on each of them.
+
+Both are meant to be read; `sbatch job.sbatch` by hand in the run folder does what a launch does.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import vidqa
+from vidqa.core import environment
+from vidqa.jobs.platforms._base import HAND_OVER, SECRETS, Job
+from vidqa.jobs.platforms.engine_command import GO_ON, Placeholder, engine_environment, torchrun
+from vidqa.jobs.platforms.mounts import mounts
+from vidqa.jobs.platforms.site import cache_folder, is_unseen
+from vidqa.jobs.platforms.slurm.site import SlurmSite
+
+SCRIPT, TASK = "job.sbatch", "node.sh"
+DIVIDES_MOUNTS = frozenset(":,^")  # separators in mount options of Apptainer and pyxis, which cannot be escaped
+
+MEETING = """\
+# The nodes meet at this one, under the address that SLURM knows it by.
+FIRST_NODE=$(scontrol show node --oneliner "$SLURMD_NODENAME" | sed -n 's/.* NodeAddr=\\([^ ]*\\).*/\\1/p')
+FIRST_NODE=${FIRST_NODE:-$SLURMD_NODENAME}  # where SLURM does not answer, its name is as good on most clusters
+MEETING_PORT=$((20000 + SLURM_JOB_ID % 10000))
+export FIRST_NODE MEETING_PORT
+"""
+BY_INTERFACE = """\
+# And at no other address than this one, in the network that the site's settings name.
+OWN=$(ip -o -4 address show dev {interface} | sed -n 's/.* inet \\([0-9.]*\\).*/\\1/p' | head -n 1)
+FIRST_NODE=${{OWN:-$FIRST_NODE}}
+"""
+RUN = """\
+# The engine's own exit code, from status.json.
+reported_code() {{ sed -n 's/.*"exit_code": \\([0-9][0-9]*\\).*/\\1/p' "$run/status.json" 2>/dev/null; }}
+restarted=${{SLURM_RESTART_COUNT:-0}}
+if ((restarted)) && [[ $(reported_code) == 0 ]]; then
+    echo 0 > "{exit_file}"  # an earlier attempt was complete when SLURM took its nodes
+    exit 0
+fi
+
+# One task on each node. Asked to stop (SIGUSR1 before the end of its time, SIGTERM when preempted), the engine saves.
+rm -f "$run/status.json" "{exit_file}"  # how an earlier attempt ended no longer counts
+((restarted < {restarts})) || scontrol update "JobId=$SLURM_JOB_ID" Requeue=0  # the last attempt
+srun --export=ALL --kill-on-bad-exit=1{cores} {task}
+code=$?
+reported=$(reported_code)
+if [[ $reported == 0 ]]; then
+    ((code == 6 || code > 128)) && code=0  # the signal came when all was done
+elif [[ -n $reported ]]; then
+    code=$reported
+fi
+
+# Another attempt goes on from the last checkpoint: when the engine has saved and stopped, or when a node is gone.
+if [[ $code == 6 ]]; then
+    echo "saved and stopped; SLURM is asked for another attempt"
+    scontrol requeue "$SLURM_JOB_ID" && sleep 600  # SLURM ends this script meanwhile
+elif [[ $code != 0 ]] && ! timeout 90 srun --overlap --export=ALL --ntasks-per-node=1 --kill-on-bad-exit=1 true; then
+    echo "a node of the job no longer answers; SLURM is asked for another attempt"
+    scontrol requeue "$SLURM_JOB_ID" && sleep 600
+fi
+echo "$code" > "{exit_file}"
+exit "$code"
+"""
+
+
+ON_THE_CLUSTER = """\
+#!/bin/bash
+# Copy this folder to the cluster and run there: bash {name}
+set -euo pipefail
+here=$(cd "$(dirname "${{BASH_SOURCE[0]}}")" && pwd)
+run={run}
+missing=0
+for path in {needed}; do
+    [[ -e $path ]] || {{ echo "the cluster has no $path" >&2; missing=1; }}
+done
+((missing == 0)) || exit 3
+mkdir -p "$run"
+cp {files} "$run"
+cd "$run"
+sbatch {script}
+"""
+
+
+def sbatch(job: Job) -> str:
+    """The script of one job."""
+    site: SlurmSite = job.settings
+    what = f"{job.action}: {_many(job.processes, 'process', 'processes')} on {_many(job.nodes, 'node', 'nodes')}"
+    lines = [
+        "#!/bin/bash",
+        f"# {what}. By hand: sbatch {SCRIPT}, with {TASK} and spec.toml beside it in the folder `run`, below.",
+        *directives(job),
+        "",
+        f"run={shlex.quote(str(job.run_dir))}",
+        *site.setup,
+    ]
+    return "\n".join(lines) + "\n" + _body(job)
+
+
+def task(job: Job) -> str:
+    """The script of every node: a supervisor that passes signals on, torchrun, a process per GPU."""
+    site: SlurmSite = job.settings
+    python = python_of(site)
+    settings = engine_environment(job, site.cpus_per_task or 1)
+    settings["VIDQA_CACHE_DIR"] = str(cache_folder(site, job.run_dir.parent))
+    if site.backend == "venv":
+        settings |= {"PYTHONPATH": source} if (source := _source(job)) else {}
+    else:
+        settings["PYTHONNOUSERSITE"] = "1"  # keeps the host's packages out of the image
+    exports = [f"export {name}={shlex.quote(value)}" for name, value in settings.items()]
+    several = job.nodes > 1
+    meeting = ("$FIRST_NODE:$MEETING_PORT", "$SLURM_NODEID") if several else ()
+    # Two tasks may share a machine; this name tells their processes apart.
+    name = [job.job_id, Placeholder(".$SLURM_NODEID")] if several else [job.job_id]
+    lines = [
+        "#!/bin/bash",
+        f"# Runs once on each node of the job; {SCRIPT} says how.",
+        *exports,
+        f"exec {_shown(python, '-m', 'vidqa.jobs.platforms.supervisor')} {''.join(map(_shown, name))} - \\",
+        f"    {_shown(*torchrun(python, job, *meeting), GO_ON)}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _source(job: Job) -> str:
+    """The PYTHONPATH of a bare environment; empty where the cluster's own `python` has this package installed."""
+    site: SlurmSite = job.settings
+    if site.checkout:
+        return f"{site.checkout}/src"
+    return "" if is_unseen(site, job.run_dir) else environment.python_path(Path(vidqa.__file__).parents[1])
+
+
+def hand_over(job: Job, names: Iterable[str], script: str, programs: Iterable[str] = ()) -> str:
+    """The shell script that submits `script` of the files beside it, on a cluster that this machine does not see.
+    `programs` are paths that have to be there, as the job's inputs have."""
+    return ON_THE_CLUSTER.format(
+        name=HAND_OVER,
+        run=shlex.quote(str(job.run_dir)),
+        needed=shlex.join([*programs, *map(str, job.reads)]),
+        files=" ".join(f'"$here"/{name}' for name in names),
+        script=script,
+    )
+
+
+def name_of(job_id: str) -> str:
+    """The job's name in SLURM, which finds the job even if its launcher died before it stored the number."""
+    return f"vidqa-{job_id}"
+
+
+def exit_file(run_dir: Path, slurm_id: str) -> Path:
+    """The file with the exit code of the script, for clusters without accounting."""
+    return run_dir / f"slurm-{slurm_id}.exit"
+
+
+def python_of(site: SlurmSite) -> str:
+    if site.python or site.backend != "venv":
+        return site.python or "python"
+    return f"{site.checkout}/.venv/bin/python" if site.checkout else sys.executable
+
+
+def image_of(job: Job) -> str:
+    return job.image or job.settings.image
+
+
+def unmountable(job: Job) -> list[Path]:
+    """The folders of a job that cannot be mount options: some characters separate paths there, and blanks at the ends
+    are lost."""
+    if job.settings.backend == "venv":
+        return []
+    needed = dict.fromkeys([job.run_dir, *(mount.path for mount in mounts(job))])
+    return [path for path in needed if DIVIDES_MOUNTS & set(str(path)) or str(path) != str(path).strip()]
+
+
+def as_pattern(log: Path) -> str:
+    """The log path for sbatch: a % is doubled. In a path with a backslash % is literal, and backslashes are doubled."""
+    text = str(log)
+    return text.replace("\\", "\\\\") if "\\" in text else text.replace("%", "%%")
+
+
+def _directive(option: str) -> str:
+    """A line of #SBATCH. sbatch reads a backslash as an escape, also inside quotes."""
+    return "#SBATCH " + shlex.quote(option.replace("\\", "\\\\"))
+
+
+def directives(job: Job, *, restarts: bool = True) -> list[str]:
+    """Lines of #SBATCH; empty site settings are left out. Without `restarts` for a program that runs once, without
+    secrets and warning."""
+    site: SlurmSite = job.settings
+    kind = f"{site.gpu_type}:" if site.gpu_type else ""
+    options = {
+        "job-name": name_of(job.job_id),
+        "output": as_pattern(job.log),
+        "open-mode": "append" if restarts else "",
+        "nodes": str(job.nodes),
+        "ntasks-per-node": "1",
+        "gpus-per-node": f"{kind}{job.gpus}" if job.gpus else "",
+        "cpus-per-task": str(site.cpus_per_task or ""),
+        "mem": site.memory,
+        "partition": site.partition,
+        "account": site.account,
+        "qos": site.qos,
+        "reservation": site.reservation,
+        "constraint": site.constraint,
+        "time": site.time,
+        "signal": f"USR1@{site.warning_s}" if restarts else "",
+        "export": ",".join(SECRETS) if restarts else "",
+    }
+    flags = ["--exclusive"] * site.exclusive + ["--requeue"] * restarts + site.options
+    return [_directive(f"--{name}={value}") for name, value in options.items() if value] + [*map(_directive, flags)]
+
+
+def _body(job: Job) -> str:
+    site: SlurmSite = job.settings
+    # srun does not inherit the number of cores from sbatch.
+    cores = f" --cpus-per-task={site.cpus_per_task}" if site.cpus_per_task else ""
+    run = RUN.format(
+        restarts=site.restarts,
+        cores=cores,
+        task=in_container(job, f'bash "$run/{TASK}"'),
+        exit_file=exit_file(Path("$run"), "$SLURM_JOB_ID"),
+    )
+    meeting = MEETING + (BY_INTERFACE.format(interface=site.interface) if site.interface else "") + "\n"
+    return "\n" + meeting * (job.nodes > 1) + run
+
+
+def in_container(job: Job, command: str) -> str:
+    """The arguments of srun that run a shell command, in the site's container if any. The script sets `run`."""
+    site: SlurmSite = job.settings
+    if site.backend == "venv":
+        return command
+    mounted = shlex.quote(",".join([*_mounts(job), *site.mounts]))
+    image = shlex.quote(image_of(job))
+    if site.backend == "apptainer":
+        gpus = "--nv " if job.gpus else ""
+        return f'apptainer exec {gpus}--bind "$run":"$run",{mounted} {image} {command}'
+    return f'--container-image={image} --no-container-mount-home --container-mounts="$run":"$run",{mounted} {command}'
+
+
+def _mounts(job: Job) -> list[str]:
+    """The mounts of the job, at the same paths; inputs are read-only."""
+    return [f"{m.path}:{m.path}{':ro' * m.read_only}" for m in mounts(job) if m.path != job.run_dir]
+
+
+def _shown(*words: str) -> str:
+    """Words quoted for the shell, except the placeholders of Placeholder words."""
+    return " ".join(f'"{word}"' if isinstance(word, Placeholder) else shlex.quote(word) for word in words)
+
+
+def _many(count: int, one: str, several: str) -> str:
+    return f"{count} {one if count == 1 else several}"

@@ -1,0 +1,94 @@
+"""Waits for a job's end and stores it: python -m vidqa.jobs.platforms.supervisor JOB EXIT_FILE COMMAND...
+
+It outlives the launcher. It writes the exit code of COMMAND to EXIT_FILE (unless "-") and exits with it. With an
+EXIT_FILE it waits for GO on its standard input, and starts nothing where its launcher ended without it. It passes
+SIGTERM and SIGUSR1 on to the engine, which saves. When it ends, no process of the job is left.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from vidqa.core import environment, files
+from vidqa.jobs.platforms import memory_kills
+from vidqa.jobs.platforms.processes import JOB_VARIABLE, Identity, engine_processes, job_processes
+
+GO = b"\n"  # from the launcher, once it has found the supervisor in /proc
+LEFTOVER_GRACE_S = 30.0  # for what processes of the engine had started
+
+
+def supervise(job_id: str, exit_file: Path | None, command: Sequence[str]) -> int:
+    """The exit code of the command; that of a signal is negative."""
+    signaled: set[Identity] = set()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+        signal.signal(number, lambda *_: stop_engine(job_id, signaled))
+    variables = environment.child_environment(**{JOB_VARIABLE: job_id})
+    before = memory_kills.kills()
+    try:
+        exit_code = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, env=variables, preexec_fn=leave_warnings_to_us
+        ).wait()
+    except OSError as failed:
+        print(f"the job did not start: {failed}", flush=True)
+        exit_code = 127
+    end_leftovers(job_id)
+    if exit_code and (evidence := memory_kills.evidence_since(before, memory_kills.kills())):
+        print(evidence, flush=True)
+    try:
+        if exit_file:
+            files.write_json(exit_file, {"exit_code": exit_code, "ended": files.now()})
+    except OSError as failed:
+        print(f"the job ended with exit code {exit_code}, which cannot be kept: {failed}", flush=True)
+    return exit_code
+
+
+def as_of_a_shell(exit_code: int) -> int:
+    """128 + n for signal n, as in a shell, since exit codes cannot be negative."""
+    return exit_code if exit_code >= 0 else 128 - exit_code
+
+
+def leave_warnings_to_us() -> None:
+    """Ignore SIGUSR1 in the child: a batch system may send its warning to every process, and torchrun would die of
+    it."""
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+
+
+def stop_engine(job_id: str, signaled: set[Identity]) -> None:
+    """Ask the engine to save and stop. If it has no processes yet, end those that would start them. Once its processes
+    are `signaled`, torchrun is left alone: it ends with the last of them, which may be on another node."""
+    engine = engine_processes(job_id)
+    for process in engine or ([] if signaled else job_processes(job_id)):
+        process.send(signal.SIGTERM)
+    signaled.update(engine)
+
+
+def end_leftovers(job_id: str) -> None:
+    """End processes that outlived the command: those that processes of the engine had started."""
+    for process in engine_processes(job_id):
+        process.send(signal.SIGTERM)
+    deadline = time.monotonic() + LEFTOVER_GRACE_S
+    while engine_processes(job_id) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    kill_job(job_id)
+
+
+def kill_job(job_id: str) -> None:
+    """Kill every process of the job, again until none is found, since one may start another meanwhile."""
+    deadline = time.monotonic() + 10
+    while (alive := job_processes(job_id)) and time.monotonic() < deadline:
+        for process in alive:
+            process.send(signal.SIGKILL)
+        time.sleep(0.05)
+
+
+if __name__ == "__main__":
+    written = None if sys.argv[2] == "-" else Path(sys.argv[2])
+    if written and os.read(0, 1) != GO:
+        sys.exit("the launcher ended before the job had started: nothing was started")
+    sys.exit(as_of_a_shell(supervise(sys.argv[1], written, sys.argv[3:])))

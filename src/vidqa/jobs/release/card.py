@@ -1,0 +1,190 @@
+"""The model card of an export: README.md as model hubs show it, from what the run, its spec and its scores say.
+
+No path of this machine goes into it: the card is published with the weights.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jinja2 import Environment, PackageLoader
+
+from vidqa.core.files import read_object
+from vidqa.evaluation.text import as_text
+from vidqa.families.model_files import front_matter_text
+from vidqa.jobs.release.origin import Origin
+from vidqa.jobs.release.scores import Scores
+from vidqa.jobs.release.source import ExportSource
+from vidqa.spec import effective_batch
+from vidqa.spec.grpo_rules import reward_weights, temperature_of
+from vidqa.spec.models import GrpoSpec
+
+HUB = "https://huggingface.co/"
+TEMPLATE = "card.md.j2"
+
+
+@dataclass(frozen=True)
+class Card:
+    """`name` is that of the folder; `merged` says that an adapter went into its base; `proof` is proof.json."""
+
+    source: ExportSource
+    origin: Origin
+    name: str
+    merged: bool
+    scores: Sequence[Scores]
+    proof: Mapping[str, Any]
+
+    @property
+    def stays_adapter(self) -> bool:
+        return self.source.is_adapter and not self.merged
+
+    def text(self) -> str:
+        spec = self.source.spec
+        prompt, vision = spec.custom.system_prompt, spec.custom.vision
+        environment = Environment(loader=PackageLoader("vidqa.jobs.release", "."), keep_trailing_newline=True)
+        environment.filters["plain"] = _plain
+        return environment.get_template(TEMPLATE).render(
+            front=self._front(),
+            name=self.name,
+            grpo=isinstance(spec, GrpoSpec),
+            adapter=self.stays_adapter,
+            merged=self.merged,
+            base=self._base(),
+            base_name=self.origin.name,
+            scores=[_score_row(scores) for scores in self.scores],
+            settings=self._settings(),
+            training=self._training(),
+            prompt=prompt,
+            fence="`" * max(3, 1 + max((len(run) for run in re.findall("`+", prompt)), default=0)),
+            sample=str(self.proof.get("sample_id")),
+            reloaded_loss=_loss(self.proof.get("reloaded_loss")),
+            trainer_loss=_loss(self.proof.get("trainer_loss")),
+            frames=_sampling(vision.fps, vision.nframes),
+            license=_license(self.origin.license),
+        )
+
+    def _front(self) -> str:
+        base = self.origin.repository or self.origin.ancestor
+        relation = "adapter" if self.stays_adapter else "finetune"
+        tags = ["lora"] if self.source.is_adapter else []
+        tags += ["reinforcement-learning", "grpo"] if isinstance(self.source.spec, GrpoSpec) else []
+        settings = {
+            **self.origin.license,
+            **({"base_model": [base], "base_model_relation": relation} if base else {}),
+            "library_name": "peft" if self.stays_adapter else "transformers",
+            "pipeline_tag": "image-text-to-text",
+            "tags": ["video", "video-question-answering", *tags],
+        }
+        return front_matter_text(settings)
+
+    def _base(self) -> str:
+        repository = self.origin.repository
+        base = f"[{repository}]({HUB}{repository})" if repository else f"the local model `{_plain(self.origin.name)}`"
+        return f"{base} (run {_plain(self.origin.parent)})" if self.origin.parent else base
+
+    def _settings(self) -> list[str]:
+        """How the answers were generated, each way once."""
+        recipes = {str(s.export.recipe.get("generation", {})): s.export.recipe for s in self.scores}
+        settings = []
+        for recipe in recipes.values():
+            generation, frames = recipe.get("generation", {}), recipe.get("frames", {})
+            most, temperature, dtype = (generation.get(key) for key in ("max_tokens", "temperature", "dtype"))
+            sampled = _sampling(frames.get("fps"), frames.get("nframes"))
+            settings.append(f"{sampled}, at most {most} tokens, temperature {temperature}, {dtype}")
+        return settings
+
+    def _training(self) -> list[tuple[str, str]]:
+        spec, run = self.source.spec, self.source.run
+        facts, plan, train = run.read_run(), read_object(run.path / "plan.json"), spec.train
+        best = read_object(run.path / "best.json")
+        order = self.source.facts.get("order", {})
+        vision, lora = spec.custom.vision, spec.policy.lora
+        rows: dict[str, object] = {
+            "data fingerprint": facts.get("data_fingerprint") or order.get("data_fingerprint"),
+            "samples": plan.get("train_samples") or order.get("samples"),
+            "steps": self.source.facts.get("step"),
+            "epochs asked for": train.epoch,
+            **(_policy(spec) if isinstance(spec, GrpoSpec) else {"samples a step": effective_batch(spec)}),
+            "learning rate": train.optm_lr,
+            "precision": train.param_dtype,
+            "seed": train.seed,
+            "what trains": _lora(lora) if lora else "full fine-tune",
+            "frozen": ", ".join(spec.policy.freeze_pattern or ()),
+            "frames of a video": _sampling(vision.fps, vision.nframes),
+            "context": f"{spec.policy.model_max_length} tokens",
+            "chosen": _chosen(best) if best.get("name") == self.source.export.name else "",
+            "run": f"{run.path.name}, {self.source.export.name}",
+            "started from": self.origin.parent,
+            "program": f"finetune-cosmos-reason {facts.get('vidqa_version', '')}".strip(),
+        }
+        return [(key, as_text(value)) for key, value in rows.items() if value not in (None, "", 0)]
+
+
+def _score_row(scores: Scores) -> list[str]:
+    metrics = scores.export.metrics
+    base = _accuracy(scores.base.metrics) if scores.base else "not evaluated"
+    majority = _share(metrics.get("majority_accuracy"))
+    return [_plain(scores.export.name), str(metrics.get("n")), _accuracy(metrics), base, majority]
+
+
+def _license(facts: Mapping[str, str]) -> str:
+    """The license as Markdown; empty where it is not known."""
+    if not facts:
+        return ""
+    name, link = facts.get("license_name") or facts["license"], facts.get("license_link", "")
+    return f"[{_plain(name)}]({link})" if re.match("https?://", link) else _plain(name)
+
+
+def _policy(spec: GrpoSpec) -> dict[str, object]:
+    """What reinforcement learning draws and rewards. Of a function of the user's its file's name, no path."""
+    policy, rollout = spec.train.train_policy, spec.rollout
+    rewards = reward_weights(policy.reward_function)
+    return {
+        "method": "reinforcement learning, GRPO" + ("" if policy.variant == "grpo" else f" ({policy.variant})"),
+        "rewards": ", ".join(f"{os.path.basename(name)} x {weight:g}" for name, weight in rewards.items()),
+        "questions a step": effective_batch(spec),
+        "completions of a question": rollout.n_generation,
+        "longest completion": f"{rollout.max_response_length} tokens",
+        "temperature of completions": f"{temperature_of(spec):g}",
+        "weight of the KL divergence": f"{policy.kl_beta:g}",
+    }
+
+
+def _plain(text: str) -> str:
+    """Words of others as part of a line of Markdown: no line, cell, link or tag begins in them."""
+    return re.sub(r"([\\`*\[\]<>|])", r"\\\1", " ".join(text.split()))
+
+
+def _share(value: object) -> str:
+    return f"{100 * value:.1f} %" if isinstance(value, int | float) else "unknown"
+
+
+def _accuracy(metrics: Mapping[str, Any]) -> str:
+    interval = metrics.get("accuracy_ci95")
+    shown = f" [{100 * interval[0]:.1f}, {100 * interval[1]:.1f}]" if interval else " (no interval: too few videos)"
+    return _share(metrics.get("accuracy")) + shown
+
+
+def _sampling(fps: object, nframes: object) -> str:
+    return f"{nframes} frames of each video" if nframes else f"{fps} frames a second"
+
+
+def _lora(lora: Any) -> str:
+    targets = lora.target_modules if isinstance(lora.target_modules, str) else ", ".join(lora.target_modules)
+    also = f"; in full: {', '.join(lora.modules_to_save)}" if lora.modules_to_save else ""
+    return f"LoRA, r {lora.r}, alpha {lora.lora_alpha:g}, on {targets}{also}"
+
+
+def _chosen(best: Mapping[str, Any]) -> str:
+    value = best.get("value")
+    if not isinstance(value, float):
+        return "the run's newest; nothing was measured during the training"
+    return f"the run's best, by {best.get('metric')} {value:.4g}"
+
+
+def _loss(value: object) -> str:
+    return f"{value:.6f}" if isinstance(value, float) else "unknown"

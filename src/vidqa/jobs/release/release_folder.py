@@ -1,0 +1,130 @@
+"""Makes a folder for others of an export: weights, tokenizer and processor, the proof, and a model card.
+
+The weights are written beside the folder and get its name when they are proved. A folder that is there already gets a
+new card only, with the scores that have come since.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vidqa.core.cli import SKILL_ROOT
+from vidqa.core.environment import OF_THE_ENGINE, PARENT, child_environment, python_path
+from vidqa.core.files import now, read_object, remove, write_json, write_text
+from vidqa.core.problem import Problem, ProblemError
+from vidqa.core.run_folder import UNFINISHED, RunFolder
+from vidqa.families.weights import check_weights
+from vidqa.jobs.release.card import Card
+from vidqa.jobs.release.origin import origin_of, point_to_hub
+from vidqa.jobs.release.problems import FAILED, OUT
+from vidqa.jobs.release.scores import Scores, scores_of
+from vidqa.jobs.release.source import EXPORT, ExportSource
+
+CARD = "README.md"
+PROOF = "proof.json"
+
+
+@dataclass(frozen=True)
+class Release:
+    """`how` is made, or found where only the card was written. `proof` has the losses, `scores` what the card shows."""
+
+    folder: Path
+    how: str
+    format: str
+    proof: dict[str, Any]
+    scores: list[Scores]
+
+
+def write_release(source: ExportSource, out: Path, *, merge: bool) -> Release:
+    """Export once more into `out`, `merge` for an adapter that goes into its base. Raises EXPORT_OUT, EXPORT_FAILED,
+    and whatever is wrong with the weights or with the proof's sample."""
+    merge = merge and source.is_adapter
+    identity = {"run": source.run.path.name, "export": source.export.name, "sha256": source.sha256, "merged": merge}
+    facts = read_object(out / EXPORT)
+    how = "found" if _is_whole(out, facts, identity) else "made"
+    try:
+        if how == "made":
+            _require_free(out, facts, identity)
+            facts = _make(source, out, identity, merge=merge)
+        return _with_card(source, out, how, facts, merge=merge)
+    except OSError as failed:
+        raise OUT.error(out, f"it cannot be written: {failed.strerror or failed}") from failed
+
+
+def _is_whole(out: Path, facts: dict[str, Any], identity: dict[str, Any]) -> bool:
+    """Whether `out` has this very export already, with all of its files."""
+    return facts.get("made_of") == identity and _holds(out, PROOF) and not check_weights(out)
+
+
+def _holds(folder: Path, name: str) -> bool:
+    return (folder / name).is_file()
+
+
+def _require_free(out: Path, facts: dict[str, Any], identity: dict[str, Any]) -> None:
+    """Raises EXPORT_OUT for a folder with anything in it but this export, damaged."""
+    if out.exists() and not out.is_dir():
+        raise OUT.error(out, "it is a file")
+    if not out.is_dir() or not any(out.iterdir()) or facts.get("made_of") == identity:
+        return
+    identity_there = facts.get("made_of")
+    if not isinstance(identity_there, dict):
+        raise OUT.error(out, "it holds files that this script has not written")
+    kind = "merged" if identity_there.get("merged") else "as it is"
+    run, export = identity_there.get("run"), identity_there.get("export")
+    raise OUT.error(out, f"it holds the export {export} of the run {run}, {kind}, or an older one")
+
+
+def _make(source: ExportSource, out: Path, identity: dict[str, Any], *, merge: bool) -> dict[str, Any]:
+    """The facts of the export that is published as `out`."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    words = ["--run", source.run.path, "--export", source.export, "--out", out, *(["--merge"] if merge else [])]
+    unfinished = out.with_name(f"{UNFINISHED}{out.name}")
+    try:
+        report = _in_engine([*map(str, words)])
+    except ProblemError:
+        remove(unfinished, owner=out.parent)
+        raise
+    facts = {
+        "schema_version": 1,
+        "step": source.facts.get("step", 0),
+        "created": now(),
+        "made_of": identity,
+        "format": report["format"],
+        "trainer_loss": report["proof"]["trainer_loss"],
+        "proof_sample": report["proof"]["sample_id"],
+    }
+    write_json(unfinished / EXPORT, facts)
+    RunFolder.publish(unfinished)
+    return facts
+
+
+def _in_engine(words: list[str]) -> dict[str, Any]:
+    """What the program that knows the libraries of models says it has made: its memory is free again when it ends."""
+    own = {"PYTHONPATH": python_path(SKILL_ROOT / "src"), PARENT: str(os.getpid())}
+    environment = child_environment(**own, **OF_THE_ENGINE)
+    program = [sys.executable, "-P", "-m", "vidqa.engine.actions.export", *words, "--json"]
+    done = subprocess.run(program, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, env=environment)
+    try:
+        report = json.loads(done.stdout)
+        problems = [Problem(**fields) for fields in report["problems"]]
+    except (ValueError, TypeError, KeyError) as nothing:
+        raise FAILED.error(words[-1], f"it ended with {done.returncode} and said nothing") from nothing
+    if done.returncode:
+        raise ProblemError(problems) if problems else FAILED.error(words[-1], f"it ended with {done.returncode}")
+    data: dict[str, Any] = report["data"]
+    return data
+
+
+def _with_card(source: ExportSource, out: Path, how: str, facts: dict[str, Any], *, merge: bool) -> Release:
+    origin, proof = origin_of(source), read_object(out / PROOF)
+    if source.is_adapter and not merge:
+        point_to_hub(out, origin)
+    scores = scores_of(source, out)
+    write_text(out / CARD, Card(source, origin, out.name, merge, scores, proof).text())
+    return Release(out, how, str(facts.get("format")), proof, scores)

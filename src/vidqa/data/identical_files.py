@@ -7,7 +7,7 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable
 
-from vidqa.data.record import MediaRef
+from vidqa.data.record import MediaRef, Record
 from vidqa.video.source import content_hash
 
 
@@ -33,6 +33,11 @@ def same_bytes_between(these: Iterable[MediaRef], those: Iterable[MediaRef]) -> 
 def real_key(ref: MediaRef) -> str:
     """The medium by the file that its path leads to, links followed."""
     return os.path.realpath(ref.path) + (f"!{ref.member}" if ref.member else "")
+
+
+def media_by_file(records: Iterable[Record]) -> dict[str, MediaRef]:
+    """The media of records by their `real_key`: one for each file."""
+    return {real_key(ref): ref for ref in {ref.key: ref for record in records for ref in record.media}.values()}
 
 
 def _by_size(media: Iterable[MediaRef]) -> dict[int, list[MediaRef]]:

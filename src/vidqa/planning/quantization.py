@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from vidqa.core.problem import Problem
-from vidqa.data.identical_files import real_key, same_bytes_between
-from vidqa.data.record import MediaRef, Record
+from vidqa.data.identical_files import media_by_file, same_bytes_between
+from vidqa.data.record import Record
 from vidqa.families import family_of
 from vidqa.families.sizes import Tensor
 from vidqa.planning.problems import (
@@ -115,18 +114,11 @@ def calibration_problems(quantize: Quantize, samples: Sequence[Sample]) -> list[
 def overlap_problems(records: Iterable[Record], protected: Iterable[Record]) -> list[Problem]:
     """QUANTIZE_OVERLAP where records show videos that an evaluation asks about: the same file, or one of the same
     content."""
-    ours, theirs = _media(records), _media(protected)
+    ours, theirs = media_by_file(records), media_by_file(protected)
     shared = [(key, key) for key in ours.keys() & theirs.keys()]
-    shared += same_bytes_between([refs[0] for refs in ours.values()], [refs[0] for refs in theirs.values()])
+    shared += same_bytes_between(ours.values(), theirs.values())
     if not shared:
         return []
     first, other = sorted(shared)[0]
     message = f"{len(shared)} videos or images of the evaluation calibrate: {first} is {other}"
     return [QUANTIZE_OVERLAP.at("dataset.annotation_path", message)]
-
-
-def _media(records: Iterable[Record]) -> dict[str, Sequence[MediaRef]]:
-    media: dict[str, list[MediaRef]] = defaultdict(list)
-    for ref in (ref for record in records for ref in record.media):
-        media[real_key(ref)].append(ref)
-    return dict(media)

@@ -9,8 +9,8 @@ from typing import Any
 
 from vidqa.core.files import write_json
 from vidqa.core.problem import Problem, ProblemError
-from vidqa.data.identical_files import real_key, same_bytes_between
-from vidqa.data.record import MediaRef, Record
+from vidqa.data.identical_files import media_by_file, same_bytes_between
+from vidqa.data.record import Record
 from vidqa.evaluation.answers import parse_expected
 from vidqa.evaluation.metrics import task_problems
 from vidqa.evaluation.rewards import Completion, Rewards, question_problems
@@ -45,7 +45,7 @@ def apart(inputs: DataInputs, one: RecordSet, other: RecordSet) -> list[Problem]
     """What two sets share."""
     where = f"{one.name} and {other.name}"
     problems = []
-    mine, theirs = _media(one), _media(other)
+    mine, theirs = media_by_file(one.records), media_by_file(other.records)
     shared = sorted(mine.keys() & theirs.keys())
     shown = write_shared(inputs, where, "same_file", shared)
     if shared:
@@ -60,11 +60,6 @@ def apart(inputs: DataInputs, one: RecordSet, other: RecordSet) -> list[Problem]
     if named:
         problems.append(SPLIT_IDS.at(where, f"{len(named)} ids are in both sets{shown}", severity="warning"))
     return problems
-
-
-def _media(part: RecordSet) -> dict[str, MediaRef]:
-    by_key = {ref.key: ref for record in part.records for ref in record.media}
-    return {real_key(ref): ref for ref in by_key.values()}
 
 
 def answers(inputs: DataInputs) -> list[Problem]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from typing import Any
 
 from vidqa.core.problem import Problem
 from vidqa.spec import problems as codes
 from vidqa.spec.models import QuantizeSpec
-from vidqa.spec.rules import answering_model_rules, required, vision_rules
+from vidqa.spec.rules import answering_model_rules, pattern_rules, required, vision_rules
 
 AUTO = {"W8A8": "gptq", "W4A16": "gptq"}  # the method of "auto", where it is not rounding to nearest
 METHODS = {"gptq": ("W8A8", "W8A16", "W4A16"), "awq": ("W8A16", "W4A16")}  # the schemes of each other method
@@ -60,11 +59,7 @@ def quantize_rules(spec: QuantizeSpec) -> Iterator[Problem]:
     count = quantize.num_calibration_samples
     if needs_calibration(quantize) and (problem := few_samples(quantize, count)):
         yield codes.VALUE.at("quantize.num_calibration_samples", problem, "set it to 64 or more")
-    for pattern in quantize.keep:
-        try:
-            re.compile(pattern)
-        except re.error as broken:
-            yield codes.VALUE.at("quantize.keep", f"{pattern!r} is not a regular expression: {broken}")
+    yield from pattern_rules("quantize.keep", quantize.keep)
     if quantize.search:
         yield from required("quantize.evaluate", quantize.evaluate)
         if method == "awq" or is_smoothed(quantize):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -326,11 +326,16 @@ def _patterns(spec: TrainSpec) -> Iterator[Problem]:
         groups["policy.lora.r_pattern"] = list(policy.lora.r_pattern or {})
         groups["policy.lora.alpha_pattern"] = list(policy.lora.alpha_pattern or {})
     for path, patterns in groups.items():
-        for pattern in patterns or []:
-            try:
-                re.compile(pattern)
-            except re.error as broken:
-                yield codes.VALUE.at(path, f"{pattern!r} is not a regular expression: {broken}")
+        yield from pattern_rules(path, patterns or [])
+
+
+def pattern_rules(path: str, patterns: Iterable[str]) -> Iterator[Problem]:
+    """SPEC_VALUE for patterns that are no regular expressions."""
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except re.error as broken:
+            yield codes.VALUE.at(path, f"{pattern!r} is not a regular expression: {broken}")
 
 
 def _lora(lora: Lora) -> Iterator[Problem]:

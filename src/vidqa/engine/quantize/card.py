@@ -30,7 +30,10 @@ def write_card(folder: Path) -> None:
         "layers": f"{len(facts['modules'])} linear layers of the decoder",
         "kept as they were": ", ".join(["vision tower", "embeddings", "head", *decoder]),
         "size": f"{size_text(sizes['quantized'])}; the model before {size_text(sizes['model'])}",
-        "calibration": _calibration(facts["calibration"]),
+        "calibration": f"{data['samples']} training samples, {data['tokens']} tokens, fingerprint "
+        f"{data['fingerprint'][:16]}"
+        if (data := facts["calibration"])
+        else "none",
         "proof": f"loaded again by transformers, the log-probabilities of {proof['tokens']} answer tokens differ by "
         f"{proof['largest_difference']:.2g} at most",
         "loss of these samples": f"{proof['quantized_loss']:.4f}; the model before {proof['loss']:.4f}",
@@ -54,10 +57,3 @@ def tries_table(tries: Sequence[dict[str, Any]]) -> list[str]:
         f"{'holds' if entry['passed'] else 'fails'} |"
         for number, entry in enumerate(tries, start=1)
     ]
-
-
-def _calibration(calibration: dict[str, Any] | None) -> str:
-    if calibration is None:
-        return "none"
-    samples, tokens, fingerprint = (calibration[name] for name in ("samples", "tokens", "fingerprint"))
-    return f"{samples} training samples, {tokens} tokens, fingerprint {fingerprint[:16]}"

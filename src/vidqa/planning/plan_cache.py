@@ -38,7 +38,7 @@ from vidqa.video.types import FramePlan
 Identity = tuple[int, int] | None  # size in bytes and time of change in nanoseconds; None of a file that is not there
 SCHEMA_VERSION = 4
 MODEL_FILES = ("*.json", "*.jinja")
-CODE = ("actions", "contract", "video", "dataset", "families", "planning")  # packages that decide what a plan is
+CODE = ("core", "video", "data", "families", "planning")  # packages that decide what a plan is
 LIBRARIES = ("av", "jinja2", "numpy", "tokenizers")
 OTHERS = {
     "spec": "the spec asks for other records, frames or texts",

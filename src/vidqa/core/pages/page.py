@@ -10,7 +10,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-TEMPLATES = Path(__file__).parents[2]  # templates lie beside the code that fills them, and extend core/pages/page.html.j2
+TEMPLATES = Path(__file__).parents[2]  # each lies beside the code that fills it, and extends core/pages/page.html.j2
 
 
 def page(template: str, *, title: str, filters: Mapping[str, Callable[..., str]] | None = None, **values: Any) -> str:

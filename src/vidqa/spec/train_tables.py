@@ -148,7 +148,12 @@ class Train(Table):
         "batch. A multiple of mini_batch. 8 on 8 GPUs gives 64, steady for answers of a few words.",
         automl={"min": 1, "max": 32, "default": True},
     )
-    optm_name: Literal["AdamW", "Adam"] = key("AdamW", "Optimizer", "AdamW decays weights apart from the gradient.")
+    optm_name: Literal["AdamW", "AdamW8bit", "Adam"] = key(
+        "AdamW",
+        "Optimizer",
+        "AdamW decays weights apart from the gradient. AdamW8bit has moments of 8 bits, which saves 6 bytes of memory "
+        "for each number that trains, and needs bitsandbytes; matrices whose rows are no multiple of 256 keep 32 bits.",
+    )
     optm_lr: LearningRate = key(
         1e-5,
         "Learning rate",

@@ -25,9 +25,10 @@ def _secrets(spec: Any) -> tuple[str, ...]:
 
 
 def _packages(spec: Any) -> dict[str, str]:
-    """Trackers."""
+    """Trackers, and the optimizer's kernels."""
     trackers = ("wandb", "tensorboard")
-    return {name: f'logging.logger = "{name}"' for name in trackers if name in spec.logging.logger}
+    packages = {name: f'logging.logger = "{name}"' for name in trackers if name in spec.logging.logger}
+    return packages | ({"bitsandbytes": 'train.optm_name = "AdamW8bit"'} if spec.train.optm_name == "AdamW8bit" else {})
 
 
 def held_out(spec: Any) -> tuple[float | int, int] | None:

@@ -34,6 +34,7 @@ from vidqa.engine.problems import (
 )
 
 MOMENTS = ("exp_avg", "exp_avg_sq")  # what Adam and AdamW hold of each parameter, besides the number of steps
+SCALES = ("exp_avg_scale", "exp_avg_sq_scale")  # and of each block of its rows, where these are 8-bit codes
 
 
 def sharded_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -51,16 +52,13 @@ def own_weights(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def training_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-    """Weights and moments by name."""
+    """Weights and the optimizer's moments by name."""
     state = own_weights(model)
     for name, parameter in sharded_parameters(model).items():
         if parameter.requires_grad:
-            state |= {_moment(name, moment): optimizer.state[parameter][moment] for moment in MOMENTS}
+            moments = optimizer.state[parameter]
+            state |= {f"{name}.{moment}": moments[moment] for moment in (*MOMENTS, *SCALES) if moment in moments}
     return state
-
-
-def _moment(name: str, moment: str) -> str:
-    return f"{name}.{moment}"
 
 
 def save_state(
@@ -122,16 +120,10 @@ def inspect(folder: Path, world: World) -> dict[str, Any]:
 
 def load_state(folder: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, world: World) -> None:
     """Fill model and optimizer from a checkpoint after `step` steps that any number of ranks wrote."""
-    weights = own_weights(model)
-    names = {parameter: name for name, parameter in sharded_parameters(model).items() if parameter.requires_grad}
-    moments = {_moment(name, m): optimizer.state[parameter][m] for parameter, name in names.items() for m in MOMENTS}
     try:
-        dcp.load({**weights, **moments}, storage_reader=Reader(folder), process_group=world.saving)
+        dcp.load(training_state(model, optimizer), storage_reader=Reader(folder), process_group=world.saving)
     except (CheckpointException, RuntimeError, OSError, ValueError) as unlike:
         message = f"the checkpoint does not fit this model: {_cause(unlike)}"
         raise ENGINE_RESUME_MISMATCH.error(folder, message) from unlike
-    state = {}
-    for number, parameter in enumerate(p for group in optimizer.param_groups for p in group["params"]):
-        own = {moment: moments[_moment(names[parameter], moment)] for moment in MOMENTS}
-        state[number] = {"step": torch.tensor(float(step)), **own}
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+    for state in optimizer.state.values():
+        state["step"].fill_(step)

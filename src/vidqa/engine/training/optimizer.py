@@ -7,6 +7,7 @@ operation, while the GPU waits.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,9 +16,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from vidqa.engine.checkpoint.state import MOMENTS
+from vidqa.core._optional import require
+from vidqa.engine.checkpoint.state import MOMENTS, SCALES
 from vidqa.engine.distributed import local_part
 from vidqa.engine.torch_private import foreach_mul_
+from vidqa.planning.budget.params import MOMENT_BLOCK, has_coded_moments
 
 
 class _Local:
@@ -38,17 +41,55 @@ class LocalAdam(_Local, torch.optim.Adam):
     pass
 
 
+class LocalAdamW8bit(LocalAdamW):
+    """AdamW whose moments are 8-bit codes with a float32 scale for each MOMENT_BLOCK numbers, in groups that say
+    `coded`; other groups have AdamW's moments. The kernels are those of bitsandbytes."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Raises ENV_PACKAGE_MISSING."""
+        super().__init__(*args, **kwargs)
+        functional = require("bitsandbytes", "bitsandbytes").functional
+        self._codes = [functional.create_dynamic_map(signed=signed) for signed in (True, False)]
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            for parameter in group["params"] if group["coded"] else ():
+                if parameter.grad is not None and local_part(parameter).numel():
+                    self._update(parameter, group)
+        return super().step(closure)
+
+    def _init_group(self, group: dict[str, Any], *lists: list[torch.Tensor]) -> Any:
+        """Groups that are coded have been updated already."""
+        return False if group["coded"] else super()._init_group(group, *lists)
+
+    def _update(self, parameter: nn.Parameter, group: dict[str, Any]) -> None:
+        state, row = self.state[parameter], local_part(parameter)
+        state["step"] += 1
+        self._codes = [codes.to(row.device) for codes in self._codes]
+        moments = [local_part(state[name]) for name in MOMENTS]
+        scales = [local_part(state[name]).flatten() for name in SCALES]  # views
+        update = torch.ops.bitsandbytes.optimizer_update_8bit_blockwise
+        (beta1, beta2), gradient = group["betas"], local_part(parameter.grad).contiguous()  # type: ignore[arg-type]
+        settings = (beta1, beta2, 0.0, 0.0, group["eps"], int(state["step"]), group["lr"])  # 0: of other optimizers
+        update("adam", gradient, row, *moments, *settings, *self._codes, *scales, group["weight_decay"], 1.0)
+
+
 def build_optimizer(model: nn.Module, train: Any) -> torch.optim.Optimizer:
-    """`train` is the spec's table. Matrices decay; biases, norms and other vectors do not."""
-    trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    groups = [
-        {"params": [p for _, p in trained if p.ndim >= 2], "weight_decay": train.optm_weight_decay},
-        {"params": [p for _, p in trained if p.ndim < 2], "weight_decay": 0.0},
-    ]
-    kind = {"AdamW": LocalAdamW, "Adam": LocalAdam}[train.optm_name]
+    """`train` is the spec's table. Matrices decay; biases, norms and other vectors do not. Raises ENV_PACKAGE_MISSING
+    for AdamW8bit without bitsandbytes."""
+    kind = {"AdamW": LocalAdamW, "AdamW8bit": LocalAdamW8bit, "Adam": LocalAdam}[train.optm_name]
+    groups: dict[tuple[bool, bool], list[nn.Parameter]] = defaultdict(list)
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            is_coded = kind is LocalAdamW8bit and has_coded_moments(parameter.shape)
+            groups[parameter.ndim >= 2, is_coded].append(parameter)
     implementation = {"fused": {"fused": True}, "foreach": {"foreach": True}, "for-loop": {"foreach": False}}
     optimizer = kind(
-        [group for group in groups if group["params"]],
+        [
+            {"params": parameters, "weight_decay": train.optm_weight_decay if decays else 0.0, "coded": is_coded}
+            for (decays, is_coded), parameters in sorted(groups.items(), reverse=True)
+        ],
         lr=train.optm_lr,
         betas=tuple(train.optm_betas),
         eps=train.epsilon,
@@ -63,9 +104,23 @@ def _take_state(optimizer: torch.optim.Optimizer) -> None:
     gradients, and leave a GPU's memory in pieces for the rest of the run."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
-            steps = torch.zeros((), device=parameter.device if group["fused"] else "cpu")
-            moments = {moment: torch.zeros_like(parameter) for moment in MOMENTS}
-            optimizer.state[parameter] = {"step": steps, **moments}
+            steps = torch.zeros((), device=parameter.device if group["fused"] and not group["coded"] else "cpu")
+            dtype = torch.uint8 if group["coded"] else parameter.dtype
+            state = {moment: torch.zeros_like(parameter, dtype=dtype) for moment in MOMENTS}
+            state |= {name: _scales(parameter) for name in SCALES} if group["coded"] else {}
+            optimizer.state[parameter] = {"step": steps, **state}
+
+
+def _scales(parameter: torch.Tensor) -> torch.Tensor:
+    """A float32 zero for each block of a parameter's rows, [rows, blocks], sharded as it is."""
+    rows, blocks = parameter.shape[0], math.prod(parameter.shape[1:]) // MOMENT_BLOCK
+    local = torch.zeros(len(local_part(parameter)), blocks, device=local_part(parameter).device)
+    if not isinstance(parameter, DTensor):
+        return local
+    mesh, placements = parameter.device_mesh, parameter.placements
+    return DTensor.from_local(
+        local, mesh, placements, run_check=False, shape=torch.Size((rows, blocks)), stride=(blocks, 1)
+    )
 
 
 def trained_by(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:

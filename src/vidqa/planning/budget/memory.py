@@ -28,7 +28,7 @@ from vidqa.planning.budget.activation_checkpointing import (
     recompute_path,
 )
 from vidqa.planning.budget.memory_constants import CONSTANTS, Widths
-from vidqa.planning.budget.params import Parameter
+from vidqa.planning.budget.params import Parameter, has_coded_moments
 from vidqa.spec.models import TrainSpec
 
 GIB = 1024**3
@@ -56,6 +56,7 @@ class TrainingSetup:
     exchanges: bool = False  # GPUs have a part of every pack each, and exchange rows for heads
     keeps_weights: bool = False  # gathered weights stay until the last backward of a step
     reads_features: bool = False  # of a frozen tower, instead of computing them
+    coded_moments: bool = False  # of 8 bits, of parameters that `has_coded_moments`
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,7 @@ def training_setup(spec: TrainSpec, memory_policy: MemoryPolicy) -> TrainingSetu
         exchanges=policy.parallelism.cp_size > 1,
         keeps_weights=memory_policy.reshard == "never",
         reads_features=spec.engine.keep_features,
+        coded_moments=train.optm_name == "AdamW8bit",
     )
 
 
@@ -178,6 +180,7 @@ class ParamCounts:
     block: ParamCount  # one vision block
     head: ParamCount
     vision: ParamCount  # the vision tower with its mergers
+    coded: ParamCount  # those whose moments can be 8-bit codes
 
 
 def count_params(sizes: Sizes, parameters: Sequence[Parameter]) -> ParamCounts:
@@ -197,6 +200,7 @@ def count_params(sizes: Sizes, parameters: Sequence[Parameter]) -> ParamCounts:
         block=count(lambda p: p.unit == block),
         head=count(lambda p: head in p.name),
         vision=count(lambda p: ".visual." in p.name),
+        coded=count(lambda p: has_coded_moments(p.shape)),
     )
 
 
@@ -217,7 +221,7 @@ def peak_memory(model: ParamCounts, setup: TrainingSetup, micro_step: MicroStep)
     unsummed = model.root.trained * setup.reduce * (setup.keeps_weights and micro_step.accumulates)
     summed = trained - model.root.trained * setup.keeps_weights
     return Memory(
-        always=(trained * (setup.master + CONSTANTS.moments_bytes) + frozen * setup.compute) / setup.shard,
+        always=(trained * setup.master + _moments_bytes(model, setup) + frozen * setup.compute) / setup.shard,
         decoder=gradient * summed * micro_step.accumulates
         + unsummed
         + (whole.root + whole.layers)
@@ -237,6 +241,12 @@ def peak_memory(model: ParamCounts, setup: TrainingSetup, micro_step: MicroStep)
         + unsummed
         + (whole.root + whole.layers) * (setup.keeps_weights and micro_step.accumulates),
     )
+
+
+def _moments_bytes(model: ParamCounts, setup: TrainingSetup) -> float:
+    """Of the optimizer's moments of all that trains."""
+    coded = model.coded.trained if setup.coded_moments else 0
+    return (model.every.trained - coded) * CONSTANTS.moments_bytes + coded * CONSTANTS.coded_moments_bytes
 
 
 @dataclass(frozen=True)

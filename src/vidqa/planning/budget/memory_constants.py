@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import astuple, dataclass
 
+from vidqa.planning.budget.params import MOMENT_BLOCK
+
 
 @dataclass(frozen=True)
 class Widths:
@@ -56,6 +58,7 @@ class MemoryConstants:
     linear_again_lora: Widths = Widths(wide=5)
     merger: int = 4  # a merger's input, normed, widened and activated
     moments_bytes: int = 8  # Adam's two moments in float32, of each number that trains
+    coded_moments_bytes: float = 2 + 2 * 4 / MOMENT_BLOCK  # as 8-bit codes, with a float32 scale a block
     logit_bytes: int = 14  # one logit in bf16 and float32, its softmax, and the gradients of both
     logit_rows: int = 1024  # supervised tokens whose logits exist at one time
     whole_layers: int = 2  # layers that a GPU holds gathered: the one at work and the next

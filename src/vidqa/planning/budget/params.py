@@ -12,6 +12,7 @@ from vidqa.families.sizes import Tensor
 from vidqa.spec.policy_tables import Lora, Policy
 
 ADAPTER = "default"  # PEFT's name for the one adapter
+MOMENT_BLOCK = 256  # numbers that share a scale where an optimizer's moments are 8-bit codes, as in bitsandbytes
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,12 @@ def parameters(tensors: Sequence[Tensor], policy: Policy) -> list[Parameter]:
     else:
         named = [parameter for tensor in tensors for parameter in _adapted(tensor, policy.lora)]
     return [replace(parameter, trains=parameter.trains and is_trained(parameter.name, policy)) for parameter in named]
+
+
+def has_coded_moments(shape: Sequence[int]) -> bool:
+    """Whether AdamW8bit codes the moments of a parameter: where a row is a whole number of blocks, so that any number
+    of ranks can share its rows and their scales. Others have moments of 32 bits."""
+    return len(shape) >= 2 and math.prod(shape[1:]) % MOMENT_BLOCK == 0
 
 
 def count_trainable(parameters: Sequence[Parameter]) -> int:

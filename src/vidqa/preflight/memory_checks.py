@@ -29,6 +29,7 @@ from vidqa.spec.models import GrpoSpec, TrainSpec
 
 MOST_SHARDS = 64
 LONG = 16_384  # tokens of a sample from which several GPUs may share it
+GRADIENT = 4  # bytes of a gradient that is offloaded
 COARSE = 1024  # pack budgets are tried in steps of so many tokens
 Change = dict[str, Any]
 ADAPTERS: Change = {"policy.lora": {}, "policy.freeze_pattern": None, "policy.trainable_pattern": None}
@@ -61,19 +62,26 @@ def _answered(inputs: DataInputs, train_spec: TrainSpec) -> Sequence[Sample]:
 
 
 def host_memory(inputs: ModelInputs) -> list[Problem]:
-    """Asynchronous saves keep a copy of weights and Adam moments in this machine's memory."""
+    """What is offloaded lies in this machine's memory, and so does the copy of weights and moments that asynchronous
+    saves are made from."""
     train_spec = inputs.training
-    if train_spec is None or not train_spec.train.ckpt.enable_checkpoint:
-        raise Skip("nothing is saved")
-    if train_spec.train.ckpt.save_mode != "async":
-        raise Skip("saves are not made beside the training")
+    if train_spec is None:
+        raise Skip("nothing trains")
+    ckpt, offloads = train_spec.train.ckpt, train_spec.train.fsdp_offload
+    if not offloads and not (ckpt.enable_checkpoint and ckpt.save_mode == "async"):
+        raise Skip("nothing is offloaded, and nothing is saved beside the training")
     if inputs.declared.anything or not (inputs.gpus or inputs.platform == "local"):
         raise Skip("the machine that trains is not this one")
-    needed = STATE_PER_PARAMETER * count_trainable(inputs.parameters(train_spec)) / GIB
+    trained = count_trainable(inputs.parameters(train_spec))
+    copy = STATE_PER_PARAMETER * trained / GIB if ckpt.enable_checkpoint and ckpt.save_mode == "async" else 0.0
+    offloaded = (STATE_PER_PARAMETER + GRADIENT) * trained / GIB if offloads else 0.0
     has = available_gib()
-    inputs.facts["host_memory"] = {"copy_gib": round(needed, 1), "available_gib": round(has, 1)}
-    message = f"the copy takes {needed:.1f} GiB of host memory; {has:.1f} are available"
-    return [HOST_MEMORY.at("host memory", message, severity="warning")] if needed > has else []
+    facts = {"copy_gib": copy, "offloaded_gib": offloaded, "available_gib": has}
+    inputs.facts["host_memory"] = {name: round(gib, 1) for name, gib in facts.items() if gib}
+    if copy + offloaded <= has:
+        return []
+    message = f"{offloaded:.1f} GiB are offloaded and {copy:.1f} copied for saves; {has:.1f} of host memory are free"
+    return [HOST_MEMORY.at("host memory", message, severity="error" if offloaded > has else "warning")]
 
 
 def available_gib() -> float:

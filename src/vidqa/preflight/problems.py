@@ -115,8 +115,8 @@ ANSWER_LENGTH = Code(
 )
 HOST_MEMORY = Code(
     "BUDGET_HOST_MEMORY",
-    "A save beside the training copies weights and optimizer into the machine's memory, which is too small for it.",
-    'Set train.ckpt.save_mode = "sync", or use a machine with more memory.',
+    "What a job offloads, calibrates with, or copies for saves beside a training is more than the machine's memory.",
+    'Set train.ckpt.save_mode = "sync" and train.fsdp_offload = false, or use a machine with more memory.',
 )
 FIX_EXISTS = Code(
     "FIX_EXISTS",

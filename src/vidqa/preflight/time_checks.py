@@ -10,7 +10,7 @@ from vidqa.core.problem import Problem
 from vidqa.planning.budget.autotune import least_policy
 from vidqa.planning.budget.flops import FlopsModel, flops_model, recomputed_flops_share
 from vidqa.planning.budget.gpus import Gpu, find_gpu
-from vidqa.planning.budget.memory import MicroStep, ParamCounts, read_memory_policy, training_setup
+from vidqa.planning.budget.memory import MicroStep, ParamCounts, offload_seconds, read_memory_policy, training_setup
 from vidqa.planning.budget.mfu import START_S, Efficiency, efficiency
 from vidqa.planning.budget.rollouts import step_time
 from vidqa.planning.packing.prefix_sharing import workload
@@ -57,7 +57,9 @@ def time(inputs: DataInputs) -> list[Problem]:
         }
     else:
         work = _training(train_spec, samples, total, flops) + _validation(inputs, train_spec, total, flops)
-        computing = work / (card.peak * reached.mfu) / inputs.processes / 3600
+        offload_s = _offload_s(inputs, train_spec, samples, model)
+        computing = (work / (card.peak * reached.mfu) / inputs.processes + total * offload_s) / 3600
+        facts |= {"offload_step_s": round(offload_s, 2)} if offload_s else {}
     hours = START_S / 3600 + max(computing, facts.get("decode_hours_per_pass", 0))
     facts |= {
         "hours": round(hours, 3),
@@ -91,6 +93,17 @@ def _reached(inputs: RunInputs, train_spec: TrainSpec, model: ParamCounts) -> Ef
         )
     policy = read_memory_policy(memory, model.sizes)
     return efficiency(model, training_setup(train_spec, policy), memory["done_again"])
+
+
+def _offload_s(inputs: DataInputs, train_spec: TrainSpec, samples: Sequence[Sample], model: ParamCounts) -> float:
+    """Seconds that offloading adds to a step."""
+    if not train_spec.train.fsdp_offload:
+        return 0.0
+    memory = inputs.facts.get("memory")
+    policy = read_memory_policy(memory, model.sizes) if memory else least_policy(train_spec, model)
+    pack_tokens = memory["pack_tokens"] if memory else None
+    steps = Steps(train_spec, samples, spec.data_ranks(train_spec), "cuda", pack_tokens)
+    return offload_seconds(model, training_setup(train_spec, policy), max(map(len, steps.packs(0))))
 
 
 def _training(train_spec: TrainSpec, samples: Sequence[Sample], total: int, flops: FlopsModel) -> float:

@@ -107,6 +107,7 @@ class GrpoTrain(Train):
         "Peak learning rate. 1e-6 is usual for full training, 1e-5 for LoRA.",
         only="one number",
     )
+    fsdp_offload: bool = key(False, "CPU offload", "The rollout model needs the weights on the GPU.", only=[False])
     train_policy: GrpoPolicy = table(  # type: ignore[assignment]  # TrainPolicy is that of supervised training
         GrpoPolicy, "Policy optimisation", "Objective, rewards, order of questions."
     )

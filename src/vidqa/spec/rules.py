@@ -165,6 +165,9 @@ def training_rules(spec: TrainSpec) -> Iterator[Problem]:
             "engine.share_video_prefix",
             "share_video_prefix is true and packing is false: videos are shared only inside packs",
         )
+    if spec.train.fp8.enable_fp8 and spec.train.fsdp_offload:
+        message = "enable_fp8 and fsdp_offload are both true: moving weights takes longer than fp8 saves"
+        yield codes.CONFLICT.at("train.fp8.enable_fp8", message, "set one of them to false")
     if spec.train.fp8.enable_fp8 and spec.policy.lora is not None:
         yield codes.CONFLICT.at(
             "train.fp8.enable_fp8",

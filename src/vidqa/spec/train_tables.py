@@ -227,6 +227,12 @@ class Train(Table):
         "Free gathered weights after a layer's forward pass. never (or false) is faster and holds all weights through "
         "a step, always (or true) holds none; default is never where the GPU's memory allows.",
     )
+    fsdp_offload: bool = key(
+        False,
+        "CPU offload",
+        "Keep in host memory what trains, its gradients and the optimizer's moments; the GPU holds the weights that it "
+        "computes with. A step takes seconds longer: an 8B model trains in full on one GPU of 80 GB.",
+    )
     seed: CountOrNull = key(42, "Seed", "Seed of dropout and of new weights.")
     compile: bool = key(
         True, "Compile", "Fuse the element-wise work of every layer with torch.compile. On GPUs; a CPU runs as written."

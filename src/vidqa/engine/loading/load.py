@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from torch import nn
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from transformers import AutoConfig
 
@@ -74,8 +74,9 @@ def load_sharded(
         # With a scale for each row, rounding takes more time from a vision block, whose rows are short, than it saves.
         rounded = family.units if train.fp8.quant_recipe == "tensorwise" else family.decoder_units
         use_float8(rounded(model), train.fp8.quant_recipe)
-    _shard(model, family, world, compute, DTYPES[train.fsdp_reduce_dtype])
-    model.to_empty(device=device)
+    offload = CPUOffloadPolicy(pin_memory=device.type == "cuda") if train.fsdp_offload else OffloadPolicy()
+    _shard(model, family, world, compute, DTYPES[train.fsdp_reduce_dtype], offload)
+    _take_memory(model, device, offloads=train.fsdp_offload)
     _tie_head(model)
     _restore_buffers(model)
     model.train()
@@ -145,14 +146,32 @@ def _tie_head(model: Any) -> None:
         base_module(model.get_output_embeddings()).weight = base_module(model.get_input_embeddings()).weight
 
 
-def _shard(model: Any, family: TorchFamily, world: World, compute: torch.dtype, reduce: torch.dtype) -> None:
+def _take_memory(model: Any, device: torch.device, *, offloads: bool) -> None:
+    """Memory that nobody has written yet for a model on the meta device; with `offloads` that of sharded parameters is
+    the host's."""
+    model.to_empty(device="cpu" if offloads else device)
+    if offloads:
+        for tensor in [*model.parameters(), *model.buffers()]:
+            if not isinstance(tensor, DTensor):
+                tensor.data = torch.empty_like(tensor, device=device)
+
+
+def _shard(
+    model: Any,
+    family: TorchFamily,
+    world: World,
+    compute: torch.dtype,
+    reduce: torch.dtype,
+    offload: OffloadPolicy = OffloadPolicy(),  # noqa: B008 - it holds no state
+) -> None:
     """One FSDP unit per vision block and decoder layer, the rest in the root. Where nothing is sharded (dp_shard_size
     1), frozen weights stay ordinary tensors: every rank holds them whole already, and no layer gathers or copies them.
     """
     precision = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=reduce, cast_forward_inputs=False)
     left_alone = {parameter for parameter in model.parameters() if not (world.is_sharded or parameter.requires_grad)}
     for unit in [*family.units(model), model]:
-        run_gathered(fully_shard(unit, mesh=world.mesh, mp_policy=precision, ignored_params=left_alone))
+        settings: dict[str, Any] = {"mp_policy": precision, "offload_policy": offload, "ignored_params": left_alone}
+        run_gathered(fully_shard(unit, mesh=world.mesh, **settings))
 
 
 def own_rows(model: Any, folder: Path) -> list[RowRead]:

@@ -168,12 +168,12 @@ def clip_gradients(parameters: Sequence[nn.Parameter], limit: float, scale: torc
     float32 scalar, the same on every rank."""
     gradients = [p.grad for p in parameters if p.grad is not None]
     rows = [local_part(gradient) for gradient in gradients]
-    squares = torch.nn.utils.get_total_norm(rows).float().square()
+    squares = torch.nn.utils.get_total_norm(rows).float().square().to(scale.device)  # of offloaded ones, from the host
     if isinstance(sharded := gradients[0], DTensor):
         for dim, placement in enumerate(sharded.placements):
             if placement.is_shard():
                 dist.all_reduce(squares, group=sharded.device_mesh.get_group(dim))
     norm = squares.sqrt() * scale
     factor = scale * (limit / (norm + 1e-6)).clamp(max=1.0) if limit > 0 else scale
-    foreach_mul_(rows, factor)
+    foreach_mul_(rows, factor.to(rows[0].device))
     return norm

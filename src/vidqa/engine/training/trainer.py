@@ -43,7 +43,8 @@ def build_learner(
     spec, world, policy = schedule.spec, schedule.world, schedule.policy
     folder = Path(spec.policy.model_name_or_path)
     with load_sharded(folder, spec.policy, spec.train, world, policy.recompute) as model:
-        exact = spec.train.fsdp_reduce_dtype == spec.train.master_dtype
+        # Gradients that are offloaded are copied anyway.
+        exact = spec.train.fsdp_reduce_dtype == spec.train.master_dtype and not spec.train.fsdp_offload
         resharding = Resharding(model, policy.reshard, sums_once=exact and not world.is_sharded, alone=world.size == 1)
         warm_up(model)
     return Learner(

@@ -57,6 +57,7 @@ class TrainingSetup:
     keeps_weights: bool = False  # gathered weights stay until the last backward of a step
     reads_features: bool = False  # of a frozen tower, instead of computing them
     coded_moments: bool = False  # of 8 bits, of parameters that `has_coded_moments`
+    offloads: bool = False  # what is sharded, its gradients and moments to the host
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,7 @@ def training_setup(spec: TrainSpec, memory_policy: MemoryPolicy) -> TrainingSetu
         keeps_weights=memory_policy.reshard == "never",
         reads_features=spec.engine.keep_features,
         coded_moments=train.optm_name == "AdamW8bit",
+        offloads=train.fsdp_offload,
     )
 
 
@@ -208,7 +210,9 @@ def peak_memory(model: ParamCounts, setup: TrainingSetup, micro_step: MicroStep)
     """Predict what one GPU holds in a training step."""
     trained = model.every.trained
     frozen = model.every.every - trained
-    gradient = setup.master / setup.shard  # bytes of a summed gradient
+    gradient = 0 if setup.offloads else setup.master / setup.shard  # bytes of a summed gradient
+    # Frozen weights are sharded, and so offloaded, with the others where several GPUs share them.
+    on_gpu = frozen * setup.compute * (setup.shard == 1) if setup.offloads else _state_bytes(model, setup)
     activations = _activations(model, setup, micro_step)
     whole = _gathered_weights(model, setup)
     layer_gradients = model.layer.trained * (setup.compute + setup.reduce)
@@ -221,7 +225,7 @@ def peak_memory(model: ParamCounts, setup: TrainingSetup, micro_step: MicroStep)
     unsummed = model.root.trained * setup.reduce * (setup.keeps_weights and micro_step.accumulates)
     summed = trained - model.root.trained * setup.keeps_weights
     return Memory(
-        always=(trained * setup.master + _moments_bytes(model, setup) + frozen * setup.compute) / setup.shard,
+        always=on_gpu,
         decoder=gradient * summed * micro_step.accumulates
         + unsummed
         + (whole.root + whole.layers)
@@ -243,10 +247,20 @@ def peak_memory(model: ParamCounts, setup: TrainingSetup, micro_step: MicroStep)
     )
 
 
-def _moments_bytes(model: ParamCounts, setup: TrainingSetup) -> float:
-    """Of the optimizer's moments of all that trains."""
-    coded = model.coded.trained if setup.coded_moments else 0
-    return (model.every.trained - coded) * CONSTANTS.moments_bytes + coded * CONSTANTS.coded_moments_bytes
+def _state_bytes(model: ParamCounts, setup: TrainingSetup) -> float:
+    """Of a rank's weights and the optimizer's moments."""
+    trained, coded = model.every.trained, model.coded.trained if setup.coded_moments else 0
+    moments = (trained - coded) * CONSTANTS.moments_bytes + coded * CONSTANTS.coded_moments_bytes
+    return (trained * setup.master + moments + (model.every.every - trained) * setup.compute) / setup.shard
+
+
+def offload_seconds(model: ParamCounts, setup: TrainingSetup, micro_steps: int) -> float:
+    """What an optimizer step takes longer with offload: weights come to the GPU once, or twice a micro-step, gradients
+    go back, and the host updates what trains."""
+    rows = model.every.trained / setup.shard
+    moved = rows * (setup.master * (1 if setup.keeps_weights else 2 * micro_steps) + setup.reduce * micro_steps)
+    touched = 2 * _state_bytes(model, setup) + rows * setup.master
+    return moved / CONSTANTS.host_link + touched / CONSTANTS.host_memory if setup.offloads else 0.0
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,8 @@ class MemoryConstants:
     linear_again_lora: Widths = Widths(wide=5)
     merger: int = 4  # a merger's input, normed, widened and activated
     moments_bytes: int = 8  # Adam's two moments in float32, of each number that trains
+    host_link: float = 40e9  # bytes a second between a GPU and pinned host memory; assumed, not measured
+    host_memory: float = 50e9  # bytes a second that one rank's update reads and writes in host memory; assumed
     coded_moments_bytes: float = 2 + 2 * 4 / MOMENT_BLOCK  # as 8-bit codes, with a float32 scale a block
     logit_bytes: int = 14  # one logit in bf16 and float32, its softmax, and the gradients of both
     logit_rows: int = 1024  # supervised tokens whose logits exist at one time

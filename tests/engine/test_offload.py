@@ -1,0 +1,43 @@
+"""train.fsdp_offload: what trains lies on the host, and nothing else changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny_world import losses, run_engine, tiny_data, tiny_model, tiny_spec
+
+
+@pytest.fixture(scope="module")
+def run_of(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("offload")
+    model, root = tiny_model(folder), tiny_data(folder, clips=3)
+
+    def run(name: str, ranks: int, **changes: Any) -> Path:
+        mesh = {"policy.parallelism.dp_shard_size": ranks, "train.train_batch_per_replica": 4 // ranks}
+        steps = {"train.epoch": 4, "train.max_num_steps": 4, "train.ckpt.save_freq": 2, "train.ckpt.max_keep": 5}
+        (folder / name).mkdir()
+        settings = {**mesh, **steps, **changes}
+        run_engine("train", tiny_spec(folder / name, model, root, settings), folder / name / "run", ranks)
+        return folder / name / "run"
+
+    return run
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_an_offloaded_training_is_the_same(run_of: Any, lora: bool) -> None:
+    adapters = {"policy.lora": {}, "policy.lora.lora_dropout": 0.0} if lora else {}
+    plain = run_of(f"plain_{lora}", 1, **adapters)
+    for name, ranks in ((f"one_{lora}", 1), (f"two_{lora}", 2)):
+        offloaded = run_of(name, ranks, **adapters, **{"train.fsdp_offload": True})
+        assert losses(offloaded) == pytest.approx(losses(plain), rel=1e-5)
+        (file,) = (plain / "safetensors/step_4").glob("*model.safetensors")
+        ours, theirs = load_file(offloaded / "safetensors/step_4" / file.name), load_file(file)
+        for key, tensor in theirs.items():
+            torch.testing.assert_close(ours[key], tensor, rtol=0, atol=1e-5)
+    resume = {"train.resume": str(plain / "checkpoints/step_2"), "train.fsdp_offload": True}
+    resumed = run_of(f"resumed_{lora}", 1, **adapters, **resume)
+    assert losses(resumed) == pytest.approx(losses(plain)[2:], rel=1e-5)

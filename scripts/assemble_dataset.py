@@ -11,13 +11,18 @@ from vidqa.core.cli import Parser, Result, chosen, run
 RUN = "python scripts/assemble_dataset.py --base train --add mined --kpi kpi/annotations.json"
 parser = Parser(
     "Join a base set and new rows, after a look for leaks from the KPI, validation and test sets.",
-    examples=[f"{RUN} --out round-1", f"{RUN} --add augmented --replay 1 --out round-2 --round 2"],
+    examples=[
+        f"{RUN} --out round-1",
+        "python scripts/assemble_dataset.py --base train --pairs gaps.parquet --kpi kpi --out pairs",
+    ],
 )
 parser.add_argument("--base", type=Path, required=True, help="annotations of the present training set")
 parser.add_argument("--base-media", default="", help="where their media are (default: beside the annotations)")
 parser.add_argument(
-    "--add", type=Path, nargs="+", action="extend", required=True, help="folders that mining or augmentation wrote"
+    "--add", type=Path, nargs="+", action="extend", default=[], help="folders that mining or augmentation wrote"
 )
+what = "gap table of the base set: write its rows as pairs with the model's wrong answer, for engine.objective = dpo"
+parser.add_argument("--pairs", type=Path, metavar="GAPS", help=what)
 parser.add_argument("--out", type=Path, required=True, help="folder for annotations.json, assembly.json, leaks.json")
 for name in ("kpi", "validation", "test"):
     what = f"annotations of the {name} set, and their media"
@@ -34,6 +39,8 @@ def main(options: Namespace) -> Result:
     from vidqa.gaps.curation.assembly import Assembly, assemble, warnings
 
     request = chosen(options)
+    if bool(options.add) == bool(options.pairs):
+        parser.error("give --add, or --pairs with a gap table")
     for name in ("kpi", "validation", "test"):
         if len(request[name]) > 1 or any(len(places) > 2 for places in request[name]):
             parser.error("--kpi, --validation and --test take one set each: annotations, and where their media are")

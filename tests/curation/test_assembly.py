@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 from test_leaks import plain, scene, write
 
@@ -149,3 +151,40 @@ def test_add_given_again_adds_and_a_second_protected_set_is_refused(sets: dict[s
     kpi = [word for name in ("kpi", "base") for word in ("--kpi", str(sets[name] / "annotations.json"))]
     refused = subprocess.run([*script, *again, *kpi, "--out", str(tmp_path / "b")], capture_output=True, text=True)
     assert refused.returncode == 2 and "one set each" in refused.stderr
+
+
+def gap_table(place: Path, rows: list[tuple[str, str | None, str]]) -> Path:
+    names = ("sample_id", "response", "error_type")
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([dict(zip(names, row, strict=True)) for row in rows]), place)
+    return place
+
+
+def test_pairs_are_the_rows_with_a_wrong_answer(sets: dict[str, Path], tmp_path: Path) -> None:
+    rows = [("q1", "yes", "wrong"), ("q2", "maybe so", "unparsed"), ("q3", None, "missing"), ("q4", " ", "empty")]
+    rows += [("q5", "no", "wrong"), ("elsewhere", "yes", "wrong"), ("q1", "perhaps", "wrong")]
+    gaps = gap_table(tmp_path / "gaps.parquet", rows)
+    made = assemble(request(sets, tmp_path / "out", add=(), pairs=gaps))
+    records = {record.id: record for record in load_records(tmp_path / "out/annotations.json")}
+    assert {name: (r.answer, r.rejected) for name, r in records.items()} == {
+        "q1": ("no", "yes"),
+        "q2": ("no", "maybe so"),
+    }
+    left_out = {"gaps without an answer": 2, "rejected answer equals the right one": 1, "gaps of other sets": 1}
+    assert made.as_dict()["left_out"] == left_out
+
+
+def test_pairs_of_a_protected_set_are_left_out(sets: dict[str, Path], tmp_path: Path) -> None:
+    gaps = gap_table(tmp_path / "gaps.parquet", [("q1", "yes", "wrong")])
+    with pytest.raises(ProblemError, match="leak"):
+        assemble(request(sets, tmp_path / "out", add=(), pairs=gaps, kpi=(str(sets["base"]),)))
+
+
+@pytest.mark.parametrize(
+    ("rows", "code"), [([("x", "yes", "wrong")], "CURATION_NOTHING_NEW"), (None, "CURATION_NO_GAPS")]
+)
+def test_a_table_without_pairs_is_a_problem(sets: dict[str, Path], tmp_path: Path, rows: Any, code: str) -> None:
+    gaps = tmp_path / "gaps.parquet"
+    gap_table(gaps, rows) if rows else gaps.write_text("no table")
+    with pytest.raises(ProblemError) as wrong:
+        assemble(request(sets, tmp_path / "out", add=(), pairs=gaps))
+    assert [problem.code for problem in wrong.value.problems] == [code]

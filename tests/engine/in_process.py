@@ -21,7 +21,7 @@ from vidqa.core.run_folder import RunFolder
 from vidqa.engine import distributed
 from vidqa.engine import train as program
 from vidqa.engine.data.dataloader import Step
-from vidqa.engine.objectives import SUPERVISED, Objective
+from vidqa.engine.objectives import Objective
 from vidqa.engine.signals import STOP_SIGNALS
 from vidqa.engine.training.learner import Learner
 from vidqa.spec import load
@@ -56,7 +56,7 @@ def stopped_in(step_number: int | None) -> Iterator[None]:
         yield
 
 
-def train_here(spec: Path, run: Path, *, stop_after: int | None = None, objective: Objective = SUPERVISED) -> Path:
+def train_here(spec: Path, run: Path, *, stop_after: int | None = None, objective: Objective | None = None) -> Path:
     """Carry out a spec in a run folder, and return the folder. Raises what the engine raises."""
     asked = load(spec, "train")
     with one_rank(), stopped_in(stop_after):

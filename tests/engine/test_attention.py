@@ -139,7 +139,7 @@ def test_cudnn_is_asked_for_every_segment_and_what_is_slower_is_said_once(
         return lengths[-1] != 24
 
     monkeypatch.setattr(attention, "can_use_cudnn_attention", has_kernel)
-    monkeypatch.setattr(attention, "_TAKEN", {})
+    monkeypatch.setattr(attention, "_CUDNN_KERNELS", {})
     with FakeTensorMode():
         parts = [torch.empty(64, heads, 16, device="cuda", dtype=torch.bfloat16) for heads in (4, 2, 2)]
         assert attention.takes_cudnn(parts, ((0, 2, 16), (32, 4, 8)), None, causal=True) and lengths == [16, 8]

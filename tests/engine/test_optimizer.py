@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from vidqa.engine.training.optimizer import build_optimizer, clip_gradients, learning_rate, set_learning_rate
+from vidqa.engine.training.optimizer import build_optimizer, clip_gradients, learning_rate, set_learning_rates
 
 
 def train(**changes: Any) -> SimpleNamespace:
@@ -108,8 +108,9 @@ def test_matrices_decay_and_vectors_do_not() -> None:
     assert {name: decays.get(id(p)) for name, p in model.named_parameters() if p.requires_grad} == expected
     assert len(decays) == len(expected)  # and nothing frozen
     assert all(g["betas"] == (0.9, 0.95) and g["eps"] == 1e-7 for g in optimizer.param_groups)
-    set_learning_rate(optimizer, 0.25)
-    assert {group["lr"] for group in optimizer.param_groups} == {0.25}
+    schedule = train(optm_lr=0.01)
+    rate = set_learning_rates(optimizer, 5, 10, 0, schedule)
+    assert {group["lr"] for group in optimizer.param_groups} == {rate}
 
 
 def test_a_model_of_vectors_only_has_one_group() -> None:

@@ -167,8 +167,8 @@ def test_what_should_take_more_takes_more() -> None:
     assert 30 < peak(stock, batch) < 45 and peak(stock, Reading(1, 8000, 8000, 31000)) < 20
     assert peak(native, pack, 140.0) > peak(native, pack, 80.0) > peak(native, pack, 48.0) > 20
     assert peak(native, pack, 48.0) < 48 * 0.9
-    one_video = Reading(8, 9000, 8100, 31000, seen=56000)
-    assert peak(native, replace(one_video, seen=560000)) > peak(native, one_video)
+    one_video = Reading(8, 9000, 8100, 31000, shared=56000)
+    assert peak(native, replace(one_video, shared=560000)) > peak(native, one_video)
 
 
 class Asked:
@@ -205,4 +205,4 @@ def test_what_is_read_together() -> None:
     assert readings(native, alone, 1)[0] == Reading(1, 40000, 40000, 160000)
     shared: Any = [Asked(8100 + each, 32000, 8000, b"one video") for each in range(8)]
     (one,) = readings(native, shared, 1)
-    assert one.prompts == 8 and one.patches == 32000 and one.tokens < 9000 and one.seen == 8000
+    assert one.prompts == 8 and one.patches == 32000 and one.tokens < 9000 and one.shared == 8000

@@ -185,6 +185,6 @@ def test_a_value_for_each_part_of_a_model_is_one_value_where_all_are_equal(tmp_p
     keys = {"optm_lr": [1e-5, 1e-5], "optm_impl": ["fused", "fused"]}
     spec = built(tmp_path, example(LONG, {"custom.dataset.path": "data", "train": keys})).spec
     assert isinstance(spec, TrainSpec) and (spec.train.optm_lr, spec.train.optm_impl) == (1e-5, "fused")
-    other = example(LONG, {"custom.dataset.path": "data", "train.optm_lr": [1e-5, 2e-5]})
-    with pytest.raises(ProblemError, match="SPEC_NOT_SUPPORTED"):
+    other = example(LONG, {"custom.dataset.path": "data", "train.optm_lr": [1e-5, 2e-5, 1e-6]})
+    with pytest.raises(ProblemError, match="SPEC_VALUE"):
         built(tmp_path, other)

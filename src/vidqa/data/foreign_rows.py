@@ -26,7 +26,7 @@ def _rows_of(index: int, row: Any) -> Iterator[tuple[int, Any]]:
     if not isinstance(row, dict):
         yield index, row
         return
-    row = _plain_media(_read_turns(row))
+    row = _pair_row(_plain_media(_read_turns(row)))
     pairs = row.get(PAIRS)
     if pairs is None or "conversations" in row or "messages" in row:
         yield index, row
@@ -68,10 +68,35 @@ def answer_of(pair: Mapping[str, Any]) -> Any:
     return pair.get("answer", pair.get("correct_answer"))
 
 
+def _pair_row(row: dict[str, Any]) -> dict[str, Any]:
+    """A preference pair of TRL (prompt, chosen, rejected), LLaMA-Factory (conversations, chosen, rejected) or ms-swift
+    (rejected_response) as a conversation that ends with the right answer, and the wrong one as `rejected`."""
+    if row.get("rejected_response"):
+        rest = {name: value for name, value in row.items() if name != "rejected_response"}
+        return {**rest, "rejected": row.get("rejected") or row["rejected_response"]}
+    chosen = row.get("chosen")
+    if not chosen:
+        return row
+    field = next((name for name in ("prompt", "conversations", "messages") if row.get(name)), "prompt")
+    rejected, right = row.get("rejected"), _turns(chosen, "assistant")
+    before = right[:-1] or _turns(row.get(field) or [], "user")
+    if isinstance(rejected, list) and rejected[:-1] == right[:-1]:  # TRL's whole conversations, the prompt in both
+        rejected = rejected[-1:]
+    rest = {name: value for name, value in row.items() if name not in ("chosen", "rejected", field)}
+    return {**rest, "conversations": [*before, right[-1]], "rejected": rejected}
+
+
+def _turns(value: Any, role: str) -> list[Any]:
+    """The turns of a list or of one turn; a text is one of `role`."""
+    if isinstance(value, list):
+        return value
+    return [value] if isinstance(value, dict) else [{"role": role, "content": value}]
+
+
 def _read_turns(row: dict[str, Any]) -> dict[str, Any]:
     """The row with turns, and a provenance, that were written as the text of JSON."""
     read = {}
-    for field in ("conversations", "messages", "provenance"):
+    for field in ("conversations", "messages", "provenance", "prompt", "chosen", "rejected"):
         text = row.get(field)
         if isinstance(text, str) and text.lstrip()[:1] in ("[", "{"):
             try:

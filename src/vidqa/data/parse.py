@@ -26,6 +26,7 @@ from vidqa.data.record_keys import (
     unused_in_record,
     unused_in_turn,
 )
+from vidqa.data.rejected import rejected_of
 
 ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
 KIND_FIELDS = ("kind", "type", "question_type", "category")
@@ -137,7 +138,8 @@ class _Row:
             return None
         media, turns = placed
         source = self.reader.place(self.reader.name, self.index)
-        return Record(self.id, turns, media, self._video_fps(), self._kind(), source, self._provenance())
+        rejected = rejected_of(self.row, self.wrong_type)
+        return Record(self.id, turns, media, self._video_fps(), self._kind(), source, self._provenance(), rejected)
 
     def _id(self) -> str | None:
         value = self.row.get("id")

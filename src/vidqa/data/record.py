@@ -83,6 +83,7 @@ class Record:
     kind: str | None = None  # optional question type written by the user, e.g. "yes_no"; used to group scores
     source: str = ""
     provenance: Provenance | None = None
+    rejected: str | None = None  # a wrong answer in place of the last turn, of a preference pair
 
     @property
     def question(self) -> str:
@@ -105,6 +106,7 @@ def fingerprint(records: Iterable[Record]) -> str:
     for record in records:
         turns = [(turn.role, turn.parts, *([] if turn.learned else ["not learned"])) for turn in record.turns]
         media = [(ref.kind, ref.written, ref.size, *filter(None, (ref.span, ref.keys))) for ref in record.media]
-        digest.update(repr((record.id, turns, media)).encode())
+        rejected = () if record.rejected is None else (record.rejected,)
+        digest.update(repr((record.id, turns, media, *rejected)).encode())
         digest.update(b"\n")
     return digest.hexdigest()

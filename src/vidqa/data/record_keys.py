@@ -17,7 +17,7 @@ TURN_KEYS = {"from", "role", "value", "content", *LEARNED}
 OTHERS = {
     **dict.fromkeys(("tools", "functions"), "tools that the model may call"),
     **dict.fromkeys(("audio", "audios"), "sound"),
-    **dict.fromkeys(("chosen", "rejected", "rejected_response", "rejected_messages", "kto_tag"), "preferences"),
+    **dict.fromkeys(("chosen", "rejected_messages", "kto_tag"), "preferences"),
     **dict.fromkeys(("rejected_images", "rejected_videos", "positive_messages", "negative_messages"), "preferences"),
     **dict.fromkeys(("margin", "solution", "completion", "teacher_prompt"), "preferences and rewards"),
     **dict.fromkeys(("prompt", "instruction", "input", "output", "query", "response", "history"), "a conversation"),

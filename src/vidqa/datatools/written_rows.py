@@ -15,7 +15,7 @@ from vidqa.data.record_keys import TURN_KEYS
 from vidqa.video.vision_keys import KEYS_OF
 
 SPEAKERS = {"user": "human", "assistant": "gpt", "system": "system"}
-CARRIED = {"id", "video", "videos", "image", "images", "video_fps", "kind", "system"}  # what a record holds
+CARRIED = {"id", "video", "videos", "image", "images", "video_fps", "kind", "system", "rejected"}  # what a record holds
 PART_FIELDS = {"type", "text", "video", "image", "video_url", "image_url", "path", "url"}
 
 
@@ -51,7 +51,7 @@ def table_row(record: Record) -> dict[str, Any]:
 
 def _optional(record: Record) -> dict[str, Any]:
     provenance = record.provenance.as_field() if record.provenance else None
-    fields = {"kind": record.kind, "video_fps": record.video_fps, "provenance": provenance}
+    fields = {"kind": record.kind, "video_fps": record.video_fps, "provenance": provenance, "rejected": record.rejected}
     return {name: value for name, value in fields.items() if value is not None}
 
 

@@ -31,6 +31,7 @@ from vidqa.engine.model import DTYPES
 from vidqa.engine.problems import ENGINE_SHARING_UNPROVEN
 from vidqa.planning.budget.activation_checkpointing import NOTHING
 from vidqa.planning.packing.steps import Steps
+from vidqa.planning.pairs import learns_pairs
 from vidqa.planning.samples import Sample, training_planner
 from vidqa.spec import check_with_gpus, total_steps
 from vidqa.spec.models import TrainSpec
@@ -60,6 +61,8 @@ def prove(spec: TrainSpec, run: RunFolder) -> int:
     raise_errors(check_with_gpus(spec, world_size()))
     if not spec.engine.packing:
         raise CONFLICT.error(WHERE, "videos are shared inside packs, and packing is false", "set engine.packing = true")
+    if learns_pairs(spec):
+        raise CONFLICT.error("engine.objective", "pairs always share their prompt", "prove it with objective sft")
     mesh, folder = spec.policy.parallelism, Path(spec.policy.model_name_or_path)
     world = distributed.start(mesh.dp_replicate_size, mesh.dp_shard_size, spec.engine.step_timeout_s, mesh.cp_size)
     planner = training_planner(spec, folder)

@@ -11,28 +11,34 @@ from typing import Any
 import torch
 
 from vidqa.core.run_folder import RunFolder
+from vidqa.engine.data.collate import Collator
 from vidqa.engine.data.dataloader import Dataloader, open_dataloader
+from vidqa.engine.data.pairs import PairCollator
 from vidqa.engine.data.planned_samples import check_steps, prepare_training, write_plan
 from vidqa.engine.data.schedule import Schedule
 from vidqa.engine.distributed import World
 from vidqa.engine.families import family_of
 from vidqa.engine.objectives import SUPERVISED, Objective
+from vidqa.engine.objectives.preference import Preference
 from vidqa.engine.problems import ENGINE_NO_GRADIENT, ENGINE_NOT_FINITE
 from vidqa.engine.progress import Progress, Silent
 from vidqa.engine.signals import StopRequest
 from vidqa.engine.trackers import require_trackers
 from vidqa.engine.training.memory_policy import choose_memory_policy
 from vidqa.engine.training.meter import Meter
+from vidqa.engine.training.reference import load_reference
 from vidqa.engine.training.resume import Start, start_of
 from vidqa.engine.training.trainer import Trainer, build_learner, start_world
 from vidqa.engine.training.validate import Validator
 from vidqa.engine.training.warmup import make_ready
+from vidqa.planning.pairs import PairSample, learns_pairs
 from vidqa.planning.samples import training_planner
 from vidqa.spec.models import TrainSpec
 
 
-def train(spec: TrainSpec, run: RunFolder, objective: Objective = SUPERVISED) -> int:
+def train(spec: TrainSpec, run: RunFolder, objective: Objective | None = None) -> int:
     """Carry out a TrainSpec in `run`. Returns 0, or 6 when a signal stopped it (saved and resumable)."""
+    objective = objective or (Preference(spec.engine) if learns_pairs(spec) else SUPERVISED)
     stop, folder = StopRequest(), Path(spec.policy.model_name_or_path)
     world = start_world(spec)
 
@@ -51,7 +57,7 @@ def train(spec: TrainSpec, run: RunFolder, objective: Objective = SUPERVISED) ->
 
 
 class Training(Trainer):
-    """A supervised training."""
+    """A training on answers, or on pairs of answers."""
 
     def __init__(
         self,
@@ -65,17 +71,25 @@ class Training(Trainer):
         spec, data, world = schedule.spec, schedule.data, schedule.world
         learner = build_learner(
             schedule,
+            start,
             stop,
             objective,
             lambda model: make_ready(model, schedule, loader.collator, loader.calls, start.step),
         )
         check_reachable(learner.model, has_media=any(sample.plans for sample in data.train))
-        proof_samples = data.validation or data.train
-        super().__init__(run, schedule, start, learner, loader.collator, loader.source, proof_samples)
+        proof_samples, collator, held = data.validation or data.train, loader.collator, loader.collator
+        if isinstance(loader.collator, PairCollator):
+            assert isinstance(objective, Preference)
+            load_reference(objective, learner.model, schedule, loader.collator, loader.source, run)
+            held = loader.collator.behind(len(data.train))
+            # An export is proved by the right answer alone.
+            collator = Collator(held.planner, held.sizes, world.device.type)
+            proof_samples = [pair.halves(b"")[0] for pair in proof_samples if isinstance(pair, PairSample)]
+        super().__init__(run, schedule, start, learner, collator, loader.source, proof_samples)
         self.steps = loader.steps
         self.validator: Validator | None = None
         if spec.validation.enable and data.validation:
-            shared = (loader.collator, loader.source, world, self.bad_samples, learner.resharding)
+            shared = (held, loader.source, world, self.bad_samples, learner.resharding, objective)
             self.validator = Validator(spec, data.validation, *shared)
         self.meter = Meter(spec, learner.model, schedule, world)
 

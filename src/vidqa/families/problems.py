@@ -26,3 +26,9 @@ MODEL_WEIGHTS_BROKEN = Code(
     "A safetensors file is cut off, or is not one, or lacks tensors that the model's index places in it.",
     "Download or export the model again.",
 )
+ADAPTER_MISMATCH = Code(
+    "MODEL_ADAPTER_MISMATCH",
+    "The adapter that training would continue was not made for this base model and these targets.",
+    "Name the base model that the adapter was trained on in policy.model_name_or_path, and leave rank and targets out: "
+    "they are taken from the adapter. For another base model, leave policy.lora.lora_path out.",
+)

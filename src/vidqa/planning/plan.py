@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from vidqa.core.actions import action_for, resolve
 from vidqa.core.problem import Problem
 from vidqa.data import fingerprint
 from vidqa.data.record import Record
+from vidqa.planning.pairs import learns_pairs, plan_pairs
 from vidqa.planning.problems import SAMPLE_NOTHING_LEARNED
 from vidqa.planning.samples import Planner, Sample
 from vidqa.spec.models import Spec
@@ -42,7 +44,8 @@ def make_plan(spec: Spec, planner: Planner, records: Mapping[str, list[Record]])
     """Plan the sets of a run (`sets.record_sets`)."""
     sets = {}
     for name, records_of_set in records.items():
-        samples, problems = planner.plan(records_of_set, response_mode(spec, name))
+        plan = partial(plan_pairs, planner) if learns_pairs(spec) else planner.plan
+        samples, problems = plan(records_of_set, response_mode(spec, name))
         sets[name] = PlannedSet(records_of_set, samples, problems)
     return Plan(sets, fingerprint(record for records_of_set in records.values() for record in records_of_set))
 

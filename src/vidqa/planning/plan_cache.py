@@ -29,6 +29,7 @@ from vidqa.data import open_source
 from vidqa.data.archive import archives_in, is_archive
 from vidqa.data.record import MediaRef, Provenance, Record, Turn
 from vidqa.data.sources import made_absolute
+from vidqa.planning.pairs import PairSample, learns_pairs
 from vidqa.planning.plan import Plan, PlannedSet, response_mode
 from vidqa.planning.samples import Planner, Prompting, Sample
 from vidqa.planning.sets import media_roots, sources
@@ -36,7 +37,7 @@ from vidqa.spec.models import Spec
 from vidqa.video.types import FramePlan
 
 Identity = tuple[int, int] | None  # size in bytes and time of change in nanoseconds; None of a file that is not there
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 MODEL_FILES = ("*.json", "*.jinja")
 CODE = ("core", "video", "data", "families", "planning")  # packages that decide what a plan is
 LIBRARIES = ("av", "jinja2", "numpy", "tokenizers")
@@ -69,7 +70,7 @@ def _inputs(spec: Spec, planner: Planner) -> dict[str, str]:
     counted = [sampling.held_out(spec), sampling.limit(spec), sampling.windows(spec)] if sampling else []
     places = [[made_absolute(source.annotation_path), _absolute(source.media_path)] for source in set_sources]
     modes = {data.name: response_mode(spec, data.name) for data in action.data}
-    sets = [modes, *((source.name, source.how) for source in set_sources)]
+    sets = [modes, learns_pairs(spec), *((source.name, source.how) for source in set_sources)]
     rendering = [asdict(planner.prompting), asdict(planner.vision)]
     files = sorted(path for pattern in MODEL_FILES for path in planner.folder.glob(pattern) if path.is_file())
     here = Path(vidqa.__file__).parent
@@ -131,7 +132,7 @@ def decode(encoded: bytes) -> Plan:
 
 class _Row(msgspec.Struct, array_like=True, gc=False):
     """A record with media by number. `counts` are length, supervised, prefix and prefix_key of its sample; None where
-    it has none."""
+    it has none. `rejected` and `chosen` are of pairs."""
 
     id: str
     turns: tuple[Turn, ...]
@@ -141,6 +142,8 @@ class _Row(msgspec.Struct, array_like=True, gc=False):
     source: str
     provenance: Provenance | None
     counts: tuple[int, int, int, bytes] | None
+    rejected: str | None = None
+    chosen: tuple[int, int] | None = None
 
 
 class _StoredSet(msgspec.Struct):
@@ -154,6 +157,7 @@ class _StoredSet(msgspec.Struct):
             id(sample.record): (sample.length, sample.supervised, sample.prefix, sample.prefix_key)
             for sample in planned.samples
         }
+        chosen = {id(pair.record): pair.chosen for pair in planned.samples if isinstance(pair, PairSample)}
         rows = [
             _Row(
                 record.id,
@@ -164,6 +168,8 @@ class _StoredSet(msgspec.Struct):
                 record.source,
                 record.provenance,
                 counts.get(id(record)),
+                record.rejected,
+                chosen.get(id(record)),
             )
             for record in planned.records
         ]
@@ -173,11 +179,12 @@ class _StoredSet(msgspec.Struct):
         records, samples = [], []
         for row in self.rows:
             refs = tuple(media[number][0] for number in row.media)
-            record = Record(row.id, row.turns, refs, row.video_fps, row.kind, row.source, row.provenance)
+            record = Record(row.id, row.turns, refs, row.video_fps, row.kind, row.source, row.provenance, row.rejected)
             records.append(record)
             if row.counts:
                 plans = cast(tuple[FramePlan, ...], tuple(media[number][1] for number in row.media))
-                samples.append(Sample(record, plans, self.prompting, *row.counts))
+                values = (record, plans, self.prompting, *row.counts)
+                samples.append(PairSample(*values, chosen=row.chosen) if row.chosen else Sample(*values))
         return PlannedSet(records, samples, self.problems)
 
 

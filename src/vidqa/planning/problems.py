@@ -17,6 +17,12 @@ SAMPLE_TWO_KINDS = Code(
     "One file is named as a video by one record and as an image by another.",
     "Name the file as what it is in every record.",
 )
+PAIRS = Code(
+    "SAMPLE_PAIRS",
+    "The objective and the answers of the data do not fit together.",
+    'Of engine.objective = "dpo" every record has a right answer and a rejected one that differs from it '
+    '(assemble_dataset.py --pairs writes them); train other records with engine.objective = "sft".',
+)
 QUANTIZE_GROUP_SIZE = Code(
     "QUANTIZE_GROUP_SIZE",
     "The weights that share a scale do not divide a layer's inputs.",

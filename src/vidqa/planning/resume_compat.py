@@ -22,6 +22,7 @@ from vidqa.spec import effective_batch, load_training
 from vidqa.spec.keys import flat, leaves
 from vidqa.spec.models import TrainSpec
 
+NO_MEANING = ("lora_dropout", "lora_path")  # of policy.lora, for tensors that are saved
 FACT_NAMES = {"order": "the order of samples", "weights": "what the saved weights mean"}
 THREADS = 4  # files that are hashed beside each other
 SAMPLE_RULE = "what is seen of a sample"
@@ -39,7 +40,8 @@ NO_EFFECT_ON_LEARNING = (
 )
 # Of these tables, what does change it or its measure.
 LEARNED_EXCEPTIONS = (
-    *("policy.lora.lora_dropout", "engine.validation_", "engine.balance", "engine.shuffle_options", "engine.truncated"),
+    *("policy.lora.lora_dropout", "engine.validation_", "engine.balance", "engine.dpo_"),
+    *("engine.shuffle_options", "engine.truncated"),
     *(f"train.train_policy.{name}" for name in OBJECTIVE),
 )
 
@@ -69,7 +71,7 @@ def weights_facts(
     return {
         **({} if base_model is None else {"base_model": base_model}),
         "trained": hashlib.sha256(json.dumps(named).encode()).hexdigest(),
-        "lora": {key: value for key, value in lora.model_dump().items() if key != "lora_dropout"} if lora else None,
+        "lora": {key: value for key, value in lora.model_dump().items() if key not in NO_MEANING} if lora else None,
     }
 
 

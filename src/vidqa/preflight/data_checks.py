@@ -15,6 +15,7 @@ from vidqa.evaluation.answers import parse_expected
 from vidqa.evaluation.metrics import task_problems
 from vidqa.evaluation.rewards import Completion, Rewards, question_problems
 from vidqa.evaluation.rewards.problems import REWARD_FORMAT
+from vidqa.planning.pairs import pair_problems
 from vidqa.planning.sets import RecordSet
 from vidqa.preflight import media_probe
 from vidqa.preflight.inputs import DataInputs, Skip
@@ -32,6 +33,15 @@ def records(inputs: DataInputs) -> list[Problem]:
     for part in inputs.sets:
         inputs.facts[f"{part.name}_records"] = len(part.records)
     return [problem for part in inputs.sets for problem in part.problems]
+
+
+def pairs(inputs: DataInputs) -> list[Problem]:
+    """The objective fits the answers: pairs, or one answer a record."""
+    if inputs.training is None:
+        raise Skip("no weights learn from it")
+    sets = {part.name: part.records for part in inputs.annotations}
+    inputs.facts["pairs"] = sum(bool(record.rejected) for records in sets.values() for record in records)
+    return pair_problems(inputs.training, sets)
 
 
 def disjoint(inputs: DataInputs) -> list[Problem]:

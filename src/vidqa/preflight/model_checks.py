@@ -8,13 +8,16 @@ from vidqa.core import environment
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.data.storage import hub
 from vidqa.families import family_of, quantization_of, require_plain_weights
-from vidqa.families.adapters import check_adapter
+from vidqa.families.adapters import CONFIG, check_adapter
 from vidqa.families.chat import load_chat
+from vidqa.families.problems import MODEL_FILE_MISSING
 from vidqa.families.weights import check_weights, weight_bytes, weight_files
 from vidqa.jobs.job_spec import model_names
+from vidqa.planning.adapters import adapter_problems, base_problems
 from vidqa.preflight.inputs import ModelInputs, RunInputs
 from vidqa.preflight.problems import TIED_ADAPTER
 from vidqa.spec import check_with_heads
+from vidqa.spec.learning_rates import part_problems
 
 TIED = ("embed_tokens", "lm_head")
 
@@ -67,6 +70,30 @@ def architecture(inputs: ModelInputs) -> list[Problem]:
     if base or any(data.teaches for data in inputs.declared_action.data):
         require_plain_weights(inputs.model_folder, f"{inputs.action} begins with")
     return check_with_heads(inputs.training.policy, sizes.text.kv_heads) if inputs.training else []
+
+
+def continued_adapter(inputs: ModelInputs) -> list[Problem]:
+    """The adapter that training continues is of this base model, by its tensors and, where they are here, its weights'
+    hash. A run that resumes reads its own checkpoint instead."""
+    lora = inputs.training.policy.lora if inputs.training else None
+    if inputs.training is None or lora is None or not lora.lora_path:
+        return []
+    folder = Path(lora.lora_path).expanduser()
+    if not (folder / CONFIG).is_file():
+        what = f"it holds no {CONFIG}" if folder.is_dir() else "there is no such folder"
+        return [MODEL_FILE_MISSING.at(f"policy.lora.lora_path = {folder}", what)]
+    added = {part.name: part.shape for part in inputs.parameters(inputs.training) if part.added}
+    problems = adapter_problems(folder, added)
+    has_weights = not problems and bool(weight_files(inputs.model_folder))
+    return [*problems, *(base_problems(folder, inputs.model_folder) if has_weights else [])]
+
+
+def learning_rates(inputs: ModelInputs) -> list[Problem]:
+    """Every part of the model with a rate of its own trains, and every part that trains has a rate."""
+    if inputs.training is None:
+        return []
+    trained = [part.name for part in inputs.parameters(inputs.training) if part.trains]
+    return part_problems(inputs.training.train.optm_lr, trained)
 
 
 def tied_adapters(inputs: ModelInputs) -> list[Problem]:

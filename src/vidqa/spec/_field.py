@@ -36,7 +36,7 @@ def key(
     description: str,
     *,
     native: str = "used",
-    only: list[Any] | str | None = None,
+    only: list[Any] | None = None,
     instead: str | None = None,
     automl: dict[str, Any] | None = None,
     **bounds: Any,
@@ -44,7 +44,7 @@ def key(
     """A key of the spec.
 
     native   "used", or "no effect": accepted so that a file moves over, a warning when it is not the default
-    only     the values our own engine takes (another value is an error), or the name of a test in `native.TESTS`
+    only     the values our own engine takes; another value is an error
     instead  the key to use in place of this one
     automl   how a search treats the key: min and max with a scale (log; log2 for powers of two), or choices, and their
              weights; with_lora (what differs where LoRA trains); default (searched unless the user says otherwise);

@@ -16,7 +16,7 @@ from vidqa.core.problem import Problem, ProblemError
 from vidqa.spec.compat.cosmos import target_table, video_fps_problems
 from vidqa.spec.layers import Layer, format_of, parse_set, read_layer
 from vidqa.spec.models import TrainSpec
-from vidqa.spec.parent_layers import PARENT_LAYER, parent_layer, profile_layer, root_layer
+from vidqa.spec.parent_layers import PARENT_LAYER, parent_layer, profile_layer, root_layer, weights_layer
 from vidqa.spec.problems import FILE, NO_RUN, ROOT, STEPS, UNWRITABLE
 from vidqa.spec.resolve import Resolved, resolve
 from vidqa.spec.rules import BARE_ID, unreached_steps
@@ -66,15 +66,21 @@ def _makers(request: Request) -> Iterable[Any]:
         yield lambda part=part, root=root: _root(action, part, root)
     for path in request.overrides:
         yield lambda path=path: read_layer(path)
-    yield lambda: _option_layer(
-        "--model", next((model.name for model in declared.models), "model"), _model(request.model)
-    )
+    yield lambda: _model_layer(request)
     yield lambda: _option_layer("--results-dir", declared.output_key, _absolute(request.results_dir))
     yield lambda: parse_set(request.sets)
 
 
 def _option_layer(option: str, key: str, value: str | None) -> Layer:
     return Layer(option, {} if value is None else {key: value})
+
+
+def _model_layer(request: Request) -> Layer:
+    """The model's key; of an adapter that a training begins with, its base model and its keys."""
+    name = _model(request.model)
+    begun = weights_layer("--model", request.action, name) if name else None
+    key = next((model.name for model in actions.action(request.action).models), "model")
+    return begun or _option_layer("--model", key, name)
 
 
 def _absolute(place: str | None) -> str | None:

@@ -93,6 +93,10 @@ def _unsupported(spec: GrpoSpec) -> Iterator[Problem]:
     if lora is not None and lora.modules_to_save and spec.train.train_policy.kl_beta > 0:
         message = f"modules_to_save is {lora.modules_to_save} and kl_beta is above 0: adapters off is not the start"
         yield codes.CONFLICT.at("policy.lora.modules_to_save", message, "leave one of the two out")
+    if lora is not None and lora.lora_path and spec.train.train_policy.kl_beta > 0:
+        message = "lora_path is set and kl_beta is above 0: adapters off is not the start"
+        remedy = "set kl_beta to 0, or merge the adapter (scripts/export.py RUN --merge) and train on that"
+        yield codes.CONFLICT.at("policy.lora.lora_path", message, remedy)
     if spec.policy.lora is not None and spec.policy.lora.lora_dropout > 0:
         message = (
             f"lora_dropout is {spec.policy.lora.lora_dropout:g}: the trainer would not be what drew the completions"

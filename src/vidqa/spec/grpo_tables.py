@@ -105,7 +105,6 @@ class GrpoTrain(Train):
         1e-6,
         "Learning rate",
         "Peak learning rate. 1e-6 is usual for full training, 1e-5 for LoRA.",
-        only="one number",
     )
     fsdp_offload: bool = key(False, "CPU offload", "The rollout model needs the weights on the GPU.", only=[False])
     train_policy: GrpoPolicy = table(  # type: ignore[assignment]  # TrainPolicy is that of supervised training
@@ -194,6 +193,9 @@ class GrpoEngine(TrainEngine):
         10.0, "Reward limit", "Seconds of one call of your own reward function; more is an error."
     )
     stop: StopRules = table(StopRules, "Stop rules", "When a run that goes wrong ends by itself.")
+    objective: Literal["sft", "dpo"] = key(
+        "sft", "Objective", "That of reinforcement learning is train.train_policy.variant.", only=["sft"]
+    )
     packing: bool = key(True, "Packing", "Completions are always packed behind their prompt.", only=[True])
     share_video_prefix: bool = key(
         True, "Share videos", "The completions of a question always share its video and prompt.", only=[True]

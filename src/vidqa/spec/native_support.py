@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from pydantic.fields import FieldInfo
@@ -18,7 +17,6 @@ from vidqa.spec.problems import NO_EFFECT, NOT_SUPPORTED
 IDLE_ITEMS = {
     "logging.logger": ("tao", "there is no tracker tao here", 'use ["console"]'),
 }
-TESTS: dict[str, Callable[[Any], bool]] = {"one number": lambda value: isinstance(value, int | float)}
 
 
 def facts(field: FieldInfo) -> dict[str, Any]:
@@ -44,13 +42,11 @@ def _judge(path: str, value: Any, field: FieldInfo) -> Problem | None:
         remedy = f"use {instead} instead" if instead else "remove it, or ignore this"
         return NO_EFFECT.at(path, f"{path} = {brief(value)} changes nothing here", remedy, severity="warning")
     if isinstance(native, dict) and not _allowed(native["only"], value):
-        only = native["only"] if isinstance(native["only"], str) else " or ".join(map(repr, native["only"]))
+        only = " or ".join(map(repr, native["only"]))
         remedy = f"use {instead} instead" if instead else f"set {path} to {only}, or use --target cosmos-rl"
         return NOT_SUPPORTED.at(path, f"our engine takes only {only}; got {brief(value)}", remedy)
     return None
 
 
-def _allowed(only: list[Any] | str, value: Any) -> bool:
-    if isinstance(only, str):
-        return TESTS[only](value)
+def _allowed(only: list[Any], value: Any) -> bool:
     return any(value == allowed and isinstance(value, bool) == isinstance(allowed, bool) for allowed in only)

@@ -115,8 +115,7 @@ def _treatment(field: Any) -> str:
     native, instead = about["x-native"], about.get("x-instead")
     also = f" Use {instead}." if instead else ""
     if isinstance(native, dict):
-        only = native["only"]
-        return f"Only {only if isinstance(only, str) else ' or '.join(map(json.dumps, only))}.{also}"
+        return f"Only {' or '.join(map(json.dumps, native['only']))}.{also}"
     return f"No effect.{also}" if native == "no effect" else ""
 
 
@@ -187,7 +186,6 @@ def _compat_rows(keys: Mapping[str, FieldInfo], column: str) -> Iterator[str]:
         native, instead = _native(field)
         shown = f"`{instead}`" if instead and " " not in instead else instead or ""
         if column == "taken" and isinstance(native, dict):
-            only = native["only"]
-            yield row(f"`{path}`", only if isinstance(only, str) else ", ".join(map(json.dumps, only)), shown)
+            yield row(f"`{path}`", ", ".join(map(json.dumps, native["only"])), shown)
         elif column != "taken" and native == "no effect":
             yield row(f"`{path}`", field.description or "", shown)

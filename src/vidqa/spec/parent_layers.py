@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,14 @@ from vidqa.core import actions
 from vidqa.core.actions import DataSet
 from vidqa.core.actions.train import held_out
 from vidqa.core.files import read_object
+from vidqa.core.problem import ProblemError
+from vidqa.spec.adapter_keys import base_of, continued_adapter, is_adapter
 from vidqa.spec.keys import flat
 from vidqa.spec.layers import Layer, read_layer
 from vidqa.spec.models import QuantizeSpec, Spec, TrainSpec
 from vidqa.spec.problems import MODEL, NO_RUN, ROOT, VALUE
 from vidqa.spec.resolve import load, load_training
-from vidqa.spec.run_lookup import ADAPTER, find_checkpoint, find_export, run_folder_of
+from vidqa.spec.run_lookup import ADAPTER, EXPORTS, find_checkpoint, find_export, run_folder_of
 from vidqa.spec.run_tables import Vision
 
 REMEDY = (
@@ -69,6 +70,10 @@ def parent_layer(action: str, run: Path, which: str | None) -> Layer:
     parent = actions.action(action).parent
     if parent is None:
         raise NO_RUN.error("--parent-run", f"a spec for {action} takes nothing from a run", "leave it out")
+    if action == "train" and is_adapter(run):
+        if which is not None:
+            raise NO_RUN.error("--which", f"{which} is asked for, and {run} is an adapter, not a run", "leave it out")
+        return Layer(f"{PARENT_LAYER} {run}", begun_with(run))
     which = which or parent.which
     return Layer(f"{PARENT_LAYER} {run} ({which})", actions.resolve(parent.keys)(run, run_folder_of(run), which))
 
@@ -96,14 +101,61 @@ def model_layer(action: str, name: str, which: str | None = None) -> Layer:
 
 
 def continued(run: Path, home: Path, which: str) -> dict[str, Any]:
-    """What a training that goes on takes: the run's spec, and its checkpoint to start from."""
+    """What a training that goes on takes: the run's spec, and its checkpoint to start from. Of LoRA also its adapter:
+    without a checkpoint, or with train.resume = false, a new optimizer goes on from there."""
     written = _spec_file(home)
-    checkpoint = find_checkpoint(run, which)
     table = read_layer(written).table
     if not isinstance(table.get("train", {}), dict):
         raise NO_RUN.error(home / "spec.toml", "train is a value; it must be a table")
-    train = {**table.get("train", {}), "resume": str(checkpoint.absolute())}
-    return {**table, "train": {key: value for key, value in train.items() if key != "output_dir"}}
+    adapter = _adapter_of(home, which)
+    try:
+        resume: Any = str(find_checkpoint(run, which).absolute())
+    except ProblemError:
+        if adapter is None:
+            raise
+        resume = False
+    train = {**table.get("train", {}), "resume": resume}
+    values = {**table, "train": {key: value for key, value in train.items() if key != "output_dir"}}
+    policy = table.get("policy")
+    if adapter is not None and isinstance(policy, dict) and isinstance(lora := policy.get("lora"), dict):
+        values["policy"] = {**policy, "lora": {**lora, "lora_path": str(adapter.absolute())}}
+    return values
+
+
+def _adapter_of(home: Path, which: str) -> Path | None:
+    """The adapter among a run's exports; None where it has none."""
+    try:
+        export = find_export(home, which)
+    except ProblemError:
+        return None
+    return export if is_adapter(export) else None
+
+
+def weights_layer(option: str, action: str, name: str) -> Layer | None:
+    """What a training takes that begins with an adapter: a PEFT folder, or the best export of a run of LoRA. None where
+    `name` is neither."""
+    place = Path(name)
+    if "://" in name or not os.path.isdir(place) or action != "train":
+        return None
+    adapter = place if is_adapter(place) else _adapter_of(place, "best") if (place / EXPORTS).is_dir() else None
+    return Layer(f"{option} {name}", begun_with(adapter)) if adapter else None
+
+
+def begun_with(adapter: Path) -> dict[str, Any]:
+    """What a training takes that begins with `adapter`: base model and adapter, and the frames and the prompt of the
+    run that trained it, where it is one of this program."""
+    values = continued_adapter(adapter)
+    home = adapter.resolve().parent.parent
+    if isinstance(parent := _parent_spec(home) if adapter.resolve().parent.name == EXPORTS else None, TrainSpec):
+        values |= {"policy.model_name_or_path": parent.policy.model_name_or_path, **_view(parent)}
+    return values
+
+
+def _view(parent: TrainSpec) -> dict[str, Any]:
+    """The keys of a training that say what is seen of a record."""
+    trained = flat(parent)
+    names = (*SAME_IN_BOTH.values(), "policy.model_max_length", "custom.train_dataset.response_mode")
+    return {name: trained[name] for name in names}
 
 
 def refined(run: Path, home: Path, which: str) -> dict[str, Any]:
@@ -115,10 +167,7 @@ def refined(run: Path, home: Path, which: str) -> dict[str, Any]:
         raise MODEL.error(export, "the run trained an adapter", remedy)
     values: dict[str, Any] = {"policy.model_name_or_path": str(export.absolute())}
     if isinstance(parent := _parent_spec(home), TrainSpec):
-        trained = flat(parent)
-        values |= {name: trained[name] for name in SAME_IN_BOTH.values()}
-        values["policy.model_max_length"] = trained["policy.model_max_length"]
-        values["custom.train_dataset.response_mode"] = trained["custom.train_dataset.response_mode"]
+        values |= _view(parent)
     return values
 
 
@@ -177,10 +226,4 @@ def _parent_spec(home: Path) -> Spec | None:
 def _base_of(export: Path, parent: Spec | None) -> str:
     if isinstance(parent, TrainSpec):
         return parent.policy.model_name_or_path
-    try:
-        adapter = json.loads((export / ADAPTER).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as broken:
-        raise NO_RUN.error(export / ADAPTER, f"it cannot be read: {broken}") from broken
-    if not isinstance(adapter, dict) or not isinstance(adapter.get("base_model_name_or_path", ""), str):
-        raise NO_RUN.error(export / ADAPTER, "base_model_name_or_path must be a text")
-    return adapter.get("base_model_name_or_path", "")
+    return base_of(export)

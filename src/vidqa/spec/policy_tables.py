@@ -36,6 +36,12 @@ class Parallelism(Table):
 
 @with_compat_keys
 class Lora(Table):
+    lora_path: str | None = key(
+        None,
+        "Adapter to continue",
+        "Folder of a trained adapter that training begins with, of PEFT or of a run here, with a new optimizer. Rank, "
+        "alpha and targets are those of the adapter. Unset begins as the base model.",
+    )
     r: Positive = key(
         16,
         "Rank",

@@ -16,6 +16,7 @@ from vidqa.core import actions
 from vidqa.core.environment import redacted
 from vidqa.core.problem import Problem, ProblemError, bounded, control_characters, raise_errors
 from vidqa.spec._field import Table
+from vidqa.spec.adapter_keys import adapter_keys, is_adapter
 from vidqa.spec.json_schema import expected
 from vidqa.spec.keys import flat, leaves, table_of
 from vidqa.spec.layers import DEEPEST, Layer, brief, entries, place, read_layer, texts, training_type
@@ -26,6 +27,7 @@ from vidqa.spec.rules import check
 TEMPLATE = "template"
 PROMPTS = ("system_prompt", "prompt")  # the last names of the keys whose text may have lines
 OPTIONAL_TABLE = "policy.lora"  # its presence alone changes the run
+ADAPTER_FOLDER = "policy.lora.lora_path"
 TRAIN_SET, VALIDATION_SET = "custom.train_dataset.annotation_path", "custom.val_dataset.annotation_path"
 LOADER = "custom.loader"
 NAMED = "train.train_policy.dataset"  # cosmos-rl's table of a data set's name
@@ -151,6 +153,7 @@ class _LayerMerger:
             value = _value(self.values, path)
             if isinstance(value, list) and value and all(item == value[0] for item in value):
                 self._put(path, value[0], self.sources[path])
+        self._take_adapter()
         if _value(self.values, HELD_OUT) == 0:  # cosmos-rl's way to hold nothing out
             self._put(HELD_OUT, None, self.sources[HELD_OUT])
         if _value(self.values, HELD_OUT) is not None and "validation.enable" not in self.origins:
@@ -159,6 +162,20 @@ class _LayerMerger:
             train = self.values.get("train")
             if isinstance(train, dict) and train.get("optm_warmup_steps", 0) is None:
                 train["optm_warmup_steps"] = 0
+
+    def _take_adapter(self) -> None:
+        """Keys of policy.lora that no layer sets are those of the adapter that training continues, where it is here."""
+        folder = _value(self.values, ADAPTER_FOLDER)
+        if not isinstance(folder, str) or not is_adapter(Path(os.path.expanduser(folder))):
+            return
+        try:
+            stored = adapter_keys(Path(os.path.expanduser(folder)))
+        except ProblemError as unusable:
+            self.problems += unusable.problems
+            return
+        for key, value in stored.items():
+            if (path := f"{OPTIONAL_TABLE}.{key}") not in self.origins:
+                self._put(path, value, self.sources[ADAPTER_FOLDER])
 
     def _name_sources(self) -> None:
         """A data set by its name, and a loader, written where the other tools read them: as annotation paths."""

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from vidqa.core.actions import action_for, resolve
-from vidqa.core.problem import Problem
+from vidqa.core.problem import Problem, ProblemError
 from vidqa.spec import problems as codes
+from vidqa.spec.adapter_keys import differences, is_adapter
 from vidqa.spec.evaluate_tables import METRIC_MODELS, is_folder, metric_models
+from vidqa.spec.learning_rates import shape_problems
 from vidqa.spec.models import EmbedSpec, EvaluateSpec, GrpoSpec, InferenceSpec, Spec, TrainSpec
 from vidqa.spec.native_support import native_problems
 from vidqa.spec.policy_tables import Lora, Policy
@@ -160,6 +162,7 @@ def training_rules(spec: TrainSpec) -> Iterator[Problem]:
     yield from _patterns(spec)
     if spec.policy.lora is not None:
         yield from _lora(spec.policy.lora)
+    yield from _preference(spec)
     if spec.engine.share_video_prefix and not spec.engine.packing:
         yield codes.CONFLICT.at(
             "engine.share_video_prefix",
@@ -280,6 +283,7 @@ def _no_whole_model(path: str, name: str, adapter_allowed: bool) -> Iterator[Pro
 
 def _optimizer(spec: TrainSpec) -> Iterator[Problem]:
     rate = spec.train.optm_lr
+    yield from shape_problems(rate)
     rates = [rate] if isinstance(rate, int | float) else list(rate.values()) if isinstance(rate, dict) else rate
     if not any(rates):
         yield codes.REQUIRED.at("train.optm_lr", f"the learning rate is {rate}", "set it, such as 1e-5")
@@ -341,7 +345,21 @@ def pattern_rules(path: str, patterns: Iterable[str]) -> Iterator[Problem]:
             yield codes.VALUE.at(path, f"{pattern!r} is not a regular expression: {broken}")
 
 
+def _preference(spec: TrainSpec) -> Iterator[Problem]:
+    engine = spec.engine
+    if engine.objective != "dpo":
+        for name in ("dpo_beta", "dpo_label_smoothing", "dpo_sft_weight"):
+            if (value := getattr(engine, name)) != type(engine).model_fields[name].default:
+                message = f'{name} is {value:g}, and engine.objective is "{engine.objective}"'
+                remedy = "set engine.objective to dpo, or leave it out"
+                yield codes.NO_EFFECT.at(f"engine.{name}", message, remedy, severity="warning")
+    elif (size := spec.policy.parallelism.cp_size) > 1:
+        message = f'cp_size is {size}, and engine.objective is "dpo": GPUs of a context have parts of an answer'
+        yield codes.CONFLICT.at("policy.parallelism.cp_size", message, "set it to 1")
+
+
 def _lora(lora: Lora) -> Iterator[Problem]:
+    yield from _continued_adapter(lora)
     if not lora.target_modules:
         yield codes.REQUIRED.at("policy.lora.target_modules", "the list is empty", "set it, such as all-linear")
     targets = {lora.target_modules} if isinstance(lora.target_modules, str) else set(lora.target_modules)
@@ -352,3 +370,27 @@ def _lora(lora: Lora) -> Iterator[Problem]:
     if clash:
         message = f"{', '.join(sorted(clash))} would have adapters and train in full through {sorted(saved)}"
         yield codes.CONFLICT.at("policy.lora.target_modules", message)
+
+
+def _continued_adapter(lora: Lora) -> Iterator[Problem]:
+    """What does not fit between policy.lora and the adapter that it continues, where that is on this machine."""
+    path, name = "policy.lora.lora_path", lora.lora_path
+    if not name:
+        return
+    folder = Path(os.path.expanduser(name))
+    if "://" in name:
+        remedy = "fetch it first: hf download ORG/NAME --local-dir FOLDER, then name FOLDER"
+        yield codes.VALUE.at(path, f"{name} is no folder", remedy)
+    elif folder.is_dir() and not is_adapter(folder):
+        yield codes.MODEL.at(path, f"{name} holds no {ADAPTER}", "name the folder of an adapter, such as RUN/best")
+    if not is_adapter(folder):
+        return
+    try:
+        differing = differences(folder, lora)
+    except ProblemError as unusable:
+        yield from unusable.problems
+        return
+    for key, stored, value in differing:
+        message = f"it is {value!r:.80}, and {stored!r:.80} in the adapter {name}"
+        remedy = "leave it out: it is taken from the adapter; or leave lora_path out for a new one"
+        yield codes.CONFLICT.at(f"policy.lora.{key}", message, remedy)

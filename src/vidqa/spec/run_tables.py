@@ -147,6 +147,27 @@ class DecodeEngine(Table):
 
 
 class TrainEngine(DecodeEngine):
+    objective: Literal["sft", "dpo"] = key(
+        "sft",
+        "Objective",
+        "sft: the answers are learned. dpo: of every pair of a right and a rejected answer the right one becomes the "
+        "likelier one, relative to the model that training begins with. DPO wants a learning rate that is ten times "
+        "smaller: about 1e-6, of LoRA 1e-5.",
+    )
+    dpo_beta: PositiveFloat = key(
+        0.1,
+        "DPO beta",
+        "How closely the model stays to the one it began with; less moves further. Only with objective dpo.",
+    )
+    dpo_label_smoothing: Annotated[float, Field(ge=0, lt=0.5)] = key(
+        0.0, "DPO label smoothing", "Share of pairs whose answers may be the wrong way round. Only with objective dpo."
+    )
+    dpo_sft_weight: NotNegative = key(
+        0.0,
+        "DPO weight of SFT",
+        "Weight of the right answers' loss per token beside that of the pairs: against right answers that become less "
+        "likely together with the wrong ones. Only with objective dpo.",
+    )
     packing: bool = key(True, "Packing", "Put several samples into one row, so that no token is padding.")
     pack_tokens: Positive | None = key(
         None,

@@ -157,8 +157,9 @@ class Train(Table):
     optm_lr: LearningRate = key(
         1e-5,
         "Learning rate",
-        "Peak learning rate. 1e-5 moves an 8B model without making it forget; LoRA wants about ten times more.",
-        only="one number",
+        "Peak learning rate. 1e-5 moves an 8B model without making it forget; LoRA wants about ten times more. A table "
+        "gives parts of the model their own: vision, merger, decoder, and global for those that it does not name; a "
+        "list is [decoder, vision].",
         automl={"min": 1e-6, "max": 1e-3, "scale": "log", "with_lora": {"min": 1e-5}, "default": True},
     )
     optm_impl: Literal["fused", "foreach", "for-loop"] = key(

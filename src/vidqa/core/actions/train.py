@@ -24,6 +24,11 @@ def _secrets(spec: Any) -> tuple[str, ...]:
     return tuple(name for name, is_used in uses.items() if is_used)
 
 
+def _reads(spec: Any) -> tuple[str, ...]:
+    """The adapter that it begins with."""
+    return ("policy.lora.lora_path",) if spec.policy.lora is not None and spec.policy.lora.lora_path else ()
+
+
 def _packages(spec: Any) -> dict[str, str]:
     """Trackers, and the optimizer's kernels."""
     trackers = ("wandb", "tensorboard")
@@ -61,6 +66,7 @@ TRAIN = Action(
             needed="unless train.train_policy.dataset.test_size splits",
         ),
     ),
+    reads=_reads,
     decoding="engine",
     rules="vidqa.spec.rules:train_rules",
     built_from="--train-root DATA",

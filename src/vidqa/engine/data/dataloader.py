@@ -14,6 +14,7 @@ from vidqa.engine.data.collate import Collator, TokenValues
 from vidqa.engine.data.feature_cache import FeatureCache, tower_name
 from vidqa.engine.data.frame_cache import FrameCache
 from vidqa.engine.data.frames import FrameSource, open_frames
+from vidqa.engine.data.pairs import PairCollator
 from vidqa.engine.data.prefetch import LoadedBatch, Prefetcher
 from vidqa.engine.data.schedule import Schedule
 from vidqa.engine.distributed import World
@@ -22,6 +23,7 @@ from vidqa.engine.model.attention import Call
 from vidqa.planning.budget.flops import flops_model
 from vidqa.planning.budget.params import parameters
 from vidqa.planning.features import cache_share, is_tower_frozen, token_bytes
+from vidqa.planning.pairs import learns_pairs
 from vidqa.planning.samples import Planner
 
 MOST_STEPS = 200  # whose packs are looked at
@@ -60,7 +62,8 @@ def open_dataloader(
     spec, world = schedule.spec, schedule.world
     sizes = planner.family.sizes_of(Path(spec.policy.model_name_or_path)).vision
     share = spec.engine.share_video_prefix
-    collator = Collator(planner, sizes, world.device.type, share=share, values=token_values, context=world.context)
+    batches_of = PairCollator if learns_pairs(spec) else Collator
+    collator = batches_of(planner, sizes, world.device.type, share=share, values=token_values, context=world.context)
     calls = choose_calls(schedule, collator)
     workers = spec.train.train_policy.dataloader_num_workers
     packs = (pack for step in range(first, schedule.total) for pack in schedule.packs(step))

@@ -19,6 +19,7 @@ from vidqa.engine.problems import ENGINE_NO_SAMPLES
 from vidqa.evaluation.rewards import question_problems
 from vidqa.planning import plan_cache
 from vidqa.planning.packing.prefix_sharing import max_tokens
+from vidqa.planning.pairs import pair_problems
 from vidqa.planning.plan import Plan, PlannedSet, make_plan, too_long, usable, without_labels
 from vidqa.planning.samples import Planner, Sample
 from vidqa.planning.sets import leaves_out_bad_samples, load_sets
@@ -39,6 +40,11 @@ class Prepared:
 def prepare_training(spec: TrainSpec, planner: Planner, world: World, run: RunFolder) -> Prepared:
     """The samples of a TrainSpec. Raises the problems of bad samples where they fail the run."""
     plan = shared_plan(spec, planner, world, run)
+    for problem in pair_problems(spec, {name: part.records for name, part in plan.sets.items()}):
+        if problem.severity == "error":
+            raise ProblemError([problem])
+        if world.is_main:
+            note(problem.message)
     chosen, problems = fitting(spec, plan.sets["train"])
     held, more = fitting(spec, plan.sets["validation"]) if "validation" in plan.sets else ([], [])
     problems += without_labels(chosen)

@@ -14,18 +14,19 @@ from vidqa.engine.distributed import World
 from vidqa.engine.export._base import ExportFormat, Trained
 from vidqa.engine.export.weights import load_weights
 from vidqa.engine.export.writing import copy_settings, rows_as_trained, shapes_of, write_together
-from vidqa.engine.loading.freeze import adapter_name, is_adapter, lora_config
+from vidqa.engine.loading.freeze import is_adapter, is_added, lora_config
 from vidqa.engine.loading.safetensors_reader import stored_tensors
 from vidqa.engine.problems import ENGINE_WEIGHTS_MISMATCH
 from vidqa.families.adapters import CONFIG, check_adapter
 from vidqa.families.problems import MODEL_FILE_MISSING
+from vidqa.planning.adapters import adapter_name
 
 STEM = "adapter_model"
 OF_WHOLE_MODELS = ("config.json", "generation_config.json")  # with them the folder would be taken for a whole model
 
 
 def _write(trained: Trained, name: str, world: World) -> Path:
-    trains = [inside for inside in sorted(trained.parameters) if is_adapter(inside) or ".modules_to_save." in inside]
+    trains = [inside for inside in sorted(trained.parameters) if is_added(inside)]
     names = {adapter_name(inside): inside for inside in trains if ".original_module." not in inside}
 
     def settings(folder: Path) -> None:

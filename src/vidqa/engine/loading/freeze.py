@@ -55,11 +55,9 @@ def is_adapter(name: str) -> bool:
     return ".lora_" in name
 
 
-def adapter_name(name: str) -> str:
-    """The name that a parameter of an adapter, or of a module that trains in full beside adapters, has in PEFT's
-    files."""
-    name = name.replace(f".modules_to_save.{ADAPTER}.", ".")
-    return "base_model.model." + name.replace(f".{ADAPTER}.", ".").removesuffix(f".{ADAPTER}")
+def is_added(name: str) -> bool:
+    """True for what an adapter folder holds: A and B, and copies of modules that train in full."""
+    return is_adapter(name) or ".modules_to_save." in name
 
 
 def base_module(module: Any) -> nn.Module:

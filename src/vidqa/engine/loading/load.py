@@ -23,8 +23,8 @@ from vidqa.core.problem import raise_errors
 from vidqa.engine.distributed import World
 from vidqa.engine.families import TorchFamily, family_of, torch_half
 from vidqa.engine.families._base import run_gathered
-from vidqa.engine.loading.freeze import base_module, base_name, choose_trainable, is_adapter
-from vidqa.engine.loading.safetensors_reader import RowRead, model_tensors, read_rows
+from vidqa.engine.loading.freeze import base_module, base_name, choose_trainable, is_adapter, is_added
+from vidqa.engine.loading.safetensors_reader import RowRead, model_tensors, read_rows, stored_tensors
 from vidqa.engine.model import DTYPES
 from vidqa.engine.model.float8 import use_float8
 from vidqa.engine.problems import ENGINE_WEIGHTS_MISMATCH
@@ -32,6 +32,7 @@ from vidqa.engine.torch_private import buffers, compute_local_shape_and_global_o
 from vidqa.families import family_of as tables_of
 from vidqa.families import require_plain_weights
 from vidqa.families.problems import MODEL_FILE_MISSING, MODEL_UNSUPPORTED
+from vidqa.planning.adapters import adapter_name, adapter_problems, base_problems
 from vidqa.planning.budget.activation_checkpointing import Recompute
 from vidqa.spec import check_with_heads
 
@@ -223,6 +224,17 @@ def _initialise_adapters(model: nn.Module, seed: int, lora: Any) -> None:
         whole = _first_values(name, parameter.shape, lora.init_lora_weights, generator)
         local, rows = local_rows(parameter)
         local.copy_(whole[rows])
+
+
+def load_adapter(model: nn.Module, folder: Path, base: Path, world: World) -> None:
+    """Every rank's rows of the adapter in `folder`, in place of first values. Raises MODEL_ADAPTER_MISMATCH for one of
+    other weights than those in `base`, of other targets or of another rank."""
+    added = {name: parameter for name, parameter in model.named_parameters() if is_added(name)}
+    shapes = {name: tuple(parameter.shape) for name, parameter in added.items()}
+    raise_errors(world.on_main(lambda: [*adapter_problems(folder, shapes), *base_problems(folder, base)]))
+    stored = stored_tensors(folder)
+    reads = [(stored[adapter_name(name)], *local_rows(parameter)) for name, parameter in added.items()]
+    read_rows([RowRead(tensor, rows[0].start, local) for tensor, local, rows in reads if local.numel()])
 
 
 def _first_values(name: str, shape: torch.Size, how: bool | str, generator: torch.Generator) -> torch.Tensor:

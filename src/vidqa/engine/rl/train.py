@@ -113,7 +113,7 @@ class Training(Trainer):
             banned=torch.tensor(banned_ids(folder, planner), dtype=torch.int64, device=world.device),
             compile=spec.train.compile and world.device.type == "cuda",
         )
-        learner = build_learner(schedule, stop, objective)
+        learner = build_learner(schedule, start, stop, objective)
         self.model, self.reference = learner.model, None
         self.rollout_model = RolloutModel(spec, folder, planner, learner.model, shape, world)
         if self.policy.kl_beta > 0 and spec.policy.lora is None:

@@ -17,10 +17,12 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from vidqa.core._optional import require
+from vidqa.core.problem import raise_errors
 from vidqa.engine.checkpoint.state import MOMENTS, SCALES
 from vidqa.engine.distributed import local_part
 from vidqa.engine.torch_private import foreach_mul_
 from vidqa.planning.budget.params import MOMENT_BLOCK, has_coded_moments
+from vidqa.spec.learning_rates import PARTS, part_of, part_problems, rate_of
 
 
 class _Local:
@@ -76,27 +78,48 @@ class LocalAdamW8bit(LocalAdamW):
 
 
 def build_optimizer(model: nn.Module, train: Any) -> torch.optim.Optimizer:
-    """`train` is the spec's table. Matrices decay; biases, norms and other vectors do not. Raises ENV_PACKAGE_MISSING
-    for AdamW8bit without bitsandbytes."""
+    """`train` is the spec's table. Matrices decay; biases, norms and other vectors do not. Raises SPEC_CONFLICT,
+    SPEC_REQUIRED for rates of parts that do not train, or the other way round, and ENV_PACKAGE_MISSING for AdamW8bit
+    without bitsandbytes."""
+    trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    raise_errors(part_problems(train.optm_lr, (name for name, _ in trained)))
+    groups = [group for part in _parts(train.optm_lr) for group in _groups(trained, part, train)]
     kind = {"AdamW": LocalAdamW, "AdamW8bit": LocalAdamW8bit, "Adam": LocalAdam}[train.optm_name]
-    groups: dict[tuple[bool, bool], list[nn.Parameter]] = defaultdict(list)
-    for parameter in model.parameters():
-        if parameter.requires_grad:
-            is_coded = kind is LocalAdamW8bit and has_coded_moments(parameter.shape)
-            groups[parameter.ndim >= 2, is_coded].append(parameter)
     implementation = {"fused": {"fused": True}, "foreach": {"foreach": True}, "for-loop": {"foreach": False}}
     optimizer = kind(
-        [
-            {"params": parameters, "weight_decay": train.optm_weight_decay if decays else 0.0, "coded": is_coded}
-            for (decays, is_coded), parameters in sorted(groups.items(), reverse=True)
-        ],
-        lr=train.optm_lr,
+        groups,
+        lr=groups[0]["lr"],
         betas=tuple(train.optm_betas),
         eps=train.epsilon,
         **implementation[train.optm_impl],
     )
     _take_state(optimizer)
     return optimizer
+
+
+def _parts(rates: Any) -> tuple[str, ...]:
+    """The parts with groups of their own; "" is the whole model."""
+    return ("",) if isinstance(rates, int | float) else PARTS
+
+
+def _groups(trained: Sequence[tuple[str, nn.Parameter]], part: str, train: Any) -> list[dict[str, Any]]:
+    """The groups of a part, with its peak rate: what decays and what does not, and what AdamW8bit codes."""
+    peak = rate_of(train.optm_lr, part) or 0.0
+    groups: dict[tuple[bool, bool], list[nn.Parameter]] = defaultdict(list)
+    for name, parameter in trained:
+        if not part or part_of(name) == part:
+            is_coded = train.optm_name == "AdamW8bit" and has_coded_moments(parameter.shape)
+            groups[parameter.ndim >= 2, is_coded].append(parameter)
+    return [
+        {
+            "params": parameters,
+            "weight_decay": train.optm_weight_decay if decays else 0.0,
+            "coded": is_coded,
+            "lr": peak,
+            "peak": peak,
+        }
+        for (decays, is_coded), parameters in sorted(groups.items(), reverse=True, key=lambda item: item[0])
+    ]
 
 
 def _take_state(optimizer: torch.optim.Optimizer) -> None:
@@ -127,22 +150,24 @@ def trained_by(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def learning_rate(step: int, total: int, warmup: int, train: Any) -> float:
-    """The learning rate of optimizer step s = `step` (from 0) of T = `total`, the first w = `warmup` of which rise.
+def learning_rate(step: int, total: int, warmup: int, train: Any, peak: float | None = None) -> float:
+    """The learning rate of optimizer step s = `step` (from 0) of T = `total`, the first w = `warmup` of which rise. lr
+    is `peak`, or train.optm_lr where that is a number.
 
     While s < w it is lr * (start + (1 - start) * (s + 1) / w), so that the first step already learns. Then it stays at
     lr, and over the last d steps it falls: lr * (floor + (1 - floor) * decay(p)) with p = (s - (T - d)) / d, where
     d = T - w, or min(round(T * optm_decay_ratio), T - w) where a ratio is given: the fall never begins within the
     warm-up. cosmos-rl takes the same steps, except in the warm-up, whose first step learns nothing there.
     """
+    peak = train.optm_lr if peak is None else peak
     if step < warmup:
         start = train.optm_warmup_start_factor
-        return train.optm_lr * (start + (1 - start) * (step + 1) / warmup)
+        return peak * (start + (1 - start) * (step + 1) / warmup)
     decay_steps = total if train.optm_decay_ratio is None else round(total * train.optm_decay_ratio)
     decay = min(decay_steps, total - warmup)
     progress = min(max(step - (total - decay), 0) / max(decay, 1), 1.0)
     floor = train.optm_min_lr_factor
-    return train.optm_lr * (floor + (1 - floor) * _decay(train.optm_decay_type, progress))
+    return peak * (floor + (1 - floor) * _decay(train.optm_decay_type, progress))
 
 
 def _decay(kind: str | None, progress: float) -> float:
@@ -156,9 +181,11 @@ def _decay(kind: str | None, progress: float) -> float:
     return 1.0  # none
 
 
-def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+def set_learning_rates(optimizer: torch.optim.Optimizer, step: int, total: int, warmup: int, train: Any) -> float:
+    """Give every group its rate of a step; returns the decoder's, or the first one's where that does not train."""
     for group in optimizer.param_groups:
-        group["lr"] = rate
+        group["lr"] = learning_rate(step, total, warmup, train, group["peak"])
+    return optimizer.param_groups[0]["lr"]
 
 
 @torch.no_grad()

@@ -17,12 +17,12 @@ from vidqa.engine.data.schedule import StepSchedule
 from vidqa.engine.distributed import World
 from vidqa.engine.loading.freeze import trainable_table
 from vidqa.engine.loading.fsdp import Resharding
-from vidqa.engine.loading.load import load_sharded
+from vidqa.engine.loading.load import load_adapter, load_sharded
 from vidqa.engine.objectives import Objective
 from vidqa.engine.progress import Progress, Silent, open_progress
 from vidqa.engine.signals import StopRequest
 from vidqa.engine.training.learner import Learner
-from vidqa.engine.training.optimizer import build_optimizer, learning_rate, set_learning_rate
+from vidqa.engine.training.optimizer import build_optimizer, set_learning_rates
 from vidqa.engine.training.resume import Start, resume, trainer_facts
 from vidqa.engine.training.saving import Saver
 from vidqa.planning.samples import Sample
@@ -37,9 +37,14 @@ def start_world(spec: Any) -> World:
 
 
 def build_learner(
-    schedule: StepSchedule, stop: StopRequest, objective: Objective, warm_up: Callable[[Any], object] = lambda _: None
+    schedule: StepSchedule,
+    start: Start,
+    stop: StopRequest,
+    objective: Objective,
+    warm_up: Callable[[Any], object] = lambda _: None,
 ) -> Learner:
-    """The model on its devices with its optimizer; `warm_up(model)` runs while its weights are read."""
+    """The model on its devices with its optimizer; `warm_up(model)` runs while its weights are read. The state of
+    `start` comes later; without one, the adapter that the spec continues is read."""
     spec, world, policy = schedule.spec, schedule.world, schedule.policy
     folder = Path(spec.policy.model_name_or_path)
     with load_sharded(folder, spec.policy, spec.train, world, policy.recompute) as model:
@@ -47,6 +52,8 @@ def build_learner(
         exact = spec.train.fsdp_reduce_dtype == spec.train.master_dtype and not spec.train.fsdp_offload
         resharding = Resharding(model, policy.reshard, sums_once=exact and not world.is_sharded, alone=world.size == 1)
         warm_up(model)
+    if start.folder is None and spec.policy.lora is not None and spec.policy.lora.lora_path:
+        load_adapter(model, Path(spec.policy.lora.lora_path), folder, world)
     return Learner(
         model=model,
         resharding=resharding,
@@ -93,10 +100,9 @@ class Trainer:
         del self.learner
 
     def schedule_rate(self, step: int) -> float:
-        """Set the learning rate of a step, and return it."""
-        rate = learning_rate(step, self.schedule.total, self.schedule.warmup, self.spec.train)
-        set_learning_rate(self.learner.optimizer, rate)
-        return rate
+        """Set the learning rates of a step, and return the first group's."""
+        schedule = self.schedule
+        return set_learning_rates(self.learner.optimizer, step, schedule.total, schedule.warmup, self.spec.train)
 
     def run_to_end(self, run: RunFolder) -> int:
         """Train, save, and prove the best export. Returns 0, or 6 where the run was stopped."""

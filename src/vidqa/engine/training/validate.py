@@ -19,6 +19,7 @@ from vidqa.engine.distributed import World
 from vidqa.engine.generators._base import Sampling
 from vidqa.engine.generators.hf import TransformersSession
 from vidqa.engine.loading.fsdp import Resharding
+from vidqa.engine.objectives import SUPERVISED, Objective
 from vidqa.evaluation import make_item
 from vidqa.planning.packing.packs import padded_length, plan_micro_batches, plan_packs
 from vidqa.planning.packing.prefix_sharing import relative_cost, workload
@@ -27,6 +28,17 @@ from vidqa.planning.samples import Sample
 from vidqa.spec.models import TrainSpec
 
 LARGEST_PACK = 16_384  # tokens; larger ones are no faster, and a generous policy.model_max_length would cost memory
+
+
+def plan_forward(spec: TrainSpec, samples: Sequence[Sample], world: World, chosen: Sequence[int]) -> list[list[int]]:
+    """This rank's packs of the `chosen` samples for a forward pass, as many on every rank."""
+    if spec.validation.batch_size or not spec.engine.packing:
+        size = spec.validation.batch_size or spec.train.train_policy.mini_batch
+        return plan_micro_batches(chosen, world.data_ranks, size)[world.data_rank]
+    lengths = [padded_length(sample.length, world.device.type) for sample in samples]
+    costs = [relative_cost(workload((number,), samples)) for number in range(len(samples))]
+    budget = min(pack_budget(spec), LARGEST_PACK)
+    return plan_packs(chosen, lengths, costs, world.data_ranks, budget)[world.data_rank]
 
 
 class Validator:
@@ -41,28 +53,23 @@ class Validator:
         world: World,
         bad_samples: BadSamples,
         resharding: Resharding,
+        objective: Objective = SUPERVISED,
     ) -> None:
+        self.objective = objective
         self.samples, self.collator, self.source, self.world = samples, collator, source, world
         self.bad_samples, self.resharding = bad_samples, resharding
-        everyone = range(len(samples))
-        if spec.validation.batch_size or not spec.engine.packing:
-            size = spec.validation.batch_size or spec.train.train_policy.mini_batch
-            packs = plan_micro_batches(everyone, world.data_ranks, size)
-        else:
-            lengths = [padded_length(sample.length, world.device.type) for sample in samples]
-            costs = [relative_cost(workload((number,), samples)) for number in everyone]
-            packs = plan_packs(everyone, lengths, costs, world.data_ranks, min(pack_budget(spec), LARGEST_PACK))
-        self.packs = packs[world.data_rank]
+        self.packs = plan_forward(spec, samples, world, range(len(samples)))
         self.answered = samples[: spec.engine.validation_generate][world.rank :: world.size]
         self.answers = spec.engine.validation_generate > 0
         self.sampling = Sampling(spec.engine.validation_max_tokens)
         self.longest = spec.policy.model_max_length + self.sampling.max_tokens
 
     def measure(self, model: Any) -> dict[str, float]:
-        """val/avg_loss, and val/accuracy and val/truncated where samples are answered; the same on every rank."""
+        """val/avg_loss and the objective's metrics; val/accuracy and val/truncated where samples are answered. The same
+        on every rank."""
         model.eval()
         try:
-            values = {"val/avg_loss": self._loss(model)}
+            values = self._losses(model)
             if self.answers:
                 values |= self._accuracy(model)
         finally:
@@ -70,17 +77,23 @@ class Validator:
         return values
 
     @torch.no_grad()
-    def _loss(self, model: Any) -> float:
-        total = torch.zeros(2, dtype=torch.float64, device=self.world.device)
+    def _losses(self, model: Any) -> dict[str, float]:
+        """The means of loss and metrics over the objective's count."""
+        names = self.objective.metrics
+        total = torch.zeros(2 + len(names), dtype=torch.float64, device=self.world.device)
         bad: list[Problem] = []
         with Prefetcher(self.packs, self.samples, self.source, self.collator, self.world.device) as batches:
             for loaded in batches:
                 bad += loaded.problems
-                nll = model.packed(loaded.batch)
-                total += torch.stack([nll.sum().double(), total.new_tensor(len(nll))])
+                sums = self.objective(model, loaded.batch)
+                total[0] += sums.sum
+                total[1] += sums.count
+                for place, name in enumerate(names, 2):
+                    total[place] += sums.metrics[name]
         dist.all_reduce(total)
         self.bad_samples.report(bad)
-        return (total[0] / total[1]).item()
+        loss, *means = (total[[0, *range(2, 2 + len(names))]] / total[1]).tolist()
+        return {"val/avg_loss": loss, **{f"val/{name}": mean for name, mean in zip(names, means, strict=True)}}
 
     def _accuracy(self, model: Any) -> dict[str, float]:
         """The share of samples that are answered rightly, and the share whose answer was cut off. Both are counted as a

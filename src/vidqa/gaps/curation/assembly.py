@@ -21,6 +21,7 @@ from vidqa.data.record import Provenance, Record
 from vidqa.datatools.duplicates import answer_class, compared_answer
 from vidqa.datatools.outputs import json_list
 from vidqa.gaps.curation.leaks import SAME_ID, Leak, Protected, find_leaks
+from vidqa.gaps.curation.pairs import with_rejected
 from vidqa.gaps.curation.problems import LEAK, NOTHING_NEW
 from vidqa.gaps.curation.rows import Row, counted, read_rows, written
 
@@ -34,6 +35,7 @@ class Assembly:
     """The options of assemble_dataset.py.
 
     add                     annotation files, or folders that a mining or augmentation has written
+    pairs                   a gap table of the base set: only its rows are written, each with the model's wrong answer
     kpi, validation, test   protected sets: annotations, and where their media are
     replay                  rows of the base set for each added one, of this round or an earlier one; None keeps all
     cap                     most new rows of one kind; 0 is no limit
@@ -41,8 +43,9 @@ class Assembly:
     """
 
     base: Path
-    add: tuple[Path, ...]
     out: Path
+    add: tuple[Path, ...] = ()
+    pairs: Path | None = None
     base_media: str = ""
     kpi: tuple[str, ...] = ()
     validation: tuple[str, ...] = ()
@@ -88,12 +91,8 @@ def assemble(request: Assembly) -> Assembled:
     """Write annotations.json to `request.out`. New rows that leak are left out; they, and pairs that are too plain to
     tell, stand in leaks.json and in `warnings`. Raises CURATION_NOTHING_NEW where no new row is left."""
     base = read_rows(request.base, request.base_media)
-    new = [pair for place in request.add for pair in read_rows(_annotations_in(place), "")]
     left_out: Counter[str] = Counter()
-    new = _without_known(base, new, left_out)
-    if not new:
-        message = f"{left_out['already there']} rows were given, all of them are in the base set"
-        raise NOTHING_NEW.error(", ".join(map(str, request.add)), message)
+    new = with_rejected(base, request.pairs, left_out) if request.pairs else _added(request, base, left_out)
     protected = [
         Protected(name, [record for _, record in read_rows(*places, need_answers=False)])
         for name, places in request.protected.items()
@@ -106,12 +105,22 @@ def assemble(request: Assembly) -> Assembled:
         raise NOTHING_NEW.error(request.out / LEAKS, f"all of the new rows leak: {leaks_text(leaks)}")
     draw = np.random.default_rng(request.seed)
     chosen = _capped(_balanced(new, draw, left_out) if request.balance else new, request.cap, draw, left_out)
-    replayed = _replayed(base, len(chosen), request.replay, draw)
-    left_out["base rows not replayed"] = len(base) - len(replayed)
+    replayed = [] if request.pairs else _replayed(base, len(chosen), request.replay, draw)
+    left_out["base rows not replayed"] = 0 if request.pairs else len(base) - len(replayed)
     assembled = Assembled(_rows(request, replayed, chosen), +left_out, leaks)
     (request.out / ANNOTATIONS).write_bytes(json_list(assembled.rows))
     write_json(request.out / SUMMARY, {"schema_version": 1, **assembled.as_dict()})
     return assembled
+
+
+def _added(request: Assembly, base: Sequence[Pair], left_out: Counter[str]) -> list[Pair]:
+    """The rows to add that the base set does not have. Raises CURATION_NOTHING_NEW."""
+    new = [pair for place in request.add for pair in read_rows(_annotations_in(place), "")]
+    new = _without_known(base, new, left_out)
+    if not new:
+        message = f"{left_out['already there']} rows were given, all of them are in the base set"
+        raise NOTHING_NEW.error(", ".join(map(str, request.add)), message)
+    return new
 
 
 def leaks_text(leaks: Sequence[Leak]) -> str:

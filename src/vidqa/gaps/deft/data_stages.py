@@ -23,12 +23,11 @@ from vidqa.gaps.deft.context import (
     is_labelled,
     media_of,
 )
-from vidqa.gaps.deft.problems import DEFT_GATE
 from vidqa.gaps.deft.runner import Request, with_options, words_of
 from vidqa.gaps.deft.state import Cost, Fact
 from vidqa.gaps.deft.tables import Annotations, AuditQueue, read_table
 from vidqa.spec.parent_layers import model_layer
-from vidqa.spec.run_lookup import ADAPTER, find_export
+from vidqa.spec.run_lookup import find_export
 
 NOTHING = tuple(f"CURATION_{what}" for what in ("NOTHING_FOUND", "EMPTY_POOL", "NO_GAPS", "NOTHING_NEW"))
 NO_ROWS = ("DATA_EMPTY", "DATA_FILE_MISSING")  # of a folder that exists
@@ -262,8 +261,7 @@ def _protected(folder: str | None) -> tuple[str, ...]:
 
 
 def validate(context: StageContext, train_set: str, stem: str, output: str) -> StageResult:
-    """Write the spec of a training on `train_set` and check it, also for leaks. Raises preflight's problems, DEFT_GATE
-    where the accepted model is an adapter."""
+    """Write the spec of a training on `train_set` and check it, also for leaks. Raises preflight's problems."""
     from vidqa.preflight.report import preflight
 
     annotations = context.require(train_set)
@@ -295,11 +293,7 @@ def validate(context: StageContext, train_set: str, stem: str, output: str) -> S
 
 
 def _weights(model: str) -> str:
-    """The folder of weights that a training can begin with."""
+    """The folder of weights, or of an adapter, that a training can begin with."""
     if not (Path(model) / "safetensors").is_dir():
         return model
-    export = find_export(model)
-    if (export / ADAPTER).is_file():
-        remedy = "merge it (scripts/export.py RUN --merge --out FOLDER) and begin with that, or continue from base"
-        raise DEFT_GATE.error(export, "it is an adapter, and a training continues from whole weights", remedy)
-    return str(export)
+    return str(find_export(model))

@@ -15,6 +15,7 @@ from vidqa.planning.packing.prefix_sharing import (
     relative_cost,
     workload,
 )
+from vidqa.planning.pairs import PairSample
 from vidqa.planning.samples import Sample
 from vidqa.spec import effective_batch
 from vidqa.spec.models import TrainSpec
@@ -93,4 +94,8 @@ class Steps:
 
     def prefix_rows(self, pack: Sequence[int]) -> int:
         """Rows of prefixes that attention gathers for what stands behind them, once for each group."""
-        return sum(self.samples[unit[0]].prefix for unit in self._units(pack) if len(unit) > 1)
+        return sum(self.samples[unit[0]].prefix for unit in self._units(pack) if self._shares(unit))
+
+    def _shares(self, unit: PrefixGroup) -> bool:
+        """Whether something stands behind a prefix: several samples, or both answers of a pair."""
+        return len(unit) > 1 or isinstance(self.samples[unit[0]], PairSample)

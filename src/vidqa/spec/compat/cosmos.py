@@ -9,6 +9,7 @@ from typing import Any
 
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.spec.keys import flat, leaves
+from vidqa.spec.learning_rates import PARTS, rate_of
 from vidqa.spec.models import EvaluateSpec, GrpoSpec, Spec, TrainSpec
 from vidqa.spec.problems import NOT_IN_TARGET
 from vidqa.spec.schedule import steps_per_epoch
@@ -93,6 +94,10 @@ def cosmos_table(spec: TrainSpec, train_samples: int | None = None) -> tuple[dic
     resume = spec.train.resume
     if isinstance(resume, str) and os.path.isdir(Path(resume) / "policy"):
         values["train.resume"] = str(Path(resume) / "policy")
+    if isinstance(rates := spec.train.optm_lr, dict) and not rates.keys().isdisjoint(PARTS):
+        values["train.optm_lr"] = [rate_of(rates, part) or 0.0 for part in ("decoder", "vision")]
+        if "merger" in rates:
+            problems.append(_lost("train.optm_lr.merger", rates["merger"]))
     values["redis"] = str(spec.redis)
     return _nested({path: value for path, value in values.items() if not _empty_custom(path, value)}), problems
 
@@ -134,7 +139,7 @@ def _is_lost(path: str, value: Any) -> bool:
 
 
 def _lost(path: str, value: Any) -> Problem:
-    severity = "error" if path.startswith("policy.lora") else "warning"
+    severity = "error" if path.startswith(("policy.lora", "engine.objective")) else "warning"
     message = f"NVIDIA's container has no {path} = {value!r}; it is left out"
     return NOT_IN_TARGET.at(path, message, "remove it, or use --target native", severity=severity)
 

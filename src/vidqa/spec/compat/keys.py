@@ -149,7 +149,6 @@ DEFAULT_ONLY: list[tuple[Any, ...]] = [
     ("Parallelism", "ep_size", Positive, 1, "Expert parallel", "GPUs that hold different experts."),
     ("Parallelism", "n_init_replicas", Positive, 1, "Policy replicas", "Independent trainers at the start."),
     ("Lora", "lora_names", list[str], ["default"], "Adapter names", "Adapters trained at once."),
-    ("Lora", "lora_path", str | None, None, "Adapter to continue", "Folder of trained adapter weights."),
     ("Policy", "model_safetensor_path", str | None, None, "Weights elsewhere", "Another folder with weights."),
     ("Policy", "trainable_map", dict[str, bool] | None, None, "Train by name", "Exact names to train or not.", "policy.trainable_pattern"),
     ("Policy", "aux_loss_coeff", NotNegative, 0.0, "Router loss", "Weight of a mixture-of-experts loss."),

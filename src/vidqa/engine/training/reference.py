@@ -1,0 +1,109 @@
+"""Log-probabilities of all answers under the model that a training on pairs begins with, computed once.
+
+The model has the weights of the first step here, also in a run that resumes. They are stored in the run folder under a
+hash of the model and the plan.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from vidqa.core.files import replacing
+from vidqa.core.problem import Problem
+from vidqa.core.run_folder import RunFolder
+from vidqa.engine.bad_samples import BadSamples
+from vidqa.engine.data.dataloader import note_of
+from vidqa.engine.data.frames import FrameSource
+from vidqa.engine.data.pairs import PairCollator
+from vidqa.engine.data.prefetch import Prefetcher
+from vidqa.engine.data.schedule import Schedule
+from vidqa.engine.objectives.preference import Preference
+from vidqa.engine.training.validate import plan_forward
+from vidqa.planning.pairs import PairSample
+from vidqa.planning.resume_compat import weights_hash
+
+FILE = "reference.npz"
+
+
+def load_reference(
+    objective: Preference, model: Any, schedule: Schedule, collator: PairCollator, source: FrameSource, run: RunFolder
+) -> None:
+    """Give the objective its reference: the stored one, or a forward pass over the pairs that the run uses. Every rank
+    takes part. Raises ENGINE_BAD_SAMPLE."""
+    world, pairs, used = schedule.world, _pairs(schedule), _used(schedule)
+    key = world.on_main(lambda: _key(schedule, collator, used))
+    sums = world.on_main(lambda: _stored(run.path / FILE, key))
+    if sums is None:
+        sums = _computed(objective, model, schedule, collator, source, run, used)
+        world.on_main(lambda: _store(run.path / FILE, key, sums))
+    assert len(sums) == 2 * len(pairs)
+    objective.reference = torch.from_numpy(sums).to(world.device)
+
+
+def _pairs(schedule: Schedule) -> list[PairSample]:
+    """Those of the training set, then those of the validation set."""
+    return [*schedule.data.train, *schedule.data.validation]  # type: ignore[list-item]
+
+
+def _used(schedule: Schedule) -> list[int]:
+    """The numbers of the pairs that some step, or the validation, computes."""
+    train = {number for step in range(schedule.total) for number in schedule.order.step(step)}
+    held = range(len(schedule.data.validation)) if schedule.spec.validation.enable else ()
+    return [*sorted(train), *(len(schedule.data.train) + number for number in held)]
+
+
+def _computed(
+    objective: Preference,
+    model: Any,
+    schedule: Schedule,
+    collator: PairCollator,
+    source: FrameSource,
+    run: RunFolder,
+    used: Sequence[int],
+) -> np.ndarray:
+    """Sums of log-probabilities, float32 [answers]; NaN of answers that are not used or could not be decoded."""
+    world, pairs = schedule.world, _pairs(schedule)
+    note_of(world, f"computing the reference of {len(used)} pairs")
+    packs = plan_forward(schedule.spec, pairs, world, used)
+    sums, bad = np.full(2 * len(pairs), np.nan, np.float32), list[Problem]()
+    model.eval()
+    with torch.no_grad(), Prefetcher(packs, pairs, source, collator, world.device) as batches:
+        for loaded in batches:
+            bad += loaded.problems
+            sums[list(loaded.batch.samples)] = objective.answer_sums(model, loaded.batch)[0].cpu().numpy()
+    model.train()
+    BadSamples(run, world, schedule.spec.engine.on_bad_sample).report(bad)
+    everyone = np.stack(world.gather(sums))
+    return np.where(np.isnan(everyone), 0, everyone).sum(axis=0, dtype=np.float32)  # each answer is of one rank
+
+
+def _key(schedule: Schedule, collator: PairCollator, used: Sequence[int]) -> str:
+    """Names the model, the samples and the precision that the sums depend on."""
+    spec, planner = schedule.spec, collator.planner
+    lora, folder = spec.policy.lora, Path(spec.policy.model_name_or_path)
+    adapter = weights_hash(Path(lora.lora_path)) if lora is not None and lora.lora_path else None
+    counts = [(pair.record.id, pair.prefix_key.hex(), pair.length, pair.chosen) for pair in _pairs(schedule)]
+    parts = [weights_hash(folder), adapter, spec.train.param_dtype, schedule.data.fingerprint, list(used), counts]
+    rendering = [asdict(planner.prompting), asdict(planner.vision), lora and lora.model_dump()]
+    return hashlib.sha256(json.dumps([parts, rendering], default=str).encode()).hexdigest()
+
+
+def _stored(path: Path, key: str) -> np.ndarray | None:
+    try:
+        with np.load(path) as stored:
+            return stored["sums"] if str(stored["key"]) == key else None
+    except (OSError, ValueError, KeyError, EOFError):
+        return None
+
+
+def _store(path: Path, key: str, sums: np.ndarray) -> None:
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        np.savez(file, key=np.array(key), sums=sums)

@@ -1,0 +1,103 @@
+"""Preference pairs as samples: a right and a wrong answer to one question, whose prompt stands in a pack once.
+
+A pair counts as one sample everywhere (steps, packs, memory): its `length` is the prompt's and both answers' together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from vidqa.core.problem import Problem
+from vidqa.data.record import Record, Turn
+from vidqa.planning.problems import PAIRS
+from vidqa.planning.samples import Planner, Sample
+from vidqa.spec.models import TrainSpec
+
+
+@dataclass(frozen=True, slots=True)
+class PairSample(Sample):
+    """Both answers behind one prompt. `length` is prefix + two suffixes, `supervised` that of both answers. `chosen` is
+    (length, supervised) of prompt and right answer alone. Turns before the last answer are in both, so that they cancel
+    out of the difference of log-probabilities."""
+
+    chosen: tuple[int, int] = field(kw_only=True)
+
+    def halves(self, key: bytes) -> tuple[Sample, Sample]:
+        """The sample of the right answer and that of the wrong one, which share their prefix as group `key`."""
+        length, supervised = self.chosen
+        group = (self.prefix, key if self.prefix else b"")
+        right = Sample(self.record, self.plans, self.prompting, length, supervised, *group)
+        length, supervised = self.length + self.prefix - length, self.supervised - supervised
+        return right, Sample(rejecting(self.record), self.plans, self.prompting, length, supervised, *group)
+
+
+def learns_pairs(spec: object) -> bool:
+    """Whether a spec's training is one on preference pairs."""
+    return isinstance(spec, TrainSpec) and spec.engine.objective == "dpo"
+
+
+def rejecting(record: Record) -> Record:
+    """The record with its wrong answer in place of the right one."""
+    assert record.rejected is not None
+    *turns, _ = record.turns
+    return replace(record, turns=(*turns, Turn("assistant", (record.rejected,))), rejected=None)
+
+
+def plan_pairs(
+    planner: Planner, records: Sequence[Record], response_mode: str | None = None
+) -> tuple[list[PairSample], list[Problem]]:
+    """Pairs in the order of their records, and the problems of records that cannot become one. Records without a
+    rejected answer, which `pair_problems` names, are left out. A pair in which an answer has no supervised token has
+    none at all."""
+    pairs = [record for record in records if record.rejected]
+    right, problems = planner.plan(pairs, response_mode)
+    by_record = {id(sample.record): sample for sample in right}
+    whole = [record for record in pairs if id(record) in by_record]
+    twins = [rejecting(record) for record in whole]
+    wrong, others = planner.plan(twins, response_mode)
+    rejected = {id(sample.record): sample for sample in wrong}
+    samples = []
+    for record, twin in zip(whole, twins, strict=True):
+        one, other = by_record[id(record)], rejected.get(id(twin))
+        if other is None:
+            continue
+        assert (one.prefix, one.prefix_key) == (other.prefix, other.prefix_key)
+        counts = one.length + other.length - one.prefix, one.supervised + other.supervised
+        length, supervised = counts if one.supervised and other.supervised else (counts[0], 0)
+        values = (record, one.plans, one.prompting, length, supervised, one.prefix, one.prefix_key)
+        samples.append(PairSample(*values, chosen=(one.length, one.supervised)))
+    return samples, [*problems, *others]
+
+
+def pair_problems(spec: object, sets: Mapping[str, Sequence[Record]]) -> list[Problem]:
+    """SAMPLE_PAIRS, by set: records without a rejected answer, or with two equal ones, where pairs are learned; a
+    warning where there are rejected answers and none are learned."""
+    problems = []
+    for name, records in sets.items():
+        paired = [record for record in records if record.rejected]
+        if not learns_pairs(spec):
+            if paired and isinstance(spec, TrainSpec) and name in ("train", "validation"):
+                message = f"{len(paired)} records have a rejected answer, and {_objective(spec)} does not use it"
+                problems.append(PAIRS.at(name, message, severity="warning"))
+            continue
+        if missing := [record for record in records if not record.rejected]:
+            message = f"{len(missing)} of {len(records)} records have no rejected answer, first {_shown(missing[0])}"
+            problems.append(PAIRS.at(name, message))
+        if equal := [record for record in paired if _plain(record.rejected) == _plain(record.answer)]:
+            message = f"{len(equal)} records have the same answer twice, first {_shown(equal[0])}"
+            problems.append(PAIRS.at(name, message))
+    return problems
+
+
+def _objective(spec: Any) -> str:
+    return f'engine.objective = "{spec.engine.objective}"'
+
+
+def _plain(text: str | None) -> str:
+    return " ".join((text or "").split())
+
+
+def _shown(record: Record) -> str:
+    return f"{record.source} (id {record.id})"

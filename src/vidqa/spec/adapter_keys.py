@@ -1,0 +1,116 @@
+"""The keys of policy.lora that a stored adapter has: what a training that continues it takes over."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from vidqa.spec.problems import NO_RUN, NOT_SUPPORTED
+from vidqa.spec.run_lookup import ADAPTER
+
+# Fields of PEFT by key. Dropout is no part of the trained weights: a spec may have another one.
+FIELDS = {
+    "r": "r",
+    "lora_alpha": "lora_alpha",
+    "target_modules": "target_modules",
+    "modules_to_save": "modules_to_save",
+    "r_pattern": "rank_pattern",
+    "alpha_pattern": "alpha_pattern",
+    "use_rslora": "use_rslora",
+}
+DEFAULTS = {"r": 8, "lora_alpha": 8}
+# Fields that change what the stored matrices mean, with the values that mean nothing.
+UNUSED = {
+    "use_dora": (None, False),
+    "lora_bias": (None, False),
+    "bias": (None, "none"),
+    "fan_in_fan_out": (None, False),
+    "layers_to_transform": (None, []),
+    "exclude_modules": (None, []),
+    "target_parameters": (None, []),
+    "trainable_token_indices": (None, [], {}),
+    "alora_invocation_tokens": (None, []),
+}
+MERGE = "merge it with PEFT (merge_and_unload) and train from the merged folder"
+MATRIX = re.compile(r"^base_model\.model\.(.+)\.lora_(embedding_)?A(\.weight)?$")
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """adapter_config.json of `folder`. Raises SPEC_PARENT_RUN."""
+    try:
+        config = json.loads((folder / ADAPTER).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as broken:
+        raise NO_RUN.error(folder / ADAPTER, f"it cannot be read: {broken}") from broken
+    if not isinstance(config, dict) or not isinstance(config.get("base_model_name_or_path") or "", str):
+        raise NO_RUN.error(folder / ADAPTER, "base_model_name_or_path must be a text")
+    return config
+
+
+def adapter_keys(folder: Path) -> dict[str, Any]:
+    """Keys of policy.lora and their values for the adapter in `folder`. Raises SPEC_PARENT_RUN, SPEC_NOT_SUPPORTED for
+    an adapter that training cannot continue."""
+    config = read_config(folder)
+    if (kind := config.get("peft_type", "LORA")) != "LORA":
+        raise NOT_SUPPORTED.error(folder / ADAPTER, f"peft_type is {kind!r}; adapters of LoRA are continued", MERGE)
+    for name, empty in UNUSED.items():
+        if (value := config.get(name)) not in empty:
+            raise NOT_SUPPORTED.error(folder / ADAPTER, f"{name} is {value!r:.60}", MERGE)
+    values = {key: config.get(name, DEFAULTS.get(key)) or None for key, name in FIELDS.items()}
+    values["use_rslora"] = bool(values["use_rslora"])
+    if isinstance(values["lora_alpha"], int):
+        values["lora_alpha"] = float(values["lora_alpha"])
+    if isinstance(targets := values["target_modules"], str) and targets != "all-linear":  # a regular expression
+        values["target_modules"] = _adapted_modules(folder)
+    elif isinstance(targets, list):
+        values["target_modules"] = sorted(map(str, targets))
+    return values
+
+
+def differences(folder: Path, lora: Any) -> list[tuple[str, Any, Any]]:
+    """Key, adapter's value and spec's value where the table policy.lora is not the adapter's."""
+    return [
+        (key, stored, value)
+        for key, stored in adapter_keys(folder).items()
+        if _plain(stored) != _plain(value := getattr(lora, key))
+    ]
+
+
+def base_of(folder: Path) -> str:
+    """The base model that an adapter names: a folder, hf_model://org/name, or "" where it names none."""
+    name = read_config(folder).get("base_model_name_or_path") or ""
+    is_hub = name and not os.path.isdir(name) and re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name)
+    return f"hf_model://{name}" if is_hub else name
+
+
+def _plain(value: Any) -> Any:
+    """Empty values alike, and lists without their order."""
+    return sorted(value) if isinstance(value, list) else value or None
+
+
+def _adapted_modules(folder: Path) -> list[str]:
+    """The names of the modules that the stored matrices belong to, from the file's header."""
+    path = folder / "adapter_model.safetensors"
+    try:
+        with path.open("rb") as file:
+            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    except (OSError, ValueError, RecursionError, MemoryError, OverflowError) as broken:
+        raise NO_RUN.error(path, f"its header cannot be read: {broken}") from broken
+    matches = map(MATRIX.match, header)
+    return sorted({match.group(1) for match in matches if match})
+
+
+def continued_adapter(folder: Path) -> dict[str, Any]:
+    """What a training takes that begins with the adapter in `folder`: its base model, and its keys."""
+    values: dict[str, Any] = {f"policy.lora.{key}": value for key, value in adapter_keys(folder).items()}
+    values["policy.lora.lora_path"] = str(folder.absolute())
+    if base := base_of(folder):
+        values["policy.model_name_or_path"] = base
+    return values
+
+
+def is_adapter(folder: Path) -> bool:
+    """Whether a folder holds an adapter and no whole model."""
+    return (folder / ADAPTER).is_file() and not (folder / "config.json").is_file()

@@ -31,6 +31,7 @@ from vidqa.planning.budget.memory import (
 from vidqa.planning.budget.params import parameters
 from vidqa.spec.models import TrainSpec
 
+READING_KEYS = {"seen": "shared"}  # of earlier rows
 PACK_KEYS = {"again": "accumulates", "seen": "prefix_rows"}  # of earlier rows
 RESULTS = Path(__file__).with_name("results")
 # All of a spec that decides memory, besides the data.
@@ -133,7 +134,10 @@ def compare_answering(rows: Sequence[dict[str, Any]]) -> list[Compared]:
     """Every row of an evaluation with a measured memory."""
     results = []
     for row in rows:
-        setup, reading = AnsweringSetup(**row["setup"]), Reading(**row["reading"])
+        setup, reading = (
+            AnsweringSetup(**row["setup"]),
+            Reading(**{READING_KEYS.get(name, name): value for name, value in row["reading"].items()}),
+        )
         memory = answering_memory(sizes_of(row), row["parameters"], setup, reading, row["gpu_gib"])
         results.append(Compared(row["run"], memory.peak_gib, row["memory_gib"], memory.moment))
     return results

@@ -6,13 +6,9 @@ from vidqa.core.problem import Code, Exit
 
 REWARD_FUNCTION = Code(
     "REWARD_FUNCTION",
-    "A reward function of your own cannot be loaded, failed, or gave no number.",
-    "Correct the function: FILE.py:FUNCTION(text, record, token_ids, finish_reason) -> number or (number, table).",
-)
-REWARD_TIMEOUT = Code(
-    "REWARD_TIMEOUT",
-    "A reward function of your own took longer than engine.reward_timeout_s.",
-    "Make it faster, or raise engine.reward_timeout_s.",
+    "A reward function of your own cannot be loaded, failed, took too long, or gave no number.",
+    "Correct the function: FILE.py:FUNCTION(text, record, token_ids, finish_reason) -> number or (number, table); "
+    "make it faster or raise engine.reward_timeout_s where the time was not enough.",
 )
 REWARD_REFERENCE = Code(
     "REWARD_REFERENCE",

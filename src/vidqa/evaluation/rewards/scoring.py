@@ -47,7 +47,7 @@ class Rewards:
             user.close()
 
     def __call__(self, completion: Completion) -> Reward:
-        """Raises REWARD_FUNCTION, REWARD_TIMEOUT for a function of the user's own."""
+        """Raises REWARD_FUNCTION for a function of the user's own."""
         total, parts = 0.0, dict[str, float]()
         for name, weight in self.weights.items():
             if name in self.users:

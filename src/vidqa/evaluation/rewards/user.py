@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 from vidqa.core.user_function import UserFunction, UserFunctionError, UserFunctionTimeout
+from vidqa.evaluation.problems import REWARD_FUNCTION
 from vidqa.evaluation.rewards.builtin import Completion
-from vidqa.evaluation.rewards.problems import REWARD_FUNCTION
 
 START_S = 60.0  # to import what the function needs
 

@@ -131,7 +131,7 @@ def _changed(folder: Path, settings: Settings, recipes: dict[str, str]) -> tuple
 
 
 def go_on(folder: Path, answers: Path | None = None, labels: Path | None = None, *, once: bool) -> Result:
-    """Run the pending stage, or all until a rule ends the loop. Raises GAPS_AUDIT_ANSWERS, CURATION_LABELS,
+    """Run the pending stage, or all until a rule ends the loop. Raises CURATION_LABELS, and
     DEFT_SETTING for labels that the loop does not wait for."""
     sentences: list[str] = []
     loop = Loop(folder)

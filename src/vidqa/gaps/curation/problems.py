@@ -6,8 +6,8 @@ NO_EMBEDDINGS = Code(
     "CURATION_EMBEDDINGS",
     "A table of embeddings is missing, is none, or was made with another model, other frames or other annotations "
     "than what it is used with.",
-    "Name the run folder of a finished embed job, or its embeddings.parquet; embed two sets with one spec, changing the "
-    "dataset alone; name with --pool-annotations the annotations that the pool was embedded from.",
+    "Name the run folder of a finished embed job, or its embeddings.parquet; embed two sets with one spec, changing "
+    "the dataset alone; name with --pool-annotations the annotations that the pool was embedded from.",
 )
 NO_GAPS = Code(
     "CURATION_NO_GAPS",

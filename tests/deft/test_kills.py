@@ -21,7 +21,7 @@ from vidqa.gaps.deft.context import STATE
 from vidqa.gaps.deft.loop import Loop
 from vidqa.gaps.deft.report import write_report
 
-SEED, KILLS = 39, 10  # kill points of the default run
+SEED, KILLS, COPIES = 39, 4, 40  # kill points of the default run; states on the disk that are gone on from
 SETS = ("stop.rounds=2", "control=true", "augment=true")
 
 
@@ -68,9 +68,9 @@ def watched(at_point: Callable[[int], None], work: Callable[[], None]) -> Callab
         numbers = itertools.count(1)
 
         def between(inner: Callable[..., object]) -> Callable[..., object]:
-            def call(*given: object) -> object:
+            def call(*arguments: object) -> object:
                 at_point(next(numbers))
-                result = inner(*given)
+                result = inner(*arguments)
                 at_point(next(numbers))
                 return result
 
@@ -102,7 +102,7 @@ def expected(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, str]:
 
 
 def test_killed_at_some_writes_it_ends_in_the_same_state(expected: dict[str, str], tmp_path: Path) -> None:
-    """Sampled points of all that there are; the slow test below goes through every one."""
+    """Sampled points of all that there are; the slow test below goes on from more of them."""
     numbers: list[int] = []
     watched(numbers.append, lambda: whole(tmp_path))()
     shutil.rmtree(tmp_path / "loop")
@@ -115,11 +115,9 @@ def test_killed_at_some_writes_it_ends_in_the_same_state(expected: dict[str, str
 
 
 @pytest.mark.slow
-def test_whatever_a_kill_leaves_at_any_write_it_ends_in_the_same_state(
-    expected: dict[str, str], tmp_path: Path
-) -> None:
-    """One loop is copied at each point, which is what a kill there would leave on the disk; each copy goes on. Points
-    between which nothing was written leave the same."""
+def test_whatever_a_kill_leaves_at_a_write_it_ends_in_the_same_state(expected: dict[str, str], tmp_path: Path) -> None:
+    """One loop is copied at each point, which is what a kill there would leave on the disk; some of the copies go on.
+    Points between which nothing was written leave the same."""
     loop, copies = tmp_path / "loop", tmp_path / "copies"
     last: dict[Path, bytes | None] = {}
 
@@ -134,7 +132,7 @@ def test_whatever_a_kill_leaves_at_any_write_it_ends_in_the_same_state(
     assert files_of(tmp_path) == expected
     points = sorted(copies.iterdir())
     assert len(points) > 200, len(points)
-    for point in points:
+    for point in random.Random(SEED).sample(points, COPIES):
         shutil.rmtree(loop)
         point.rename(loop)
         whole(tmp_path)
@@ -144,9 +142,9 @@ def test_whatever_a_kill_leaves_at_any_write_it_ends_in_the_same_state(
 def test_killed_again_and_again_no_finished_stage_is_repeated(expected: dict[str, str], tmp_path: Path) -> None:
     """Each start gets a little further than the one before."""
     starts = 1
-    while in_child(killed_at(40, lambda: whole(tmp_path))) != 0:
+    while in_child(killed_at(150, lambda: whole(tmp_path))) != 0:
         starts += 1
-        assert starts < 60
+        assert starts < 20
     assert files_of(tmp_path) == expected
-    finished = [each for each in Loop(tmp_path / "loop").log.events if each["event"] == "finished"]
-    assert len(finished) == len({(each["round"], each["stage"]) for each in finished})
+    finished = [event for event in Loop(tmp_path / "loop").log.events if event["event"] == "finished"]
+    assert len(finished) == len({(event["round"], event["stage"]) for event in finished})

@@ -190,7 +190,7 @@ def test_a_sentence_model_and_fewer_dimensions(world: SimpleNamespace, finished:
     found = table.whole(TEXTS)
     assert table.widths == (16, 16) and set(found.columns["question"]) == {""} and not found.text.any()
     assert found.columns["media"][0] == str(media / "0.mp4") and np.linalg.norm(found.media[0]) == pytest.approx(1)
-    with pytest.raises(ProblemError, match="CURATION_UNLIKE"):
+    with pytest.raises(ProblemError, match="CURATION_EMBEDDINGS"):
         table.require_like(Table(finished))
 
 

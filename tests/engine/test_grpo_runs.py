@@ -246,7 +246,7 @@ def test_dapo_draws_further_questions_for_groups_of_equal_rewards(one_world: tup
         ("return float('nan')", "REWARD_FUNCTION"),
         ("return 'much'", "REWARD_FUNCTION"),
         ("raise ValueError(record.id)", "REWARD_FUNCTION"),
-        ("import time; time.sleep(30)", "REWARD_TIMEOUT"),
+        ("import time; time.sleep(30)", "REWARD_FUNCTION"),
         ("import os; os._exit(3)", "REWARD_FUNCTION"),
     ],
 )

@@ -81,7 +81,7 @@ def test_what_cannot_be_computed_is_refused(encoder: Path, tmp_path: Path) -> No
         with pytest.raises(ProblemError) as stopped:
             work()
         (problem,) = stopped.value.problems
-        assert problem.code == "METRIC_MODEL" and problem.where.startswith("metrics.")
+        assert problem.code == "METRIC_UNAVAILABLE" and problem.where.startswith("metrics.")
         return problem.message
 
     assert "3 layers" in refused(lambda: scorer(encoder, 4))

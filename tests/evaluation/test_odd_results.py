@@ -7,6 +7,8 @@ import pytest
 
 from vidqa.core.problem import ProblemError
 from vidqa.gaps.analysis import analyze
+from vidqa.gaps.analysis.analyze import OTHER_TRUTH
+from vidqa.gaps.analysis.annotations import UNKNOWN
 
 
 def annotation(number):
@@ -49,7 +51,9 @@ def test_results_that_lack_something_are_completed_from_their_annotation(analyze
     del rows[14]["response"]
     found, table = analyzed(json.dumps(rows))
     codes = {problem.code for problem in found.problems}
-    assert codes >= {"GAPS_RESULT_UNKNOWN", "GAPS_NO_RESULT", "GAPS_RESULT_REPEATED", "GAPS_GROUND_TRUTH_DIFFERS"}
+    assert codes >= {"GAPS_JOIN", "GAPS_NO_RESULT", "GAPS_RESULT_REPEATED"}
+    joins = {problem.message.partition(": ")[2] for problem in found.problems if problem.code == "GAPS_JOIN"}
+    assert joins >= {UNKNOWN, OTHER_TRUTH}
     assert "RESULTS_FIELD" in codes
     by_row = {row["row_index"]: row for row in table}
     assert (by_row[7]["ground_truth"], by_row[7]["error_type"]) == ("yes", "wrong")

@@ -138,5 +138,5 @@ def test_similar_failures_gather_in_a_cluster(tmp_path: Path) -> None:
 
 def test_a_broken_table_of_embeddings_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "e.parquet").write_text("no parquet")
-    with pytest.raises(ProblemError, match="GAPS_EMBEDDINGS"):
+    with pytest.raises(ProblemError, match="CURATION_EMBEDDINGS"):
         slices(tmp_path, [note("a", "a.mp4", "yes")], {"a": "yes"}, tmp_path / "e.parquet")

@@ -256,7 +256,9 @@ def test_folders_of_metrics_are_looked_into(case: Case) -> None:
     names = {"metrics.names": ["bertscore"], "metrics.bertscore_model": str(case.folder / "none")}
     case.options["spec_path"] = case.evaluation(**names)
     problems = preflight(platform="local", group="model", **case.options).problems
-    assert [problem.where for problem in problems if problem.code == "METRIC_MODEL"] == ["metrics.bertscore_model"]
+    assert [problem.where for problem in problems if problem.code == "METRIC_UNAVAILABLE"] == [
+        "metrics.bertscore_model"
+    ]
 
 
 def test_a_scoring_function_is_looked_for(case: Case) -> None:

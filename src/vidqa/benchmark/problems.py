@@ -28,8 +28,3 @@ BENCHMARK_CUT = Code(
     "A clip of the benchmark could not be cut; the others were.",
     "Complete the set that it comes from and run the same command again: clips that are there are left as they are.",
 )
-BENCHMARK_RETRIES = Code(
-    "BENCHMARK_RETRIES",
-    "retries.json of an evaluation cannot be read.",
-    "Remove the run folder and run the benchmark again.",
-)

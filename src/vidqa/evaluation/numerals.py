@@ -42,7 +42,6 @@ _OVER = re.compile(r"\s?[/⁄∕]\s?([0-9]+)(?![0-9/⁄∕])(?!\.[0-9])")
 _MIXED = re.compile(r"(?:\s|-|\s+and\s+)([0-9]+)\s?[/⁄∕]\s?([0-9]+)(?![0-9/⁄∕])")
 _POWER = re.compile(r"\s?\^\s?\{?\(?([-+−]?[0-9]{1,3})\)?\}?")
 _SCIENTIFIC = re.compile(r"(?:\s?[×x*·]\s?10\s?\^\s?\{?\(?|[eE])([-+−]?[0-9]{1,2})\)?\}?(?![0-9.])")
-_JOIN = re.compile(r"[\s-]+|\s+and\s+", re.IGNORECASE)
 
 
 class Numeral(NamedTuple):

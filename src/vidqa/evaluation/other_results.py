@@ -58,21 +58,21 @@ def results_files(place: Path) -> list[Path]:
             message = f"{place.name} is not the results of the evaluation in {place.parent}"
             raise RESULTS_SYNTAX.error(place, message, f"give the run folder: {place.parent}")
         return [place]
-    paths = sorted(map(str, place.rglob(FILE)))
-    if paths and not (chosen := one_evaluation(str(place), paths)):
-        raise RESULTS_SEVERAL.error(place, f"{len(paths)} results files: {_listed(set(paths))}")
-    return list(map(Path, chosen)) if paths else []
+    return list(map(Path, one_evaluation(str(place), sorted(map(str, place.rglob(FILE))))))
 
 
 def one_evaluation(place: str, paths: list[str]) -> list[str]:
     """Those of some results files that are the evaluation in `place`: the one directly in it, the only one, or all
-    where each lies in a folder of its own named shard_0, rank-1, part2, ... under one parent. Else none."""
+    where each lies in a folder of its own named shard_0, rank-1, part2, ... under one parent. Raises RESULTS_SEVERAL,
+    which names them."""
     direct = [path for path in paths if path in (place, f"{place.rstrip('/')}/{FILE}")]
-    if direct or len(paths) == 1:
+    if direct or len(paths) < 2:
         return direct or paths
     folders = [path.rsplit("/", 2)[-3:-1] for path in paths]
     is_sharded = len({parent for parent, _ in folders}) == 1 and all(_SHARD.fullmatch(folder) for _, folder in folders)
-    return paths if is_sharded else []
+    if not is_sharded:
+        raise RESULTS_SEVERAL.error(place, f"{len(paths)} results files: {_listed(set(paths))}")
+    return paths
 
 
 def read_dataset(place: Path, dataset: str) -> tuple[list[Item], list[Problem]]:

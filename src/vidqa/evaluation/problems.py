@@ -35,20 +35,16 @@ RESULTS_OUT = Code(
 )
 METRIC_UNAVAILABLE = Code(
     "METRIC_UNAVAILABLE",
-    "A metric was asked for that cannot be computed here; the others were.",
-    "bleu needs pip install -e '.[metrics]' in the repository; bertscore and similarity need the folder of a model.",
+    "A metric cannot be computed here: its package is missing, or the folder of its model holds none for it.",
+    "bleu needs pip install -e '.[metrics]' in the repository; bertscore and similarity need the folder of a text "
+    "encoder with weights and tokenizer (for similarity one of sentence-transformers that pools by mean or by its "
+    "first token). Or leave the metric out of metrics.names.",
 )
 METRIC_NO_DIRECTION = Code(
     "METRIC_NO_DIRECTION",
     "The task its_directionality is chosen, and expected answers are not left, right or straight.",
     "Leave task.type (--task) empty, for collisions and whatever else is answered by yes or no: that is found from the "
     "expected answers.",
-)
-METRIC_MODEL = Code(
-    "METRIC_MODEL",
-    "The folder that a metric's key names holds no model that the metric can be computed with.",
-    "Name the folder of a text encoder with its weights and tokenizer (for similarity one of sentence-transformers "
-    "that pools by mean or by its first token), or leave the metric out of metrics.names.",
 )
 METRIC_FUNCTION = Code(
     "METRIC_FUNCTION",
@@ -92,30 +88,11 @@ GAPS_ANNOTATIONS = Code(
     "The annotations that were evaluated are missing or cannot be read, or one of them is not an object.",
     "Give the annotations that were evaluated: a JSON list, JSON lines, or a folder with annotations.json.",
 )
-GAPS_ANNOTATION_ID_TWICE = Code(
-    "GAPS_ANNOTATION_ID_TWICE",
-    "Several annotations have one id; their results are told apart by video and question.",
-    "Give every annotation an id of its own.",
-)
-GAPS_RESULT_UNKNOWN = Code(
-    "GAPS_RESULT_UNKNOWN",
-    "Some results belong to no annotation, by id or by video and question; they are compared with their own gt.",
-    "Check that the annotations are those that were evaluated.",
-)
-GAPS_RESULT_AMBIGUOUS = Code(
-    "GAPS_RESULT_AMBIGUOUS",
-    "Some results fit several annotations, by id or by video and question; they are joined with none of them.",
-    "Write each result's sample_id, or its video as it is annotated, with the folders in which it lies.",
-)
-GAPS_JOINED_BY_NAME = Code(
-    "GAPS_JOINED_BY_NAME",
-    "The videos of some results lie in another folder than annotated; they are joined by file name and question.",
-    "Check that these are the annotated videos; a sample_id in each result joins for certain.",
-)
-GAPS_OTHER_QUESTION = Code(
-    "GAPS_OTHER_QUESTION",
-    "Some results have the id of an annotation and another question; they are joined by id.",
-    "Check that the annotations are those that were evaluated, and that both number their samples alike.",
+GAPS_JOIN = Code(
+    "GAPS_JOIN",
+    "Results and annotations do not join for certain, or differ in their ground truth; the message says what was done.",
+    "Check that the annotations are those that were evaluated. A sample_id in each result, and an id of its own in "
+    "each annotation, join for certain; evaluate again if the annotations were corrected since.",
 )
 GAPS_RESULT_REPEATED = Code(
     "GAPS_RESULT_REPEATED",
@@ -132,11 +109,6 @@ GAPS_NO_GROUND_TRUTH = Code(
     "Some results have no ground truth, neither their own nor an annotation's; they cannot be judged.",
     "Add the answer as the last assistant turn of the annotation.",
 )
-GAPS_GROUND_TRUTH_DIFFERS = Code(
-    "GAPS_GROUND_TRUTH_DIFFERS",
-    "Some results were evaluated against another ground truth than the annotations now hold; the results' is used.",
-    "Evaluate again if the annotations were corrected since.",
-)
 GAPS_MODE = Code(
     "GAPS_MODE",
     "Some ground truths are not of the kind that the mode asks for; they are compared as in mode normalized.",
@@ -148,25 +120,38 @@ GAPS_STORAGE = Code(
     "Check the path, the permissions and, for s3://, the credentials and AWS_ENDPOINT_URL.",
     Exit.ENVIRONMENT,
 )
-GAPS_SAME_FILE = Code(
-    "GAPS_SAME_FILE",
-    "Two of the files that are named are one, so that writing it would destroy what was read or written before.",
-    "Give --gaps-parquet and --jsonl names of their own.",
-    Exit.USAGE,
-)
 GAPS_FOUND = Code(
     "GAPS_FOUND",
     "There are gaps, and --fail-on-gaps asks that this counts as a failure.",
     "Look at the gap table; leave --fail-on-gaps out where gaps are expected.",
 )
-GAPS_EMBEDDINGS = Code(
-    "GAPS_EMBEDDINGS",
-    "The embeddings cannot be read.",
-    "Give the table of the set that was evaluated: embeddings.parquet of its run of the action embed, or "
-    "query_embeddings.parquet where that run embedded a pool, too.",
+
+# Of rewards and the questions that they are for.
+REWARD_FUNCTION = Code(
+    "REWARD_FUNCTION",
+    "A reward function of your own cannot be loaded, failed, took too long, or gave no number.",
+    "Correct the function: FILE.py:FUNCTION(text, record, token_ids, finish_reason) -> number or (number, table); "
+    "make it faster or raise engine.reward_timeout_s where the time was not enough.",
 )
-GAPS_AUDIT_ANSWERS = Code(
-    "GAPS_AUDIT_ANSWERS",
-    "The answers to an audit cannot be read, or one of them is no answer.",
-    "Give the file that the button at the end of audit.html saves.",
+REWARD_REFERENCE = Code(
+    "REWARD_REFERENCE",
+    "The reference answer of a question gives no reward to any completion.",
+    "Correct the record's last assistant turn, or use a reward that needs no such reference.",
+)
+REWARD_CONSTANT = Code(
+    "REWARD_CONSTANT",
+    "Every completion of the first step has the same reward: there is nothing to learn from.",
+    "Read the samples that it shows; choose another reward, a higher temperature, or train the format first (SFT).",
+    Exit.JOB_FAILED,
+)
+REWARD_LABELS = Code(
+    "REWARD_LABELS",
+    "Questions cannot be balanced: all have the same label.",
+    'Set engine.balance = "none", or add questions with other answers.',
+)
+REWARD_FORMAT = Code(
+    "REWARD_FORMAT",
+    "The format of completions is rewarded, and nothing that the model is shown asks for it.",
+    'Set custom.system_prompt to "Answer in this format: <think>your reasoning</think> <answer>your answer</answer>.", '
+    "or ignore this if the model was fine-tuned to answer so.",
 )

@@ -15,7 +15,7 @@ from vidqa.core.problem import Problem, ProblemError
 from vidqa.data.sources import file_of
 from vidqa.evaluation.answers import parse_expected
 from vidqa.evaluation.cosmos_protocol import LONGER
-from vidqa.evaluation.problems import METRIC_MODEL
+from vidqa.evaluation.problems import METRIC_UNAVAILABLE
 from vidqa.evaluation.user_scores import require_function
 from vidqa.families import family_of
 from vidqa.families.quantization import kept_bytes
@@ -158,9 +158,9 @@ def metric_folders(inputs: RunInputs) -> list[Problem]:
     problems = []
     for key, folder in folders.items():
         if not (folder / "config.json").is_file():
-            problems.append(METRIC_MODEL.at(key, f"there is no {folder / 'config.json'}"))
+            problems.append(METRIC_UNAVAILABLE.at(key, f"there is no {folder / 'config.json'}"))
         elif not any((folder / name).is_file() for name in WEIGHTS):
-            problems.append(METRIC_MODEL.at(key, f"{folder} holds none of {', '.join(WEIGHTS)}"))
+            problems.append(METRIC_UNAVAILABLE.at(key, f"{folder} holds none of {', '.join(WEIGHTS)}"))
     return problems
 
 

@@ -13,8 +13,8 @@ from vidqa.data.identical_files import media_by_file, same_bytes_between
 from vidqa.data.record import Record
 from vidqa.evaluation.answers import parse_expected
 from vidqa.evaluation.metrics import task_problems
+from vidqa.evaluation.problems import REWARD_FORMAT
 from vidqa.evaluation.rewards import Completion, Rewards, question_problems
-from vidqa.evaluation.rewards.problems import REWARD_FORMAT
 from vidqa.planning.pairs import pair_problems
 from vidqa.planning.sets import RecordSet
 from vidqa.preflight import media_probe

@@ -17,7 +17,7 @@ from torch.nn.functional import normalize
 from transformers import AutoModel, AutoTokenizer, RobertaTokenizer
 
 from vidqa.evaluation.metrics import Measure
-from vidqa.evaluation.problems import METRIC_MODEL
+from vidqa.evaluation.problems import METRIC_UNAVAILABLE
 from vidqa.spec.evaluate_tables import metric_models
 from vidqa.spec.keys import value_at
 from vidqa.spec.models import EvaluateSpec
@@ -42,7 +42,7 @@ class TextModel:
             self.tokenizer: Any = AutoTokenizer.from_pretrained(folder)
             self.model: Any = AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
         except (OSError, ValueError, KeyError) as broken:
-            raise METRIC_MODEL.error(key, f"transformers cannot load {folder}: {broken}") from broken
+            raise METRIC_UNAVAILABLE.error(key, f"transformers cannot load {folder}: {broken}") from broken
         if hasattr(self.model, "decoder") and hasattr(self.model, "encoder"):
             self.model = self.model.encoder
         self.folder, self.key, self.device = folder, key, device
@@ -83,7 +83,7 @@ def bertscore(model: TextModel, layer: int) -> Measure:
     expected ones'. Special tokens may be matched and are not counted. `layer` 0 is the last one."""
     layers = model.model.config.num_hidden_layers
     if layer > layers:
-        raise METRIC_MODEL.error("metrics.bertscore_layer", f"{layer}; {model.folder} has {layers} layers")
+        raise METRIC_UNAVAILABLE.error("metrics.bertscore_layer", f"{layer}; {model.folder} has {layers} layers")
     special = {model.tokenizer.cls_token_id, model.tokenizer.sep_token_id}
 
     def scores_of(
@@ -123,7 +123,7 @@ def similarity(model: TextModel) -> Measure:
 
 
 def sentences(model: TextModel) -> Callable[[Sequence[str]], Sequence[torch.Tensor]]:
-    """A function from texts to embeddings, float32 [D] of length 1 each. Raises METRIC_MODEL."""
+    """A function from texts to embeddings, float32 [D] of length 1 each. Raises METRIC_UNAVAILABLE."""
     pool = _pooling(model)
     return lambda texts: [normalize(pool(vectors), dim=-1) for _, vectors in model.vectors(texts)]
 
@@ -135,7 +135,7 @@ def _of_texts(work: Callable[[Sequence[str]], Sequence[Any]], *texts: Sequence[s
 
 
 def _pooling(model: TextModel) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The pooling of a folder's token vectors [S, D]. Raises METRIC_MODEL for unsupported modules."""
+    """The pooling of a folder's token vectors [S, D]. Raises METRIC_UNAVAILABLE for unsupported modules."""
     mode = "mean"
     for part in _read(model.folder / "modules.json", []):
         kind = part["type"].rsplit(".", 1)[-1]
@@ -162,12 +162,12 @@ def _read(path: Path, otherwise: Any) -> Any:
 
 
 def _refused(model: TextModel, why: str) -> Exception:
-    return METRIC_MODEL.error(model.key, f"{model.folder} {why}")
+    return METRIC_UNAVAILABLE.error(model.key, f"{model.folder} {why}")
 
 
 def open_measures(spec: EvaluateSpec, device: torch.device) -> dict[str, Measure]:
     """The measures of a spec's metrics, by name. Their models are loaded now and moved to `device` on first use. Raises
-    METRIC_MODEL."""
+    METRIC_UNAVAILABLE."""
     measures = {}
     for name, key in metric_models(spec).items():
         model = TextModel(Path(os.path.expanduser(value_at(spec, key))), key, device)

@@ -35,8 +35,8 @@ from vidqa.engine.training.memory_policy import memory_policy_of
 from vidqa.engine.training.resume import Start, start_of
 from vidqa.engine.training.trainer import Trainer, build_learner, start_world
 from vidqa.engine.training.warmup import map_memory
+from vidqa.evaluation.problems import REWARD_CONSTANT
 from vidqa.evaluation.rewards import Rewards, label_of, shuffled_options
-from vidqa.evaluation.rewards.problems import REWARD_CONSTANT
 from vidqa.families import family_of as tables_of
 from vidqa.planning.budget.params import parameters
 from vidqa.planning.budget.rollouts import RolloutShape, rollout_memory, rollout_shape, update_packing

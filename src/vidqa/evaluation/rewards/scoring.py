@@ -12,8 +12,8 @@ from vidqa.core.problem import Problem
 from vidqa.data.record import Record, Turn
 from vidqa.evaluation.answers import parse_expected
 from vidqa.evaluation.options import options_of
+from vidqa.evaluation.problems import REWARD_LABELS, REWARD_REFERENCE
 from vidqa.evaluation.rewards.builtin import BUILT_IN, Completion, overlong
-from vidqa.evaluation.rewards.problems import REWARD_LABELS, REWARD_REFERENCE
 from vidqa.evaluation.rewards.user import UserReward
 from vidqa.evaluation.text import normalise
 from vidqa.spec.grpo_rules import REWARDS, reward_weights
@@ -47,7 +47,7 @@ class Rewards:
             user.close()
 
     def __call__(self, completion: Completion) -> Reward:
-        """Raises REWARD_FUNCTION, REWARD_TIMEOUT for a function of the user's own."""
+        """Raises REWARD_FUNCTION for a function of the user's own."""
         total, parts = 0.0, dict[str, float]()
         for name, weight in self.weights.items():
             if name in self.users:

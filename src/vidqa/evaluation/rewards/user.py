@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 from vidqa.core.user_function import UserFunction, UserFunctionError, UserFunctionTimeout
+from vidqa.evaluation.problems import REWARD_FUNCTION
 from vidqa.evaluation.rewards.builtin import Completion
-from vidqa.evaluation.rewards.problems import REWARD_FUNCTION, REWARD_TIMEOUT
 
 START_S = 60.0  # to import what the function needs
 
@@ -23,7 +23,7 @@ class UserReward:
             raise REWARD_FUNCTION.error(self.file, "there is no such Python file")
 
     def __call__(self, completion: Completion) -> tuple[float, dict[str, float]]:
-        """The reward and its parts. Raises REWARD_FUNCTION, REWARD_TIMEOUT, naming the record."""
+        """The reward and its parts. Raises REWARD_FUNCTION, naming the record."""
         record = completion.record
         fields = {name: getattr(record, name) for name in ("id", "question", "answer", "kind")}
         fields["media"] = [medium.path for medium in record.media]
@@ -34,7 +34,8 @@ class UserReward:
             value = self.process.call(arguments, limit_s=self.timeout_s, objects=[1])
         except UserFunctionTimeout:
             self.close()
-            raise REWARD_TIMEOUT.error(where, f"{self.name} took more than {self.timeout_s:g} s") from None
+            message = f"{self.name} took more than {self.timeout_s:g} s"
+            raise REWARD_FUNCTION.error(where, message) from None
         except UserFunctionError as failed:
             self.close()
             raise REWARD_FUNCTION.error(where, f"{self.name}: {failed.message} {failed.where}".rstrip()) from None

@@ -12,17 +12,16 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from vidqa.core.cli import USAGE
 from vidqa.core.gc_pause import paused
 from vidqa.core.problem import Code, Problem, raise_errors
 from vidqa.evaluation.json_items import json_items
 from vidqa.evaluation.problems import (
-    GAPS_ANNOTATION_ID_TWICE,
-    GAPS_GROUND_TRUTH_DIFFERS,
+    GAPS_JOIN,
     GAPS_MODE,
     GAPS_NO_GROUND_TRUTH,
     GAPS_NO_RESULT,
     GAPS_RESULT_REPEATED,
-    GAPS_SAME_FILE,
 )
 from vidqa.evaluation.results import Bounded, Item, is_scored, usable
 from vidqa.evaluation.text import normalise
@@ -47,6 +46,8 @@ ERROR_TYPES = {  # in the order of summaries
     "empty": "the model said nothing, or its video could not be decoded (finish_reason is then error)",
     "missing": "an annotated sample has no result: the evaluation was not finished, or limited",
 }
+SAME_ID = "annotations have one id; their results are told apart by video and question"
+OTHER_TRUTH = "results were evaluated against another ground truth than the annotations now hold; the results' is used"
 
 
 @dataclass
@@ -96,18 +97,22 @@ class ScoredAnswers:
 class _Remarks:
     """Warnings that many rows share: the number of rows, and the first place."""
 
-    counts: Counter[Code] = field(default_factory=Counter)
-    first: dict[Code, str] = field(default_factory=dict)
+    counts: Counter[tuple[Code, str]] = field(default_factory=Counter)
+    first: dict[tuple[Code, str], str] = field(default_factory=dict)
 
-    def add(self, code: Code, source: str, index: int | None = None) -> None:
-        self.counts[code] += 1
-        if code not in self.first:
-            self.first[code] = source if index is None else f"{source}[{index}]"
+    def add(self, code: Code, source: str, index: int | None = None, says: str = "") -> None:
+        self.counts[code, says] += 1
+        if self.counts[code, says] == 1:
+            self.first[code, says] = source if index is None else f"{source}[{index}]"
 
     def problems(self) -> list[Problem]:
         return [
-            code.at(self.first[code], f"{count} in all, this is the first: {code.meaning}", severity="warning")
-            for code, count in self.counts.items()
+            code.at(
+                where,
+                f"{self.counts[code, says]} in all, this is the first: {says or code.meaning}",
+                severity="warning",
+            )
+            for (code, says), where in self.first.items()
         ]
 
 
@@ -147,7 +152,7 @@ def analyze(
 def _keep_apart(paths: Sequence[str]) -> None:
     for at, path in enumerate(paths):
         if any(is_same(path, other) for other in paths[:at]):
-            raise GAPS_SAME_FILE.error(path, "it is named twice")
+            raise USAGE.error(path, "it is named twice", "give --gaps-parquet and --jsonl names of their own")
 
 
 class _Analysis:
@@ -173,7 +178,7 @@ class _Analysis:
         """Book every result and every annotation without one. Raises ProblemError with the errors of single results."""
         for name, rows in self.annotations.by_id.items():
             if len(rows) > 1:
-                self.remarks.add(GAPS_ANNOTATION_ID_TWICE, name)
+                self.remarks.add(GAPS_JOIN, name, says=SAME_ID)
         faults = Bounded()
         for source in self.gaps.sources:
             with storage_problems(source):
@@ -193,7 +198,7 @@ class _Analysis:
         sample_id, kind = item.get("sample_id", ""), item.get("kind", "")
         row, remark = self.annotations.find(item, self.answered)
         if remark:
-            self.remarks.add(remark, source, index)
+            self.remarks.add(GAPS_JOIN, source, index, remark)
         if row < 0:
             video = self.annotations.full_path(video_id)
         else:
@@ -241,7 +246,7 @@ class _Analysis:
 
     def _truth(self, gt: str, annotated: str, source: str, index: int) -> str:
         if gt and annotated and normalise(gt) != normalise(annotated):
-            self.remarks.add(GAPS_GROUND_TRUTH_DIFFERS, source, index)
+            self.remarks.add(GAPS_JOIN, source, index, OTHER_TRUTH)
         return gt or annotated
 
     def _count(self, error: str, kind: str) -> bool:

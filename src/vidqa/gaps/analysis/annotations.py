@@ -13,7 +13,7 @@ from pathlib import Path
 from sys import intern
 from typing import Any, NamedTuple
 
-from vidqa.core.problem import Code, ProblemError
+from vidqa.core.problem import ProblemError
 from vidqa.data.archive import SEAM, SUFFIXES
 from vidqa.data.fast_reader import fast_row, is_annotation
 from vidqa.data.media import MediaSource, media_source
@@ -21,13 +21,7 @@ from vidqa.data.problem_collector import ProblemCollector
 from vidqa.data.problems import EMPTY
 from vidqa.data.reader import NAMES, rows_in
 from vidqa.data.record import MediaRef
-from vidqa.evaluation.problems import (
-    GAPS_ANNOTATIONS,
-    GAPS_JOINED_BY_NAME,
-    GAPS_OTHER_QUESTION,
-    GAPS_RESULT_AMBIGUOUS,
-    GAPS_RESULT_UNKNOWN,
-)
+from vidqa.evaluation.problems import GAPS_ANNOTATIONS
 from vidqa.evaluation.results import Item, shown
 from vidqa.evaluation.text import as_text, normalise
 from vidqa.gaps.analysis.storage import exists, is_folder, is_remote, read_bytes, storage_problems
@@ -36,6 +30,11 @@ Span = tuple[float, float]  # seconds of the video
 # The fields by which records say where in the video the event is that a question asks about.
 SPAN_FIELDS = (("span",), ("start", "end"), ("start_time", "end_time"), ("event_start", "event_end"))
 MOST_TAGS = 50  # of one record
+# Warnings of a join (GAPS_JOIN).
+UNKNOWN = "results belong to no annotation, by id or by video and question; they are compared with their own gt"
+AMBIGUOUS = "results fit several annotations, by id or by video and question; they are joined with none of them"
+BY_NAME = "the videos of results lie in another folder than annotated; they are joined by file name and question"
+OTHER_QUESTION = "results have the id of an annotation and another question; they are joined by id"
 
 
 class Extra(NamedTuple):
@@ -71,35 +70,35 @@ class AnnotationIndex:
         self.by_id.setdefault(annotation.id, []).append(len(self.rows))
         self.rows.append(annotation)
 
-    def find(self, item: Item, joined_rows: bytearray) -> tuple[int, Code | None]:
-        """(the row that a result belongs to or -1, a warning): by sample id, by an id in video_id, by video and
+    def find(self, item: Item, joined_rows: bytearray) -> tuple[int, str]:
+        """(the row that a result belongs to or -1, a warning or ""): by sample id, by an id in video_id, by video and
         question. Rows that differ in nothing that a result could name are taken in their order."""
         video_id, question = item["video_id"], item["question"]
         same_id = self.by_id.get(item.get("sample_id", "")) or self.by_id.get(video_id) or []
         if len(same_id) == 1 and self._asks(same_id[0], question):
-            return same_id[0], None
+            return same_id[0], ""
         rows, is_by_name = (same_id, False) if len(same_id) > 1 else self._with_video(video_id)
         exact = [row for row in rows if self.rows[row].video == video_id] or rows
         joined, remark = self._only(exact, item, joined_rows)
         if joined >= 0 and is_by_name:
             name = os.path.basename(_plain(video_id))
             if self.elsewhere.setdefault(name, video_id) != video_id:
-                return -1, GAPS_RESULT_AMBIGUOUS
-            remark = GAPS_JOINED_BY_NAME
-        return (same_id[0], GAPS_OTHER_QUESTION) if joined < 0 and len(same_id) == 1 else (joined, remark)
+                return -1, AMBIGUOUS
+            remark = BY_NAME
+        return (same_id[0], OTHER_QUESTION) if joined < 0 and len(same_id) == 1 else (joined, remark)
 
-    def _only(self, rows: list[int], item: Item, joined_rows: bytearray) -> tuple[int, Code | None]:
+    def _only(self, rows: list[int], item: Item, joined_rows: bytearray) -> tuple[int, str]:
         """The one of some rows that has the result's question, and, of questions twice about one video, its truth."""
         agree = [row for row in rows if self._asks(row, item["question"])]
         if not agree:
-            return -1, GAPS_RESULT_UNKNOWN
+            return -1, UNKNOWN
         videos = {self.rows[row].video for row in agree}
         if len(agree) > 1 and (truth := normalise(item["gt"])):
             agree = [row for row in agree if normalise(self.rows[row].answer) == truth] or agree
         texts = {(normalise(self.rows[row].question), normalise(self.rows[row].answer)) for row in agree}
         if len(videos) > 1 or len(texts) > 1:
-            return -1, GAPS_RESULT_AMBIGUOUS
-        return next((row for row in agree if not joined_rows[row]), agree[0]), None
+            return -1, AMBIGUOUS
+        return next((row for row in agree if not joined_rows[row]), agree[0]), ""
 
     def _asks(self, row: int, question: str) -> bool:
         """Whether a row's question is that of a result, or the result has none."""

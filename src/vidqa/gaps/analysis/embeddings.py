@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vidqa.evaluation.intervals import video_clusters
-from vidqa.evaluation.problems import GAPS_EMBEDDINGS
 from vidqa.evaluation.text import normalise
 from vidqa.gaps.analysis.scored_answers import ScoredAnswer
+from vidqa.gaps.curation.problems import NO_EMBEDDINGS
 
 COLUMNS = ("sample_id", "media_embedding", "text_embedding")
 PER_CLUSTER, MOST_CLUSTERS = 25, 40
-ROUNDS = 30  # of k-means at most
+ROUNDS = 30  # of k-means
 NEIGHBOURS = 9
 AT_ONCE = 1024  # rows of a block of similarities
 FEWEST = 12  # answers to one question, of which neighbours say something
@@ -34,13 +34,13 @@ class Vectored:
 
 
 def vectors_of(answers: Sequence[ScoredAnswer], path: Path | None) -> Vectored:
-    """The vectors of these answers in a table of embeddings. Raises GAPS_EMBEDDINGS."""
+    """The vectors of these answers in a table of embeddings. Raises CURATION_EMBEDDINGS."""
     if path is None:
         return Vectored({}, {})
     try:
         table = pq.read_table(path, columns=list(COLUMNS))
     except (OSError, pa.ArrowException, KeyError, ValueError) as wrong:
-        raise GAPS_EMBEDDINGS.error(path, f"it cannot be read: {wrong}") from wrong
+        raise NO_EMBEDDINGS.error(path, f"it cannot be read: {wrong}") from wrong
     needed = {answer.sample_id for answer in answers}
     return Vectored(*(_unit(table["sample_id"].to_pylist(), table[name], needed) for name in COLUMNS[1:]))
 
@@ -62,7 +62,10 @@ def clusters_of(answers: Sequence[ScoredAnswer], vectors: Vectored) -> dict[int,
     count = min(MOST_CLUSTERS, len(indices) // PER_CLUSTER)
     if count < 2:
         return {}
-    labels_N = _spherical_k_means(np.stack([_joined(answers[at].sample_id, vectors) for at in indices]), count)
+    from scipy.cluster.vq import kmeans2
+
+    joined_ND = np.stack([_joined(answers[at].sample_id, vectors) for at in indices])
+    labels_N = kmeans2(joined_ND, _far_apart(joined_ND, count), iter=ROUNDS, minit="matrix")[1]
     members: dict[int, list[int]] = defaultdict(list)
     for at, label in zip(indices, labels_N.tolist(), strict=True):
         members[label].append(at)
@@ -77,24 +80,14 @@ def _joined(name: str, vectors: Vectored) -> np.ndarray:
     return np.concatenate([vectors.media[name], vectors.texts.get(name, np.zeros(width, np.float32))])
 
 
-def _spherical_k_means(vectors_ND: np.ndarray, count: int) -> np.ndarray:
-    """The cluster of each vector. It begins with vectors that are far from each other, so that it is repeatable."""
+def _far_apart(vectors_ND: np.ndarray, count: int) -> np.ndarray:
+    """Vectors that are far from each other, with which clustering begins and is repeatable."""
     chosen = [0]
     nearest_N = vectors_ND @ vectors_ND[0]
     while len(chosen) < count:
         chosen.append(int(nearest_N.argmin()))
         nearest_N = np.maximum(nearest_N, vectors_ND @ vectors_ND[chosen[-1]])
-    centres_KD, labels_N = vectors_ND[chosen], np.full(len(vectors_ND), -1)
-    for _ in range(ROUNDS):
-        nearest_label_N = (vectors_ND @ centres_KD.T).argmax(1)
-        if (nearest_label_N == labels_N).all():
-            break
-        labels_N = nearest_label_N
-        for number in range(count):
-            mean_D = vectors_ND[labels_N == number].sum(0)
-            length = float(np.linalg.norm(mean_D))
-            centres_KD[number] = mean_D / length if length else centres_KD[number]
-    return labels_N
+    return np.asarray(vectors_ND[chosen])
 
 
 def _name(members: Sequence[ScoredAnswer]) -> str:

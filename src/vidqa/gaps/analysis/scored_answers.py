@@ -62,7 +62,8 @@ def comparer(mode: str) -> Compare:
     bcq         yes/no read from both, whatever options the question lists
     mcq         option letters read from both
     """
-    return {"exact": _exact, "normalized": _normalized, "bcq": _bcq, "mcq": _mcq}[mode]
+    bcq, mcq = _of_kind("yes_no", needs_options=False), _of_kind("letter", needs_options=True)
+    return {"exact": _exact, "normalized": _normalized, "bcq": bcq, "mcq": mcq}[mode]
 
 
 def _exact(response: str, gt: str, question: str, finish_reason: str, answer_kind: str) -> Verdict:
@@ -82,15 +83,13 @@ def _normalized(response: str, gt: str, question: str, finish_reason: str, answe
     return Verdict(_error(bool(is_correct), parsed.status), parsed.answer, truth.answer, parsed.kind)
 
 
-def _bcq(response: str, gt: str, question: str, finish_reason: str, answer_kind: str) -> Verdict:
-    verdict = _normalized(response, gt, "", finish_reason, "")
-    if verdict.kind == "yes_no":
-        return verdict
-    return _normalized(response, gt, question, finish_reason, answer_kind)._replace(fits_mode=False)
+def _of_kind(kind: str, needs_options: bool) -> Compare:
+    """`_normalized` that reads every ground truth as one kind, with the options of the question or without."""
 
+    def compare(response: str, gt: str, question: str, finish_reason: str, answer_kind: str) -> Verdict:
+        verdict = _normalized(response, gt, question if needs_options else "", finish_reason, "")
+        if verdict.kind == kind:
+            return verdict
+        return _normalized(response, gt, question, finish_reason, answer_kind)._replace(fits_mode=False)
 
-def _mcq(response: str, gt: str, question: str, finish_reason: str, answer_kind: str) -> Verdict:
-    verdict = _normalized(response, gt, question, finish_reason, "")
-    if verdict.kind == "letter":
-        return verdict
-    return _normalized(response, gt, question, finish_reason, answer_kind)._replace(fits_mode=False)
+    return compare

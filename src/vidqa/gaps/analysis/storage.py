@@ -18,7 +18,7 @@ from vidqa.core.files import replacing
 from vidqa.core.problem import ProblemError
 from vidqa.evaluation.answers import RULES
 from vidqa.evaluation.other_results import FILE, one_evaluation
-from vidqa.evaluation.problems import GAPS_STORAGE, RESULTS_MISSING, RESULTS_SEVERAL
+from vidqa.evaluation.problems import GAPS_STORAGE, RESULTS_MISSING
 from vidqa.evaluation.text import as_text
 
 # The first three are the original contract. The same columns and types are written when there are no rows.
@@ -59,10 +59,7 @@ def find_results(place: str) -> list[str]:
         paths = _below(place)
     if not paths:
         raise RESULTS_MISSING.error(place, f"no {FILE} is in this folder or below it")
-    if evaluation := one_evaluation(place, paths):
-        return evaluation
-    listed = ", ".join(paths[:10]) + (f" and {len(paths) - 10} more" if len(paths) > 10 else "")
-    raise RESULTS_SEVERAL.error(place, f"{len(paths)} results files: {listed}")
+    return one_evaluation(place, paths)
 
 
 def _below(place: str) -> list[str]:

@@ -18,7 +18,7 @@ import numpy as np
 
 from vidqa.core.files import write_json
 from vidqa.core.pages.page import page
-from vidqa.core.problem import Problem
+from vidqa.core.problem import Problem, ProblemError
 from vidqa.data.record import Provenance, Record, Turn
 from vidqa.datatools.outputs import json_list, write_page
 from vidqa.evaluation.answers import parse_expected
@@ -68,8 +68,9 @@ def augment(request: Augmentation) -> tuple[list[Row], list[Problem]]:
             for at in range(request.each):
                 try:
                     rows.append(_variant(request, row, record, f"{number}-{at}", draw))
-                except (OSError, av.FFmpegError, ValueError) as broken:
-                    problems.append(VARIANT.at(clip.file, f"{type(broken).__name__}: {broken}", severity="warning"))
+                except (OSError, av.FFmpegError, ProblemError) as broken:
+                    message = f"{type(broken).__name__}: {broken}"
+                    problems.append(VARIANT.at(clip.file, message.partition("\n  fix")[0], severity="warning"))
                     break
         counter = paraphrase.countered(record.question, record.answer) if request.counter else None
         if counter:

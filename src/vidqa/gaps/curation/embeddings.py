@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vidqa.core.run_folder import EMBEDDINGS, QUERY_EMBEDDINGS
-from vidqa.gaps.curation.problems import NO_EMBEDDINGS, UNLIKE
+from vidqa.gaps.curation.problems import NO_EMBEDDINGS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -132,11 +132,12 @@ class Table:
         return texts
 
     def require_like(self, other: Table) -> None:
-        """Raises CURATION_UNLIKE where the two were not made alike."""
+        """Raises CURATION_EMBEDDINGS where the two were not made alike."""
         unlike = [name for name in SAME if self.facts.get(name) != other.facts.get(name)]
         if unlike:
             shown = "; ".join(f"{name}: {self.facts.get(name)} and {other.facts.get(name)}" for name in unlike)
-            raise UNLIKE.error(self.path, f"{other.path} was made otherwise: {shown}"[:600])
+            remedy = "embed both with one spec, changing the dataset alone"
+            raise NO_EMBEDDINGS.error(self.path, f"{other.path} was made otherwise: {shown}"[:600], remedy)
 
 
 def queries_in(place: Path) -> Table:

@@ -81,7 +81,9 @@ def mine(request: Mining) -> Mined:
     gaps, vectors = _gaps_of(request.gaps, kpi)
     mean = pool_mean(pool, request.media_weight)
     if not pool.rows or not (mean.media.any() or mean.text.any()):
-        raise problems.EMPTY_POOL.error(pool.path, f"{pool.rows} rows, none with a vector that tells it from others")
+        remedy = "name a pool with videos that can be decoded; summary.json of its embed job says what was wrong"
+        message = f"{pool.rows} rows, none with a vector that tells it from others"
+        raise problems.NOTHING_FOUND.error(pool.path, message, remedy)
     candidates = nearest(pool, mean.queries(vectors), max(50, DEEPER * request.per_gap), mean)
     texts = pool.texts_at(candidates.row[candidates.row >= 0], TEXTS)
     classes = {row: _answer_class(row_texts) for row, row_texts in texts.items() if row_texts["answer"]}
@@ -159,7 +161,8 @@ def _results(request: Mining, choice: Choice, texts: dict[int, dict[str, Any]], 
     rows = {record.id: (row, record) for row, record in pairs}
     if missing := [name for name in labelled if name not in rows]:
         message = f"{len(missing)} of {len(labelled)} chosen rows, such as {missing[0]!r}"
-        raise problems.NOT_IN_ANNOTATIONS.error(request.pool_annotations or "--pool-annotations", message)
+        remedy = "name with --pool-annotations the annotations that the pool was embedded from"
+        raise problems.NO_EMBEDDINGS.error(request.pool_annotations or "--pool-annotations", message, remedy)
     for chosen in choice.rows:
         gap, own = gaps[chosen.gap], texts[chosen.row]
         provenance = Provenance("mined", request.round, gap["sample_id"])

@@ -4,39 +4,26 @@ from vidqa.core.problem import Code
 
 NO_EMBEDDINGS = Code(
     "CURATION_EMBEDDINGS",
-    "A table of embeddings is missing, or is none.",
-    "Name the run folder of a finished embed job, or its embeddings.parquet.",
-)
-UNLIKE = Code(
-    "CURATION_UNLIKE",
-    "Two tables of embeddings differ in model, frames or dimensions.",
-    "Embed both with one spec, changing the dataset alone.",
+    "A table of embeddings is missing, is none, or was made with another model, other frames or other annotations "
+    "than what it is used with.",
+    "Name the run folder of a finished embed job, or its embeddings.parquet; embed two sets with one spec, changing "
+    "the dataset alone; name with --pool-annotations the annotations that the pool was embedded from.",
 )
 NO_GAPS = Code(
     "CURATION_NO_GAPS",
     "No sample of the gap table has a vector in the KPI embeddings.",
     "Where the model makes no mistakes, stop here; else embed the very annotations that were evaluated.",
 )
-EMPTY_POOL = Code(
-    "CURATION_EMPTY_POOL",
-    "The pool has no row with a vector.",
-    "Name a pool with videos that can be decoded; summary.json of its embed job says what was wrong with them.",
-)
 NOTHING_FOUND = Code(
     "CURATION_NOTHING_FOUND",
-    "No row of the pool may be taken for any gap.",
+    "No row of the pool has a vector, or none may be taken for any gap.",
     "Lower --threshold, or bring a pool that has what the gaps show; the counts say why rows were left out.",
-)
-NOT_IN_ANNOTATIONS = Code(
-    "CURATION_NOT_IN_ANNOTATIONS",
-    "Rows that were chosen are not in the annotations of the pool.",
-    "Name with --pool-annotations the annotations that the pool was embedded from.",
 )
 LABELS = Code(
     "CURATION_LABELS",
-    "A file of answers, or the tasks that they answer, cannot be used.",
-    "Give the JSON that annotate.html saved, an export of Label Studio (JSON), or samples.json of FiftyOne, and the "
-    "tasks.json of the same mining.",
+    "A file of a person's answers, or the tasks that they answer, cannot be used.",
+    "Give the JSON that audit.html or annotate.html saved, an export of Label Studio (JSON), or samples.json of "
+    "FiftyOne, and the tasks.json of the same mining.",
 )
 LEAK = Code(
     "CURATION_LEAK",

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -58,8 +59,4 @@ def written(row: Mapping[str, Any], record: Record, provenance: Provenance, deta
 
 def counted(rows: Iterable[Row], field: str = "kind") -> dict[str, int]:
     """How many rows there are of each value of a field."""
-    counts: dict[str, int] = {}
-    for row in rows:
-        name = str(row.get(field) or "")
-        counts[name] = counts.get(name, 0) + 1
-    return dict(sorted(counts.items()))
+    return dict(sorted(Counter(str(row.get(field) or "") for row in rows).items()))

@@ -15,6 +15,8 @@ import av
 import numpy as np
 
 from vidqa.core.files import replacing
+from vidqa.video.decode import read_frames
+from vidqa.video.probe import probe
 
 Frames = np.ndarray
 SafeName = Literal["shift", "speed", "crop", "color", "noise", "encode"]
@@ -85,16 +87,9 @@ SAFE: tuple[SafeName, ...] = get_args(SafeName)
 
 
 def read_clip(path: str) -> tuple[Frames, float]:
-    """uint8 [N, H, W, 3] and frames a second. Raises OSError, av.FFmpegError, ValueError for a clip without frames."""
-    with av.open(path) as container:
-        stream = container.streams.video[0]
-        rate = float(stream.average_rate or 25)
-        frames = [
-            np.rot90(frame.to_ndarray(format="rgb24"), round(frame.rotation / 90)) for frame in container.decode(stream)
-        ]
-    if not frames:
-        raise ValueError("it has no frame")
-    return np.stack(frames), rate
+    """uint8 [N, H, W, 3], shown upright, and frames a second. Raises the problems of a video that does not decode."""
+    meta = probe(path)
+    return np.stack(list(read_frames(path, None, range(meta.frame_count)))), meta.source_fps
 
 
 def write_clip(path: Path, frames: Frames, fps: float, crf: int) -> None:

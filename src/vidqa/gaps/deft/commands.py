@@ -16,7 +16,7 @@ from vidqa.data.reader import NAMES
 from vidqa.gaps.deft.context import AUDIT_ANSWERS, EVALUATE_SPEC, LABELS, LOG, TRAIN_SPEC, StageContext, is_labelled
 from vidqa.gaps.deft.log import Log
 from vidqa.gaps.deft.loop import Loop, PendingStage, Step, locked_folder, write_state
-from vidqa.gaps.deft.problems import DEFT_FOLDER, DEFT_OTHER_LOOP, DEFT_SAME_SET, DEFT_SETTING
+from vidqa.gaps.deft.problems import DEFT_FOLDER, DEFT_SAME_SET, DEFT_SETTING
 from vidqa.gaps.deft.report import write_report
 from vidqa.gaps.deft.settings import CHANGEABLE, Settings, settings_of, with_sets
 from vidqa.gaps.deft.state import Ending, fold
@@ -51,7 +51,7 @@ def create(folder: Path, config: LoopConfig) -> tuple[Loop, str]:
     """The loop, and whether it is "new", "unchanged" or "changed" (stop rules and limits of an existing one). Recipes
     are copied, so that later changes of the files have no effect.
 
-    Raises DEFT_SETTING, DEFT_SAME_SET, DEFT_FOLDER, DEFT_OTHER_LOOP, and the problems of specs.
+    Raises DEFT_SETTING, DEFT_SAME_SET, DEFT_FOLDER, and the problems of specs.
     """
     folder = folder.absolute()
     recipes = {
@@ -122,7 +122,8 @@ def _changed(folder: Path, settings: Settings, recipes: dict[str, str]) -> tuple
     other = [name for name in after if name not in CHANGEABLE and before[name] != after[name]]
     other += [name for name, text in recipes.items() if (folder / name).read_text(encoding="utf-8") != text]
     if other:
-        raise DEFT_OTHER_LOOP.error(folder, f"these differ: {', '.join(other)}")
+        remedy = "begin another loop in a folder of its own; only stop rules and limits can change within a loop"
+        raise DEFT_FOLDER.error(folder, f"its loop was begun otherwise; these differ: {', '.join(other)}", remedy)
     if before == after:
         return loop, "unchanged"
     loop.write({"event": "settings", "settings": after})
@@ -130,7 +131,7 @@ def _changed(folder: Path, settings: Settings, recipes: dict[str, str]) -> tuple
 
 
 def go_on(folder: Path, answers: Path | None = None, labels: Path | None = None, *, once: bool) -> Result:
-    """Run the pending stage, or all until a rule ends the loop. Raises GAPS_AUDIT_ANSWERS, CURATION_LABELS,
+    """Run the pending stage, or all until a rule ends the loop. Raises CURATION_LABELS, and
     DEFT_SETTING for labels that the loop does not wait for."""
     sentences: list[str] = []
     loop = Loop(folder)

@@ -29,7 +29,7 @@ from vidqa.gaps.deft.tables import Annotations, AuditQueue, read_table
 from vidqa.spec.parent_layers import model_layer
 from vidqa.spec.run_lookup import find_export
 
-NOTHING = tuple(f"CURATION_{what}" for what in ("NOTHING_FOUND", "EMPTY_POOL", "NO_GAPS", "NOTHING_NEW"))
+NOTHING = tuple(f"CURATION_{what}" for what in ("NOTHING_FOUND", "NO_GAPS", "NOTHING_NEW"))
 NO_ROWS = ("DATA_EMPTY", "DATA_FILE_MISSING")  # of a folder that exists
 LEAKING = "leaking"  # why an assembly leaves a row out
 NEAR = "DATA_SPLIT_NEAR"  # preflight's warning of files that look alike

@@ -4,14 +4,9 @@ from vidqa.core.problem import Code, Exit
 
 DEFT_FOLDER = Code(
     "DEFT_FOLDER",
-    "The folder holds no loop, or something else where one is to begin.",
-    "Begin one: run_deft.py init LOOP --train-spec FILE --evaluate-spec FILE --selection DIR --pool DIR.",
-    Exit.USAGE,
-)
-DEFT_OTHER_LOOP = Code(
-    "DEFT_OTHER_LOOP",
-    "The loop there is began with other data, another model or another recipe.",
-    "Begin another loop in a folder of its own; only stop rules and limits can change within a loop.",
+    "The folder holds no loop, another loop than the options say, or something else where one is to begin.",
+    "Begin one in a folder of its own: run_deft.py init LOOP --train-spec FILE --evaluate-spec FILE --selection DIR "
+    "--pool DIR.",
     Exit.USAGE,
 )
 DEFT_SETTING = Code(

@@ -30,8 +30,8 @@ from vidqa.jobs.platforms._base import State
 from vidqa.jobs.platforms.kubernetes import client as kubernetes_client
 from vidqa.jobs.platforms.kubernetes import platform as kubernetes
 from vidqa.jobs.platforms.kubernetes.client import connect
-from vidqa.jobs.platforms.kubernetes.problems import UNREACHABLE
 from vidqa.jobs.platforms.kubernetes.site import KubernetesSite
+from vidqa.jobs.platforms.problems import PLATFORM_SILENT
 from vidqa.jobs.records import JobRecord
 
 pytestmark = pytest.mark.kubernetes
@@ -319,7 +319,7 @@ def test_a_cancel_that_is_not_allowed_says_so(
     api.forbidden = {"DELETE jobs"}
     with pytest.raises(ProblemError) as raised:
         jobs.cancel(record.job_id, 5)
-    assert raised.value.problems[0].code == "PLATFORM_KUBERNETES_FORBIDDEN"
+    assert raised.value.problems[0].code == "PLATFORM_REFUSED"
     assert jobs.find(record.job_id).state == State.RUNNING
     api.forbidden = set()
     assert jobs.cancel(record.job_id, 30).exit_code == Exit.NOT_DONE
@@ -334,7 +334,7 @@ def test_a_foreign_object_of_the_same_name_is_left_alone(
     api.create("configmaps", foreign)
     with pytest.raises(ProblemError) as raised:
         kubernetes.submit(job, rendered)
-    assert raised.value.problems[0].code == "PLATFORM_NAME_TAKEN"
+    assert raised.value.problems[0].code == "PLATFORM_REFUSED"
     api.get("configmaps", foreign["metadata"]["name"])["metadata"]["labels"] = {"vidqa/job": job.job_id}
     first = kubernetes.submit(job, rendered)
     assert kubernetes.submit(job, rendered) == first  # both requests of one launch
@@ -355,29 +355,29 @@ def test_what_keeps_a_job_from_starting(
 ) -> None:
     spec = write_spec("complete")
     api.quota = 'jobs.batch "x" is forbidden: exceeded quota: gpus'
-    assert "exceeded quota" in problems_of_launch(spec, wanted())["PLATFORM_KUBERNETES_REFUSED"]
+    assert "exceeded quota" in problems_of_launch(spec, wanted())["PLATFORM_REFUSED"]
     api.quota = ""
     api.forbidden = {"POST jobs"}
-    assert "cannot post" in problems_of_launch(spec, wanted())["PLATFORM_KUBERNETES_FORBIDDEN"]
+    assert "cannot post" in problems_of_launch(spec, wanted())["PLATFORM_REFUSED"]
     api.forbidden = {"get pods/log", "delete jobs"}
-    assert "delete jobs, get pods/log" in problems_of_launch(spec, wanted())["PLATFORM_KUBERNETES_FORBIDDEN"]
+    assert "delete jobs, get pods/log" in problems_of_launch(spec, wanted())["PLATFORM_REFUSED"]
     api.forbidden = {"delete trainjobs"}
-    assert "delete trainjobs" in problems_of_launch(spec, wanted(form="trainjob"))["PLATFORM_KUBERNETES_FORBIDDEN"]
+    assert "delete trainjobs" in problems_of_launch(spec, wanted(form="trainjob"))["PLATFORM_REFUSED"]
     api.forbidden = set()
-    assert "other" in problems_of_launch(spec, wanted(namespace="other"))["PLATFORM_KUBERNETES_REFUSED"]
-    assert "PLATFORM_KUBERNETES_NO_CLUSTER" in problems_of_launch(spec, wanted(context="none"))
+    assert "other" in problems_of_launch(spec, wanted(namespace="other"))["PLATFORM_REFUSED"]
+    assert "PLATFORM_UNREACHABLE" in problems_of_launch(spec, wanted(context="none"))
     only = [{"mount_path": str(tmp_path / "runs"), "claim": "data", "read_only": True}]
-    found = problems_of_launch(spec, wanted(volumes=only))["PLATFORM_KUBERNETES_NOT_MOUNTED"]
+    found = problems_of_launch(spec, wanted(volumes=only))["PLATFORM_PATH_UNSEEN"]
     assert "read-only" in found
     config = json.loads(api.kubeconfig.read_text())
     config["users"][0]["user"]["token"] = "wrong"
     api.kubeconfig.write_text(json.dumps(config))
-    assert "401" in problems_of_launch(spec, wanted())["PLATFORM_KUBERNETES_FORBIDDEN"]
+    assert "401" in problems_of_launch(spec, wanted())["PLATFORM_REFUSED"]
     config["clusters"][0]["cluster"]["server"] = "http://127.0.0.1:9"
     api.kubeconfig.write_text(json.dumps(config))
-    assert "127.0.0.1:9" in problems_of_launch(spec, wanted())["PLATFORM_KUBERNETES_UNREACHABLE"]
+    assert "127.0.0.1:9" in problems_of_launch(spec, wanted())["PLATFORM_SILENT"]
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "absent"))
-    assert "PLATFORM_KUBERNETES_NO_CLUSTER" in problems_of_launch(spec, wanted())
+    assert "PLATFORM_UNREACHABLE" in problems_of_launch(spec, wanted())
     assert records.scan() == ([], []) and not api.objects
 
 
@@ -569,9 +569,7 @@ def test_a_failed_job_is_over_though_its_log_is_lost(
     assert (record.state, record.exit_code) == (State.ERROR, 3)
 
 
-@pytest.mark.parametrize(
-    ("status", "code"), [(429, "UNREACHABLE"), (500, "UNREACHABLE"), (403, "FORBIDDEN"), (404, "REFUSED")]
-)
+@pytest.mark.parametrize(("status", "code"), [(429, "SILENT"), (500, "SILENT"), (403, "REFUSED"), (404, "REFUSED")])
 def test_a_question_of_rights_without_an_answer(
     api: Cluster,
     wanted: Callable[..., Resources],
@@ -586,7 +584,7 @@ def test_a_question_of_rights_without_an_answer(
         (busy(status) if path.endswith("accessreviews") else route)(self, path, query, body)
 
     monkeypatch.setattr(Request, "route", asked)
-    assert str(status) in problems_of_launch(write_spec("complete"), wanted())[f"PLATFORM_KUBERNETES_{code}"]
+    assert str(status) in problems_of_launch(write_spec("complete"), wanted())[f"PLATFORM_{code}"]
 
 
 def test_a_job_that_is_refused_leaves_nothing(
@@ -613,7 +611,7 @@ def test_a_job_that_may_run_keeps_its_parts(
         cut(self)
 
     monkeypatch.setattr(Request, "post", lost)
-    with pytest.raises(ProblemError, match="UNREACHABLE"):
+    with pytest.raises(ProblemError, match="PLATFORM_SILENT"):
         kubernetes.submit(job, rendered)
     assert {plural for plural, _ in api.objects} >= {"jobs", "configmaps"}
 
@@ -624,7 +622,7 @@ def test_a_job_that_may_run_keeps_its_parts(
 def test_a_kubeconfig_that_is_none(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "config").write_text(text)
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
-    with pytest.raises(ProblemError, match="PLATFORM_KUBERNETES_NO_CLUSTER"):
+    with pytest.raises(ProblemError, match="PLATFORM_UNREACHABLE"):
         connect(KubernetesSite())
 
 
@@ -667,7 +665,7 @@ def test_a_job_whose_receipt_never_came_is_found_by_its_name(
             return create(self, what, dry_run=dry_run)
         with suppress(kubernetes_client.ApiError):  # asked again, it says that there is one
             create(self, what)
-        raise UNREACHABLE.error("the cluster", "timed out")
+        raise PLATFORM_SILENT.error("the cluster", "timed out")
 
     with monkeypatch.context() as lossy, pytest.raises(ProblemError) as raised:
         lossy.setattr(kubernetes_client.Cluster, "create", unanswered)

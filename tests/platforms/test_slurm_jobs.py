@@ -265,7 +265,7 @@ def test_a_silent_controller_changes_nothing(
         for asked in (lambda: jobs.cancel(record.job_id, 5), lambda: started(write_spec("complete"), site())):
             with pytest.raises(ProblemError) as raised:
                 asked()
-            assert [p.code for p in raised.value.problems if p.severity == "error"] == ["PLATFORM_SLURM_SILENT"]
+            assert [p.code for p in raised.value.problems if p.severity == "error"] == ["PLATFORM_SILENT"]
     assert [each.job_id for each in records.scan()[0]] == [record.job_id]
     assert jobs.cancel(record.job_id, LIMIT_S).exit_code == Exit.NOT_DONE
 
@@ -275,7 +275,7 @@ def test_a_controller_that_is_started_again_is_asked_again(
 ) -> None:
     monkeypatch.setenv("SLURM_CONF", str(slurm.impatient(tmp_path)))
     slurm.stop_controller()
-    with pytest.raises(ProblemError, match="PLATFORM_SLURM_SILENT"):
+    with pytest.raises(ProblemError, match="PLATFORM_SILENT"):
         SlurmCommands().ask("sbatch", "--test-only", stdin="#!/bin/bash\n")
     meanwhile = threading.Timer(2, slurm.start_controller, ["-c"])
     meanwhile.start()
@@ -336,7 +336,7 @@ def test_what_slurm_refuses_is_said_before_anything_is_written(
         with pytest.raises(ProblemError) as refused:
             launch("train", write_spec("complete", processes=4), "slurm", site(*lines, nodes=nodes))
         codes = {problem.code for problem in refused.value.problems}
-        assert codes & {"PLATFORM_SLURM_REFUSED", "PLATFORM_SLURM_NO_IMAGE"} and words in str(refused.value)
+        assert codes & {"PLATFORM_REFUSED", "PLATFORM_SITE_SETTINGS"} and words in str(refused.value)
     assert records.scan() == ([], [])
 
 

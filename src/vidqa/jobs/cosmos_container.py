@@ -24,10 +24,9 @@ from vidqa.jobs.platforms._base import HAND_OVER, Job
 from vidqa.jobs.platforms.docker.container import paths_of
 from vidqa.jobs.platforms.kubernetes.manifest import GIVEN, escaped_words, name_of, objects, plain
 from vidqa.jobs.platforms.kubernetes.paths import in_pod, path_problems, site_of
-from vidqa.jobs.platforms.problems import PLATFORM_IMAGE_UNUSED, PLATFORM_PATH
+from vidqa.jobs.platforms.problems import PLATFORM_IMAGE_UNUSED
 from vidqa.jobs.platforms.slurm import script as slurm_script
 from vidqa.jobs.platforms.slurm.platform import unseen
-from vidqa.jobs.platforms.slurm.problems import RENAME_OR_VENV
 from vidqa.jobs.platforms.slurm.site import image_problems
 from vidqa.jobs.problems import COSMOS_CANNOT
 from vidqa.jobs.runs import new_name
@@ -128,10 +127,7 @@ def _refused(platform_name: str, settings: Any, resources: Resources, image: str
 
 def _unmountable(platform_name: str, job: Job) -> list[Problem]:
     if platform_name == "slurm":
-        return [*image_problems(job.settings, job.image or ""), *unseen(job)] + [
-            PLATFORM_PATH.at(path, f"the backend is {job.settings.backend}", RENAME_OR_VENV)
-            for path in slurm_script.unmountable(job)
-        ]
+        return [*image_problems(job.settings, job.image or ""), *unseen(job), *slurm_script.unmountable(job)]
     if platform_name == "kubernetes":
         return path_problems(job)
     mounted = [mount.path for mount in paths_of(job)] if platform_name == "docker" else []

@@ -16,6 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from vidqa.core.cli import FILE_REFUSED
 from vidqa.core.files import open_plain, write_text
 from vidqa.core.problem import Problem
 from vidqa.core.run_folder import ANSWERS
@@ -26,7 +27,7 @@ from vidqa.data.problems import EMPTY, FILE_MISSING, MEDIA_MISSING
 from vidqa.data.record import Record
 from vidqa.data.sources.media_files import media_below
 from vidqa.jobs.local_job import ACTION, inference_job, run_engine
-from vidqa.jobs.problems import OUT_UNWRITABLE, RUN_FOLDER_TAKEN
+from vidqa.jobs.problems import RUN_FOLDER_TAKEN
 from vidqa.spec import Layer, parse_set
 from vidqa.spec.parent_layers import model_layer
 from vidqa.spec.prompt_files import prompt_layer, with_reasoning
@@ -178,16 +179,16 @@ def lines_of(path: Path) -> list[str]:
 
 
 def write_lines(path: Path, rows: list[Row]) -> None:
-    """Raises PLATFORM_OUT_UNWRITABLE."""
+    """Raises ENV_FILE_REFUSED."""
     try:
         write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
     except OSError as refused:
-        raise OUT_UNWRITABLE.error(path, f"it cannot be written: {refused.strerror or refused}") from refused
+        raise FILE_REFUSED.error(path, f"it cannot be written: {refused.strerror or refused}") from refused
 
 
 def write_table(path: Path, rows: list[Row]) -> None:
     """One line for each answer; the columns are those of a CSV data set and three more. A table with other columns,
-    such as that of the questions, is not replaced. Raises PLATFORM_OUT_UNWRITABLE."""
+    such as that of the questions, is not replaced. Raises ENV_FILE_REFUSED."""
     require_table(path)
     lines = io.StringIO()
     writer = csv.writer(lines)
@@ -199,11 +200,11 @@ def write_table(path: Path, rows: list[Row]) -> None:
     try:
         write_text(path, lines.getvalue())
     except OSError as refused:
-        raise OUT_UNWRITABLE.error(path, f"it cannot be written: {refused.strerror or refused}") from refused
+        raise FILE_REFUSED.error(path, f"it cannot be written: {refused.strerror or refused}") from refused
 
 
 def require_table(path: Path) -> None:
-    """Raises PLATFORM_OUT_UNWRITABLE where the file is there and is no table of answers."""
+    """Raises ENV_FILE_REFUSED where the file is there and is no table of answers."""
     if not path.exists():
         return
     try:
@@ -213,7 +214,7 @@ def require_table(path: Path) -> None:
         header = ""
     if header != ",".join(COLUMNS):
         remedy = "name a new file for the answers; --questions FILE.csv asks the questions of a table"
-        raise OUT_UNWRITABLE.error(path, "it is there, and is no table of answers", remedy)
+        raise FILE_REFUSED.error(path, "it is there, and is no table of answers", remedy)
 
 
 def shown(rows: list[Row], count: int, files: list[str]) -> str:

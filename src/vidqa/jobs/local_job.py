@@ -15,7 +15,7 @@ from vidqa.jobs.job_spec import JobSpec, fetch_weights, load_job_spec
 from vidqa.jobs.launch import refuse_busy
 from vidqa.jobs.platforms import hardware, local
 from vidqa.jobs.platforms._base import Job
-from vidqa.jobs.problems import JOB_FAILED, JOB_NOT_DONE, JOB_NOTHING_TO_PROVE
+from vidqa.jobs.problems import JOB_FAILED, JOB_NOT_DONE, RESUME_NO_CHECKPOINT
 from vidqa.jobs.runs import newest_run
 from vidqa.spec import Layer, dump, resolve
 
@@ -33,7 +33,7 @@ def inference_job(layers: Iterable[Layer], folder: Path) -> Job:
 
 def prove(action: str, spec_path: Path) -> Path:
     """Run the proof of an action. Returns its run folder: the proof of a run lies in the run whose own spec it is, else
-    in the newest run of the spec; any other lies beside the runs. Raises JOB_NOTHING_TO_PROVE where there is no such
+    in the newest run of the spec; any other lies beside the runs. Raises RESUME_NO_CHECKPOINT where there is no such
     run, RUN_FOLDER_BUSY where a job works in it, and the problems of the engine."""
     job_spec = load_job_spec(action, spec_path, fetch=True)
     folder = job_spec.output_dir / PROOF
@@ -43,7 +43,9 @@ def prove(action: str, spec_path: Path) -> Path:
         fingerprint = job_spec.spec_fingerprint
         run = own if is_run else newest_run(job_spec.output_dir, action=action, spec_fingerprint=fingerprint)
         if run is None:
-            raise JOB_NOTHING_TO_PROVE.error(job_spec.output_dir, f"it holds no run of {spec_path}")
+            raise RESUME_NO_CHECKPOINT.error(
+                job_spec.output_dir, f"it holds no run of {spec_path}", "name the run's own: --spec RUN/spec.toml"
+            )
         refuse_busy(run)
         folder = run / PROOF
     run_engine(_prepared(job_spec, folder), "--prove")

@@ -17,13 +17,7 @@ from vidqa.core.run_folder import RunFolder
 from vidqa.jobs import cost, failure, records
 from vidqa.jobs.platforms import exit_state, platform
 from vidqa.jobs.platforms._base import Observed, State
-from vidqa.jobs.problems import (
-    JOB_FAILED,
-    JOB_INTERRUPTED,
-    JOB_NOT_DONE,
-    JOB_NOT_FOUND,
-    JOB_OUT_OF_MEMORY,
-)
+from vidqa.jobs.problems import JOB_FAILED, JOB_INTERRUPTED, JOB_NOT_DONE, JOB_NOT_FOUND, JOB_OUT_OF_MEMORY
 from vidqa.jobs.records import JobRecord
 
 MOST_LISTED = 50

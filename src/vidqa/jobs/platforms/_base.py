@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from vidqa.core import environment, files
+from vidqa.core.cli import FILE_REFUSED
 from vidqa.core.environment import SECRET_NAMES
 from vidqa.core.problem import Problem, control_characters, raise_errors
 from vidqa.jobs.platforms import hardware
-from vidqa.jobs.platforms.problems import PLATFORM_PATH, RUN_LOG_UNREADABLE
+from vidqa.jobs.platforms.problems import PLATFORM_PATH
 
 # Passed to a job by name, from the environment of the launcher.
 SECRETS = SECRET_NAMES
@@ -154,7 +155,7 @@ class Observed:
 
 def run_folder_log(job: Submitted, position: int) -> tuple[bytes, int]:
     """log.txt of the run folder from byte `position` on (negative: the last bytes), and the position after it. Raises
-    RUN_LOG_UNREADABLE."""
+    FILE_REFUSED."""
     return read_log_file(job.log, position)
 
 
@@ -169,7 +170,9 @@ def read_log_file(path: Path, position: int) -> tuple[bytes, int]:
     except FileNotFoundError:
         return b"", max(position, 0)
     except OSError as failed:
-        raise RUN_LOG_UNREADABLE.error(path, f"it cannot be read: {failed}") from failed
+        raise FILE_REFUSED.error(
+            path, f"it cannot be read: {failed}", "look at the file; the job itself does not need it"
+        ) from failed
 
 
 def copy_command(names: Iterable[str], folder: Path, run_dir: Path) -> str:

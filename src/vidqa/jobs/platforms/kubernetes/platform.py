@@ -31,15 +31,9 @@ from vidqa.jobs.platforms.kubernetes.client import PLURALS, ApiError, Cluster, c
 from vidqa.jobs.platforms.kubernetes.log import gather, read_log, tail_of
 from vidqa.jobs.platforms.kubernetes.manifest import JOB_LABEL, command, manifest, name_of, needed, objects
 from vidqa.jobs.platforms.kubernetes.paths import path_problems, site_of
-from vidqa.jobs.platforms.kubernetes.problems import (
-    NO_CLUSTER,
-    NOT_STARTING,
-    SECRET_MISSING,
-    UNREACHABLE,
-)
 from vidqa.jobs.platforms.kubernetes.site import KubernetesSite
 from vidqa.jobs.platforms.kubernetes.state import decisive, endings, observed, stuck, verdict
-from vidqa.jobs.platforms.problems import NAME_TAKEN
+from vidqa.jobs.platforms.problems import PLATFORM_REFUSED, PLATFORM_SILENT, PLATFORM_UNREACHABLE, SECRET_MISSING
 from vidqa.jobs.platforms.processes import Identity
 from vidqa.jobs.platforms.site import settings_of
 
@@ -154,7 +148,7 @@ def _there_already(cluster: Cluster, body: Json, job: Job) -> Json:
     there = cluster.get(body)
     if not _is_of(job, there):
         where = f"{body['kind']} {cluster.namespace}/{body['metadata']['name']}"
-        raise NAME_TAKEN.error(where, "the cluster has another object of this name")
+        raise PLATFORM_REFUSED.error(where, "the cluster has another object of this name")
     return there
 
 
@@ -193,7 +187,7 @@ def status(job: Submitted) -> Observed:
     try:
         return _poll(job, connect(_site(job)))
     except ProblemError as away:
-        if away.problems[0].code != UNREACHABLE.name:
+        if away.problems[0].code != PLATFORM_SILENT.name:
             raise
         return Observed(job.state, job.exit_code, f"the cluster does not answer: {away.problems[0].message}")
     except ApiError as answer:
@@ -221,7 +215,9 @@ def _poll(job: Submitted, cluster: Cluster) -> Observed:
     if blocked and (datetime.now(UTC) - blocked.since).total_seconds() > limit:
         cluster.delete(_main(job))
         failure = {"class": blocked.kind, "evidence": blocked.message}
-        message = f"{NOT_STARTING.name}: it was ended after {limit} s: {blocked.message}"
+        message = (
+            f"it was ended after {limit} s, since its image or its settings kept it from starting: {blocked.message}"
+        )
         return _store_end(job, Observed(State.ERROR, int(Exit.ENVIRONMENT), message, failure))
     return state
 
@@ -397,8 +393,8 @@ KUBERNETES = Platform(
     needs_image=lambda settings: not (settings and settings.image),
     settings=KubernetesSite,
     submit_command=submit_command,
-    away=(NO_CLUSTER.name, UNREACHABLE.name, PACKAGE_MISSING.name),
-    silent=UNREACHABLE.name,
+    away=(PLATFORM_UNREACHABLE.name, PLATFORM_SILENT.name, PACKAGE_MISSING.name),
+    silent=PLATFORM_SILENT.name,
     has_queue=True,
     poll_s=POLL_S,
 )

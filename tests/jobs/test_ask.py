@@ -20,7 +20,7 @@ from vidqa.core.cli import SKILL_ROOT
 from vidqa.core.problem import ProblemError
 from vidqa.data import load_records
 from vidqa.data.record import Record
-from vidqa.jobs.local_inference import Question, ask, rows_of_table, shown
+from vidqa.jobs.local_job import Question, ask, rows_of_table, shown
 from vidqa.jobs.platforms.processes import Identity
 from vidqa.spec.parent_layers import model_layer
 

@@ -31,9 +31,8 @@ from vidqa.jobs.platforms._base import (
 )
 from vidqa.jobs.platforms.container_entrypoint import SECRETS_FILE
 from vidqa.jobs.platforms.docker import daemon as docker_daemon
-from vidqa.jobs.platforms.docker.container import CONTAINER_FILE, container_body, container_name, paths_of
+from vidqa.jobs.platforms.docker.container import CONTAINER_FILE, DockerSite, container_body, container_name, paths_of
 from vidqa.jobs.platforms.docker.daemon import container_facts, daemon, image_facts, is_local, refusals, unless_over
-from vidqa.jobs.platforms.docker.site import DockerSite
 from vidqa.jobs.platforms.engine_command import engine_environment, torchrun
 from vidqa.jobs.platforms.job_store import read_exit, write_exit
 from vidqa.jobs.platforms.local import gpu_problems

@@ -397,9 +397,9 @@ def test_another_job_of_the_same_name_is_not_ours(
     for pod in pods(api):
         api.delete("pods", pod["metadata"]["name"], {})
     earlier = replace(record, state=State.RUNNING, reference={**record.reference, "uid": "another"})
-    assert kubernetes.status(earlier.submitted).state == State.COMPLETE  # by the engine's own word in the run folder
+    assert kubernetes.status(earlier).state == State.COMPLETE  # by the engine's own word in the run folder
     (Path(record.run_dir) / "status.json").unlink()
-    seen = kubernetes.status(earlier.submitted)
+    seen = kubernetes.status(earlier)
     assert seen.state == State.ERROR and "vanished" in seen.message
 
 

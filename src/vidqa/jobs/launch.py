@@ -176,7 +176,7 @@ def retry(record: JobRecord, *, agreed: bool = False, ready: Ready = unchecked) 
     if reason and not agreed:
         raise JOB_RETRY_REFUSED.error(record.job_id, reason)
     where = platform(record.platform)
-    settings = site.settings_of(record.submitted, where.settings)
+    settings = site.settings_of(record, where.settings)
     gpus = record.gpus if where.visible_gpus(settings) is None else None
     resources = Resources(record.nodes, gpus, record.image)
     job_spec = job_spec_of(record, settings)
@@ -258,7 +258,7 @@ def refuse_busy(run_dir: Path) -> None:
 
 
 def _refuse_taken(run_dir: Path, last_sequence: int) -> None:
-    """Raises RUN_FOLDER_BUSY where a job was launched in the folder since the launch number `known`."""
+    """Raises RUN_FOLDER_BUSY where a job was launched in the folder since launch number `last_sequence`."""
     for record in records.scan()[0]:
         if record.sequence > last_sequence and record.run_dir == str(run_dir) and not record.state.is_terminal:
             raise RUN_FOLDER_BUSY.error(run_dir, f"job {record.job_id} is {record.state} in it")
@@ -345,7 +345,7 @@ def _submit(record: JobRecord, job: Job, rendered: Rendered, where: Platform) ->
     except ProblemError as unwritten:
         raise _stopped_again(unwritten, where, replace(record, reference=reference)) from unwritten
     if record.cancel_requested:  # before there was anything to cancel
-        where.cancel(replace(record, reference=reference).submitted, 0)
+        where.cancel(replace(record, reference=reference), 0)
     with suppress(ProblemError):  # it was started; the next observation reports the problem
         record = watch.observe(record)
     return record
@@ -355,7 +355,7 @@ def _stopped_again(unwritten: ProblemError, where: Platform, record: JobRecord) 
     """End a job whose record cannot be written, as on a full disk: after a failed launch no job may be left running."""
     first, *others = unwritten.problems
     try:
-        where.cancel(replace(record, cancel_requested=files.now()).submitted, STOP_S)
+        where.cancel(replace(record, cancel_requested=files.now()), STOP_S)
         message = f"{first.message}; the job {record.job_id}, which had been started, was ended"
     except ProblemError as failed:
         message = f"{first.message}; the job {record.job_id} was started and may run: {failed.problems[0].message}"

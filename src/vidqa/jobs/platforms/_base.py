@@ -13,6 +13,7 @@ from vidqa.core import environment, files
 from vidqa.core.cli import FILE_REFUSED
 from vidqa.core.environment import SECRET_NAMES
 from vidqa.core.problem import Problem, control_characters, raise_errors
+from vidqa.core.run_folder import RunFolder
 from vidqa.jobs.platforms import hardware
 from vidqa.jobs.platforms.problems import PLATFORM_PATH
 
@@ -113,7 +114,7 @@ class Rendered:
 
 @dataclass(frozen=True)
 class Submitted:
-    """What a platform needs to find a submitted job again.
+    """The part of a job's record by which its platform finds it again.
 
     `launcher` is the `processes.Identity` of the launcher, `reference` the result of `submit` (None: not yet), and
     `settings` the platform's settings as recorded (`site.settings_of`). `state`, `exit_code` and `message` are the last
@@ -121,7 +122,7 @@ class Submitted:
     """
 
     job_id: str
-    run_dir: Path
+    run_dir: str
     created: str
     launcher: dict[str, Any]
     nodes: int = 1
@@ -134,8 +135,12 @@ class Submitted:
     message: str = ""
 
     @property
+    def run(self) -> RunFolder:
+        return RunFolder(Path(self.run_dir))
+
+    @property
     def log(self) -> Path:
-        return self.run_dir / "log.txt"
+        return self.run.path / "log.txt"
 
 
 @dataclass(frozen=True)

@@ -152,7 +152,7 @@ def _train_job(job: Job, site: KubernetesSite) -> Json:
         "resourcesPerNode": container["resources"],
     }
     volumes, volume_mounts = _volumes(job, site)
-    node = {"name": TRAINJOB_CONTAINER, "volumeMounts": volume_mounts}
+    node: Json = {"name": TRAINJOB_CONTAINER, "volumeMounts": volume_mounts}
     node |= {"securityContext": _capabilities(site)} if site.capabilities else {}
     pod = {
         "terminationGracePeriodSeconds": site.grace_s,

@@ -22,7 +22,6 @@ from vidqa.core import files
 from vidqa.core._optional import PACKAGE_MISSING
 from vidqa.core.cli import note
 from vidqa.core.problem import Exit, Problem, ProblemError
-from vidqa.core.run_folder import RunFolder
 from vidqa.jobs.platforms._base import SECRETS, Job, Observed, Platform, Rendered, State, Submitted
 from vidqa.jobs.platforms.engine_command import engine_environment
 from vidqa.jobs.platforms.exit_state import EngineStatus, status_in_run_folder, vanished
@@ -277,7 +276,7 @@ def _cancel(job: Submitted, cluster: Cluster, grace_s: float) -> None:
 def _watch_end(
     job: Submitted, cluster: Cluster, last_pods: dict[str, Json], version: str, limit_s: float
 ) -> tuple[list[str], str]:
-    """Watch the pods from `version` on, into `seen`, until all are gone or the time is over.
+    """Watch the pods from `version` on, into `last_pods`, until all are gone or the time is over.
 
     Returns the names of the remaining pods, and the version from which to continue. A lost connection is opened again:
     the Job is deleted by then, so its end must be seen now."""
@@ -304,7 +303,7 @@ def _watch_end(
 def _follow(
     job: Submitted, cluster: Cluster, last_pods: dict[str, Json], left: set[str], version: str, limit_s: float
 ) -> None:
-    """One watch: changed pods go into `seen`, names of existing pods into `left`."""
+    """One watch: changed pods go into `last_pods`, names of existing pods into `left`."""
     for kind, pod in cluster.watch_pods(_selector(job), version, limit_s):
         name = pod["metadata"]["name"]
         last_pods[name] = pod
@@ -328,7 +327,7 @@ def _unless_gone(act: Any) -> None:
 
 def _bring_back(job: Submitted, pods: Sequence[Json]) -> None:
     """Write the engine's last status into the launcher's run folder, unless the engine writes there itself."""
-    run = RunFolder(job.run_dir)
+    run = job.run
     words = next((ending.words for ending in reversed(endings(pods)) if ending.status.state is not None), {})
     if not words or EngineStatus.parse(run.read_status()).exit_code is not None:
         return

@@ -239,7 +239,7 @@ def _name(job: Submitted) -> str:
 def _exit_code_left(job: Submitted, slurm_id: str) -> SlurmJob | None:
     """The end that the script stored, for a job that SLURM has dropped."""
     try:
-        code = int(slurm_script.exit_file(job.run_dir, slurm_id).read_text())
+        code = int(slurm_script.exit_file(Path(job.run_dir), slurm_id).read_text())
     except (OSError, ValueError):
         return None
     return SlurmJob("COMPLETED" if code == 0 else "FAILED", exit_code=code)

@@ -13,6 +13,7 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -127,7 +128,7 @@ def launch(
             job = replace(job, job_id=job_id, run_dir=run_dir)
         _refuse_taken(job.run_dir, last_sequence)
         reserved = _reserve(job_spec, job, where, readiness)
-    return _launched(job_spec, *reserved, where, readiness, problems)
+    return Launched("started", _submit(*reserved, where), _once(job_spec.warnings, readiness.problems, problems))
 
 
 def _launched_before(earlier: JobRecord) -> Launched:
@@ -156,8 +157,12 @@ def dry_run(
     checked = as_offline_warnings(
         where, [*spec.check_with_nodes(job_spec.resolved, resources.nodes), *where.check(job)]
     )
-    problems = [*dict.fromkeys([*job_spec.warnings, *preflight_problems, *checked, *image_warnings])]
+    problems = _once(job_spec.warnings, preflight_problems, checked, image_warnings)
     return DryRun(job, where.render(job), job.spec_toml, problems)
+
+
+def _once(*problems: list[Problem]) -> list[Problem]:
+    return [*dict.fromkeys(chain(*problems))]
 
 
 def as_offline_warnings(where: Platform, problems: list[Problem]) -> list[Problem]:
@@ -194,7 +199,7 @@ def retry(record: JobRecord, *, agreed: bool = False, ready: Ready = unchecked) 
         _refuse_taken(run_dir, last_sequence)
         job = replace(job, job_id=new_name(set(records.names())))
         reserved = _reserve(job_spec, job, where, readiness, retry_of=record.job_id)
-    return _launched(job_spec, *reserved, where, readiness, problems)
+    return Launched("started", _submit(*reserved, where), _once(job_spec.warnings, readiness.problems, problems))
 
 
 def earlier_job(job_spec: JobSpec, platform_name: str, *, ended: bool = False) -> JobRecord | None:
@@ -300,20 +305,6 @@ def job_of(job_spec: JobSpec, where: Platform, settings: Any, resources: Resourc
     )
 
 
-def _launched(
-    job_spec: JobSpec,
-    record: JobRecord,
-    job: Job,
-    rendered: Rendered,
-    where: Platform,
-    readiness: Readiness,
-    problems: list[Problem],
-) -> Launched:
-    """Submit a job that has its name, its folder and its record. `problems` are the platform's warnings."""
-    record = _submit(record, job, rendered, where)
-    return Launched("started", record, [*dict.fromkeys([*job_spec.warnings, *readiness.problems, *problems])])
-
-
 def _reserve(
     job_spec: JobSpec, job: Job, where: Platform, readiness: Readiness, retry_of: str | None = None
 ) -> tuple[JobRecord, Job, Rendered]:
@@ -325,9 +316,8 @@ def _reserve(
     runs.prepare(job.run_dir, {"spec.toml": job.spec_toml, **rendered.files}, facts, job.job_id)
     if readiness.plan:
         runs.hand_over(readiness.plan, job.run_dir / PLAN)
-    record = _record(job_spec, job, where.name, parent)
-    record = replace(record, preflight=readiness.preflight, retry_of=retry_of, sequence=sequence)
-    return records.write(record), job, rendered
+    own = {"preflight": readiness.preflight, "retry_of": retry_of, "sequence": sequence}
+    return records.write(_record(job_spec, job, where.name, parent, **own)), job, rendered
 
 
 def _submit(record: JobRecord, job: Job, rendered: Rendered, where: Platform) -> JobRecord:
@@ -370,7 +360,7 @@ def _perhaps_started(silent: ProblemError, record: JobRecord) -> ProblemError:
     return ProblemError([replace(first, remedy=f"{first.remedy} {advice}"), *others])
 
 
-def _record(job_spec: JobSpec, job: Job, platform_name: str, parent: str | None) -> JobRecord:
+def _record(job_spec: JobSpec, job: Job, platform_name: str, parent: str | None, **own: Any) -> JobRecord:
     return JobRecord(
         job_id=job.job_id,
         platform=platform_name,
@@ -391,6 +381,7 @@ def _record(job_spec: JobSpec, job: Job, platform_name: str, parent: str | None)
         image=job.image,
         settings=job.settings.model_dump() if job.settings is not None else None,
         log_start=job.log.stat().st_size,
+        **own,
     )
 
 

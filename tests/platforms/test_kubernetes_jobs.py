@@ -279,7 +279,8 @@ def test_a_foreign_object_of_the_same_name_is_left_alone(
     api.create("configmaps", foreign)
     with pytest.raises(ProblemError) as raised:
         kubernetes.submit(job, rendered)
-    assert raised.value.problems[0].code == "PLATFORM_REFUSED"
+    (problem,) = raised.value.problems
+    assert problem.code == "PLATFORM_REFUSED" and "another object of this name" in problem.message
     api.get("configmaps", foreign["metadata"]["name"])["metadata"]["labels"] = {"vidqa/job": job.job_id}
     first = kubernetes.submit(job, rendered)
     assert kubernetes.submit(job, rendered) == first  # both requests of one launch
@@ -288,7 +289,7 @@ def test_a_foreign_object_of_the_same_name_is_left_alone(
 def problems_of_launch(spec: Path, wanted: Resources) -> dict[str, str]:
     with pytest.raises(ProblemError) as raised:
         launch("train", spec, "kubernetes", wanted)
-    return {problem.code: f"{problem.where} {problem.message}" for problem in raised.value.problems}
+    return {p.code: f"{p.where} {p.message} {p.remedy}" for p in raised.value.problems}
 
 
 def test_what_keeps_a_job_from_starting(
@@ -303,7 +304,8 @@ def test_what_keeps_a_job_from_starting(
     assert "exceeded quota" in problems_of_launch(spec, wanted())["PLATFORM_REFUSED"]
     api.quota = ""
     api.forbidden = {"POST jobs"}
-    assert "cannot post" in problems_of_launch(spec, wanted())["PLATFORM_REFUSED"]
+    lacks = problems_of_launch(spec, wanted())["PLATFORM_REFUSED"]
+    assert "cannot post" in lacks and "Ask for create, get, delete" in lacks
     api.forbidden = {"get pods/log", "delete jobs"}
     assert "delete jobs, get pods/log" in problems_of_launch(spec, wanted())["PLATFORM_REFUSED"]
     api.forbidden = {"delete trainjobs"}

@@ -133,26 +133,16 @@ def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
     with daemon() as client, refusals(container_name(job.job_id)):
         created = client.create_container_from_config(body, container_name(job.job_id))["Id"]
         try:
-            _see_spec(client, created, job)
-            _put_secrets(client, created, rendered, body["User"])
+            if docker_daemon.read_file(client, created, str(job.spec)) != job.spec.read_bytes():  # another folder
+                raise NOT_SHARED.error(job.run_dir, "on the daemon's machine it does not hold the spec written here")
+            # Only the job reads this file, and removes it: `docker inspect` shows variables to everyone.
+            if secrets := environment.values(rendered.secrets):
+                docker_daemon.put_file(client, created, SECRETS_FILE, secrets, body["User"])
             client.start(created)
         except (APIError, ProblemError):
             _remove(client, created)
             raise
         return {"container": created, "daemon": client.info()["ID"]}
-
-
-def _see_spec(client: Any, container: str, job: Job) -> None:
-    """Check that the daemon mounts the run folder of this machine, and not another folder of that path."""
-    if docker_daemon.read_file(client, container, str(job.spec)) != job.spec.read_bytes():
-        raise NOT_SHARED.error(job.run_dir, "on the daemon's machine it does not hold the spec written here")
-
-
-def _put_secrets(client: Any, container: str, rendered: Rendered, user: str) -> None:
-    """Secrets go into a file that only the job reads and then removes: `docker inspect` shows variables to everyone."""
-    secrets = environment.values(rendered.secrets)
-    if secrets:
-        docker_daemon.put_file(client, container, SECRETS_FILE, secrets, user)
 
 
 def status(job: Submitted) -> Observed:

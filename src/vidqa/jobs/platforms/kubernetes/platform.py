@@ -40,6 +40,7 @@ MANIFEST = "manifest.yaml"
 POLL_S = 2.0  # an API server serves a whole cluster
 AGAIN_S = 0.2  # before a lost connection is opened again
 FORCE_S = 30.0  # until a cluster has removed killed pods
+NAME_TAKEN = "Remove it (kubectl delete), or launch again in a second: the name is made from the time."
 NEEDED = (("list", ""), ("watch", ""), ("delete", ""), ("get", "log"))  # on pods and on what is below them
 Json = dict[str, Any]
 
@@ -140,15 +141,11 @@ def _create(cluster: Cluster, body: Json, job: Job) -> Json:
     except ApiError as answer:
         if answer.status != 409:
             raise
-        return _there_already(cluster, body, job)
-
-
-def _there_already(cluster: Cluster, body: Json, job: Job) -> Json:
-    there = cluster.get(body)
-    if not _is_of(job, there):
-        where = f"{body['kind']} {cluster.namespace}/{body['metadata']['name']}"
-        raise PLATFORM_REFUSED.error(where, "the cluster has another object of this name")
-    return there
+        there = cluster.get(body)
+        if not _is_of(job, there):
+            where = f"{body['kind']} {cluster.namespace}/{body['metadata']['name']}"
+            raise PLATFORM_REFUSED.error(where, "the cluster has another object of this name", NAME_TAKEN) from answer
+        return there
 
 
 def _is_of(job: Job, there: Json) -> bool:

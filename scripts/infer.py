@@ -38,7 +38,7 @@ parser.add_argument("--out", type=Path, metavar="DIR", help="keep the run here; 
 
 
 def main(options: Namespace) -> Result:
-    from vidqa.jobs.local_inference import (
+    from vidqa.jobs.local_job import (
         Question,
         ask,
         is_table,

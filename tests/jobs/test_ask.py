@@ -20,7 +20,7 @@ from vidqa.core.cli import SKILL_ROOT
 from vidqa.core.problem import ProblemError
 from vidqa.data import load_records
 from vidqa.data.record import Record
-from vidqa.jobs.local_inference import Question, ask, rows_of_table, shown
+from vidqa.jobs.local_job import Question, ask, rows_of_table, shown
 from vidqa.jobs.platforms.processes import Identity
 from vidqa.spec.parent_layers import model_layer
 
@@ -74,7 +74,7 @@ def test_a_table_of_questions_is_not_replaced_by_answers(world: Path, tmp_path: 
     words = ("--model", world / "model", "--video", world / "data/videos/0.mp4", "--csv", tmp_path / "q.csv")
     done = infer(*words, "--json")
     (problem,) = json.loads(done.stdout)["problems"]
-    assert problem["code"] == "PLATFORM_OUT_UNWRITABLE" and "--questions FILE.csv" in problem["remedy"]
+    assert problem["code"] == "ENV_FILE_REFUSED" and "--questions FILE.csv" in problem["remedy"]
     assert (tmp_path / "q.csv").read_text().startswith("video,question")
 
 

@@ -76,7 +76,7 @@ def test_slurm_files_for_a_cluster_elsewhere_are_submitted_there(spec: Callable[
     result = json.loads(done.stdout)
     assert (done.returncode, result["next"], result["data"]["submit"]) == (0, [], "bash submit.sh"), result
     assert {file.name for file in look.iterdir()} == {"cosmos.toml", "job.sbatch", "submit.sh"}
-    with pytest.raises(ProblemError, match="PLATFORM_SLURM_NOT_SHARED"):
+    with pytest.raises(ProblemError, match="PLATFORM_NOT_SHARED"):
         rendered(
             path, "slurm", write=True, cluster_paths=[str(tmp_path)], image="registry#cosmos-rl:1", backend="pyxis"
         )

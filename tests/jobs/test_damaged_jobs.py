@@ -229,7 +229,7 @@ def test_no_damage_stops_a_command(template: JobRecord) -> None:
             signal.setitimer(signal.ITIMER_REAL, 0)
         put(lambda each: each.record, "nothing")(target)  # the next ones are not to be kept waiting
     assert failed == []
-    assert {("status", "JOB_RECORD_BROKEN"), ("logs", "RUN_LOG_UNREADABLE"), ("status", ""), ("cancel", "")} <= seen
+    assert {("status", "JOB_RECORD_BROKEN"), ("logs", "ENV_FILE_REFUSED"), ("status", ""), ("cancel", "")} <= seen
 
 
 def test_others_are_listed_shown_canceled_and_retried(template: JobRecord, write_spec: WriteSpec) -> None:

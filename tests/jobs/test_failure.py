@@ -22,8 +22,8 @@ from vidqa.jobs.platforms import exit_state
         ("ENGINE_OUTPUT_UNWRITABLE", "infrastructure"),
         ("ENGINE_NO_GRADIENT", "program"),
         ("INTERNAL", "program"),
-        ("PLATFORM_DOCKER_IMAGE_MISSING", "image"),
-        ("PLATFORM_NAME_TAKEN", "infrastructure"),
+        ("PLATFORM_IMAGE_UNUSABLE", "image"),
+        ("PLATFORM_REFUSED", "infrastructure"),
     ],
 )
 def test_a_problem_decides_the_class(code: str, kind: str) -> None:

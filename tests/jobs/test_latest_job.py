@@ -158,7 +158,7 @@ def test_a_job_whose_record_cannot_be_kept_does_not_run_on(
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     (problem,) = full.value.problems
-    assert (problem.code, problem.exit_code) == ("STATE_FOLDER_UNWRITABLE", Exit.ENVIRONMENT)
+    assert (problem.code, problem.exit_code) == ("ENV_FILE_REFUSED", Exit.ENVIRONMENT)
     (record,) = records.scan()[0]
     assert record.job_id in problem.message and "was ended" in problem.message
     assert not job_processes(record.job_id) and not supervisors(record.job_id)

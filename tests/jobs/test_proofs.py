@@ -44,7 +44,7 @@ def test_a_step_is_replayed_in_the_newest_run_or_in_that_of_the_spec(
     spec = grpo_spec(write_spec("complete"))
     with pytest.raises(ProblemError) as raised:
         prove("grpo", spec)
-    assert raised.value.problems[0].code == "JOB_NOTHING_TO_PROVE"
+    assert raised.value.problems[0].code == "RESUME_NO_CHECKPOINT"
     first, second = (Path(submit("grpo", spec, "local", new_run=True).wait().run_dir) for _ in range(2))
     assert prove("grpo", spec) == second / "proof"
     assert prove("grpo", first / "spec.toml") == first / "proof"

@@ -80,8 +80,11 @@ def test_a_job_completes_and_its_log_is_followed(rig: Rig, stand_in: None, write
     assert (record.state, record.exit_code, record.failure) == (State.COMPLETE, 0, None)
     log = "\n".join(shown).splitlines()
     assert log[0].startswith("manner complete") and log[-1] == "the last line" and len(log) == len(set(log))
-    assert jobs.tail(record, 1) == "the last line"
-    assert rig.remains(record) == [] and jobs.problems_of(record) == []
+    assert jobs.tail(record, 1) == "the last line" and record.log.read_text().splitlines() == log
+    assert rig.remains(record) == [] and jobs.problems_of(record) == [] and jobs.exit_code(record) == 0
+    run = json.loads((Path(record.run_dir) / "run.json").read_text())
+    assert run["run_id"] == Path(record.run_dir).name and run["jobs"] == [record.job_id]
+    assert run["versions"]["torch"] and len(run["spec_fingerprint"]) == 64
     assert launch("train", Path(record.spec), rig.name, rig.wanted).how == "done"
 
 
@@ -111,8 +114,13 @@ def test_a_failure_has_the_engines_exit_code_and_a_class(
     assert (record.state, jobs.exit_code(record)) == (State.ERROR, exit_code)
     assert record.failure and record.failure["class"] == kind and evidence in record.failure["evidence"]
     assert records.update(record.job_id, state=State.COMPLETE) == record
-    said = jobs.progress(record)
-    assert (said["state"], said["exit_code"], said["step"]) == (State.ERROR, record.exit_code, 1)
+    status = jobs.progress(record)
+    assert (status["state"], status["exit_code"], status["step"]) == (State.ERROR, record.exit_code, 1)
+    if manner == "fail":  # it would fail again
+        with pytest.raises(ProblemError) as refused:
+            retry(record)
+        assert refused.value.exit_code == Exit.REFUSED and evidence in str(refused.value)
+        assert rig.end(retry(record, agreed=True).record).retry_of == record.job_id
 
 
 def test_a_cancelled_job_has_saved_itself(rig: Rig, stand_in: None, write_spec: WriteSpec) -> None:
@@ -147,20 +155,14 @@ def test_retry_goes_on_in_the_run_folder(rig: Rig, stand_in: None, write_spec: W
         retry(first)
     assert running.value.problems[0].code == "JOB_RETRY_NEEDLESS"
     first = jobs.cancel(first.job_id, 30)
-    second = rig.end(retry(first).record)
+    shown: list[str] = []
+    second = rig.end(jobs.wait(retry(first).record, rig.limit_s, shown.append))
     assert (second.state, second.retry_of, second.run_dir) == (State.COMPLETE, first.job_id, first.run_dir)
+    assert "\n".join(shown).count("manner resumable") == 1  # only what this job wrote
     assert second.log_start > 0 and (second.image, second.nodes) == (first.image, first.nodes)
     with pytest.raises(ProblemError) as done:
         retry(second)
     assert done.value.problems[0].code == "JOB_RETRY_NEEDLESS"
-
-
-def test_retry_of_what_would_fail_again_is_refused(rig: Rig, stand_in: None, write_spec: WriteSpec) -> None:
-    record = rig.end(rig.start(write_spec("fail")))
-    with pytest.raises(ProblemError) as refused:
-        retry(record)
-    assert refused.value.exit_code == Exit.REFUSED and "DATA_EMPTY" in str(refused.value)
-    assert rig.end(retry(record, agreed=True).record).retry_of == record.job_id
 
 
 def test_a_job_outlives_its_launcher_and_is_found_again(rig: Rig, write_spec: WriteSpec, stand_in: None) -> None:
@@ -192,10 +194,10 @@ def test_a_launcher_killed_in_between_leaves_a_true_record(rig: Rig, write_spec:
 def test_two_launches_at_once_start_one_job(rig: Rig, write_spec: WriteSpec, stand_in: None) -> None:
     spec = write_spec("hang")
     launchers = [rig.launcher(spec), rig.launcher(spec)]
-    said = sorted(tuple(launcher.communicate(timeout=120)[0].split()) for launcher in launchers)
-    assert [how for how, _ in said] == ["attached", "started"] and said[0][1] == said[1][1]
-    until_engine_runs(records.read(said[0][1]))
-    assert jobs.cancel(said[0][1], 30).exit_code == Exit.NOT_DONE
+    (how, job_id), other = sorted(tuple(launcher.communicate(timeout=120)[0].split()) for launcher in launchers)
+    assert (how, other) == ("attached", ("started", job_id))
+    until_engine_runs(records.read(job_id))
+    assert jobs.cancel(job_id, 30).exit_code == Exit.NOT_DONE
 
 
 def test_a_job_that_vanished_says_so(rig: Rig, stand_in: None, write_spec: WriteSpec) -> None:
@@ -207,7 +209,10 @@ def test_a_job_that_vanished_says_so(rig: Rig, stand_in: None, write_spec: Write
     assert record.failure and record.failure["class"] == "infrastructure"
 
 
-def test_dry_run_shows_what_runs(rig: Rig, stand_in: None, write_spec: WriteSpec) -> None:
+def test_dry_run_shows_what_runs_and_the_token_reaches_the_engine_without_being_written(
+    rig: Rig, stand_in: None, write_spec: WriteSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
     spec = write_spec("hang")
     job, rendered, spec_toml, _ = dry_run("train", spec, rig.name, rig.wanted)
     assert records.scan() == ([], []) and not job.run_dir.exists()
@@ -227,15 +232,6 @@ def test_dry_run_shows_what_runs(rig: Rig, stand_in: None, write_spec: WriteSpec
         assert (Path(record.run_dir) / name).read_text() == text
     assert (Path(record.run_dir) / "spec.toml").read_text() == spec_toml
     rig.ran(record, expected)
-    jobs.cancel(record.job_id, 30)
-
-
-def test_the_token_reaches_the_engine_and_is_written_nowhere(
-    rig: Rig, stand_in: None, write_spec: WriteSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HF_TOKEN", TOKEN)
-    record = rig.start(write_spec("hang"))
-    until_engine_runs(record)
     assert TOKEN not in rig.shown(record)
     jobs.cancel(record.job_id, 30)
     assert f"sha256 {hashlib.sha256(TOKEN.encode()).hexdigest()}" in record.log.read_text()
@@ -246,8 +242,8 @@ def test_the_token_reaches_the_engine_and_is_written_nowhere(
 @pytest.mark.slow
 def test_a_real_training_is_cancelled_and_goes_on_as_if_it_had_not_been(rig: Rig, tmp_path: Path) -> None:
     model, data = tiny_model(tmp_path), tiny_data(tmp_path, clips=4)
-    asked = {"train.epoch": 10, "train.ckpt.save_freq_in_epoch": 10, "train.ckpt.export_safetensors": False}
-    spec, undisturbed = tiny_spec(tmp_path, model, data, asked), tmp_path / "undisturbed"
+    changes = {"train.epoch": 10, "train.ckpt.save_freq_in_epoch": 10, "train.ckpt.export_safetensors": False}
+    spec, undisturbed = tiny_spec(tmp_path, model, data, changes), tmp_path / "undisturbed"
     run_engine("train", spec, undisturbed)
     first = rig.start(spec)
     metrics = Path(first.run_dir) / "metrics.jsonl"

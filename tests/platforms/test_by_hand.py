@@ -81,7 +81,7 @@ def test_a_job_that_a_launch_would_refuse_is_written_and_not_offered(write_spec:
 def test_a_folder_that_cannot_be_written_is_a_problem(write_spec: WriteSpec, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     code, result = script("--spec", write_spec("complete"), "--dry-run", "--out", tmp_path / "file/look")
-    assert code == Exit.ENVIRONMENT and [p["code"] for p in result["problems"]] == ["PLATFORM_OUT_UNWRITABLE"]
+    assert code == Exit.ENVIRONMENT and [p["code"] for p in result["problems"]] == ["ENV_FILE_REFUSED"]
 
 
 def test_only_a_dry_run_writes_elsewhere_than_into_the_run_folder(write_spec: WriteSpec, tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_files_for_an_output_folder_that_only_the_nodes_see(
     made = dry_run("train", spec, "slurm", resources)
     shown = job_results.of_dry_run(made, platform("slurm"), look)
     assert shown.code == Exit.OK and shown.next == [] and not (tmp_path / "nodes").exists()
-    with pytest.raises(ProblemError, match="PLATFORM_SLURM_NOT_SHARED"):
+    with pytest.raises(ProblemError, match="PLATFORM_NOT_SHARED"):
         launch("train", spec, "slurm", resources)
     lay_out(tmp_path / "nodes")
     subprocess.run(["bash", "-c", shown.data["submit"]], check=True, cwd=look, timeout=ENOUGH_S)
@@ -168,7 +168,7 @@ def test_files_for_a_cluster_that_this_machine_does_not_see_are_submitted_as_wri
     )
     told = {problem["code"]: problem["severity"] for problem in result["problems"]}
     assert (code, set(told.values()), result["next"]) == (Exit.OK, {"warning"}, []), result
-    assert {"PLATFORM_SLURM_NOT_SHARED", "PLATFORM_SLURM_CORES", "SPEC_SHARDS_CROSS_NODES"} <= set(told)
+    assert {"PLATFORM_NOT_SHARED", "PLATFORM_SLURM_SETTINGS", "SPEC_SHARDS_CROSS_NODES"} <= set(told)
     launcher = (str(LAUNCH.parents[1]), str(Path.home()), str(look), sys.prefix)
     texts = {path.name: path.read_text() for path in look.iterdir()}
     assert set(texts) == {"spec.toml", "job.sbatch", "node.sh", "submit.sh"}
@@ -209,4 +209,4 @@ def test_a_cluster_elsewhere_needs_a_checkout_and_all_inputs(
     site.write_text(site.read_text().replace("checkout", "# checkout"))
     spec.write_text(spec.read_text().replace(f'"{tmp_path}/nodes/model"', f'"{tmp_path}/model"'))
     wrong = {(p.code, p.where) for p in dry_run("train", spec, "slurm", resources).problems if p.severity == "error"}
-    assert wrong == {("PLATFORM_SLURM_CHECKOUT", "checkout"), ("PLATFORM_SLURM_ONLY_HERE", str(tmp_path / "model"))}
+    assert wrong == {("PLATFORM_SLURM_SETTINGS", "checkout"), ("PLATFORM_PATH_UNSEEN", str(tmp_path / "model"))}

@@ -82,7 +82,8 @@ def containers(address: str) -> list[str]:
 def test_no_daemon(write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none")
     codes, exit_code, text = refusal(write_spec("complete"), Resources(image=HOLLOW))
-    assert (codes, exit_code) == (["PLATFORM_DOCKER_NO_DAEMON"], Exit.ENVIRONMENT) and f"{tmp_path}/none" in text
+    assert (codes, exit_code) == (["PLATFORM_UNREACHABLE"], Exit.ENVIRONMENT)
+    assert f"{tmp_path}/none" in text and "does not answer" in text
     assert records.scan() == ([], []) and not (tmp_path / "runs").exists()
 
 
@@ -99,7 +100,8 @@ def test_no_permission(docker_host: str) -> None:
             with docker_daemon.daemon() as client:
                 client.ping()
         except ProblemError as refused:
-            code = 0 if refused.problems[0].code == "PLATFORM_DOCKER_PERMISSION" else 2
+            (problem,) = refused.problems
+            code = 0 if problem.code == "PLATFORM_UNREACHABLE" and "may not be opened" in problem.message else 2
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
@@ -136,28 +138,21 @@ def registry() -> Iterator[str]:
         server.shutdown()
 
 
-@pytest.mark.parametrize(
-    ("status", "code"),
-    [
-        (404, "PLATFORM_DOCKER_IMAGE_MISSING"),
-        (401, "PLATFORM_DOCKER_PULL_REFUSED"),
-        (403, "PLATFORM_DOCKER_PULL_REFUSED"),
-    ],
-)
+@pytest.mark.parametrize(("status", "remedy"), [(404, "docker/build.sh"), (401, "docker login"), (403, "docker login")])
 def test_an_image_that_cannot_be_pulled(
-    docker_host: str, registry: str, write_spec: WriteSpec, status: int, code: str
+    docker_host: str, registry: str, write_spec: WriteSpec, status: int, remedy: str
 ) -> None:
     image = f"{registry}/status{status}:1"
     codes, exit_code, text = refusal(write_spec("complete"), Resources(image=image))
-    assert (codes, exit_code) == ([code], Exit.ENVIRONMENT) and image in text
+    assert (codes, exit_code) == (["PLATFORM_IMAGE_UNUSABLE"], Exit.ENVIRONMENT) and image in text and remedy in text
     assert records.scan() == ([], [])
     _, _, _, problems = dry_run("train", write_spec("complete"), "docker", Resources(image=image))
-    assert ("PLATFORM_DOCKER_IMAGE_MISSING", "warning") in [(p.code, p.severity) for p in problems]
+    assert ("PLATFORM_IMAGE_UNUSABLE", "warning") in [(p.code, p.severity) for p in problems]
 
 
 def test_a_registry_that_does_not_answer(docker_host: str, write_spec: WriteSpec) -> None:
     nobody = "127.0.0.1:9"  # the port of discard, which nobody serves
-    assert refusal(write_spec("complete"), Resources(image=f"{nobody}/engine:1"))[0] == ["PLATFORM_DOCKER_PULL_REFUSED"]
+    assert refusal(write_spec("complete"), Resources(image=f"{nobody}/engine:1"))[0] == ["PLATFORM_IMAGE_UNUSABLE"]
 
 
 def test_no_image_is_recorded_and_the_recorded_one_needs_a_yes(
@@ -167,7 +162,7 @@ def test_no_image_is_recorded_and_the_recorded_one_needs_a_yes(
     config.write_text((SKILL_ROOT / "config.json").read_text())
     monkeypatch.setattr(images, "CONFIG", config)
     if images.recorded(config) is None:
-        assert refusal(write_spec("complete"), Resources())[:2] == (["PLATFORM_NO_IMAGE"], Exit.ENVIRONMENT)
+        assert refusal(write_spec("complete"), Resources())[:2] == (["PLATFORM_IMAGE_UNUSABLE"], Exit.ENVIRONMENT)
     subprocess.run(
         [sys.executable, "-m", "vidqa.jobs.images", HOLLOW, hollow, str(config)], check=True, cwd=SKILL_ROOT / "src"
     )
@@ -188,15 +183,15 @@ def test_an_image_is_pinned_by_the_digest_of_its_own_repository() -> None:
 
 def test_an_image_that_is_no_engine(docker_host: str, write_spec: WriteSpec) -> None:
     other = labelled_image(docker_host, "vidqa-test-other:1", title="something-else")
-    codes, _, _ = refusal(write_spec("complete"), Resources(image=other))
-    assert codes == ["PLATFORM_DOCKER_NOT_AN_ENGINE"]
+    codes, _, text = refusal(write_spec("complete"), Resources(image=other))
+    assert codes == ["PLATFORM_IMAGE_UNUSABLE"] and "this project's engine" in text
 
 
 def test_no_nvidia_runtime(docker_host: str, hollow: str, write_spec: WriteSpec, site: Path) -> None:
     if "nvidia" in docker(docker_host, "info", "--format", "{{json .Runtimes}}"):
         pytest.skip("this daemon has the runtime")
-    codes, exit_code, _ = refusal(write_spec("complete"), Resources(image=hollow, gpus=1, site=site))
-    assert (codes, exit_code) == (["PLATFORM_DOCKER_NO_GPU_RUNTIME"], Exit.ENVIRONMENT)
+    codes, exit_code, text = refusal(write_spec("complete"), Resources(image=hollow, gpus=1, site=site))
+    assert (codes, exit_code) == (["PLATFORM_REFUSED"], Exit.ENVIRONMENT) and "NVIDIA Container Toolkit" in text
     (record,) = records.scan()[0]
     assert record.state == State.ERROR and record.failure and record.failure["class"] == "infrastructure"
     assert containers(docker_host) == []
@@ -208,8 +203,8 @@ def test_a_name_that_is_taken(
     monkeypatch.setattr(runs, "new_name", lambda *_: "taken")
     other = docker(docker_host, "create", "--name", container_name("taken"), hollow)
     try:
-        codes, _, _ = refusal(write_spec("complete"), Resources(image=hollow, site=site))
-        assert codes == ["PLATFORM_NAME_TAKEN"]
+        codes, _, text = refusal(write_spec("complete"), Resources(image=hollow, site=site))
+        assert codes == ["PLATFORM_REFUSED"] and "docker rm NAME" in text
         assert docker(docker_host, "ps", "--all", "--quiet", "--no-trunc", "--filter", f"id={other}") == other
     finally:
         docker(docker_host, "rm", other)
@@ -229,16 +224,16 @@ def test_an_image_without_the_program(docker_host: str, hollow: str, write_spec:
 
 def test_words_of_a_registry_are_read_only_where_one_was_asked() -> None:
     said = APIError("x", explanation="runc create failed: error mounting /data: permission denied: unknown")
-    assert docker_daemon.refusal("here", said).problems[0].code == "PLATFORM_DOCKER_REFUSED"
+    assert docker_daemon.refusal("here", said).problems[0].code == "PLATFORM_REFUSED"
     asked = docker_daemon.refusal("here", said, docker_daemon.OF_A_PULL)
-    assert asked.problems[0].code == "PLATFORM_DOCKER_PULL_REFUSED"
+    assert asked.problems[0].code == "PLATFORM_IMAGE_UNUSABLE"
 
 
 def test_data_that_would_be_mounted_over_the_program(docker_host: str, hollow: str, write_spec: WriteSpec) -> None:
     spec = write_spec("complete")
     spec.write_text(spec.read_text().replace(f'media_path = "{spec.parent}"', 'media_path = "/usr"'))
     codes, exit_code, text = refusal(spec, Resources(image=hollow))
-    assert (codes, exit_code) == (["PLATFORM_DOCKER_PATH_HIDES_CODE"], Exit.INPUT) and "/usr" in text
+    assert (codes, exit_code) == (["PLATFORM_PATH"], Exit.INPUT) and "/usr" in text
 
 
 def test_a_memory_limit_is_told_from_other_ends(started: Callable[..., JobRecord]) -> None:
@@ -326,17 +321,18 @@ def test_paths_are_checked_where_the_daemon_is_and_a_full_disk_is_named(
     whole = spec.read_text()
     spec.write_text(whole.replace(f'media_path = "{spec.parent}"', f'media_path = "{hidden / "data"}"'))
     codes, _, text = refusal(spec, wanted)
-    assert codes == ["PLATFORM_DOCKER_PATH_MISSING"] and str(hidden / "data") in text
+    assert codes == ["PLATFORM_NOT_SHARED"] and str(hidden / "data") in text
 
     spec.write_text(whole.replace(f'output_dir = "{spec.parent / "runs"}"', f'output_dir = "{hidden}"'))
     codes, _, text = refusal(spec, wanted)  # the folder is there, and is another one
-    assert codes == ["PLATFORM_DOCKER_PATH_MISSING"] and "does not hold the spec" in text
+    assert codes == ["PLATFORM_NOT_SHARED"] and "does not hold the spec" in text
 
     spec.write_text(whole)
     with (disk / "ballast").open("wb") as ballast, pytest.raises(OSError, match="space"):
         while True:
             ballast.write(bytes(1 << 20))
             ballast.flush()
-    assert refusal(spec, wanted)[0] == ["PLATFORM_DOCKER_DISK_FULL"]
+    codes, _, text = refusal(spec, wanted)
+    assert codes == ["PLATFORM_REFUSED"] and "docker system prune" in text
     (disk / "ballast").unlink()
     assert docker(address, "ps", "--all", "--quiet") == ""

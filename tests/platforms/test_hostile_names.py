@@ -26,7 +26,7 @@ from vidqa.jobs.launch import Resources
 from vidqa.jobs.platforms import local
 from vidqa.jobs.platforms._base import Job
 from vidqa.jobs.platforms.docker import platform as docker_platform
-from vidqa.jobs.platforms.docker.site import DockerSite
+from vidqa.jobs.platforms.docker.container import DockerSite
 from vidqa.jobs.platforms.kubernetes import platform as kubernetes
 from vidqa.jobs.platforms.kubernetes.site import KubernetesSite
 from vidqa.jobs.platforms.slurm import platform as slurm

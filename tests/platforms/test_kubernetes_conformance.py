@@ -40,9 +40,10 @@ def api(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatc
 @pytest.fixture
 def rig(api: Cluster, tmp_path: Path) -> Rig:
     def remains(record: JobRecord) -> list[str]:
-        """A finished Job stays, as documented; its processes, and pods that still run, do not."""
-        running = [pod["metadata"]["name"] for pod in api.select("pods", f"vidqa/job={record.job_id}")
-                   if pod["status"]["phase"] == "Running"]  # fmt: skip
+        """A finished Job stays, as documented; its processes, and pods that still run, do not. No pod is replaced."""
+        pods = api.select("pods", f"vidqa/job={record.job_id}")
+        assert len(pods) <= 1
+        running = [pod["metadata"]["name"] for pod in pods if pod["status"]["phase"] == "Running"]
         return [*running, *map(str, job_processes(record.job_id))]
 
     def shown(record: JobRecord) -> str:

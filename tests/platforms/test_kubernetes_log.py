@@ -11,7 +11,7 @@ import pytest
 from tests.platforms.test_kubernetes_state import pod, submitted
 from vidqa.jobs.platforms import job_store
 from vidqa.jobs.platforms.kubernetes.log import gather, path_of, read_log, tail_of
-from vidqa.jobs.platforms.kubernetes.problems import UNREACHABLE
+from vidqa.jobs.platforms.problems import PLATFORM_SILENT
 
 Lines = list[tuple[str, str]]
 RUNNING = pod(running={})
@@ -33,7 +33,7 @@ class Lost:
     """A cluster whose node is lost: its kubelet never answers."""
 
     def log(self, *asked: Any) -> bytes:
-        raise UNREACHABLE.error("https://cluster", "ReadTimeoutError")
+        raise PLATFORM_SILENT.error("https://cluster", "ReadTimeoutError")
 
 
 def stamp(seconds: float) -> str:

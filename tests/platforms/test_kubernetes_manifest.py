@@ -247,7 +247,7 @@ def test_a_train_job_of_kubeflow(nodes: int, more: dict[str, Any]) -> None:
 
 def test_paths_must_lie_in_volumes() -> None:
     def codes(of: Job) -> Iterator[str]:
-        return (p.where for p in check(of) if p.code == "PLATFORM_KUBERNETES_NOT_MOUNTED")
+        return (p.where for p in check(of) if p.code == "PLATFORM_PATH_UNSEEN")
 
     assert list(codes(job())) == []
     far = replace(job(), reads=(Path("/home/me/a.json"),), writes=(Path("/data/out"),))

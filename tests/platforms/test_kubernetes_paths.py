@@ -105,7 +105,7 @@ def test_media_that_are_named_by_absolute_paths_are_noticed_where_paths_differ(
         site = {"kubernetes": {"image": "e", "volumes": [{"mount_path": str(tmp_path), "claim": "data", **volume}]}}
         (tmp_path / "site.toml").write_text(tomli_w.dumps(site))
         made = dry_run("train", spec, "kubernetes", Resources(gpus=0, site=tmp_path / "site.toml"))
-        return [problem.message for problem in made.problems if problem.code == "PLATFORM_KUBERNETES_NOT_MOUNTED"]
+        return [problem.message for problem in made.problems if problem.code == "PLATFORM_PATH_UNSEEN"]
 
     assert found() == []
     (message,) = found(mount_path="/data", launcher_path=str(tmp_path))
@@ -186,7 +186,7 @@ def test_the_cache_of_the_hub_is_a_volume_or_a_problem(hub_spec: Path, tmp_path:
     (tmp_path / "site.toml").write_text(tomli_w.dumps({"kubernetes": {"image": "e", "volumes": spec_alone}}))
     asked = ("train", hub_spec, "kubernetes")
     found = errors(dry_run(*asked, Resources(gpus=0, site=tmp_path / "site.toml")))
-    assert len(found) >= 2 and {code for code, _ in found} == {"PLATFORM_KUBERNETES_NOT_MOUNTED"}
+    assert len(found) >= 2 and {code for code, _ in found} == {"PLATFORM_PATH_UNSEEN"}
     assert [remedy for _, remedy in found if f"launcher_path = '{cache}'" in remedy]
     models = {"mount_path": "/models", "launcher_path": str(cache), "claim": "models", "read_only": True}
     made = dry_run(*asked, Resources(gpus=0, site=place(tmp_path, models)))
@@ -242,8 +242,8 @@ def test_a_dry_run_needs_neither_cluster_nor_daemon(
     site.write_text(tomli_w.dumps({"kubernetes": {"volumes": [{"mount_path": str(tmp_path), "claim": "data"}]}}))
     monkeypatch.setenv("PATH", str(tmp_path))  # without SLURM's commands
     words = ("--spec", write_spec("complete"), "--gpus", 0, "--image", "engine:1", "--out", tmp_path / "look")
-    for name, file, away in (("kubernetes", "manifest.yaml", "PLATFORM_KUBERNETES_NO_CLUSTER"),
-                             ("docker", "container.json", "PLATFORM_DOCKER_NO_DAEMON"),
+    for name, file, away in (("kubernetes", "manifest.yaml", "PLATFORM_UNREACHABLE"),
+                             ("docker", "container.json", "PLATFORM_UNREACHABLE"),
                              ("slurm", "job.sbatch", "PLATFORM_SLURM_MISSING")):  # fmt: skip
         code, result = script(*words, "--platform", name, "--site", site)
         said = {problem["code"]: problem["severity"] for problem in result["problems"]}

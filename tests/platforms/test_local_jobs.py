@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import signal
@@ -39,18 +38,6 @@ def started(spec: Path, **options: bool) -> JobRecord:
 
 def ended(record: JobRecord) -> JobRecord:
     return jobs.wait(record, ENOUGH_S)
-
-
-def test_a_job_completes(stand_in: None, write_spec: WriteSpec) -> None:
-    shown: list[str] = []
-    record = jobs.wait(started(write_spec("complete")), ENOUGH_S, shown.append)
-    assert (record.state, record.exit_code) == (State.COMPLETE, 0)
-    assert "the last line" in "\n".join(shown)
-    assert jobs.exit_code(record) == 0 and jobs.problems_of(record) == []
-    assert not job_processes(record.job_id)
-    run = json.loads((Path(record.run_dir) / "run.json").read_text())
-    assert run["run_id"] == Path(record.run_dir).name and run["jobs"] == [record.job_id]
-    assert run["versions"]["torch"] and len(run["spec_fingerprint"]) == 64
 
 
 def test_a_signal_from_outside_is_a_stop(stand_in: None, write_spec: WriteSpec) -> None:

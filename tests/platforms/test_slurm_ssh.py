@@ -147,7 +147,7 @@ def test_a_host_that_is_not_trusted_or_does_not_trust_us_is_a_problem_and_no_que
     with pytest.raises(ProblemError) as raised:
         launch("train", write_spec("complete"), "slurm", wanted)
     (problem,) = (each for each in raised.value.problems if each.severity == "error")
-    assert problem.code == "PLATFORM_SLURM_SSH" and said in problem.message
+    assert problem.code == "PLATFORM_UNREACHABLE" and said in problem.message
     assert records.scan() == ([], [])
 
 
@@ -170,4 +170,4 @@ def test_a_host_that_does_not_see_the_run_folder(
     job, rendered, _, _ = dry_run("train", write_spec("complete"), "slurm", wanted)
     with pytest.raises(ProblemError) as raised:  # its files are not written: nobody there finds them either
         slurm_platform.submit(replace(job, run_dir=tmp_path / "elsewhere"), rendered)
-    assert raised.value.problems[0].code == "PLATFORM_SLURM_NOT_SHARED"
+    assert raised.value.problems[0].code == "PLATFORM_NOT_SHARED"

@@ -845,7 +845,7 @@ def _(case: Case) -> None:
     case.options["declared"] = Declared(gpu_count=1)
 
 
-@broken("few open files", "ENV_OPEN_FILES")
+@broken("few open files", "ENV_MACHINE_LIMITS")
 def _(case: Case) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))  # the test sets it back
@@ -881,7 +881,7 @@ def installed(case: Case, name: str, version: str, more: str = "") -> None:
     case.patch.syspath_prepend(str(case.folder / "site"))
 
 
-@broken("an old driver", "ENV_DRIVER_OLD")
+@broken("an old driver", "ENV_GPU_ARCH")
 def _(case: Case) -> None:
     machine(case, "NVIDIA H200, 143771, 9.0, 470.82.01", cuda="11.4")
 

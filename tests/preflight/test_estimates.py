@@ -77,7 +77,7 @@ def test_features_of_a_frozen_tower_are_counted_beside_frames(case: Case) -> Non
     def found(**more: Any) -> tuple[Report, list[Problem]]:
         case.spec |= {"engine.keep_features": True, "policy.freeze_pattern": ["visual"], **more}
         report = case.report("budget")
-        return report, [problem for problem in report.problems if problem.code == "BUDGET_FEATURES"]
+        return report, [problem for problem in report.problems if problem.code == "ENV_CACHE_SMALL"]
 
     report, problems = found()
     asked = specs.load(case.write(), "train")

@@ -29,7 +29,7 @@ from vidqa.jobs.platforms.supervisor import kill_job
 from vidqa.planning import plan_cache
 from vidqa.planning.samples import training_planner
 from vidqa.planning.sets import load_sets
-from vidqa.preflight import launch_gate, report_cache
+from vidqa.preflight import launch_gate
 from vidqa.preflight.report import Report, preflight
 
 WriteSpec = Callable[..., Path]
@@ -148,8 +148,8 @@ def test_a_report_of_something_else_does_not_count(
     assert found(path) is not None
 
 
-def found(path: Path, platform: str = "local") -> report_cache.CachedReport | None:
-    return report_cache.load(load_job_spec("train", path, fetch=True), platform, "vidqa")
+def found(path: Path, platform: str = "local") -> launch_gate.CachedReport | None:
+    return launch_gate.load(launch_gate.report_path(load_job_spec("train", path, fetch=True), platform, "vidqa"))
 
 
 def test_a_report_of_one_group_or_of_another_platform_is_none(spec: Path) -> None:
@@ -241,7 +241,7 @@ def test_a_damaged_report_is_made_anew(spec: Path, capsys: pytest.CaptureFixture
 
 
 def damage(spec: Path, content: bytes | None = None, **changes: object) -> None:
-    place = report_cache.key_of(load_job_spec("train", spec, fetch=True), "local", "vidqa", None, list).path
+    place = launch_gate.key_of(load_job_spec("train", spec, fetch=True), "local", "vidqa", None, list).path
     if content is None:
         told = json.loads(place.read_text())
         content = json.dumps({**told, "report": {**told["report"], **changes}}).encode()
@@ -251,11 +251,11 @@ def damage(spec: Path, content: bytes | None = None, **changes: object) -> None:
 
 @pytest.mark.parametrize("changes", [{"passed": "no"}, {"decoded": None}, {"lasting": 3}, {"lasting": [{"code": 1}]}])
 def test_a_report_with_other_values_is_none(spec: Path, changes: dict[str, object]) -> None:
-    report_cache.store(
-        report_cache.key_of(load_job_spec("train", spec, fetch=True), "local", "vidqa", None, list),
-        report_cache.CachedReport(True, True, []),
+    launch_gate.store(
+        launch_gate.key_of(load_job_spec("train", spec, fetch=True), "local", "vidqa", None, list),
+        launch_gate.CachedReport(True, True, []),
     )
-    assert found(spec) == report_cache.CachedReport(True, True, [])
+    assert found(spec) == launch_gate.CachedReport(True, True, [])
     damage(spec, **changes)
     assert found(spec) is None
 
@@ -271,24 +271,29 @@ def test_a_folder_that_cannot_be_written_keeps_no_launch_from_looking(spec: Path
 
 
 def test_only_the_newest_reports_are_kept(spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report_cache, "MOST", 3)
+    monkeypatch.setattr(launch_gate, "MOST", 3)
     for number in range(5):
-        report_cache.store(report_cache.ReportKey(f"{number:032x}", {}, {}), report_cache.CachedReport(True, True, []))
-    assert sorted(path.name[31] for path in report_cache.folder().iterdir()) == ["2", "3", "4"]
+        launch_gate.store(
+            launch_gate.ReportKey(launch_gate.folder() / f"{number:032x}.json", {}, {}),
+            launch_gate.CachedReport(True, True, []),
+        )
+    assert sorted(path.name[31] for path in launch_gate.folder().iterdir()) == ["2", "3", "4"]
 
 
 def test_only_the_newest_plans_are_kept_and_those_of_kept_reports(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report_cache, "MOST_PLAN_BYTES", 250)
+    monkeypatch.setattr(launch_gate, "MOST_PLAN_BYTES", 250)
     for number in range(5):
-        seen = report_cache.ReportKey(f"{number:032x}", {}, {})
+        seen = launch_gate.ReportKey(launch_gate.folder() / f"{number:032x}.json", {}, {})
         seen.path.parent.mkdir(parents=True, exist_ok=True)
         seen.path.with_suffix(".msgpack").write_bytes(bytes(100))
         os.utime(seen.path.with_suffix(".msgpack"), (number, number))
         if number != 4:
-            report_cache.store(seen, report_cache.CachedReport(True, True, []))
-    assert sorted(path.name[31] for path in report_cache.folder().glob("*.msgpack")) == ["2", "3", "4"]
-    report_cache.store(report_cache.ReportKey("5" * 32, {}, {}), report_cache.CachedReport(True, True, []))
-    assert sorted(path.name[31] for path in report_cache.folder().glob("*.msgpack")) == ["3"]
+            launch_gate.store(seen, launch_gate.CachedReport(True, True, []))
+    assert sorted(path.name[31] for path in launch_gate.folder().glob("*.msgpack")) == ["2", "3", "4"]
+    launch_gate.store(
+        launch_gate.ReportKey(launch_gate.folder() / f"{5:032x}.json", {}, {}), launch_gate.CachedReport(True, True, [])
+    )
+    assert sorted(path.name[31] for path in launch_gate.folder().glob("*.msgpack")) == ["3"]
 
 
 @pytest.mark.parametrize("checked", [True, False])

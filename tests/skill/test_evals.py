@@ -63,7 +63,7 @@ def test_the_files_for_a_cluster_come_out_of_the_commands(tmp_path: Path) -> Non
         done = subprocess.run(ran, capture_output=True, text=True, cwd=tmp_path, env=surroundings)
         assert done.returncode == 0, done.stdout
         codes = {problem["code"] for problem in json.loads(done.stdout)["problems"]}
-        assert not codes & {"PLATFORM_SLURM_CORES", "SPEC_SHARDS_CROSS_NODES"}
+        assert not codes & {"PLATFORM_SLURM_SETTINGS", "SPEC_SHARDS_CROSS_NODES"}
     texts = {path.name: path.read_text() for path in (tmp_path / "look").iterdir()}
     assert set(texts) == {"spec.toml", "job.sbatch", "node.sh", "submit.sh"}
     here = (str(SKILL_ROOT), str(tmp_path), str(Path.home()))

@@ -123,7 +123,7 @@ class JobHandle:
 
     @property
     def _run(self) -> RunFolder:
-        return RunFolder(Path(records.read(self.job_id).run_dir))
+        return records.read(self.job_id).run
 
 
 def submit(

@@ -18,16 +18,15 @@ from vidqa import spec
 from vidqa.core import actions, files
 from vidqa.core.problem import Problem, raise_errors
 from vidqa.jobs.job_spec import JobSpec, fetch_weights, load_job_spec, process_count
-from vidqa.jobs.launch import Ready, Resources, as_offline_warnings, unchecked
+from vidqa.jobs.launch import Ready, Resources, as_offline_warnings, job_of, unchecked
 from vidqa.jobs.platforms import platform, site
-from vidqa.jobs.platforms._base import HAND_OVER, Job
+from vidqa.jobs.platforms._base import HAND_OVER, RUN_SCRIPT, Job, Rendered
 from vidqa.jobs.platforms.docker.container import paths_of
 from vidqa.jobs.platforms.kubernetes.manifest import GIVEN, escaped_words, name_of, objects, plain
 from vidqa.jobs.platforms.kubernetes.paths import in_pod, path_problems, site_of
-from vidqa.jobs.platforms.problems import PLATFORM_IMAGE_UNUSED, PLATFORM_PATH
+from vidqa.jobs.platforms.problems import PLATFORM_IMAGE_UNUSED
 from vidqa.jobs.platforms.slurm import script as slurm_script
 from vidqa.jobs.platforms.slurm.platform import unseen
-from vidqa.jobs.platforms.slurm.problems import RENAME_OR_VENV
 from vidqa.jobs.platforms.slurm.site import image_problems
 from vidqa.jobs.problems import COSMOS_CANNOT
 from vidqa.jobs.runs import new_name
@@ -128,10 +127,7 @@ def _refused(platform_name: str, settings: Any, resources: Resources, image: str
 
 def _unmountable(platform_name: str, job: Job) -> list[Problem]:
     if platform_name == "slurm":
-        return [*image_problems(job.settings, job.image or ""), *unseen(job)] + [
-            PLATFORM_PATH.at(path, f"the backend is {job.settings.backend}", RENAME_OR_VENV)
-            for path in slurm_script.unmountable(job)
-        ]
+        return [*image_problems(job.settings, job.image or ""), *unseen(job), *slurm_script.unmountable(job)]
     if platform_name == "kubernetes":
         return path_problems(job)
     mounted = [mount.path for mount in paths_of(job)] if platform_name == "docker" else []
@@ -142,40 +138,28 @@ def _unmountable(platform_name: str, job: Job) -> list[Problem]:
 
 
 def _job(job_spec: JobSpec, platform_name: str, settings: Any, image: str | None) -> Job:
-    used_names = {path.name for path in job_spec.output_dir.glob("*")}
-    name = new_name(job_spec.spec_fingerprint, used_names)
-    count = process_count(job_spec.spec)
-    folder = job_spec.output_dir / name
-    elsewhere = [] if platform(platform_name).sees_all(settings) else job_spec.media_elsewhere()
-    reads = (*job_spec.reads, *elsewhere)
-    return Job(name, job_spec.action, folder, count, count, 1, image, reads, job_spec.writes, settings)
-
-
-def _lines(*lines: str) -> str:
-    return "\n".join(["#!/bin/bash", "set -e", *lines]) + "\n"
-
-
-def _exports() -> list[str]:
-    return [f"export {name}={shlex.quote(value)}" for name, value in SETTINGS.items()]
+    name = new_name(job_spec.spec_fingerprint, {path.name for path in job_spec.output_dir.glob("*")})
+    resources = Resources(gpus=process_count(job_spec.spec), image=image)
+    return job_of(job_spec, platform(platform_name), settings, resources, job_spec.output_dir / name, name)
 
 
 def _local(job: Job, words: tuple[str, ...], _: str) -> tuple[str, str, str]:
-    return "run.sh", _lines(*_exports(), f"exec {shlex.join(words)}"), "bash"
+    return RUN_SCRIPT, f"#!/bin/bash\nexec {Rendered(words, SETTINGS).shown}\n", "bash"
 
 
 def _docker(job: Job, words: tuple[str, ...], _: str) -> tuple[str, str, str]:
     """One `docker run` in the foreground, with every path of the spec mounted where it is."""
     options = [f"--name={name_of(job.job_id)}", "--rm", f"--gpus={job.gpus}", "--ipc=host", "--ulimit=memlock=-1"]
     options += [f"--env={name}={value}" for name, value in SETTINGS.items()]
-    for mount in paths_of(job):
-        options.append(f"--volume={mount.path}:{mount.path}" + ":ro" * mount.read_only)
-    return "run.sh", _lines(f"exec {shlex.join(['docker', 'run', *options, job.image or '', *words])}"), "bash"
+    options += [f"--volume={mount.path}:{mount.path}" + ":ro" * mount.read_only for mount in paths_of(job)]
+    return RUN_SCRIPT, f"#!/bin/bash\nexec {shlex.join(['docker', 'run', *options, job.image or '', *words])}\n", "bash"
 
 
 def _slurm(job: Job, words: tuple[str, ...], _: str) -> tuple[str, str, str]:
     """One task on one node, in the container of the site's settings if any."""
     task = slurm_script.in_container(job, shlex.join(words))
-    body = ["set -e", f"run={shlex.quote(str(job.run_dir))}", *job.settings.setup, *_exports(), f"exec srun {task}"]
+    exports = [f"export {name}={shlex.quote(value)}" for name, value in SETTINGS.items()]
+    body = ["set -e", f"run={shlex.quote(str(job.run_dir))}", *job.settings.setup, *exports, f"exec srun {task}"]
     lines = ["#!/bin/bash", *slurm_script.directives(job, restarts=False), *body]
     return "job.sbatch", "\n".join(lines) + "\n", "sbatch"
 

@@ -47,8 +47,7 @@ BY_CODE = {
     "INTERNAL": PROGRAM,
     "RUN": INFRASTRUCTURE,
     "ENV": INFRASTRUCTURE,
-    "PLATFORM_DOCKER_IMAGE": IMAGE,
-    "PLATFORM_DOCKER_NOT_AN_ENGINE": IMAGE,
+    "PLATFORM_IMAGE_UNUSABLE": IMAGE,
     "PLATFORM": INFRASTRUCTURE,
 }
 # Patterns of log lines. The first pattern with a match wins, with its last matching line.

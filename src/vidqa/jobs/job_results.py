@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vidqa.core import actions, files
-from vidqa.core.cli import Result, command
+from vidqa.core.cli import FILE_REFUSED, Result, command
 from vidqa.core.files import open_plain, read_object
 from vidqa.core.problem import Exit, Problem, ProblemError, bounded, exit_code_of
 from vidqa.core.run_folder import ANSWERS, EMBEDDINGS, QUERY_EMBEDDINGS
@@ -20,7 +20,6 @@ from vidqa.jobs import failure, records, watch
 from vidqa.jobs.platforms import job_store
 from vidqa.jobs.platforms._base import HAND_OVER, RUN_SCRIPT, SPEC_FILE, Platform, State, copy_command
 from vidqa.jobs.platforms.problems import JOB_RECORD_BROKEN
-from vidqa.jobs.problems import OUT_UNWRITABLE
 from vidqa.jobs.records import SKIPPED, JobRecord
 from vidqa.jobs.watch import MOST_LISTED
 
@@ -45,7 +44,7 @@ PAGE = "report.html"
 def of_dry_run(dry_run: DryRun, platform: Platform, out: Path | None = None) -> Result:
     """The spec of the job and what would run; with `out` also as files, and the command to submit them.
 
-    Raises PLATFORM_OUT_UNWRITABLE.
+    Raises ENV_FILE_REFUSED.
     """
     submit = write_dry_run(dry_run, platform, out) if out else ""
     job, rendered = dry_run.job, dry_run.rendered
@@ -71,7 +70,7 @@ def of_dry_run(dry_run: DryRun, platform: Platform, out: Path | None = None) -> 
 
 def of_files(container: ContainerFiles, out: Path | None = None) -> Result:
     """The files of a training for NVIDIA's container in the run folder or `out`, and the command that submits
-    them. Raises PLATFORM_OUT_UNWRITABLE."""
+    them. Raises ENV_FILE_REFUSED."""
     submit = container.submit
     is_elsewhere = HAND_OVER in container.files
     if out:
@@ -99,7 +98,7 @@ def files_of(dry_run: DryRun) -> dict[str, str]:
 def write_dry_run(dry_run: DryRun, platform: Platform, folder: Path) -> str:
     """Write the files of a dry run into `folder`. Returns the command that submits them, "" where there is none.
 
-    Raises PLATFORM_OUT_UNWRITABLE.
+    Raises ENV_FILE_REFUSED.
     """
     _write_files(files_of(dry_run), folder)
     return platform.submit_command(dry_run.job, folder.absolute())
@@ -110,7 +109,7 @@ def _write_files(texts: dict[str, str], folder: Path) -> None:
         for name, text in texts.items():
             files.write_text(folder / name, text)
     except OSError as failed:
-        raise OUT_UNWRITABLE.error(folder, f"it cannot be written: {failed}") from failed
+        raise FILE_REFUSED.error(folder, f"it cannot be written: {failed}") from failed
 
 
 def of_launch(job: JobHandle, waited: JobRecord | None = None) -> Result:

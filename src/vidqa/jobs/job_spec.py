@@ -76,8 +76,10 @@ class JobSpec:
     @property
     def reads(self) -> tuple[Path, ...]:
         """Absolute paths that the job reads: models, annotations, media, the checkpoint it starts from."""
-        keys = [key for key in _read_keys(self.declared, self.spec) if key not in _source_keys(self.declared)]
-        named = [str(value_at(self.resolved, key)) for key in _annotation_keys(self.declared)]
+        annotations = [data.annotations for data in self.declared.data]
+        # These may be functions of the user's, FILE.py:FUNCTION: what lies beside the file is read.
+        keys = [k for k in _read_keys(self.declared, self.spec) if k not in (*annotations, *FUNCTION_KEYS)]
+        named = [str(value_at(self.resolved, key)) for key in annotations]
         named += _functions(self.declared, self.resolved)
         sets = [Path(place) for name in named if name and "://" not in name for place in read_by(name)]
         return tuple(dict.fromkeys((*_local_paths(self.resolved, [*self.models, *keys]), *sets, *self.to_come)))
@@ -167,7 +169,9 @@ def load_job_spec(
     annotations = [path for data in declared.data if (path := str(value_at(resolved, data.annotations)))]
     unread = [path for path in annotations if Path(file_of(path)) in not_here or is_unseen(settings, path)]
     data = [path if path in unread else open_source(path).fingerprint() for path in annotations]
-    data += [content_hash(file) for file in _function_files(declared, resolved) if not is_unseen(settings, file)]
+    functions = [Path(file_of(name)) for name in _functions(declared, resolved)]  # preflight tells which are not there
+    data += [content_hash(file) for file in functions if file.is_file() and not is_unseen(settings, file)]
+    parts = [*data, _start(declared, resolved), *map(_model_identity, folder_names.values())]
     absent = [model for model in expected.values() if not model.is_here]
     return JobSpec(
         action=action,
@@ -176,7 +180,7 @@ def load_job_spec(
         resolved=resolved,
         models=models,
         spec_fingerprint=spec.fingerprint(written_anew(written)),
-        inputs_fingerprint=_hash_of([*data, _start(declared, resolved), *map(_model_identity, folder_names.values())]),
+        inputs_fingerprint=hashlib.sha256("\n".join(parts).encode()).hexdigest(),
         spec_warnings=loaded.warnings,
         warnings=[*loaded.warnings, *(problem for model in expected.values() for problem in model.problems), *to_stage],
         to_come=(*(path for model in absent for path in _snapshot_and_blobs(model.folder)), *not_here),
@@ -274,25 +278,10 @@ def _read_keys(declared: Action, run_spec: Spec) -> list[str]:
     return [*data, *actions.resolve(declared.reads)(run_spec), *([declared.resuming.key] if declared.resuming else [])]
 
 
-def _annotation_keys(declared: Action) -> list[str]:
-    return [data.annotations for data in declared.data]
-
-
-def _source_keys(declared: Action) -> list[str]:
-    """The keys whose value may be a function of the user's, FILE.py:FUNCTION: what lies beside the file is read."""
-    return [*_annotation_keys(declared), *FUNCTION_KEYS]
-
-
 def _functions(declared: Action, resolved: Spec) -> list[str]:
     """The user's functions that are no annotations."""
     keys = [key for key in _read_keys(declared, resolved) if key in FUNCTION_KEYS]
     return [name for key in keys for name in functions_in(value_at(resolved, key))]
-
-
-def _function_files(declared: Action, resolved: Spec) -> list[Path]:
-    """Their files. One that is not there is left to preflight."""
-    files = [Path(file_of(name)) for name in _functions(declared, resolved)]
-    return [file for file in files if file.is_file()]
 
 
 def _written_keys(declared: Action) -> list[str]:
@@ -314,7 +303,7 @@ def _local_paths(resolved: Spec, keys: list[str]) -> tuple[Path, ...]:
 def _absolute_paths(declared: Action, run_spec: Spec) -> dict[str, Any]:
     keys = (*_read_keys(declared, run_spec), *_written_keys(declared))
     written = {key: value_at(run_spec, key) for key in keys}
-    annotations = _annotation_keys(declared)
+    annotations = [data.annotations for data in declared.data]
     return {
         key: made_absolute(value) if key in annotations else os.path.abspath(os.path.expanduser(value))
         for key, value in written.items()
@@ -330,7 +319,3 @@ def _model_identity(name: str) -> str:
         return repr(name)
     stats = [(path.name, path.stat()) for path in sorted(folder.glob("*")) if path.is_file()]
     return repr((name, [(file, stat.st_size, stat.st_mtime_ns) for file, stat in stats]))
-
-
-def _hash_of(parts: list[str]) -> str:
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()

@@ -13,6 +13,7 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -127,7 +128,7 @@ def launch(
             job = replace(job, job_id=job_id, run_dir=run_dir)
         _refuse_taken(job.run_dir, last_sequence)
         reserved = _reserve(job_spec, job, where, readiness)
-    return _launched(job_spec, *reserved, where, readiness, problems)
+    return Launched("started", _submit(*reserved, where), _once(job_spec.warnings, readiness.problems, problems))
 
 
 def _launched_before(earlier: JobRecord) -> Launched:
@@ -156,8 +157,12 @@ def dry_run(
     checked = as_offline_warnings(
         where, [*spec.check_with_nodes(job_spec.resolved, resources.nodes), *where.check(job)]
     )
-    problems = [*dict.fromkeys([*job_spec.warnings, *preflight_problems, *checked, *image_warnings])]
+    problems = _once(job_spec.warnings, preflight_problems, checked, image_warnings)
     return DryRun(job, where.render(job), job.spec_toml, problems)
+
+
+def _once(*problems: list[Problem]) -> list[Problem]:
+    return [*dict.fromkeys(chain(*problems))]
 
 
 def as_offline_warnings(where: Platform, problems: list[Problem]) -> list[Problem]:
@@ -176,7 +181,7 @@ def retry(record: JobRecord, *, agreed: bool = False, ready: Ready = unchecked) 
     if reason and not agreed:
         raise JOB_RETRY_REFUSED.error(record.job_id, reason)
     where = platform(record.platform)
-    settings = site.settings_of(record.submitted, where.settings)
+    settings = site.settings_of(record, where.settings)
     gpus = record.gpus if where.visible_gpus(settings) is None else None
     resources = Resources(record.nodes, gpus, record.image)
     job_spec = job_spec_of(record, settings)
@@ -194,7 +199,7 @@ def retry(record: JobRecord, *, agreed: bool = False, ready: Ready = unchecked) 
         _refuse_taken(run_dir, last_sequence)
         job = replace(job, job_id=new_name(set(records.names())))
         reserved = _reserve(job_spec, job, where, readiness, retry_of=record.job_id)
-    return _launched(job_spec, *reserved, where, readiness, problems)
+    return Launched("started", _submit(*reserved, where), _once(job_spec.warnings, readiness.problems, problems))
 
 
 def earlier_job(job_spec: JobSpec, platform_name: str, *, ended: bool = False) -> JobRecord | None:
@@ -258,7 +263,7 @@ def refuse_busy(run_dir: Path) -> None:
 
 
 def _refuse_taken(run_dir: Path, last_sequence: int) -> None:
-    """Raises RUN_FOLDER_BUSY where a job was launched in the folder since the launch number `known`."""
+    """Raises RUN_FOLDER_BUSY where a job was launched in the folder since launch number `last_sequence`."""
     for record in records.scan()[0]:
         if record.sequence > last_sequence and record.run_dir == str(run_dir) and not record.state.is_terminal:
             raise RUN_FOLDER_BUSY.error(run_dir, f"job {record.job_id} is {record.state} in it")
@@ -300,20 +305,6 @@ def job_of(job_spec: JobSpec, where: Platform, settings: Any, resources: Resourc
     )
 
 
-def _launched(
-    job_spec: JobSpec,
-    record: JobRecord,
-    job: Job,
-    rendered: Rendered,
-    where: Platform,
-    readiness: Readiness,
-    problems: list[Problem],
-) -> Launched:
-    """Submit a job that has its name, its folder and its record. `problems` are the platform's warnings."""
-    record = _submit(record, job, rendered, where)
-    return Launched("started", record, [*dict.fromkeys([*job_spec.warnings, *readiness.problems, *problems])])
-
-
 def _reserve(
     job_spec: JobSpec, job: Job, where: Platform, readiness: Readiness, retry_of: str | None = None
 ) -> tuple[JobRecord, Job, Rendered]:
@@ -325,9 +316,8 @@ def _reserve(
     runs.prepare(job.run_dir, {"spec.toml": job.spec_toml, **rendered.files}, facts, job.job_id)
     if readiness.plan:
         runs.hand_over(readiness.plan, job.run_dir / PLAN)
-    record = _record(job_spec, job, where.name, parent)
-    record = replace(record, preflight=readiness.preflight, retry_of=retry_of, sequence=sequence)
-    return records.write(record), job, rendered
+    own = {"preflight": readiness.preflight, "retry_of": retry_of, "sequence": sequence}
+    return records.write(_record(job_spec, job, where.name, parent, **own)), job, rendered
 
 
 def _submit(record: JobRecord, job: Job, rendered: Rendered, where: Platform) -> JobRecord:
@@ -345,7 +335,7 @@ def _submit(record: JobRecord, job: Job, rendered: Rendered, where: Platform) ->
     except ProblemError as unwritten:
         raise _stopped_again(unwritten, where, replace(record, reference=reference)) from unwritten
     if record.cancel_requested:  # before there was anything to cancel
-        where.cancel(replace(record, reference=reference).submitted, 0)
+        where.cancel(replace(record, reference=reference), 0)
     with suppress(ProblemError):  # it was started; the next observation reports the problem
         record = watch.observe(record)
     return record
@@ -355,7 +345,7 @@ def _stopped_again(unwritten: ProblemError, where: Platform, record: JobRecord) 
     """End a job whose record cannot be written, as on a full disk: after a failed launch no job may be left running."""
     first, *others = unwritten.problems
     try:
-        where.cancel(replace(record, cancel_requested=files.now()).submitted, STOP_S)
+        where.cancel(replace(record, cancel_requested=files.now()), STOP_S)
         message = f"{first.message}; the job {record.job_id}, which had been started, was ended"
     except ProblemError as failed:
         message = f"{first.message}; the job {record.job_id} was started and may run: {failed.problems[0].message}"
@@ -370,7 +360,7 @@ def _perhaps_started(silent: ProblemError, record: JobRecord) -> ProblemError:
     return ProblemError([replace(first, remedy=f"{first.remedy} {advice}"), *others])
 
 
-def _record(job_spec: JobSpec, job: Job, platform_name: str, parent: str | None) -> JobRecord:
+def _record(job_spec: JobSpec, job: Job, platform_name: str, parent: str | None, **own: Any) -> JobRecord:
     return JobRecord(
         job_id=job.job_id,
         platform=platform_name,
@@ -391,6 +381,7 @@ def _record(job_spec: JobSpec, job: Job, platform_name: str, parent: str | None)
         image=job.image,
         settings=job.settings.model_dump() if job.settings is not None else None,
         log_start=job.log.stat().st_size,
+        **own,
     )
 
 

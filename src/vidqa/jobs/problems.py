@@ -2,12 +2,6 @@
 
 from vidqa.core.problem import Code, Exit
 
-OUT_UNWRITABLE = Code(
-    "PLATFORM_OUT_UNWRITABLE",
-    "The folder that the files of a dry run are to be written to cannot be written.",
-    "Let --out name a folder that you may write.",
-    Exit.ENVIRONMENT,
-)
 RUN_FOLDER_TAKEN = Code(
     "RUN_FOLDER_TAKEN",
     "The folder that answers are to be kept in holds something else, or the answers to other questions.",
@@ -48,14 +42,9 @@ JOB_NOT_DONE = Code(
 )
 RESUME_NO_CHECKPOINT = Code(
     "RESUME_NO_CHECKPOINT",
-    "train.resume names no complete checkpoint, or is true without a run of the same spec to continue.",
+    "train.resume names no complete checkpoint, or there is no run of the same spec to continue or to prove.",
     "Name a folder checkpoints/step_N or epoch_N of a run, set train.resume to true in the run's own spec, or start "
     "anew with --new-run.",
-)
-JOB_NOTHING_TO_PROVE = Code(
-    "JOB_NOTHING_TO_PROVE",
-    "There is no run of the same spec whose step can be replayed.",
-    "Name the run's own spec: --spec RUN/spec.toml.",
 )
 RUN_FOLDER_BUSY = Code(
     "RUN_FOLDER_BUSY",
@@ -68,12 +57,6 @@ PLATFORM_IMAGE_NOT_AGREED = Code(
     "The job would run in the image that config.json records, and nobody has agreed to it.",
     "Look at the image, then add --yes, or name one with --image.",
     Exit.REFUSED,
-)
-PLATFORM_NO_IMAGE = Code(
-    "PLATFORM_NO_IMAGE",
-    "This platform runs jobs in an image, and none is named or recorded.",
-    "Build and record it: docker/build.sh; or name one with --image.",
-    Exit.ENVIRONMENT,
 )
 JOB_RETRY_REFUSED = Code(
     "JOB_RETRY_REFUSED",

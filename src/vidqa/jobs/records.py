@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import msgspec
 from vidqa.core import files
 from vidqa.core.problem import Problem, ProblemError, control_characters
 from vidqa.jobs.platforms import NAMES, job_store
-from vidqa.jobs.platforms._base import State, Submitted
+from vidqa.jobs.platforms._base import Submitted
 from vidqa.jobs.platforms.job_store import record_file
 from vidqa.jobs.platforms.problems import JOB_RECORD_BROKEN
 from vidqa.jobs.platforms.processes import Identity
@@ -30,59 +30,34 @@ MOST_NUMBER = 1 << 53  # the largest integer that every JSON reader keeps exact
 PASSED, AT_LAUNCH, SKIPPED = "passed", "without decoding", "skipped"  # of `preflight` in a record
 
 
-@dataclass(frozen=True)
-class JobRecord:
-    """`reference` is what the platform needs to find the job again; `inputs_fingerprint` covers data and model.
+@dataclass(frozen=True, kw_only=True)
+class JobRecord(Submitted):
+    """`inputs_fingerprint` covers data and model. A resumed run appends to its log. `failure` is {"class", "evidence"}
+    of a job that failed; `retry_of` is the job that this one retries; `preflight` whether it was checked before.
+    `folder` is the working folder of the launch, and `sequence` numbers the launches independently of the clock;
+    records of earlier versions have neither."""
 
-    A resumed run appends to its log: this job's part begins at byte `log_start`. `failure` is {"class",
-    "evidence"} of a job that failed; `retry_of` is the job that this one retries; `settings` the platform's settings
-    from site.toml; `preflight` whether it was checked before. `folder` is the working folder of the launch, and
-    `sequence` numbers the launches independently of the clock; records of earlier versions have neither.
-    """
-
-    job_id: str
     platform: str
     action: str
     spec: str
     spec_fingerprint: str
     inputs_fingerprint: str
     output_dir: str
-    run_dir: str
     model: str
     processes: int
-    created: str
-    launcher: dict[str, Any]
     sequence: int = 0
     folder: str = ""
-    state: State = State.PENDING
     updated: str = ""
     parent: str | None = None
-    nodes: int = 1
     gpus: int = 0
     image: str | None = None
-    settings: dict[str, Any] | None = None
     preflight: str = ""
     retry_of: str | None = None
     failure: dict[str, str] | None = None
-    reference: dict[str, Any] | None = None
-    cancel_requested: str | None = None
-    log_start: int = 0
-    exit_code: int | None = None
-    message: str = ""
     schema_version: int = SCHEMA_VERSION
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
-
-    @property
-    def log(self) -> Path:
-        return self.submitted.log
-
-    @property
-    def submitted(self) -> Submitted:
-        """The part of the record that platforms get."""
-        same = {field.name: getattr(self, field.name) for field in fields(Submitted)}
-        return Submitted(**{**same, "run_dir": Path(self.run_dir)})
 
     def is_of(self, folder: Path) -> bool:
         """Whether it was launched from this folder; records of an earlier version have only the spec and the output

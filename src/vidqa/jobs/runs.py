@@ -17,7 +17,7 @@ from vidqa.jobs.records import MOST_NUMBER, name_of
 
 
 def new_name(fingerprint: str, used_names: set[str]) -> str:
-    """A run's name: the time and the spec's fingerprint, with a number where `taken` has it already."""
+    """A run's name: the time and the spec's fingerprint, with a number where `used_names` has it already."""
     first = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{name_of(fingerprint)}"
     name, count = first, 1
     while name in used_names:

@@ -13,17 +13,10 @@ from typing import Any
 from vidqa.core import files
 from vidqa.core.cli import command
 from vidqa.core.problem import Exit, Problem, ProblemError
-from vidqa.core.run_folder import RunFolder
 from vidqa.jobs import cost, failure, records
 from vidqa.jobs.platforms import exit_state, platform
 from vidqa.jobs.platforms._base import Observed, State
-from vidqa.jobs.problems import (
-    JOB_FAILED,
-    JOB_INTERRUPTED,
-    JOB_NOT_DONE,
-    JOB_NOT_FOUND,
-    JOB_OUT_OF_MEMORY,
-)
+from vidqa.jobs.problems import JOB_FAILED, JOB_INTERRUPTED, JOB_NOT_DONE, JOB_NOT_FOUND, JOB_OUT_OF_MEMORY
 from vidqa.jobs.records import JobRecord
 
 MOST_LISTED = 50
@@ -33,7 +26,7 @@ def observe(record: JobRecord) -> JobRecord:
     """The record with the state that the platform reports now; changes are stored."""
     if record.state.is_terminal:
         return record
-    observed = platform(record.platform).status(record.submitted)
+    observed = platform(record.platform).status(record)
     if (observed.state, observed.message) == (record.state, record.message):
         return record
     if observed.state.is_terminal and not record.cancel_requested:
@@ -45,7 +38,7 @@ def observe(record: JobRecord) -> JobRecord:
 
 def _cancelled(record: JobRecord) -> JobRecord:
     """The record of a job that is over and was cancelled, even if its end was first stored as another state."""
-    observed = platform(record.platform).status(record.submitted)
+    observed = platform(record.platform).status(record)
     state = State.CANCELED if observed.state in (State.STOPPED, State.ERROR) else observed.state
     return _store(record, replace(observed, state=state))
 
@@ -68,7 +61,7 @@ def _store(record: JobRecord, observed: Observed) -> JobRecord:
 def _settle_run_folder(ended: JobRecord) -> None:
     """Write the end of the job into status.json and problems.json where a killed engine could not. A status STOPPED or
     ERROR of the engine itself is kept."""
-    run = RunFolder(Path(ended.run_dir))
+    run = ended.run
     if not os.path.isdir(run.path):  # also False for an invalid path
         return
     status = run.read_status()
@@ -83,8 +76,8 @@ def _settle_run_folder(ended: JobRecord) -> None:
 
 
 def _failure_of(record: JobRecord, observed: Observed) -> dict[str, str]:
-    log = exit_state.tail(platform(record.platform).log, record.submitted)
-    return failure.classify(observed.exit_code, observed.message, RunFolder(Path(record.run_dir)).read_problems(), log)
+    log = exit_state.tail(platform(record.platform).log, record)
+    return failure.classify(observed.exit_code, observed.message, record.run.read_problems(), log)
 
 
 def find(job_id: str) -> JobRecord:
@@ -134,7 +127,7 @@ def listing() -> tuple[list[JobRecord], list[Problem]]:
 
 def progress(record: JobRecord) -> dict[str, Any]:
     """The engine's status.json: step, total_steps, eta_s, message."""
-    return RunFolder(Path(record.run_dir)).read_status()
+    return record.run.read_status()
 
 
 def describe(record: JobRecord) -> str:
@@ -176,13 +169,13 @@ def cancel(job_id: str, grace_s: float) -> JobRecord:
     if record.state.is_terminal:
         return record
     record = records.update(record.job_id, cancel_requested=record.cancel_requested or files.now())
-    platform(record.platform).cancel(record.submitted, grace_s)
+    platform(record.platform).cancel(record, grace_s)
     return observe(record)
 
 
 def tail(record: JobRecord, lines: int) -> str:
     """The last lines of a job's log; at most the last MiB is read."""
-    written, _ = platform(record.platform).log(record.submitted, -(2**20))
+    written, _ = platform(record.platform).log(record, -(2**20))
     return "\n".join(written.decode(errors="replace").splitlines()[-lines:]) if lines > 0 else ""
 
 
@@ -197,7 +190,7 @@ def problems_of(record: JobRecord) -> list[Problem]:
         return [JOB_NOT_DONE.at(record.job_id, f"the job was canceled, {saved}")]
     if record.state == State.STOPPED:
         return [JOB_NOT_DONE.at(record.job_id, f"the job was stopped and saved itself. {record.message}".strip())]
-    return RunFolder(Path(record.run_dir)).read_problems() or [_problem_of(record)]
+    return record.run.read_problems() or [_problem_of(record)]
 
 
 def _problem_of(record: JobRecord) -> Problem:
@@ -223,7 +216,7 @@ def exit_code(record: JobRecord) -> int:
 
 def _show_from(record: JobRecord, position: int, show: Callable[[str], None]) -> int:
     """Show the log after `position`, whole lines only before the job's end. Returns the new position."""
-    gained, end = platform(record.platform).log(record.submitted, position)
+    gained, end = platform(record.platform).log(record, position)
     whole = gained if record.state.is_terminal else gained[: gained.rfind(b"\n") + 1]
     if whole:
         show(whole.decode(errors="replace").rstrip("\n"))

@@ -21,7 +21,7 @@ from vidqa.planning.features import cache_share, is_tower_frozen, token_bytes
 from vidqa.preflight.environment_checks import existing
 from vidqa.preflight.inputs import DataInputs, ModelInputs, Skip
 from vidqa.preflight.model_checks import architecture_parameters
-from vidqa.preflight.problems import CACHE_SMALL, DISK_SMALL, FEATURES_PARTLY
+from vidqa.preflight.problems import CACHE_SMALL, DISK_SMALL
 from vidqa.spec.models import TrainSpec
 
 STATE_PER_PARAMETER = 12  # float32 weight and two Adam moments of each trainable parameter
@@ -143,10 +143,10 @@ def _features(inputs: DataInputs, limit: int) -> tuple[int, list[Problem]]:
         return 0, []
     where, family = "engine.keep_features", family_of(inputs.model_folder)
     if not is_tower_frozen(inputs.parameters(train_spec), family.tower):
-        return 0, [FEATURES_PARTLY.at(where, "the vision tower trains, so nothing is kept", severity="warning")]
+        return 0, [CACHE_SMALL.at(where, "the vision tower trains, so nothing is kept", severity="warning")]
     if train_spec.policy.parallelism.cp_size > 1:
         message = "ranks share a sample (policy.parallelism.cp_size), so nothing is kept"
-        return 0, [FEATURES_PARTLY.at(where, message, severity="warning")]
+        return 0, [CACHE_SMALL.at(where, message, severity="warning")]
     per_token = token_bytes(family.sizes_of(inputs.model_folder).vision, train_spec.train.param_dtype)
     room = cache_share(inputs.planned["train"].samples, inputs.to_decode, per_token, limit)
     cached_bytes = int(room.share * room.feature_bytes)
@@ -155,4 +155,4 @@ def _features(inputs: DataInputs, limit: int) -> tuple[int, list[Problem]]:
         return cached_bytes, []
     message = f"features of {room.share:.0%} of the videos fit: all take {room.feature_bytes / 1e9:.1f} GB"
     message += f" beside {room.frame_bytes / 1e9:.1f} GB of frames, the cache may hold {limit / 1e9:.1f} GB"
-    return cached_bytes, [FEATURES_PARTLY.at(where, message, severity="warning")]
+    return cached_bytes, [CACHE_SMALL.at(where, message, severity="warning")]

@@ -24,12 +24,7 @@ from vidqa.jobs.platforms import platform, site
 from vidqa.jobs.platforms.hardware import cpu_count
 from vidqa.jobs.platforms.problems import PLATFORM_UNSUITABLE, RUN_FOLDER_UNWRITABLE
 from vidqa.preflight.inputs import ModelInputs, RunInputs, Skip
-from vidqa.preflight.problems import (
-    CLOCK_SKEW,
-    OPEN_FILES,
-    PACKAGE_OLD,
-    SHM_SMALL,
-)
+from vidqa.preflight.problems import MACHINE_LIMITS, PACKAGE_OLD
 
 SHM_NEEDED = 1024**3
 FILES_NEEDED = 1024
@@ -105,7 +100,7 @@ def open_files(inputs: RunInputs) -> list[Problem]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     inputs.facts["open_files"] = soft
     message = f"{soft} files at a time (at most {hard}), {FILES_NEEDED} needed"
-    return [OPEN_FILES.at("ulimit -n", message, severity="warning")] if 0 <= soft < FILES_NEEDED else []
+    return [MACHINE_LIMITS.at("ulimit -n", message, severity="warning")] if 0 <= soft < FILES_NEEDED else []
 
 
 def output_folder(inputs: RunInputs) -> list[Problem]:
@@ -124,7 +119,7 @@ def clock_skew(folder: Path, file_time: float, before: float, after: float) -> l
     """The time of a new file must lie between `before` and `after` of this machine's clock."""
     skew_s = min(0.0, file_time - before) + max(0.0, file_time - after)
     message = f"a file made now bears a time {abs(skew_s):.0f} s {'ahead' if skew_s > 0 else 'ago'}"
-    return [CLOCK_SKEW.at(folder, message, severity="warning")] if abs(skew_s) > MOST_SKEW_S else []
+    return [MACHINE_LIMITS.at(folder, message, severity="warning")] if abs(skew_s) > MOST_SKEW_S else []
 
 
 def shared_memory(inputs: RunInputs) -> list[Problem]:
@@ -133,7 +128,7 @@ def shared_memory(inputs: RunInputs) -> list[Problem]:
     shm = os.statvfs("/dev/shm")
     size = shm.f_frsize * shm.f_blocks
     message = f"it holds {size / 1024**2:.0f} MiB; {inputs.processes} processes want {SHM_NEEDED / 1024**2:.0f}"
-    return [SHM_SMALL.at("/dev/shm", message, severity="warning")] if size < SHM_NEEDED else []
+    return [MACHINE_LIMITS.at("/dev/shm", message, severity="warning")] if size < SHM_NEEDED else []
 
 
 def existing(folder: Path) -> Path:

@@ -17,7 +17,7 @@ from vidqa.preflight.gpus import (
     version_of,
 )
 from vidqa.preflight.inputs import RunInputs, Skip
-from vidqa.preflight.problems import DRIVER_OLD, GPU_ARCH, MEMORY
+from vidqa.preflight.problems import GPU_ARCH, MEMORY
 
 FIRST_WITH_FP8 = (8, 9)
 NONE_HERE = "no GPU is visible here; declare the job's with --gpu-count, --gpu-memory-gb and --gpu-arch"
@@ -59,7 +59,7 @@ def _driver(inputs: RunInputs, build: Build | None) -> list[Problem]:
         return []
     driver = inputs.facts["driver"]
     message = f"torch is built for CUDA {build.cuda}; driver {driver} runs CUDA up to {newest}"
-    return [DRIVER_OLD.at("nvidia-smi", message)]
+    return [GPU_ARCH.at("nvidia-smi", message)]
 
 
 def _architectures(inputs: RunInputs, build: Build | None) -> list[Problem]:

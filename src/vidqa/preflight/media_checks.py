@@ -9,6 +9,7 @@ from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
+from vidqa.core.cli import FILE_REFUSED
 from vidqa.core.problem import Exit, Problem
 from vidqa.core.progress import counting
 from vidqa.data.near_duplicates import THUMBNAILS, keep_signatures, near_duplicate_pairs, signature, signatures
@@ -18,7 +19,7 @@ from vidqa.preflight import media_probe
 from vidqa.preflight.data_checks import write_shared
 from vidqa.preflight.inputs import DataInputs, RunInputs, Skip
 from vidqa.preflight.media_probe import ProbeRow, Rows
-from vidqa.preflight.problems import PROBE_UNWRITABLE, SPLIT_NEAR
+from vidqa.preflight.problems import SPLIT_NEAR
 from vidqa.video import FramePlan, VideoMeta, fps_disagreement
 from vidqa.video.pool import Decoded, DecodePool, DecodeRequest
 from vidqa.video.probe_many import Header, header_warnings
@@ -155,7 +156,7 @@ def _save(place: Path, rows: Rows) -> list[Problem]:
     try:
         media_probe.write_rows(place, rows.values())
     except OSError as failed:
-        return [PROBE_UNWRITABLE.at(place, f"{failed.strerror or failed}", severity="warning")]
+        return [FILE_REFUSED.at(place, f"{failed.strerror or failed}", severity="warning")]
     return []
 
 

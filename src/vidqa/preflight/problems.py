@@ -16,20 +16,9 @@ DISK_SMALL = Code(
 )
 CACHE_SMALL = Code(
     "ENV_CACHE_SMALL",
-    "The frame cache cannot hold the frames, so videos are decoded again in every epoch.",
+    "The frame cache cannot hold the frames, so videos are decoded again in every epoch; or with engine.keep_features "
+    "not all features of the vision tower.",
     "Free space, or let engine.frame_cache_dir (VIDQA_CACHE_DIR) name a folder with enough of it.",
-    Exit.ENVIRONMENT,
-)
-FEATURES_PARTLY = Code(
-    "BUDGET_FEATURES",
-    "engine.keep_features is set, and the features of the vision tower are not kept, or not of all videos.",
-    "Raise engine.frame_cache_gb, freeze the vision tower, or set engine.keep_features = false.",
-    Exit.ENVIRONMENT,
-)
-SHM_SMALL = Code(
-    "ENV_SHM_SMALL",
-    "/dev/shm is small: several processes on one machine talk through it, and training may end with a bus error.",
-    "Give the container more, for example docker run --shm-size=16g.",
     Exit.ENVIRONMENT,
 )
 SPLIT_LEAK = Code(
@@ -52,34 +41,19 @@ LABELS_UNBALANCED = Code(
     "Nearly all answers of one kind of question are the same, so always giving that answer scores well.",
     "Add records with other answers, or read balanced accuracy instead of accuracy.",
 )
-DRIVER_OLD = Code(
-    "ENV_DRIVER_OLD",
-    "The NVIDIA driver is too old for the CUDA that torch was built for.",
-    "Install a newer driver, or a torch built for an older CUDA (https://pytorch.org/get-started).",
-    Exit.ENVIRONMENT,
-)
 GPU_ARCH = Code(
     "ENV_GPU_ARCH",
-    "The engine was not compiled for this architecture of GPU.",
-    "Use a GPU that it names, or an image or torch that was compiled for yours.",
+    "The engine was not compiled for this architecture of GPU, or for a newer CUDA than its driver runs.",
+    "Use a GPU that it names, a newer driver, or an image or torch that was compiled for yours "
+    "(https://pytorch.org/get-started).",
     Exit.ENVIRONMENT,
 )
-OPEN_FILES = Code(
-    "ENV_OPEN_FILES",
-    "This process may open few files at a time; loading may fail with `Too many open files`.",
-    "Raise the limit before the launch: ulimit -n 65536",
-    Exit.ENVIRONMENT,
-)
-CLOCK_SKEW = Code(
-    "ENV_CLOCK_SKEW",
-    "The clock of the output folder's file server differs from this machine's: the newest checkpoint may seem old.",
-    "Let both machines take their time from the same NTP server.",
-    Exit.ENVIRONMENT,
-)
-PROBE_UNWRITABLE = Code(
-    "ENV_PROBE_UNWRITABLE",
-    "What was found in the media could not be stored, so the next preflight will decode them again.",
-    "Free disk space, or put the spec into a folder that you may write.",
+MACHINE_LIMITS = Code(
+    "ENV_MACHINE_LIMITS",
+    "A limit or the clock of this machine may end or confuse a job: few open files, a small /dev/shm, or a file server "
+    "whose clock differs.",
+    "Raise the limit before the launch (ulimit -n 65536; docker run --shm-size=16g), or let both machines take their "
+    "time from the same NTP server.",
     Exit.ENVIRONMENT,
 )
 TIED_ADAPTER = Code(

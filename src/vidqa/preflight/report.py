@@ -17,12 +17,12 @@ from vidqa.data.storage import hub
 from vidqa.jobs.job_spec import JobSpec, load_job_spec
 from vidqa.jobs.launch import Resources
 from vidqa.jobs.platforms.problems import NOT_SEEN
-from vidqa.preflight import report_cache
+from vidqa.preflight import launch_gate
 from vidqa.preflight._base import AtLaunch, Check, CheckResult, run_check
 from vidqa.preflight.gpus import Declared
 from vidqa.preflight.inputs import DataInputs, Skip
+from vidqa.preflight.launch_gate import CachedReport, ReportKey
 from vidqa.preflight.registry import CHECKS, GROUPS, LEAKS
-from vidqa.preflight.report_cache import CachedReport, ReportKey
 from vidqa.preflight.summary import summary
 from vidqa.spec.action import action_of
 from vidqa.spec.keys import value_at
@@ -113,7 +113,7 @@ def preflight(
             kpi_root=str(inputs.kpi_root.absolute()) if inputs.kpi_root else None,
             **asdict(inputs.declared),
         )
-        report_cache.store(key, cached, inputs.engine_plan if passed else None)
+        launch_gate.store(key, cached, inputs.engine_plan if passed else None)
     return report
 
 
@@ -147,7 +147,7 @@ def check_at_launch(
     if inputs.elsewhere:
         problems = _settle_missing_media(problems, inputs)
     if fetch and key and not _has_error(problems):
-        report_cache.store(key, CachedReport(passed=True, decoded=False, lasting=[]), inputs.engine_plan)
+        launch_gate.store(key, CachedReport(passed=True, decoded=False, lasting=[]), inputs.engine_plan)
     return list(dict.fromkeys(problems))
 
 
@@ -175,7 +175,7 @@ def _key(inputs: DataInputs) -> ReportKey | None:
             settings=inputs.site,
             folders=inputs.models,
         )
-        return report_cache.key_of(
+        return launch_gate.key_of(
             job_spec, inputs.platform, inputs.engine, inputs.engine_planner, lambda: inputs.records
         )
     except (ProblemError, Skip):

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from vidqa.core import environment, files
+from vidqa.core.cli import FILE_REFUSED
 from vidqa.core.environment import SECRET_NAMES
 from vidqa.core.problem import Problem, control_characters, raise_errors
+from vidqa.core.run_folder import RunFolder
 from vidqa.jobs.platforms import hardware
-from vidqa.jobs.platforms.problems import PLATFORM_PATH, RUN_LOG_UNREADABLE
+from vidqa.jobs.platforms.problems import PLATFORM_PATH
 
 # Passed to a job by name, from the environment of the launcher.
 SECRETS = SECRET_NAMES
@@ -112,7 +114,7 @@ class Rendered:
 
 @dataclass(frozen=True)
 class Submitted:
-    """What a platform needs to find a submitted job again.
+    """The part of a job's record by which its platform finds it again.
 
     `launcher` is the `processes.Identity` of the launcher, `reference` the result of `submit` (None: not yet), and
     `settings` the platform's settings as recorded (`site.settings_of`). `state`, `exit_code` and `message` are the last
@@ -120,7 +122,7 @@ class Submitted:
     """
 
     job_id: str
-    run_dir: Path
+    run_dir: str
     created: str
     launcher: dict[str, Any]
     nodes: int = 1
@@ -133,8 +135,12 @@ class Submitted:
     message: str = ""
 
     @property
+    def run(self) -> RunFolder:
+        return RunFolder(Path(self.run_dir))
+
+    @property
     def log(self) -> Path:
-        return self.run_dir / "log.txt"
+        return self.run.path / "log.txt"
 
 
 @dataclass(frozen=True)
@@ -154,7 +160,7 @@ class Observed:
 
 def run_folder_log(job: Submitted, position: int) -> tuple[bytes, int]:
     """log.txt of the run folder from byte `position` on (negative: the last bytes), and the position after it. Raises
-    RUN_LOG_UNREADABLE."""
+    FILE_REFUSED."""
     return read_log_file(job.log, position)
 
 
@@ -169,7 +175,9 @@ def read_log_file(path: Path, position: int) -> tuple[bytes, int]:
     except FileNotFoundError:
         return b"", max(position, 0)
     except OSError as failed:
-        raise RUN_LOG_UNREADABLE.error(path, f"it cannot be read: {failed}") from failed
+        raise FILE_REFUSED.error(
+            path, f"it cannot be read: {failed}", "look at the file; the job itself does not need it"
+        ) from failed
 
 
 def copy_command(names: Iterable[str], folder: Path, run_dir: Path) -> str:

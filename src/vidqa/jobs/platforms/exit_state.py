@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from vidqa.core.problem import Exit, ProblemError
-from vidqa.core.run_folder import RunFolder
 from vidqa.jobs.platforms._base import Observed, State, Submitted, run_folder_log
 
 TAIL_BYTES = 20_000
@@ -40,7 +39,7 @@ class EngineStatus:
 
 
 def status_in_run_folder(job: Submitted) -> EngineStatus:
-    return EngineStatus.parse(RunFolder(job.run_dir).read_status())
+    return EngineStatus.parse(job.run.read_status())
 
 
 def tail(log: Callable[[Any, int], tuple[bytes, int]], job: Submitted) -> str:

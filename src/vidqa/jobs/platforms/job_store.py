@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from vidqa.core import environment, files, locks
+from vidqa.core.cli import FILE_REFUSED
 from vidqa.core.problem import ProblemError
-from vidqa.jobs.platforms.problems import JOB_LAUNCH_BUSY, STATE_FOLDER_UNWRITABLE
+from vidqa.jobs.platforms.problems import JOB_LAUNCH_BUSY
 
 LOCK_WAIT_S = 60.0
+OTHER_FOLDER = "let VIDQA_STATE_DIR name a folder that you may write"
 
 
 def folder() -> Path:
@@ -33,22 +35,22 @@ def read_exit(job_id: str) -> dict[str, Any]:
 
 
 def write_exit(job_id: str, ending: dict[str, Any]) -> None:
-    """Raises STATE_FOLDER_UNWRITABLE."""
+    """Raises FILE_REFUSED."""
     write(exit_file(job_id), ending)
 
 
 def write(path: Path, value: dict[str, Any]) -> None:
-    """Raises STATE_FOLDER_UNWRITABLE."""
+    """Raises FILE_REFUSED."""
     try:
         files.write_json(path, value)
     except OSError as failed:
-        raise STATE_FOLDER_UNWRITABLE.error(folder(), f"writing {path.name} failed: {failed}") from failed
+        raise FILE_REFUSED.error(folder(), f"writing {path.name} failed: {failed}", OTHER_FOLDER) from failed
 
 
 @contextmanager
 def lock(name: str) -> Iterator[None]:
     """A lock among all processes, released by the system when its holder dies. Raises JOB_LAUNCH_BUSY,
-    LOCK_UNAVAILABLE and STATE_FOLDER_UNWRITABLE."""
+    LOCK_UNAVAILABLE and FILE_REFUSED."""
     path = folder() / f".{name}.lock"
     with ExitStack() as held:
         try:
@@ -59,5 +61,5 @@ def lock(name: str) -> Iterator[None]:
                 raise
             raise JOB_LAUNCH_BUSY.error(path, f"not free after {LOCK_WAIT_S:.0f} s") from None
         except OSError as failed:
-            raise STATE_FOLDER_UNWRITABLE.error(folder(), f"the lock cannot be made: {failed}") from failed
+            raise FILE_REFUSED.error(folder(), f"the lock cannot be made: {failed}", OTHER_FOLDER) from failed
         yield

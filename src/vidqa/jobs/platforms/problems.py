@@ -8,22 +8,107 @@ PLATFORM_UNKNOWN = Code(
     "Use one of the platforms that scripts/launch.py --help names.",
     Exit.USAGE,
 )
+SITE_SETTINGS = Code(
+    "PLATFORM_SITE_SETTINGS",
+    "The settings of your place (site.toml) are missing, are not TOML, or lack or hold a wrong key or value.",
+    "Correct what the message names; references/site_template.toml documents every key.",
+    Exit.USAGE,
+)
 PLATFORM_UNSUITABLE = Code(
     "PLATFORM_UNSUITABLE",
     "This machine cannot run jobs of this platform.",
     "Launch from a Linux machine whose /proc can be read.",
     Exit.ENVIRONMENT,
 )
-PLATFORM_PATH = Code(
-    "PLATFORM_PATH",
-    "A path that the job needs has a character that scripts or containers of the platform cannot hold.",
-    "Rename it: the job's scripts are written with it.",
+SLURM_MISSING = Code(
+    "PLATFORM_SLURM_MISSING",
+    "SLURM's commands are not on this machine.",
+    "Launch from a login node of the cluster, or let `ssh` in the table [slurm] of site.toml name one.",
+    Exit.ENVIRONMENT,
+)
+PLATFORM_UNREACHABLE = Code(
+    "PLATFORM_UNREACHABLE",
+    "The Docker daemon, the host that submits to SLURM, or the Kubernetes cluster cannot be reached as things are set.",
+    "Docker: start it (sudo systemctl start docker), let DOCKER_HOST name it, or join the group of its socket "
+    "(sudo usermod -aG docker $USER, then log in again). SLURM: make `ssh HOST true` work without a question, with the "
+    "host's key in known_hosts. Kubernetes: let KUBECONFIG name a kubeconfig, check `kubectl config get-contexts`, set "
+    "context in site.toml.",
+    Exit.ENVIRONMENT,
+)
+PLATFORM_SILENT = Code(
+    "PLATFORM_SILENT",
+    "SLURM's controller or the cluster's API server does not answer, or says that it cannot serve now (429, 5xx).",
+    "Look at `scontrol ping` or `kubectl get --raw /readyz`, check network and VPN, then run this again: jobs that run "
+    "go on without it.",
+    Exit.ENVIRONMENT,
+)
+PLATFORM_REFUSED = Code(
+    "PLATFORM_REFUSED",
+    "The Docker daemon, SLURM or the cluster does not take the job as it stands: a full disk, a quota or policy, a "
+    "wrong setting, a missing right, GPUs that it cannot give, or another container or object of the job's name.",
+    "Do what its own words in the message say: correct the platform's table in site.toml or the spec, then launch "
+    "again; --dry-run prints what is submitted.",
+    Exit.ENVIRONMENT,
+)
+SECRET_MISSING = Code(
+    "PLATFORM_KUBERNETES_SECRET_MISSING",
+    "The spec uploads its results or uses wandb, and the cluster's Secret does not have the keys for it.",
+    "Put them into it (kubectl create secret generic vidqa --from-env-file=FILE), or let the spec do without: "
+    "logging.logger, train.ckpt.upload_hf, upload_s3. A service_account stands for the AWS keys.",
+    Exit.ENVIRONMENT,
+)
+SLURM_SETTINGS = Code(
+    "PLATFORM_SLURM_SETTINGS",
+    "The table [slurm] of site.toml does not say how many cores a job gets (many clusters give it one on each node), "
+    "or where this skill is installed on a cluster that alone sees the output folder.",
+    "Set `cpus_per_task`, about 8 for each GPU of a node: videos are decoded there; or `checkout`, after git clone and "
+    "make install on the cluster.",
+)
+IMAGE_UNUSABLE = Code(
+    "PLATFORM_IMAGE_UNUSABLE",
+    "No image is named or recorded, neither the daemon's machine nor its registry hands the image out, or it was not "
+    "built as the engine of this version of the project.",
+    "Build and record it from this checkout: docker/build.sh; or name one with --image that docker pull can fetch.",
+    Exit.ENVIRONMENT,
 )
 PLATFORM_IMAGE_UNUSED = Code(
     "PLATFORM_IMAGE_UNUSED",
-    "An image is named, and the job would run in a Python environment, without it.",
+    "An image is named that the job would not use, or that its nodes would not find.",
     'Leave --image out. On SLURM write backend = "pyxis" or "apptainer" in the table [slurm] of site.toml; on this '
     "machine --platform docker runs an image.",
+)
+PLATFORM_PATH = Code(
+    "PLATFORM_PATH",
+    "A path that the job needs has a character that scripts or containers of the platform cannot hold, or would be "
+    "mounted over the program in the image.",
+    "Rename the folder, or move its data to another.",
+)
+PATH_UNSEEN = Code(
+    "PLATFORM_PATH_UNSEEN",
+    "A path that the spec names, or its model's in the hub's cache, is not where the job could read or write it: in no "
+    "volume of the pods, or only on this machine while the output folder is only on the cluster.",
+    "Kubernetes: add the volume to [kubernetes] in site.toml: mount_path, and launcher_path where this machine sees it "
+    "elsewhere. SLURM: copy it to a folder below `cluster_paths` and name it there; a model of the hub with `hf "
+    "download ORG/NAME --local-dir FOLDER` on the cluster. If the cluster has the folder at the same path, add it to "
+    "`cluster_paths`.",
+)
+NOT_SHARED = Code(
+    "PLATFORM_NOT_SHARED",
+    "The machine that starts the job does not see the run folder, or a file or folder that the job needs, at its path.",
+    "Correct the path, or let output folder, data and model lie on a file system that is mounted at the same path here "
+    "and there; on SLURM or copy there what launch.py --dry-run --out DIR writes, and submit it there.",
+    Exit.ENVIRONMENT,
+)
+NOT_SEEN = Code(
+    "PLATFORM_NOT_SEEN",
+    "Something that the job needs is not on the machine that launches, so it was not checked.",
+    "Run preflight where it is, such as a node of the cluster; otherwise the job itself finds what is wrong with it.",
+    Exit.ENVIRONMENT,
+)
+PLATFORM_NODES = Code(
+    "PLATFORM_NODES",
+    "The processes of the spec cannot be spread evenly over the nodes, or this platform has one node only.",
+    "Let --nodes divide dp_shard_size * dp_replicate_size * cp_size; on local and docker leave it out.",
 )
 PLATFORM_TOO_FEW_GPUS = Code(
     "PLATFORM_TOO_FEW_GPUS",
@@ -44,18 +129,6 @@ RUN_FOLDER_UNWRITABLE = Code(
     "Let train.output_dir (evaluate: results_dir) name a folder that you may write, on a disk with free space.",
     Exit.ENVIRONMENT,
 )
-RUN_LOG_UNREADABLE = Code(
-    "RUN_LOG_UNREADABLE",
-    "A job's log is there and cannot be read.",
-    "Look at what is wrong with the file; the job itself does not need it.",
-    Exit.ENVIRONMENT,
-)
-STATE_FOLDER_UNWRITABLE = Code(
-    "STATE_FOLDER_UNWRITABLE",
-    "The folder that holds the job records cannot be written.",
-    "Let VIDQA_STATE_DIR name a folder that you may write.",
-    Exit.ENVIRONMENT,
-)
 JOB_RECORD_BROKEN = Code(
     "JOB_RECORD_BROKEN",
     "A job record cannot be read.",
@@ -67,27 +140,4 @@ JOB_LAUNCH_BUSY = Code(
     "Another launch on this machine has not finished writing its record.",
     "Run it again in a moment.",
     Exit.NOT_DONE,
-)
-SITE_SETTINGS = Code(
-    "PLATFORM_SITE_SETTINGS",
-    "The settings of your place (site.toml) are missing, are not TOML, or hold an unknown key or a wrong value.",
-    "Correct what the message names; references/site_template.toml documents every key.",
-    Exit.USAGE,
-)
-PLATFORM_NODES = Code(
-    "PLATFORM_NODES",
-    "The processes of the spec cannot be spread evenly over the nodes, or this platform has one node only.",
-    "Let --nodes divide dp_shard_size * dp_replicate_size * cp_size; on local and docker leave it out.",
-)
-NOT_SEEN = Code(
-    "PLATFORM_NOT_SEEN",
-    "Something that the job needs is not on the machine that launches, so it was not checked.",
-    "Run preflight where it is, such as a node of the cluster; otherwise the job itself finds what is wrong with it.",
-    Exit.ENVIRONMENT,
-)
-NAME_TAKEN = Code(
-    "PLATFORM_NAME_TAKEN",
-    "The daemon or the cluster has a container or an object of the job's name that belongs to something else.",
-    "Remove it (docker rm NAME, kubectl delete), or launch again in a second: the name is made from the time.",
-    Exit.ENVIRONMENT,
 )

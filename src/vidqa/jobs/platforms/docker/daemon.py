@@ -20,41 +20,43 @@ from requests.exceptions import RequestException
 
 from vidqa.core import environment
 from vidqa.core.problem import Code, ProblemError
-from vidqa.jobs.platforms.docker.problems import (
-    DOCKER_DISK_FULL,
-    DOCKER_IMAGE_MISSING,
-    DOCKER_NO_DAEMON,
-    DOCKER_NO_GPU_RUNTIME,
-    DOCKER_PATH_MISSING,
-    DOCKER_PERMISSION,
-    DOCKER_PULL_REFUSED,
-    DOCKER_REFUSED,
-)
-from vidqa.jobs.platforms.problems import NAME_TAKEN
+from vidqa.jobs.platforms.problems import IMAGE_UNUSABLE, NOT_SHARED, PLATFORM_REFUSED, PLATFORM_UNREACHABLE
 
 TIMEOUT_S = 60
-# Patterns of daemon messages and their problems; the first match counts.
-Refusals = tuple[tuple[str, Code], ...]
-DISK = (r"no space left on device|disk quota exceeded", DOCKER_DISK_FULL)
+# Patterns of daemon messages, their problems and remedies; the first match counts.
+Refusals = tuple[tuple[str, Code, str | None], ...]
+DISK = (
+    r"no space left on device|disk quota exceeded",
+    PLATFORM_REFUSED,
+    "Free space there: docker system df shows what takes it, docker system prune removes what nothing uses.",
+)
 OF_A_CONTAINER: Refusals = (
     DISK,
-    (r"is already in use by container", NAME_TAKEN),
-    (r"could not select device driver|nvidia-container|unresolvable CDI devices", DOCKER_NO_GPU_RUNTIME),
-    (r"bind source path does not exist", DOCKER_PATH_MISSING),
-    (r"No such image", DOCKER_IMAGE_MISSING),
-    (r"", DOCKER_REFUSED),
+    (
+        r"is already in use by container",
+        PLATFORM_REFUSED,
+        "Remove it (docker rm NAME), or launch again in a second: the name is made from the time.",
+    ),
+    (
+        r"could not select device driver|nvidia-container|unresolvable CDI devices",
+        PLATFORM_REFUSED,
+        "Install the NVIDIA Container Toolkit on its machine and restart the daemon; --gpus 0 runs on the CPU.",
+    ),
+    (r"bind source path does not exist", NOT_SHARED, None),
+    (r"No such image", IMAGE_UNUSABLE, None),
+    (r"", PLATFORM_REFUSED, None),
 )
 OF_A_PULL: Refusals = (
     DISK,
-    (r"manifest unknown|manifest for .* not found|name unknown", DOCKER_IMAGE_MISSING),
-    (r"", DOCKER_PULL_REFUSED),
+    (r"manifest unknown|manifest for .* not found|name unknown", IMAGE_UNUSABLE, None),
+    (r"", IMAGE_UNUSABLE, "Log in with an account that may read it (docker login REGISTRY)."),
 )
 
 
 @contextmanager
 def daemon() -> Iterator[Any]:
-    """The daemon's low-level client. Raises DOCKER_NO_DAEMON or DOCKER_PERMISSION, also when the connection is lost
-    inside, and other errors of the daemon as their problem."""
+    """The daemon's low-level client. Raises PLATFORM_UNREACHABLE, also when the connection is lost inside, and other
+    errors of the daemon as their problem."""
     try:
         client = from_env(timeout=TIMEOUT_S).api
     except (DockerException, RequestException, ValueError) as failed:
@@ -80,9 +82,9 @@ def is_local() -> bool:
 
 def unreachable(failed: BaseException) -> ProblemError:
     if re.search(r"Permission ?denied", str(failed), re.IGNORECASE):
-        return DOCKER_PERMISSION.error(address(), "the daemon's socket may not be opened")
+        return PLATFORM_UNREACHABLE.error(address(), "the daemon's socket may not be opened")
     reason = re.sub(r"\s+", " ", str(failed))[:200]
-    return DOCKER_NO_DAEMON.error(address(), f"it does not answer: {reason}")
+    return PLATFORM_UNREACHABLE.error(address(), f"it does not answer: {reason}")
 
 
 @contextmanager
@@ -96,8 +98,8 @@ def refusals(where: object, patterns: Refusals = OF_A_CONTAINER) -> Iterator[Non
 
 def refusal(where: object, refused: APIError, patterns: Refusals = OF_A_CONTAINER) -> ProblemError:
     message = environment.redacted(re.sub(r"\s+", " ", str(refused.explanation or refused)))[:400]
-    code = next(code for pattern, code in patterns if re.search(pattern, message, re.IGNORECASE))
-    return code.error(where, f"the daemon says: {message}")
+    code, remedy = next((row[1], row[2]) for row in patterns if re.search(row[0], message, re.IGNORECASE))
+    return code.error(where, f"the daemon says: {message}", remedy)
 
 
 @contextmanager
@@ -119,7 +121,7 @@ def image_facts(client: Any, image: str) -> dict[str, Any] | None:
 
 
 def pull(client: Any, image: str) -> None:
-    """Fetch an image. Raises DOCKER_IMAGE_MISSING, DOCKER_PULL_REFUSED, DOCKER_DISK_FULL."""
+    """Fetch an image. Raises IMAGE_UNUSABLE, PLATFORM_REFUSED."""
     with refusals(image, OF_A_PULL):
         for line in client.pull(image, stream=True, decode=True):
             if "error" in line:

@@ -31,22 +31,20 @@ from vidqa.jobs.platforms._base import (
 )
 from vidqa.jobs.platforms.container_entrypoint import SECRETS_FILE
 from vidqa.jobs.platforms.docker import daemon as docker_daemon
-from vidqa.jobs.platforms.docker.container import CONTAINER_FILE, container_body, container_name, paths_of
+from vidqa.jobs.platforms.docker.container import CONTAINER_FILE, DockerSite, container_body, container_name, paths_of
 from vidqa.jobs.platforms.docker.daemon import container_facts, daemon, image_facts, is_local, refusals, unless_over
-from vidqa.jobs.platforms.docker.problems import (
-    DOCKER_IMAGE_MISSING,
-    DOCKER_NO_DAEMON,
-    DOCKER_NOT_AN_ENGINE,
-    DOCKER_PATH_HIDES_CODE,
-    DOCKER_PATH_MISSING,
-    DOCKER_PERMISSION,
-)
-from vidqa.jobs.platforms.docker.site import DockerSite
 from vidqa.jobs.platforms.engine_command import engine_environment, torchrun
 from vidqa.jobs.platforms.job_store import read_exit, write_exit
 from vidqa.jobs.platforms.local import gpu_problems
 from vidqa.jobs.platforms.mounts import shadowed_image_paths
-from vidqa.jobs.platforms.problems import PLATFORM_NODES, RUN_FOLDER_UNWRITABLE
+from vidqa.jobs.platforms.problems import (
+    IMAGE_UNUSABLE,
+    NOT_SHARED,
+    PLATFORM_NODES,
+    PLATFORM_PATH,
+    PLATFORM_UNREACHABLE,
+    RUN_FOLDER_UNWRITABLE,
+)
 from vidqa.jobs.platforms.processes import Identity
 from vidqa.jobs.platforms.site import settings_of
 
@@ -63,11 +61,11 @@ def check(job: Job) -> list[Problem]:
         problems.append(PLATFORM_NODES.at("--nodes", f"docker is one machine, {job.nodes} nodes are asked for"))
     mounts = paths_of(job)
     for path in shadowed_image_paths(mounts, THE_IMAGES_OWN):
-        problems.append(DOCKER_PATH_HIDES_CODE.at(path, "the image has its own files there"))
+        problems.append(PLATFORM_PATH.at(path, "the image has its own files there"))
     if is_local():  # a remote daemon checks it itself
         awaited = [mount.path for mount in mounts if mount.read_only and mount.path not in job.to_come]
         gone = [path for path in awaited if not path.exists()]
-        problems += [DOCKER_PATH_MISSING.at(path, "there is no such file or folder") for path in gone]
+        problems += [NOT_SHARED.at(path, "there is no such file or folder") for path in gone]
     try:
         with daemon() as client:
             client.ping()
@@ -79,16 +77,16 @@ def check(job: Job) -> list[Problem]:
 def _image_problems(client: Any, image: str) -> list[Problem]:
     facts = image_facts(client, image)
     if facts is None:
-        return [DOCKER_IMAGE_MISSING.at(image, "it is not on the daemon's machine", severity="warning")]
+        return [IMAGE_UNUSABLE.at(image, "it is not on the daemon's machine", severity="warning")]
     labels = facts["Config"].get("Labels") or {}
     if labels.get("org.opencontainers.image.title") != ENGINE_TITLE:
-        return [DOCKER_NOT_AN_ENGINE.at(image, "it does not say that it is this project's engine")]
+        return [IMAGE_UNUSABLE.at(image, "it does not say that it is this project's engine")]
     here = vidqa.__version__, git_commit()
     there = labels.get("org.opencontainers.image.version"), labels.get("org.opencontainers.image.revision")
     if all(ours == held or not ours or not held for ours, held in zip(here, there, strict=True)):
         return []
     message = "it holds version {}, commit {}; here is version {}, commit {}".format(*there, *here)
-    return [DOCKER_NOT_AN_ENGINE.at(image, message, severity="warning")]
+    return [IMAGE_UNUSABLE.at(image, message, severity="warning")]
 
 
 def pin_image(image: str, settings: DockerSite, fetch: bool) -> str:
@@ -135,26 +133,16 @@ def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
     with daemon() as client, refusals(container_name(job.job_id)):
         created = client.create_container_from_config(body, container_name(job.job_id))["Id"]
         try:
-            _see_spec(client, created, job)
-            _put_secrets(client, created, rendered, body["User"])
+            if docker_daemon.read_file(client, created, str(job.spec)) != job.spec.read_bytes():  # another folder
+                raise NOT_SHARED.error(job.run_dir, "on the daemon's machine it does not hold the spec written here")
+            # Only the job reads this file, and removes it: `docker inspect` shows variables to everyone.
+            if secrets := environment.values(rendered.secrets):
+                docker_daemon.put_file(client, created, SECRETS_FILE, secrets, body["User"])
             client.start(created)
         except (APIError, ProblemError):
             _remove(client, created)
             raise
         return {"container": created, "daemon": client.info()["ID"]}
-
-
-def _see_spec(client: Any, container: str, job: Job) -> None:
-    """Check that the daemon mounts the run folder of this machine, and not another folder of that path."""
-    if docker_daemon.read_file(client, container, str(job.spec)) != job.spec.read_bytes():
-        raise DOCKER_PATH_MISSING.error(job.run_dir, "on the daemon's machine it does not hold the spec written here")
-
-
-def _put_secrets(client: Any, container: str, rendered: Rendered, user: str) -> None:
-    """Secrets go into a file that only the job reads and then removes: `docker inspect` shows variables to everyone."""
-    secrets = environment.values(rendered.secrets)
-    if secrets:
-        docker_daemon.put_file(client, container, SECRETS_FILE, secrets, user)
 
 
 def status(job: Submitted) -> Observed:
@@ -269,5 +257,5 @@ DOCKER = Platform(
     needs_image=lambda settings: True,
     pin_image=pin_image,
     settings=DockerSite,
-    away=(DOCKER_NO_DAEMON.name, DOCKER_PERMISSION.name),
+    away=(PLATFORM_UNREACHABLE.name,),
 )

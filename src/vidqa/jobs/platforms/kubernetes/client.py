@@ -15,16 +15,21 @@ from urllib.parse import urlencode
 
 from vidqa.core import environment
 from vidqa.core._optional import require
-from vidqa.jobs.platforms.kubernetes.problems import FORBIDDEN, NO_CLUSTER, REFUSED, UNREACHABLE
+from vidqa.core.problem import Problem
 from vidqa.jobs.platforms.kubernetes.site import KubernetesSite
+from vidqa.jobs.platforms.problems import PLATFORM_REFUSED, PLATFORM_SILENT, PLATFORM_UNREACHABLE
 
 CONNECT_S, READ_S = 5.0, 30.0
 PLURALS = {"Job": "jobs", "ConfigMap": "configmaps", "Service": "services", "TrainJob": "trainjobs"}
 Json = dict[str, Any]
+ASK_FOR_RIGHTS = (
+    "Ask for create, get, delete on jobs (or trainjobs), configmaps, services; get, list, watch, delete on pods; get "
+    "on pods/log."
+)
 
 
 class ApiError(Exception):
-    """The API server refuses: 403, 404, 409 ... A server that cannot answer now (429, 5xx) is UNREACHABLE instead."""
+    """The API server refuses: 403, 404, 409 ... One that cannot answer now (429, 5xx) is PLATFORM_SILENT instead."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(message)
@@ -33,7 +38,7 @@ class ApiError(Exception):
 
 @dataclass(frozen=True)
 class Cluster:
-    """One namespace of one cluster. Every method raises ApiError, or UNREACHABLE as a ProblemError."""
+    """One namespace of one cluster. Every method raises ApiError, or PLATFORM_SILENT as a ProblemError."""
 
     api: Any  # kubernetes.client.ApiClient
     namespace: str
@@ -122,7 +127,7 @@ class Cluster:
 
     @contextmanager
     def _open(self, method: str, path: str, query: list[tuple[str, str]], body: Any, read_s: float) -> Iterator[Any]:
-        """One request, with the response unread. Network errors become UNREACHABLE, also while reading."""
+        """One request, with the response unread. Network errors become PLATFORM_SILENT, also while reading."""
         urllib3 = require("urllib3", "kubernetes")
         place = self.api.configuration
         kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
@@ -145,18 +150,19 @@ class Cluster:
             finally:
                 response.close()
         except (urllib3.exceptions.HTTPError, OSError, json.JSONDecodeError) as failed:
-            raise UNREACHABLE.error(place.host, f"{type(failed).__name__}: {_short(failed)}") from failed
+            raise PLATFORM_SILENT.error(place.host, f"{type(failed).__name__}: {_short(failed)}") from failed
 
     def _error(self, status: int, body: Json) -> Exception:
-        """The exception for a status: UNREACHABLE where another attempt may succeed (429, 5xx), else ApiError."""
+        """The exception for a status: PLATFORM_SILENT where another attempt may succeed (429, 5xx), else ApiError."""
         answer = ApiError(status, str(body.get("reason") or ""), str(body.get("message") or ""))
         if status == 429 or status >= 500:
-            return UNREACHABLE.error(self.api.configuration.host, _shown(answer))
+            return PLATFORM_SILENT.error(self.api.configuration.host, _shown(answer))
         return answer
 
 
 def connect(site: KubernetesSite) -> Cluster:
-    """The cluster of the kubeconfig; else, if the site names no context, the cluster of this pod. Raises NO_CLUSTER."""
+    """The cluster of the kubeconfig; else, if the site names no context, the cluster of this pod. Raises
+    PLATFORM_UNREACHABLE."""
     config = require("kubernetes.config", "kubernetes")
     client = require("kubernetes.client", "kubernetes")
     yaml = require("yaml", "kubernetes")
@@ -167,7 +173,7 @@ def connect(site: KubernetesSite) -> Cluster:
         config.load_kube_config(files, site.context or None, client_configuration=configuration, persist_config=False)
     # The client does not validate a kubeconfig: a wrong structure raises one of the last three.
     except (config.ConfigException, yaml.YAMLError, OSError, ValueError, TypeError, LookupError, AttributeError) as bad:
-        unusable = NO_CLUSTER.error(site.context or "kubeconfig", f"{type(bad).__name__}: {_short(bad)}")
+        unusable = PLATFORM_UNREACHABLE.error(site.context or "kubeconfig", f"{type(bad).__name__}: {_short(bad)}")
         if site.context:  # it names a cluster, and no other may replace it
             raise unusable from bad
         try:
@@ -177,10 +183,10 @@ def connect(site: KubernetesSite) -> Cluster:
     return Cluster(client.ApiClient(configuration), site.namespace)
 
 
-def refusal(answer: ApiError, what: str) -> Any:
+def refusal(answer: ApiError, what: str) -> Problem:
     """The problem of an error that ends a launch."""
-    code = FORBIDDEN if answer.status in (401, 403) and "exceeded quota" not in answer.message else REFUSED
-    return code.at(what, _shown(answer))
+    lacks_rights = answer.status in (401, 403) and "exceeded quota" not in answer.message
+    return PLATFORM_REFUSED.at(what, _shown(answer), ASK_FOR_RIGHTS if lacks_rights else None)
 
 
 def _shown(answer: ApiError) -> str:

@@ -25,7 +25,7 @@ from vidqa.jobs.platforms.engine_command import (
     torchrun,
 )
 from vidqa.jobs.platforms.kubernetes.paths import cache_folder, in_pod, site_of
-from vidqa.jobs.platforms.kubernetes.site import KubernetesSite, Toleration, Volume
+from vidqa.jobs.platforms.kubernetes.site import KubernetesSite
 
 JOB_LABEL = "vidqa/job"
 NODE_LABEL = "batch.kubernetes.io/job-completion-index"
@@ -35,8 +35,8 @@ TRAINJOB_CONTAINER = "node"  # its name in the torch runtimes of Kubeflow
 GIVEN = "/etc/vidqa"  # where the ConfigMap is mounted
 SPEC = "spec.toml"  # in it
 LAST_WORDS = "/dev/termination-log"
-SHM = "/dev/shm"
 OWN_CACHE = "/var/cache/vidqa"
+Json = dict[str, Any]
 
 
 def manifest(job: Job) -> str:
@@ -44,15 +44,20 @@ def manifest(job: Job) -> str:
     return yaml.safe_dump_all(objects(job), sort_keys=False, width=120)
 
 
-def objects(job: Job) -> list[dict[str, Any]]:
+def objects(job: Job) -> list[Json]:
     """Each object with its apiVersion and kind; the Job or TrainJob is the last."""
     site, job = site_of(job), in_pod(job)
-    manifests = [_config_map(job)]
+    config_map = _object(job, "v1", "ConfigMap", data={SPEC: job.spec_toml})
+    queue = {"labels": {QUEUE_LABEL: site.queue}} if site.queue else {}
     if site.form == "trainjob":
-        return [*manifests, _train_job(job, site)]
-    if job.nodes > 1:
-        manifests.append(_service(job))
-    return [*manifests, _job(job, site)]
+        return [
+            config_map,
+            _object(job, "trainer.kubeflow.org/v1alpha1", "TrainJob", spec=_train_job(job, site), **queue),
+        ]
+    main = _object(job, "batch/v1", "Job", spec=_job(job, site), **queue)
+    return (
+        [config_map, main] if job.nodes == 1 else [config_map, _object(job, "v1", "Service", spec=_service(job)), main]
+    )
 
 
 def name_of(job_id: str) -> str:
@@ -103,29 +108,26 @@ def _port(job: Job, site: KubernetesSite) -> int:
     return 20_000 + zlib.crc32(job.job_id.encode()) % 10_000 if site.host_network else RENDEZVOUS_PORT
 
 
-def _metadata(job: Job, **more: Any) -> dict[str, Any]:
-    labels = {"app.kubernetes.io/name": "vidqa", JOB_LABEL: job.job_id, **more.pop("labels", {})}
-    return {"name": name_of(job.job_id), "namespace": site_of(job).namespace, "labels": labels, **more}
+def _object(job: Job, version: str, kind: str, labels: dict[str, str] | None = None, **parts: Json) -> Json:
+    own = {"app.kubernetes.io/name": "vidqa", JOB_LABEL: job.job_id, **(labels or {})}
+    metadata = {"name": name_of(job.job_id), "namespace": site_of(job).namespace, "labels": own}
+    return {"apiVersion": version, "kind": kind, "metadata": metadata, **parts}
 
 
-def _config_map(job: Job) -> dict[str, Any]:
-    data = {SPEC: job.spec_toml}
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _metadata(job), "data": data}
-
-
-def _service(job: Job) -> dict[str, Any]:
+def _service(job: Job) -> Json:
     """A headless Service: it gives every pod a DNS name, also before the pod is ready."""
-    spec = {
+    return {
         "clusterIP": "None",
         "publishNotReadyAddresses": True,
         "selector": {JOB_LABEL: job.job_id},
         "ports": [{"name": "rendezvous", "port": _port(job, site_of(job))}],
     }
-    return {"apiVersion": "v1", "kind": "Service", "metadata": _metadata(job), "spec": spec}
 
 
-def _job(job: Job, site: KubernetesSite) -> dict[str, Any]:
-    spec: dict[str, Any] = {
+def _job(job: Job, site: KubernetesSite) -> Json:
+    several = {"completionMode": "Indexed", "completions": job.nodes, "parallelism": job.nodes}
+    return {
+        **(several if job.nodes > 1 else {}),
         "backoffLimit": site.restarts * job.nodes,
         "podFailurePolicy": {"rules": _failure_rules()},
         "podReplacementPolicy": "Failed",  # never two writers in one run folder
@@ -136,19 +138,41 @@ def _job(job: Job, site: KubernetesSite) -> dict[str, Any]:
             },
             "spec": _pod(job, site),
         },
+        **_suspended(site),
     }
-    if job.nodes > 1:
-        spec = {"completionMode": "Indexed", "completions": job.nodes, "parallelism": job.nodes, **spec}
-    if site.queue:
-        spec["suspend"] = True  # Kueue starts it
-    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": _metadata(job, labels=_queue(site)), "spec": spec}
 
 
-def _queue(site: KubernetesSite) -> dict[str, str]:
-    return {QUEUE_LABEL: site.queue} if site.queue else {}
+def _train_job(job: Job, site: KubernetesSite) -> Json:
+    """The trainer of the runtime, and a patch of its pods."""
+    container = _container(job, site)
+    trainer = {
+        **{name: container[name] for name in ("image", "command", "env")},
+        "numNodes": job.nodes,
+        "numProcPerNode": job.processes_per_node,
+        "resourcesPerNode": container["resources"],
+    }
+    volumes, volume_mounts = _volumes(job, site)
+    node: Json = {"name": TRAINJOB_CONTAINER, "volumeMounts": volume_mounts}
+    node |= {"securityContext": _capabilities(site)} if site.capabilities else {}
+    pod = {
+        "terminationGracePeriodSeconds": site.grace_s,
+        **_placement(site),
+        "containers": [node],
+        "volumes": volumes,
+    }
+    annotations = {"annotations": site.annotations} if site.annotations else {}
+    template = {"metadata": {"labels": {JOB_LABEL: job.job_id}, **annotations}, "spec": pod}
+    replicated = [{"name": "node", "template": {"spec": {"template": template}}}]
+    patch = {"manager": "vidqa/launcher", "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": replicated}}}}
+    runtime = {"runtimeRef": {"name": site.runtime}, "trainer": trainer, "runtimePatches": [patch]}
+    return {**runtime, **_suspended(site)}
 
 
-def _failure_rules() -> list[dict[str, Any]]:
+def _suspended(site: KubernetesSite) -> Json:
+    return {"suspend": True} if site.queue else {}  # Kueue starts it
+
+
+def _failure_rules() -> list[Json]:
     """Disruptions are no failure; a run that saved itself is restarted a few times; other failures are final."""
     saved = [int(Exit.NOT_DONE)]
     return [
@@ -158,17 +182,7 @@ def _failure_rules() -> list[dict[str, Any]]:
     ]
 
 
-def _pod(job: Job, site: KubernetesSite) -> dict[str, Any]:
-    container = {
-        "name": CONTAINER,
-        "image": job.image or site.image,
-        "command": escaped_words(_words(job, site)),
-        "env": _environment(job, site),
-        "resources": _resources(job, site),
-        "securityContext": {"allowPrivilegeEscalation": False, **_capabilities(site)},
-        "terminationMessagePath": LAST_WORDS,
-        "volumeMounts": _mounts(site),
-    }
+def _pod(job: Job, site: KubernetesSite) -> Json:
     return {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": site.grace_s,
@@ -177,29 +191,67 @@ def _pod(job: Job, site: KubernetesSite) -> dict[str, Any]:
         **({"subdomain": name_of(job.job_id)} if job.nodes > 1 else {}),
         **({"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"} if site.host_network else {}),
         **_placement(site),
-        "containers": [container],
-        "volumes": _volumes(job, site),
+        "containers": [_container(job, site)],
+        "volumes": _volumes(job, site)[0],
     }
 
 
-def _placement(site: KubernetesSite) -> dict[str, Any]:
+def _container(job: Job, site: KubernetesSite) -> Json:
+    return {
+        "name": CONTAINER,
+        "image": job.image or site.image,
+        "command": escaped_words(_words(job, site)),
+        "env": _environment(job, site),
+        "resources": _resources(job, site),
+        "securityContext": {"allowPrivilegeEscalation": False, **_capabilities(site)},
+        "terminationMessagePath": LAST_WORDS,
+        "volumeMounts": _volumes(job, site)[1],
+    }
+
+
+def _capabilities(site: KubernetesSite) -> Json:
+    return {"capabilities": {"add": site.capabilities}} if site.capabilities else {}
+
+
+def _placement(site: KubernetesSite) -> Json:
     """Placement and user of pods; only keys that are set."""
+    user = site.run_as_user
     placement = {
         "serviceAccountName": site.service_account,
         "imagePullSecrets": [{"name": site.image_pull_secret}] if site.image_pull_secret else None,
         "nodeSelector": site.node_selector,
-        "tolerations": [_toleration(taint) for taint in site.tolerations],
-        "securityContext": None if site.run_as_user is None else _user(site.run_as_user),
+        "tolerations": [_without_empty(taint.model_dump()) for taint in site.tolerations],
+        "securityContext": None if user is None else {"runAsUser": user, "runAsNonRoot": user != 0},
     }
-    return {name: value for name, value in placement.items() if value}
+    return _without_empty(placement)
 
 
-def _user(number: int) -> dict[str, Any]:
-    return {"runAsUser": number, "runAsNonRoot": number != 0}
+def _without_empty(table: Json) -> Json:
+    return {name: value for name, value in table.items() if value}
 
 
-def _toleration(taint: Toleration) -> dict[str, Any]:
-    return {name: value for name, value in taint.model_dump().items() if value}
+def _volumes(job: Job, site: KubernetesSite) -> tuple[list[Json], list[Json]]:
+    """The volumes of a pod, and where they are mounted."""
+    volumes: list[Json] = [
+        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{site.shm_gib}Gi"}},
+        {"name": "given", "configMap": {"name": name_of(job.job_id)}},
+    ]
+    volume_mounts: list[Json] = [
+        {"name": "shm", "mountPath": "/dev/shm"},
+        {"name": "given", "mountPath": GIVEN, "readOnly": True},
+    ]
+    if cache_folder(site) is None:
+        volumes.append({"name": "cache", "emptyDir": {}})
+        volume_mounts.append({"name": "cache", "mountPath": OWN_CACHE})
+    for number, volume in enumerate(site.volumes):
+        name = {"name": f"data-{number}"}
+        claim = {"persistentVolumeClaim": {"claimName": volume.claim}}
+        volumes.append(
+            {**name, **(claim if volume.claim else {"hostPath": {"path": volume.host_path, "type": "Directory"}})}
+        )
+        options = {"subPath": volume.sub_path, "readOnly": volume.read_only}
+        volume_mounts.append({**name, "mountPath": volume.mount_path, **_without_empty(options)})
+    return volumes, volume_mounts
 
 
 def needed(job: Job) -> tuple[str, ...]:
@@ -208,11 +260,7 @@ def needed(job: Job) -> tuple[str, ...]:
     return tuple(name for name in job.needs if not (has_role and name.startswith("AWS_")))
 
 
-def _capabilities(site: KubernetesSite) -> dict[str, Any]:
-    return {"capabilities": {"add": site.capabilities}} if site.capabilities else {}
-
-
-def _environment(job: Job, site: KubernetesSite) -> list[dict[str, Any]]:
+def _environment(job: Job, site: KubernetesSite) -> list[Json]:
     """Plain settings, and secrets by reference: a pod does not start without a needed key."""
     cache = str(cache_folder(site) or OWN_CACHE)
     settings = {**engine_environment(job, site.cpus or None), "VIDQA_CACHE_DIR": cache, **site.environment}
@@ -220,74 +268,17 @@ def _environment(job: Job, site: KubernetesSite) -> list[dict[str, Any]]:
     return [*plain(settings), *({"name": key["key"], "valueFrom": {"secretKeyRef": key}} for key in keys)]
 
 
-def plain(settings: dict[str, str]) -> list[dict[str, Any]]:
+def plain(settings: dict[str, str]) -> list[Json]:
     """Variables of a container with literal values."""
     values = zip(settings, escaped_words(settings.values()), strict=True)
     return [{"name": name, "value": value} for name, value in values]
 
 
-def _resources(job: Job, site: KubernetesSite) -> dict[str, Any]:
+def _resources(job: Job, site: KubernetesSite) -> Json:
     """Quantities are strings, as some clients require."""
     limits = {site.gpu_resource: str(job.gpus)} if job.gpus else {}
     requests = {"cpu": str(site.cpus)} if site.cpus else {}
     if site.memory_gib:
         limits["memory"] = requests["memory"] = f"{site.memory_gib}Gi"
     limits |= {name: str(count) for name, count in site.resources.items()}
-    return {name: value for name, value in (("requests", requests), ("limits", limits)) if value}
-
-
-def _volumes(job: Job, site: KubernetesSite) -> list[dict[str, Any]]:
-    shm = {"medium": "Memory", "sizeLimit": f"{site.shm_gib}Gi"}
-    config_map = {"name": name_of(job.job_id)}
-    own: list[dict[str, Any]] = [{"name": "shm", "emptyDir": shm}, {"name": "given", "configMap": config_map}]
-    if cache_folder(site) is None:
-        own.append({"name": "cache", "emptyDir": {}})
-    return [*own, *(_source(number, volume) for number, volume in enumerate(site.volumes))]
-
-
-def _source(number: int, volume: Volume) -> dict[str, Any]:
-    if volume.claim:
-        return {"name": f"data-{number}", "persistentVolumeClaim": {"claimName": volume.claim}}
-    return {"name": f"data-{number}", "hostPath": {"path": volume.host_path, "type": "Directory"}}
-
-
-def _mounts(site: KubernetesSite) -> list[dict[str, Any]]:
-    spec_mount = {"name": "given", "mountPath": GIVEN, "readOnly": True}
-    own: list[dict[str, Any]] = [{"name": "shm", "mountPath": SHM}, spec_mount]
-    if cache_folder(site) is None:
-        own.append({"name": "cache", "mountPath": OWN_CACHE})
-    for number, volume in enumerate(site.volumes):
-        mount: dict[str, Any] = {"name": f"data-{number}", "mountPath": volume.mount_path}
-        if volume.sub_path:
-            mount["subPath"] = volume.sub_path
-        if volume.read_only:
-            mount["readOnly"] = True
-        own.append(mount)
-    return own
-
-
-def _train_job(job: Job, site: KubernetesSite) -> dict[str, Any]:
-    trainer = {
-        "image": job.image or site.image,
-        "command": escaped_words(_words(job, site)),
-        "env": _environment(job, site),
-        "numNodes": job.nodes,
-        "numProcPerNode": job.processes_per_node,
-        "resourcesPerNode": _resources(job, site),
-    }
-    rights = {"securityContext": _capabilities(site)} if site.capabilities else {}
-    pod = {
-        "terminationGracePeriodSeconds": site.grace_s,
-        **_placement(site),
-        "containers": [{"name": TRAINJOB_CONTAINER, "volumeMounts": _mounts(site), **rights}],
-        "volumes": _volumes(job, site),
-    }
-    annotations = {"annotations": site.annotations} if site.annotations else {}
-    template = {"metadata": {"labels": {JOB_LABEL: job.job_id}, **annotations}, "spec": pod}
-    replicated = [{"name": "node", "template": {"spec": {"template": template}}}]
-    patch = {"manager": "vidqa/launcher", "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": replicated}}}}
-    spec: dict[str, Any] = {"runtimeRef": {"name": site.runtime}, "trainer": trainer, "runtimePatches": [patch]}
-    if site.queue:
-        spec["suspend"] = True
-    metadata = _metadata(job, labels=_queue(site))
-    return {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "metadata": metadata, "spec": spec}
+    return _without_empty({"requests": requests, "limits": limits})

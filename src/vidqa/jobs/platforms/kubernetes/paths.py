@@ -17,10 +17,9 @@ import tomli_w
 from vidqa.core import environment
 from vidqa.core.problem import Problem
 from vidqa.jobs.platforms._base import Job
-from vidqa.jobs.platforms.kubernetes.problems import NOT_MOUNTED
 from vidqa.jobs.platforms.kubernetes.site import KubernetesSite, Volume
 from vidqa.jobs.platforms.mounts import with_targets
-from vidqa.jobs.platforms.problems import NOT_SEEN
+from vidqa.jobs.platforms.problems import NOT_SEEN, PATH_UNSEEN
 from vidqa.jobs.platforms.site import is_unseen
 
 HUB_FOLDER = "models--"  # prefix of model folders in the hub's cache
@@ -76,12 +75,12 @@ def _problem(site: KubernetesSite, path: Path, is_written: bool) -> Problem | No
     volume, there = _volume_of(site, path), seen_at(site, path)
     if volume is None or there is None:
         held = ", ".join(volume.here for volume in site.volumes) or "none"
-        return NOT_MOUNTED.at(path, f"no volume holds it; they hold: {held}", _remedy_for_the_hub(path))
+        return PATH_UNSEEN.at(path, f"no volume holds it; they hold: {held}", _remedy_for_the_hub(path))
     nearest = max((v for v in site.volumes if there.is_relative_to(v.mount_path)), key=lambda v: len(v.mount_path))
     if nearest is not volume:
-        return NOT_MOUNTED.at(path, f"in the pod it would be {there}, over which {nearest.mount_path} is mounted")
+        return PATH_UNSEEN.at(path, f"in the pod it would be {there}, over which {nearest.mount_path} is mounted")
     if is_written and volume.read_only:
-        return NOT_MOUNTED.at(path, f"it is written, and {volume.mount_path} is mounted read-only")
+        return PATH_UNSEEN.at(path, f"it is written, and {volume.mount_path} is mounted read-only")
     return None
 
 
@@ -91,7 +90,7 @@ def _misnamed(site: KubernetesSite, path: Path) -> Problem | None:
     if there is None or there == PurePosixPath(path):
         return None  # a folder that no volume holds is named already
     remedy = "Name media in the annotations relative to media_path, or give both sides the same path."
-    return NOT_MOUNTED.at(path, f"annotations name media there by absolute paths, and in the pod it is {there}", remedy)
+    return PATH_UNSEEN.at(path, f"annotations name media there by absolute paths, and in the pod it is {there}", remedy)
 
 
 def _remedy_for_the_hub(path: Path) -> str | None:

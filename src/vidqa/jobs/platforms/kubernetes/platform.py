@@ -22,7 +22,6 @@ from vidqa.core import files
 from vidqa.core._optional import PACKAGE_MISSING
 from vidqa.core.cli import note
 from vidqa.core.problem import Exit, Problem, ProblemError
-from vidqa.core.run_folder import RunFolder
 from vidqa.jobs.platforms._base import SECRETS, Job, Observed, Platform, Rendered, State, Submitted
 from vidqa.jobs.platforms.engine_command import engine_environment
 from vidqa.jobs.platforms.exit_state import EngineStatus, status_in_run_folder, vanished
@@ -31,15 +30,9 @@ from vidqa.jobs.platforms.kubernetes.client import PLURALS, ApiError, Cluster, c
 from vidqa.jobs.platforms.kubernetes.log import gather, read_log, tail_of
 from vidqa.jobs.platforms.kubernetes.manifest import JOB_LABEL, command, manifest, name_of, needed, objects
 from vidqa.jobs.platforms.kubernetes.paths import path_problems, site_of
-from vidqa.jobs.platforms.kubernetes.problems import (
-    NO_CLUSTER,
-    NOT_STARTING,
-    SECRET_MISSING,
-    UNREACHABLE,
-)
 from vidqa.jobs.platforms.kubernetes.site import KubernetesSite
 from vidqa.jobs.platforms.kubernetes.state import decisive, endings, observed, stuck, verdict
-from vidqa.jobs.platforms.problems import NAME_TAKEN
+from vidqa.jobs.platforms.problems import PLATFORM_REFUSED, PLATFORM_SILENT, PLATFORM_UNREACHABLE, SECRET_MISSING
 from vidqa.jobs.platforms.processes import Identity
 from vidqa.jobs.platforms.site import settings_of
 
@@ -47,6 +40,7 @@ MANIFEST = "manifest.yaml"
 POLL_S = 2.0  # an API server serves a whole cluster
 AGAIN_S = 0.2  # before a lost connection is opened again
 FORCE_S = 30.0  # until a cluster has removed killed pods
+NAME_TAKEN = "Remove it (kubectl delete), or launch again in a second: the name is made from the time."
 NEEDED = (("list", ""), ("watch", ""), ("delete", ""), ("get", "log"))  # on pods and on what is below them
 Json = dict[str, Any]
 
@@ -147,15 +141,11 @@ def _create(cluster: Cluster, body: Json, job: Job) -> Json:
     except ApiError as answer:
         if answer.status != 409:
             raise
-        return _there_already(cluster, body, job)
-
-
-def _there_already(cluster: Cluster, body: Json, job: Job) -> Json:
-    there = cluster.get(body)
-    if not _is_of(job, there):
-        where = f"{body['kind']} {cluster.namespace}/{body['metadata']['name']}"
-        raise NAME_TAKEN.error(where, "the cluster has another object of this name")
-    return there
+        there = cluster.get(body)
+        if not _is_of(job, there):
+            where = f"{body['kind']} {cluster.namespace}/{body['metadata']['name']}"
+            raise PLATFORM_REFUSED.error(where, "the cluster has another object of this name", NAME_TAKEN) from answer
+        return there
 
 
 def _is_of(job: Job, there: Json) -> bool:
@@ -193,7 +183,7 @@ def status(job: Submitted) -> Observed:
     try:
         return _poll(job, connect(_site(job)))
     except ProblemError as away:
-        if away.problems[0].code != UNREACHABLE.name:
+        if away.problems[0].code != PLATFORM_SILENT.name:
             raise
         return Observed(job.state, job.exit_code, f"the cluster does not answer: {away.problems[0].message}")
     except ApiError as answer:
@@ -221,7 +211,9 @@ def _poll(job: Submitted, cluster: Cluster) -> Observed:
     if blocked and (datetime.now(UTC) - blocked.since).total_seconds() > limit:
         cluster.delete(_main(job))
         failure = {"class": blocked.kind, "evidence": blocked.message}
-        message = f"{NOT_STARTING.name}: it was ended after {limit} s: {blocked.message}"
+        message = (
+            f"it was ended after {limit} s, since its image or its settings kept it from starting: {blocked.message}"
+        )
         return _store_end(job, Observed(State.ERROR, int(Exit.ENVIRONMENT), message, failure))
     return state
 
@@ -281,7 +273,7 @@ def _cancel(job: Submitted, cluster: Cluster, grace_s: float) -> None:
 def _watch_end(
     job: Submitted, cluster: Cluster, last_pods: dict[str, Json], version: str, limit_s: float
 ) -> tuple[list[str], str]:
-    """Watch the pods from `version` on, into `seen`, until all are gone or the time is over.
+    """Watch the pods from `version` on, into `last_pods`, until all are gone or the time is over.
 
     Returns the names of the remaining pods, and the version from which to continue. A lost connection is opened again:
     the Job is deleted by then, so its end must be seen now."""
@@ -308,7 +300,7 @@ def _watch_end(
 def _follow(
     job: Submitted, cluster: Cluster, last_pods: dict[str, Json], left: set[str], version: str, limit_s: float
 ) -> None:
-    """One watch: changed pods go into `seen`, names of existing pods into `left`."""
+    """One watch: changed pods go into `last_pods`, names of existing pods into `left`."""
     for kind, pod in cluster.watch_pods(_selector(job), version, limit_s):
         name = pod["metadata"]["name"]
         last_pods[name] = pod
@@ -332,7 +324,7 @@ def _unless_gone(act: Any) -> None:
 
 def _bring_back(job: Submitted, pods: Sequence[Json]) -> None:
     """Write the engine's last status into the launcher's run folder, unless the engine writes there itself."""
-    run = RunFolder(job.run_dir)
+    run = job.run
     words = next((ending.words for ending in reversed(endings(pods)) if ending.status.state is not None), {})
     if not words or EngineStatus.parse(run.read_status()).exit_code is not None:
         return
@@ -397,8 +389,8 @@ KUBERNETES = Platform(
     needs_image=lambda settings: not (settings and settings.image),
     settings=KubernetesSite,
     submit_command=submit_command,
-    away=(NO_CLUSTER.name, UNREACHABLE.name, PACKAGE_MISSING.name),
-    silent=UNREACHABLE.name,
+    away=(PLATFORM_UNREACHABLE.name, PLATFORM_SILENT.name, PACKAGE_MISSING.name),
+    silent=PLATFORM_SILENT.name,
     has_queue=True,
     poll_s=POLL_S,
 )

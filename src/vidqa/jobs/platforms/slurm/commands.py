@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 from vidqa.core import environment
 from vidqa.core.problem import ProblemError
-from vidqa.jobs.platforms.problems import PLATFORM_UNSUITABLE
-from vidqa.jobs.platforms.slurm.problems import SLURM_MISSING, SLURM_SILENT, SLURM_SSH
+from vidqa.jobs.platforms.problems import PLATFORM_SILENT, PLATFORM_UNREACHABLE, PLATFORM_UNSUITABLE, SLURM_MISSING
 
 TIMEOUT_S = 90  # SLURM's own commands give up on their controller earlier than that
 PATIENCE_S = 30.0  # for a controller that restarts or fails over
@@ -72,16 +71,17 @@ class SlurmCommands:
         patience_s: float = 0.0,
         nothing: str = "",
     ) -> CommandResult:
-        """Run one command with `given` on its standard input, and the secrets that are set in its environment. For a
+        """Run one command with `stdin` on its standard input, and the secrets that are set in its environment. For a
         query, `nothing` is its error message where there is no such job.
 
         A silent controller is asked again until `patience_s` is over, unless the command may have succeeded and must
-        not be repeated. Raises SLURM_MISSING, SLURM_SSH, and SLURM_SILENT where the controller does not answer.
+        not be repeated. Raises SLURM_MISSING, PLATFORM_UNREACHABLE for ssh, and PLATFORM_SILENT where the
+        controller does not answer.
         """
         deadline = time.monotonic() + patience_s
         while (answer := self._ask_once(words, stdin, secrets)).is_silence(nothing):
             if time.monotonic() > deadline or not _may_repeat(words, answer):
-                raise SLURM_SILENT.error(self.ssh or words[0], answer.complaint)
+                raise PLATFORM_SILENT.error(self.ssh or words[0], answer.complaint)
             time.sleep(1)
         return answer
 
@@ -103,12 +103,12 @@ class SlurmCommands:
         except FileNotFoundError as missing:
             raise SLURM_MISSING.error(where, f"there is no command {words[0]}") from missing
         except subprocess.TimeoutExpired as late:
-            raise SLURM_SILENT.error(where, f"no answer within {TIMEOUT_S} s") from late
+            raise PLATFORM_SILENT.error(where, f"no answer within {TIMEOUT_S} s") from late
         except OSError as failed:
             raise PLATFORM_UNSUITABLE.error(where, f"it cannot be run: {failed}") from failed
         answer = CommandResult(done.returncode, done.stdout, done.stderr)
         if self.ssh and answer.code == SSH_FAILED:
-            raise SLURM_SSH.error(self.ssh, answer.complaint)
+            raise PLATFORM_UNREACHABLE.error(self.ssh, answer.complaint)
         if self.ssh and answer.code == NOT_FOUND:
             raise SLURM_MISSING.error(self.ssh, answer.complaint)
         return answer

@@ -33,22 +33,22 @@ from vidqa.jobs.platforms._base import (
     copy_command,
     run_folder_log,
 )
-from vidqa.jobs.platforms.problems import ENV_NO_GPU, NOT_SEEN, PLATFORM_PATH, PLATFORM_TOO_FEW_GPUS
+from vidqa.jobs.platforms.problems import (
+    ENV_NO_GPU,
+    NOT_SEEN,
+    NOT_SHARED,
+    PATH_UNSEEN,
+    PLATFORM_REFUSED,
+    PLATFORM_SILENT,
+    PLATFORM_TOO_FEW_GPUS,
+    PLATFORM_UNREACHABLE,
+    SLURM_MISSING,
+    SLURM_SETTINGS,
+)
 from vidqa.jobs.platforms.processes import Identity
 from vidqa.jobs.platforms.site import is_unseen, settings_of
 from vidqa.jobs.platforms.slurm import script as slurm_script
 from vidqa.jobs.platforms.slurm.commands import PATIENCE_S, SlurmCommands, SlurmJob, accounted, find, slurm_job
-from vidqa.jobs.platforms.slurm.problems import (
-    RENAME_OR_VENV,
-    SLURM_CHECKOUT,
-    SLURM_CORES,
-    SLURM_MISSING,
-    SLURM_NOT_SHARED,
-    SLURM_ONLY_HERE,
-    SLURM_REFUSED,
-    SLURM_SILENT,
-    SLURM_SSH,
-)
 from vidqa.jobs.platforms.slurm.script import SCRIPT, TASK
 from vidqa.jobs.platforms.slurm.site import SlurmSite, image_problems
 
@@ -77,14 +77,7 @@ def check(job: Job) -> list[Problem]:
     """The check of sbatch itself, and checks that it does not make."""
     site: SlurmSite = job.settings
     problems = [*image_problems(site, slurm_script.image_of(job)), *unseen(job), *_checkout(job), *_cores(site)]
-    for path in slurm_script.unmountable(job):
-        problems.append(
-            PLATFORM_PATH.at(
-                path,
-                f"the backend is {site.backend}, and the path holds one of : , ^ or ends in a blank",
-                RENAME_OR_VENV,
-            )
-        )
+    problems += slurm_script.unmountable(job)
     if job.gpus == 0:
         message = f"no GPU is asked for: {job.processes} CPU process(es) will run"
         problems.append(ENV_NO_GPU.at("--gpus", message, "leave --gpus 0 out", severity="warning"))
@@ -96,7 +89,7 @@ def check(job: Job) -> list[Problem]:
         answer = cluster.ask("sbatch", "--test-only", stdin=script, patience_s=PATIENCE_S)
     except ProblemError as stopped:
         return problems + stopped.problems
-    return problems + ([SLURM_REFUSED.at("sbatch --test-only", answer.complaint)] if answer.code else [])
+    return problems + ([PLATFORM_REFUSED.at("sbatch --test-only", answer.complaint)] if answer.code else [])
 
 
 def unseen(job: Job) -> list[Problem]:
@@ -105,9 +98,9 @@ def unseen(job: Job) -> list[Problem]:
     problems = [NOT_SEEN.at("cluster_paths", ", ".join(map(str, paths)), severity="warning")] if paths else []
     if not is_unseen(job.settings, job.run_dir):
         return problems
-    problems.append(SLURM_NOT_SHARED.at(job.run_dir, "cluster_paths declares it; a launch writes it from here"))
+    problems.append(NOT_SHARED.at(job.run_dir, "cluster_paths declares it; a launch writes it from here"))
     only_here = dict.fromkeys(str(path) for path in (*job.reads, *job.writes) if not is_unseen(job.settings, path))
-    return problems + [SLURM_ONLY_HERE.at(path, "it is not below cluster_paths") for path in only_here]
+    return problems + [PATH_UNSEEN.at(path, "it is not below cluster_paths") for path in only_here]
 
 
 def _checkout(job: Job) -> list[Problem]:
@@ -115,13 +108,13 @@ def _checkout(job: Job) -> list[Problem]:
     site: SlurmSite = job.settings
     if not is_unseen(site, job.run_dir) or site.backend != "venv" or site.checkout or site.python:
         return []
-    return [SLURM_CHECKOUT.at("checkout", f"the files would name {Path(vidqa.__file__).parents[2]}")]
+    return [SLURM_SETTINGS.at("checkout", f"the files would name {Path(vidqa.__file__).parents[2]}")]
 
 
 def _cores(site: SlurmSite) -> list[Problem]:
     if site.cpus_per_task or any(option.startswith("--cpus-per-") for option in site.options):
         return []
-    return [SLURM_CORES.at("cpus_per_task", "it is not set", severity="warning")]
+    return [SLURM_SETTINGS.at("cpus_per_task", "it is not set", severity="warning")]
 
 
 def render(job: Job) -> Rendered:
@@ -145,7 +138,7 @@ def submit_command(job: Job, folder: Path) -> str:
 
 
 def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
-    """Submit the script; the reference is the job's number and name. Raises SLURM_NOT_SHARED, SLURM_REFUSED."""
+    """Submit the script; the reference is the job's number and name. Raises NOT_SHARED, PLATFORM_REFUSED."""
     name = slurm_script.name_of(job.job_id)
     return {"slurm_id": _sbatch(job, rendered, name), "name": name}
 
@@ -199,11 +192,11 @@ def _sbatch(job: Job, rendered: Rendered, name: str) -> str:
     site: SlurmSite = job.settings
     cluster = SlurmCommands(site.ssh, site.ssh_config)
     if site.ssh and cluster.ask("test", "-f", str(job.run_dir / TASK)).code:
-        raise SLURM_NOT_SHARED.error(job.run_dir, f"{site.ssh} does not see it")
+        raise NOT_SHARED.error(job.run_dir, f"{site.ssh} does not see it")
     try:
         answer = cluster.ask(*rendered.command, secrets=rendered.secrets, patience_s=PATIENCE_S)
     except ProblemError as failed:
-        if failed.problems[0].code != SLURM_SILENT.name:
+        if failed.problems[0].code != PLATFORM_SILENT.name:
             raise
         time.sleep(LOST_S)
         slurm_id = find(cluster, name, PATIENCE_S)
@@ -212,7 +205,7 @@ def _sbatch(job: Job, rendered: Rendered, name: str) -> str:
         return slurm_id  # submitted; only the answer was lost
     number = answer.out.strip().splitlines()[-1].partition(";")[0] if answer.out.strip() else ""
     if answer.code or not number.isdigit():
-        raise SLURM_REFUSED.error(rendered.command[-1], answer.complaint)
+        raise PLATFORM_REFUSED.error(rendered.command[-1], answer.complaint)
     return number
 
 
@@ -246,7 +239,7 @@ def _name(job: Submitted) -> str:
 def _exit_code_left(job: Submitted, slurm_id: str) -> SlurmJob | None:
     """The end that the script stored, for a job that SLURM has dropped."""
     try:
-        code = int(slurm_script.exit_file(job.run_dir, slurm_id).read_text())
+        code = int(slurm_script.exit_file(Path(job.run_dir), slurm_id).read_text())
     except (OSError, ValueError):
         return None
     return SlurmJob("COMPLETED" if code == 0 else "FAILED", exit_code=code)
@@ -291,8 +284,8 @@ SLURM = Platform(
     visible_gpus=lambda settings: None,
     settings=SlurmSite,
     submit_command=submit_command,
-    silent=SLURM_SILENT.name,
-    away=(SLURM_MISSING.name, SLURM_SSH.name, SLURM_SILENT.name, SLURM_NOT_SHARED.name),
+    silent=PLATFORM_SILENT.name,
+    away=(SLURM_MISSING.name, PLATFORM_UNREACHABLE.name, PLATFORM_SILENT.name, NOT_SHARED.name),
     has_queue=True,
     poll_s=POLL_S,
 )

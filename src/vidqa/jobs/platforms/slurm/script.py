@@ -12,9 +12,11 @@ from pathlib import Path
 
 import vidqa
 from vidqa.core import environment
+from vidqa.core.problem import Problem
 from vidqa.jobs.platforms._base import HAND_OVER, SECRETS, Job
 from vidqa.jobs.platforms.engine_command import GO_ON, Placeholder, engine_environment, torchrun
 from vidqa.jobs.platforms.mounts import mounts
+from vidqa.jobs.platforms.problems import PLATFORM_PATH
 from vidqa.jobs.platforms.site import cache_folder, is_unseen
 from vidqa.jobs.platforms.slurm.site import SlurmSite
 
@@ -165,13 +167,16 @@ def image_of(job: Job) -> str:
     return job.image or job.settings.image
 
 
-def unmountable(job: Job) -> list[Path]:
+def unmountable(job: Job) -> list[Problem]:
     """The folders of a job that cannot be mount options: some characters separate paths there, and blanks at the ends
     are lost."""
     if job.settings.backend == "venv":
         return []
     needed = dict.fromkeys([job.run_dir, *(mount.path for mount in mounts(job))])
-    return [path for path in needed if DIVIDES_MOUNTS & set(str(path)) or str(path) != str(path).strip()]
+    odd = [path for path in needed if DIVIDES_MOUNTS & set(str(path)) or str(path) != str(path).strip()]
+    message = f"the backend is {job.settings.backend}, and the path holds one of : , ^ or ends in a blank"
+    remedy = "Rename the folder, or let `backend` in the table [slurm] of site.toml be venv, which takes any path."
+    return [PLATFORM_PATH.at(path, message, remedy) for path in odd]
 
 
 def as_pattern(log: Path) -> str:

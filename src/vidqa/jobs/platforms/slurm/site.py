@@ -8,10 +8,10 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from vidqa.core.problem import Problem
-from vidqa.jobs.platforms.problems import PLATFORM_IMAGE_UNUSED
+from vidqa.jobs.platforms.problems import PLATFORM_IMAGE_UNUSED, SITE_SETTINGS
 from vidqa.jobs.platforms.site import Interface, SiteSettings, is_unseen
-from vidqa.jobs.platforms.slurm.problems import SLURM_IMAGE, SLURM_NO_IMAGE
 
+WRONG_PATH = "correct its path; where only the nodes see the file, name its folder in `cluster_paths` of [slurm]"
 IMAGE_FILES = (".sif", ".sqsh", ".squashfs", ".img")
 
 
@@ -75,11 +75,19 @@ def image_problems(site: SlurmSite, image: str) -> list[Problem]:
     if site.backend == "venv":
         return [PLATFORM_IMAGE_UNUSED.at(image, "the backend is venv", severity="warning")] if image else []
     if not image:
-        return [SLURM_NO_IMAGE.at("--image", f"the backend is {site.backend}")]
+        return [
+            SITE_SETTINGS.at(
+                "--image",
+                f"the backend is {site.backend}, and no image is named",
+                "name one with --image, or with `image` in the table [slurm] of site.toml",
+            )
+        ]
     is_file = "://" not in image and (image.startswith(("/", ".", "~")) or image.endswith(IMAGE_FILES))
     if not is_file or is_unseen(site, image):
         return []
     path = Path(image).expanduser()
     if not image.startswith("/"):
-        return [SLURM_IMAGE.at(image, "it is no absolute path", f"write {path.absolute()}")]
-    return [] if path.is_file() else [SLURM_IMAGE.at(image, "there is no such file on this machine")]
+        return [PLATFORM_IMAGE_UNUSED.at(image, "it is no absolute path", f"write {path.absolute()}")]
+    return (
+        [] if path.is_file() else [PLATFORM_IMAGE_UNUSED.at(image, "there is no such file on this machine", WRONG_PATH)]
+    )

@@ -129,12 +129,10 @@ def test_tokens_are_those_of_the_processor(found: Inspection, model: Path, root:
 
 def test_problems_are_all_there(found: Inspection) -> None:
     assert found.facts["problems"] == {
-        "DATA_ID_TWICE": 1,
-        "DATA_MEDIA_NONE": 1,
+        "DATA_FIELD": 2,
         "VIDEO_UNREADABLE": 1,
         "VIDEO_FPS_DISAGREES": 1,
-        "DATATOOLS_CONTRADICTION": 1,
-        "DATATOOLS_SAME_CONTENT": 1,
+        "DATATOOLS_DUPLICATES": 2,
     }
     assert found.facts["contradicting"] == [["r0", "again", "contra"]]
     assert [Path(key).name for key in found.facts["same_content"][0]] == ["1.mp4", "copy.mp4"]
@@ -144,7 +142,7 @@ def test_repetitions_are_no_contradictions(found: Inspection) -> None:
     r0, again = (record for record in found.records if record.id in ("r0", "again"))
     twice = find_duplicates([r0, again])
     assert (twice.repeated, twice.contradicting) == ([["r0", "again"]], [])
-    assert [p.code for p in twice.problems()] == ["DATATOOLS_REPEATED"]
+    assert [p.code for p in twice.problems()] == ["DATATOOLS_DUPLICATES"]
 
 
 def test_members_of_a_tar_are_compared_by_content(tmp_path: Path) -> None:
@@ -168,7 +166,7 @@ def test_the_page_is_one_file_without_scripts(found: Inspection) -> None:
     html = inspection_page(found)
     assert not re.search(r"<script|<link|https?://(?!www\.w3)", html)
     assert html.count("<svg") == 3 and html.count('<img src="data:image/jpeg;base64,/9j/') == 4 * 4 + 1
-    assert "r0, again, contra" in html and "DATA_ID_TWICE" in html and "the file cannot be read" in html
+    assert "r0, again, contra" in html and "DATA_FIELD" in html and "the file cannot be read" in html
 
 
 def test_text_of_the_user_is_escaped(tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ def test_what_the_processor_sees_for_generation(made: list[Preview], planner: Pl
 def test_a_question_without_an_answer_is_warned_of(made: list[Preview], planner: Planner) -> None:
     record = replace(made[0].record, turns=made[0].record.turns[:1])
     _, problems = previews(planner, [record])
-    assert [(p.code, p.severity) for p in problems] == [("DATATOOLS_NOTHING_LEARNED", "warning")]
+    assert [(p.code, p.severity) for p in problems] == [("DATA_FIELD", "warning")]
 
 
 def test_samples_are_spread_or_named(made: list[Preview]) -> None:

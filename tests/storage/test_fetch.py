@@ -86,8 +86,8 @@ def test_what_cannot_be_had_is_said_before_anything_is_written(
     server: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
-    assert codes(out, ["agibot"]) == codes(out, []) == {"STORAGE_SUBSET"}
-    assert codes(out, ["av"], Published("org/none")) <= {"HUB_NOT_FOUND", "STORAGE_DENIED"}
+    assert codes(out, ["agibot"]) == codes(out, []) == {"DATA_OPTION"}
+    assert codes(out, ["av"], Published("org/none")) <= {"STORAGE_NOT_FOUND", "STORAGE_DENIED"}
     server.gated_to = "hf_of_another"
     assert codes(out, ["av"]) == {"STORAGE_DENIED"}
     server.gated_to = None
@@ -168,7 +168,7 @@ def test_a_file_of_the_users_stays(server: Hub, tmp_path: Path) -> None:
     out, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
     out.mkdir()
     (out / "README.md").write_text("my own notes")
-    assert codes(out, ["av"]) == {"STORAGE_OCCUPIED"} and (out / "README.md").read_text() == "my own notes"
+    assert codes(out, ["av"]) == {"DATA_OUTPUT_EXISTS"} and (out / "README.md").read_text() == "my own notes"
     assert sorted(path.name for path in out.iterdir()) == ["README.md"]
     (out / "README.md").unlink()
     fetch(SET, ["av"], out)

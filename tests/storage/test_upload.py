@@ -245,7 +245,7 @@ def test_the_script_uploads_again_what_failed(bucket: Any, run_dir: Path, monkey
     code, result = script(run_dir, "--s3", "s3://lake/outputs")
     assert code == 0 and result["data"]["destinations"][f"s3://lake/outputs/{run_dir.name}"]["state"] == "COMPLETE"
     code, result = script(run_dir / "none")
-    assert code == Exit.USAGE and result["problems"][0]["code"] == "STORAGE_NOTHING_TO_UPLOAD"
+    assert code == Exit.USAGE and result["problems"][0]["code"] == "DATA_OPTION"
 
 
 @pytest.mark.slow

@@ -45,7 +45,7 @@ class Archive:
     unpacked: Unpacked | None = None
 
     def unpack(self, names: set[str]) -> None:
-        """See to it that these members can be read where `members` says. Raises DATA_TAR_BROKEN, DATA_TAR_NO_ROOM."""
+        """See to it that these members can be read where `members` says. Raises DATA_TAR_BROKEN, STORAGE_NO_SPACE."""
         if self.unpacked and names:
             with _sound(self.path):
                 self.unpacked.unpack(names)
@@ -69,7 +69,7 @@ def locate(path: str, member: str | None) -> tuple[str, str | None]:
     """Where a file, or the `member` that results name of the archive `path`, can be read: a file, and the name in it if
     it is an uncompressed tar. An archive is read through once, as long as it stays as it is.
 
-    Raises DATA_TAR_BROKEN, DATA_TAR_NO_ROOM, and DATA_MEDIA_MISSING for a member that it does not have.
+    Raises DATA_TAR_BROKEN, STORAGE_NO_SPACE, and DATA_MEDIA_MISSING for a member that it does not have.
     """
     if member is None:
         return path, None

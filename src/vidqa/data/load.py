@@ -28,7 +28,7 @@ class Pair:
 
 def pairs_of(rows: Rows, reader: RowReader) -> Iterator[Pair]:
     """A pair for every good row; what is wrong with the others goes to the reader's collector. At the end the media
-    that were found in compressed archives are unpacked. Raises DATA_TAR_BROKEN, DATA_TAR_NO_ROOM."""
+    that were found in compressed archives are unpacked. Raises DATA_TAR_BROKEN, STORAGE_NO_SPACE."""
     collector, good = reader.collector, 0
     for index, row in rows:
         record = reader.read(index, row)

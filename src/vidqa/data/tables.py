@@ -108,7 +108,7 @@ def table_rows(
     """Rows of parquet files or of the Arrow files that `save_to_disk` writes, in order; empty fields are left out.
 
     Media that stand in a column as bytes are put where `embedded` keeps them, and named by it; without it their paths
-    are taken. Raises DATA_TAR_NO_ROOM.
+    are taken. Raises STORAGE_NO_SPACE.
     """
     import pyarrow as pa
 

@@ -17,7 +17,7 @@ from vidqa.data.load import Pair, load_pairs, read_pairs
 from vidqa.data.media import MediaSource, media_source
 from vidqa.data.parse import RowReader
 from vidqa.data.problem_collector import ProblemCollector
-from vidqa.data.problems import FILE_MISSING, SPLIT
+from vidqa.data.problems import FILE_MISSING, LEFT_OUT, OPTION, SPLIT
 from vidqa.data.reader import NAMES, annotation_file, read_rows
 from vidqa.data.record import MediaRef, Record
 from vidqa.data.sources import Rows, Source, kind_of_source, open_source
@@ -31,7 +31,7 @@ from vidqa.data.tables import csv_rows, rename_fields
 from vidqa.datatools import prompts, tables, tao
 from vidqa.datatools.merge import Imported, merged
 from vidqa.datatools.outputs import json_lines, json_list, write_new
-from vidqa.datatools.problems import FIELDS_DROPPED, FORMAT, OPTION, PROMPT_UNUSED
+from vidqa.datatools.problems import FORMAT, PROMPT
 from vidqa.datatools.written_rows import count_fields, llava_row, messages_row, other_fields
 
 JSON_FORMATS = ("llava", "messages", "jsonl")
@@ -67,8 +67,8 @@ def convert(
     read by. `out` is a file where it has the format's own ending (.json, .jsonl, .parquet), otherwise a folder. Media
     keep the names they have, relative to the media path that is given back (of several sets see `merged`); nothing is
     copied.
-    Raises everything that is wrong with the records, DATATOOLS_FORMAT, _TAO_SHAPE, _NOT_AN_OPTION,
-    _MEDIA_PATHS, _MERGE_ARCHIVE and _OUTPUT_*.
+    Raises everything that is wrong with the records, DATATOOLS_FORMAT, DATATOOLS_PROMPT,
+    DATA_OPTION, DATA_OUTPUT_EXISTS, STORAGE_NO_SPACE.
     """
     paths = [path] if isinstance(path, str | Path) else list(path)
     places = [media_path] if isinstance(media_path, str) else list(media_path) or [""]
@@ -105,7 +105,7 @@ def convert(
         "fingerprint": fingerprint(records),
     }
     unused = [form for form, count in used.items() if not count]
-    problems = [PROMPT_UNUSED.at("--prompt", f"{form} fits none of the records", severity="warning") for form in unused]
+    problems = [PROMPT.at("--prompt", f"{form} fits none of the records", severity="warning") for form in unused]
     return Converted(facts, list(files), source.media_path, [*source.warnings, *problems, *_dropped(dropped, out)])
 
 
@@ -114,7 +114,7 @@ def _dropped(dropped: Counter[str], out: Path) -> list[Problem]:
         return []
     named = ", ".join(f"{name} ({count} records)" for name, count in dropped.most_common(MOST_NAMED))
     more = f" and {len(dropped) - MOST_NAMED} more" if len(dropped) > MOST_NAMED else ""
-    return [FIELDS_DROPPED.at(out, f"not written: {named}{more}", severity="warning")]
+    return [LEFT_OUT.at(out, f"not written: {named}{more}", severity="warning")]
 
 
 def _prompted(
@@ -128,7 +128,7 @@ def _prompted(
             formed, form = prompts.apply(record, other, forms)
         except ProblemError as wrong:
             for problem in wrong.problems:
-                collector.add(prompts.NOT_AN_OPTION, problem.where, problem.message)
+                collector.add(PROMPT, problem.where, problem.message)
             continue
         formed_records.append(formed)
         if form:

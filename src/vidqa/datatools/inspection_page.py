@@ -10,6 +10,7 @@ from vidqa.core.pages.page import page
 from vidqa.data.record import MediaRef, Record
 from vidqa.datatools.inspection import Inspection
 from vidqa.datatools.preview_page import frame_urls
+from vidqa.datatools.problems import DUPLICATES
 from vidqa.video.types import VideoMeta
 
 CARDS = 12  # media shown with frames
@@ -32,7 +33,7 @@ def inspection_page(inspection: Inspection) -> str:
         "Files that look alike": facts["look_alike"] or [],
         "Media that no record names": [[name] for name in facts["unused_media"]],
     }
-    shown = [problem for problem in inspection.problems if not problem.code.startswith("DATATOOLS_")]
+    shown = [problem for problem in inspection.problems if problem.code != DUPLICATES.name]
     return page(
         "datatools/inspection.html.j2",
         title="Data set",

@@ -10,7 +10,8 @@ from vidqa.core.files import remove
 from vidqa.core.problem import Problem
 from vidqa.data.load import Pair
 from vidqa.data.media import MediaSource
-from vidqa.datatools.problems import NOT_LINKED, OUTPUT_EXISTS
+from vidqa.data.problems import OUTPUT_EXISTS
+from vidqa.datatools.problems import NOT_LINKED
 
 ANNOTATIONS = "annotations.json"
 Links = dict[str, str]  # names in the part's folder and the files they stand for
@@ -35,7 +36,7 @@ def links(media: MediaSource, pairs: Sequence[Pair]) -> Links | None:
 
 
 def check_part(folder: Path, own: Links | None) -> None:
-    """Raises DATATOOLS_OUTPUT_EXISTS where the folder holds anything that is not of this part."""
+    """Raises DATA_OUTPUT_EXISTS where the folder holds anything that is not of this part."""
     begun = (folder / ANNOTATIONS).exists()
     for above, inner, files in os.walk(folder):
         for name in [*files, *inner]:

@@ -14,13 +14,14 @@ from vidqa.core.problem import Problem
 from vidqa.data import fingerprint
 from vidqa.data.data_files import SPLITS
 from vidqa.data.load import Pair, load_pairs
+from vidqa.data.problems import OPTION, SPLIT_IMPOSSIBLE
 from vidqa.data.record import Record
 from vidqa.data.sources import Source, open_source
 from vidqa.data.video_split import drawn_groups, groups_sharing_media, stratified
 from vidqa.datatools.duplicates import answer_class, same_content_problems
 from vidqa.datatools.linked_parts import check_part, links, write_links
 from vidqa.datatools.outputs import json_list, json_page, write_new
-from vidqa.datatools.problems import OPTION, SPLIT, SPLIT_ONE_VIDEO
+from vidqa.datatools.problems import SPLIT
 from vidqa.datatools.split_groups import CONTENT, SplitGroups, find_split_groups, torn_recordings
 
 STRATIFY = ("kind", "answer")
@@ -57,7 +58,7 @@ def split_dataset(
 
     The rows are those of the file, unchanged; one without an id is given the one it had by its place. Where all media
     are named relative to a folder, each part gets hard links to its own, and is a data set of its own. Raises
-    DATATOOLS_OPTION, DATATOOLS_OPTION, DATATOOLS_SPLIT_ONE_VIDEO, DATATOOLS_OUTPUT_* and everything that is wrong
+    DATA_OPTION, DATA_SPLIT_IMPOSSIBLE, DATA_OUTPUT_EXISTS, STORAGE_NO_SPACE and everything that is wrong
     with the data.
     """
     if not 0 < share < 1:
@@ -110,11 +111,11 @@ def choose(
     records: Sequence[Record], share: float, seed: int, stratify: str, together: Iterable[Sequence[int]] = ()
 ) -> set[int]:
     """Indices of the validation records (see `stratified`). Records that stay `together` are in one group. Raises
-    DATATOOLS_SPLIT_ONE_VIDEO."""
+    DATA_SPLIT_IMPOSSIBLE."""
     drawn = drawn_groups(records, seed, together)
     if len(drawn) < 2:
         what = "share one video or image" if len(groups_sharing_media(records)) < 2 else "are to be kept together"
-        raise SPLIT_ONE_VIDEO.error("annotations", f"all {len(records)} records {what}")
+        raise SPLIT_IMPOSSIBLE.error("annotations", f"all {len(records)} records {what}")
     return stratified([stratum(record, stratify) for record in records], drawn, share)
 
 

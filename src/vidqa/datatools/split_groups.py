@@ -15,8 +15,9 @@ from vidqa.data.identical_files import same_bytes
 from vidqa.data.load import Pair
 from vidqa.data.near_duplicates import near_duplicate_groups, signatures
 from vidqa.data.problem_collector import shown_names
+from vidqa.data.problems import OPTION
 from vidqa.data.record import MediaRef, Record
-from vidqa.datatools.problems import OPTION, SPLIT
+from vidqa.datatools.problems import SPLIT
 from vidqa.video.probe_many import probe_many
 
 NUMBERED = r"(.*[^0-9/])[0-9]+[.][^.]+$"
@@ -72,7 +73,7 @@ class SplitGroups:
 
 
 def find_split_groups(pairs: Sequence[Pair], group_by: str, *, ignore_looks: bool) -> SplitGroups:
-    """What must stay together in these records. Raises DATATOOLS_OPTION."""
+    """What must stay together in these records. Raises DATA_OPTION."""
     result = SplitGroups()
     users: dict[str, list[int]] = defaultdict(list)
     media: dict[str, MediaRef] = {}

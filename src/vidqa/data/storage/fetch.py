@@ -17,10 +17,10 @@ from vidqa.core.cli import note
 from vidqa.core.files import content_hash, remove
 from vidqa.core.problem import ProblemError
 from vidqa.data.archive import is_archive
+from vidqa.data.problems import DAMAGED, NOT_FOUND, OPTION, OUTPUT_EXISTS
 from vidqa.data.storage import hub, hub_dataset
 from vidqa.data.storage.http_download import WebFile, fetch_web, length_of
 from vidqa.data.storage.hub_dataset import Listing, RemoteFile
-from vidqa.data.storage.problems import DAMAGED, HUB_NOT_FOUND, OCCUPIED, SUBSET
 from vidqa.data.storage.unpack import unpack
 
 COCO = "http://images.cocodataset.org/zips/train2017.zip"
@@ -60,12 +60,12 @@ class Fetched:
 
 
 def published_set(name: str) -> Published:
-    """A published set by its short name, or any data set of the hub by its own. Raises HUB_NOT_FOUND."""
+    """A published set by its short name, or any data set of the hub by its own. Raises STORAGE_NOT_FOUND."""
     if name in PUBLISHED:
         return PUBLISHED[name]
     if "/" not in name:
         message = f"{name!r} is no set that is known by a short name, and not of the form organisation/name"
-        raise HUB_NOT_FOUND.error(name, message, f"name one of {', '.join(PUBLISHED)}, or organisation/name")
+        raise NOT_FOUND.error(name, message, f"name one of {', '.join(PUBLISHED)}, or organisation/name")
     return Published(hub.parse(f"{hub_dataset.PREFIX}{name.removeprefix(hub_dataset.PREFIX)}").repository)
 
 
@@ -73,7 +73,7 @@ def fetch(published: Published, subsets: Sequence[str], folder: Path) -> Fetched
     """Bring the data set, or these subsets of it, into `folder`, and unpack its archives beside themselves.
 
     Nothing is written before the hub has agreed, every subset is known, and the disk has room.
-    Raises STORAGE_DENIED, HUB_NOT_FOUND, STORAGE_UNREACHABLE, HUB_ANSWER, STORAGE_SUBSET, STORAGE_OCCUPIED,
+    Raises STORAGE_DENIED, STORAGE_NOT_FOUND, STORAGE_UNREACHABLE, HUB_ANSWER, DATA_OPTION, DATA_OUTPUT_EXISTS,
     STORAGE_NO_SPACE, STORAGE_DAMAGED, REMOVAL_OUTSIDE.
     """
     name = f"{hub_dataset.PREFIX}{published.repository}"
@@ -102,14 +102,14 @@ def fetch(published: Published, subsets: Sequence[str], folder: Path) -> Fetched
 
 
 def _chosen(published: Published, subsets: Sequence[str], listing: Listing) -> list[RemoteFile]:
-    """The files of these subsets, or all; hidden ones aside. Raises STORAGE_SUBSET."""
+    """The files of these subsets, or all; hidden ones aside. Raises DATA_OPTION."""
     there = sorted({file.name.split("/")[0] for file in listing.files if "/" in file.name})
     known_subsets = [*published.subsets, *(name for name in there if name not in published.subsets)]
     if missing := [subset for subset in subsets if subset not in there]:
         message = f"{published.repository} has no {' and no '.join(missing)}; it has: {', '.join(there) or 'no subset'}"
-        raise SUBSET.error(", ".join(missing), message)
+        raise OPTION.error(", ".join(missing), message)
     if published.subsets and not subsets:
-        raise SUBSET.error(published.repository, f"no subset is named; it has: {', '.join(known_subsets)}")
+        raise OPTION.error(published.repository, f"no subset is named; it has: {', '.join(known_subsets)}")
     files = [file for file in listing.files if not any(part.startswith(".") for part in file.name.split("/"))]
     if published.files:
         return [file for file in files if file.name in published.files]
@@ -117,7 +117,7 @@ def _chosen(published: Published, subsets: Sequence[str], listing: Listing) -> l
 
 
 def _require_ours(due: Sequence[RemoteFile], folder: Path) -> None:
-    """Raises STORAGE_OCCUPIED for a file in the place of one that is due, unless an earlier fetch put it there."""
+    """Raises DATA_OUTPUT_EXISTS for a file in the place of one that is due, unless an earlier fetch put it there."""
     fetched = folder / ".cache" / "huggingface" / "download"  # the client notes here what it has fetched
     occupied = [
         folder / file.name
@@ -126,7 +126,7 @@ def _require_ours(due: Sequence[RemoteFile], folder: Path) -> None:
     ]
     if occupied:
         message = "it is not the published file, and no earlier fetch has put it there"
-        raise ProblemError(OCCUPIED.at(path, message) for path in occupied)
+        raise ProblemError(OUTPUT_EXISTS.at(path, message) for path in occupied)
 
 
 def _is_packed(name: str) -> bool:

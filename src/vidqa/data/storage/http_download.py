@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from vidqa.core.files import remove
-from vidqa.data.storage.problems import DAMAGED, UNREACHABLE
+from vidqa.data.problems import DAMAGED, UNREACHABLE
 
 TIMEOUT_S = 30.0
 BLOCK = 1 << 20

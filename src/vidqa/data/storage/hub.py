@@ -20,12 +20,12 @@ from typing import Any, NamedTuple
 
 from vidqa.core import environment
 from vidqa.core.problem import Problem, ProblemError
-from vidqa.data.storage.problems import (
+from vidqa.data.problems import (
     DENIED,
     HUB_ANSWER,
-    HUB_NOT_FOUND,
     MODEL_NOT_FOUND,
     NO_SPACE,
+    NOT_FOUND,
     TO_FETCH,
     UNREACHABLE,
 )
@@ -59,10 +59,10 @@ def is_snapshot(folder: Path) -> bool:
 
 def parse(name: str) -> HubName:
     """The repository and revision of "hf_model://organisation/name[@revision]", or of a data set's name. Raises
-    HUB_NOT_FOUND."""
+    STORAGE_NOT_FOUND."""
     repository, _, revision = name.rpartition("://")[2].partition("@")
     if not _NAME.fullmatch(repository):
-        raise HUB_NOT_FOUND.error(name, f"{repository!r} is not of the form organisation/name")
+        raise NOT_FOUND.error(name, f"{repository!r} is not of the form organisation/name")
     return HubName(repository, revision or None)
 
 
@@ -86,7 +86,7 @@ def resolve_model(name: str, *, token: str | None, weights: bool = True) -> Path
 
     Without `weights` only the small files are fetched, which is all that planning needs. A snapshot in the hub's cache
     serves when the hub cannot be reached. Raises MODEL_NOT_FOUND, STORAGE_DENIED,
-    HUB_NOT_FOUND, STORAGE_UNREACHABLE, STORAGE_NO_SPACE.
+    STORAGE_NOT_FOUND, STORAGE_UNREACHABLE, STORAGE_NO_SPACE.
     """
     if not is_hub_name(name):
         return _local_folder(name)
@@ -103,8 +103,8 @@ def resolve_model(name: str, *, token: str | None, weights: bool = True) -> Path
 def expect(name: str, *, token: str | None) -> Expected:
     """Where the model of a "hf_model://" name will be. The hub is asked once for the commit; nothing is fetched.
 
-    No answer is a warning, because the hub may answer a launch later; a refusal is an error. Raises HUB_NOT_FOUND for
-    what is no name.
+    No answer is a warning, because the hub may answer a launch later; a refusal is an error. Raises
+    STORAGE_NOT_FOUND for what is no name.
     """
     repository, problems = parse(name).repository, []
     try:
@@ -156,7 +156,7 @@ def ask(name: str, *, token: str | None, pauses_s: Sequence[float] | None = None
     the token may read it.
 
     A few kilobytes at most; preflight calls it. Without an answer it tries again after each pause.
-    Raises STORAGE_DENIED, HUB_NOT_FOUND, STORAGE_UNREACHABLE, HUB_ANSWER.
+    Raises STORAGE_DENIED, STORAGE_NOT_FOUND, STORAGE_UNREACHABLE, HUB_ANSWER.
     """
     from huggingface_hub.errors import HTTPError, OfflineModeIsEnabled
 
@@ -265,7 +265,7 @@ def refusal(name: str, failed: BaseException, attempts: int = 1) -> Problem:
             "run this again",
         )
     if status == 404:
-        return HUB_NOT_FOUND.at(name, f"{hub} answered 404: no such {kind} or revision", DATA_SET if page else None)
+        return NOT_FOUND.at(name, f"{hub} answered 404: no such {kind} or revision", DATA_SET if page else None)
     answer = f"answered {status}" if status else f"did not answer ({type(failed).__name__})"
     remedy = "check the network and HF_ENDPOINT, then run this again: it goes on" if page else None
     return UNREACHABLE.at(name, f"{hub} {answer}, after {attempts} attempt{'s' * (attempts > 1)}", remedy)

@@ -9,7 +9,7 @@ from typing import Any
 
 from vidqa.core import environment
 from vidqa.core.files import content_hash
-from vidqa.data.storage.problems import DAMAGED, DENIED, HUB_PUBLIC, UNREACHABLE
+from vidqa.data.problems import DAMAGED, DENIED, HUB_PUBLIC, UNREACHABLE
 
 BLOCK = 8 << 20
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vidqa.core.problem import Problem, ProblemError
-from vidqa.data.storage.problems import DAMAGED
+from vidqa.data.problems import DAMAGED
 from vidqa.data.storage.s3 import Object, connect, described, errors_at, hides_its_hash, objects_below
 
 AT_ONCE = 4

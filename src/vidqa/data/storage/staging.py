@@ -27,11 +27,11 @@ from vidqa.data.archive import SUFFIXES
 from vidqa.data.media import MediaSource, NotFound
 from vidqa.data.parse import RowReader
 from vidqa.data.problem_collector import ProblemCollector
+from vidqa.data.problems import DAMAGED, NO_SPACE, NOT_FOUND
 from vidqa.data.reader import NAMES
 from vidqa.data.record import MediaRef
 from vidqa.data.sources import open_source
 from vidqa.data.storage import hub_dataset
-from vidqa.data.storage.problems import ADDRESS, DAMAGED, NO_SPACE, NOT_FOUND
 from vidqa.data.storage.s3 import (
     PREFIX,
     Object,
@@ -206,7 +206,8 @@ def named_media(annotations: str | Path) -> tuple[list[str], list[Problem]]:
     for written in source.names:
         name = os.path.normpath(written)
         if "://" in written or name.split("/", 1)[0] == os.pardir:
-            problems.append(ADDRESS.at(annotations, f"the medium {written!r} is not named relative to the media path"))
+            message = f"the medium {written!r} is not named relative to the media path"
+            problems.append(NOT_FOUND.at(annotations, message))
         elif not os.path.isabs(written):
             names.append(name)
     return list(dict.fromkeys(names)), problems[:MOST_NAMED]

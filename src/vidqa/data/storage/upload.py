@@ -20,8 +20,8 @@ from vidqa.core import files
 from vidqa.core.cli import note
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.core.run_folder import RunFolder
+from vidqa.data.problems import OPTION
 from vidqa.data.storage.hub_upload import upload_export
-from vidqa.data.storage.problems import NOTHING_TO_UPLOAD
 from vidqa.data.storage.s3 import parse
 from vidqa.data.storage.s3_upload import send
 
@@ -47,11 +47,11 @@ class Destinations:
 
 
 def spec_destinations(run_dir: Path) -> Destinations:
-    """The destinations in [train.ckpt] of the run's spec.toml. Raises STORAGE_NOTHING_TO_UPLOAD without a spec.toml."""
+    """The destinations in [train.ckpt] of the run's spec.toml. Raises DATA_OPTION without a spec.toml."""
     try:
         tables = tomllib.loads((run_dir / "spec.toml").read_text(encoding="utf-8"))
     except (OSError, tomllib.TOMLDecodeError) as failed:
-        raise NOTHING_TO_UPLOAD.error(run_dir, f"its spec.toml cannot be read: {failed}") from failed
+        raise OPTION.error(run_dir, f"its spec.toml cannot be read: {failed}") from failed
     ckpt = tables.get("train", {}).get("ckpt", {})
     s3 = f"s3://{ckpt.get('s3_bucket')}/{ckpt.get('s3_prefix', 'outputs')}" if ckpt.get("upload_s3") else None
     hub = str(ckpt.get("hf_repo_name")) if ckpt.get("upload_hf") else None
@@ -61,15 +61,15 @@ def spec_destinations(run_dir: Path) -> Destinations:
 def upload(run_dir: Path, to: Destinations, token: str | None) -> tuple[dict[str, Any], list[Problem]]:
     """Upload a run to every destination. Returns the outcome of each by its address, and all problems.
 
-    Raises STORAGE_NOTHING_TO_UPLOAD before anything is sent.
+    Raises DATA_OPTION before anything is sent.
     """
     if not to:
-        raise NOTHING_TO_UPLOAD.error(run_dir, "neither the run's spec nor the command line names a destination")
+        raise OPTION.error(run_dir, "neither the run's spec nor the command line names a destination")
     chosen = exports(run_dir, to.which)
     if to.hub and not HUB_NAME.fullmatch(to.hub):
-        raise NOTHING_TO_UPLOAD.error("--hub", f"{to.hub!r} is not of the form organisation/name or name")
+        raise OPTION.error("--hub", f"{to.hub!r} is not of the form organisation/name or name")
     if to.hub and not chosen:
-        raise NOTHING_TO_UPLOAD.error(run_dir, "the run has no export for the hub")
+        raise OPTION.error(run_dir, "the run has no export for the hub")
     places: dict[str, Callable[[], dict[str, Any]]] = {}
     if to.s3:
         address = f"{parse(to.s3)}/{run_dir.name}"

@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 
 from vidqa.core.gc_pause import paused
 from vidqa.core.problem import Code, Problem, raise_errors
-from vidqa.evaluation.json_items import json_items
 from vidqa.evaluation.problems import (
     GAPS_ANNOTATION_ID_TWICE,
     GAPS_GROUND_TRUTH_DIFFERS,
@@ -24,7 +23,7 @@ from vidqa.evaluation.problems import (
     GAPS_RESULT_REPEATED,
     GAPS_SAME_FILE,
 )
-from vidqa.evaluation.results import Bounded, Item, is_scored, usable
+from vidqa.evaluation.results import Bounded, Item, is_scored, json_items, usable
 from vidqa.evaluation.text import normalise
 from vidqa.gaps.analysis.annotations import AnnotationIndex, Extra, annotation_file, read_annotations
 from vidqa.gaps.analysis.audit import Answered

@@ -16,10 +16,10 @@ from tiny_world import tiny_data, tiny_model
 from transformers import AutoProcessor
 
 from vidqa.core.cli import SKILL_ROOT
-from vidqa.data.identical_files import same_bytes
+from vidqa.data.record_groups import same_bytes
 from vidqa.datatools.duplicates import find_duplicates
 from vidqa.datatools.inspection import Inspection, facts_text, inspect_dataset, summary
-from vidqa.datatools.inspection_page import histogram, inspection_page
+from vidqa.datatools.pages import histogram, inspection_page
 
 
 def rows_of(root: Path) -> list[dict]:

@@ -15,7 +15,7 @@ from tests.clips import write_clip, write_image
 from vidqa.core.cli import SKILL_ROOT
 from vidqa.core.problem import ProblemError
 from vidqa.data import load_records
-from vidqa.datatools import linked_parts as linking
+from vidqa.datatools import split as linking
 from vidqa.datatools.split import Split, split_dataset
 from vidqa.video.pool import DecodePool
 

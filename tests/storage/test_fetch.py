@@ -19,11 +19,11 @@ from clips import write_clip, write_image
 from tests.hub_server import Hub, serving
 from vidqa.core.problem import ProblemError
 from vidqa.data import load_records
+from vidqa.data.archive import unpack
 from vidqa.data.storage import fetch as fetching
 from vidqa.data.storage import hub, hub_dataset
 from vidqa.data.storage.fetch import Published, fetch, published_set
 from vidqa.data.storage.nexar import write_annotations
-from vidqa.data.storage.unpack import unpack
 
 SET = Published("org/set", ("av", "robovqa"))
 

@@ -34,13 +34,13 @@ _BETWEEN = re.compile(r"[ \t\r\n,]*")
 
 class Fault(NamedTuple):
     """Something that is no row. `place` is what names it behind the file's name: ":LINE", "[INDEX]", or "" for the
-    whole file; of a list that is broken in the middle `index` is the first element that is not whole."""
+    whole file; of a list that is broken in the middle `element` is the first element that is not whole."""
 
     code: Code
     place: str
     message: str
     is_truncated: bool = False
-    index: int | None = None
+    element: int | None = None
 
 
 def annotation_file(annotation_path: str | Path) -> Path:
@@ -116,9 +116,9 @@ def _elements(elements: list[Any]) -> Iterator[tuple[int, Any] | Fault]:
         try:
             value = value_of(element) if isinstance(element, msgspec.Raw) else element
         except WRONG as broken:
-            yield Fault(SYNTAX, f"[{index}]", f"not valid JSON: {_reason(broken)}", index=index)
+            yield Fault(SYNTAX, f"[{index}]", f"not valid JSON: {_reason(broken)}", element=index)
         else:
-            yield Fault(SYNTAX, f"[{index}]", TOO_DEEP, index=index) if is_deep(value) else (index, value)
+            yield Fault(SYNTAX, f"[{index}]", TOO_DEEP, element=index) if is_deep(value) else (index, value)
 
 
 def value_of(element: msgspec.Raw) -> Any:
@@ -153,11 +153,11 @@ def _before(text: str, broken: Exception) -> Iterator[tuple[int, Any] | Fault]:
             index, at = index + 1, _past(text, at)
     if not _reached_the_end(broken):
         line = broken.lineno if isinstance(broken, json.JSONDecodeError) else 1
-        yield Fault(SYNTAX, f":{line}", f"not valid JSON: {_reason(broken)}", index=index)
+        yield Fault(SYNTAX, f":{line}", f"not valid JSON: {_reason(broken)}", element=index)
         return
     message = f"the file ends after {index} whole record{'s' * (index != 1)}, without the ] of the list"
     message = _truncated_record(index) if is_inside else message
-    yield Fault(SYNTAX, f":{text.rstrip().count(chr(10)) + 1}", message, is_truncated=True, index=index)
+    yield Fault(SYNTAX, f":{text.rstrip().count(chr(10)) + 1}", message, is_truncated=True, element=index)
 
 
 def _past(text: str, at: int) -> int:

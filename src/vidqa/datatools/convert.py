@@ -21,18 +21,18 @@ from vidqa.data.problems import FILE_MISSING, LEFT_OUT, OPTION, SPLIT
 from vidqa.data.reader import NAMES, annotation_file, read_rows
 from vidqa.data.record import MediaRef, Record
 from vidqa.data.sources import Rows, Source, kind_of_source, open_source
+from vidqa.data.sources._base import part_of
 from vidqa.data.sources.address import address_of
 from vidqa.data.sources.captions import CAPTIONS_FOLDER
 from vidqa.data.sources.data_folder import DataFolder
-from vidqa.data.sources.part import part_of
 from vidqa.data.sources.user_function import USER_FUNCTION
 from vidqa.data.sources.web_dataset import WEB_DATASET
 from vidqa.data.tables import csv_rows, rename_fields
-from vidqa.datatools import prompts, tables, tao
+from vidqa.datatools import prompts, tao
 from vidqa.datatools.merge import Imported, merged
 from vidqa.datatools.outputs import json_lines, json_list, write_new
 from vidqa.datatools.problems import FORMAT, PROMPT
-from vidqa.datatools.written_rows import count_fields, llava_row, messages_row, other_fields
+from vidqa.datatools.written_rows import count_fields, hub_folder, llava_row, messages_row, other_fields, parquet_bytes
 
 JSON_FORMATS = ("llava", "messages", "jsonl")
 FROM = ("auto", *JSON_FORMATS, "parquet", "hf", "csv", tao.COSMOS, tao.TAO_VL)
@@ -140,9 +140,9 @@ def _prompted(
 def _outputs(out: Path, to: str, records: list[Record], fields: list[dict[str, Any]]) -> dict[Path, bytes]:
     file = _output(out, to)
     if to == "hf":
-        return tables.hub_folder(file, records)
+        return hub_folder(file, records)
     if to == "parquet":
-        return {file: tables.parquet_bytes(records)}
+        return {file: parquet_bytes(records)}
     shape = messages_row if to == "messages" else llava_row
     rows = [{**shape(record), **other} for record, other in zip(records, fields, strict=True)]
     return {file: json_lines(rows) if to == "jsonl" else json_list(rows)}

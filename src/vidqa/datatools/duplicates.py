@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from vidqa.core.problem import Problem
-from vidqa.data.identical_files import same_bytes
 from vidqa.data.record import Record
+from vidqa.data.record_groups import same_bytes
 from vidqa.datatools.problems import DUPLICATES
 from vidqa.evaluation.answers import parse_expected
 

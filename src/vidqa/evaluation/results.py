@@ -147,8 +147,8 @@ def json_items(data: bytes, where: str, problems: list[Problem]) -> Iterator[tup
         if not isinstance(row, Fault):
             yield row
         elif row.code is not EMPTY or not data.strip():  # a list may be empty
-            place = row.place if row.index is None else f"[{row.index}]"
-            is_cut_line = row.is_truncated and row.index is None
+            place = row.place if row.element is None else f"[{row.element}]"
+            is_cut_line = row.is_truncated and row.element is None
             remedy, severity = (CUT, "warning") if is_cut_line else (None, "error")
             problems.append(RESULTS_SYNTAX.at(f"{where}{place}", row.message, remedy, severity=severity))
 

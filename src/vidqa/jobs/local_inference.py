@@ -24,7 +24,7 @@ from vidqa.data.archive import archive_and_member, is_archive
 from vidqa.data.media_names import IMAGES, VIDEOS, kind_of
 from vidqa.data.problems import EMPTY, FILE_MISSING, MEDIA_MISSING
 from vidqa.data.record import Record
-from vidqa.data.sources.media_files import media_below
+from vidqa.data.sources.files import media_below
 from vidqa.jobs.local_job import ACTION, inference_job, run_engine
 from vidqa.jobs.problems import OUT_UNWRITABLE, RUN_FOLDER_TAKEN
 from vidqa.spec import Layer, parse_set

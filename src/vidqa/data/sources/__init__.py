@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from vidqa.data.foreign_rows import shaped
-from vidqa.data.sources._base import Rows, Source, SourceKind
+from vidqa.data.sources._base import Rows, Source, SourceKind, part_of
 from vidqa.data.sources.address import (
     address_of,
     file_of,
@@ -15,12 +15,9 @@ from vidqa.data.sources.address import (
     read_by,
     with_absolute_functions,
 )
-from vidqa.data.sources.annotation_file import ANNOTATION_FILE
 from vidqa.data.sources.captions import CAPTIONS_FOLDER
-from vidqa.data.sources.csv_file import CSV_FILE
 from vidqa.data.sources.data_folder import DATA_FOLDER
-from vidqa.data.sources.media_files import MEDIA_FILES
-from vidqa.data.sources.part import part_of
+from vidqa.data.sources.files import ANNOTATION_FILE, CSV_FILE, MEDIA_FILES
 from vidqa.data.sources.user_function import USER_FUNCTION
 from vidqa.data.sources.web_dataset import WEB_DATASET
 

@@ -7,6 +7,7 @@ It happens before a job starts, once; the job itself then runs offline.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shlex
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vidqa.core import environment
+from vidqa.core.files import content_hash
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.data.problems import (
     DENIED,
@@ -198,6 +200,23 @@ def answer_of(repository: str) -> Iterator[None]:
         raise
     except (ValueError, TypeError, LookupError, AttributeError) as unreadable:
         raise HUB_ANSWER.error(repository, f"{type(unreadable).__name__}: {unreadable}") from unreadable
+
+
+def file_fault(path: Path, size: int, sha256: str | None, blob: str | None) -> str:
+    """Why a path does not hold the file that the hub lists, of this size and, of a large one, SHA-256, of another one
+    with git's hash `blob`; "" where it does. Hashes of large files are cached."""
+    try:
+        actual = path.stat().st_size if not path.is_symlink() else -1
+        if actual != size:
+            return f"it has {actual:,} bytes, the hub lists {size:,}"
+        if sha256:
+            digest = content_hash(path)
+        else:
+            digest = hashlib.sha1(b"blob %d\0" % size + path.read_bytes(), usedforsecurity=False).hexdigest()
+    except OSError as refused:
+        return f"it cannot be read: {refused.strerror}"
+    listed = sha256 or blob
+    return "" if listed in (None, digest) else f"its hash is {digest}, the hub lists {listed}"
 
 
 def _local_folder(name: str) -> Path:

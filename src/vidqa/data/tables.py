@@ -95,8 +95,10 @@ def _number(text: str) -> float | str:
 
 def rename_fields(row: Any, renamed: Mapping[str, str]) -> Any:
     """A row of another format with its fields under the names that they are read by."""
+    if not renamed or not isinstance(row, dict):
+        return row
     names = {old: new for new, old in renamed.items()}
-    return {names.get(name, name): value for name, value in row.items()} if isinstance(row, dict) else row
+    return {names.get(name, name): value for name, value in row.items()}
 
 
 def table_rows(

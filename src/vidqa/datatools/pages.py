@@ -1,4 +1,4 @@
-"""Pages: previewed samples, which are the chat as the model sees it with its planned frames, and an inspected data set."""
+"""Pages: previewed samples, the chat as the model sees it with its planned frames, and an inspected data set."""
 
 from __future__ import annotations
 

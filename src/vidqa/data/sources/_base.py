@@ -7,7 +7,7 @@ that every source has the same checks, the same problems and the same places in 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from vidqa.data.problem_collector import ProblemCollector
 from vidqa.data.problems import EMPTY
 from vidqa.data.split_syntax import cut_rows, subset_and_cuts
 
+Names = Mapping[str, str]  # of fields, with the names that are written
 Rows = Iterator[tuple[int, Any]]  # each with its index
 
 
@@ -44,15 +45,17 @@ class Source:
 class SourceKind:
     """One way in which records are kept. `recognises` tells by what lies at a path; the first kind that does opens it.
 
-    `open` takes the path and the media path, "" where media are named relative to the source itself. It raises the
-    problems of paths that do not exist. Both get the part behind `#` only where `reads_part` says that the kind gives
-    it a meaning of its own; otherwise it is a split, and `open_source` cuts the rows.
+    `open` takes the path, the media path, "" where media are named relative to the source itself, and the fields to
+    rename: {"video": "recording"}. A kind that does not rename them itself (`renames`) leaves it to `open_source`. It
+    raises the problems of paths that do not exist. Both functions get the part behind `#` only where `reads_part` says
+    that the kind gives it a meaning of its own; otherwise it is a split, and `open_source` cuts the rows.
     """
 
     name: str
     recognises: Callable[[str], bool]
-    open: Callable[[str, str], Source]
+    open: Callable[[str, str, Names], Source]
     reads_part: Callable[[str], bool] = lambda part: False
+    renames: bool = False
 
 
 def part_of(source: Source, part: str) -> Source:

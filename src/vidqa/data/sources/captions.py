@@ -22,7 +22,7 @@ from vidqa.core.files import content_hash, parse_json
 from vidqa.data.media import media_source
 from vidqa.data.problem_collector import ProblemCollector, shown_names
 from vidqa.data.problems import CAPTIONS, EMPTY, FIELD, LEFT_OUT, SYNTAX
-from vidqa.data.sources._base import Rows, Source, SourceKind
+from vidqa.data.sources._base import Names, Rows, Source, SourceKind
 from vidqa.data.sources.address import address_of
 
 VIDEOS, METAS, LABEL = "videos", "metas", ".label.json"
@@ -108,7 +108,7 @@ def _recognises(path: str) -> bool:
     return all(os.path.isdir(os.path.join(place, name)) for name in (VIDEOS, METAS))
 
 
-def _open(path: str, media_path: str) -> Source:
+def _open(path: str, media_path: str, renamed: Names) -> Source:
     """`#FILE` behind the folder names another captions.yaml. Raises DATA_CAPTIONS."""
     place, part = address_of(path)
     folder = Path(place)

@@ -20,7 +20,7 @@ from vidqa.data.media_names import is_medium, kind_of
 from vidqa.data.problem_collector import ProblemCollector
 from vidqa.data.problems import FILE_MISSING
 from vidqa.data.reader import NAMES, annotation_file, read_rows
-from vidqa.data.sources._base import Rows, Source, SourceKind
+from vidqa.data.sources._base import Names, Rows, Source, SourceKind
 from vidqa.data.tables import csv_rows
 
 
@@ -38,7 +38,7 @@ def _is_media(path: str) -> bool:
     return kind_of(place) is not None or is_archive(place)
 
 
-def _open_media(path: str, media_path: str) -> Source:
+def _open_media(path: str, media_path: str, renamed: Names) -> Source:
     """`media_path` is not used: the files are named by `path`."""
     place = Path(os.path.abspath(os.path.expanduser(path)))
     if place.is_dir():
@@ -69,7 +69,7 @@ def _open_media(path: str, media_path: str) -> Source:
 MEDIA_FILES = SourceKind("media files", _is_media, _open_media)
 
 
-def _open_annotations(annotation_path: str, media_path: str) -> Source:
+def _open_annotations(annotation_path: str, media_path: str, renamed: Names) -> Source:
     """A dataset folder without a media path is in root mode: its media must lie in it."""
     path = annotation_file(annotation_path)
     root_mode = not media_path and path != Path(os.path.expanduser(annotation_path))
@@ -85,10 +85,10 @@ def _is_csv(path: str) -> bool:
     return path.lower().endswith((".csv", ".tsv")) and os.path.isfile(os.path.expanduser(path))
 
 
-def _open_csv(path: str, media_path: str) -> Source:
+def _open_csv(path: str, media_path: str, renamed: Names) -> Source:
     file = Path(os.path.expanduser(path))
     media = media_source(file, media_path, root_mode=False)
-    return Source(file, media, lambda collector: csv_rows(file, collector), lambda: content_hash(file), by_line=True)
+    return Source(file, media, lambda to: csv_rows(file, to, renamed), lambda: content_hash(file), by_line=True)
 
 
-CSV_FILE = SourceKind("CSV file", _is_csv, _open_csv)
+CSV_FILE = SourceKind("CSV file", _is_csv, _open_csv, renames=True)

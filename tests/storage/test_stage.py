@@ -190,7 +190,7 @@ def test_damaged_bytes_are_noticed(bucket: Any, monkeypatch: pytest.MonkeyPatch)
 
 def test_no_space(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     put(bucket, ["a.mp4"])
-    monkeypatch.setattr(staging, "SPARE", 1 << 60)
+    monkeypatch.setattr(staging.hub_dataset, "SPARE", 1 << 60)
     with pytest.raises(ProblemError) as raised:
         stage_set(SET, VIDEOS)
     assert codes(raised) == ["STORAGE_NO_SPACE"] and raised.value.exit_code == Exit.ENVIRONMENT

@@ -40,7 +40,7 @@ class DataFolder:
 
     @cached_property
     def files(self) -> list[list[Path]]:
-        """For each cut, its files. Raises DATA_SPLIT, DATA_SPLIT."""
+        """For each cut, its files. Raises DATA_SPLIT."""
         return [files_of(self.path, self.subset, cut.name) for cut in self.cuts]
 
     @cached_property

@@ -246,24 +246,40 @@ def _cached(name: str, weights: bool) -> Path | None:
 
 
 def _fetch(name: str, token: str | None, weights: bool) -> Path:
+    return download(name, parse(name).revision, _files(weights), token, ignore="*/*")
+
+
+def download(
+    name: str,
+    revision: str | None,
+    patterns: Sequence[str],
+    token: str | None,
+    *,
+    kind: str = "model",
+    ignore: str | None = None,
+    folder: Path | None = None,
+) -> Path:
+    """Fetch the files that fit the patterns into the hub's cache, or into a folder of their own; gives the folder.
+    Raises STORAGE_DENIED, STORAGE_NOT_FOUND, STORAGE_UNREACHABLE, STORAGE_NO_SPACE."""
     import huggingface_hub
     from huggingface_hub.errors import HTTPError, LocalEntryNotFoundError
 
-    repository, revision = parse(name)
     try:
-        folder = huggingface_hub.snapshot_download(
-            repository,
+        fetched = huggingface_hub.snapshot_download(
+            parse(name).repository,
+            repo_type=kind,
             revision=revision,
             endpoint=environment.hf_endpoint(),
             token=token,
-            allow_patterns=_files(weights),
-            ignore_patterns="*/*",
+            allow_patterns=list(patterns),
+            ignore_patterns=ignore,
+            local_dir=folder,
         )
     except (HTTPError, LocalEntryNotFoundError) as failed:
         raise ProblemError([refusal(name, failed)]) from failed
     except OSError as failed:
         raise NO_SPACE.error(name, f"storing it failed: {failed}") from failed
-    return Path(folder)
+    return Path(fetched)
 
 
 def _files(weights: bool) -> list[str]:

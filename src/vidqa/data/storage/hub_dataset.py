@@ -131,24 +131,8 @@ def _fetched(name: str, listing: Listing, files: list[RemoteFile]) -> Path:
 def download(listing: Listing, files: Sequence[RemoteFile], name: str, folder: Path | None = None) -> Path:
     """Fetch these files into the hub's cache, or into a folder of their own; gives the folder. Raises STORAGE_DENIED,
     STORAGE_NOT_FOUND, STORAGE_UNREACHABLE, STORAGE_NO_SPACE."""
-    import huggingface_hub
-    from huggingface_hub.errors import HTTPError, LocalEntryNotFoundError
-
-    try:
-        fetched = huggingface_hub.snapshot_download(
-            listing.repository,
-            repo_type=KIND,
-            revision=listing.commit,
-            endpoint=environment.hf_endpoint(),
-            token=environment.hf_token(),
-            allow_patterns=[_literal(file.name) for file in files],
-            local_dir=folder,
-        )
-    except (HTTPError, LocalEntryNotFoundError) as failed:
-        raise ProblemError([hub.refusal(name, failed)]) from failed
-    except OSError as failed:
-        raise NO_SPACE.error(name, f"storing it failed: {failed}") from failed
-    return Path(fetched)
+    names = [_literal(file.name) for file in files]
+    return hub.download(name, listing.commit, names, environment.hf_token(), kind=KIND, folder=folder)
 
 
 def require_room(folder: Path, needed: int, name: str) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -27,7 +26,7 @@ from vidqa.data.archive import SUFFIXES
 from vidqa.data.media import MediaSource, NotFound
 from vidqa.data.parse import RowReader
 from vidqa.data.problem_collector import ProblemCollector
-from vidqa.data.problems import DAMAGED, NO_SPACE, NOT_FOUND
+from vidqa.data.problems import DAMAGED, NOT_FOUND
 from vidqa.data.reader import NAMES
 from vidqa.data.record import MediaRef
 from vidqa.data.sources import open_source
@@ -49,7 +48,6 @@ ANNOTATIONS, MEDIA = "annotations", "media"  # the two folders of a staged set
 FILES = (".json", ".jsonl", ".csv", ".tsv", ".parquet")
 AT_ONCE = 8
 BLOCK = 8 << 20
-SPARE = 1 << 30  # bytes that stay free on the disk
 MOST_NAMED = 20
 LOCK_WAIT_S = 6 * 3600.0  # for another process that stages the same set, which may be terabytes
 
@@ -219,9 +217,7 @@ def _fetch(bucket: Any, items: Iterable[tuple[Object, str]], folder: Path, arriv
     if not due:
         return
     total = sum(item.size for item, _ in due)
-    free = shutil.disk_usage(folder).free
-    if total + SPARE > free:
-        raise NO_SPACE.error(folder, f"{total / 1e9:.1f} GB are to be staged, {free / 1e9:.1f} GB are free")
+    hub_dataset.require_room(folder, total, "the set")
     note(f"staging {len(due)} file(s), {total / 1e6:.1f} MB, into {folder}")
     problems: list[Problem] = []
     with ThreadPoolExecutor(AT_ONCE) as pool, (folder / RECORD).open("a", encoding="utf-8") as record:

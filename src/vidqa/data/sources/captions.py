@@ -73,11 +73,8 @@ def _row(name: str, label: dict[str, Any], video: str, asks: Asks) -> dict[str, 
 
 
 def _videos(folder: Path) -> list[str]:
-    return (
-        sorted(entry.name for entry in folder.iterdir() if entry.name.lower().endswith(".mp4"))
-        if folder.is_dir()
-        else []
-    )
+    names = (entry.name for entry in folder.iterdir()) if folder.is_dir() else ()
+    return sorted(name for name in names if name.lower().endswith(".mp4"))
 
 
 def _videos_of(name: str, videos: Sequence[str]) -> Sequence[str]:

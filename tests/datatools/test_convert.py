@@ -18,6 +18,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.programs import run_here
 from vidqa.core.cli import SKILL_ROOT
 from vidqa.core.problem import ProblemError
 from vidqa.data import load_records
@@ -523,7 +524,7 @@ def test_the_script(tmp_path: Path) -> None:
         "--json",
     ]
     command = [*script, "--to", "llava", "--out", "new", "--prompt", "mcq", "--prompt", "mcq"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    done = run_here(command, cwd=tmp_path)
     said = json.loads(done.stdout)
     assert done.returncode == 0 and said["data"]["prompts"] == {"mcq": 2}, said
     assert said["data"]["files"] == ["new/annotations.json"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
 import sys
 import tarfile
 from pathlib import Path
@@ -15,6 +14,7 @@ from clips import write_clip
 from tiny_world import tiny_data, tiny_model
 from transformers import AutoProcessor
 
+from tests.programs import run_here
 from vidqa.core.cli import SKILL_ROOT
 from vidqa.data.record_groups import same_bytes
 from vidqa.datatools.duplicates import find_duplicates
@@ -195,11 +195,11 @@ def test_the_script(root: Path, tmp_path: Path) -> None:
         "--html",
         "i.html",
     ]
-    done = subprocess.run([*words, "--json"], capture_output=True, text=True, cwd=tmp_path)
+    done = run_here([*words, "--json"], cwd=tmp_path)
     said = json.loads(done.stdout)
     assert done.returncode == 3 and said["data"]["records"] == 12 and said["data"]["tokens"] is None
     assert (tmp_path / "i.html").read_text().startswith("<!doctype html>")
-    shown = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
+    shown = run_here(words, cwd=tmp_path)
     assert "records              12" in shown.stdout and "Traceback" not in shown.stderr
 
 
@@ -218,5 +218,5 @@ def test_the_script_leads_from_a_whole_set_to_a_split_and_from_a_part_to_a_spec(
         "whole#train[:1]": "build_spec.py train --set 'custom.train_dataset.annotation_path=whole#train[:1]'",
     }
     for place, words in expected.items():
-        done = subprocess.run([*script, "--annotations", place], capture_output=True, text=True, cwd=tmp_path)
+        done = run_here([*script, "--annotations", place], cwd=tmp_path)
         assert words in json.loads(done.stdout)["next"][0], done.stdout

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.programs import run_here
 from vidqa.core.cli import SKILL_ROOT
 from vidqa.core.problem import ProblemError
 from vidqa.data import fingerprint, load_records
@@ -199,7 +200,7 @@ def test_the_script_leads_to_a_spec_that_reads_both_parts(tmp_path: Path) -> Non
     script = [sys.executable, str(SKILL_ROOT / "scripts/split_dataset.py"), "--json"]
     for number, source in enumerate((root, tmp_path / "absolute.json")):
         words = ["--annotations", str(source), "--out", f"out{number}", "--share", "0.3"]
-        done = subprocess.run([*script, *words], capture_output=True, text=True, cwd=tmp_path)
+        done = run_here([*script, *words], cwd=tmp_path)
         said = json.loads(done.stdout)
         assert done.returncode == 0 and said["data"]["parts"]["val"]["records"] == 3, said
         assert said["data"]["root_mode"] == (number == 0)

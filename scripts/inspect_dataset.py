@@ -63,8 +63,8 @@ def main(options: argparse.Namespace) -> Result:
     settings = {"model": model, "fps": options.fps, "nframes": nframes, "ignore_looks": options.ignore_looks}
     inspection = inspect_dataset(options.annotations, options.media_path, **settings)
     if options.html:
-        from vidqa.datatools.inspection_page import inspection_page
         from vidqa.datatools.outputs import write_page
+        from vidqa.datatools.pages import inspection_page
 
         write_page(options.html, inspection_page(inspection))
     problems = bounded(inspection.problems)

@@ -39,7 +39,7 @@ def main(options: argparse.Namespace) -> Result:
     data = {"samples": [preview.as_dict() for preview in rendered], "html": options.html}
     if options.html:
         from vidqa.datatools.outputs import write_page
-        from vidqa.datatools.preview_page import preview_page
+        from vidqa.datatools.pages import preview_page
 
         write_page(options.html, preview_page(f"Samples of {options.spec}", rendered, problems))
     result = Result(data, terminal_text(rendered, colour), problems, coloured=colour)

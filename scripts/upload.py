@@ -28,12 +28,12 @@ parser.add_argument("--public", action="store_true", help="agree that the reposi
 
 def main(options: Namespace) -> Result:
     from vidqa.core import environment
-    from vidqa.data.storage.problems import NOTHING_TO_UPLOAD
+    from vidqa.data.problems import OPTION
     from vidqa.data.storage.upload import Destinations, spec_destinations, upload
 
     run_dir = options.run.expanduser().absolute()
     if not run_dir.is_dir():
-        raise NOTHING_TO_UPLOAD.error(run_dir, "there is no such folder")
+        raise OPTION.error(run_dir, "there is no such folder")
     named = bool(options.s3 or options.hub)
     to = Destinations(options.s3, hub=options.hub) if named else spec_destinations(run_dir)
     to = replace(to, public=options.public, which="all" if options.all else to.which)

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from importlib.util import module_from_spec, spec_from_file_location
+from io import StringIO
 from pathlib import Path
+from subprocess import CompletedProcess
 from types import ModuleType
+from unittest.mock import patch
+
+from vidqa.core.cli import run
 
 
 def program(path: Path) -> ModuleType:
@@ -18,3 +25,11 @@ def program(path: Path) -> ModuleType:
     finally:
         sys.path[:] = before
     return module
+
+
+def run_here(command: Sequence[str], *, cwd: Path) -> CompletedProcess[str]:
+    """What `subprocess.run([python, SCRIPT, *words])` gives, without a process that imports everything anew."""
+    script, out, err = program(Path(command[1])), StringIO(), StringIO()
+    with chdir(cwd), redirect_stdout(out), redirect_stderr(err), patch.object(sys, "argv", list(command[1:])):
+        code = run(script.parser, script.main)
+    return CompletedProcess(list(command), code, out.getvalue(), err.getvalue())

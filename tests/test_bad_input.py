@@ -213,7 +213,7 @@ def test_launch_cannot_write_its_output(case: Case) -> None:
 
 
 ENGINE_FAULTS = {
-    "records": ([same_id_twice, empty_answer], {"DATA_ID_TWICE", "DATA_TURN_EMPTY"}),
+    "records": ([same_id_twice, empty_answer], {"DATA_FIELD"}),
     "clips": ([empty_clip, spec("policy.model_max_length", 30)], {"VIDEO_EMPTY", "SAMPLE_TOO_LONG"}),
     "batch": ([spec("train.train_batch_per_replica", 64)], {"SPEC_ZERO_STEPS"}),
 }

@@ -68,7 +68,7 @@ def test_what_is_wrong_is_named_and_hides_no_other_record(folder: Path, made: Ma
     path = made(folder, [row("a"), row("b", video="none.mp4"), row("c", answer=""), row("d")])
     records, problems = check_records(path)
     assert [record.id for record in records] == ["a", "d"]
-    assert [problem.code for problem in problems] == ["DATA_MEDIA_MISSING", "DATA_TURN_EMPTY"]
+    assert [problem.code for problem in problems] == ["DATA_MEDIA_MISSING", "DATA_FIELD"]
     assert all(str(open_source(path).path) in problem.where for problem in problems)
 
 

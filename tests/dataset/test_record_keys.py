@@ -127,7 +127,7 @@ def test_the_field_system_is_the_first_turn(tmp_path: Path, turns: tuple[Any, ..
     row = said(*turns, ("user", "Q", {}), ("assistant", "A", {}), system="Be fast_row.")
     record, problems = read(tmp_path, row)
     assert record and (record.turns[0].role, record.turns[0].text) == ("system", "Be fast_row.")
-    assert len(record.turns) == 3 and {each.code for each in problems} == {"DATA_MEDIA_NONE"}
+    assert len(record.turns) == 3 and {each.code for each in problems} == {"DATA_FIELD"}
 
 
 def test_two_different_system_turns_are_an_error(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_a_tag_in_a_text_part_is_a_place_where_no_part_shows_the_listed_media_an
 )
 def test_thinking_without_an_end_is_named(tmp_path: Path, answer: str, message: str) -> None:
     record, problems = read(tmp_path, said(("user", "Q", {}), ("assistant", answer, {})))
-    text = named(problems, "DATA_THINK_UNCLOSED")
+    text = named([problem for problem in problems if "text only" not in problem.message], "DATA_FIELD")
     assert record and message in text and bool(text) == bool(message)
 
 

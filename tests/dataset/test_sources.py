@@ -25,7 +25,7 @@ from vidqa.data.problem_collector import ProblemCollector
 from vidqa.data.record import Provenance
 from vidqa.data.sources import SOURCE_KINDS, file_of, made_absolute, open_source, read_by
 from vidqa.data.sources.captions import CAPTIONS_FOLDER
-from vidqa.data.sources.media_files import MEDIA_FILES
+from vidqa.data.sources.files import MEDIA_FILES
 from vidqa.datatools.convert import convert
 from vidqa.datatools.split import split_dataset
 

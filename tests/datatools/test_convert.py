@@ -18,6 +18,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.programs import run_here
 from vidqa.core.cli import SKILL_ROOT
 from vidqa.core.problem import ProblemError
 from vidqa.data import load_records
@@ -138,7 +139,7 @@ def test_what_is_lost_is_counted(tmp_path: Path) -> None:
     )
     made = convert(root, tmp_path / "l", "llava")
     assert made.facts["dropped"] == {"messages[].content[].frames": 3, "messages[].name": 3, "messages": 1}
-    assert {p.code for p in made.problems} == {"DATATOOLS_FIELDS_DROPPED", "DATA_KEY_UNUSED"}
+    assert {p.code for p in made.problems} == {"DATA_LEFT_OUT", "DATA_KEY_UNUSED"}
     assert convert(root, tmp_path / "p.parquet", "parquet").facts["dropped"]["note"] == 3
 
 
@@ -264,7 +265,7 @@ def test_problems_of_a_csv_name_the_line_that_an_editor_shows(tmp_path: Path) ->
         convert(csv(tmp_path, text), tmp_path / "o.json", "llava")
     found = [(p.code, p.where.rpartition("q.csv")[2].split()[0]) for p in stopped.value.problems]
     assert found == [
-        ("DATA_TURN_EMPTY", ":5"),
+        ("DATA_FIELD", ":5"),
         ("DATA_MEDIA_MISSING", ":6"),
         ("DATA_SYNTAX", ":8"),
     ]
@@ -292,12 +293,12 @@ def test_an_answer_that_is_no_single_option_is_refused(tmp_path: Path, answer: s
     text = f"video,question,answer,options\na.mp4,Which?,{answer},same|same|other\n"
     with pytest.raises(ProblemError) as stopped:
         convert(csv(tmp_path, text), tmp_path / "o.json", "llava", forms=["mcq"])
-    assert codes(stopped) == {"DATATOOLS_NOT_AN_OPTION"} and not (tmp_path / "o.json").exists()
+    assert codes(stopped) == {"DATATOOLS_PROMPT"} and not (tmp_path / "o.json").exists()
 
 
 def test_a_form_that_fits_nothing_is_said(tmp_path: Path) -> None:
     made = convert(csv(tmp_path, "video,question,answer\na.mp4,Why?,so\n"), tmp_path / "o", "llava", forms=["mcq"])
-    assert [p.code for p in made.problems] == ["DATATOOLS_PROMPT_UNUSED"]
+    assert [p.code for p in made.problems] == ["DATATOOLS_PROMPT"]
 
 
 def tao_vl(folder: Path, **more: Any) -> Path:
@@ -417,8 +418,8 @@ def test_wrong_tao_vl_reason(tmp_path: Path, more: dict[str, Any]) -> None:
         ("video,question,answer\na.mp4,q\n", "DATA_SYNTAX"),
         ('video,question,answer\na.mp4,"q,a\n', "DATA_SYNTAX"),
         ("video,question,answer\nabsent.mp4,q,a\n", "DATA_MEDIA_MISSING"),
-        ("video,question,answer\na.mp4,,a\n", "DATA_TURN_EMPTY"),
-        ("video,question,answer\na.mp4,q,\n", "DATA_TURN_EMPTY"),
+        ("video,question,answer\na.mp4,,a\n", "DATA_FIELD"),
+        ("video,question,answer\na.mp4,q,\n", "DATA_FIELD"),
         ("video,question,answer,video_fps\na.mp4,q,a,fast\n", "DATA_FIELD"),
         ("video,question,answer\n", "DATA_EMPTY"),
     ],
@@ -501,7 +502,7 @@ def test_another_output_is_never_replaced(tmp_path: Path) -> None:
         assert not convert(root, tmp_path / form, form).facts["written"]
     with pytest.raises(ProblemError) as stopped:
         convert(root, root / "annotations.json", "llava")
-    assert codes(stopped) == {"DATATOOLS_OUTPUT_EXISTS"}
+    assert codes(stopped) == {"DATA_OUTPUT_EXISTS"}
 
 
 @pytest.mark.parametrize(("to", "name"), [("parquet", "m.csv"), ("llava", "m.jsonl"), ("hf", "m.parquet")])
@@ -509,7 +510,7 @@ def test_an_output_with_the_ending_of_another_format_is_refused(tmp_path: Path, 
     root = write_rows(tmp_path / "data", [{"id": "x", "video": "a.mp4", "conversations": turns()}])
     with pytest.raises(ProblemError) as stopped:
         convert(root, tmp_path / name, to)
-    assert codes(stopped) == {"DATATOOLS_OPTION"} and not (tmp_path / name).exists()
+    assert codes(stopped) == {"DATA_OPTION"} and not (tmp_path / name).exists()
     (tmp_path / name).mkdir()  # a folder of that name may be meant
     assert convert(root, tmp_path / name, to).facts["written"]
 
@@ -523,7 +524,7 @@ def test_the_script(tmp_path: Path) -> None:
         "--json",
     ]
     command = [*script, "--to", "llava", "--out", "new", "--prompt", "mcq", "--prompt", "mcq"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    done = run_here(command, cwd=tmp_path)
     said = json.loads(done.stdout)
     assert done.returncode == 0 and said["data"]["prompts"] == {"mcq": 2}, said
     assert said["data"]["files"] == ["new/annotations.json"]

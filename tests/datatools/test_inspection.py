@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
 import sys
 import tarfile
 from pathlib import Path
@@ -15,11 +14,12 @@ from clips import write_clip
 from tiny_world import tiny_data, tiny_model
 from transformers import AutoProcessor
 
+from tests.programs import run_here
 from vidqa.core.cli import SKILL_ROOT
-from vidqa.data.identical_files import same_bytes
+from vidqa.data.record_groups import same_bytes
 from vidqa.datatools.duplicates import find_duplicates
 from vidqa.datatools.inspection import Inspection, facts_text, inspect_dataset, summary
-from vidqa.datatools.inspection_page import histogram, inspection_page
+from vidqa.datatools.pages import histogram, inspection_page
 
 
 def rows_of(root: Path) -> list[dict]:
@@ -129,12 +129,10 @@ def test_tokens_are_those_of_the_processor(found: Inspection, model: Path, root:
 
 def test_problems_are_all_there(found: Inspection) -> None:
     assert found.facts["problems"] == {
-        "DATA_ID_TWICE": 1,
-        "DATA_MEDIA_NONE": 1,
+        "DATA_FIELD": 2,
         "VIDEO_UNREADABLE": 1,
         "VIDEO_FPS_DISAGREES": 1,
-        "DATATOOLS_CONTRADICTION": 1,
-        "DATATOOLS_SAME_CONTENT": 1,
+        "DATATOOLS_DUPLICATES": 2,
     }
     assert found.facts["contradicting"] == [["r0", "again", "contra"]]
     assert [Path(key).name for key in found.facts["same_content"][0]] == ["1.mp4", "copy.mp4"]
@@ -144,7 +142,7 @@ def test_repetitions_are_no_contradictions(found: Inspection) -> None:
     r0, again = (record for record in found.records if record.id in ("r0", "again"))
     twice = find_duplicates([r0, again])
     assert (twice.repeated, twice.contradicting) == ([["r0", "again"]], [])
-    assert [p.code for p in twice.problems()] == ["DATATOOLS_REPEATED"]
+    assert [p.code for p in twice.problems()] == ["DATATOOLS_DUPLICATES"]
 
 
 def test_members_of_a_tar_are_compared_by_content(tmp_path: Path) -> None:
@@ -168,7 +166,7 @@ def test_the_page_is_one_file_without_scripts(found: Inspection) -> None:
     html = inspection_page(found)
     assert not re.search(r"<script|<link|https?://(?!www\.w3)", html)
     assert html.count("<svg") == 3 and html.count('<img src="data:image/jpeg;base64,/9j/') == 4 * 4 + 1
-    assert "r0, again, contra" in html and "DATA_ID_TWICE" in html and "the file cannot be read" in html
+    assert "r0, again, contra" in html and "DATA_FIELD" in html and "the file cannot be read" in html
 
 
 def test_text_of_the_user_is_escaped(tmp_path: Path) -> None:
@@ -197,11 +195,11 @@ def test_the_script(root: Path, tmp_path: Path) -> None:
         "--html",
         "i.html",
     ]
-    done = subprocess.run([*words, "--json"], capture_output=True, text=True, cwd=tmp_path)
+    done = run_here([*words, "--json"], cwd=tmp_path)
     said = json.loads(done.stdout)
     assert done.returncode == 3 and said["data"]["records"] == 12 and said["data"]["tokens"] is None
     assert (tmp_path / "i.html").read_text().startswith("<!doctype html>")
-    shown = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
+    shown = run_here(words, cwd=tmp_path)
     assert "records              12" in shown.stdout and "Traceback" not in shown.stderr
 
 
@@ -220,5 +218,5 @@ def test_the_script_leads_from_a_whole_set_to_a_split_and_from_a_part_to_a_spec(
         "whole#train[:1]": "build_spec.py train --set 'custom.train_dataset.annotation_path=whole#train[:1]'",
     }
     for place, words in expected.items():
-        done = subprocess.run([*script, "--annotations", place], capture_output=True, text=True, cwd=tmp_path)
+        done = run_here([*script, "--annotations", place], cwd=tmp_path)
         assert words in json.loads(done.stdout)["next"][0], done.stdout

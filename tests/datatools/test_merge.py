@@ -64,9 +64,9 @@ def test_media_in_an_archive_cannot_be_named_from_elsewhere(tmp_path: Path) -> N
     with tarfile.open(new / "videos.tar", "w") as tar:
         tar.add(new / "v/0.mp4", "v/0.mp4")
     (new / "v/0.mp4").unlink()
-    with pytest.raises(ProblemError, match="DATATOOLS_MERGE_ARCHIVE"):
+    with pytest.raises(ProblemError, match="DATATOOLS_FORMAT"):
         convert([old, new], tmp_path / "all.json", "llava")
-    with pytest.raises(ProblemError, match="DATATOOLS_OPTION"):
+    with pytest.raises(ProblemError, match="DATA_OPTION"):
         convert([old, old, old], tmp_path / "all.json", "llava", media_path=["a", "b"])
 
 

@@ -16,12 +16,13 @@ import pytest
 from tiny_world import tiny_data, tiny_model, tiny_spec
 from transformers import AutoProcessor
 
+from tests.programs import run_here
 from vidqa import spec
 from vidqa.core.cli import SKILL_ROOT
 from vidqa.core.problem import ProblemError
 from vidqa.data import load_records
+from vidqa.datatools.pages import preview_page
 from vidqa.datatools.preview import Preview, pick, previews, terminal_text
-from vidqa.datatools.preview_page import preview_page
 from vidqa.planning.samples import Planner, training_planner
 
 SCRIPT = [sys.executable, str(SKILL_ROOT / "scripts/preview_samples.py")]
@@ -131,7 +132,7 @@ def test_what_the_processor_sees_for_generation(made: list[Preview], planner: Pl
 def test_a_question_without_an_answer_is_warned_of(made: list[Preview], planner: Planner) -> None:
     record = replace(made[0].record, turns=made[0].record.turns[:1])
     _, problems = previews(planner, [record])
-    assert [(p.code, p.severity) for p in problems] == [("DATATOOLS_NOTHING_LEARNED", "warning")]
+    assert [(p.code, p.severity) for p in problems] == [("DATA_FIELD", "warning")]
 
 
 def test_samples_are_spread_or_named(made: list[Preview]) -> None:
@@ -146,7 +147,7 @@ def test_samples_are_spread_or_named(made: list[Preview]) -> None:
 
 def test_the_script_says_the_same_as_json_text_and_page(world: tuple[Path, Path, Path], tmp_path: Path) -> None:
     words = [*SCRIPT, "--spec", str(world[2]), "--sample", "long", "r0", "--html", "p.html"]
-    done = subprocess.run([*words, "--json"], capture_output=True, text=True, cwd=tmp_path)
+    done = run_here([*words, "--json"], cwd=tmp_path)
     said = json.loads(done.stdout)
     assert done.returncode == 0, said
     assert [sample["id"] for sample in said["data"]["samples"]] == ["long", "r0"]
@@ -155,7 +156,7 @@ def test_the_script_says_the_same_as_json_text_and_page(world: tuple[Path, Path,
         len(piece["indices"]) == 4 == len(piece["times_s"])
         and "Content-Security-Policy" in (tmp_path / "p.html").read_text()
     )
-    shown = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
+    shown = run_here(words, cwd=tmp_path)
     assert "[[Yes<|im_end|>]]" in shown.stdout and "Traceback" not in shown.stderr
 
 
@@ -178,9 +179,7 @@ def test_the_prompts_of_an_evaluation(world: tuple[Path, Path, Path], tmp_path: 
     keys |= {"dataset.media_dir": str(root), "vision.nframes": 2, "dataset.system_prompt": "Be exact."}
     made = spec.resolve("evaluate", [spec.Layer("test", keys)]).spec
     (tmp_path / "eval.toml").write_text(spec.dump(made))
-    done = subprocess.run(
-        [*SCRIPT, "--spec", "eval.toml", "--count", "2"], capture_output=True, text=True, cwd=tmp_path
-    )
+    done = run_here([*SCRIPT, "--spec", "eval.toml", "--count", "2"], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "Be exact." in done.stdout and "expected: Yes." in done.stdout and "[[" not in done.stdout
 
@@ -192,7 +191,7 @@ def test_wrong_records_are_told_and_the_others_shown(world: tuple[Path, Path, Pa
     (tmp_path / "data").mkdir()
     (tmp_path / "data/annotations.json").write_text(json.dumps(rows))
     path = tiny_spec(tmp_path, model, tmp_path / "data", {"custom.train_dataset.media_path": str(root)})
-    done = subprocess.run([*SCRIPT, "--spec", str(path), "--json"], capture_output=True, text=True, cwd=tmp_path)
+    done = run_here([*SCRIPT, "--spec", str(path), "--json"], cwd=tmp_path)
     said = json.loads(done.stdout)
     assert done.returncode == 3 and said["problems"][0]["code"] == "DATA_FIELD"
     assert len(said["data"]["samples"]) == 3

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.programs import run_here
 from vidqa.core.cli import SKILL_ROOT
 from vidqa.core.problem import ProblemError
 from vidqa.data import fingerprint, load_records
@@ -130,7 +131,7 @@ def test_copies_of_a_video_stay_together(tmp_path: Path, seed: int) -> None:
     for n in (1, 3):
         (root / f"v/{n}.mp4").write_bytes((root / f"v/{n + 1}.mp4").read_bytes())
     made = split_dataset(root, "", tmp_path / "out", 0.4, seed, "kind")
-    assert [problem.code for problem in made.warnings] == ["DATATOOLS_SAME_CONTENT"] * 2
+    assert [problem.code for problem in made.warnings] == ["DATATOOLS_DUPLICATES"] * 2
     held = {record.id for record in load_records(tmp_path / "out" / "val")}
     assert held and len(held & {"r1", "r2"}) != 1 and len(held & {"r3", "r4"}) != 1
 
@@ -163,7 +164,7 @@ def test_the_same_split_again_writes_nothing_and_another_is_refused(tmp_path: Pa
     assert not split_dataset(root, "", out, 0.3, 0, "kind").written
     with pytest.raises(ProblemError) as stopped:
         split_dataset(root, "", out, 0.3, 1, "kind")
-    assert set(codes(stopped)) == {"DATATOOLS_OUTPUT_EXISTS"}
+    assert set(codes(stopped)) == {"DATA_OUTPUT_EXISTS"}
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*.json")} == before
 
 
@@ -172,21 +173,21 @@ def test_a_folder_in_the_place_of_a_link_is_refused_before_anything_is_written(t
     (out / "val" / "v").mkdir(parents=True)
     with pytest.raises(ProblemError) as stopped:
         split_dataset(root, "", out, 0.3, 0, "kind")
-    assert codes(stopped) == ["DATATOOLS_OUTPUT_EXISTS"] and not list(out.rglob("*.json"))
+    assert codes(stopped) == ["DATA_OUTPUT_EXISTS"] and not list(out.rglob("*.json"))
 
 
 @pytest.mark.parametrize("share", [0, 1, -0.1, 2, float("nan")])
 def test_a_share_must_leave_both_parts_something(tmp_path: Path, share: float) -> None:
     with pytest.raises(ProblemError) as stopped:
         split_dataset(tmp_path, "", tmp_path / "out", share, 0, "kind")
-    assert codes(stopped) == ["DATATOOLS_OPTION"]
+    assert codes(stopped) == ["DATA_OPTION"]
 
 
 def test_one_video_cannot_be_split_and_a_large_one_is_warned_of(tmp_path: Path) -> None:
     one = dataset(tmp_path / "one", [row(f"r{n}", "v/a.mp4") for n in range(3)])
     with pytest.raises(ProblemError) as stopped:
         split_dataset(one, "", tmp_path / "out", 0.3, 0, "kind")
-    assert codes(stopped) == ["DATATOOLS_SPLIT_ONE_VIDEO"] and not (tmp_path / "out").exists()
+    assert codes(stopped) == ["DATA_SPLIT_IMPOSSIBLE"] and not (tmp_path / "out").exists()
     two = dataset(tmp_path / "two", [row(f"r{n}", f"v/{n % 2}.mp4") for n in range(20)])
     made = split_dataset(two, "", tmp_path / "out", 0.1, 0, "kind")
     assert [problem.code for problem in made.warnings] == ["DATATOOLS_SPLIT"]
@@ -199,7 +200,7 @@ def test_the_script_leads_to_a_spec_that_reads_both_parts(tmp_path: Path) -> Non
     script = [sys.executable, str(SKILL_ROOT / "scripts/split_dataset.py"), "--json"]
     for number, source in enumerate((root, tmp_path / "absolute.json")):
         words = ["--annotations", str(source), "--out", f"out{number}", "--share", "0.3"]
-        done = subprocess.run([*script, *words], capture_output=True, text=True, cwd=tmp_path)
+        done = run_here([*script, *words], cwd=tmp_path)
         said = json.loads(done.stdout)
         assert done.returncode == 0 and said["data"]["parts"]["val"]["records"] == 3, said
         assert said["data"]["root_mode"] == (number == 0)

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.clips import write_clip, write_image
+from tests.programs import run_here
 from vidqa.core.cli import SKILL_ROOT
 from vidqa.core.problem import ProblemError
 from vidqa.data import load_records
-from vidqa.datatools import linked_parts as linking
+from vidqa.datatools import split as linking
 from vidqa.datatools.split import Split, split_dataset
 from vidqa.video.pool import DecodePool
 
@@ -177,13 +178,13 @@ def test_clips_of_one_recording_on_both_sides_are_said_with_the_pattern_that_hel
 
 def test_the_script_says_what_it_kept_together(scenes: Path, tmp_path: Path) -> None:
     script = [sys.executable, str(SKILL_ROOT / "scripts/split_dataset.py"), "--annotations", str(scenes)]
-    done = subprocess.run([*script, "--out", "out", "--share", "0.4"], capture_output=True, text=True, cwd=tmp_path)
+    done = run_here([*script, "--out", "out", "--share", "0.4"], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "10 files that look alike, in 5 groups, 5 pairs" in done.stdout and "out/together.json" in done.stdout
     one = dataset(scenes, ["v/1.mp4", "v/copy-of-1.avi"])
     words = ["--out", "two", "--share", "0.5", "--json"]
     refused = subprocess.run([*script[:-1], str(one), *words], capture_output=True, text=True, cwd=tmp_path)
     (problem,) = json.loads(refused.stdout)["problems"]
-    assert problem["code"] == "DATATOOLS_SPLIT_ONE_VIDEO" and "--ignore-looks" in problem["remedy"]
-    again = subprocess.run([*script, *words, "--ignore-looks"], capture_output=True, text=True, cwd=tmp_path)
+    assert problem["code"] == "DATA_SPLIT_IMPOSSIBLE" and "--ignore-looks" in problem["remedy"]
+    again = run_here([*script, *words, "--ignore-looks"], cwd=tmp_path)
     assert again.returncode == 0

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from vidqa.evaluation.json_items import json_items
+from vidqa.evaluation.results import json_items
 
 HALF = {"video_id": "half \ud800 pair"}  # no file can hold it but escaped
 ELEMENTS = [

@@ -71,7 +71,7 @@ def test_null_and_missing_responses(tmp_path):
     ("text", "code", "where"),
     [
         ("", "RESULTS_SYNTAX", ""),
-        ("hello", "RESULTS_SYNTAX", ""),
+        ("hello", "RESULTS_SYNTAX", ":1"),
         ('{"a": 1, "b": {}}\n{', "RESULTS_FIELD", "[0]"),
         ('{"a": {"b": 1},\n "c": 2}', "RESULTS_SYNTAX", ""),
         (json.dumps([ROW])[:-3], "RESULTS_SYNTAX", "[0]"),

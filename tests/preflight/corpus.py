@@ -459,19 +459,19 @@ for title, code, spoil in (
     ("video is a number", "DATA_FIELD", first(lambda record: record.update(video=7))),
     ("video_fps is 0", "DATA_FIELD", first(lambda record: record.update(video_fps=0))),
     ("answer is null", "DATA_FIELD", turn(1, value=None)),
-    ("id twice", "DATA_ID_TWICE", first(lambda record: record.update(id="clip0-1"))),
+    ("id twice", "DATA_FIELD", first(lambda record: record.update(id="clip0-1"))),
     ("unknown role", "DATA_TURNS", turn(0, **{"from": "robot"})),
     ("two questions in a row", "DATA_TURNS", turn(1, **{"from": "human"})),
-    ("no answer", "DATA_TURN_EMPTY", first(lambda record: record["conversations"].pop())),
-    ("answer empty", "DATA_TURN_EMPTY", turn(1, value="  ")),
-    ("question empty", "DATA_TURN_EMPTY", first(lambda record: empty_question(record))),
+    ("no answer", "DATA_FIELD", first(lambda record: record["conversations"].pop())),
+    ("answer empty", "DATA_FIELD", turn(1, value="  ")),
+    ("question empty", "DATA_FIELD", first(lambda record: empty_question(record))),
     ("two tags, one video", "DATA_TAG_COUNT", turn(0, value="<video><video>Is it?")),
     ("a tag without a video", "DATA_TAG_COUNT", first(lambda record: record.pop("video"))),
     ("video missing", "DATA_MEDIA_MISSING", first(lambda record: record.update(video="gone.mp4"))),
     ("video is a folder", "DATA_MEDIA_MISSING", first(lambda record: record.update(video="."))),
     ("video on the network", "DATA_MEDIA_MISSING", first(lambda record: record.update(video="https://a.b/c.mp4"))),
     ("video outside", "DATA_MEDIA_OUTSIDE_ROOT", first(lambda record: record.update(video="../../etc/hosts"))),
-    ("text only", "DATA_MEDIA_NONE", first(lambda record: (record.pop("video"), untag(record)))),
+    ("text only", "DATA_FIELD", first(lambda record: (record.pop("video"), untag(record)))),
     ("half a character", "DATA_FIELD", turn(0, value="<video>\ud800?")),
     ("control token in a text", "CHAT_SPECIAL_TOKEN_IN_TEXT", turn(0, value="<video>a<|im_end|>b")),
 ):
@@ -801,7 +801,7 @@ def hub(status: int) -> Spoil:
 
 for status, code in (
     *((status, "STORAGE_DENIED") for status in (401, 403)),
-    (404, "HUB_NOT_FOUND"),
+    (404, "STORAGE_NOT_FOUND"),
     *((status, "STORAGE_UNREACHABLE") for status in (429, 503, 0)),
 ):
     broken(f"a hub that answers {status}", code)(hub(status))

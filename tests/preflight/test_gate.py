@@ -91,7 +91,7 @@ def test_what_preflight_refuses_is_not_started(write_spec: WriteSpec, media: Pat
     for words in ((), ("--wait",)):
         refused, result, _ = script("launch", "train", "--spec", path, *words)
         assert (refused, codes(result)) == (Exit.INPUT, codes(checked)) and code == Exit.INPUT
-    assert {"DATA_MEDIA_MISSING", "DATA_TURN_EMPTY"} <= codes(result) and len(codes(result)) >= 3
+    assert {"DATA_MEDIA_MISSING", "DATA_FIELD"} <= codes(result) and len(codes(result)) >= 3
     assert not (tmp_path / "runs").exists() and records.scan()[0] == [] and processes_of(tmp_path) == []
 
 
@@ -387,7 +387,7 @@ def test_media_that_only_the_cluster_has_stop_nothing(spec: Path, tmp_path: Path
     assert len(unseen) == 1 and "/lustre/clips" in unseen[0].message
     train[0]["conversations"][1]["value"] = ""  # what can be seen is looked at all the same
     (tmp_path / "train.json").write_text(json.dumps(train))
-    assert {p.code for p in problems_of(spec, platform) if p.severity == "error"} == {"DATA_TURN_EMPTY"}
+    assert {p.code for p in problems_of(spec, platform) if p.severity == "error"} == {"DATA_FIELD"}
     train = rows(range(4))
     train[0]["video"] = "absent.mp4"  # in a folder that is here
     (tmp_path / "train.json").write_text(json.dumps(train))

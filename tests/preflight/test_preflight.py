@@ -75,7 +75,7 @@ def test_no_problem_hides_another(write_spec: WriteSpec, media: Path, tmp_path: 
     report = preflight(write_spec(train, **more), "local")
     found = set(errors(report))
     assert {"RUN_FOLDER_UNWRITABLE", "DATA_MEDIA_MISSING", "SPEC_ZERO_STEPS"} <= found
-    assert "DATA_TURN_EMPTY" in found
+    assert "DATA_FIELD" in found
     assert any(code.startswith("VIDEO_") for code in found)
     for name in ("2.mp4", "3.mp4"):
         named = [p for p in report.problems if name in p.where]

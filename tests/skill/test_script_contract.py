@@ -35,7 +35,7 @@ WRONG = {
     "convert_dataset": (["--in", "absent.csv", "--to", "llava", "--out", "out"], Exit.INPUT, "DATA_FILE_MISSING"),
     "cut_clips": (["holoassist", "--raw", "absent", "--data", "absent"], Exit.INPUT, "BENCHMARK_DATA"),
     "export": (["absent", "--out", "out"], Exit.USAGE, "EXPORT_NOT_FOUND"),
-    "fetch_data": (["nothing", "--out", "out"], Exit.INPUT, "HUB_NOT_FOUND"),
+    "fetch_data": (["nothing", "--out", "out"], Exit.INPUT, "STORAGE_NOT_FOUND"),
     "infer": (["--model", "absent", "--video", "a.mp4"], Exit.INPUT, "SPEC_PARENT_RUN"),
     "inspect_dataset": (["--annotations", "absent.json"], Exit.INPUT, "DATA_FILE_MISSING"),
     "jobs": (["status", "no-such-job"], Exit.USAGE, "JOB_NOT_FOUND"),
@@ -61,7 +61,7 @@ WRONG = {
         "BENCHMARK_DATA",
     ),
     "run_deft": (["status", "absent"], Exit.USAGE, "DEFT_FOLDER"),
-    "upload": (["absent"], Exit.USAGE, "STORAGE_NOTHING_TO_UPLOAD"),
+    "upload": (["absent"], Exit.USAGE, "DATA_OPTION"),
     "route_train": (["--automl", "sometimes"], Exit.USAGE, "USAGE"),
     "run_automl": (["status", "--study", "absent"], Exit.USAGE, "STUDY_MISSING"),
 }

@@ -19,11 +19,11 @@ from clips import write_clip, write_image
 from tests.hub_server import Hub, serving
 from vidqa.core.problem import ProblemError
 from vidqa.data import load_records
+from vidqa.data.archive import unpack
 from vidqa.data.storage import fetch as fetching
 from vidqa.data.storage import hub, hub_dataset
 from vidqa.data.storage.fetch import Published, fetch, published_set
 from vidqa.data.storage.nexar import write_annotations
-from vidqa.data.storage.unpack import unpack
 
 SET = Published("org/set", ("av", "robovqa"))
 
@@ -86,8 +86,8 @@ def test_what_cannot_be_had_is_said_before_anything_is_written(
     server: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
-    assert codes(out, ["agibot"]) == codes(out, []) == {"STORAGE_SUBSET"}
-    assert codes(out, ["av"], Published("org/none")) <= {"HUB_NOT_FOUND", "STORAGE_DENIED"}
+    assert codes(out, ["agibot"]) == codes(out, []) == {"DATA_OPTION"}
+    assert codes(out, ["av"], Published("org/none")) <= {"STORAGE_NOT_FOUND", "STORAGE_DENIED"}
     server.gated_to = "hf_of_another"
     assert codes(out, ["av"]) == {"STORAGE_DENIED"}
     server.gated_to = None
@@ -168,7 +168,7 @@ def test_a_file_of_the_users_stays(server: Hub, tmp_path: Path) -> None:
     out, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
     out.mkdir()
     (out / "README.md").write_text("my own notes")
-    assert codes(out, ["av"]) == {"STORAGE_OCCUPIED"} and (out / "README.md").read_text() == "my own notes"
+    assert codes(out, ["av"]) == {"DATA_OUTPUT_EXISTS"} and (out / "README.md").read_text() == "my own notes"
     assert sorted(path.name for path in out.iterdir()) == ["README.md"]
     (out / "README.md").unlink()
     fetch(SET, ["av"], out)

@@ -63,7 +63,7 @@ def test_a_bare_hub_name_is_told_the_prefix(tmp_path: Path, monkeypatch: pytest.
 def test_names() -> None:
     assert parse("hf_model://org/name") == ("org/name", None)
     assert parse("hf_model://org/name@v1.0") == ("org/name", "v1.0")
-    assert refused("hf_model://name")[0] == "HUB_NOT_FOUND"
+    assert refused("hf_model://name")[0] == "STORAGE_NOT_FOUND"
 
 
 def test_fetches_only_the_needed_files(server: Hub) -> None:
@@ -92,7 +92,7 @@ def test_a_cached_snapshot_serves_when_the_hub_is_down(server: Hub) -> None:
     [
         (401, "STORAGE_DENIED", Exit.ENVIRONMENT, 1),
         (403, "STORAGE_DENIED", Exit.ENVIRONMENT, 1),
-        (404, "HUB_NOT_FOUND", Exit.INPUT, 1),
+        (404, "STORAGE_NOT_FOUND", Exit.INPUT, 1),
         (429, "STORAGE_UNREACHABLE", Exit.ENVIRONMENT, 3),
         (503, "STORAGE_UNREACHABLE", Exit.ENVIRONMENT, 3),
         (0, "STORAGE_UNREACHABLE", Exit.ENVIRONMENT, 3),
@@ -114,7 +114,7 @@ def test_a_short_refusal_is_survived(server: Hub) -> None:
 
 
 def test_an_unknown_repository_is_not_found(server: Hub) -> None:
-    assert refused("hf_model://org/other")[0] == "HUB_NOT_FOUND"
+    assert refused("hf_model://org/other")[0] == "STORAGE_NOT_FOUND"
 
 
 def test_a_gated_model_needs_the_right_token(server: Hub) -> None:

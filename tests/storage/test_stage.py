@@ -131,7 +131,7 @@ def test_names_that_lead_elsewhere_are_refused(bucket: Any, name: str) -> None:
     put(bucket, [], [record(name)])
     with pytest.raises(ProblemError) as raised:
         stage_set(SET, VIDEOS)
-    assert codes(raised) == ["STORAGE_ADDRESS"] and name in str(raised.value)
+    assert codes(raised) == ["STORAGE_NOT_FOUND"] and name in str(raised.value)
 
 
 @pytest.mark.parametrize("address", ["s3://", "s3:///a", "s3://UPPER/a", "s3://a"])
@@ -139,7 +139,7 @@ def test_addresses_that_are_none(address: str) -> None:
     pytest.importorskip("s3fs")
     with pytest.raises(ProblemError) as raised:
         stage_set(address, "media")
-    assert codes(raised) == ["STORAGE_ADDRESS"]
+    assert codes(raised) == ["STORAGE_NOT_FOUND"]
 
 
 def test_absolute_names_are_files_of_this_machine(bucket: Any, tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_damaged_bytes_are_noticed(bucket: Any, monkeypatch: pytest.MonkeyPatch)
 
 def test_no_space(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     put(bucket, ["a.mp4"])
-    monkeypatch.setattr(staging, "SPARE", 1 << 60)
+    monkeypatch.setattr(staging.hub_dataset, "SPARE", 1 << 60)
     with pytest.raises(ProblemError) as raised:
         stage_set(SET, VIDEOS)
     assert codes(raised) == ["STORAGE_NO_SPACE"] and raised.value.exit_code == Exit.ENVIRONMENT

@@ -16,7 +16,7 @@ import pytest
 from tests.storage.hub_uploads import Hub, serving
 from tests.tiny_world import run_engine, tiny_data, tiny_model, tiny_spec
 from vidqa.core.problem import Exit, ProblemError
-from vidqa.data.storage import s3_upload
+from vidqa.data.storage import upload as upload_module
 from vidqa.data.storage.upload import RECORD, Destinations, main, run_files, spec_destinations, upload
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "upload.py"
@@ -96,21 +96,21 @@ def test_a_run_goes_to_a_bucket_whole_and_only_once(bucket: Any, run_dir: Path) 
 
 
 def test_files_of_several_parts(bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(s3_upload, "PART", 5 << 20)  # the smallest that S3 takes
+    monkeypatch.setattr(upload_module, "PART", 5 << 20)  # the smallest that S3 takes
     root = tmp_path / "run"
     root.mkdir()
     for name, size in (("parts", 12 << 20), ("edge", 10 << 20), ("one", (10 << 20) - 1), ("empty", 0)):
         (root / name).write_bytes(os.urandom(size))
-    first = s3_upload.send("s3://lake/run", root, sorted(root.iterdir()))
+    first = upload_module.send("s3://lake/run", root, sorted(root.iterdir()))
     tags = {each["path"]: each["etag"] for each in first["files"]}
     assert tags["parts"].endswith("-3") and tags["edge"].endswith("-2") and "-" not in tags["one"] + tags["empty"]
-    assert s3_upload.send("s3://lake/run", root, sorted(root.iterdir()))["sent"] == 0
+    assert upload_module.send("s3://lake/run", root, sorted(root.iterdir()))["sent"] == 0
 
 
 def test_bytes_that_change_on_their_way_are_noticed(
     bucket: Any, run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(s3_upload, "hashes", lambda path, part: ("0" * 32, "0" * 64))
+    monkeypatch.setattr(upload_module, "hashes", lambda path, part: ("0" * 32, "0" * 64))
     done, problems = upload(run_dir, Destinations("s3://lake/outputs"), None)
     assert set(codes(problems)) == {"STORAGE_DAMAGED"} and len(problems) == 9
     assert json.loads((run_dir / RECORD).read_text())["destinations"] == json.loads(json.dumps(done))
@@ -245,7 +245,7 @@ def test_the_script_uploads_again_what_failed(bucket: Any, run_dir: Path, monkey
     code, result = script(run_dir, "--s3", "s3://lake/outputs")
     assert code == 0 and result["data"]["destinations"][f"s3://lake/outputs/{run_dir.name}"]["state"] == "COMPLETE"
     code, result = script(run_dir / "none")
-    assert code == Exit.USAGE and result["problems"][0]["code"] == "STORAGE_NOTHING_TO_UPLOAD"
+    assert code == Exit.USAGE and result["problems"][0]["code"] == "DATA_OPTION"
 
 
 @pytest.mark.slow

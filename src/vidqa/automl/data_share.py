@@ -17,8 +17,8 @@ from vidqa.core.files import write_text
 from vidqa.core.problem import ProblemError
 from vidqa.data.load import Pair, load_pairs
 from vidqa.data.record import Record
+from vidqa.data.record_groups import drawn_groups, split_by_video
 from vidqa.data.sources import open_source
-from vidqa.data.video_split import drawn_groups, split_by_video
 from vidqa.spec import TrainSpec
 
 SEED = 0

@@ -3,8 +3,8 @@
 from vidqa.data.load import check_records, load_records
 from vidqa.data.media import media_exists
 from vidqa.data.record import MediaRef, Provenance, Record, Turn, fingerprint
+from vidqa.data.record_groups import split_by_video
 from vidqa.data.sources import open_source
-from vidqa.data.video_split import split_by_video
 
 __all__ = [
     "MediaRef",

@@ -1,11 +1,15 @@
 """Media inside tar archives: an uncompressed tar is indexed and read in place, of a compressed one the members that
-records name are unpacked into the cache."""
+records name are unpacked into the cache. Archives that were fetched are unpacked beside themselves: plain files in the
+folder, of bounded size, no links."""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
+import stat
 import tarfile
+import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Iterator
@@ -13,9 +17,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
-from vidqa.data.archive_cache import Unpacked, open_tar, plain_members
+from vidqa.core.files import replacing
+from vidqa.data.archive_cache import ALWAYS_TAKEN, MOST_EXPANSION, MOST_MEMBERS, Unpacked, open_tar, plain_members
 from vidqa.data.problems import MEDIA_MISSING, TAR_BROKEN
 
 SUFFIXES = (".tar", ".tar.gz", ".tgz")
@@ -45,7 +50,7 @@ class Archive:
     unpacked: Unpacked | None = None
 
     def unpack(self, names: set[str]) -> None:
-        """See to it that these members can be read where `members` says. Raises DATA_TAR_BROKEN, DATA_TAR_NO_ROOM."""
+        """See to it that these members can be read where `members` says. Raises DATA_TAR_BROKEN, STORAGE_NO_SPACE."""
         if self.unpacked and names:
             with _sound(self.path):
                 self.unpacked.unpack(names)
@@ -69,7 +74,7 @@ def locate(path: str, member: str | None) -> tuple[str, str | None]:
     """Where a file, or the `member` that results name of the archive `path`, can be read: a file, and the name in it if
     it is an uncompressed tar. An archive is read through once, as long as it stays as it is.
 
-    Raises DATA_TAR_BROKEN, DATA_TAR_NO_ROOM, and DATA_MEDIA_MISSING for a member that it does not have.
+    Raises DATA_TAR_BROKEN, STORAGE_NO_SPACE, and DATA_MEDIA_MISSING for a member that it does not have.
     """
     if member is None:
         return path, None
@@ -119,7 +124,7 @@ def open_archive(path: Path) -> Archive:
 def _sound(path: str | Path) -> Iterator[None]:
     try:
         yield
-    except READ_ERRORS as broken:
+    except (*READ_ERRORS, zipfile.BadZipFile, NotImplementedError) as broken:
         raise TAR_BROKEN.error(path, f"{type(broken).__name__}: {broken}") from broken
 
 
@@ -138,3 +143,53 @@ def archives_in(folder: Path) -> list[Path]:
     """The videos and images archives that lie in a dataset folder."""
     names = [f"{stem}{suffix}" for stem in ("videos", "images") for suffix in SUFFIXES]
     return [folder / name for name in names if (folder / name).is_file()]
+
+
+def unpack(archive: Path) -> int:
+    """Write the plain files of a tar or zip into its own folder; how many were not there yet.
+
+    Members that would lie outside, links, and devices are left out. A file of the right length that is newer than its
+    archive is not written again, and each appears only when it is whole. Raises DATA_TAR_BROKEN.
+    """
+    written, since = 0, archive.stat().st_mtime_ns
+    with _sound(archive):
+        for name, size, content in _members(archive):
+            target = archive.parent / name
+            if target == archive or _is_of(target, size, since):
+                continue
+            if any(above.is_symlink() for above in [target, *target.parents][: len(PurePosixPath(name).parts)]):
+                raise tarfile.ReadError(f"{name} would be written through a link")
+            with replacing(target) as partial, content as source, partial.open("wb") as out:
+                shutil.copyfileobj(source, out, 1 << 20)
+            written += 1
+    return written
+
+
+def _is_of(target: Path, size: int, since: int) -> bool:
+    status = target.stat() if target.is_file() else None
+    return status is not None and status.st_size == size and status.st_mtime_ns >= since
+
+
+def _members(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
+    """(name, bytes, content) of every plain file. Raises READ_ERRORS and what zipfile raises."""
+    size = os.path.getsize(archive)
+    if archive.suffix.lower() != ".zip":
+        mode = "r:" if archive.name.lower().endswith(".tar") else "r:gz"
+        with open_tar(archive, mode) as tar:  # type: ignore[arg-type]
+            for _, name, member in plain_members(tar, size):
+                content = tar.extractfile(member)
+                assert content is not None  # it is a plain file
+                yield name, member.size, content
+        return
+    with zipfile.ZipFile(archive) as packed:
+        entries = packed.infolist()
+        if len(entries) > MOST_MEMBERS or sum(item.file_size for item in entries) > max(
+            ALWAYS_TAKEN, MOST_EXPANSION * size
+        ):
+            raise tarfile.ReadError("it expands to more than is taken")
+        for entry in entries:
+            parts = PurePosixPath(entry.filename).parts
+            kind = stat.S_IFMT(entry.external_attr >> 16)
+            if entry.is_dir() or kind not in (0, stat.S_IFREG) or ".." in parts or entry.filename.startswith("/"):
+                continue
+            yield "/".join(parts), entry.file_size, packed.open(entry)

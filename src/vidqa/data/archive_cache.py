@@ -23,7 +23,7 @@ from typing import Literal
 from vidqa.core.environment import cache_folder
 from vidqa.core.files import content_hash, remove, write_json
 from vidqa.core.locks import POLL_S, locked, try_lock
-from vidqa.data.problems import TAR_NO_ROOM
+from vidqa.data.problems import NO_SPACE
 
 LOCK_WAIT_S = 6 * 3600.0  # for another process that reads the same archive, which may be terabytes
 INDEX, MEMBERS, PARTIAL = "index.json", "members", "partial"
@@ -36,7 +36,7 @@ LONGEST_NAME = 1 << 20  # bytes; names, and what else stands in headers of their
 PAX = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
 GNU = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 BLOCK = 1 << 20
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class _Header(tarfile.TarInfo):
@@ -100,7 +100,7 @@ class Unpacked:
         return f"{self.folder}/{MEMBERS}/{name}"
 
     def unpack(self, names: Iterable[str]) -> None:
-        """Write these members to their paths, each of which appears only when it is whole. Raises DATA_TAR_NO_ROOM."""
+        """Write these members to their paths, each of which appears only when it is whole. Raises STORAGE_NO_SPACE."""
         with locked(self.lock, wait_s=LOCK_WAIT_S):
             due = {self._index[name][0]: name for name in names if not self._is_there(name)}
             if not due:
@@ -118,8 +118,8 @@ class Unpacked:
                         if not due:
                             break
             except OSError as failed:
-                if failed.errno in NO_SPACE:
-                    raise TAR_NO_ROOM.error(self.path, f"it cannot be unpacked: {failed.strerror}") from failed
+                if failed.errno in FULL_DISK:
+                    raise NO_SPACE.error(self.path, f"it cannot be unpacked: {failed.strerror}") from failed
                 raise
             finally:
                 remove(partial, owner=self.folder)
@@ -133,7 +133,7 @@ class Unpacked:
 
 def make_room(own: Path, needed: int, source: Path) -> None:
     """Evict what was not used for longest until `needed` bytes of `source` have room in the folder `own` beside the
-    rest. Raises DATA_TAR_NO_ROOM."""
+    rest. Raises STORAGE_NO_SPACE."""
     root = own.parent
     held = {folder: _bytes_below(folder) for folder in root.iterdir() if folder.is_dir()}
     total, free = sum(held.values()), shutil.disk_usage(root).free
@@ -148,7 +148,7 @@ def make_room(own: Path, needed: int, source: Path) -> None:
             f"the records name {needed / 1e6:,.1f} MB more of it, {total / 1e6:,.1f} MB of archives in use are "
             f"unpacked in {root}, and all may take {limit / 1e6:,.1f} MB, half of what that disk has left"
         )
-        raise TAR_NO_ROOM.error(source, message)
+        raise NO_SPACE.error(source, message)
 
 
 @cache

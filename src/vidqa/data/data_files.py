@@ -31,7 +31,7 @@ def holds_tables(folder: Path) -> bool:
 def files_of(folder: Path, subset: str, split: str) -> list[Path]:
     """The files of one split, in order; without a name, those of the only one.
 
-    Raises DATA_SPLIT, DATA_SPLIT.
+    Raises DATA_SPLIT.
     """
     if folder.is_file():
         require_split_of(folder, subset, split)

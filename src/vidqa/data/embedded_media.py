@@ -31,7 +31,7 @@ class EmbeddedMedia:
         self._room = 0  # bytes that may be written before room is asked for again
 
     def unpacked(self, row: Any) -> Any:
-        """The row with the names of its media in place of their bytes. Raises DATA_TAR_NO_ROOM, OSError."""
+        """The row with the names of its media in place of their bytes. Raises STORAGE_NO_SPACE, OSError."""
         if not isinstance(row, dict):
             return row
         changed = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from vidqa.core.gc_pause import paused
 from vidqa.core.problem import Problem, ProblemError, raise_errors
@@ -28,7 +28,7 @@ class Pair:
 
 def pairs_of(rows: Rows, reader: RowReader) -> Iterator[Pair]:
     """A pair for every good row; what is wrong with the others goes to the reader's collector. At the end the media
-    that were found in compressed archives are unpacked. Raises DATA_TAR_BROKEN, DATA_TAR_NO_ROOM."""
+    that were found in compressed archives are unpacked. Raises DATA_TAR_BROKEN, STORAGE_NO_SPACE."""
     collector, good = reader.collector, 0
     for index, row in rows:
         record = reader.read(index, row)
@@ -64,48 +64,40 @@ def _require_annotated(source: Source) -> None:
         raise FILE_MISSING.error(source.path, message)
 
 
+class Reading(TypedDict, total=False):
+    """What is asked of records. Without `need_answers` (True where it is left out) a record may end with a question,
+    and `prompt` is asked where there is none; the source may be media alone then. With `keep_missing` records whose
+    media are not there are kept; where the media are probed they turn out to be broken, and are dealt with like any
+    other broken file."""
+
+    need_answers: bool
+    keep_missing: bool
+    prompt: str
+
+
 def check_records(
-    annotation_path: str | Path,
-    media_path: str | Path = "",
-    *,
-    need_answers: bool = True,
-    keep_missing: bool = False,
-    prompt: str = "",
+    annotation_path: str | Path, media_path: str | Path = "", **reading: Unpack[Reading]
 ) -> tuple[list[Record], list[Problem]]:
     """Every good record of the annotations, and what is wrong with the others (see `load_records`)."""
-    records, problems, _ = check_set(
-        annotation_path, media_path, need_answers=need_answers, keep_missing=keep_missing, prompt=prompt
-    )
+    records, problems, _ = check_set(annotation_path, media_path, **reading)
     return records, problems
 
 
 def check_set(
-    annotation_path: str | Path,
-    media_path: str | Path,
-    *,
-    need_answers: bool = True,
-    keep_missing: bool = False,
-    prompt: str = "",
+    annotation_path: str | Path, media_path: str | Path, **reading: Unpack[Reading]
 ) -> tuple[list[Record], list[Problem], MediaSource | None]:
     """What `check_records` gives, and where the media are; None where there is no such place."""
-    collector = ProblemCollector(str(annotation_path), need_answers)
+    options = Reading(need_answers=True) | reading
+    collector = ProblemCollector(str(annotation_path), options["need_answers"])
     records: list[Record] = []
     media = None
     try:
         with paused():
             source = open_source(annotation_path, media_path)
-            if need_answers:
+            if options["need_answers"]:
                 _require_annotated(source)
             media, collector.file = source.media, str(source.path)
-            reader = RowReader(
-                source.path.name,
-                media,
-                collector,
-                need_answers,
-                by_line=source.by_line,
-                keep_missing=keep_missing,
-                prompt=prompt,
-            )
+            reader = RowReader(source.path.name, media, collector, by_line=source.by_line, **options)
             for pair in pairs_of(source.rows(collector), reader):
                 records.append(pair.record)
     except ProblemError as stopped:
@@ -113,26 +105,14 @@ def check_set(
     return records, collector.problems, media
 
 
-def load_records(
-    annotation_path: str | Path,
-    media_path: str | Path = "",
-    *,
-    need_answers: bool = True,
-    keep_missing: bool = False,
-    prompt: str = "",
-) -> list[Record]:
+def load_records(annotation_path: str | Path, media_path: str | Path = "", **reading: Unpack[Reading]) -> list[Record]:
     """The records of a source, in its order. Raises ProblemError with everything that is wrong.
 
     `annotation_path` is a .json or .jsonl file, or a folder that holds annotations.json or .jsonl (root mode: media
     are named relative to that folder and must lie in it). `media_path` is a folder or a tar of media; without it media
     are named relative to the annotation file. Absolute names are kept as written. A folder's own videos.tar(.gz) and
-    images.tar(.gz) are searched for what the folder itself lacks. Without `need_answers` a record may end with a
-    question, and `prompt` is asked where there is none; `annotation_path` may be media alone then. With `keep_missing`
-    records whose media are not there are kept; where the media are probed they turn out to be broken, and are dealt
-    with like any other broken file.
+    images.tar(.gz) are searched for what the folder itself lacks.
     """
-    records, problems = check_records(
-        annotation_path, media_path, need_answers=need_answers, keep_missing=keep_missing, prompt=prompt
-    )
+    records, problems = check_records(annotation_path, media_path, **reading)
     raise_errors(problems)
     return records

@@ -66,6 +66,14 @@ def near_duplicate_pairs(these: Sequence[bytes], those: Sequence[bytes]) -> list
     return sorted(pairs)
 
 
+def groups_alike(media: Iterable[MediaRef], headers: Mapping[str, Header]) -> tuple[list[list[str]], int, int]:
+    """(groups of keys of near duplicates, how many pairs there are, how many media could be decoded)."""
+    by_key = signatures(media, headers)
+    keys = sorted(by_key)
+    groups, pairs = near_duplicate_groups([by_key[key] for key in keys])
+    return [[keys[at] for at in group] for group in groups], pairs, len(keys)
+
+
 def near_duplicate_groups(signatures: Sequence[bytes]) -> tuple[list[list[int]], int]:
     """(groups of indices of near duplicates, directly or in a chain, how many pairs there are)."""
     if not signatures:

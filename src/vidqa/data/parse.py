@@ -34,6 +34,8 @@ SHORT = reprlib.Repr()  # values in messages: bounded in length and in depth
 SHORT.maxstring = SHORT.maxother = 60
 MOST_FPS = 1e5
 LONGEST = 500  # characters of a message
+NO_MEDIUM = 'if that is not meant, name the file, for example "video": "clip-1.mp4"'
+THINKING = "it would be learned as the answer: write <think>reasoning</think> before the answer, or no tag at all"
 
 
 class Spoken(NamedTuple):
@@ -88,7 +90,7 @@ class RowReader:
             return None
         if not record.media:
             message = "no `video` or `image` is named; the record is used as text only"
-            self.collector.add(problems.MEDIA_NONE, row_reader.where(""), message, severity="warning")
+            row_reader.wrong(problems.FIELD, "", message, NO_MEDIUM, "warning")
         return record
 
 
@@ -157,7 +159,7 @@ class _Row:
             self.id = record_id
             remedy = f'give one of the two another id, for example "{record_id[:80]}-{self.index}"'
             other = f"line {first}" if self.reader.by_line else f"record {first}"
-            self.wrong(problems.ID_TWICE, "id", f"{other} has the same id", remedy)
+            self.wrong(problems.FIELD, "id", f"{other} has the same id", remedy)
         return record_id
 
     def _video_fps(self) -> float | None:
@@ -360,14 +362,14 @@ class _Row:
         if not body:
             self.wrong(problems.TURNS, field, "there is only a system turn")
         elif body[-1] != "assistant" and self.reader.need_answers:
-            self.wrong(problems.TURN_EMPTY, f"{field}[{len(roles) - 1}]", "the last turn is the user's")
+            self.wrong(problems.FIELD, f"{field}[{len(roles) - 1}]", "the last turn is the user's")
         for at, (role, pieces, _) in enumerate(spoken):
             if not pieces and role == "assistant" and (self.reader.need_answers or at < len(spoken) - 1):
-                self.wrong(problems.TURN_EMPTY, f"{field}[{at}]", "the assistant says nothing")
+                self.wrong(problems.FIELD, f"{field}[{at}]", "the assistant says nothing")
             elif role == "assistant" and (what := unclosed("".join(map(str, pieces)))):
-                self.wrong(problems.THINK_UNCLOSED, f"{field}[{at}]", what, severity="warning")
+                self.wrong(problems.FIELD, f"{field}[{at}]", what, THINKING, "warning")
             elif not pieces and role == "user" and not self.is_unasked:
-                self.wrong(problems.TURN_EMPTY, f"{field}[{at}]", "the user says nothing and shows nothing")
+                self.wrong(problems.FIELD, f"{field}[{at}]", "the user says nothing and shows nothing")
 
     def _place(
         self, spoken: list[Spoken], listed: dict[str, list[str]]

@@ -1,4 +1,4 @@
-"""Problems of annotation files, of the records in them, and of the media they name."""
+"""Problems of annotations, of the media they name, and of fetching and storing both."""
 
 from vidqa.core.problem import Code, Exit
 
@@ -15,14 +15,24 @@ FILE_MISSING = Code(
 SYNTAX = Code(
     "DATA_SYNTAX",
     "A file of records cannot be read: it is no valid JSON, JSONL, CSV, parquet or Arrow, or not UTF-8 text.",
-    f"Write a JSON list of records, or one record per line (JSONL), each such as {EXAMPLE}; a CSV needs a header "
-    f"line, and "
-    "quotes around cells with commas or line breaks.",
+    f"Write a JSON list of records, or one record per line (JSONL), each such as {EXAMPLE}; a CSV needs a header line, "
+    "and quotes around cells with commas or line breaks.",
 )
 EMPTY = Code(
     "DATA_EMPTY",
     "An annotation file holds no record.",
     f"Write at least one record, such as {EXAMPLE}",
+)
+FIELD = Code(
+    "DATA_FIELD",
+    "A record is not an object, lacks a field, a question or an answer, repeats an id, or has a value of a wrong type.",
+    f"Correct the record; a complete one is {EXAMPLE}",
+)
+TURNS = Code(
+    "DATA_TURNS",
+    "The turns of a conversation are not in order, or a turn has an unknown role.",
+    'Order the turns as: system (optional), user, assistant, user, assistant, ... with "from": "human", "gpt" or '
+    '"system" (or "role": "user", "assistant" or "system").',
 )
 TAG_COUNT = Code(
     "DATA_TAG_COUNT",
@@ -34,15 +44,29 @@ KEY_UNUSED = Code(
     "A record, a turn or a part has a key that changes what other trainers teach or show, and that is not used here.",
     "Take the key out where nothing is meant by it; the page on data sets lists the keys that are used.",
 )
-THINK_UNCLOSED = Code(
-    "DATA_THINK_UNCLOSED",
-    "The tags of thinking in an answer are not in order; the model would learn them, and its reasoning, as the answer.",
-    "Write <think>reasoning</think> before the answer, or no tag at all.",
+LEFT_OUT = Code(
+    "DATA_LEFT_OUT",
+    "Files, rows or fields have no place in a record, or in the format that is written: they are left out.",
+    "Complete them (a label for the video, a text beside the medium, a value in the column), or do nothing if they are "
+    "not needed. The JSON formats keep all fields of a record.",
 )
-ID_TWICE = Code(
-    "DATA_ID_TWICE",
-    "Two records of one file have the same id; their results could not be told apart.",
-    "Give every record an id of its own, or leave all ids out (the index is used then).",
+COLUMNS = Code(
+    "DATA_COLUMNS",
+    "A table lacks columns that make a record.",
+    "Name the columns video (or image, file, path, filename, clip), question and answer, or give --column video=NAME; "
+    "id, kind, video_fps and options (a|b|c) are optional.",
+)
+CAPTIONS = Code(
+    "DATA_CAPTIONS",
+    "captions.yaml is not as it should be, or a label of a captions folder lacks the keys of its answer.",
+    "captions.yaml, or FOLDER#FILE.yaml, may hold system_prompt (text), user_prompt (text) and keys (a list of names "
+    "that the labels have, such as [weather]); a key that a label lacks is learned as null.",
+)
+FUNCTION = Code(
+    "DATA_FUNCTION",
+    "The user's function that gives records cannot be found, has failed, or gave something that is no record.",
+    "Correct the function at the line that is named: it yields one dictionary for each record, in the same order each "
+    "time; python FILE.py is a quick way to try it.",
 )
 MEDIA_MISSING = Code(
     "DATA_MEDIA_MISSING",
@@ -55,74 +79,85 @@ MEDIA_OUTSIDE_ROOT = Code(
     "A record names a file outside the folder that its media must stay in, by its name or through a link.",
     "Name media relative to the media folder, without `..`, such as videos/clip-1.mp4; put files there, not links.",
 )
-MEDIA_NONE = Code(
-    "DATA_MEDIA_NONE",
-    "A record names no video and no image; it is used as text only.",
-    'If that is not meant, name the file, for example "video": "clip-1.mp4".',
-)
 TAR_BROKEN = Code(
     "DATA_TAR_BROKEN",
     "A media archive cannot be read or unpacked.",
     "Make the archive again (tar -cf videos.tar videos/), or unpack it and give the folder as media path.",
 )
-TAR_NO_ROOM = Code(
-    "DATA_TAR_NO_ROOM",
-    "What the records name of a compressed archive has no room in the cache: all unpacked archives together may take "
-    "half of what its disk has left without them.",
-    "Unpack the archive yourself and give the folder as media path, free space, or let VIDQA_CACHE_DIR name a folder "
-    "on a larger disk.",
-    Exit.ENVIRONMENT,
-)
-SPLIT_IMPOSSIBLE = Code(
-    "DATA_SPLIT_IMPOSSIBLE",
-    "The records cannot be split as asked into training and validation without a video on both sides.",
-    "Choose a test_size between 0 and the number of records, have at least two videos, or give a validation set.",
-)
-COLUMNS = Code(
-    "DATA_COLUMNS",
-    "A table lacks columns that make a record.",
-    "Name the columns video (or image, file, path, filename, clip), question and answer, or give --column video=NAME; "
-    "id, kind, video_fps and options (a|b|c) are optional.",
-)
-FUNCTION = Code(
-    "DATA_FUNCTION",
-    "The user's function that gives records cannot be found, has failed, or gave something that is no record.",
-    "Correct the function at the line that is named: it yields one dictionary for each record, in the same order each "
-    "time; python FILE.py is a quick way to try it.",
-)
-LEFT_OUT = Code(
-    "DATA_LEFT_OUT",
-    "Files or rows of a source make no record: they are left out.",
-    "Complete them (a label for the video, a text beside the medium, a value in the column), or remove them.",
-)
-CAPTIONS = Code(
-    "DATA_CAPTIONS",
-    "captions.yaml is not as it should be, or a label of a captions folder lacks the keys of its answer.",
-    "captions.yaml, or FOLDER#FILE.yaml, may hold system_prompt (text), user_prompt (text) and keys (a list of names "
-    "that the "
-    "labels have, such as [weather]); a key that a label lacks is learned as null.",
-)
-FIELD = Code(
-    "DATA_FIELD",
-    "A record is not an object, lacks a field that it must have, or has a field of the wrong type.",
-    f"Correct the record; a complete one is {EXAMPLE}",
-)
-TURNS = Code(
-    "DATA_TURNS",
-    "The turns of a conversation are not in order, or a turn has an unknown role.",
-    'Order the turns as: system (optional), user, assistant, user, assistant, ... with "from": "human", "gpt" or '
-    '"system" '
-    '(or "role": "user", "assistant" or "system").',
-)
-TURN_EMPTY = Code(
-    "DATA_TURN_EMPTY",
-    "A user turn holds neither text nor media, an assistant turn holds no text, or the answer is missing.",
-    'Write the question and the answer, for example {"from": "human", "value": "<video>\\nIs the door open?"}, '
-    '{"from": '
-    '"gpt", "value": "Yes"}, or leave the record out.',
-)
 SPLIT = Code(
     "DATA_SPLIT",
     "The split that is named behind # does not exist, or none is named where there are several.",
     "Write FOLDER#SPLIT, such as FOLDER#train[:100], or FOLDER#SUBSET:SPLIT.",
+)
+SPLIT_IMPOSSIBLE = Code(
+    "DATA_SPLIT_IMPOSSIBLE",
+    "The records cannot be split as asked into training and validation without a video on both sides.",
+    "Choose a test_size between 0 and the number of records, have at least two videos, or give a validation set; where "
+    "all clips are of one fixed camera, --ignore-looks.",
+)
+OPTION = Code(
+    "DATA_OPTION",
+    "An option of a data tool is missing, or has a value that does not fit the data or the other options.",
+    "Change it as the message says; --help shows an example.",
+    Exit.USAGE,
+)
+OUTPUT_EXISTS = Code(
+    "DATA_OUTPUT_EXISTS",
+    "A file or folder of another content is in the place of an output; it is never overwritten.",
+    "Nothing was changed. Give another --out, or remove what is there yourself.",
+)
+MODEL_NOT_FOUND = Code(
+    "MODEL_NOT_FOUND",
+    "The model that the spec names is neither a folder on this machine nor a name on the hub.",
+    "Write the path of a local model folder, or hf_model://organisation/name to fetch it.",
+)
+NOT_FOUND = Code(
+    "STORAGE_NOT_FOUND",
+    "A bucket or the hub has nothing by a name, or the name is not of the form that they have.",
+    "Check the spelling: s3://bucket/path (aws s3 ls ADDRESS lists it), hf_model://organisation/name, with @revision "
+    "where it is meant; media are named relative to the media path, without `..` and without an address.",
+)
+DENIED = Code(
+    "STORAGE_DENIED",
+    "A bucket or the hub does not let these credentials read or write there, or there are none.",
+    "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or AWS_PROFILE), or HF_TOKEN, to ones that may; accept the "
+    "agreement of a gated model on its page.",
+    Exit.ENVIRONMENT,
+)
+UNREACHABLE = Code(
+    "STORAGE_UNREACHABLE",
+    "A storage or the hub does not answer, or failed in the middle of a transfer.",
+    "Check the network, AWS_ENDPOINT_URL and HF_ENDPOINT and run this again: what has arrived is not transferred "
+    "twice. A spec may name a local folder of the model instead.",
+    Exit.ENVIRONMENT,
+)
+DAMAGED = Code(
+    "STORAGE_DAMAGED",
+    "What arrived is not what was sent: its size or hash differs.",
+    "Run this again; if it stays so, store the object anew.",
+    Exit.ENVIRONMENT,
+)
+NO_SPACE = Code(
+    "STORAGE_NO_SPACE",
+    "A disk has no room for what is to be fetched, unpacked or written, or refuses it. All unpacked archives together "
+    "may take half of what the cache's disk has left without them.",
+    "Free disk space, or let --out, VIDQA_CACHE_DIR (HF_HOME for what the hub keeps) name a folder with enough of it "
+    "that you may write to; of an archive, unpack it yourself and give the folder as media path.",
+    Exit.ENVIRONMENT,
+)
+HUB_ANSWER = Code(
+    "HUB_ANSWER",
+    "The hub's answer is not of the form that a hub gives, or it lists a file whose name is not safe to write.",
+    "Nothing was written or removed. Check HF_ENDPOINT; tell the owner of the repository, and use another one.",
+)
+HUB_PUBLIC = Code(
+    "STORAGE_HUB_PUBLIC",
+    "The repository on the hub is public, and nobody has said that the weights may be.",
+    "Make it private on its page, name another one, or add --public.",
+    Exit.REFUSED,
+)
+TO_FETCH = Code(
+    "STORAGE_TO_FETCH",
+    "Data in a bucket, or a model of the hub, are not on this machine yet.",
+    "Nothing: a launch fetches them by itself. To submit what a dry run wrote, fetch them before, as `next` says.",
 )

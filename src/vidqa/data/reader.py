@@ -1,30 +1,46 @@
-"""Reads an annotation file, a JSON list or JSONL, into rows as they were written."""
+"""Reads JSON lists and JSON lines, of annotations and of results, into rows as they were written.
+
+A large list is cut into its elements, which are decoded one by one.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Container, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from msgspec import Raw
+import msgspec
 
-from vidqa.data.json_list import (
-    BOM,
-    WRITE_AGAIN,
-    elements_of,
-    reached_the_end,
-    truncated_list,
-    truncated_record,
-    value_of,
-)
+from vidqa.core.problem import Code
 from vidqa.data.problem_collector import ProblemCollector
 from vidqa.data.problems import EMPTY, FIELD, FILE_MISSING, SYNTAX
 
+BOM = b"\xef\xbb\xbf"
 DEEPEST = 64  # lists and objects within each other in a record; more could be read and then not be written
 TOO_DEEP = f"nested too deeply: more than {DEEPEST} lists and objects within each other"
 NAMES = ("annotations.json", "annotations.jsonl")  # looked for in a dataset folder
+WRITE_AGAIN = "The file was cut off, by a full disk or a copy that was broken off: write or copy it again."
+LONGEST_ESCAPE = 6  # characters, as of \\u00e9
+LITERALS = ("true", "false", "null")
+WRONG = (ValueError, RecursionError)  # no JSON, nested too deeply, or a number of thousands of digits
+_CUT = msgspec.json.Decoder(list[msgspec.Raw])
+_VALUE = msgspec.json.Decoder()
+_PATIENT = json.JSONDecoder()
+_BETWEEN = re.compile(r"[ \t\r\n,]*")
+
+
+class Fault(NamedTuple):
+    """Something that is no row. `place` is what names it behind the file's name: ":LINE", "[INDEX]", or "" for the
+    whole file; of a list that is broken in the middle `element` is the first element that is not whole."""
+
+    code: Code
+    place: str
+    message: str
+    is_truncated: bool = False
+    element: int | None = None
 
 
 def annotation_file(annotation_path: str | Path) -> Path:
@@ -54,92 +70,173 @@ def read_rows(path: Path, collector: ProblemCollector) -> Iterator[tuple[int, An
 
 def rows_in(data: bytes, path: str | Path, collector: ProblemCollector) -> Iterator[tuple[int, Any]]:
     """Every row of a file's content, as `read_rows` gives them."""
+    for row in json_rows(data, by_line=str(path).endswith(".jsonl")):
+        if isinstance(row, Fault):
+            remedy = WRITE_AGAIN if row.is_truncated else None
+            collector.add(row.code, f"{path}{row.place}", row.message, remedy)
+        else:
+            yield row
+
+
+def json_rows(
+    data: bytes, *, by_line: bool = False, wrappers: Container[str] = ()
+) -> Iterator[tuple[int, Any] | Fault]:
+    """(index, value) of each element of a list, or of each line of JSON lines, and what cannot be read.
+
+    An object whose first line is a whole one begins JSON lines, with `by_line` any object does. A list under one of the
+    names `wrappers` of an object counts as the file.
+    """
+    data = data.removeprefix(BOM)
     try:
-        text = data.decode("utf-8-sig")
+        text = data.decode("utf-8")
     except UnicodeDecodeError as broken:
-        _not_text(path, broken, collector)
+        yield from _not_text(broken)
         return
     start = text.lstrip()[:1]
     if not start:
-        collector.add(EMPTY, str(path), "the file is empty")
+        yield Fault(EMPTY, "", "the file is empty")
     elif start == "[":
-        elements = elements_of(data.removeprefix(BOM))
-        if elements is not None:
-            del text  # as large as the file
-            yield from _list_rows(path, elements, collector)
-        else:
-            yield from _list_rows(path, _json_list(path, text, collector), collector)
-    elif start == "{" and (str(path).endswith(".jsonl") or _first_line_is_whole(text)):
-        yield from _jsonl_rows(path, text, collector)
-    else:
-        _not_a_list(path, text, collector)
-
-
-def _not_text(path: str | Path, broken: UnicodeDecodeError, collector: ProblemCollector) -> None:
-    if broken.reason == "unexpected end of data":  # the last character is not whole
-        text = broken.object[: broken.start].decode("utf-8-sig")
-        if text.lstrip().startswith("[") and _json_list(path, text, collector) is None:
-            return  # with a problem that says where it ends
-    collector.add(SYNTAX, str(path), f"not UTF-8 text: byte {broken.start} is {broken.object[broken.start]:#04x}")
-
-
-def _first_line_is_whole(text: str) -> bool:
-    try:
-        json.loads(text.lstrip().split("\n", 1)[0])
-    except (ValueError, RecursionError):
-        return False
-    return True
-
-
-def _json_list(path: str | Path, text: str, collector: ProblemCollector) -> list[Any] | None:
-    """What the json module makes of a list; None, and a finding, where it is wrong."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as broken:
-        if isinstance(broken, json.JSONDecodeError) and (ended := truncated_list(text, broken)):
-            collector.add(SYNTAX, f"{path}:{_last_line(text)}", ended, WRITE_AGAIN)
-        else:
-            collector.add(SYNTAX, _line(path, 1, broken), f"not valid JSON: {_reason(broken)}")
-        return None
-
-
-def _list_rows(path: str | Path, rows: list[Any] | None, collector: ProblemCollector) -> Iterator[tuple[int, Any]]:
-    if rows is None:
-        return
-    if not rows:
-        collector.add(EMPTY, str(path), "the list is empty")
-    for index, row in enumerate(rows):
         try:
-            value = value_of(row) if isinstance(row, Raw) else row
-        except (ValueError, RecursionError) as broken:  # a number of thousands of digits
-            collector.add(SYNTAX, f"{path}[{index}]", f"not valid JSON: {_reason(broken)}")
-            continue
-        if is_deep(value):
-            collector.add(SYNTAX, f"{path}[{index}]", TOO_DEEP)
+            elements = _CUT.decode(data)
+        except (msgspec.DecodeError, RecursionError):  # wrong, or what only Python's own module takes, such as NaN
+            yield from _list_rows(text)
+        else:
+            del text  # as large as the file
+            yield from _elements(elements)
+    else:
+        first = _value_or_none(text.lstrip().split("\n", 1)[0])
+        is_lines = start == "{" and (by_line or (isinstance(first, dict) and _wrapped(first, wrappers) is None))
+        yield from _lines(text) if is_lines else _object(text, wrappers)
+
+
+def _elements(elements: list[Any]) -> Iterator[tuple[int, Any] | Fault]:
+    if not elements:
+        yield Fault(EMPTY, "", "the list is empty")
+    for index, element in enumerate(elements):
+        try:
+            value = value_of(element) if isinstance(element, msgspec.Raw) else element
+        except WRONG as broken:
+            yield Fault(SYNTAX, f"[{index}]", f"not valid JSON: {_reason(broken)}", element=index)
+        else:
+            yield Fault(SYNTAX, f"[{index}]", TOO_DEEP, element=index) if is_deep(value) else (index, value)
+
+
+def value_of(element: msgspec.Raw) -> Any:
+    """The value of one element, as the json module gives it. Raises ValueError, RecursionError."""
+    try:
+        return _VALUE.decode(element)
+    except WRONG:  # half a surrogate pair, deep nesting: both decoders read what both take alike
+        return json.loads(bytes(element).decode("utf-8"))
+
+
+def _list_rows(text: str) -> Iterator[tuple[int, Any] | Fault]:
+    """What the json module makes of a list; of a broken one the elements before the place where it breaks."""
+    try:
+        rows = json.loads(text)
+    except WRONG as broken:
+        yield from _before(text, broken)
+    else:
+        yield from _elements(rows)
+
+
+def _before(text: str, broken: Exception) -> Iterator[tuple[int, Any] | Fault]:
+    end = broken.pos if isinstance(broken, json.JSONDecodeError) else len(text)
+    at, index = _past(text, text.index("[") + 1), 0
+    is_inside = False
+    while at < end and not is_inside:
+        try:
+            value, at = _PATIENT.raw_decode(text, at)
+        except WRONG:
+            is_inside = True
         else:
             yield index, value
+            index, at = index + 1, _past(text, at)
+    if not _reached_the_end(broken):
+        line = broken.lineno if isinstance(broken, json.JSONDecodeError) else 1
+        yield Fault(SYNTAX, f":{line}", f"not valid JSON: {_reason(broken)}", element=index)
+        return
+    message = f"the file ends after {index} whole record{'s' * (index != 1)}, without the ] of the list"
+    message = _truncated_record(index) if is_inside else message
+    yield Fault(SYNTAX, f":{text.rstrip().count(chr(10)) + 1}", message, is_truncated=True, element=index)
 
 
-def _jsonl_rows(path: str | Path, text: str, collector: ProblemCollector) -> Iterator[tuple[int, Any]]:
+def _past(text: str, at: int) -> int:
+    match = _BETWEEN.match(text, at)
+    return match.end() if match else at
+
+
+def _lines(text: str) -> Iterator[tuple[int, Any] | Fault]:
+    """One value per line. Only "\\n" ends a line: JSON strings may hold other line separators."""
     index = whole = 0
-    last = _last_line(text)
-    for number, line in enumerate(text.split("\n"), start=1):
+    lines = text.rstrip().split("\n")
+    for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as broken:
-            if number == last and isinstance(broken, json.JSONDecodeError) and reached_the_end(broken):
-                collector.add(SYNTAX, f"{path}:{number}", truncated_record(index + 1, whole), WRITE_AGAIN)
-            else:
-                collector.add(SYNTAX, _line(path, number, broken), f"not valid JSON: {_reason(broken)}")
+            value = json.loads(line)
+        except WRONG as broken:
+            is_cut = number == len(lines) and _reached_the_end(broken)
+            message = _truncated_record(index, whole) if is_cut else f"not valid JSON: {_reason(broken)}"
+            yield Fault(SYNTAX, f":{number}", message, is_cut)
         else:
             whole += 1
-            if is_deep(row):
-                collector.add(SYNTAX, f"{path}:{number}", TOO_DEEP)
-            else:
-                yield index, row
+            yield Fault(SYNTAX, f":{number}", TOO_DEEP) if is_deep(value) else (index, value)
         index += 1
+
+
+def _object(text: str, wrappers: Container[str]) -> Iterator[tuple[int, Any] | Fault]:
+    """One value that is no list: an object may hold one."""
+    try:
+        value = json.loads(text)
+    except WRONG as broken:
+        line = broken.lineno if isinstance(broken, json.JSONDecodeError) else 1
+        yield Fault(SYNTAX, f":{line}", f"not valid JSON: {_reason(broken)}")
+        return
+    if (rows := _wrapped(value, wrappers)) is not None:
+        yield from enumerate(rows)
+        return
+    keys = f" with the keys {', '.join(map(repr, list(value)[:5]))}" if isinstance(value, dict) else ""
+    yield Fault(FIELD, "", f"expected a list of records, got {type_name(value)}{keys}")
+
+
+def _wrapped(value: Any, wrappers: Container[str]) -> list[Any] | None:
+    named = value.items() if isinstance(value, dict) else ()
+    return next((rows for name, rows in named if name in wrappers and isinstance(rows, list)), None)
+
+
+def _value_or_none(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except WRONG:
+        return None
+
+
+def _not_text(broken: UnicodeDecodeError) -> Iterator[tuple[int, Any] | Fault]:
+    if broken.reason == "unexpected end of data":  # the last character is not whole
+        text = broken.object[: broken.start].decode("utf-8")
+        if text.lstrip().startswith("["):
+            yield from _list_rows(text)  # with a fault that says where it ends
+            return
+    yield Fault(SYNTAX, "", f"not UTF-8 text: byte {broken.start} is {broken.object[broken.start]:#04x}")
+
+
+def _truncated_record(index: int, whole: int | None = None) -> str:
+    """A file that ends in the middle of a record; `whole` are those before it, all where it is None."""
+    whole = index if whole is None else whole
+    are = f"{whole} are" if whole > 1 else "1 is" if whole else "none is"
+    return f"the file ends in the middle of record {index + 1}, {are} whole"
+
+
+def _reached_the_end(broken: Exception) -> bool:
+    """Whether a parser failed because there was no more text, rather than at something wrong."""
+    if not isinstance(broken, json.JSONDecodeError):
+        return False
+    rest = broken.doc[broken.pos :].rstrip()
+    if broken.msg.startswith("Unterminated string"):
+        return True
+    if broken.msg.startswith("Invalid \\"):
+        return len(rest) < LONGEST_ESCAPE
+    return rest in ("", "-") or any(word.startswith(rest) and word != rest for word in LITERALS)
 
 
 def is_deep(value: Any, left: int = DEEPEST) -> bool:
@@ -153,25 +250,6 @@ def is_deep(value: Any, left: int = DEEPEST) -> bool:
         if type(item) in (dict, list) and is_deep(item, left - 1):
             return True
     return False
-
-
-def _not_a_list(path: str | Path, text: str, collector: ProblemCollector) -> None:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as broken:
-        collector.add(SYNTAX, _line(path, 1, broken), f"not valid JSON: {_reason(broken)}")
-        return
-    keys = f" with the keys {', '.join(map(repr, list(value)[:5]))}" if isinstance(value, dict) else ""
-    collector.add(FIELD, str(path), f"expected a list of records, got {type_name(value)}{keys}")
-
-
-def _last_line(text: str) -> int:
-    return text.rstrip().count("\n") + 1
-
-
-def _line(path: str | Path, number: int, broken: Exception) -> str:
-    within = broken.lineno - 1 if isinstance(broken, json.JSONDecodeError) else 0
-    return f"{path}:{number + within}"
 
 
 def _reason(broken: Exception) -> str:

@@ -95,8 +95,10 @@ def _number(text: str) -> float | str:
 
 def rename_fields(row: Any, renamed: Mapping[str, str]) -> Any:
     """A row of another format with its fields under the names that they are read by."""
+    if not renamed or not isinstance(row, dict):
+        return row
     names = {old: new for new, old in renamed.items()}
-    return {names.get(name, name): value for name, value in row.items()} if isinstance(row, dict) else row
+    return {names.get(name, name): value for name, value in row.items()}
 
 
 def table_rows(
@@ -108,7 +110,7 @@ def table_rows(
     """Rows of parquet files or of the Arrow files that `save_to_disk` writes, in order; empty fields are left out.
 
     Media that stand in a column as bytes are put where `embedded` keeps them, and named by it; without it their paths
-    are taken. Raises DATA_TAR_NO_ROOM.
+    are taken. Raises STORAGE_NO_SPACE.
     """
     import pyarrow as pa
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,32 +12,31 @@ from typing import Any
 from vidqa.core.problem import Problem, ProblemError, raise_errors
 from vidqa.data import fingerprint
 from vidqa.data.data_files import holds_tables
-from vidqa.data.foreign_rows import shaped
 from vidqa.data.load import Pair, load_pairs, read_pairs
-from vidqa.data.media import MediaSource, media_source
+from vidqa.data.media import media_source
 from vidqa.data.parse import RowReader
 from vidqa.data.problem_collector import ProblemCollector
-from vidqa.data.problems import FILE_MISSING, SPLIT
-from vidqa.data.reader import NAMES, annotation_file, read_rows
+from vidqa.data.problems import FILE_MISSING, LEFT_OUT, OPTION, SPLIT
+from vidqa.data.reader import NAMES
 from vidqa.data.record import MediaRef, Record
-from vidqa.data.sources import Rows, Source, kind_of_source, open_source
+from vidqa.data.sources import Source, kind_of_source, open_source
 from vidqa.data.sources.address import address_of
 from vidqa.data.sources.captions import CAPTIONS_FOLDER
-from vidqa.data.sources.data_folder import DataFolder
-from vidqa.data.sources.part import part_of
+from vidqa.data.sources.data_folder import DATA_FOLDER
+from vidqa.data.sources.files import ANNOTATION_FILE, CSV_FILE
 from vidqa.data.sources.user_function import USER_FUNCTION
 from vidqa.data.sources.web_dataset import WEB_DATASET
-from vidqa.data.tables import csv_rows, rename_fields
-from vidqa.datatools import prompts, tables, tao
+from vidqa.datatools import prompts, tao
 from vidqa.datatools.merge import Imported, merged
 from vidqa.datatools.outputs import json_lines, json_list, write_new
-from vidqa.datatools.problems import FIELDS_DROPPED, FORMAT, OPTION, PROMPT_UNUSED
-from vidqa.datatools.written_rows import count_fields, llava_row, messages_row, other_fields
+from vidqa.datatools.problems import FORMAT, PROMPT
+from vidqa.datatools.written_rows import count_fields, hub_folder, llava_row, messages_row, other_fields, parquet_bytes
 
 JSON_FORMATS = ("llava", "messages", "jsonl")
 FROM = ("auto", *JSON_FORMATS, "parquet", "hf", "csv", tao.COSMOS, tao.TAO_VL)
 TO = (*JSON_FORMATS, "parquet", "hf")
 SUFFIX = {"llava": ".json", "messages": ".json", "jsonl": ".jsonl", "parquet": ".parquet"}
+KINDS = {**dict.fromkeys(JSON_FORMATS, ANNOTATION_FILE), "csv": CSV_FILE, "parquet": DATA_FOLDER, "hf": DATA_FOLDER}
 AS_SOURCES = (USER_FUNCTION, CAPTIONS_FOLDER, WEB_DATASET)  # kinds of which one form alone is known
 MOST_NAMED = 20  # dropped fields in the warning; the facts have all
 
@@ -67,8 +66,8 @@ def convert(
     read by. `out` is a file where it has the format's own ending (.json, .jsonl, .parquet), otherwise a folder. Media
     keep the names they have, relative to the media path that is given back (of several sets see `merged`); nothing is
     copied.
-    Raises everything that is wrong with the records, DATATOOLS_FORMAT, _TAO_SHAPE, _NOT_AN_OPTION,
-    _MEDIA_PATHS, _MERGE_ARCHIVE and _OUTPUT_*.
+    Raises everything that is wrong with the records, DATATOOLS_FORMAT, DATATOOLS_PROMPT,
+    DATA_OPTION, DATA_OUTPUT_EXISTS, STORAGE_NO_SPACE.
     """
     paths = [path] if isinstance(path, str | Path) else list(path)
     places = [media_path] if isinstance(media_path, str) else list(media_path) or [""]
@@ -105,7 +104,7 @@ def convert(
         "fingerprint": fingerprint(records),
     }
     unused = [form for form, count in used.items() if not count]
-    problems = [PROMPT_UNUSED.at("--prompt", f"{form} fits none of the records", severity="warning") for form in unused]
+    problems = [PROMPT.at("--prompt", f"{form} fits none of the records", severity="warning") for form in unused]
     return Converted(facts, list(files), source.media_path, [*source.warnings, *problems, *_dropped(dropped, out)])
 
 
@@ -114,7 +113,7 @@ def _dropped(dropped: Counter[str], out: Path) -> list[Problem]:
         return []
     named = ", ".join(f"{name} ({count} records)" for name, count in dropped.most_common(MOST_NAMED))
     more = f" and {len(dropped) - MOST_NAMED} more" if len(dropped) > MOST_NAMED else ""
-    return [FIELDS_DROPPED.at(out, f"not written: {named}{more}", severity="warning")]
+    return [LEFT_OUT.at(out, f"not written: {named}{more}", severity="warning")]
 
 
 def _prompted(
@@ -128,7 +127,7 @@ def _prompted(
             formed, form = prompts.apply(record, other, forms)
         except ProblemError as wrong:
             for problem in wrong.problems:
-                collector.add(prompts.NOT_AN_OPTION, problem.where, problem.message)
+                collector.add(PROMPT, problem.where, problem.message)
             continue
         formed_records.append(formed)
         if form:
@@ -140,9 +139,9 @@ def _prompted(
 def _outputs(out: Path, to: str, records: list[Record], fields: list[dict[str, Any]]) -> dict[Path, bytes]:
     file = _output(out, to)
     if to == "hf":
-        return tables.hub_folder(file, records)
+        return hub_folder(file, records)
     if to == "parquet":
-        return {file: tables.parquet_bytes(records)}
+        return {file: parquet_bytes(records)}
     shape = messages_row if to == "messages" else llava_row
     rows = [{**shape(record), **other} for record, other in zip(records, fields, strict=True)]
     return {file: json_lines(rows) if to == "jsonl" else json_list(rows)}
@@ -161,42 +160,28 @@ def _output(out: Path, to: str) -> Path:
 
 def read_source(path: str | Path, form: str, media_path: str, columns: Mapping[str, str]) -> Imported:
     """The data set at `path`. Raises what is wrong with it."""
-    kind, _, _ = kind_of_source(str(path))
+    kind = kind_of_source(str(path))
     if form == "auto" and kind in AS_SOURCES:
-        return _of_source(kind.name, open_source(path, media_path), columns)
+        return _of_source(kind.name, open_source(path, media_path, kind, columns))
     place, part = address_of(str(path))
-    path = Path(os.path.abspath(place))
-    if not os.path.exists(path):
-        raise FILE_MISSING.error(path, "there is no such file or folder")
-    form = detected(path) if form == "auto" else form
-    dropped: Counter[str] = Counter()
-    if part and form in (tao.TAO_VL, tao.COSMOS):
-        raise SPLIT.error(path, f"{form} has no splits: {part!r} is not there")
-    if form == tao.TAO_VL:
-        return _tao_vl(path, media_path, dropped)
-    if form in ("parquet", "hf"):
-        folder = DataFolder(path, part, media_path, columns)
-        return _of_source(form, Source(path, folder.media, folder.rows, folder.fingerprint), {})
-    source = _media(path, form, media_path)
-    file = annotation_file(path) if form in JSON_FORMATS else path
-    collector = ProblemCollector(str(file))
-    rows = Source(file, source, lambda collector: _rows(file, form, collector, dropped, columns), lambda: "")
-    reader = RowReader(file.name, source, collector, need_answers=True, by_line=form == "csv")
-    pairs = read_pairs(shaped(part_of(rows, part).rows(collector)), reader)
-    raise_errors(collector.problems)
-    return Imported(form, pairs, source.root, dropped, collector.problems)
+    place = os.path.abspath(place)
+    if not os.path.exists(place):
+        raise FILE_MISSING.error(place, "there is no such file or folder")
+    form = detected(Path(place)) if form == "auto" else form
+    if form in KINDS:
+        return _of_source(form, open_source(f"{place}#{part}" if part else place, media_path, KINDS[form], columns))
+    if part:
+        raise SPLIT.error(place, f"{form} has no splits: {part!r} is not there")
+    return _tao(Path(place), form, media_path)
 
 
-def _of_source(form: str, source: Source, columns: Mapping[str, str]) -> Imported:
+def _of_source(form: str, source: Source) -> Imported:
     """What a source gives. Raises what is wrong with it."""
-
-    def rows(collector: ProblemCollector) -> Rows:
-        return shaped((index, rename_fields(row, columns)) for index, row in source.rows(collector))
-
-    pairs, warnings = load_pairs(replace(source, rows=rows))
+    pairs, warnings = load_pairs(source)
     root = source.media.root
-    named = [Pair(pair.row, _named_from(pair.record, root)) for pair in pairs]
-    return Imported(form, named, root, Counter(), warnings)
+    if source.media.named is not None:
+        pairs = [Pair(pair.row, _named_from(pair.record, root)) for pair in pairs]
+    return Imported(form, pairs, root, Counter(), warnings)
 
 
 def _named_from(record: Record, root: str) -> Record:
@@ -211,37 +196,26 @@ def _name_from(ref: MediaRef, root: str) -> str:
     return os.path.relpath(ref.file, root) if ref.file.startswith(root + os.sep) else ref.file
 
 
-def _rows(
-    path: Path, form: str, collector: ProblemCollector, dropped: Counter[str], columns: Mapping[str, str]
-) -> Iterator[tuple[int, Any]]:
-    if form == "csv":
-        return csv_rows(path, collector, columns)
-    if form == tao.COSMOS:
-        return tao.cosmos_rows(path if path.is_dir() else path.parent, collector, dropped)
-    return ((index, rename_fields(row, columns)) for index, row in read_rows(path, collector))
-
-
-def _media(path: Path, form: str, media_path: str) -> MediaSource:
-    """Media are relative to the media path, else to the data set's folder, which a JSON data set may not leave."""
-    inside = path / "annotations" if path.is_dir() else path
-    return media_source(inside, media_path, root_mode=path.is_dir() and form in JSON_FORMATS)
-
-
-def _tao_vl(path: Path, media_path: str, dropped: Counter[str]) -> Imported:
-    """All annotation files of the folder; problems name the file they are in, ids are unique over all."""
-    files = tao.tao_vl_files(path)
+def _tao(path: Path, form: str, media_path: str) -> Imported:
+    """The samples of one of TAO's formats. Problems name the file they are in, ids are unique over all files."""
+    folder = path if path.is_dir() else path.parent
+    files = [folder / "meta.json"] if form == tao.COSMOS else tao.tao_vl_files(path)
     if not files:
         raise FORMAT.error(path, f"no file of the folder has the format {tao.TAO_VL}")
-    source = _media(path, tao.TAO_VL, media_path)
+    source = media_source(folder / "annotations", media_path, root_mode=False)
+    dropped: Counter[str] = Counter()
     pairs, problems, ids = [], [], dict[str, int]()
     for file in files:
         collector = ProblemCollector(str(file))
-        rows = tao.tao_vl_rows(file, collector, dropped, own_root=not media_path, alone=len(files) == 1)
+        if form == tao.COSMOS:
+            rows = tao.cosmos_rows(folder, collector, dropped)
+        else:
+            rows = tao.tao_vl_rows(file, collector, dropped, own_root=not media_path, alone=len(files) == 1)
         reader = RowReader(file.name, source, collector, need_answers=True, ids=ids)
         pairs += read_pairs(rows, reader)
         problems += collector.problems
     raise_errors(problems)
-    return Imported(tao.TAO_VL, pairs, source.root, dropped, problems)
+    return Imported(form, pairs, source.root, dropped, problems)
 
 
 def detected(path: Path) -> str:

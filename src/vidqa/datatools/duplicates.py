@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from vidqa.core.problem import Code, Problem
-from vidqa.data.identical_files import same_bytes
+from vidqa.core.problem import Problem
 from vidqa.data.record import Record
-from vidqa.datatools.problems import CONTRADICTION, REPEATED, SAME_CONTENT
+from vidqa.data.record_groups import same_bytes
+from vidqa.datatools.problems import DUPLICATES
 from vidqa.evaluation.answers import parse_expected
 
 NAMED = 5  # members of a group that a message names
@@ -25,18 +25,18 @@ class Duplicates:
 
     def problems(self) -> list[Problem]:
         """A warning for each group."""
-        problems = [_warning(CONTRADICTION, group, "records contradict each other") for group in self.contradicting]
-        problems += [_warning(REPEATED, group, "records are equal") for group in self.repeated]
+        problems = [_warning(group, "records contradict each other") for group in self.contradicting]
+        problems += [_warning(group, "records are equal") for group in self.repeated]
         return problems + same_content_problems(self.same_content)
 
 
 def same_content_problems(groups: Iterable[Sequence[str]]) -> list[Problem]:
     """A warning for each group of media keys."""
-    return [_warning(SAME_CONTENT, group, "files have the same content") for group in groups]
+    return [_warning(group, "files have the same content") for group in groups]
 
 
-def _warning(code: Code, group: Sequence[str], what: str) -> Problem:
-    return code.at(_named(group), f"{len(group)} {what}", severity="warning")
+def _warning(group: Sequence[str], what: str) -> Problem:
+    return DUPLICATES.at(_named(group), f"{len(group)} {what}", severity="warning")
 
 
 def _named(group: Sequence[str]) -> str:

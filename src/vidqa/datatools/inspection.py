@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from vidqa.core.problem import Problem
 from vidqa.data.load import check_set
 from vidqa.data.media import MediaSource
-from vidqa.data.near_duplicates import near_duplicate_groups, signatures
+from vidqa.data.near_duplicates import groups_alike
 from vidqa.data.record import MediaRef, Record
-from vidqa.data.sources.media_files import is_medium, media_below
+from vidqa.data.sources.files import is_medium, media_below
 from vidqa.datatools.duplicates import answer_class, compared_answer, find_duplicates
 from vidqa.planning.samples import Planner, Prompting, Sample
 from vidqa.video import fps_disagreement
@@ -82,21 +82,13 @@ def inspect_dataset(
         "repeated": twice.repeated[:MOST_GROUPS],
         "contradicting": twice.contradicting[:MOST_GROUPS],
         "same_content": twice.same_content[:MOST_GROUPS],
-        "look_alike": None if ignore_looks else _alike(refs, media)[:MOST_GROUPS],
+        "look_alike": None if ignore_looks else groups_alike([refs[key] for key in media], media)[0][:MOST_GROUPS],
         "unused_media": unused.files[:MOST_GROUPS],
         "unused_media_count": len(unused.files),
         "unnamed_members": unused.members,
         "problems": dict(Counter(problem.code for problem in problems).most_common()),
     }
     return Inspection(facts, records, media, samples, problems)
-
-
-def _alike(refs: dict[str, MediaRef], media: dict[str, VideoMeta | ImageMeta]) -> list[list[str]]:
-    """Keys of files that look alike."""
-    by_key = signatures([refs[key] for key in media], media)
-    keys = sorted(by_key)
-    groups, _ = near_duplicate_groups([by_key[key] for key in keys])
-    return [[keys[at] for at in group] for group in groups]
 
 
 def _counts(records: Sequence[Record], refs: Iterable[MediaRef]) -> dict[str, int]:

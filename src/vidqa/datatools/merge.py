@@ -11,9 +11,10 @@ from pathlib import Path
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.data.load import Pair
 from vidqa.data.record import MediaRef, Record
-from vidqa.datatools.problems import MERGE_ARCHIVE
+from vidqa.datatools.problems import FORMAT
 
 NAMED = 5
+UNPACK = "unpack the archive (tar -xf videos.tar) beside its annotations, and merge again"
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ def merged(sets: Sequence[Imported], folder: Path) -> Imported:
 
     Media keep their names where all sets name them from one place. Otherwise they are named relative to `folder` where
     all lie below it, and by their absolute paths where they do not; the media path is then `folder` or "". An id that
-    an earlier set has gets the number of its own set behind it. Raises DATATOOLS_MERGE_ARCHIVE.
+    an earlier set has gets the number of its own set behind it. Raises DATATOOLS_FORMAT.
     """
     if len(sets) == 1:
         return sets[0]
@@ -73,7 +74,7 @@ def _renamed(sets: Sequence[Imported], folder: Path) -> str:
     archived = [ref for one in sets for ref in _refs(one) if not _is_named_file(ref, one.media_path)]
     if archived:
         shown = ", ".join(dict.fromkeys(ref.key for ref in archived[:NAMED]))
-        raise ProblemError([MERGE_ARCHIVE.at(shown, f"{len(archived)} media lie inside an archive")])
+        raise ProblemError([FORMAT.at(shown, f"{len(archived)} media lie inside an archive", UNPACK)])
     root = os.path.abspath(folder)
     below = all(ref.path.startswith(root + os.sep) for one in sets for ref in _refs(one))
     for one in sets:

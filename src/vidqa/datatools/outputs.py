@@ -9,14 +9,14 @@ from typing import Any
 
 from vidqa.core.files import replacing
 from vidqa.core.problem import ProblemError
-from vidqa.datatools.problems import OUTPUT_EXISTS, OUTPUT_UNWRITABLE
+from vidqa.data.problems import NO_SPACE, OUTPUT_EXISTS
 
 
 def write_new(files: Mapping[Path, bytes]) -> bool:
     """Write all files; False where every one of them is there already with this very content.
 
-    Nothing is written if any of them is there with another content. Raises DATATOOLS_OUTPUT_EXISTS,
-    DATATOOLS_OUTPUT_UNWRITABLE.
+    Nothing is written if any of them is there with another content. Raises DATA_OUTPUT_EXISTS,
+    STORAGE_NO_SPACE.
     """
     there = {path: _content(path) for path in files}
     other = [path for path, content in there.items() if content is not None and content != files[path]]
@@ -28,7 +28,7 @@ def write_new(files: Mapping[Path, bytes]) -> bool:
             with replacing(path) as temporary:
                 temporary.write_bytes(files[path])
         except OSError as refused:
-            raise OUTPUT_UNWRITABLE.error(path, f"cannot be written: {refused.strerror or refused}") from refused
+            raise NO_SPACE.error(path, f"cannot be written: {refused.strerror or refused}") from refused
     return bool(new)
 
 
@@ -40,12 +40,12 @@ def _content(path: Path) -> bytes | None:
 
 
 def write_page(path: Path, html: str) -> None:
-    """A page is made anew every time. Raises DATATOOLS_OUTPUT_UNWRITABLE."""
+    """A page is made anew every time. Raises STORAGE_NO_SPACE."""
     try:
         with replacing(path) as temporary:
             temporary.write_text(html, encoding="utf-8", errors="replace")
     except OSError as refused:
-        raise OUTPUT_UNWRITABLE.error(path, f"cannot be written: {refused.strerror or refused}") from refused
+        raise NO_SPACE.error(path, f"cannot be written: {refused.strerror or refused}") from refused
 
 
 def json_list(rows: Iterable[Any]) -> bytes:

@@ -12,13 +12,15 @@ import numpy as np
 
 from vidqa.core.cli import printable
 from vidqa.core.problem import Problem, ProblemError
+from vidqa.data.problems import FIELD
 from vidqa.data.record import MediaRef, Record
-from vidqa.datatools.problems import NOTHING_LEARNED, SAMPLE_UNKNOWN
+from vidqa.datatools.problems import SAMPLE_UNKNOWN
 from vidqa.families.chat.chat import Chat, Encoded
 from vidqa.planning.samples import Planner, Sample
 from vidqa.video.types import FramePlan
 
 SHOWN = 4000  # characters of one piece in a result
+ANSWER = "end the conversation with an assistant turn, and check the response mode"
 TIMES = 8  # frames named in a line; a page shows all
 
 
@@ -80,7 +82,7 @@ def previews(planner: Planner, records: Sequence[Record]) -> tuple[list[Preview]
         pieces = tuple(pieces_of(planner.chat, sample.record, sample.plans, encoded))
         rendered.append(Preview(sample, pieces, planner.prompting.for_generation))
         if not sample.supervised and not planner.prompting.for_generation:
-            problems.append(NOTHING_LEARNED.at(sample.place, "none of its tokens is learned", severity="warning"))
+            problems.append(FIELD.at(sample.place, "none of its tokens is learned", ANSWER, severity="warning"))
     return rendered, problems
 
 

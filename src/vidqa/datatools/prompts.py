@@ -8,7 +8,7 @@ from typing import Any
 
 from vidqa.data.reasoning import split_thinking
 from vidqa.data.record import Record
-from vidqa.datatools.problems import NOT_AN_OPTION
+from vidqa.datatools.problems import PROMPT
 from vidqa.evaluation.options import options_of
 
 FORMS = ("mcq", "yes_no")
@@ -32,7 +32,7 @@ def split_options(value: Any) -> list[str]:
 def as_mcq(record: Record, options: list[str]) -> Record | None:
     """The record's last question with lettered options and its answer as a letter; None where it has no options.
 
-    Options come from the field, else from the question itself. Raises DATATOOLS_NOT_AN_OPTION.
+    Options come from the field, else from the question itself. Raises DATATOOLS_PROMPT.
     """
     listed = options_of(record.question)
     options = options or list(listed.values())
@@ -43,7 +43,7 @@ def as_mcq(record: Record, options: list[str]) -> Record | None:
     letter = _letter(answer, options, letters)
     if letter is None:
         message = f"the answer {answer[:60]!r} is not one of {', '.join(map(repr, options))[:200]}"
-        raise NOT_AN_OPTION.error(f"{record.source} (id {record.id})", message)
+        raise PROMPT.error(f"{record.source} (id {record.id})", message)
     lines = [] if listed else [f"({name}) {option}" for name, option in zip(letters, options, strict=True)]
     lines += [] if ASK_LETTER in record.question else [ASK_LETTER]
     return _rewritten(record, lines, thinking + letter)

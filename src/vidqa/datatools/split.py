@@ -5,22 +5,24 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vidqa.core.files import remove
 from vidqa.core.problem import Problem
 from vidqa.data import fingerprint
 from vidqa.data.data_files import SPLITS
 from vidqa.data.load import Pair, load_pairs
+from vidqa.data.media import MediaSource
+from vidqa.data.problems import OPTION, OUTPUT_EXISTS, SPLIT_IMPOSSIBLE
 from vidqa.data.record import Record
+from vidqa.data.record_groups import drawn_groups, groups_sharing_media, stratified
 from vidqa.data.sources import Source, open_source
-from vidqa.data.video_split import drawn_groups, groups_sharing_media, stratified
 from vidqa.datatools.duplicates import answer_class, same_content_problems
-from vidqa.datatools.linked_parts import check_part, links, write_links
 from vidqa.datatools.outputs import json_list, json_page, write_new
-from vidqa.datatools.problems import OPTION, SPLIT, SPLIT_ONE_VIDEO
+from vidqa.datatools.problems import NOT_LINKED, SPLIT
 from vidqa.datatools.split_groups import CONTENT, SplitGroups, find_split_groups, torn_recordings
 
 STRATIFY = ("kind", "answer")
@@ -57,7 +59,7 @@ def split_dataset(
 
     The rows are those of the file, unchanged; one without an id is given the one it had by its place. Where all media
     are named relative to a folder, each part gets hard links to its own, and is a data set of its own. Raises
-    DATATOOLS_OPTION, DATATOOLS_OPTION, DATATOOLS_SPLIT_ONE_VIDEO, DATATOOLS_OUTPUT_* and everything that is wrong
+    DATA_OPTION, DATA_SPLIT_IMPOSSIBLE, DATA_OUTPUT_EXISTS, STORAGE_NO_SPACE and everything that is wrong
     with the data.
     """
     if not 0 < share < 1:
@@ -110,11 +112,11 @@ def choose(
     records: Sequence[Record], share: float, seed: int, stratify: str, together: Iterable[Sequence[int]] = ()
 ) -> set[int]:
     """Indices of the validation records (see `stratified`). Records that stay `together` are in one group. Raises
-    DATATOOLS_SPLIT_ONE_VIDEO."""
+    DATA_SPLIT_IMPOSSIBLE."""
     drawn = drawn_groups(records, seed, together)
     if len(drawn) < 2:
         what = "share one video or image" if len(groups_sharing_media(records)) < 2 else "are to be kept together"
-        raise SPLIT_ONE_VIDEO.error("annotations", f"all {len(records)} records {what}")
+        raise SPLIT_IMPOSSIBLE.error("annotations", f"all {len(records)} records {what}")
     return stratified([stratum(record, stratify) for record in records], drawn, share)
 
 
@@ -176,3 +178,56 @@ def table(split: Split) -> str:
         lines.append(f"  and {len(split.facts['strata']) - MOST_STRATA} more strata in split.json")
     lines += split.together.text()
     return "\n".join([*lines, "" if split.written else "nothing new: the same split is there already"]).rstrip()
+
+
+ANNOTATIONS = "annotations.json"
+Links = dict[str, str]  # names in the part's folder and the files they stand for
+
+
+def links(media: MediaSource, pairs: Sequence[Pair]) -> Links | None:
+    """What the folder of a part must hold beside its annotations; None where some name could not be reached in it.
+
+    A file is its own entry; of an archive, in which files cannot be linked one by one, the whole archive is.
+    """
+    folder = media.folder
+    names: Links = {}
+    for ref in {medium.key: medium for pair in pairs for medium in pair.record.media}.values():
+        name = os.path.normpath(ref.written.removeprefix("file://"))
+        if folder is None or os.path.isabs(name) or name.startswith(os.pardir):
+            return None
+        if ref.path == os.path.join(folder, name):
+            names[name] = ref.path
+        else:  # inside one of the folder's archives
+            names.update({path.name: str(path) for path in media.archive_paths})
+    return None if ANNOTATIONS in names else names
+
+
+def check_part(folder: Path, own: Links | None) -> None:
+    """Raises DATA_OUTPUT_EXISTS where the folder holds anything that is not of this part."""
+    begun = (folder / ANNOTATIONS).exists()
+    for above, inner, files in os.walk(folder):
+        for name in [*files, *inner]:
+            path = Path(above, name)
+            expected = (own or {}).get(str(path.relative_to(folder)))
+            if not begun or path.is_symlink():
+                raise OUTPUT_EXISTS.error(path, "it is there, and is not of this split")
+            if name in files and path != folder / ANNOTATIONS and not (expected and os.path.samefile(path, expected)):
+                raise OUTPUT_EXISTS.error(path, "it is there, and is no file of this part")
+
+
+def write_links(parts: Mapping[Path, Links]) -> Problem | None:
+    """Makes the hard links that are not there yet; what refuses them, after taking back what was made."""
+    created: list[tuple[Path, Path]] = []
+    try:
+        for folder, own in parts.items():
+            for name, file in own.items():
+                path = folder / name
+                if not path.exists():
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    os.link(os.path.realpath(file), path)
+                    created.append((path, folder))
+    except OSError as refused:
+        for link, owner in created:
+            remove(link, owner=owner)
+        return NOT_LINKED.at(path, f"no link to {file} can be made: {refused.strerror}", severity="warning")
+    return None

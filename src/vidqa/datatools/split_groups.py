@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from vidqa.core.problem import Problem
-from vidqa.data.identical_files import same_bytes
 from vidqa.data.load import Pair
-from vidqa.data.near_duplicates import near_duplicate_groups, signatures
+from vidqa.data.near_duplicates import groups_alike
 from vidqa.data.problem_collector import shown_names
+from vidqa.data.problems import OPTION
 from vidqa.data.record import MediaRef, Record
-from vidqa.datatools.problems import OPTION, SPLIT
+from vidqa.data.record_groups import same_bytes
+from vidqa.datatools.problems import SPLIT
 from vidqa.video.probe_many import probe_many
 
 NUMBERED = r"(.*[^0-9/])[0-9]+[.][^.]+$"
@@ -72,7 +73,7 @@ class SplitGroups:
 
 
 def find_split_groups(pairs: Sequence[Pair], group_by: str, *, ignore_looks: bool) -> SplitGroups:
-    """What must stay together in these records. Raises DATATOOLS_OPTION."""
+    """What must stay together in these records. Raises DATA_OPTION."""
     result = SplitGroups()
     users: dict[str, list[int]] = defaultdict(list)
     media: dict[str, MediaRef] = {}
@@ -116,11 +117,9 @@ def _shown(ref: MediaRef) -> str:
 
 def _alike(media: dict[str, MediaRef], result: SplitGroups) -> list[list[str]]:
     headers = dict(zip(media, probe_many(media.values()), strict=True))
-    by_key = signatures(media.values(), headers)
-    result.not_seen = len(media) - len(by_key)
-    keys = sorted(by_key)
-    groups, result.pairs_alike = near_duplicate_groups([by_key[key] for key in keys])
-    return [[keys[at] for at in group] for group in groups]
+    groups, result.pairs_alike, compared = groups_alike(media.values(), headers)
+    result.not_seen = len(media) - compared
+    return groups
 
 
 def _same_stem(media: Iterable[MediaRef]) -> list[list[str]]:

@@ -13,7 +13,6 @@ from typing import Any
 
 from vidqa.core.pages.page import percent
 from vidqa.core.problem import Problem, ProblemError
-from vidqa.evaluation.json_items import json_items
 from vidqa.evaluation.problems import (
     RESULTS_FIELD,
     RESULTS_MISSING,
@@ -22,7 +21,7 @@ from vidqa.evaluation.problems import (
     RESULTS_SYNTAX,
     RESULTS_TWICE,
 )
-from vidqa.evaluation.results import Bounded, Item, check_results, judged, usable
+from vidqa.evaluation.results import Bounded, Item, check_results, json_items, judged, usable
 
 FILE = "results.json"
 SHOWN = 40  # kinds on the terminal

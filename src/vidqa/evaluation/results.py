@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from vidqa.core.files import read_object
 from vidqa.core.problem import Problem, raise_errors
+from vidqa.data.problems import EMPTY
+from vidqa.data.reader import Fault, json_rows
 from vidqa.data.record import Record
 from vidqa.evaluation.answers import DIRECTION_TASK, RULES, STATUSES, Parsed, parse_pair
-from vidqa.evaluation.json_items import json_items
 from vidqa.evaluation.problems import (
     RESULTS_FIELD,
     RESULTS_MISSING,
@@ -43,6 +45,8 @@ _ORIGINAL = FIELDS[:4]
 _MORE = ("sample_id", "kind", "answer_kind", "finish_reason")
 # The fields of cosmos-reason1's answers.
 _COSMOS_REASON1 = {"prompt": "question", "correct_answer": "gt", "full_response": "response", "datasource": "kind"}
+WRAPPERS = ("results", "annotations", "data")
+CUT = "resume the evaluation; the last line, cut short by a kill, was left out"
 LISTED = 50  # problems of one kind that are listed before they are only counted
 
 
@@ -132,6 +136,21 @@ def check_results(path: str | Path) -> tuple[list[Item], list[Problem]]:
         if (item := usable(value, where, index, problems)) is not None:
             items.append({name: item[name] for name in FIELDS} if is_own and is_scored(item) else judged(item))
     return items, problems.closed()
+
+
+def json_items(data: bytes, where: str, problems: list[Problem]) -> Iterator[tuple[int, Any]]:
+    """(index, value) of each element of a list, of `{"results": [...]}`, or of each line of JSON lines.
+
+    What cannot be read goes to `problems` (RESULTS_SYNTAX; a cut last line is only a warning).
+    """
+    for row in json_rows(data, wrappers=WRAPPERS):
+        if not isinstance(row, Fault):
+            yield row
+        elif row.code is not EMPTY or not data.strip():  # a list may be empty
+            place = row.place if row.element is None else f"[{row.element}]"
+            is_cut_line = row.is_truncated and row.element is None
+            remedy, severity = (CUT, "warning") if is_cut_line else (None, "error")
+            problems.append(RESULTS_SYNTAX.at(f"{where}{place}", row.message, remedy, severity=severity))
 
 
 def usable(value: Any, file: str, index: int, problems: list[Problem]) -> Item | None:

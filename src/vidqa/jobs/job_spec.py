@@ -17,9 +17,9 @@ from vidqa.core.cli import command
 from vidqa.core.files import content_hash
 from vidqa.core.problem import Problem
 from vidqa.data import check_records, open_source, storage
+from vidqa.data.problems import TO_FETCH
 from vidqa.data.sources import file_of, functions_in, made_absolute, read_by, with_absolute_functions
 from vidqa.data.storage import hub
-from vidqa.data.storage.problems import TO_FETCH
 from vidqa.jobs.platforms.mounts import media_folders
 from vidqa.jobs.platforms.site import cache_folder, is_unseen
 from vidqa.jobs.records import JobRecord

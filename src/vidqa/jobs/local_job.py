@@ -28,7 +28,7 @@ from vidqa.data.archive import archive_and_member, is_archive
 from vidqa.data.media_names import IMAGES, VIDEOS, kind_of
 from vidqa.data.problems import EMPTY, FILE_MISSING, MEDIA_MISSING
 from vidqa.data.record import Record
-from vidqa.data.sources.media_files import media_below
+from vidqa.data.sources.files import media_below
 from vidqa.jobs.job_spec import JobSpec, fetch_weights, load_job_spec
 from vidqa.jobs.launch import refuse_busy
 from vidqa.jobs.platforms import hardware, local

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vidqa.core.problem import Problem
-from vidqa.data.identical_files import media_by_file, same_bytes_between
 from vidqa.data.record import Record
+from vidqa.data.record_groups import media_by_file, same_bytes_between
 from vidqa.families import family_of
 from vidqa.families.sizes import Tensor
 from vidqa.planning.problems import (

@@ -9,8 +9,8 @@ from typing import Any
 
 from vidqa.core.files import write_json
 from vidqa.core.problem import Problem, ProblemError
-from vidqa.data.identical_files import media_by_file, same_bytes_between
 from vidqa.data.record import Record
+from vidqa.data.record_groups import media_by_file, same_bytes_between
 from vidqa.evaluation.answers import parse_expected
 from vidqa.evaluation.metrics import task_problems
 from vidqa.evaluation.problems import REWARD_FORMAT

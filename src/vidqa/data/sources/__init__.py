@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from vidqa.data.foreign_rows import shaped
-from vidqa.data.sources._base import Rows, Source, SourceKind
+from vidqa.data.sources._base import Names, Rows, Source, SourceKind, part_of
 from vidqa.data.sources.address import (
     address_of,
     file_of,
@@ -15,14 +15,12 @@ from vidqa.data.sources.address import (
     read_by,
     with_absolute_functions,
 )
-from vidqa.data.sources.annotation_file import ANNOTATION_FILE
 from vidqa.data.sources.captions import CAPTIONS_FOLDER
-from vidqa.data.sources.csv_file import CSV_FILE
 from vidqa.data.sources.data_folder import DATA_FOLDER
-from vidqa.data.sources.media_files import MEDIA_FILES
-from vidqa.data.sources.part import part_of
+from vidqa.data.sources.files import ANNOTATION_FILE, CSV_FILE, MEDIA_FILES
 from vidqa.data.sources.user_function import USER_FUNCTION
 from vidqa.data.sources.web_dataset import WEB_DATASET
+from vidqa.data.tables import NO_NAMES, rename_fields
 
 # In the order in which they are tried.
 SOURCE_KINDS = (
@@ -45,18 +43,28 @@ __all__ = [
 ]
 
 
-def kind_of_source(path: str) -> tuple[SourceKind, str, str]:
-    """(kind, the path that it opens, the split that is cut from its rows; "" for all of them)."""
+def kind_of_source(path: str) -> SourceKind:
+    """The first kind that recognises what lies at a path."""
     place, part = address_of(path)
     for kind in SOURCE_KINDS:
-        own = not part or kind.reads_part(part)
-        if kind.recognises(path if own else place):
-            return (kind, path, "") if own else (kind, place, part)
+        if kind.recognises(path if not part or kind.reads_part(part) else place):
+            return kind
     raise AssertionError("the last kind recognises every path")
 
 
-def open_source(path: str | Path, media_path: str | Path = "") -> Source:
-    """The source at a path. Raises DATA_FILE_MISSING, DATA_SPLIT, and what the kinds raise on opening."""
-    kind, place, part = kind_of_source(str(path))
-    source = part_of(kind.open(place, str(media_path)), part)
-    return replace(source, rows=lambda collector: shaped(source.rows(collector)))
+def open_source(
+    path: str | Path, media_path: str | Path = "", kind: SourceKind | None = None, renamed: Names = NO_NAMES
+) -> Source:
+    """The source at a path, of the kind that recognises it or of this one, with fields `renamed`.
+
+    Raises DATA_FILE_MISSING, DATA_SPLIT, and what the kinds raise on opening.
+    """
+    kind = kind or kind_of_source(str(path))
+    place, part = address_of(str(path))
+    if not part or kind.reads_part(part):  # the kind gives the part a meaning of its own
+        place, part = str(path), ""
+    source = part_of(kind.open(place, str(media_path), renamed), part)
+    names = NO_NAMES if kind.renames else renamed
+    return replace(
+        source, rows=lambda collector: shaped((at, rename_fields(row, names)) for at, row in source.rows(collector))
+    )

@@ -6,14 +6,20 @@ that every source has the same checks, the same problems and the same places in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from vidqa.data.data_files import require_split_of
 from vidqa.data.media import MediaSource
 from vidqa.data.problem_collector import ProblemCollector
+from vidqa.data.problems import EMPTY
+from vidqa.data.split_syntax import cut_rows, subset_and_cuts
 
+Names = Mapping[str, str]  # of fields, with the names that are written
 Rows = Iterator[tuple[int, Any]]  # each with its index
 
 
@@ -39,12 +45,44 @@ class Source:
 class SourceKind:
     """One way in which records are kept. `recognises` tells by what lies at a path; the first kind that does opens it.
 
-    `open` takes the path and the media path, "" where media are named relative to the source itself. It raises the
-    problems of paths that do not exist. Both get the part behind `#` only where `reads_part` says that the kind gives
-    it a meaning of its own; otherwise it is a split, and `open_source` cuts the rows.
+    `open` takes the path, the media path, "" where media are named relative to the source itself, and the fields to
+    rename: {"video": "recording"}. A kind that does not rename them itself (`renames`) leaves it to `open_source`. It
+    raises the problems of paths that do not exist. Both functions get the part behind `#` only where `reads_part` says
+    that the kind gives it a meaning of its own; otherwise it is a split, and `open_source` cuts the rows.
     """
 
     name: str
     recognises: Callable[[str], bool]
-    open: Callable[[str, str], Source]
+    open: Callable[[str, str, Names], Source]
     reads_part: Callable[[str], bool] = lambda part: False
+    renames: bool = False
+
+
+def part_of(source: Source, part: str) -> Source:
+    """The source with the rows of `part` alone, which keep their indices; with all rows where `part` is empty.
+
+    Raises DATA_SPLIT for a subset, and for a split that is not the one which the file holds.
+    """
+    if not part:
+        return source
+    subset, cuts = subset_and_cuts(part, str(source.path))
+    for cut in cuts:
+        require_split_of(source.path, subset, cut.name)
+
+    def rows(collector: ProblemCollector) -> Rows:
+        count = 0
+        for cut in cuts:
+            for row in cut_rows(cut, partial(_count, source), partial(source.rows, collector)):
+                count += 1
+                yield row
+        if not count and not collector.errors:
+            collector.add(EMPTY, str(source.path), f"no row of {part} is there")
+
+    def fingerprint() -> str:
+        return hashlib.sha256(repr((source.fingerprint(), [cut[1:] for cut in cuts])).encode()).hexdigest()
+
+    return replace(source, rows=rows, fingerprint=fingerprint)
+
+
+def _count(source: Source) -> int:
+    return sum(1 for _ in source.rows(ProblemCollector(str(source.path))))

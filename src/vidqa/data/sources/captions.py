@@ -10,9 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ from vidqa.core.files import content_hash, parse_json
 from vidqa.data.media import media_source
 from vidqa.data.problem_collector import ProblemCollector, shown_names
 from vidqa.data.problems import CAPTIONS, EMPTY, FIELD, LEFT_OUT, SYNTAX
-from vidqa.data.sources._base import Rows, Source, SourceKind
+from vidqa.data.sources._base import Names, Rows, Source, SourceKind
 from vidqa.data.sources.address import address_of
 
 VIDEOS, METAS, LABEL = "videos", "metas", ".label.json"
@@ -72,34 +72,26 @@ def _row(name: str, label: dict[str, Any], video: str, asks: Asks) -> dict[str, 
     return {"id": name, "messages": messages}
 
 
-def _videos(folder: Path) -> dict[str, list[str]]:
-    """The names of mp4 files by what stands before their first point and by every longer beginning."""
-    by_beginning: dict[str, list[str]] = {}
-    names = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
-    for name in names:
-        for beginning in _beginnings(name):
-            by_beginning.setdefault(beginning, []).append(name)
-    return by_beginning
+def _videos(folder: Path) -> list[str]:
+    names = (entry.name for entry in folder.iterdir()) if folder.is_dir() else ()
+    return sorted(name for name in names if name.lower().endswith(".mp4"))
 
 
-def _beginnings(name: str) -> list[str]:
-    """What may be the name of an mp4 file's label; nothing for another file."""
-    parts = name.split(".")
-    return [".".join(parts[:end]) for end in range(1, len(parts))] if parts[-1].lower() == "mp4" else []
+def _videos_of(name: str, videos: Sequence[str]) -> Sequence[str]:
+    """The videos `name.*` among sorted names: a slash follows a point."""
+    return videos[bisect_left(videos, f"{name}.") : bisect_left(videos, f"{name}/")]
 
 
-def _say_unlabelled(
-    folder: Path, videos: Mapping[str, Sequence[str]], labels: AbstractSet[str], to: ProblemCollector
-) -> None:
-    names = sorted({name for shared in videos.values() for name in shared})
-    without = [name for name in names if not labels & set(_beginnings(name))]
+def _say_unlabelled(folder: Path, videos: Sequence[str], labels: Iterable[str], to: ProblemCollector) -> None:
+    labelled = {video for label in labels for video in _videos_of(label, videos)}
+    without = [video for video in videos if video not in labelled]
     if without:
-        message = f"{len(without)} of {len(names)} videos have no label in {METAS}: {shown_names(without)}"
+        message = f"{len(without)} of {len(videos)} videos have no label in {METAS}: {shown_names(without)}"
         to.add(LEFT_OUT, str(folder), message, severity="warning")
 
 
-def _video_of(name: str, videos: dict[str, list[str]]) -> str:
-    candidates: Sequence[str] = videos.get(name, ())
+def _video_of(name: str, videos: Sequence[str]) -> str:
+    candidates = _videos_of(name, videos)
     return next((video for video in candidates if video.endswith(FRONT)), candidates[0] if candidates else name + FRONT)
 
 
@@ -108,7 +100,7 @@ def _recognises(path: str) -> bool:
     return all(os.path.isdir(os.path.join(place, name)) for name in (VIDEOS, METAS))
 
 
-def _open(path: str, media_path: str) -> Source:
+def _open(path: str, media_path: str, renamed: Names) -> Source:
     """`#FILE` behind the folder names another captions.yaml. Raises DATA_CAPTIONS."""
     place, part = address_of(path)
     folder = Path(place)
@@ -118,7 +110,7 @@ def _open(path: str, media_path: str) -> Source:
 
     def rows(collector: ProblemCollector) -> Rows:
         videos = _videos(Path(media.root) / VIDEOS)
-        _say_unlabelled(folder / VIDEOS, videos, {file.name.removesuffix(LABEL) for file in labels}, collector)
+        _say_unlabelled(folder / VIDEOS, videos, [file.name.removesuffix(LABEL) for file in labels], collector)
         lacking: Counter[str] = Counter()
         for index, file in enumerate(labels):
             try:

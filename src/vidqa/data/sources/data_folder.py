@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from vidqa.data.media_names import kind_of
 from vidqa.data.problem_collector import ProblemCollector
 from vidqa.data.problems import EMPTY
 from vidqa.data.reader import NAMES, read_rows
-from vidqa.data.sources._base import Rows, Source, SourceKind
+from vidqa.data.sources._base import Names, Rows, Source, SourceKind
 from vidqa.data.sources.address import address_of
 from vidqa.data.split_syntax import cut_rows, subset_and_cuts
 from vidqa.data.tables import NO_NAMES, csv_rows, has_bytes, rename_fields, rows_in_tables, table_rows
@@ -34,13 +34,13 @@ TABLES = (".parquet", ".arrow")
 class DataFolder:
     """One set of records in a folder or a table: the files of each split that is asked for, in their order."""
 
-    def __init__(self, path: Path, part: str, media_path: str = "", renamed: Mapping[str, str] = NO_NAMES) -> None:
+    def __init__(self, path: Path, part: str, media_path: str = "", renamed: Names = NO_NAMES) -> None:
         self.path, self.part, self.media_path, self.renamed = path, part, media_path, renamed
         self.subset, self.cuts = subset_and_cuts(part, str(path))
 
     @cached_property
     def files(self) -> list[list[Path]]:
-        """For each cut, its files. Raises DATA_SPLIT, DATA_SPLIT."""
+        """For each cut, its files. Raises DATA_SPLIT."""
         return [files_of(self.path, self.subset, cut.name) for cut in self.cuts]
 
     @cached_property
@@ -116,11 +116,11 @@ def _recognises(path: str) -> bool:
     return bool(part) or holds_tables(Path(place))
 
 
-def _open(path: str, media_path: str) -> Source:
-    """Raises DATA_SPLIT, DATA_SPLIT, DATA_FILE_MISSING."""
+def _open(path: str, media_path: str, renamed: Names) -> Source:
+    """Raises DATA_SPLIT, DATA_FILE_MISSING."""
     place, part = address_of(path)
-    data_folder = DataFolder(Path(place), part, media_path)
+    data_folder = DataFolder(Path(place), part, media_path, renamed)
     return Source(data_folder.path, data_folder.media, data_folder.rows, data_folder.fingerprint)
 
 
-DATA_FOLDER = SourceKind("data set folder", _recognises, _open, reads_part=lambda part: True)
+DATA_FOLDER = SourceKind("data set folder", _recognises, _open, reads_part=lambda part: True, renames=True)

@@ -18,11 +18,11 @@ from vidqa.data.media import media_source
 from vidqa.data.problem_collector import ProblemCollector
 from vidqa.data.problems import EMPTY, FILE_MISSING, FUNCTION
 from vidqa.data.reader import TOO_DEEP, is_deep
-from vidqa.data.sources._base import Rows, Source, SourceKind
+from vidqa.data.sources._base import Names, Rows, Source, SourceKind
 from vidqa.data.sources.address import FUNCTION as WRITTEN
 
 
-def _open(path: str, media_path: str) -> Source:
+def _open(path: str, media_path: str, renamed: Names) -> Source:
     """Raises DATA_FILE_MISSING."""
     match = WRITTEN.fullmatch(path)
     assert match is not None  # it was recognised

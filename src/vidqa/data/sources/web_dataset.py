@@ -23,7 +23,7 @@ from vidqa.data.media import MediaSource, media_source
 from vidqa.data.media_names import kind_of
 from vidqa.data.problem_collector import ProblemCollector, shown_names
 from vidqa.data.problems import EMPTY, FILE_MISSING, LEFT_OUT, SYNTAX, TAR_BROKEN
-from vidqa.data.sources._base import Rows, Source, SourceKind
+from vidqa.data.sources._base import Names, Rows, Source, SourceKind
 
 BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}")
 MOST_SHARDS = 100_000
@@ -127,7 +127,7 @@ def _fields(where: str, ending: str, content: bytes, collector: ProblemCollector
     return value if isinstance(value, dict) else {"conversations": value}
 
 
-def _open(path: str, media_path: str) -> Source:
+def _open(path: str, media_path: str, renamed: Names) -> Source:
     """`media_path` is where media lie that no shard holds. Raises DATA_FILE_MISSING."""
     shards = shards_of(path)
     if not shards:

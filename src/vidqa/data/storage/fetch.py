@@ -7,22 +7,24 @@ An interrupted fetch is resumed by the hub's client; a file keeps its name only 
 
 from __future__ import annotations
 
-import hashlib
 import os
+import urllib.error
+import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from vidqa.core.cli import note
-from vidqa.core.files import content_hash, remove
+from vidqa.core.files import remove
 from vidqa.core.problem import ProblemError
-from vidqa.data.archive import is_archive
+from vidqa.data.archive import is_archive, unpack
+from vidqa.data.problems import DAMAGED, NOT_FOUND, OPTION, OUTPUT_EXISTS, UNREACHABLE
 from vidqa.data.storage import hub, hub_dataset
-from vidqa.data.storage.http_download import WebFile, fetch_web, length_of
 from vidqa.data.storage.hub_dataset import Listing, RemoteFile
-from vidqa.data.storage.problems import DAMAGED, HUB_NOT_FOUND, OCCUPIED, SUBSET
-from vidqa.data.storage.unpack import unpack
 
+TIMEOUT_S = 30.0  # of a server that is no hub
+BLOCK = 1 << 20
 COCO = "http://images.cocodataset.org/zips/train2017.zip"
 
 
@@ -60,12 +62,12 @@ class Fetched:
 
 
 def published_set(name: str) -> Published:
-    """A published set by its short name, or any data set of the hub by its own. Raises HUB_NOT_FOUND."""
+    """A published set by its short name, or any data set of the hub by its own. Raises STORAGE_NOT_FOUND."""
     if name in PUBLISHED:
         return PUBLISHED[name]
     if "/" not in name:
         message = f"{name!r} is no set that is known by a short name, and not of the form organisation/name"
-        raise HUB_NOT_FOUND.error(name, message, f"name one of {', '.join(PUBLISHED)}, or organisation/name")
+        raise NOT_FOUND.error(name, message, f"name one of {', '.join(PUBLISHED)}, or organisation/name")
     return Published(hub.parse(f"{hub_dataset.PREFIX}{name.removeprefix(hub_dataset.PREFIX)}").repository)
 
 
@@ -73,14 +75,14 @@ def fetch(published: Published, subsets: Sequence[str], folder: Path) -> Fetched
     """Bring the data set, or these subsets of it, into `folder`, and unpack its archives beside themselves.
 
     Nothing is written before the hub has agreed, every subset is known, and the disk has room.
-    Raises STORAGE_DENIED, HUB_NOT_FOUND, STORAGE_UNREACHABLE, HUB_ANSWER, STORAGE_SUBSET, STORAGE_OCCUPIED,
+    Raises STORAGE_DENIED, STORAGE_NOT_FOUND, STORAGE_UNREACHABLE, HUB_ANSWER, DATA_OPTION, DATA_OUTPUT_EXISTS,
     STORAGE_NO_SPACE, STORAGE_DAMAGED, REMOVAL_OUTSIDE.
     """
     name = f"{hub_dataset.PREFIX}{published.repository}"
     listing = hub_dataset.listing(name)
     files = _chosen(published, subsets, listing)
     web = [WebFile(address, folder / inner, length_of(address)) for address, inner in published.web]
-    due = [file for file in files if _fault(folder / file.name, file)]
+    due = [file for file in files if _fault(folder, file)]
     _require_ours(due, folder)
     archives = sum(file.size for file in due if _is_packed(file.name))
     hub_dataset.require_room(folder, sum(file.size for file in due) + archives + sum(2 * w.missing for w in web), name)
@@ -89,7 +91,7 @@ def fetch(published: Published, subsets: Sequence[str], folder: Path) -> Fetched
         remove(folder / file.name, owner=folder)
     if due:
         hub_dataset.download(listing, due, name, folder)
-    faults = {file.name: fault for file in due if (fault := _fault(folder / file.name, file))}
+    faults = {file.name: fault for file in due if (fault := _fault(folder, file))}
     for damaged in faults:
         remove(folder / damaged, owner=folder)
     if faults:
@@ -102,14 +104,14 @@ def fetch(published: Published, subsets: Sequence[str], folder: Path) -> Fetched
 
 
 def _chosen(published: Published, subsets: Sequence[str], listing: Listing) -> list[RemoteFile]:
-    """The files of these subsets, or all; hidden ones aside. Raises STORAGE_SUBSET."""
+    """The files of these subsets, or all; hidden ones aside. Raises DATA_OPTION."""
     there = sorted({file.name.split("/")[0] for file in listing.files if "/" in file.name})
     known_subsets = [*published.subsets, *(name for name in there if name not in published.subsets)]
     if missing := [subset for subset in subsets if subset not in there]:
         message = f"{published.repository} has no {' and no '.join(missing)}; it has: {', '.join(there) or 'no subset'}"
-        raise SUBSET.error(", ".join(missing), message)
+        raise OPTION.error(", ".join(missing), message)
     if published.subsets and not subsets:
-        raise SUBSET.error(published.repository, f"no subset is named; it has: {', '.join(known_subsets)}")
+        raise OPTION.error(published.repository, f"no subset is named; it has: {', '.join(known_subsets)}")
     files = [file for file in listing.files if not any(part.startswith(".") for part in file.name.split("/"))]
     if published.files:
         return [file for file in files if file.name in published.files]
@@ -117,7 +119,7 @@ def _chosen(published: Published, subsets: Sequence[str], listing: Listing) -> l
 
 
 def _require_ours(due: Sequence[RemoteFile], folder: Path) -> None:
-    """Raises STORAGE_OCCUPIED for a file in the place of one that is due, unless an earlier fetch put it there."""
+    """Raises DATA_OUTPUT_EXISTS for a file in the place of one that is due, unless an earlier fetch put it there."""
     fetched = folder / ".cache" / "huggingface" / "download"  # the client notes here what it has fetched
     occupied = [
         folder / file.name
@@ -126,24 +128,62 @@ def _require_ours(due: Sequence[RemoteFile], folder: Path) -> None:
     ]
     if occupied:
         message = "it is not the published file, and no earlier fetch has put it there"
-        raise ProblemError(OCCUPIED.at(path, message) for path in occupied)
+        raise ProblemError(OUTPUT_EXISTS.at(path, message) for path in occupied)
+
+
+def _fault(folder: Path, file: RemoteFile) -> str:
+    return hub.file_fault(folder / file.name, file.size, file.sha256, file.blob)
 
 
 def _is_packed(name: str) -> bool:
     return is_archive(name) or name.lower().endswith(".zip")
 
 
-def _fault(path: Path, file: RemoteFile) -> str:
-    """Why a path does not hold the file that the hub lists; "" where it does. Hashes of large files are cached."""
+class WebFile(NamedTuple):
+    """`size` bytes at an address, which are put into `folder`."""
+
+    address: str
+    folder: Path
+    size: int
+
+    @property
+    def path(self) -> Path:
+        return self.folder / PurePosixPath(self.address).name
+
+    @property
+    def missing(self) -> int:
+        """Bytes that are not here yet."""
+        return 0 if self.path.is_file() else self.size
+
+
+def length_of(address: str) -> int:
+    """Raises STORAGE_UNREACHABLE."""
     try:
-        size = path.stat().st_size if not path.is_symlink() else -1
-        if size != file.size:
-            return f"it has {size:,} bytes, the hub lists {file.size:,}"
-        if file.sha256:
-            digest = content_hash(path)
-        else:
-            digest = hashlib.sha1(b"blob %d\0" % size + path.read_bytes(), usedforsecurity=False).hexdigest()
-    except OSError as refused:
-        return f"it cannot be read: {refused.strerror}"
-    listed = file.sha256 or file.blob
-    return "" if listed in (None, digest) else f"its hash is {digest}, the hub lists {listed}"
+        with urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=TIMEOUT_S) as answer:
+            return int(answer.headers["Content-Length"])
+    except (OSError, ValueError, TypeError) as failed:
+        raise UNREACHABLE.error(address, f"it does not say what it holds: {failed}") from failed
+
+
+def fetch_web(file: WebFile) -> Path:
+    """The file, whole. Raises STORAGE_UNREACHABLE, STORAGE_DAMAGED."""
+    if file.path.is_file() and file.path.stat().st_size == file.size:
+        return file.path
+    partial = file.path.with_name(f"{file.path.name}.part")
+    partial.parent.mkdir(parents=True, exist_ok=True)
+    begun = partial.stat().st_size if partial.is_file() else 0
+    request = urllib.request.Request(file.address, headers={"Range": f"bytes={begun}-"} if begun else {})
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+            mode = "ab" if answer.status == 206 else "wb"  # a server without ranges begins again
+            with partial.open(mode) as out:
+                while block := answer.read(BLOCK):
+                    out.write(block)
+    except OSError as failed:
+        raise UNREACHABLE.error(file.address, f"it was cut off: {failed}", "run this again: it goes on") from failed
+    if (size := partial.stat().st_size) != file.size:
+        if size > file.size:
+            remove(partial, owner=file.folder)
+        raise DAMAGED.error(file.address, f"{size:,} of {file.size:,} bytes have arrived", "run this again: it goes on")
+    os.replace(partial, file.path)
+    return file.path

@@ -7,6 +7,7 @@ It happens before a job starts, once; the job itself then runs offline.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shlex
@@ -19,13 +20,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vidqa.core import environment
+from vidqa.core.files import content_hash
 from vidqa.core.problem import Problem, ProblemError
-from vidqa.data.storage.problems import (
+from vidqa.data.problems import (
     DENIED,
     HUB_ANSWER,
-    HUB_NOT_FOUND,
     MODEL_NOT_FOUND,
     NO_SPACE,
+    NOT_FOUND,
     TO_FETCH,
     UNREACHABLE,
 )
@@ -59,10 +61,10 @@ def is_snapshot(folder: Path) -> bool:
 
 def parse(name: str) -> HubName:
     """The repository and revision of "hf_model://organisation/name[@revision]", or of a data set's name. Raises
-    HUB_NOT_FOUND."""
+    STORAGE_NOT_FOUND."""
     repository, _, revision = name.rpartition("://")[2].partition("@")
     if not _NAME.fullmatch(repository):
-        raise HUB_NOT_FOUND.error(name, f"{repository!r} is not of the form organisation/name")
+        raise NOT_FOUND.error(name, f"{repository!r} is not of the form organisation/name")
     return HubName(repository, revision or None)
 
 
@@ -86,7 +88,7 @@ def resolve_model(name: str, *, token: str | None, weights: bool = True) -> Path
 
     Without `weights` only the small files are fetched, which is all that planning needs. A snapshot in the hub's cache
     serves when the hub cannot be reached. Raises MODEL_NOT_FOUND, STORAGE_DENIED,
-    HUB_NOT_FOUND, STORAGE_UNREACHABLE, STORAGE_NO_SPACE.
+    STORAGE_NOT_FOUND, STORAGE_UNREACHABLE, STORAGE_NO_SPACE.
     """
     if not is_hub_name(name):
         return _local_folder(name)
@@ -103,8 +105,8 @@ def resolve_model(name: str, *, token: str | None, weights: bool = True) -> Path
 def expect(name: str, *, token: str | None) -> Expected:
     """Where the model of a "hf_model://" name will be. The hub is asked once for the commit; nothing is fetched.
 
-    No answer is a warning, because the hub may answer a launch later; a refusal is an error. Raises HUB_NOT_FOUND for
-    what is no name.
+    No answer is a warning, because the hub may answer a launch later; a refusal is an error. Raises
+    STORAGE_NOT_FOUND for what is no name.
     """
     repository, problems = parse(name).repository, []
     try:
@@ -156,7 +158,7 @@ def ask(name: str, *, token: str | None, pauses_s: Sequence[float] | None = None
     the token may read it.
 
     A few kilobytes at most; preflight calls it. Without an answer it tries again after each pause.
-    Raises STORAGE_DENIED, HUB_NOT_FOUND, STORAGE_UNREACHABLE, HUB_ANSWER.
+    Raises STORAGE_DENIED, STORAGE_NOT_FOUND, STORAGE_UNREACHABLE, HUB_ANSWER.
     """
     from huggingface_hub.errors import HTTPError, OfflineModeIsEnabled
 
@@ -200,6 +202,23 @@ def answer_of(repository: str) -> Iterator[None]:
         raise HUB_ANSWER.error(repository, f"{type(unreadable).__name__}: {unreadable}") from unreadable
 
 
+def file_fault(path: Path, size: int, sha256: str | None, blob: str | None) -> str:
+    """Why a path does not hold the file that the hub lists, of this size and, of a large one, SHA-256, of another one
+    with git's hash `blob`; "" where it does. Hashes of large files are cached."""
+    try:
+        actual = path.stat().st_size if not path.is_symlink() else -1
+        if actual != size:
+            return f"it has {actual:,} bytes, the hub lists {size:,}"
+        if sha256:
+            digest = content_hash(path)
+        else:
+            digest = hashlib.sha1(b"blob %d\0" % size + path.read_bytes(), usedforsecurity=False).hexdigest()
+    except OSError as refused:
+        return f"it cannot be read: {refused.strerror}"
+    listed = sha256 or blob
+    return "" if listed in (None, digest) else f"its hash is {digest}, the hub lists {listed}"
+
+
 def _local_folder(name: str) -> Path:
     folder = Path(os.path.expanduser(name))
     if os.path.isdir(folder):
@@ -227,24 +246,40 @@ def _cached(name: str, weights: bool) -> Path | None:
 
 
 def _fetch(name: str, token: str | None, weights: bool) -> Path:
+    return download(name, parse(name).revision, _files(weights), token, ignore="*/*")
+
+
+def download(
+    name: str,
+    revision: str | None,
+    patterns: Sequence[str],
+    token: str | None,
+    *,
+    kind: str = "model",
+    ignore: str | None = None,
+    folder: Path | None = None,
+) -> Path:
+    """Fetch the files that fit the patterns into the hub's cache, or into a folder of their own; gives the folder.
+    Raises STORAGE_DENIED, STORAGE_NOT_FOUND, STORAGE_UNREACHABLE, STORAGE_NO_SPACE."""
     import huggingface_hub
     from huggingface_hub.errors import HTTPError, LocalEntryNotFoundError
 
-    repository, revision = parse(name)
     try:
-        folder = huggingface_hub.snapshot_download(
-            repository,
+        fetched = huggingface_hub.snapshot_download(
+            parse(name).repository,
+            repo_type=kind,
             revision=revision,
             endpoint=environment.hf_endpoint(),
             token=token,
-            allow_patterns=_files(weights),
-            ignore_patterns="*/*",
+            allow_patterns=list(patterns),
+            ignore_patterns=ignore,
+            local_dir=folder,
         )
     except (HTTPError, LocalEntryNotFoundError) as failed:
         raise ProblemError([refusal(name, failed)]) from failed
     except OSError as failed:
         raise NO_SPACE.error(name, f"storing it failed: {failed}") from failed
-    return Path(folder)
+    return Path(fetched)
 
 
 def _files(weights: bool) -> list[str]:
@@ -265,7 +300,7 @@ def refusal(name: str, failed: BaseException, attempts: int = 1) -> Problem:
             "run this again",
         )
     if status == 404:
-        return HUB_NOT_FOUND.at(name, f"{hub} answered 404: no such {kind} or revision", DATA_SET if page else None)
+        return NOT_FOUND.at(name, f"{hub} answered 404: no such {kind} or revision", DATA_SET if page else None)
     answer = f"answered {status}" if status else f"did not answer ({type(failed).__name__})"
     remedy = "check the network and HF_ENDPOINT, then run this again: it goes on" if page else None
     return UNREACHABLE.at(name, f"{hub} {answer}, after {attempts} attempt{'s' * (attempts > 1)}", remedy)

@@ -15,9 +15,9 @@ from vidqa.core import environment
 from vidqa.core.cli import note
 from vidqa.core.files import name_error
 from vidqa.core.problem import ProblemError
+from vidqa.data.problems import NO_SPACE, NOT_FOUND, UNREACHABLE
 from vidqa.data.split_syntax import subset_and_cuts
 from vidqa.data.storage import hub
-from vidqa.data.storage.problems import HUB_NOT_FOUND, NO_SPACE, UNREACHABLE
 
 PREFIX = "hf_dataset://"
 KIND = "dataset"
@@ -49,7 +49,7 @@ def is_hub_dataset(path: str) -> bool:
 def stage_dataset(written: str) -> str:
     """The data set folder of an address, and the part of it that is meant, as an annotation path.
 
-    A snapshot that is in the cache serves when the hub cannot be reached. Raises STORAGE_DENIED, HUB_NOT_FOUND,
+    A snapshot that is in the cache serves when the hub cannot be reached. Raises STORAGE_DENIED, STORAGE_NOT_FOUND,
     STORAGE_UNREACHABLE, STORAGE_NO_SPACE, DATA_SPLIT.
     """
     name, part = _parted(written)
@@ -66,7 +66,7 @@ def stage_dataset(written: str) -> str:
 
 
 def expected_dataset(written: str) -> str:
-    """What `stage_dataset` will give, as far as it can be known without fetching anything. Raises HUB_NOT_FOUND."""
+    """What `stage_dataset` will give, as far as it can be known without fetching anything. Raises STORAGE_NOT_FOUND."""
     name, part = _parted(written)
     try:
         commit = hub.ask(name, token=environment.hf_token(), pauses_s=(), kind=KIND)
@@ -79,7 +79,7 @@ def expected_dataset(written: str) -> str:
 def listing(name: str) -> Listing:
     """The files of a "hf_dataset://" name, after the hub agreed that the token may read them.
 
-    Raises STORAGE_DENIED, HUB_NOT_FOUND, STORAGE_UNREACHABLE, HUB_ANSWER.
+    Raises STORAGE_DENIED, STORAGE_NOT_FOUND, STORAGE_UNREACHABLE, HUB_ANSWER.
     """
     import huggingface_hub
     from huggingface_hub.errors import HTTPError
@@ -130,25 +130,9 @@ def _fetched(name: str, listing: Listing, files: list[RemoteFile]) -> Path:
 
 def download(listing: Listing, files: Sequence[RemoteFile], name: str, folder: Path | None = None) -> Path:
     """Fetch these files into the hub's cache, or into a folder of their own; gives the folder. Raises STORAGE_DENIED,
-    HUB_NOT_FOUND, STORAGE_UNREACHABLE, STORAGE_NO_SPACE."""
-    import huggingface_hub
-    from huggingface_hub.errors import HTTPError, LocalEntryNotFoundError
-
-    try:
-        fetched = huggingface_hub.snapshot_download(
-            listing.repository,
-            repo_type=KIND,
-            revision=listing.commit,
-            endpoint=environment.hf_endpoint(),
-            token=environment.hf_token(),
-            allow_patterns=[_literal(file.name) for file in files],
-            local_dir=folder,
-        )
-    except (HTTPError, LocalEntryNotFoundError) as failed:
-        raise ProblemError([hub.refusal(name, failed)]) from failed
-    except OSError as failed:
-        raise NO_SPACE.error(name, f"storing it failed: {failed}") from failed
-    return Path(fetched)
+    STORAGE_NOT_FOUND, STORAGE_UNREACHABLE, STORAGE_NO_SPACE."""
+    names = [_literal(file.name) for file in files]
+    return hub.download(name, listing.commit, names, environment.hf_token(), kind=KIND, folder=folder)
 
 
 def require_room(folder: Path, needed: int, name: str) -> None:
@@ -185,10 +169,10 @@ def _cached(name: str) -> Path | None:
 
 
 def _parted(written: str) -> tuple[str, str]:
-    """The name with its prefix, and the part. Raises HUB_NOT_FOUND."""
+    """The name with its prefix, and the part. Raises STORAGE_NOT_FOUND."""
     name, _, part = written.partition("#")
     if not is_hub_dataset(name):
-        raise HUB_NOT_FOUND.error(written, f"it is not of the form {PREFIX}organisation/name")
+        raise NOT_FOUND.error(written, f"it is not of the form {PREFIX}organisation/name")
     hub.parse(name)
     return name, part
 

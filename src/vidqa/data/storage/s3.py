@@ -10,7 +10,7 @@ from typing import Any
 
 from vidqa.core import environment
 from vidqa.core._optional import require
-from vidqa.data.storage.problems import ADDRESS, DENIED, NO_SPACE, NOT_FOUND, UNREACHABLE
+from vidqa.data.problems import DENIED, NO_SPACE, NOT_FOUND, UNREACHABLE
 
 PREFIX = "s3://"
 _ADDRESS = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?")
@@ -32,9 +32,9 @@ def is_remote(path: str) -> bool:
 
 
 def parse(address: str) -> str:
-    """An address without a slash at its end. Raises STORAGE_ADDRESS."""
+    """An address without a slash at its end. Raises STORAGE_NOT_FOUND."""
     if not _ADDRESS.fullmatch(address):
-        raise ADDRESS.error(address, "it is not of the form s3://bucket/path")
+        raise NOT_FOUND.error(address, "it is not of the form s3://bucket/path")
     return address.rstrip("/")
 
 

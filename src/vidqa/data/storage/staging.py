@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -27,11 +26,11 @@ from vidqa.data.archive import SUFFIXES
 from vidqa.data.media import MediaSource, NotFound
 from vidqa.data.parse import RowReader
 from vidqa.data.problem_collector import ProblemCollector
+from vidqa.data.problems import DAMAGED, NOT_FOUND
 from vidqa.data.reader import NAMES
 from vidqa.data.record import MediaRef
 from vidqa.data.sources import open_source
 from vidqa.data.storage import hub_dataset
-from vidqa.data.storage.problems import ADDRESS, DAMAGED, NO_SPACE, NOT_FOUND
 from vidqa.data.storage.s3 import (
     PREFIX,
     Object,
@@ -49,7 +48,6 @@ ANNOTATIONS, MEDIA = "annotations", "media"  # the two folders of a staged set
 FILES = (".json", ".jsonl", ".csv", ".tsv", ".parquet")
 AT_ONCE = 8
 BLOCK = 8 << 20
-SPARE = 1 << 30  # bytes that stay free on the disk
 MOST_NAMED = 20
 LOCK_WAIT_S = 6 * 3600.0  # for another process that stages the same set, which may be terabytes
 
@@ -206,7 +204,8 @@ def named_media(annotations: str | Path) -> tuple[list[str], list[Problem]]:
     for written in source.names:
         name = os.path.normpath(written)
         if "://" in written or name.split("/", 1)[0] == os.pardir:
-            problems.append(ADDRESS.at(annotations, f"the medium {written!r} is not named relative to the media path"))
+            message = f"the medium {written!r} is not named relative to the media path"
+            problems.append(NOT_FOUND.at(annotations, message))
         elif not os.path.isabs(written):
             names.append(name)
     return list(dict.fromkeys(names)), problems[:MOST_NAMED]
@@ -218,9 +217,7 @@ def _fetch(bucket: Any, items: Iterable[tuple[Object, str]], folder: Path, arriv
     if not due:
         return
     total = sum(item.size for item, _ in due)
-    free = shutil.disk_usage(folder).free
-    if total + SPARE > free:
-        raise NO_SPACE.error(folder, f"{total / 1e9:.1f} GB are to be staged, {free / 1e9:.1f} GB are free")
+    hub_dataset.require_room(folder, total, "the set")
     note(f"staging {len(due)} file(s), {total / 1e6:.1f} MB, into {folder}")
     problems: list[Problem] = []
     with ThreadPoolExecutor(AT_ONCE) as pool, (folder / RECORD).open("a", encoding="utf-8") as record:

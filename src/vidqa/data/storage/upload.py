@@ -6,24 +6,25 @@ failed; an upload never changes the state of the run. Safe to run again: it send
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import sys
 import tomllib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from vidqa.core import files
+from vidqa.core import environment, files
 from vidqa.core.cli import note
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.core.run_folder import RunFolder
-from vidqa.data.storage.hub_upload import upload_export
-from vidqa.data.storage.problems import NOTHING_TO_UPLOAD
-from vidqa.data.storage.s3 import parse
-from vidqa.data.storage.s3_upload import send
+from vidqa.data.problems import DAMAGED, DENIED, HUB_PUBLIC, OPTION, UNREACHABLE
+from vidqa.data.storage.hub import file_fault
+from vidqa.data.storage.s3 import Object, connect, described, errors_at, hides_its_hash, objects_below, parse
 
 RECORD = "uploads.json"
 EXPORT = "export.json"  # the facts file of a complete export
@@ -47,11 +48,11 @@ class Destinations:
 
 
 def spec_destinations(run_dir: Path) -> Destinations:
-    """The destinations in [train.ckpt] of the run's spec.toml. Raises STORAGE_NOTHING_TO_UPLOAD without a spec.toml."""
+    """The destinations in [train.ckpt] of the run's spec.toml. Raises DATA_OPTION without a spec.toml."""
     try:
         tables = tomllib.loads((run_dir / "spec.toml").read_text(encoding="utf-8"))
     except (OSError, tomllib.TOMLDecodeError) as failed:
-        raise NOTHING_TO_UPLOAD.error(run_dir, f"its spec.toml cannot be read: {failed}") from failed
+        raise OPTION.error(run_dir, f"its spec.toml cannot be read: {failed}") from failed
     ckpt = tables.get("train", {}).get("ckpt", {})
     s3 = f"s3://{ckpt.get('s3_bucket')}/{ckpt.get('s3_prefix', 'outputs')}" if ckpt.get("upload_s3") else None
     hub = str(ckpt.get("hf_repo_name")) if ckpt.get("upload_hf") else None
@@ -61,15 +62,15 @@ def spec_destinations(run_dir: Path) -> Destinations:
 def upload(run_dir: Path, to: Destinations, token: str | None) -> tuple[dict[str, Any], list[Problem]]:
     """Upload a run to every destination. Returns the outcome of each by its address, and all problems.
 
-    Raises STORAGE_NOTHING_TO_UPLOAD before anything is sent.
+    Raises DATA_OPTION before anything is sent.
     """
     if not to:
-        raise NOTHING_TO_UPLOAD.error(run_dir, "neither the run's spec nor the command line names a destination")
+        raise OPTION.error(run_dir, "neither the run's spec nor the command line names a destination")
     chosen = exports(run_dir, to.which)
     if to.hub and not HUB_NAME.fullmatch(to.hub):
-        raise NOTHING_TO_UPLOAD.error("--hub", f"{to.hub!r} is not of the form organisation/name or name")
+        raise OPTION.error("--hub", f"{to.hub!r} is not of the form organisation/name or name")
     if to.hub and not chosen:
-        raise NOTHING_TO_UPLOAD.error(run_dir, "the run has no export for the hub")
+        raise OPTION.error(run_dir, "the run has no export for the hub")
     places: dict[str, Callable[[], dict[str, Any]]] = {}
     if to.s3:
         address = f"{parse(to.s3)}/{run_dir.name}"
@@ -144,6 +145,153 @@ def _write_record(run_dir: Path, done: dict[str, Any]) -> None:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def upload_export(
+    folder: Path, name: str, message: str, *, token: str | None, public: bool, without: str
+) -> dict[str, Any]:
+    """Commit the files of an export, but the one called `without`, to organisation/name, or to a name alone in the
+    token's own namespace; made where it is not there. {"repository", "commit", "files", "bytes"}.
+
+    Files that the hub has already are not sent again. Raises STORAGE_HUB_PUBLIC, STORAGE_DENIED,
+    STORAGE_UNREACHABLE, STORAGE_DAMAGED.
+    """
+    import huggingface_hub
+    from huggingface_hub.errors import HfHubHTTPError, HTTPError, OfflineModeIsEnabled
+
+    api = huggingface_hub.HfApi(endpoint=environment.hf_endpoint(), token=token)
+    huggingface_hub.utils.disable_progress_bars()
+    try:
+        name = str(api.create_repo(name, private=not public, exist_ok=True).repo_id)
+        if not public and not api.model_info(name).private:
+            raise HUB_PUBLIC.error(name, "it is public")
+        commit = api.upload_folder(repo_id=name, folder_path=folder, commit_message=message, ignore_patterns=[without])
+        files = _files(folder, without)
+        damaged = _differences(api, name, str(commit.oid), folder, files)
+    except OfflineModeIsEnabled as offline:
+        raise UNREACHABLE.error(
+            name, "HF_HUB_OFFLINE forbids asking the hub", "unset it and run this again"
+        ) from offline
+    except HfHubHTTPError as answer:
+        remedy = "set HF_TOKEN to a token that may write there, and run: python scripts/upload.py RUN"
+        raise DENIED.error(name, _short(answer, token), remedy) from answer
+    except (HTTPError, OSError) as away:
+        raise UNREACHABLE.error(name, f"{type(away).__name__}: {_short(away, token)}") from away
+    except ValueError as refused:  # a name that no repository may have
+        raise DENIED.error(name, _short(refused, token), "correct the name") from refused
+    if damaged:
+        raise DAMAGED.error(name, f"differs from {folder}: {', '.join(damaged[:10])}")
+    sizes = [path.stat().st_size for path in files]
+    return {
+        "repository": name,
+        "commit": str(commit.oid),
+        "export": folder.name,
+        "files": len(sizes),
+        "bytes": sum(sizes),
+    }
+
+
+def _files(folder: Path, without: str) -> list[Path]:
+    files = (path for path in folder.rglob("*") if path.is_file() and path.relative_to(folder).as_posix() != without)
+    return sorted(path for path in files if ".cache" not in path.parts)
+
+
+def _differences(api: Any, name: str, commit: str, folder: Path, files: Sequence[Path]) -> list[str]:
+    """The files of the folder that the hub does not have in that commit, bit by bit."""
+    there = {entry.path: entry for entry in api.list_repo_tree(name, recursive=True, revision=commit)}
+    names = {path.relative_to(folder).as_posix(): path for path in files}
+    return [relative for relative, path in names.items() if not _agrees(path, there.get(relative))]
+
+
+def _agrees(path: Path, entry: Any) -> bool:
+    sha256 = entry.lfs.sha256 if entry is not None and entry.lfs is not None else None
+    return entry is not None and not file_fault(path, entry.size, sha256, entry.blob_id)
+
+
+def _short(failed: BaseException, token: str | None) -> str:
+    text = " ".join(str(failed).split())[:300]
+    return text.replace(token, "<HF_TOKEN>") if token else text
+
+
+AT_ONCE = 4
+PART = 64 << 20  # bytes of one part; a file below two parts goes in one piece
+MOST_PARTS = 9000  # S3 takes 10,000
+BLOCK = 8 << 20
+
+
+@dataclass(frozen=True)
+class Sent:
+    path: str
+    bytes: int
+    sha256: str
+    etag: str
+
+
+def send(address: str, root: Path, paths: Sequence[Path]) -> dict[str, Any]:
+    """Store every file below `address` under its path relative to `root`. What is there already, bit by bit, stays.
+
+    Returns {"files": [...], "bytes", "sent"}. Raises ProblemError with every file that did not get there.
+    """
+    bucket = connect()
+    there = {item.address: item for item in objects_below(bucket, address)}
+
+    def try_one(path: Path) -> tuple[Sent, bool] | list[Problem]:
+        name = str(path.relative_to(root))
+        try:
+            return _send_one(bucket, address, name, path, there.get(f"{address}/{name}"))
+        except ProblemError as failed:
+            return failed.problems
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        outcomes = list(pool.map(try_one, paths))
+    if problems := [problem for outcome in outcomes if isinstance(outcome, list) for problem in outcome]:
+        raise ProblemError(problems[:20])
+    files = [outcome for outcome in outcomes if not isinstance(outcome, list)]
+    return {
+        "files": [asdict(sent) for sent, _ in files],
+        "bytes": sum(sent.bytes for sent, _ in files),
+        "sent": sum(was_sent for _, was_sent in files),
+    }
+
+
+def _send_one(bucket: Any, root: str, name: str, path: Path, there: Object | None) -> tuple[Sent, bool]:
+    """The object as it is stored now, and whether it had to be sent."""
+    address = f"{root}/{name}"
+    with errors_at(address):
+        size = path.stat().st_size
+        part = max(PART, -(-size // MOST_PARTS))
+        etag, sha256 = hashes(path, part)
+        if there is not None and (there.size, there.etag) == (size, etag):
+            return Sent(name, size, sha256, etag), False
+        bucket.put_file(str(path), address, chunksize=part)
+        info = bucket.info(address, refresh=True)
+    stored = described(info)
+    if stored.size != size or (stored.etag != etag and not hides_its_hash(info)):
+        message = f"{size} bytes with the tag {etag} were sent, {stored.size} with {stored.etag} are stored"
+        raise DAMAGED.error(address, message)
+    return Sent(name, size, sha256, stored.etag), True
+
+
+def hashes(path: Path, part: int) -> tuple[str, str]:
+    """The tag that S3 gives a file sent in parts of this size, and its SHA-256.
+
+    Source: S3's multipart tag is the MD5 of the parts' MD5s, a dash, and their number; of one piece it is the MD5.
+    """
+    sha256, parts, size = hashlib.sha256(), [], path.stat().st_size
+    whole = hashlib.md5(usedforsecurity=False)
+    with path.open("rb") as file:
+        while True:
+            of_part, left = hashlib.md5(usedforsecurity=False), part
+            while left and (block := file.read(min(BLOCK, left))):
+                left -= len(block)
+                for digest in (sha256, whole, of_part):
+                    digest.update(block)
+            if left == part:
+                break
+            parts.append(of_part.digest())
+    if size < min(5 << 30, 2 * part):  # where s3fs sends one piece
+        return whole.hexdigest(), sha256.hexdigest()
+    return f"{hashlib.md5(b''.join(parts), usedforsecurity=False).hexdigest()}-{len(parts)}", sha256.hexdigest()
 
 
 def main(run_dir: Path) -> int:

@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 from vidqa.core.cli import USAGE
 from vidqa.core.gc_pause import paused
 from vidqa.core.problem import Code, Problem, raise_errors
-from vidqa.evaluation.json_items import json_items
 from vidqa.evaluation.problems import (
     GAPS_JOIN,
     GAPS_MODE,
@@ -23,7 +22,7 @@ from vidqa.evaluation.problems import (
     GAPS_NO_RESULT,
     GAPS_RESULT_REPEATED,
 )
-from vidqa.evaluation.results import Bounded, Item, is_scored, usable
+from vidqa.evaluation.results import Bounded, Item, is_scored, json_items, usable
 from vidqa.evaluation.text import normalise
 from vidqa.gaps.analysis.annotations import AnnotationIndex, Extra, annotation_file, read_annotations
 from vidqa.gaps.analysis.audit import Answered

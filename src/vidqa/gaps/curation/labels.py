@@ -15,7 +15,7 @@ from typing import Any
 from vidqa.core.files import parse_json, write_json, write_text
 from vidqa.core.pages.page import page
 from vidqa.data.record import Provenance
-from vidqa.data.sources.media_files import kind_of
+from vidqa.data.sources.files import kind_of
 from vidqa.datatools.outputs import write_page
 from vidqa.evaluation.answers import parse_expected
 from vidqa.evaluation.thumbnails import card_frames

@@ -17,8 +17,8 @@ from pathlib import PurePath
 
 from threadpoolctl import threadpool_limits
 
-from vidqa.data.identical_files import real_key, same_bytes_between
 from vidqa.data.record import MediaRef, Record
+from vidqa.data.record_groups import real_key, same_bytes_between
 from vidqa.gaps.curation.candidate_pairs import candidate_pairs
 from vidqa.gaps.curation.clip_fingerprint import fingerprints
 from vidqa.gaps.curation.clip_matching import UNSURE, match_clips

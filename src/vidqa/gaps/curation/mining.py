@@ -203,7 +203,7 @@ def _write(request: Mining, mined: Mined, control: dict[int, dict[str, Any]]) ->
 
 
 def _write_page(path: Path, mined: Mined) -> None:
-    """Each gap with the rows that it took, with pictures. Raises DATATOOLS_OUTPUT_UNWRITABLE."""
+    """Each gap with the rows that it took, with pictures. Raises STORAGE_NO_SPACE."""
     rows_of = defaultdict(list)
     for chosen in mined.finds:
         rows_of[chosen.gap].append(chosen)

@@ -1,6 +1,8 @@
-"""Videos and images as they are: a file, a folder or an archive of them, each of which is a record without a question.
+"""Sources that are files as they lie there: annotations as JSON or CSV, and media without annotations.
 
-A folder that holds an annotation file is a dataset folder instead.
+An annotation file is a JSON list or JSON lines, or lies as annotations.json(l) in a dataset folder. A CSV file (.tsv:
+tabs) has a header that names the columns video (or file, path, clip), question and answer. Media are a file, a folder
+or an archive, each video and image of which is a record without a question.
 """
 
 from __future__ import annotations
@@ -11,13 +13,15 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from vidqa.core.files import content_hash
 from vidqa.data.archive import is_archive, open_archive
-from vidqa.data.media import MediaSource
+from vidqa.data.media import MediaSource, media_source
 from vidqa.data.media_names import is_medium, kind_of
 from vidqa.data.problem_collector import ProblemCollector
 from vidqa.data.problems import FILE_MISSING
-from vidqa.data.reader import NAMES
-from vidqa.data.sources._base import Rows, Source, SourceKind
+from vidqa.data.reader import NAMES, annotation_file, read_rows
+from vidqa.data.sources._base import Names, Rows, Source, SourceKind
+from vidqa.data.tables import csv_rows
 
 
 def media_below(folder: str) -> Iterator[str]:
@@ -27,14 +31,14 @@ def media_below(folder: str) -> Iterator[str]:
         yield from (os.path.join(above, name) for name in names if is_medium(name))
 
 
-def _recognises(path: str) -> bool:
+def _is_media(path: str) -> bool:
     place = os.path.expanduser(path)
     if os.path.isdir(place):
         return not any(os.path.isfile(os.path.join(place, name)) for name in NAMES)
     return kind_of(place) is not None or is_archive(place)
 
 
-def _open(path: str, media_path: str) -> Source:
+def _open_media(path: str, media_path: str, renamed: Names) -> Source:
     """`media_path` is not used: the files are named by `path`."""
     place = Path(os.path.abspath(os.path.expanduser(path)))
     if place.is_dir():
@@ -62,4 +66,29 @@ def _open(path: str, media_path: str) -> Source:
     return Source(place, media, rows, fingerprint, is_annotated=False)
 
 
-MEDIA_FILES = SourceKind("media files", _recognises, _open)
+MEDIA_FILES = SourceKind("media files", _is_media, _open_media)
+
+
+def _open_annotations(annotation_path: str, media_path: str, renamed: Names) -> Source:
+    """A dataset folder without a media path is in root mode: its media must lie in it."""
+    path = annotation_file(annotation_path)
+    root_mode = not media_path and path != Path(os.path.expanduser(annotation_path))
+    media = media_source(path, media_path, root_mode=root_mode)
+    return Source(path, media, lambda collector: read_rows(path, collector), lambda: content_hash(path))
+
+
+# The last kind that is tried: a path that is nothing else is meant as an annotation file, and its problems say so.
+ANNOTATION_FILE = SourceKind("annotation file", lambda path: True, _open_annotations)
+
+
+def _is_csv(path: str) -> bool:
+    return path.lower().endswith((".csv", ".tsv")) and os.path.isfile(os.path.expanduser(path))
+
+
+def _open_csv(path: str, media_path: str, renamed: Names) -> Source:
+    file = Path(os.path.expanduser(path))
+    media = media_source(file, media_path, root_mode=False)
+    return Source(file, media, lambda to: csv_rows(file, to, renamed), lambda: content_hash(file), by_line=True)
+
+
+CSV_FILE = SourceKind("CSV file", _is_csv, _open_csv, renames=True)

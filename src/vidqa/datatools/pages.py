@@ -1,4 +1,4 @@
-"""The page of an inspected data set: counts, answer balance, histograms, duplicates, problems, some of its videos."""
+"""Pages: previewed samples, the chat as the model sees it with its planned frames, and an inspected data set."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from vidqa.core.pages.page import page
+from vidqa.core.pages.page import image_url, page
+from vidqa.core.problem import Problem, ProblemError
 from vidqa.data.record import MediaRef, Record
 from vidqa.datatools.inspection import Inspection
-from vidqa.datatools.preview_page import frame_urls
+from vidqa.datatools.preview import Piece, Preview, token_line
+from vidqa.datatools.problems import DUPLICATES
+from vidqa.evaluation.thumbnails import poster_frames
 from vidqa.video.types import VideoMeta
 
 CARDS = 12  # media shown with frames
@@ -32,7 +35,7 @@ def inspection_page(inspection: Inspection) -> str:
         "Files that look alike": facts["look_alike"] or [],
         "Media that no record names": [[name] for name in facts["unused_media"]],
     }
-    shown = [problem for problem in inspection.problems if not problem.code.startswith("DATATOOLS_")]
+    shown = [problem for problem in inspection.problems if problem.code != DUPLICATES.name]
     return page(
         "datatools/inspection.html.j2",
         title="Data set",
@@ -130,3 +133,38 @@ def _bytes(count: float) -> str:
             return f"{count:.3g} {unit}"
         count /= 1000
     return f"{count:.3g} TB"
+
+
+MOST_FRAMES = 32  # pictures of one medium; the line above them names how many there are
+
+
+def preview_page(title: str, rendered: Sequence[Preview], problems: Sequence[Problem]) -> str:
+    """The page as HTML. Of long videos `MOST_FRAMES` of the planned frames are shown, evenly spread."""
+    samples = [
+        {**preview.as_dict(), "for_generation": preview.for_generation, "pieces": list(map(_shown, preview.pieces))}
+        for preview in rendered
+    ]
+    return page("datatools/preview.html.j2", title=title, samples=samples, problems=problems)
+
+
+def _shown(piece: Piece) -> dict[str, Any]:
+    shown: dict[str, Any] = {"kind": piece.kind, "text": piece.text, "plan": piece.plan}
+    if piece.plan is None or piece.ref is None:
+        return shown
+    indices, times = piece.plan.indices, piece.plan.times_s or (0.0,)
+    step = max(1, -(-len(indices) // MOST_FRAMES))
+    urls, fault = frame_urls(piece.ref, indices[::step])
+    frames = [
+        {"url": url, "index": index, "time": time}
+        for url, index, time in zip(urls, indices[::step], times[::step], strict=False)
+    ]
+    return {**shown, "token_line": token_line(piece), "frames": frames, "fault": fault}
+
+
+def frame_urls(ref: MediaRef, indices: Sequence[int], width: int = 200) -> tuple[list[str], str]:
+    """(frames of a medium as data URLs, what is wrong with it or "")."""
+    try:
+        frames = poster_frames(ref.path, ref.member, indices, width)
+    except ProblemError as unreadable:
+        return [], unreadable.problems[0].message
+    return [image_url(frame) for frame in frames], ""

@@ -135,15 +135,15 @@ def test_two_goals_are_for_those_that_can_weigh_them() -> None:
         )
         assert len(study.trials) >= count - 2, name
     for name, goals in (("asha", (LOSS, ACCURACY)), ("cma-es", (LOSS, ACCURACY)), ("nsga2", (LOSS,)), ("pbt", ())):
-        with pytest.raises(ProblemError, match="AUTOML_ALGORITHM"):
+        with pytest.raises(ProblemError, match="STUDY_SETTINGS"):
             made(name, goals=goals)
 
 
 def test_an_unknown_name_and_impossible_rungs_are_told() -> None:
-    with pytest.raises(ProblemError, match=r"AUTOML_ALGORITHM(.|\n)*bayesian"):
+    with pytest.raises(ProblemError, match=r"STUDY_SETTINGS(.|\n)*bayesian"):
         made("bayes")
     for rungs in (Fidelity(0, 10), Fidelity(11, 10), Fidelity(1, 10, 1)):
-        with pytest.raises(ProblemError, match="AUTOML_ALGORITHM"):
+        with pytest.raises(ProblemError, match="STUDY_SETTINGS"):
             algorithm("asha", MIXED, (LOSS,), seed=0, max_trials=4, rungs=rungs)
 
 

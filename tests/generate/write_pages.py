@@ -25,7 +25,7 @@ from vidqa.core import actions
 from vidqa.core.cli import SKILL_ROOT
 from vidqa.core.files import write_text
 from vidqa.spec.json_schema import schema
-from vidqa.spec.keys import leaves
+from vidqa.spec.keys import leaves, nested
 
 FILLED = {**PARTS, "references/migrating.md": pages.in_migrating}
 MANIFEST = "schemas/manifest.json"
@@ -33,15 +33,9 @@ MANIFEST = "schemas/manifest.json"
 
 def _schema(action: str) -> str:
     """The schema of an action's spec, with the template's values as its default."""
-    default: dict[str, Any] = {}
-    for path, field in leaves(action).items():
-        if not path.startswith("policy.lora."):  # an optional table, which is absent
-            *tables, name = path.split(".")
-            inner = default
-            for table in tables:
-                inner = inner.setdefault(table, {})
-            inner[name] = field.default
-    return json.dumps({**schema(action), "default": default}, indent=2, ensure_ascii=False) + "\n"
+    # An optional table is absent.
+    values = {path: field.default for path, field in leaves(action).items() if not path.startswith("policy.lora.")}
+    return json.dumps({**schema(action), "default": nested(values)}, indent=2, ensure_ascii=False) + "\n"
 
 
 def _codes() -> str:

@@ -14,7 +14,7 @@ from vidqa.core.files import read_object
 from vidqa.spec.keys import flat
 from vidqa.spec.layers import Layer, read_layer
 from vidqa.spec.models import QuantizeSpec, Spec, TrainSpec
-from vidqa.spec.problems import MODEL, NO_RUN, ROOT, VALUE
+from vidqa.spec.problems import FILE, MODEL, NO_RUN, VALUE
 from vidqa.spec.resolve import load, load_training
 from vidqa.spec.run_lookup import ADAPTER, find_checkpoint, find_export, run_folder_of
 from vidqa.spec.run_tables import Vision
@@ -45,7 +45,7 @@ def profile_layer(action: str, name: str | None) -> Layer:
 def root_layer(data: DataSet, root: str) -> Layer:
     """A set of records in one folder: annotations.json, and media below it or in an archive.
 
-    A remote root (with ://) is taken as it is. Raises SPEC_ROOT where a local one has no annotations.
+    A remote root (with ://) is taken as it is. Raises SPEC_FILE where a local one has no annotations.
     """
     annotations, media = data.annotations, data.media
     if "://" in root:
@@ -55,7 +55,7 @@ def root_layer(data: DataSet, root: str) -> Layer:
         file = next((folder / n for n in ("annotations.json", "annotations.jsonl") if os.path.isfile(folder / n)), None)
         if file is None:
             what = "there is no annotations.json in it" if os.path.isdir(folder) else "it is no folder"
-            raise ROOT.error(folder, what, REMEDY.format(annotations=annotations, root=root, media=media))
+            raise FILE.error(folder, what, REMEDY.format(annotations=annotations, root=root, media=media))
         archive = next((folder / name for name in ARCHIVES if (folder / name).is_file()), folder)
         table = {annotations: str(file), media: str(archive)}
     return Layer(f"data root {root}", {**table, **data.root_sets})

@@ -11,8 +11,8 @@ from typing import Any
 
 from vidqa import spec
 from vidqa.automl import data_share
-from vidqa.automl.algorithms import BY_STEPS, Fidelity, algorithm
-from vidqa.automl.decisions import Algorithm, Goal
+from vidqa.automl.algorithms import BY_STEPS, Fidelity, Searcher, algorithm
+from vidqa.automl.decisions import Goal
 from vidqa.automl.gpu_allocator import check_sharing, memory_share
 from vidqa.automl.history import History
 from vidqa.automl.journal import read
@@ -39,7 +39,7 @@ class Study:
     settings: Settings
     base: TrainSpec
     space: Space
-    algorithm: Algorithm
+    algorithm: Searcher
     data: dict[str, Any]  # changes of the template for trials that learn from a share of the videos
     memory_gib: float | None = None  # of a GPU for each job, where several share it
     evaluations: tuple[EvaluateSpec, ...] = ()
@@ -174,7 +174,7 @@ def _space(settings: Settings, base: TrainSpec, *, by_steps: bool) -> Space:
     )
 
 
-def _algorithm(settings: Settings, base: TrainSpec, space: Space) -> Algorithm:
+def _algorithm(settings: Settings, base: TrainSpec, space: Space) -> Searcher:
     steps, longest = settings.steps, _longest(settings, base)
     shortest = steps.shortest or max(1, longest // steps.reduction**2)
     return algorithm(
@@ -199,7 +199,7 @@ def _longest(settings: Settings, base: TrainSpec) -> int:
     return spec.total_steps(base, samples or 0) or 1
 
 
-def _has_rungs(searcher: Algorithm) -> bool:
+def _has_rungs(searcher: Searcher) -> bool:
     return any(len(bracket) > 1 for bracket in searcher.rungs)
 
 

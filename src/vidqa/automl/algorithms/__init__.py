@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from vidqa.automl.algorithms._base import Fidelity, Task
+from vidqa.automl.algorithms._base import Fidelity, Searcher, Task
 from vidqa.automl.algorithms.baselines import Agent, GridSearch, QuasiRandom, RandomSearch
 from vidqa.automl.algorithms.cma_es import CmaEs
 from vidqa.automl.algorithms.optuna_samplers import Bayesian, Nsga2
 from vidqa.automl.algorithms.rungs import Asha, Bohb, Hyperband, HyperbandEvolution, Pbt
-from vidqa.automl.decisions import Algorithm, Goal
+from vidqa.automl.decisions import Goal
 from vidqa.automl.problems import STUDY_SETTINGS
 from vidqa.automl.space import Space
 
-MAKERS: dict[str, Callable[[Task], Algorithm]] = {
+MAKERS: dict[str, Callable[[Task], Searcher]] = {
     "bayesian": Bayesian,
     "random": RandomSearch,
     "grid": GridSearch,
@@ -33,7 +33,7 @@ BY_STEPS = ("hyperband", "asha", "bohb", "hyperband-de", "dehb", "pbt")  # that 
 ONE_OR_MORE = range(1, 10)
 SEVERAL_GOALS = dict.fromkeys(("bayesian", "random", "grid", "qmc", "agent"), ONE_OR_MORE) | {"nsga2": range(2, 10)}
 
-__all__ = ["BY_STEPS", "NAMES", "Fidelity", "algorithm"]
+__all__ = ["BY_STEPS", "NAMES", "Fidelity", "Searcher", "algorithm"]
 
 
 def algorithm(
@@ -44,7 +44,7 @@ def algorithm(
     seed: int,
     max_trials: int,
     rungs: Fidelity,
-) -> Algorithm:
+) -> Searcher:
     """The algorithm of this name. Raises STUDY_SETTINGS, and ENV_PACKAGE_MISSING for a library that is missing."""
     name = RENAMED.get(name, name)
     if name not in MAKERS:

@@ -64,7 +64,7 @@ def root_layer(data: DataSet, root: str) -> Layer:
 def parent_layer(action: str, run: Path, which: str | None) -> Layer:
     """What a spec takes from a run, of the save `which` or of the one that its action usually takes.
 
-    Raises SPEC_PARENT_RUN, SPEC_PARENT_RUN, SPEC_PARENT_RUN.
+    Raises SPEC_PARENT_RUN.
     """
     parent = actions.action(action).parent
     if parent is None:
@@ -77,7 +77,7 @@ def model_layer(action: str, name: str, which: str | None = None) -> Layer:
     """The model that a user names to be asked: a run (its best export, or `which`), an export in it, another folder of
     weights or of an adapter, a name of the hub. What a run knows of its frames and its system prompt comes with it.
 
-    Raises SPEC_PARENT_RUN, SPEC_PARENT_RUN.
+    Raises SPEC_PARENT_RUN.
     """
     place = Path(os.path.expanduser(name)).absolute()
     if "://" in name:

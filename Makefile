@@ -48,7 +48,7 @@ check: install
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
-	$(RUN) -P -m vidqa.generate --check
+	$(RUN) -P tests/generate --check
 	$(RUN) -m pytest -q tests/skill tests/test_house_rules.py
 
 # A test file stays in one process: its models, data and daemons are prepared once. The longest files come first, by
@@ -81,7 +81,7 @@ test-vllm: vllm
 	$(RUN) -m pytest tests/engine/test_vllm.py --durations 5
 
 generate: install
-	$(RUN) -P -m vidqa.generate
+	$(RUN) -P tests/generate
 
 lock: install
 	echo '$(QUANTIZER)' | $(UV) pip compile pyproject.toml - $(addprefix --extra ,$(EXTRAS)) --universal --python-version 3.11 \

@@ -145,7 +145,7 @@ def test_many_faults_are_counted_not_listed(case: Case) -> None:
         (["--set", "train.epoch=0"], "SPEC_VALUE"),
         (["--set", "train.epoch"], "SPEC_FILE"),
         (["--override", "/nowhere/o.toml"], "SPEC_FILE"),
-        (["--train-root", "/nowhere/set"], "SPEC_ROOT"),
+        (["--train-root", "/nowhere/set"], "SPEC_FILE"),
         (["--profile", "huge"], "SPEC_VALUE"),
         (["--parent-run", "/nowhere/run"], "SPEC_PARENT_RUN"),
         (["--set", "custom.vision.fps=2", "--set", "custom.vision.nframes=8"], "SPEC_CONFLICT"),

@@ -122,7 +122,7 @@ def test_its_pages_are_generated(world: Path, environment: dict[str, str]) -> No
     pages = world / "pages"
     pages.mkdir()
     shutil.copy(SKILL_ROOT / "config.json", pages)
-    command = [sys.executable, "-P", "-m", "vidqa.generate", "--root", str(pages)]
+    command = [sys.executable, "-P", str(SKILL_ROOT / "tests/generate"), "--root", str(pages)]
     subprocess.run(command, env=environment, check=True, capture_output=True)
     assert json.loads((pages / "schemas/count.schema.json").read_text())["additionalProperties"] is False
     assert "at_once: 1000" in (pages / "references/spec_template_count.yaml").read_text()

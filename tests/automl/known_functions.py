@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from vidqa.automl.algorithms import Fidelity, algorithm
-from vidqa.automl.decisions import Algorithm, Goal, Values
+from vidqa.automl.algorithms import Fidelity, Searcher, algorithm
+from vidqa.automl.decisions import Goal, Values
 from vidqa.automl.parameters import Condition, Parameter
 from vidqa.automl.space import Space
 
@@ -38,5 +38,5 @@ def training(state: Any, values: Values, begun: int, steps: int) -> tuple[float,
     return loss, (loss,)
 
 
-def made(name: str, *, seed: int = 0, max_trials: int = 20, goals: Any = (LOSS,)) -> Algorithm:
+def made(name: str, *, seed: int = 0, max_trials: int = 20, goals: Any = (LOSS,)) -> Searcher:
     return algorithm(name, MIXED, goals, seed=seed, max_trials=max_trials, rungs=RUNGS)

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from vidqa.automl.decisions import Algorithm, Measured, Promote, Prune, Start, Trial, Values
+from vidqa.automl.algorithms import Searcher
+from vidqa.automl.decisions import Measured, Promote, Prune, Start, Trial, Values
 
 State = Any  # what stands for the weights of a trial
 # From the weights (None: the model's own) by some values and so many steps: the weights, and what is measured there.
@@ -23,7 +24,7 @@ class Simulation:
 
 
 def simulated(
-    algorithm: Algorithm,
+    algorithm: Searcher,
     training: Training,
     *,
     max_concurrent: int = 1,
@@ -55,7 +56,7 @@ def simulated(
         study.trials[number] = _ended(algorithm, training, study.trials[number], kept)
 
 
-def _moved(algorithm: Algorithm, trials: list[Trial]) -> int | None:
+def _moved(algorithm: Searcher, trials: list[Trial]) -> int | None:
     """Carry out the next move, and those that start nothing; the number of the trial that starts, if one does."""
     while True:
         move = algorithm.next(trials)
@@ -75,19 +76,19 @@ def _moved(algorithm: Algorithm, trials: list[Trial]) -> int | None:
         trials[move.number] = replace(trials[move.number], state="pruned")
 
 
-def _begun(algorithm: Algorithm, trial: Trial) -> int:
+def _begun(algorithm: Searcher, trial: Trial) -> int:
     """The steps that stand behind a trial before its present rung."""
     if trial.measured:
         return trial.measured[-1].steps
     return algorithm.rungs[trial.bracket][trial.rung - 1] if trial.parent is not None else 0
 
 
-def _length(algorithm: Algorithm, trials: list[Trial], number: int) -> int:
+def _length(algorithm: Searcher, trials: list[Trial], number: int) -> int:
     trial = trials[number]
     return algorithm.rungs[trial.bracket][trial.rung] - _begun(algorithm, trial)
 
 
-def _ended(algorithm: Algorithm, training: Training, trial: Trial, kept: dict[tuple[int, int], State]) -> Trial:
+def _ended(algorithm: Searcher, training: Training, trial: Trial, kept: dict[tuple[int, int], State]) -> Trial:
     """The trial at the end of its rung; its weights are kept by its number and that rung."""
     rungs = algorithm.rungs[trial.bracket]
     source = (trial.number, trial.measured[-1].rung) if trial.measured else (trial.parent, trial.rung - 1)

@@ -11,9 +11,9 @@ import pytest
 from known_functions import ACCURACY, LOSS, MIXED, RUNGS, end, made, training
 from simulation import Simulation, simulated
 
-from vidqa.automl.algorithms import NAMES, Fidelity, algorithm
+from vidqa.automl.algorithms import NAMES, Fidelity, Searcher, algorithm
 from vidqa.automl.algorithms._base import Task
-from vidqa.automl.decisions import Algorithm, Decision, Done, Measured, Start, Trial, Values, Wait
+from vidqa.automl.decisions import Decision, Done, Measured, Start, Trial, Values, Wait
 from vidqa.core.problem import ProblemError
 
 SEARCHING = [name for name in NAMES if name not in ("agent", "nsga2")]
@@ -135,15 +135,15 @@ def test_two_goals_are_for_those_that_can_weigh_them() -> None:
         )
         assert len(study.trials) >= count - 2, name
     for name, goals in (("asha", (LOSS, ACCURACY)), ("cma-es", (LOSS, ACCURACY)), ("nsga2", (LOSS,)), ("pbt", ())):
-        with pytest.raises(ProblemError, match="AUTOML_ALGORITHM"):
+        with pytest.raises(ProblemError, match="STUDY_SETTINGS"):
             made(name, goals=goals)
 
 
 def test_an_unknown_name_and_impossible_rungs_are_told() -> None:
-    with pytest.raises(ProblemError, match=r"AUTOML_ALGORITHM(.|\n)*bayesian"):
+    with pytest.raises(ProblemError, match=r"STUDY_SETTINGS(.|\n)*bayesian"):
         made("bayes")
     for rungs in (Fidelity(0, 10), Fidelity(11, 10), Fidelity(1, 10, 1)):
-        with pytest.raises(ProblemError, match="AUTOML_ALGORITHM"):
+        with pytest.raises(ProblemError, match="STUDY_SETTINGS"):
             algorithm("asha", MIXED, (LOSS,), seed=0, max_trials=4, rungs=rungs)
 
 
@@ -174,7 +174,7 @@ def test_without_torch_the_proposer_is_another_and_the_trial_says_so(monkeypatch
 def test_rungs_end_with_the_whole_training() -> None:
     for name in NAMES:
         goals = (LOSS, ACCURACY) if name == "nsga2" else (LOSS,)
-        found: Algorithm = made(name, goals=goals)
+        found: Searcher = made(name, goals=goals)
         assert all(rungs[-1] == RUNGS.max_steps for rungs in found.rungs)
         assert all(list(rungs) == sorted(set(rungs)) for rungs in found.rungs)
     assert [list(rungs) for rungs in made("asha").rungs] == [[3, 9, 27, 81]]

@@ -56,7 +56,7 @@ def test_rungs_are_those_of_the_samples_whatever_holds_them(tmp_path: Path, sour
 
 @pytest.mark.parametrize("algorithm", ["asha", "hyperband", "bohb", "hyperband-de", "pbt"])
 def test_rungs_of_samples_that_cannot_be_counted_are_refused(tmp_path: Path, algorithm: str) -> None:
-    with pytest.raises(ProblemError, match=r"STUDY_UNCOUNTED(.|\n)*elsewhere.json cannot be counted"):
+    with pytest.raises(ProblemError, match=r"STUDY_ASKED(.|\n)*elsewhere.json cannot be counted"):
         study(tmp_path, str(tmp_path / "elsewhere.json"), algorithm=algorithm)
     sets = ("steps.longest=18",)
     assert study(tmp_path, str(tmp_path / "elsewhere.json"), algorithm=algorithm, sets=sets).longest == 18

@@ -59,7 +59,7 @@ def test_a_goal_that_nobody_measures(tmp_path: Path) -> None:
     study = write_study(tmp_path)
     made = (study / "study.toml").read_text()
     (study / "study.toml").write_text(made.replace('"val/avg_loss"', '"accuracy"'))
-    assert code_of(lambda: carry_out(study)) == "STUDY_GOAL"
+    assert code_of(lambda: carry_out(study)) == "STUDY_SETTINGS"
 
 
 @pytest.mark.usefixtures("quick_trials")

@@ -51,7 +51,7 @@ def test_a_folder_without_a_study(script: Any, capsys: pytest.CaptureFixture[str
         (("suggest", "--count", -1), "STUDY_ASKED"),
         (("enqueue",), "STUDY_ASKED"),
         (("enqueue", "--set", f"{RATE}=-1"), "AUTOML_VALUE"),
-        (("enqueue", "--set", "train.wings=1"), "AUTOML_UNKNOWN_KEY"),
+        (("enqueue", "--set", "train.wings=1"), "AUTOML_VALUE"),
         (("tell", "--objective", 1.0), "STUDY_ASKED"),
         (("tell", "--set", f"{RATE}=1e-4"), "STUDY_ASKED"),
         (("tell", "--set", f"{RATE}=1e-4", "--objective", "nan"), "STUDY_ASKED"),

@@ -250,9 +250,7 @@ def test_control_characters_are_refused(tmp_path: Path, odd: str) -> None:
         with pytest.raises(ProblemError) as refused:
             resolve(action, [Layer("spec.toml", {key: odd})])
         codes = {problem.code: problem for problem in refused.value.problems}
-        assert "SPEC_CONTROL_CHARACTER" in codes and not set("\n\r\x1b\x7f\x85") & set(
-            codes["SPEC_CONTROL_CHARACTER"].message
-        )
+        assert "SPEC_VALUE" in codes and not set("\n\r\x1b\x7f\x85") & set(codes["SPEC_VALUE"].message)
     for changes in ({"run_dir": Path(f"/{odd}")}, {"reads": (Path(f"/{odd}"),)}, {"writes": (Path(f"/{odd}"),)}):
         with pytest.raises(ProblemError, match="PLATFORM_PATH"):
             replace(Job("x", "train", Path("/run"), 1, 0), **changes)
@@ -261,7 +259,7 @@ def test_control_characters_are_refused(tmp_path: Path, odd: str) -> None:
 def test_a_prompt_may_have_lines() -> None:
     with pytest.raises(ProblemError) as refused:
         resolve("train", [Layer("spec.toml", {"custom.system_prompt": "one\ntwo"})])
-    assert "SPEC_CONTROL_CHARACTER" not in {problem.code for problem in refused.value.problems}
+    assert "SPEC_VALUE" not in {problem.code for problem in refused.value.problems}
 
 
 def test_a_container_is_not_told_of_a_path_that_it_would_divide(

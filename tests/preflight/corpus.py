@@ -249,7 +249,7 @@ for title, code, spoil in (
         keys(policy__freeze_pattern=["a"], policy__trainable_pattern=["b"]),
     ),
     ("validation never due", "SPEC_REQUIRED", keys(validation__freq_in_epoch=0, validation__freq=0)),
-    ("validation set unused", "SPEC_VALIDATION", keys(validation__enable=False)),
+    ("validation set unused", "SPEC_CONFLICT", keys(validation__enable=False)),
     ("batch larger than the data", "SPEC_ZERO_STEPS", keys(train__train_batch_per_replica=64)),
     ("pack smaller than a sample", "SPEC_MODEL_MAX_LENGTH", keys(engine__pack_tokens=8)),
     ("key without effect", "SPEC_NO_EFFECT", keys(redis="12800")),
@@ -292,7 +292,7 @@ def _(case: Case) -> None:
     case.spec = {"train.epoch": 1, "dataset.annotation_path": "x"}
 
 
-@broken("validation without a set", "SPEC_VALIDATION")
+@broken("validation without a set", "SPEC_CONFLICT")
 def _(case: Case) -> None:
     without_validation(case)
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import yaml
 from skill_pages import PAGES, SCRIPTS, anchors, inline_code, links, paragraphs, prose_of, text_of
+from write_pages import generated
 
-import vidqa.generate
 from vidqa.core import actions
 from vidqa.core.cli import SKILL_ROOT
 from vidqa.core.problem import REGISTRY
@@ -96,7 +96,7 @@ def test_files_that_are_named_exist(page: Path) -> None:
 @pytest.fixture(scope="module")
 def codes() -> set[str]:
     """Of all problems there are."""
-    vidqa.generate.generated()  # imports the problems of every package
+    generated()  # imports the problems of every package
     return set(REGISTRY)
 
 

@@ -155,7 +155,7 @@ REFUSED: dict[str, tuple[dict[str, Any], set[tuple[str, str]]]] = {
     ),
     "captions with nothing to validate on": (
         example(LONG, {"train.train_policy.dataset.name": "/data/train", **VALIDATED}),
-        {("SPEC_VALIDATION", "validation.enable")},
+        {("SPEC_CONFLICT", "validation.enable")},
     ),
 }
 

@@ -95,7 +95,7 @@ def test_a_held_out_part_is_validated_on_unless_the_spec_says_no(data: Layer, tm
     for layers in ([Layer("off", {"validation.enable": False}), part], [part, parse_set(["validation.enable=false"])]):
         said = resolve("train", [data, *layers])
         assert said.spec.validation.enable is False
-        assert [warning.code for warning in said.warnings] == ["SPEC_VALIDATION"]
+        assert [warning.code for warning in said.warnings] == ["SPEC_CONFLICT"]
         (tmp_path / "s.toml").write_text(dump(said.spec))
         assert load(tmp_path / "s.toml", "train") == said.spec
     assert resolve("train", [data, part, parse_set(["train.train_policy.dataset.test_size=null"])]).spec == (
@@ -156,7 +156,7 @@ def test_every_problem_is_reported_at_once(data: Layer) -> None:
         "SPEC_VALUE",
         "SPEC_TRAINING_KIND",
         "SPEC_UNKNOWN_KEY",
-        "SPEC_VALIDATION",
+        "SPEC_CONFLICT",
         "SPEC_MODEL",
     }
     assert wanted <= set(found)

@@ -38,7 +38,7 @@ def found(action: str, *layers: Layer) -> dict[str, str]:
         ({"train.train_batch_per_replica": 6, "train.train_policy.mini_batch": 4}, "SPEC_CONFLICT", "error"),
         ({"train.train_batch_per_replica": 1, "train.train_policy.mini_batch": 4}, "SPEC_CONFLICT", "error"),
         ({"policy.model_max_length": 4096}, "SPEC_MODEL_MAX_LENGTH", "warning"),
-        ({"validation.enable": True}, "SPEC_VALIDATION", "error"),
+        ({"validation.enable": True}, "SPEC_CONFLICT", "error"),
         (
             {"validation": {"enable": True, "freq_in_epoch": 0}, "train.train_policy.dataset.test_size": 0.1},
             "SPEC_REQUIRED",
@@ -46,7 +46,7 @@ def found(action: str, *layers: Layer) -> dict[str, str]:
         ),
         (
             {"train.train_policy.dataset.test_size": 0.1, "validation.enable": False},
-            "SPEC_VALIDATION",
+            "SPEC_CONFLICT",
             "warning",
         ),
         ({"train.train_policy.dataset.test_size": 1.0}, "SPEC_VALUE", "error"),
@@ -215,7 +215,7 @@ def test_rules_with_data(data: Layer) -> None:
     assert codes(DataFacts(100, 0, 2000), engine__pack_tokens=1000) == ["SPEC_MODEL_MAX_LENGTH"]
     assert codes(DataFacts(100, 0), train__optm_warmup_steps=99) == ["SPEC_STEPS"]
     split = {"validation__enable": True, "train__train_policy__dataset__test_size": 0.001}
-    assert codes(DataFacts(100, 0), **split) == ["SPEC_VALIDATION"]
+    assert codes(DataFacts(100, 0), **split) == ["SPEC_CONFLICT"]
     assert codes(DataFacts(99, 1), **split) == []
 
 

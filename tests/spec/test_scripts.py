@@ -118,7 +118,7 @@ def test_problems_of_all_layers_at_once_without_a_traceback(tmp_path: Path) -> N
     done = script("build_spec", "train", *words, "--json")
     said = json.loads(done.stdout)
     assert done.returncode == 3 and done.stderr == ""
-    assert [p["code"] for p in said["problems"]] == ["SPEC_VALUE", "SPEC_ROOT", "SPEC_FILE", "SPEC_FILE"]
+    assert [p["code"] for p in said["problems"]] == ["SPEC_VALUE", "SPEC_FILE", "SPEC_FILE", "SPEC_FILE"]
     assert f"custom.train_dataset.annotation_path={tmp_path}/absent" in said["problems"][1]["remedy"]
 
 

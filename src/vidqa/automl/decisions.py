@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -97,15 +97,3 @@ class Done:
 
 
 Decision = Start | Promote | Prune | Wait | Done
-
-
-class Algorithm(Protocol):
-    """`rungs`: for each bracket the optimizer steps at the end of each rung, ascending. An algorithm without rungs has
-    one bracket of one rung, the whole training."""
-
-    name: str
-    rungs: Sequence[Sequence[int]]
-
-    def next(self, trials: Sequence[Trial]) -> Decision:
-        """The next decision, from all trials in the order of their numbers. Called again after each decision while a
-        trial slot is free, and after each new result."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vidqa.automl.gpu_allocator import GpuAllocator, check_sharing, share_gib
-from vidqa.automl.problems import STUDY_BUDGET, STUDY_DISK
+from vidqa.automl.problems import STUDY_BUDGET, STUDY_UNWRITABLE
 from vidqa.automl.study import Study
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.core.run_folder import RunFolder
@@ -170,7 +170,8 @@ def _disk_problems(study: Study, estimate: Mapping[str, Any]) -> list[Problem]:
     if free is None or needed <= free:
         return []
     message = f"about {needed / 1e9:.1f} GB at one time, {free / 1e9:.1f} GB free"
-    return [STUDY_DISK.at(study.folder, message, severity="warning")]
+    remedy = "run fewer trials at a time, keep fewer checkpoints (train.ckpt.max_keep), or name a larger disk"
+    return [STUDY_UNWRITABLE.at(study.folder, message, remedy, severity="warning")]
 
 
 def sharing_advice(study: Study, first: Path, estimate: Mapping[str, Any]) -> str:

@@ -31,14 +31,14 @@ def suggest(folder: Path, count: int) -> Result:
 
 
 def enqueue(folder: Path, sets: list[str], proposer: str) -> Result:
-    """Values to try next, before those of the algorithm. Raises STUDY_ASKED, AUTOML_UNKNOWN_KEY, AUTOML_VALUE and what
+    """Values to try next, before those of the algorithm. Raises STUDY_ASKED, AUTOML_VALUE and what
     the repair raises."""
     values, repairs = _checked(open_study(folder), sets)
     return _send(folder, ENQUEUE, {"values": values, "proposer": proposer}, repairs)
 
 
 def tell(folder: Path, sets: list[str], objectives: list[float], proposer: str) -> Result:
-    """A trial that was made elsewhere and its result, one number for each goal. Raises STUDY_ASKED, STUDY_GOAL, and for
+    """A trial that was made elsewhere and its result, one number for each goal. Raises STUDY_ASKED, and for
     values what `enqueue` raises."""
     study = open_study(folder)
     values, repairs = _checked(study, sets)

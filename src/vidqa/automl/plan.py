@@ -48,7 +48,7 @@ class PlanRequest:
 def plan(folder: Path, request: PlanRequest | None) -> Result:
     """Write a study into its folder, or read the one that is there, and describe it.
 
-    Raises STUDY_CHANGED for a study that has trials, STUDY_GOAL, STUDY_SETTINGS, STUDY_JOURNAL, and the problems of
+    Raises STUDY_CHANGED for a study that has trials, STUDY_SETTINGS, STUDY_JOURNAL, and the problems of
     specs and ranges.
     """
     if request is not None:

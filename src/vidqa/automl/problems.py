@@ -4,30 +4,17 @@ from __future__ import annotations
 
 from vidqa.core.problem import Code, Exit
 
-UNKNOWN_KEY = Code(
-    "AUTOML_UNKNOWN_KEY",
-    "A key is to be searched that a train spec, or this search, does not have.",
-    "Use one of the names that it lists; references/parameters_train.md has every key.",
-)
 RANGE = Code(
     "AUTOML_RANGE",
-    "A range of the search is missing, unreadable or empty, holds values that the spec refuses, or excludes another.",
-    "Write LOW..HIGH, LOW..HIGH:log, LOW..HIGH:STEP, or A,B,C (A:3,B:1 weighs them), for at least one key.",
+    "A searched key or its range is unknown, missing, unreadable or empty, holds values that the spec refuses, or "
+    "excludes another.",
+    "Write LOW..HIGH, LOW..HIGH:log, LOW..HIGH:STEP, or A,B,C (A:3,B:1 weighs them), for at least one key of "
+    "references/parameters_train.md.",
 )
 VALUE = Code(
     "AUTOML_VALUE",
-    "A value proposed for a trial, or fixed, is refused by the search or the spec.",
-    "Write a value inside the range that it names.",
-)
-UNREPAIRED = Code(
-    "AUTOML_UNREPAIRED",
-    "Proposed values break a rule of the spec, and no change of these values alone mends it.",
-    "Correct the template of the search with the remedy that the rule names.",
-)
-ALGORITHM = Code(
-    "AUTOML_ALGORITHM",
-    "The search algorithm does not exist, or cannot work with these metrics or these lengths of training.",
-    "Use one of the names that it lists, with the metrics and steps that it takes.",
+    "A value proposed for a trial, or fixed, is refused by the search or the spec, or breaks a rule over several keys.",
+    "Write a value inside the range that it names, or correct the template with the remedy that the rule names.",
 )
 STUDY_MISSING = Code(
     "STUDY_MISSING",
@@ -37,24 +24,13 @@ STUDY_MISSING = Code(
 )
 STUDY_SETTINGS = Code(
     "STUDY_SETTINGS",
-    "The settings of the study (study.toml) are wrong.",
+    "The settings of the study (study.toml) are wrong, or do not fit its specs or this machine.",
     "Correct the key that is named; references/automl.md describes every one.",
-)
-STUDY_GOAL = Code(
-    "STUDY_GOAL",
-    "The goal of the study cannot be measured with these specs.",
-    "Let the training validate, or name an evaluation spec, or choose another metric.",
 )
 STUDY_ASKED = Code(
     "STUDY_ASKED",
-    "A request to the study is incomplete, or names a number that cannot be compared.",
+    "An option is missing, or names a number that cannot be used.",
     "Name values with --set KEY=VALUE, and for tell one --objective X for each goal.",
-    Exit.USAGE,
-)
-STUDY_UNCOUNTED = Code(
-    "STUDY_UNCOUNTED",
-    "The algorithm divides a training by its steps, and their number is unknown.",
-    "Name annotations that can be read here, add --set steps.longest=N, or choose --algorithm bayesian.",
     Exit.USAGE,
 )
 STUDY_BUDGET = Code(
@@ -81,7 +57,7 @@ STUDY_BUSY = Code(
 )
 STUDY_UNWRITABLE = Code(
     "STUDY_UNWRITABLE",
-    "The folder of the study cannot be written.",
+    "The folder of the study cannot be written, or has no room for what its trials keep.",
     "Make room, or let --study name a folder that you may write.",
     Exit.ENVIRONMENT,
 )
@@ -103,12 +79,6 @@ STUDY_STEPS = Code(
     "This is an error of the program: report it with the two run folders.",
     Exit.INTERNAL,
 )
-STUDY_SHARED = Code(
-    "STUDY_SHARED",
-    "Trials cannot share GPUs here: a cluster gives GPUs away itself, and processes of one training that wait for each "
-    "other on shared GPUs would hold up all trials.",
-    "Set resources.trials_per_gpu = 1, or use trainings and evaluations of one process on local or docker.",
-)
 STUDY_STUCK = Code(
     "STUDY_STUCK",
     "The search algorithm waits for results, and no trial runs.",
@@ -120,10 +90,4 @@ STUDY_NOT_DONE = Code(
     "The study has not ended, or was stopped.",
     "Go on with it: run_automl.py start.",
     Exit.NOT_DONE,
-)
-STUDY_DISK = Code(
-    "STUDY_DISK",
-    "The trials of the study would keep more than the disk has room for.",
-    "Run fewer at a time, keep fewer checkpoints (train.ckpt.max_keep), or let --study name a larger disk.",
-    Exit.ENVIRONMENT,
 )

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from vidqa.automl.decisions import Values
 from vidqa.automl.parameters import ACTION, Condition, Parameter, declared, read_parameter, same
-from vidqa.automl.problems import RANGE, UNKNOWN_KEY, VALUE
+from vidqa.automl.problems import RANGE, VALUE
 from vidqa.core import actions
 from vidqa.core.problem import Problem, ProblemError, raise_errors
 from vidqa.spec.json_schema import expected
@@ -68,12 +68,12 @@ class Space:
         return _with(spec, {**self.fixed, **self.within(values)})
 
     def problems(self, values: Values) -> list[Problem]:
-        """AUTOML_UNKNOWN_KEY and AUTOML_VALUE for proposed values outside of the space."""
+        """AUTOML_VALUE for proposed keys and values outside of the space."""
         problems = []
         for name, value in values.items():
             if name not in self:
                 names = ", ".join(parameter.name for parameter in self.parameters)
-                problems.append(UNKNOWN_KEY.at(name, f"{name} is not searched here", f"use one of {names}"))
+                problems.append(VALUE.at(name, f"{name} is not searched here", f"use one of {names}"))
             elif not self[name].holds(value):
                 message = f"{name} = {brief(value)} is outside of the search"
                 problems.append(VALUE.at(name, message, f"use one of {self[name].words()}"))
@@ -152,7 +152,7 @@ def _unknown(keys: Mapping[str, Any], option: str) -> Iterator[Problem]:
         if key not in leaves(ACTION):
             close = nearest(ACTION, key)
             remedy = f"did you mean {', '.join(close)}?" if close else None
-            yield UNKNOWN_KEY.at(f"{option} {key}", f"{key} is not a key of a train spec", remedy)
+            yield RANGE.at(f"{option} {key}", f"{key} is not a key of a train spec", remedy)
         elif facts(leaves(ACTION)[key])["x-native"] == "no effect":
             yield RANGE.at(f"{option} {key}", f"{key} changes nothing here", "leave it out")
 

@@ -11,12 +11,12 @@ from typing import Any
 
 from vidqa import spec
 from vidqa.automl import data_share
-from vidqa.automl.algorithms import BY_STEPS, Fidelity, algorithm
-from vidqa.automl.decisions import Algorithm, Goal
+from vidqa.automl.algorithms import BY_STEPS, Fidelity, Searcher, algorithm
+from vidqa.automl.decisions import Goal
 from vidqa.automl.gpu_allocator import check_sharing, memory_share
 from vidqa.automl.history import History
 from vidqa.automl.journal import read
-from vidqa.automl.problems import STUDY_CHANGED, STUDY_GOAL, STUDY_MISSING, STUDY_UNCOUNTED
+from vidqa.automl.problems import STUDY_ASKED, STUDY_CHANGED, STUDY_MISSING, STUDY_SETTINGS
 from vidqa.automl.settings import Settings, read_settings
 from vidqa.automl.space import Space, space_of
 from vidqa.core.files import content_hash
@@ -25,6 +25,9 @@ from vidqa.spec.keys import with_values
 from vidqa.spec.schedule import train_samples
 
 FREE = {"limits", "finals", "keep", "platform", "resources", "max_concurrent", "max_trials", "test"}
+UNCOUNTED = (
+    "name annotations that can be read here, add --set steps.longest=N, or choose --algorithm bayesian"  # remedy
+)
 SIZED = ("cma-es", "pbt")  # algorithms whose population depends on the number of trials
 
 
@@ -36,7 +39,7 @@ class Study:
     settings: Settings
     base: TrainSpec
     space: Space
-    algorithm: Algorithm
+    algorithm: Searcher
     data: dict[str, Any]  # changes of the template for trials that learn from a share of the videos
     memory_gib: float | None = None  # of a GPU for each job, where several share it
     evaluations: tuple[EvaluateSpec, ...] = ()
@@ -129,7 +132,7 @@ class Study:
 
 
 def open_study(folder: Path) -> Study:
-    """Raises STUDY_MISSING, STUDY_SETTINGS, STUDY_GOAL, and the problems of its specs and its space."""
+    """Raises STUDY_MISSING, STUDY_SETTINGS, and the problems of its specs and its space."""
     settings = read_settings(folder)
     return study_of(folder, settings)
 
@@ -171,7 +174,7 @@ def _space(settings: Settings, base: TrainSpec, *, by_steps: bool) -> Space:
     )
 
 
-def _algorithm(settings: Settings, base: TrainSpec, space: Space) -> Algorithm:
+def _algorithm(settings: Settings, base: TrainSpec, space: Space) -> Searcher:
     steps, longest = settings.steps, _longest(settings, base)
     shortest = steps.shortest or max(1, longest // steps.reduction**2)
     return algorithm(
@@ -185,18 +188,18 @@ def _algorithm(settings: Settings, base: TrainSpec, space: Space) -> Algorithm:
 
 
 def _longest(settings: Settings, base: TrainSpec) -> int:
-    """Steps of the longest training; 1 where they are not known and no rung depends on them. Raises STUDY_UNCOUNTED."""
+    """Steps of the longest training; 1 where they are not known and no rung depends on them. Raises STUDY_ASKED."""
     if settings.steps.longest:
         return settings.steps.longest
     samples = train_samples(base)
     if samples is None and settings.algorithm in BY_STEPS:
         uncounted = f"the samples in {base.custom.train_dataset.annotation_path} cannot be counted here"
         message = f"{settings.algorithm} divides a training into rungs of steps, and {uncounted}"
-        raise STUDY_UNCOUNTED.error("steps.longest", message)
+        raise STUDY_ASKED.error("steps.longest", message, UNCOUNTED)
     return spec.total_steps(base, samples or 0) or 1
 
 
-def _has_rungs(searcher: Algorithm) -> bool:
+def _has_rungs(searcher: Searcher) -> bool:
     return any(len(bracket) > 1 for bracket in searcher.rungs)
 
 
@@ -210,18 +213,18 @@ def history_of(folder: Path) -> tuple[History, str]:
 
 
 def check_goals(settings: Settings, base: TrainSpec) -> None:
-    """Raises STUDY_GOAL for a metric that neither the training nor an evaluation measures."""
+    """Raises STUDY_SETTINGS for a metric that neither the training nor an evaluation measures."""
     for goal in settings.goals:
         if not settings.of_training(goal.metric):
             if not settings.evaluation:
                 message = f"{goal.metric} is a metric of an evaluation, and the study names no evaluation spec"
-                raise STUDY_GOAL.error("goals", message, "add --evaluate evaluate.toml, or choose val/avg_loss")
+                raise STUDY_SETTINGS.error("goals", message, "add --evaluate evaluate.toml, or choose val/avg_loss")
             continue
         held_out = base.custom.val_dataset.annotation_path or base.train.train_policy.dataset.test_size
         if goal.metric.startswith("val/") and not (base.validation.enable and held_out):
             message = f"{goal.metric} is measured by validation, and the training has none"
             remedy = "set validation.enable = true and a validation set (custom.val_dataset, or a test_size)"
-            raise STUDY_GOAL.error("goals", message, remedy)
+            raise STUDY_SETTINGS.error("goals", message, remedy)
         if goal.metric == "val/accuracy" and not base.engine.validation_generate:
             message = "validation measures val/accuracy by answering, and engine.validation_generate is 0"
-            raise STUDY_GOAL.error("goals", message, "set engine.validation_generate, or name an evaluation spec")
+            raise STUDY_SETTINGS.error("goals", message, "set engine.validation_generate, or name an evaluation spec")

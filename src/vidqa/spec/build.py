@@ -17,7 +17,7 @@ from vidqa.spec.compat.cosmos import target_table, video_fps_problems
 from vidqa.spec.layers import Layer, format_of, parse_set, read_layer
 from vidqa.spec.models import TrainSpec
 from vidqa.spec.parent_layers import PARENT_LAYER, parent_layer, profile_layer, root_layer, weights_layer
-from vidqa.spec.problems import FILE, NO_RUN, ROOT, STEPS, UNWRITABLE
+from vidqa.spec.problems import FILE, NO_RUN, STEPS, UNWRITABLE
 from vidqa.spec.resolve import Resolved, resolve
 from vidqa.spec.rules import BARE_ID, unreached_steps
 from vidqa.spec.run_lookup import run_folder_of
@@ -109,7 +109,7 @@ def _root(action: str, part: str, root: str) -> Layer:
     roots = {data.root: data for data in actions.action(action).data}
     if part not in roots:
         remedy = f"use {', '.join(f'--{name}-root' for name in roots)}"
-        raise ROOT.error(f"--{part}-root", f"a spec for {action} has no {part} data", remedy)
+        raise FILE.error(f"--{part}-root", f"a spec for {action} has no {part} data", remedy)
     return root_layer(roots[part], root)
 
 

@@ -14,6 +14,7 @@ from vidqa.spec.rules import training_rules
 # What each name of a built-in reward means.
 REWARDS = {name: name for name in ("accuracy", "format", "format_strict", "number", "distance", "token_f1")}
 REWARDS["single_choice"] = "accuracy"  # cosmos-rl's name
+REWARD_NAMES = "name accuracy, format, format_strict, number, distance, token_f1 or FILE.py:FUNCTION"  # remedy
 USER_FUNCTION = re.compile(r"^(?P<file>.+\.py):(?P<function>[A-Za-z_]\w*)$")
 MOST_RETRIES = 10  # rounds that dapo takes where max_retry_for_on_policy is -1
 
@@ -44,7 +45,7 @@ def grpo_rules(spec: GrpoSpec) -> Iterator[Problem]:
     for metric in [metrics] if isinstance(metrics, str) else metrics:
         if REWARDS.get(metric, metric) not in names:
             message = f"filter_reward_metric is {metric!r}, and reward_function has {', '.join(sorted(names))}"
-            yield codes.REWARD.at("train.train_policy.filter_reward_metric", message)
+            yield codes.VALUE.at("train.train_policy.filter_reward_metric", message, REWARD_NAMES)
     if policy.unbiased_loss_max_tokens and policy.loss_type != "seq-mean-token-sum":
         message = f"unbiased_loss_max_tokens is set, and loss_type is {policy.loss_type}"
         yield codes.NO_EFFECT.at(
@@ -107,10 +108,10 @@ def _unsupported(spec: GrpoSpec) -> Iterator[Problem]:
 def _rewards(path: str, value: Any, *, needed: bool) -> Iterator[Problem]:
     weights = reward_weights(value)
     if needed and not weights:
-        yield codes.REWARD.at(path, "no reward is named")
+        yield codes.VALUE.at(path, "no reward is named", REWARD_NAMES)
     for name in weights:
         if name not in REWARDS and not USER_FUNCTION.match(name):
-            yield codes.REWARD.at(path, f"there is no reward {name!r}")
+            yield codes.VALUE.at(path, f"there is no reward {name!r}", REWARD_NAMES)
     built_in = [REWARDS[name] for name in weights if name in REWARDS]
     if twice := {name for name in built_in if built_in.count(name) > 1}:
-        yield codes.REWARD.at(path, f"{', '.join(sorted(twice))} is named twice, under two names", "keep one of them")
+        yield codes.VALUE.at(path, f"{', '.join(sorted(twice))} is named twice, under two names", "keep one of them")

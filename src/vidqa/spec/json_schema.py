@@ -36,22 +36,6 @@ def properties(action: str) -> dict[str, dict[str, Any]]:
     return by_path
 
 
-def parameter_lists(action: str) -> dict[str, list[str]]:
-    """The keys of a spec as a search and a user's interface ask for them, in the words of TAO's schemas: those that a
-    search varies unless told otherwise, those that no search varies, and those that every run sets or users set most.
-    """
-    declared, keys = actions.action(action), properties(action)
-    searched = {path: prop["x-automl"] for path, prop in keys.items() if declared.is_searched and "x-automl" in prop}
-    data = [key for data_set in declared.data for key in (data_set.annotations, data_set.media)]
-    choices = [key for pair in declared.exclusive[:1] for key in pair]  # how frames are taken
-    often = [*data, *(model.name for model in declared.models), *declared.shorthand.values(), *choices]
-    return {
-        "automl_default_parameters": [path for path, automl in searched.items() if automl.get("default")],
-        "automl_disabled_parameters": [path for path in keys if path not in searched],
-        "popular": list(dict.fromkeys([declared.output_key, *often])),
-    }
-
-
 def _table(whole: dict[str, Any], prop: dict[str, Any]) -> dict[str, Any] | None:
     for choice in (prop, *prop.get("anyOf", [])):
         if "$ref" in choice:

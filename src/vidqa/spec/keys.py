@@ -55,6 +55,18 @@ def flat(spec: Table) -> dict[str, Any]:
     return values
 
 
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by dotted path as tables in tables."""
+    whole: dict[str, Any] = {}
+    for path, value in values.items():
+        *tables, last = path.split(".")
+        inside = whole
+        for name in tables:
+            inside = inside.setdefault(name, {})
+        inside[last] = value
+    return whole
+
+
 def value_at(spec: Table, key: str) -> Any:
     value: Any = spec
     for name in key.split("."):

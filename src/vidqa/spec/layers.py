@@ -59,7 +59,7 @@ _Yaml.add_implicit_resolver(
 
 
 def read_layer(path: Path | str) -> Layer:
-    """A TOML, YAML or JSON file as a layer. Raises SPEC_FILE or SPEC_FILE, the latter with the line."""
+    """A TOML, YAML or JSON file as a layer. Raises SPEC_FILE, with the line where there is one."""
     path = Path(path)
     format = format_of(path)
     try:

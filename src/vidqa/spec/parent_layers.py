@@ -15,7 +15,7 @@ from vidqa.spec.adapter_keys import base_of, continued_adapter, is_adapter
 from vidqa.spec.keys import flat
 from vidqa.spec.layers import Layer, read_layer
 from vidqa.spec.models import QuantizeSpec, Spec, TrainSpec
-from vidqa.spec.problems import MODEL, NO_RUN, ROOT, VALUE
+from vidqa.spec.problems import FILE, MODEL, NO_RUN, VALUE
 from vidqa.spec.resolve import load, load_training
 from vidqa.spec.run_lookup import ADAPTER, EXPORTS, find_checkpoint, find_export, run_folder_of
 from vidqa.spec.run_tables import Vision
@@ -46,7 +46,7 @@ def profile_layer(action: str, name: str | None) -> Layer:
 def root_layer(data: DataSet, root: str) -> Layer:
     """A set of records in one folder: annotations.json, and media below it or in an archive.
 
-    A remote root (with ://) is taken as it is. Raises SPEC_ROOT where a local one has no annotations.
+    A remote root (with ://) is taken as it is. Raises SPEC_FILE where a local one has no annotations.
     """
     annotations, media = data.annotations, data.media
     if "://" in root:
@@ -56,7 +56,7 @@ def root_layer(data: DataSet, root: str) -> Layer:
         file = next((folder / n for n in ("annotations.json", "annotations.jsonl") if os.path.isfile(folder / n)), None)
         if file is None:
             what = "there is no annotations.json in it" if os.path.isdir(folder) else "it is no folder"
-            raise ROOT.error(folder, what, REMEDY.format(annotations=annotations, root=root, media=media))
+            raise FILE.error(folder, what, REMEDY.format(annotations=annotations, root=root, media=media))
         archive = next((folder / name for name in ARCHIVES if (folder / name).is_file()), folder)
         table = {annotations: str(file), media: str(archive)}
     return Layer(f"data root {root}", {**table, **data.root_sets})
@@ -65,7 +65,7 @@ def root_layer(data: DataSet, root: str) -> Layer:
 def parent_layer(action: str, run: Path, which: str | None) -> Layer:
     """What a spec takes from a run, of the save `which` or of the one that its action usually takes.
 
-    Raises SPEC_PARENT_RUN, SPEC_PARENT_RUN, SPEC_PARENT_RUN.
+    Raises SPEC_PARENT_RUN.
     """
     parent = actions.action(action).parent
     if parent is None:
@@ -82,7 +82,7 @@ def model_layer(action: str, name: str, which: str | None = None) -> Layer:
     """The model that a user names to be asked: a run (its best export, or `which`), an export in it, another folder of
     weights or of an adapter, a name of the hub. What a run knows of its frames and its system prompt comes with it.
 
-    Raises SPEC_PARENT_RUN, SPEC_PARENT_RUN.
+    Raises SPEC_PARENT_RUN.
     """
     place = Path(os.path.expanduser(name)).absolute()
     if "://" in name:

@@ -18,17 +18,7 @@ UNWRITABLE = Code(
     "Give --out a file in a folder that you may write to, on a disk with free space.",
     Exit.ENVIRONMENT,
 )
-ROOT = Code(
-    "SPEC_ROOT",
-    "A data root has no annotations.json.",
-    "Put annotations.json there, or set annotation path and media path one by one with --set.",
-)
 REQUIRED = Code("SPEC_REQUIRED", "A key without which nothing can run is empty.", "Set it.")
-REWARD = Code(
-    "SPEC_REWARD",
-    "A reward is not known.",
-    "Name accuracy, format, format_strict, number, distance, token_f1 or FILE.py:FUNCTION.",
-)
 NOT_SUPPORTED = Code(
     "SPEC_NOT_SUPPORTED",
     "cosmos-rl has this, our own engine does not.",
@@ -70,11 +60,6 @@ SECRET = Code(
     "SPEC_SECRET",
     "A value of a spec holds a token or a password; specs are copied into run folders.",
     "Take it out. Tokens are passed by name: HF_TOKEN, WANDB_API_KEY, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
-)
-CONTROL_CHARACTER = Code(
-    "SPEC_CONTROL_CHARACTER",
-    "A name or path of a spec holds a line break or another control character; scripts are written with it.",
-    "Rename the file or folder; a prompt alone may have several lines.",
 )
 NO_RUN = Code(
     "SPEC_PARENT_RUN",
@@ -119,11 +104,4 @@ STEPS = Code(
     "The steps of the training are not those that its keys suggest.",
     "Set train.epoch, train.max_num_steps (an upper bound) or the warm-up as the message says; for as many passes over "
     "the data as in an earlier run, nothing.",
-)
-VALIDATION = Code(
-    "SPEC_VALIDATION",
-    "Validation and its set do not fit together.",
-    "Set validation.enable to true and one set to validate on (custom.val_dataset, or "
-    "train.train_policy.dataset.test_size "
-    "such as 0.1), or validation.enable to false and none.",
 )

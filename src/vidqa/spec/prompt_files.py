@@ -26,7 +26,7 @@ SAMPLING = {
 def prompt_layer(path: Path | None, *, reasoning: bool = False) -> Layer:
     """What a prompt file says, as keys of an inference; with `reasoning` the model is asked to think first.
 
-    Raises SPEC_FILE, SPEC_FILE, SPEC_FILE.
+    Raises SPEC_FILE.
     """
     written = read_layer(path) if path else Layer("--reasoning")
     problems: list[Problem] = []

@@ -21,7 +21,7 @@ from vidqa.spec.json_schema import expected
 from vidqa.spec.keys import flat, leaves, table_of
 from vidqa.spec.layers import DEEPEST, Layer, brief, entries, place, read_layer, texts, training_type
 from vidqa.spec.models import EvaluateSpec, InferenceSpec, Spec, TrainSpec
-from vidqa.spec.problems import CONFLICT, CONTROL_CHARACTER, FILE, SECRET, TRAINING_KIND, UNKNOWN_KEY, VALUE
+from vidqa.spec.problems import CONFLICT, FILE, SECRET, TRAINING_KIND, UNKNOWN_KEY, VALUE
 from vidqa.spec.rules import check
 
 TEMPLATE = "template"
@@ -90,7 +90,7 @@ def resolve(action: str, layers: Iterable[Layer], target: str = "native") -> Res
         everything = [*merger.problems, *wrong, *beside]
         everything.sort(key=lambda problem: problem.code != TRAINING_KIND.name)  # others may follow from it
         raise ProblemError(bounded(everything)) from invalid
-    reported = {problem.code for problem in merger.problems} - {UNKNOWN_KEY.name, CONFLICT.name}
+    reported = {problem.code for problem in merger.problems} - {UNKNOWN_KEY.name, CONFLICT.name, VALUE.name}
     by_rules = [problem for problem in check(spec, target) if problem.code not in reported]
     by_rules = [problem for problem in by_rules if problem.where not in merger.conflicts]
     problems = bounded([*merger.problems, *by_rules])
@@ -229,7 +229,8 @@ def _unfit(path: str, value: Any, layer: Layer) -> list[Problem]:
         return [SECRET.at(place(layer, path), f"{path} holds a token or a password")]
     odd = control_characters("".join(strings))
     if odd and path.rpartition(".")[2] not in PROMPTS:
-        return [CONTROL_CHARACTER.at(place(layer, path), f"{path} holds {odd}")]
+        remedy = "rename the file or folder; a prompt alone may have several lines"
+        return [VALUE.at(place(layer, path), f"{path} holds {odd}", remedy)]
     return []
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -12,7 +13,7 @@ from vidqa.core import actions
 from vidqa.core.problem import Problem
 from vidqa.spec.problems import AUTOML_NO_SEARCH, AUTOML_NOT_RUNNABLE
 
-CONFIG = "config.json"
+CONFIG, INFO = "config.json", "references/skill_info.yaml"
 
 
 @dataclass(frozen=True)
@@ -44,17 +45,21 @@ def route_train(automl: str, root: Path) -> Decision:
     """
     if automl == "off":
         return Decision("direct", True, "AutoML is off for this run")
-    enabled, broken = _enabled(root)
-    if automl == "auto" and not enabled and not broken:
-        return Decision("direct", True, "automl_enabled is not true in references/skill_info.yaml")
-    cost, unread = _search(root)
+    info, broken = _read(root / INFO)
+    if automl == "auto" and not broken and info.get("automl_enabled") is not True:
+        return Decision("direct", True, f"automl_enabled is not true in {INFO}")
     problems = [
-        AUTOML_NOT_RUNNABLE.at(root / name, f"{name} {why}") for name, why in [*broken, *_unreadable(root), *unread]
+        AUTOML_NOT_RUNNABLE.at(root / name, f"{name} {why}") for name in _needed() if (why := _read(root / name)[1])
     ]
-    if cost is None and not unread:
-        problems.append(AUTOML_NO_SEARCH.at(root / CONFIG, f"automl.runnable is not true in {CONFIG}"))
-    if problems or cost is None:
+    config, broken = _read(root / CONFIG)
+    search = config.get("automl")
+    if not isinstance(search, dict) or search.get("runnable") is not True:
+        if not broken:
+            problems.append(AUTOML_NO_SEARCH.at(root / CONFIG, f"automl.runnable is not true in {CONFIG}"))
+        search = {}
+    if problems:
         return _without_search(problems, automl)
+    cost = Cost(search["trials"], search["reruns"])
     why = "AutoML is on for this run" if automl == "on" else "AutoML is enabled and not turned off for this run"
     return Decision("automl", True, f"{why}: {cost}", cost=cost)
 
@@ -67,38 +72,20 @@ def _without_search(problems: list[Problem], automl: str) -> Decision:
     return Decision("direct", True, f"{why}: the training is a direct one", warnings)
 
 
-def _search(root: Path) -> tuple[Cost | None, list[tuple[str, str]]]:
-    """What a search costs; None where the skill has no program for it, and why its file could not be read."""
-    config, why = _read(root / CONFIG)
-    if why:
-        return None, [(CONFIG, why)]
-    search = config.get("automl") if isinstance(config, dict) else None
-    if not isinstance(search, dict) or search.get("runnable") is not True:
-        return None, []
-    return Cost(search["trials"], search["reruns"]), []
-
-
-def _enabled(root: Path) -> tuple[bool, list[tuple[str, str]]]:
-    name = "references/skill_info.yaml"
-    info, why = _read(root / name)
-    return isinstance(info, dict) and info.get("automl_enabled") is True, [(name, why)] if why else []
-
-
-def _unreadable(root: Path) -> list[tuple[str, str]]:
+def _needed() -> list[str]:
+    """The files that a search and its callers read."""
     searched = [action.name for action in actions.every() if action.is_searched]
-    names = [
-        file for name in searched for file in (f"schemas/{name}.schema.json", f"references/spec_template_{name}.yaml")
-    ]
-    return [(name, why) for name in names if (why := _read(root / name)[1])]
+    kinds = ("schemas/{}.schema.json", "references/spec_template_{}.yaml")
+    return [INFO, *(kind.format(name) for name in searched for kind in kinds), CONFIG]
 
 
-def _read(path: Path) -> tuple[object, str]:
-    """What a JSON or YAML file holds, and why it could not be read."""
+def _read(path: Path) -> tuple[dict[str, Any], str]:
+    """The table in a JSON or YAML file, empty where it cannot be read, and why not."""
     try:
         text = path.read_text(encoding="utf-8")
-        whole = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+        table = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
     except FileNotFoundError:
-        return None, "is missing"
+        return {}, "is missing"
     except (OSError, ValueError, yaml.YAMLError) as broken:
-        return None, f"cannot be read: {type(broken).__name__}"
-    return whole, "" if isinstance(whole, dict) else "does not hold a table"
+        return {}, f"cannot be read: {type(broken).__name__}"
+    return (table, "") if isinstance(table, dict) else ({}, "does not hold a table")

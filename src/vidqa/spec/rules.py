@@ -29,6 +29,10 @@ HUB_NAME = re.compile(r"([\w.-]+/)?[\w.-]+")
 HIGHEST_RATE = {"a full fine-tune": 1e-4, "LoRA": 1e-3}
 BARE_ID = re.compile(r"^[\w-][\w.-]*/[\w.-]+$")
 KEEP_ONE = "keep one: fps for clips of different length, nframes for the same cost per clip"
+VALIDATE = (
+    "set validation.enable to true and one set to validate on (custom.val_dataset, or "
+    "train.train_policy.dataset.test_size such as 0.1), or validation.enable to false and none"
+)
 VISION_TARGETS = ("all-linear", "attn.qkv", "attn.proj")
 
 
@@ -122,7 +126,7 @@ def _step_rules(spec: TrainSpec, facts: DataFacts) -> Iterator[Problem]:
         yield codes.STEPS.at("train.optm_warmup_steps", message, "shorten the warm-up", severity="warning")
     yield from unreached_steps(spec, facts.train_samples)
     if spec.validation.enable and facts.val_samples == 0:
-        yield codes.VALIDATION.at("validation.enable", "validation is on and the validation set is empty")
+        yield codes.CONFLICT.at("validation.enable", "validation is on and the validation set is empty", VALIDATE)
 
 
 def unreached_steps(spec: TrainSpec, train_samples: int) -> Iterator[Problem]:
@@ -303,15 +307,15 @@ def _validation(spec: TrainSpec) -> Iterator[Problem]:
     annotations, part = spec.custom.val_dataset.annotation_path, spec.train.train_policy.dataset.test_size
     valid = spec.validation
     if valid.enable and not annotations and part is None:
-        yield codes.VALIDATION.at("validation.enable", "neither custom.val_dataset nor test_size is set")
+        yield codes.CONFLICT.at("validation.enable", "neither custom.val_dataset nor test_size is set", VALIDATE)
     if valid.enable and not valid.freq and not valid.freq_in_epoch:
         yield codes.REQUIRED.at("validation.freq_in_epoch", "freq and freq_in_epoch are both 0", "set one of them")
     if annotations and part is not None:
         message = "custom.val_dataset is used and test_size is not"
-        yield codes.VALIDATION.at("train.train_policy.dataset.test_size", message, severity="warning")
+        yield codes.CONFLICT.at("train.train_policy.dataset.test_size", message, VALIDATE, severity="warning")
     if (annotations or part is not None) and not valid.enable:
         message = "there is a validation set and validation.enable is false"
-        yield codes.VALIDATION.at("validation.enable", message, severity="warning")
+        yield codes.CONFLICT.at("validation.enable", message, VALIDATE, severity="warning")
 
 
 def _uploads(spec: TrainSpec) -> Iterator[Problem]:

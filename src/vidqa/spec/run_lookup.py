@@ -29,13 +29,13 @@ DEPTH = 2  # <run_id>/<timestamp> below the folder that is named
 def find_export(run_folder: Path | str, which: str = "best") -> Path:
     """The folder of exported weights or of an adapter. `which` is best, latest, step_N, epoch_N or final.
 
-    Raises SPEC_PARENT_RUN where there is no run or more than one, SPEC_PARENT_RUN where it has no such export.
+    Raises SPEC_PARENT_RUN where there is no run, more than one, or no such export in it.
     """
     return _find(Path(run_folder), which, "safetensors", _is_export)
 
 
 def find_checkpoint(run_folder: Path | str, which: str = "best") -> Path:
-    """The folder of resumable state, such as checkpoints/step_40. Raises SPEC_PARENT_RUN, SPEC_PARENT_RUN."""
+    """The folder of resumable state, such as checkpoints/step_40. Raises SPEC_PARENT_RUN."""
     return _find(Path(run_folder), which, "checkpoints", _is_checkpoint)
 
 

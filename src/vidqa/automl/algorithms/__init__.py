@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from vidqa.automl.algorithms._base import Fidelity, Task
+from vidqa.automl.algorithms._base import Fidelity, Searcher, Task
 from vidqa.automl.algorithms.baselines import Agent, GridSearch, QuasiRandom, RandomSearch
 from vidqa.automl.algorithms.cma_es import CmaEs
 from vidqa.automl.algorithms.optuna_samplers import Bayesian, Nsga2
 from vidqa.automl.algorithms.rungs import Asha, Bohb, Hyperband, HyperbandEvolution, Pbt
-from vidqa.automl.decisions import Algorithm, Goal
-from vidqa.automl.problems import ALGORITHM
+from vidqa.automl.decisions import Goal
+from vidqa.automl.problems import STUDY_SETTINGS
 from vidqa.automl.space import Space
 
-MAKERS: dict[str, Callable[[Task], Algorithm]] = {
+MAKERS: dict[str, Callable[[Task], Searcher]] = {
     "bayesian": Bayesian,
     "random": RandomSearch,
     "grid": GridSearch,
@@ -33,7 +33,7 @@ BY_STEPS = ("hyperband", "asha", "bohb", "hyperband-de", "dehb", "pbt")  # that 
 ONE_OR_MORE = range(1, 10)
 SEVERAL_GOALS = dict.fromkeys(("bayesian", "random", "grid", "qmc", "agent"), ONE_OR_MORE) | {"nsga2": range(2, 10)}
 
-__all__ = ["BY_STEPS", "NAMES", "Fidelity", "algorithm"]
+__all__ = ["BY_STEPS", "NAMES", "Fidelity", "Searcher", "algorithm"]
 
 
 def algorithm(
@@ -44,16 +44,16 @@ def algorithm(
     seed: int,
     max_trials: int,
     rungs: Fidelity,
-) -> Algorithm:
-    """The algorithm of this name. Raises AUTOML_ALGORITHM, and ENV_PACKAGE_MISSING for a library that is missing."""
+) -> Searcher:
+    """The algorithm of this name. Raises STUDY_SETTINGS, and ENV_PACKAGE_MISSING for a library that is missing."""
     name = RENAMED.get(name, name)
     if name not in MAKERS:
-        raise ALGORITHM.error("--algorithm", f"there is no algorithm {name!r}", f"use one of {', '.join(NAMES)}")
+        raise STUDY_SETTINGS.error("--algorithm", f"there is no algorithm {name!r}", f"use one of {', '.join(NAMES)}")
     if len(goals) not in SEVERAL_GOALS.get(name, (1,)):
         remedy = f"name one metric, or two or more for {', '.join(SEVERAL_GOALS)}"
-        raise ALGORITHM.error("--metric", f"{name} cannot search for {len(goals)} metrics", remedy)
+        raise STUDY_SETTINGS.error("--metric", f"{name} cannot search for {len(goals)} metrics", remedy)
     if not 1 <= rungs.min_steps <= rungs.max_steps or rungs.reduction < 2:
         message = f"there are no rungs of {rungs.min_steps} to {rungs.max_steps} steps, divided by {rungs.reduction}"
         remedy = "let the shortest be at least 1 step and at most the longest, and the reduction at least 2"
-        raise ALGORITHM.error("steps.shortest", message, remedy)
+        raise STUDY_SETTINGS.error("steps.shortest", message, remedy)
     return MAKERS[name](Task(name, space, tuple(goals), seed, max_trials, rungs))

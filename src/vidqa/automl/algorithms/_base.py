@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from vidqa.automl.decisions import Goal, Measured, Trial, Values
+from vidqa.automl.decisions import Decision, Done, Goal, Measured, Trial, Values
 from vidqa.automl.space import Space
 from vidqa.core._optional import require
 
@@ -104,11 +104,21 @@ class Task:
 
 
 class Searcher:
-    """An algorithm of one bracket of one rung, the whole training, where a subclass says nothing else."""
+    """An algorithm. `rungs`: for each bracket the optimizer steps at the end of each rung, ascending; one bracket of
+    one rung, the whole training, where a subclass sets no others."""
 
     def __init__(self, task: Task) -> None:
         self.task, self.name = task, task.name
         self.rungs: Sequence[Sequence[int]] = ((task.fidelity.max_steps,),)
+
+    def next(self, trials: Sequence[Trial]) -> Decision:
+        """The next decision, from all trials in the order of their numbers. Called again after each decision while a
+        trial slot is free, and after each new result."""
+        return Done() if len(trials) >= self.task.max_trials else self.proposal(trials)
+
+    def proposal(self, trials: Sequence[Trial]) -> Decision:
+        """The next decision while there are fewer trials than the study allows."""
+        raise NotImplementedError
 
 
 def spelling(values: Values) -> str:

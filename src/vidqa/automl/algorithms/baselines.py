@@ -19,21 +19,15 @@ from vidqa.automl.decisions import Decision, Done, Start, Trial, Wait
 class RandomSearch(Searcher):
     """Independent draws."""
 
-    def next(self, trials: Sequence[Trial]) -> Decision:
-        number = len(trials)
-        if number >= self.task.max_trials:
-            return Done()
-        return Start(self.task.unseen(self.task.drawn(number), trials), "random")
+    def proposal(self, trials: Sequence[Trial]) -> Decision:
+        return Start(self.task.unseen(self.task.drawn(len(trials)), trials), "random")
 
 
 class QuasiRandom(Searcher):
     """A scrambled Sobol sequence, which covers the space evenly."""
 
-    def next(self, trials: Sequence[Trial]) -> Decision:
-        number = len(trials)
-        if number >= self.task.max_trials:
-            return Done()
-        return Start(self.task.unseen(self.task.spread(number), trials), "qmc")
+    def proposal(self, trials: Sequence[Trial]) -> Decision:
+        return Start(self.task.unseen(self.task.spread(len(trials)), trials), "qmc")
 
 
 class GridSearch(Searcher):
@@ -49,10 +43,10 @@ class GridSearch(Searcher):
         points = list(unique.values())
         return [points[place] for place in self.task.stream(0).permutation(len(points))]
 
-    def next(self, trials: Sequence[Trial]) -> Decision:
+    def proposal(self, trials: Sequence[Trial]) -> Decision:
         tried = {spelling(self.task.space.within(trial.values)) for trial in trials}
         values = next((values for values in self.points if spelling(values) not in tried), None)
-        return Done() if values is None or len(trials) >= self.task.max_trials else Start(values, "grid")
+        return Done() if values is None else Start(values, "grid")
 
 
 def grid_counts(task: Task) -> list[int]:
@@ -72,5 +66,5 @@ def grid_counts(task: Task) -> list[int]:
 class Agent(Searcher):
     """All trials come from outside."""
 
-    def next(self, trials: Sequence[Trial]) -> Decision:
-        return Done() if len(trials) >= self.task.max_trials else Wait()
+    def proposal(self, trials: Sequence[Trial]) -> Decision:
+        return Wait()

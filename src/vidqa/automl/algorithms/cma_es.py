@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from vidqa.automl.algorithms._base import EXTRA, OPEN, Searcher
-from vidqa.automl.decisions import Decision, Done, Start, Trial
+from vidqa.automl.decisions import Decision, Start, Trial
 from vidqa.automl.parameters import Parameter
 from vidqa.core._optional import require
 
@@ -25,10 +25,7 @@ NOTE = "cma-es"
 class CmaEs(Searcher):
     """Numbers by a normal distribution, whole numbers with a margin that keeps them from freezing, names by theirs."""
 
-    def next(self, trials: Sequence[Trial]) -> Decision:
-        task, number = self.task, len(trials)
-        if number >= task.max_trials:
-            return Done()
+    def proposal(self, trials: Sequence[Trial]) -> Decision:
         strategy, generation, judged = self._replayed(trials)
         members = [trial for trial in trials if trial.extra.get(NOTE, {}).get("generation") == generation]
         ended = [trial.number for trial in members if trial.state not in OPEN]
@@ -39,7 +36,7 @@ class CmaEs(Searcher):
             generation, members = generation + 1, []
         values = self._values(strategy, generation, len(members))
         note = {"generation": generation, "member": len(members), "judged": judged}
-        return Start(task.unseen(values, trials), NOTE, extra={NOTE: note})
+        return Start(self.task.unseen(values, trials), NOTE, extra={NOTE: note})
 
     def _replayed(self, trials: Sequence[Trial]) -> tuple[Any, int, list[int]]:
         """The strategy as it was when the newest generation began, that generation, and by which trials the one before

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from vidqa.automl.algorithms._base import EXTRA, OPEN, Searcher, Task
-from vidqa.automl.decisions import Decision, Done, Start, Trial, Values
+from vidqa.automl.decisions import Decision, Start, Trial, Values
 from vidqa.automl.parameters import Parameter
 from vidqa.automl.space import Space
 from vidqa.core._optional import require
@@ -35,10 +35,8 @@ def startup(max_trials: int) -> int:
 class Bayesian(Searcher):
     """Evenly spread trials at first, then a Gaussian process; for very many results a tree of Parzen estimators."""
 
-    def next(self, trials: Sequence[Trial]) -> Decision:
+    def proposal(self, trials: Sequence[Trial]) -> Decision:
         task, number = self.task, len(trials)
-        if number >= task.max_trials:
-            return Done()
         if sum(task.last(trial) is not None for trial in trials) < startup(task.max_trials):
             return Start(task.unseen(task.spread(number), trials), "spread")
         observations = observed(task, trials)
@@ -50,10 +48,8 @@ class Bayesian(Searcher):
 class Nsga2(Searcher):
     """Generations, each bred from the best of all before, by rank and crowding."""
 
-    def next(self, trials: Sequence[Trial]) -> Decision:
+    def proposal(self, trials: Sequence[Trial]) -> Decision:
         task, number = self.task, len(trials)
-        if number >= task.max_trials:
-            return Done()
         size = min(POPULATION, max(4, task.max_trials // 5))
         first = {"NSGAIISampler:generation": 0}
         observations = [

@@ -105,7 +105,7 @@ class Hyperband(Searcher):
             if decision := self._decision(bracket, members):
                 return decision
             if len(members) < bracket.sizes[0] and len(trials) < self.task.max_trials:
-                values, proposer = self._proposal(trials)
+                values, proposer = self._values(trials)
                 return Start(self.task.unseen(values, trials), proposer, bracket=place)
         return Wait() if any(trial.state in OPEN for trial in trials) else Done()
 
@@ -124,7 +124,7 @@ class Hyperband(Searcher):
                 return Prune(paused[0].number)
         return None
 
-    def _proposal(self, trials: Sequence[Trial]) -> tuple[dict[str, Any], str]:
+    def _values(self, trials: Sequence[Trial]) -> tuple[dict[str, Any], str]:
         return self.task.spread(len(trials)), "spread"
 
     def _results(self, trials: Sequence[Trial], enough: int) -> list[tuple[Trial, float]]:
@@ -142,11 +142,11 @@ class Hyperband(Searcher):
 class Bohb(Hyperband):
     """Hyperband whose trials a tree of Parzen estimators proposes."""
 
-    def _proposal(self, trials: Sequence[Trial]) -> tuple[dict[str, Any], str]:
+    def _values(self, trials: Sequence[Trial]) -> tuple[dict[str, Any], str]:
         number = len(trials)
         results = self._results(trials, startup(self.task.max_trials))
         if not results or self.task.stream(number, 2).random() < AT_RANDOM:
-            return super()._proposal(trials)
+            return super()._values(trials)
         observations = [Observation(trial.values, (loss,)) for trial, loss in results]
         measured, worst = {trial.number for trial, _ in results}, (results[-1][1],)
         for trial in trials:
@@ -159,12 +159,12 @@ class HyperbandEvolution(Hyperband):
     """Hyperband whose trials are bred: a good one, moved by the difference of two others, crossed with a third. It is
     not DEHB, which has a population for each rung and trains anew there; promotions go on from checkpoints here."""
 
-    def _proposal(self, trials: Sequence[Trial]) -> tuple[dict[str, Any], str]:
+    def _values(self, trials: Sequence[Trial]) -> tuple[dict[str, Any], str]:
         number = len(trials)
         stream = self.task.stream(number, 3)
         results = self._results(trials, max(4, startup(self.task.max_trials)))[:POPULATION]
         if not results or stream.random() < AT_RANDOM:
-            return super()._proposal(trials)
+            return super()._values(trials)
         points = [self.task.units(trial.values) for trial, _ in results]
         target, base, one, other = (points[place] for place in stream.choice(len(points), 4, replace=False))
         forced = int(stream.integers(len(base)))  # one gene comes from the mutant in any case

@@ -35,14 +35,14 @@ __all__ = [
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-HERE = (
-    "train",
-    "evaluate",
-    "inference",
-    "embed",
-    "grpo",
-    "quantize",
-)  # modules of this package, each with an action under its name in capitals
+HERE = {  # by its name the module of this package that has the action, under its name in capitals
+    "train": "train",
+    "evaluate": "reading",
+    "inference": "reading",
+    "embed": "reading",
+    "grpo": "grpo",
+    "quantize": "quantize",
+}
 GROUP = "vidqa.actions"
 
 
@@ -67,7 +67,7 @@ def names() -> tuple[str, ...]:
 def action(name: str) -> Action:
     """The action of this name. Raises SPEC_ACTION where there is none, or its package cannot be loaded."""
     if name in HERE:
-        declared: Action = getattr(importlib.import_module(f"vidqa.core.actions.{name}"), name.upper())
+        declared: Action = getattr(importlib.import_module(f"vidqa.core.actions.{HERE[name]}"), name.upper())
         return declared
     installed = _installed()
     if name not in installed:

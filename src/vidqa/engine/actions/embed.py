@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 import vidqa
-from vidqa.core.actions.embed import NO_QUESTION
+from vidqa.core.actions.reading import NO_QUESTION
 from vidqa.core.environment import world_size
 from vidqa.core.files import replacing, write_json
 from vidqa.core.problem import Exit, Problem, raise_errors

@@ -5,12 +5,9 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from vidqa.gaps.deft import acceptance, data_stages, model_stages
 from vidqa.gaps.deft.context import StageContext, StageResult
@@ -200,37 +197,3 @@ def stages_of(settings: Settings, number: int) -> list[Stage]:
         return [EVALUATE]
     optional = {"augment": settings.augment, "control": settings.control}
     return [stage for stage in ROUND if optional.get(stage.name.split()[0], True)]
-
-
-def contract() -> dict[str, Any]:
-    """The loop as config.json describes it to programs."""
-    return {
-        "workflow": "workflow/deft/deft.md",
-        "schema": "schemas/deft_state.schema.json",
-        "commands": {
-            "init": "python scripts/run_deft.py init LOOP --train-spec SPEC --evaluate-spec SPEC --selection SELECTION"
-            " --pool POOL --json",
-            **{verb: f"python scripts/run_deft.py {verb} LOOP --json" for verb in ("next", "run", "status", "report")},
-        },
-        "stages": [_entry(stage) for stage in (*ROUND, KPI, TEST)],
-        "stop_rules": RULES,
-    }
-
-
-def _entry(stage: Stage) -> dict[str, Any]:
-    return {
-        "name": stage.name,
-        "does": stage.does,
-        "implemented": True,
-        "script": stage.script,
-        "command": stage.command,
-        "inputs": list(stage.reads),
-        "outputs": list(stage.writes),
-        "schema": stage.schema,
-    }
-
-
-def in_config(text: str) -> str:
-    """config.json with the contract in it."""
-    written = json.dumps({"deft": contract()}, indent=2, ensure_ascii=False)[len("{\n") : -len("\n}")]
-    return re.sub(r'^  "deft": \{.*?^  \}', lambda _: written, text, flags=re.MULTILINE | re.DOTALL)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -105,12 +105,6 @@ class LoopState(Strict):
         """What its jobs have cost: GPU hours where there were GPUs, else hours."""
         costs = [stage.cost for stage in self.stages()]
         return sum(cost.gpu_seconds or cost.seconds for cost in costs) / 3600
-
-
-def schema() -> dict[str, Any]:
-    """The JSON Schema of deft_state.json."""
-    shape = LoopState.model_json_schema(by_alias=True)
-    return {"$schema": DIALECT, "$id": "deft_state.schema.json", **shape, "title": "State of a DEFT loop"}
 
 
 def fold(events: list[Event]) -> LoopState:

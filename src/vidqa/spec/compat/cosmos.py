@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vidqa.core.problem import Problem, ProblemError
-from vidqa.spec.keys import flat, leaves
+from vidqa.spec.keys import flat, leaves, nested
 from vidqa.spec.learning_rates import PARTS, rate_of
 from vidqa.spec.models import EvaluateSpec, GrpoSpec, Spec, TrainSpec
 from vidqa.spec.problems import NOT_IN_TARGET
@@ -62,7 +62,7 @@ def evaluator_table(spec: EvaluateSpec) -> tuple[dict[str, Any], list[Problem]]:
             values[path] = value
     values["metrics.names"] = [name for name in spec.metrics.names if name in EVALUATOR_METRICS]
     problems += [_lost("metrics.names", name) for name in spec.metrics.names if name not in EVALUATOR_METRICS]
-    return _nested(values), problems
+    return nested(values), problems
 
 
 def cosmos_table(spec: TrainSpec, train_samples: int | None = None) -> tuple[dict[str, Any], list[Problem]]:
@@ -99,7 +99,7 @@ def cosmos_table(spec: TrainSpec, train_samples: int | None = None) -> tuple[dic
         if "merger" in rates:
             problems.append(_lost("train.optm_lr.merger", rates["merger"]))
     values["redis"] = str(spec.redis)
-    return _nested({path: value for path, value in values.items() if not _empty_custom(path, value)}), problems
+    return nested({path: value for path, value in values.items() if not _empty_custom(path, value)}), problems
 
 
 def _has_own_class(model: str) -> bool:
@@ -148,17 +148,6 @@ def _warmup(spec: TrainSpec, epochs: float, train_samples: int | None) -> int | 
     if train_samples is None:
         return min(1.0, epochs / spec.train.epoch)
     return round(epochs * steps_per_epoch(spec, train_samples))
-
-
-def _nested(values: dict[str, Any]) -> dict[str, Any]:
-    whole: dict[str, Any] = {}
-    for path, value in values.items():
-        *tables, last = path.split(".")
-        inside = whole
-        for name in tables:
-            inside = inside.setdefault(name, {})
-        inside[last] = value
-    return whole
 
 
 def video_fps_problems(spec: TrainSpec) -> list[Problem]:

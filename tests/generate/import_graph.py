@@ -6,9 +6,11 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from vidqa.spec.pages import GENERATED, row
+from reference_pages import GENERATED, row
 
-PACKAGE = Path(__file__).parent
+import vidqa
+
+PACKAGE = Path(vidqa.__file__).parent
 PAGE = f"""# Packages of src/vidqa
 
 {GENERATED}

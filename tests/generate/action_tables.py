@@ -9,13 +9,46 @@ from typing import Any
 
 from vidqa.core.actions import every
 from vidqa.core.actions._base import Action
+from vidqa.gaps.deft import stages
 
 
 def in_config(text: str) -> str:
-    """config.json, the contract for programs, with the table of actions in it."""
-    table = {action.name: _entry(action) for action in every()}
-    filled = json.dumps({"actions": table}, indent=2)[len("{\n") : -len("\n}")]
-    return re.sub(r'^  "actions": \{.*?^  \}', lambda _: filled, text, flags=re.MULTILINE | re.DOTALL)
+    """config.json, the contract for programs, with the tables of actions and of the loop in it."""
+    tables = {"actions": {action.name: _entry(action) for action in every()}, "deft": _loop()}
+    for name, table in tables.items():
+        filled = json.dumps({name: table}, indent=2, ensure_ascii=False)[len("{\n") : -len("\n}")]
+        # Backslashes of the JSON would be escapes of a replacement.
+        pattern, literal = rf'^  "{name}": \{{.*?^  \}}', filled.replace("\\", r"\\")
+        text = re.sub(pattern, literal, text, flags=re.MULTILINE | re.DOTALL)
+    return text
+
+
+def _loop() -> dict[str, Any]:
+    """The loop as config.json describes it to programs."""
+    return {
+        "workflow": "workflow/deft/deft.md",
+        "schema": "schemas/deft_state.schema.json",
+        "commands": {
+            "init": "python scripts/run_deft.py init LOOP --train-spec SPEC --evaluate-spec SPEC --selection SELECTION"
+            " --pool POOL --json",
+            **{verb: f"python scripts/run_deft.py {verb} LOOP --json" for verb in ("next", "run", "status", "report")},
+        },
+        "stages": [_stage(stage) for stage in (*stages.ROUND, stages.KPI, stages.TEST)],
+        "stop_rules": stages.RULES,
+    }
+
+
+def _stage(stage: stages.Stage) -> dict[str, Any]:
+    return {
+        "name": stage.name,
+        "does": stage.does,
+        "implemented": True,
+        "script": stage.script,
+        "command": stage.command,
+        "inputs": list(stage.reads),
+        "outputs": list(stage.writes),
+        "schema": stage.schema,
+    }
 
 
 def _entry(action: Action) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Writes the files made from the code: schemas, manifest, templates, tables of keys and codes, settings of a place,
 import graph, and the parts of other files that the table of actions fills.
 
-python -m vidqa.generate            write what differs
-python -m vidqa.generate --check    write nothing; exit 1 and name the files that differ
+python -P tests/generate            write what differs
+python -P tests/generate --check    write nothing; exit 1 and name the files that differ
 """
 
 from __future__ import annotations
@@ -11,36 +11,36 @@ import argparse
 import hashlib
 import importlib
 import json
-import sys
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
+import import_graph
+import reference_pages as pages
+from action_tables import PARTS
 
-from vidqa import import_graph
+import vidqa
 from vidqa.core import actions
-from vidqa.core.actions.pages import PARTS
 from vidqa.core.cli import SKILL_ROOT
 from vidqa.core.files import write_text
-from vidqa.gaps.deft import stages, state
-from vidqa.jobs.platforms import site
-from vidqa.spec import pages
-from vidqa.spec.json_schema import parameter_lists, schema
+from vidqa.spec.json_schema import schema
+from vidqa.spec.keys import leaves, nested
 
 FILLED = {**PARTS, "references/migrating.md": pages.in_migrating}
-MANIFEST, CONFIG = "schemas/manifest.json", "config.json"
+MANIFEST = "schemas/manifest.json"
 
 
 def _schema(action: str) -> str:
-    """The schema of an action's spec, whose own default is the template."""
-    template = yaml.safe_load(pages.template(action))
-    return json.dumps({**schema(action), "default": template}, indent=2, ensure_ascii=False) + "\n"
+    """The schema of an action's spec, with the template's values as its default."""
+    # An optional table is absent.
+    values = {path: field.default for path, field in leaves(action).items() if not path.startswith("policy.lora.")}
+    return json.dumps({**schema(action), "default": nested(values)}, indent=2, ensure_ascii=False) + "\n"
 
 
 def _codes() -> str:
     """The table of codes, once every package has declared its own."""
-    package = Path(__file__).parent
+    package = Path(vidqa.__file__).parent
     for file in sorted(package.rglob("*problems.py")):
         importlib.import_module(".".join(["vidqa", *file.relative_to(package).with_suffix("").parts]))
     for name in ("vidqa.core.cli", "vidqa.core._optional"):
@@ -56,13 +56,14 @@ OF_ACTIONS: dict[str, Callable[[str], str]] = {
     "references/parameters_{}.md": pages.parameters,
 }
 PAGES: dict[str, Callable[[], str]] = {
-    "schemas/deft_state.schema.json": lambda: json.dumps(state.schema(), indent=2, ensure_ascii=False) + "\n",
+    "schemas/deft_state.schema.json": lambda: json.dumps(pages.loop_schema(), indent=2, ensure_ascii=False) + "\n",
     "references/troubleshooting_codes.md": _codes,
     "references/packages.md": import_graph.page,
-    "references/site_template.toml": site.template,
+    "references/site_template.toml": pages.site_template,
 }
 
 
+@cache
 def generated() -> dict[str, str]:
     """Every generated file by its path, the manifest last."""
     makers = ((path, name, make) for path, make in OF_ACTIONS.items() for name in actions.names())
@@ -78,15 +79,13 @@ def _manifest(texts: dict[str, str]) -> str:
         entries[name] = {
             kind: {"path": path, "sha256": hashlib.sha256(texts[path].encode()).hexdigest()}
             for kind, path in files.items()
-        } | parameter_lists(name)
+        } | pages.parameter_lists(name)
     return json.dumps({"schema": "vidqa.manifest.v1", "actions": entries}, indent=2) + "\n"
 
 
 def differing(root: Path) -> dict[str, str]:
     """The files, generated as a whole or in part, whose text in `root` is another one, with the text that is due."""
     parts = {path: fill(text) for path, fill in FILLED.items() if (text := _text(root / path)) is not None}
-    if CONFIG in parts:
-        parts[CONFIG] = stages.in_config(parts[CONFIG])
     return {path: text for path, text in (generated() | parts).items() if _text(root / path) != text}
 
 
@@ -105,7 +104,3 @@ def main(words: Sequence[str] | None = None) -> int:
         if not options.check:
             write_text(options.root / path, text)
     return int(bool(different) and options.check)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

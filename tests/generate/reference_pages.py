@@ -10,6 +10,8 @@ from pydantic.fields import FieldInfo
 
 from vidqa.core import actions
 from vidqa.core.problem import REGISTRY
+from vidqa.gaps.deft.state import LoopState
+from vidqa.jobs import platforms
 from vidqa.spec.compat.renamed_keys import (
     OF_THEIR_LOADERS,
     OF_THEIR_PROCESSES,
@@ -17,7 +19,7 @@ from vidqa.spec.compat.renamed_keys import (
     REINFORCEMENT_TABLES,
     RENAMED,
 )
-from vidqa.spec.json_schema import expected
+from vidqa.spec.json_schema import DIALECT, expected, properties
 from vidqa.spec.keys import leaves
 from vidqa.spec.native_support import facts
 from vidqa.spec.problems import CONFLICT
@@ -125,6 +127,59 @@ def _search(automl: dict[str, Any] | None) -> str:
     span = f"{automl['min']} to {automl['max']}" if "min" in automl else ", ".join(map(str, automl["choices"]))
     scale = f", {automl['scale']}" if "scale" in automl else ""
     return f"{span}{scale}{'' if automl.get('default') else ' (on request)'}"
+
+
+def parameter_lists(action: str) -> dict[str, list[str]]:
+    """The keys of a spec as a search and a user's interface ask for them, in the words of TAO's schemas: those that a
+    search varies unless told otherwise, those that no search varies, and those that every run sets or users set most.
+    """
+    declared, keys = actions.action(action), properties(action)
+    searched = {path: prop["x-automl"] for path, prop in keys.items() if declared.is_searched and "x-automl" in prop}
+    data = [key for data_set in declared.data for key in (data_set.annotations, data_set.media)]
+    choices = [key for pair in declared.exclusive[:1] for key in pair]  # how frames are taken
+    often = [*data, *(model.name for model in declared.models), *declared.shorthand.values(), *choices]
+    return {
+        "automl_default_parameters": [path for path, automl in searched.items() if automl.get("default")],
+        "automl_disabled_parameters": [path for path in keys if path not in searched],
+        "popular": list(dict.fromkeys([declared.output_key, *often])),
+    }
+
+
+def site_template() -> str:
+    """A site.toml with every key of every platform, its meaning and its default, all commented out."""
+    lines = [
+        f"# {GENERATED} What is particular to your place, a table per platform: copy",
+        "# what you need into site.toml in the state folder (~/.vidqa), or give a file of your own with --site.",
+    ]
+    for name in platforms.NAMES:
+        model = platforms.platform(name).settings
+        if model is not None:
+            lines += ["", f"# [{name}]", *_documented(model)]
+    return "\n".join(lines) + "\n"
+
+
+def _documented(model: type[Any]) -> list[str]:
+    lines = []
+    for name, field in model.model_fields.items():
+        # TOML has no null: such a line is a comment even when uncommented.
+        shown = f"# {name} = (not set)" if field.default is None else f"{name} = {_toml(field.default)}"
+        lines += [f"# {shown}", f"#     {field.description}"]
+    return lines
+
+
+def _toml(value: Any) -> str:
+    """One value as inline TOML."""
+    import tomli_w
+
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {_toml(inner)}" for key, inner in value.items()) + "}"
+    return tomli_w.dumps({"v": value}).removeprefix("v = ").strip()
+
+
+def loop_schema() -> dict[str, Any]:
+    """The JSON Schema of deft_state.json."""
+    shape = LoopState.model_json_schema(by_alias=True)
+    return {"$schema": DIALECT, "$id": "deft_state.schema.json", **shape, "title": "State of a DEFT loop"}
 
 
 def codes() -> str:

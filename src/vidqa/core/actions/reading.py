@@ -1,0 +1,131 @@
+"""Actions that read a set of records with a model which they leave as it is: evaluation, inference, embedding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from vidqa.core.actions._base import Action, DataSet, ModelKey, Parent, RecordSampling, Resuming
+
+
+def reading(
+    name: str,
+    table: str,
+    *,
+    data: str,
+    more_data: tuple[DataSet, ...] = (),
+    longest: Callable[[Any], int],
+    sampling: Mapping[str, Any] | None = None,
+    **others: Any,
+) -> Action:
+    """An action over a set of records, which reports call `data`, and `more_data`. `table` is the one of its spec that
+    says how: batch_size, skip_saved, limit. `longest` is how many tokens of a record the model may read."""
+
+    def limit(spec: Any) -> int | None:
+        most = getattr(spec, table).limit
+        return None if most < 0 else most
+
+    return Action(
+        name=name,
+        output_key="results_dir",
+        models=(ModelKey("model.model_name"), ModelKey("model.base_model_path", only_with="model.enable_lora")),
+        data=(DataSet(data, "dataset.annotation_path", "dataset.media_dir", root="eval"), *more_data),
+        decoding="engine",
+        exclusive=(("vision.fps", "vision.nframes"),),
+        parent=Parent("best", "vidqa.spec.parent_layers:exported"),
+        processes=lambda spec: spec.num_gpus,
+        processes_key="num_gpus",
+        resuming=Resuming(f"{table}.skip_saved", same_inputs=True),
+        sampling=RecordSampling(
+            planner="vidqa.planning.samples:evaluation_planner",
+            vision="vision",
+            length_key="model.max_length",
+            longest=longest,
+            limit=limit,
+            **(sampling or {}),
+        ),
+        **others,
+    )
+
+
+def answering(name: str, table: str, **others: Any) -> Action:
+    """An action whose model generates answers; its table has seed and generator, too."""
+
+    def longest(spec: Any) -> int:  # a question leaves room for its answer
+        return spec.model.max_length - spec.generation.max_tokens
+
+    return reading(name, table, longest=longest, answering=table, **others)
+
+
+# Evaluation: a model answers an annotated set of videos, and the answers are scored.
+EVALUATE = answering(
+    "evaluate",
+    "evaluation",
+    data="evaluation",
+    spec="vidqa.spec.models:EvaluateSpec",
+    tables=("dataset", "model", "task", "evaluation", "generation", "metrics", "results", "num_gpus", "vision"),
+    reads="vidqa.spec.evaluate_tables:path_keys",
+    rules="vidqa.spec.rules:evaluate_rules",
+    built_from="--eval-root DATA --parent-run RUN",
+    nested_in="evaluate",  # as TAO once kept them
+    outcome="vidqa.jobs.job_results:of_evaluation",
+    program="vidqa.engine.actions.evaluate:evaluate",
+    checks="vidqa.preflight.answering_checks:CHECKS",
+)
+
+# Inference: a model answers questions about videos and images that nobody has answered yet.
+INFERENCE = answering(
+    "inference",
+    "inference",
+    data="asked",
+    spec="vidqa.spec.models:InferenceSpec",
+    tables=("dataset", "model", "inference", "vision", "generation", "num_gpus"),
+    rules="vidqa.spec.rules:inference_rules",
+    built_from="--parent-run RUN --set media=FOLDER",
+    shorthand={  # TAO's own keys
+        "model_path": "model.model_name",
+        "base_model_path": "model.base_model_path",
+        "enable_lora": "model.enable_lora",
+        "media": "dataset.annotation_path",
+        "prompt": "inference.prompt",
+        "fps": "vision.fps",
+        "total_pixels": "vision.total_pixels",
+        "max_new_tokens": "generation.max_tokens",
+    },
+    outcome="vidqa.jobs.job_results:of_inference",
+    program="vidqa.engine.actions.inference:inference",
+    sampling={
+        "prompt": lambda spec: spec.inference.prompt,
+        "windows": lambda spec: (spec.inference.window_s, spec.inference.overlap_s),
+    },
+    needs_answers=False,
+)
+
+NO_QUESTION = "No question."  # stands in for the question of a record that has none; it is never embedded
+
+# Embedding: vectors of videos and questions, by which others like them are found.
+EMBED = reading(
+    "embed",
+    "embed",
+    data="embedded",
+    more_data=(
+        DataSet(
+            "queries",
+            "dataset.query_annotation_path",
+            "dataset.query_media_dir",
+            root="query",
+            needed="for a second set in the same job",
+        ),
+    ),
+    spec="vidqa.spec.models:EmbedSpec",
+    tables=("dataset", "model", "embed", "vision", "num_gpus"),
+    reads="vidqa.spec.embed_tables:folder_keys",
+    rules="vidqa.spec.rules:embed_rules",
+    built_from="--model MODEL --set media=FOLDER",
+    shorthand={"media": "dataset.annotation_path"},
+    outcome="vidqa.jobs.job_results:of_embedding",
+    program="vidqa.engine.actions.embed:embed",
+    longest=lambda spec: spec.model.max_length,
+    sampling={"prompt": lambda spec: NO_QUESTION},
+    needs_answers=False,
+)

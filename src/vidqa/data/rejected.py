@@ -30,7 +30,7 @@ def _text(turn: Any) -> str | None:
     texts: list[Any] = [part.get("text") if isinstance(part, dict) else part for part in parts]
     if not all(isinstance(text, str) and _is_valid(text) for text in texts):
         return None
-    return "".join(texts)
+    return "".join(map(str, texts))
 
 
 def _is_valid(text: str) -> bool:

@@ -163,8 +163,8 @@ def _tell(answers: int, number: int) -> None:
 
 
 class Forking(subprocess.Popen):
-    """A Popen that forks this process where it would start Python with one of MODULES, a program of FOLDERS, or a decode
-    worker."""
+    """A Popen that forks this process where it would start a decode worker, or Python with one of MODULES or a program
+    of FOLDERS."""
 
     forks_programs = True
 
@@ -281,7 +281,7 @@ def _decode(boot: str, *words: str) -> int:
     Path("/proc/self/comm").write_text(DECODE_WORKER)
     sys.argv = ["-c", *words]
     try:
-        exec(boot, {"__name__": "__main__"})  # noqa: S102  as the interpreter would
+        exec(boot, {"__name__": "__main__"})  # as the interpreter would
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else 0
     return 0

@@ -180,7 +180,14 @@ def forked_evaluation(evaluation: Any, model: Path, place: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("scheme", "share"), [("FP8_DYNAMIC", 0.53), ("FP8", 0.53), ("W8A8", 0.53), ("W4A16", 0.31), ("NVFP4A16", 0.29)]
+    ("scheme", "share"),
+    [
+        ("FP8_DYNAMIC", 0.53),
+        ("W4A16", 0.31),
+        pytest.param("FP8", 0.53, marks=pytest.mark.slow),
+        pytest.param("W8A8", 0.53, marks=pytest.mark.slow),
+        pytest.param("NVFP4A16", 0.29, marks=pytest.mark.slow),
+    ],
 )
 def test_a_trained_model_is_smaller_and_answers_as_well_and_as_it_is_served(
     learned: SimpleNamespace, tmp_path: Path, monkeypatch: Any, scheme: str, share: float

@@ -8,13 +8,11 @@ path = tiny_spec(tmp, model, root, {"train.epoch": 2})
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import forked
@@ -37,18 +35,7 @@ def _model_builder(family: str) -> Any:
 
 
 def tiny_model(folder: Path, family: str = "qwen3_vl", **options: Any) -> Path:
-    """A copy of the folder that this process has written first; torch's next random numbers are those after writing."""
-    template, random_state = _template(family, tuple(sorted(options.items())))
-    shutil.copytree(template.name, folder / "model", dirs_exist_ok=True)
-    import_module("torch").set_rng_state(random_state)
-    return folder / "model"
-
-
-@cache
-def _template(family: str, options: tuple[tuple[str, Any], ...]) -> tuple[TemporaryDirectory[str], Any]:
-    template = TemporaryDirectory(prefix="vidqa-tests-model-")
-    _model_builder(family)(Path(template.name), [text for pair in QUESTIONS for text in pair], **dict(options))
-    return template, import_module("torch").get_rng_state()
+    return _model_builder(family)(folder / "model", [text for pair in QUESTIONS for text in pair], **options)
 
 
 def tiny_data(folder: Path, *, clips: int = 6, images: int = 1, texts: int = 1) -> Path:

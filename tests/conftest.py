@@ -6,11 +6,13 @@ import gc
 import json
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -50,6 +52,15 @@ def ordinary_scheduling() -> Iterator[None]:
     if policy != os.SCHED_OTHER:
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
         pytest.fail(f"the test left its process in scheduling class {policy}")
+
+
+def pytest_configure() -> None:
+    """Decode workers of pools in this process fork from it: each would import torch otherwise."""
+    from forked import ForkingWorkers
+
+    from vidqa.video import pool
+
+    pool.subprocess = SimpleNamespace(**vars(subprocess) | {"Popen": ForkingWorkers})  # type: ignore[assignment]
 
 
 def pytest_unconfigure() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
+from forked import DECODE_WORKER
+
 
 def workers_of(parent: int) -> list[int]:
     """The living decode workers among the descendants of a process."""
@@ -21,7 +23,9 @@ def workers_of(parent: int) -> list[int]:
 
 def is_worker(pid: int) -> bool:
     """Whether the process is a decode worker, and alive: one that has ended has no command line."""
+    place = Path(f"/proc/{pid}")
     try:
-        return b"vidqa.video.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        line, name = (place / "cmdline").read_bytes(), (place / "comm").read_text().strip()
+        return b"vidqa.video.worker" in line or (name == DECODE_WORKER and bool(line))
     except OSError:
         return False

@@ -5,7 +5,8 @@
 
 Processes, sessions, signals, pipes, exit codes and the environment in /proc are real; the interpreter's start alone is
 shared. What starts Python by itself (scripts, platforms) is not touched, so an import that is missing or too early
-shows there; jobs of the platform "local" fork too where their launcher is such a fork.
+shows there; jobs of the platform "local" fork too where their launcher is such a fork. Decode workers fork from the
+process whose pool starts them, which has imported their transform: torch costs each of them five seconds otherwise.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
+from vidqa.video import pool
+
 # What libraries read while they are imported: a process that wants another value forks from another parent.
 READ_BY_IMPORTS = ("OMP_NUM_THREADS", "HF_HUB_OFFLINE", "HF_HOME", "HF_ENDPOINT", "TRANSFORMERS_OFFLINE")
 MODULES = (
@@ -41,6 +44,7 @@ MODULES = (
     "torch.distributed.run",
 )
 FOLDERS = ("tests", "benchmarks")  # of this repository: their programs start the engine
+DECODE_WORKER = "decode-worker"  # the name of a forked one, whose command line is its parent's
 REPOSITORY = Path(__file__).resolve().parents[1]
 REQUEST_BYTES = 1 << 17
 ROOM, ROOM_BYTES = "FORKED_ROOM", 1 << 15  # kept free where /proc shows the environment, for those of the forks
@@ -159,13 +163,17 @@ def _tell(answers: int, number: int) -> None:
 
 
 class Forking(subprocess.Popen):
-    """A Popen that forks this process where it would start Python with one of MODULES or a program of FOLDERS."""
+    """A Popen that forks this process where it would start a decode worker, or Python with one of MODULES or a program
+    of FOLDERS."""
+
+    forks_programs = True
 
     def _execute_child(self, *given: Any) -> None:
         call = inspect.signature(EXECUTE).bind(self, *given).arguments
         environment = os.environ if call["env"] is None else call["env"]
         same = all(environment.get(name) == os.environ.get(name) for name in READ_BY_IMPORTS)
-        if not same or call["shell"] or not (program := _program_of(call["args"])):
+        program = None if call["shell"] or not same else _program_of(call["args"])
+        if not program or (program[1] != "-c" and not self.forks_programs):
             return EXECUTE(self, *given)
         files = [call["p2cread"], call["c2pwrite"], call["errwrite"]]
         sys.stdout.flush()
@@ -179,8 +187,14 @@ class Forking(subprocess.Popen):
         return None
 
 
+class ForkingWorkers(Forking):
+    """A Popen that forks decode workers alone, for the process of the tests."""
+
+    forks_programs = False
+
+
 def _program_of(args: Any) -> tuple[list[str], str, list[str]] | None:
-    """The flags of Python, the module or file, and its words; None where it is not one to fork for."""
+    """The flags of Python, the module or file or "-c", and its words; None where it is not one to fork for."""
     python, *words = [os.fspath(word) for word in args] if not isinstance(args, (str, bytes)) else [""]
     flags = []
     while words and words[0] in ("-u", "-P"):
@@ -189,6 +203,9 @@ def _program_of(args: Any) -> tuple[list[str], str, list[str]] | None:
         return None
     if words[0] == "-m":
         return (flags, words[1], words[2:]) if words[1] in MODULES else None
+    if words[:2] == ["-c", pool.BOOT]:
+        transform = words[-2].partition(":")[0]
+        return (flags, "-c", words[1:]) if transform.startswith("vidqa.") and transform in sys.modules else None
     ours = any(Path(words[0]).is_relative_to(REPOSITORY / folder) for folder in FOLDERS)
     return (flags, words[0], words[1:]) if ours and words[0].endswith(".py") else None
 
@@ -199,6 +216,8 @@ def _become(program: tuple[list[str], str, list[str]], call: Any, environment: d
     try:
         if call["start_new_session"]:
             os.setsid()
+        if call["process_group"] >= 0:
+            os.setpgid(0, call["process_group"])
         for number in signal.valid_signals():
             if callable(signal.getsignal(number)):
                 signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
@@ -239,6 +258,8 @@ def _show(environment: dict[str, str]) -> None:
 def _run(flags: list[str], program: str, words: list[str]) -> int:
     files = (open(number, "wb", 0, closefd=False) for number in (1, 2))  # noqa: SIM115  as long as the process
     sys.stdout, sys.stderr = (io.TextIOWrapper(file, "utf-8", write_through=True) for file in files)
+    if program == "-c":
+        return _decode(*words)
     is_module, safe = not program.endswith(".py"), "-P" in flags or os.environ.get("PYTHONSAFEPATH")
     first = [] if safe else [os.getcwd() if is_module else str(Path(program).parent)]
     sys.path[:] = [*first, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)), *PATH]
@@ -253,6 +274,16 @@ def _run(flags: list[str], program: str, words: list[str]) -> int:
             print(ended.code, file=sys.stderr)
             return 1
         return ended.code or 0
+    return 0
+
+
+def _decode(boot: str, *words: str) -> int:
+    Path("/proc/self/comm").write_text(DECODE_WORKER)
+    sys.argv = ["-c", *words]
+    try:
+        exec(boot, {"__name__": "__main__"})  # as the interpreter would
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else 0
     return 0
 
 

@@ -101,6 +101,7 @@ def test_a_spec_of_another_action_is_refused(spec: Path, run: Run) -> None:
     assert problem["code"] == "SPEC_ACTION" and "a spec for count" in problem["message"]
 
 
+@pytest.mark.slow
 def test_its_job_stops_goes_on_and_ends(world: Path, spec: Path, run: Run) -> None:
     (problem,) = run("launch", "count", "--spec", _with(spec, "go_on = true"), code=3)["problems"]
     assert problem["where"] == "go_on"  # there is nothing yet to go on with

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
+import forked
 import pytest
 from parity import compare, exceeded
 from tiny_world import tiny_data, tiny_model
@@ -83,7 +83,7 @@ def test_native_has_the_answers_of_transformers(world: Path, data: str) -> None:
     words += [f"--set={value}" for value in (*values, f"engine.frame_cache_dir={world / 'cache'}")]
     words.append("--largest-difference=0")  # which no generator keeps
     command = [sys.executable, str(SKILL_ROOT / "benchmarks/parity.py"), *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    done = forked.run(command, timeout=600)
     assert done.returncode == 1, done.stderr
     figures = json.loads(done.stdout)
     assert "a log-probability differs by " in done.stderr

@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,7 +31,8 @@ from vidqa.preflight import environment_checks, quantize_checks
 from vidqa.preflight.inputs import DataInputs
 from vidqa.spec import Layer, dump, resolve
 
-pytest.importorskip("llmcompressor")
+# Not importorskip: every process that collects tests would import it, which takes ten seconds.
+pytestmark = pytest.mark.skipif(find_spec("llmcompressor") is None, reason="llmcompressor is not installed")
 LAYERS = 14  # linear layers of the tiny decoder
 
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from argparse import Namespace
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -36,7 +37,8 @@ from vidqa.spec import Layer, dump, load, resolve
 from vidqa.spec.keys import with_values
 from vidqa.spec.parent_layers import parent_layer
 
-pytest.importorskip("llmcompressor")
+# Not importorskip: every process that collects tests would import it, which takes ten seconds.
+pytestmark = pytest.mark.skipif(find_spec("llmcompressor") is None, reason="llmcompressor is not installed")
 KILLED_WITHIN_S = 120
 LINEAR_NUMBERS = 2 * (64 * (128 + 64 + 64) + 128 * 64 + 3 * 64 * 128)  # of the tiny decoder's linear layers
 HEADER_BYTES = 10_000
@@ -178,7 +180,14 @@ def forked_evaluation(evaluation: Any, model: Path, place: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("scheme", "share"), [("FP8_DYNAMIC", 0.53), ("FP8", 0.53), ("W8A8", 0.53), ("W4A16", 0.31), ("NVFP4A16", 0.29)]
+    ("scheme", "share"),
+    [
+        ("FP8_DYNAMIC", 0.53),
+        ("W4A16", 0.31),
+        pytest.param("FP8", 0.53, marks=pytest.mark.slow),
+        pytest.param("W8A8", 0.53, marks=pytest.mark.slow),
+        pytest.param("NVFP4A16", 0.29, marks=pytest.mark.slow),
+    ],
 )
 def test_a_trained_model_is_smaller_and_answers_as_well_and_as_it_is_served(
     learned: SimpleNamespace, tmp_path: Path, monkeypatch: Any, scheme: str, share: float

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,8 @@ from vidqa.engine.quantize.search import larger_keeps
 from vidqa.planning.quantization import QuantizationPlan, fused_group
 from vidqa.spec import Layer, dump, resolve
 
-pytest.importorskip("llmcompressor")
+# Not importorskip: every process that collects tests would import it, which takes ten seconds.
+pytestmark = pytest.mark.skipif(find_spec("llmcompressor") is None, reason="llmcompressor is not installed")
 LAYER = "model.language_model.layers.1.mlp"
 
 

@@ -7,11 +7,13 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import listening
 import pytest
+from forked import Started
 
 from vidqa.engine import rendezvous, torchrun
 
@@ -19,12 +21,26 @@ PROGRAM = Path(__file__).with_name("meets.py")
 TORCHRUN = [sys.executable, "-m", "vidqa.engine.torchrun"]
 
 
-def started(folder: Path, *options: str) -> subprocess.Popen[str]:
-    words = [*TORCHRUN, *options, "--nproc-per-node=1" if "--nnodes=2" in options else "--nproc-per-node=2"]
-    return subprocess.Popen([*words, str(PROGRAM), str(folder)], stderr=subprocess.PIPE, text=True)
+class Agent(Started):
+    """A torchrun that forks, as its ranks do, and what it prints."""
+
+    def __init__(self, folder: Path, *words: object) -> None:
+        with tempfile.NamedTemporaryFile(dir=folder, prefix="log-", delete=False) as log:
+            super().__init__([*TORCHRUN, *words], stdout=log, stderr=log)
+        self.log = Path(log.name)
+
+    def printed(self, timeout_s: float) -> str:
+        """All of it, once the agent has ended."""
+        self.wait(timeout_s)
+        return self.log.read_text(encoding="utf-8")
 
 
-def seen(folder: Path, agents: list[subprocess.Popen[str]]) -> set[str]:
+def started(folder: Path, *options: str) -> Agent:
+    ranks = "--nproc-per-node=1" if "--nnodes=2" in options else "--nproc-per-node=2"
+    return Agent(folder, *options, ranks, PROGRAM, folder)
+
+
+def seen(folder: Path, agents: list[Agent]) -> set[str]:
     """Where the agents and their ranks listen once all have met; they end well after that."""
     deadline = time.monotonic() + 600
     while len(list(folder.glob("met-*"))) < 2 and all(agent.poll() is None for agent in agents):
@@ -33,8 +49,8 @@ def seen(folder: Path, agents: list[subprocess.Popen[str]]) -> set[str]:
     found = set().union(*(listening.addresses(agent.pid) for agent in agents))
     (folder / "seen").touch()
     for agent in agents:
-        said = agent.communicate(timeout=120)[1]
-        assert agent.returncode == 0, said
+        printed = agent.printed(120)
+        assert agent.returncode == 0, printed
     assert sorted(path.read_text() for path in folder.glob("met-*")) == ["0 1", "0 1"]
     return found
 
@@ -43,12 +59,11 @@ def test_one_node_listens_on_its_loopback_alone(tmp_path: Path) -> None:
     assert seen(tmp_path, [started(tmp_path, "--standalone")]) == {"127.0.0.1"}
 
 
-def alone(folder: Path, *told: int) -> subprocess.Popen[str]:
-    program = [*TORCHRUN, "--standalone", "--nproc-per-node=1", str(PROGRAM.with_name("alone.py"))]
-    return subprocess.Popen([*program, str(folder), *map(str, told)], stderr=subprocess.PIPE, text=True)
+def alone(folder: Path, *codes: int) -> Agent:
+    return Agent(folder, "--standalone", "--nproc-per-node=1", PROGRAM.with_name("alone.py"), folder, *codes)
 
 
-def met(folder: Path, job: subprocess.Popen[str]) -> int:
+def met(folder: Path, job: Agent) -> int:
     """The process id of the rank, once it has its world."""
     deadline = time.monotonic() + 600
     while not (folder / "met").exists() or not (folder / "met").read_text():
@@ -64,8 +79,8 @@ def test_a_process_alone_listens_nowhere_else_and_is_asked_to_stop(tmp_path: Pat
     met(tmp_path, job)
     assert listening.addresses(job.pid) <= {"127.0.0.1"}
     job.terminate()
-    said = job.communicate(timeout=120)[1]
-    assert job.returncode == 6 and (tmp_path / "asked").exists() and "stopped by SIGTERM" in said
+    printed = job.printed(120)
+    assert job.returncode == 6 and (tmp_path / "asked").exists() and "stopped by SIGTERM" in printed
 
 
 def test_a_process_alone_ends_with_its_torchrun(tmp_path: Path) -> None:
@@ -78,11 +93,11 @@ def test_a_process_alone_ends_with_its_torchrun(tmp_path: Path) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize(("told", "code"), [(3, 3), (-signal.SIGKILL, 5), (-signal.SIGTERM, 6)])
-def test_torchrun_ends_as_the_process_alone_did(tmp_path: Path, told: int, code: int) -> None:
-    job = alone(tmp_path, told)
-    said = job.communicate(timeout=300)[1]
-    assert job.returncode == code and f"rank 0 ended with exit code {told}" in said
+@pytest.mark.parametrize(("of_rank", "code"), [(3, 3), (-signal.SIGKILL, 5), (-signal.SIGTERM, 6)])
+def test_torchrun_ends_as_the_process_alone_did(tmp_path: Path, of_rank: int, code: int) -> None:
+    job = alone(tmp_path, of_rank)
+    printed = job.printed(300)
+    assert job.returncode == code and f"rank 0 ended with exit code {of_rank}" in printed
 
 
 RANK = """

@@ -237,6 +237,7 @@ def test_what_a_decoder_layer_without_norms_of_heads_keeps(fused: bool, dropout:
         assert found - masks == pytest.approx(told_of(counts, hidden, wide, hidden, kv_heads * 128), rel=0.08)
 
 
+@pytest.mark.slow
 def test_a_compiled_layer_keeps_no_more_than_it_needs() -> None:
     """With generated code too, whose tensors may be parts of larger ones that are kept as a whole."""
     prepare_compiler()

@@ -170,13 +170,14 @@ def reading_headers_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decode, "read_timeline", timeline)
 
 
-def differences(path: Path, expected: list[np.ndarray]) -> list[str]:
+def differences(path: Path, expected: list[np.ndarray], first: int = 0, step: int = 1) -> list[str]:
+    """Frames that differ, asked for many at once, and alone: each `step`-th from `first`."""
     count = probe(path).frame_count
     if count != len(expected):
         return [f"{count} frames, {len(expected)} are decoded"]
     asked = [list(range(count)), list(range(0, count, 5)), sorted({0, count // 2, count - 1})]
     wrong = []
-    for numbers in (*asked, *([number] for number in range(count))):
+    for numbers in (*asked, *([number] for number in range(first, count, step))):
         frames = decode_frames(path, None, numbers)
         wrong += [
             f"{number} of {numbers}"
@@ -203,7 +204,7 @@ def test_frames_of_a_codec_in_every_container(tmp_path, codec, monkeypatch):
         tried.append(muxer)
         expected = expected[: FRAMES - 1] if (codec, muxer) in SAME_TIME else expected
         try:
-            found = differences(path, expected)
+            found = differences(path, expected, first=len(tried) % 3, step=3)  # all of them over three containers
         except ProblemError as refused:
             found = [str(refused)] if taken else []
         if found:

@@ -73,7 +73,7 @@ def test_what_hangs_dies_or_fails_is_named_and_the_rest_goes_on(tmp_path, capfd)
     started = time.monotonic()
     with DecodePool(2, 2.0, NUMBERS) as pool:
         answers = dict(answers_of(pool, requests))
-    assert time.monotonic() - started < 120
+    assert time.monotonic() - started < 300
     told = [a.code if isinstance(a, Problem) else a[:, 0, 0, 0].tolist() for a in answers.values()]
     assert told == [
         [1, 2],

@@ -16,18 +16,18 @@ parser = Parser(
         "python scripts/assemble_dataset.py --base train --pairs gaps.parquet --kpi kpi --out pairs",
     ],
 )
-parser.add_argument("--base", type=Path, required=True, help="annotations of the present training set")
+parser.add_argument("--base", type=Path, required=True, help="annotations of the training set")
 parser.add_argument("--base-media", default="", help="where their media are (default: beside the annotations)")
 parser.add_argument(
-    "--add", type=Path, nargs="+", action="extend", default=[], help="folders that mining or augmentation wrote"
+    "--add", type=Path, nargs="+", action="extend", default=[], help="folders of new rows"
 )
-what = "gap table of the base set: write its rows as pairs with the model's wrong answer, for engine.objective = dpo"
+what = "gap table of the base set: its rows become pairs"
 parser.add_argument("--pairs", type=Path, metavar="GAPS", help=what)
 parser.add_argument("--out", type=Path, required=True, help="folder for annotations.json, assembly.json, leaks.json")
 for name in ("kpi", "validation", "test"):
     what = f"annotations of the {name} set, and their media"
     parser.add_argument(f"--{name}", nargs="+", action="append", default=[], metavar="PATH", help=what)
-parser.add_argument("--replay", type=float, help="rows of the base set for each added one (default: all of them)")
+parser.add_argument("--replay", type=float, help="rows of the base set for each added one (all)")
 parser.add_argument("--cap", type=int, default=0, help="most new rows of one kind (0: all)")
 parser.add_argument("--no-balance", dest="balance", action="store_false", help="keep all answers")
 parser.add_argument("--group-by", default="", help="pattern that names a file's recording")

@@ -148,7 +148,12 @@ class Train(Table):
         "batch. A multiple of mini_batch. 8 on 8 GPUs gives 64, steady for answers of a few words.",
         automl={"min": 1, "max": 32, "default": True},
     )
-    optm_name: Literal["AdamW", "Adam"] = key("AdamW", "Optimizer", "AdamW decays weights apart from the gradient.")
+    optm_name: Literal["AdamW", "Adam", "AdamW8bit"] = key(
+        "AdamW",
+        "Optimizer",
+        "AdamW decays weights apart from the gradient; AdamW8bit (by bitsandbytes) keeps moments in a quarter of the "
+        "memory.",
+    )
     optm_lr: LearningRate = key(
         1e-5,
         "Learning rate",
@@ -221,6 +226,11 @@ class Train(Table):
         "Reshard after forward",
         "Free gathered weights after a layer's forward pass. never (or false) is faster and holds all weights through "
         "a step, always (or true) holds none; default is never where the GPU's memory allows.",
+    )
+    fsdp_offload: bool = key(
+        False,
+        "CPU offload",
+        "Keep weights that train, their gradients and the optimizer in host memory: little GPU memory, slower steps.",
     )
     seed: CountOrNull = key(42, "Seed", "Seed of dropout and of new weights.")
     compile: bool = key(

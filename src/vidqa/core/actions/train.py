@@ -25,9 +25,14 @@ def _secrets(spec: Any) -> tuple[str, ...]:
 
 
 def _packages(spec: Any) -> dict[str, str]:
-    """Trackers."""
+    """Trackers, and bitsandbytes."""
     trackers = ("wandb", "tensorboard")
-    return {name: f'logging.logger = "{name}"' for name in trackers if name in spec.logging.logger}
+    needed = {name: f'logging.logger = "{name}"' for name in trackers if name in spec.logging.logger}
+    if spec.policy.quantization == "nf4":
+        needed["small-card"] = 'policy.quantization = "nf4"'
+    elif spec.train.optm_name == "AdamW8bit":
+        needed["small-card"] = 'train.optm_name = "AdamW8bit"'
+    return needed
 
 
 def held_out(spec: Any) -> tuple[float | int, int] | None:
@@ -67,6 +72,7 @@ TRAIN = Action(
         "full": {},
         "frozen-vision": {"policy.freeze_pattern": ["visual"]},
         "lora": {"policy.lora": {}, "train.optm_lr": 1e-4},
+        "small-card": {"policy.lora": {}, "train.optm_lr": 1e-4, "policy.quantization": "nf4"},
     },
     shorthand={
         "dp_shard_size": "policy.parallelism.dp_shard_size",

@@ -140,7 +140,6 @@ DEFAULT_ONLY: list[tuple[Any, ...]] = [
     ("SamplingConfig", "top_k", int, -1, "Top k", "Cuts bias the ratio of trainer and rollout."),
     ("SamplingConfig", "repetition_penalty", float, 1.0, "Repetition penalty", "A penalty biases the ratio of trainer and rollout."),
     ("Rollout", "quantization", Literal["none", "fp8"], "none", "Rollout precision", "8-bit rollouts."),
-    ("Train", "fsdp_offload", bool, False, "CPU offload", "Keep weights in CPU memory."),
     ("Train", "activation_offload", bool, False, "Activation offload", "Keep activations in CPU memory."),
     ("Train", "deterministic", bool, False, "Deterministic kernels", "Use only kernels that repeat bit by bit."),
     ("Train", "save_ckpt_at_exit", bool, True, "Save on signal", "Save when asked to stop."),

@@ -55,12 +55,13 @@ def training_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[s
     state = own_weights(model)
     for name, parameter in sharded_parameters(model).items():
         if parameter.requires_grad:
-            state |= {_moment(name, moment): optimizer.state[parameter][moment] for moment in MOMENTS}
+            state |= _moments(name, optimizer.state[parameter])
     return state
 
 
-def _moment(name: str, moment: str) -> str:
-    return f"{name}.{moment}"
+def _moments(name: str, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """What an optimizer holds of a parameter, by name, but the number of steps."""
+    return {f"{name}.{moment}": tensor for moment, tensor in state.items() if moment != "step"}
 
 
 def save_state(
@@ -122,16 +123,10 @@ def inspect(folder: Path, world: World) -> dict[str, Any]:
 
 def load_state(folder: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, world: World) -> None:
     """Fill model and optimizer from a checkpoint after `step` steps that any number of ranks wrote."""
-    weights = own_weights(model)
-    names = {parameter: name for name, parameter in sharded_parameters(model).items() if parameter.requires_grad}
-    moments = {_moment(name, m): optimizer.state[parameter][m] for parameter, name in names.items() for m in MOMENTS}
     try:
-        dcp.load({**weights, **moments}, storage_reader=Reader(folder), process_group=world.saving)
+        dcp.load(training_state(model, optimizer), storage_reader=Reader(folder), process_group=world.saving)
     except (CheckpointException, RuntimeError, OSError, ValueError) as unlike:
         message = f"the checkpoint does not fit this model: {_cause(unlike)}"
         raise ENGINE_RESUME_MISMATCH.error(folder, message) from unlike
-    state = {}
-    for number, parameter in enumerate(p for group in optimizer.param_groups for p in group["params"]):
-        own = {moment: moments[_moment(names[parameter], moment)] for moment in MOMENTS}
-        state[number] = {"step": torch.tensor(float(step)), **own}
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+    for state in optimizer.state.values():
+        state["step"].fill_(step)

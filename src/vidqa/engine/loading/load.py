@@ -85,6 +85,8 @@ def load_sharded(
     rows, batches = own_rows(model, folder), quantized_rows(model, folder)
     with ThreadPoolExecutor(1, "weights") as reader:
         reading = reader.submit(_read_weights, rows, batches, compute, device)
+        if train.fsdp_offload:
+            reading.result()  # the first forward moves parameters into pinned memory
         yield model
         reading.result()
     _initialise_adapters(model, train.seed or 0, policy.lora)
@@ -149,7 +151,7 @@ def _tie_head(model: Any) -> None:
 
 
 def _take_memory(model: nn.Module, device: torch.device, *, offload: bool) -> None:
-    """Memory for parameters and buffers, not written yet; with `offload` that of sharded parameters is the host's."""
+    """Memory for parameters and buffers, not written yet; with `offload` FSDP's parameters are in host memory."""
     model.to_empty(device="cpu" if offload else device)
     if offload:
         for tensor in (*model.parameters(), *model.buffers()):

@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor
 
 from vidqa.engine.checkpoint.state import MOMENTS
 from vidqa.engine.distributed import local_part
+from vidqa.engine.training.adamw8bit import CODES, few_bits_state, update
 from vidqa.engine.torch_private import foreach_mul_
 
 
@@ -34,6 +35,17 @@ class LocalAdamW(_Local, torch.optim.AdamW):
     pass
 
 
+class LocalAdamW8bit(LocalAdamW):
+    def step(self, closure: Any = None) -> Any:
+        """Parameters with 8-bit moments first; the others as AdamW does."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if CODES[0] in self.state[parameter] and parameter.grad is not None:
+                    update(parameter, self.state[parameter], group)
+                    parameter.grad = None
+        return super().step(closure)
+
+
 class LocalAdam(_Local, torch.optim.Adam):
     pass
 
@@ -45,7 +57,7 @@ def build_optimizer(model: nn.Module, train: Any) -> torch.optim.Optimizer:
         {"params": [p for _, p in trained if p.ndim >= 2], "weight_decay": train.optm_weight_decay},
         {"params": [p for _, p in trained if p.ndim < 2], "weight_decay": 0.0},
     ]
-    kind = {"AdamW": LocalAdamW, "Adam": LocalAdam}[train.optm_name]
+    kind = {"AdamW": LocalAdamW, "Adam": LocalAdam, "AdamW8bit": LocalAdamW8bit}[train.optm_name]
     implementation = {"fused": {"fused": True}, "foreach": {"foreach": True}, "for-loop": {"foreach": False}}
     optimizer = kind(
         [group for group in groups if group["params"]],
@@ -63,8 +75,10 @@ def _take_state(optimizer: torch.optim.Optimizer) -> None:
     gradients, and leave a GPU's memory in pieces for the rest of the run."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
-            steps = torch.zeros((), device=parameter.device if group["fused"] else "cpu")
-            moments = {moment: torch.zeros_like(parameter) for moment in MOMENTS}
+            few_bits = few_bits_state(parameter) if isinstance(optimizer, LocalAdamW8bit) else None
+            # bitsandbytes takes the number of steps as one of Python's, which is not waited for on the host alone.
+            steps = torch.zeros((), device=parameter.device if group["fused"] and not few_bits else "cpu")
+            moments = few_bits or {moment: torch.zeros_like(parameter) for moment in MOMENTS}
             optimizer.state[parameter] = {"step": steps, **moments}
 
 
@@ -109,16 +123,16 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 @torch.no_grad()
 def clip_gradients(parameters: Sequence[nn.Parameter], limit: float, scale: torch.Tensor) -> torch.Tensor:
     """Multiply all gradients by `scale`, then clip their global norm to `limit` (0: no clipping), in one pass and
-    without waiting for the device. All are sharded over the same ranks, or none is. Returns the norm before clipping:
-    float32 scalar, the same on every rank."""
+    without waiting for the device. All are sharded over the same ranks, or none is; they may be in host memory. Returns
+    the norm before clipping: float32 scalar on the device of `scale`, the same on every rank."""
     gradients = [p.grad for p in parameters if p.grad is not None]
     rows = [local_part(gradient) for gradient in gradients]
-    squares = torch.nn.utils.get_total_norm(rows).float().square()
+    squares = torch.nn.utils.get_total_norm(rows).float().square().to(scale.device)
     if isinstance(sharded := gradients[0], DTensor):
         for dim, placement in enumerate(sharded.placements):
             if placement.is_shard():
                 dist.all_reduce(squares, group=sharded.device_mesh.get_group(dim))
     norm = squares.sqrt() * scale
     factor = scale * (limit / (norm + 1e-6)).clamp(max=1.0) if limit > 0 else scale
-    foreach_mul_(rows, factor)
+    foreach_mul_(rows, factor.to(rows[0].device))
     return norm

@@ -44,7 +44,9 @@ def build_learner(
     folder = Path(spec.policy.model_name_or_path)
     with load_sharded(folder, spec.policy, spec.train, world, policy.recompute) as model:
         exact = spec.train.fsdp_reduce_dtype == spec.train.master_dtype
-        resharding = Resharding(model, policy.reshard, sums_once=exact and not world.is_sharded, alone=world.size == 1)
+        # Gradients that go to the host are added up there.
+        once = exact and not world.is_sharded and not spec.train.fsdp_offload
+        resharding = Resharding(model, policy.reshard, sums_once=once, alone=world.size == 1)
         warm_up(model)
     return Learner(
         model=model,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass, field
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,11 @@ class MemoryConstants:
     linear_again_lora: Widths = Widths(wide=5)
     merger: int = 4  # a merger's input, normed, widened and activated
     moments_bytes: int = 8  # Adam's two moments in float32, of each number that trains
+    moments_8bit_bytes: float = 2 + 8 / 256  # of AdamW8bit: two codes, and two scales of 256 numbers
+    # Of each number of a quantized base: its code and its part of scales (fp8 rows are thousands of numbers long).
+    quantized_bytes: Mapping[str, float] = field(
+        default_factory=lambda: {"nf4": 0.5 + 1 / 64 + 4 / (64 * 256), "fp8": 1 + 2 / 4096}
+    )
     logit_bytes: int = 14  # one logit in bf16 and float32, its softmax, and the gradients of both
     logit_rows: int = 1024  # supervised tokens whose logits exist at one time
     whole_layers: int = 2  # layers that a GPU holds gathered: the one at work and the next

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from vidqa.families.sizes import Tensor
 from vidqa.spec.policy_tables import Lora, Policy
 
+BLOCK = 256  # numbers of a row that share a scale in 8-bit moments
 ADAPTER = "default"  # PEFT's name for the one adapter
 
 
@@ -26,6 +27,12 @@ class Parameter:
     added: bool = False
 
     @property
+    def is_quantized(self) -> bool:
+        """Whether policy.quantization holds it in few bits: a matrix of the base in a decoder layer."""
+        frozen = not self.trains and not self.added and ".original_module." not in self.name
+        return frozen and len(self.shape) == 2 and ".layers." in self.unit
+
+    @property
     def numel(self) -> int:
         return math.prod(self.shape)
 
@@ -37,6 +44,11 @@ def parameters(tensors: Sequence[Tensor], policy: Policy) -> list[Parameter]:
     else:
         named = [parameter for tensor in tensors for parameter in _adapted(tensor, policy.lora)]
     return [replace(parameter, trains=parameter.trains and is_trained(parameter.name, policy)) for parameter in named]
+
+
+def has_8bit_moments(shape: Sequence[int]) -> bool:
+    """Whether AdamW8bit keeps the moments of a parameter in 8 bits."""
+    return len(shape) > 1 and math.prod(shape[1:]) % BLOCK == 0
 
 
 def count_trainable(parameters: Sequence[Parameter]) -> int:

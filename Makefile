@@ -10,7 +10,7 @@ HAS_GPU := $(shell command -v nvidia-smi)
 JOBS ?= 3
 # The first llm-compressor for the locked transformers is an alpha, which no resolver takes by itself.
 QUANTIZER := llmcompressor==0.14.1a20261020
-EXTRAS := engine quantize metrics s3 wandb tensorboard kubernetes serve automl curation dev
+EXTRAS := engine small-card quantize metrics s3 wandb tensorboard kubernetes serve automl curation dev
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo demo-rl check test test-all durations test-vllm vllm generate lock

@@ -152,7 +152,9 @@ def test_the_adapter_names_the_precision_of_its_base(world: SimpleNamespace) -> 
 
 def test_a_merge_proves_the_losses_on_both_bases(world: SimpleNamespace, tmp_path: Path) -> None:
     program = ["vidqa.engine.actions.export", "--run", str(world.run), "--export", str(world.run / "best")]
-    done = forked.run([sys.executable, "-m", *program, "--out", str(tmp_path / "merged"), "--merge", "--json"], timeout=180)
+    done = forked.run(
+        [sys.executable, "-m", *program, "--out", str(tmp_path / "merged"), "--merge", "--json"], timeout=180
+    )
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     proof, folder = result["data"]["proof"], Path(result["data"]["folder"])

@@ -42,3 +42,9 @@ QUANTIZE_NO_MEDIA = Code(
     "No sample that calibrates has a video or an image, so that scales would be those of text.",
     "Name the training records with their media in dataset.annotation_path and dataset.media_dir.",
 )
+GPU_ARCH = Code(
+    "ENV_GPU_ARCH",
+    "The engine was not compiled for this architecture of GPU.",
+    "Use a GPU that it names, or an image or torch that was compiled for yours.",
+    Exit.ENVIRONMENT,
+)

@@ -58,12 +58,6 @@ DRIVER_OLD = Code(
     "Install a newer driver, or a torch built for an older CUDA (https://pytorch.org/get-started).",
     Exit.ENVIRONMENT,
 )
-GPU_ARCH = Code(
-    "ENV_GPU_ARCH",
-    "The engine was not compiled for this architecture of GPU.",
-    "Use a GPU that it names, or an image or torch that was compiled for yours.",
-    Exit.ENVIRONMENT,
-)
 OPEN_FILES = Code(
     "ENV_OPEN_FILES",
     "This process may open few files at a time; loading may fail with `Too many open files`.",

@@ -175,6 +175,13 @@ def training_rules(spec: TrainSpec) -> Iterator[Problem]:
         yield _short_length(spec, f"videos may need {VIDEO_LENGTH}", "warning")
 
 
+def bitsandbytes_key(spec: TrainSpec) -> str | None:
+    """The key that asks for bitsandbytes; None where none does."""
+    if spec.policy.quantization == "nf4":
+        return "policy.quantization"
+    return "train.optm_name" if spec.train.optm_name == "AdamW8bit" else None
+
+
 def _base_precision(spec: TrainSpec) -> Iterator[Problem]:
     """What a base in few bits, and weights in host memory, do not go with."""
     key, precision = "policy.quantization", spec.policy.quantization

@@ -28,10 +28,8 @@ def _packages(spec: Any) -> dict[str, str]:
     """Trackers, and bitsandbytes."""
     trackers = ("wandb", "tensorboard")
     needed = {name: f'logging.logger = "{name}"' for name in trackers if name in spec.logging.logger}
-    if spec.policy.quantization == "nf4":
-        needed["small-card"] = 'policy.quantization = "nf4"'
-    elif spec.train.optm_name == "AdamW8bit":
-        needed["small-card"] = 'train.optm_name = "AdamW8bit"'
+    if spec.policy.quantization == "nf4" or spec.train.optm_name == "AdamW8bit":
+        needed["small-card"] = "bitsandbytes, for policy.quantization or train.optm_name,"
     return needed
 
 

@@ -98,7 +98,12 @@ def _losses_on_bases(
     adapted = load_adapted(export, base, dtype).base_model.model.to(device).eval()
     loss = stock_loss(adapted, planner, sample, frames)
     precision = base_precision(export)
-    return loss, {"trainer_loss": trainer_loss, "base_precision": precision, "quantized_loss": quantized, "adapted_loss": loss}
+    return loss, {
+        "trainer_loss": trainer_loss,
+        "base_precision": precision,
+        "quantized_loss": quantized,
+        "adapted_loss": loss,
+    }
 
 
 def _require_same_base(base: Path, facts: dict[str, Any]) -> None:

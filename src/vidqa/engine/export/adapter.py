@@ -15,8 +15,8 @@ from vidqa.core.files import read_object, write_json
 from vidqa.engine.distributed import World
 from vidqa.engine.export._base import ExportFormat, Trained
 from vidqa.engine.export.weights import load_weights
-from vidqa.engine.families import family_of
 from vidqa.engine.export.writing import copy_settings, rows_as_trained, shapes_of, write_together
+from vidqa.engine.families import family_of
 from vidqa.engine.loading.freeze import adapter_name, is_adapter, lora_config
 from vidqa.engine.loading.safetensors_reader import stored_tensors
 from vidqa.engine.model.quantized_base import round_layers

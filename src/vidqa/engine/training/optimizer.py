@@ -17,8 +17,8 @@ from torch.distributed.tensor import DTensor
 
 from vidqa.engine.checkpoint.state import MOMENTS
 from vidqa.engine.distributed import local_part
-from vidqa.engine.training.adamw8bit import CODES, few_bits_state, update
 from vidqa.engine.torch_private import foreach_mul_
+from vidqa.engine.training.adamw8bit import CODES, few_bits_state, update
 
 
 class _Local:

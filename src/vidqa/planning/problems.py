@@ -1,6 +1,6 @@
 """Problems of a sample: a record that is well written and still cannot be used."""
 
-from vidqa.core.problem import Code
+from vidqa.core.problem import Code, Exit
 
 SAMPLE_TOO_LONG = Code(
     "SAMPLE_TOO_LONG",

@@ -15,14 +15,14 @@ from torch import nn
 
 from vidqa.engine.model.float8 import FLOAT8, products
 from vidqa.engine.model.fused_lora import Adapter, adapted
-from vidqa.engine.model.quantized_base import Parts, dense
+from vidqa.engine.model.quantized_base import dense
 from vidqa.engine.torch_private import addmm_activation
 
 
 class Projection(NamedTuple):
     """The weights of one linear layer; of a quantized one, the parts of its weight."""
 
-    weight: torch.Tensor | Parts
+    weight: Any  # torch.Tensor, or Parts where it is quantized
     bias: torch.Tensor | None
     adapter: Adapter | None
     float8: str | None = None  # how its factors are scaled where it multiplies in 8-bit floats

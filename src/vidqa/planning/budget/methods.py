@@ -1,4 +1,4 @@
-"""What a card has room for: for each method of training, the longest sample, the speed, and what memory costs in time."""
+"""What a card has room for, method by method: the longest sample, the speed, and what memory costs in time."""
 
 from __future__ import annotations
 

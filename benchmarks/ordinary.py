@@ -217,9 +217,8 @@ def measure(options: argparse.Namespace, chosen: Try | None) -> dict[str, Any] |
         records = packs_of(records, lengths, budget)
     setting = arguments(options, recompute=chosen is None or chosen.recompute, accumulate=accumulate)
     packed = bool(options.packed or chosen)
-    model = load(
-        options.model, setting.device, lora=options.lora, packed=packed, careful=chosen is not None, nf4=options.nf4
-    )
+    how = {"lora": options.lora, "packed": packed, "careful": chosen is not None, "nf4": options.nf4}
+    model = load(options.model, setting.device, **how)
     stopwatch = Stopwatch()
     collator = kind[1](options.model, options.data, options.fps)
     trainer = kind[0](model=model, args=setting, train_dataset=records, data_collator=collator, callbacks=[stopwatch])
@@ -282,7 +281,7 @@ def main() -> None:
     options = parser.parse_args()
     device = arguments(options, accumulate=1).device
     torch.zeros(1, device=device)  # its first use joins the process group and chooses this rank's device
-    if not torch.cuda.is_available() and not (options.careful and options.lora):
+    if not (torch.cuda.is_available() or options.nf4 or (options.careful and options.lora)):
         shard_without_gpus()
     torch.manual_seed(0)
     result = fastest(options) if options.careful else measure(options, None)

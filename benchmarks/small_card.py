@@ -50,6 +50,7 @@ def lanes() -> list[Training]:
         ordinary,
         lane("8b-fp8", "8b", SETS["1k-8k"], {**ADAPT, **FP8}),
         lane("2b-full-8bit", "2b", SETS["1k-8k"], EIGHT),
+        lane("2b-full-8bit-offload", "2b", SETS["1k-8k"], {**EIGHT, **OFFLOAD}),
         lane("8b-full-offload", "8b", SETS["4k-8k"], {**EIGHT, **OFFLOAD}, limit=None),
         *(lane(f"longest-{name}", "8b", data, {**ADAPT, **NF4, **LONG}) for name, data in long_sets.items()),
     ]

@@ -1,4 +1,4 @@
-"""Bases in few bits, 8-bit moments and offload on CUDA. On a machine with a GPU: pytest -m gpu tests/engine/test_cuda_small_card.py"""
+"""Bases in few bits, 8-bit moments and offload on CUDA; never runs in CI: pytest -m gpu."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Problems of a sample: a record that is well written and still cannot be used."""
 
-from vidqa.core.problem import Code, Exit
+from vidqa.core.problem import Code
 
 SAMPLE_TOO_LONG = Code(
     "SAMPLE_TOO_LONG",
@@ -41,10 +41,4 @@ QUANTIZE_NO_MEDIA = Code(
     "QUANTIZE_NO_MEDIA",
     "No sample that calibrates has a video or an image, so that scales would be those of text.",
     "Name the training records with their media in dataset.annotation_path and dataset.media_dir.",
-)
-GPU_ARCH = Code(
-    "ENV_GPU_ARCH",
-    "The engine was not compiled for this architecture of GPU.",
-    "Use a GPU that it names, or an image or torch that was compiled for yours.",
-    Exit.ENVIRONMENT,
 )

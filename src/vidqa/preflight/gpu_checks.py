@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from vidqa.core._optional import GPU_ARCH
 from vidqa.core.problem import Problem
 from vidqa.planning.budget.memory import fits
 from vidqa.planning.budget.memory_constants import CONSTANTS
 from vidqa.planning.budget.methods import FIRST_OF_BITSANDBYTES
-from vidqa.planning.problems import GPU_ARCH
 from vidqa.preflight.gpus import (
     COSMOS_RL_GPUS,
     Build,

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from vidqa.core._optional import require
+from vidqa.core._optional import GPU_ARCH, require
 from vidqa.core.environment import world_size
 from vidqa.core.problem import Exit, ProblemError, raise_errors
 from vidqa.core.run_folder import RunFolder
@@ -30,7 +30,6 @@ from vidqa.engine.training.optimizer import build_optimizer, learning_rate, set_
 from vidqa.engine.training.resume import Start, resume, trainer_facts
 from vidqa.engine.training.saving import Saver
 from vidqa.planning.budget.methods import FIRST_OF_BITSANDBYTES
-from vidqa.planning.problems import GPU_ARCH
 from vidqa.planning.samples import Sample
 from vidqa.spec import check_with_gpus
 from vidqa.spec.rules import bitsandbytes_key

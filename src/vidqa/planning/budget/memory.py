@@ -287,8 +287,8 @@ class _GatheredWeights:
 def _gathered_weights(model: ParamCounts, setup: TrainingSetup) -> _GatheredWeights:
     def gathered(count: ParamCount) -> int:
         """Where nothing is sharded, frozen weights are computed with where they lie."""
-        held = count.quantizable if setup.precision else 0
-        return setup.compute * (count.trained if setup.shard == 1 else count.every - held)
+        quantized = count.quantizable if setup.precision else 0
+        return setup.compute * (count.trained if setup.shard == 1 else count.every - quantized)
 
     if setup.keeps_weights:
         all_layers = gathered(model.every) - gathered(model.root)

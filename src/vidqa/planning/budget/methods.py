@@ -74,8 +74,8 @@ def what_fits(
 
 def host_bytes(model: ParamCounts, setup: TrainingSetup) -> float:
     """Bytes of host memory for weights, gradients and moments of all ranks; 0 where they are on the GPU."""
-    each = 2 * setup.master * model.every.trained + moments_bytes(model.every, setup)
-    return each if setup.offloads else 0.0
+    state = 2 * setup.master * model.every.trained + moments_bytes(model.every, setup)
+    return state if setup.offloads else 0.0
 
 
 def _micro_step(model: ParamCounts, tokens: int) -> MicroStep:

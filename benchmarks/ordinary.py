@@ -122,7 +122,7 @@ def load(
             bnb_4bit_quant_type="nf4",
             bnb_4bit_use_double_quant=True,
             bnb_4bit_compute_dtype=torch.bfloat16,
-            llm_int8_skip_modules=["visual", "lm_head"],
+            llm_int8_skip_modules=["model.visual", "lm_head"],
         )
         few_bits = {"quantization_config": four_bits, "device_map": str(device)}
     model = Qwen3VLForConditionalGeneration.from_pretrained(

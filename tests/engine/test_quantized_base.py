@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -44,8 +45,15 @@ OPTIONS = {
 def world(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     folder = tmp_path_factory.mktemp("quantized")
     place = SimpleNamespace(folder=folder, model=tiny_model(folder), root=tiny_data(folder, clips=4))
-    place.run = train_here(tiny_spec(folder, place.model, place.root, OPTIONS), folder / "run")
+    place.run = _trained(tiny_spec(folder, place.model, place.root, OPTIONS), folder / "run")
     return place
+
+
+def _trained(spec: Path, run: Path) -> Path:
+    """A run with its spec, as a launch leaves it."""
+    train_here(spec, run)
+    shutil.copy(spec, run / "spec.toml")
+    return run
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -117,7 +125,7 @@ def _proof(world: SimpleNamespace, run: Path) -> tuple[Any, ...]:
 def rounded_run(world: SimpleNamespace) -> Path:
     over = OPTIONS | {"train.param_dtype": "bfloat16"}
     (world.folder / "bf16").mkdir()
-    return train_here(tiny_spec(world.folder / "bf16", world.model, world.root, over), world.folder / "bf16/run")
+    return _trained(tiny_spec(world.folder / "bf16", world.model, world.root, over), world.folder / "bf16/run")
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 1e-3)])
@@ -130,13 +138,16 @@ def test_the_loss_is_that_of_stock_peft_on_linear4bit(
         bnb_4bit_quant_type="nf4",
         bnb_4bit_use_double_quant=True,
         bnb_4bit_compute_dtype=dtype,
-        llm_int8_skip_modules=["visual", "lm_head"],
+        llm_int8_skip_modules=["model.visual", "lm_head"],
     )
     stock = Qwen3VLForConditionalGeneration.from_pretrained(
         world.model, dtype=dtype, quantization_config=four_bits, device_map="cpu"
     )
     layer = stock.model.language_model.layers[0]
     assert isinstance(layer.mlp.up_proj, bitsandbytes.nn.Linear4bit)
+    if dtype == torch.float32:  # without gradients bitsandbytes' kernels for a CPU compute in fewer bits
+        stock = stock.dequantize()
+        assert type(stock.model.language_model.layers[0].mlp.up_proj) is torch.nn.Linear
     expected, planner, sample, frames = _proof(world, run)
     adapted = PeftModel.from_pretrained(stock, run / "best").base_model.model.eval()
     loss = stock_loss(adapted, planner, sample, frames)
@@ -155,7 +166,7 @@ def test_a_merge_proves_the_losses_on_both_bases(world: SimpleNamespace, tmp_pat
     done = forked.run(
         [sys.executable, "-m", *program, "--out", str(tmp_path / "merged"), "--merge", "--json"], timeout=180
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout
     result = json.loads(done.stdout)
     proof, folder = result["data"]["proof"], Path(result["data"]["folder"])
     assert proof["quantized_loss"] == pytest.approx(proof["trainer_loss"], rel=1e-4)
@@ -188,3 +199,14 @@ def test_a_checkpoint_of_another_base_is_refused(world: SimpleNamespace, tmp_pat
     with pytest.raises(ProblemError, match="base_precision") as refused:
         train_here(tiny_spec(tmp_path, world.model, world.root, over), tmp_path / "run")
     assert refused.value.problems[0].code == "ENGINE_RESUME_MISMATCH"
+
+
+def test_training_goes_on_from_an_adapter_of_a_base_of_its_precision_alone(
+    world: SimpleNamespace, tmp_path: Path
+) -> None:
+    over = OPTIONS | {"policy.lora.lora_path": str(world.run / "best")}
+    run = train_here(tiny_spec(tmp_path, world.model, world.root, over), tmp_path / "run")
+    assert losses(run)[0] < losses(world.run)[0]
+    other = tiny_spec(tmp_path, world.model, world.root, over | {"policy.quantization": None})
+    with pytest.raises(ProblemError, match="nf4"):
+        train_here(other, tmp_path / "other")

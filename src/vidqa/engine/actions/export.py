@@ -72,7 +72,7 @@ def main(options: Namespace) -> Result:
             format, folder = copied(options.export, options.out)
         format.check(folder, base)
         note(f"loading it again for the loss of sample {sample.record.id} ({sample.length} tokens)")
-        proof = prove_loss(format, folder, base, loss, planner, sample, frames, dtype, world.device, **more)
+        proof = prove_loss(format, folder, base, loss, planner, sample, frames, dtype, world.device, more)
     except OSError as failed:
         raise ProblemError([unwritable(failed)]) from failed
     except (MemoryError, torch.OutOfMemoryError) as full:

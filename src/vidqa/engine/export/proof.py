@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,14 +53,15 @@ def prove_loss(
     frames: Sequence[np.ndarray],
     dtype: torch.dtype,
     device: torch.device,
-    **more: float | str,
+    more: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Load the export afresh and compare; writes proof.json into it, with `more`. Raises ENGINE_EXPORT_UNPROVEN."""
     reloaded = stock_loss(format.load(export, base, dtype, device), planner, sample, frames)
     proof = {"sample_id": sample.record.id, "trainer_loss": trainer_loss, "reloaded_loss": reloaded}
     require_same_loss(export, sample, trainer_loss, reloaded, dtype)
-    write_json(export / PROOF, proof | more)
-    return proof | more
+    proof |= more or {}
+    write_json(export / PROOF, proof)
+    return proof
 
 
 def require_same_loss(export: Path, sample: Sample, expected: float, reloaded: float, dtype: torch.dtype) -> None:

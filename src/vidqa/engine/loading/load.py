@@ -262,12 +262,13 @@ def _initialise_adapters(model: nn.Module, seed: int, lora: Any) -> None:
         local.copy_(whole[rows])
 
 
-def load_adapter(model: nn.Module, folder: Path, base: Path, world: World) -> None:
+def load_adapter(model: nn.Module, folder: Path, base: Path, precision: str | None, world: World) -> None:
     """Every rank's rows of the adapter in `folder`, in place of first values. Raises MODEL_ADAPTER_MISMATCH for one of
-    other weights than those in `base`, of other targets or of another rank."""
+    other weights than those in `base`, of other targets or of another rank, and MODEL_UNSUPPORTED for one of a base in
+    another `precision`."""
     added = {name: parameter for name, parameter in model.named_parameters() if is_added(name)}
     shapes = {name: tuple(parameter.shape) for name, parameter in added.items()}
-    raise_errors(world.on_main(lambda: [*adapter_problems(folder, shapes), *base_problems(folder, base)]))
+    raise_errors(world.on_main(lambda: [*adapter_problems(folder, shapes, precision), *base_problems(folder, base)]))
     stored = stored_tensors(folder)
     reads = [(stored[adapter_name(name)], *local_rows(parameter)) for name, parameter in added.items()]
     read_rows([RowRead(tensor, rows[0].start, local) for tensor, local, rows in reads if local.numel()])

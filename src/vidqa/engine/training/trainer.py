@@ -64,7 +64,7 @@ def build_learner(
         resharding = Resharding(model, policy.reshard, sums_once=once, alone=world.size == 1)
         warm_up(model)
     if start.folder is None and spec.policy.lora is not None and spec.policy.lora.lora_path:
-        load_adapter(model, Path(spec.policy.lora.lora_path), folder, world)
+        load_adapter(model, Path(spec.policy.lora.lora_path), folder, spec.policy.quantization, world)
     return Learner(
         model=model,
         resharding=resharding,

@@ -32,6 +32,7 @@ from packed_attention import install_packed_attention, set_bounds
 from processor_batches import COUNTS, PackedCollator, PaddedCollator, packs_of, planned_lengths
 from torch.distributed.fsdp import FSDPModule
 from transformers import (
+    BitsAndBytesConfig,
     Qwen3VLForConditionalGeneration,
     Trainer,
     TrainerCallback,
@@ -111,10 +112,25 @@ class Stopwatch(TrainerCallback):
         self.last = time.perf_counter()
 
 
-def load(folder: Path, device: torch.device, *, lora: bool, packed: bool, careful: bool = False) -> Any:
-    model = Qwen3VLForConditionalGeneration.from_pretrained(folder, dtype=torch.bfloat16, attn_implementation="sdpa")
+def load(
+    folder: Path, device: torch.device, *, lora: bool, packed: bool, careful: bool = False, nf4: bool = False
+) -> Any:
+    few_bits: dict[str, Any] = {}
+    if nf4:
+        four_bits = BitsAndBytesConfig(
+            load_in_4bit=True,
+            bnb_4bit_quant_type="nf4",
+            bnb_4bit_use_double_quant=True,
+            bnb_4bit_compute_dtype=torch.bfloat16,
+            llm_int8_skip_modules=["model.visual", "lm_head"],
+        )
+        few_bits = {"quantization_config": four_bits, "device_map": str(device)}
+    model = Qwen3VLForConditionalGeneration.from_pretrained(
+        folder, dtype=torch.bfloat16, attn_implementation="sdpa", **few_bits
+    )
     model.config.use_cache = model.config.text_config.use_cache = False  # recomputed layers would fill a cache twice
-    model.to(device)
+    if not nf4:
+        model.to(device)
     if packed:
         install_packed_attention(model)
     if careful:
@@ -123,8 +139,10 @@ def load(folder: Path, device: torch.device, *, lora: bool, packed: bool, carefu
         return model
     if careful:
         keep_frozen_tower_plain(model.model.visual)
-    from peft import LoraConfig, get_peft_model
+    from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
 
+    if nf4:  # as the guides do: norms in float32, inputs that require gradients
+        model = prepare_model_for_kbit_training(model)
     targets = rf"model\.language_model\..*\.({'|'.join(LORA_TARGETS)})"
     return get_peft_model(model, LoraConfig(r=16, lora_alpha=32, target_modules=targets))
 
@@ -141,6 +159,8 @@ def arguments(options: argparse.Namespace, *, recompute: bool = True, accumulate
     spread: dict[str, Any] = {"fsdp": True, "fsdp_config": sharding}
     if options.careful and options.lora:  # every GPU holds the model, and exchanges gradients of adapters
         spread = {"ddp_find_unused_parameters": False, "gradient_checkpointing": recompute}
+    if options.nf4:
+        spread = {"gradient_checkpointing": recompute}
     return TrainingArguments(
         output_dir=str(options.out),
         max_steps=options.steps,
@@ -197,7 +217,8 @@ def measure(options: argparse.Namespace, chosen: Try | None) -> dict[str, Any] |
         records = packs_of(records, lengths, budget)
     setting = arguments(options, recompute=chosen is None or chosen.recompute, accumulate=accumulate)
     packed = bool(options.packed or chosen)
-    model = load(options.model, setting.device, lora=options.lora, packed=packed, careful=chosen is not None)
+    how = {"lora": options.lora, "packed": packed, "careful": chosen is not None, "nf4": options.nf4}
+    model = load(options.model, setting.device, **how)
     stopwatch = Stopwatch()
     collator = kind[1](options.model, options.data, options.fps)
     trainer = kind[0](model=model, args=setting, train_dataset=records, data_collator=collator, callbacks=[stopwatch])
@@ -254,12 +275,13 @@ def main() -> None:
     parser.add_argument("--pack-tokens", type=int, default=16384)
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--lora", action="store_true")
+    parser.add_argument("--nf4", action="store_true", help="with --lora, on one GPU: a base in 4 bits by bitsandbytes")
     parser.add_argument("--packed", action="store_true")
     parser.add_argument("--careful", nargs="+", metavar="TOKENS[-kept]", default=[])
     options = parser.parse_args()
     device = arguments(options, accumulate=1).device
     torch.zeros(1, device=device)  # its first use joins the process group and chooses this rank's device
-    if not torch.cuda.is_available() and not (options.careful and options.lora):
+    if not (torch.cuda.is_available() or options.nf4 or (options.careful and options.lora)):
         shard_without_gpus()
     torch.manual_seed(0)
     result = fastest(options) if options.careful else measure(options, None)

@@ -46,6 +46,9 @@ KEYS = (
     "train.master_dtype",
     "train.fsdp_reduce_dtype",
     "train.compile",
+    "train.optm_name",
+    "train.fsdp_offload",
+    "policy.quantization",
     "engine.keep_features",
 )
 

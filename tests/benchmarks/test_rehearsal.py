@@ -326,3 +326,12 @@ def test_sets_of_clips_never_share_a_folder() -> None:
     trainings = [Training("one", "ours", "8b", gpus, shape, 3, 0) for gpus in (1, 4) for shape in SETS.values()]
     names = [one.clips.name for one in trainings] + [as_tiny(one, 3).clips.name for one in trainings]
     assert len(set(names)) == len(names)
+
+
+@pytest.mark.slow
+def test_small_cards_are_rehearsed_with_every_method(out: Path) -> None:
+    printed, (call,) = rehearse("small_card", out, "--only", "8b-nf4", "8b-fp8", "2b-full-8bit", "8b-full-offload")
+    rows = {row["run"]: row for row in call["rows"]}
+    assert set(rows) == {"8b-nf4", "8b-nf4-ordinary", "8b-fp8", "2b-full-8bit", "8b-full-offload"}
+    assert all(row["tokens/s/gpu"] > 0 and "failed" not in row for row in rows.values())
+    assert call["told"][0]["against_ordinary"] > 0 and "8b-full-offload" in printed

@@ -14,7 +14,7 @@ from torch import nn
 from torch.distributed.checkpoint import FileSystemReader
 
 from vidqa.engine.training.optimizer import build_optimizer
-from vidqa.planning.budget.params import has_coded_moments
+from vidqa.planning.budget.params import has_8bit_moments
 
 
 def layers(dtype: torch.dtype) -> nn.Sequential:
@@ -27,8 +27,8 @@ def layers(dtype: torch.dtype) -> nn.Sequential:
 def test_updates_are_those_of_bitsandbytes(dtype: torch.dtype) -> None:
     ours, theirs = layers(dtype), layers(dtype)
     optimizer = build_optimizer(ours, train(optm_name="AdamW8bit", optm_lr=0.01, optm_impl="for-loop"))
-    wide = [p for p in theirs.parameters() if has_coded_moments(p.shape)]
-    narrow = [p for p in theirs.parameters() if not has_coded_moments(p.shape)]
+    wide = [p for p in theirs.parameters() if has_8bit_moments(p.shape)]
+    narrow = [p for p in theirs.parameters() if not has_8bit_moments(p.shape)]
     assert (len(wide), len(narrow)) == (2, 4)
     settings: dict[str, Any] = {"lr": 0.01, "betas": (0.9, 0.95), "eps": 1e-7}
     coded = bitsandbytes.optim.AdamW8bit(wide, **settings, weight_decay=0.1)

@@ -36,7 +36,6 @@ from vidqa.planning.budget.memory import (
     count_params,
     fits,
     layer_widths,
-    offload_seconds,
     peak_memory,
 )
 from vidqa.planning.budget.memory_constants import Widths
@@ -86,23 +85,6 @@ def test_shares_of_weights_and_optimizer() -> None:
     assert (
         peak_memory(frozen, TrainingSetup(shard=1), MicroStep(128, 4)).always == frozen.every.trained * 12 + vision * 2
     )
-
-
-def test_moments_of_8_bits_and_offload() -> None:
-    """The tower's rows of 1152 and 4304 numbers are no whole blocks of 256; its merger's and its patches' are."""
-    full, micro_step = model(), MicroStep(128, 4)
-    state = peak_memory(full, TrainingSetup(shard=2), micro_step).always
-    tower = 27 * (4 * 1152**2 + 2 * 1152 * 4304)
-    assert full.every.every - full.coded.every == pytest.approx(tower, rel=0.01)
-    coded = peak_memory(full, TrainingSetup(shard=2, coded_moments=True), micro_step).always
-    assert state - coded == full.coded.trained * (8 - 2 - 8 / 256) / 2
-    offloaded = peak_memory(full, TrainingSetup(shard=2, offloads=True), micro_step)
-    assert offloaded.always == 0 and offloaded.root < full.root.every * 8  # no summed gradient, no moment
-    lora = model(lora={})
-    assert peak_memory(lora, TrainingSetup(shard=1, offloads=True), micro_step).always == 2 * full.every.every
-    kept = TrainingSetup(shard=1, offloads=True, keeps_weights=True)
-    assert offload_seconds(full, kept, 4) < offload_seconds(full, replace(kept, keeps_weights=False), 4) < 30
-    assert offload_seconds(full, TrainingSetup(shard=1), 4) == 0
 
 
 def test_a_like_run_tells_the_speed() -> None:

@@ -1,4 +1,4 @@
-"""Optional libraries: imported where they are used, with the install line when they are missing."""
+"""Optional libraries, imported where they are used with the install line when they are missing, and unfit GPUs."""
 
 from __future__ import annotations
 
@@ -11,6 +11,14 @@ PACKAGE_MISSING = Code(
     "ENV_PACKAGE_MISSING",
     "A Python package that this step needs is not installed.",
     "Run `make install` in the repository, then use its .venv/bin/python.",
+    Exit.ENVIRONMENT,
+)
+
+GPU_ARCH = Code(
+    "ENV_GPU_ARCH",
+    "The engine was not compiled for this architecture of GPU, or for a newer CUDA than its driver runs.",
+    "Use a GPU that it names, a newer driver, or an image or torch that was compiled for yours "
+    "(https://pytorch.org/get-started).",
     Exit.ENVIRONMENT,
 )
 

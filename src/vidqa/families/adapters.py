@@ -10,6 +10,7 @@ from vidqa.families.problems import MODEL_UNSUPPORTED, MODEL_WEIGHTS_BROKEN
 from vidqa.families.weights import read_header
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+PRECISION = "base_precision"  # our key of adapter_config.json: nf4 or fp8
 MAX_RANK = 65_536  # above any side of the matrices that an adapter stands on
 # Where a LoRA matrix's rank stands in its shape.
 RANK_ROWS = (".lora_A.", ".lora_embedding_A")
@@ -34,6 +35,21 @@ def check_adapter(folder: Path) -> None:
             raise MODEL_WEIGHTS_BROKEN.error(
                 folder / WEIGHTS, f"{name} has shape {shape}; {CONFIG} says rank {allowed}", "Export the adapter again."
             )
+
+
+def base_precision(folder: Path) -> str | None:
+    """The precision, nf4 or fp8, of the base that the adapter was trained on; None where it was not quantized."""
+    return read_json(folder, CONFIG).get(PRECISION) or None
+
+
+def check_base_precision(folder: Path, precision: str | None) -> None:
+    """Raises MODEL_UNSUPPORTED where the adapter was trained on a base of another precision than `precision`."""
+    if (trained_on := base_precision(folder)) != precision:
+        message = f"the adapter was trained on a base in {trained_on or '16 bits'}, and the base here is in " + (
+            precision or "16 bits"
+        )
+        remedy = f"set policy.quantization = {trained_on or 'null'}, or merge it: scripts/export.py RUN --merge"
+        raise MODEL_UNSUPPORTED.error(folder / CONFIG, message, remedy)
 
 
 def _patterns(place: Path, config: dict[str, Any]) -> list[int]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from vidqa.core.files import read_object
 from vidqa.core.problem import Problem
-from vidqa.families.adapters import WEIGHTS, check_adapter
+from vidqa.families.adapters import WEIGHTS, check_adapter, check_base_precision
 from vidqa.families.problems import ADAPTER_MISMATCH, MODEL_FILE_MISSING
 from vidqa.families.weights import read_header
 from vidqa.planning.budget.params import ADAPTER
@@ -24,10 +24,13 @@ def adapter_name(name: str) -> str:
     return "base_model.model." + name.replace(f".{ADAPTER}.", ".").removesuffix(f".{ADAPTER}")
 
 
-def adapter_problems(folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> list[Problem]:
+def adapter_problems(folder: Path, shapes: Mapping[str, tuple[int, ...]], precision: str | None) -> list[Problem]:
     """MODEL_ADAPTER_MISMATCH where the tensors of an adapter are not those that a run adds to its model (`shapes`, by
-    the run's names), from the file's header. Raises MODEL_FILE_MISSING, MODEL_UNSUPPORTED, MODEL_WEIGHTS_BROKEN."""
+    the run's names), from the file's header. `precision` is that of the run's base (policy.quantization). Raises
+    MODEL_FILE_MISSING, MODEL_WEIGHTS_BROKEN, and MODEL_UNSUPPORTED for an adapter of a base of another precision."""
     check_adapter(folder)
+    if (folder / EXPORT).is_file():  # others do not record the precision
+        check_base_precision(folder, precision)
     if not (folder / WEIGHTS).is_file():
         raise MODEL_FILE_MISSING.error(folder / WEIGHTS, "the adapter has no such file")
     stored = {name: tuple(tensor["shape"]) for name, tensor in read_header(folder / WEIGHTS).items()}

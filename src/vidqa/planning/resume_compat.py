@@ -71,6 +71,7 @@ def weights_facts(
     return {
         **({} if base_model is None else {"base_model": base_model}),
         "trained": hashlib.sha256(json.dumps(named).encode()).hexdigest(),
+        "base_precision": spec.policy.quantization,
         "lora": {key: value for key, value in lora.model_dump().items() if key not in NO_MEANING} if lora else None,
     }
 

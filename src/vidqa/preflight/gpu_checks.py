@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from vidqa.core._optional import GPU_ARCH
 from vidqa.core.problem import Problem
 from vidqa.planning.budget.memory import fits
 from vidqa.planning.budget.memory_constants import CONSTANTS
+from vidqa.planning.budget.methods import FIRST_OF_BITSANDBYTES
 from vidqa.preflight.gpus import (
     COSMOS_RL_GPUS,
     Build,
@@ -17,7 +19,8 @@ from vidqa.preflight.gpus import (
     version_of,
 )
 from vidqa.preflight.inputs import RunInputs, Skip
-from vidqa.preflight.problems import GPU_ARCH, MEMORY
+from vidqa.preflight.problems import MEMORY
+from vidqa.spec.rules import bitsandbytes_key
 
 FIRST_WITH_FP8 = (8, 9)
 NONE_HERE = "no GPU is visible here; declare the job's with --gpu-count, --gpu-memory-gb and --gpu-arch"
@@ -39,8 +42,15 @@ def gpus(inputs: RunInputs) -> list[Problem]:
 
 
 def eight_bits(inputs: RunInputs) -> list[Problem]:
-    """Whether every GPU multiplies 8-bit floats, where the spec asks for it."""
-    if inputs.training is None or not inputs.training.train.fp8.enable_fp8:
+    """Whether every GPU has the kernels for few bits that the spec asks for."""
+    if inputs.training is None:
+        return []
+    if (key := bitsandbytes_key(inputs.training)) is not None:
+        unfit = sorted({gpu.arch for gpu in inputs.gpus if gpu.arch and version_of(gpu.arch) < FIRST_OF_BITSANDBYTES})
+        remedy = f"leave {key} at its default, or use a GPU from sm_75 on"
+        message = f"bitsandbytes has no kernels for it, {key} asks for them"
+        return [GPU_ARCH.at(f"GPU {arch}", message, remedy) for arch in unfit]
+    if not inputs.training.train.fp8.enable_fp8:
         return []
     unfit = sorted({gpu.arch for gpu in inputs.gpus if gpu.arch and version_of(gpu.arch) < FIRST_WITH_FP8})
     remedy = "set train.fp8.enable_fp8 = false, or use a GPU from sm_89 on"

@@ -17,6 +17,7 @@ from pathlib import Path
 from vidqa.core import environment, files
 from vidqa.core.problem import ProblemError
 from vidqa.jobs.platforms import hardware
+from vidqa.planning.budget import gpus as cards
 
 QUERY = "index,uuid,name,memory.total,compute_cap,driver_version"
 LIMIT_S = 20.0
@@ -26,6 +27,12 @@ ASK_TORCH = "import json, torch; print(json.dumps([torch.version.cuda, torch.cud
 # The GPUs for which NVIDIA releases its cosmos-rl image. Not all of its libraries run on a newer minor version: sm_121
 # is none of them.
 COSMOS_RL_GPUS = ("sm_80", "sm_90", "sm_100", "sm_103", "sm_120")
+
+
+NAMELESS = ("declared", "unknown")  # GPUs of which only the architecture may be known
+# The usual GPU of an architecture, for declared GPUs, which have no name; another one where memory is small.
+USUAL = {"sm_80": "A100", "sm_89": "L40S", "sm_90": "H100", "sm_100": "B200", "sm_120": "RTX PRO 6000"}
+SMALL, SMALL_GB = {"sm_80": "A100 40 GB", "sm_89": "RTX 4090"}, 40
 
 
 @dataclass(frozen=True)
@@ -174,3 +181,15 @@ def _output_of(*words: str, limit_s: float = LIMIT_S) -> str | None:
         return subprocess.run(words, capture_output=True, text=True, timeout=limit_s, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return None
+
+
+def card_of(gpus: Sequence[Gpu]) -> tuple[str, cards.Gpu | None]:
+    """The name and the data sheet of a job's GPU; of a declared one, the usual card of its architecture and memory."""
+    if not gpus:
+        return "", None
+    first = gpus[0]
+    name = first.name
+    if name in NAMELESS:
+        is_small = first.memory_gb is not None and first.memory_gb <= SMALL_GB
+        name = SMALL[first.arch] if is_small and first.arch in SMALL else USUAL.get(first.arch or "", "")
+    return name, cards.find_gpu(name)

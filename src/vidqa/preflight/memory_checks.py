@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from vidqa import spec
 from vidqa.core.problem import Problem
-from vidqa.planning.budget.autotune import Forecast, Packing, answered_samples, best_policy
+from vidqa.families import family_of
+from vidqa.planning.budget.autotune import Forecast, Packing, answered_samples, best_policy, least_policy
 from vidqa.planning.budget.flops import recomputed_flops_share
-from vidqa.planning.budget.memory import GIB, ParamCounts, fits
-from vidqa.planning.budget.params import count_trainable
+from vidqa.planning.budget.memory import GIB, ParamCounts, fits, moments_bytes, training_setup
+from vidqa.planning.budget.methods import host_bytes, what_fits
 from vidqa.planning.budget.rollouts import base_parameters, rollout_memory, rollout_shape, update_packing
 from vidqa.planning.packing.prefix_sharing import max_tokens
 from vidqa.planning.packing.steps import Steps, pack_budget
 from vidqa.planning.samples import Sample
 from vidqa.preflight import answering_checks
-from vidqa.preflight.disk_checks import STATE_PER_PARAMETER
-from vidqa.preflight.gpu_checks import NOTHING_HELPS, too_much, usable_memory
+from vidqa.preflight.gpu_checks import NONE_HERE, NOTHING_HELPS, too_much, usable_memory
+from vidqa.preflight.gpus import card_of
 from vidqa.preflight.inputs import DataInputs, ModelInputs, Skip
 from vidqa.preflight.problems import HOST_MEMORY
 from vidqa.spec.keys import with_values
@@ -61,27 +62,42 @@ def _answered(inputs: DataInputs, train_spec: TrainSpec) -> Sequence[Sample]:
     return answered_samples(train_spec, held)
 
 
+def methods(inputs: ModelInputs) -> list[Problem]:
+    """What each method of training has room for on the job's GPUs; no problem."""
+    train_spec, limit_gib = inputs.training, usable_memory(inputs)
+    if train_spec is None or isinstance(train_spec, GrpoSpec):
+        raise Skip("only a supervised training is estimated")
+    if limit_gib is None:
+        raise Skip(NONE_HERE)
+    family = family_of(inputs.model_folder)
+    sizes = family.sizes_of(inputs.model_folder)
+    name, card = card_of(inputs.gpus)
+    fitting = what_fits(train_spec, sizes, family.tensors(sizes), limit_gib, card, name)
+    inputs.facts["methods"] = [asdict(fit) for fit in fitting]
+    return []
+
+
 def host_memory(inputs: ModelInputs) -> list[Problem]:
-    """What is offloaded lies in this machine's memory, and so does the copy of weights and moments that asynchronous
-    saves are made from."""
+    """Asynchronous saves keep a copy of weights and Adam moments in this machine's memory; train.fsdp_offload keeps
+    them there, with gradients."""
     train_spec = inputs.training
-    if train_spec is None:
-        raise Skip("nothing trains")
-    ckpt, offloads = train_spec.train.ckpt, train_spec.train.fsdp_offload
-    if not offloads and not (ckpt.enable_checkpoint and ckpt.save_mode == "async"):
-        raise Skip("nothing is offloaded, and nothing is saved beside the training")
+    offloads = train_spec is not None and train_spec.train.fsdp_offload
+    if train_spec is None or not (train_spec.train.ckpt.enable_checkpoint or offloads):
+        raise Skip("nothing is saved")
+    if train_spec.train.ckpt.save_mode != "async" and not offloads:
+        raise Skip("saves are not made beside the training")
     if inputs.declared.anything or not (inputs.gpus or inputs.platform == "local"):
         raise Skip("the machine that trains is not this one")
-    trained = count_trainable(inputs.parameters(train_spec))
-    copy = STATE_PER_PARAMETER * trained / GIB if ckpt.enable_checkpoint and ckpt.save_mode == "async" else 0.0
-    offloaded = (STATE_PER_PARAMETER + GRADIENT) * trained / GIB if offloads else 0.0
+    model = inputs.memory_model(train_spec)
+    setup = training_setup(train_spec, least_policy(train_spec, model))
+    copied = train_spec.train.ckpt.enable_checkpoint and train_spec.train.ckpt.save_mode == "async"
+    state = setup.master * model.every.trained + moments_bytes(model.every, setup)
+    needed = (state * copied + host_bytes(model, setup)) / GIB
     has = available_gib()
-    facts = {"copy_gib": copy, "offloaded_gib": offloaded, "available_gib": has}
-    inputs.facts["host_memory"] = {name: round(gib, 1) for name, gib in facts.items() if gib}
-    if copy + offloaded <= has:
-        return []
-    message = f"{offloaded:.1f} GiB are offloaded and {copy:.1f} copied for saves; {has:.1f} of host memory are free"
-    return [HOST_MEMORY.at("host memory", message, severity="error" if offloaded > has else "warning")]
+    inputs.facts["host_memory"] = {"copy_gib": round(needed, 1), "available_gib": round(has, 1)}
+    what = "the copy, and what is offloaded," if offloads else "the copy"
+    message = f"{what} takes {needed:.1f} GiB of host memory; {has:.1f} are available"
+    return [HOST_MEMORY.at("host memory", message, severity="warning")] if needed > has else []
 
 
 def available_gib() -> float:
@@ -158,7 +174,7 @@ def _remedy(
 
     together: Change = {}
     contexts = partial(_contexts, inputs.memory_model(train_spec).sizes.text.kv_heads)
-    for kind in (_recompute, _shards, _packs, contexts, _answers, _adapters):
+    for kind in (_recompute, _shards, _packs, contexts, _answers, _moments, _adapters):
         tried: Change = {}
         for tried in kind(train_spec, samples):
             if judged(tried):
@@ -225,9 +241,20 @@ def _answers(train_spec: TrainSpec, _: Sequence[Sample]) -> Iterator[Change]:
         yield {"engine.validation_generate": 0}
 
 
+def _moments(train_spec: TrainSpec, _: Sequence[Sample]) -> Iterator[Change]:
+    """Adam's moments in 8 bits, where they count."""
+    if train_spec.policy.lora is None and train_spec.train.optm_name == "AdamW":
+        yield {"train.optm_name": "AdamW8bit"}
+
+
 def _adapters(train_spec: TrainSpec, _: Sequence[Sample]) -> Iterator[Change]:
-    if train_spec.policy.lora is None:
-        yield ADAPTERS
+    """LoRA, then on a base of fewer bits."""
+    adapters: Change = {} if train_spec.policy.lora else ADAPTERS
+    if adapters:
+        yield adapters
+    if train_spec.policy.parallelism.cp_size == 1 and not isinstance(train_spec, GrpoSpec):
+        bits = {None: ("fp8", "nf4"), "fp8": ("nf4",)}.get(train_spec.policy.quantization, ())
+        yield from (adapters | {"policy.quantization": precision} for precision in bits)
 
 
 def _shown(change: Change) -> str:

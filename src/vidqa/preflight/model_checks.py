@@ -83,7 +83,7 @@ def continued_adapter(inputs: ModelInputs) -> list[Problem]:
         what = f"it holds no {CONFIG}" if folder.is_dir() else "there is no such folder"
         return [MODEL_FILE_MISSING.at(f"policy.lora.lora_path = {folder}", what)]
     added = {part.name: part.shape for part in inputs.parameters(inputs.training) if part.added}
-    problems = adapter_problems(folder, added)
+    problems = adapter_problems(folder, added, inputs.training.policy.quantization)
     has_weights = not problems and bool(weight_files(inputs.model_folder))
     return [*problems, *(base_problems(folder, inputs.model_folder) if has_weights else [])]
 

@@ -41,13 +41,6 @@ LABELS_UNBALANCED = Code(
     "Nearly all answers of one kind of question are the same, so always giving that answer scores well.",
     "Add records with other answers, or read balanced accuracy instead of accuracy.",
 )
-GPU_ARCH = Code(
-    "ENV_GPU_ARCH",
-    "The engine was not compiled for this architecture of GPU, or for a newer CUDA than its driver runs.",
-    "Use a GPU that it names, a newer driver, or an image or torch that was compiled for yours "
-    "(https://pytorch.org/get-started).",
-    Exit.ENVIRONMENT,
-)
 MACHINE_LIMITS = Code(
     "ENV_MACHINE_LIMITS",
     "A limit or the clock of this machine may end or confuse a job: few open files, a small /dev/shm, or a file server "

@@ -56,6 +56,7 @@ CHECKS = (
     Check("budget", "steps", budget_checks.steps, ("annotations",)),
     Check("budget", "shared videos", budget_checks.sharing, ("planned",), NEVER),
     Check("budget", "GPU memory", memory_checks.memory, ("planned",)),
+    Check("budget", "methods", memory_checks.methods, ("model_folder",), NEVER),
     Check("budget", "host memory", memory_checks.host_memory, ("model_folder",), HERE),
     Check("budget", "time", time_checks.time, ("planned",), NEVER),
     Check("budget", "answer length", answering_checks.answer_length, ("annotations",)),

@@ -14,7 +14,7 @@ Line = tuple[str, str]
 def summary(facts: Facts) -> list[Line]:
     """(what, text) lines for the facts that are there."""
     counts = (_estimated, _samples, _answers, _media, _steps, _rollout, _sharing)
-    parts = (*counts, _trains, _memory, _time, _disk, _hardware)
+    parts = (*counts, _trains, _memory, _methods, _time, _disk, _hardware)
     return [line for part in parts for line in part(facts)]
 
 
@@ -117,6 +117,15 @@ def _memory(facts: Facts) -> Iterator[Line]:
         yield "heaviest pack", f"{memory['heaviest_pack_tokens']:,} tokens, {memory['heaviest_pack_patches']:,} patches"
 
 
+def _methods(facts: Facts) -> Iterator[Line]:
+    """What the GPUs have room for, one line for each method."""
+    for fit in facts.get("methods", ()):
+        speed = f", about {fit['tokens_per_s']:,.0f} tokens a second on each" if fit["tokens_per_s"] else ""
+        host = f", {fit['host_gib']:.0f} GiB of host memory" if fit["host_gib"] else ""
+        room = f"samples of up to {fit['longest']:,} tokens{speed}{host}" if fit["longest"] else "does not fit"
+        yield fit["method"], room
+
+
 def _time(facts: Facts) -> Iterator[Line]:
     time = facts.get("time") or {}
     if "hours" in time:
@@ -127,6 +136,7 @@ def _time(facts: Facts) -> Iterator[Line]:
                 f"about {time['step_s']:.1f}: {time['rollout_s']:.1f} to draw completions of {time['answer_tokens']:,} "
                 f"tokens, {time['update_s']:.1f} to learn from them",
             )
+        took += f", {_duration(3600 * time['memory_hours'])} for memory" if time.get("memory_hours") else ""
         reached = f"{time['mfu']:.0%} of the peak of {time['gpu']} ({time['mfu_is']})"
         yield "time", f"{took}; {time['gpu_hours']:.2f} GPU hours, at {reached}"
     if "reading_s" in time:

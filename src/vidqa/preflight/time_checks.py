@@ -9,8 +9,9 @@ from vidqa import spec
 from vidqa.core.problem import Problem
 from vidqa.planning.budget.autotune import least_policy
 from vidqa.planning.budget.flops import FlopsModel, flops_model, recomputed_flops_share
-from vidqa.planning.budget.gpus import Gpu, find_gpu
-from vidqa.planning.budget.memory import MicroStep, ParamCounts, offload_seconds, read_memory_policy, training_setup
+from vidqa.planning.budget.gpus import Gpu
+from vidqa.planning.budget.memory import MicroStep, ParamCounts, read_memory_policy, training_setup
+from vidqa.planning.budget.methods import micro_step_seconds, step_seconds
 from vidqa.planning.budget.mfu import START_S, Efficiency, efficiency
 from vidqa.planning.budget.rollouts import step_time
 from vidqa.planning.packing.prefix_sharing import workload
@@ -18,13 +19,11 @@ from vidqa.planning.packing.steps import Steps, pack_budget
 from vidqa.planning.samples import Sample
 from vidqa.preflight.answering_checks import answering_time
 from vidqa.preflight.gpu_checks import NONE_HERE
+from vidqa.preflight.gpus import card_of
 from vidqa.preflight.inputs import DataInputs, RunInputs, Skip
 from vidqa.spec.models import GrpoSpec, TrainSpec
 
-NAMELESS = ("declared", "unknown")  # GPUs of which only the architecture may be known
 MOST_STEPS = 200  # whose work is summed; the others are like them
-# The usual GPU of an architecture, for declared GPUs, which have no name.
-USUAL = {"sm_80": "A100", "sm_89": "L40S", "sm_90": "H100", "sm_100": "B200", "sm_120": "RTX PRO 6000"}
 
 
 def time(inputs: DataInputs) -> list[Problem]:
@@ -57,9 +56,10 @@ def time(inputs: DataInputs) -> list[Problem]:
         }
     else:
         work = _training(train_spec, samples, total, flops) + _validation(inputs, train_spec, total, flops)
-        offload_s = _offload_s(inputs, train_spec, samples, model)
-        computing = (work / (card.peak * reached.mfu) / inputs.processes + total * offload_s) / 3600
-        facts |= {"offload_step_s": round(offload_s, 2)} if offload_s else {}
+        computing = work / (card.peak * reached.mfu) / inputs.processes / 3600
+        for_memory = _for_memory(inputs, train_spec, model, samples, total, card) / 3600
+        facts["memory_hours"] = round(for_memory, 3)
+        computing += for_memory
     hours = START_S / 3600 + max(computing, facts.get("decode_hours_per_pass", 0))
     facts |= {
         "hours": round(hours, 3),
@@ -76,9 +76,8 @@ def _card(inputs: RunInputs) -> tuple[str, Gpu]:
     """The name and the data sheet of the job's GPU; of a declared one, the usual card of its architecture."""
     if not inputs.gpus:
         raise Skip(NONE_HERE)
-    gpu = inputs.gpus[0]
-    name = USUAL.get(gpu.arch or "", "") if gpu.name in NAMELESS else gpu.name
-    if (card := find_gpu(name)) is None:
+    gpu, (name, card) = inputs.gpus[0], card_of(inputs.gpus)
+    if card is None:
         raise Skip(f"the speed of {gpu.name} ({gpu.arch}) is not known")
     return name, card
 
@@ -95,23 +94,27 @@ def _reached(inputs: RunInputs, train_spec: TrainSpec, model: ParamCounts) -> Ef
     return efficiency(model, training_setup(train_spec, policy), memory["done_again"])
 
 
-def _offload_s(inputs: DataInputs, train_spec: TrainSpec, samples: Sequence[Sample], model: ParamCounts) -> float:
-    """Seconds that offloading adds to a step."""
-    if not train_spec.train.fsdp_offload:
-        return 0.0
-    memory = inputs.facts.get("memory")
-    policy = read_memory_policy(memory, model.sizes) if memory else least_policy(train_spec, model)
-    pack_tokens = memory["pack_tokens"] if memory else None
-    steps = Steps(train_spec, samples, spec.data_ranks(train_spec), "cuda", pack_tokens)
-    return offload_seconds(model, training_setup(train_spec, policy), max(map(len, steps.packs(0))))
-
-
 def _training(train_spec: TrainSpec, samples: Sequence[Sample], total: int, flops: FlopsModel) -> float:
     """FLOPs of all steps, extrapolated from the first ones."""
     steps = Steps(train_spec, samples, spec.data_ranks(train_spec), "cuda")
     looked_at = min(total, MOST_STEPS, steps.order.steps_per_epoch)
     done = sum(flops.training_flops(workload(unit, samples) for unit in steps.units(step)) for step in range(looked_at))
     return done / looked_at * total
+
+
+def _for_memory(
+    inputs: RunInputs, train_spec: TrainSpec, model: ParamCounts, samples: Sequence[Sample], total: int, card: Gpu
+) -> float:
+    """Seconds of all steps that a base in few bits and weights in host memory cost."""
+    memory = inputs.facts.get("memory")
+    policy = read_memory_policy(memory, model.sizes) if memory else least_policy(train_spec, model)
+    setup = training_setup(train_spec, policy)
+    if not (setup.precision or setup.offloads):
+        return 0.0
+    steps = Steps(train_spec, samples, spec.data_ranks(train_spec), "cuda", memory and memory["pack_tokens"])
+    looked_at = min(total, MOST_STEPS, steps.order.steps_per_epoch)
+    micro_steps = sum(len(steps.packs(step)[0]) for step in range(looked_at)) / looked_at
+    return total * (micro_steps * micro_step_seconds(model, setup, card) + step_seconds(model, setup))
 
 
 def _validation(inputs: DataInputs, train_spec: TrainSpec, total: int, flops: FlopsModel) -> float:

@@ -35,6 +35,7 @@ UNUSED = {
     "alora_invocation_tokens": (None, []),
 }
 MERGE = "merge it with PEFT (merge_and_unload) and train from the merged folder"
+PRECISION = "base_precision"  # of this program's adapters of a base in few bits
 MATRIX = re.compile(r"^base_model\.model\.(.+)\.lora_(embedding_)?A(\.weight)?$")
 
 
@@ -108,6 +109,8 @@ def continued_adapter(folder: Path) -> dict[str, Any]:
     values["policy.lora.lora_path"] = str(folder.absolute())
     if base := base_of(folder):
         values["policy.model_name_or_path"] = base
+    if precision := read_config(folder).get(PRECISION):
+        values["policy.quantization"] = precision
     return values
 
 

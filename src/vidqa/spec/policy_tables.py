@@ -121,4 +121,10 @@ class Policy(Table):
     lora: Lora | None = Field(
         None, title="LoRA", description="Train adapters instead of the weights. Present: LoRA; absent: full fine-tune."
     )
+    quantization: Literal["nf4", "fp8"] | None = key(
+        None,
+        "Base precision",
+        "With LoRA: hold the decoder's frozen matrices in 4 bits (nf4, by bitsandbytes) or 8 (fp8) instead of 16. "
+        "Every GPU holds them whole; the adapter merges into the 16-bit model.",
+    )
     parallelism: Parallelism = table(Parallelism, "Parallelism", "How the model is spread over GPUs.")

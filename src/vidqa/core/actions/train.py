@@ -30,10 +30,12 @@ def _reads(spec: Any) -> tuple[str, ...]:
 
 
 def _packages(spec: Any) -> dict[str, str]:
-    """Trackers, and the optimizer's kernels."""
+    """Trackers, and bitsandbytes."""
     trackers = ("wandb", "tensorboard")
-    packages = {name: f'logging.logger = "{name}"' for name in trackers if name in spec.logging.logger}
-    return packages | ({"bitsandbytes": 'train.optm_name = "AdamW8bit"'} if spec.train.optm_name == "AdamW8bit" else {})
+    needed = {name: f'logging.logger = "{name}"' for name in trackers if name in spec.logging.logger}
+    if spec.policy.quantization == "nf4" or spec.train.optm_name == "AdamW8bit":
+        needed["bitsandbytes"] = "policy.quantization or train.optm_name"
+    return needed
 
 
 def held_out(spec: Any) -> tuple[float | int, int] | None:
@@ -74,6 +76,7 @@ TRAIN = Action(
         "full": {},
         "frozen-vision": {"policy.freeze_pattern": ["visual"]},
         "lora": {"policy.lora": {}, "train.optm_lr": 1e-4},
+        "small-card": {"policy.lora": {}, "train.optm_lr": 1e-4, "policy.quantization": "nf4"},
     },
     shorthand={
         "dp_shard_size": "policy.parallelism.dp_shard_size",

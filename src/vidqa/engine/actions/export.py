@@ -27,10 +27,12 @@ from vidqa.engine.data.frames import open_frames
 from vidqa.engine.distributed import alone
 from vidqa.engine.export import MERGED, format_of
 from vidqa.engine.export._base import EXPORT, ExportFormat
+from vidqa.engine.export.adapter import ADAPTER, load_adapted
 from vidqa.engine.export.merged import merged_adapter
-from vidqa.engine.export.proof import PROOF, prove_loss
+from vidqa.engine.export.proof import PROOF, prove_loss, require_same_loss, stock_loss
 from vidqa.engine.model import DTYPES
 from vidqa.engine.problems import ENGINE_OUT_OF_MEMORY, ENGINE_PROOF_SAMPLE, ENGINE_WEIGHTS_MISMATCH, unwritable
+from vidqa.families.adapters import base_precision
 from vidqa.planning.resume_compat import same_weights, weights_hash
 from vidqa.planning.samples import Planner, Sample, training_planner, validation_mode
 from vidqa.planning.sets import sources
@@ -55,6 +57,7 @@ def main(options: Namespace) -> Result:
     _require_same_base(base, facts)
     planner = training_planner(spec, base)
     sample, frames = proof_sample(spec, planner, str(facts["proof_sample"]))
+    loss, more = float(facts["trainer_loss"]), dict[str, Any]()
     try:
         if options.merge:
             note(f"merging {options.export.name} into {base.name}")
@@ -62,18 +65,45 @@ def main(options: Namespace) -> Result:
             merged = merged_adapter(options.out.parent, base, spec.policy.lora, options.export, dtype, capped)
             format, folder = MERGED, MERGED.write(merged, options.out.name, world)
             del merged  # room for the export that is loaded again
+            if precision := base_precision(options.export):
+                note(f"comparing the losses on the base in {precision} and on the one in {spec.train.param_dtype}")
+                loss, more = _losses_on_bases(options.export, base, loss, planner, sample, frames, dtype, world.device)
         else:
             format, folder = copied(options.export, options.out)
         format.check(folder, base)
         note(f"loading it again for the loss of sample {sample.record.id} ({sample.length} tokens)")
-        loss, device = facts["trainer_loss"], world.device
-        proof = prove_loss(format, folder, base, loss, planner, sample, frames, dtype, device)
+        proof = prove_loss(format, folder, base, loss, planner, sample, frames, dtype, world.device, more)
     except OSError as failed:
         raise ProblemError([unwritable(failed)]) from failed
     except (MemoryError, torch.OutOfMemoryError) as full:
         remedy = "Run it where the whole model fits: on another GPU, or on a CPU with CUDA_VISIBLE_DEVICES empty."
         raise ENGINE_OUT_OF_MEMORY.error(options.out, "the whole model does not fit", remedy) from full
     return Result({"folder": str(folder), "format": format.name, "proof": proof})
+
+
+def _losses_on_bases(
+    export: Path,
+    base: Path,
+    trainer_loss: float,
+    planner: Planner,
+    sample: Sample,
+    frames: list[np.ndarray],
+    dtype: torch.dtype,
+    device: torch.device,
+) -> tuple[float, dict[str, Any]]:
+    """The loss that the merged model must have, which is that of the adapter beside the ordinary base, and the facts of
+    the proof. On the base in few bits it must be the trainer's. Raises ENGINE_EXPORT_UNPROVEN."""
+    quantized = stock_loss(ADAPTER.load(export, base, dtype, device), planner, sample, frames)
+    require_same_loss(export, sample, trainer_loss, quantized, dtype)
+    adapted = load_adapted(export, base, dtype).base_model.model.to(device).eval()
+    loss = stock_loss(adapted, planner, sample, frames)
+    precision = base_precision(export)
+    return loss, {
+        "trainer_loss": trainer_loss,
+        "base_precision": precision,
+        "quantized_loss": quantized,
+        "adapted_loss": loss,
+    }
 
 
 def _require_same_base(base: Path, facts: dict[str, Any]) -> None:

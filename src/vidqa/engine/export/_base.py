@@ -20,7 +20,8 @@ class Trained:
     """The source of an export into a folder of `exports`: a model that started from the model folder `base`.
     `parameters` are the model's, of which only names and placement are looked at: `own` holds the values that are the
     run's, on any device, and the others still are the base model's. `lora` is the spec's table, None for a full
-    fine-tune. `capped` is the spec's cap_pixels_per_frame; None is what the base model says."""
+    fine-tune. `capped` is the spec's cap_pixels_per_frame; None is what the base model says. `precision`
+    is that of the base of adapters, where it was quantized."""
 
     exports: Path
     base: Path
@@ -29,6 +30,7 @@ class Trained:
     parameters: Mapping[str, nn.Parameter]
     own: Mapping[str, torch.Tensor]
     capped: bool | None = None
+    precision: str | None = None
 
 
 @dataclass(frozen=True)

@@ -7,17 +7,21 @@ from typing import Any
 
 import torch
 from peft import PeftModel, get_peft_model_state_dict
+from peft.tuners.tuners_utils import BaseTunerLayer
 from safetensors import SafetensorError
 from torch import nn
 
+from vidqa.core.files import read_object, write_json
 from vidqa.engine.distributed import World
 from vidqa.engine.export._base import ExportFormat, Trained
 from vidqa.engine.export.weights import load_weights
 from vidqa.engine.export.writing import copy_settings, rows_as_trained, shapes_of, write_together
+from vidqa.engine.families import family_of
 from vidqa.engine.loading.freeze import is_adapter, is_added, lora_config
 from vidqa.engine.loading.safetensors_reader import stored_tensors
+from vidqa.engine.model.quantized_base import round_layers
 from vidqa.engine.problems import ENGINE_WEIGHTS_MISMATCH
-from vidqa.families.adapters import CONFIG, check_adapter
+from vidqa.families.adapters import CONFIG, PRECISION, base_precision, check_adapter
 from vidqa.families.problems import MODEL_FILE_MISSING
 from vidqa.planning.adapters import adapter_name
 
@@ -37,6 +41,9 @@ def _write(trained: Trained, name: str, world: World) -> Path:
         if isinstance(config.target_modules, set):  # which PEFT would write in another order in every run
             config.target_modules = sorted(config.target_modules)
         config.save_pretrained(folder)
+        if trained.precision:  # PEFT ignores the key
+            path = folder / CONFIG
+            write_json(path, read_object(path) | {PRECISION: trained.precision})
 
     shapes, rows = shapes_of(trained, names), rows_as_trained(trained, names, world)
     return write_together(trained, name, STEM, shapes, rows, world, settings)
@@ -48,7 +55,19 @@ def _check(export: Path, base: Path) -> None:
 
 
 def _load(export: Path, base: Path, dtype: torch.dtype, device: torch.device) -> Any:
-    """The base model with the adapter folded in by stock PEFT, every tensor of the file used."""
+    """The base model with the adapter folded in by stock PEFT, every tensor of the file used. Where it was trained on a
+    base in few bits, the base has the values of these."""
+    adapted, precision = load_adapted(export, base, dtype), base_precision(export)
+    # Merged on its device: a core of the host takes ten seconds for 2B while a GPU waits.
+    adapted.to(device)
+    if precision:
+        model = adapted.base_model.model
+        round_layers(family_of(model).decoder_units(model), precision)
+    return adapted.merge_and_unload().eval()
+
+
+def load_adapted(export: Path, base: Path, dtype: torch.dtype) -> PeftModel:
+    """The base model with the adapter beside it, in host memory."""
     model = load_weights(base, dtype)
     check_adapter(export)
     stored = set(stored_tensors(export))
@@ -67,8 +86,18 @@ def _load(export: Path, base: Path, dtype: torch.dtype, device: torch.device) ->
     if different := (needed - stored) | (stored - allowed):
         message = f"{len(different)} tensor names of the adapter are not the model's: {sorted(different)[:3]}"
         raise ENGINE_WEIGHTS_MISMATCH.error(export, message)
-    # Merged on its device: a core of the host takes ten seconds for 2B while a GPU waits.
-    return adapted.to(device).merge_and_unload().eval()
+    return adapted
+
+
+@torch.no_grad()
+def merge_in_float32(adapted: PeftModel) -> Any:
+    """The plain model of a base and its adapter: each sum is taken in float32 and rounded once."""
+    for module in adapted.modules():
+        if isinstance(module, BaseTunerLayer) and isinstance(base := module.get_base_layer(), nn.Module):
+            dtype = next(base.parameters()).dtype
+            module.float().merge()
+            module.to(dtype)
+    return adapted.unload().eval()
 
 
 def _is_of_tied(name: str) -> bool:

@@ -10,9 +10,10 @@ import torch
 from vidqa.core.files import write_json
 from vidqa.engine.distributed import World
 from vidqa.engine.export._base import ExportFormat, Trained
-from vidqa.engine.export.adapter import ADAPTER
+from vidqa.engine.export.adapter import ADAPTER, load_adapted, merge_in_float32
 from vidqa.engine.export.weights import WEIGHTS
 from vidqa.families._base import read_json
+from vidqa.families.adapters import base_precision
 
 MARK = "merged.json"  # what was merged: whole models of other folders do not say whether an adapter was
 TIED = "tie_word_embeddings"
@@ -20,8 +21,12 @@ TIED = "tie_word_embeddings"
 
 def merged_adapter(exports: Path, base: Path, lora: Any, adapter: Path, dtype: torch.dtype, capped: Any) -> Trained:
     """The export of the adapter in the folder `adapter`, trained with the spec's table `lora` from the folder `base`,
-    into a folder of `exports`. Holds the whole model in host memory. Raises as `ADAPTER.load` does."""
-    model = ADAPTER.load(adapter, base, dtype, torch.device("cpu"))
+    into a folder of `exports`. Holds the whole model in host memory. An adapter of a base in few bits is merged into
+    the ordinary one, in float32. Raises as `ADAPTER.load` does."""
+    if base_precision(adapter):
+        model = merge_in_float32(load_adapted(adapter, base, dtype))
+    else:
+        model = ADAPTER.load(adapter, base, dtype, torch.device("cpu"))
     parameters = dict(model.named_parameters())
     return Trained(exports, base, lora, dtype, parameters, parameters, capped)
 

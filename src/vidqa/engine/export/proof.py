@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,13 +53,19 @@ def prove_loss(
     frames: Sequence[np.ndarray],
     dtype: torch.dtype,
     device: torch.device,
+    more: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Load the export afresh and compare; writes proof.json into it. Raises ENGINE_EXPORT_UNPROVEN."""
+    """Load the export afresh and compare; writes proof.json into it, with `more`. Raises ENGINE_EXPORT_UNPROVEN."""
     reloaded = stock_loss(format.load(export, base, dtype, device), planner, sample, frames)
     proof = {"sample_id": sample.record.id, "trainer_loss": trainer_loss, "reloaded_loss": reloaded}
-    allowed = TOLERANCE[dtype] * max(1.0, abs(trainer_loss))
-    if not abs(reloaded - trainer_loss) <= allowed:
-        message = f"loss of sample {sample.record.id}: trainer {trainer_loss:.6f}, reloaded {reloaded:.6f}"
-        raise ENGINE_EXPORT_UNPROVEN.error(export, message)
+    require_same_loss(export, sample, trainer_loss, reloaded, dtype)
+    proof |= more or {}
     write_json(export / PROOF, proof)
     return proof
+
+
+def require_same_loss(export: Path, sample: Sample, expected: float, reloaded: float, dtype: torch.dtype) -> None:
+    """Raises ENGINE_EXPORT_UNPROVEN."""
+    if not abs(reloaded - expected) <= TOLERANCE[dtype] * max(1.0, abs(expected)):
+        message = f"loss of sample {sample.record.id}: trainer {expected:.6f}, reloaded {reloaded:.6f}"
+        raise ENGINE_EXPORT_UNPROVEN.error(export, message)

@@ -9,6 +9,7 @@ from typing import Any
 from peft import LoraConfig, inject_adapter_in_model
 from torch import nn
 
+from vidqa.engine.model.quantized_base import quantized_layers
 from vidqa.engine.problems import ENGINE_LORA_TARGETS, ENGINE_NOTHING_TRAINS
 from vidqa.planning.budget.params import ADAPTER, is_all_linear, is_trained
 
@@ -78,6 +79,8 @@ def trainable_table(model: nn.Module) -> list[dict[str, Any]]:
         row = counts[_part(name)]
         row[0] += parameter.numel()
         row[1] += parameter.numel() if parameter.requires_grad else 0
+    for name, layer in quantized_layers(model):
+        counts[f"{_part(name)} ({layer.precision})"][0] += layer.out_features * layer.in_features
     return [{"part": part, "parameters": total, "trainable": trained} for part, (total, trained) in counts.items()]
 
 

@@ -6,7 +6,7 @@ config -> meta model -> LoRA and freezing -> our forward -> fully_shard -> weigh
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,9 +24,10 @@ from vidqa.engine.distributed import World
 from vidqa.engine.families import TorchFamily, family_of, torch_half
 from vidqa.engine.families._base import run_gathered
 from vidqa.engine.loading.freeze import base_module, base_name, choose_trainable, is_adapter, is_added
-from vidqa.engine.loading.safetensors_reader import RowRead, model_tensors, read_rows, stored_tensors
+from vidqa.engine.loading.safetensors_reader import RowRead, StoredTensor, model_tensors, read_rows, stored_tensors
 from vidqa.engine.model import DTYPES
 from vidqa.engine.model.float8 import use_float8
+from vidqa.engine.model.quantized_base import QuantizedLinear, quantize_layers, quantized_layers
 from vidqa.engine.problems import ENGINE_WEIGHTS_MISMATCH
 from vidqa.engine.torch_private import buffers, compute_local_shape_and_global_offset
 from vidqa.families import family_of as tables_of
@@ -75,15 +76,18 @@ def load_sharded(
         # With a scale for each row, rounding takes more time from a vision block, whose rows are short, than it saves.
         rounded = family.units if train.fp8.quant_recipe == "tensorwise" else family.decoder_units
         use_float8(rounded(model), train.fp8.quant_recipe)
-    offload = CPUOffloadPolicy(pin_memory=device.type == "cuda") if train.fsdp_offload else OffloadPolicy()
-    _shard(model, family, world, compute, DTYPES[train.fsdp_reduce_dtype], offload)
-    _take_memory(model, device, offloads=train.fsdp_offload)
+    if policy.quantization:
+        quantize_layers(family.decoder_units(model), policy.quantization)
+    _shard(model, family, world, compute, DTYPES[train.fsdp_reduce_dtype], offload=train.fsdp_offload)
+    _take_memory(model, device, offload=train.fsdp_offload)
     _tie_head(model)
     _restore_buffers(model)
     model.train()
-    rows = own_rows(model, folder)
+    rows, batches = own_rows(model, folder), quantized_rows(model, folder)
     with ThreadPoolExecutor(1, "weights") as reader:
-        reading = reader.submit(read_rows, rows)
+        reading = reader.submit(_read_weights, rows, batches, compute, device)
+        if train.fsdp_offload:
+            reading.result()  # the first forward moves parameters into pinned memory
         yield model
         reading.result()
     _initialise_adapters(model, train.seed or 0, policy.lora)
@@ -147,32 +151,29 @@ def _tie_head(model: Any) -> None:
         base_module(model.get_output_embeddings()).weight = base_module(model.get_input_embeddings()).weight
 
 
-def _take_memory(model: Any, device: torch.device, *, offloads: bool) -> None:
-    """Memory that nobody has written yet for a model on the meta device; with `offloads` that of sharded parameters is
-    the host's."""
-    model.to_empty(device="cpu" if offloads else device)
-    if offloads:
-        for tensor in [*model.parameters(), *model.buffers()]:
+def _take_memory(model: nn.Module, device: torch.device, *, offload: bool) -> None:
+    """Memory for parameters and buffers, not written yet; with `offload` FSDP's parameters are in host memory."""
+    model.to_empty(device="cpu" if offload else device)
+    if offload:
+        for tensor in (*model.parameters(), *model.buffers()):
             if not isinstance(tensor, DTensor):
                 tensor.data = torch.empty_like(tensor, device=device)
 
 
 def _shard(
-    model: Any,
-    family: TorchFamily,
-    world: World,
-    compute: torch.dtype,
-    reduce: torch.dtype,
-    offload: OffloadPolicy = OffloadPolicy(),  # noqa: B008 - it holds no state
+    model: Any, family: TorchFamily, world: World, compute: torch.dtype, reduce: torch.dtype, *, offload: bool = False
 ) -> None:
     """One FSDP unit per vision block and decoder layer, the rest in the root. Where nothing is sharded (dp_shard_size
     1), frozen weights stay ordinary tensors: every rank holds them whole already, and no layer gathers or copies them.
     """
     precision = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=reduce, cast_forward_inputs=False)
+    place: OffloadPolicy = CPUOffloadPolicy(pin_memory=world.device.type == "cuda") if offload else OffloadPolicy()
     left_alone = {parameter for parameter in model.parameters() if not (world.is_sharded or parameter.requires_grad)}
     for unit in [*family.units(model), model]:
-        settings: dict[str, Any] = {"mp_policy": precision, "offload_policy": offload, "ignored_params": left_alone}
-        run_gathered(fully_shard(unit, mesh=world.mesh, **settings))
+        sharded = fully_shard(
+            unit, mesh=world.mesh, mp_policy=precision, offload_policy=place, ignored_params=left_alone
+        )
+        run_gathered(sharded)
 
 
 def own_rows(model: Any, folder: Path) -> list[RowRead]:
@@ -187,8 +188,9 @@ def own_rows(model: Any, folder: Path) -> list[RowRead]:
     named_twice = {
         base_name(name) for name, _ in model.named_parameters(remove_duplicate=False) if not is_adapter(name)
     }
-    missing = sorted({base_name(name) for name in expected} - set(files))
-    unexpected = sorted(set(files) - named_twice)
+    quantized = {base_name(f"{name}.weight"): layer for name, layer in quantized_layers(model)}
+    missing = sorted({*map(base_name, expected), *quantized} - set(files))
+    unexpected = sorted(set(files) - named_twice - set(quantized))
     if missing or unexpected:
         raise ENGINE_WEIGHTS_MISMATCH.error(
             folder,
@@ -196,15 +198,49 @@ def own_rows(model: Any, folder: Path) -> list[RowRead]:
             f"{len(unexpected)} unexpected ({', '.join(unexpected[:3])}...)",
         )
     reads = []
+    shapes = {base_name(name): tuple(parameter.shape) for name, parameter in expected.items()}
+    for name, shape in (shapes | {name: layer.shape for name, layer in quantized.items()}).items():
+        if files[name].shape != shape:
+            message = f"{name} has shape {list(files[name].shape)}, the config says {list(shape)}"
+            raise ENGINE_WEIGHTS_MISMATCH.error(folder, message)
     for name, parameter in expected.items():
         stored = files[base_name(name)]
-        if stored.shape != tuple(parameter.shape):
-            message = f"{base_name(name)} has shape {list(stored.shape)}, the config says {list(parameter.shape)}"
-            raise ENGINE_WEIGHTS_MISMATCH.error(folder, message)
         local, rows = local_rows(parameter)
         if local.numel():
             reads.append(RowRead(stored, rows[0].start, local))
     return reads
+
+
+def quantized_rows(model: nn.Module, folder: Path) -> list[list[tuple[QuantizedLinear, StoredTensor]]]:
+    """The quantized layers of a model with their stored weights, one list for each decoder layer."""
+    files: dict[str, StoredTensor] = {}
+    units: dict[str, list[tuple[QuantizedLinear, StoredTensor]]] = {}
+    for name, layer in quantized_layers(model):
+        files = files or model_tensors(folder)
+        unit = ".".join(name.split(".")[:4])  # model.language_model.layers.N
+        units.setdefault(unit, []).append((layer, files[base_name(f"{name}.weight")]))
+    return list(units.values())
+
+
+def _read_weights(
+    rows: Sequence[RowRead],
+    batches: Sequence[Sequence[tuple[QuantizedLinear, StoredTensor]]],
+    compute: torch.dtype,
+    device: torch.device,
+) -> None:
+    """Read ordinary weights where they lie; of quantized layers, those of one decoder layer at a time into memory that
+    the next one uses again."""
+    read_rows(rows)
+    sizes = [[math.prod(layer.shape) for layer, _ in batch] for batch in batches]
+    scratch = torch.empty(max(map(sum, sizes), default=0), dtype=compute, device=device)
+    for batch, counts in zip(batches, sizes, strict=True):
+        if device.type == "cuda":
+            torch.cuda.current_stream(device).synchronize()  # files are read on streams of their own
+        parts = scratch[: sum(counts)].split(counts)
+        weights = [part.view(layer.shape) for (layer, _), part in zip(batch, parts, strict=True)]
+        read_rows([RowRead(stored, 0, weight) for (_, stored), weight in zip(batch, weights, strict=True)])
+        for (layer, _), weight in zip(batch, weights, strict=True):
+            layer.fill(weight)
 
 
 @torch.no_grad()
@@ -226,12 +262,13 @@ def _initialise_adapters(model: nn.Module, seed: int, lora: Any) -> None:
         local.copy_(whole[rows])
 
 
-def load_adapter(model: nn.Module, folder: Path, base: Path, world: World) -> None:
+def load_adapter(model: nn.Module, folder: Path, base: Path, precision: str | None, world: World) -> None:
     """Every rank's rows of the adapter in `folder`, in place of first values. Raises MODEL_ADAPTER_MISMATCH for one of
-    other weights than those in `base`, of other targets or of another rank."""
+    other weights than those in `base`, of other targets or of another rank, and MODEL_UNSUPPORTED for one of a base in
+    another `precision`."""
     added = {name: parameter for name, parameter in model.named_parameters() if is_added(name)}
     shapes = {name: tuple(parameter.shape) for name, parameter in added.items()}
-    raise_errors(world.on_main(lambda: [*adapter_problems(folder, shapes), *base_problems(folder, base)]))
+    raise_errors(world.on_main(lambda: [*adapter_problems(folder, shapes, precision), *base_problems(folder, base)]))
     stored = stored_tensors(folder)
     reads = [(stored[adapter_name(name)], *local_rows(parameter)) for name, parameter in added.items()]
     read_rows([RowRead(tensor, rows[0].start, local) for tensor, local, rows in reads if local.numel()])

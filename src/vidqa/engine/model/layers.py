@@ -15,13 +15,14 @@ from torch import nn
 
 from vidqa.engine.model.float8 import FLOAT8, products
 from vidqa.engine.model.fused_lora import Adapter, adapted
+from vidqa.engine.model.quantized_base import dense
 from vidqa.engine.torch_private import addmm_activation
 
 
 class Projection(NamedTuple):
-    """The weights of one linear layer."""
+    """The weights of one linear layer; of a quantized one, the parts of its weight."""
 
-    weight: torch.Tensor
+    weight: Any  # torch.Tensor, or Parts where it is quantized
     bias: torch.Tensor | None
     adapter: Adapter | None
     float8: str | None = None  # how its factors are scaled where it multiplies in 8-bit floats
@@ -92,6 +93,7 @@ def project(hidden_TD: torch.Tensor, *layers: Projection, plainly: bool = False)
         return tuple(_biased(output, layer.bias) for output, layer in zip(products_TO, layers, strict=True))
     if plainly:
         return tuple(_plain_product(hidden_TD, layer) for layer in layers)
+    layers = tuple(_with_adapter(layer, hidden_TD) for layer in layers)
     adapters = [layer.adapter for layer in layers if layer.adapter]
     weights = [layer.weight for layer in layers if layer.adapter]
     outputs = iter(adapted(hidden_TD, weights, adapters) if adapters else ())
@@ -101,12 +103,21 @@ def project(hidden_TD: torch.Tensor, *layers: Projection, plainly: bool = False)
     )
 
 
+def _with_adapter(layer: Projection, hidden_TD: torch.Tensor) -> Projection:
+    """A quantized layer without an adapter gets one of rank 0: its product then keeps no dequantized weight."""
+    if layer.adapter is not None or not isinstance(layer.weight, tuple):
+        return layer
+    down, up = hidden_TD.new_empty(0, hidden_TD.shape[1]), hidden_TD.new_empty(layer.weight[0].shape[0], 0)
+    return layer._replace(adapter=Adapter(down, up, 1.0, 0.0))
+
+
 def _plain_product(hidden_TD: torch.Tensor, layer: Projection) -> torch.Tensor:
+    weight = dense(layer.weight, hidden_TD.detach())
     if (adapter := layer.adapter) is None:
-        return F.linear(hidden_TD, layer.weight, layer.bias)
+        return F.linear(hidden_TD, weight, layer.bias)
     narrow_TR = F.linear(F.dropout(hidden_TD, adapter.dropout), adapter.down.to(hidden_TD.dtype))
     more = F.linear(narrow_TR, (adapter.up * adapter.scale).to(hidden_TD.dtype))
-    return _biased(F.linear(hidden_TD, layer.weight) + more, layer.bias)
+    return _biased(F.linear(hidden_TD, weight) + more, layer.bias)
 
 
 def _biased(product_TD: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:

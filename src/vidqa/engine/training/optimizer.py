@@ -21,7 +21,7 @@ from vidqa.core.problem import raise_errors
 from vidqa.engine.checkpoint.state import MOMENTS, SCALES
 from vidqa.engine.distributed import local_part
 from vidqa.engine.torch_private import foreach_mul_
-from vidqa.planning.budget.params import MOMENT_BLOCK, has_coded_moments
+from vidqa.planning.budget.params import BLOCK, has_8bit_moments
 from vidqa.spec.learning_rates import PARTS, part_of, part_problems, rate_of
 
 
@@ -44,7 +44,7 @@ class LocalAdam(_Local, torch.optim.Adam):
 
 
 class LocalAdamW8bit(LocalAdamW):
-    """AdamW whose moments are 8-bit codes with a float32 scale for each MOMENT_BLOCK numbers, in groups that say
+    """AdamW whose moments are 8-bit codes with a float32 scale for each BLOCK numbers, in groups that say
     `coded`; other groups have AdamW's moments. The kernels are those of bitsandbytes."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -108,7 +108,7 @@ def _groups(trained: Sequence[tuple[str, nn.Parameter]], part: str, train: Any) 
     groups: dict[tuple[bool, bool], list[nn.Parameter]] = defaultdict(list)
     for name, parameter in trained:
         if not part or part_of(name) == part:
-            is_coded = train.optm_name == "AdamW8bit" and has_coded_moments(parameter.shape)
+            is_coded = train.optm_name == "AdamW8bit" and has_8bit_moments(parameter.shape)
             groups[parameter.ndim >= 2, is_coded].append(parameter)
     return [
         {
@@ -136,7 +136,7 @@ def _take_state(optimizer: torch.optim.Optimizer) -> None:
 
 def _scales(parameter: torch.Tensor) -> torch.Tensor:
     """A float32 zero for each block of a parameter's rows, [rows, blocks], sharded as it is."""
-    rows, blocks = parameter.shape[0], math.prod(parameter.shape[1:]) // MOMENT_BLOCK
+    rows, blocks = parameter.shape[0], math.prod(parameter.shape[1:]) // BLOCK
     local = torch.zeros(len(local_part(parameter)), blocks, device=local_part(parameter).device)
     if not isinstance(parameter, DTensor):
         return local

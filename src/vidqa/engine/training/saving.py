@@ -141,7 +141,8 @@ class Saver:
         `best` leads somewhere at any moment."""
         world = self.background.world
         lora, capped = self.spec.policy.lora, self.spec.custom.vision.cap_pixels_per_frame
-        trained = Trained(self.run.exports, self.base, lora, self.dtype, parameters, tensors, capped)
+        precision = self.spec.policy.quantization
+        trained = Trained(self.run.exports, self.base, lora, self.dtype, parameters, tensors, capped, precision)
         folder = self.format.write(trained, name, world)
 
         def publish() -> None:

@@ -6,6 +6,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from vidqa.core._optional import GPU_ARCH, require
 from vidqa.core.environment import world_size
 from vidqa.core.problem import Exit, ProblemError, raise_errors
 from vidqa.core.run_folder import RunFolder
@@ -18,6 +21,7 @@ from vidqa.engine.distributed import World
 from vidqa.engine.loading.freeze import trainable_table
 from vidqa.engine.loading.fsdp import Resharding
 from vidqa.engine.loading.load import load_adapter, load_sharded
+from vidqa.engine.model.quantized_base import EXTRA
 from vidqa.engine.objectives import Objective
 from vidqa.engine.progress import Progress, Silent, open_progress
 from vidqa.engine.signals import StopRequest
@@ -25,13 +29,19 @@ from vidqa.engine.training.learner import Learner
 from vidqa.engine.training.optimizer import build_optimizer, set_learning_rates
 from vidqa.engine.training.resume import Start, resume, trainer_facts
 from vidqa.engine.training.saving import Saver
+from vidqa.planning.budget.methods import FIRST_OF_BITSANDBYTES
 from vidqa.planning.samples import Sample
 from vidqa.spec import check_with_gpus
+from vidqa.spec.rules import bitsandbytes_key
 
 
 def start_world(spec: Any) -> World:
-    """Join the ranks of a training. Raises what check_with_gpus finds."""
+    """Join the ranks of a training. Raises what check_with_gpus finds, ENV_PACKAGE_MISSING, and ENV_GPU_ARCH."""
     raise_errors(check_with_gpus(spec, world_size()))
+    if (key := bitsandbytes_key(spec)) is not None:
+        require("bitsandbytes", EXTRA)
+        if torch.cuda.is_available() and torch.cuda.get_device_capability() < FIRST_OF_BITSANDBYTES:
+            raise GPU_ARCH.error(key, "bitsandbytes has no kernels for this GPU", f"Leave {key} at its default.")
     mesh = spec.policy.parallelism
     return distributed.start(mesh.dp_replicate_size, mesh.dp_shard_size, spec.engine.step_timeout_s, mesh.cp_size)
 
@@ -48,12 +58,13 @@ def build_learner(
     spec, world, policy = schedule.spec, schedule.world, schedule.policy
     folder = Path(spec.policy.model_name_or_path)
     with load_sharded(folder, spec.policy, spec.train, world, policy.recompute) as model:
-        # Gradients that are offloaded are copied anyway.
-        exact = spec.train.fsdp_reduce_dtype == spec.train.master_dtype and not spec.train.fsdp_offload
-        resharding = Resharding(model, policy.reshard, sums_once=exact and not world.is_sharded, alone=world.size == 1)
+        exact = spec.train.fsdp_reduce_dtype == spec.train.master_dtype
+        # Gradients that go to the host are added up there.
+        once = exact and not world.is_sharded and not spec.train.fsdp_offload
+        resharding = Resharding(model, policy.reshard, sums_once=once, alone=world.size == 1)
         warm_up(model)
     if start.folder is None and spec.policy.lora is not None and spec.policy.lora.lora_path:
-        load_adapter(model, Path(spec.policy.lora.lora_path), folder, world)
+        load_adapter(model, Path(spec.policy.lora.lora_path), folder, spec.policy.quantization, world)
     return Learner(
         model=model,
         resharding=resharding,

@@ -28,7 +28,7 @@ from vidqa.planning.budget.activation_checkpointing import (
     recompute_path,
 )
 from vidqa.planning.budget.memory_constants import CONSTANTS, Widths
-from vidqa.planning.budget.params import Parameter, has_coded_moments
+from vidqa.planning.budget.params import Parameter, has_8bit_moments
 from vidqa.spec.models import TrainSpec
 
 GIB = 1024**3
@@ -56,8 +56,9 @@ class TrainingSetup:
     exchanges: bool = False  # GPUs have a part of every pack each, and exchange rows for heads
     keeps_weights: bool = False  # gathered weights stay until the last backward of a step
     reads_features: bool = False  # of a frozen tower, instead of computing them
-    coded_moments: bool = False  # of 8 bits, of parameters that `has_coded_moments`
-    offloads: bool = False  # what is sharded, its gradients and moments to the host
+    precision: str | None = None  # of the base's decoder matrices, where they are quantized
+    moments_8bit: bool = False
+    offloads: bool = False  # what trains is in host memory
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,8 @@ def allowed_reshard(spec: TrainSpec) -> tuple[Reshard, ...]:
         "never": ("never",),
         "false": ("never",),
     }
+    if spec.train.fsdp_offload and spec.train.fsdp_reshard_after_forward == "default":
+        return ("layers",)  # weights that stay would need the room that the host gives
     return allowed.get(spec.train.fsdp_reshard_after_forward, ("always",))
 
 
@@ -120,7 +123,8 @@ def training_setup(spec: TrainSpec, memory_policy: MemoryPolicy) -> TrainingSetu
         exchanges=policy.parallelism.cp_size > 1,
         keeps_weights=memory_policy.reshard == "never",
         reads_features=spec.engine.keep_features,
-        coded_moments=train.optm_name == "AdamW8bit",
+        precision=policy.quantization,
+        moments_8bit=train.optm_name == "AdamW8bit",
         offloads=train.fsdp_offload,
     )
 
@@ -165,10 +169,13 @@ def fits(peak_gib: float, memory_gib: float) -> bool:
 
 @dataclass(frozen=True)
 class ParamCount:
-    """Numbers of parameters, in all and of those that train."""
+    """Numbers of parameters: in all, of those that train, of those of them whose moments AdamW8bit keeps in 8 bits, and
+    of those that policy.quantization holds in few bits."""
 
     every: int
     trained: int
+    moments_8bit: int = 0
+    quantizable: int = 0
 
 
 @dataclass(frozen=True)
@@ -182,13 +189,17 @@ class ParamCounts:
     block: ParamCount  # one vision block
     head: ParamCount
     vision: ParamCount  # the vision tower with its mergers
-    coded: ParamCount  # those whose moments can be 8-bit codes
 
 
 def count_params(sizes: Sizes, parameters: Sequence[Parameter]) -> ParamCounts:
     def count(chosen: Callable[[Parameter], bool]) -> ParamCount:
         matches = [parameter for parameter in parameters if chosen(parameter)]
-        return ParamCount(sum(p.numel for p in matches), sum(p.numel for p in matches if p.trains))
+        return ParamCount(
+            sum(p.numel for p in matches),
+            sum(p.numel for p in matches if p.trains),
+            sum(p.numel for p in matches if p.trains and has_8bit_moments(p.shape)),
+            sum(p.numel for p in matches if p.is_quantized),
+        )
 
     units = {parameter.unit for parameter in parameters if parameter.unit}
     layer = min(unit for unit in units if ".layers." in unit)
@@ -202,17 +213,13 @@ def count_params(sizes: Sizes, parameters: Sequence[Parameter]) -> ParamCounts:
         block=count(lambda p: p.unit == block),
         head=count(lambda p: head in p.name),
         vision=count(lambda p: ".visual." in p.name),
-        coded=count(lambda p: has_coded_moments(p.shape)),
     )
 
 
 def peak_memory(model: ParamCounts, setup: TrainingSetup, micro_step: MicroStep) -> Memory:
     """Predict what one GPU holds in a training step."""
     trained = model.every.trained
-    frozen = model.every.every - trained
-    gradient = 0 if setup.offloads else setup.master / setup.shard  # bytes of a summed gradient
-    # Frozen weights are sharded, and so offloaded, with the others where several GPUs share them.
-    on_gpu = frozen * setup.compute * (setup.shard == 1) if setup.offloads else _state_bytes(model, setup)
+    gradient = 0.0 if setup.offloads else setup.master / setup.shard  # bytes of a summed gradient
     activations = _activations(model, setup, micro_step)
     whole = _gathered_weights(model, setup)
     layer_gradients = model.layer.trained * (setup.compute + setup.reduce)
@@ -220,17 +227,20 @@ def peak_memory(model: ParamCounts, setup: TrainingSetup, micro_step: MicroStep)
     # Keys and values of prefixes, and the gradients of both: its kernel gives them for every head of queries first.
     text = model.sizes.text
     gathered = setup.compute * (4 * text.keys + 2 * text.queries) * micro_step.prefix_rows
+    # The widest matrices of a quantized layer in compute precision; weights on their way from the host, in float32.
+    dequantized = bool(setup.precision) * 3 * setup.compute * text.hidden * text.intermediate
+    arriving = setup.offloads * CONSTANTS.whole_layers * setup.master * max(model.layer.trained, model.block.trained)
     decoder_trained = model.sizes.text.layers * model.layer.trained
     # With kept weights the root's gradients wait for the last micro-step, whole and in reduce precision.
     unsummed = model.root.trained * setup.reduce * (setup.keeps_weights and micro_step.accumulates)
     summed = trained - model.root.trained * setup.keeps_weights
     return Memory(
-        always=on_gpu,
+        always=weights_and_optimizer(model, setup),
         decoder=gradient * summed * micro_step.accumulates
         + unsummed
         + (whole.root + whole.layers)
         + (activations.text + activations.vision)
-        + max(activations.layer_at_work + layer_gradients + gathered, logits)
+        + max(activations.layer_at_work + layer_gradients + gathered + dequantized + arriving, logits)
         + model.head.trained * setup.compute,
         vision=bool(model.vision.trained)
         * (
@@ -238,7 +248,7 @@ def peak_memory(model: ParamCounts, setup: TrainingSetup, micro_step: MicroStep)
             + unsummed
             + (whole.root + whole.blocks)
             + (model.root.trained * setup.compute + layer_gradients)
-            + (activations.vision + activations.block_at_work)
+            + (activations.vision + activations.block_at_work + arriving)
         ),
         root=gradient * trained
         + model.root.trained * setup.reduce
@@ -247,20 +257,22 @@ def peak_memory(model: ParamCounts, setup: TrainingSetup, micro_step: MicroStep)
     )
 
 
-def _state_bytes(model: ParamCounts, setup: TrainingSetup) -> float:
-    """Of a rank's weights and the optimizer's moments."""
-    trained, coded = model.every.trained, model.coded.trained if setup.coded_moments else 0
-    moments = (trained - coded) * CONSTANTS.moments_bytes + coded * CONSTANTS.coded_moments_bytes
-    return (trained * setup.master + moments + (model.every.every - trained) * setup.compute) / setup.shard
+def weights_and_optimizer(model: ParamCounts, setup: TrainingSetup) -> float:
+    """Bytes of one GPU from the first step to the last. A quantized base is whole on every GPU; what FSDP offloads is
+    on none: with one GPU that is what trains, with several frozen weights, too."""
+    every = model.every
+    quantized = every.quantizable if setup.precision else 0
+    frozen = (every.every - every.trained - quantized) * setup.compute / setup.shard
+    whole = quantized * CONSTANTS.quantized_bytes[setup.precision] if setup.precision else 0.0
+    if setup.offloads:
+        return whole + (frozen if setup.shard == 1 else 0.0)
+    return whole + frozen + every.trained * setup.master / setup.shard + moments_bytes(every, setup) / setup.shard
 
 
-def offload_seconds(model: ParamCounts, setup: TrainingSetup, micro_steps: int) -> float:
-    """What an optimizer step takes longer with offload: weights come to the GPU once, or twice a micro-step, gradients
-    go back, and the host updates what trains."""
-    rows = model.every.trained / setup.shard
-    moved = rows * (setup.master * (1 if setup.keeps_weights else 2 * micro_steps) + setup.reduce * micro_steps)
-    touched = 2 * _state_bytes(model, setup) + rows * setup.master
-    return moved / CONSTANTS.host_link + touched / CONSTANTS.host_memory if setup.offloads else 0.0
+def moments_bytes(count: ParamCount, setup: TrainingSetup) -> float:
+    """Bytes of the optimizer's two moments, over all ranks."""
+    few = count.moments_8bit if setup.moments_8bit else 0
+    return CONSTANTS.moments_bytes * (count.trained - few) + CONSTANTS.moments_8bit_bytes * few
 
 
 @dataclass(frozen=True)
@@ -275,7 +287,8 @@ class _GatheredWeights:
 def _gathered_weights(model: ParamCounts, setup: TrainingSetup) -> _GatheredWeights:
     def gathered(count: ParamCount) -> int:
         """Where nothing is sharded, frozen weights are computed with where they lie."""
-        return setup.compute * (count.trained if setup.shard == 1 else count.every)
+        quantized = count.quantizable if setup.precision else 0
+        return setup.compute * (count.trained if setup.shard == 1 else count.every - quantized)
 
     if setup.keeps_weights:
         all_layers = gathered(model.every) - gathered(model.root)

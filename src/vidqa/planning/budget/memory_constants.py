@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
-
-from vidqa.planning.budget.params import MOMENT_BLOCK
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass, field
 
 
 @dataclass(frozen=True)
@@ -58,9 +57,11 @@ class MemoryConstants:
     linear_again_lora: Widths = Widths(wide=5)
     merger: int = 4  # a merger's input, normed, widened and activated
     moments_bytes: int = 8  # Adam's two moments in float32, of each number that trains
-    host_link: float = 40e9  # bytes a second between a GPU and pinned host memory; assumed, not measured
-    host_memory: float = 50e9  # bytes a second that one rank's update reads and writes in host memory; assumed
-    coded_moments_bytes: float = 2 + 2 * 4 / MOMENT_BLOCK  # as 8-bit codes, with a float32 scale a block
+    moments_8bit_bytes: float = 2 + 8 / 256  # of AdamW8bit: two codes, and two scales of 256 numbers
+    # Of each number of a quantized base: its code and its part of scales (fp8 rows are thousands of numbers long).
+    quantized_bytes: Mapping[str, float] = field(
+        default_factory=lambda: {"nf4": 0.5 + 1 / 64 + 4 / (64 * 256), "fp8": 1 + 2 / 4096}
+    )
     logit_bytes: int = 14  # one logit in bf16 and float32, its softmax, and the gradients of both
     logit_rows: int = 1024  # supervised tokens whose logits exist at one time
     whole_layers: int = 2  # layers that a GPU holds gathered: the one at work and the next

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from vidqa.families.sizes import Tensor
 from vidqa.spec.policy_tables import Lora, Policy
 
+BLOCK = 256  # numbers of a row that share a scale in 8-bit moments
 ADAPTER = "default"  # PEFT's name for the one adapter
-MOMENT_BLOCK = 256  # numbers that share a scale where an optimizer's moments are 8-bit codes, as in bitsandbytes
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,12 @@ class Parameter:
     unit: str
     trains: bool
     added: bool = False
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether policy.quantization holds it in few bits: a matrix of the base in a decoder layer."""
+        frozen = not self.trains and not self.added and ".original_module." not in self.name
+        return frozen and len(self.shape) == 2 and ".layers." in self.unit
 
     @property
     def numel(self) -> int:
@@ -40,10 +46,9 @@ def parameters(tensors: Sequence[Tensor], policy: Policy) -> list[Parameter]:
     return [replace(parameter, trains=parameter.trains and is_trained(parameter.name, policy)) for parameter in named]
 
 
-def has_coded_moments(shape: Sequence[int]) -> bool:
-    """Whether AdamW8bit codes the moments of a parameter: where a row is a whole number of blocks, so that any number
-    of ranks can share its rows and their scales. Others have moments of 32 bits."""
-    return len(shape) >= 2 and math.prod(shape[1:]) % MOMENT_BLOCK == 0
+def has_8bit_moments(shape: Sequence[int]) -> bool:
+    """Whether AdamW8bit keeps the moments of a parameter in 8 bits."""
+    return len(shape) > 1 and math.prod(shape[1:]) % BLOCK == 0
 
 
 def count_trainable(parameters: Sequence[Parameter]) -> int:

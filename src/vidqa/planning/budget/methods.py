@@ -1,0 +1,123 @@
+"""What a card has room for, method by method: the longest sample, the speed, and what memory costs in time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+from vidqa.families.sizes import Sizes, Tensor
+from vidqa.planning.budget.autotune import Forecast, least_policy, slowness
+from vidqa.planning.budget.flops import flops_model, recomputed_flops_share
+from vidqa.planning.budget.gpus import Gpu
+from vidqa.planning.budget.memory import (
+    GIB,
+    MemoryPolicy,
+    MicroStep,
+    ParamCounts,
+    TrainingSetup,
+    allowed_recompute,
+    allowed_reshard,
+    count_params,
+    fits,
+    moments_bytes,
+    peak_memory,
+    training_setup,
+)
+from vidqa.planning.budget.mfu import efficiency
+from vidqa.planning.budget.params import parameters
+from vidqa.planning.packing.prefix_sharing import Workload
+from vidqa.spec.keys import with_values
+from vidqa.spec.models import TrainSpec
+
+LENGTHS = tuple(1024 * 2**power for power in range(8))  # tokens of a sample
+PACK, ANSWER = 8192, 64  # tokens of a pack whose speed is estimated; supervised ones of each sample
+FIRST_OF_BITSANDBYTES = (7, 5)  # compute capability of its kernels
+PCIE, HOST = 25e9, 50e9  # bytes/s that weights reach a GPU with, and that a host updates them with
+# Keys of each method, the fastest first within full training and within LoRA.
+METHODS: dict[str, dict[str, Any]] = {
+    "full": {},
+    "full, AdamW8bit": {"train.optm_name": "AdamW8bit"},
+    "full, AdamW8bit and offload": {"train.optm_name": "AdamW8bit", "train.fsdp_offload": True},
+    "LoRA": {"policy.lora": {}},
+    "LoRA, fp8 base": {"policy.lora": {}, "policy.quantization": "fp8"},
+    "LoRA, nf4 base": {"policy.lora": {}, "policy.quantization": "nf4"},
+}
+USUAL = {"policy.lora": None, "policy.quantization": None, "train.optm_name": "AdamW", "train.fsdp_offload": False}
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A method on a card: the longest sample that fits alone in a pack (0: not even 1,024 tokens), tokens a second of
+    each card in packs of 8,192 (None where the card is not known), and GiB of host memory for what is offloaded."""
+
+    method: str
+    longest: int
+    tokens_per_s: float | None
+    host_gib: float
+
+
+def what_fits(
+    spec: TrainSpec, sizes: Sizes, tensors: Sequence[Tensor], limit_gib: float, card: Gpu | None, name: str = ""
+) -> Iterator[Fit]:
+    """Every method on a card of which `limit_gib` may be used; all else is the spec's."""
+    for method, keys in METHODS.items():
+        lora = spec.policy.lora.model_dump() if spec.policy.lora and "policy.lora" in keys else None
+        changed = with_values(spec, USUAL | keys | ({"policy.lora": lora} if lora else {}))
+        model = count_params(sizes, parameters(tensors, changed.policy))
+        least = training_setup(changed, least_policy(changed, model))
+        longest = max((tokens for tokens in LENGTHS if _fits(model, least, tokens, limit_gib)), default=0)
+        speed = _speed(changed, model, min(PACK, longest), limit_gib, card, name) if card and longest else None
+        yield Fit(method, longest, speed, host_bytes(model, least) / GIB)
+
+
+def host_bytes(model: ParamCounts, setup: TrainingSetup) -> float:
+    """Bytes of host memory for weights, gradients and moments of all ranks; 0 where they are on the GPU."""
+    state = 2 * setup.master * model.every.trained + moments_bytes(model.every, setup)
+    return state if setup.offloads else 0.0
+
+
+def _micro_step(model: ParamCounts, tokens: int) -> MicroStep:
+    """Of videos alone, as the heaviest packs are."""
+    return MicroStep(tokens, tokens * model.sizes.vision.merge**2, ANSWER, accumulates=True)
+
+
+def _fits(model: ParamCounts, setup: TrainingSetup, tokens: int, limit_gib: float) -> bool:
+    return fits(peak_memory(model, setup, _micro_step(model, tokens)).peak_gib, limit_gib)
+
+
+def _speed(spec: TrainSpec, model: ParamCounts, tokens: int, limit_gib: float, card: Gpu, name: str) -> float | None:
+    """Tokens a second with the fastest choice of recomputation that fits, in packs of so many tokens."""
+    trains, pack = model.vision.trained > 0, _micro_step(model, tokens)
+    choices = product(allowed_reshard(spec), allowed_recompute(spec, model.sizes, vision_trains=trains))
+    policies = (MemoryPolicy(recompute, reshard) for reshard, recompute in choices)
+    memories = ((policy, peak_memory(model, training_setup(spec, policy), pack)) for policy in policies)
+    forecasts = [Forecast(memory, pack, policy) for policy, memory in memories if fits(memory.peak_gib, limit_gib)]
+    if not forecasts:
+        return None
+    best = min(forecasts, key=lambda forecast: slowness(spec, model, forecast)).policy
+    setup, recomputed = training_setup(spec, best), recomputed_flops_share(spec, model, best.recompute, pack)
+    flops = flops_model(model.sizes, vision_trains=trains, decoder_trains=spec.policy.lora is None)
+    work = Workload(tokens, tokens**2, ANSWER, pack.patches, 0)
+    reached = efficiency(model, replace(setup, lora=spec.policy.lora is not None), recomputed).on(name).mfu
+    seconds = flops.training_flops([work]) / (card.peak * reached)
+    return tokens / (seconds + micro_step_seconds(model, setup, card))
+
+
+def micro_step_seconds(model: ParamCounts, setup: TrainingSetup, card: Gpu) -> float:
+    """What a micro-step costs beside its own work: dequantizing the base twice, and weights and gradients that go to
+    the GPU and back. Nothing of it is taken to be hidden."""
+    seconds = 0.0
+    if setup.precision:
+        read_and_written = setup.compute * 3 + 1  # codes, the weight, and the weight beside its adapter
+        seconds += 2 * model.every.quantizable * read_and_written / card.bandwidth
+    if setup.offloads:
+        seconds += model.every.trained * (2 * setup.master + setup.reduce) / setup.shard / PCIE
+    return seconds
+
+
+def step_seconds(model: ParamCounts, setup: TrainingSetup) -> float:
+    """What a step costs beside that: the update, where the host makes it."""
+    moved = 3 * setup.master * model.every.trained + 2 * moments_bytes(model.every, setup)
+    return moved / HOST if setup.offloads else 0.0

@@ -50,7 +50,8 @@ class RowReader:
 
     With `need_answers` every conversation must end with an assistant turn; without, the question is enough: in a
     conversation, in the field `question`, or `prompt` for a record that has none. With `by_line` the indices of rows
-    are the lines of the file on which they begin, and are shown as editors write them. With `keep_missing` a record whose medium is not there is warned of and kept: who probes the medium finds it broken.
+    are the lines of the file on which they begin, and are shown as editors write them. With `keep_missing` a record
+    whose medium is not there is warned of and kept: who probes the medium finds it broken.
     """
 
     def __init__(

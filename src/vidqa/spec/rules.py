@@ -19,6 +19,7 @@ from vidqa.spec.learning_rates import shape_problems
 from vidqa.spec.models import EmbedSpec, EvaluateSpec, GrpoSpec, InferenceSpec, Spec, TrainSpec
 from vidqa.spec.native_support import native_problems
 from vidqa.spec.policy_tables import Lora, Policy
+from vidqa.spec.precision_rules import precision_rules
 from vidqa.spec.run_lookup import ADAPTER, EXPORTS
 from vidqa.spec.run_tables import Vision
 from vidqa.spec.schedule import effective_batch, steps_per_epoch, total_steps, warmup_steps
@@ -167,7 +168,7 @@ def training_rules(spec: TrainSpec) -> Iterator[Problem]:
     if spec.policy.lora is not None:
         yield from _lora(spec.policy.lora)
     yield from _preference(spec)
-    yield from _base_precision(spec)
+    yield from precision_rules(spec)
     if spec.engine.share_video_prefix and not spec.engine.packing:
         yield codes.CONFLICT.at(
             "engine.share_video_prefix",
@@ -183,30 +184,6 @@ def training_rules(spec: TrainSpec) -> Iterator[Problem]:
         )
     if spec.policy.model_max_length < VIDEO_LENGTH:
         yield _short_length(spec, f"videos may need {VIDEO_LENGTH}", "warning")
-
-
-def bitsandbytes_key(spec: TrainSpec) -> str | None:
-    """The key that asks for bitsandbytes; None where none does."""
-    if spec.policy.quantization == "nf4":
-        return "policy.quantization"
-    return "train.optm_name" if spec.train.optm_name == "AdamW8bit" else None
-
-
-def _base_precision(spec: TrainSpec) -> Iterator[Problem]:
-    """What a base in few bits, and weights in host memory, do not go with."""
-    key, precision = "policy.quantization", spec.policy.quantization
-    mesh = spec.policy.parallelism
-    if precision and spec.policy.lora is None:
-        message = f"quantization is {precision}, and policy.lora is absent: matrices of few bits cannot train"
-        yield codes.CONFLICT.at(key, message, "build the spec with --profile small-card, or set quantization = null")
-    if precision and mesh.cp_size > 1:
-        message = f"quantization is {precision}, and cp_size is {mesh.cp_size}"
-        yield codes.CONFLICT.at(key, message, "set policy.parallelism.cp_size = 1, or quantization = null")
-    if isinstance(spec, GrpoSpec):
-        on = f"quantization is {precision}" if precision else spec.train.fsdp_offload and "fsdp_offload is true"
-        if on:
-            message = f"{on}: the rollout model is a copy in 16 bits on the GPU"
-            yield codes.CONFLICT.at(key if precision else "train.fsdp_offload", message, "leave it out")
 
 
 def evaluate_rules(spec: EvaluateSpec) -> Iterator[Problem]:

@@ -32,8 +32,7 @@ ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assi
 KIND_FIELDS = ("kind", "type", "question_type", "category")
 SHORT = reprlib.Repr()  # values in messages: bounded in length and in depth
 SHORT.maxstring = SHORT.maxother = 60
-MOST_FPS = 1e5
-LONGEST = 500  # characters of a message
+MOST_FPS, LONGEST = 1e5, 500  # of a video; characters of a message
 NO_MEDIUM = 'if that is not meant, name the file, for example "video": "clip-1.mp4"'
 THINKING = "it would be learned as the answer: write <think>reasoning</think> before the answer, or no tag at all"
 
@@ -140,8 +139,8 @@ class _Row:
             return None
         media, turns = placed
         source = self.reader.place(self.reader.name, self.index)
-        rejected = rejected_of(self.row, self.wrong_type)
-        return Record(self.id, turns, media, self._video_fps(), self._kind(), source, self._provenance(), rejected)
+        parts = self._video_fps(), self._kind(), source, self._provenance(), rejected_of(self.row, self.wrong_type)
+        return Record(self.id, turns, media, *parts)
 
     def _id(self) -> str | None:
         value = self.row.get("id")

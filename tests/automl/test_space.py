@@ -78,7 +78,7 @@ def test_a_study_that_counts_steps_searches_no_epochs() -> None:
         ("train.optm_warmup_steps", "0..0.2", "float", (), (0, 0.2)),
         ("train.optm_decay_type", "cosine:3,none:1", "categorical", ("cosine", "none"), NO_ENDS),
         ("policy.lora.use_rslora", "", "categorical", (True, False), NO_ENDS),
-        ("train.optm_name", "", "categorical", ("AdamW", "Adam"), NO_ENDS),
+        ("train.optm_name", "", "categorical", ("AdamW", "AdamW8bit", "Adam"), NO_ENDS),
         ("policy.lora.target_modules", '[["q_proj"],"all-linear"]', "categorical", (["q_proj"], "all-linear"), NO_ENDS),
         ("train.optm_betas", "[[0.9,0.95],[0.9,0.999]]", "categorical", ([0.9, 0.95], [0.9, 0.999]), NO_ENDS),
     ],

@@ -90,7 +90,7 @@ def test_keys_that_qwen_vl_utils_refuses_are_errors(
         (said(("user", "Q", {}), ("assistant", "A", {"reasoning_content": "so"})), ["reasoning_content"]),
         (said(("user", "Q", {"train": True}), ("assistant", "A", {})), ["train: a turn of the user is never learned"]),
         (said(("user", "Q", {}), ("assistant", "A", {}), tools=[{}], audios=["a.wav"]), ["tools", "audios"]),
-        (said(("user", "Q", {}), ("assistant", "A", {}), rejected_response="B"), ["rejected_response"]),
+        (said(("user", "Q", {}), ("assistant", "A", {}), rejected_messages=[{}]), ["rejected_messages"]),
         (said(("user", "Q", {}), ("assistant", "A", {}), prompt="R", history=[["S", "B"]]), ["prompt", "history"]),
         (said(("user", "Q", {}), ("assistant", "A", {}), video_start=1, video="a.mp4"), ["video_start"]),
         (asked({"type": "video_url", "video_url": {"url": "a.mp4", "fps": 2}}), ["video_url.fps: its place is beside"]),

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from tiny_world import losses, run_engine, tiny_data, tiny_model, tiny_spec
 
 from vidqa.engine import train as train_program
-from vidqa.engine.data import prefetch
+from vidqa.engine.data import frame_cache, prefetch
 from vidqa.engine.data.feature_cache import FeatureCache, tower_name
 from vidqa.engine.data.frame_cache import FrameCache
 from vidqa.engine.data.frames import FrameSource
@@ -159,9 +159,12 @@ def test_a_stopped_run_goes_on_with_what_is_kept(world: SimpleNamespace, monkeyp
 def test_a_disk_that_takes_nothing_more_changes_nothing(
     world: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Frames are written by decode workers; only features are written by this process."""
+    """Frames are written by decode workers, which may be forks of this process; features are written by this one."""
+    own, write_entry = os.getpid(), frame_cache.write_entry
 
     def full(path: Path, values: np.ndarray) -> None:
+        if os.getpid() != own:
+            return write_entry(path, values)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr("vidqa.engine.data.frame_cache.write_entry", full)

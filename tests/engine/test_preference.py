@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from clips import write_clip
 from in_process import events, one_rank, train_here
 from pair_world import pair_spec, pair_world
 from tiny_world import run_engine
@@ -222,10 +223,10 @@ def test_pairs_that_are_none_are_named(rows: Any, tmp_path: Path, change: Any, p
 def test_a_video_that_cannot_be_decoded_leaves_its_pairs_out(rows: Any, tmp_path: Path) -> None:
     world, _ = rows
     file = world[1] / "videos/2.mp4"
-    content = bytearray(file.read_bytes())
-    start = content.index(b"mdat") + 8
-    end = content.index(b"moov", start)
-    content[start:end] = bytes(end - start)  # its header is whole, its pictures are not
+    content = bytearray(write_clip(file, frames=64, fps=8, height=64).read_bytes())
+    end = content.rindex(b"moov")
+    middle = (content.index(b"mdat") + end) // 2  # the index and the first pictures stay whole: probing finds nothing
+    content[middle:end] = bytes(end - middle)
     file.write_bytes(content)
     over = {"engine.on_bad_sample": "quarantine", "engine.frame_cache_dir": str(tmp_path / "cache")}
     run = train_here(pair_spec(tmp_path, world, **over), tmp_path / "run")

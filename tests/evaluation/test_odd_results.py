@@ -69,7 +69,7 @@ def test_results_that_lack_something_are_completed_from_their_annotation(analyze
         (lambda text: text.replace('"gt": "yes"', '"gt": ["yes"]', 3), ["[0].gt", "[1].gt", "[2].gt"]),
         (lambda text: text[: len(text) // 2], ["[176]"]),
         (lambda text: text.replace('"video_id": "clips/200.mp4"', '"video_id": clips', 1), ["[200]"]),
-        (lambda text: text.replace("[", "", 1), [""]),
+        (lambda text: text.replace("[", "", 1), [":1"]),
         (lambda text: "", [""]),
     ],
 )

@@ -19,7 +19,7 @@ parser = Parser(
 parser.add_argument("--annotations", type=Path, required=True, help="rows to make others of")
 parser.add_argument("--media-root", default="", help="where their media are (default: beside the annotations)")
 parser.add_argument("--out", type=Path, required=True, help="folder for augmented.json, videos/ and preview.html")
-parser.add_argument("--each", type=int, default=1, help="variants of every clip (1)")
+parser.add_argument("--each", dest="variants", type=int, default=1, metavar="N", help="variants of every clip (1)")
 parser.add_argument(
     "--only", nargs="+", action="extend", default=[], help="of shift, speed, crop, color, noise, encode"
 )
@@ -37,7 +37,7 @@ def main(options: Namespace) -> Result:
     from vidqa.gaps.curation.augmentation import PREVIEW, Augmentation, augment
     from vidqa.gaps.curation.variants import SAFE
 
-    if options.each < 0 or set(options.only) - set(SAFE):
+    if options.variants < 0 or set(options.only) - set(SAFE):
         parser.error(f"--each is not negative, --only names some of: {', '.join(SAFE)}")
     rows, problems = augment(Augmentation(**{**chosen(options), "only": tuple(options.only or SAFE)}))
     data = {"rows": len(rows), "out": str(options.out), "preview": str(options.out / PREVIEW)}

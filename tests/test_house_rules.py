@@ -292,7 +292,7 @@ def banned_places() -> Counter[str]:
 
 
 def test_banned_names() -> None:
-    """`python tests/test_house_rules.py` writes the counts of today."""
+    """`PYTHONPATH=tests/generate python tests/test_house_rules.py` writes the counts of today."""
     allowed = json.loads(STILL_BANNED.read_text(encoding="utf-8"))
     more = {owner: count for owner, count in banned_places().items() if count > allowed.get(owner, 0)}
     assert more == {}, f"allowed: { {owner: allowed.get(owner, 0) for owner in more} }"

@@ -61,7 +61,8 @@ class History:
 
     def take(self, event: Event) -> None:
         self.elapsed_s = max(self.elapsed_s, float(event["elapsed_s"]))
-        getattr(self, f"_{event['event']}")(event)
+        kind = {"taken": "request"}.get(event["event"], event["event"])
+        getattr(self, f"_{kind}")(event)
 
     @property
     def template(self) -> Trial | None:
@@ -92,7 +93,7 @@ class History:
     def _opened(self, event: Event) -> None:
         self.stopped, self.failures = None, []
 
-    def _taken(self, event: Event) -> None:
+    def _request(self, event: Event) -> None:
         self.requests.add(event["request"])
         content = event["said"]
         if event["verb"] == "enqueue":

@@ -64,11 +64,11 @@ class _Values(_Open):
     proposer: str
 
 
-class _Told(_Values):
+class _Tell(_Values):
     objectives: Objectives
 
 
-CONTENT: dict[str, type[BaseModel]] = {ENQUEUE: _Values, TELL: _Told, STOP: _Open}
+CONTENT: dict[str, type[BaseModel]] = {ENQUEUE: _Values, TELL: _Tell, STOP: _Open}
 COMMON: dict[str, Any] = {"seq": Number, "time": str, "elapsed_s": Seconds, "event": str}
 FIELDS: dict[str, dict[str, Any]] = {
     "created": {

@@ -22,7 +22,7 @@ from vidqa.jobs.launch import Ready, Resources, as_offline_warnings, job_of, unc
 from vidqa.jobs.platforms import platform, site
 from vidqa.jobs.platforms._base import HAND_OVER, RUN_SCRIPT, Job, Rendered
 from vidqa.jobs.platforms.docker.container import paths_of
-from vidqa.jobs.platforms.kubernetes.manifest import GIVEN, escaped_words, name_of, objects, plain
+from vidqa.jobs.platforms.kubernetes.manifest import SPEC_MOUNT, escaped_words, name_of, objects, plain
 from vidqa.jobs.platforms.kubernetes.paths import in_pod, path_problems, site_of
 from vidqa.jobs.platforms.problems import PLATFORM_IMAGE_UNUSED
 from vidqa.jobs.platforms.slurm import script as slurm_script
@@ -170,7 +170,7 @@ def _kubernetes(job: Job, words: tuple[str, ...], toml: str) -> tuple[str, str, 
     if main["kind"] != "Job":
         raise COSMOS_CANNOT.error("form", "the container is no torchrun program of a TrainJob", 'set form = "job"')
     config["data"] = {TOML: in_pod(replace(job, spec_toml=toml)).spec_toml}
-    words = tuple(f"{GIVEN}/{TOML}" if word == str(job.run_dir / TOML) else word for word in words)
+    words = tuple(f"{SPEC_MOUNT}/{TOML}" if word == str(job.run_dir / TOML) else word for word in words)
     main["spec"] = {name: value for name, value in main["spec"].items() if name in ("template", "suspend")}
     main["spec"]["backoffLimit"] = 0
     container = main["spec"]["template"]["spec"]["containers"][0]

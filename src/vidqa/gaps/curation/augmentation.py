@@ -42,7 +42,7 @@ class Augmentation:
     annotations: Path
     out: Path
     media_root: str = ""
-    each: int = 1
+    variants: int = 1
     only: tuple[SafeName, ...] = SAFE
     flip: bool = False
     reword: bool = True
@@ -65,7 +65,7 @@ def augment(request: Augmentation) -> tuple[list[Row], list[Problem]]:
         draw = np.random.default_rng([request.seed, number])
         clip = record.media[0] if len(record.media) == 1 and record.media[0].kind == "video" else None
         if clip is not None and clip.member is None:
-            for at in range(request.each):
+            for at in range(request.variants):
                 try:
                     rows.append(_variant(request, row, record, f"{number}-{at}", draw))
                 except (OSError, av.FFmpegError, ProblemError) as broken:

@@ -32,7 +32,7 @@ NODE_LABEL = "batch.kubernetes.io/job-completion-index"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 CONTAINER = "engine"
 TRAINJOB_CONTAINER = "node"  # its name in the torch runtimes of Kubeflow
-GIVEN = "/etc/vidqa"  # where the ConfigMap is mounted
+SPEC_MOUNT = "/etc/vidqa"  # where the ConfigMap is mounted
 SPEC = "spec.toml"  # in it
 LAST_WORDS = "/dev/termination-log"
 OWN_CACHE = "/var/cache/vidqa"
@@ -78,11 +78,11 @@ def command(job: Job) -> tuple[str, ...]:
 
 
 def _words(job: Job, site: KubernetesSite) -> tuple[str, ...]:
-    return tuple(f"{GIVEN}/{SPEC}" if word == str(job.spec) else word for word in _pod_command(job, site))
+    return tuple(f"{SPEC_MOUNT}/{SPEC}" if word == str(job.spec) else word for word in _pod_command(job, site))
 
 
 def _pod_command(job: Job, site: KubernetesSite) -> tuple[str, ...]:
-    about = ("--job", job.job_id, "--run-dir", str(job.run_dir), "--given", GIVEN, "--last-words", LAST_WORDS)
+    about = ("--job", job.job_id, "--run-dir", str(job.run_dir), "--given", SPEC_MOUNT, "--last-words", LAST_WORDS)
     start = (site.python, "-m", "vidqa.jobs.platforms.kubernetes.pod", *about)
     if site.form == "trainjob":  # the runtime sets nodes, ranks and the rendezvous in PET_* variables
         return (
@@ -238,7 +238,7 @@ def _volumes(job: Job, site: KubernetesSite) -> tuple[list[Json], list[Json]]:
     ]
     volume_mounts: list[Json] = [
         {"name": "shm", "mountPath": "/dev/shm"},
-        {"name": "given", "mountPath": GIVEN, "readOnly": True},
+        {"name": "given", "mountPath": SPEC_MOUNT, "readOnly": True},
     ]
     if cache_folder(site) is None:
         volumes.append({"name": "cache", "emptyDir": {}})

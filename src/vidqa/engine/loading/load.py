@@ -217,7 +217,8 @@ def quantized_rows(model: nn.Module, folder: Path) -> list[list[tuple[QuantizedL
     units: dict[str, list[tuple[QuantizedLinear, StoredTensor]]] = {}
     for name, layer in quantized_layers(model):
         files = files or model_tensors(folder)
-        unit = ".".join(name.split(".")[:4])  # model.language_model.layers.N
+        to_number = next(end for end, part in enumerate(name.split("."), start=1) if part.isdecimal())
+        unit = ".".join(name.split(".")[:to_number])
         units.setdefault(unit, []).append((layer, files[base_name(f"{name}.weight")]))
     return list(units.values())
 

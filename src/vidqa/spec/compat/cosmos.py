@@ -25,6 +25,7 @@ UNKNOWN_THERE = {
     "validation.dataloader_prefetch_factor",
     "validation.enable_dataset_cache",
     "policy.parallelism.cp_rotate_method",
+    "policy.quantization",
 }
 # Keys of an evaluation that TAO's evaluator does not read.
 UNKNOWN_TO_EVALUATOR = {

@@ -330,8 +330,9 @@ def test_sets_of_clips_never_share_a_folder() -> None:
 
 @pytest.mark.slow
 def test_small_cards_are_rehearsed_with_every_method(out: Path) -> None:
-    printed, (call,) = rehearse("small_card", out, "--only", "8b-nf4", "8b-fp8", "2b-full-8bit", "8b-full-offload")
+    lanes = ("8b-nf4", "8b-fp8", "2b-full-8bit", "8b-full-offload")  # parts of names
+    printed, (call,) = rehearse("small_card", out, "--only", *lanes)
     rows = {row["run"]: row for row in call["rows"]}
-    assert set(rows) == {"8b-nf4", "8b-nf4-ordinary", "8b-fp8", "2b-full-8bit", "8b-full-offload"}
+    assert set(rows) == {*lanes, "8b-nf4-ordinary", "2b-full-8bit-offload"}
     assert all(row["tokens/s/gpu"] > 0 and "failed" not in row for row in rows.values())
     assert call["told"][0]["against_ordinary"] > 0 and "8b-full-offload" in printed

@@ -4,3 +4,5 @@ import logging
 
 # With torchao installed, this logger warns in every process about calls that a later PyTorch will change.
 logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)
+# PEFT imports bitsandbytes wherever it is installed, which then asks for another package of kernels for CPUs.
+logging.getLogger("bitsandbytes").setLevel(logging.ERROR)

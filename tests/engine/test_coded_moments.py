@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import bitsandbytes
 import pytest
 import torch
 from test_optimizer import train
-from tiny_world import losses, run_engine, tiny_data, tiny_model, tiny_spec
+from tiny_world import losses, runs_on_ranks
 from torch import nn
 from torch.distributed.checkpoint import FileSystemReader
 
@@ -50,18 +49,8 @@ def test_updates_are_those_of_bitsandbytes(dtype: torch.dtype) -> None:
 
 @pytest.fixture(scope="module")
 def run_of(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    folder = tmp_path_factory.mktemp("coded")
-    model, root = tiny_model(folder), tiny_data(folder, clips=3)
-
-    def run(name: str, ranks: int, **changes: Any) -> Path:
-        mesh = {"policy.parallelism.dp_shard_size": ranks, "train.train_batch_per_replica": 4 // ranks}
-        steps = {"train.epoch": 4, "train.max_num_steps": 6, "train.ckpt.save_freq": 3, "train.ckpt.max_keep": 5}
-        (folder / name).mkdir()
-        settings = {"train.optm_name": "AdamW8bit", **mesh, **steps, **changes}
-        run_engine("train", tiny_spec(folder / name, model, root, settings), folder / name / "run", ranks)
-        return folder / name / "run"
-
-    return run
+    steps = {"train.epoch": 4, "train.max_num_steps": 6, "train.ckpt.save_freq": 3, "train.ckpt.max_keep": 5}
+    return runs_on_ranks(tmp_path_factory.mktemp("coded"), **{"train.optm_name": "AdamW8bit", **steps})
 
 
 def test_a_checkpoint_goes_on_with_another_number_of_ranks(run_of: Any) -> None:

@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny_world import losses, run_engine, tiny_data, tiny_model, tiny_spec
+from tiny_world import losses, runs_on_ranks
 
 
 @pytest.fixture(scope="module")
 def run_of(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    folder = tmp_path_factory.mktemp("offload")
-    model, root = tiny_model(folder), tiny_data(folder, clips=3)
-
-    def run(name: str, ranks: int, **changes: Any) -> Path:
-        mesh = {"policy.parallelism.dp_shard_size": ranks, "train.train_batch_per_replica": 4 // ranks}
-        steps = {"train.epoch": 4, "train.max_num_steps": 4, "train.ckpt.save_freq": 2, "train.ckpt.max_keep": 5}
-        (folder / name).mkdir()
-        settings = {**mesh, **steps, **changes}
-        run_engine("train", tiny_spec(folder / name, model, root, settings), folder / name / "run", ranks)
-        return folder / name / "run"
-
-    return run
+    steps = {"train.epoch": 4, "train.max_num_steps": 4, "train.ckpt.save_freq": 2, "train.ckpt.max_keep": 5}
+    return runs_on_ranks(tmp_path_factory.mktemp("offload"), **{**steps})
 
 
 @pytest.mark.parametrize("lora", [False, True])

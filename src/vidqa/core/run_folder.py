@@ -26,6 +26,7 @@ ANSWERS, ANSWERS_TABLE = "answers.jsonl", "answers.parquet"  # of an inference: 
 EMBEDDINGS = "embeddings.parquet"  # of an embedding: a row for each record
 QUERY_EMBEDDINGS = "query_embeddings.parquet"  # the same of its second set, where it has one
 TRAINER = "trainer.json"  # the facts of a checkpoint
+EXPORT = "export.json"  # the facts of a complete export: step, spec, data, the trainer's loss
 POLICY, METADATA = "policy", ".metadata"  # its folder of tensors, and the table of them
 UNFINISHED = ".unfinished-"  # before the name of a folder that is being written or removed
 _STATUS = {

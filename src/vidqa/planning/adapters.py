@@ -7,13 +7,13 @@ from pathlib import Path
 
 from vidqa.core.files import read_object
 from vidqa.core.problem import Problem
+from vidqa.core.run_folder import EXPORT
 from vidqa.families.adapters import WEIGHTS, check_adapter, check_base_precision
 from vidqa.families.problems import ADAPTER_MISMATCH, MODEL_FILE_MISSING
 from vidqa.families.weights import read_header
 from vidqa.planning.budget.params import ADAPTER
 from vidqa.planning.resume_compat import same_weights
 
-EXPORT = "export.json"  # beside an adapter of this program: what it was trained on
 BASE_LAYER = ".base_layer."  # PEFT may store the base's embeddings beside an adapter of them
 
 

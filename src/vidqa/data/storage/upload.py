@@ -21,13 +21,12 @@ from typing import Any
 from vidqa.core import environment, files
 from vidqa.core.cli import note
 from vidqa.core.problem import Problem, ProblemError
-from vidqa.core.run_folder import RunFolder
+from vidqa.core.run_folder import EXPORT, RunFolder
 from vidqa.data.problems import DAMAGED, DENIED, HUB_PUBLIC, OPTION, UNREACHABLE
 from vidqa.data.storage.hub import file_fault
 from vidqa.data.storage.s3 import Object, connect, described, errors_at, hides_its_hash, objects_below, parse
 
 RECORD = "uploads.json"
-EXPORT = "export.json"  # the facts file of a complete export
 FINAL = "final"  # the export of a run of quantizing
 HUB_NAME = re.compile(r"([\w.-]+/)?[\w.-]+")
 

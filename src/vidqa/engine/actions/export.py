@@ -21,12 +21,12 @@ from vidqa.core.environment import take_parent
 from vidqa.core.files import read_object
 from vidqa.core.parent_death_signal import end_with
 from vidqa.core.problem import Problem, ProblemError
-from vidqa.core.run_folder import RunFolder
+from vidqa.core.run_folder import EXPORT, RunFolder
 from vidqa.data import check_records
 from vidqa.engine.data.frames import open_frames
 from vidqa.engine.distributed import alone
 from vidqa.engine.export import MERGED, format_of
-from vidqa.engine.export._base import EXPORT, ExportFormat
+from vidqa.engine.export._base import ExportFormat
 from vidqa.engine.export.adapter import ADAPTER, load_adapted
 from vidqa.engine.export.merged import merged_adapter
 from vidqa.engine.export.proof import PROOF, prove_loss, require_same_loss, stock_loss

@@ -12,8 +12,6 @@ from torch import nn
 
 from vidqa.engine.distributed import World
 
-EXPORT = "export.json"  # the facts of an export: step, spec, data, the trainer's loss
-
 
 @dataclass(frozen=True)
 class Trained:

@@ -16,8 +16,7 @@ from typing import Any
 
 from vidqa.core.cli import note
 from vidqa.core.files import remove, write_json, write_link
-from vidqa.core.run_folder import RunFolder
-from vidqa.engine.export._base import EXPORT
+from vidqa.core.run_folder import EXPORT, RunFolder
 
 ACCURACY, REWARD, LOSS = "val/accuracy", "val/reward", "val/avg_loss"
 

@@ -26,10 +26,10 @@ from vidqa.core.cli import note, size_text
 from vidqa.core.environment import world_size
 from vidqa.core.files import now, read_object, write_json
 from vidqa.core.problem import Exit, ProblemError, raise_errors
-from vidqa.core.run_folder import RunFolder
+from vidqa.core.run_folder import EXPORT, RunFolder
 from vidqa.engine.data.planned_samples import fitting, shared_plan
 from vidqa.engine.distributed import World, alone
-from vidqa.engine.export._base import EXPORT, Trained
+from vidqa.engine.export._base import Trained
 from vidqa.engine.export.merged import MERGED, merged_adapter
 from vidqa.engine.export.weights import load_weights
 from vidqa.engine.export.writing import copy_settings

@@ -11,10 +11,11 @@ from typing import Any
 
 from vidqa.core.files import read_object, write_json
 from vidqa.core.problem import ProblemError
+from vidqa.core.run_folder import EXPORT
 from vidqa.data.storage.hub import is_hub_name, is_snapshot, parse
 from vidqa.families.model_files import front_matter
 from vidqa.families.published import license_of
-from vidqa.jobs.release.source import EXPORT, ExportSource, made_by
+from vidqa.jobs.release.source import ExportSource, made_by
 from vidqa.spec.run_lookup import ADAPTER
 
 LICENSE_KEYS = ("license", "license_name", "license_link")

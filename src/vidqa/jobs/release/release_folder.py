@@ -18,13 +18,13 @@ from vidqa.core.cli import SKILL_ROOT
 from vidqa.core.environment import OF_THE_ENGINE, PARENT, child_environment, python_path
 from vidqa.core.files import now, read_object, remove, write_json, write_text
 from vidqa.core.problem import Problem, ProblemError
-from vidqa.core.run_folder import UNFINISHED, RunFolder
+from vidqa.core.run_folder import EXPORT, UNFINISHED, RunFolder
 from vidqa.families.weights import check_weights
 from vidqa.jobs.release.card import Card
 from vidqa.jobs.release.origin import origin_of, point_to_hub
 from vidqa.jobs.release.problems import FAILED, OUT
 from vidqa.jobs.release.scores import Scores, scores_of
-from vidqa.jobs.release.source import EXPORT, ExportSource
+from vidqa.jobs.release.source import ExportSource
 
 CARD = "README.md"
 PROOF = "proof.json"

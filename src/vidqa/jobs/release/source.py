@@ -16,7 +16,7 @@ from typing import Any
 from vidqa.core.cli import USAGE
 from vidqa.core.files import read_object
 from vidqa.core.problem import ProblemError
-from vidqa.core.run_folder import RunFolder
+from vidqa.core.run_folder import EXPORT, RunFolder
 from vidqa.families import require_plain_weights
 from vidqa.jobs import records
 from vidqa.jobs.release.problems import NO_EXPORT, UNPROVED
@@ -24,8 +24,6 @@ from vidqa.planning.resume_compat import same_weights, weights_hash
 from vidqa.spec import load_training
 from vidqa.spec.models import TrainSpec
 from vidqa.spec.run_lookup import ADAPTER, EXPORTS, find_export, run_folder_of
-
-EXPORT = "export.json"  # the facts of an export
 
 
 @dataclass(frozen=True)

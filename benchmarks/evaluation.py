@@ -78,10 +78,11 @@ def main() -> None:
     parser.add_argument("--gpus", type=int, nargs="+", default=[1, 2], help="processes, where there are no GPUs")
     parser.add_argument("--shape", choices=list(SHAPES), default="8b")
     parser.add_argument("--clips", type=int, default=256)
+    parser.add_argument("--questions", type=int, default=1, help="about each clip")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a key of the spec")
     parser.add_argument("--timeout", type=float, default=240, help="seconds that one run may take")
     options = parser.parse_args()
-    place, shape = Place(options.out.resolve()), SetShape(options.clips, SECONDS)
+    place, shape = Place(options.out.resolve()), SetShape(options.clips, SECONDS, options.questions)
     most = max(options.gpus)
     works = [
         Training(f"{gpus} GPU" + "s" * (gpus > 1), "ours", options.shape, gpus, shape, 1, 0) for gpus in options.gpus

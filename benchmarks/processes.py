@@ -42,7 +42,7 @@ class Started:
 
 
 def start(command: Sequence[str], log: Path, limit_s: float, gpus: Sequence[int] = (), **environment: str) -> Started:
-    """Start a Python program of this project with `gpus` visible (none named: as they are)."""
+    """Start a Python program of this project with `gpus` visible, of those that this program sees (none named: all)."""
     log.parent.mkdir(parents=True, exist_ok=True)
     changes = {
         "PYTHONPATH": python_path(SKILL_ROOT / "src"),
@@ -50,7 +50,7 @@ def start(command: Sequence[str], log: Path, limit_s: float, gpus: Sequence[int]
         "OMP_NUM_THREADS": "4" if gpus else "1",
         "TOKENIZERS_PARALLELISM": "false",
         "PYTORCH_ALLOC_CONF": ALLOCATOR,
-        **({"CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus))} if gpus else {}),
+        **({"CUDA_VISIBLE_DEVICES": _visible(gpus)} if gpus else {}),
         **environment,
     }
     with log.open("wb") as written:
@@ -63,6 +63,12 @@ def start(command: Sequence[str], log: Path, limit_s: float, gpus: Sequence[int]
             start_new_session=True,
         )
     return Started(process, log, time.time(), limit_s)
+
+
+def _visible(gpus: Sequence[int]) -> str:
+    """CUDA's names of the first, second, ... GPU that this program sees."""
+    names = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    return ",".join(names[gpu] if names != [""] else str(gpu) for gpu in gpus)
 
 
 def start_server(model: Path, data: Path, out: Path, limit_s: float, sets: Sequence[str]) -> tuple[Started, str]:

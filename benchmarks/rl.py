@@ -135,7 +135,7 @@ def scaling(options: argparse.Namespace, case: Case, model: Path) -> dict[str, A
         figures[f"on {gpus}"] = medians(run)
         print({gpus: figures[f"on {gpus}"]}, flush=True)
     seconds = [figures[f"on {gpus}"]["step_s"] for gpus in options.gpus]
-    return figures | {"kept": seconds[0] / seconds[-1]}
+    return figures | ({"kept": seconds[0] / seconds[-1]} if len(seconds) > 1 else {})
 
 
 def alone(spec: Any, run: Path) -> dict[str, Any]:
@@ -342,7 +342,7 @@ def main() -> None:
         "--pack-tokens", nargs="+", type=int, default=[8192, 12288, 16384, 24576], help="of --only packs"
     )
     parser.add_argument("--questions", type=int, default=8, help="that --only ordinary computes, scaled to all")
-    parser.add_argument("--gpus", type=int, nargs="+", default=[1], help="other than 1: steps on as many, torchrun's")
+    parser.add_argument("--gpus", type=int, nargs="+", help="instead of --only: steps on as many, by torchrun")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a key of our spec")
     parser.add_argument("--part", choices=PARTS, help="one part, in this process")
     parser.add_argument("--case", choices=MEMORY, help="whose part it is")
@@ -355,10 +355,10 @@ def main() -> None:
     case = case_of(options)
     measures_memory = "memory" in options.only
     others = [MEMORY[name].as_tiny if options.tiny else MEMORY[name] for name in options.cases] * measures_memory
-    needs_own = options.gpus != [1] or set(options.only) - {"memory"}
+    needs_own = options.gpus or set(options.only) - {"memory"}
     prepare(options, [*([case] if needs_own else []), *others])
     ledger, rows, name_of_shape = Ledger("rl", options), dict[str, Any](), f"{case.shape}{' LoRA' * case.lora}"
-    if options.gpus != [1]:
+    if options.gpus:
         several = rounded(scaling(options, case, options.out / "model" / case.shape))
         print(several, flush=True)
         ledger.add({"row": f"{name_of_shape}: {max(options.gpus)} GPUs", **several})

@@ -39,10 +39,8 @@ from vidqa.engine.generators._base import Settings
 from vidqa.engine.generators.native import NativeSession
 from vidqa.engine.kernels import kernels_for
 from vidqa.engine.loading.load import empty_model
-from vidqa.engine.model.int4 import CODES, Int4, int4_of, int4_product
 from vidqa.engine.model.paged_cache import PAGE
 from vidqa.engine.model.quantized import CODE, Rounding, step_of
-from vidqa.families.quantization import INT4_GROUPS
 from vidqa.spec import Layer, dump, resolve
 
 PARTS = ("products", "decode", "prefill", "rtn", "gptq")
@@ -57,6 +55,12 @@ TILINGS = (
     *((16, 256, 4, 4), (16, 512, 4, 4), (16, 256, 4, 6), (32, 256, 4, 4), (32, 128, 4, 6), (32, 512, 8, 3)),
     *((64, 128, 4, 4), (64, 256, 4, 4), (64, 128, 4, 6), (128, 128, 4, 4), (128, 128, 8, 4)),
     *((4, 1024, 4, 2), (8, 512, 4, 2), (8, 1024, 8, 2), (8, 512, 4, 4), (8, 1024, 4, 1), (4, 2048, 4, 1)),
+)
+INT4_TILINGS = (
+    *((16, 256, 4, 3), (32, 256, 4, 3), (32, 512, 4, 3), (64, 128, 4, 4), (64, 256, 4, 3), (64, 512, 4, 2)),
+    *((64, 256, 8, 3), (128, 256, 4, 3), (128, 256, 8, 3)),
+    *((4, 512, 4, 3), (4, 1024, 4, 2), (8, 256, 4, 3), (8, 512, 4, 3), (8, 1024, 4, 2), (8, 512, 8, 3)),
+    *((4, 256, 1, 4), (8, 256, 2, 4), (2, 1024, 2, 3), (2, 2048, 4, 2)),
 )
 
 
@@ -84,21 +88,20 @@ def seconds_of(call: Callable[[int], Any], copies: int, device: torch.device) ->
     return median(timed(graph.replay)[0] for _ in range(5)) / copies
 
 
-def few_rows_times(call: Callable[..., Any], rows: int, copies: int, device: torch.device) -> dict[str, float]:
-    """Microseconds of `call(few_rows_product, tiling, copy)` by tiling; those that a multiprocessor has no memory for
-    are left out."""
-    if device.type != "cuda":
-        return {}
+def tiling_times(
+    call: Callable[..., Any], tilings: Sequence[Sequence[int]], rows: int, copies: int, device: torch.device
+) -> dict[str, float]:
+    """Microseconds of `call(tiling, copy)` by tiling; those that a multiprocessor has no memory for are left out."""
     from triton.runtime.errors import OutOfResources
 
-    from vidqa.engine.kernels.float8 import Tiling, few_rows_product
+    from vidqa.engine.kernels.float8 import Tiling
 
     times = {}
-    for tiling in (Tiling(*numbers) for numbers in TILINGS):
+    for tiling in (Tiling(*numbers) for numbers in tilings):
         if tiling.outputs < 16 and rows > 1:
             continue
         try:
-            seconds = seconds_of(partial(call, few_rows_product, tiling), copies, device)
+            seconds = seconds_of(partial(call, tiling), copies, device)
         except OutOfResources:
             continue
         times["x".join(map(str, tiling))] = 1e6 * seconds
@@ -123,7 +126,7 @@ def products(options: Namespace, device: torch.device, bandwidth: float) -> Iter
             for _ in range(copies)
         ]
         quantized = [float8_of(weight) for weight in weights]
-        packed = [int4_of(*random_int4(shape, device, torch.bfloat16)) for _ in range(copies)]
+        packed = [random_int4(shape, device, torch.bfloat16) for _ in range(copies)]
         for rows in ROWS[:2] if options.tiny else ROWS:
             hidden = torch.randn(rows, shape[1], device=device, generator=generator).bfloat16()
             row = product_times(hidden, weights, [(codes, scale.view(1, -1)) for codes, scale in quantized], packed)
@@ -135,7 +138,7 @@ def product_times(
     hidden: torch.Tensor,
     plain: Sequence[torch.Tensor],
     quantized: Sequence[tuple[torch.Tensor, torch.Tensor]],
-    packed: Sequence[Int4],
+    packed: Sequence[tuple[torch.Tensor, torch.Tensor]],
 ) -> dict[str, Any]:
     """Microseconds of a product in every way, the best tiling of our kernel, and how far the output lies from bf16."""
     device, kernels = hidden.device, kernels_for(hidden.device)
@@ -143,20 +146,24 @@ def product_times(
     calls: dict[str, Callable[[int], torch.Tensor]] = {
         "bf16_us": lambda number: F.linear(hidden, plain[number]),
         "engine_us": lambda number: kernels.float8_product(*inputs, *quantized[number], torch.bfloat16),
-        "int4_us": lambda number: int4_product(kernels, hidden, packed[number]),
+        "int4_us": lambda number: kernels.int4_product(hidden, *packed[number]),
         "rounding_us": lambda number: kernels.rounded(hidden, Rounding(None)).codes,
     }
     row: dict[str, Any] = {what: 1e6 * seconds_of(call, len(plain), device) for what, call in calls.items()}
     row["scaled_mm_us"] = scaled_mm_us(lambda number: scaled_mm(*inputs, *quantized[number]), len(plain), device)
-    tilings = few_rows_times(
-        lambda product, tiling, number: product(*inputs, *quantized[number], torch.bfloat16, tiling),
-        len(hidden),
-        len(plain),
-        device,
-    )
-    if tilings:
-        best = min(tilings, key=lambda tiling: tilings[tiling])
-        row |= {"few_rows_us": tilings[best], "tiling": best, "tilings_us": tilings}
+    if device.type == "cuda":
+        from vidqa.engine.kernels.float8 import few_rows_product
+
+        def float8(tiling: Any, number: int) -> torch.Tensor:
+            return few_rows_product(*inputs, *quantized[number], torch.bfloat16, tiling)
+
+        def int4(tiling: Any, number: int) -> torch.Tensor:
+            return kernels.int4_product(hidden, *packed[number], tiling)
+
+        for name, call, tilings in (("fp8", float8, TILINGS), ("int4", int4, INT4_TILINGS)):
+            times = tiling_times(call, tilings, len(hidden), len(plain), device)
+            best = min(times, key=lambda tiling: times[tiling])
+            row |= {f"{name}_best_us": times[best], f"{name}_tiling": best, f"{name}_tilings_us": times}
     exact = calls["bf16_us"](0).float()
     off = float((calls["engine_us"](0).float() - exact).norm() / exact.norm())
     return {**row, "speed": row["bf16_us"] / row["engine_us"], "off": off}
@@ -193,8 +200,8 @@ def to_float8(model: Any) -> None:
 def random_int4(shape: Sequence[int], device: torch.device, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     """Packed codes of 4 bits and scales of groups."""
     outputs, width = shape
-    group = GROUP if width % GROUP == 0 else min(INT4_GROUPS)
-    packed = torch.randint(-(2**31), 2**31, (outputs, width // CODES), device=device, dtype=torch.int32)
+    group = GROUP if width % GROUP == 0 else 32
+    packed = torch.randint(-(2**31), 2**31, (outputs, width // 8), device=device, dtype=torch.int32)
     return packed, torch.full((outputs, width // group), 0.004, device=device, dtype=dtype)
 
 

@@ -1,4 +1,4 @@
-"""Compares the Triton kernels of 8-bit floats with the plain ones: `python float8_kernels.py`.
+"""Compares the Triton kernels of 8-bit floats and 4-bit integers with the plain ones: `python float8_kernels.py`.
 
 With TRITON_INTERPRET=1 it needs no GPU.
 """
@@ -10,7 +10,7 @@ from itertools import product
 
 import torch
 
-from vidqa.engine.kernels import cuda, float8, plain
+from vidqa.engine.kernels import cuda, float8, int4, plain
 from vidqa.engine.model.layers import Norm
 from vidqa.engine.model.quantized import CODE, Rounding
 
@@ -50,10 +50,18 @@ def main() -> None:
             found = float8.few_rows_product(codes, step, weights, scale, torch.float32, tiling)
             # Tensor cores sum 8-bit products in fewer bits than float32 has: errors are of the size of the sums.
             torch.testing.assert_close(found, exact, rtol=1e-3, atol=1e-3 * exact.abs().max().item())
-    packed = torch.randint(-(2**31), 2**31 - 1, (24, 40), generator=generator).to(torch.int32).to(DEVICE)
-    for groups in (10, 5, 1):
-        scale = torch.rand(24, groups, generator=generator).to(DEVICE)
-        assert torch.equal(cuda.dequantized(packed, scale), plain.dequantized(packed, scale))
+    precision, off = (torch.float32, 1e-5) if DEVICE == "cpu" else (torch.bfloat16, 1e-2)
+    for rows, width, outputs in (*SHAPES, (int4.FEW_ROWS, 256, 24), (int4.FEW_ROWS + 1, 256, 24)):
+        packed = torch.randint(-(2**31), 2**31, (outputs, width // 8), generator=generator, dtype=torch.int32)
+        hidden = torch.randn(rows, width, generator=generator).to(DEVICE, precision)
+        for groups in (width // 8, width // 32, 1):
+            scale = torch.rand(outputs, groups, generator=generator).to(DEVICE, precision)
+            weight = plain.dequantized(packed.to(DEVICE), scale)
+            assert torch.equal(int4.dequantized(packed.to(DEVICE), scale), weight)
+            exact = hidden.double() @ weight.double().t()
+            for tiling in (None, *TILINGS, *([float8.Tiling(8, 128, 4, 2)] if rows == 1 else [])):
+                found = int4.int4_product(hidden, packed.to(DEVICE), scale, tiling)
+                torch.testing.assert_close(found.double(), exact, rtol=off, atol=off * exact.abs().max().item())
 
 
 if __name__ == "__main__":

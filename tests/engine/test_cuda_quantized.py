@@ -5,7 +5,6 @@ On a machine with a GPU: pytest tests/engine/test_cuda_quantized.py -m gpu
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from contextlib import closing
@@ -19,6 +18,7 @@ from generator_world import GREEDY, World, changed
 from quantized_folder import quantized
 from tiny_world import SOURCE
 
+from vidqa.core.environment import child_environment, python_path
 from vidqa.engine.generators import NATIVE, TRANSFORMERS
 from vidqa.engine.kernels.float8 import FEW_ROWS
 
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 
 def test_kernels_round_and_multiply_as_plain_ones() -> None:
     command = [sys.executable, str(Path(__file__).with_name("float8_kernels.py"))]
-    environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    environment = child_environment(PYTHONPATH=python_path(SOURCE))
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
 

@@ -37,10 +37,6 @@ NAMES = (
     "torch.utils._pytree.tree_unflatten",
 )
 OPERATORS = {  # and their first arguments, since they are called by position
-    "_convert_weight_to_int4pack": "self innerKTiles",
-    "_convert_weight_to_int4pack_for_cpu": "self innerKTiles",
-    "_weight_int4pack_mm": "self mat2 qGroupSize qScaleAndZeros",
-    "_weight_int4pack_mm_for_cpu": "self mat2 qGroupSize qScaleAndZeros",
     "_scaled_dot_product_cudnn_attention": "query key value attn_bias compute_log_sumexp dropout_p is_causal",
     "_scaled_dot_product_cudnn_attention_backward": "grad_out query key value out logsumexp philox_seed philox_offset "
     "attn_bias cum_seq_q cum_seq_k max_q max_k dropout_p is_causal",

@@ -11,7 +11,7 @@ from vidqa.families.weights import weight_bytes
 
 TABLES = ("quantization_config", "compression_config")  # in config.json; the second one's name is an older one
 OTHER_FILE = "hf_quant_config.json"  # of modelopt
-INT4_GROUPS = (32, 64, 128, 256)  # weights that share a scale, of which PyTorch has an int4 product
+CODES_OF_INT4 = 8  # of a word of packed weights
 READABLE = "compressed-tensors"  # the method whose folders this program answers with
 
 
@@ -46,18 +46,12 @@ def require_plain_weights(folder: Path, purpose: str) -> None:
         raise MODEL_QUANTIZED.error(folder / "config.json", message)
 
 
-def kept_bytes(folder: Path, parameters: int) -> int:
+def kept_bytes(folder: Path) -> int:
     """Bytes that the native generator holds of the weights of a folder on a GPU, where its layers multiply in 8-bit
-    floats (FP8_DYNAMIC, FP8) or in 4-bit integers (W4A16, in two orders); 0 for every other. The model has so many
-    `parameters`."""
-    groups = quantization_of(folder).get("config_groups") or {}
-    if groups and all(map(is_float8, groups.values())):
-        return weight_bytes(folder).bytes
-    if not groups or not all(map(is_int4, groups.values())):
-        return 0
-    stored, size = weight_bytes(folder).bytes, min(group["weights"]["group_size"] for group in groups.values())
-    packed = (2 * parameters - stored) / (2 - 0.5 - 2 / size)  # numbers that are in 4 bits with scales, not in 16
-    return stored + int(packed * (0.5 + 4 / size))
+    floats (FP8_DYNAMIC, FP8) or in 4-bit integers (W4A16): those of the files. 0 for every other."""
+    groups = (quantization_of(folder).get("config_groups") or {}).values()
+    few_bits = groups and (all(map(is_float8, groups)) or all(map(is_int4, groups)))
+    return weight_bytes(folder).bytes if few_bits else 0
 
 
 def is_int4(group: Any) -> bool:
@@ -67,7 +61,8 @@ def is_int4(group: Any) -> bool:
     if not isinstance(weights, dict) or group.get("input_activations"):
         return False
     kind = tuple(weights.get(name) for name in ("num_bits", "type", "strategy", "symmetric"))
-    return kind == (4, "int", "group", True) and weights.get("group_size") in INT4_GROUPS
+    size = weights.get("group_size")
+    return kind == (4, "int", "group", True) and isinstance(size, int) and size > 0 and size % CODES_OF_INT4 == 0
 
 
 def is_float8(group: Any) -> bool:

@@ -112,7 +112,7 @@ def model_of(inputs: ModelInputs) -> tuple[Sizes, int]:
     family, sizes = family_of(folder), family_of(folder).sizes_of(folder)
     generator = value_at(inputs.spec, inputs.declared_action.answering).generator
     count = sum(tensor.numel for tensor in family.tensors(sizes))
-    if generator == "native" and (stored_bytes := kept_bytes(folder, count)):
+    if generator == "native" and (stored_bytes := kept_bytes(folder)):
         return sizes, stored_bytes // BYTES_OF[value_at(inputs.spec, "model.dtype")]
     return sizes, count
 

@@ -14,14 +14,15 @@ import triton
 import triton.language as tl
 
 from vidqa.engine.kernels.float8 import float8_product, rounded_like, rounded_rows, store_rounded
+from vidqa.engine.kernels.int4 import int4_product
 from vidqa.engine.model.layers import Norm
 from vidqa.engine.model.quantized import Rounded, Rounding
 
 __all__ = [
     "add_norm",
     "decode_attention",
-    "dequantized",
     "float8_product",
+    "int4_product",
     "rotate_into",
     "rotated",
     "rounded",
@@ -86,27 +87,6 @@ def _output(source: torch.Tensor, width: int, rounding: Rounding | None) -> tupl
 def rounded(source_TD: torch.Tensor, rounding: Rounding) -> Rounded:
     """The rows of a matrix in 8 bits."""
     return Rounded(*rounded_rows(source_TD, rounding.step))
-
-
-@triton.jit
-def _dequantize_kernel(packed, scale, out, width, groups, BLOCK: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
-    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < width
-    word = tl.load(packed + row * (width // 8) + at // 8, mask=inside, other=0)
-    code = ((word >> (at % 8 * 4)) & 15) - 8
-    s = tl.load(scale + row * groups + at // (width // groups), mask=inside, other=0.0)
-    tl.store(out + row * width + at, (code.to(tl.float32) * s.to(tl.float32)).to(s.dtype), mask=inside)
-
-
-def dequantized(packed: torch.Tensor, scale_OG: torch.Tensor) -> torch.Tensor:
-    """The weight [O, D] of packed codes int32 [O, D/8], eight in one, with a scale for each group of a row."""
-    outputs, width = len(packed), 8 * packed.shape[1]
-    out = scale_OG.new_empty((outputs, width))
-    _dequantize_kernel[(outputs, triton.cdiv(width, 1024))](
-        packed, scale_OG, out, width, scale_OG.shape[1], BLOCK=1024, num_warps=4
-    )
-    return out
 
 
 @triton.jit

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from vidqa.engine.model.int4 import codes_of
 from vidqa.engine.model.layers import Norm, root_mean_square_norm, rotate
 from vidqa.engine.model.quantized import LARGEST, Rounded, Rounding, step_of
 from vidqa.engine.torch_private import scaled_mm
@@ -44,8 +43,14 @@ def float8_product(
     return scaled_mm(codes_TD, weight_OD.t(), scale_a=step_T1, scale_b=scale_1O, out_dtype=dtype)
 
 
+def int4_product(hidden_TD: torch.Tensor, packed: torch.Tensor, scale_OG: torch.Tensor) -> torch.Tensor:
+    return hidden_TD @ dequantized(packed, scale_OG).t()
+
+
 def dequantized(packed: torch.Tensor, scale_OG: torch.Tensor) -> torch.Tensor:
-    codes = codes_of(packed) - 8
+    """The weight [O, D] of codes from 0 to 15, eight in an int32 [O, D/8], the first in its lowest bits."""
+    shifts = torch.arange(0, 32, 4, dtype=torch.int32, device=packed.device)
+    codes = ((packed[:, :, None] >> shifts) & 15).flatten(1) - 8
     return (codes.unflatten(1, (scale_OG.shape[1], -1)).to(scale_OG.dtype) * scale_OG[:, :, None]).flatten(1)
 
 

@@ -2,8 +2,8 @@
 
 A number is a code times a step: each output of a weight has a step of its own, each row of an input has one, or all of
 them share one that calibration found. A layer whose weight is in 8 bits multiplies codes (`torch._scaled_mm`), one in 4
-bits has PyTorch's int4 product (`int4`). Of other schemes the weight is dequantized, and what the scheme does to inputs
-is done by compressed-tensors' own code.
+bits has kernels of its own (`kernels.int4`). Of other schemes the weight is dequantized, and what the scheme does to
+inputs is done by compressed-tensors' own code.
 
 Shape letters: T tokens, D width, O outputs.
 """
@@ -17,7 +17,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from vidqa.engine.model.int4 import FEW_ROWS, Int4, int4_of, int4_product, why_not_int4
 from vidqa.families.problems import MODEL_UNSUPPORTED
 from vidqa.families.quantization import is_float8, is_int4
 
@@ -43,15 +42,15 @@ class Rounded(NamedTuple):
 
 class Matrix(NamedTuple):
     """One product: of a layer, or of several that share an input, one below the other. With `scale`, float32 [1, O],
-    the weight is codes and takes inputs that are rounded by `rounding`; with `int4` it is packed codes; `fake_rounding`
-    gives an input's rounded values as they are."""
+    the weight is codes and takes inputs that are rounded by `rounding`; with `group_scale` [O, groups] it is codes of 4
+    bits, eight in an int32 [O, D/8]; `fake_rounding` gives an input's rounded values as they are."""
 
     weight: torch.Tensor
     bias: torch.Tensor | None = None
     scale: torch.Tensor | None = None
     rounding: Rounding | None = None
     fake_rounding: Callable[[torch.Tensor], torch.Tensor] | None = None
-    int4: Int4 | None = None
+    group_scale: torch.Tensor | None = None
 
 
 def step_of(wide_TD: torch.Tensor) -> torch.Tensor:
@@ -69,7 +68,7 @@ def matrix_of(*layers: Any) -> Matrix:
         packed, scale = (
             joined([getattr(layer, name) for layer in layers]) for name in ("weight_packed", "weight_scale")
         )
-        return Matrix(packed, bias, int4=int4_of(packed, scale))
+        return Matrix(packed, bias, group_scale=scale)
     weight = joined([layer.weight for layer in layers])
     if weight.dtype != CODE:
         return Matrix(weight, bias, fake_rounding=_fake_rounding(layers[0]))
@@ -99,9 +98,9 @@ def joined(parameters: Sequence[nn.Parameter]) -> torch.Tensor:
 
 def product(kernels: Any, hidden: torch.Tensor | Rounded, matrix: Matrix, dtype: torch.dtype) -> torch.Tensor:
     """[T, O] in the model's precision. Inputs are rounded here where the kernel before has not done so."""
-    if matrix.int4 is not None:
+    if matrix.group_scale is not None:
         assert isinstance(hidden, torch.Tensor)
-        output = int4_product(kernels, hidden, matrix.int4)
+        output = kernels.int4_product(hidden, matrix.weight, matrix.group_scale)
         return output if matrix.bias is None else output + matrix.bias
     if matrix.scale is None:
         assert isinstance(hidden, torch.Tensor)
@@ -158,7 +157,7 @@ def dequantize(model: Any, dtype: torch.dtype, keep: Sequence[nn.Module]) -> str
     int4, left = sum(hasattr(module, "weight_packed") for module in few_bits), len(quantized) - len(few_bits)
     why = next((reason for reason in reasons.values() if reason), "")
     words = [f"{len(few_bits) - int4} layers multiply in 8-bit floats"] * (len(few_bits) > int4)
-    words += [f"{int4} layers multiply in 4-bit integers in steps of up to {FEW_ROWS} rows"] * bool(int4)
+    words += [f"{int4} layers multiply in 4-bit integers"] * bool(int4)
     words += [f"{left} layers are dequantized to {str(dtype).removeprefix('torch.')} ({why})"] * bool(left)
     words += ["the cache of keys and values is not in 8 bits: its scales are not applied"] * _has_cache_scales(model)
     return "quantized weights: " + "; ".join(words)
@@ -174,11 +173,21 @@ def _why_not(layer: Any, dtype: torch.dtype, keep: bool) -> str:
     if not keep:
         return "this generator computes in that precision"
     if hasattr(layer, "weight_packed") and is_int4(scheme):
-        return why_not_int4(layer, dtype)
+        return _why_not_int4(layer, scheme["weights"]["group_size"], dtype)
     if weight is None or weight.dtype != CODE or not is_float8(scheme):
         return "the scheme is not one of FP8_DYNAMIC, FP8 and W4A16"
     if any(size % ALIGNED for size in weight.shape):
         return f"the shape {list(weight.shape)} is no multiple of {ALIGNED}"
     if weight.is_cuda and (dtype != torch.bfloat16 or torch.cuda.get_device_capability(weight.device) < SCALED_MM):
         return "this GPU or precision has no product of 8-bit floats with a scale for each row"
+    return ""
+
+
+def _why_not_int4(layer: Any, group_size: int, dtype: torch.dtype) -> str:
+    if hasattr(layer, "weight_g_idx") or hasattr(layer, "weight_zero_point"):
+        return "its groups are not runs of inputs, or not symmetric"
+    if group_size * layer.weight_scale.shape[1] != layer.in_features:
+        return f"groups of {group_size} do not divide {layer.in_features} inputs"
+    if layer.weight_packed.is_cuda and dtype != torch.bfloat16:
+        return "codes of 4 bits are multiplied in bfloat16 alone"
     return ""

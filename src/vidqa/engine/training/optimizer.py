@@ -135,15 +135,10 @@ def _take_state(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _scales(parameter: torch.Tensor) -> torch.Tensor:
-    """A float32 zero for each block of a parameter's rows, [rows, blocks], sharded as it is."""
-    rows, blocks = parameter.shape[0], math.prod(parameter.shape[1:]) // BLOCK
-    local = torch.zeros(len(local_part(parameter)), blocks, device=local_part(parameter).device)
-    if not isinstance(parameter, DTensor):
-        return local
-    mesh, placements = parameter.device_mesh, parameter.placements
-    return DTensor.from_local(
-        local, mesh, placements, run_check=False, shape=torch.Size((rows, blocks)), stride=(blocks, 1)
-    )
+    """A float32 zero for each block of a parameter's rows, [rows, blocks], sharded as it is and on its device, which
+    is the host's under offload while its mesh is of GPUs."""
+    blocks = math.prod(parameter.shape[1:]) // BLOCK
+    return torch.zeros_like(parameter.detach().flatten(1)[:, :blocks], dtype=torch.float32)
 
 
 def trained_by(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:

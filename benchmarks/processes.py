@@ -47,7 +47,7 @@ def start(command: Sequence[str], log: Path, limit_s: float, gpus: Sequence[int]
     changes = {
         "PYTHONPATH": python_path(SKILL_ROOT / "src"),
         "HF_HUB_OFFLINE": "1",
-        "OMP_NUM_THREADS": "4" if gpus else "1",
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "4" if gpus else "1"),
         "TOKENIZERS_PARALLELISM": "false",
         "PYTORCH_ALLOC_CONF": ALLOCATOR,
         **({"CUDA_VISIBLE_DEVICES": _visible(gpus)} if gpus else {}),

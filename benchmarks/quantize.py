@@ -56,12 +56,6 @@ TILINGS = (
     *((64, 128, 4, 4), (64, 256, 4, 4), (64, 128, 4, 6), (128, 128, 4, 4), (128, 128, 8, 4)),
     *((4, 1024, 4, 2), (8, 512, 4, 2), (8, 1024, 8, 2), (8, 512, 4, 4), (8, 1024, 4, 1), (4, 2048, 4, 1)),
 )
-INT4_TILINGS = (
-    *((16, 256, 4, 3), (32, 256, 4, 3), (32, 512, 4, 3), (64, 128, 4, 4), (64, 256, 4, 3), (64, 512, 4, 2)),
-    *((64, 256, 8, 3), (128, 256, 4, 3), (128, 256, 8, 3)),
-    *((4, 512, 4, 3), (4, 1024, 4, 2), (8, 256, 4, 3), (8, 512, 4, 3), (8, 1024, 4, 2), (8, 512, 8, 3)),
-    *((4, 256, 1, 4), (8, 256, 2, 4), (2, 1024, 2, 3), (2, 2048, 4, 2)),
-)
 
 
 def bandwidth_of(device: torch.device, size: int) -> float:
@@ -88,16 +82,14 @@ def seconds_of(call: Callable[[int], Any], copies: int, device: torch.device) ->
     return median(timed(graph.replay)[0] for _ in range(5)) / copies
 
 
-def tiling_times(
-    call: Callable[..., Any], tilings: Sequence[Sequence[int]], rows: int, copies: int, device: torch.device
-) -> dict[str, float]:
+def tiling_times(call: Callable[..., Any], rows: int, copies: int, device: torch.device) -> dict[str, float]:
     """Microseconds of `call(tiling, copy)` by tiling; those that a multiprocessor has no memory for are left out."""
     from triton.runtime.errors import OutOfResources
 
     from vidqa.engine.kernels.float8 import Tiling
 
     times = {}
-    for tiling in (Tiling(*numbers) for numbers in tilings):
+    for tiling in (Tiling(*numbers) for numbers in TILINGS):
         if tiling.outputs < 16 and rows > 1:
             continue
         try:
@@ -157,13 +149,9 @@ def product_times(
         def float8(tiling: Any, number: int) -> torch.Tensor:
             return few_rows_product(*inputs, *quantized[number], torch.bfloat16, tiling)
 
-        def int4(tiling: Any, number: int) -> torch.Tensor:
-            return kernels.int4_product(hidden, *packed[number], tiling)
-
-        for name, call, tilings in (("fp8", float8, TILINGS), ("int4", int4, INT4_TILINGS)):
-            times = tiling_times(call, tilings, len(hidden), len(plain), device)
-            best = min(times, key=lambda tiling: times[tiling])
-            row |= {f"{name}_best_us": times[best], f"{name}_tiling": best, f"{name}_tilings_us": times}
+        times = tiling_times(float8, len(hidden), len(plain), device)
+        best = min(times, key=lambda tiling: times[tiling])
+        row |= {"few_rows_us": times[best], "tiling": best, "tilings_us": times}
     exact = calls["bf16_us"](0).float()
     off = float((calls["engine_us"](0).float() - exact).norm() / exact.norm())
     return {**row, "speed": row["bf16_us"] / row["engine_us"], "off": off}

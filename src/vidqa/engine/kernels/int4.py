@@ -2,8 +2,8 @@
 dequantized weight for more.
 
 compressed-tensors packs eight codes from 0 to 15 into an int32, the first in its lowest bits; a weight is (code - 8)
-times the scale of its group. No instruction converts a code: in the bits of the float 2**23, a code at bit 4 k adds
-code x 16**k, for k up to 4, and the input is divided by 16**k instead.
+times the scale of its group. Nothing converts a code: in the bits of the float 1.0 a code at bit b adds
+code x 2**(b - 23), so that inputs times 2**(23 - b) give their sum beside that of their products.
 
 Shape letters: T rows of a step, D width, O outputs, G groups of a row.
 """
@@ -14,88 +14,84 @@ import torch
 import triton
 import triton.language as tl
 
-from vidqa.engine.kernels.float8 import Tiling
-
 FEW_ROWS = 64  # up to which codes are multiplied as they are
-ONE_ROW, SEVERAL_ROWS = Tiling(8, 512, 4, 3), Tiling(64, 256, 4, 3)
+WORDS = 32  # of a row that a program holds at one time
+TILES = (64, 32, 16)  # rows of the weight that a program holds
+MANY = 8192  # rows of a weight from which on programs of the largest tile suffice for all multiprocessors
 
 
 @triton.jit
-def _centred(words, PLACE: tl.constexpr):
-    """(code - 8) x 16**k of the codes at PLACE of each word: k is PLACE % 5, since five codes lie in a mantissa."""
-    bits = words if PLACE < 5 else words >> 20
-    numbers = (bits & (15 << (4 * (PLACE % 5)))) | 0x4B000000  # the bits of 2**23
-    return numbers.to(tl.float32, bitcast=True) - (8388608.0 + 8.0 * (1 << (4 * (PLACE % 5))))
+def _above_one(words, PLACE: tl.constexpr):
+    """1 + code / u of the codes at PLACE of each word, float32: u is 2048 at even places, 128 at odd ones."""
+    moved = words << (12 - 8 * (PLACE // 2)) if PLACE < 4 else words >> (8 * (PLACE // 2) - 12)
+    return ((moved & (15 << (12 + 4 * (PLACE % 2)))) | 0x3F800000).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def _one_row_kernel(
-    hidden, packed, scale, out, words, outputs, groups, group_words,
-    OUTPUTS: tl.constexpr, WORDS: tl.constexpr, STAGES: tl.constexpr,
+    hidden, packed, scale, out, words, groups,
+    GROUP: tl.constexpr, OUTPUTS: tl.constexpr, WORDS: tl.constexpr,
 ):  # fmt: skip
-    output = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
-    inner = tl.arange(0, WORDS)
+    output, inner = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS), tl.arange(0, WORDS)
     row_at = output[:, None].to(tl.int64)
+    packed_at = packed + row_at * words + inner[None, :]
+    scale_at = scale + row_at * groups + (inner // GROUP)[None, :]
     total = tl.zeros([OUTPUTS, WORDS], tl.float32)
-    for begin in tl.range(0, words, WORDS, num_stages=STAGES):
-        word = begin + inner
-        inside = (output[:, None] < outputs) & (word[None, :] < words)
-        codes = tl.load(packed + row_at * words + word[None, :], mask=inside, other=0)
-        scales = tl.load(scale + row_at * groups + (word // group_words)[None, :], mask=inside, other=0.0)
-        part = tl.zeros([OUTPUTS, WORDS], tl.float32)
+    for begin in tl.range(0, words, WORDS, num_stages=3):
+        codes = tl.load(packed_at + begin)
+        scales = tl.load(scale_at + begin // GROUP).to(tl.float32)
+        part, sums = tl.zeros([OUTPUTS, WORDS], tl.float32), tl.zeros([WORDS], tl.float32)
         for place in tl.static_range(8):
-            x = tl.load(hidden + word * 8 + place, mask=word < words, other=0.0).to(tl.float32)
-            x = x / (1 << (4 * (place % 5)))
-            part += _centred(codes, place) * x[None, :]
-        total += part * scales.to(tl.float32)
-    tl.store(out + output, tl.sum(total, 1).to(out.dtype.element_ty), mask=output < outputs)
+            x = tl.load(hidden + 8 * (begin + inner) + place).to(tl.float32)
+            part += _above_one(codes, place) * (x * (2048 >> (4 * (place % 2))))[None, :]
+            sums += x * ((2048 >> (4 * (place % 2))) + 8)
+        total += (part - sums[None, :]) * scales
+    tl.store(out + output, tl.sum(total, 1).to(out.dtype.element_ty))
 
 
 @triton.jit
 def _few_rows_kernel(
-    hidden, packed, scale, out, rows, words, outputs, groups, group_words,
-    ROWS: tl.constexpr, OUTPUTS: tl.constexpr, WORDS: tl.constexpr,
+    hidden, packed, scale, out, rows, words, outputs, groups,
+    GROUP: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr, WORDS: tl.constexpr,
 ):  # fmt: skip
     """`hidden` has the inputs of a place of all words side by side: [T, 8, D/8]."""
-    output = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
-    row, inner = tl.arange(0, ROWS), tl.arange(0, WORDS)
-    row_at = output[:, None].to(tl.int64)
+    output, inner = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS), tl.arange(0, WORDS)
+    row, row_at = tl.arange(0, ROWS), output[:, None].to(tl.int64)
+    packed_at = packed + row_at * words + inner[None, :]
+    scale_at = scale + row_at * groups + (inner // GROUP)[None, :]
+    hidden_at = hidden + row[:, None] * (8 * words) + inner[None, :]
     total = tl.zeros([OUTPUTS, ROWS], tl.float32)
     for begin in range(0, words, WORDS):
-        word = begin + inner
-        inside = (output[:, None] < outputs) & (word[None, :] < words)
-        codes = tl.load(packed + row_at * words + word[None, :], mask=inside, other=0)
-        scales = tl.load(scale + row_at * groups + (word // group_words)[None, :], mask=inside, other=0.0)
+        codes = tl.load(packed_at + begin)
+        scales = tl.load(scale_at + begin // GROUP).to(tl.float32)
         for place in tl.static_range(8):
-            at = hidden + (row[:, None] * 8 + place) * words + word[None, :]
-            x = tl.load(at, mask=(row[:, None] < rows) & (word[None, :] < words), other=0.0)
-            unit = scales.to(tl.float32) / (1 << (4 * (place % 5)))
-            total = tl.dot((_centred(codes, place) * unit).to(x.dtype), tl.trans(x), total)
+            x = tl.load(hidden_at + place * words + begin, mask=(row < rows)[:, None], other=0.0)
+            unit = 2048 >> (4 * (place % 2))
+            weight = (_above_one(codes, place) * unit - (unit + 8)) * scales
+            total = tl.dot(weight.to(x.dtype), tl.trans(x), total)
     at = out + row[None, :] * outputs + output[:, None]
-    tl.store(at, total.to(out.dtype.element_ty), mask=(row[None, :] < rows) & (output[:, None] < outputs))
+    tl.store(at, total.to(out.dtype.element_ty), mask=(row < rows)[None, :])
 
 
-def int4_product(
-    hidden_TD: torch.Tensor, packed: torch.Tensor, scale_OG: torch.Tensor, tiling: Tiling | None = None
-) -> torch.Tensor:
+def int4_product(hidden_TD: torch.Tensor, packed: torch.Tensor, scale_OG: torch.Tensor) -> torch.Tensor:
     """The product [T, O] with packed codes int32 [O, D/8] and their scales, in the precision of the inputs."""
     rows, (outputs, words), groups = len(hidden_TD), packed.shape, scale_OG.shape[1]
-    if rows > FEW_ROWS:
+    group = words // groups
+    if rows > FEW_ROWS or outputs % TILES[-1] or words % WORDS or (WORDS % group and group % WORDS):
         return hidden_TD @ dequantized(packed, scale_OG).t()
     out = hidden_TD.new_empty((rows, outputs))
-    tiling = tiling or (ONE_ROW if rows == 1 else SEVERAL_ROWS)
-    programs, tile = triton.cdiv(outputs, tiling.outputs), tiling.width // 8
-    if tiling.outputs < 16:
-        _one_row_kernel[(programs,)](
-            hidden_TD.contiguous(), packed, scale_OG, out, words, outputs, groups, words // groups,
-            OUTPUTS=tiling.outputs, WORDS=tile, STAGES=tiling.stages, num_warps=tiling.warps,
+    if rows == 1:
+        tile = TILES[0] if outputs % TILES[0] == 0 and outputs >= MANY else TILES[-1]
+        _one_row_kernel[(outputs // tile,)](
+            hidden_TD.contiguous(), packed, scale_OG, out, words, groups,
+            GROUP=group, OUTPUTS=tile, WORDS=WORDS, num_warps=4 if tile == TILES[0] else 2,
         )  # fmt: skip
         return out
+    tile = next(tile for tile in TILES[1:] if outputs % tile == 0)
     by_place = hidden_TD.view(rows, words, 8).transpose(1, 2).contiguous()
-    _few_rows_kernel[(programs,)](
-        by_place, packed, scale_OG, out, rows, words, outputs, groups, words // groups,
-        ROWS=max(16, triton.next_power_of_2(rows)), OUTPUTS=tiling.outputs, WORDS=tile,
-        num_warps=tiling.warps, num_stages=tiling.stages,
+    _few_rows_kernel[(outputs // tile,)](
+        by_place, packed, scale_OG, out, rows, words, outputs, groups,
+        GROUP=group, ROWS=max(16, triton.next_power_of_2(rows)), OUTPUTS=tile, WORDS=WORDS, num_warps=4, num_stages=3,
     )  # fmt: skip
     return out
 

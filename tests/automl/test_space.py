@@ -217,3 +217,38 @@ def test_a_range_that_leaves_the_templates_value_out_is_said() -> None:
     (note,) = [note for note in outside.notes if RATE in note]
     assert "1e-05 is outside of 0.0001..0.01 (log)" in note and "trial 0" in note
     assert not [note for note in space(template(train__optm_lr=1e-5), {RATE: "1e-6..1e-2:log"}).notes if RATE in note]
+
+
+PART_RATES = {"decoder": 1e-5, "vision": 1e-6}
+OF_DECODER, OF_VISION = f"{RATE}.decoder", f"{RATE}.vision"
+
+
+def test_each_rate_of_a_part_is_searched_by_itself() -> None:
+    spec = template(train__optm_lr=PART_RATES)
+    parts = space(spec, {OF_VISION: "1e-7..1e-5:log"})
+    assert RATE not in parts and (parts[OF_VISION].low, parts[OF_VISION].high) == (1e-7, 1e-5)
+    assert (parts[OF_DECODER].low, parts[OF_DECODER].high, parts[OF_DECODER].log) == (1e-6, 1e-3, True)
+    values = parts.default(spec)
+    assert (values[OF_DECODER], values[OF_VISION]) == (1e-5, 1e-6)
+    trial = parts.applied(spec, {**values, OF_VISION: 3e-6})
+    assert trial.train.optm_lr == {"decoder": 1e-5, "vision": 3e-6} and spec.train.optm_lr == PART_RATES
+    fixed = space(spec, {}, {OF_VISION: 2e-6})
+    assert OF_VISION not in fixed and value_at(fixed.applied(spec, {}), OF_VISION) == 2e-6
+    assert RATE not in space(spec, {}, {RATE: 1e-5})
+
+
+@pytest.mark.parametrize(
+    ("rates", "ranges", "fixed"),
+    [
+        (1e-5, {OF_VISION: "1e-7..1e-5"}, {}),  # the template has one rate
+        (1e-5, {}, {OF_VISION: 1e-6}),
+        (PART_RATES, {RATE: "1e-7..1e-5"}, {}),  # it has one for each part
+        (PART_RATES, {f"{RATE}.merger": "1e-7..1e-5"}, {}),
+        (PART_RATES, {OF_VISION: "1e-7..1e-5"}, {RATE: 1e-5}),
+        ([1e-5, 1e-6], {}, {}),
+    ],
+)
+def test_rates_of_parts_that_the_template_does_not_have_are_refused(
+    rates: Any, ranges: dict[str, str], fixed: dict[str, Any]
+) -> None:
+    assert codes(template(train__optm_lr=rates), ranges, fixed) == ["AUTOML_RANGE"]

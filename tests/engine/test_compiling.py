@@ -11,6 +11,7 @@ from vidqa.engine.model.layers import Norm, layer_norm, root_mean_square_norm
 NORMS = [root_mean_square_norm, layer_norm]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", NORMS)
 def test_a_compiled_norm_is_the_eager_one(norm: object) -> None:
     prepare_compiler()

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,7 @@ from vidqa.engine.data import dataloader
 from vidqa.engine.data.collate import Collator
 from vidqa.engine.data.dataloader import FEW_BITS, choose_calls
 from vidqa.engine.families import family_of
+from vidqa.engine.families.qwen_vl_layers import compiled
 from vidqa.engine.model.float8 import FLOAT8, use_float8
 from vidqa.planning.budget.activation_checkpointing import NOTHING, Layers, Recompute, fixed_recompute, recompute_path
 
@@ -40,9 +42,16 @@ def test_what_is_computed_again_changes_no_gradient(world: SimpleNamespace, shar
     assert torch.equal(kept, gradient(world, [numbers], share=share, recompute=ways[-1]))
 
 
-def test_compiled_layers_give_the_gradients_of_eager_ones(world: SimpleNamespace) -> None:
+@pytest.mark.parametrize("backend", ["aot_eager_decomp_partition", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_compiled_layers_give_the_gradients_of_eager_ones(
+    world: SimpleNamespace, backend: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """The first backend traces and partitions as the second does, and writes no code."""
     groups = [[0, 1], [2, 3, 4], [5]]  # several lengths through the same graphs
     eager = gradient(world, groups)
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
+    request.addfinalizer(compiled.cache_clear)
+    compiled.cache_clear()
     # Only the head is tied, which is in no compiled layer: there compiling, which takes long, is tried once.
     tied = world.model.config.tie_word_embeddings
     for recompute in [NOTHING] if tied else [NOTHING, Recompute(Layers(2, 1), Layers(1, 1))]:

@@ -25,6 +25,7 @@ from vidqa.automl.problems import RANGE
 from vidqa.core.problem import ProblemError
 from vidqa.spec.json_schema import expected, properties
 from vidqa.spec.layers import parse_value
+from vidqa.spec.learning_rates import KEY as RATES
 
 Kind = Literal["float", "int", "categorical"]
 ACTION = "train"
@@ -185,9 +186,14 @@ def same(one: Any, other: Any) -> bool:
     return one == other and isinstance(one, bool) == isinstance(other, bool)
 
 
+def schema_key(key: str) -> str:
+    """The key of the schema that describes `key`: of the learning rate of a part, that of all parts."""
+    return RATES if key.startswith(f"{RATES}.") else key
+
+
 def declared(key: str) -> Mapping[str, Any]:
     """The schema's search range of a key: min, max, scale, choices, weights, default ..."""
-    return properties(ACTION)[key].get("x-automl", {})
+    return properties(ACTION)[schema_key(key)].get("x-automl", {})
 
 
 def read_parameter(key: str, text: str, *, lora: bool) -> Parameter:
@@ -206,7 +212,7 @@ def read_parameter(key: str, text: str, *, lora: bool) -> Parameter:
 
 
 def _from_schema(key: str, lora: bool) -> Parameter:
-    search, prop = dict(declared(key)), properties(ACTION)[key]
+    search, prop = dict(declared(key)), properties(ACTION)[schema_key(key)]
     search |= search.get("with_lora", {}) if lora else {}
     low, high = search.get("min"), search.get("max")
     if isinstance(low, int | float) and isinstance(high, int | float):
@@ -293,7 +299,7 @@ def _types(key: str) -> set[str]:
         inner = set().union(*(visit(choice) for choice in prop.get("anyOf", [])))
         return inner | ({prop["type"]} if "type" in prop else set())
 
-    return visit(properties(ACTION)[key])
+    return visit(properties(ACTION)[schema_key(key)])
 
 
 def _wrong(key: str, shown: str, why: str) -> ProblemError:

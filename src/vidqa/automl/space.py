@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from vidqa.automl.decisions import Values
-from vidqa.automl.parameters import ACTION, Condition, Parameter, declared, read_parameter, same
+from vidqa.automl.parameters import ACTION, RATES, Condition, Parameter, declared, read_parameter, same, schema_key
 from vidqa.automl.problems import RANGE, VALUE
 from vidqa.core import actions
 from vidqa.core.problem import Problem, ProblemError, raise_errors
@@ -105,8 +105,9 @@ def space_of(
     every AUTOML_ problem.
     """
     ranges, fixed, only_keys = _full_names(ranges), _full_names(fixed), _full_names(dict.fromkeys(only, ""))
-    unknown = [*_unknown(ranges, "--range"), *_unknown(fixed, "--fix"), *_unknown(only_keys, "--only")]
-    raise_errors([*unknown, *_outside(ranges, only_keys)])
+    raise_errors([*_unknown(fixed, "--fix", [*_keys(spec), RATES]), *_outside(ranges, only_keys)])
+    known = _keys(_with(spec, fixed))
+    raise_errors([*_unknown(ranges, "--range", known), *_unknown(only_keys, "--only", known)])
     ranges = {**only_keys, **ranges}
     raise_errors(list(_clashes(ranges, fixed)))
     notes: list[str] = []
@@ -117,7 +118,9 @@ def space_of(
                 notes.append(f"{unset} is unset, as {searched} is searched")
     base = _with(spec, fixed)
     default = set() if only_keys else _default_keys(base, by_steps=by_steps)
-    keys = [key for key in leaves(ACTION) if key in ranges or (key in default and key not in fixed)]
+    keys = [key for key in known if key in ranges or (key in default and key not in fixed)]
+    if RATES in keys and isinstance(base.train.optm_lr, list):
+        raise RANGE.error(RATES, "a list of rates is not searched", "write { decoder = ..., vision = ... }, or fix it")
     parameters = _with_batches(_parameters(keys, ranges, base), base, samples, ranks, notes)
     for one in parameters:
         value = value_at(base, one.name)
@@ -130,9 +133,16 @@ def space_of(
     return Space(tuple(_parents_first(parameters)), fixed, samples, ranks, tuple(notes))
 
 
+def _keys(spec: TrainSpec) -> list[str]:
+    """Every key of a spec; where parts of the model have learning rates of their own, these in place of the one."""
+    rates = spec.train.optm_lr
+    parts = [f"{RATES}.{part}" for part in rates] if isinstance(rates, dict) else [RATES]
+    return [name for key in leaves(ACTION) for name in (parts if key == RATES else [key])]
+
+
 def _default_keys(base: TrainSpec, *, by_steps: bool) -> set[str]:
     """The keys that the schema searches by itself."""
-    keys = {key for key in leaves(ACTION) if declared(key).get("default") and _applies(key, base)}
+    keys = {key for key in _keys(base) if declared(key).get("default") and _applies(key, base)}
     return keys - {EPOCHS} if by_steps or base.train.max_num_steps is not None else keys
 
 
@@ -147,13 +157,15 @@ def _full_names(table: Mapping[str, Any]) -> dict[str, Any]:
     return {shorthand.get(key, key): value for key, value in table.items()}
 
 
-def _unknown(keys: Mapping[str, Any], option: str) -> Iterator[Problem]:
+def _unknown(keys: Mapping[str, Any], option: str, known: Sequence[str]) -> Iterator[Problem]:
     for key in keys:
-        if key not in leaves(ACTION):
-            close = nearest(ACTION, key)
+        if key not in known:
+            close = (
+                [name for name in known if name.startswith(RATES)] if key.startswith(RATES) else nearest(ACTION, key)
+            )
             remedy = f"did you mean {', '.join(close)}?" if close else None
-            yield RANGE.at(f"{option} {key}", f"{key} is not a key of a train spec", remedy)
-        elif facts(leaves(ACTION)[key])["x-native"] == "no effect":
+            yield RANGE.at(f"{option} {key}", f"{key} is not a key of this train spec", remedy)
+        elif facts(leaves(ACTION)[schema_key(key)])["x-native"] == "no effect":
             yield RANGE.at(f"{option} {key}", f"{key} changes nothing here", "leave it out")
 
 

@@ -68,9 +68,10 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def value_at(spec: Table, key: str) -> Any:
+    """The value of a key, or of a name in the table that a key holds."""
     value: Any = spec
     for name in key.split("."):
-        value = getattr(value, name)
+        value = value[name] if isinstance(value, dict) else getattr(value, name)
     return value
 
 

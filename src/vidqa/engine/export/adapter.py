@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from peft import PeftModel, get_peft_model_state_dict
-from peft.tuners.tuners_utils import BaseTunerLayer
 from safetensors import SafetensorError
 from torch import nn
 
@@ -24,6 +22,9 @@ from vidqa.engine.problems import ENGINE_WEIGHTS_MISMATCH
 from vidqa.families.adapters import CONFIG, PRECISION, base_precision, check_adapter
 from vidqa.families.problems import MODEL_FILE_MISSING
 from vidqa.planning.adapters import adapter_name
+
+if TYPE_CHECKING:
+    from peft import PeftModel  # with bitsandbytes beside it, importing it takes seconds
 
 STEM = "adapter_model"
 OF_WHOLE_MODELS = ("config.json", "generation_config.json")  # with them the folder would be taken for a whole model
@@ -68,6 +69,8 @@ def _load(export: Path, base: Path, dtype: torch.dtype, device: torch.device) ->
 
 def load_adapted(export: Path, base: Path, dtype: torch.dtype) -> PeftModel:
     """The base model with the adapter beside it, in host memory."""
+    from peft import PeftModel, get_peft_model_state_dict
+
     model = load_weights(base, dtype)
     check_adapter(export)
     stored = set(stored_tensors(export))
@@ -92,6 +95,8 @@ def load_adapted(export: Path, base: Path, dtype: torch.dtype) -> PeftModel:
 @torch.no_grad()
 def merge_in_float32(adapted: PeftModel) -> Any:
     """The plain model of a base and its adapter: each sum is taken in float32 and rounded once."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
     for module in adapted.modules():
         if isinstance(module, BaseTunerLayer) and isinstance(base := module.get_base_layer(), nn.Module):
             dtype = next(base.parameters()).dtype

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from peft import LoraConfig, inject_adapter_in_model
 from torch import nn
 
 from vidqa.engine.model.quantized_base import quantized_layers
 from vidqa.engine.problems import ENGINE_LORA_TARGETS, ENGINE_NOTHING_TRAINS
 from vidqa.planning.budget.params import ADAPTER, is_all_linear, is_trained
+
+if TYPE_CHECKING:
+    from peft import LoraConfig  # with bitsandbytes beside it, importing it takes seconds
 
 
 def choose_trainable(model: nn.Module, policy: Any) -> None:
@@ -28,6 +30,8 @@ def choose_trainable(model: nn.Module, policy: Any) -> None:
 
 def lora_config(lora: Any) -> LoraConfig:
     """PEFT's configuration for the spec's `policy.lora`."""
+    from peft import LoraConfig
+
     targets = "all-linear" if is_all_linear(lora.target_modules) else lora.target_modules
     return LoraConfig(
         r=lora.r,
@@ -44,6 +48,8 @@ def lora_config(lora: Any) -> LoraConfig:
 
 
 def _add_lora(model: nn.Module, lora: Any) -> None:
+    from peft import inject_adapter_in_model
+
     try:
         inject_adapter_in_model(lora_config(lora), model, ADAPTER, low_cpu_mem_usage=True)
     except ValueError as missing:

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from peft.tuners.lora import LoraLayer
 
 from vidqa.engine.context_parallel import WHOLE
 from vidqa.engine.data.collate import Batch, Collator
@@ -172,6 +171,8 @@ class Updates:
 @contextmanager
 def without_adapters(model: Any) -> Iterator[Any]:
     """Inside the block LoRA's adapters add nothing: the model is the one that training began with."""
+    from peft.tuners.lora import LoraLayer  # with bitsandbytes beside it, importing it takes seconds
+
     layers = [module for module in model.modules() if isinstance(module, LoraLayer)]
     scales = [layer.scaling[ADAPTER] for layer in layers]
     for layer in layers:

@@ -6,7 +6,6 @@ The demo's clips and its tiny model. After a short first training the model answ
 `analyze_gaps.py` and `assemble_dataset.py --pairs` make pairs. From the same weights, with the same rows, steps and
 learning rate, one training learns the right answers (sft), one the pairs (dpo), and one both (dpo with an sft weight).
 All answer the same held-out clips, and compare.py says whether each is better than the first model and than sft.
-DIR/preference.json holds the figures.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1] / name) for name in ("sr
 
 from demo.commands import build, launch, python, script
 from demo.recipe import EVALUATE, GAIN, TRAIN
-from vidqa.core.files import write_json
+from ledger import Ledger, arguments, table
 
 HELD = ("train.train_policy.dataset.test_size", "validation.enable")
 DPO = {"engine.objective": "dpo", "engine.dpo_beta": 0.1}
@@ -30,7 +28,7 @@ ARMS: dict[str, dict[str, Any]] = {"sft": {}, "dpo": DPO, "dpo and sft": {**DPO,
 
 
 def main(options: argparse.Namespace) -> None:
-    started, out = time.monotonic(), options.out
+    ledger, out = Ledger("preference", options), options.out
     data, model = out / "data", out / "model"
     python("workflow/demo/video_set.py", "--out", data, "--clips", options.clips, "--each", options.each, "--seed", 0)
     drawn = ("--corpus", data / "corpus.txt", "--seed", 0, "--gain", GAIN)
@@ -51,16 +49,18 @@ def main(options: argparse.Namespace) -> None:
         stem = name.replace(" ", "_")
         run = train(out / f"{stem}.toml", out / "pairs", first / "best", {**plain, **keys})
         measured[name] = answer(out / f"{stem}_answers.toml", run, data / "eval")
-    scores = {name: json.loads((run / "metrics.json").read_text())["accuracy"] for name, run in measured.items()}
-    versus = {
-        f"{name} against {other}": compared(measured[other], measured[name])
-        for name in ARMS
-        for other in ("first", "sft")
-        if name != other
-    }
-    facts = {"pairs": assembled, "accuracy": scores, "comparisons": versus, "options": vars(options) | {"out": ""}}
-    write_json(out / "preference.json", {**facts, "seconds": round(time.monotonic() - started)})
-    print(json.dumps(facts, indent=1, default=str))
+    for name, run in measured.items():
+        accuracy = json.loads((run / "metrics.json").read_text())["accuracy"]
+        ledger.add({"run": name, "accuracy": accuracy, "pairs": assembled["rows"]})
+    ledger.conclude(
+        [
+            {"run": name, "against": other, "sentence": compared(measured[other], measured[name])}
+            for name in ARMS
+            for other in ("first", "sft")
+            if name != other
+        ]
+    )
+    print(table(ledger.rows), "", table(ledger.call["told"]), sep="\n")
 
 
 def train(spec: Path, root: Path, model: Path, keys: dict[str, Any]) -> Path:
@@ -73,18 +73,20 @@ def answer(spec: Path, run: Path, root: Path) -> Path:
     return launch("evaluate", spec)
 
 
-def compared(before: Path, after: Path) -> dict[str, Any]:
+def compared(before: Path, after: Path) -> str:
     """compare.py's verdict."""
-    data = json.loads(script("compare", before, after, "--json", read=True))["data"]
-    return {key: data[key] for key in sorted(data) if isinstance(data[key], int | float | str | bool | None)}
+    sentence: str = json.loads(script("compare", before, after, "--json", read=True))["data"]["sentence"]
+    return sentence
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Pairs from gaps against supervised training on the same rows.")
-    parser.add_argument("--out", type=Path, required=True)
+    parser = arguments(__doc__)
     parser.add_argument("--clips", type=int, default=1200)
-    parser.add_argument("--each", type=int, default=24)
-    parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--more", type=int, default=3)
-    parser.add_argument("--rate", type=float, default=1e-4)
-    main(parser.parse_args())
+    parser.add_argument("--each", type=int, default=24, help="held-out clips of each kind")
+    parser.add_argument("--epochs", type=int, default=5, help="of the first training")
+    parser.add_argument("--more", type=int, default=3, help="epochs of each further one")
+    parser.add_argument("--rate", type=float, default=1e-4, help="of each further one")
+    asked = parser.parse_args()
+    if asked.tiny:
+        asked.clips, asked.each, asked.epochs, asked.more = 40, 2, 1, 1
+    main(asked)

@@ -18,9 +18,10 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / name) for name in ("src", "workflow")]
 
+from ledger import Ledger, arguments, table
+
 from demo.commands import build, launch, python, script
 from demo.recipe import EVALUATE, GAIN, TRAIN
-from ledger import Ledger, arguments, table
 
 HELD = ("train.train_policy.dataset.test_size", "validation.enable")
 DPO = {"engine.objective": "dpo", "engine.dpo_beta": 0.1}

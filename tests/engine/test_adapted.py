@@ -7,9 +7,11 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
+from peft import LoraConfig, inject_adapter_in_model
 
 from vidqa.engine.model.fused_lora import Adapter, own
-from vidqa.engine.model.layers import Projection, project
+from vidqa.engine.model.layers import Projection, project, projection
+from vidqa.engine.rl.update import without_adapters
 
 TOKENS, WIDTH = 29, 48
 
@@ -101,3 +103,20 @@ def test_with_dropout_too_one_product_is_the_sum_of_two(shares: tuple[float, ...
 def test_the_copy_that_a_compiler_leaves_alone_is_well_made() -> None:
     """What PyTorch asks of operators: shapes and types foretold, nothing shared or changed."""
     torch.library.opcheck(own, (torch.randn(5, 48)[:, 3:9],))
+
+
+def test_adapters_that_add_nothing_are_computed_by_the_same_graph() -> None:
+    """Of GRPO's reference: a graph of its own would take the place of the policy's, whose next log-probabilities would
+    be rounded otherwise."""
+    torch._dynamo.reset()
+    config = LoraConfig(r=4, lora_alpha=6, lora_dropout=0.0, target_modules=["0"])
+    model = inject_adapter_in_model(config, torch.nn.Sequential(torch.nn.Linear(WIDTH, 40)))
+    torch.nn.init.normal_(model[0].lora_B["default"].weight)
+    hidden, compiled = torch.randn(TOKENS, WIDTH), _compiled(project)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        (policy,) = compiled(hidden, projection(model[0]))
+        with without_adapters(model):
+            (reference,) = compiled(hidden, projection(model[0]))
+        (again,) = compiled(hidden, projection(model[0]))
+    assert torch.equal(policy, again) and torch.allclose(reference, model[0].base_layer(hidden), atol=1e-5)
+    assert torch.allclose(policy, model(hidden), atol=1e-5) and not torch.allclose(policy, reference)

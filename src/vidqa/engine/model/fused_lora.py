@@ -37,11 +37,11 @@ def _(part: torch.Tensor) -> Any:
 
 
 class Adapter(NamedTuple):
-    """LoRA's two matrices of one projection: output += up(down(dropout(input))) * scale."""
+    """LoRA's two matrices of one projection: output += up(down(dropout(input))) * scale, a number or float32 []."""
 
     down: torch.Tensor
     up: torch.Tensor
-    scale: float
+    scale: float | torch.Tensor
     dropout: float
 
 

@@ -7,6 +7,7 @@ Shape letters: T tokens (or patches) of a pack, D width, H heads, E values per h
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -67,8 +68,17 @@ def projection(module: Any) -> Projection:
     name = module.active_adapters[0]
     dropout = module.lora_dropout[name]
     share = dropout.p if isinstance(dropout, nn.Dropout) and module.training else 0.0
-    adapter = Adapter(module.lora_A[name].weight, module.lora_B[name].weight, module.scaling[name], share)
+    up = module.lora_B[name].weight
+    adapter = Adapter(module.lora_A[name].weight, up, _scale(module.scaling[name], up.device), share)
     return Projection(base.weight, base.bias, adapter)
+
+
+@cache
+def _scale(value: float, device: torch.device) -> torch.Tensor:
+    """A number for compiled functions: as a tensor, since one graph for each value has kernels of its own, and those of
+    GRPO's reference (scale 0) would take the place of the policy's."""
+    with torch.inference_mode(False):
+        return torch.tensor(value, dtype=torch.float32, device=device)
 
 
 def flattened(kernel: Projection) -> Projection:

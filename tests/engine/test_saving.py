@@ -7,6 +7,8 @@ import json
 import os
 import shutil
 import stat
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,9 +20,10 @@ import torch
 from clips import write_clip
 from in_process import events, train_here
 from safetensors.torch import load_file
-from tiny_world import tiny_data, tiny_model, tiny_spec
+from tiny_world import SOURCE, tiny_data, tiny_model, tiny_spec
 from transformers import Qwen3VLForConditionalGeneration
 
+from vidqa.core.environment import child_environment
 from vidqa.core.run_folder import RunFolder
 from vidqa.engine.export.best import adopt_best, best_of
 from vidqa.engine.export.weights import WEIGHTS
@@ -269,3 +272,18 @@ def test_pruning_leaves_what_a_run_has_not_caught_up_with(tmp_path: Path) -> Non
     made_exports(run, step_1={}, step_2={}, step_3={}, step_9={})
     run.prune(run.exports, "export.json", 1, {"step_1"}, upto=3)
     assert sorted(path.name for path in run.exports.iterdir()) == ["step_1", "step_3", "step_9"]
+
+
+def test_threads_beside_a_training_on_a_cpu_compute_alone() -> None:
+    """In a process of its own: the number is one of the whole process."""
+    lines = (
+        "import torch",
+        "from concurrent.futures import ThreadPoolExecutor",
+        "from vidqa.engine.training.trainer import compute_in_this_thread",
+        "compute_in_this_thread()",
+        "with ThreadPoolExecutor(1) as beside:",
+        "    print(torch.get_num_threads(), beside.submit(torch.get_num_threads).result())",
+    )
+    environment = child_environment(OMP_NUM_THREADS="2", PYTHONPATH=str(SOURCE))
+    command = [sys.executable, "-c", "\n".join(lines)]
+    assert subprocess.run(command, env=environment, capture_output=True, text=True).stdout.split() == ["2", "1"]

@@ -106,8 +106,8 @@ def space_of(
     """
     ranges, fixed, only_keys = _full_names(ranges), _full_names(fixed), _full_names(dict.fromkeys(only, ""))
     raise_errors([*_unknown(fixed, "--fix", [*_keys(spec), RATES]), *_outside(ranges, only_keys)])
-    known = _keys(_with(spec, fixed))
-    raise_errors([*_unknown(ranges, "--range", known), *_unknown(only_keys, "--only", known)])
+    spec_keys = _keys(_with(spec, fixed))
+    raise_errors([*_unknown(ranges, "--range", spec_keys), *_unknown(only_keys, "--only", spec_keys)])
     ranges = {**only_keys, **ranges}
     raise_errors(list(_clashes(ranges, fixed)))
     notes: list[str] = []
@@ -118,7 +118,7 @@ def space_of(
                 notes.append(f"{unset} is unset, as {searched} is searched")
     base = _with(spec, fixed)
     default = set() if only_keys else _default_keys(base, by_steps=by_steps)
-    keys = [key for key in known if key in ranges or (key in default and key not in fixed)]
+    keys = [key for key in spec_keys if key in ranges or (key in default and key not in fixed)]
     if RATES in keys and isinstance(base.train.optm_lr, list):
         raise RANGE.error(RATES, "a list of rates is not searched", "write { decoder = ..., vision = ... }, or fix it")
     parameters = _with_batches(_parameters(keys, ranges, base), base, samples, ranks, notes)
@@ -157,11 +157,13 @@ def _full_names(table: Mapping[str, Any]) -> dict[str, Any]:
     return {shorthand.get(key, key): value for key, value in table.items()}
 
 
-def _unknown(keys: Mapping[str, Any], option: str, known: Sequence[str]) -> Iterator[Problem]:
+def _unknown(keys: Mapping[str, Any], option: str, spec_keys: Sequence[str]) -> Iterator[Problem]:
     for key in keys:
-        if key not in known:
+        if key not in spec_keys:
             close = (
-                [name for name in known if name.startswith(RATES)] if key.startswith(RATES) else nearest(ACTION, key)
+                [name for name in spec_keys if name.startswith(RATES)]
+                if key.startswith(RATES)
+                else nearest(ACTION, key)
             )
             remedy = f"did you mean {', '.join(close)}?" if close else None
             yield RANGE.at(f"{option} {key}", f"{key} is not a key of this train spec", remedy)

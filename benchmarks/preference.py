@@ -87,7 +87,7 @@ if __name__ == "__main__":
     parser.add_argument("--epochs", type=int, default=5, help="of the first training")
     parser.add_argument("--more", type=int, default=3, help="epochs of each further one")
     parser.add_argument("--rate", type=float, default=1e-4, help="of each further one")
-    asked = parser.parse_args()
-    if asked.tiny:
-        asked.clips, asked.each, asked.epochs, asked.more = 40, 2, 1, 1
-    main(asked)
+    options = parser.parse_args()
+    if options.tiny:
+        options.clips, options.each, options.epochs, options.more = 40, 2, 1, 1
+    main(options)

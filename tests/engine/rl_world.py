@@ -23,12 +23,11 @@ ODD = "def odd(text, record, token_ids, finish_reason):\n    return sum(t % 2 fo
 UNCHANGED = {"train.optm_lr": 1e-30, "train.train_policy.mu_iterations": 2, "train.train_policy.kl_beta": 0.1}
 
 
-def require_unchanged(run: Path, *, within: float = 0.0) -> None:
-    """Of a run with UNCHANGED: ratios of 1 and a divergence from the reference of 0 in every step, exactly or
-    `within`."""
+def require_unchanged(run: Path) -> None:
+    """Of a run with UNCHANGED: ratios of exactly 1 and a divergence from the reference of exactly 0, in every step."""
     for key in ("train/ratio_difference_max", "train/kl"):
-        assert max(map(abs, events(run, key).values())) <= within, (key, events(run, key))
-    assert max(abs(ratio - 1) for ratio in events(run, "train/ratio").values()) <= within
+        assert set(events(run, key).values()) == {0.0}, (key, events(run, key))
+    assert set(events(run, "train/ratio").values()) == {1.0}
 
 
 def rl_model(folder: Path, **options: Any) -> tuple[Path, Path]:

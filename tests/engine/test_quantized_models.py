@@ -135,7 +135,7 @@ def test_products_of_few_bits_give_the_answers_of_the_dequantized_model(
     assert_same(ours, answered(NATIVE, world, folders[scheme], prompts), 1e-4)
 
 
-@pytest.mark.parametrize("group", [8, 32, 128, 512])
+@pytest.mark.parametrize("group", [8, 32, 64, 128, 256, 512])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_products_of_4_bits_are_those_of_the_dequantized_weights(group: int, dtype: torch.dtype) -> None:
     """Of a step and of a pack; layers that share an input are one product, and have biases."""
@@ -151,7 +151,7 @@ def test_products_of_4_bits_are_those_of_the_dequantized_weights(group: int, dty
     matrix = matrix_of(*layers)
     assert matrix.group_scale is not None
     assert torch.equal(plain.dequantized(matrix.weight, matrix.group_scale).double(), torch.cat(weights))
-    for rows in (1, 5):
+    for rows in (1, 5, 64, 65):
         hidden_TD = torch.randn(rows, 512, generator=generator).to(dtype)
         biases = torch.cat([layer.bias for layer in layers]).double()
         exact = hidden_TD.double() @ torch.cat(weights).t() + biases

@@ -24,6 +24,7 @@ CODE = torch.float8_e4m3fn
 LARGEST = torch.finfo(CODE).max
 LEAST = 1e-12  # of a row that is all zero
 ALIGNED = 16  # numbers of a row of a factor, or a multiple
+AMPERE = (8, 0)  # compute capability from which on there are products of bfloat16
 SCALED_MM = (9, 0)  # compute capability from which on a product takes a scale for each row
 
 
@@ -188,6 +189,7 @@ def _why_not_int4(layer: Any, group_size: int, dtype: torch.dtype) -> str:
         return "its groups are not runs of inputs, or not symmetric"
     if group_size * layer.weight_scale.shape[1] != layer.in_features:
         return f"groups of {group_size} do not divide {layer.in_features} inputs"
-    if layer.weight_packed.is_cuda and dtype != torch.bfloat16:
-        return "codes of 4 bits are multiplied in bfloat16 alone"
+    packed = layer.weight_packed
+    if packed.is_cuda and (dtype != torch.bfloat16 or torch.cuda.get_device_capability(packed.device) < AMPERE):
+        return "this GPU or precision has no product of 4-bit integers"
     return ""

@@ -40,7 +40,7 @@ from vidqa.engine.generators.native import NativeSession
 from vidqa.engine.kernels import kernels_for
 from vidqa.engine.loading.load import empty_model
 from vidqa.engine.model.paged_cache import PAGE
-from vidqa.engine.model.quantized import CODE, Rounding, step_of
+from vidqa.engine.model.quantized import CODE, Rounding, beside_zeros, step_of
 from vidqa.spec import Layer, dump, resolve
 
 PARTS = ("products", "decode", "prefill", "rtn", "gptq")
@@ -118,7 +118,8 @@ def products(options: Namespace, device: torch.device, bandwidth: float) -> Iter
             for _ in range(copies)
         ]
         quantized = [float8_of(weight) for weight in weights]
-        packed = [random_int4(shape, device, torch.bfloat16) for _ in range(copies)]
+        int4 = (random_int4(shape, device, torch.bfloat16) for _ in range(copies))
+        packed = [(codes, beside_zeros(scale)) for codes, scale in int4]
         for rows in ROWS[:2] if options.tiny else ROWS:
             hidden = torch.randn(rows, shape[1], device=device, generator=generator).bfloat16()
             row = product_times(hidden, weights, [(codes, scale.view(1, -1)) for codes, scale in quantized], packed)
@@ -186,11 +187,12 @@ def to_float8(model: Any) -> None:
 
 
 def random_int4(shape: Sequence[int], device: torch.device, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """Packed codes of 4 bits and scales of groups."""
+    """Packed codes of 4 bits, as kernels read them, and scales of groups."""
     outputs, width = shape
     group = GROUP if width % GROUP == 0 else 32
     packed = torch.randint(-(2**31), 2**31, (outputs, width // 8), device=device, dtype=torch.int32)
-    return packed, torch.full((outputs, width // group), 0.004, device=device, dtype=dtype)
+    scale = torch.full((outputs, width // group), 0.004, device=device, dtype=dtype)
+    return kernels_for(device).int4_order(packed), scale
 
 
 def to_int4(model: Any) -> None:

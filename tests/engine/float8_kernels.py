@@ -27,6 +27,19 @@ def same_codes(ours: torch.Tensor, theirs: torch.Tensor) -> None:
     assert off.float().mean() < 0.005, "codes differ beyond those that lie between two"
 
 
+def int4_ordered(packed: torch.Tensor) -> torch.Tensor:
+    """The order that PyTorch's product takes, code by code."""
+    outputs, width = len(packed), 8 * packed.shape[1]
+    codes = ((packed[:, :, None] >> torch.arange(0, 32, 4)) & 15).flatten(1)
+    j = next(count for count in (4, 2, 1) if width % (32 * count) == 0)
+    words = torch.zeros(outputs // 8, width // (32 * j), 32, j, dtype=torch.int64)
+    for bit, (step, side) in enumerate(product((0, 1), (0, 8, 16, 24))):
+        for lane, word in product(range(32), range(j)):
+            first = 32 * word + 2 * (lane % 4) + side + step
+            words[:, :, lane, word] |= codes[lane // 4 :: 8, first :: 32 * j].long() << (4 * bit)
+    return torch.where(words >= 2**31, words - 2**32, words).to(torch.int32)
+
+
 def main() -> None:
     generator = torch.Generator().manual_seed(0)
     static = Rounding(torch.full((1,), 0.005, device=DEVICE))
@@ -51,24 +64,23 @@ def main() -> None:
             # Tensor cores sum 8-bit products in fewer bits than float32 has: errors are of the size of the sums.
             torch.testing.assert_close(found, exact, rtol=1e-3, atol=1e-3 * exact.abs().max().item())
     precision, off = (torch.float32, 1e-4) if DEVICE == "cpu" else (torch.bfloat16, 1e-2)
-    few, int4.MANY = int4.FEW_ROWS, 0  # so that a small weight takes the tile of a large one
-    for rows, width, outputs in (
-        (1, 512, 64),
-        (1, 512, 48),
-        (3, 512, 48),
-        (few, 256, 32),
-        (few + 1, 256, 24),
-    ):
-        packed = torch.randint(-(2**31), 2**31, (outputs, width // 8), generator=generator, dtype=torch.int32).to(
-            DEVICE
-        )
+    if DEVICE == "cpu":
+        int4.VERY_FEW_ROWS = 0
+    for rows, (width, outputs) in product((1, 3, 33, 65), ((1024, 64), (512, 48), (320, 24), (224, 8))):
+        packed = torch.randint(-(2**31), 2**31, (outputs, width // 8), generator=generator, dtype=torch.int32)
+        packed, ordered = packed.to(DEVICE), int4_ordered(packed).to(DEVICE)
+        if DEVICE == "cuda":
+            assert torch.equal(int4.int4_order(packed), ordered)
         hidden = torch.randn(rows, width, generator=generator).to(DEVICE, precision)
-        for groups in (width // 8, width // 32, width // 128, 1):
-            scale = torch.rand(outputs, groups, generator=generator).to(DEVICE, precision)
-            weight = plain.dequantized(packed, scale)
-            assert torch.equal(int4.dequantized(packed, scale), weight)
+        for group in (32, 64, 128, 256):
+            if width % group:
+                continue
+            scale = torch.rand(width // group, outputs, 1, generator=generator).to(DEVICE, precision)
+            scale_zero = torch.cat([scale, torch.zeros_like(scale)], -1)
+            weight = plain.dequantized(packed, scale_zero)
+            assert torch.equal(int4.dequantized(ordered, scale_zero), weight)
             exact = hidden.double() @ weight.double().t()
-            found = int4.int4_product(hidden, packed, scale).double()
+            found = int4.int4_product(hidden, ordered, scale_zero).double()
             torch.testing.assert_close(found, exact, rtol=off, atol=off * exact.abs().max().item())
 
 

@@ -10,11 +10,16 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from tiny_world import engine_command, losses, tiny_data, tiny_model, tiny_spec
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
 
+from vidqa.engine.distributed import local_part
 from vidqa.engine.model.fused_lora import Adapter
 from vidqa.engine.model.layers import Projection, project
 from vidqa.engine.model.quantized_base import dense, quantized
+from vidqa.engine.training import optimizer
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
 ADAPT = {"policy.lora.r": 4, "policy.lora.lora_dropout": 0.0, "train.optm_lr": 2e-3}
@@ -55,6 +60,34 @@ def test_recomputation_changes_no_loss_of_a_quantized_base(world: SimpleNamespac
     run = _run(world, f"again-{level}", METHODS["nf4"] | {"engine.recompute": level})
     auto = world.folder / "again-none" / "run"
     assert losses(run) == pytest.approx(losses(auto), rel=1e-4)
+
+
+def test_weights_in_host_memory_are_updated_part_by_part_as_those_on_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(optimizer, "PART", 256 * 100)
+    device = torch.device("cuda", 0)
+    torch.cuda.set_device(device)
+    dist.init_process_group("cpu:gloo,cuda:nccl", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        results = []
+        for place in (OffloadPolicy(), CPUOffloadPolicy()):
+            torch.manual_seed(0)
+            model = torch.nn.Linear(512, 1000, bias=False)
+            fully_shard(model, mesh=init_device_mesh("cuda", (1,)), offload_policy=place)
+            model.to("cpu" if isinstance(place, CPUOffloadPolicy) else device)
+            train = SimpleNamespace(
+                **{"optm_lr": 1e-3, "optm_name": "AdamW8bit", "optm_weight_decay": 0.1, "optm_impl": "fused"},
+                **{"optm_betas": (0.9, 0.95), "epsilon": 1e-8},
+            )
+            built = optimizer.build_optimizer(model, train)
+            for _ in range(3):
+                model(torch.ones(4, 512, device=device)).square().sum().backward()
+                built.step()
+                built.zero_grad()
+            results.append([local_part(tensor).cpu() for tensor in (model.weight, *built.state[model.weight].values())])
+        for on_gpu, on_host in zip(*results, strict=True):
+            assert torch.equal(on_gpu, on_host)
+    finally:
+        dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("precision", ["nf4", "fp8"])

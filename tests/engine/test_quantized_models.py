@@ -127,7 +127,7 @@ def test_products_of_few_bits_give_the_answers_of_the_dequantized_model(
     assert said == f"quantized weights: 14 layers multiply in {words}"
     session, products = NativeSession(model, settings), []
     matrices = [of for layer in session.forward.layers for of in layer if isinstance(of, Matrix)]
-    assert all((of.scale is None) == (scheme == "W4A16") == (of.group_scale is not None) for of in matrices)
+    assert all((of.scale is None) == (scheme == "W4A16") == (of.scale_zero is not None) for of in matrices)
     product = getattr(owner, name)
     monkeypatch.setattr(owner, name, lambda *args, **more: products.append(1) or product(*args, **more))
     ours = by_id(session, prompts)
@@ -149,8 +149,8 @@ def test_products_of_4_bits_are_those_of_the_dequantized_weights(group: int, dty
         layers.append(layer)
         weights.append((codes.to(dtype) * scale.repeat_interleave(group, 1)).double())
     matrix = matrix_of(*layers)
-    assert matrix.group_scale is not None
-    assert torch.equal(plain.dequantized(matrix.weight, matrix.group_scale).double(), torch.cat(weights))
+    assert matrix.scale_zero is not None
+    assert torch.equal(plain.dequantized(matrix.weight, matrix.scale_zero).double(), torch.cat(weights))
     for rows in (1, 5, 64, 65):
         hidden_TD = torch.randn(rows, 512, generator=generator).to(dtype)
         biases = torch.cat([layer.bias for layer in layers]).double()

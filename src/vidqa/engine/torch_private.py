@@ -36,6 +36,8 @@ FLASH_BACKWARD = torch.ops.aten._flash_attention_backward
 scaled_mm = torch._scaled_mm
 addmm_activation = torch._addmm_activation
 foreach_mul_ = torch._foreach_mul_
+to_int4pack = torch.ops.aten._convert_weight_to_int4pack
+int4pack_mm = torch.ops.aten._weight_int4pack_mm
 
 # Files of a checkpoint.
 StorageInfo, MemFormatEncoding, get_layout = _StorageInfo, _MEM_FORMAT_ENCODING, _get_layout

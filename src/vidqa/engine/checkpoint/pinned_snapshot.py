@@ -38,21 +38,12 @@ class PinnedSnapshot:
     def reserve(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Take memory for those of `tensors` that have none yet."""
         waiting = {name: local_part(tensor) for name, tensor in tensors.items() if name not in self._slots}
-        for names in _blocks({name: _bytes(part) for name, part in waiting.items()}):
-            block = self._host_memory(sum(_bytes(waiting[name]) for name in names))
-            begin = 0
-            for name in names:
-                self._slots[name] = _slot(block, begin, waiting[name])
-                begin += _bytes(waiting[name])
-
-    def _host_memory(self, size: int) -> torch.Tensor:
-        if self.pinned:
-            try:
-                return torch.empty(size, dtype=torch.uint8, pin_memory=True)
-            except RuntimeError as refused:
-                note(f"host memory cannot be pinned, so steps wait for checkpoints: {str(refused).splitlines()[0]}")
-                self.pinned = False
-        return torch.empty(size, dtype=torch.uint8)
+        try:
+            slots = host_memory_like(waiting, pinned=self.pinned)
+        except RuntimeError as refused:
+            note(f"host memory cannot be pinned, so steps wait for checkpoints: {str(refused).splitlines()[0]}")
+            self.pinned, slots = False, host_memory_like(waiting, pinned=False)
+        self._slots.update(slots)
 
     def announce(self) -> None:
         """Say, in the thread that trains, that `copy` will be called in another one, with tensors as they are now."""
@@ -83,6 +74,18 @@ class PinnedSnapshot:
         self._launched.wait()
         if self._copied is not None:
             torch.cuda.current_stream().wait_event(self._copied)
+
+
+def host_memory_like(parts: Mapping[str, torch.Tensor], *, pinned: bool) -> dict[str, torch.Tensor]:
+    """Host memory, not written yet, for tensors like `parts`. Raises RuntimeError where it cannot be pinned."""
+    slots = {}
+    for names in _blocks({name: _bytes(part) for name, part in parts.items()}):
+        block = torch.empty(sum(_bytes(parts[name]) for name in names), dtype=torch.uint8, pin_memory=pinned)
+        begin = 0
+        for name in names:
+            slots[name] = _slot(block, begin, parts[name])
+            begin += _bytes(parts[name])
+    return slots
 
 
 def _bytes(part: torch.Tensor) -> int:

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from vidqa.engine.kernels.float8 import float8_product, rounded_like, rounded_rows, store_rounded
-from vidqa.engine.kernels.int4 import int4_product
+from vidqa.engine.kernels.int4 import int4_order, int4_product
 from vidqa.engine.model.layers import Norm
 from vidqa.engine.model.quantized import Rounded, Rounding
 
@@ -22,6 +22,7 @@ __all__ = [
     "add_norm",
     "decode_attention",
     "float8_product",
+    "int4_order",
     "int4_product",
     "rotate_into",
     "rotated",

@@ -1,9 +1,13 @@
-"""Triton kernels for generation with weights in 4-bit integers, as files hold them: products of a few rows, and the
-dequantized weight for more.
+"""Products of generation with weights in 4-bit integers: PyTorch's own for very few rows, a Triton kernel for more, the
+dequantized weight for packs.
 
-compressed-tensors packs eight codes from 0 to 15 into an int32, the first in its lowest bits; a weight is (code - 8)
-times the scale of its group. Nothing converts a code: in the bits of the float 1.0 a code at bit b adds
-code x 2**(b - 23), so that inputs times 2**(23 - b) give their sum beside that of their products.
+A weight is (code - 8) times the scale of its group. All three read the one order of codes that PyTorch's product takes
+(`aten._convert_weight_to_int4pack`): int32 [O/8, D/32J, 32, J], J = 4, 2 or 1. Eight rows lie side by side; of a row a
+block has the words (t, j), t < 4, and of word (t, j) the code at bit 4p is that of input
+
+    32 j + 8 (p % 4) + 2 t + p // 4    of the block's 32 J inputs.
+
+Nothing converts a code in the Triton kernel: in the bits of the float 1.0 a code at bit b adds code x 2**(b - 23).
 
 Shape letters: T rows of a step, D width, O outputs, G groups of a row.
 """
@@ -14,10 +18,21 @@ import torch
 import triton
 import triton.language as tl
 
+from vidqa.engine import torch_private
+
+VERY_FEW_ROWS = 8  # up to which PyTorch's product is the fastest
 FEW_ROWS = 64  # up to which codes are multiplied as they are
 WORDS = 32  # of a row that a program holds at one time
-TILES = (64, 32, 16)  # rows of the weight that a program holds
-MANY = 8192  # rows of a weight from which on programs of the largest tile suffice for all multiprocessors
+TILES = (32, 16)  # rows of the weight that a program holds
+
+
+def int4_order(packed: torch.Tensor) -> torch.Tensor:
+    """Codes int32 [O, D/8] in the order of compressed-tensors' files, the first in the lowest bits, as kernels read
+    them: O is a multiple of 8, D of 32."""
+    shifts = torch.arange(0, 32, 4, dtype=torch.int32, device=packed.device)
+    codes = ((packed[:, :, None] >> shifts) & 15).flatten(1).to(torch.uint8)
+    tiles = next(count for count in (8, 4, 2) if codes.shape[1] % (16 * count) == 0)
+    return torch_private.to_int4pack(codes[:, ::2] << 4 | codes[:, 1::2], tiles)
 
 
 @triton.jit
@@ -28,42 +43,28 @@ def _above_one(words, PLACE: tl.constexpr):
 
 
 @triton.jit
-def _one_row_kernel(
-    hidden, packed, scale, out, words, groups,
-    GROUP: tl.constexpr, OUTPUTS: tl.constexpr, WORDS: tl.constexpr,
-):  # fmt: skip
-    output, inner = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS), tl.arange(0, WORDS)
-    row_at = output[:, None].to(tl.int64)
-    packed_at = packed + row_at * words + inner[None, :]
-    scale_at = scale + row_at * groups + (inner // GROUP)[None, :]
-    total = tl.zeros([OUTPUTS, WORDS], tl.float32)
-    for begin in tl.range(0, words, WORDS, num_stages=3):
-        codes = tl.load(packed_at + begin)
-        scales = tl.load(scale_at + begin // GROUP).to(tl.float32)
-        part, sums = tl.zeros([OUTPUTS, WORDS], tl.float32), tl.zeros([WORDS], tl.float32)
-        for place in tl.static_range(8):
-            x = tl.load(hidden + 8 * (begin + inner) + place).to(tl.float32)
-            part += _above_one(codes, place) * (x * (2048 >> (4 * (place % 2))))[None, :]
-            sums += x * ((2048 >> (4 * (place % 2))) + 8)
-        total += (part - sums[None, :]) * scales
-    tl.store(out + output, tl.sum(total, 1).to(out.dtype.element_ty))
+def _word_at(output, word, words, J: tl.constexpr):
+    """The place of a row's word."""
+    block = (output // 8).to(tl.int64) * (8 * words) + word // (4 * J) * (32 * J)
+    return block + output % 8 * (4 * J) + word % (4 * J)
 
 
 @triton.jit
 def _few_rows_kernel(
-    hidden, packed, scale, out, rows, words, outputs, groups,
-    GROUP: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr, WORDS: tl.constexpr,
+    hidden, packed, scale_zero, out, rows, words, outputs, group,
+    J: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr, WORDS: tl.constexpr,
 ):  # fmt: skip
     """`hidden` has the inputs of a place of all words side by side: [T, 8, D/8]."""
     output, inner = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS), tl.arange(0, WORDS)
-    row, row_at = tl.arange(0, ROWS), output[:, None].to(tl.int64)
-    packed_at = packed + row_at * words + inner[None, :]
-    scale_at = scale + row_at * groups + (inner // GROUP)[None, :]
+    row = tl.arange(0, ROWS)
+    packed_at = packed + _word_at(output[:, None], inner[None, :], words, J)
+    first_input = inner // (4 * J) * (32 * J) + inner % J * 32
     hidden_at = hidden + row[:, None] * (8 * words) + inner[None, :]
     total = tl.zeros([OUTPUTS, ROWS], tl.float32)
     for begin in range(0, words, WORDS):
-        codes = tl.load(packed_at + begin)
-        scales = tl.load(scale_at + begin // GROUP).to(tl.float32)
+        codes = tl.load(packed_at + begin * 8)
+        groups = (8 * begin + first_input) // group
+        scales = tl.load(scale_zero + 2 * (groups[None, :] * outputs + output[:, None])).to(tl.float32)
         for place in tl.static_range(8):
             x = tl.load(hidden_at + place * words + begin, mask=(row < rows)[:, None], other=0.0)
             unit = 2048 >> (4 * (place % 2))
@@ -73,45 +74,43 @@ def _few_rows_kernel(
     tl.store(at, total.to(out.dtype.element_ty), mask=(row < rows)[None, :])
 
 
-def int4_product(hidden_TD: torch.Tensor, packed: torch.Tensor, scale_OG: torch.Tensor) -> torch.Tensor:
-    """The product [T, O] with packed codes int32 [O, D/8] and their scales, in the precision of the inputs."""
-    rows, (outputs, words), groups = len(hidden_TD), packed.shape, scale_OG.shape[1]
-    group = words // groups
-    if rows > FEW_ROWS or outputs % TILES[-1] or words % WORDS or (WORDS % group and group % WORDS):
-        return hidden_TD @ dequantized(packed, scale_OG).t()
+def int4_product(hidden_TD: torch.Tensor, packed: torch.Tensor, scale_zero_GO2: torch.Tensor) -> torch.Tensor:
+    """The product [T, O] with codes as `int4_order` gives them, in the precision of the inputs; `scale_zero_GO2` are
+    the scales of groups and, for PyTorch's product, zeros."""
+    rows, width = hidden_TD.shape
+    groups, outputs, _ = scale_zero_GO2.shape
+    words, j = width // 8, packed.shape[3]
+    if rows <= VERY_FEW_ROWS:
+        return torch_private.int4pack_mm(hidden_TD.contiguous(), packed, width // groups, scale_zero_GO2)
+    if rows > FEW_ROWS or outputs % TILES[-1] or words % WORDS:
+        return hidden_TD @ dequantized(packed, scale_zero_GO2).t()
     out = hidden_TD.new_empty((rows, outputs))
-    if rows == 1:
-        tile = TILES[0] if outputs % TILES[0] == 0 and outputs >= MANY else TILES[-1]
-        _one_row_kernel[(outputs // tile,)](
-            hidden_TD.contiguous(), packed, scale_OG, out, words, groups,
-            GROUP=group, OUTPUTS=tile, WORDS=WORDS, num_warps=4 if tile == TILES[0] else 2,
-        )  # fmt: skip
-        return out
-    tile = next(tile for tile in TILES[1:] if outputs % tile == 0)
-    by_place = hidden_TD.view(rows, words, 8).transpose(1, 2).contiguous()
+    tile = next(tile for tile in TILES if outputs % tile == 0)
+    by_place = hidden_TD.view(rows, -1, j, 4, 4, 2).permute(0, 5, 3, 1, 4, 2).contiguous()
     _few_rows_kernel[(outputs // tile,)](
-        by_place, packed, scale_OG, out, rows, words, outputs, groups,
-        GROUP=group, ROWS=max(16, triton.next_power_of_2(rows)), OUTPUTS=tile, WORDS=WORDS, num_warps=4, num_stages=3,
+        by_place, packed, scale_zero_GO2, out, rows, words, outputs, width // groups, J=j,
+        ROWS=max(16, triton.next_power_of_2(rows)), OUTPUTS=tile, WORDS=WORDS, num_warps=4, num_stages=3,
     )  # fmt: skip
     return out
 
 
 @triton.jit
-def _dequantize_kernel(packed, scale, out, width, groups, BLOCK: tl.constexpr):
+def _dequantize_kernel(packed, scale_zero, out, width, outputs, group, J: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < width
-    word = tl.load(packed + row * (width // 8) + at // 8, mask=inside, other=0)
-    code = ((word >> (at % 8 * 4)) & 15) - 8
-    s = tl.load(scale + row * groups + at // (width // groups), mask=inside, other=0.0)
+    inside, within = at < width, at % 32
+    word = at // (32 * J) * (4 * J) + within % 8 // 2 * J + at % (32 * J) // 32
+    codes = tl.load(packed + _word_at(row, word, width // 8, J), mask=inside, other=0)
+    code = ((codes >> (within // 8 * 4 + within % 2 * 16)) & 15) - 8
+    s = tl.load(scale_zero + 2 * (at // group * outputs + row), mask=inside, other=0.0)
     tl.store(out + row * width + at, (code.to(tl.float32) * s.to(tl.float32)).to(s.dtype), mask=inside)
 
 
-def dequantized(packed: torch.Tensor, scale_OG: torch.Tensor) -> torch.Tensor:
-    """The weight [O, D] of packed codes int32 [O, D/8] with a scale for each group of a row."""
-    outputs, width = len(packed), 8 * packed.shape[1]
-    out = scale_OG.new_empty((outputs, width))
+def dequantized(packed: torch.Tensor, scale_zero_GO2: torch.Tensor) -> torch.Tensor:
+    """The weight [O, D]."""
+    (groups, outputs, _), width = scale_zero_GO2.shape, packed[0].numel()
+    out = scale_zero_GO2.new_empty((outputs, width))
     _dequantize_kernel[(outputs, triton.cdiv(width, 1024))](
-        packed, scale_OG, out, width, scale_OG.shape[1], BLOCK=1024, num_warps=4
+        packed, scale_zero_GO2, out, width, outputs, width // groups, J=packed.shape[3], BLOCK=1024, num_warps=4
     )
     return out

@@ -43,14 +43,20 @@ def float8_product(
     return scaled_mm(codes_TD, weight_OD.t(), scale_a=step_T1, scale_b=scale_1O, out_dtype=dtype)
 
 
-def int4_product(hidden_TD: torch.Tensor, packed: torch.Tensor, scale_OG: torch.Tensor) -> torch.Tensor:
-    return hidden_TD @ dequantized(packed, scale_OG).t()
+def int4_order(packed: torch.Tensor) -> torch.Tensor:
+    """Codes int32 [O, D/8] as files hold them: eight in a word, the first in its lowest bits."""
+    return packed
 
 
-def dequantized(packed: torch.Tensor, scale_OG: torch.Tensor) -> torch.Tensor:
-    """The weight [O, D] of codes from 0 to 15, eight in an int32 [O, D/8], the first in its lowest bits."""
+def int4_product(hidden_TD: torch.Tensor, packed: torch.Tensor, scale_zero_GO2: torch.Tensor) -> torch.Tensor:
+    return hidden_TD @ dequantized(packed, scale_zero_GO2).t()
+
+
+def dequantized(packed: torch.Tensor, scale_zero_GO2: torch.Tensor) -> torch.Tensor:
+    """The weight [O, D]: (code - 8) times the scale of its group, which stands beside a zero."""
     shifts = torch.arange(0, 32, 4, dtype=torch.int32, device=packed.device)
     codes = ((packed[:, :, None] >> shifts) & 15).flatten(1) - 8
+    scale_OG = scale_zero_GO2[:, :, 0].t()
     return (codes.unflatten(1, (scale_OG.shape[1], -1)).to(scale_OG.dtype) * scale_OG[:, :, None]).flatten(1)
 
 

@@ -20,7 +20,8 @@ from torch.distributed.tensor import DTensor
 from transformers import AutoConfig
 
 from vidqa.core.problem import raise_errors
-from vidqa.engine.distributed import World
+from vidqa.engine.checkpoint.pinned_snapshot import host_memory_like
+from vidqa.engine.distributed import World, local_part
 from vidqa.engine.families import TorchFamily, family_of, torch_half
 from vidqa.engine.families._base import run_gathered
 from vidqa.engine.loading.freeze import base_module, base_name, choose_trainable, is_adapter, is_added
@@ -29,7 +30,7 @@ from vidqa.engine.model import DTYPES
 from vidqa.engine.model.float8 import use_float8
 from vidqa.engine.model.quantized_base import QuantizedLinear, quantize_layers, quantized_layers
 from vidqa.engine.problems import ENGINE_WEIGHTS_MISMATCH
-from vidqa.engine.torch_private import buffers, compute_local_shape_and_global_offset
+from vidqa.engine.torch_private import buffers, compute_local_shape_and_global_offset, dtensor_like
 from vidqa.families import family_of as tables_of
 from vidqa.families import require_plain_weights
 from vidqa.families.problems import MODEL_FILE_MISSING, MODEL_UNSUPPORTED
@@ -152,12 +153,21 @@ def _tie_head(model: Any) -> None:
 
 
 def _take_memory(model: nn.Module, device: torch.device, *, offload: bool) -> None:
-    """Memory for parameters and buffers, not written yet; with `offload` FSDP's parameters are in host memory."""
-    model.to_empty(device="cpu" if offload else device)
-    if offload:
-        for tensor in (*model.parameters(), *model.buffers()):
-            if not isinstance(tensor, DTensor):
-                tensor.data = torch.empty_like(tensor, device=device)
+    """Memory for parameters and buffers, not written yet; with `offload` FSDP's parameters are in host memory that is
+    pinned already: FSDP would pin a copy of each."""
+    if not offload:
+        model.to_empty(device=device)
+        return
+    model.to_empty(device="cpu")
+    for tensor in (*model.parameters(), *model.buffers()):
+        if not isinstance(tensor, DTensor):
+            tensor.data = torch.empty_like(tensor, device=device)
+    sharded = {name: parameter for name, parameter in model.named_parameters() if isinstance(parameter, DTensor)}
+    rows = host_memory_like({name: local_part(p) for name, p in sharded.items()}, pinned=device.type == "cuda")
+    for name, parameter in sharded.items():
+        owner, _, own_name = name.rpartition(".")
+        pinned = nn.Parameter(dtensor_like(parameter, rows[name]), requires_grad=parameter.requires_grad)
+        model.get_submodule(owner).register_parameter(own_name, pinned)
 
 
 def _shard(

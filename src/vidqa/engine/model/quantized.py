@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from vidqa.engine.kernels import kernels_for
 from vidqa.families.problems import MODEL_UNSUPPORTED
 from vidqa.families.quantization import is_float8, is_int4
 
@@ -25,6 +26,7 @@ LARGEST = torch.finfo(CODE).max
 LEAST = 1e-12  # of a row that is all zero
 ALIGNED = 16  # numbers of a row of a factor, or a multiple
 AMPERE = (8, 0)  # compute capability from which on there are products of bfloat16
+INT4_GROUPS = (32, 64, 128, 256)  # that PyTorch's product takes
 SCALED_MM = (9, 0)  # compute capability from which on a product takes a scale for each row
 
 
@@ -43,15 +45,15 @@ class Rounded(NamedTuple):
 
 class Matrix(NamedTuple):
     """One product: of a layer, or of several that share an input, one below the other. With `scale`, float32 [1, O],
-    the weight is codes and takes inputs that are rounded by `rounding`; with `group_scale` [O, groups] it is codes of 4
-    bits, eight in an int32 [O, D/8]; `fake_rounding` gives an input's rounded values as they are."""
+    the weight is codes and takes inputs that are rounded by `rounding`; with `scale_zero` [groups, O, 2], scales beside
+    zeros, it is codes of 4 bits, eight in an int32; `fake_rounding` gives an input's rounded values as they are."""
 
     weight: torch.Tensor
     bias: torch.Tensor | None = None
     scale: torch.Tensor | None = None
     rounding: Rounding | None = None
     fake_rounding: Callable[[torch.Tensor], torch.Tensor] | None = None
-    group_scale: torch.Tensor | None = None
+    scale_zero: torch.Tensor | None = None
 
 
 def step_of(wide_TD: torch.Tensor) -> torch.Tensor:
@@ -69,7 +71,7 @@ def matrix_of(*layers: Any) -> Matrix:
         packed, scale = (
             joined([getattr(layer, name) for layer in layers]) for name in ("weight_packed", "weight_scale")
         )
-        return Matrix(packed, bias, group_scale=scale)
+        return Matrix(packed, bias, scale_zero=beside_zeros(scale))
     weight = joined([layer.weight for layer in layers])
     if weight.dtype != CODE:
         return Matrix(weight, bias, fake_rounding=_fake_rounding(layers[0]))
@@ -78,6 +80,11 @@ def matrix_of(*layers: Any) -> Matrix:
     # Layers that share an input were calibrated on the same numbers; where their steps differ, the largest cuts none.
     rounding = Rounding(torch.stack(steps).amax(0) if steps else None)
     return Matrix(weight, bias, torch.cat(scales)[None].contiguous(), rounding)
+
+
+def beside_zeros(scale_OG: torch.Tensor) -> torch.Tensor:
+    """Scales as PyTorch's product of 4-bit codes takes them: [G, O, 2]."""
+    return torch.stack([scale_OG.t(), torch.zeros_like(scale_OG.t())], -1)
 
 
 def _kind(layer: Any) -> str:
@@ -99,9 +106,9 @@ def joined(parameters: Sequence[nn.Parameter]) -> torch.Tensor:
 
 def product(kernels: Any, hidden: torch.Tensor | Rounded, matrix: Matrix, dtype: torch.dtype) -> torch.Tensor:
     """[T, O] in the model's precision. Inputs are rounded here where the kernel before has not done so."""
-    if matrix.group_scale is not None:
+    if matrix.scale_zero is not None:
         assert isinstance(hidden, torch.Tensor)
-        output = kernels.int4_product(hidden, matrix.weight, matrix.group_scale)
+        output = kernels.int4_product(hidden, matrix.weight, matrix.scale_zero)
         return output if matrix.bias is None else output + matrix.bias
     if matrix.scale is None:
         assert isinstance(hidden, torch.Tensor)
@@ -151,6 +158,8 @@ def dequantize(model: Any, dtype: torch.dtype, keep: Sequence[nn.Module]) -> str
         del module.quantization_scheme  # so that it is no quantized layer to compressed-tensors
         if hasattr(module, "weight_packed"):
             module.weight_scale.data = module.weight_scale.data.to(dtype)
+            packed: Any = module.weight_packed
+            packed.data = kernels_for(packed.device).int4_order(packed.data)
     model.hf_quantizer.compressor.decompress_model(model)
     for name, module in quantized.items():
         if reasons[name]:
@@ -185,11 +194,15 @@ def _why_not(layer: Any, dtype: torch.dtype, keep: bool) -> str:
 
 
 def _why_not_int4(layer: Any, group_size: int, dtype: torch.dtype) -> str:
+    packed, width = layer.weight_packed, layer.in_features
     if hasattr(layer, "weight_g_idx") or hasattr(layer, "weight_zero_point"):
         return "its groups are not runs of inputs, or not symmetric"
-    if group_size * layer.weight_scale.shape[1] != layer.in_features:
-        return f"groups of {group_size} do not divide {layer.in_features} inputs"
-    packed = layer.weight_packed
-    if packed.is_cuda and (dtype != torch.bfloat16 or torch.cuda.get_device_capability(packed.device) < AMPERE):
+    if group_size * layer.weight_scale.shape[1] != width:
+        return f"groups of {group_size} do not divide {width} inputs"
+    if not packed.is_cuda:
+        return ""
+    if dtype != torch.bfloat16 or torch.cuda.get_device_capability(packed.device) < AMPERE:
         return "this GPU or precision has no product of 4-bit integers"
+    if group_size not in INT4_GROUPS or len(packed) % 8 or width % 32:
+        return f"the shape {[len(packed), width]} in groups of {group_size} is none of the 4-bit product"
     return ""

@@ -20,9 +20,11 @@ from vidqa.core._optional import require
 from vidqa.core.problem import raise_errors
 from vidqa.engine.checkpoint.state import MOMENTS, SCALES
 from vidqa.engine.distributed import local_part
-from vidqa.engine.torch_private import foreach_mul_
+from vidqa.engine.torch_private import dtensor_like, foreach_mul_
 from vidqa.planning.budget.params import BLOCK, has_8bit_moments
 from vidqa.spec.learning_rates import PARTS, part_of, part_problems, rate_of
+
+PART = 16 * 1024**2  # numbers of a parameter in host memory that are updated at a time
 
 
 class _Local:
@@ -52,6 +54,7 @@ class LocalAdamW8bit(LocalAdamW):
         super().__init__(*args, **kwargs)
         functional = require("bitsandbytes", "bitsandbytes").functional
         self._codes = [functional.create_dynamic_map(signed=signed) for signed in (True, False)]
+        self._streams = [torch.cuda.Stream() for _ in range(2)] if torch.cuda.is_available() else []
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
@@ -59,6 +62,8 @@ class LocalAdamW8bit(LocalAdamW):
             for parameter in group["params"] if group["coded"] else ():
                 if parameter.grad is not None and local_part(parameter).numel():
                     self._update(parameter, group)
+        for stream in self._streams:
+            stream.synchronize()  # the host reads what it brought back
         return super().step(closure)
 
     def _init_group(self, group: dict[str, Any], *lists: list[torch.Tensor]) -> Any:
@@ -66,15 +71,40 @@ class LocalAdamW8bit(LocalAdamW):
         return False if group["coded"] else super()._init_group(group, *lists)
 
     def _update(self, parameter: nn.Parameter, group: dict[str, Any]) -> None:
-        state, row = self.state[parameter], local_part(parameter)
+        state, gradient = self.state[parameter], local_part(parameter.grad)  # type: ignore[arg-type]
         state["step"] += 1
-        self._codes = [codes.to(row.device) for codes in self._codes]
-        moments = [local_part(state[name]) for name in MOMENTS]
-        scales = [local_part(state[name]).flatten() for name in SCALES]  # views
+        tensors = [gradient.contiguous(), *map(local_part, (parameter, *(state[name] for name in (*MOMENTS, *SCALES))))]
+        device = _device_of(parameter)
+        self._codes = [codes.to(device) for codes in self._codes]
+        if gradient.device == device:
+            self._update_flat([tensor.flatten() for tensor in tensors], int(state["step"]), group)  # views
+            return
+        # Of what is in host memory one part is updated by the GPU while others come and go: a host takes ten times as
+        # long, and bitsandbytes' own CPU code needs memory for all moments in float32.
+        for number, begin in enumerate(range(0, gradient.numel(), PART)):
+            sizes = (PART, PART, PART, PART, PART // BLOCK, PART // BLOCK)
+            firsts = (begin, begin, begin, begin, begin // BLOCK, begin // BLOCK)
+            rows = [t.flatten()[first : first + size] for t, first, size in zip(tensors, firsts, sizes, strict=True)]
+            with torch.cuda.stream(self._streams[number % len(self._streams)]):
+                moved = [part.to(device, non_blocking=True) for part in rows]
+                self._update_flat(moved, int(state["step"]), group)
+                for part, updated in zip(rows[1:], moved[1:], strict=True):
+                    part.copy_(updated, non_blocking=True)
+
+    def _update_flat(self, tensors: Sequence[torch.Tensor], step: int, group: dict[str, Any]) -> None:
+        """`tensors` are a gradient, its parameter, two moments and their scales, of one dimension each."""
+        gradient, row, *moments_and_scales = tensors
         update = torch.ops.bitsandbytes.optimizer_update_8bit_blockwise
-        (beta1, beta2), gradient = group["betas"], local_part(parameter.grad).contiguous()  # type: ignore[arg-type]
-        settings = (beta1, beta2, 0.0, 0.0, group["eps"], int(state["step"]), group["lr"])  # 0: of other optimizers
+        (beta1, beta2) = group["betas"]
+        settings = (beta1, beta2, 0.0, 0.0, group["eps"], step, group["lr"])  # 0: of other optimizers
+        moments, scales = moments_and_scales[:2], moments_and_scales[2:]
         update("adam", gradient, row, *moments, *settings, *self._codes, *scales, group["weight_decay"], 1.0)
+
+
+def _device_of(parameter: torch.Tensor) -> torch.device:
+    """The GPU that computes with a parameter which is in host memory, else the parameter's own device."""
+    on_gpu = isinstance(parameter, DTensor) and parameter.device_mesh.device_type == "cuda"
+    return torch.device("cuda", torch.cuda.current_device()) if on_gpu else parameter.device
 
 
 def build_optimizer(model: nn.Module, train: Any) -> torch.optim.Optimizer:
@@ -131,7 +161,14 @@ def _take_state(optimizer: torch.optim.Optimizer) -> None:
             dtype = torch.uint8 if group["coded"] else parameter.dtype
             state = {moment: torch.zeros_like(parameter, dtype=dtype) for moment in MOMENTS}
             state |= {name: _scales(parameter) for name in SCALES} if group["coded"] else {}
+            if group["coded"] and _device_of(parameter).type != parameter.device.type:  # it goes to the GPU and back
+                state = {name: _pinned(rows) for name, rows in state.items()}
             optimizer.state[parameter] = {"step": steps, **state}
+
+
+def _pinned(rows: Any) -> torch.Tensor:
+    """A DTensor in host memory that a GPU copies beside its work."""
+    return dtensor_like(rows, local_part(rows).pin_memory())
 
 
 def _scales(parameter: torch.Tensor) -> torch.Tensor:

@@ -118,6 +118,10 @@ def micro_step_seconds(model: ParamCounts, setup: TrainingSetup, card: Gpu) -> f
 
 
 def step_seconds(model: ParamCounts, setup: TrainingSetup) -> float:
-    """What a step costs beside that: the update, where the host makes it."""
-    moved = 3 * setup.master * model.every.trained + 2 * moments_bytes(model.every, setup)
-    return moved / HOST if setup.offloads else 0.0
+    """What a step costs beside that where weights are in host memory: the host clips gradients, and updates weights
+    unless their moments have 8 bits, which go to the GPU and back."""
+    if not setup.offloads:
+        return 0.0
+    weights = 3 * setup.master * model.every.trained
+    moved = weights + 2 * moments_bytes(model.every, setup)
+    return weights / HOST + moved / (PCIE if setup.moments_8bit else HOST)

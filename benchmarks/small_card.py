@@ -25,7 +25,8 @@ from video_set import SetShape
 LIMIT_GIB = 24.0
 SHOWN = ("run", SPEED, "mfu", *MEMORY, "step_s", "pack_tokens", "memory_policy", "failed")
 NF4, FP8 = {"policy.quantization": "nf4"}, {"policy.quantization": "fp8"}
-EIGHT, OFFLOAD = {"train.optm_name": "AdamW8bit"}, {"train.fsdp_offload": True}
+EIGHT = {"train.optm_name": "AdamW8bit"}
+OFFLOAD = {"train.fsdp_offload": True, "policy.model_max_length": 2**16}  # packs may be as long
 FREE = {"engine.recompute": "auto", "engine.pack_tokens": None}
 STEPS, DROP = 6, 3
 # Seconds of one video that make a sample of about so many tokens; 630 s are 128k tokens.
@@ -36,8 +37,9 @@ def lane(
     name: str, shape: str, data: SetShape, over: Mapping[str, Any], *, limit: float | None = LIMIT_GIB
 ) -> Training:
     per_rank = 1 if name.startswith("longest") else 8
+    steps, drop = (3, 1) if "offload" in name else (STEPS, DROP)
     return Training(
-        name, "ours", shape, 1, data, STEPS, DROP, per_rank, over={**FREE, "engine.gpu_memory_gib": limit, **over}
+        name, "ours", shape, 1, data, steps, drop, per_rank, over={**FREE, "engine.gpu_memory_gib": limit, **over}
     )
 
 

@@ -96,6 +96,22 @@ def test_sizes_of_packs_end_at_the_longest_sample() -> None:
     assert packing.sizes(TrainSpec.model_validate({"engine": {"share_video_prefix": True}})) == [None]
 
 
+def test_where_a_micro_step_moves_all_weights_packs_are_long_and_recomputed() -> None:
+    """One long pack with everything computed again is faster than two that keep what backward needs."""
+    tables = {"train": {"fsdp_offload": True}, "policy": {"model_max_length": 65_536}}
+    offloaded, steps = TrainSpec.model_validate(tables), SimpleNamespace(budget=65_536, longest=9_000)
+    packing = Packing(lambda budget: steps, 10)  # type: ignore[arg-type, return-value]
+    assert packing.sizes(offloaded)[0] == 65_536 and packing.sizes(spec())[0] == 32_768
+
+    def chosen(given: TrainSpec) -> MemoryPolicy:
+        return best_policy(given, model(), Packs(65_536), 100.0).policy
+
+    adapter = TrainSpec.model_validate({**tables, "policy": {**tables["policy"], "lora": {}}})
+    assert chosen(offloaded).pack_tokens == 65_536
+    assert slowness(offloaded, model(), best_policy(offloaded, model(), Packs(65_536), 100.0)) > 1.4
+    assert slowness(adapter, model(), best_policy(adapter, model(), Packs(65_536), 100.0)) < 1.4
+
+
 @pytest.mark.parametrize("total", [1, 3])
 def test_lighter_packs_are_left_out(total: int) -> None:
     sizes = {0: (10, 50, 1), 1: (20, 10, 1), 2: (9, 40, 1), 3: (20, 10, 1), 4: (30, 60, 0), 5: (31, 60, 5)}

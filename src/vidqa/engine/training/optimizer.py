@@ -54,7 +54,6 @@ class LocalAdamW8bit(LocalAdamW):
         super().__init__(*args, **kwargs)
         functional = require("bitsandbytes", "bitsandbytes").functional
         self._codes = [functional.create_dynamic_map(signed=signed) for signed in (True, False)]
-        self._streams = [torch.cuda.Stream() for _ in range(2)] if torch.cuda.is_available() else []
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
@@ -62,8 +61,8 @@ class LocalAdamW8bit(LocalAdamW):
             for parameter in group["params"] if group["coded"] else ():
                 if parameter.grad is not None and local_part(parameter).numel():
                     self._update(parameter, group)
-        for stream in self._streams:
-            stream.synchronize()  # the host reads what it brought back
+        if torch.cuda.is_available():
+            torch.cuda.current_stream().synchronize()  # the host reads what came back to its memory
         return super().step(closure)
 
     def _init_group(self, group: dict[str, Any], *lists: list[torch.Tensor]) -> Any:
@@ -79,17 +78,16 @@ class LocalAdamW8bit(LocalAdamW):
         if gradient.device == device:
             self._update_flat([tensor.flatten() for tensor in tensors], int(state["step"]), group)  # views
             return
-        # Of what is in host memory one part is updated by the GPU while others come and go: a host takes ten times as
-        # long, and bitsandbytes' own CPU code needs memory for all moments in float32.
-        for number, begin in enumerate(range(0, gradient.numel(), PART)):
+        # The GPU updates what is in host memory, part by part: a host takes ten times as long, and needs memory for all
+        # moments in float32. The kernel of bitsandbytes runs on the default stream alone.
+        for begin in range(0, gradient.numel(), PART):
             sizes = (PART, PART, PART, PART, PART // BLOCK, PART // BLOCK)
             firsts = (begin, begin, begin, begin, begin // BLOCK, begin // BLOCK)
             rows = [t.flatten()[first : first + size] for t, first, size in zip(tensors, firsts, sizes, strict=True)]
-            with torch.cuda.stream(self._streams[number % len(self._streams)]):
-                moved = [part.to(device, non_blocking=True) for part in rows]
-                self._update_flat(moved, int(state["step"]), group)
-                for part, updated in zip(rows[1:], moved[1:], strict=True):
-                    part.copy_(updated, non_blocking=True)
+            moved = [part.to(device, non_blocking=True) for part in rows]
+            self._update_flat(moved, int(state["step"]), group)
+            for part, updated in zip(rows[1:], moved[1:], strict=True):
+                part.copy_(updated, non_blocking=True)
 
     def _update_flat(self, tensors: Sequence[torch.Tensor], step: int, group: dict[str, Any]) -> None:
         """`tensors` are a gradient, its parameter, two moments and their scales, of one dimension each."""

@@ -36,9 +36,13 @@ MAX_SAMPLES = 20_000  # whose packs are made; the steps beyond them are like the
 PACK_SHARES = (1.0, 0.75, 0.5, 0.375, 0.25)  # packs that are tried, as shares of the largest
 PACK_ROUNDING = 256  # tokens by which packs differ
 MAX_PACK_TOKENS = 32_768  # tokens that a GPU has of a chosen pack: more are no faster
+MAX_OFFLOADED_TOKENS = 131_072  # the same where every micro-step brings all weights to the GPU
 # Tokens whose time a micro-step costs beside its own: launches, and kernels that are not full at their ends. Where
 # layers are gathered for each micro-step, that has to be hidden behind it, too.
 OVERHEAD_TOKENS: dict[Reshard, int] = {"never": 400, "layers": 1200, "always": 1600}
+# The same where weights that train are in host memory: 12 bytes of each come or go at 25 GB/s, while an H100 computes 6
+# operations of each for a token.
+OFFLOAD_TOKENS = 30_000
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,8 @@ def pack_sizes(spec: TrainSpec, longest: int, budget: int) -> Sequence[int | Non
     shares = engine.share_video_prefix and not isinstance(spec, GrpoSpec)
     if not engine.packing or engine.pack_tokens is not None or shares:
         return [None]
-    largest = max(longest, min(budget, MAX_PACK_TOKENS * spec.policy.parallelism.cp_size))
+    most = MAX_OFFLOADED_TOKENS if _moves_weights(spec) else MAX_PACK_TOKENS
+    largest = max(longest, min(budget, most * spec.policy.parallelism.cp_size))
     return sorted(
         {max(longest, int(largest * share) // PACK_ROUNDING * PACK_ROUNDING) for share in PACK_SHARES}, reverse=True
     )
@@ -155,7 +160,13 @@ def slowness(spec: TrainSpec, model: ParamCounts, forecast: Forecast) -> float:
     """Time of a token, relative to a token of an endless pack without recomputation."""
     policy, pack = forecast.policy, forecast.micro_step
     recomputed = recomputed_flops_share(spec, model, policy.recompute, pack)
-    return (1 + recomputed) * (1 + OVERHEAD_TOKENS[policy.reshard] / max(pack.tokens, 1))
+    overhead = OVERHEAD_TOKENS[policy.reshard] + OFFLOAD_TOKENS * _moves_weights(spec)
+    return (1 + recomputed) * (1 + overhead / max(pack.tokens, 1))
+
+
+def _moves_weights(spec: TrainSpec) -> bool:
+    """Whether every micro-step moves the weights between host and GPU; an adapter's are few."""
+    return spec.train.fsdp_offload and spec.policy.lora is None
 
 
 def _heaviest(spec: TrainSpec, model: ParamCounts, packing: Packing, policy: MemoryPolicy) -> Forecast:

@@ -33,6 +33,7 @@ from vidqa.spec.models import TrainSpec
 
 LENGTHS = tuple(1024 * 2**power for power in range(8))  # tokens of a sample
 PACK, ANSWER = 8192, 64  # tokens of a pack whose speed is estimated; supervised ones of each sample
+OFFLOADED_PACK = 32_768  # tokens of a step and its one pack where weights come from the host for each
 FIRST_OF_BITSANDBYTES = (7, 5)  # compute capability of its kernels
 PCIE, HOST = 25e9, 50e9  # bytes/s that weights reach a GPU with, and that a host updates them with
 # Keys of each method, the fastest first within full training and within LoRA.
@@ -50,7 +51,8 @@ USUAL = {"policy.lora": None, "policy.quantization": None, "train.optm_name": "A
 @dataclass(frozen=True)
 class Fit:
     """A method on a card: the longest sample that fits alone in a pack (0: not even 1,024 tokens), tokens a second of
-    each card in packs of 8,192 (None where the card is not known), and GiB of host memory for what is offloaded."""
+    each card in packs of 8,192, with offload of 32,768 (None where the card is not known), and GiB of host memory for
+    what is offloaded."""
 
     method: str
     longest: int
@@ -68,7 +70,8 @@ def what_fits(
         model = count_params(sizes, parameters(tensors, changed.policy))
         least = training_setup(changed, least_policy(changed, model))
         longest = max((tokens for tokens in LENGTHS if _fits(model, least, tokens, limit_gib)), default=0)
-        speed = _speed(changed, model, min(PACK, longest), limit_gib, card, name) if card and longest else None
+        pack = min(OFFLOADED_PACK if least.offloads else PACK, longest)
+        speed = _speed(changed, model, pack, limit_gib, card, name) if card and longest else None
         yield Fit(method, longest, speed, host_bytes(model, least) / GIB)
 
 
@@ -102,7 +105,7 @@ def _speed(spec: TrainSpec, model: ParamCounts, tokens: int, limit_gib: float, c
     work = Workload(tokens, tokens**2, ANSWER, pack.patches, 0)
     reached = efficiency(model, replace(setup, lora=spec.policy.lora is not None), recomputed).on(name).mfu
     seconds = flops.training_flops([work]) / (card.peak * reached)
-    return tokens / (seconds + micro_step_seconds(model, setup, card))
+    return tokens / (seconds + micro_step_seconds(model, setup, card) + step_seconds(model, setup))
 
 
 def micro_step_seconds(model: ParamCounts, setup: TrainingSetup, card: Gpu) -> float:

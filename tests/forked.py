@@ -42,6 +42,7 @@ MODULES = (
     "vidqa.jobs.platforms.supervisor",
     "vidqa.automl",
     "torch.distributed.run",
+    "loguru",  # imported while another thread forks, it releases locks that it does not hold
 )
 FOLDERS = ("tests", "benchmarks")  # of this repository: their programs start the engine
 DECODE_WORKER = "decode-worker"  # the name of a forked one, whose command line is its parent's

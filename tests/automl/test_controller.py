@@ -65,6 +65,7 @@ def test_a_study_begins_with_the_template_and_ends_with_a_report(tmp_path: Path)
     assert not list(study.glob("trials/*/runs/*/checkpoints")), "nobody goes on from them"
 
 
+@pytest.mark.slow
 def test_a_killed_controller_loses_no_trial_and_starts_none_twice(tmp_path: Path) -> None:
     whole = carry_out(write_study(tmp_path / "whole", max_trials=6))
     study = write_study(tmp_path / "killed", max_trials=6)

@@ -64,15 +64,16 @@ def main() -> None:
             # Tensor cores sum 8-bit products in fewer bits than float32 has: errors are of the size of the sums.
             torch.testing.assert_close(found, exact, rtol=1e-3, atol=1e-3 * exact.abs().max().item())
     precision, off = (torch.float32, 1e-4) if DEVICE == "cpu" else (torch.bfloat16, 1e-2)
-    if DEVICE == "cpu":
-        int4.VERY_FEW_ROWS = 0
-    for rows, (width, outputs) in product((1, 3, 33, 65), ((1024, 64), (512, 48), (320, 24), (224, 8))):
+    counts, shapes = (1, 3, 33, 65), ((1024, 64), (512, 48), (320, 24), (224, 8))
+    if DEVICE == "cpu":  # where PyTorch has no such product, and the interpreter is slow
+        int4.VERY_FEW_ROWS, counts, shapes = 0, (3, 65), ((256, 16), (320, 8))
+    for rows, (width, outputs) in product(counts, shapes):
         packed = torch.randint(-(2**31), 2**31, (outputs, width // 8), generator=generator, dtype=torch.int32)
         packed, ordered = packed.to(DEVICE), int4_ordered(packed).to(DEVICE)
         if DEVICE == "cuda":
             assert torch.equal(int4.int4_order(packed), ordered)
         hidden = torch.randn(rows, width, generator=generator).to(DEVICE, precision)
-        for group in (32, 64, 128, 256):
+        for group in (32, 64, 256):
             if width % group:
                 continue
             scale = torch.rand(width // group, outputs, 1, generator=generator).to(DEVICE, precision)

@@ -53,6 +53,7 @@ def run_of(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return runs_on_ranks(tmp_path_factory.mktemp("coded"), **{"train.optm_name": "AdamW8bit", **steps})
 
 
+@pytest.mark.slow
 def test_a_checkpoint_goes_on_with_another_number_of_ranks(run_of: Any) -> None:
     one = run_of("one", 1)
     stored = FileSystemReader(one / "checkpoints/step_3/policy").read_metadata().state_dict_metadata

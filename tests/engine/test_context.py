@@ -86,6 +86,7 @@ def assert_same_run(ours: Path, theirs: Path, file: str) -> None:
         torch.testing.assert_close(weights[key], tensor, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_two_contexts_of_two_ranks_train_as_one_rank_does(world: SimpleNamespace) -> None:
     """Every layer computed again; validated, answered and saved on the way, and the export proved."""
     reference, ours = (trained(world, *of, **ANSWERS) for of in (("one", 1, 1), ("four", 2, 2)))
@@ -104,6 +105,7 @@ def test_two_contexts_of_two_ranks_train_as_one_rank_does(world: SimpleNamespace
     assert speeds[0] == pytest.approx(speeds[1])  # a token counts once, whoever has a part of its pack
 
 
+@pytest.mark.slow
 def test_adapters_with_shared_videos_go_on_in_a_context(world: SimpleNamespace) -> None:
     """From a checkpoint of one rank on two ranks, which end where the one rank does."""
     reference = trained(world, "alone", 1, 1, **LORA, **SHARED)

@@ -126,6 +126,7 @@ def test_the_second_family_reads_what_it_kept(tmp_path: Path, monkeypatch: pytes
     assert cache.kept == 7 and cache.read > 0
 
 
+@pytest.mark.slow
 def test_two_ranks_that_share_the_tower_are_one(world: SimpleNamespace) -> None:
     """Each finds other media kept, and gathers the tower's layers with the other all the same."""
     both = {"policy.parallelism.dp_shard_size": 2, "train.train_batch_per_replica": 2}

@@ -16,7 +16,7 @@ def run_of(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return runs_on_ranks(tmp_path_factory.mktemp("offload"), **{**steps})
 
 
-@pytest.mark.parametrize("lora", [False, True])
+@pytest.mark.parametrize("lora", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_an_offloaded_training_is_the_same(run_of: Any, lora: bool) -> None:
     adapters = {"policy.lora": {}, "policy.lora.lora_dropout": 0.0} if lora else {}
     plain = run_of(f"plain_{lora}", 1, **adapters)

@@ -109,6 +109,7 @@ def test_wandb_without_a_key_is_offline_and_never_asks(tmp_path: Path, monkeypat
     assert list(offline.glob("*.wandb"))
 
 
+@pytest.mark.slow
 def test_wandb_that_cannot_be_reached_is_offline_with_one_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -117,7 +117,7 @@ SINGLY = {
 }
 
 
-@pytest.mark.parametrize(("name", "changes"), [("two", {}), ("two_singly", SINGLY)])
+@pytest.mark.parametrize(("name", "changes"), [("two", {}), pytest.param("two_singly", SINGLY, marks=pytest.mark.slow)])
 def test_two_ranks_are_one_rank(world: SimpleNamespace, name: str, changes: dict[str, Any]) -> None:
     run_engine("train", world.spec(name, options(2, **changes)), world.folder / name / "run", ranks=2)
     assert_same_run(world.folder / name / "run", world.reference)

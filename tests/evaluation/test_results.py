@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from vidqa.core.problem import ProblemError
@@ -119,6 +119,7 @@ nearly = st.fixed_dictionaries({}, optional={name: anything for name in FIELDS})
 
 
 @settings(max_examples=80, deadline=None)
+@example(b"\xef\xbb\xbf")
 @given(
     st.one_of(
         anything.map(json.dumps), st.lists(nearly).map(json.dumps), nearly.map(json.dumps), st.text(), st.binary()

@@ -249,6 +249,7 @@ def test_what_a_kill_left_and_what_was_cut_off_is_made_again(runs: SimpleNamespa
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("there", [False, True], ids=["nothing was there", "in place of a damaged one"])
 def test_a_merge_that_is_killed_leaves_nothing_under_its_name_and_nobody_at_work(
     runs: SimpleNamespace, tmp_path: Path, there: bool

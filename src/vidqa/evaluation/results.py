@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from vidqa.core.files import read_object
 from vidqa.core.problem import Problem, raise_errors
 from vidqa.data.problems import EMPTY
-from vidqa.data.reader import Fault, json_rows
+from vidqa.data.reader import BOM, Fault, json_rows
 from vidqa.data.record import Record
 from vidqa.evaluation.answers import DIRECTION_TASK, RULES, STATUSES, Parsed, parse_pair
 from vidqa.evaluation.problems import (
@@ -146,7 +146,7 @@ def json_items(data: bytes, where: str, problems: list[Problem]) -> Iterator[tup
     for row in json_rows(data, wrappers=WRAPPERS):
         if not isinstance(row, Fault):
             yield row
-        elif row.code is not EMPTY or not data.strip():  # a list may be empty
+        elif row.code is not EMPTY or not data.removeprefix(BOM).strip():  # a list may be empty
             place = row.place if row.element is None else f"[{row.element}]"
             is_cut_line = row.is_truncated and row.element is None
             remedy, severity = (CUT, "warning") if is_cut_line else (None, "error")

@@ -11,7 +11,7 @@ from vidqa.families.weights import weight_bytes
 
 TABLES = ("quantization_config", "compression_config")  # in config.json; the second one's name is an older one
 OTHER_FILE = "hf_quant_config.json"  # of modelopt
-CODES_OF_INT4 = 8  # of a word of packed weights
+INT4_GROUPS = (32, 64, 128, 256)  # inputs that share a scale, of which there is a product of 4-bit weights
 READABLE = "compressed-tensors"  # the method whose folders this program answers with
 
 
@@ -61,8 +61,7 @@ def is_int4(group: Any) -> bool:
     if not isinstance(weights, dict) or group.get("input_activations"):
         return False
     kind = tuple(weights.get(name) for name in ("num_bits", "type", "strategy", "symmetric"))
-    size = weights.get("group_size")
-    return kind == (4, "int", "group", True) and isinstance(size, int) and size > 0 and size % CODES_OF_INT4 == 0
+    return kind == (4, "int", "group", True) and weights.get("group_size") in INT4_GROUPS
 
 
 def is_float8(group: Any) -> bool:

@@ -26,7 +26,6 @@ LARGEST = torch.finfo(CODE).max
 LEAST = 1e-12  # of a row that is all zero
 ALIGNED = 16  # numbers of a row of a factor, or a multiple
 AMPERE = (8, 0)  # compute capability from which on there are products of bfloat16
-INT4_GROUPS = (32, 64, 128, 256)  # that PyTorch's product takes
 SCALED_MM = (9, 0)  # compute capability from which on a product takes a scale for each row
 
 
@@ -68,10 +67,10 @@ def matrix_of(*layers: Any) -> Matrix:
         raise MODEL_UNSUPPORTED.error("config.json", "layers that share an input are quantized in different ways")
     bias = None if layers[0].bias is None else joined([layer.bias for layer in layers])
     if hasattr(layers[0], "weight_packed"):
-        packed, scale = (
-            joined([getattr(layer, name) for layer in layers]) for name in ("weight_packed", "weight_scale")
-        )
-        return Matrix(packed, bias, scale_zero=beside_zeros(scale))
+        scale_zero = beside_zeros(torch.cat([layer.weight_scale.data for layer in layers]))
+        for layer, part in zip(layers, scale_zero.split([layer.out_features for layer in layers], 1), strict=True):
+            layer.weight_scale.data = part[:, :, 0].t()  # no memory twice
+        return Matrix(joined([layer.weight_packed for layer in layers]), bias, scale_zero=scale_zero)
     weight = joined([layer.weight for layer in layers])
     if weight.dtype != CODE:
         return Matrix(weight, bias, fake_rounding=_fake_rounding(layers[0]))
@@ -203,6 +202,6 @@ def _why_not_int4(layer: Any, group_size: int, dtype: torch.dtype) -> str:
         return ""
     if dtype != torch.bfloat16 or torch.cuda.get_device_capability(packed.device) < AMPERE:
         return "this GPU or precision has no product of 4-bit integers"
-    if group_size not in INT4_GROUPS or len(packed) % 8 or width % 32:
-        return f"the shape {[len(packed), width]} in groups of {group_size} is none of the 4-bit product"
+    if len(packed) % 8 or width % 32:
+        return f"the shape {[len(packed), width]} is none of the 4-bit product"
     return ""

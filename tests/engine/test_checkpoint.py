@@ -18,7 +18,8 @@ from tiny_world import losses, run_engine, tiny_data, tiny_model, tiny_spec
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from vidqa.core.run_folder import RunFolder
-from vidqa.engine.checkpoint import pinned_snapshot, safetensors_writer
+from vidqa.engine import host_memory
+from vidqa.engine.checkpoint import safetensors_writer
 from vidqa.engine.checkpoint.pinned_snapshot import PinnedSnapshot
 from vidqa.engine.checkpoint.safetensors_writer import TensorRows, create_files, plan_shards, write_rows
 
@@ -33,7 +34,7 @@ def tensors_of(seed: int) -> dict[str, torch.Tensor]:
 
 
 def test_a_copy_is_what_the_tensors_were(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pinned_snapshot, "BLOCK_BYTES", 1024)  # several tensors to a block, and one larger than a block
+    monkeypatch.setattr(host_memory, "BLOCK_BYTES", 1024)  # several tensors to a block, and one larger than a block
     place, live = PinnedSnapshot(CPU), tensors_of(0)
     was = {name: tensor.clone() for name, tensor in live.items()}
     copies = place.copy(live)
@@ -71,14 +72,14 @@ def test_copies_that_fail_hold_no_update() -> None:
 
 
 def test_blocks_are_filled_in_order_and_never_overrun() -> None:
-    sizes = {"a": 100, "b": 200, "c": pinned_snapshot.BLOCK_BYTES, "d": 3 * pinned_snapshot.BLOCK_BYTES, "e": 1, "f": 1}
-    assert pinned_snapshot._blocks(sizes) == [["a", "b"], ["c"], ["d"], ["e", "f"]]
-    assert pinned_snapshot._blocks({"none of its rows are here": 0, **sizes})[0] == [
+    sizes = {"a": 100, "b": 200, "c": host_memory.BLOCK_BYTES, "d": 3 * host_memory.BLOCK_BYTES, "e": 1, "f": 1}
+    assert host_memory._blocks(sizes) == [["a", "b"], ["c"], ["d"], ["e", "f"]]
+    assert host_memory._blocks({"none of its rows are here": 0, **sizes})[0] == [
         "none of its rows are here",
         "a",
         "b",
     ]
-    assert pinned_snapshot._blocks({}) == []
+    assert host_memory._blocks({}) == []
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -20,10 +20,10 @@ from torch.distributed.tensor import DTensor
 from transformers import AutoConfig
 
 from vidqa.core.problem import raise_errors
-from vidqa.engine.checkpoint.pinned_snapshot import host_memory_like
 from vidqa.engine.distributed import World, local_part
 from vidqa.engine.families import TorchFamily, family_of, torch_half
 from vidqa.engine.families._base import run_gathered
+from vidqa.engine.host_memory import host_memory_like
 from vidqa.engine.loading.freeze import base_module, base_name, choose_trainable, is_adapter, is_added
 from vidqa.engine.loading.safetensors_reader import RowRead, StoredTensor, model_tensors, read_rows, stored_tensors
 from vidqa.engine.model import DTYPES

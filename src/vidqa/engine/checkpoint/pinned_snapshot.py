@@ -39,6 +39,8 @@ class PinnedSnapshot:
         try:
             slots = host_memory_like(waiting, pinned=self.pinned)
         except RuntimeError as refused:
+            if not self.pinned:
+                raise
             note(f"host memory cannot be pinned, so steps wait for checkpoints: {str(refused).splitlines()[0]}")
             self.pinned, slots = False, host_memory_like(waiting, pinned=False)
         self._slots.update(slots)

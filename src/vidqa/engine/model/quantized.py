@@ -19,7 +19,7 @@ from torch import nn
 
 from vidqa.engine.kernels import kernels_for
 from vidqa.families.problems import MODEL_UNSUPPORTED
-from vidqa.families.quantization import is_float8, is_int4
+from vidqa.families.quantization import INT4_GROUPS, is_float8, is_int4
 
 CODE = torch.float8_e4m3fn
 LARGEST = torch.finfo(CODE).max
@@ -184,7 +184,8 @@ def _why_not(layer: Any, dtype: torch.dtype, keep: bool) -> str:
     if hasattr(layer, "weight_packed") and is_int4(scheme):
         return _why_not_int4(layer, scheme["weights"]["group_size"], dtype)
     if weight is None or weight.dtype != CODE or not is_float8(scheme):
-        return "the scheme is not one of FP8_DYNAMIC, FP8 and W4A16"
+        groups = ", ".join(map(str, INT4_GROUPS))
+        return f"the scheme is not one of FP8_DYNAMIC, FP8 and W4A16 in groups of {groups}"
     if any(size % ALIGNED for size in weight.shape):
         return f"the shape {list(weight.shape)} is no multiple of {ALIGNED}"
     if weight.is_cuda and (dtype != torch.bfloat16 or torch.cuda.get_device_capability(weight.device) < SCALED_MM):

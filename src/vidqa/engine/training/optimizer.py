@@ -61,8 +61,6 @@ class LocalAdamW8bit(LocalAdamW):
             for parameter in group["params"] if group["coded"] else ():
                 if parameter.grad is not None and local_part(parameter).numel():
                     self._update(parameter, group)
-        if torch.cuda.is_available():
-            torch.cuda.current_stream().synchronize()  # the host reads what came back to its memory
         return super().step(closure)
 
     def _init_group(self, group: dict[str, Any], *lists: list[torch.Tensor]) -> Any:
@@ -70,30 +68,30 @@ class LocalAdamW8bit(LocalAdamW):
         return False if group["coded"] else super()._init_group(group, *lists)
 
     def _update(self, parameter: nn.Parameter, group: dict[str, Any]) -> None:
-        state, gradient = self.state[parameter], local_part(parameter.grad)  # type: ignore[arg-type]
+        state, device = self.state[parameter], _device_of(parameter)
         state["step"] += 1
-        tensors = [gradient.contiguous(), *map(local_part, (parameter, *(state[name] for name in (*MOMENTS, *SCALES))))]
-        device = _device_of(parameter)
+        step, written = int(state["step"]), (parameter, *(state[name] for name in (*MOMENTS, *SCALES)))
+        tensors = [local_part(tensor).flatten() for tensor in (parameter.grad, *written)]  # of what is written: views
         self._codes = [codes.to(device) for codes in self._codes]
-        if gradient.device == device:
-            self._update_flat([tensor.flatten() for tensor in tensors], int(state["step"]), group)  # views
+        if tensors[0].device == device:
+            self._update_flat(tensors, step, group)
             return
         # The GPU updates what is in host memory, part by part: a host takes ten times as long, and needs memory for all
         # moments in float32. The kernel of bitsandbytes runs on the default stream alone.
-        for begin in range(0, gradient.numel(), PART):
-            sizes = (PART, PART, PART, PART, PART // BLOCK, PART // BLOCK)
-            firsts = (begin, begin, begin, begin, begin // BLOCK, begin // BLOCK)
-            rows = [t.flatten()[first : first + size] for t, first, size in zip(tensors, firsts, sizes, strict=True)]
+        numbers = (1, 1, 1, 1, BLOCK, BLOCK)  # of the parameter for each number of a tensor
+        for begin in range(0, len(tensors[0]), PART):
+            ranges = [slice(begin // count, (begin + PART) // count) for count in numbers]
+            rows = [tensor[where] for tensor, where in zip(tensors, ranges, strict=True)]
             moved = [part.to(device, non_blocking=True) for part in rows]
-            self._update_flat(moved, int(state["step"]), group)
+            self._update_flat(moved, step, group)
             for part, updated in zip(rows[1:], moved[1:], strict=True):
                 part.copy_(updated, non_blocking=True)
+        torch.cuda.current_stream().synchronize()  # the host reads what came back
 
     def _update_flat(self, tensors: Sequence[torch.Tensor], step: int, group: dict[str, Any]) -> None:
         """`tensors` are a gradient, its parameter, two moments and their scales, of one dimension each."""
         gradient, row, *moments_and_scales = tensors
-        update = torch.ops.bitsandbytes.optimizer_update_8bit_blockwise
-        (beta1, beta2) = group["betas"]
+        update, (beta1, beta2) = torch.ops.bitsandbytes.optimizer_update_8bit_blockwise, group["betas"]
         settings = (beta1, beta2, 0.0, 0.0, group["eps"], step, group["lr"])  # 0: of other optimizers
         moments, scales = moments_and_scales[:2], moments_and_scales[2:]
         update("adam", gradient, row, *moments, *settings, *self._codes, *scales, group["weight_decay"], 1.0)

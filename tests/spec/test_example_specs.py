@@ -133,7 +133,7 @@ REFUSED: dict[str, tuple[dict[str, Any], set[tuple[str, str]]]] = {
             },
         ),
         {
-            ("SPEC_TRAINING_KIND", "train.train_policy.type"),
+            ("SPEC_ACTION", "train.train_policy.type"),
             *(("SPEC_UNKNOWN_KEY", f"train.train_policy.{key}") for key in ("epsilon_low", "kl_beta", "temperature")),
             ("SPEC_UNKNOWN_KEY", "rollout"),
         },

@@ -154,7 +154,7 @@ def test_every_problem_is_reported_at_once(data: Layer) -> None:
     found = {problem.code: problem for problem in problems("train", data, Layer("x", wrong))}
     wanted = {
         "SPEC_VALUE",
-        "SPEC_TRAINING_KIND",
+        "SPEC_ACTION",
         "SPEC_UNKNOWN_KEY",
         "SPEC_CONFLICT",
         "SPEC_MODEL",

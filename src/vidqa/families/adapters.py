@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from vidqa.families.model_files import read_json
-from vidqa.families.problems import MODEL_UNSUPPORTED, MODEL_WEIGHTS_BROKEN
+from vidqa.families.problems import MODEL_FILE_MISSING, MODEL_UNSUPPORTED
 from vidqa.families.weights import read_header
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -20,7 +20,7 @@ def check_adapter(folder: Path) -> None:
     """The ranks of adapter_config.json are numbers, and those of the matrices that are here.
 
     PEFT builds matrices of the configured rank before it looks at the file: a wrong one can take all memory.
-    Raises MODEL_FILE_MISSING, MODEL_UNSUPPORTED, MODEL_WEIGHTS_BROKEN.
+    Raises MODEL_FILE_MISSING, MODEL_UNSUPPORTED.
     """
     place, config = folder / CONFIG, read_json(folder, CONFIG)
     if (kind := config.get("peft_type", "LORA")) != "LORA":
@@ -32,7 +32,7 @@ def check_adapter(folder: Path) -> None:
         shape = tensor["shape"]
         if any(part in name for part in RANK_ROWS) and (not shape or shape[0] not in ranks):
             allowed = " or ".join(map(str, sorted(ranks)))
-            raise MODEL_WEIGHTS_BROKEN.error(
+            raise MODEL_FILE_MISSING.error(
                 folder / WEIGHTS, f"{name} has shape {shape}; {CONFIG} says rank {allowed}", "Export the adapter again."
             )
 

@@ -17,7 +17,7 @@ from vidqa.spec.compat.cosmos import target_table, video_fps_problems
 from vidqa.spec.layers import Layer, format_of, parse_set, read_layer
 from vidqa.spec.models import TrainSpec
 from vidqa.spec.parent_layers import PARENT_LAYER, parent_layer, profile_layer, root_layer, weights_layer
-from vidqa.spec.problems import FILE, NO_RUN, STEPS, UNWRITABLE
+from vidqa.spec.problems import CONFLICT, FILE, NO_RUN, UNWRITABLE
 from vidqa.spec.resolve import Resolved, resolve
 from vidqa.spec.rules import BARE_ID, unreached_steps
 from vidqa.spec.run_lookup import run_folder_of
@@ -143,7 +143,8 @@ def _of_steps(request: Request, resolved: Resolved) -> list[Problem]:
             f"the {spec.train.epoch} epochs of {earlier} are kept: with {samples} samples they are {now} steps of "
             f"{effective_batch(spec)}, there {before[0]} with {before[1]}"
         )
-        problems.append(STEPS.at("train.epoch", message, severity="warning"))
+        remedy = "set train.epoch for other steps; for as many passes over the data as there, nothing"
+        problems.append(CONFLICT.at("train.epoch", message, remedy, severity="warning"))
     return problems
 
 

@@ -13,6 +13,7 @@ from typing import Any, Literal, overload
 from pydantic import ValidationError
 
 from vidqa.core import actions
+from vidqa.core.actions.problems import ACTION
 from vidqa.core.environment import redacted
 from vidqa.core.problem import Problem, ProblemError, bounded, control_characters, raise_errors
 from vidqa.spec._field import Table
@@ -21,7 +22,7 @@ from vidqa.spec.json_schema import expected
 from vidqa.spec.keys import flat, leaves, table_of
 from vidqa.spec.layers import DEEPEST, Layer, brief, entries, place, read_layer, texts, training_type
 from vidqa.spec.models import EvaluateSpec, InferenceSpec, Spec, TrainSpec
-from vidqa.spec.problems import CONFLICT, FILE, SECRET, TRAINING_KIND, UNKNOWN_KEY, VALUE
+from vidqa.spec.problems import CONFLICT, FILE, SECRET, UNKNOWN_KEY, VALUE
 from vidqa.spec.rules import check
 
 TEMPLATE = "template"
@@ -32,6 +33,10 @@ TRAIN_SET, VALIDATION_SET = "custom.train_dataset.annotation_path", "custom.val_
 LOADER = "custom.loader"
 NAMED = "train.train_policy.dataset"  # cosmos-rl's table of a data set's name
 HELD_OUT = "train.train_policy.dataset.test_size"
+KINDS = (
+    "use the action train for supervised fine-tuning, the action grpo for reinforcement learning (AutoML searches no "
+    'values for it), or set train.train_policy.type to "sft" or "grpo"'
+)
 # cosmos-rl takes a list of these, one for each part of a model; a list of one value is that value.
 PER_PART = ("train.optm_name", "train.optm_lr", "train.optm_impl")
 
@@ -88,7 +93,7 @@ def resolve(action: str, layers: Iterable[Layer], target: str = "native") -> Res
         wrong = _explain(action, merger, invalid)
         beside = _rules_beside(action, merger, invalid, target)
         everything = [*merger.problems, *wrong, *beside]
-        everything.sort(key=lambda problem: problem.code != TRAINING_KIND.name)  # others may follow from it
+        everything.sort(key=lambda problem: problem.code != ACTION.name)  # others may follow from it
         raise ProblemError(bounded(everything)) from invalid
     reported = {problem.code for problem in merger.problems} - {UNKNOWN_KEY.name, CONFLICT.name, VALUE.name}
     by_rules = [problem for problem in check(spec, target) if problem.code not in reported]
@@ -246,7 +251,7 @@ def _explain(action: str, merger: _LayerMerger, invalid: ValidationError) -> lis
         value = _value(merger.values, path)
         where, shown = place(layer, path), brief(value)
         if path == "train.train_policy.type":
-            problems.append(TRAINING_KIND.at(where, f"the kind of training is {shown}"))
+            problems.append(ACTION.at(where, f"the kind of training is {shown}", KINDS))
             continue
         field = leaves(action).get(path)
         code = UNKNOWN_KEY if field is None else VALUE

@@ -71,7 +71,7 @@ def check_with_gpus(spec: Spec, gpus: int) -> list[Problem]:
 
 
 def check_with_nodes(spec: Spec, nodes: int) -> list[Problem]:
-    """SPEC_SHARDS_CROSS_NODES, a warning, where GPUs that share each layer's weights are on several nodes."""
+    """SPEC_DP_MISMATCH, a warning, where GPUs that share each layer's weights are on several nodes."""
     if nodes < 2 or not isinstance(spec, TrainSpec):
         return []
     mesh = spec.policy.parallelism
@@ -82,7 +82,7 @@ def check_with_nodes(spec: Spec, nodes: int) -> list[Problem]:
     message = f"{group} GPUs share each layer's weights, a node has {per_node}: they cross the network in every pass"
     inside = f"dp_shard_size = {per_node // mesh.cp_size} and dp_replicate_size = {nodes}"
     remedy = f"set {inside}, if preflight finds that the model fits" if per_node % mesh.cp_size == 0 else ""
-    return [codes.SHARDS_CROSS_NODES.at("policy.parallelism.dp_shard_size", message, remedy, severity="warning")]
+    return [codes.DP_MISMATCH.at("policy.parallelism.dp_shard_size", message, remedy, severity="warning")]
 
 
 def check_with_heads(policy: Policy, key_heads: int) -> list[Problem]:
@@ -124,14 +124,14 @@ def _step_rules(spec: TrainSpec, facts: DataFacts) -> Iterator[Problem]:
         yield _no_step(spec, facts.train_samples)
     elif warmup_steps(spec, facts.train_samples) >= steps > 1:
         message = f"warm-up takes {warmup_steps(spec, facts.train_samples)} of {steps} steps"
-        yield codes.STEPS.at("train.optm_warmup_steps", message, "shorten the warm-up", severity="warning")
+        yield codes.CONFLICT.at("train.optm_warmup_steps", message, "shorten the warm-up", severity="warning")
     yield from unreached_steps(spec, facts.train_samples)
     if spec.validation.enable and facts.val_samples == 0:
         yield codes.CONFLICT.at("validation.enable", "validation is on and the validation set is empty", VALIDATE)
 
 
 def unreached_steps(spec: TrainSpec, train_samples: int) -> Iterator[Problem]:
-    """SPEC_STEPS, a warning with the arithmetic, where the epochs end before train.max_num_steps."""
+    """SPEC_CONFLICT, a warning with the arithmetic, where the epochs end before train.max_num_steps."""
     limit, per_epoch = spec.train.max_num_steps, steps_per_epoch(spec, train_samples)
     planned = spec.train.epoch * per_epoch
     if limit is None or not per_epoch or planned >= limit:
@@ -141,7 +141,7 @@ def unreached_steps(spec: TrainSpec, train_samples: int) -> Iterator[Problem]:
         f"batches of {effective_batch(spec)}) are {planned} steps: training ends there"
     )
     remedy = f"set train.epoch to {-(-limit // per_epoch)} for {limit} steps, or leave train.max_num_steps out"
-    yield codes.STEPS.at("train.max_num_steps", message, remedy, severity="warning")
+    yield codes.CONFLICT.at("train.max_num_steps", message, remedy, severity="warning")
 
 
 def train_rules(spec: TrainSpec) -> Iterator[Problem]:
@@ -293,14 +293,15 @@ def _optimizer(spec: TrainSpec) -> Iterator[Problem]:
     rates = [rate] if isinstance(rate, int | float) else list(rate.values()) if isinstance(rate, dict) else rate
     if not any(rates):
         yield codes.REQUIRED.at("train.optm_lr", f"the learning rate is {rate}", "set it, such as 1e-5")
-    kind, remedy = "a full fine-tune" if spec.policy.lora is None else "LoRA", None
+    kind = "a full fine-tune" if spec.policy.lora is None else "LoRA"
+    remedy = "lower train.optm_lr: about 1e-5 for a full fine-tune, 1e-4 for LoRA"
     highest = HIGHEST_RATE[kind]
     if isinstance(spec, GrpoSpec):
         highest, kind = highest / 10, f"reinforcement learning ({kind})"
         remedy = "lower train.optm_lr: about 1e-6 for full training, 1e-5 for LoRA"
     if any(value > highest for value in rates):
         message = f"the learning rate {rate} is above {highest:g}, which is high for {kind}"
-        yield codes.LR_HIGH.at("train.optm_lr", message, remedy, severity="warning")
+        yield codes.VALUE.at("train.optm_lr", message, remedy, severity="warning")
     if spec.train.optm_warmup_steps is not None and spec.train.optm_warmup_epochs is not None:
         yield codes.CONFLICT.at("train.optm_warmup_steps", "optm_warmup_steps and optm_warmup_epochs are both set")
 

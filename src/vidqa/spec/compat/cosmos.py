@@ -11,7 +11,7 @@ from vidqa.core.problem import Problem, ProblemError
 from vidqa.spec.keys import flat, leaves, nested
 from vidqa.spec.learning_rates import PARTS, rate_of
 from vidqa.spec.models import EvaluateSpec, GrpoSpec, Spec, TrainSpec
-from vidqa.spec.problems import NOT_IN_TARGET
+from vidqa.spec.problems import NOT_SUPPORTED
 from vidqa.spec.schedule import steps_per_epoch
 
 # Keys of TAO and of our engine that cosmos-rl's configuration class does not have.
@@ -48,7 +48,7 @@ def target_table(spec: Spec, train_samples: int | None = None) -> tuple[dict[str
     if isinstance(spec, EvaluateSpec):
         return evaluator_table(spec)
     message = "only the specs of a training and of an evaluation are written in the container's keys"
-    return {}, [NOT_IN_TARGET.at("--target", message, "use --target native")]
+    return {}, [NOT_SUPPORTED.at("--target", message, "use --target native")]
 
 
 def evaluator_table(spec: EvaluateSpec) -> tuple[dict[str, Any], list[Problem]]:
@@ -91,7 +91,7 @@ def cosmos_table(spec: TrainSpec, train_samples: int | None = None) -> tuple[dic
         elif spec.validation.enable:
             message = "cosmos-rl has no validation.freq_in_epoch and the steps of an epoch are not known"
             remedy = "set validation.freq in steps"
-            problems.append(NOT_IN_TARGET.at("validation.freq_in_epoch", message, remedy, severity="warning"))
+            problems.append(NOT_SUPPORTED.at("validation.freq_in_epoch", message, remedy, severity="warning"))
     resume = spec.train.resume
     if isinstance(resume, str) and os.path.isdir(Path(resume) / "policy"):
         values["train.resume"] = str(Path(resume) / "policy")
@@ -117,7 +117,7 @@ def _refused_for_stock_models(spec: TrainSpec) -> list[Problem]:
     sizes = {path: size for path, size in flat(spec).items() if path in ONE_FOR_STOCK_MODELS}
     message = "cosmos-rl asserts that it is 1 for Qwen3-VL; got {}"
     return [
-        NOT_IN_TARGET.at(path, message.format(size), "set it to 1, or use dp_shard_size")
+        NOT_SUPPORTED.at(path, message.format(size), "set it to 1, or use dp_shard_size")
         for path, size in sizes.items()
         if size != 1
     ]
@@ -142,7 +142,7 @@ def _is_lost(path: str, value: Any) -> bool:
 def _lost(path: str, value: Any) -> Problem:
     severity = "error" if path.startswith(("policy.lora", "engine.objective")) else "warning"
     message = f"NVIDIA's container has no {path} = {value!r}; it is left out"
-    return NOT_IN_TARGET.at(path, message, "remove it, or use --target native", severity=severity)
+    return NOT_SUPPORTED.at(path, message, "remove it, or use --target native", severity=severity)
 
 
 def _warmup(spec: TrainSpec, epochs: float, train_samples: int | None) -> int | float:
@@ -152,7 +152,7 @@ def _warmup(spec: TrainSpec, epochs: float, train_samples: int | None) -> int | 
 
 
 def video_fps_problems(spec: TrainSpec) -> list[Problem]:
-    """SPEC_NOT_IN_TARGET where custom.vision.fps is used and a record with a video does not give its own rate."""
+    """SPEC_NOT_SUPPORTED where custom.vision.fps is used and a record with a video does not give its own rate."""
     if spec.custom.vision.fps is None:
         return []
     problems = []
@@ -164,7 +164,7 @@ def video_fps_problems(spec: TrainSpec) -> list[Problem]:
 
 
 def missing_fps(path: str, key: str) -> list[Problem]:
-    """SPEC_NOT_IN_TARGET where a record of `path` with a video has no video_fps, or, a warning, it cannot be read."""
+    """SPEC_NOT_SUPPORTED where a record of `path` with a video has no video_fps, or, a warning, it cannot be read."""
     from vidqa.data import open_source  # readers of tables and archives, which most scripts do without
     from vidqa.data.problem_collector import ProblemCollector
 
@@ -175,7 +175,7 @@ def missing_fps(path: str, key: str) -> list[Problem]:
         records = []
     if not records or collector.errors:
         message = f"{path} cannot be read here, so its video_fps fields are not checked"
-        return [NOT_IN_TARGET.at(key, message, "see that every video has video_fps", severity="warning")]
+        return [NOT_SUPPORTED.at(key, message, "see that every video has video_fps", severity="warning")]
     missing = [
         index
         for index, record in enumerate(records)
@@ -187,4 +187,4 @@ def missing_fps(path: str, key: str) -> list[Problem]:
         return []
     named = ", ".join(map(str, missing[:MOST_NAMED])) + (", ..." if len(missing) > MOST_NAMED else "")
     message = f"{len(missing)} of {len(records)} records have a video and no video_fps: index {named}"
-    return [NOT_IN_TARGET.at(path, message, "add video_fps to them, or use custom.vision.nframes")]
+    return [NOT_SUPPORTED.at(path, message, "add video_fps to them, or use custom.vision.nframes")]

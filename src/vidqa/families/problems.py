@@ -5,7 +5,7 @@ from vidqa.core.problem import Code
 MODEL_FILE_MISSING = Code(
     "MODEL_FILE_MISSING",
     "A file that a model folder must have is missing, cannot be read, or is not whole.",
-    "Download or export the model again, complete: config.json, tokenizer, chat template, processor files, safetensors.",
+    "Download or export the model again, whole: config.json, tokenizer, chat template, processor files, safetensors.",
 )
 MODEL_UNSUPPORTED = Code(
     "MODEL_UNSUPPORTED",

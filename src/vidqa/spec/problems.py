@@ -39,8 +39,8 @@ ZERO_STEPS = Code(
 )
 DP_MISMATCH = Code(
     "SPEC_DP_MISMATCH",
-    "The ranks of the spec are not the GPUs of the job, or (a warning) GPUs of several nodes share each layer's weights, "
-    "which then cross the network in every pass.",
+    "The ranks of the spec are not the GPUs of the job, or (a warning) GPUs of several nodes share each layer's "
+    "weights, which then cross the network in every pass.",
     "Let dp_shard_size * cp_size of policy.parallelism be the GPUs per node, if the model fits so, and "
     "dp_replicate_size the nodes; of an evaluation, num_gpus the GPUs.",
 )

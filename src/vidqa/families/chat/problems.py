@@ -4,8 +4,8 @@ from vidqa.core.problem import Code
 
 TEMPLATE_BROKEN = Code(
     "CHAT_TEMPLATE_BROKEN",
-    "The model's chat template cannot be read, fails on a conversation, or does not write one placeholder token, between "
-    "special tokens, for each video and image.",
+    "The model's chat template cannot be read, fails on a conversation, or does not write one placeholder token, "
+    "between special tokens, for each video and image.",
     "Use the chat template that belongs to the model: copy chat_template.jinja or .json from the model's repository. "
     "Media stand in user turns only.",
 )
@@ -23,6 +23,6 @@ SPECIAL_TOKEN_IN_TEXT = Code(
 )
 RESPONSE_MODE = Code(
     "CHAT_RESPONSE_MODE",
-    "A learned answer has nothing of what response_mode asks: no reasoning with `think`, reasoning alone with `answer`.",
+    "A learned answer lacks what response_mode asks: it has no reasoning with `think`, or nothing else with `answer`.",
     "Write the answer as <think>...</think> and what follows, or set response_mode to `hybrid`, or to what is there.",
 )

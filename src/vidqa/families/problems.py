@@ -4,7 +4,7 @@ from vidqa.core.problem import Code
 
 MODEL_FILE_MISSING = Code(
     "MODEL_FILE_MISSING",
-    "A file that a model folder must have is missing, cannot be read, or is not whole.",
+    "A file that a model folder must have is missing, broken, or does not hold what the others say.",
     "Download or export the model again, whole: config.json, tokenizer, chat template, processor files, safetensors.",
 )
 MODEL_UNSUPPORTED = Code(

@@ -39,19 +39,19 @@ ACTIVATIONS = {
 Activation = Annotated[str, AfterValidator(_known_activation)]
 
 
-class _Table(BaseModel):
+class ConfigTable(BaseModel):
     """Defaults are those of transformers' classes. A key that is written as null is not one that is left out."""
 
     model_config = ConfigDict(strict=True, extra="ignore", loc_by_alias=False)
 
 
-class Rope(_Table):
+class Rope(ConfigTable):
     """Rotary positions. Scaled ones (yarn, linear, dynamic) are not implemented."""
 
     rope_type: Literal["default", "mrope"] = Field("default", validation_alias=AliasChoices("rope_type", "type"))
 
 
-class TextConfig(_Table):
+class TextConfig(ConfigTable):
     hidden_size: Size
     intermediate_size: Size
     num_hidden_layers: Depth
@@ -96,7 +96,7 @@ class Text25Config(TextConfig):
     use_sliding_window: Any = False
 
 
-class VisionConfig(_Table):
+class VisionConfig(ConfigTable):
     hidden_size: Size
     depth: Depth
     intermediate_size: Size

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -11,7 +10,7 @@ from typing import Any, cast
 
 from vidqa.core import actions
 from vidqa.core.cli import SKILL_ROOT
-from vidqa.core.files import write_text
+from vidqa.core.files import read_object, write_text
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.spec.compat.cosmos import target_table, video_fps_problems
 from vidqa.spec.layers import Layer, format_of, parse_set, read_layer
@@ -96,13 +95,12 @@ def _model(name: str | None) -> str | None:
 
 
 def _parent(request: Request) -> Layer:
-    if request.parent_run is None and request.which is None:
-        return Layer("no parent run")
-    if request.parent_run is None:
-        raise NO_RUN.error(
-            "--which", f"{request.which} is asked for, and no run is named", "name the run with --parent-run"
-        )
-    return parent_layer(request.action, request.parent_run, request.which)
+    if request.parent_run is not None:
+        return parent_layer(request.action, request.parent_run, request.which)
+    if request.which is not None:
+        message = f"{request.which} is asked for, and no run is named"
+        raise NO_RUN.error("--which", message, "name the run with --parent-run")
+    return Layer("no parent run")
 
 
 def _root(action: str, part: str, root: str) -> Layer:
@@ -157,11 +155,8 @@ def _earlier_run(request: Request, origin: str) -> Path | None:
 
 def _planned(run: Path) -> tuple[int, int] | None:
     """Steps and samples in a run's plan.json, where it has one."""
-    try:
-        plan = json.loads((run / "plan.json").read_text(encoding="utf-8"))
-        steps, samples = plan["total_steps"], plan["train_samples"]
-    except (OSError, ValueError, RecursionError, KeyError, TypeError):
-        return None
+    plan = read_object(run / "plan.json")
+    steps, samples = plan.get("total_steps"), plan.get("train_samples")
     return (steps, samples) if isinstance(steps, int) and isinstance(samples, int) else None
 
 
@@ -171,9 +166,8 @@ def output_format(named_format: str | None, out: Path | None) -> str:
         return named_format or "toml"
     named = format_of(out)
     if named_format not in (None, named):
-        raise FILE.error(
-            out, f"the name is that of a {named} file, and --format is {named_format}", "leave --format out"
-        )
+        message = f"the name is that of a {named} file, and --format is {named_format}"
+        raise FILE.error(out, message, "leave --format out")
     return named
 
 

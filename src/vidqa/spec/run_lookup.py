@@ -95,7 +95,7 @@ def _linked_best(home: Path) -> list[str]:
 def _noted_best(home: Path) -> list[str]:
     """The names that best.json calls the run's best: its own name, and its step."""
     best = read_object(home / "best.json")
-    return [name for name in (best.get("name"), f"step_{best.get('step')}") if NAME.match(str(name))]
+    return [name for name in (str(best.get("name")), f"step_{best.get('step')}") if NAME.match(name)]
 
 
 def _twins(home: Path, names_kept: Iterable[str]) -> list[str]:

@@ -377,3 +377,12 @@ def test_a_value_that_is_huge_when_written_out_stays_short(tmp_path: Path) -> No
     with pytest.raises(ProblemError) as raised:
         load(path, "train")
     assert max(len(str(problem)) for problem in raised.value.problems) < 2000
+
+
+def test_a_warning_about_a_layer_hides_none_about_a_value(data: Layer) -> None:
+    theirs = Layer("theirs", {"train": {"train_policy": {"type": "sft"}}, "rollout": {"backend": "vllm"}})
+    resolved = resolve("train", [data, theirs, Layer("x", {"train.timestamp": "now"})])
+    assert [problem.where for problem in resolved.warnings if problem.code == "SPEC_NO_EFFECT"] == [
+        "theirs rollout",
+        "train.timestamp",
+    ]

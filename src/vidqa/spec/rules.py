@@ -19,7 +19,6 @@ from vidqa.spec.learning_rates import shape_problems
 from vidqa.spec.models import EmbedSpec, EvaluateSpec, GrpoSpec, InferenceSpec, Spec, TrainSpec
 from vidqa.spec.native_support import native_problems
 from vidqa.spec.policy_tables import Lora, Policy
-from vidqa.spec.precision_rules import precision_rules
 from vidqa.spec.run_lookup import ADAPTER, EXPORTS
 from vidqa.spec.run_tables import Vision
 from vidqa.spec.schedule import effective_batch, steps_per_epoch, total_steps, warmup_steps
@@ -95,37 +94,30 @@ def check_with_heads(policy: Policy, key_heads: int) -> list[Problem]:
     return [codes.VALUE.at("policy.parallelism.cp_size", message, f"set it to one of {possible}")]
 
 
-def _short_length(spec: TrainSpec, why: str, severity: str = "error") -> Problem:
-    message = f"model_max_length is {spec.policy.model_max_length}; {why}"
-    return codes.MODEL_MAX_LENGTH.at("policy.model_max_length", message, severity=severity)
-
-
 def _length_rules(spec: TrainSpec, facts: DataFacts) -> Iterator[Problem]:
-    longest = facts.longest_tokens or 0
-    if longest > spec.policy.model_max_length:
-        yield _short_length(spec, f"the longest sample has {longest} tokens")
+    longest, most = facts.longest_tokens or 0, spec.policy.model_max_length
+    if longest > most:
+        message = f"model_max_length is {most}; the longest sample has {longest} tokens"
+        yield codes.MODEL_MAX_LENGTH.at("policy.model_max_length", message)
     if spec.engine.packing and spec.engine.pack_tokens is not None and longest > spec.engine.pack_tokens:
         message = f"a pack holds {spec.engine.pack_tokens} tokens; the longest sample has {longest}"
         yield codes.MODEL_MAX_LENGTH.at("engine.pack_tokens", message, "raise it, or leave it unset")
 
 
-def _no_step(spec: TrainSpec, samples: int) -> Problem:
-    place, batch = "train.train_batch_per_replica", effective_batch(spec)
-    if not isinstance(spec, GrpoSpec):
-        return codes.ZERO_STEPS.at(place, f"{samples} samples make no step of {batch}")
-    size = spec.rollout.n_generation
-    message = f"{samples} questions make no step of {batch} (with {size} completions each)"
-    return codes.ZERO_STEPS.at(place, message, f"set it to {max(1, samples) * size} or less")
-
-
 def _step_rules(spec: TrainSpec, facts: DataFacts) -> Iterator[Problem]:
-    steps = total_steps(spec, facts.train_samples)
+    samples, remedy = facts.train_samples, None
+    steps, warmup = total_steps(spec, samples), warmup_steps(spec, samples)
     if steps == 0:
-        yield _no_step(spec, facts.train_samples)
-    elif warmup_steps(spec, facts.train_samples) >= steps > 1:
-        message = f"warm-up takes {warmup_steps(spec, facts.train_samples)} of {steps} steps"
+        message = f"{samples} samples make no step of {effective_batch(spec)}"
+        if isinstance(spec, GrpoSpec):
+            size = spec.rollout.n_generation
+            message = f"{samples} questions make no step of {effective_batch(spec)} (with {size} completions each)"
+            remedy = f"set it to {max(1, samples) * size} or less"
+        yield codes.ZERO_STEPS.at("train.train_batch_per_replica", message, remedy)
+    elif warmup >= steps > 1:
+        message = f"warm-up takes {warmup} of {steps} steps"
         yield codes.CONFLICT.at("train.optm_warmup_steps", message, "shorten the warm-up", severity="warning")
-    yield from unreached_steps(spec, facts.train_samples)
+    yield from unreached_steps(spec, samples)
     if spec.validation.enable and facts.val_samples == 0:
         yield codes.CONFLICT.at("validation.enable", "validation is on and the validation set is empty", VALIDATE)
 
@@ -168,22 +160,19 @@ def training_rules(spec: TrainSpec) -> Iterator[Problem]:
     if spec.policy.lora is not None:
         yield from _lora(spec.policy.lora)
     yield from _preference(spec)
-    yield from precision_rules(spec)
+    yield from _quantized_base(spec.policy)
     if spec.engine.share_video_prefix and not spec.engine.packing:
-        yield codes.CONFLICT.at(
-            "engine.share_video_prefix",
-            "share_video_prefix is true and packing is false: videos are shared only inside packs",
-        )
+        message = "share_video_prefix is true and packing is false: videos are shared only inside packs"
+        yield codes.CONFLICT.at("engine.share_video_prefix", message)
     if spec.train.fp8.enable_fp8 and spec.train.fsdp_offload:
         message = "enable_fp8 and fsdp_offload are both true: moving weights takes longer than fp8 saves"
         yield codes.CONFLICT.at("train.fp8.enable_fp8", message, "set one of them to false")
     if spec.train.fp8.enable_fp8 and spec.policy.lora is not None:
-        yield codes.CONFLICT.at(
-            "train.fp8.enable_fp8",
-            "enable_fp8 is true, and policy.lora is set: it does not make frozen matrices faster",
-        )
-    if spec.policy.model_max_length < VIDEO_LENGTH:
-        yield _short_length(spec, f"videos may need {VIDEO_LENGTH}", "warning")
+        message = "enable_fp8 is true, and policy.lora is set: it does not make frozen matrices faster"
+        yield codes.CONFLICT.at("train.fp8.enable_fp8", message)
+    if (most := spec.policy.model_max_length) < VIDEO_LENGTH:
+        message = f"model_max_length is {most}; videos may need {VIDEO_LENGTH}"
+        yield codes.MODEL_MAX_LENGTH.at("policy.model_max_length", message, severity="warning")
 
 
 def evaluate_rules(spec: EvaluateSpec) -> Iterator[Problem]:
@@ -226,9 +215,8 @@ def answering_model_rules(model: Any, key: str = "model.model_name") -> Iterator
     """What is wrong with the name of a model that may be an adapter on another one."""
     yield from _model_name(key, getattr(model, key.rpartition(".")[2]), adapter_allowed=model.enable_lora)
     if model.enable_lora and not model.base_model_path:
-        yield codes.REQUIRED.at(
-            "model.base_model_path", "enable_lora is true and base_model_path is empty", "name the adapter's base"
-        )
+        message = "enable_lora is true and base_model_path is empty"
+        yield codes.REQUIRED.at("model.base_model_path", message, "name the adapter's base")
     elif model.enable_lora:
         yield from _model_name("model.base_model_path", model.base_model_path)
 
@@ -258,31 +246,23 @@ def vision_rules(vision: Vision, path: str) -> Iterator[Problem]:
 
 
 def _model_name(path: str, name: str, *, adapter_allowed: bool = False) -> Iterator[Problem]:
+    """What is wrong with the name of a whole model: empty, no name of the hub, or the folder of an adapter or a run."""
     yield from required(path, name)
-    yield from _no_whole_model(path, name, adapter_allowed)
+    folder, merge = Path(os.path.expanduser(name)), f"python scripts/export.py {shlex.quote(name)} --merge --out FOLDER"
     if name.startswith("hf_model://"):
         if not HF_MODEL.match(name):
             yield codes.MODEL.at(path, f"{name!r} is not hf_model://org/name")
     elif BARE_ID.match(name) and not os.path.isdir(name):
         yield codes.MODEL.at(path, f"{name!r} is a bare id, and no such folder is here", f"write hf_model://{name}")
-
-
-def _no_whole_model(path: str, name: str, adapter_allowed: bool) -> Iterator[Problem]:
-    """An adapter or a run where the folder of a whole model is to be."""
-    folder = Path(os.path.expanduser(name)) if name else None
-    if folder is None or "://" in name or (folder / "config.json").is_file():
+    elif not name or "://" in name or (folder / "config.json").is_file():
         return
-    if (folder / ADAPTER).is_file():
-        if adapter_allowed:
-            return
-        merge = f"python scripts/export.py {shlex.quote(name)} --merge --out FOLDER, and name FOLDER"
-        yield codes.MODEL.at(path, f"{name} holds a LoRA adapter and no model", f"merge it first: {merge}")
+    elif (folder / ADAPTER).is_file():
+        if not adapter_allowed:
+            remedy = f"merge it first: {merge}, and name FOLDER"
+            yield codes.MODEL.at(path, f"{name} holds a LoRA adapter and no model", remedy)
     elif (folder / EXPORTS).is_dir():
-        whole = f"name {folder}/best"
-        if (folder / "best" / ADAPTER).is_file():
-            whole = (
-                f"merge its adapter: python scripts/export.py {shlex.quote(name)} --merge --out FOLDER, and name FOLDER"
-            )
+        is_lora = (folder / "best" / ADAPTER).is_file()
+        whole = f"merge its adapter: {merge}, and name FOLDER" if is_lora else f"name {folder}/best"
         remedy = f"{whole}, or leave it to --parent-run {shlex.quote(name)}"
         yield codes.MODEL.at(path, f"{name} is the folder of a run", remedy)
 
@@ -326,9 +306,8 @@ def _uploads(spec: TrainSpec) -> Iterator[Problem]:
     if ckpt.upload_s3:
         yield from required("train.ckpt.s3_bucket", ckpt.s3_bucket or "")
     if ckpt.upload_hf and not HUB_NAME.fullmatch(ckpt.hf_repo_name):
-        yield codes.REQUIRED.at(
-            "train.ckpt.hf_repo_name", f"{ckpt.hf_repo_name!r} is not organisation/name or name", "correct it"
-        )
+        message = f"{ckpt.hf_repo_name!r} is not organisation/name or name"
+        yield codes.REQUIRED.at("train.ckpt.hf_repo_name", message, "correct it")
 
 
 def _patterns(spec: TrainSpec) -> Iterator[Problem]:
@@ -350,6 +329,23 @@ def pattern_rules(path: str, patterns: Iterable[str]) -> Iterator[Problem]:
             re.compile(pattern)
         except re.error as broken:
             yield codes.VALUE.at(path, f"{pattern!r} is not a regular expression: {broken}")
+
+
+def bitsandbytes_key(spec: TrainSpec) -> str | None:
+    """The key that asks for bitsandbytes; None where none does."""
+    if spec.policy.quantization == "nf4":
+        return "policy.quantization"
+    return "train.optm_name" if spec.train.optm_name == "AdamW8bit" else None
+
+
+def _quantized_base(policy: Policy) -> Iterator[Problem]:
+    key, precision, size = "policy.quantization", policy.quantization, policy.parallelism.cp_size
+    if precision and policy.lora is None:
+        message = f"quantization is {precision}, and policy.lora is absent: matrices of few bits cannot train"
+        yield codes.CONFLICT.at(key, message, "build the spec with --profile small-card, or set quantization = null")
+    if precision and size > 1:
+        message = f"quantization is {precision}, and cp_size is {size}"
+        yield codes.CONFLICT.at(key, message, "set policy.parallelism.cp_size = 1, or quantization = null")
 
 
 def _preference(spec: TrainSpec) -> Iterator[Problem]:

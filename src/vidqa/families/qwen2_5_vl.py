@@ -13,8 +13,8 @@ import numpy as np
 
 from vidqa.families import qwen_vl
 from vidqa.families._base import Family, Geometry
-from vidqa.families.model_files import read_json
-from vidqa.families.qwen_vl_config import Vision25Config, parse, sizes_of_qwen25
+from vidqa.families.model_files import parse, read_json
+from vidqa.families.qwen_vl_config import Vision25Config, sizes_of_qwen25
 from vidqa.families.qwen_vl_tensors import tensors_of_qwen25
 from vidqa.video.types import FramePlan
 

@@ -10,9 +10,8 @@ import numpy as np
 from pydantic import Field
 
 from vidqa.core.files import write_json
-from vidqa.families.model_files import read_json
+from vidqa.families.model_files import ConfigTable, Float, parse, read_json
 from vidqa.families.problems import MODEL_UNSUPPORTED
-from vidqa.families.qwen_vl_config import ConfigTable, Float, parse
 from vidqa.video.types import FramePlan, PixelRules
 
 PADS = {"video": "<|video_pad|>", "image": "<|image_pad|>"}

@@ -170,13 +170,13 @@ LOOP = "{%- for message in messages -%}" + TURN + "{%- endfor -%}"
                 "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
             )
         ),
-        (BODY + LOOP.replace("'<|im_end|>\\n'", "'\\n'") + PROMPT, 2, "CHAT_TEMPLATE_UNSTABLE"),
-        (BODY + LOOP + PROMPT.replace("assistant", "bot"), 2, "CHAT_TEMPLATE_UNSTABLE"),
-        (BODY + "{{ messages | length }}" + LOOP + PROMPT, 2, "CHAT_TEMPLATE_UNSTABLE"),
+        (BODY + LOOP.replace("'<|im_end|>\\n'", "'\\n'") + PROMPT, 2, "CHAT_TEMPLATE_BROKEN"),
+        (BODY + LOOP + PROMPT.replace("assistant", "bot"), 2, "CHAT_TEMPLATE_BROKEN"),
+        (BODY + "{{ messages | length }}" + LOOP + PROMPT, 2, "CHAT_TEMPLATE_BROKEN"),
         (
             BODY + LOOP.replace("body(m", "('' if not loop.last else '!') + body(m") + PROMPT,
             4,
-            "CHAT_TEMPLATE_UNSTABLE",
+            "CHAT_TEMPLATE_BROKEN",
         ),
         (LOOP.replace("body(message.content)", "message.content | string") + PROMPT, 2, "CHAT_TEMPLATE_BROKEN"),
         (BODY.replace("<|vision_start|>", "clip") + LOOP + PROMPT, 2, "CHAT_TEMPLATE_BROKEN"),

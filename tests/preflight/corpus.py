@@ -220,12 +220,12 @@ for title, code, spoil in (
     ("a negative learning rate", "SPEC_VALUE", keys(train__optm_lr=-1e-5)),
     ("too many frames", "SPEC_VALUE", keys(custom__vision__nframes=100000)),
     ("a choice that is none", "SPEC_VALUE", keys(custom__train_dataset__response_mode="loud")),
-    ("no model", "SPEC_REQUIRED", keys(policy__model_name_or_path="")),
-    ("no output folder", "SPEC_REQUIRED", keys(train__output_dir="")),
-    ("no annotations named", "SPEC_REQUIRED", keys(custom__train_dataset__annotation_path="")),
+    ("no model", "SPEC_VALUE", keys(policy__model_name_or_path="")),
+    ("no output folder", "SPEC_VALUE", keys(train__output_dir="")),
+    ("no annotations named", "SPEC_VALUE", keys(custom__train_dataset__annotation_path="")),
     ("no media named", "DATA_MEDIA_MISSING", keys(custom__train_dataset__media_path="")),
     ("fps and nframes", "SPEC_CONFLICT", keys(custom__vision__fps=2)),
-    ("neither fps nor nframes", "SPEC_REQUIRED", keys(custom__vision__nframes=None)),
+    ("neither fps nor nframes", "SPEC_VALUE", keys(custom__vision__nframes=None)),
     ("warm-up twice", "SPEC_CONFLICT", keys(train__optm_warmup_steps=2, train__optm_warmup_epochs=1)),
     ("reinforcement learning", "SPEC_ACTION", keys(train__train_policy__type="grpo")),
     ("tensor parallel", "SPEC_NOT_SUPPORTED", keys(policy__parallelism__tp_size=2)),
@@ -238,9 +238,9 @@ for title, code, spoil in (
     ("batch not divisible", "SPEC_CONFLICT", keys(train__train_policy__mini_batch=4)),
     ("bare model id", "SPEC_MODEL", keys(policy__model_name_or_path="nvidia/Cosmos-Reason2-8B")),
     ("half a hub name", "SPEC_MODEL", keys(policy__model_name_or_path="hf_model://Cosmos")),
-    ("learning rate 0", "SPEC_REQUIRED", keys(train__optm_lr=0)),
+    ("learning rate 0", "SPEC_VALUE", keys(train__optm_lr=0)),
     ("learning rate huge", "SPEC_VALUE", keys(train__optm_lr=0.1)),
-    ("adapters nowhere", "SPEC_REQUIRED", keys(policy__lora={**LORA, "target_modules": []})),
+    ("adapters nowhere", "SPEC_VALUE", keys(policy__lora={**LORA, "target_modules": []})),
     ("adapter and full", "SPEC_CONFLICT", keys(policy__lora={**LORA, "modules_to_save": ["q_proj"]})),
     ("a broken pattern", "SPEC_VALUE", keys(policy__freeze_pattern=["visual.("])),
     (
@@ -248,7 +248,7 @@ for title, code, spoil in (
         "SPEC_CONFLICT",
         keys(policy__freeze_pattern=["a"], policy__trainable_pattern=["b"]),
     ),
-    ("validation never due", "SPEC_REQUIRED", keys(validation__freq_in_epoch=0, validation__freq=0)),
+    ("validation never due", "SPEC_VALUE", keys(validation__freq_in_epoch=0, validation__freq=0)),
     ("validation set unused", "SPEC_CONFLICT", keys(validation__enable=False)),
     ("batch larger than the data", "SPEC_ZERO_STEPS", keys(train__train_batch_per_replica=64)),
     ("pack smaller than a sample", "SPEC_MODEL_MAX_LENGTH", keys(engine__pack_tokens=8)),
@@ -340,7 +340,7 @@ def _(case: Case) -> None:
     (case.folder / "checkpoints/step_2/policy/.metadata").unlink()
 
 
-@broken("evaluation of an adapter without its base", "SPEC_REQUIRED")
+@broken("evaluation of an adapter without its base", "SPEC_VALUE")
 def _(case: Case) -> None:
     case.options["evaluate_spec"] = case.evaluation(**{"model.enable_lora": True})
 

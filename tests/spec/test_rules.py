@@ -41,7 +41,7 @@ def found(action: str, *layers: Layer) -> dict[str, str]:
         ({"validation.enable": True}, "SPEC_CONFLICT", "error"),
         (
             {"validation": {"enable": True, "freq_in_epoch": 0}, "train.train_policy.dataset.test_size": 0.1},
-            "SPEC_REQUIRED",
+            "SPEC_VALUE",
             "error",
         ),
         (
@@ -52,14 +52,14 @@ def found(action: str, *layers: Layer) -> dict[str, str]:
         ({"train.train_policy.dataset.test_size": 1.0}, "SPEC_VALUE", "error"),
         ({"policy.model_name_or_path": "nvidia/Cosmos-Reason2-8B"}, "SPEC_MODEL", "error"),
         ({"policy.model_name_or_path": "hf_model://nvidia"}, "SPEC_MODEL", "error"),
-        ({"policy.model_name_or_path": ""}, "SPEC_REQUIRED", "error"),
-        ({"train.ckpt.upload_s3": "final"}, "SPEC_REQUIRED", "error"),
+        ({"policy.model_name_or_path": ""}, "SPEC_VALUE", "error"),
+        ({"train.ckpt.upload_s3": "final"}, "SPEC_VALUE", "error"),
         ({"train.ckpt.upload_s3": "often", "train.ckpt.s3_bucket": "b"}, "SPEC_NOT_SUPPORTED", "error"),
-        ({"train.ckpt.upload_hf": True}, "SPEC_REQUIRED", "error"),
-        ({"train.ckpt.upload_hf": True, "train.ckpt.hf_repo_name": "two/slashes/here"}, "SPEC_REQUIRED", "error"),
-        ({"train.optm_lr": 0}, "SPEC_REQUIRED", "error"),
+        ({"train.ckpt.upload_hf": True}, "SPEC_VALUE", "error"),
+        ({"train.ckpt.upload_hf": True, "train.ckpt.hf_repo_name": "two/slashes/here"}, "SPEC_VALUE", "error"),
+        ({"train.optm_lr": 0}, "SPEC_VALUE", "error"),
         ({"train.optm_lr": 1e-3}, "SPEC_VALUE", "warning"),
-        ({"policy.lora.target_modules": []}, "SPEC_REQUIRED", "error"),
+        ({"policy.lora.target_modules": []}, "SPEC_VALUE", "error"),
         (
             {"policy.lora": {"target_modules": "all-linear", "modules_to_save": ["visual"]}},
             "SPEC_CONFLICT",
@@ -130,12 +130,12 @@ def test_steps_that_the_epochs_do_not_reach_are_said_with_the_arithmetic(data: L
 
 
 def test_data_is_required(eval_data: Layer) -> None:
-    assert found("train") == {"SPEC_REQUIRED": "error"}
-    assert found("evaluate") == {"SPEC_REQUIRED": "error"}
+    assert found("train") == {"SPEC_VALUE": "error"}
+    assert found("evaluate") == {"SPEC_VALUE": "error"}
 
 
 def test_rules_of_evaluation(eval_data: Layer) -> None:
-    assert found("evaluate", eval_data, Layer("x", {"model.enable_lora": True})) == {"SPEC_REQUIRED": "error"}
+    assert found("evaluate", eval_data, Layer("x", {"model.enable_lora": True})) == {"SPEC_VALUE": "error"}
     assert found("evaluate", eval_data, Layer("x", {"metrics.names": ["bertscore"]})) == {"SPEC_NO_EFFECT": "warning"}
     named = {"metrics.names": ["bertscore"], "metrics.bertscore_model": "microsoft/deberta-xlarge-mnli"}
     assert found("evaluate", eval_data, Layer("x", named)) == {"SPEC_NO_EFFECT": "warning"}

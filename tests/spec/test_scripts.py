@@ -136,7 +136,7 @@ def test_a_place_that_cannot_be_written(root: Path, tmp_path: Path, name: str) -
     (tmp_path / "file.toml").touch()
     done = script("build_spec", "train", "--train-root", root, "--out", tmp_path / name, "--json")
     (problem,) = json.loads(done.stdout)["problems"]
-    assert (done.returncode, problem["code"]) == (4, "SPEC_UNWRITABLE") and problem["where"] == str(tmp_path / name)
+    assert (done.returncode, problem["code"]) == (4, "ENV_FILE_REFUSED") and problem["where"] == str(tmp_path / name)
 
 
 @pytest.mark.parametrize("words", [["--out", "spec"], ["--out", "spec.txt"], ["--out", "s.toml", "--format", "json"]])
@@ -146,9 +146,7 @@ def test_a_name_that_no_spec_could_be_read_from_again(root: Path, tmp_path: Path
     assert [path.name for path in tmp_path.iterdir()] == [root.name]
 
 
-@pytest.mark.parametrize(
-    ("words", "code"), [(["--which", "best"], "SPEC_PARENT_RUN"), (["--model", ""], "SPEC_REQUIRED")]
-)
+@pytest.mark.parametrize(("words", "code"), [(["--which", "best"], "SPEC_PARENT_RUN"), (["--model", ""], "SPEC_VALUE")])
 def test_no_option_is_ignored(root: Path, words: list[str], code: str) -> None:
     done = script("build_spec", "train", "--train-root", root, *words, "--json")
     assert done.returncode == 3 and [p["code"] for p in json.loads(done.stdout)["problems"]] == [code]

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import cast
 
 from vidqa.core import actions
-from vidqa.core.cli import SKILL_ROOT
+from vidqa.core.cli import FILE_REFUSED, SKILL_ROOT
 from vidqa.core.files import read_object, write_text
 from vidqa.core.problem import Problem, ProblemError, raise_errors
 from vidqa.spec.compat.cosmos import target_table, video_fps_problems
 from vidqa.spec.layers import Layer, format_of, parse_set, read_layer
 from vidqa.spec.models import TrainSpec
 from vidqa.spec.parent_layers import PARENT_LAYER, parent_layer, profile_layer, root_layer, weights_layer
-from vidqa.spec.problems import CONFLICT, FILE, NO_RUN, UNWRITABLE
+from vidqa.spec.problems import CONFLICT, FILE, NO_RUN
 from vidqa.spec.resolve import Resolved, resolve
 from vidqa.spec.rules import BARE_ID, unreached_steps
 from vidqa.spec.run_lookup import run_folder_of
@@ -154,11 +154,11 @@ def output_format(named_format: str | None, out: Path | None) -> str:
 
 def write_spec(out: Path, text: str, schema_of: str = "") -> None:
     """Write a spec; with `schema_of` an action, TOML begins with the line by which editors find its schema. Raises
-    SPEC_UNWRITABLE."""
+    ENV_FILE_REFUSED."""
     if schema_of and out.suffix == ".toml":
         schema = os.path.relpath(SKILL_ROOT / "schemas" / f"{schema_of}.schema.json", out.absolute().parent)
         text = f"#:schema {schema}\n\n{text}"
     try:
         write_text(out, text)
     except OSError as refused:
-        raise UNWRITABLE.error(out, f"it cannot be written: {refused.strerror or refused}") from refused
+        raise FILE_REFUSED.error(out, f"it cannot be written: {refused.strerror or refused}") from refused

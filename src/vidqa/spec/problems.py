@@ -12,13 +12,6 @@ FILE = Code(
     "A file of a spec, its overrides or a prompt cannot be read, or holds what its name or kind does not allow.",
     "Give the path of a .toml, .yaml or .json file, and correct the line that it names.",
 )
-UNWRITABLE = Code(
-    "SPEC_UNWRITABLE",
-    "The spec cannot be written into this file.",
-    "Give --out a file in a folder that you may write to, on a disk with free space.",
-    Exit.ENVIRONMENT,
-)
-REQUIRED = Code("SPEC_REQUIRED", "A key without which nothing can run is empty.", "Set it.")
 NOT_SUPPORTED = Code(
     "SPEC_NOT_SUPPORTED",
     "The engine that the spec is for, our own or cosmos-rl, does not have what the spec asks.",
@@ -67,8 +60,9 @@ AUTOML_NOT_RUNNABLE = Code(
 )
 VALUE = Code(
     "SPEC_VALUE",
-    "A value has the wrong type, is outside what is possible, or (a warning) is far from what trains well.",
-    "Write a value of the type and inside the limits that it names.",
+    "A value that is needed is not set, has the wrong type, is outside what is possible, or (a warning) is far from "
+    "what trains well.",
+    "Set it to a value of the type and inside the limits that it names.",
 )
 CONFLICT = Code(
     "SPEC_CONFLICT",

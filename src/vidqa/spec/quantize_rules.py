@@ -67,4 +67,4 @@ def quantize_rules(spec: QuantizeSpec) -> Iterator[Problem]:
             yield codes.CONFLICT.at("quantize.method", message, 'set quantize.method = "gptq"')
     if quantize.evaluate and not os.path.isfile(os.path.expanduser(quantize.evaluate)):
         message = f"there is no file {quantize.evaluate!r}"
-        yield codes.REQUIRED.at("quantize.evaluate", message, "name the spec that build_spec.py evaluate wrote")
+        yield codes.VALUE.at("quantize.evaluate", message, "name the spec that build_spec.py evaluate wrote")

@@ -201,7 +201,7 @@ def embed_rules(spec: EmbedSpec) -> Iterator[Problem]:
         yield from required("dataset.query_annotation_path", spec.dataset.query_annotation_path)
     if (name := spec.embed.text_model) and not is_folder(name):
         message = f"{name!r} names no folder"
-        yield codes.REQUIRED.at("embed.text_model", message, "write ./NAME, or the whole path of a model's folder")
+        yield codes.VALUE.at("embed.text_model", message, "write ./NAME, or the whole path of a model's folder")
 
 
 def _reading_rules(spec: EvaluateSpec | InferenceSpec | EmbedSpec) -> Iterator[Problem]:
@@ -216,21 +216,21 @@ def answering_model_rules(model: Any, key: str = "model.model_name") -> Iterator
     yield from _model_name(key, getattr(model, key.rpartition(".")[2]), adapter_allowed=model.enable_lora)
     if model.enable_lora and not model.base_model_path:
         message = "enable_lora is true and base_model_path is empty"
-        yield codes.REQUIRED.at("model.base_model_path", message, "name the adapter's base")
+        yield codes.VALUE.at("model.base_model_path", message, "name the adapter's base")
     elif model.enable_lora:
         yield from _model_name("model.base_model_path", model.base_model_path)
 
 
 def required(path: str, value: str) -> Iterator[Problem]:
     if not value.strip():
-        yield codes.REQUIRED.at(path, f"{path} is empty", f"set {path}")
+        yield codes.VALUE.at(path, f"{path} is empty", f"set {path}")
 
 
 def vision_rules(vision: Vision, path: str) -> Iterator[Problem]:
     if vision.fps is not None and vision.nframes is not None:
         yield codes.CONFLICT.at(f"{path}.fps", f"fps is {vision.fps:g} and nframes is {vision.nframes}", KEEP_ONE)
     if vision.fps is None and vision.nframes is None:
-        yield codes.REQUIRED.at(path, "fps and nframes are both unset", "set nframes (8) or fps (2)")
+        yield codes.VALUE.at(path, "fps and nframes are both unset", "set nframes (8) or fps (2)")
     if (vision.resized_height is None) != (vision.resized_width is None):
         yield codes.CONFLICT.at(path, "one of resized_height and resized_width is set", "set both or none")
     pixels = [name for name in ("total_pixels", "max_pixels", "min_pixels") if getattr(vision, name) is not None]
@@ -272,7 +272,7 @@ def _optimizer(spec: TrainSpec) -> Iterator[Problem]:
     yield from shape_problems(rate)
     rates = [rate] if isinstance(rate, int | float) else list(rate.values()) if isinstance(rate, dict) else rate
     if not any(rates):
-        yield codes.REQUIRED.at("train.optm_lr", f"the learning rate is {rate}", "set it, such as 1e-5")
+        yield codes.VALUE.at("train.optm_lr", f"the learning rate is {rate}", "set it, such as 1e-5")
     kind = "a full fine-tune" if spec.policy.lora is None else "LoRA"
     remedy = "lower train.optm_lr: about 1e-5 for a full fine-tune, 1e-4 for LoRA"
     highest = HIGHEST_RATE[kind]
@@ -292,7 +292,7 @@ def _validation(spec: TrainSpec) -> Iterator[Problem]:
     if valid.enable and not annotations and part is None:
         yield codes.CONFLICT.at("validation.enable", "neither custom.val_dataset nor test_size is set", VALIDATE)
     if valid.enable and not valid.freq and not valid.freq_in_epoch:
-        yield codes.REQUIRED.at("validation.freq_in_epoch", "freq and freq_in_epoch are both 0", "set one of them")
+        yield codes.VALUE.at("validation.freq_in_epoch", "freq and freq_in_epoch are both 0", "set one of them")
     if annotations and part is not None:
         message = "custom.val_dataset is used and test_size is not"
         yield codes.CONFLICT.at("train.train_policy.dataset.test_size", message, VALIDATE, severity="warning")
@@ -307,7 +307,7 @@ def _uploads(spec: TrainSpec) -> Iterator[Problem]:
         yield from required("train.ckpt.s3_bucket", ckpt.s3_bucket or "")
     if ckpt.upload_hf and not HUB_NAME.fullmatch(ckpt.hf_repo_name):
         message = f"{ckpt.hf_repo_name!r} is not organisation/name or name"
-        yield codes.REQUIRED.at("train.ckpt.hf_repo_name", message, "correct it")
+        yield codes.VALUE.at("train.ckpt.hf_repo_name", message, "correct it")
 
 
 def _patterns(spec: TrainSpec) -> Iterator[Problem]:
@@ -364,7 +364,7 @@ def _preference(spec: TrainSpec) -> Iterator[Problem]:
 def _lora(lora: Lora) -> Iterator[Problem]:
     yield from _continued_adapter(lora)
     if not lora.target_modules:
-        yield codes.REQUIRED.at("policy.lora.target_modules", "the list is empty", "set it, such as all-linear")
+        yield codes.VALUE.at("policy.lora.target_modules", "the list is empty", "set it, such as all-linear")
     targets = {lora.target_modules} if isinstance(lora.target_modules, str) else set(lora.target_modules)
     saved = set(lora.modules_to_save or [])
     clash = targets & saved

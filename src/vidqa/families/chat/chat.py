@@ -22,7 +22,7 @@ from vidqa.core.problem import Problem, ProblemError
 from vidqa.data.record import Record
 from vidqa.families import Family, family_of
 from vidqa.families.chat.messages import messages_of
-from vidqa.families.chat.problems import SPECIAL_TOKEN_IN_TEXT, TEMPLATE_BROKEN, TEMPLATE_UNSTABLE
+from vidqa.families.chat.problems import SPECIAL_TOKEN_IN_TEXT, TEMPLATE_BROKEN
 from vidqa.families.chat.template import Message, Template, load_template
 from vidqa.families.chat.tokens import Tokens, load_tokens
 from vidqa.video.types import FramePlan
@@ -212,7 +212,8 @@ class Chat:
         return spans
 
     def _unstable(self, record: Record, message: str) -> Exception:
-        return TEMPLATE_UNSTABLE.error(self.template.place, f"{message} (in {record.source or record.id})")
+        remedy = "use response_mode `answer`, records of one question each, or a chat template that only appends turns"
+        return TEMPLATE_BROKEN.error(self.template.place, f"{message} (in {record.source or record.id})", remedy)
 
     def _with_media(
         self, record: Record, token_ids: np.ndarray, supervised: np.ndarray, plans: Sequence[FramePlan]

@@ -4,16 +4,10 @@ from vidqa.core.problem import Code
 
 TEMPLATE_BROKEN = Code(
     "CHAT_TEMPLATE_BROKEN",
-    "The model's chat template cannot be read, fails on a conversation, or does not write one placeholder token, "
-    "between special tokens, for each video and image.",
+    "The model's chat template cannot be read, fails on a conversation, does not write one placeholder token, between "
+    "special tokens, for each video and image, or marks no end of a turn, so that what is learned cannot be found.",
     "Use the chat template that belongs to the model: copy chat_template.jinja or .json from the model's repository. "
     "Media stand in user turns only.",
-)
-TEMPLATE_UNSTABLE = Code(
-    "CHAT_TEMPLATE_UNSTABLE",
-    "The chat template writes the start of a conversation differently once more turns follow, or marks no end of a "
-    "turn, so what is learned cannot be told from what is given.",
-    "Use response_mode `answer`, records of one question each, or a chat template that only appends turns.",
 )
 SPECIAL_TOKEN_IN_TEXT = Code(
     "CHAT_SPECIAL_TOKEN_IN_TEXT",

@@ -136,7 +136,7 @@ class EvaluateEngine(DecodeEngine):
     )
 
 
-class InferenceDataset(Table):
+class InferenceDataset(EvaluateDataset):
     annotation_path: str = key(
         "",
         "What is asked about",
@@ -146,7 +146,6 @@ class InferenceDataset(Table):
     media_dir: str = key(
         "", "Media", "Folder or tar archive that the records' file names are relative to; empty is the file's own."
     )
-    system_prompt: str = key("", "System prompt", "First message of every conversation; the one that was trained with.")
 
 
 class Inference(Table):

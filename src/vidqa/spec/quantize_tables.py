@@ -8,6 +8,7 @@ from pydantic import Field
 
 from vidqa.spec._field import Count, NotNegative, Positive, Table, key
 from vidqa.spec.compat.keys import with_compat_keys
+from vidqa.spec.evaluate_tables import EvaluateDataset
 from vidqa.spec.policy_tables import DEFAULT_MODEL
 from vidqa.spec.run_tables import DecodeEngine
 
@@ -23,12 +24,10 @@ class QuantizeModel(Table):
 
 
 @with_compat_keys
-class QuantizeDataset(Table):
+class QuantizeDataset(EvaluateDataset):
     annotation_path: str = key(
         "", "Annotations", "The training records, with answers: what calibrates the scales, and what proves the result."
     )
-    media_dir: str = key("", "Media", "Folder or tar archive that the annotations' file names are relative to.")
-    system_prompt: str = key("", "System prompt", "First message of every conversation; the one that was trained with.")
     response_mode: Literal["think", "answer", "hybrid"] = key(
         "answer", "What was learned", "As in the training: think, answer, or hybrid (reasoning where a record has it)."
     )

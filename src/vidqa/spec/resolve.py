@@ -141,11 +141,10 @@ class _LayerMerger:
             if values.get(one) is not None and values.get(other) is not None:
                 self.problems.append(CONFLICT.at(place(layer, one), f"{one} and {other} are both set", "keep one"))
                 self.conflicts.add(one)
-            self._clear(one, other, values, None, layer)
-            self._clear(other, one, values, None, layer)
-        for one, other in self.declared.replacing:
-            self._clear(one, other, values, 0, layer)
-            self._clear(other, one, values, 0, layer)
+        for pairs, empty in ((self.declared.exclusive, None), (self.declared.replacing, 0)):
+            for path, cleared in (*pairs, *(pair[::-1] for pair in pairs)):
+                if values.get(path) not in (None, empty) and cleared not in values:
+                    self._put(cleared, empty, layer)
 
     def settle(self) -> None:
         """What follows from the layers together. A held-out part is there to validate on, unless a layer says no. No
@@ -197,10 +196,6 @@ class _LayerMerger:
                 elif key == TRAIN_SET and annotations is None:
                     self._put(key, loader, layer)
             self._put(LOADER, "", layer)
-
-    def _clear(self, key_set: str, cleared: str, values: dict[str, Any], empty: int | None, layer: Layer) -> None:
-        if values.get(key_set) not in (None, empty) and cleared not in values:
-            self._put(cleared, empty, layer)
 
     def _put(self, path: str, value: Any, layer: Layer) -> None:
         *tables, last = path.split(".")

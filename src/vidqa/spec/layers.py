@@ -129,16 +129,12 @@ def parse_value(text: str) -> Any:
     """3 -> 3, 1e-5 -> 1e-05, true -> True, [a] -> as text, "x" -> x, null and none -> None, anything else -> text."""
     if text.lower() in ("null", "none"):
         return None
-    for read in (json.loads, _toml_value):
+    for read in (json.loads, lambda value: tomllib.loads(f"value = {value}")["value"]):
         try:
             return read(text)
         except (ValueError, RecursionError):
             continue
     return text
-
-
-def _toml_value(text: str) -> Any:
-    return tomllib.loads(f"value = {text}")["value"]
 
 
 def entries(action: str, layer: Layer) -> Iterator[tuple[str, Any] | Problem]:

@@ -62,7 +62,7 @@ VALUE = Code(
     "SPEC_VALUE",
     "A value that is needed is not set, has the wrong type, is outside what is possible, or (a warning) is far from "
     "what trains well.",
-    "Set it to a value of the type and inside the limits that it names.",
+    "Set it to a value of the type and inside the limits that the message names.",
 )
 CONFLICT = Code(
     "SPEC_CONFLICT",
@@ -73,7 +73,6 @@ MODEL = Code(
     "SPEC_MODEL",
     "Where a whole model is needed, an adapter, a run or a bare id is named.",
     "Write hf_model://org/name, or a model's folder: RUN/best, RUN/safetensors/NAME, or an adapter that "
-    "scripts/export.py "
-    "RUN --merge --out FOLDER has merged. To ask an adapter, set model.enable_lora and model.base_model_path, as "
-    "--parent-run does.",
+    "scripts/export.py RUN --merge --out FOLDER has merged. To ask an adapter, set model.enable_lora and "
+    "model.base_model_path, as --parent-run does.",
 )

@@ -8,7 +8,6 @@ import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from vidqa.core.actions import action_for, resolve
 from vidqa.core.problem import Problem, ProblemError
@@ -16,7 +15,7 @@ from vidqa.spec import problems as codes
 from vidqa.spec.adapter_keys import differences, is_adapter
 from vidqa.spec.evaluate_tables import METRIC_MODELS, is_folder, metric_models
 from vidqa.spec.learning_rates import shape_problems
-from vidqa.spec.models import EmbedSpec, EvaluateSpec, GrpoSpec, InferenceSpec, Spec, TrainSpec
+from vidqa.spec.models import EmbedSpec, EvaluateSpec, GrpoSpec, InferenceSpec, QuantizeSpec, Spec, TrainSpec
 from vidqa.spec.native_support import native_problems
 from vidqa.spec.policy_tables import Lora, Policy
 from vidqa.spec.run_lookup import ADAPTER, EXPORTS
@@ -151,7 +150,7 @@ def training_rules(spec: TrainSpec) -> Iterator[Problem]:
     data = spec.custom.train_dataset
     yield from required("train.output_dir", spec.train.output_dir)
     yield from required("custom.train_dataset.annotation_path", data.annotation_path)
-    yield from vision_rules(spec.custom.vision, "custom.vision")
+    yield from _vision(spec.custom.vision, "custom.vision")
     yield from _model_name("policy.model_name_or_path", spec.policy.model_name_or_path)
     yield from _optimizer(spec)
     yield from _validation(spec)
@@ -177,7 +176,7 @@ def training_rules(spec: TrainSpec) -> Iterator[Problem]:
 
 def evaluate_rules(spec: EvaluateSpec) -> Iterator[Problem]:
     """What is wrong with an evaluation, whatever its data."""
-    yield from _reading_rules(spec)
+    yield from reading_rules(spec)
     for name, key in METRIC_MODELS.items():
         if name in spec.metrics.names and name not in metric_models(spec):
             message = f"{name} is not computed: metrics.{key} is {getattr(spec.metrics, key)!r}, which is no path"
@@ -187,7 +186,7 @@ def evaluate_rules(spec: EvaluateSpec) -> Iterator[Problem]:
 
 def inference_rules(spec: InferenceSpec) -> Iterator[Problem]:
     """What is wrong with an inference, whatever its data."""
-    yield from _reading_rules(spec)
+    yield from reading_rules(spec)
     window, overlap = spec.inference.window_s, spec.inference.overlap_s
     if overlap and overlap >= window:
         message = f"overlap_s is {overlap:g} and window_s is {window:g}"
@@ -196,7 +195,7 @@ def inference_rules(spec: InferenceSpec) -> Iterator[Problem]:
 
 def embed_rules(spec: EmbedSpec) -> Iterator[Problem]:
     """What is wrong with an embedding, whatever its data."""
-    yield from _reading_rules(spec)
+    yield from reading_rules(spec)
     if spec.dataset.query_media_dir:
         yield from required("dataset.query_annotation_path", spec.dataset.query_annotation_path)
     if (name := spec.embed.text_model) and not is_folder(name):
@@ -204,16 +203,16 @@ def embed_rules(spec: EmbedSpec) -> Iterator[Problem]:
         yield codes.VALUE.at("embed.text_model", message, "write ./NAME, or the whole path of a model's folder")
 
 
-def _reading_rules(spec: EvaluateSpec | InferenceSpec | EmbedSpec) -> Iterator[Problem]:
+def reading_rules(
+    spec: EvaluateSpec | InferenceSpec | EmbedSpec | QuantizeSpec, model_key: str = "model_name"
+) -> Iterator[Problem]:
+    """What is wrong with the records that are read, and with the model that reads them: it may be an adapter on another
+    one."""
     yield from required("dataset.annotation_path", spec.dataset.annotation_path)
     yield from required("results_dir", spec.results_dir)
-    yield from vision_rules(spec.vision, "vision")
-    yield from answering_model_rules(spec.model)
-
-
-def answering_model_rules(model: Any, key: str = "model.model_name") -> Iterator[Problem]:
-    """What is wrong with the name of a model that may be an adapter on another one."""
-    yield from _model_name(key, getattr(model, key.rpartition(".")[2]), adapter_allowed=model.enable_lora)
+    yield from _vision(spec.vision, "vision")
+    model = spec.model
+    yield from _model_name(f"model.{model_key}", getattr(model, model_key), adapter_allowed=model.enable_lora)
     if model.enable_lora and not model.base_model_path:
         message = "enable_lora is true and base_model_path is empty"
         yield codes.VALUE.at("model.base_model_path", message, "name the adapter's base")
@@ -226,7 +225,7 @@ def required(path: str, value: str) -> Iterator[Problem]:
         yield codes.VALUE.at(path, f"{path} is empty", f"set {path}")
 
 
-def vision_rules(vision: Vision, path: str) -> Iterator[Problem]:
+def _vision(vision: Vision, path: str) -> Iterator[Problem]:
     if vision.fps is not None and vision.nframes is not None:
         yield codes.CONFLICT.at(f"{path}.fps", f"fps is {vision.fps:g} and nframes is {vision.nframes}", KEEP_ONE)
     if vision.fps is None and vision.nframes is None:

@@ -33,7 +33,7 @@ def code_of(broken: Callable[[], object]) -> str:
         ("study.toml", None, "STUDY_MISSING"),
         ("train.toml", None, "STUDY_MISSING"),
         ("train.toml", "[train]\nwings = 2\n", "SPEC_UNKNOWN_KEY"),
-        ("train.toml", "[train.train_policy]\ntype = 'grpo'\n", "SPEC_TRAINING_KIND"),
+        ("train.toml", "[train.train_policy]\ntype = 'grpo'\n", "SPEC_ACTION"),
     ],
 )
 def test_a_study_that_cannot_be_read(tmp_path: Path, name: str, text: str | bytes | None, code: str) -> None:

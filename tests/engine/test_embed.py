@@ -144,7 +144,7 @@ def test_two_sets_of_one_run_are_two_tables_also_where_their_ids_are_the_same(
 
 def test_media_of_queries_without_queries_are_a_problem() -> None:
     (found,) = [each for each in embed_rules(EmbedSpec(dataset={"query_media_dir": "kpi"})) if "query" in each.where]
-    assert (found.code, found.where) == ("SPEC_REQUIRED", "dataset.query_annotation_path")
+    assert (found.code, found.where) == ("SPEC_VALUE", "dataset.query_annotation_path")
 
 
 def test_a_killed_embedding_goes_on_without_repeating(world: SimpleNamespace, finished: Path, tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def test_a_part_that_is_frozen_and_has_a_rate_is_a_problem_as_is_the_other_way_r
     (frozen,) = part_problems([1e-5, 1e-6], decoder)
     assert (frozen.code, frozen.where) == ("SPEC_CONFLICT", "train.optm_lr.vision")
     without = part_problems({"decoder": 1e-5}, NAMES)
-    assert [problem.code for problem in without] == ["SPEC_REQUIRED"] * 2
+    assert [problem.code for problem in without] == ["SPEC_VALUE"] * 2
 
 
 @pytest.mark.parametrize(("rates", "where"), [([1e-5] * 2 + [1e-6], "train.optm_lr"), ({"tower": 1e-5}, "tower")])

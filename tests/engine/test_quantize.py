@@ -246,13 +246,13 @@ def test_what_calibration_refuses(world: SimpleNamespace, tmp_path: Path) -> Non
     ("changes", "code", "words"),
     [
         ({"quantize__quantization_scheme": "fp8_dynamc"}, "SPEC_VALUE", 'did you mean "FP8_DYNAMIC"'),
-        ({"model__enable_lora": True}, "SPEC_REQUIRED", "base_model_path"),
+        ({"model__enable_lora": True}, "SPEC_VALUE", "base_model_path"),
         ({"quantize__num_calibration_samples": 8}, "SPEC_VALUE", "at least 16"),
         ({"quantize__force": False}, "SPEC_VALUE", "quantize.force"),
         ({"quantize__method": "gptq"}, "SPEC_CONFLICT", "auto, rtn"),
         ({"quantize__keep": ["("]}, "SPEC_VALUE", "regular expression"),
-        ({"quantize__evaluate": "nowhere.toml"}, "SPEC_REQUIRED", "nowhere.toml"),
-        ({"quantize__search": True}, "SPEC_REQUIRED", "quantize.evaluate"),
+        ({"quantize__evaluate": "nowhere.toml"}, "SPEC_VALUE", "nowhere.toml"),
+        ({"quantize__search": True}, "SPEC_VALUE", "quantize.evaluate"),
         ({"quantize__search": True, "quantize__quantization_scheme": "W8A8"}, "SPEC_CONFLICT", '"gptq"'),
     ],
 )

@@ -169,12 +169,12 @@ def test_what_the_container_cannot_do_is_refused(spec: Callable[..., Path]) -> N
     assert refused(spec(), action="evaluate") == ["PLATFORM_COSMOS_CANNOT"]
     assert refused(spec(), "docker", nodes=2) == ["PLATFORM_COSMOS_CANNOT"] * 2  # nodes, and no image
     pissa = {"policy.lora": {"target_modules": ["q_proj"], "init_lora_weights": "pissa_niter_4"}}
-    assert refused(spec(pissa)) == ["SPEC_NOT_IN_TARGET"]
+    assert refused(spec(pissa)) == ["SPEC_NOT_SUPPORTED"]
 
 
 def test_records_need_video_fps_where_frames_are_sampled_by_rate(spec: Callable[..., Path]) -> None:
     by_rate = {"custom.vision": {"fps": 2.0}}
-    assert refused(spec(by_rate)) == ["SPEC_NOT_IN_TARGET"]
+    assert refused(spec(by_rate)) == ["SPEC_NOT_SUPPORTED"]
     assert rendered(spec(by_rate, video_fps=24.0), "local").problems == []
 
 

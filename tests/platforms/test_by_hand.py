@@ -168,7 +168,7 @@ def test_files_for_a_cluster_that_this_machine_does_not_see_are_submitted_as_wri
     )
     told = {problem["code"]: problem["severity"] for problem in result["problems"]}
     assert (code, set(told.values()), result["next"]) == (Exit.OK, {"warning"}, []), result
-    assert {"PLATFORM_NOT_SHARED", "PLATFORM_SLURM_SETTINGS", "SPEC_SHARDS_CROSS_NODES"} <= set(told)
+    assert {"PLATFORM_NOT_SHARED", "PLATFORM_SLURM_SETTINGS", "SPEC_DP_MISMATCH"} <= set(told)
     launcher = (str(LAUNCH.parents[1]), str(Path.home()), str(look), sys.prefix)
     texts = {path.name: path.read_text() for path in look.iterdir()}
     assert set(texts) == {"spec.toml", "job.sbatch", "node.sh", "submit.sh"}

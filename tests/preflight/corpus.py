@@ -220,14 +220,14 @@ for title, code, spoil in (
     ("a negative learning rate", "SPEC_VALUE", keys(train__optm_lr=-1e-5)),
     ("too many frames", "SPEC_VALUE", keys(custom__vision__nframes=100000)),
     ("a choice that is none", "SPEC_VALUE", keys(custom__train_dataset__response_mode="loud")),
-    ("no model", "SPEC_REQUIRED", keys(policy__model_name_or_path="")),
-    ("no output folder", "SPEC_REQUIRED", keys(train__output_dir="")),
-    ("no annotations named", "SPEC_REQUIRED", keys(custom__train_dataset__annotation_path="")),
+    ("no model", "SPEC_VALUE", keys(policy__model_name_or_path="")),
+    ("no output folder", "SPEC_VALUE", keys(train__output_dir="")),
+    ("no annotations named", "SPEC_VALUE", keys(custom__train_dataset__annotation_path="")),
     ("no media named", "DATA_MEDIA_MISSING", keys(custom__train_dataset__media_path="")),
     ("fps and nframes", "SPEC_CONFLICT", keys(custom__vision__fps=2)),
-    ("neither fps nor nframes", "SPEC_REQUIRED", keys(custom__vision__nframes=None)),
+    ("neither fps nor nframes", "SPEC_VALUE", keys(custom__vision__nframes=None)),
     ("warm-up twice", "SPEC_CONFLICT", keys(train__optm_warmup_steps=2, train__optm_warmup_epochs=1)),
-    ("reinforcement learning", "SPEC_TRAINING_KIND", keys(train__train_policy__type="grpo")),
+    ("reinforcement learning", "SPEC_ACTION", keys(train__train_policy__type="grpo")),
     ("tensor parallel", "SPEC_NOT_SUPPORTED", keys(policy__parallelism__tp_size=2)),
     ("a key head for two GPUs", "SPEC_VALUE", keys(policy__parallelism__cp_size=4)),
     (
@@ -238,9 +238,9 @@ for title, code, spoil in (
     ("batch not divisible", "SPEC_CONFLICT", keys(train__train_policy__mini_batch=4)),
     ("bare model id", "SPEC_MODEL", keys(policy__model_name_or_path="nvidia/Cosmos-Reason2-8B")),
     ("half a hub name", "SPEC_MODEL", keys(policy__model_name_or_path="hf_model://Cosmos")),
-    ("learning rate 0", "SPEC_REQUIRED", keys(train__optm_lr=0)),
-    ("learning rate huge", "SPEC_LR_HIGH", keys(train__optm_lr=0.1)),
-    ("adapters nowhere", "SPEC_REQUIRED", keys(policy__lora={**LORA, "target_modules": []})),
+    ("learning rate 0", "SPEC_VALUE", keys(train__optm_lr=0)),
+    ("learning rate huge", "SPEC_VALUE", keys(train__optm_lr=0.1)),
+    ("adapters nowhere", "SPEC_VALUE", keys(policy__lora={**LORA, "target_modules": []})),
     ("adapter and full", "SPEC_CONFLICT", keys(policy__lora={**LORA, "modules_to_save": ["q_proj"]})),
     ("a broken pattern", "SPEC_VALUE", keys(policy__freeze_pattern=["visual.("])),
     (
@@ -248,14 +248,14 @@ for title, code, spoil in (
         "SPEC_CONFLICT",
         keys(policy__freeze_pattern=["a"], policy__trainable_pattern=["b"]),
     ),
-    ("validation never due", "SPEC_REQUIRED", keys(validation__freq_in_epoch=0, validation__freq=0)),
+    ("validation never due", "SPEC_VALUE", keys(validation__freq_in_epoch=0, validation__freq=0)),
     ("validation set unused", "SPEC_CONFLICT", keys(validation__enable=False)),
     ("batch larger than the data", "SPEC_ZERO_STEPS", keys(train__train_batch_per_replica=64)),
     ("pack smaller than a sample", "SPEC_MODEL_MAX_LENGTH", keys(engine__pack_tokens=8)),
     ("key without effect", "SPEC_NO_EFFECT", keys(redis="12800")),
     ("sample too long", "SAMPLE_TOO_LONG", keys(policy__model_max_length=20)),
     ("budget below one token", "VIDEO_BUDGET_TOO_SMALL", keys(custom__vision__total_pixels=1)),
-    ("reasoning asked for and none there", "CHAT_THINK_MISSING", keys(custom__train_dataset__response_mode="think")),
+    ("reasoning asked for and none there", "CHAT_RESPONSE_MODE", keys(custom__train_dataset__response_mode="think")),
     ("no such checkpoint", "RESUME_NO_CHECKPOINT", keys(train__resume="/nowhere/checkpoints/step_3")),
     ("no such platform", "PLATFORM_UNKNOWN", lambda case: case.options.update(platform="moon")),
     ("annotations missing", "DATA_FILE_MISSING", keys(custom__train_dataset__annotation_path="/nowhere/a.json")),
@@ -340,7 +340,7 @@ def _(case: Case) -> None:
     (case.folder / "checkpoints/step_2/policy/.metadata").unlink()
 
 
-@broken("evaluation of an adapter without its base", "SPEC_REQUIRED")
+@broken("evaluation of an adapter without its base", "SPEC_VALUE")
 def _(case: Case) -> None:
     case.options["evaluate_spec"] = case.evaluation(**{"model.enable_lora": True})
 
@@ -412,7 +412,7 @@ for title, code, spoil in (
     ("adapter without its weights", "MODEL_FILE_MISSING", lambda case: adapter(case, "adapter_config.json")),
     (
         "adapter without its configuration",
-        "MODEL_WEIGHTS_BROKEN",
+        "MODEL_FILE_MISSING",
         lambda case: adapter(case, "adapter_model.safetensors"),
     ),
 ):
@@ -759,17 +759,17 @@ for title, code, spoil in (
     ("a template without an end", "CHAT_TEMPLATE_BROKEN", overwrite("chat_template.jinja", ENDLESS)),
     ("no architecture", "MODEL_UNSUPPORTED", rewrite("config.json", lambda c: c.pop("model_type"))),
     ("index names a file that is not there", "MODEL_FILE_MISSING", index({"a.weight": "part-1.safetensors"})),
-    ("index names a tensor that is not there", "MODEL_WEIGHTS_BROKEN", index({"a.weight": "model.safetensors"})),
-    ("index is not JSON", "MODEL_WEIGHTS_BROKEN", overwrite("model.safetensors.index.json", "{")),
-    ("index without a map", "MODEL_WEIGHTS_BROKEN", index(["a"])),
-    ("weights of no bytes", "MODEL_WEIGHTS_BROKEN", overwrite("model.safetensors", "")),
-    ("a pointer for weights", "MODEL_WEIGHTS_BROKEN", overwrite("model.safetensors", "version https://git-lfs\n" * 5)),
+    ("index names a tensor that is not there", "MODEL_FILE_MISSING", index({"a.weight": "model.safetensors"})),
+    ("index is not JSON", "MODEL_FILE_MISSING", overwrite("model.safetensors.index.json", "{")),
+    ("index without a map", "MODEL_FILE_MISSING", index(["a"])),
+    ("weights of no bytes", "MODEL_FILE_MISSING", overwrite("model.safetensors", "")),
+    ("a pointer for weights", "MODEL_FILE_MISSING", overwrite("model.safetensors", "version https://git-lfs\n" * 5)),
     ("tokenizer is not JSON", "MODEL_FILE_MISSING", overwrite("tokenizer.json", "no")),
 ):
     broken(title, code)(spoil)
 
 
-@broken("weights cut off", "MODEL_WEIGHTS_BROKEN")
+@broken("weights cut off", "MODEL_FILE_MISSING")
 def _(case: Case) -> None:
     path = case.model / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-10])

@@ -66,7 +66,7 @@ BROKEN |= {
         ("no room for a completion", "SAMPLE_TOO_LONG", refined(policy__model_max_length=32)),
         ("dropout of adapters", "SPEC_CONFLICT", refined(policy__lora={"lora_dropout": 0.1})),
         ("packs that GPUs share", "SPEC_CONFLICT", refined(policy__parallelism__cp_size=2)),
-        ("a spec of supervised training", "SPEC_TRAINING_KIND", refined(train__train_policy__type="sft")),
+        ("a spec of supervised training", "SPEC_ACTION", refined(train__train_policy__type="sft")),
         (
             "a format that nothing asks for",
             "REWARD_FORMAT",

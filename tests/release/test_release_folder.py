@@ -311,7 +311,7 @@ def _facts(source: ExportSource, **changes: Any) -> None:
 
 
 BROKEN = {
-    "cut off": (_cut_off, "MODEL_WEIGHTS_BROKEN"),
+    "cut off": (_cut_off, "MODEL_FILE_MISSING"),
     "a tensor is missing": (_lacks_one, "ENGINE_WEIGHTS_MISMATCH"),
     "other values": (_noise, "ENGINE_UNPROVEN"),
     "never proved": (lambda source: _facts(source, trainer_loss=None), "EXPORT_UNPROVED"),

@@ -28,7 +28,7 @@ OTHERS = (
     "squeue",
     "srun",
 )  # programs whose options no parser here knows
-VALUES = ("SPEC_UNKNOWN_KEY", "SPEC_VALUE", "SPEC_VALUE", "SPEC_FILE")
+VALUES = ("SPEC_UNKNOWN_KEY", "SPEC_VALUE", "SPEC_FILE")
 
 
 def ids(shown: list[tuple[Path, str]]) -> list[str]:
@@ -66,7 +66,8 @@ def wrong_settings(action: str, assignments: list[str]) -> list[str]:
     try:
         resolve(action, [parse_set(given)])
     except ProblemError as wrong:
-        problems += [problem for problem in wrong.problems if problem.code in VALUES]
+        # A command may leave out what an option or another --set gives.
+        problems += [p for p in wrong.problems if p.code in VALUES and not p.message.endswith(" is empty")]
     return [str(problem) for problem in problems]
 
 

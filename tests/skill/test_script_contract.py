@@ -11,6 +11,7 @@ from argparse import Namespace
 from pathlib import Path
 
 import pytest
+from programs import run_here
 from skill_pages import SCRIPTS
 
 from vidqa.core import cli
@@ -111,14 +112,14 @@ def test_wrong_input_is_one_json_object_and_the_same_as_text(script: Path, tmp_p
     assert (said["schema"], said["ok"]) == ("vidqa.result.v1", False)
     assert said["problems"][0]["code"].startswith(problem)
     assert all(said["problems"][0][field] for field in ("where", "message", "remedy"))
-    shown = run(script, *words, cwd=tmp_path)
+    shown = run_here([sys.executable, str(script), *words], cwd=tmp_path)
     assert shown.returncode == exit_code and shown.stdout == ""
     assert said["problems"][0]["message"] in shown.stderr and "Traceback" not in shown.stderr + done.stderr
 
 
 @by_script
 def test_an_unknown_option_is_a_usage_problem(script: Path, tmp_path: Path) -> None:
-    done = run(script, "--no-such-option", "--json", cwd=tmp_path)
+    done = run_here([sys.executable, str(script), "--no-such-option", "--json"], cwd=tmp_path)
     assert done.returncode == Exit.USAGE
     assert [problem["code"] for problem in json.loads(done.stdout)["problems"]] == ["USAGE"]
 

@@ -149,7 +149,7 @@ def test_epochs_become_steps_or_shares(data: Layer) -> None:
     assert (table["train"]["optm_warmup_steps"], table["validation"]["freq"], problems) == (5, 10, [])
     table, problems = cosmos_table(spec)
     assert table["train"]["optm_warmup_steps"] == 0.125 and "freq" not in table["validation"]
-    assert [p.code for p in problems] == ["SPEC_NOT_IN_TARGET"]
+    assert [p.code for p in problems] == ["SPEC_NOT_SUPPORTED"]
 
 
 def test_what_they_have_no_key_for_is_said(data: Layer) -> None:
@@ -174,7 +174,7 @@ def test_video_fps_is_required_where_fps_is_used(tmp_path: Path) -> None:
     with pytest.raises(ProblemError) as wrong:
         build(request)
     (problem,) = wrong.value.problems
-    assert problem.code == "SPEC_NOT_IN_TARGET" and "2 of 4" in problem.message and "index 1, 3" in problem.message
+    assert problem.code == "SPEC_NOT_SUPPORTED" and "2 of 4" in problem.message and "index 1, 3" in problem.message
     write(tmp_path / "d", [full, picture])
     resolved = build(request)
     assert isinstance(resolved.spec, TrainSpec)
@@ -185,7 +185,7 @@ def test_video_fps_is_required_where_fps_is_used(tmp_path: Path) -> None:
 def test_annotations_that_are_not_here_are_a_warning(data: Layer) -> None:
     spec = resolve("train", [data, Layer("x", {"custom.vision.fps": 2})]).spec
     assert isinstance(spec, TrainSpec)
-    assert [(p.code, p.severity) for p in video_fps_problems(spec)] == [("SPEC_NOT_IN_TARGET", "warning")]
+    assert [(p.code, p.severity) for p in video_fps_problems(spec)] == [("SPEC_NOT_SUPPORTED", "warning")]
 
 
 @pytest.mark.parametrize(
@@ -241,4 +241,4 @@ def test_what_their_evaluator_has_no_key_for_is_said(eval_data: Layer) -> None:
 def test_other_actions_have_no_spec_there(tmp_path: Path) -> None:
     with pytest.raises(ProblemError) as refused:
         build(Request("inference", sets=("media=clips",), target="cosmos-rl"))
-    assert [problem.code for problem in refused.value.problems] == ["SPEC_NOT_IN_TARGET"]
+    assert [problem.code for problem in refused.value.problems] == ["SPEC_NOT_SUPPORTED"]

@@ -133,7 +133,7 @@ REFUSED: dict[str, tuple[dict[str, Any], set[tuple[str, str]]]] = {
             },
         ),
         {
-            ("SPEC_TRAINING_KIND", "train.train_policy.type"),
+            ("SPEC_ACTION", "train.train_policy.type"),
             *(("SPEC_UNKNOWN_KEY", f"train.train_policy.{key}") for key in ("epsilon_low", "kl_beta", "temperature")),
             ("SPEC_UNKNOWN_KEY", "rollout"),
         },
@@ -167,7 +167,7 @@ def test_what_cannot_be_taken_is_named_each_with_what_to_write(tmp_path: Path, n
         built(tmp_path, table)
     errors = [problem for problem in wrong.value.problems if problem.severity == "error"]
     found = {(problem.code, problem.where.split()[-1]) for problem in errors}
-    assert found - {("SPEC_REQUIRED", "custom.train_dataset.annotation_path")} == expected
+    assert found - {("SPEC_VALUE", "custom.train_dataset.annotation_path")} == expected
     assert all(len(problem.remedy) > 8 for problem in errors)
 
 

@@ -117,7 +117,7 @@ def test_the_recipe_of_cosmos_reason1_is_taken_as_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("action", "other", "code"), [("train", "grpo", "SPEC_TRAINING_KIND"), ("grpo", "train", "SPEC_TRAINING_KIND")]
+    ("action", "other", "code"), [("train", "grpo", "SPEC_ACTION"), ("grpo", "train", "SPEC_ACTION")]
 )
 def test_a_spec_of_the_other_training_is_refused_for_that_first(
     tmp_path: Path, action: str, other: str, code: str
@@ -137,7 +137,7 @@ def test_a_spec_of_the_other_training_is_refused_for_that_first(
 def test_it_is_not_written_for_the_container_of_cosmos_rl() -> None:
     with pytest.raises(ProblemError) as refused:
         build(Request("grpo", sets=("custom.train_dataset.annotation_path=/data/a.json",), target="cosmos-rl"))
-    assert [problem.code for problem in refused.value.problems] == ["SPEC_NOT_IN_TARGET"]
+    assert [problem.code for problem in refused.value.problems] == ["SPEC_NOT_SUPPORTED"]
 
 
 def test_an_adapter_as_parent_is_refused_with_the_command_that_merges_it(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_an_adapter_as_parent_is_refused_with_the_command_that_merges_it(tmp_pat
         ({"rollout.n_generation": 1, "train.train_batch_per_replica": 16}, "SPEC_VALUE"),
         ({"train.train_batch_per_replica": 100}, "SPEC_CONFLICT"),
         ({"train.train_policy.batch_size_per_optimize": 12}, "SPEC_CONFLICT"),
-        ({"train.train_policy.type": "sft"}, "SPEC_TRAINING_KIND"),
+        ({"train.train_policy.type": "sft"}, "SPEC_ACTION"),
         ({"rollout.sampling_config.top_p": 0.9}, "SPEC_NOT_SUPPORTED"),
         ({"rollout.sampling_config.top_k": 40}, "SPEC_NOT_SUPPORTED"),
         ({"rollout.sampling_config.repetition_penalty": 1.1}, "SPEC_NOT_SUPPORTED"),
@@ -212,7 +212,7 @@ def test_a_set_without_a_step_says_how_many_completions_fit() -> None:
 )
 def test_a_rate_that_suits_supervised_training_is_high_here(lora: Any, rate: float, warned: int) -> None:
     table = {**DATA, "train.optm_lr": rate, **({"policy.lora": lora} if lora else {})}
-    high = [each for each in resolve("grpo", [Layer("test", table)]).warnings if each.code == "SPEC_LR_HIGH"]
+    high = [each for each in resolve("grpo", [Layer("test", table)]).warnings if each.code == "SPEC_VALUE"]
     assert len(high) == warned and all("1e-6" in each.remedy for each in high)
 
 

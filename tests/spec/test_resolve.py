@@ -76,7 +76,7 @@ def test_both_sampling_keys_in_one_layer_are_a_problem(data: Layer, eval_data: L
     assert "SPEC_CONFLICT" in codes(
         "train", data, Layer("x", {"train.optm_warmup_steps": 3, "train.optm_warmup_epochs": 1})
     )
-    assert codes("train", data, Layer("x", {"custom.vision.nframes": None})) == ["SPEC_REQUIRED"]
+    assert codes("train", data, Layer("x", {"custom.vision.nframes": None})) == ["SPEC_VALUE"]
 
 
 def test_one_frequency_replaces_the_other_and_both_may_stand_together(data: Layer) -> None:
@@ -154,7 +154,7 @@ def test_every_problem_is_reported_at_once(data: Layer) -> None:
     found = {problem.code: problem for problem in problems("train", data, Layer("x", wrong))}
     wanted = {
         "SPEC_VALUE",
-        "SPEC_TRAINING_KIND",
+        "SPEC_ACTION",
         "SPEC_UNKNOWN_KEY",
         "SPEC_CONFLICT",
         "SPEC_MODEL",
@@ -276,7 +276,7 @@ def test_broken_files_name_the_line(tmp_path: Path, name: str, text: str, line: 
         ("s.yaml", b"just words", "SPEC_FILE"),
         ("s.yaml", b"a: !!python/object:os.system x", "SPEC_FILE"),
         ("s.json", b"[" * 100_000, "SPEC_FILE"),
-        ("s.yaml", b"", "SPEC_REQUIRED"),
+        ("s.yaml", b"", "SPEC_VALUE"),
     ],
 )
 def test_unreadable_files(tmp_path: Path, name: str, content: bytes | None, code: str) -> None:
@@ -322,7 +322,7 @@ def test_taos_own_defaults_have_the_right_types(action: str, version: str) -> No
     except ProblemError as raised:
         found = raised.problems
     errors = {problem.code for problem in found if problem.severity == "error"}
-    assert errors <= {"SPEC_CONFLICT", "SPEC_MODEL", "SPEC_REQUIRED"}, found
+    assert errors <= {"SPEC_CONFLICT", "SPEC_MODEL", "SPEC_VALUE"}, found
 
 
 def test_null_has_one_meaning_that_survives_a_file(tmp_path: Path, data: Layer) -> None:
@@ -377,3 +377,12 @@ def test_a_value_that_is_huge_when_written_out_stays_short(tmp_path: Path) -> No
     with pytest.raises(ProblemError) as raised:
         load(path, "train")
     assert max(len(str(problem)) for problem in raised.value.problems) < 2000
+
+
+def test_a_warning_about_a_layer_hides_none_about_a_value(data: Layer) -> None:
+    theirs = Layer("theirs", {"train": {"train_policy": {"type": "sft"}}, "rollout": {"backend": "vllm"}})
+    resolved = resolve("train", [data, theirs, Layer("x", {"train.timestamp": "now"})])
+    assert [problem.where for problem in resolved.warnings if problem.code == "SPEC_NO_EFFECT"] == [
+        "theirs rollout",
+        "train.timestamp",
+    ]

@@ -41,7 +41,7 @@ def found(action: str, *layers: Layer) -> dict[str, str]:
         ({"validation.enable": True}, "SPEC_CONFLICT", "error"),
         (
             {"validation": {"enable": True, "freq_in_epoch": 0}, "train.train_policy.dataset.test_size": 0.1},
-            "SPEC_REQUIRED",
+            "SPEC_VALUE",
             "error",
         ),
         (
@@ -52,14 +52,14 @@ def found(action: str, *layers: Layer) -> dict[str, str]:
         ({"train.train_policy.dataset.test_size": 1.0}, "SPEC_VALUE", "error"),
         ({"policy.model_name_or_path": "nvidia/Cosmos-Reason2-8B"}, "SPEC_MODEL", "error"),
         ({"policy.model_name_or_path": "hf_model://nvidia"}, "SPEC_MODEL", "error"),
-        ({"policy.model_name_or_path": ""}, "SPEC_REQUIRED", "error"),
-        ({"train.ckpt.upload_s3": "final"}, "SPEC_REQUIRED", "error"),
+        ({"policy.model_name_or_path": ""}, "SPEC_VALUE", "error"),
+        ({"train.ckpt.upload_s3": "final"}, "SPEC_VALUE", "error"),
         ({"train.ckpt.upload_s3": "often", "train.ckpt.s3_bucket": "b"}, "SPEC_NOT_SUPPORTED", "error"),
-        ({"train.ckpt.upload_hf": True}, "SPEC_REQUIRED", "error"),
-        ({"train.ckpt.upload_hf": True, "train.ckpt.hf_repo_name": "two/slashes/here"}, "SPEC_REQUIRED", "error"),
-        ({"train.optm_lr": 0}, "SPEC_REQUIRED", "error"),
-        ({"train.optm_lr": 1e-3}, "SPEC_LR_HIGH", "warning"),
-        ({"policy.lora.target_modules": []}, "SPEC_REQUIRED", "error"),
+        ({"train.ckpt.upload_hf": True}, "SPEC_VALUE", "error"),
+        ({"train.ckpt.upload_hf": True, "train.ckpt.hf_repo_name": "two/slashes/here"}, "SPEC_VALUE", "error"),
+        ({"train.optm_lr": 0}, "SPEC_VALUE", "error"),
+        ({"train.optm_lr": 1e-3}, "SPEC_VALUE", "warning"),
+        ({"policy.lora.target_modules": []}, "SPEC_VALUE", "error"),
         (
             {"policy.lora": {"target_modules": "all-linear", "modules_to_save": ["visual"]}},
             "SPEC_CONFLICT",
@@ -115,14 +115,14 @@ def test_lora_may_have_a_higher_learning_rate(data: Layer) -> None:
 
 @pytest.mark.parametrize("rate", [1e-2, 2e-3])
 def test_lora_too_has_a_learning_rate_that_is_too_high(data: Layer, rate: float) -> None:
-    assert found("train", data, Layer("x", {"policy.lora": {}, "train.optm_lr": rate})) == {"SPEC_LR_HIGH": "warning"}
+    assert found("train", data, Layer("x", {"policy.lora": {}, "train.optm_lr": rate})) == {"SPEC_VALUE": "warning"}
 
 
 def test_steps_that_the_epochs_do_not_reach_are_said_with_the_arithmetic(data: Layer) -> None:
     spec = resolve("train", [data, Layer("x", {"train.max_num_steps": 60})]).spec
     assert total_steps(spec, 80) == 30  # an upper bound, as in cosmos-rl
     (warning,) = check_with_data(spec, DataFacts(80, 0))
-    assert (warning.code, warning.severity) == ("SPEC_STEPS", "warning")
+    assert (warning.code, warning.severity) == ("SPEC_CONFLICT", "warning")
     assert "3 epochs of 10 steps (80 samples in batches of 8) are 30 steps" in warning.message
     assert "train.epoch to 6" in warning.remedy
     enough = resolve("train", [data, Layer("x", {"train.max_num_steps": 60, "train.epoch": 6})]).spec
@@ -130,12 +130,12 @@ def test_steps_that_the_epochs_do_not_reach_are_said_with_the_arithmetic(data: L
 
 
 def test_data_is_required(eval_data: Layer) -> None:
-    assert found("train") == {"SPEC_REQUIRED": "error"}
-    assert found("evaluate") == {"SPEC_REQUIRED": "error"}
+    assert found("train") == {"SPEC_VALUE": "error"}
+    assert found("evaluate") == {"SPEC_VALUE": "error"}
 
 
 def test_rules_of_evaluation(eval_data: Layer) -> None:
-    assert found("evaluate", eval_data, Layer("x", {"model.enable_lora": True})) == {"SPEC_REQUIRED": "error"}
+    assert found("evaluate", eval_data, Layer("x", {"model.enable_lora": True})) == {"SPEC_VALUE": "error"}
     assert found("evaluate", eval_data, Layer("x", {"metrics.names": ["bertscore"]})) == {"SPEC_NO_EFFECT": "warning"}
     named = {"metrics.names": ["bertscore"], "metrics.bertscore_model": "microsoft/deberta-xlarge-mnli"}
     assert found("evaluate", eval_data, Layer("x", named)) == {"SPEC_NO_EFFECT": "warning"}
@@ -213,7 +213,7 @@ def test_rules_with_data(data: Layer) -> None:
     assert codes(DataFacts(100, 0, 4096), policy__model_max_length=4096) == []
     assert codes(DataFacts(100, 0, 4097), policy__model_max_length=4096) == ["SPEC_MODEL_MAX_LENGTH"]
     assert codes(DataFacts(100, 0, 2000), engine__pack_tokens=1000) == ["SPEC_MODEL_MAX_LENGTH"]
-    assert codes(DataFacts(100, 0), train__optm_warmup_steps=99) == ["SPEC_STEPS"]
+    assert codes(DataFacts(100, 0), train__optm_warmup_steps=99) == ["SPEC_CONFLICT"]
     split = {"validation__enable": True, "train__train_policy__dataset__test_size": 0.001}
     assert codes(DataFacts(100, 0), **split) == ["SPEC_CONFLICT"]
     assert codes(DataFacts(99, 1), **split) == []

@@ -1,4 +1,4 @@
-"""build_spec.py and route_train.py as processes: what they print, write and exit with."""
+"""build_spec.py and route_train.py: what they print, write and exit with; the first test starts a process."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from programs import run_here
 
 from vidqa.core.cli import SKILL_ROOT
 from vidqa.spec import load
 
 
-def script(name: str, *words: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(SKILL_ROOT / "scripts" / f"{name}.py"), *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd)
+def script(name: str, *words: object, cwd: Path = SKILL_ROOT) -> subprocess.CompletedProcess[str]:
+    return run_here([sys.executable, str(SKILL_ROOT / "scripts" / f"{name}.py"), *map(str, words)], cwd=cwd)
 
 
 @pytest.fixture
@@ -28,9 +28,9 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_root_mode_from_another_folder(tmp_path: Path, root: Path) -> None:
-    done = script(
-        "build_spec", "train", "--train-root", root.name, "--val-root", root.name, "--out", "s.toml", cwd=tmp_path
-    )
+    words = ["train", "--train-root", root.name, "--val-root", root.name, "--out", "s.toml"]
+    command = [sys.executable, str(SKILL_ROOT / "scripts/build_spec.py"), *words]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     spec = load(tmp_path / "s.toml", "train")
     assert spec.custom.train_dataset.annotation_path == str(root / "annotations.json")
@@ -136,7 +136,7 @@ def test_a_place_that_cannot_be_written(root: Path, tmp_path: Path, name: str) -
     (tmp_path / "file.toml").touch()
     done = script("build_spec", "train", "--train-root", root, "--out", tmp_path / name, "--json")
     (problem,) = json.loads(done.stdout)["problems"]
-    assert (done.returncode, problem["code"]) == (4, "SPEC_UNWRITABLE") and problem["where"] == str(tmp_path / name)
+    assert (done.returncode, problem["code"]) == (4, "ENV_FILE_REFUSED") and problem["where"] == str(tmp_path / name)
 
 
 @pytest.mark.parametrize("words", [["--out", "spec"], ["--out", "spec.txt"], ["--out", "s.toml", "--format", "json"]])
@@ -146,9 +146,7 @@ def test_a_name_that_no_spec_could_be_read_from_again(root: Path, tmp_path: Path
     assert [path.name for path in tmp_path.iterdir()] == [root.name]
 
 
-@pytest.mark.parametrize(
-    ("words", "code"), [(["--which", "best"], "SPEC_PARENT_RUN"), (["--model", ""], "SPEC_REQUIRED")]
-)
+@pytest.mark.parametrize(("words", "code"), [(["--which", "best"], "SPEC_PARENT_RUN"), (["--model", ""], "SPEC_VALUE")])
 def test_no_option_is_ignored(root: Path, words: list[str], code: str) -> None:
     done = script("build_spec", "train", "--train-root", root, *words, "--json")
     assert done.returncode == 3 and [p["code"] for p in json.loads(done.stdout)["problems"]] == [code]
@@ -203,7 +201,7 @@ def test_the_epochs_of_an_earlier_run_are_said_in_steps_of_the_new_data(tmp_path
         (more / "annotations.json").write_text(json.dumps(records[:count]))
         done = script("build_spec", "train", *words, "--json")
         assert done.returncode == 0, done.stdout
-        return [each for each in json.loads(done.stdout)["problems"] if each["code"] == "SPEC_STEPS"]
+        return [each for each in json.loads(done.stdout)["problems"] if each["code"] == "SPEC_CONFLICT"]
 
     (warning,) = warned("--parent-run", run, "--train-root", more)
     assert (
@@ -219,7 +217,7 @@ def test_the_epochs_of_an_earlier_run_are_said_in_steps_of_the_new_data(tmp_path
     assert warned(*taken_over, "--set", "num_epochs=2") == []  # a number of one's own
     assert warned("--parent-run", run, "--train-root", more, count=17) == []  # as many steps
     few = script("build_spec", "train", "--train-root", more, "--set", "train.max_num_steps=60")
-    assert few.returncode == 0 and "SPEC_STEPS" in few.stderr
+    assert few.returncode == 0 and "SPEC_CONFLICT" in few.stderr
 
 
 def test_route_train_says_what_a_search_costs_and_what_to_run_next() -> None:

@@ -3,36 +3,44 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal
 
-from vidqa.families.model_files import read_json
-from vidqa.families.problems import MODEL_UNSUPPORTED, MODEL_WEIGHTS_BROKEN
+from pydantic import Field
+
+from vidqa.families.model_files import ConfigTable, parse, read_json
+from vidqa.families.problems import MODEL_FILE_MISSING, MODEL_UNSUPPORTED
 from vidqa.families.weights import read_header
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PRECISION = "base_precision"  # our key of adapter_config.json: nf4 or fp8
-MAX_RANK = 65_536  # above any side of the matrices that an adapter stands on
+Rank = Annotated[int, Field(ge=1, le=65_536)]  # at most any side of the matrices that an adapter stands on
 # Where a LoRA matrix's rank stands in its shape.
 RANK_ROWS = (".lora_A.", ".lora_embedding_A")
+
+
+class AdapterConfig(ConfigTable):
+    """What PEFT builds matrices from."""
+
+    peft_type: Literal["LORA"] = "LORA"
+    r: Rank = 8
+    rank_pattern: dict[str, Rank] | None = None
 
 
 def check_adapter(folder: Path) -> None:
     """The ranks of adapter_config.json are numbers, and those of the matrices that are here.
 
     PEFT builds matrices of the configured rank before it looks at the file: a wrong one can take all memory.
-    Raises MODEL_FILE_MISSING, MODEL_UNSUPPORTED, MODEL_WEIGHTS_BROKEN.
+    Raises MODEL_FILE_MISSING, MODEL_UNSUPPORTED.
     """
-    place, config = folder / CONFIG, read_json(folder, CONFIG)
-    if (kind := config.get("peft_type", "LORA")) != "LORA":
-        raise MODEL_UNSUPPORTED.error(place, f"peft_type is {kind!r}; adapters of LoRA are read")
-    ranks = {_rank(place, "r", config.get("r", 8)), *_patterns(place, config)}
+    config = parse(read_json(folder, CONFIG), "config", folder / CONFIG, AdapterConfig)
+    ranks = {config.r, *(config.rank_pattern or {}).values()}
     if not (folder / WEIGHTS).is_file():
         return  # named by the check of the weights
     for name, tensor in read_header(folder / WEIGHTS).items():
         shape = tensor["shape"]
         if any(part in name for part in RANK_ROWS) and (not shape or shape[0] not in ranks):
             allowed = " or ".join(map(str, sorted(ranks)))
-            raise MODEL_WEIGHTS_BROKEN.error(
+            raise MODEL_FILE_MISSING.error(
                 folder / WEIGHTS, f"{name} has shape {shape}; {CONFIG} says rank {allowed}", "Export the adapter again."
             )
 
@@ -50,16 +58,3 @@ def check_base_precision(folder: Path, precision: str | None) -> None:
         )
         remedy = f"set policy.quantization = {trained_on or 'null'}, or merge it: scripts/export.py RUN --merge"
         raise MODEL_UNSUPPORTED.error(folder / CONFIG, message, remedy)
-
-
-def _patterns(place: Path, config: dict[str, Any]) -> list[int]:
-    patterns = config.get("rank_pattern") or {}
-    if not isinstance(patterns, dict):
-        raise MODEL_UNSUPPORTED.error(place, f"rank_pattern must be a table, not {patterns!r:.60}")
-    return [_rank(place, f"rank_pattern.{name}", rank) for name, rank in patterns.items()]
-
-
-def _rank(place: Path, key: str, rank: object) -> int:
-    if type(rank) is not int or not 1 <= rank <= MAX_RANK:
-        raise MODEL_UNSUPPORTED.error(place, f"{key} must be a whole number from 1 to {MAX_RANK}, not {rank!r:.60}")
-    return rank

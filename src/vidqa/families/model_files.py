@@ -1,15 +1,16 @@
-"""The JSON files of a model folder, and the settings of its model card, README.md."""
+"""The JSON files of a model folder, tables in them, and the settings of its model card, README.md."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from vidqa.core.files import open_plain, parse_json
-from vidqa.families.problems import MODEL_FILE_MISSING
+from vidqa.families.problems import MODEL_FILE_MISSING, MODEL_UNSUPPORTED
 
 MAX_JSON_BYTES = 200_000_000  # bytes; the largest tokenizers have a tenth of it
 MAX_CARD_BYTES = 1 << 20  # bytes
@@ -28,6 +29,38 @@ def read_json(folder: Path, name: str) -> dict:
     if not isinstance(value, dict):
         raise MODEL_FILE_MISSING.error(path, f"{name} must hold a JSON object, not {type(value).__name__}")
     return value
+
+
+class ConfigTable(BaseModel):
+    """Defaults are those of transformers' classes. A key that is written as null is not one that is left out."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", loc_by_alias=False)
+
+
+def _is_float(value: object) -> object:
+    """transformers refuses an int here, which pydantic's strict mode accepts."""
+    if type(value) is not float:
+        raise ValueError("Input should be a float")
+    return value
+
+
+Float = Annotated[float, BeforeValidator(_is_float)]
+Part = TypeVar("Part", bound=ConfigTable)
+
+
+def parse(config: dict[str, Any], name: str, where: Path, table: type[Part]) -> Part:
+    """The table `name` of a config.json ("config": the whole). Raises MODEL_UNSUPPORTED."""
+    values = config if name == "config" else config.get(name)
+    if not isinstance(values, dict):
+        raise MODEL_UNSUPPORTED.error(where, f"{name} must be a table of sizes, not {values!r:.60}")
+    try:
+        return table.model_validate(values)
+    except ValidationError as invalid:
+        error = invalid.errors()[0]
+        key = ".".join(map(str, (name, *error["loc"])))
+        rule = error["msg"].removeprefix("Value error, ").replace("Input should", "must")
+        value = "" if error["type"] == "missing" else f", not {error['input']!r:.60}"
+        raise MODEL_UNSUPPORTED.error(where, f"{key}: {rule}{value}") from invalid
 
 
 def front_matter(path: Path) -> dict[str, Any]:

@@ -4,8 +4,8 @@ from vidqa.core.problem import Code
 
 MODEL_FILE_MISSING = Code(
     "MODEL_FILE_MISSING",
-    "A file that a model folder must have is missing or unreadable.",
-    "Download the model again, complete: config.json, tokenizer, chat template, processor files, safetensors.",
+    "A file that a model folder must have is missing, broken, or does not hold what the others say.",
+    "Download or export the model again, whole: config.json, tokenizer, chat template, processor files, safetensors.",
 )
 MODEL_UNSUPPORTED = Code(
     "MODEL_UNSUPPORTED",
@@ -20,11 +20,6 @@ MODEL_QUANTIZED = Code(
     "Train, merge, adapt or quantize the model as it was before, in bfloat16, float16 or float32. A folder in the "
     "format of compressed-tensors can be evaluated, compared, served and uploaded: scripts/launch.py with an evaluate "
     "spec, infer.py, serve.py, upload.py.",
-)
-MODEL_WEIGHTS_BROKEN = Code(
-    "MODEL_WEIGHTS_BROKEN",
-    "A safetensors file is cut off, or is not one, or lacks tensors that the model's index places in it.",
-    "Download or export the model again.",
 )
 ADAPTER_MISMATCH = Code(
     "MODEL_ADAPTER_MISMATCH",

@@ -13,14 +13,13 @@ import numpy as np
 
 from vidqa.families import qwen_vl
 from vidqa.families._base import Family, Geometry
-from vidqa.families.model_files import read_json
-from vidqa.families.qwen_vl_config import Vision25Config, parse, sizes_of_qwen25
+from vidqa.families.model_files import parse, read_json
+from vidqa.families.qwen_vl_config import Vision25Config, sizes_of_qwen25
 from vidqa.families.qwen_vl_tensors import tensors_of_qwen25
 from vidqa.video.types import FramePlan
 
 # What transformers' processor class holds where a model folder says nothing. It bounds every frame by itself.
 VIDEO_DEFAULTS = {
-    **qwen_vl.VIDEO_DEFAULTS,
     **qwen_vl.CLIP_COLORS,
     "patch_size": 14,
     "size": {"shortest_edge": 128 * 28 * 28, "longest_edge": 768 * 28 * 28},
@@ -31,11 +30,9 @@ SHARE = 0.9  # of max_video_tokens, which a capped video's frames share
 
 def geometry(folder: Path) -> Geometry:
     """How this model's processor sees pixels. Raises MODEL_FILE_MISSING, MODEL_UNSUPPORTED."""
-    place, video = qwen_vl.video_settings(folder, VIDEO_DEFAULTS)
-    qwen_vl.take_older_bounds(video)
-    rules = qwen_vl.pixel_rules(place, video, each_frame=True)
-    qwen_vl.require_positive(place, "max_video_tokens", video["max_video_tokens"])
-    rules = replace(rules, shared_pixels=int(video["max_video_tokens"] * rules.factor * rules.factor * SHARE))
+    video = qwen_vl.video_settings(folder, VIDEO_DEFAULTS, older_bounds=True)
+    rules = qwen_vl.pixel_rules(video, each_frame=True)
+    rules = replace(rules, shared_pixels=int(video.max_video_tokens * rules.factor * rules.factor * SHARE))
     where = folder / "config.json"
     vision = parse(read_json(folder, where.name), "vision_config", where, Vision25Config)
     return Geometry(rules, qwen_vl.image_rules(folder), float(vision.tokens_per_second))
@@ -52,13 +49,7 @@ def rope_positions(
     """See `Family`. A medium is one run of placeholders. Its temporal patches stand at their seconds times
     `positions_per_s`, rounded down, in float32 as transformers computes it."""
     merge = geometry.video.merge_size
-    blocks = {
-        token: iter(
-            [qwen_vl.grid_positions(_times(plan, geometry), plan, merge) for plan in plans if plan.kind == kind]
-        )
-        for kind, token in (("image", image_id), ("video", video_id))
-    }
-    return qwen_vl.sequence_positions(ids, blocks)
+    return qwen_vl.rope_positions(ids, image_id, video_id, plans, merge, lambda plan: [_times(plan, geometry)])
 
 
 def _times(plan: FramePlan, geometry: Geometry) -> np.ndarray:

@@ -17,10 +17,8 @@ START, END = "<|vision_start|>", "<|vision_end|>"
 
 # What transformers' processor class holds where a model folder says nothing.
 VIDEO_DEFAULTS = {
-    **qwen_vl.VIDEO_DEFAULTS,
     "patch_size": 16,
     "size": {"shortest_edge": 128 * 32 * 32, "longest_edge": 768 * 32 * 32},
-    "max_video_tokens": 768,
     "image_mean": [0.5, 0.5, 0.5],
     "image_std": [0.5, 0.5, 0.5],
 }
@@ -28,11 +26,9 @@ VIDEO_DEFAULTS = {
 
 def geometry(folder: Path) -> Geometry:
     """How this model's processor sees pixels. Raises MODEL_FILE_MISSING, MODEL_UNSUPPORTED."""
-    place, video = qwen_vl.video_settings(folder, VIDEO_DEFAULTS)
-    qwen_vl.require_positive(place, "max_video_tokens", video["max_video_tokens"])
-    return Geometry(
-        qwen_vl.pixel_rules(place, video, max_frame_tokens=video["max_video_tokens"]), qwen_vl.image_rules(folder)
-    )
+    video = qwen_vl.video_settings(folder, VIDEO_DEFAULTS)
+    rules = qwen_vl.pixel_rules(video, max_frame_tokens=video.max_video_tokens)
+    return Geometry(rules, qwen_vl.image_rules(folder))
 
 
 def expand(plan: FramePlan, merge: int) -> str:
@@ -52,18 +48,7 @@ def rope_positions(
 ) -> np.ndarray:
     """See `Family`. A temporal patch is a run of placeholders that stands at one time: true times are in the text."""
     now, merge = np.zeros(1, np.int64), geometry.video.merge_size
-    blocks = {
-        token: iter(
-            [
-                qwen_vl.grid_positions(now, plan, merge)
-                for plan in plans
-                if plan.kind == kind
-                for _ in range(plan.grid[0])
-            ]
-        )
-        for kind, token in (("image", image_id), ("video", video_id))
-    }
-    return qwen_vl.sequence_positions(ids, blocks)
+    return qwen_vl.rope_positions(ids, image_id, video_id, plans, merge, lambda plan: [now] * plan.grid[0])
 
 
 QWEN3_VL = Family(

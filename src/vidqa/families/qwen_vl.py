@@ -2,56 +2,85 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import Field
 
 from vidqa.core.files import write_json
-from vidqa.families.model_files import read_json
+from vidqa.families.model_files import ConfigTable, Float, parse, read_json
 from vidqa.families.problems import MODEL_UNSUPPORTED
 from vidqa.video.types import FramePlan, PixelRules
 
 PADS = {"video": "<|video_pad|>", "image": "<|image_pad|>"}
-BICUBIC = 3  # as image libraries number it
 PROCESSOR_FILE = "processor_config.json"
 IMAGE_FILE, VIDEO_FILE = "preprocessor_config.json", "video_preprocessor_config.json"
 
-# What transformers' processor classes hold where a model folder says nothing.
-COMMON_DEFAULTS = {
-    "temporal_patch_size": 2,
-    "merge_size": 2,
-    "do_resize": True,
-    "do_rescale": True,
-    "do_normalize": True,
-    "resample": BICUBIC,
-    "rescale_factor": 1 / 255,
-}
-VIDEO_DEFAULTS = {**COMMON_DEFAULTS, "min_frames": 4, "max_frames": 768, "cap_pixels_per_frame": False}
+Positive = Annotated[int, Field(ge=1)]
+Color = Annotated[list[float], Field(min_length=3, max_length=3)]
+
+
+class Edges(ConfigTable):
+    """Bounds of a frame or image, in pixels."""
+
+    shortest_edge: Positive
+    longest_edge: Positive
+
+
+class ProcessorSettings(ConfigTable):
+    """Processor settings that pixels depend on; a Literal is all that this program computes."""
+
+    do_resize: Literal[True] = True
+    do_rescale: Literal[True] = True
+    do_normalize: Literal[True] = True
+    resample: Literal[3] = 3  # bicubic, as image libraries number it
+    rescale_factor: Annotated[Float, Field(gt=0)] = 1 / 255
+    patch_size: Positive
+    merge_size: Positive = 2
+    temporal_patch_size: Positive = 2
+    size: Edges
+    min_frames: int = 4
+    max_frames: int = 768
+    max_video_tokens: Positive = 768
+    cap_pixels_per_frame: Any = False
+    image_mean: Color
+    image_std: Color
+
+    def in_pixels(self, values: list[float]) -> tuple[float, float, float]:
+        """A mean or deviation with the rescale factor folded in, in float32 as transformers does it."""
+        red, green, blue = np.asarray(values, np.float32) * np.float32(1.0 / self.rescale_factor)
+        return float(red), float(green), float(blue)
+
+
 CLIP_COLORS = {
     "image_mean": [0.48145466, 0.4578275, 0.40821073],
     "image_std": [0.26862954, 0.26130258, 0.27577711],
 }
+# What transformers' processor classes hold where a model folder says nothing, beside the defaults above.
 IMAGE_DEFAULTS = {
-    **COMMON_DEFAULTS,
     **CLIP_COLORS,
     "patch_size": 14,
     "size": {"shortest_edge": 56 * 56, "longest_edge": 1280 * 28 * 28},
+    "min_frames": 1,
+    "max_frames": 1,
 }
-TOKEN_DEFAULTS = {"image_token_id": 151655, "video_token_id": 151656}
 
 
-def video_settings(folder: Path, defaults: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
-    """The video processor's settings and the file they came from. Raises MODEL_FILE_MISSING, MODEL_UNSUPPORTED."""
-    return _settings(folder, "video_processor", (VIDEO_FILE, IMAGE_FILE), defaults)
+def video_settings(folder: Path, defaults: dict[str, Any], *, older_bounds: bool = False) -> ProcessorSettings:
+    """The video processor's settings. Raises MODEL_FILE_MISSING, MODEL_UNSUPPORTED."""
+    place, settings = _settings(folder, "video_processor", (VIDEO_FILE, IMAGE_FILE), defaults)
+    if older_bounds:
+        take_older_bounds(settings)
+    return parse({"video_processor": settings}, "video_processor", place, ProcessorSettings)
 
 
 def image_rules(folder: Path) -> PixelRules:
     """The rules of the image processor, one class for all. Raises MODEL_FILE_MISSING, MODEL_UNSUPPORTED."""
     place, settings = _settings(folder, "image_processor", (IMAGE_FILE,), IMAGE_DEFAULTS)
     take_older_bounds(settings)
-    return pixel_rules(place, settings)
+    return pixel_rules(parse({"image_processor": settings}, "image_processor", place, ProcessorSettings))
 
 
 def take_older_bounds(settings: dict[str, Any]) -> None:
@@ -63,10 +92,10 @@ def take_older_bounds(settings: dict[str, Any]) -> None:
 def write_frame_cap(folder: Path, capped: bool | None) -> None:
     """Write `capped` as cap_pixels_per_frame into the video processor's settings; None writes what they mean now, which
     is false where they say nothing."""
-    place, settings = video_settings(folder, {"cap_pixels_per_frame": False, "size": {}})
+    place, settings = _settings(folder, "video_processor", (VIDEO_FILE, IMAGE_FILE), {"size": {}})
     written = read_json(folder, place.name)
     inside = written["video_processor"] if place.name == PROCESSOR_FILE else written
-    inside["cap_pixels_per_frame"] = bool(settings["cap_pixels_per_frame"]) if capped is None else capped
+    inside["cap_pixels_per_frame"] = bool(settings.get("cap_pixels_per_frame")) if capped is None else capped
     write_json(place, written)
 
 
@@ -85,46 +114,21 @@ def _settings(folder: Path, key: str, older: Sequence[str], defaults: dict[str, 
     return place, {**settings, "size": dict(settings["size"])}
 
 
-def pixel_rules(place: Path, settings: dict[str, Any], **more: Any) -> PixelRules:
-    """Rules from checked settings; `more` are those of one family. Raises MODEL_UNSUPPORTED."""
-    expected = {"do_resize": True, "do_rescale": True, "do_normalize": True, "resample": BICUBIC}
-    for name, value in expected.items():
-        if settings[name] != value:
-            raise MODEL_UNSUPPORTED.error(place, f"{name} is {settings[name]!r}; this program computes {value!r}")
-    for name in ("patch_size", "merge_size", "temporal_patch_size"):
-        require_positive(place, name, settings[name])
-    if not isinstance(settings["rescale_factor"], float) or settings["rescale_factor"] <= 0:
-        raise MODEL_UNSUPPORTED.error(place, f"rescale_factor must be above 0, not {settings['rescale_factor']!r}")
-    for name in ("shortest_edge", "longest_edge"):
-        require_positive(place, f"size.{name}", settings["size"].get(name))
+def pixel_rules(settings: ProcessorSettings, **more: Any) -> PixelRules:
+    """Rules from checked settings; `more` are those of one family."""
     return PixelRules(
-        patch_size=settings["patch_size"],
-        merge_size=settings["merge_size"],
-        temporal_patch_size=settings["temporal_patch_size"],
-        min_pixels=settings["size"]["shortest_edge"],
-        max_pixels=settings["size"]["longest_edge"],
-        min_frames=settings.get("min_frames", 1),
-        max_frames=settings.get("max_frames", 1),
-        capped=bool(settings.get("cap_pixels_per_frame")),
-        mean=_in_pixels(place, "image_mean", settings),
-        std=_in_pixels(place, "image_std", settings),
+        patch_size=settings.patch_size,
+        merge_size=settings.merge_size,
+        temporal_patch_size=settings.temporal_patch_size,
+        min_pixels=settings.size.shortest_edge,
+        max_pixels=settings.size.longest_edge,
+        min_frames=settings.min_frames,
+        max_frames=settings.max_frames,
+        capped=bool(settings.cap_pixels_per_frame),
+        mean=settings.in_pixels(settings.image_mean),
+        std=settings.in_pixels(settings.image_std),
         **more,
     )
-
-
-def require_positive(place: Path, name: str, value: object) -> None:
-    """Raises MODEL_UNSUPPORTED."""
-    if not isinstance(value, int) or value < 1:
-        raise MODEL_UNSUPPORTED.error(place, f"{name} must be a whole number of at least 1, not {value!r}")
-
-
-def _in_pixels(place: Path, name: str, settings: dict[str, Any]) -> tuple[float, float, float]:
-    """image_mean or image_std with the rescale factor folded in, in float32 as transformers does it."""
-    values = settings[name]
-    if not isinstance(values, list) or len(values) != 3 or not all(isinstance(value, int | float) for value in values):
-        raise MODEL_UNSUPPORTED.error(place, f"{name} must be three numbers, not {values!r}")
-    red, green, blue = np.asarray(values, np.float32) * np.float32(1.0 / settings["rescale_factor"])
-    return float(red), float(green), float(blue)
 
 
 def template_slot(kind: str) -> str:
@@ -132,23 +136,31 @@ def template_slot(kind: str) -> str:
     return PADS[kind]
 
 
+class _Placeholders(ConfigTable):
+    image_token_id: Positive = 151655
+    video_token_id: Positive = 151656
+
+
 def vision_token_ids(folder: Path) -> tuple[int, int]:
     """(image placeholder id, video placeholder id) of config.json."""
-    settings = {**TOKEN_DEFAULTS, **read_json(folder, "config.json")}
-    for name in TOKEN_DEFAULTS:
-        require_positive(folder / "config.json", name, settings[name])
-    return settings["image_token_id"], settings["video_token_id"]
+    ids = parse(read_json(folder, "config.json"), "config", folder / "config.json", _Placeholders)
+    return ids.image_token_id, ids.video_token_id
 
 
-Block = tuple[np.ndarray, int]  # positions [3, n] of a run of placeholders, and how far the text behind it moves on
-
-
-def sequence_positions(ids: np.ndarray, blocks: dict[int, Iterator[Block]]) -> np.ndarray:
-    """Positions int64 [3, S] of one unpadded sequence `ids` [S]: text advances all three together.
-
-    `blocks` has for each placeholder id its runs in reading order, with positions counted from the run's start. Raises
-    ValueError where the placeholders and the runs do not agree.
-    """
+def rope_positions(
+    ids: np.ndarray,
+    image_id: int,
+    video_id: int,
+    plans: Sequence[FramePlan],
+    merge: int,
+    run_times: Callable[[FramePlan], list[np.ndarray]],
+) -> np.ndarray:
+    """See `Family`: text advances all three together. `run_times(plan)` has for each run of a medium's placeholders the
+    times int64 [t] of its temporal patches, counted from the run's start."""
+    blocks = {
+        token: iter([_block(times, plan, merge) for plan in plans if plan.kind == kind for times in run_times(plan)])
+        for kind, token in (("image", image_id), ("video", video_id))
+    }
     ids = np.asarray(ids)
     vision = np.flatnonzero(np.isin(ids, list(blocks)))
     positions = np.empty((3, len(ids)), np.int64)
@@ -175,9 +187,9 @@ def sequence_positions(ids: np.ndarray, blocks: dict[int, Iterator[Block]]) -> n
     return positions
 
 
-def grid_positions(times: np.ndarray, plan: FramePlan, merge: int) -> Block:
-    """A run of placeholders for temporal patches at `times` int64 [t] (counted from the run's start): rows and columns
-    counted from there, and what follows continues after the longer side."""
+def _block(times: np.ndarray, plan: FramePlan, merge: int) -> tuple[np.ndarray, int]:
+    """Positions [3, n] of a run of placeholders, counted from its start, and how far the text behind it moves on: after
+    the longer of rows and columns."""
     rows, columns = plan.grid[1] // merge, plan.grid[2] // merge
     inside = np.empty((3, len(times), rows, columns), np.int64)
     inside[0] = times[:, None, None]

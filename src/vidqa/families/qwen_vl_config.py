@@ -3,55 +3,34 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AliasChoices, Field
 
+from vidqa.families.model_files import ConfigTable, Float, parse
 from vidqa.families.problems import MODEL_UNSUPPORTED
 from vidqa.families.sizes import Sizes, TextSizes, VisionSizes
-
-Part = TypeVar("Part", bound=BaseModel)
-
-
-def _is_float(value: object) -> object:
-    """transformers refuses an int here, which pydantic's strict mode accepts."""
-    if type(value) is not float:
-        raise ValueError("Input should be a float")
-    return value
-
-
-def _known_activation(value: str) -> str:
-    if value not in ACTIVATIONS:
-        raise ValueError(f"Input should be one of {', '.join(sorted(ACTIVATIONS))}")
-    return value
-
 
 # Larger than in any model, and small enough to count parameters quickly.
 Size = Annotated[int, Field(ge=1, le=2**27)]
 Depth = Annotated[int, Field(ge=1, le=1000)]
-Float = Annotated[float, BeforeValidator(_is_float)]
 # Functions without parameters that transformers knows.
-ACTIVATIONS = {
-    *("gelu", "gelu_10", "gelu_fast", "gelu_new", "gelu_python", "gelu_pytorch_tanh", "gelu_accurate", "hardswish"),
-    *("laplace", "leaky_relu", "linear", "mish", "quick_gelu", "relu", "relu2", "relu6", "sigmoid", "silu", "swish"),
-    *("tanh",),
-}
-Activation = Annotated[str, AfterValidator(_known_activation)]
+# fmt: off
+Activation = Literal[
+    "gelu", "gelu_10", "gelu_fast", "gelu_new", "gelu_python", "gelu_pytorch_tanh", "gelu_accurate", "hardswish",
+    "laplace", "leaky_relu", "linear", "mish", "quick_gelu", "relu", "relu2", "relu6", "sigmoid", "silu", "swish",
+    "tanh",
+]
+# fmt: on
 
 
-class _Table(BaseModel):
-    """Defaults are those of transformers' classes. A key that is written as null is not one that is left out."""
-
-    model_config = ConfigDict(strict=True, extra="ignore", loc_by_alias=False)
-
-
-class Rope(_Table):
+class Rope(ConfigTable):
     """Rotary positions. Scaled ones (yarn, linear, dynamic) are not implemented."""
 
     rope_type: Literal["default", "mrope"] = Field("default", validation_alias=AliasChoices("rope_type", "type"))
 
 
-class TextConfig(_Table):
+class TextConfig(ConfigTable):
     hidden_size: Size
     intermediate_size: Size
     num_hidden_layers: Depth
@@ -96,7 +75,7 @@ class Text25Config(TextConfig):
     use_sliding_window: Any = False
 
 
-class VisionConfig(_Table):
+class VisionConfig(ConfigTable):
     hidden_size: Size
     depth: Depth
     intermediate_size: Size
@@ -107,7 +86,7 @@ class VisionConfig(_Table):
     spatial_merge_size: Size = 2
     in_channels: Size = 3
     num_position_embeddings: Size = 2304
-    deepstack_visual_indexes: list[int] = [8, 16, 24]
+    deepstack_visual_indexes: list[int] = Field([8, 16, 24])
     hidden_act: Activation = "silu"
     initializer_range: Float = 0.02
 
@@ -131,28 +110,8 @@ class VisionConfig(_Table):
 class Vision25Config(VisionConfig):
     patch_size: Size = 14
     window_size: Size = 112
-    fullatt_block_indexes: list[int] = [7, 15, 23, 31]
+    fullatt_block_indexes: list[int] = Field([7, 15, 23, 31])
     tokens_per_second: Size = 4
-
-
-def parse(config: dict[str, Any], name: str, where: Path, table: type[Part]) -> Part:
-    """The table `name` of a config.json ("config": the whole). Raises MODEL_UNSUPPORTED."""
-    values = config if name == "config" else config.get(name)
-    if not isinstance(values, dict):
-        raise MODEL_UNSUPPORTED.error(where, f"{name} must be a table of sizes, not {_short(values)}")
-    try:
-        return table.model_validate(values)
-    except ValidationError as invalid:
-        error = invalid.errors()[0]
-        key = ".".join(map(str, (name, *error["loc"])))
-        rule = error["msg"].removeprefix("Value error, ").replace("Input should", "must")
-        value = "" if error["type"] == "missing" else f", not {_short(error['input'])}"
-        raise MODEL_UNSUPPORTED.error(where, f"{key}: {rule}{value}") from invalid
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _tied(config: dict[str, Any], text: TextConfig) -> bool:
@@ -165,7 +124,7 @@ def sizes_of_qwen3(config: dict[str, Any], where: Path) -> Sizes:
     vision = parse(config, "vision_config", where, VisionConfig)
     taps = vision.deepstack_visual_indexes
     if len(set(taps)) < len(taps) or not all(0 <= tap < vision.depth for tap in taps):
-        message = f"must be different blocks below depth = {vision.depth}, not {_short(taps)}"
+        message = f"must be different blocks below depth = {vision.depth}, not {taps!r:.60}"
         raise MODEL_UNSUPPORTED.error(where, f"vision_config.deepstack_visual_indexes {message}")
     tied, bias = _tied(config, text), text.attention_bias
     return Sizes(

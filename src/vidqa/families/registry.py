@@ -33,7 +33,6 @@ def family_of(folder: Path) -> Family:
             quantization_of(folder)
             return family
     supported = ", ".join(t for family in FAMILIES for t in family.model_types)
-    message = f"model_type is {model_type!r}; supported: {supported}"
-    if lacking := LACKING.get(str(model_type)):
-        message = f"model_type is {model_type!r}, {lacking}; supported: {supported}"
+    lacking = f", {LACKING[model_type]}" if isinstance(model_type, str) and model_type in LACKING else ""
+    message = f"model_type is {model_type!r}{lacking}; supported: {supported}"
     raise MODEL_UNSUPPORTED.error(folder / "config.json", message)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vidqa.core.problem import Problem, ProblemError
-from vidqa.families.problems import MODEL_FILE_MISSING, MODEL_WEIGHTS_BROKEN
+from vidqa.families.problems import MODEL_FILE_MISSING
 
 INDEX = "model.safetensors.index.json"
 MAX_HEADER_BYTES = 100_000_000  # bytes; the format's own limit
@@ -30,7 +30,7 @@ class Weights:
 def weight_bytes(folder: Path) -> Weights:
     """Parameters and bytes of a model folder, from the files' headers; from the index where the files are not here yet.
 
-    Raises MODEL_WEIGHTS_BROKEN, MODEL_FILE_MISSING.
+    Raises MODEL_FILE_MISSING.
     """
     files = weight_files(folder)
     if not files and (folder / INDEX).is_file():
@@ -40,7 +40,7 @@ def weight_bytes(folder: Path) -> Weights:
 
 
 def parameters_by_name(folder: Path) -> dict[str, int]:
-    """The number of elements of every tensor in the present files. Raises MODEL_WEIGHTS_BROKEN."""
+    """The number of elements of every tensor in the present files. Raises MODEL_FILE_MISSING."""
     headers = [read_header(path) for path in weight_files(folder)]
     return {name: math.prod(tensor["shape"]) for header in headers for name, tensor in header.items()}
 
@@ -71,21 +71,21 @@ def check_weights(folder: Path) -> list[Problem]:
 
 
 def read_header(path: Path) -> dict[str, Any]:
-    """Every tensor of a safetensors file: {name: {dtype, shape, data_offsets}}. Raises MODEL_WEIGHTS_BROKEN."""
+    """Every tensor of a safetensors file: {name: {dtype, shape, data_offsets}}. Raises MODEL_FILE_MISSING."""
     try:
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
             if length > MAX_HEADER_BYTES:
-                raise MODEL_WEIGHTS_BROKEN.error(path, f"its header claims {length} bytes")
+                raise MODEL_FILE_MISSING.error(path, f"its header claims {length} bytes")
             header = json.loads(file.read(length))
         header.pop("__metadata__", None)
         for name, tensor in header.items():
             _check_tensor(name, tensor)
         end = 8 + length + max((tensor["data_offsets"][1] for tensor in header.values()), default=0)
     except UNREADABLE as broken:
-        raise MODEL_WEIGHTS_BROKEN.error(path, f"its header cannot be read: {_reason(broken)}") from broken
+        raise MODEL_FILE_MISSING.error(path, f"its header cannot be read: {_reason(broken)}") from broken
     if path.stat().st_size != end:
-        raise MODEL_WEIGHTS_BROKEN.error(path, f"it has {path.stat().st_size} bytes; its header describes {end}")
+        raise MODEL_FILE_MISSING.error(path, f"it has {path.stat().st_size} bytes; its header describes {end}")
     return header
 
 
@@ -112,7 +112,7 @@ def _broken(path: Path, tensors: set[str]) -> list[Problem]:
     except ProblemError as stopped:
         return stopped.problems
     if missing:
-        return [MODEL_WEIGHTS_BROKEN.at(path, f"{len(missing)} tensors of {INDEX} are not in it, first {missing[0]!r}")]
+        return [MODEL_FILE_MISSING.at(path, f"{len(missing)} tensors of {INDEX} are not in it, first {missing[0]!r}")]
     return []
 
 
@@ -127,4 +127,4 @@ def _index(folder: Path) -> dict[str, Any]:
             raise ValueError("metadata.total_size is no number of bytes")
         return index
     except UNREADABLE as broken:
-        raise MODEL_WEIGHTS_BROKEN.error(path, f"the index cannot be read: {_reason(broken)}") from broken
+        raise MODEL_FILE_MISSING.error(path, f"the index cannot be read: {_reason(broken)}") from broken

@@ -27,7 +27,7 @@ def adapter_name(name: str) -> str:
 def adapter_problems(folder: Path, shapes: Mapping[str, tuple[int, ...]], precision: str | None) -> list[Problem]:
     """MODEL_ADAPTER_MISMATCH where the tensors of an adapter are not those that a run adds to its model (`shapes`, by
     the run's names), from the file's header. `precision` is that of the run's base (policy.quantization). Raises
-    MODEL_FILE_MISSING, MODEL_WEIGHTS_BROKEN, and MODEL_UNSUPPORTED for an adapter of a base of another precision."""
+    MODEL_FILE_MISSING, and MODEL_UNSUPPORTED for an adapter of a base of another precision."""
     check_adapter(folder)
     if (folder / EXPORT).is_file():  # others do not record the precision
         check_base_precision(folder, precision)

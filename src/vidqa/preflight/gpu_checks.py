@@ -20,7 +20,7 @@ from vidqa.preflight.gpus import (
 )
 from vidqa.preflight.inputs import RunInputs, Skip
 from vidqa.preflight.problems import MEMORY
-from vidqa.spec.precision_rules import bitsandbytes_key
+from vidqa.spec.rules import bitsandbytes_key
 
 FIRST_WITH_FP8 = (8, 9)
 NONE_HERE = "no GPU is visible here; declare the job's with --gpu-count, --gpu-memory-gb and --gpu-arch"

@@ -1,7 +1,7 @@
 """What a run shall do: tables of keys, layers over a template, rules, TOML in and out."""
 
 from vidqa.spec.layers import Layer, parse_set, read_layer
-from vidqa.spec.models import EmbedSpec, EvaluateSpec, InferenceSpec, Spec, TrainSpec
+from vidqa.spec.models import EvaluateSpec, Spec, TrainSpec
 from vidqa.spec.resolve import Resolved, load, load_training, resolve
 from vidqa.spec.rules import DataFacts, check, check_with_data, check_with_gpus, check_with_heads, check_with_nodes
 from vidqa.spec.schedule import data_ranks, effective_batch, steps_per_epoch, total_steps, warmup_steps
@@ -9,9 +9,7 @@ from vidqa.spec.serialization import dump, explain, fingerprint
 
 __all__ = [
     "DataFacts",
-    "EmbedSpec",
     "EvaluateSpec",
-    "InferenceSpec",
     "Layer",
     "Resolved",
     "Spec",

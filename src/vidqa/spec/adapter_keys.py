@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from vidqa.core.files import read_json
 from vidqa.spec.problems import NO_RUN, NOT_SUPPORTED
 from vidqa.spec.run_lookup import ADAPTER
 
@@ -42,8 +43,8 @@ MATRIX = re.compile(r"^base_model\.model\.(.+)\.lora_(embedding_)?A(\.weight)?$"
 def read_config(folder: Path) -> dict[str, Any]:
     """adapter_config.json of `folder`. Raises SPEC_PARENT_RUN."""
     try:
-        config = json.loads((folder / ADAPTER).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as broken:
+        config = read_json(folder / ADAPTER)
+    except (OSError, ValueError) as broken:
         raise NO_RUN.error(folder / ADAPTER, f"it cannot be read: {broken}") from broken
     if not isinstance(config, dict) or not isinstance(config.get("base_model_name_or_path") or "", str):
         raise NO_RUN.error(folder / ADAPTER, "base_model_name_or_path must be a text")

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from vidqa.core import actions
-from vidqa.core.cli import SKILL_ROOT
-from vidqa.core.files import write_text
-from vidqa.core.problem import Problem, ProblemError
+from vidqa.core.cli import FILE_REFUSED, SKILL_ROOT
+from vidqa.core.files import read_object, write_text
+from vidqa.core.problem import Problem, ProblemError, raise_errors
 from vidqa.spec.compat.cosmos import target_table, video_fps_problems
 from vidqa.spec.layers import Layer, format_of, parse_set, read_layer
 from vidqa.spec.models import TrainSpec
 from vidqa.spec.parent_layers import PARENT_LAYER, parent_layer, profile_layer, root_layer, weights_layer
-from vidqa.spec.problems import FILE, NO_RUN, STEPS, UNWRITABLE
+from vidqa.spec.problems import CONFLICT, FILE, NO_RUN
 from vidqa.spec.resolve import Resolved, resolve
 from vidqa.spec.rules import BARE_ID, unreached_steps
 from vidqa.spec.run_lookup import run_folder_of
@@ -57,52 +57,42 @@ def build(request: Request) -> Resolved:
     return _for_cosmos(resolved) if request.target == "cosmos-rl" else resolved
 
 
-def _makers(request: Request) -> Iterable[Any]:
+def _makers(request: Request) -> Iterator[Callable[[], Layer]]:
     """One function per layer, the lowest layer first."""
-    action, declared = request.action, actions.action(request.action)
-    yield lambda: profile_layer(action, request.profile)
-    yield lambda: _parent(request)
+    action = request.action
+    yield partial(profile_layer, action, request.profile)
+    if request.parent_run is not None:
+        yield partial(parent_layer, action, request.parent_run, request.which)
+    elif request.which is not None:
+        yield partial(_no_run, request.which)
     for part, root in request.roots:
-        yield lambda part=part, root=root: _root(action, part, root)
+        yield partial(_root, action, part, root)
     for path in request.overrides:
-        yield lambda path=path: read_layer(path)
-    yield lambda: _model_layer(request)
-    yield lambda: _option_layer("--results-dir", declared.output_key, _absolute(request.results_dir))
-    yield lambda: parse_set(request.sets)
+        yield partial(read_layer, path)
+    if request.model is not None:
+        yield partial(_model_layer, action, request.model)
+    if request.results_dir is not None:
+        output = {actions.action(action).output_key: _absolute(request.results_dir)}
+        yield partial(Layer, "--results-dir", output)
+    yield partial(parse_set, request.sets)
 
 
-def _option_layer(option: str, key: str, value: str | None) -> Layer:
-    return Layer(option, {} if value is None else {key: value})
+def _model_layer(action: str, name: str) -> Layer:
+    """The model's key; of an adapter that a training begins with, its base model and its keys. A name of the hub, also
+    one that lacks hf_model://, is taken as it is."""
+    if not BARE_ID.match(name) or os.path.isdir(name):
+        name = _absolute(name)
+    key = next((model.name for model in actions.action(action).models), "model")
+    return weights_layer("--model", action, name) or Layer("--model", {key: name})
 
 
-def _model_layer(request: Request) -> Layer:
-    """The model's key; of an adapter that a training begins with, its base model and its keys."""
-    name = _model(request.model)
-    begun = weights_layer("--model", request.action, name) if name else None
-    key = next((model.name for model in actions.action(request.action).models), "model")
-    return begun or _option_layer("--model", key, name)
-
-
-def _absolute(place: str | None) -> str | None:
+def _absolute(place: str) -> str:
     """A path of this machine in full, since a job may start in another folder; a remote place as it is."""
-    if not place or not place.strip() or "://" in place:
-        return place
-    return str(Path(os.path.expanduser(place)).absolute())
+    return place if not place.strip() or "://" in place else str(Path(os.path.expanduser(place)).absolute())
 
 
-def _model(name: str | None) -> str | None:
-    """A model's folder in full; a name of the hub, also one that lacks hf_model://, as it is."""
-    return name if name and BARE_ID.match(name) and not os.path.isdir(name) else _absolute(name)
-
-
-def _parent(request: Request) -> Layer:
-    if request.parent_run is None and request.which is None:
-        return Layer("no parent run")
-    if request.parent_run is None:
-        raise NO_RUN.error(
-            "--which", f"{request.which} is asked for, and no run is named", "name the run with --parent-run"
-        )
-    return parent_layer(request.action, request.parent_run, request.which)
+def _no_run(which: str) -> Layer:
+    raise NO_RUN.error("--which", f"{which} is asked for, and no run is named", "name the run with --parent-run")
 
 
 def _root(action: str, part: str, root: str) -> Layer:
@@ -115,11 +105,9 @@ def _root(action: str, part: str, root: str) -> Layer:
 
 def _for_cosmos(resolved: Resolved) -> Resolved:
     spec = resolved.spec
-    trained = spec if isinstance(spec, TrainSpec) else None
-    problems = [*resolved.warnings, *target_table(spec, train_samples(trained) if trained else None)[1]]
-    problems += video_fps_problems(trained) if trained else []
-    if any(problem.severity == "error" for problem in problems):
-        raise ProblemError(problems)
+    problems = [*resolved.warnings, *target_table(spec, train_samples(spec))[1]]
+    problems += video_fps_problems(spec) if isinstance(spec, TrainSpec) else []
+    raise_errors(problems)
     return replace(resolved, warnings=problems)
 
 
@@ -130,20 +118,19 @@ def _of_steps(request: Request, resolved: Resolved) -> list[Problem]:
         return []
     spec = cast(TrainSpec, resolved.spec)
     earlier = _earlier_run(request, resolved.origins["train.epoch"])
-    if spec.train.max_num_steps is None and earlier is None:
-        return []
-    samples = train_samples(spec)
+    samples = None if spec.train.max_num_steps is None and earlier is None else train_samples(spec)
     if samples is None:
         return []
-    before = _planned(earlier) if earlier else None
-    now = total_steps(spec, samples)
     problems = list(unreached_steps(spec, samples))
-    if before is not None and before[0] != now:
+    plan = read_object(earlier / "plan.json") if earlier else {}
+    before, now = plan.get("total_steps"), total_steps(spec, samples)
+    if isinstance(before, int) and before != now:
         message = (
             f"the {spec.train.epoch} epochs of {earlier} are kept: with {samples} samples they are {now} steps of "
-            f"{effective_batch(spec)}, there {before[0]} with {before[1]}"
+            f"{effective_batch(spec)}, there {before} with {plan.get('train_samples')}"
         )
-        problems.append(STEPS.at("train.epoch", message, severity="warning"))
+        remedy = "set train.epoch for other steps; for as many passes over the data as there, nothing"
+        problems.append(CONFLICT.at("train.epoch", message, remedy, severity="warning"))
     return problems
 
 
@@ -154,35 +141,24 @@ def _earlier_run(request: Request, origin: str) -> Path | None:
     return next((path.parent for path in request.overrides if str(path) == origin and path.name == "spec.toml"), None)
 
 
-def _planned(run: Path) -> tuple[int, int] | None:
-    """Steps and samples in a run's plan.json, where it has one."""
-    try:
-        plan = json.loads((run / "plan.json").read_text(encoding="utf-8"))
-        steps, samples = plan["total_steps"], plan["train_samples"]
-    except (OSError, ValueError, RecursionError, KeyError, TypeError):
-        return None
-    return (steps, samples) if isinstance(steps, int) and isinstance(samples, int) else None
-
-
 def output_format(named_format: str | None, out: Path | None) -> str:
     """The format that the name of the file `out` says, else the one asked for, else TOML. Raises SPEC_FILE."""
     if out is None:
         return named_format or "toml"
     named = format_of(out)
     if named_format not in (None, named):
-        raise FILE.error(
-            out, f"the name is that of a {named} file, and --format is {named_format}", "leave --format out"
-        )
+        message = f"the name is that of a {named} file, and --format is {named_format}"
+        raise FILE.error(out, message, "leave --format out")
     return named
 
 
 def write_spec(out: Path, text: str, schema_of: str = "") -> None:
     """Write a spec; with `schema_of` an action, TOML begins with the line by which editors find its schema. Raises
-    SPEC_UNWRITABLE."""
+    ENV_FILE_REFUSED."""
     if schema_of and out.suffix == ".toml":
         schema = os.path.relpath(SKILL_ROOT / "schemas" / f"{schema_of}.schema.json", out.absolute().parent)
         text = f"#:schema {schema}\n\n{text}"
     try:
         write_text(out, text)
     except OSError as refused:
-        raise UNWRITABLE.error(out, f"it cannot be written: {refused.strerror or refused}") from refused
+        raise FILE_REFUSED.error(out, f"it cannot be written: {refused.strerror or refused}") from refused

@@ -1,4 +1,4 @@
-"""The tables of an evaluation: data, model, generation, metrics."""
+"""The tables of an evaluation, an inference and an embedding: data, model, how a set is worked through, metrics."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from vidqa.spec._field import Count, Positive, PositiveFloat, Share, Table, key, table
+from vidqa.spec._field import Count, NotNegative, Positive, PositiveFloat, Share, Table, key, table
 from vidqa.spec.compat.keys import with_compat_keys
 from vidqa.spec.policy_tables import DEFAULT_MODEL
 from vidqa.spec.run_tables import DecodeEngine
@@ -136,6 +136,100 @@ class EvaluateEngine(DecodeEngine):
     )
 
 
+class InferenceDataset(EvaluateDataset):
+    annotation_path: str = key(
+        "",
+        "What is asked about",
+        "A JSON or JSONL file of records, with answers or without; or a video, an image, or a folder of them, each of "
+        "which is asked inference.prompt.",
+    )
+    media_dir: str = key(
+        "", "Media", "Folder or tar archive that the records' file names are relative to; empty is the file's own."
+    )
+
+
+class Inference(Table):
+    prompt: str = key(
+        "Describe this video briefly.", "Question", "What is asked about a file or a record without a question."
+    )
+    batch_size: Positive = key(8, "Batch", "Questions answered at once per GPU. 8 fits 80 GB with 8 frames.")
+    limit: Annotated[int, Field(ge=-1)] = key(-1, "Most records", "Records to answer; -1 is all.")
+    seed: Count = key(1, "Seed", "Seed of sampling.")
+    generator: GeneratorName = key(
+        "native",
+        "Generator",
+        "As evaluation.generator: transformers is the reference, native the faster one.",
+    )
+    skip_saved: bool = key(False, "Continue", "Keep answers that an earlier, stopped run has already given.")
+    window_s: NotNegative = key(
+        0.0,
+        "Window",
+        "Seconds of a longer video that are asked about at a time; each window is answered as a clip of its own. 0 "
+        "asks about the whole video.",
+    )
+    overlap_s: NotNegative = key(0.0, "Overlap", "Seconds that a window has in common with the one before it.")
+
+
+class InferenceEngine(EvaluateEngine):
+    on_bad_sample: Literal["fail", "quarantine"] = key(
+        "quarantine",
+        "Broken videos",
+        "quarantine answers the others and says what is wrong with this one; fail stops at the first one.",
+    )
+
+
+class EmbedDataset(Table):
+    annotation_path: str = key(
+        "",
+        "What is embedded",
+        "A JSON or JSONL file of records, with answers or without; or a video, an image, or a folder of them, which "
+        "have no question.",
+    )
+    media_dir: str = key(
+        "", "Media", "Folder or tar archive that the records' file names are relative to; empty is the file's own."
+    )
+    query_annotation_path: str = key(
+        "",
+        "Queries",
+        "A second set, such as the KPI set that gaps were found in, which is embedded in the same job and has a table "
+        "of its own (query_embeddings.parquet): what the first set is searched for.",
+    )
+    query_media_dir: str = key("", "Media of the queries", "As media_dir, for the second set.")
+    system_prompt: str = key("", "System prompt", "Taken from a parent run; nothing of it is embedded.")
+
+
+class Embed(Table):
+    batch_size: Positive = key(8, "Batch", "Videos that the vision tower takes at once per GPU.")
+    limit: Annotated[int, Field(ge=-1)] = key(-1, "Most records", "Records to embed of each set; -1 is all.")
+    dimensions: Count = key(
+        0,
+        "Dimensions",
+        "Numbers in a vector. 0 is all that the model gives (8192 for a video, by Cosmos-Reason2-8B); 512 keeps the "
+        "distances to about 6 percent, for pools of a million clips. Compare only what has the same.",
+    )
+    text_model: str = key(
+        "",
+        "Text model",
+        "Folder of a sentence-transformers model that embeds the questions; empty takes the model's own token "
+        "embeddings.",
+    )
+    skip_saved: bool = key(
+        False,
+        "Continue",
+        "Go on in the folder of an earlier run of this spec. Vectors are kept beside the runs in any case, by file, "
+        "frames and model, and are never computed twice.",
+    )
+
+
+class EmbedEngine(DecodeEngine):
+    on_bad_sample: Literal["fail", "quarantine"] = key(
+        "quarantine",
+        "Broken videos",
+        "quarantine embeds the others and says what is wrong with this one; fail stops at the first one.",
+    )
+    decode_workers: Count = key(2, "Decode workers", "Processes per GPU that decode videos.")
+
+
 METRIC_MODELS = {"bertscore": "bertscore_model", "similarity": "similarity_model"}  # by the metric's name
 
 
@@ -153,3 +247,8 @@ def metric_models(spec: Any) -> dict[str, str]:
 def path_keys(spec: Any) -> list[str]:
     """The keys of `metric_models`, and that of the user's function."""
     return [*metric_models(spec).values(), *(["metrics.functions"] if spec.metrics.functions else [])]
+
+
+def folder_keys(spec: Any) -> list[str]:
+    """The keys of second models that name a folder."""
+    return ["embed.text_model"] if is_folder(spec.embed.text_model) else []

@@ -48,9 +48,8 @@ def grpo_rules(spec: GrpoSpec) -> Iterator[Problem]:
             yield codes.VALUE.at("train.train_policy.filter_reward_metric", message, REWARD_NAMES)
     if policy.unbiased_loss_max_tokens and policy.loss_type != "seq-mean-token-sum":
         message = f"unbiased_loss_max_tokens is set, and loss_type is {policy.loss_type}"
-        yield codes.NO_EFFECT.at(
-            "train.train_policy.unbiased_loss_max_tokens", message, "remove it", severity="warning"
-        )
+        key = "train.train_policy.unbiased_loss_max_tokens"
+        yield codes.NO_EFFECT.at(key, message, "remove it", severity="warning")
     if valid.enable and valid.n_generation > 1 and valid.temperature == 0:
         message = f"validation.n_generation is {valid.n_generation} and validation.temperature is 0: all are the same"
         yield codes.VALUE.at("validation.n_generation", message, "set it to 1, or raise validation.temperature")
@@ -88,6 +87,12 @@ def _unsupported(spec: GrpoSpec) -> Iterator[Problem]:
     if spec.policy.parallelism.cp_size > 1:
         message = f"cp_size is {spec.policy.parallelism.cp_size}"
         yield codes.CONFLICT.at("policy.parallelism.cp_size", message, "set it to 1")
+    rollouts = "the rollout model is a copy in 16 bits on the GPU"
+    if precision := spec.policy.quantization:
+        message = f"quantization is {precision}: {rollouts}"
+        yield codes.CONFLICT.at("policy.quantization", message, "leave it out")
+    elif spec.train.fsdp_offload:
+        yield codes.CONFLICT.at("train.fsdp_offload", f"fsdp_offload is true: {rollouts}", "leave it out")
     if spec.train.fp8.enable_fp8:
         yield codes.CONFLICT.at("train.fp8.enable_fp8", "enable_fp8 is true", "set it to false")
     lora = spec.policy.lora
@@ -98,10 +103,8 @@ def _unsupported(spec: GrpoSpec) -> Iterator[Problem]:
         message = "lora_path is set and kl_beta is above 0: adapters off is not the start"
         remedy = "set kl_beta to 0, or merge the adapter (scripts/export.py RUN --merge) and train on that"
         yield codes.CONFLICT.at("policy.lora.lora_path", message, remedy)
-    if spec.policy.lora is not None and spec.policy.lora.lora_dropout > 0:
-        message = (
-            f"lora_dropout is {spec.policy.lora.lora_dropout:g}: the trainer would not be what drew the completions"
-        )
+    if lora is not None and lora.lora_dropout > 0:
+        message = f"lora_dropout is {lora.lora_dropout:g}: the trainer would not be what drew the completions"
         yield codes.CONFLICT.at("policy.lora.lora_dropout", message, "set it to 0")
 
 

@@ -93,6 +93,7 @@ class GrpoPolicy(Table):
     dataloader_num_workers: Count = key(8, "Decode workers", "Processes per rank that decode videos, at least one.")
 
 
+@with_compat_keys
 class GrpoTrain(Train):
     train_batch_per_replica: Positive = key(
         128,
@@ -106,7 +107,6 @@ class GrpoTrain(Train):
         "Learning rate",
         "Peak learning rate. 1e-6 is usual for full training, 1e-5 for LoRA.",
     )
-    fsdp_offload: bool = key(False, "CPU offload", "The rollout model needs the weights on the GPU.", only=[False])
     train_policy: GrpoPolicy = table(  # type: ignore[assignment]  # TrainPolicy is that of supervised training
         GrpoPolicy, "Policy optimisation", "Objective, rewards, order of questions."
     )
@@ -129,12 +129,10 @@ class Rollout(Table):
     sampling_config: SamplingConfig = table(SamplingConfig, "Sampling", "How tokens are drawn.")
 
 
+@with_compat_keys
 class GrpoValidation(Validation):
     enable: bool = key(
         False, "Validate", "Answer the validation set while training; its accuracy decides which export is best."
-    )
-    batch_size: Positive | None = key(
-        None, "Rows", "Questions answered at a time; unset is as many as in rollouts.", native="no effect"
     )
     temperature: NotNegative = key(0.0, "Temperature", "Temperature of validation answers; 0 takes the likeliest.")
     n_generation: Positive = key(
@@ -172,6 +170,7 @@ class StopRules(Table):
     )
 
 
+@with_compat_keys
 class GrpoEngine(TrainEngine):
     balance: Literal["none", "label"] = key(
         "none",
@@ -193,26 +192,3 @@ class GrpoEngine(TrainEngine):
         10.0, "Reward limit", "Seconds of one call of your own reward function; more is an error."
     )
     stop: StopRules = table(StopRules, "Stop rules", "When a run that goes wrong ends by itself.")
-    objective: Literal["sft", "dpo"] = key(
-        "sft", "Objective", "That of reinforcement learning is train.train_policy.variant.", only=["sft"]
-    )
-    packing: bool = key(True, "Packing", "Completions are always packed behind their prompt.", only=[True])
-    share_video_prefix: bool = key(
-        True, "Share videos", "The completions of a question always share its video and prompt.", only=[True]
-    )
-    keep_features: bool = key(
-        False,
-        "Keep features",
-        "Features of a frozen tower are not kept: a question's frames are held for its step.",
-        only=[False],
-    )
-    validation_generate: Count = key(
-        0, "Answered validation samples", "The whole set is answered.", native="no effect", instead="validation.*"
-    )
-    validation_max_tokens: Positive = key(
-        1024,
-        "Longest validation answer",
-        "See validation.max_response_length.",
-        native="no effect",
-        instead="validation.max_response_length",
-    )

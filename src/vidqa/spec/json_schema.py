@@ -9,6 +9,13 @@ from vidqa.core import actions
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 WORDS = {"integer": "whole number", "number": "number", "string": "text", "boolean": "true or false", "null": "unset"}
+LIMITS = {
+    "minimum": "at least",
+    "exclusiveMinimum": "above",
+    "maximum": "at most",
+    "exclusiveMaximum": "below",
+    "pattern": "like",
+}
 
 
 @cache
@@ -57,28 +64,12 @@ def in_words(prop: dict[str, Any]) -> str:
     if "enum" in prop:
         return "one of " + ", ".join(map(_quoted, prop["enum"]))
     if prop.get("type") == "array":
-        return _list_in_words(prop)
+        items, count = in_words(prop["items"]), prop.get("minItems")
+        return f"list of {count} values, each {items}" if count else f"list, each item {items}"
     if prop.get("type") == "object":
         return f"table of name to {in_words(prop['additionalProperties'])}"
-    return WORDS[prop["type"]] + _limits(prop)
-
-
-def _list_in_words(prop: dict[str, Any]) -> str:
-    items = in_words(prop["items"])
-    count = prop.get("minItems")
-    return f"list of {count} values, each {items}" if count else f"list, each item {items}"
-
-
-def _limits(prop: dict[str, Any]) -> str:
-    names = {
-        "minimum": "at least",
-        "exclusiveMinimum": "above",
-        "maximum": "at most",
-        "exclusiveMaximum": "below",
-        "pattern": "like",
-    }
-    limits = [f"{words} {prop[name]}" for name, words in names.items() if name in prop]
-    return f" ({' and '.join(limits)})" if limits else ""
+    limits = " and ".join(f"{words} {prop[name]}" for name, words in LIMITS.items() if name in prop)
+    return WORDS[prop["type"]] + (f" ({limits})" if limits else "")
 
 
 def _quoted(value: Any) -> str:

@@ -67,6 +67,14 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     return whole
 
 
+def value_in(values: Mapping[str, Any], path: str) -> Any:
+    """The value at a dotted path of tables in tables; None where there is none."""
+    inside: Any = values
+    for name in path.split("."):
+        inside = inside.get(name) if isinstance(inside, Mapping) else None
+    return inside
+
+
 def value_at(spec: Table, key: str) -> Any:
     """The value of a key, or of a name in the table that a key holds."""
     value: Any = spec

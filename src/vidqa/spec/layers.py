@@ -19,15 +19,8 @@ from vidqa.core import actions
 from vidqa.core.files import open_plain
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.spec._field import Table
-from vidqa.spec.compat.renamed_keys import (
-    OF_THEIR_LOADERS,
-    OF_THEIR_PROCESSES,
-    OF_THEIR_WORKFLOWS,
-    REMOVED,
-    RENAMED,
-    is_reinforcement,
-)
-from vidqa.spec.keys import leaves, nearest, table_of
+from vidqa.spec.compat.renamed_keys import NO_SPECS, OF_THEIR_PROCESSES, REMOVED, RENAMED, is_reinforcement
+from vidqa.spec.keys import leaves, nearest, table_of, value_in
 from vidqa.spec.problems import FILE, NO_EFFECT, UNKNOWN_KEY, VALUE
 
 DEEPEST = 100  # levels of tables and lists in a spec
@@ -136,16 +129,12 @@ def parse_value(text: str) -> Any:
     """3 -> 3, 1e-5 -> 1e-05, true -> True, [a] -> as text, "x" -> x, null and none -> None, anything else -> text."""
     if text.lower() in ("null", "none"):
         return None
-    for read in (json.loads, _toml_value):
+    for read in (json.loads, lambda value: tomllib.loads(f"value = {value}")["value"]):
         try:
             return read(text)
         except (ValueError, RecursionError):
             continue
     return text
-
-
-def _toml_value(text: str) -> Any:
-    return tomllib.loads(f"value = {text}")["value"]
 
 
 def entries(action: str, layer: Layer) -> Iterator[tuple[str, Any] | Problem]:
@@ -170,9 +159,8 @@ def entries(action: str, layer: Layer) -> Iterator[tuple[str, Any] | Problem]:
 
 def is_benchmark_config(table: dict[str, Any]) -> bool:
     """Whether a file is of Cosmos-Reason1's benchmark: a list of data sets beside tables of an evaluation."""
-    return isinstance(table.get("datasets"), list) and not table.keys().isdisjoint(
-        ("model", "evaluation", "generation")
-    )
+    tables = ("model", "evaluation", "generation")
+    return isinstance(table.get("datasets"), list) and not table.keys().isdisjoint(tables)
 
 
 def _place(
@@ -199,9 +187,8 @@ def _place(
     elif value is None and not model_field.is_required() and model_field.default is None:
         yield path, None
     else:
-        yield VALUE.at(
-            place(layer, path), f"{path} is a table of keys; got {brief(value)}", f"set keys below it: {path}.<key>"
-        )
+        message = f"{path} is a table of keys; got {brief(value)}"
+        yield VALUE.at(place(layer, path), message, f"set keys below it: {path}.<key>")
 
 
 def _elsewhere(action: str, layer: Layer, path: str, value: Any) -> Iterator[tuple[str, Any] | Problem]:
@@ -221,35 +208,29 @@ def _elsewhere(action: str, layer: Layer, path: str, value: Any) -> Iterator[tup
 
 
 def _unknown(action: str, layer: Layer, path: str) -> Problem:
-    own = path.split(".")[0] in OF_THEIR_PROCESSES
-    if (own or is_reinforcement(path)) and training_type(
-        layer
-    ) == "sft":  # a run's resolved configuration names them all
+    where, is_of_processes = place(layer, path), path.split(".")[0] in OF_THEIR_PROCESSES
+    # A run's resolved configuration names all of these.
+    if (is_of_processes or is_reinforcement(path)) and training_type(layer) == "sft":
         message = f"{path} is a key that cosmos-rl's supervised fine-tuning does not read either"
-        return NO_EFFECT.at(place(layer, path), message, "remove it, or ignore this", severity="warning")
-    if action == "train" and is_reinforcement(path):
-        message = f"{path} is a key of cosmos-rl's reinforcement learning; this is supervised fine-tuning"
-        return UNKNOWN_KEY.at(place(layer, path), message, "remove it")
-    if path in OF_THEIR_LOADERS:
-        message = f"{path} is read by the loader of a recipe of the cookbook alone"
-        return UNKNOWN_KEY.at(place(layer, path), message, OF_THEIR_LOADERS[path])
-    if path in OF_THEIR_WORKFLOWS:
-        message = f"{path} is an argument of a workflow and no key of a spec"
-        return UNKNOWN_KEY.at(place(layer, path), message, OF_THEIR_WORKFLOWS[path])
-    if own:
-        message = f"{path} is a key of cosmos-rl's own processes, which do not run here"
-        return UNKNOWN_KEY.at(place(layer, path), message, "remove it")
-    close = nearest(action, path)
-    remedy = f"did you mean {', '.join(close)}?" if close else f"see references/parameters_{action}.md for every key"
-    return UNKNOWN_KEY.at(place(layer, path), f"{path} is not a key of a spec for {action}", remedy)
+        return NO_EFFECT.at(where, message, "remove it, or ignore this", severity="warning")
+    if path in NO_SPECS:
+        whose, remedy = NO_SPECS[path]
+    elif action == "train" and is_reinforcement(path):
+        whose, remedy = "cosmos-rl's reinforcement learning; this is supervised fine-tuning", "remove it"
+    elif is_of_processes:
+        whose, remedy = "cosmos-rl's own processes, which do not run here", "remove it"
+    else:
+        close = nearest(action, path)
+        remedy = (
+            f"did you mean {', '.join(close)}?" if close else f"see references/parameters_{action}.md for every key"
+        )
+        return UNKNOWN_KEY.at(where, f"{path} is not a key of a spec for {action}", remedy)
+    return UNKNOWN_KEY.at(where, f"{path} is a key of {whose}", remedy)
 
 
 def training_type(layer: Layer) -> Any:
     """What a file itself says of the kind of training that it is for (sft, grpo); None where it says nothing."""
-    inside: Any = layer.table
-    for name in ("train", "train_policy", "type"):
-        inside = inside.get(name) if isinstance(inside, dict) else None
-    return inside
+    return value_in(layer.table, "train.train_policy.type")
 
 
 def place(layer: Layer, path: str) -> str:

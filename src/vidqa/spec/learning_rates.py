@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from vidqa.core.problem import Problem
-from vidqa.spec.problems import CONFLICT, REQUIRED, VALUE
+from vidqa.spec.problems import CONFLICT, VALUE
 
 KEY = "train.optm_lr"
 PARTS = ("decoder", "vision", "merger")
@@ -54,7 +54,7 @@ def shape_problems(rates: Rates) -> Iterator[Problem]:
 
 
 def part_problems(rates: Rates, trained: Iterable[str]) -> list[Problem]:
-    """SPEC_CONFLICT for a rate of a part of which nothing trains, SPEC_REQUIRED for a part that trains and has none, by
+    """SPEC_CONFLICT for a rate of a part of which nothing trains, SPEC_VALUE for a part that trains and has none, by
     the names of the parameters that train."""
     parts = {part_of(name) for name in trained}
     problems = []
@@ -63,4 +63,4 @@ def part_problems(rates: Rates, trained: Iterable[str]) -> list[Problem]:
             remedy = "leave its rate out, or let it train (policy.freeze_pattern, policy.lora.target_modules)"
             problems.append(CONFLICT.at(f"{KEY}.{part}", f"nothing of the part {part} trains", remedy))
     without = [part for part in PARTS if part in parts and not rate_of(rates, part)]
-    return problems + [REQUIRED.at(KEY, f"the part {part} trains and has no rate", "give it one") for part in without]
+    return problems + [VALUE.at(KEY, f"the part {part} trains and has no rate", "give it one") for part in without]

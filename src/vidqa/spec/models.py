@@ -5,19 +5,23 @@ from __future__ import annotations
 from typing import Literal
 
 from vidqa.spec._field import Positive, Table, key, table
-from vidqa.spec.embed_tables import Embed, EmbedDataset, EmbedEngine
 from vidqa.spec.evaluate_tables import (
+    Embed,
+    EmbedDataset,
+    EmbedEngine,
     EvaluateDataset,
     EvaluateEngine,
     Evaluation,
     Generation,
+    Inference,
+    InferenceDataset,
+    InferenceEngine,
     Metrics,
     Model,
     Results,
     Task,
 )
 from vidqa.spec.grpo_tables import GrpoEngine, GrpoTrain, GrpoValidation, Rollout
-from vidqa.spec.inference_tables import Inference, InferenceDataset, InferenceEngine
 from vidqa.spec.policy_tables import Policy
 from vidqa.spec.quantize_tables import Quantize, QuantizeDataset, QuantizeEngine, QuantizeModel
 from vidqa.spec.run_tables import Custom, Logging, TrainEngine, Validation, Vision

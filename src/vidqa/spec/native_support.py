@@ -13,11 +13,6 @@ from vidqa.spec.layers import brief
 from vidqa.spec.models import Spec
 from vidqa.spec.problems import NO_EFFECT, NOT_SUPPORTED
 
-# Items of a list that change nothing: why, and what to do instead.
-IDLE_ITEMS = {
-    "logging.logger": ("tao", "there is no tracker tao here", 'use ["console"]'),
-}
-
 
 def facts(field: FieldInfo) -> dict[str, Any]:
     """The x- properties of a key: x-native always, x-instead and x-automl where there are any."""
@@ -29,9 +24,9 @@ def native_problems(spec: Spec) -> list[Problem]:
     """An error for every value that our engine does not take, a warning for every one that changes nothing."""
     values, fields = flat(spec), leaves(action_for(spec).name)
     problems = [_judge(path, values[path], field) for path, field in fields.items() if path in values]
-    for path, (item, message, remedy) in IDLE_ITEMS.items():
-        if item in values.get(path, ()):
-            problems.append(NO_EFFECT.at(path, message, remedy, severity="warning"))
+    if "tao" in values.get("logging.logger", ()):
+        message = "there is no tracker tao here"
+        problems.append(NO_EFFECT.at("logging.logger", message, 'use ["console"]', severity="warning"))
     return [problem for problem in problems if problem]
 
 

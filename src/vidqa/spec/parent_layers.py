@@ -96,15 +96,14 @@ def model_layer(action: str, name: str, which: str | None = None) -> Layer:
         return parent_layer(action, run, place.name)
     table: dict[str, Any] = {"model.model_name": str(place)}
     if (place / ADAPTER).is_file():
-        table |= {"model.enable_lora": True, "model.base_model_path": _base_of(place, None)}
+        table |= {"model.enable_lora": True, "model.base_model_path": base_of(place)}
     return Layer(f"model {name}", table)
 
 
 def continued(run: Path, home: Path, which: str) -> dict[str, Any]:
     """What a training that goes on takes: the run's spec, and its checkpoint to start from. Of LoRA also its adapter:
     without a checkpoint, or with train.resume = false, a new optimizer goes on from there."""
-    written = _spec_file(home)
-    table = read_layer(written).table
+    table = read_layer(_spec_file(home)).table
     if not isinstance(table.get("train", {}), dict):
         raise NO_RUN.error(home / "spec.toml", "train is a value; it must be a table")
     adapter = _adapter_of(home, which)
@@ -114,8 +113,8 @@ def continued(run: Path, home: Path, which: str) -> dict[str, Any]:
         if adapter is None:
             raise
         resume = False
-    train = {**table.get("train", {}), "resume": resume}
-    values = {**table, "train": {key: value for key, value in train.items() if key != "output_dir"}}
+    train = {key: value for key, value in table.get("train", {}).items() if key != "output_dir"}
+    values = {**table, "train": {**train, "resume": resume}}
     policy = table.get("policy")
     if adapter is not None and isinstance(policy, dict) and isinstance(lora := policy.get("lora"), dict):
         values["policy"] = {**policy, "lora": {**lora, "lora_path": str(adapter.absolute())}}
@@ -135,7 +134,7 @@ def weights_layer(option: str, action: str, name: str) -> Layer | None:
     """What a training takes that begins with an adapter: a PEFT folder, or the best export of a run of LoRA. None where
     `name` is neither."""
     place = Path(name)
-    if "://" in name or not os.path.isdir(place) or action != "train":
+    if not name or "://" in name or not os.path.isdir(place) or action != "train":
         return None
     adapter = place if is_adapter(place) else _adapter_of(place, "best") if (place / EXPORTS).is_dir() else None
     return Layer(f"{option} {name}", begun_with(adapter)) if adapter else None
@@ -174,8 +173,7 @@ def refined(run: Path, home: Path, which: str) -> dict[str, Any]:
 def quantized(run: Path, home: Path, which: str) -> dict[str, Any]:
     """What a quantization takes from a training: its export, view of a video, and the records that it trained on."""
     values = {key.replace("model_name", "model_path"): value for key, value in exported(run, home, which).items()}
-    parent = _parent_spec(home)
-    if isinstance(parent, TrainSpec):
+    if isinstance(parent := _parent_spec(home), TrainSpec):
         trained = parent.custom.train_dataset
         values["dataset.annotation_path"], values["dataset.media_dir"] = trained.annotation_path, trained.media_path
         values["dataset.response_mode"] = trained.response_mode
@@ -188,13 +186,13 @@ def exported(run: Path, home: Path, which: str) -> dict[str, Any]:
     """What an evaluation takes from a training, or a quantization: its export, and its view of a video."""
     export = find_export(run, which)
     values: dict[str, Any] = {"model.model_name": str(export.absolute())}
-    parent = _parent_spec(home)
-    if parent:
+    if parent := _parent_spec(home):
         trained = flat(parent)
         own = isinstance(parent, QuantizeSpec)  # its tables are those of an evaluation
         values |= {mine: trained[mine if own else theirs] for mine, theirs in SAME_IN_BOTH.items()}
     if (export / ADAPTER).is_file():
-        values |= {"model.enable_lora": True, "model.base_model_path": _base_of(export, parent)}
+        base = parent.policy.model_name_or_path if isinstance(parent, TrainSpec) else base_of(export)
+        values |= {"model.enable_lora": True, "model.base_model_path": base}
     return values
 
 
@@ -208,9 +206,8 @@ def _spec_file(home: Path) -> Path:
         )
         raise NO_RUN.error(home, message, remedy)
     if not file.is_file():
-        raise NO_RUN.error(
-            home, "the run has no spec.toml to continue from", "use --override with the spec it ran with"
-        )
+        message = "the run has no spec.toml to continue from"
+        raise NO_RUN.error(home, message, "use --override with the spec it ran with")
     return file
 
 
@@ -221,9 +218,3 @@ def _parent_spec(home: Path) -> Spec | None:
     if read_object(home / "run.json").get("action") == "quantize":
         return load(home / "spec.toml", "quantize")
     return load_training(home / "spec.toml")
-
-
-def _base_of(export: Path, parent: Spec | None) -> str:
-    if isinstance(parent, TrainSpec):
-        return parent.policy.model_name_or_path
-    return base_of(export)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vidqa.core.problem import Problem, raise_errors
-from vidqa.spec.inference_tables import Inference
+from vidqa.spec.evaluate_tables import Inference
 from vidqa.spec.layers import Layer, place, read_layer
 from vidqa.spec.problems import FILE
 

@@ -9,7 +9,7 @@ from typing import Any
 from vidqa.core.problem import Problem
 from vidqa.spec import problems as codes
 from vidqa.spec.models import QuantizeSpec
-from vidqa.spec.rules import answering_model_rules, pattern_rules, required, vision_rules
+from vidqa.spec.rules import pattern_rules, reading_rules, required
 
 AUTO = {"W8A8": "gptq", "W4A16": "gptq"}  # the method of "auto", where it is not rounding to nearest
 METHODS = {"gptq": ("W8A8", "W8A16", "W4A16"), "awq": ("W8A16", "W4A16")}  # the schemes of each other method
@@ -47,10 +47,7 @@ def few_samples(quantize: Any, count: int) -> str:
 def quantize_rules(spec: QuantizeSpec) -> Iterator[Problem]:
     """What is wrong with a quantization, whatever its data."""
     quantize = spec.quantize
-    yield from required("dataset.annotation_path", spec.dataset.annotation_path)
-    yield from required("results_dir", spec.results_dir)
-    yield from vision_rules(spec.vision, "vision")
-    yield from answering_model_rules(spec.model, "model.model_path")
+    yield from reading_rules(spec, "model_path")
     scheme, method = quantize.quantization_scheme, quantize.method
     if scheme not in METHODS.get(method, (scheme,)):
         message = f"method is {method!r} and quantization_scheme is {scheme}"
@@ -67,4 +64,4 @@ def quantize_rules(spec: QuantizeSpec) -> Iterator[Problem]:
             yield codes.CONFLICT.at("quantize.method", message, 'set quantize.method = "gptq"')
     if quantize.evaluate and not os.path.isfile(os.path.expanduser(quantize.evaluate)):
         message = f"there is no file {quantize.evaluate!r}"
-        yield codes.REQUIRED.at("quantize.evaluate", message, "name the spec that build_spec.py evaluate wrote")
+        yield codes.VALUE.at("quantize.evaluate", message, "name the spec that build_spec.py evaluate wrote")

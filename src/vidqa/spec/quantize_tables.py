@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from vidqa.spec._field import Count, NotNegative, Positive, Table, key
+from vidqa.spec.compat.keys import with_compat_keys
+from vidqa.spec.evaluate_tables import EvaluateDataset
 from vidqa.spec.policy_tables import DEFAULT_MODEL
 from vidqa.spec.run_tables import DecodeEngine
 
@@ -21,12 +23,11 @@ class QuantizeModel(Table):
     base_model_path: str = key("", "Base model", "The model under the adapter; only read with enable_lora.")
 
 
-class QuantizeDataset(Table):
+@with_compat_keys
+class QuantizeDataset(EvaluateDataset):
     annotation_path: str = key(
         "", "Annotations", "The training records, with answers: what calibrates the scales, and what proves the result."
     )
-    media_dir: str = key("", "Media", "Folder or tar archive that the annotations' file names are relative to.")
-    system_prompt: str = key("", "System prompt", "First message of every conversation; the one that was trained with.")
     response_mode: Literal["think", "answer", "hybrid"] = key(
         "answer", "What was learned", "As in the training: think, answer, or hybrid (reasoning where a record has it)."
     )
@@ -34,22 +35,9 @@ class QuantizeDataset(Table):
         None, "Held-out part", "What the training held out of these records for validation; it does not calibrate."
     )
     split_seed: Count = key(0, "Seed of it", "The training's train.train_policy.dataloader_seed.")
-    dataset_id: str = key(
-        "",
-        "Public data set",
-        "TAO's public set of images for calibration.",
-        native="no effect",
-        instead="dataset.annotation_path",
-    )
-    dataset_split: str = key(
-        "",
-        "Split of it",
-        "TAO's part of that set.",
-        native="no effect",
-        instead="quantize.num_calibration_samples",
-    )
 
 
+@with_compat_keys
 class Quantize(Table):
     quantization_scheme: SchemeName = key(
         "FP8_DYNAMIC",
@@ -102,13 +90,6 @@ class Quantize(Table):
     )
     seed: Count = key(1, "Seed", "Seed of the choice of samples.")
     force: bool = key(False, "Few samples", "Calibrate on fewer than 64 samples (never fewer than 16).")
-    skip_test_generation: bool = key(
-        True,
-        "Test generation",
-        "TAO's answer after quantizing; the proof compares log-probabilities.",
-        native="no effect",
-        instead="quantize.evaluate",
-    )
 
 
 class QuantizeEngine(DecodeEngine):

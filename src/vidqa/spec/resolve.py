@@ -13,15 +13,16 @@ from typing import Any, Literal, overload
 from pydantic import ValidationError
 
 from vidqa.core import actions
+from vidqa.core.actions.problems import ACTION
 from vidqa.core.environment import redacted
 from vidqa.core.problem import Problem, ProblemError, bounded, control_characters, raise_errors
 from vidqa.spec._field import Table
 from vidqa.spec.adapter_keys import adapter_keys, is_adapter
 from vidqa.spec.json_schema import expected
-from vidqa.spec.keys import flat, leaves, table_of
+from vidqa.spec.keys import flat, leaves, table_of, value_in
 from vidqa.spec.layers import DEEPEST, Layer, brief, entries, place, read_layer, texts, training_type
 from vidqa.spec.models import EvaluateSpec, InferenceSpec, Spec, TrainSpec
-from vidqa.spec.problems import CONFLICT, FILE, SECRET, TRAINING_KIND, UNKNOWN_KEY, VALUE
+from vidqa.spec.problems import CONFLICT, FILE, SECRET, UNKNOWN_KEY, VALUE
 from vidqa.spec.rules import check
 
 TEMPLATE = "template"
@@ -32,6 +33,10 @@ TRAIN_SET, VALIDATION_SET = "custom.train_dataset.annotation_path", "custom.val_
 LOADER = "custom.loader"
 NAMED = "train.train_policy.dataset"  # cosmos-rl's table of a data set's name
 HELD_OUT = "train.train_policy.dataset.test_size"
+KINDS = (
+    "use the action train for supervised fine-tuning, the action grpo for reinforcement learning (AutoML searches no "
+    'values for it), or set train.train_policy.type to "sft" or "grpo"'
+)
 # cosmos-rl takes a list of these, one for each part of a model; a list of one value is that value.
 PER_PART = ("train.optm_name", "train.optm_lr", "train.optm_impl")
 
@@ -85,14 +90,11 @@ def resolve(action: str, layers: Iterable[Layer], target: str = "native") -> Res
     try:
         spec = model.model_validate(merger.values)
     except ValidationError as invalid:
-        wrong = _explain(action, merger, invalid)
-        beside = _rules_beside(action, merger, invalid, target)
-        everything = [*merger.problems, *wrong, *beside]
-        everything.sort(key=lambda problem: problem.code != TRAINING_KIND.name)  # others may follow from it
+        wrong = list(dict.fromkeys(_path(model, error["loc"]) for error in invalid.errors()))
+        everything = [*merger.problems, *_explain(action, merger, wrong), *_rules_beside(model, merger, wrong, target)]
+        everything.sort(key=lambda problem: problem.code != ACTION.name)  # others may follow from it
         raise ProblemError(bounded(everything)) from invalid
-    reported = {problem.code for problem in merger.problems} - {UNKNOWN_KEY.name, CONFLICT.name, VALUE.name}
-    by_rules = [problem for problem in check(spec, target) if problem.code not in reported]
-    by_rules = [problem for problem in by_rules if problem.where not in merger.conflicts]
+    by_rules = [p for p in check(spec, target) if p not in merger.problems and p.where not in merger.conflicts]
     problems = bounded([*merger.problems, *by_rules])
     raise_errors(problems)
     origins = {path: merger.origin(path) for path in flat(spec)}
@@ -139,37 +141,36 @@ class _LayerMerger:
             if values.get(one) is not None and values.get(other) is not None:
                 self.problems.append(CONFLICT.at(place(layer, one), f"{one} and {other} are both set", "keep one"))
                 self.conflicts.add(one)
-            self._clear(one, other, values, None, layer)
-            self._clear(other, one, values, None, layer)
-        for one, other in self.declared.replacing:
-            self._clear(one, other, values, 0, layer)
-            self._clear(other, one, values, 0, layer)
+        for pairs, empty in ((self.declared.exclusive, None), (self.declared.replacing, 0)):
+            for path, cleared in (*pairs, *(pair[::-1] for pair in pairs)):
+                if values.get(path) not in (None, empty) and cleared not in values:
+                    self._put(cleared, empty, layer)
 
     def settle(self) -> None:
         """What follows from the layers together. A held-out part is there to validate on, unless a layer says no. No
         warm-up at all is written as 0 steps: unset, it would come back from a file as the template's."""
         self._name_sources()
         for path in PER_PART:
-            value = _value(self.values, path)
+            value = value_in(self.values, path)
             if isinstance(value, list) and value and all(item == value[0] for item in value):
                 self._put(path, value[0], self.sources[path])
         self._take_adapter()
-        if _value(self.values, HELD_OUT) == 0:  # cosmos-rl's way to hold nothing out
+        if value_in(self.values, HELD_OUT) == 0:  # cosmos-rl's way to hold nothing out
             self._put(HELD_OUT, None, self.sources[HELD_OUT])
-        if _value(self.values, HELD_OUT) is not None and "validation.enable" not in self.origins:
+        if value_in(self.values, HELD_OUT) is not None and "validation.enable" not in self.origins:
             self._put("validation.enable", True, self.sources[HELD_OUT])
-        if _value(self.values, "train.optm_warmup_epochs") is None:
+        if value_in(self.values, "train.optm_warmup_epochs") is None:
             train = self.values.get("train")
             if isinstance(train, dict) and train.get("optm_warmup_steps", 0) is None:
                 train["optm_warmup_steps"] = 0
 
     def _take_adapter(self) -> None:
         """Keys of policy.lora that no layer sets are those of the adapter that training continues, where it is here."""
-        folder = _value(self.values, ADAPTER_FOLDER)
-        if not isinstance(folder, str) or not is_adapter(Path(os.path.expanduser(folder))):
+        name = value_in(self.values, ADAPTER_FOLDER)
+        if not isinstance(name, str) or not is_adapter(folder := Path(os.path.expanduser(name))):
             return
         try:
-            stored = adapter_keys(Path(os.path.expanduser(folder)))
+            stored = adapter_keys(folder)
         except ProblemError as unusable:
             self.problems += unusable.problems
             return
@@ -179,26 +180,22 @@ class _LayerMerger:
 
     def _name_sources(self) -> None:
         """A data set by its name, and a loader, written where the other tools read them: as annotation paths."""
-        named = _value(self.values, NAMED)
-        if named and isinstance(named, dict) and named.get("name") and not _value(self.values, TRAIN_SET):
+        named = value_in(self.values, NAMED)
+        if named and isinstance(named, dict) and named.get("name") and not value_in(self.values, TRAIN_SET):
             layer = self.sources[f"{NAMED}.name"]
             self._put(TRAIN_SET, address_of_named(named), layer)
             for name, usual in (("name", ""), ("subset", ""), ("split", "train"), ("revision", "")):
                 self._put(f"{NAMED}.{name}", usual, layer)
-        loader = _value(self.values, LOADER)
+        loader = value_in(self.values, LOADER)
         if isinstance(loader, str) and loader:
             layer = self.sources[LOADER]
             for key in (TRAIN_SET, VALIDATION_SET):
-                annotations = _value(self.values, key)
+                annotations = value_in(self.values, key)
                 if isinstance(annotations, str) and (annotations or key == TRAIN_SET):
                     self._put(key, f"{loader}#{annotations}" if annotations else loader, layer)
                 elif key == TRAIN_SET and annotations is None:
                     self._put(key, loader, layer)
             self._put(LOADER, "", layer)
-
-    def _clear(self, key_set: str, cleared: str, values: dict[str, Any], empty: int | None, layer: Layer) -> None:
-        if values.get(key_set) not in (None, empty) and cleared not in values:
-            self._put(cleared, empty, layer)
 
     def _put(self, path: str, value: Any, layer: Layer) -> None:
         *tables, last = path.split(".")
@@ -207,10 +204,8 @@ class _LayerMerger:
             if not isinstance(inside.get(name), dict):
                 inside[name] = {}
             inside = inside[name]
-        if path not in leaves(self.action):  # a table: {} makes sure that it is there, None takes it away
-            if value is None or not isinstance(inside.get(last), dict):
-                inside[last] = value
-        else:
+        # Of a table {} makes sure that it is there, and None takes it away.
+        if path in leaves(self.action) or value is None or not isinstance(inside.get(last), dict):
             inside[last] = value
         self.origins[path] = layer.name
         self.sources[path] = layer
@@ -234,19 +229,17 @@ def _unfit(path: str, value: Any, layer: Layer) -> list[Problem]:
     return []
 
 
-def _explain(action: str, merger: _LayerMerger, invalid: ValidationError) -> list[Problem]:
-    """pydantic's errors as our problems: one per key, in the words of the spec."""
-    model = actions.action(action).spec_model
-    paths = dict.fromkeys(_path(model, error["loc"]) for error in invalid.errors())
-    if "train.train_policy.type" in paths:
-        paths.pop("train.train_policy.trainer_type", None)  # it is the same word again
+def _explain(action: str, merger: _LayerMerger, wrong: list[str]) -> list[Problem]:
+    """A problem for each key that pydantic refuses, in the words of the spec."""
     problems = []
-    for path in paths:
+    for path in wrong:
         layer = merger.sources.get(path, Layer(TEMPLATE))
-        value = _value(merger.values, path)
+        value = value_in(merger.values, path)
         where, shown = place(layer, path), brief(value)
+        if path == "train.train_policy.trainer_type" and "train.train_policy.type" in wrong:
+            continue  # it is the same word again
         if path == "train.train_policy.type":
-            problems.append(TRAINING_KIND.at(where, f"the kind of training is {shown}"))
+            problems.append(ACTION.at(where, f"the kind of training is {shown}", KINDS))
             continue
         field = leaves(action).get(path)
         code = UNKNOWN_KEY if field is None else VALUE
@@ -258,25 +251,20 @@ def _explain(action: str, merger: _LayerMerger, invalid: ValidationError) -> lis
     return problems
 
 
-def _rules_beside(action: str, merger: _LayerMerger, invalid: ValidationError, target: str) -> list[Problem]:
+def _rules_beside(model: type[Spec], merger: _LayerMerger, wrong: list[str], target: str) -> list[Problem]:
     """What the rules say of the tables without a wrong value, so that one problem does not hide another."""
-    wrong = {_path(actions.action(action).spec_model, error["loc"]) for error in invalid.errors()}
-    wrong |= {"validation.enable"} & set(merger.origins) if HELD_OUT in wrong else set()  # it may follow from the other
-    for path in wrong:
+    left_out = [*wrong, "validation.enable"] if HELD_OUT in wrong else wrong  # it may follow from the other
+    for path in left_out:
         *tables, last = path.split(".")
-        inside = _value(merger.values, ".".join(tables)) if tables else merger.values
+        inside = value_in(merger.values, ".".join(tables)) if tables else merger.values
         if isinstance(inside, dict):
             inside.pop(last, None)
     try:
-        spec = actions.action(action).spec_model.model_validate(merger.values)
+        spec = model.model_validate(merger.values)
     except ValidationError:
         return []
-    touched = {path.rpartition(".")[0] for path in wrong}
-    return [problem for problem in check(spec, target) if not _touches(problem.where, touched)]
-
-
-def _touches(where: str, tables: set[str]) -> bool:
-    return where in tables or where.rpartition(".")[0] in tables
+    touched = {path.rpartition(".")[0] for path in left_out}
+    return [p for p in check(spec, target) if touched.isdisjoint((p.where, p.where.rpartition(".")[0]))]
 
 
 def _path(cls: type[Table], location: tuple[int | str, ...]) -> str:
@@ -289,10 +277,3 @@ def _path(cls: type[Table], location: tuple[int | str, ...]) -> str:
         names.append(part)
         inner = table_of(inner.model_fields[part])
     return ".".join(names)
-
-
-def _value(values: dict[str, Any], path: str) -> Any:
-    inside: Any = values
-    for name in path.split("."):
-        inside = inside.get(name) if isinstance(inside, dict) else None
-    return inside

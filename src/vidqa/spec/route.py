@@ -45,31 +45,26 @@ def route_train(automl: str, root: Path) -> Decision:
     """
     if automl == "off":
         return Decision("direct", True, "AutoML is off for this run")
-    info, broken = _read(root / INFO)
-    if automl == "auto" and not broken and info.get("automl_enabled") is not True:
+    tables = {name: _read(root / name) for name in _needed()}
+    info, config = tables[INFO], tables[CONFIG]
+    if automl == "auto" and isinstance(info, dict) and info.get("automl_enabled") is not True:
         return Decision("direct", True, f"automl_enabled is not true in {INFO}")
     problems = [
-        AUTOML_NOT_RUNNABLE.at(root / name, f"{name} {why}") for name in _needed() if (why := _read(root / name)[1])
+        AUTOML_NOT_RUNNABLE.at(root / name, f"{name} {why}") for name, why in tables.items() if isinstance(why, str)
     ]
-    config, broken = _read(root / CONFIG)
-    search = config.get("automl")
-    if not isinstance(search, dict) or search.get("runnable") is not True:
-        if not broken:
-            problems.append(AUTOML_NO_SEARCH.at(root / CONFIG, f"automl.runnable is not true in {CONFIG}"))
-        search = {}
-    if problems:
-        return _without_search(problems, automl)
-    cost = Cost(search["trials"], search["reruns"])
-    why = "AutoML is on for this run" if automl == "on" else "AutoML is enabled and not turned off for this run"
-    return Decision("automl", True, f"{why}: {cost}", cost=cost)
-
-
-def _without_search(problems: list[Problem], automl: str) -> Decision:
-    why = "AutoML is not runnable: " + "; ".join(problem.message for problem in problems)
+    search = config.get("automl") if isinstance(config, dict) else None
+    if isinstance(config, dict) and not (isinstance(search, dict) and search.get("runnable") is True):
+        problems.append(AUTOML_NO_SEARCH.at(root / CONFIG, f"automl.runnable is not true in {CONFIG}"))
+    if not problems:
+        assert isinstance(search, dict)
+        cost = Cost(search["trials"], search["reruns"])
+        why = "AutoML is on for this run" if automl == "on" else "AutoML is enabled and not turned off for this run"
+        return Decision("automl", True, f"{why}: {cost}", cost=cost)
+    reason = "AutoML is not runnable: " + "; ".join(problem.message for problem in problems)
     if automl == "on":
-        return Decision("automl", False, why, tuple(problems))
+        return Decision("automl", False, reason, tuple(problems))
     warnings = tuple(replace(problem, severity="warning") for problem in problems)
-    return Decision("direct", True, f"{why}: the training is a direct one", warnings)
+    return Decision("direct", True, f"{reason}: the training is a direct one", warnings)
 
 
 def _needed() -> list[str]:
@@ -79,13 +74,13 @@ def _needed() -> list[str]:
     return [INFO, *(kind.format(name) for name in searched for kind in kinds), CONFIG]
 
 
-def _read(path: Path) -> tuple[dict[str, Any], str]:
-    """The table in a JSON or YAML file, empty where it cannot be read, and why not."""
+def _read(path: Path) -> dict[str, Any] | str:
+    """The table in a JSON or YAML file, or why it cannot be read."""
     try:
         text = path.read_text(encoding="utf-8")
         table = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
     except FileNotFoundError:
-        return {}, "is missing"
+        return "is missing"
     except (OSError, ValueError, yaml.YAMLError) as broken:
-        return {}, f"cannot be read: {type(broken).__name__}"
-    return (table, "") if isinstance(table, dict) else ({}, "does not hold a table")
+        return f"cannot be read: {type(broken).__name__}"
+    return table if isinstance(table, dict) else "does not hold a table"

@@ -8,7 +8,6 @@ import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from vidqa.core.actions import action_for, resolve
 from vidqa.core.problem import Problem, ProblemError
@@ -16,10 +15,9 @@ from vidqa.spec import problems as codes
 from vidqa.spec.adapter_keys import differences, is_adapter
 from vidqa.spec.evaluate_tables import METRIC_MODELS, is_folder, metric_models
 from vidqa.spec.learning_rates import shape_problems
-from vidqa.spec.models import EmbedSpec, EvaluateSpec, GrpoSpec, InferenceSpec, Spec, TrainSpec
+from vidqa.spec.models import EmbedSpec, EvaluateSpec, GrpoSpec, InferenceSpec, QuantizeSpec, Spec, TrainSpec
 from vidqa.spec.native_support import native_problems
 from vidqa.spec.policy_tables import Lora, Policy
-from vidqa.spec.precision_rules import precision_rules
 from vidqa.spec.run_lookup import ADAPTER, EXPORTS
 from vidqa.spec.run_tables import Vision
 from vidqa.spec.schedule import effective_batch, steps_per_epoch, total_steps, warmup_steps
@@ -71,7 +69,7 @@ def check_with_gpus(spec: Spec, gpus: int) -> list[Problem]:
 
 
 def check_with_nodes(spec: Spec, nodes: int) -> list[Problem]:
-    """SPEC_SHARDS_CROSS_NODES, a warning, where GPUs that share each layer's weights are on several nodes."""
+    """SPEC_DP_MISMATCH, a warning, where GPUs that share each layer's weights are on several nodes."""
     if nodes < 2 or not isinstance(spec, TrainSpec):
         return []
     mesh = spec.policy.parallelism
@@ -82,7 +80,7 @@ def check_with_nodes(spec: Spec, nodes: int) -> list[Problem]:
     message = f"{group} GPUs share each layer's weights, a node has {per_node}: they cross the network in every pass"
     inside = f"dp_shard_size = {per_node // mesh.cp_size} and dp_replicate_size = {nodes}"
     remedy = f"set {inside}, if preflight finds that the model fits" if per_node % mesh.cp_size == 0 else ""
-    return [codes.SHARDS_CROSS_NODES.at("policy.parallelism.dp_shard_size", message, remedy, severity="warning")]
+    return [codes.DP_MISMATCH.at("policy.parallelism.dp_shard_size", message, remedy, severity="warning")]
 
 
 def check_with_heads(policy: Policy, key_heads: int) -> list[Problem]:
@@ -95,43 +93,36 @@ def check_with_heads(policy: Policy, key_heads: int) -> list[Problem]:
     return [codes.VALUE.at("policy.parallelism.cp_size", message, f"set it to one of {possible}")]
 
 
-def _short_length(spec: TrainSpec, why: str, severity: str = "error") -> Problem:
-    message = f"model_max_length is {spec.policy.model_max_length}; {why}"
-    return codes.MODEL_MAX_LENGTH.at("policy.model_max_length", message, severity=severity)
-
-
 def _length_rules(spec: TrainSpec, facts: DataFacts) -> Iterator[Problem]:
-    longest = facts.longest_tokens or 0
-    if longest > spec.policy.model_max_length:
-        yield _short_length(spec, f"the longest sample has {longest} tokens")
+    longest, most = facts.longest_tokens or 0, spec.policy.model_max_length
+    if longest > most:
+        message = f"model_max_length is {most}; the longest sample has {longest} tokens"
+        yield codes.MODEL_MAX_LENGTH.at("policy.model_max_length", message)
     if spec.engine.packing and spec.engine.pack_tokens is not None and longest > spec.engine.pack_tokens:
         message = f"a pack holds {spec.engine.pack_tokens} tokens; the longest sample has {longest}"
         yield codes.MODEL_MAX_LENGTH.at("engine.pack_tokens", message, "raise it, or leave it unset")
 
 
-def _no_step(spec: TrainSpec, samples: int) -> Problem:
-    place, batch = "train.train_batch_per_replica", effective_batch(spec)
-    if not isinstance(spec, GrpoSpec):
-        return codes.ZERO_STEPS.at(place, f"{samples} samples make no step of {batch}")
-    size = spec.rollout.n_generation
-    message = f"{samples} questions make no step of {batch} (with {size} completions each)"
-    return codes.ZERO_STEPS.at(place, message, f"set it to {max(1, samples) * size} or less")
-
-
 def _step_rules(spec: TrainSpec, facts: DataFacts) -> Iterator[Problem]:
-    steps = total_steps(spec, facts.train_samples)
+    samples, remedy = facts.train_samples, None
+    steps, warmup = total_steps(spec, samples), warmup_steps(spec, samples)
     if steps == 0:
-        yield _no_step(spec, facts.train_samples)
-    elif warmup_steps(spec, facts.train_samples) >= steps > 1:
-        message = f"warm-up takes {warmup_steps(spec, facts.train_samples)} of {steps} steps"
-        yield codes.STEPS.at("train.optm_warmup_steps", message, "shorten the warm-up", severity="warning")
-    yield from unreached_steps(spec, facts.train_samples)
+        message = f"{samples} samples make no step of {effective_batch(spec)}"
+        if isinstance(spec, GrpoSpec):
+            size = spec.rollout.n_generation
+            message = f"{samples} questions make no step of {effective_batch(spec)} (with {size} completions each)"
+            remedy = f"set it to {max(1, samples) * size} or less"
+        yield codes.ZERO_STEPS.at("train.train_batch_per_replica", message, remedy)
+    elif warmup >= steps > 1:
+        message = f"warm-up takes {warmup} of {steps} steps"
+        yield codes.CONFLICT.at("train.optm_warmup_steps", message, "shorten the warm-up", severity="warning")
+    yield from unreached_steps(spec, samples)
     if spec.validation.enable and facts.val_samples == 0:
         yield codes.CONFLICT.at("validation.enable", "validation is on and the validation set is empty", VALIDATE)
 
 
 def unreached_steps(spec: TrainSpec, train_samples: int) -> Iterator[Problem]:
-    """SPEC_STEPS, a warning with the arithmetic, where the epochs end before train.max_num_steps."""
+    """SPEC_CONFLICT, a warning with the arithmetic, where the epochs end before train.max_num_steps."""
     limit, per_epoch = spec.train.max_num_steps, steps_per_epoch(spec, train_samples)
     planned = spec.train.epoch * per_epoch
     if limit is None or not per_epoch or planned >= limit:
@@ -141,7 +132,7 @@ def unreached_steps(spec: TrainSpec, train_samples: int) -> Iterator[Problem]:
         f"batches of {effective_batch(spec)}) are {planned} steps: training ends there"
     )
     remedy = f"set train.epoch to {-(-limit // per_epoch)} for {limit} steps, or leave train.max_num_steps out"
-    yield codes.STEPS.at("train.max_num_steps", message, remedy, severity="warning")
+    yield codes.CONFLICT.at("train.max_num_steps", message, remedy, severity="warning")
 
 
 def train_rules(spec: TrainSpec) -> Iterator[Problem]:
@@ -159,7 +150,7 @@ def training_rules(spec: TrainSpec) -> Iterator[Problem]:
     data = spec.custom.train_dataset
     yield from required("train.output_dir", spec.train.output_dir)
     yield from required("custom.train_dataset.annotation_path", data.annotation_path)
-    yield from vision_rules(spec.custom.vision, "custom.vision")
+    yield from _vision(spec.custom.vision, "custom.vision")
     yield from _model_name("policy.model_name_or_path", spec.policy.model_name_or_path)
     yield from _optimizer(spec)
     yield from _validation(spec)
@@ -168,27 +159,24 @@ def training_rules(spec: TrainSpec) -> Iterator[Problem]:
     if spec.policy.lora is not None:
         yield from _lora(spec.policy.lora)
     yield from _preference(spec)
-    yield from precision_rules(spec)
+    yield from _quantized_base(spec.policy)
     if spec.engine.share_video_prefix and not spec.engine.packing:
-        yield codes.CONFLICT.at(
-            "engine.share_video_prefix",
-            "share_video_prefix is true and packing is false: videos are shared only inside packs",
-        )
+        message = "share_video_prefix is true and packing is false: videos are shared only inside packs"
+        yield codes.CONFLICT.at("engine.share_video_prefix", message)
     if spec.train.fp8.enable_fp8 and spec.train.fsdp_offload:
         message = "enable_fp8 and fsdp_offload are both true: moving weights takes longer than fp8 saves"
         yield codes.CONFLICT.at("train.fp8.enable_fp8", message, "set one of them to false")
     if spec.train.fp8.enable_fp8 and spec.policy.lora is not None:
-        yield codes.CONFLICT.at(
-            "train.fp8.enable_fp8",
-            "enable_fp8 is true, and policy.lora is set: it does not make frozen matrices faster",
-        )
-    if spec.policy.model_max_length < VIDEO_LENGTH:
-        yield _short_length(spec, f"videos may need {VIDEO_LENGTH}", "warning")
+        message = "enable_fp8 is true, and policy.lora is set: it does not make frozen matrices faster"
+        yield codes.CONFLICT.at("train.fp8.enable_fp8", message)
+    if (most := spec.policy.model_max_length) < VIDEO_LENGTH:
+        message = f"model_max_length is {most}; videos may need {VIDEO_LENGTH}"
+        yield codes.MODEL_MAX_LENGTH.at("policy.model_max_length", message, severity="warning")
 
 
 def evaluate_rules(spec: EvaluateSpec) -> Iterator[Problem]:
     """What is wrong with an evaluation, whatever its data."""
-    yield from _reading_rules(spec)
+    yield from reading_rules(spec)
     for name, key in METRIC_MODELS.items():
         if name in spec.metrics.names and name not in metric_models(spec):
             message = f"{name} is not computed: metrics.{key} is {getattr(spec.metrics, key)!r}, which is no path"
@@ -198,7 +186,7 @@ def evaluate_rules(spec: EvaluateSpec) -> Iterator[Problem]:
 
 def inference_rules(spec: InferenceSpec) -> Iterator[Problem]:
     """What is wrong with an inference, whatever its data."""
-    yield from _reading_rules(spec)
+    yield from reading_rules(spec)
     window, overlap = spec.inference.window_s, spec.inference.overlap_s
     if overlap and overlap >= window:
         message = f"overlap_s is {overlap:g} and window_s is {window:g}"
@@ -207,42 +195,41 @@ def inference_rules(spec: InferenceSpec) -> Iterator[Problem]:
 
 def embed_rules(spec: EmbedSpec) -> Iterator[Problem]:
     """What is wrong with an embedding, whatever its data."""
-    yield from _reading_rules(spec)
+    yield from reading_rules(spec)
     if spec.dataset.query_media_dir:
         yield from required("dataset.query_annotation_path", spec.dataset.query_annotation_path)
     if (name := spec.embed.text_model) and not is_folder(name):
         message = f"{name!r} names no folder"
-        yield codes.REQUIRED.at("embed.text_model", message, "write ./NAME, or the whole path of a model's folder")
+        yield codes.VALUE.at("embed.text_model", message, "write ./NAME, or the whole path of a model's folder")
 
 
-def _reading_rules(spec: EvaluateSpec | InferenceSpec | EmbedSpec) -> Iterator[Problem]:
+def reading_rules(
+    spec: EvaluateSpec | InferenceSpec | EmbedSpec | QuantizeSpec, model_key: str = "model_name"
+) -> Iterator[Problem]:
+    """What is wrong with the records that are read, and with the model that reads them: it may be an adapter on another
+    one."""
     yield from required("dataset.annotation_path", spec.dataset.annotation_path)
     yield from required("results_dir", spec.results_dir)
-    yield from vision_rules(spec.vision, "vision")
-    yield from answering_model_rules(spec.model)
-
-
-def answering_model_rules(model: Any, key: str = "model.model_name") -> Iterator[Problem]:
-    """What is wrong with the name of a model that may be an adapter on another one."""
-    yield from _model_name(key, getattr(model, key.rpartition(".")[2]), adapter_allowed=model.enable_lora)
+    yield from _vision(spec.vision, "vision")
+    model = spec.model
+    yield from _model_name(f"model.{model_key}", getattr(model, model_key), adapter_allowed=model.enable_lora)
     if model.enable_lora and not model.base_model_path:
-        yield codes.REQUIRED.at(
-            "model.base_model_path", "enable_lora is true and base_model_path is empty", "name the adapter's base"
-        )
+        message = "enable_lora is true and base_model_path is empty"
+        yield codes.VALUE.at("model.base_model_path", message, "name the adapter's base")
     elif model.enable_lora:
         yield from _model_name("model.base_model_path", model.base_model_path)
 
 
 def required(path: str, value: str) -> Iterator[Problem]:
     if not value.strip():
-        yield codes.REQUIRED.at(path, f"{path} is empty", f"set {path}")
+        yield codes.VALUE.at(path, f"{path} is empty", f"set {path}")
 
 
-def vision_rules(vision: Vision, path: str) -> Iterator[Problem]:
+def _vision(vision: Vision, path: str) -> Iterator[Problem]:
     if vision.fps is not None and vision.nframes is not None:
         yield codes.CONFLICT.at(f"{path}.fps", f"fps is {vision.fps:g} and nframes is {vision.nframes}", KEEP_ONE)
     if vision.fps is None and vision.nframes is None:
-        yield codes.REQUIRED.at(path, "fps and nframes are both unset", "set nframes (8) or fps (2)")
+        yield codes.VALUE.at(path, "fps and nframes are both unset", "set nframes (8) or fps (2)")
     if (vision.resized_height is None) != (vision.resized_width is None):
         yield codes.CONFLICT.at(path, "one of resized_height and resized_width is set", "set both or none")
     pixels = [name for name in ("total_pixels", "max_pixels", "min_pixels") if getattr(vision, name) is not None]
@@ -258,31 +245,23 @@ def vision_rules(vision: Vision, path: str) -> Iterator[Problem]:
 
 
 def _model_name(path: str, name: str, *, adapter_allowed: bool = False) -> Iterator[Problem]:
+    """What is wrong with the name of a whole model: empty, no name of the hub, or the folder of an adapter or a run."""
     yield from required(path, name)
-    yield from _no_whole_model(path, name, adapter_allowed)
+    folder, merge = Path(os.path.expanduser(name)), f"python scripts/export.py {shlex.quote(name)} --merge --out FOLDER"
     if name.startswith("hf_model://"):
         if not HF_MODEL.match(name):
             yield codes.MODEL.at(path, f"{name!r} is not hf_model://org/name")
     elif BARE_ID.match(name) and not os.path.isdir(name):
         yield codes.MODEL.at(path, f"{name!r} is a bare id, and no such folder is here", f"write hf_model://{name}")
-
-
-def _no_whole_model(path: str, name: str, adapter_allowed: bool) -> Iterator[Problem]:
-    """An adapter or a run where the folder of a whole model is to be."""
-    folder = Path(os.path.expanduser(name)) if name else None
-    if folder is None or "://" in name or (folder / "config.json").is_file():
+    elif not name or "://" in name or (folder / "config.json").is_file():
         return
-    if (folder / ADAPTER).is_file():
-        if adapter_allowed:
-            return
-        merge = f"python scripts/export.py {shlex.quote(name)} --merge --out FOLDER, and name FOLDER"
-        yield codes.MODEL.at(path, f"{name} holds a LoRA adapter and no model", f"merge it first: {merge}")
+    elif (folder / ADAPTER).is_file():
+        if not adapter_allowed:
+            remedy = f"merge it first: {merge}, and name FOLDER"
+            yield codes.MODEL.at(path, f"{name} holds a LoRA adapter and no model", remedy)
     elif (folder / EXPORTS).is_dir():
-        whole = f"name {folder}/best"
-        if (folder / "best" / ADAPTER).is_file():
-            whole = (
-                f"merge its adapter: python scripts/export.py {shlex.quote(name)} --merge --out FOLDER, and name FOLDER"
-            )
+        is_lora = (folder / "best" / ADAPTER).is_file()
+        whole = f"merge its adapter: {merge}, and name FOLDER" if is_lora else f"name {folder}/best"
         remedy = f"{whole}, or leave it to --parent-run {shlex.quote(name)}"
         yield codes.MODEL.at(path, f"{name} is the folder of a run", remedy)
 
@@ -292,15 +271,16 @@ def _optimizer(spec: TrainSpec) -> Iterator[Problem]:
     yield from shape_problems(rate)
     rates = [rate] if isinstance(rate, int | float) else list(rate.values()) if isinstance(rate, dict) else rate
     if not any(rates):
-        yield codes.REQUIRED.at("train.optm_lr", f"the learning rate is {rate}", "set it, such as 1e-5")
-    kind, remedy = "a full fine-tune" if spec.policy.lora is None else "LoRA", None
+        yield codes.VALUE.at("train.optm_lr", f"the learning rate is {rate}", "set it, such as 1e-5")
+    kind = "a full fine-tune" if spec.policy.lora is None else "LoRA"
+    remedy = "lower train.optm_lr: about 1e-5 for a full fine-tune, 1e-4 for LoRA"
     highest = HIGHEST_RATE[kind]
     if isinstance(spec, GrpoSpec):
         highest, kind = highest / 10, f"reinforcement learning ({kind})"
         remedy = "lower train.optm_lr: about 1e-6 for full training, 1e-5 for LoRA"
     if any(value > highest for value in rates):
         message = f"the learning rate {rate} is above {highest:g}, which is high for {kind}"
-        yield codes.LR_HIGH.at("train.optm_lr", message, remedy, severity="warning")
+        yield codes.VALUE.at("train.optm_lr", message, remedy, severity="warning")
     if spec.train.optm_warmup_steps is not None and spec.train.optm_warmup_epochs is not None:
         yield codes.CONFLICT.at("train.optm_warmup_steps", "optm_warmup_steps and optm_warmup_epochs are both set")
 
@@ -311,7 +291,7 @@ def _validation(spec: TrainSpec) -> Iterator[Problem]:
     if valid.enable and not annotations and part is None:
         yield codes.CONFLICT.at("validation.enable", "neither custom.val_dataset nor test_size is set", VALIDATE)
     if valid.enable and not valid.freq and not valid.freq_in_epoch:
-        yield codes.REQUIRED.at("validation.freq_in_epoch", "freq and freq_in_epoch are both 0", "set one of them")
+        yield codes.VALUE.at("validation.freq_in_epoch", "freq and freq_in_epoch are both 0", "set one of them")
     if annotations and part is not None:
         message = "custom.val_dataset is used and test_size is not"
         yield codes.CONFLICT.at("train.train_policy.dataset.test_size", message, VALIDATE, severity="warning")
@@ -325,9 +305,8 @@ def _uploads(spec: TrainSpec) -> Iterator[Problem]:
     if ckpt.upload_s3:
         yield from required("train.ckpt.s3_bucket", ckpt.s3_bucket or "")
     if ckpt.upload_hf and not HUB_NAME.fullmatch(ckpt.hf_repo_name):
-        yield codes.REQUIRED.at(
-            "train.ckpt.hf_repo_name", f"{ckpt.hf_repo_name!r} is not organisation/name or name", "correct it"
-        )
+        message = f"{ckpt.hf_repo_name!r} is not organisation/name or name"
+        yield codes.VALUE.at("train.ckpt.hf_repo_name", message, "correct it")
 
 
 def _patterns(spec: TrainSpec) -> Iterator[Problem]:
@@ -351,6 +330,23 @@ def pattern_rules(path: str, patterns: Iterable[str]) -> Iterator[Problem]:
             yield codes.VALUE.at(path, f"{pattern!r} is not a regular expression: {broken}")
 
 
+def bitsandbytes_key(spec: TrainSpec) -> str | None:
+    """The key that asks for bitsandbytes; None where none does."""
+    if spec.policy.quantization == "nf4":
+        return "policy.quantization"
+    return "train.optm_name" if spec.train.optm_name == "AdamW8bit" else None
+
+
+def _quantized_base(policy: Policy) -> Iterator[Problem]:
+    key, precision, size = "policy.quantization", policy.quantization, policy.parallelism.cp_size
+    if precision and policy.lora is None:
+        message = f"quantization is {precision}, and policy.lora is absent: matrices of few bits cannot train"
+        yield codes.CONFLICT.at(key, message, "build the spec with --profile small-card, or set quantization = null")
+    if precision and size > 1:
+        message = f"quantization is {precision}, and cp_size is {size}"
+        yield codes.CONFLICT.at(key, message, "set policy.parallelism.cp_size = 1, or quantization = null")
+
+
 def _preference(spec: TrainSpec) -> Iterator[Problem]:
     engine = spec.engine
     if engine.objective != "dpo":
@@ -367,7 +363,7 @@ def _preference(spec: TrainSpec) -> Iterator[Problem]:
 def _lora(lora: Lora) -> Iterator[Problem]:
     yield from _continued_adapter(lora)
     if not lora.target_modules:
-        yield codes.REQUIRED.at("policy.lora.target_modules", "the list is empty", "set it, such as all-linear")
+        yield codes.VALUE.at("policy.lora.target_modules", "the list is empty", "set it, such as all-linear")
     targets = {lora.target_modules} if isinstance(lora.target_modules, str) else set(lora.target_modules)
     saved = set(lora.modules_to_save or [])
     clash = targets & saved

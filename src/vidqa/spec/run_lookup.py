@@ -11,16 +11,17 @@ one beside it. Only `which="latest"` ever gives the latest.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from vidqa.core.files import read_object
 from vidqa.spec.problems import NO_RUN
 
 ADAPTER = "adapter_config.json"
 EXPORTS = "safetensors"  # the folder of a run's exports
+KINDS = (EXPORTS, "checkpoints")
 FINAL = "final"  # the last export of a run of cosmos-rl
 NAME = re.compile(rf"^((step|epoch)_(\d+)|{FINAL})$")
 DEPTH = 2  # <run_id>/<timestamp> below the folder that is named
@@ -31,7 +32,7 @@ def find_export(run_folder: Path | str, which: str = "best") -> Path:
 
     Raises SPEC_PARENT_RUN where there is no run, more than one, or no such export in it.
     """
-    return _find(Path(run_folder), which, "safetensors", _is_export)
+    return _find(Path(run_folder), which, EXPORTS, _is_export)
 
 
 def find_checkpoint(run_folder: Path | str, which: str = "best") -> Path:
@@ -44,15 +45,14 @@ def run_folder_of(run_folder: Path | str) -> Path:
     top = Path(os.path.expanduser(run_folder))
     level = [top]
     for _ in range(DEPTH + 1):
-        runs = [
-            folder for folder in level if any(os.path.isdir(folder / name) for name in ("safetensors", "checkpoints"))
-        ]
+        runs = [folder for folder in level if any(os.path.isdir(folder / kind) for kind in KINDS)]
         if len(runs) == 1:
             return runs[0]
         if runs:
             named = ", ".join(sorted(str(run) for run in runs)[:10])
             raise NO_RUN.error(top, f"it holds {len(runs)} runs: {named}", "name one of them")
-        level = [inner for folder in level for inner in _runs(folder)]
+        # `best` beside runs holds links alone.
+        level = [inner for folder in level for inner in _folders(folder) if inner.name != "best"]
     if not top.is_dir():
         raise NO_RUN.error(top, "there is no such folder", "correct its name")
     raise NO_RUN.error(top, "there is no safetensors or checkpoints folder in it")
@@ -60,11 +60,6 @@ def run_folder_of(run_folder: Path | str) -> Path:
 
 def _folders(folder: Path) -> list[Path]:
     return [inner for inner in folder.iterdir() if inner.is_dir()] if os.path.isdir(folder) else []
-
-
-def _runs(folder: Path) -> list[Path]:
-    """The folders in one that may be runs: `best` beside them holds links alone."""
-    return [inner for inner in _folders(folder) if inner.name != "best"]
 
 
 def _find(top: Path, which: str, kind: str, complete: Callable[[Path], bool]) -> Path:
@@ -89,9 +84,8 @@ def _find(top: Path, which: str, kind: str, complete: Callable[[Path], bool]) ->
 def _linked_best(home: Path) -> list[str]:
     """The names that the run's links call its best."""
     names = []
-    kinds = ("safetensors", "checkpoints")
-    own = [home / "best", *(home / kind / "best" for kind in kinds), *(home / "best" / kind for kind in kinds)]
-    for link in [*own, *(home.parent / "best" / kind for kind in kinds)]:
+    own = [home / "best", *(home / kind / "best" for kind in KINDS), *(home / "best" / kind for kind in KINDS)]
+    for link in [*own, *(home.parent / "best" / kind for kind in KINDS)]:
         # What lies beside the run may name another run of the same folder.
         if link.is_symlink() and (link in own or home.name in link.readlink().parts):
             names += [part for part in reversed(link.readlink().parts) if NAME.match(part)][:1]
@@ -100,14 +94,8 @@ def _linked_best(home: Path) -> list[str]:
 
 def _noted_best(home: Path) -> list[str]:
     """The names that best.json calls the run's best: its own name, and its step."""
-    try:
-        best = json.loads((home / "best.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return []
-    if not isinstance(best, dict):
-        return []
-    step = best.get("step")
-    return [name for name in (best.get("name"), f"step_{step}") if isinstance(name, str) and NAME.match(name)]
+    best = read_object(home / "best.json")
+    return [name for name in (str(best.get("name")), f"step_{best.get('step')}") if NAME.match(name)]
 
 
 def _twins(home: Path, names_kept: Iterable[str]) -> list[str]:

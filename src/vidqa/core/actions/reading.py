@@ -119,7 +119,7 @@ EMBED = reading(
     ),
     spec="vidqa.spec.models:EmbedSpec",
     tables=("dataset", "model", "embed", "vision", "num_gpus"),
-    reads="vidqa.spec.embed_tables:folder_keys",
+    reads="vidqa.spec.evaluate_tables:folder_keys",
     rules="vidqa.spec.rules:embed_rules",
     built_from="--model MODEL --set media=FOLDER",
     shorthand={"media": "dataset.annotation_path"},

@@ -105,7 +105,7 @@ def _device_of(parameter: torch.Tensor) -> torch.device:
 
 def build_optimizer(model: nn.Module, train: Any) -> torch.optim.Optimizer:
     """`train` is the spec's table. Matrices decay; biases, norms and other vectors do not. Raises SPEC_CONFLICT,
-    SPEC_REQUIRED for rates of parts that do not train, or the other way round, and ENV_PACKAGE_MISSING for AdamW8bit
+    SPEC_VALUE for rates of parts that do not train, or the other way round, and ENV_PACKAGE_MISSING for AdamW8bit
     without bitsandbytes."""
     trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     raise_errors(part_problems(train.optm_lr, (name for name, _ in trained)))

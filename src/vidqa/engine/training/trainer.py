@@ -33,7 +33,7 @@ from vidqa.engine.training.saving import Saver
 from vidqa.planning.budget.methods import FIRST_OF_BITSANDBYTES
 from vidqa.planning.samples import Sample
 from vidqa.spec import check_with_gpus
-from vidqa.spec.precision_rules import bitsandbytes_key
+from vidqa.spec.rules import bitsandbytes_key
 
 
 def start_world(spec: Any) -> World:

@@ -22,7 +22,7 @@ from vidqa.core.problem import Problem, ProblemError
 from vidqa.data.record import Record
 from vidqa.families import Family, family_of
 from vidqa.families.chat.messages import messages_of
-from vidqa.families.chat.problems import SPECIAL_TOKEN_IN_TEXT, TEMPLATE_MEDIA, TEMPLATE_UNSTABLE
+from vidqa.families.chat.problems import SPECIAL_TOKEN_IN_TEXT, TEMPLATE_BROKEN
 from vidqa.families.chat.template import Message, Template, load_template
 from vidqa.families.chat.tokens import Tokens, load_tokens
 from vidqa.video.types import FramePlan
@@ -212,7 +212,8 @@ class Chat:
         return spans
 
     def _unstable(self, record: Record, message: str) -> Exception:
-        return TEMPLATE_UNSTABLE.error(self.template.place, f"{message} (in {record.source or record.id})")
+        remedy = "use response_mode `answer`, records of one question each, or a chat template that only appends turns"
+        return TEMPLATE_BROKEN.error(self.template.place, f"{message} (in {record.source or record.id})", remedy)
 
     def _with_media(
         self, record: Record, token_ids: np.ndarray, supervised: np.ndarray, plans: Sequence[FramePlan]
@@ -228,11 +229,11 @@ class Chat:
         return np.concatenate([*ids, token_ids[start:]]), np.concatenate([*labels, supervised[start:]])
 
     def _placeholders(self, record: Record, token_ids: np.ndarray, kinds: Sequence[str]) -> np.ndarray:
-        """Where the media of these kinds stand. Raises CHAT_TEMPLATE_MEDIA where the template wrote others."""
+        """Where the media of these kinds stand. Raises CHAT_TEMPLATE_BROKEN where the template wrote others."""
         positions = np.flatnonzero((token_ids == self.slot_ids["video"]) | (token_ids == self.slot_ids["image"]))
         if token_ids[positions].tolist() != [self.slot_ids[kind] for kind in kinds]:
             message = f"{len(kinds)} media give {len(positions)} placeholders in {record.source or record.id}"
-            raise TEMPLATE_MEDIA.error(self.template.place, message)
+            raise TEMPLATE_BROKEN.error(self.template.place, message)
         return positions
 
     def _expand(self, plan: FramePlan) -> np.ndarray:
@@ -257,12 +258,12 @@ class Chat:
         for kind, slot_id in self.slot_ids.items():
             if slot_id is None or ids.count(slot_id) != 1:
                 message = f"a {kind} is not rendered as one {self.slots[kind]} token"
-                raise TEMPLATE_MEDIA.error(self.template.place, message)
+                raise TEMPLATE_BROKEN.error(self.template.place, message)
             at = ids.index(slot_id)
             beside = [self.tokens.text_of(token_id) for token_id in (ids[at - 1], ids[at + 1])]
             if not self.tokens.special.issuperset(beside):
                 message = f"the {kind} placeholder stands between {' and '.join(map(repr, beside))}, not special tokens"
-                raise TEMPLATE_MEDIA.error(self.template.place, message)
+                raise TEMPLATE_BROKEN.error(self.template.place, message)
         return text
 
     def _control_tokens(self, rendered: str) -> re.Pattern[str]:

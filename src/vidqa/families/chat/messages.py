@@ -6,7 +6,7 @@ import re
 
 from vidqa.data.reasoning import split_thinking
 from vidqa.data.record import Record, Turn
-from vidqa.families.chat.problems import ANSWER_EMPTY, THINK_MISSING
+from vidqa.families.chat.problems import RESPONSE_MODE
 from vidqa.families.chat.template import Message
 
 RESPONSE_MODES = ("answer", "think", "hybrid")
@@ -46,11 +46,12 @@ def _answer(record: Record, text: str, response_mode: str, learned: bool) -> str
     thinking, plain = split_thinking(text)
     if response_mode == "think" and learned and not thinking:
         message = f"response_mode is think, and the answer begins with {text[:40]!r}"
-        raise THINK_MISSING.error(record.source or record.id, message)
+        raise RESPONSE_MODE.error(record.source or record.id, message)
     if response_mode != "answer":
         return text
     wrapped = ANSWER.fullmatch(plain)
     plain = wrapped.group(1).strip() if wrapped else plain
     if learned and not plain.strip():
-        raise ANSWER_EMPTY.error(record.source or record.id, f"nothing but reasoning: {text[:40]!r}")
+        message = f"response_mode is answer, and there is nothing but reasoning: {text[:40]!r}"
+        raise RESPONSE_MODE.error(record.source or record.id, message)
     return plain

@@ -4,19 +4,10 @@ from vidqa.core.problem import Code
 
 TEMPLATE_BROKEN = Code(
     "CHAT_TEMPLATE_BROKEN",
-    "The model's chat template cannot be read, or fails on a conversation.",
-    "Use the chat template that belongs to the model: copy chat_template.jinja or .json from the model's repository.",
-)
-TEMPLATE_UNSTABLE = Code(
-    "CHAT_TEMPLATE_UNSTABLE",
-    "The chat template writes the start of a conversation differently once more turns follow, or marks no end of a "
-    "turn, so what is learned cannot be told from what is given.",
-    "Use response_mode `answer`, records of one question each, or a chat template that only appends turns.",
-)
-TEMPLATE_MEDIA = Code(
-    "CHAT_TEMPLATE_MEDIA",
-    "The chat template does not write one placeholder token, between special tokens, for each video and image.",
-    "Use the chat template that belongs to the model, and media only in user turns.",
+    "The model's chat template cannot be read, fails on a conversation, does not write one placeholder token, between "
+    "special tokens, for each video and image, or marks no end of a turn, so that what is learned cannot be found.",
+    "Use the chat template that belongs to the model: copy chat_template.jinja or .json from the model's repository. "
+    "Media stand in user turns only.",
 )
 SPECIAL_TOKEN_IN_TEXT = Code(
     "CHAT_SPECIAL_TOKEN_IN_TEXT",
@@ -24,13 +15,8 @@ SPECIAL_TOKEN_IN_TEXT = Code(
     "a video.",
     "Remove the token from the text, or write it with a space, for example <| im_end |>.",
 )
-THINK_MISSING = Code(
-    "CHAT_THINK_MISSING",
-    "With response_mode `think` every learned answer must begin with its reasoning, and one does not.",
-    "Begin the answer with <think>...</think>, or set response_mode to `answer` or `hybrid`.",
-)
-ANSWER_EMPTY = Code(
-    "CHAT_ANSWER_EMPTY",
-    "Nothing is left of an answer once its reasoning is removed.",
-    "Write the answer after </think>, or set response_mode to `think` or `hybrid`.",
+RESPONSE_MODE = Code(
+    "CHAT_RESPONSE_MODE",
+    "A learned answer lacks what response_mode asks: it has no reasoning with `think`, or nothing else with `answer`.",
+    "Write the answer as <think>...</think> and what follows, or set response_mode to `hybrid`, or to what is there.",
 )

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
 
+from vidqa.core.files import read_object
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.spec.keys import flat, leaves, nested
 from vidqa.spec.learning_rates import PARTS, rate_of
 from vidqa.spec.models import EvaluateSpec, GrpoSpec, Spec, TrainSpec
-from vidqa.spec.problems import NOT_IN_TARGET
+from vidqa.spec.problems import NOT_SUPPORTED
 from vidqa.spec.schedule import steps_per_epoch
 
 # Keys of TAO and of our engine that cosmos-rl's configuration class does not have.
@@ -48,7 +48,7 @@ def target_table(spec: Spec, train_samples: int | None = None) -> tuple[dict[str
     if isinstance(spec, EvaluateSpec):
         return evaluator_table(spec)
     message = "only the specs of a training and of an evaluation are written in the container's keys"
-    return {}, [NOT_IN_TARGET.at("--target", message, "use --target native")]
+    return {}, [NOT_SUPPORTED.at("--target", message, "use --target native")]
 
 
 def evaluator_table(spec: EvaluateSpec) -> tuple[dict[str, Any], list[Problem]]:
@@ -74,14 +74,19 @@ def cosmos_table(spec: TrainSpec, train_samples: int | None = None) -> tuple[dic
     """
     values = {path: value for path, value in flat(spec).items() if value is not None and not _ours(path)}
     problems = [_lost(path, value) for path, value in flat(spec).items() if _is_lost(path, value)]
-    values["train.fsdp_reshard_after_forward"] = RESHARD.get(
-        spec.train.fsdp_reshard_after_forward, spec.train.fsdp_reshard_after_forward
-    )
+    reshard = spec.train.fsdp_reshard_after_forward
+    values["train.fsdp_reshard_after_forward"] = RESHARD.get(reshard, reshard)
     if not _has_own_class(spec.policy.model_name_or_path):
         values["train.compile"] = False
-        problems += _refused_for_stock_models(spec)
+        for path in ONE_FOR_STOCK_MODELS:
+            if values[path] != 1:
+                message = f"cosmos-rl asserts that it is 1 for Qwen3-VL; got {values[path]}"
+                problems.append(NOT_SUPPORTED.at(path, message, "set it to 1, or use dp_shard_size"))
     if spec.train.optm_warmup_epochs is not None:
-        values["train.optm_warmup_steps"] = _warmup(spec, spec.train.optm_warmup_epochs, train_samples)
+        epochs = spec.train.optm_warmup_epochs
+        share = min(1.0, epochs / spec.train.epoch)
+        per_epoch = None if train_samples is None else steps_per_epoch(spec, train_samples)
+        values["train.optm_warmup_steps"] = share if per_epoch is None else round(epochs * per_epoch)
     if not values["train.ckpt.save_freq"]:
         del values["train.ckpt.save_freq"]
     if not values["validation.freq"]:
@@ -91,7 +96,7 @@ def cosmos_table(spec: TrainSpec, train_samples: int | None = None) -> tuple[dic
         elif spec.validation.enable:
             message = "cosmos-rl has no validation.freq_in_epoch and the steps of an epoch are not known"
             remedy = "set validation.freq in steps"
-            problems.append(NOT_IN_TARGET.at("validation.freq_in_epoch", message, remedy, severity="warning"))
+            problems.append(NOT_SUPPORTED.at("validation.freq_in_epoch", message, remedy, severity="warning"))
     resume = spec.train.resume
     if isinstance(resume, str) and os.path.isdir(Path(resume) / "policy"):
         values["train.resume"] = str(Path(resume) / "policy")
@@ -106,21 +111,9 @@ def cosmos_table(spec: TrainSpec, train_samples: int | None = None) -> tuple[dic
 def _has_own_class(model: str) -> bool:
     """Whether cosmos-rl has a model class of its own for this model, as for Qwen2.5-VL. Qwen3-VL runs as
     transformers' class, for which cosmos-rl asserts against torch.compile, context and pipeline parallelism."""
-    try:
-        config = json.loads((Path(model) / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):  # a model of the hub is known by its name
-        return any(name in model for name in ("Cosmos-Reason1", "Qwen2.5-VL"))
-    return isinstance(config, dict) and config.get("model_type") == "qwen2_5_vl"
-
-
-def _refused_for_stock_models(spec: TrainSpec) -> list[Problem]:
-    sizes = {path: size for path, size in flat(spec).items() if path in ONE_FOR_STOCK_MODELS}
-    message = "cosmos-rl asserts that it is 1 for Qwen3-VL; got {}"
-    return [
-        NOT_IN_TARGET.at(path, message.format(size), "set it to 1, or use dp_shard_size")
-        for path, size in sizes.items()
-        if size != 1
-    ]
+    if config := read_object(Path(model) / "config.json"):
+        return config.get("model_type") == "qwen2_5_vl"
+    return any(name in model for name in ("Cosmos-Reason1", "Qwen2.5-VL"))  # of the hub: known by its name
 
 
 def _ours(path: str) -> bool:
@@ -142,17 +135,11 @@ def _is_lost(path: str, value: Any) -> bool:
 def _lost(path: str, value: Any) -> Problem:
     severity = "error" if path.startswith(("policy.lora", "engine.objective")) else "warning"
     message = f"NVIDIA's container has no {path} = {value!r}; it is left out"
-    return NOT_IN_TARGET.at(path, message, "remove it, or use --target native", severity=severity)
-
-
-def _warmup(spec: TrainSpec, epochs: float, train_samples: int | None) -> int | float:
-    if train_samples is None:
-        return min(1.0, epochs / spec.train.epoch)
-    return round(epochs * steps_per_epoch(spec, train_samples))
+    return NOT_SUPPORTED.at(path, message, "remove it, or use --target native", severity=severity)
 
 
 def video_fps_problems(spec: TrainSpec) -> list[Problem]:
-    """SPEC_NOT_IN_TARGET where custom.vision.fps is used and a record with a video does not give its own rate."""
+    """SPEC_NOT_SUPPORTED where custom.vision.fps is used and a record with a video does not give its own rate."""
     if spec.custom.vision.fps is None:
         return []
     problems = []
@@ -164,7 +151,7 @@ def video_fps_problems(spec: TrainSpec) -> list[Problem]:
 
 
 def missing_fps(path: str, key: str) -> list[Problem]:
-    """SPEC_NOT_IN_TARGET where a record of `path` with a video has no video_fps, or, a warning, it cannot be read."""
+    """SPEC_NOT_SUPPORTED where a record of `path` with a video has no video_fps, or, a warning, it cannot be read."""
     from vidqa.data import open_source  # readers of tables and archives, which most scripts do without
     from vidqa.data.problem_collector import ProblemCollector
 
@@ -175,7 +162,7 @@ def missing_fps(path: str, key: str) -> list[Problem]:
         records = []
     if not records or collector.errors:
         message = f"{path} cannot be read here, so its video_fps fields are not checked"
-        return [NOT_IN_TARGET.at(key, message, "see that every video has video_fps", severity="warning")]
+        return [NOT_SUPPORTED.at(key, message, "see that every video has video_fps", severity="warning")]
     missing = [
         index
         for index, record in enumerate(records)
@@ -187,4 +174,4 @@ def missing_fps(path: str, key: str) -> list[Problem]:
         return []
     named = ", ".join(map(str, missing[:MOST_NAMED])) + (", ..." if len(missing) > MOST_NAMED else "")
     message = f"{len(missing)} of {len(records)} records have a video and no video_fps: index {named}"
-    return [NOT_IN_TARGET.at(path, message, "add video_fps to them, or use custom.vision.nframes")]
+    return [NOT_SUPPORTED.at(path, message, "add video_fps to them, or use custom.vision.nframes")]

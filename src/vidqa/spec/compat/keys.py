@@ -1,4 +1,5 @@
-"""Keys of cosmos-rl and TAO that change nothing here. A spec takes them, so that a user's file moves over unchanged."""
+"""Keys that change nothing here, most of them of cosmos-rl and TAO. A spec takes them, so that a user's file moves over
+unchanged."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from vidqa.spec._field import Count, NotNegative, Positive, Share, Table, TextOr
 T = TypeVar("T", bound=Table)
 HeldOut = Positive | Annotated[float, Field(gt=0, lt=1)] | None
 Fp8Recipe = Literal["dynamic_scaling", "delayed_scaling"]
+Objective = Literal["sft", "dpo"]
 Granularity = Literal["rowwise", "tensorwise"]
 OneOrNull = Annotated[int, Field(ge=1), null_is(1)]
 TrueOrNull, FalseOrNull = Annotated[bool, null_is(True)], Annotated[bool, null_is(False)]
@@ -117,6 +119,12 @@ NO_EFFECT: list[tuple[Any, ...]] = [
     ("Results", "save_individual_results", bool, True, "Save answers", "results.json; always written."),
     ("Results", "save_confusion_matrix", bool, True, "Save confusion", "Always in metrics.json."),
     ("Results", "save_metrics_summary", bool, True, "Save scores", "metrics.json; always written."),
+    ("GrpoValidation", "batch_size", Positive | None, None, "Rows", "Questions answered at a time; unset is as many as in rollouts."),
+    ("GrpoEngine", "validation_generate", Count, 0, "Answered validation samples", "The whole set is answered.", "validation.*"),
+    ("GrpoEngine", "validation_max_tokens", Positive, 1024, "Longest validation answer", "See validation.max_response_length.", "validation.max_response_length"),
+    ("QuantizeDataset", "dataset_id", str, "", "Public data set", "TAO's public set of images for calibration.", "dataset.annotation_path"),
+    ("QuantizeDataset", "dataset_split", str, "", "Split of it", "TAO's part of that set.", "quantize.num_calibration_samples"),
+    ("Quantize", "skip_test_generation", bool, True, "Test generation", "TAO's answer after quantizing; the proof compares log-probabilities.", "quantize.evaluate"),
 ]
 # Keys of which our engine takes the default alone.
 DEFAULT_ONLY: list[tuple[Any, ...]] = [
@@ -154,6 +162,11 @@ DEFAULT_ONLY: list[tuple[Any, ...]] = [
     ("Policy", "aux_loss_coeff", NotNegative, 0.0, "Router loss", "Weight of a mixture-of-experts loss."),
     ("Model", "tp_size", Positive, 1, "Tensor parallel", "GPUs that share one layer; here each holds the whole model.", "num_gpus"),
     ("Evaluation", "shard_id", Count, 0, "Shard", "Which part of the set to evaluate."),
+    ("GrpoTrain", "fsdp_offload", bool, False, "CPU offload", "The rollout model needs the weights on the GPU."),
+    ("GrpoEngine", "objective", Objective, "sft", "Objective", "That of reinforcement learning is train.train_policy.variant."),
+    ("GrpoEngine", "packing", bool, True, "Packing", "Completions are always packed behind their prompt."),
+    ("GrpoEngine", "share_video_prefix", bool, True, "Share videos", "The completions of a question always share its video and prompt."),
+    ("GrpoEngine", "keep_features", bool, False, "Keep features", "Features of a frozen tower are not kept: a question's frames are held for its step."),
 ]
 # fmt: on
 

@@ -14,13 +14,13 @@ RENAMED = {
     "train.validation_step": "validation.freq",
     "train.validation_batch_per_replica": "validation.batch_size",
 }
-# Keys that loaders of the cookbook's own recipes read, and what to write here.
+# Keys that something else than a spec has: what, and what to write here.
 _LOADER = "write a function that yields the records of this set, and let custom.loader name it: FILE.py:FUNCTION"
 OF_THEIR_LOADERS = {"custom.dataset.dataset_root": _LOADER, "custom.dataset.meta_file": _LOADER}
-# Arguments of a workflow of TAO's skill bank, and the option that takes the place of each.
-OF_THEIR_WORKFLOWS = {
-    "parent_job_id": "give it to build_spec.py: --parent-job-id JOB",
-    "automl_policy": "give it to route_train.py: --automl auto, on or off",
+NO_SPECS = {
+    **{path: ("the loader of a recipe of the cookbook alone", _LOADER) for path in OF_THEIR_LOADERS},
+    "parent_job_id": ("a workflow, not of a spec", "give it to build_spec.py: --parent-job-id JOB"),
+    "automl_policy": ("a workflow, not of a spec", "give it to route_train.py: --automl auto, on or off"),
 }
 # Keys that earlier versions had; where the value is the default that they wrote, the key says nothing.
 _VLLM = "remove it; vLLM's own server answers with an exported folder, see references/serving.md"

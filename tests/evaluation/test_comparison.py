@@ -173,11 +173,11 @@ def test_scores_that_were_made_differently_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ProblemError) as refused:
         compare(a, b)
     (problem,) = refused.value.problems
-    assert problem.code == "COMPARISON_RECIPES" and "frames.nframes: 8 -> 16" in problem.message
-    with pytest.raises(ProblemError, match="COMPARISON_RECIPES"):
+    assert problem.code == "COMPARISON_UNEQUAL" and "frames.nframes: 8 -> 16" in problem.message
+    with pytest.raises(ProblemError, match="COMPARISON_UNEQUAL"):
         compare(a, folder(tmp_path / "c", items([1, 1])))
     neither = compare(folder(tmp_path / "d", items([1, 1])), tmp_path / "c")
-    assert [each.code for each in neither.problems] == ["COMPARISON_RECIPES"]
+    assert [each.code for each in neither.problems] == ["COMPARISON_UNEQUAL"]
 
 
 def test_a_folder_that_is_not_there_is_named_as_such(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_a_folder_that_is_not_there_is_named_as_such(tmp_path: Path) -> None:
     item = {"video_id": "a", "question": "?", "gt": "yes", "response": "no"}
     (tmp_path / "before/results.json").write_text(json.dumps([item]))
     (tmp_path / "before/recipe.json").write_text('{"frames": {"nframes": 8}}')
-    with pytest.raises(ProblemError, match="RESULTS_MISSING"):
+    with pytest.raises(ProblemError, match="RESULTS_FOLDER"):
         compare(tmp_path / "before", tmp_path / "after")
 
 
@@ -193,9 +193,9 @@ def test_other_questions_are_refused(tmp_path: Path) -> None:
     a = folder(tmp_path / "a", items([1, 0, 1]))
     other = items([1, 0, 1])
     for name, changed in {"fewer": other[:2], "gt": [*other[:2], judged({**other[2], "gt": "no"})]}.items():
-        with pytest.raises(ProblemError, match="COMPARISON_OTHER_QUESTIONS"):
+        with pytest.raises(ProblemError, match="COMPARISON_UNEQUAL"):
             compare(a, folder(tmp_path / name, changed))
-    with pytest.raises(ProblemError, match="COMPARISON_OTHER_QUESTIONS"):
+    with pytest.raises(ProblemError, match="COMPARISON_UNEQUAL"):
         compare(a, folder(tmp_path / "twice", [*other, other[0]]))
 
 
@@ -234,7 +234,7 @@ def test_answers_of_cosmos_reason1_are_scored_by_the_same_rules(tmp_path: Path) 
     assert [problem["code"] for problem in found["problems"]] == ["RESULTS_TWICE"]
     assert json.loads((tmp_path / "out/metrics.json").read_text()) == metrics
     again = subprocess.run([*command, "--out", str(tmp_path / "out")], capture_output=True, text=True)
-    assert again.returncode == 3 and "RESULTS_OUT" in again.stdout
+    assert again.returncode == 3 and "DATA_OUTPUT_EXISTS" in again.stdout
     same = compare(tmp_path / "results", tmp_path / "out")
     assert (same.whole.fixed, same.whole.broken, same.whole.n) == (0, 0, 3)
 
@@ -251,10 +251,10 @@ def test_results_below_a_subfolder_are_found_with_their_recipe(tmp_path: Path) -
     same = compare(tmp_path / "a", tmp_path / "b")
     assert (same.whole.n, same.whole.n_videos, same.whole.fixed, same.problems) == (4, 4, 0, [])
     (tmp_path / "b/run2/shard_1/recipe.json").write_text(json.dumps({**RECIPE, "frames": {"nframes": 9}}))
-    with pytest.raises(ProblemError, match="COMPARISON_RECIPES"):
+    with pytest.raises(ProblemError, match="COMPARISON_UNEQUAL"):
         compare(tmp_path / "a", tmp_path / "b")
     folder(tmp_path / "a/run3", one, RECIPE)
-    with pytest.raises(ProblemError, match="RESULTS_SEVERAL"):
+    with pytest.raises(ProblemError, match="RESULTS_FOLDER"):
         read_evaluation(tmp_path / "a")
 
 

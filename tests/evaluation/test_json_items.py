@@ -46,7 +46,7 @@ def test_the_first_wrong_element_is_named_and_the_ones_before_it_are_given(wrong
     sound = [f'{{"id": "{number}"}}' for number in range(300)]
     found, problems = read(f"[{', '.join([*sound, wrong, *sound])}]")
     assert [value["id"] for _, value in found] == [str(number) for number in range(300)]
-    assert [(problem.code, problem.where) for problem in problems] == [("RESULTS_SYNTAX", "r.json[300]")]
+    assert [(problem.code, problem.where) for problem in problems] == [("RESULTS_FORMAT", "r.json[300]")]
 
 
 def test_not_a_number_is_read_as_the_json_module_reads_it():
@@ -57,5 +57,5 @@ def test_not_a_number_is_read_as_the_json_module_reads_it():
 def test_text_that_is_not_utf8_names_its_first_wrong_byte():
     problems = []
     list(json_items(b'[{"id": "a"}, {"id": "\xff"}]', "r.json", problems))
-    assert [(problem.code, problem.where) for problem in problems] == [("RESULTS_SYNTAX", "r.json")]
+    assert [(problem.code, problem.where) for problem in problems] == [("RESULTS_FORMAT", "r.json")]
     assert "byte 22" in problems[0].message

@@ -13,7 +13,7 @@ from vidqa.core.problem import Problem, ProblemError
 from vidqa.evaluation.answers import DIRECTION_TASK, RULES, STATUSES, answer_text, expected_kind
 from vidqa.evaluation.intervals import METHOD, accuracy_interval, video_clusters
 from vidqa.evaluation.majority_baseline import groups, headline, majority, one_answer, one_answer_problems
-from vidqa.evaluation.problems import METRIC_NO_DIRECTION, METRIC_UNAVAILABLE
+from vidqa.evaluation.problems import METRIC_OTHER_KIND, METRIC_UNAVAILABLE
 from vidqa.evaluation.results import Item, judged
 from vidqa.evaluation.text import rouge_l, token_f1
 
@@ -80,7 +80,7 @@ def task_problems(where: str, task_type: str, expected: Sequence[tuple[str, str]
     if not others:
         return []
     message = f"{len(others)} of {len(expected)} expected answers name no direction, such as {others[0][:40]!r}"
-    return [METRIC_NO_DIRECTION.at(where, message, severity="warning")]
+    return [METRIC_OTHER_KIND.at(where, message, severity="warning")]
 
 
 def metric_problems(names: Sequence[str], measures: Collection[str] = ()) -> list[Problem]:

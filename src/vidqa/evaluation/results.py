@@ -14,11 +14,7 @@ from vidqa.data.problems import EMPTY
 from vidqa.data.reader import BOM, Fault, json_rows
 from vidqa.data.record import Record
 from vidqa.evaluation.answers import DIRECTION_TASK, RULES, STATUSES, Parsed, parse_pair
-from vidqa.evaluation.problems import (
-    RESULTS_FIELD,
-    RESULTS_MISSING,
-    RESULTS_SYNTAX,
-)
+from vidqa.evaluation.problems import RESULTS_FOLDER, RESULTS_FORMAT
 from vidqa.evaluation.text import as_text
 
 Item = dict[str, Any]
@@ -131,7 +127,7 @@ def check_results(path: str | Path) -> tuple[list[Item], list[Problem]]:
     try:
         data = Path(path).read_bytes()
     except OSError as wrong:
-        raise RESULTS_MISSING.error(where, f"cannot be opened: {wrong.strerror or wrong}") from wrong
+        raise RESULTS_FOLDER.error(where, f"cannot be opened: {wrong.strerror or wrong}") from wrong
     for index, value in json_items(data, where, problems):
         if (item := usable(value, where, index, problems)) is not None:
             items.append({name: item[name] for name in FIELDS} if is_own and is_scored(item) else judged(item))
@@ -141,7 +137,7 @@ def check_results(path: str | Path) -> tuple[list[Item], list[Problem]]:
 def json_items(data: bytes, where: str, problems: list[Problem]) -> Iterator[tuple[int, Any]]:
     """(index, value) of each element of a list, of `{"results": [...]}`, or of each line of JSON lines.
 
-    What cannot be read goes to `problems` (RESULTS_SYNTAX; a cut last line is only a warning).
+    What cannot be read goes to `problems` (RESULTS_FORMAT; a cut last line is only a warning).
     """
     for row in json_rows(data, wrappers=WRAPPERS):
         if not isinstance(row, Fault):
@@ -150,7 +146,7 @@ def json_items(data: bytes, where: str, problems: list[Problem]) -> Iterator[tup
             place = row.place if row.element is None else f"[{row.element}]"
             is_cut_line = row.is_truncated and row.element is None
             remedy, severity = (CUT, "warning") if is_cut_line else (None, "error")
-            problems.append(RESULTS_SYNTAX.at(f"{where}{place}", row.message, remedy, severity=severity))
+            problems.append(RESULTS_FORMAT.at(f"{where}{place}", row.message, remedy, severity=severity))
 
 
 def usable(value: Any, file: str, index: int, problems: list[Problem]) -> Item | None:
@@ -160,20 +156,20 @@ def usable(value: Any, file: str, index: int, problems: list[Problem]) -> Item |
         return value
     where = f"{file}[{index}]"
     if not isinstance(value, dict):
-        problems.append(RESULTS_SYNTAX.at(where, f"expected an object, got {shown(value)}"))
+        problems.append(RESULTS_FORMAT.at(where, f"expected an object, got {shown(value)}"))
         return None
     if "full_response" in value or "correct_answer" in value:
         value = {_COSMOS_REASON1.get(name, name): part for name, part in value.items()}
     if not (_has(value, "sample_id") or _has(value, "video_id")):
-        problems.append(RESULTS_FIELD.at(where, "neither sample_id nor video_id: the sample cannot be named"))
+        problems.append(RESULTS_FORMAT.at(where, "neither sample_id nor video_id: the sample cannot be named"))
         return None
     for name in ("question", "response", "gt"):
         if name not in value:
             message = f"no {name!r} among {', '.join(map(repr, list(value)[:8]))}; read as empty"
-            problems.append(RESULTS_FIELD.at(where, message, severity="warning"))
+            problems.append(RESULTS_FORMAT.at(where, message, severity="warning"))
     wrong = [name for name in ("video_id", "sample_id", "question", "gt") if isinstance(value.get(name), list | dict)]
     for name in wrong:
-        problems.append(RESULTS_FIELD.at(f"{where}.{name}", f"expected a string, got {shown(value[name])}"))
+        problems.append(RESULTS_FORMAT.at(f"{where}.{name}", f"expected a string, got {shown(value[name])}"))
     if wrong:
         return None
     text = {name: as_text(value.get(name)) for name in (*_ORIGINAL, *_MORE)}

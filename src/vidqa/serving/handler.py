@@ -21,7 +21,7 @@ from vidqa.serving._base import Backend
 from vidqa.serving.detokenizer import OPENS, Detokenizer, Piece
 from vidqa.serving.grammar import Form, Grammars
 from vidqa.serving.media import MediaAccess
-from vidqa.serving.problems import MEDIA_TOO_LARGE
+from vidqa.serving.problems import TOO_LARGE
 from vidqa.serving.schema import ChatRequest, conversation
 from vidqa.video import with_keys
 from vidqa.video.types import ImageMeta, VideoMeta
@@ -128,7 +128,7 @@ class RequestHandler:
         headers = [await asyncio.wrap_future(header) for header in self.backend.headers(media)]
         problems = [header for header in headers if isinstance(header, Problem)]
         problems += [
-            MEDIA_TOO_LARGE.at(ref.written, f"{header.width} x {header.height} pixels; at most {MOST_PIXELS:,} allowed")
+            TOO_LARGE.at(ref.written, f"{header.width} x {header.height} pixels; at most {MOST_PIXELS:,} allowed")
             for ref, header in zip(media, headers, strict=True)
             if isinstance(header, (ImageMeta, VideoMeta)) and header.width * header.height > MOST_PIXELS
         ]
@@ -148,7 +148,7 @@ class RequestHandler:
         return planner.anew(with_keys(planner.vision, options.model_dump()) if options else planner.vision)
 
     async def begin(self, request: ChatRequest, sample: Sample) -> Answers:
-        """Start the answers to a planned request. Raises SAMPLE_TOO_LONG, SERVE_CONSTRAINT."""
+        """Start the answers to a planned request. Raises SAMPLE_TOO_LONG, SERVE_REQUEST."""
         chat, answers = self.backend.planner.chat, Answers(sample, self._max_tokens(request, sample))
         request = self._with_form(request)
         encoded = await self.in_thread(self.backend.planner.encode, sample)

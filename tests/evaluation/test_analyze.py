@@ -9,7 +9,7 @@ import pytest
 
 from vidqa.core.problem import ProblemError
 from vidqa.data import load_records
-from vidqa.evaluation import RULES
+from vidqa.evaluation.answers import RULES
 from vidqa.evaluation.results import judged
 from vidqa.gaps.analysis import GAP_COLUMNS, analyze
 from vidqa.gaps.analysis.analyze import OTHER_TRUTH, SAME_ID

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from vidqa.evaluation import parse_answer
+from vidqa.evaluation.answers import parse_answer
 
 TABLE = json.loads(Path(__file__).with_name("responses.json").read_text(encoding="utf-8"))
 CAR = "Which vehicle stops first?\nA. the red car\nB. the blue truck\nC. the bus\nD. the bike\nAnswer with the letter."

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from vidqa.evaluation import metric_problems, score
-from vidqa.evaluation.metrics import task_problems
+from vidqa.evaluation.metrics import metric_problems, score, task_problems
 from vidqa.evaluation.results import judged
 
 

@@ -7,9 +7,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from vidqa.core.problem import ProblemError
+from vidqa.data.problem_collector import SHOWN
 from vidqa.data.record import MediaRef, Record, Turn
-from vidqa.evaluation import RULES, check_results, compare_recipes, make_item, read_results
-from vidqa.evaluation.results import FIELDS, LISTED, judged
+from vidqa.evaluation.answers import RULES
+from vidqa.evaluation.results import FIELDS, check_results, compare_recipes, judged, make_item, read_results
 from vidqa.gaps.analysis.storage import is_judged
 
 ROW = {"video_id": "a.mp4", "response": "Yes.", "question": "Is it?", "gt": "yes"}
@@ -101,8 +102,8 @@ def test_a_last_line_cut_by_a_kill_is_left_out(tmp_path):
 def test_many_problems_are_bounded_and_counted(tmp_path):
     with pytest.raises(ProblemError) as error:
         read_results(written(tmp_path, json.dumps([1] * 500)))
-    assert len(error.value.problems) == LISTED + 1
-    assert "450" in error.value.problems[-1].message
+    assert len(error.value.problems) == SHOWN + 1
+    assert "480 more places" in error.value.problems[-1].message
 
 
 def test_missing_file(tmp_path):

@@ -11,7 +11,7 @@ import pytest
 
 from vidqa.core.problem import ProblemError
 from vidqa.data.record import Record, Turn
-from vidqa.evaluation import make_item
+from vidqa.evaluation.results import make_item
 from vidqa.evaluation.rewards import Completion, Rewards, label_of, question_problems, shuffled_options
 from vidqa.evaluation.rewards.builtin import BUILT_IN, overlong
 from vidqa.spec.grpo_rules import REWARDS

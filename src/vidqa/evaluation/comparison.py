@@ -32,6 +32,7 @@ LEVEL = 0.05
 UNKNOWN = "make sure that frames, prompts and generation settings were equal, or evaluate both with scripts/launch.py"
 UNANSWERED = ("truncated", "unparsed", "empty")
 Pair = tuple[Item, Item]
+Side = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -68,25 +69,11 @@ class Difference:
         return {**asdict(self), "verdict": self.verdict}
 
 
-@dataclass(frozen=True)
-class Side:
-    """One evaluation: counts of answers that cannot be judged, and the majority-class baseline."""
-
-    n: int
-    majority_accuracy: float
-    truncated: int
-    unparsed: int
-    empty: int
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-
 def side_of(items: Sequence[Item]) -> Side:
-    """The side of at least one item."""
+    """One evaluation of at least one item: the majority-class baseline, and counts of answers that cannot be judged."""
     status = Counter(item["parse_status"] for item in items)
     counts = {name: status[name] for name in UNANSWERED}
-    return Side(n=len(items), majority_accuracy=majority(items)["majority_accuracy"], **counts)
+    return {"n": len(items), "majority_accuracy": majority(items)["majority_accuracy"], **counts}
 
 
 @dataclass(frozen=True)
@@ -118,7 +105,7 @@ class Comparison:
             "verdict": self.whole.verdict,
             "sentence": self.sentence,
             "reservations": self.reservations,
-            "sides": {"before": self.sides[0].as_dict(), "after": self.sides[1].as_dict()},
+            "sides": {"before": self.sides[0], "after": self.sides[1]},
             "whole": self.whole.as_dict(),
             "by": self.by,
             "slices": [part.as_dict() for part in self.slices],

@@ -13,9 +13,10 @@ from typing import Any
 
 from vidqa.core.pages.page import percent
 from vidqa.core.problem import Problem, ProblemError
+from vidqa.data.problem_collector import ProblemCollector
 from vidqa.data.problems import OUTPUT_EXISTS
 from vidqa.evaluation.problems import RESULTS_FOLDER, RESULTS_FORMAT, RESULTS_TWICE
-from vidqa.evaluation.results import Bounded, Item, check_results, json_items, judged, usable
+from vidqa.evaluation.results import Item, check_results, json_items, judged, usable
 
 FILE = "results.json"
 SHOWN = 40  # kinds on the terminal
@@ -99,7 +100,7 @@ def _files_of_videos(place: Path) -> Iterator[Path]:
 
 def _of_videos(place: Path, files: list[Path]) -> tuple[list[Item], list[Problem]]:
     """Of an answer that was given again the last one counts: a second run appends to the files of the first."""
-    problems, item_of = Bounded(), dict[tuple[str, ...], Item]()
+    problems, item_of = ProblemCollector(str(place)), dict[tuple[str, ...], Item]()
     for path in files:
         name, first_index = path.relative_to(place).with_suffix("").as_posix(), dict[tuple[str, str, str], int]()
         for index, value in json_items(path.read_bytes(), str(path), problems):
@@ -109,10 +110,10 @@ def _of_videos(place: Path, files: list[Path]) -> tuple[list[Item], list[Problem
             sample = item.get("sample_id", ""), item["video_id"], item["question"] or str(index)
             if (first := first_index.setdefault(sample, index)) != index:
                 message = f"the question of answer {first} is answered again; the last answer counts"
-                problems.append(RESULTS_TWICE.at(f"{path}[{index}]", message, severity="warning"))
+                problems.add(RESULTS_TWICE, f"{path}[{index}]", message, severity="warning")
             sample_id = f"{name}[{item.get('sample_id') or first}]"
             item_of[name, *sample] = judged({**item, "sample_id": sample_id})
-    return list(item_of.values()), problems.closed()
+    return list(item_of.values()), problems.problems
 
 
 def require_empty(out: Path) -> None:

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from vidqa.core.cli import USAGE
 from vidqa.core.gc_pause import paused
 from vidqa.core.problem import Code, Problem, raise_errors
+from vidqa.data.problem_collector import ProblemCollector
 from vidqa.evaluation.problems import (
     GAPS_ANNOTATIONS,
     GAPS_NO_GROUND_TRUTH,
@@ -22,7 +23,7 @@ from vidqa.evaluation.problems import (
     METRIC_OTHER_KIND,
     RESULTS_TWICE,
 )
-from vidqa.evaluation.results import Bounded, Item, is_scored, json_items, usable
+from vidqa.evaluation.results import Item, is_scored, json_items, usable
 from vidqa.evaluation.text import normalise
 from vidqa.gaps.analysis.annotations import AnnotationIndex, Extra, annotation_file, read_annotations
 from vidqa.gaps.analysis.audit import Answered
@@ -180,7 +181,7 @@ class _Analysis:
         for name, rows in self.annotations.by_id.items():
             if len(rows) > 1:
                 self.remarks.add(GAPS_ANNOTATIONS, name, says=SAME_ID)
-        faults = Bounded()
+        faults = ProblemCollector(str(self.gaps.sources[0]))
         for source in self.gaps.sources:
             with storage_problems(source):
                 data = read_bytes(source)
@@ -188,10 +189,9 @@ class _Analysis:
             for index, value in json_items(data, source, faults):
                 if (item := usable(value, source, index, faults)) is not None:
                     self._result(item, source, index, is_own and is_scored(item))
-        problems = faults.closed()
-        raise_errors(problems)
+        raise_errors(faults.problems)
         self._missing()
-        self.gaps.problems = problems + self.remarks.problems()
+        self.gaps.problems = faults.problems + self.remarks.problems()
 
     def _result(self, item: Item, source: str, index: int, is_own: bool) -> None:
         """Book one result; with `is_own` its own verdict holds as long as question and ground truth do."""

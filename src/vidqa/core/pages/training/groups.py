@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from vidqa.core.pages.page import image_url
-from vidqa.core.problem import ProblemError
+from vidqa.core.pages.page import card_images
 from vidqa.core.rollouts import read_rollouts, rollout_files
 
 SHOWN = 3  # groups of each end
@@ -37,7 +37,7 @@ def last_groups(run: Path, posters: Posters) -> list[dict[str, Any]]:
             "question": group[0]["question"][:LONGEST],
             "answer": group[0]["answer"][:LONGEST],
             "mean": f"{_mean(group):.3f}",
-            **_frames(group[0], posters),
+            **card_images(partial(posters, group[0])),
             "rows": [
                 {
                     "text": line["text"][:LONGEST] + "…" * (len(line["text"]) > LONGEST),
@@ -52,13 +52,6 @@ def last_groups(run: Path, posters: Posters) -> list[dict[str, Any]]:
         }
         for group in chosen
     ]
-
-
-def _frames(line: dict[str, Any], posters: Posters) -> dict[str, Any]:
-    try:
-        return {"frames": [image_url(image) for image in posters(line)], "fault": ""}
-    except ProblemError as wrong:
-        return {"frames": [], "fault": wrong.problems[0].message}
 
 
 def _mean(group: list[dict[str, Any]]) -> float:

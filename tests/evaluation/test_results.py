@@ -115,6 +115,7 @@ def test_missing_file(tmp_path):
 anything = st.recursive(
     st.none() | st.booleans() | st.floats() | st.integers() | st.text(),
     lambda x: st.lists(x) | st.dictionaries(st.text(), x),
+    max_leaves=20,
 )
 nearly = st.fixed_dictionaries({}, optional={name: anything for name in FIELDS})
 

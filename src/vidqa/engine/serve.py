@@ -40,7 +40,7 @@ from vidqa.planning.requests import Sampling
 from vidqa.planning.samples import evaluation_planner
 from vidqa.serving._base import MB, Limits
 from vidqa.serving.app import ServerApp
-from vidqa.serving.auth import hosts_of, listen, served_key
+from vidqa.serving.auth import LOOPBACK, listen, served_key
 from vidqa.serving.connections import Connection
 from vidqa.serving.download import Hosts
 from vidqa.serving.handler import RequestHandler
@@ -161,7 +161,9 @@ def server_app(options: Namespace, spec: Any, backend: EngineThread, key: str | 
     names = [field.name for field in fields(Sampling) if field.name != "seed"]
     defaults = Sampling(**{name: getattr(spec.generation, name) for name in names})
     handler = RequestHandler(backend, access, defaults, options.choices)
-    return ServerApp(options.name, handler, limits, key, hosts_of(options.host) if key is None else frozenset())
+    # Without a key only names of this machine are accepted as Host headers, against DNS rebinding.
+    hosts = LOOPBACK | {options.host} if key is None else frozenset()
+    return ServerApp(options.name, handler, limits, key, hosts)
 
 
 if __name__ == "__main__":

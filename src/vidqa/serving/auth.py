@@ -1,4 +1,4 @@
-"""The address of the server, its key and its accepted host names."""
+"""The address of the server and its key."""
 
 from __future__ import annotations
 
@@ -20,11 +20,6 @@ def served_key(host: str, key: str | None) -> str | None:
     if key is not None and len(key) < SHORTEST_KEY:
         raise OPTION.error("VIDQA_API_KEY", f"{len(key)} characters; {SHORTEST_KEY} are needed", LONGER_KEY)
     return key
-
-
-def hosts_of(host: str) -> frozenset[str]:
-    """The accepted Host headers without a key: only names of this machine, against DNS rebinding."""
-    return LOOPBACK | {host}
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -12,7 +12,6 @@ from vidqa.core.pages.page import card_images
 from vidqa.core.rollouts import read_rollouts, rollout_files
 
 SHOWN = 3  # groups of each end
-LONGEST = 600  # characters of a completion
 Posters = Callable[[dict[str, Any]], list[bytes]]  # JPEG or PNG images of the media of a line. Raises ProblemError
 
 
@@ -32,23 +31,10 @@ def last_groups(run: Path, posters: Posters) -> list[dict[str, Any]]:
     chosen = ranked if len(ranked) <= 2 * SHOWN else [*ranked[:SHOWN], *ranked[-SHOWN:]]
     return [
         {
-            "step": last,
-            "id": group[0]["id"],
-            "question": group[0]["question"][:LONGEST],
-            "answer": group[0]["answer"][:LONGEST],
-            "mean": f"{_mean(group):.3f}",
+            "lines": sorted(group, key=lambda line: -line["reward"]),
+            "first": group[0],
+            "mean": _mean(group),
             **card_images(partial(posters, group[0])),
-            "rows": [
-                {
-                    "text": line["text"][:LONGEST] + "…" * (len(line["text"]) > LONGEST),
-                    "reward": f"{line['reward']:.3f}",
-                    "parts": ", ".join(f"{name} {value:.3g}" for name, value in line["parts"].items()),
-                    "advantage": f"{line['advantage']:+.2f}",
-                    "tokens": len(line["token_ids"]),
-                    "end": "cut off" if line["finish_reason"] == "length" else "",
-                }
-                for line in sorted(group, key=lambda line: -line["reward"])
-            ],
         }
         for group in chosen
     ]

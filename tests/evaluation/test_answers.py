@@ -289,11 +289,11 @@ def test_the_kind_without_an_expected_answer():
         *("\\boxed{" * 50_000, "answer is " * 50_000, " " * 500_000, "ﷺ" * 50_000, "<answer>" * 100_000),
     ],
 )
-@pytest.mark.parametrize("expected", ["yes", "B", "3", "left", "some text"])
-def test_huge_responses_are_read_quickly(response, expected):
-    start = time.process_time()
-    parse_answer(response, CAR, expected=expected)
-    assert time.process_time() - start < 5  # seconds; a quadratic reading takes minutes
+def test_huge_responses_are_read_quickly(response):
+    for expected in ("yes", "B", "3", "left", "some text"):
+        start = time.process_time()
+        parse_answer(response, CAR, expected=expected)
+        assert time.process_time() - start < 5, expected  # seconds; a quadratic reading takes minutes
 
 
 @settings(max_examples=400, deadline=None)

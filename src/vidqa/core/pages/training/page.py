@@ -8,7 +8,6 @@ from statistics import median
 from typing import Any
 
 from vidqa.core.environment import redacted
-from vidqa.core.files import write_text
 from vidqa.core.pages.page import page, percent
 from vidqa.core.pages.training.charts import main_chart, other_charts
 from vidqa.core.pages.training.groups import Posters, last_groups
@@ -18,13 +17,6 @@ MOST_LISTED = 200  # samples that were left out, resumes
 WAITS_MUCH = 0.2  # share of the time of steps from which waiting for video is worth saying
 CUT_OFF_MUCH = 0.1  # share of generated answers
 ACCURACY, LOSS, REWARD = "val/accuracy", "val/avg_loss", "rollout/reward"
-
-
-def write_report(training: Training, posters: Posters = lambda line: []) -> Path:
-    """Write report.html into the run folder. Raises OSError."""
-    path = training.run / "report.html"
-    write_text(path, report(training, posters))
-    return path
 
 
 def report(training: Training, posters: Posters = lambda line: []) -> str:

@@ -137,7 +137,7 @@ def test_stock_libraries_load_what_the_trainer_had(place: Place) -> None:
 def test_an_export_is_proved_by_the_trainers_loss_alone(place: Place) -> None:
     with pytest.raises(ProblemError) as refused:
         place.prove(place.loss + 0.01)
-    assert [problem.code for problem in refused.value.problems] == ["ENGINE_EXPORT_UNPROVEN"]
+    assert [problem.code for problem in refused.value.problems] == ["ENGINE_UNPROVEN"]
     assert not (place.folder / "proof.json").exists()
     assert place.prove(place.loss)["reloaded_loss"] == pytest.approx(place.loss, rel=1e-5)
     assert (place.folder / "proof.json").is_file()

@@ -227,7 +227,7 @@ def test_a_disk_that_refuses_is_a_warning_once_and_the_run_goes_on(tmp_path):
     environment = child_environment(PYTHONPATH=os.pathsep.join(sys.path))
     words = [sys.executable, "-c", FULL, str(tmp_path)]
     out = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=300)
-    assert out.stdout == "CACHE_DISK_FULL warning None (4, 3, 32, 32) None\n", out.stderr
+    assert out.stdout == "CACHE_UNUSABLE warning None (4, 3, 32, 32) None\n", out.stderr
     assert len(list(tmp_path.glob("*/*"))) == 1  # nothing half-written is left
 
 

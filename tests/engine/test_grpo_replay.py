@@ -80,7 +80,7 @@ def test_the_step_behind_the_newest_checkpoint_has_the_same_gradient(finished: t
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     with pytest.raises(ProblemError, match="gradient norm") as raised:
         replay.judge(RunFolder(run / "proof"), RunFolder(run), facts, 1e-6)
-    assert raised.value.problems[0].code == "ENGINE_REPLAY_DIFFERS"
+    assert raised.value.problems[0].code == "ENGINE_UNPROVEN"
     assert json.loads((run / "proof/replay.json").read_text())["agree"] is False
 
 
@@ -99,7 +99,7 @@ def test_another_checkpoint_is_told(finished: tuple[Path, Path], run: Path) -> N
     (later / "trainer.json").write_text(json.dumps({**facts, "step": 1, "updates": facts["updates"] // 2}))
     with pytest.raises(ProblemError) as raised:
         replayed(finished, run)
-    assert raised.value.problems[0].code in ("ENGINE_REPLAY_DIFFERS", "ENGINE_ROLLOUT_DIFFERS")
+    assert raised.value.problems[0].code in ("ENGINE_UNPROVEN", "ENGINE_ROLLOUT_DIFFERS")
 
 
 def raised_reward(line: Line) -> None:
@@ -143,7 +143,7 @@ def test_an_edited_completion_is_told(
     edit(run, change)
     with pytest.raises(ProblemError, match=text) as raised:
         replay.replayed_groups(second_step, RunFolder(run), 2)
-    assert raised.value.problems[0].code == "ENGINE_REPLAY_DIFFERS"
+    assert raised.value.problems[0].code == "ENGINE_UNPROVEN"
 
 
 def test_where_no_step_can_be_replayed_it_says_so(

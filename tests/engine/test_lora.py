@@ -117,4 +117,4 @@ def test_a_target_that_matches_nothing_is_a_problem(world: SimpleNamespace, tmp_
     spec = tiny_spec(tmp_path, world.model, world.root, over)
     run_engine("train", spec, tmp_path / "run", check=False)
     problems = json.loads((tmp_path / "run/problems.json").read_text())
-    assert [p["code"] for p in problems] == ["ENGINE_LORA_TARGETS"] and problems[0]["exit_code"] == 3
+    assert [p["code"] for p in problems] == ["ENGINE_NOTHING_TRAINS"] and problems[0]["exit_code"] == 3

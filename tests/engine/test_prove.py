@@ -68,14 +68,14 @@ def test_losses_that_differ_are_named_and_nothing_is_proved(
 
     with patch.object(Collator, "__call__", wrong), pytest.raises(ProblemError, match="differ by at most") as told:
         prove(load(spec_of(world, tmp_path), "train"), run)
-    assert [problem.code for problem in told.value.problems] == ["ENGINE_SHARING_UNPROVEN"]
+    assert [problem.code for problem in told.value.problems] == ["ENGINE_UNPROVEN"]
     assert told.value.exit_code == 5 and facts(run.path)["agree"] is False
 
 
 @pytest.mark.parametrize(
     ("over", "code"),
     [
-        ({"engine.pack_tokens": 8}, "ENGINE_SHARING_UNPROVEN"),
+        ({"engine.pack_tokens": 8}, "ENGINE_UNPROVEN"),
         ({"engine.packing": False}, "SPEC_CONFLICT"),
     ],
 )

@@ -197,7 +197,7 @@ def test_a_damaged_folder_is_not_published(
         return folder
 
     monkeypatch.setattr(run, "write_folder", write_damaged)
-    with pytest.raises(ProblemError, match="ENGINE_QUANTIZE_UNPROVEN") as refused:
+    with pytest.raises(ProblemError, match="ENGINE_UNPROVEN") as refused:
         quantized(world, "W8A16", tmp_path)
     assert words in str(refused.value)
     assert not (tmp_path / "W8A16/safetensors/final").exists()
@@ -208,7 +208,7 @@ def test_a_layer_that_is_quantized_and_not_planned_is_found(
 ) -> None:
     own = recipe.recipe
     monkeypatch.setattr(recipe, "recipe", lambda quantize, kept: own(quantize, []))
-    with pytest.raises(ProblemError, match="ENGINE_QUANTIZE_UNPROVEN") as refused:
+    with pytest.raises(ProblemError, match="ENGINE_UNPROVEN") as refused:
         quantized(world, "FP8_DYNAMIC", tmp_path, quantize__keep=["layers\\.0\\.self_attn\\.o_proj"])
     assert "layers.0.self_attn.o_proj" in str(refused.value)
 

@@ -313,7 +313,7 @@ def _facts(source: ExportSource, **changes: Any) -> None:
 BROKEN = {
     "cut off": (_cut_off, "MODEL_WEIGHTS_BROKEN"),
     "a tensor is missing": (_lacks_one, "ENGINE_WEIGHTS_MISMATCH"),
-    "other values": (_noise, "ENGINE_EXPORT_UNPROVEN"),
+    "other values": (_noise, "ENGINE_UNPROVEN"),
     "never proved": (lambda source: _facts(source, trainer_loss=None), "EXPORT_UNPROVED"),
     "unprovable": (lambda source: _facts(source, unproved="no sample could be decoded"), "EXPORT_UNPROVED"),
     "no facts": (lambda source: (source.export / "export.json").unlink(), "EXPORT_UNPROVED"),

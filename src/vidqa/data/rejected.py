@@ -22,15 +22,13 @@ def rejected_of(row: Mapping[str, Any], wrong_type: Callable[[str, str, object, 
 
 def _text(turn: Any) -> str | None:
     if isinstance(turn, str):
-        return turn if _is_valid(turn) else None
+        turn = {"content": turn}
     if not isinstance(turn, dict) or turn.get("from", turn.get("role", "assistant")) not in SPEAKERS:
         return None
     content = turn.get("value", turn.get("content"))
     parts = content if isinstance(content, list) else [content]
     texts: list[Any] = [part.get("text") if isinstance(part, dict) else part for part in parts]
-    if not all(isinstance(text, str) and _is_valid(text) for text in texts):
-        return None
-    return "".join(map(str, texts))
+    return "".join(texts) if all(isinstance(text, str) and _is_valid(text) for text in texts) else None
 
 
 def _is_valid(text: str) -> bool:

@@ -13,8 +13,9 @@ ENGINE_WEIGHTS_MISMATCH = Code(
 )
 ENGINE_NOTHING_TRAINS = Code(
     "ENGINE_NOTHING_TRAINS",
-    "No parameter is left to train.",
-    "Loosen policy.freeze_pattern or policy.trainable_pattern, or check policy.lora.target_modules.",
+    "No parameter is left to train, or LoRA finds no module, or not those that were named.",
+    "Loosen policy.freeze_pattern or policy.trainable_pattern; name modules such as q_proj, v_proj, attn.qkv, or "
+    "all-linear, in policy.lora.target_modules.",
 )
 ENGINE_NO_GRADIENT = Code(
     "ENGINE_NO_GRADIENT",
@@ -34,15 +35,9 @@ ENGINE_OUT_OF_MEMORY = Code(
     "Raise policy.parallelism.dp_shard_size, lower engine.pack_tokens or total_pixels, or train with LoRA.",
     Exit.JOB_FAILED,
 )
-ENGINE_ROLLOUT_WEIGHTS = Code(
-    "ENGINE_ROLLOUT_WEIGHTS",
-    "The model that draws completions does not have the weights that are trained.",
-    "Report it with the run folder; resume from the last checkpoint.",
-    Exit.JOB_FAILED,
-)
 ENGINE_ROLLOUT_DIFFERS = Code(
     "ENGINE_ROLLOUT_DIFFERS",
-    "The trainer gives other log-probabilities to drawn tokens than the model that drew them.",
+    "The model that draws completions does not have the weights that are trained, or gives other log-probabilities.",
     "Report it with the run folder; resume from the last checkpoint.",
     Exit.JOB_FAILED,
 )
@@ -53,13 +48,9 @@ ENGINE_RESUME_MISMATCH = Code(
 )
 ENGINE_NO_CHECKPOINT = Code(
     "ENGINE_NO_CHECKPOINT",
-    "There is no checkpoint to resume from.",
-    "Give train.resume the path of a folder step_N or epoch_N, or set it to false.",
-)
-ENGINE_CHECKPOINT_DAMAGED = Code(
-    "ENGINE_CHECKPOINT_DAMAGED",
-    "The files of a checkpoint are not what was written: missing, cut off, changed, or not those of a checkpoint.",
-    "Resume from an earlier one: train.resume = true takes the run's newest whole checkpoint, or name its folder.",
+    "There is no checkpoint to resume from, or its files are missing, cut off, changed, or not those of a checkpoint.",
+    "Resume from another: train.resume = true takes the run's newest whole one; or name its folder step_N or epoch_N; "
+    "false starts anew.",
 )
 ENGINE_SAVE_FAILED = Code(
     "ENGINE_SAVE_FAILED",
@@ -67,10 +58,12 @@ ENGINE_SAVE_FAILED = Code(
     "Free disk space or choose another train.output_dir, then resume with train.resume = true.",
     Exit.JOB_FAILED,
 )
-ENGINE_EXPORT_UNPROVEN = Code(
-    "ENGINE_EXPORT_UNPROVEN",
-    "An export was written but does not load as the model that was trained.",
-    "Report it with the run folder; do not use the export.",
+ENGINE_UNPROVEN = Code(
+    "ENGINE_UNPROVEN",
+    "A proof failed: an export or a quantized folder is not the model that it was made of, a replayed step is not the "
+    "recorded one, or shared videos change losses. Nothing unproved is published.",
+    "Put back what was changed (files, data, reward functions, libraries); if nothing was, report it with the run "
+    "folder, and do without: another quantize.quantization_scheme, engine.share_video_prefix = false.",
     Exit.JOB_FAILED,
 )
 ENGINE_PROOF_SAMPLE = Code(
@@ -78,22 +71,10 @@ ENGINE_PROOF_SAMPLE = Code(
     "The sample whose loss proves an export cannot be read any more.",
     "Put its annotations and its video back where the run's spec.toml names them, then export again.",
 )
-ENGINE_SHARING_UNPROVEN = Code(
-    "ENGINE_SHARING_UNPROVEN",
-    "The proof of shared videos found losses that differ, or no videos to share.",
-    "Train with engine.share_video_prefix = false, and report it with the run folder.",
-    Exit.JOB_FAILED,
-)
 ENGINE_REPLAY_MISSING = Code(
     "ENGINE_REPLAY_MISSING",
     "No step of the run can be replayed: none is recorded behind a checkpoint or the model that it started from.",
     "Replay with the run's own spec.toml and number of ranks; keep more checkpoints (train.ckpt.save_freq, max_keep).",
-)
-ENGINE_REPLAY_DIFFERS = Code(
-    "ENGINE_REPLAY_DIFFERS",
-    "A step that was replayed has other rewards or another gradient than the run recorded.",
-    "Put back the run's files, data, reward functions and libraries; if nothing was changed, report it with the run.",
-    Exit.JOB_FAILED,
 )
 ENGINE_OUTPUT_UNWRITABLE = Code(
     "ENGINE_OUTPUT_UNWRITABLE",
@@ -103,8 +84,9 @@ ENGINE_OUTPUT_UNWRITABLE = Code(
 )
 ENGINE_BAD_SAMPLE = Code(
     "ENGINE_BAD_SAMPLE",
-    "A sample's video or image could not be decoded.",
-    "Repair or remove the file, or set engine.on_bad_sample to quarantine to go on without such samples.",
+    "A sample's video or image could not be decoded or planned; a question about it counts as not answered.",
+    "Repair or remove the file, or set engine.on_bad_sample to quarantine to go on without such samples; metrics.json "
+    "of an evaluation names them under quarantined.",
 )
 ENGINE_NO_SAMPLES = Code(
     "ENGINE_NO_SAMPLES",
@@ -122,21 +104,11 @@ ENGINE_ANSWERS_MISSING = Code(
     "Continue with evaluation.skip_saved = true; where several machines answer, all must share the results_dir.",
     Exit.NOT_DONE,
 )
-ENGINE_NOT_ANSWERED = Code(
-    "ENGINE_NOT_ANSWERED",
-    "Samples could not be asked, because their media cannot be decoded or planned; they count as not answered.",
-    "Repair their files (metrics.json names them under quarantined), then evaluate again.",
-)
 ENGINE_TRACKER_FAILED = Code(
     "ENGINE_TRACKER_FAILED",
     "A tracker such as wandb failed or cannot be reached; the training goes on, and metrics.jsonl is complete.",
     "Check its key, its server and the network; what wandb wrote offline is sent with `wandb sync`.",
     Exit.ENVIRONMENT,
-)
-ENGINE_LORA_TARGETS = Code(
-    "ENGINE_LORA_TARGETS",
-    "LoRA finds no module, or not the ones asked for.",
-    "Use names such as q_proj, v_proj, attn.qkv, or all-linear in policy.lora.target_modules.",
 )
 ENGINE_QUANTIZE_AWQ = Code(
     "ENGINE_QUANTIZE_AWQ",
@@ -148,12 +120,6 @@ ENGINE_QUANTIZE_ADAPTER = Code(
     "ENGINE_QUANTIZE_ADAPTER",
     "An adapter to quantize lies in no run of training, so that nothing says how it was trained.",
     "Name RUN/safetensors/NAME of the run that trained it, or merge it first and quantize the merged folder.",
-)
-ENGINE_QUANTIZE_UNPROVEN = Code(
-    "ENGINE_QUANTIZE_UNPROVEN",
-    "A quantized folder was written and is not what was planned and calibrated; it is not published.",
-    "Report it with the run folder; try another quantize.quantization_scheme.",
-    Exit.JOB_FAILED,
 )
 ENGINE_QUANTIZE_EVALUATION = Code(
     "ENGINE_QUANTIZE_EVALUATION",
@@ -167,16 +133,11 @@ ENGINE_QUANTIZE_GATE = Code(
     "Keep layers (quantize.keep), take a scheme with more bits, or more calibration samples.",
     Exit.JOB_FAILED,
 )
-CACHE_DISK_FULL = Code(
-    "CACHE_DISK_FULL",
-    "The disk of the frame cache is full, or its quota is used up; the run goes on and decodes every time.",
-    "Free space, point the cache at another disk (VIDQA_CACHE_DIR), or lower its limit.",
-    Exit.ENVIRONMENT,
-)
 CACHE_UNUSABLE = Code(
     "CACHE_UNUSABLE",
-    "The folder of the frame cache cannot be created or written.",
-    "Point the cache at a folder that you may write (VIDQA_CACHE_DIR).",
+    "The folder of the frame cache cannot be created or written, or its disk or quota is full: a run that has begun "
+    "goes on and decodes every time.",
+    "Free space, point the cache at a folder of another disk (VIDQA_CACHE_DIR), or lower its limit.",
     Exit.ENVIRONMENT,
 )
 

@@ -28,7 +28,7 @@ from vidqa.engine.distributed import World
 from vidqa.engine.export.proof import TOLERANCE
 from vidqa.engine.loading.load import load_sharded
 from vidqa.engine.model import DTYPES
-from vidqa.engine.problems import ENGINE_SHARING_UNPROVEN
+from vidqa.engine.problems import ENGINE_UNPROVEN
 from vidqa.planning.budget.activation_checkpointing import NOTHING
 from vidqa.planning.packing.steps import Steps
 from vidqa.planning.pairs import learns_pairs
@@ -57,7 +57,7 @@ class Computed:
 
 def prove(spec: TrainSpec, run: RunFolder) -> int:
     """Carry out the first step of a TrainSpec in which samples share a video, both ways, whichever of them the spec
-    asks for. Writes sharing.json. Raises ENGINE_SHARING_UNPROVEN where a loss differs or nothing is shared."""
+    asks for. Writes sharing.json. Raises ENGINE_UNPROVEN where a loss differs or nothing is shared."""
     raise_errors(check_with_gpus(spec, world_size()))
     if not spec.engine.packing:
         raise CONFLICT.error(WHERE, "videos are shared inside packs, and packing is false", "set engine.packing = true")
@@ -97,7 +97,7 @@ def _first_shared(steps: Steps, total: int) -> int:
     if first is None:
         message = "no two samples of a step are about one video, or none of them fit into one pack"
         remedy = "Leave engine.share_video_prefix false, or raise train.train_batch_per_replica or engine.pack_tokens."
-        raise ENGINE_SHARING_UNPROVEN.error(WHERE, message, remedy)
+        raise ENGINE_UNPROVEN.error(WHERE, message, remedy)
     return first
 
 
@@ -141,5 +141,5 @@ def _judge(run: RunFolder, step: int, alone: Computed, shared: Computed, toleran
         note(f"{name:<7} loss {values['loss']:.6f}, {computed.tokens:,} tokens, forward {computed.seconds:.3f} s")
     text = f"losses of {len(apart)} samples differ by at most {largest:.2g}, {tolerance:g} allowed"
     if not agree:
-        raise ENGINE_SHARING_UNPROVEN.error(WHERE, text if apart else "no sample of the step can be decoded")
+        raise ENGINE_UNPROVEN.error(WHERE, text if apart else "no sample of the step can be decoded")
     note(f"proved: {text}")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from vidqa.core.problem import Problem
 from vidqa.data.record import Record, Turn
@@ -51,22 +50,18 @@ def plan_pairs(
     """Pairs in the order of their records, and the problems of records that cannot become one. Records without a
     rejected answer, which `pair_problems` names, are left out. A pair in which an answer has no supervised token has
     none at all."""
-    pairs = [record for record in records if record.rejected]
-    right, problems = planner.plan(pairs, response_mode)
-    by_record = {id(sample.record): sample for sample in right}
-    whole = [record for record in pairs if id(record) in by_record]
-    twins = [rejecting(record) for record in whole]
+    right, problems = planner.plan([record for record in records if record.rejected], response_mode)
+    twins = [rejecting(sample.record) for sample in right]
     wrong, others = planner.plan(twins, response_mode)
     rejected = {id(sample.record): sample for sample in wrong}
     samples = []
-    for record, twin in zip(whole, twins, strict=True):
-        one, other = by_record[id(record)], rejected.get(id(twin))
-        if other is None:
+    for one, twin in zip(right, twins, strict=True):
+        if (other := rejected.get(id(twin))) is None:
             continue
         assert (one.prefix, one.prefix_key) == (other.prefix, other.prefix_key)
         counts = one.length + other.length - one.prefix, one.supervised + other.supervised
         length, supervised = counts if one.supervised and other.supervised else (counts[0], 0)
-        values = (record, one.plans, one.prompting, length, supervised, one.prefix, one.prefix_key)
+        values = (one.record, one.plans, one.prompting, length, supervised, one.prefix, one.prefix_key)
         samples.append(PairSample(*values, chosen=(one.length, one.supervised)))
     return samples, [*problems, *others]
 
@@ -79,7 +74,8 @@ def pair_problems(spec: object, sets: Mapping[str, Sequence[Record]]) -> list[Pr
         paired = [record for record in records if record.rejected]
         if not learns_pairs(spec):
             if paired and isinstance(spec, TrainSpec) and name in ("train", "validation"):
-                message = f"{len(paired)} records have a rejected answer, and {_objective(spec)} does not use it"
+                unused = f'engine.objective = "{spec.engine.objective}" does not use it'
+                message = f"{len(paired)} records have a rejected answer, and {unused}"
                 problems.append(PAIRS.at(name, message, severity="warning"))
             continue
         if missing := [record for record in records if not record.rejected]:
@@ -89,10 +85,6 @@ def pair_problems(spec: object, sets: Mapping[str, Sequence[Record]]) -> list[Pr
             message = f"{len(equal)} records have the same answer twice, first {_shown(equal[0])}"
             problems.append(PAIRS.at(name, message))
     return problems
-
-
-def _objective(spec: Any) -> str:
-    return f'engine.objective = "{spec.engine.objective}"'
 
 
 def _plain(text: str | None) -> str:

@@ -92,7 +92,7 @@ def _losses_on_bases(
     device: torch.device,
 ) -> tuple[float, dict[str, Any]]:
     """The loss that the merged model must have, which is that of the adapter beside the ordinary base, and the facts of
-    the proof. On the base in few bits it must be the trainer's. Raises ENGINE_EXPORT_UNPROVEN."""
+    the proof. On the base in few bits it must be the trainer's. Raises ENGINE_UNPROVEN."""
     quantized = stock_loss(ADAPTER.load(export, base, dtype, device), planner, sample, frames)
     require_same_loss(export, sample, trainer_loss, quantized, dtype)
     adapted = load_adapted(export, base, dtype).base_model.model.to(device).eval()

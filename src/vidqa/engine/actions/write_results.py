@@ -15,7 +15,7 @@ from vidqa.data import fingerprint
 from vidqa.data.record import Record
 from vidqa.engine.answering.answers import Answer
 from vidqa.engine.answering.batch_inference import AnsweringSpec
-from vidqa.engine.problems import ENGINE_ANSWERS_MISSING, ENGINE_NOT_ANSWERED
+from vidqa.engine.problems import ENGINE_ANSWERS_MISSING, ENGINE_BAD_SAMPLE
 from vidqa.evaluation.answers import RULES
 from vidqa.evaluation.metrics import Measure, score
 from vidqa.evaluation.report import write_report
@@ -124,7 +124,7 @@ def _not_answered(records: Sequence[Record], answers: Mapping[str, Answer], run:
     """A warning with the number and names of samples without an answer."""
     left = [record.id for record in records if record.id not in answers]
     message = f"{len(left)} of {len(records)} samples were not asked: {_first(left)}"
-    return [ENGINE_NOT_ANSWERED.at(run.path / "metrics.json", message, severity="warning")] if left else []
+    return [ENGINE_BAD_SAMPLE.at(run.path / "metrics.json", message, severity="warning")] if left else []
 
 
 def _first(names: Sequence[str]) -> str:

@@ -26,7 +26,6 @@ from vidqa.engine.distributed import World
 from vidqa.engine.loading.freeze import is_adapter
 from vidqa.engine.loading.fsdp import reshard
 from vidqa.engine.problems import (
-    ENGINE_CHECKPOINT_DAMAGED,
     ENGINE_NO_CHECKPOINT,
     ENGINE_RESUME_MISMATCH,
     ENGINE_SAVE_FAILED,
@@ -98,8 +97,8 @@ def _cause(failure: BaseException) -> str:
 
 
 def inspect(folder: Path, world: World) -> dict[str, Any]:
-    """trainer.json of a checkpoint that is whole; the ranks read its files together. Raises ENGINE_NO_CHECKPOINT where
-    there is none, ENGINE_CHECKPOINT_DAMAGED where its files are not what was written."""
+    """trainer.json of a checkpoint that is whole; the ranks read its files together. Raises
+    ENGINE_NO_CHECKPOINT where there is none, or its files are not what was written."""
 
     def facts() -> dict[str, Any]:
         if not (folder / TRAINER).is_file():
@@ -108,13 +107,13 @@ def inspect(folder: Path, world: World) -> dict[str, Any]:
             trainer = read_checkpoint(folder)
             read_table(folder)
         except ValueError as damaged:
-            raise ENGINE_CHECKPOINT_DAMAGED.error(folder, str(damaged)) from damaged
+            raise ENGINE_NO_CHECKPOINT.error(folder, str(damaged)) from damaged
         return trainer
 
     trainer = world.on_main(facts)
     changed = world.gather(changed_file(folder, trainer, world.rank, world.size))
     if damage := next((text for text in changed if text), None):
-        raise ENGINE_CHECKPOINT_DAMAGED.error(folder, damage)
+        raise ENGINE_NO_CHECKPOINT.error(folder, damage)
     return trainer
 
 

@@ -29,7 +29,7 @@ import torch
 from vidqa.core.files import ends_of, remove
 from vidqa.core.locks import locked
 from vidqa.core.problem import Problem
-from vidqa.engine.problems import CACHE_DISK_FULL, CACHE_UNUSABLE
+from vidqa.engine.problems import CACHE_UNUSABLE
 from vidqa.video.pool import DecodeRequest
 
 RESIZE_VERSION = 3  # part of every key: raise it when decoding or resize_frames gives other pixels
@@ -103,7 +103,7 @@ class FrameCache:
     def put(self, key: str | None, frames: np.ndarray) -> Problem | None:
         """Store uint8 frames, making room first. Frames larger than the limit are not stored.
 
-        Returns the warning CACHE_DISK_FULL the first time the disk refuses; nothing is stored after that.
+        Returns the warning CACHE_UNUSABLE the first time the disk refuses; nothing is stored after that.
         """
         if key is None or self._full or frames.nbytes > self.limit_bytes:
             return None
@@ -143,7 +143,7 @@ class FrameCache:
             raise CACHE_UNUSABLE.error(self.folder, f"it cannot be written: {failed.strerror}") from failed
         self._full = True
         message = f"{failed.strerror}; from here on frames are decoded every time"
-        return CACHE_DISK_FULL.at(self.folder, message, severity="warning")
+        return CACHE_UNUSABLE.at(self.folder, message, severity="warning")
 
     def _path(self, key: str) -> Path:
         return self.folder / key[:2] / f"{key}.npy"

@@ -40,7 +40,7 @@ class ExportFormat:
     stem                               its tensors are in `stem`.safetensors, or in several files and an index
     write(trained, name, world)        the folder of an export that is not published yet; every rank takes part.
                                        Raises ENGINE_SAVE_FAILED on all of them, and leaves earlier exports alone
-    check(export, base)                raises ENGINE_EXPORT_UNPROVEN where it does not hold the base model's tensors
+    check(export, base)                raises ENGINE_UNPROVEN where it does not hold the base model's tensors
     load(export, base, dtype, device)  a plain transformers model in eval mode, made by stock libraries. Raises
                                        MODEL_FILE_MISSING, ENGINE_WEIGHTS_MISMATCH
     """

@@ -14,7 +14,7 @@ from vidqa.core.files import write_json
 from vidqa.engine.data.hf_inputs import stock_inputs
 from vidqa.engine.export._base import ExportFormat
 from vidqa.engine.model.chunked_head import HEAD_ROWS
-from vidqa.engine.problems import ENGINE_EXPORT_UNPROVEN
+from vidqa.engine.problems import ENGINE_UNPROVEN
 from vidqa.planning.samples import Planner, Sample
 
 PROOF = "proof.json"  # in an export that is proved
@@ -55,7 +55,7 @@ def prove_loss(
     device: torch.device,
     more: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Load the export afresh and compare; writes proof.json into it, with `more`. Raises ENGINE_EXPORT_UNPROVEN."""
+    """Load the export afresh and compare; writes proof.json into it, with `more`. Raises ENGINE_UNPROVEN."""
     reloaded = stock_loss(format.load(export, base, dtype, device), planner, sample, frames)
     proof = {"sample_id": sample.record.id, "trainer_loss": trainer_loss, "reloaded_loss": reloaded}
     require_same_loss(export, sample, trainer_loss, reloaded, dtype)
@@ -65,7 +65,7 @@ def prove_loss(
 
 
 def require_same_loss(export: Path, sample: Sample, expected: float, reloaded: float, dtype: torch.dtype) -> None:
-    """Raises ENGINE_EXPORT_UNPROVEN."""
+    """Raises ENGINE_UNPROVEN."""
     if not abs(reloaded - expected) <= TOLERANCE[dtype] * max(1.0, abs(expected)):
         message = f"loss of sample {sample.record.id}: trainer {expected:.6f}, reloaded {reloaded:.6f}"
-        raise ENGINE_EXPORT_UNPROVEN.error(export, message)
+        raise ENGINE_UNPROVEN.error(export, message)

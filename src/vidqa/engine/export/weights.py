@@ -18,7 +18,7 @@ from vidqa.engine.families import family_of as family_of_model
 from vidqa.engine.families import torch_half
 from vidqa.engine.loading.safetensors_reader import model_tensors, stored_tensors
 from vidqa.engine.model.quantized import dequantize
-from vidqa.engine.problems import ENGINE_EXPORT_UNPROVEN, ENGINE_WEIGHTS_MISMATCH
+from vidqa.engine.problems import ENGINE_UNPROVEN, ENGINE_WEIGHTS_MISMATCH
 from vidqa.families import family_of
 from vidqa.families.problems import MODEL_FILE_MISSING
 
@@ -38,12 +38,10 @@ def check_tensors(export: Path, base: Path) -> None:
     # A tied head may be stored once or twice.
     differing = {name for name in set(ours) ^ set(theirs) if name != "lm_head.weight"}
     if differing:
-        raise ENGINE_EXPORT_UNPROVEN.error(
-            export, f"tensor names differ from the base model's: {sorted(differing)[:5]}"
-        )
+        raise ENGINE_UNPROVEN.error(export, f"tensor names differ from the base model's: {sorted(differing)[:5]}")
     for name in set(ours) & set(theirs):
         if (got := ours[name].shape) != (want := theirs[name].shape):
-            raise ENGINE_EXPORT_UNPROVEN.error(export, f"{name} has shape {got}, the base model {want}")
+            raise ENGINE_UNPROVEN.error(export, f"{name} has shape {got}, the base model {want}")
 
 
 def load_weights(folder: Path, dtype: torch.dtype) -> Any:

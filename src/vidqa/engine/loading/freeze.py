@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from vidqa.engine.model.quantized_base import quantized_layers
-from vidqa.engine.problems import ENGINE_LORA_TARGETS, ENGINE_NOTHING_TRAINS
+from vidqa.engine.problems import ENGINE_NOTHING_TRAINS
 from vidqa.planning.budget.params import ADAPTER, is_all_linear, is_trained
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def _add_lora(model: nn.Module, lora: Any) -> None:
     try:
         inject_adapter_in_model(lora_config(lora), model, ADAPTER, low_cpu_mem_usage=True)
     except ValueError as missing:
-        raise ENGINE_LORA_TARGETS.error("policy.lora.target_modules", str(missing)) from missing
+        raise ENGINE_NOTHING_TRAINS.error("policy.lora.target_modules", str(missing)) from missing
     # PEFT freezes the base; modules_to_save are copies that train in full.
 
 

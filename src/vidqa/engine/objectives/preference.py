@@ -30,11 +30,7 @@ class Preference:
     reference: torch.Tensor
 
     def __init__(self, engine: Any) -> None:
-        self.beta, self.smoothing, self.sft_weight = (
-            engine.dpo_beta,
-            engine.dpo_label_smoothing,
-            engine.dpo_sft_weight,
-        )
+        self.engine = engine
 
     def token_values(self, sample: Any) -> Mapping[str, np.ndarray]:
         return {}
@@ -48,17 +44,15 @@ class Preference:
         return zeros.index_add(0, batch.owner_N, -nll_N), tokens
 
     def __call__(self, model: Any, batch: Any) -> Sums:
-        sums, tokens = self.answer_sums(model, batch)
-        place = {number: at for at, number in enumerate(batch.samples)}
-        chosen = sorted(number for number in place if number % 2 == 0)
-        at = torch.tensor([[place[n], place[n + 1]] for n in chosen], dtype=torch.int64, device=sums.device)
-        numbers = torch.tensor([[n, n + 1] for n in chosen], dtype=torch.int64, device=sums.device)
-        at, numbers = at.view(-1, 2), numbers.view(-1, 2)
-        reward = self.beta * (sums[at] - self.reference[numbers])  # [pairs, 2]
-        margin = reward[:, 0] - reward[:, 1]
-        loss = -(1 - self.smoothing) * F.logsigmoid(margin) - self.smoothing * F.logsigmoid(-margin)
-        loss = loss - self.sft_weight * sums[at[:, 0]] / tokens[at[:, 0]].clamp(min=1)
-        counts = (tokens[at] > 0).all(dim=1).float()
+        engine, (sums, tokens) = self.engine, self.answer_sums(model, batch)
+        numbers = torch.tensor(batch.samples, dtype=torch.int64, device=sums.device)
+        order = numbers.argsort()  # the answers of pair n are 2n, the right one, and 2n + 1
+        numbers, sums, tokens = (values[order].view(-1, 2) for values in (numbers, sums, tokens))
+        reward = engine.dpo_beta * (sums - self.reference[numbers])
+        margin, smoothing = reward[:, 0] - reward[:, 1], engine.dpo_label_smoothing
+        loss = -(1 - smoothing) * F.logsigmoid(margin) - smoothing * F.logsigmoid(-margin)
+        loss = loss - engine.dpo_sft_weight * sums[:, 0] / tokens[:, 0].clamp(min=1)
+        counts = (tokens > 0).all(dim=1).float()
         with torch.no_grad():
             values = (margin, (margin > 0).float(), reward[:, 0], reward[:, 1])
             metrics = {name: (value * counts).sum() for name, value in zip(self.metrics, values, strict=True)}

@@ -22,7 +22,7 @@ from vidqa.engine.export.proof import token_losses
 from vidqa.engine.export.weights import load_weights
 from vidqa.engine.families import family_of
 from vidqa.engine.loading.safetensors_reader import model_tensors
-from vidqa.engine.problems import ENGINE_QUANTIZE_UNPROVEN
+from vidqa.engine.problems import ENGINE_UNPROVEN
 from vidqa.families import quantization_of
 from vidqa.planning.quantization import WEIGHT, QuantizationPlan
 from vidqa.planning.samples import Planner, Sample
@@ -83,7 +83,7 @@ def prove(
     device: torch.device,
 ) -> dict[str, Any]:
     """Prove a folder that is not published yet: `before` was measured before the model was quantized, `expected`
-    after. Raises ENGINE_QUANTIZE_UNPROVEN."""
+    after. Raises ENGINE_UNPROVEN."""
     check_folder(folder, source, plan, quantize)
     model = load_weights(folder, torch.bfloat16).to(device).eval()
     model.hf_quantizer.compressor.decompress_model(model)  # as before its first forward, of which this is a part
@@ -92,7 +92,7 @@ def prove(
     if not max(apart) <= TOLERANCE:  # also for NaN
         worst = proving[int(np.argmax(apart))][0].record.id
         message = f"log-probabilities of sample {worst} are {max(apart):.3g} from those before it was written"
-        raise ENGINE_QUANTIZE_UNPROVEN.error(folder, message)
+        raise ENGINE_UNPROVEN.error(folder, message)
     errors = [_relative(a, b) for a, b in zip(before.layers, expected.layers, strict=True)]
     worst_layer = int(np.argmax(errors))
     return {
@@ -107,8 +107,8 @@ def prove(
 
 
 def check_folder(folder: Path, source: Path, plan: QuantizationPlan, quantize: Any) -> None:
-    """Names of tensors, the ignore list and the settings of a folder. Raises ENGINE_QUANTIZE_UNPROVEN."""
-    refuse = partial(ENGINE_QUANTIZE_UNPROVEN.error, folder)
+    """Names of tensors, the ignore list and the settings of a folder. Raises ENGINE_UNPROVEN."""
+    refuse = partial(ENGINE_UNPROVEN.error, folder)
     stored, base = set(model_tensors(folder)), set(model_tensors(source))
     quantized_modules = {name.removesuffix(".weight_scale") for name in stored if name.endswith(".weight_scale")}
     if wrong := sorted(quantized_modules ^ set(plan.modules)):

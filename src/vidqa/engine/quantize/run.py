@@ -56,7 +56,7 @@ LIBRARIES = ("torch", "transformers", "compressed-tensors", "llmcompressor")
 
 
 def quantize(spec: Any, run: RunFolder) -> int:
-    """Carry out a QuantizeSpec in `run`. Raises what is wrong before weights are read, ENGINE_QUANTIZE_UNPROVEN, and
+    """Carry out a QuantizeSpec in `run`. Raises what is wrong before weights are read, ENGINE_UNPROVEN, and
     ENGINE_QUANTIZE_GATE where the quantized model answers worse."""
     raise_errors(check_with_gpus(spec, world_size()))
     require("llmcompressor", "quantize")

@@ -22,7 +22,7 @@ from vidqa.core.rollouts import rank_of, read_rollouts, rollout_file, rollout_fi
 from vidqa.core.run_folder import METRICS, TRAINER, RunFolder, read_metrics
 from vidqa.engine.distributed import World
 from vidqa.engine.generators._base import Result
-from vidqa.engine.problems import ENGINE_REPLAY_DIFFERS, ENGINE_REPLAY_MISSING
+from vidqa.engine.problems import ENGINE_REPLAY_MISSING, ENGINE_UNPROVEN
 from vidqa.engine.rl.rollout import Group
 from vidqa.engine.rl.train import Training, open_training
 from vidqa.engine.rl.update import advantages
@@ -37,7 +37,7 @@ FINISH_REASONS = ("stop", "length")
 def prove(spec: Any, run: RunFolder) -> int:
     """Replay a step of the run in whose folder `run` lies: the one behind the checkpoint that `train.resume` names,
     else behind the newest checkpoint of the run, else step 1. Writes replay.json. Raises ENGINE_REPLAY_MISSING where
-    there is no such step, and ENGINE_REPLAY_DIFFERS where a reward or the gradient norm is not what the run recorded.
+    there is no such step, and ENGINE_UNPROVEN where a reward or the gradient norm is not what the run recorded.
     """
     recorded = RunFolder(run.path.parent)
     checkpoint, step = replayable(spec, recorded)
@@ -77,7 +77,7 @@ def replayable(spec: Any, recorded: RunFolder) -> tuple[Path | None, int]:
 
 def replayed_groups(training: Training, recorded: RunFolder, step: int) -> tuple[list[Group], int]:
     """This rank's groups of a recorded step, rewarded again, and the number of completions over all ranks. Raises
-    ENGINE_REPLAY_MISSING, ENGINE_REPLAY_DIFFERS on every rank."""
+    ENGINE_REPLAY_MISSING, ENGINE_UNPROVEN on every rank."""
     world = training.world
     try:
         lines = lines_of(recorded.path, world, step)
@@ -87,7 +87,7 @@ def replayed_groups(training: Training, recorded: RunFolder, step: int) -> tuple
     everyone = world.gather((len(lines), faults))
     if differences := [fault for _, faults in everyone for fault in faults]:
         message = f"{len(differences)} differences from what the run recorded: {'; '.join(differences[:3])}"
-        raise ENGINE_REPLAY_DIFFERS.error(f"step {step}", message)
+        raise ENGINE_UNPROVEN.error(f"step {step}", message)
     completions = sum(count for count, _ in everyone)
     if not completions:
         raise ENGINE_REPLAY_MISSING.error(recorded.path, f"no completion of step {step} is recorded")
@@ -156,5 +156,5 @@ def judge(run: RunFolder, recorded: RunFolder, facts: dict[str, Any], tolerance:
     write_json(run.path / PROOF, {**facts, "recorded_grad_norm": before, "tolerance": tolerance, "agree": agree})
     text = f"gradient norm {norm}, {before} recorded, relative {tolerance:g} allowed"
     if not agree:
-        raise ENGINE_REPLAY_DIFFERS.error(f"step {step}", text)
+        raise ENGINE_UNPROVEN.error(f"step {step}", text)
     note(f"proved: step {step}: {facts['completions']} completions have the same rewards; {text}")

@@ -24,7 +24,7 @@ from vidqa.engine.generators._base import Request, Result, Sampling, Settings
 from vidqa.engine.generators.native import NativeSession
 from vidqa.engine.loading.load import empty_model
 from vidqa.engine.model import DTYPES
-from vidqa.engine.problems import ENGINE_ROLLOUT_WEIGHTS
+from vidqa.engine.problems import ENGINE_ROLLOUT_DIFFERS
 from vidqa.engine.rl.weights import RolloutWeights
 from vidqa.engine.torch_private import keystr, tree_leaves_with_path
 from vidqa.evaluation.rewards import Completion, Reward, Rewards
@@ -122,7 +122,7 @@ class RolloutModel:
         require_views(self.session.forward, model)
 
     def sync(self) -> None:
-        """Copy the trainer's weights; every rank takes part. Raises ENGINE_ROLLOUT_WEIGHTS."""
+        """Copy the trainer's weights; every rank takes part. Raises ENGINE_ROLLOUT_DIFFERS."""
         self.weights.sync()
 
 
@@ -134,13 +134,13 @@ def banned_ids(folder: Path, planner: Planner) -> tuple[int, ...]:
 
 def require_views(forward: Any, model: nn.Module) -> None:
     """Every tensor that the generator's forward holds must lie in the memory of a parameter: a copy would keep old
-    values. Raises ENGINE_ROLLOUT_WEIGHTS."""
+    values. Raises ENGINE_ROLLOUT_DIFFERS."""
     storages = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     for number, layer in enumerate(forward.layers):
         for path, value in tree_leaves_with_path(layer):
             if isinstance(value, torch.Tensor) and value.untyped_storage().data_ptr() not in storages:
                 message = f"{keystr(path)} is a copy of the model's weights"
-                raise ENGINE_ROLLOUT_WEIGHTS.error(f"layer {number}", message)
+                raise ENGINE_ROLLOUT_DIFFERS.error(f"layer {number}", message)
 
 
 class Rollouts:

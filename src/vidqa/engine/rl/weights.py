@@ -16,7 +16,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from vidqa.engine.families import family_of
 from vidqa.engine.loading.freeze import base_name, is_adapter
-from vidqa.engine.problems import ENGINE_ROLLOUT_WEIGHTS
+from vidqa.engine.problems import ENGINE_ROLLOUT_DIFFERS
 from vidqa.planning.budget.params import ADAPTER
 
 BITS = {2: torch.int16, 4: torch.int32}  # integers of as many bytes: NaN equals itself
@@ -54,11 +54,11 @@ class RolloutWeights:
         self.targets = dict(rollout.named_parameters(remove_duplicate=False))
         if uncovered := sorted(set(self.targets) ^ set(sources)):
             message = f"{len(uncovered)} tensors are in one of trainer and rollout model alone"
-            raise ENGINE_ROLLOUT_WEIGHTS.error(uncovered[0], message)
+            raise ENGINE_ROLLOUT_DIFFERS.error(uncovered[0], message)
 
     @torch.no_grad()
     def sync(self) -> None:
-        """Copy and prove all weights; every rank takes part. Raises ENGINE_ROLLOUT_WEIGHTS."""
+        """Copy and prove all weights; every rank takes part. Raises ENGINE_ROLLOUT_DIFFERS."""
         counts: dict[str, torch.Tensor] = {}
         for unit, sources in self.units.items():
             unit.unshard()
@@ -69,7 +69,7 @@ class RolloutWeights:
         total = torch.stack(list(counts.values())).tolist()
         if apart := [name for name, count in zip(counts, total, strict=True) if count]:
             message = f"{len(apart)} of {len(counts)} tensors are not those that the trainer computes with"
-            raise ENGINE_ROLLOUT_WEIGHTS.error(apart[0], message)
+            raise ENGINE_ROLLOUT_DIFFERS.error(apart[0], message)
 
 
 def sources_by_unit(trainer: Any) -> dict[FSDPModule, dict[str, Source]]:

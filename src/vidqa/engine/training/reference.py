@@ -38,13 +38,12 @@ def load_reference(
 ) -> None:
     """Give the objective its reference: the stored one, or a forward pass over the pairs that the run uses. Every rank
     takes part. Raises ENGINE_BAD_SAMPLE."""
-    world, pairs, used = schedule.world, _pairs(schedule), _used(schedule)
+    world, used = schedule.world, _used(schedule)
     key = world.on_main(lambda: _key(schedule, collator, used))
     sums = world.on_main(lambda: _stored(run.path / FILE, key))
     if sums is None:
         sums = _computed(objective, model, schedule, collator, source, run, used)
         world.on_main(lambda: _store(run.path / FILE, key, sums))
-    assert len(sums) == 2 * len(pairs)
     objective.reference = torch.from_numpy(sums).to(world.device)
 
 
@@ -81,8 +80,7 @@ def _computed(
             sums[list(loaded.batch.samples)] = objective.answer_sums(model, loaded.batch)[0].cpu().numpy()
     model.train()
     BadSamples(run, world, schedule.spec.engine.on_bad_sample).report(bad)
-    everyone = np.stack(world.gather(sums))
-    return np.where(np.isnan(everyone), 0, everyone).sum(axis=0, dtype=np.float32)  # each answer is of one rank
+    return np.nan_to_num(np.stack(world.gather(sums))).sum(axis=0, dtype=np.float32)  # each answer is of one rank
 
 
 def _key(schedule: Schedule, collator: PairCollator, used: Sequence[int]) -> str:

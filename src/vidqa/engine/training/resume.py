@@ -13,7 +13,7 @@ from vidqa.core.run_folder import RunFolder
 from vidqa.engine.checkpoint.state import inspect, load_state
 from vidqa.engine.data.planned_samples import Prepared
 from vidqa.engine.distributed import World
-from vidqa.engine.problems import ENGINE_CHECKPOINT_DAMAGED, ENGINE_RESUME_MISMATCH
+from vidqa.engine.problems import ENGINE_NO_CHECKPOINT, ENGINE_RESUME_MISMATCH
 from vidqa.planning.resume_compat import (
     FACT_NAMES,
     SAMPLE_RULE,
@@ -69,7 +69,7 @@ def start_of(resume_from: bool | str, run: RunFolder, world: World) -> Start:
             continue
         return Start(trainer["step"], folder, trainer)
     if skipped:
-        raise ENGINE_CHECKPOINT_DAMAGED.error(run.checkpoints, f"no checkpoint is whole: {'; '.join(skipped)}")
+        raise ENGINE_NO_CHECKPOINT.error(run.checkpoints, f"no checkpoint is whole: {'; '.join(skipped)}")
     return Start()
 
 

@@ -29,9 +29,8 @@ parser.add_argument("--out", type=Path, metavar="DIR", help="write results.json 
 
 def main(options: Namespace) -> Result:
     from vidqa.core.files import write_json
-    from vidqa.evaluation import score
     from vidqa.evaluation.cosmos_protocol import protocol_scores, protocol_text
-    from vidqa.evaluation.metrics import task_problems
+    from vidqa.evaluation.metrics import score, task_problems
     from vidqa.evaluation.other_results import read_dataset, read_evaluation, require_empty, score_text
     from vidqa.evaluation.results import judged
 

@@ -1,7 +1,7 @@
 """An action of another package is one declaration: scripts, preflight, jobs, engine and pages take it as it is.
 
 `count_action.py` declares it. It is laid out as pip would install it, with an entry point of the group vidqa.actions,
-and everything below is what a user types, in processes of their own.
+and what works below is what a user types, in processes of their own.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import write_pages
+from programs import run_here
 
 from vidqa.core.cli import SKILL_ROOT
 from vidqa.engine.families.tiny_qwen3_vl import write_tiny_model
 
 HERE = Path(__file__).parent
 Run = Callable[..., dict[str, Any]]
+Refused = Callable[..., dict[str, Any]]
 
 
 def test_the_declaration_is_short() -> None:
@@ -49,9 +52,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def environment(world: Path) -> dict[str, str]:
+def variables(world: Path) -> dict[str, str]:
     return {
-        **os.environ,
         "PYTHONPATH": str(world / "site-packages"),
         "VIDQA_STATE_DIR": str(world / "state"),
         "VIDQA_CACHE_DIR": str(world / "cache"),
@@ -60,12 +62,28 @@ def environment(world: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def run(world: Path, environment: dict[str, str]) -> Run:
+def run(world: Path, variables: dict[str, str]) -> Run:
     def script(name: str, *words: object, code: int = 0) -> dict[str, Any]:
         command = [sys.executable, str(SKILL_ROOT / f"scripts/{name}.py"), *map(str, words), "--json"]
-        done = subprocess.run(command, cwd=world, env=environment, capture_output=True, text=True)
+        done = subprocess.run(command, cwd=world, env={**os.environ, **variables}, capture_output=True, text=True)
         assert done.returncode == code, done.stdout + done.stderr
         return json.loads(done.stdout)
+
+    return script
+
+
+@pytest.fixture
+def refused(world: Path, variables: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Refused:
+    """The one problem of a script, run in this process."""
+    monkeypatch.syspath_prepend(world / "site-packages")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+    def script(name: str, *words: object) -> dict[str, Any]:
+        done = run_here([sys.executable, str(SKILL_ROOT / f"scripts/{name}.py"), *map(str, words), "--json"], cwd=world)
+        assert done.returncode == 3, done.stdout + done.stderr
+        (problem,) = json.loads(done.stdout)["problems"]
+        return problem
 
     return script
 
@@ -78,12 +96,11 @@ def spec(world: Path, run: Run) -> Path:
     return out
 
 
-def test_build_spec_knows_its_keys(spec: Path, run: Run) -> None:
+def test_build_spec_knows_its_keys(spec: Path, refused: Refused) -> None:
     assert "at_once = 3" in spec.read_text()
-    (unknown,) = run("build_spec", "count", "--set", "at_onse=3", code=3)["problems"]
+    unknown = refused("build_spec", "count", "--set", "at_onse=3")
     assert unknown["code"] == "SPEC_UNKNOWN_KEY" and "at_once" in unknown["remedy"]
-    (none,) = run("build_spec", "count", "--parent-run", spec.parent, code=3)["problems"]
-    assert none["code"] == "SPEC_PARENT_RUN"
+    assert refused("build_spec", "count", "--parent-run", spec.parent)["code"] == "SPEC_PARENT_RUN"
 
 
 def test_preflight_finds_the_action_and_carries_out_its_own_check(spec: Path, run: Run) -> None:
@@ -96,8 +113,8 @@ def test_preflight_finds_the_action_and_carries_out_its_own_check(spec: Path, ru
     assert report["data"]["facts"]["worth_counting"] == report["data"]["facts"]["counted_records"] == 5
 
 
-def test_a_spec_of_another_action_is_refused(spec: Path, run: Run) -> None:
-    (problem,) = run("launch", "train", "--spec", spec, code=3)["problems"]
+def test_a_spec_of_another_action_is_refused(spec: Path, refused: Refused) -> None:
+    problem = refused("launch", "train", "--spec", spec)
     assert problem["code"] == "SPEC_ACTION" and "a spec for count" in problem["message"]
 
 
@@ -119,12 +136,13 @@ def test_its_job_stops_goes_on_and_ends(world: Path, spec: Path, run: Run) -> No
     assert {job["action"] for job in listed} == {"count"} and run("jobs", "status")["data"]["state"] == "COMPLETE"
 
 
-def test_its_pages_are_generated(world: Path, environment: dict[str, str]) -> None:
+def test_its_pages_are_generated(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pages = world / "pages"
     pages.mkdir()
     shutil.copy(SKILL_ROOT / "config.json", pages)
-    command = [sys.executable, "-P", str(SKILL_ROOT / "tests/generate"), "--root", str(pages)]
-    subprocess.run(command, env=environment, check=True, capture_output=True)
+    monkeypatch.syspath_prepend(world / "site-packages")
+    monkeypatch.setattr(write_pages, "generated", write_pages.generated.__wrapped__)  # others cache theirs
+    assert write_pages.main(["--root", str(pages)]) == 0
     assert json.loads((pages / "schemas/count.schema.json").read_text())["additionalProperties"] is False
     assert "at_once: 1000" in (pages / "references/spec_template_count.yaml").read_text()
     assert "| `count.annotation_path` |" in (pages / "references/parameters_count.md").read_text()

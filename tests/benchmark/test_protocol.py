@@ -192,7 +192,7 @@ def test_results_of_one_data_set_are_found_below_one_model_only(tmp_path: Path) 
         (tmp_path / place / "a.json").write_text(json.dumps([answer]))
     items, _ = read_dataset(tmp_path, "av")
     assert protocol_scores(items)["correct"] == len(items) == 1
-    for name, code in (("agibot", "RESULTS_MISSING"), ("av", "RESULTS_SEVERAL")):
+    for name, code in (("agibot", "RESULTS_FOLDER"), ("av", "RESULTS_FOLDER")):
         if name == "av":
             (tmp_path / "n/letter/av").mkdir(parents=True)
         with pytest.raises(ProblemError, match=code):

@@ -18,7 +18,7 @@ from table_jobs import Answers, Jobs, write_sets
 from demo.clips import pool_clips, selection_clips, train_clips
 from vidqa.core.files import write_json
 from vidqa.core.problem import Exit, ProblemError
-from vidqa.evaluation import score
+from vidqa.evaluation.metrics import score
 from vidqa.gaps.deft import runner
 from vidqa.gaps.deft.commands import LoopConfig, create, go_on
 from vidqa.gaps.deft.loop import Loop, Step

@@ -250,11 +250,11 @@ def test_dapo_draws_further_questions_for_groups_of_equal_rewards(one_world: tup
     ("reward", "code"),
     [
         ("return 1.0", "REWARD_CONSTANT"),
-        ("return float('nan')", "REWARD_FUNCTION"),
-        ("return 'much'", "REWARD_FUNCTION"),
-        ("raise ValueError(record.id)", "REWARD_FUNCTION"),
-        ("import time; time.sleep(30)", "REWARD_FUNCTION"),
-        ("import os; os._exit(3)", "REWARD_FUNCTION"),
+        ("return float('nan')", "METRIC_FUNCTION"),
+        ("return 'much'", "METRIC_FUNCTION"),
+        ("raise ValueError(record.id)", "METRIC_FUNCTION"),
+        ("import time; time.sleep(30)", "METRIC_FUNCTION"),
+        ("import os; os._exit(3)", "METRIC_FUNCTION"),
     ],
 )
 def test_rewards_of_ones_own_that_go_wrong_end_the_run(

@@ -37,7 +37,7 @@ from vidqa.planning.samples import evaluation_planner, training_planner
 from vidqa.planning.sets import load_sets
 from vidqa.serving._base import Limits
 from vidqa.serving.download import Hosts
-from vidqa.serving.handler import Defaults, RequestHandler
+from vidqa.serving.handler import RequestHandler
 from vidqa.serving.media import MediaAccess, MediaStore
 from vidqa.serving.schema import ChatRequest
 from vidqa.spec import Layer, load, resolve
@@ -181,7 +181,7 @@ def served(world: World) -> dict[str, Given]:
         with closing(EngineThread(opened, planner, source, longest=4096, most=1)) as backend:
             backend.start()
             access = MediaAccess((os.path.realpath(world.root),), Hosts.parse([]), MediaStore(world.folder), limits)
-            asyncio.run(generate_all(RequestHandler(backend, access, Defaults(1, 0.0, 1.0))))
+            asyncio.run(generate_all(RequestHandler(backend, access, Sampling(1))))
     return dict(zip(AWKWARD, heard, strict=True))
 
 

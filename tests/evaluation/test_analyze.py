@@ -9,7 +9,7 @@ import pytest
 
 from vidqa.core.problem import ProblemError
 from vidqa.data import load_records
-from vidqa.evaluation import RULES
+from vidqa.evaluation.answers import RULES
 from vidqa.evaluation.results import judged
 from vidqa.gaps.analysis import GAP_COLUMNS, analyze
 from vidqa.gaps.analysis.analyze import OTHER_TRUTH, SAME_ID
@@ -65,7 +65,7 @@ def test_own_results_keep_their_verdict_as_long_as_their_ground_truth_holds(plac
 def codes(found):
     """Codes, and of joins what the message says of them."""
     return [
-        problem.message.partition(": ")[2] if problem.code == "GAPS_JOIN" else problem.code
+        problem.message.partition(": ")[2] if problem.code == "GAPS_ANNOTATIONS" else problem.code
         for problem in found.problems
     ]
 
@@ -142,7 +142,7 @@ def test_modes(place, mode, response, gt, question, error):
 def test_a_ground_truth_that_is_not_of_the_mode_is_said(place):
     truth = annotation("a", "a.mp4", "What?", "a red car")
     found, rows = place.run([truth], [result("a", "The red car", "a red car", "What?")], mode="mcq")
-    assert rows == [] and codes(found) == ["GAPS_MODE"]
+    assert rows == [] and codes(found) == ["METRIC_OTHER_KIND"]
 
 
 def test_null_responses_and_a_wrapped_list(place):
@@ -300,7 +300,7 @@ def test_several_results_files(place):
     both = {"runs/a/results.json": [result("a", "no")], "runs/b/results.json": [result("a", "yes")]}
     with pytest.raises(ProblemError) as error:
         place.run(ONE, both, folder="runs")
-    assert error.value.problems[0].code == "RESULTS_SEVERAL"
+    assert error.value.problems[0].code == "RESULTS_FOLDER"
     assert "runs/a/results.json" in error.value.problems[0].message and "runs/b/" in error.value.problems[0].message
     found, rows = place.run(ONE, {"runs/results.json": [result("a", "no")]}, folder="runs")  # one directly in it
     assert len(rows) == 1 and found.sources == [str(place.path / "runs/results.json")]
@@ -320,7 +320,7 @@ def test_shards_are_one_evaluation_and_repeated_samples_count_once(place):
         ("c", "/shard_1/results.json", 0),
         ("b", "/shard_1/results.json", 2),  # a second, different answer is kept
     ]
-    assert codes(found) == ["GAPS_RESULT_REPEATED"] and found.results == 4
+    assert codes(found) == ["RESULTS_TWICE"] and found.results == 4
 
 
 def test_json_lines_beside_the_table(place):
@@ -350,11 +350,11 @@ def test_a_root_folder_and_json_lines_annotations(place):
 @pytest.mark.parametrize(
     ("results", "code"),
     [
-        ("", "RESULTS_SYNTAX"),
-        ("[{", "RESULTS_SYNTAX"),
-        ([result("a", "no"), 3], "RESULTS_SYNTAX"),
-        ([{"response": "x"}], "RESULTS_FIELD"),
-        ([result("a", "no", question={})], "RESULTS_FIELD"),
+        ("", "RESULTS_FORMAT"),
+        ("[{", "RESULTS_FORMAT"),
+        ([result("a", "no"), 3], "RESULTS_FORMAT"),
+        ([{"response": "x"}], "RESULTS_FORMAT"),
+        ([result("a", "no", question={})], "RESULTS_FORMAT"),
     ],
 )
 def test_broken_results_write_nothing(place, results, code):
@@ -375,15 +375,15 @@ def test_broken_annotations(place, annotations):
 def test_missing_places(place):
     (place.path / "empty").mkdir()
     for arguments, code in [
-        ((str(place.path / "empty"), "g", "k"), "RESULTS_MISSING"),
-        ((str(place.path / "absent"), "g", "k"), "RESULTS_MISSING"),
+        ((str(place.path / "empty"), "g", "k"), "RESULTS_FOLDER"),
+        ((str(place.path / "absent"), "g", "k"), "RESULTS_FOLDER"),
     ]:
         with pytest.raises(ProblemError) as error:
             analyze(*arguments)
         assert error.value.problems[0].code == code
     with pytest.raises(ProblemError) as error:
         place.run(ONE, {"x/results.json": []}, folder="x", jsonl="/proc/nowhere/g.jsonl")
-    assert error.value.problems[0].code == "GAPS_STORAGE"
+    assert error.value.problems[0].code == "ENV_FILE_REFUSED"
     (place.path / "results.json").write_text("[]")
     with pytest.raises(ProblemError) as error:
         analyze(str(place.path / "results.json"), str(place.path / "g.parquet"), str(place.path / "none.json"))
@@ -420,7 +420,7 @@ def test_addresses_that_nobody_can_read(place, address):
     for at in range(3):
         with pytest.raises(ProblemError) as error:
             analyze(*sound[:at], address, *sound[at + 1 :])
-        assert [(p.code, p.where) for p in error.value.problems] == [("GAPS_STORAGE", address)]
+        assert [(p.code, p.where) for p in error.value.problems] == [("ENV_FILE_REFUSED", address)]
 
 
 def test_twenty_thousand_rows_in_a_bounded_time(place):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vidqa.evaluation import parse_answer, parse_expected
+from vidqa.evaluation.answers import parse_answer, parse_expected
 from vidqa.evaluation.options import options_of
 
 CAR = "Which vehicle stops first?\nA. the red car\nB. the blue truck\nC. the bus\nAnswer with the letter only."
@@ -284,16 +284,16 @@ def test_the_kind_without_an_expected_answer():
 @pytest.mark.parametrize(
     "response",
     [
-        *("x" * 5_000_000, "<think>" * 100_000, "(A) " * 200_000, "yes " * 500_000, "1,000," * 300_000),
-        *("( " * 200_000, "{" * 400_000, "so A, " * 60_000, "2½" * 200_000, "3 " * 200_000, "1/2 " * 100_000),
-        *("\\boxed{" * 100_000, "answer is " * 100_000, " " * 2_000_000, "ﷺ" * 200_000, "<answer>" * 200_000),
+        *("x" * 1_000_000, "<think>" * 50_000, "(A) " * 100_000, "yes " * 100_000, "1,000," * 100_000),
+        *("( " * 100_000, "{" * 200_000, "so A, " * 30_000, "2½" * 50_000, "3 " * 100_000, "1/2 " * 50_000),
+        *("\\boxed{" * 50_000, "answer is " * 50_000, " " * 500_000, "ﷺ" * 50_000, "<answer>" * 100_000),
     ],
 )
-@pytest.mark.parametrize("expected", ["yes", "B", "3", "left", "some text"])
-def test_huge_responses_are_read_quickly(response, expected):
-    start = time.process_time()
-    parse_answer(response, CAR, expected=expected)
-    assert time.process_time() - start < 30  # seconds; a quadratic reading takes minutes
+def test_huge_responses_are_read_quickly(response):
+    for expected in ("yes", "B", "3", "left", "some text"):
+        start = time.process_time()
+        parse_answer(response, CAR, expected=expected)
+        assert time.process_time() - start < 5, expected  # seconds; a quadratic reading takes minutes
 
 
 @settings(max_examples=400, deadline=None)

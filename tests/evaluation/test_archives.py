@@ -13,7 +13,7 @@ from clips import write_clip, write_image
 
 from vidqa.data import load_records
 from vidqa.datatools.convert import convert
-from vidqa.evaluation import make_item
+from vidqa.evaluation.results import make_item
 from vidqa.evaluation.thumbnails import poster_frames
 from vidqa.gaps.analysis import analyze
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vidqa.evaluation import parse_answer
-from vidqa.evaluation.answers import allowed_answers
+from vidqa.evaluation.answers import allowed_answers, parse_answer
 
 OPTIONS = "Which one?\n(A) left\n(B) right\n(C) neither"
 

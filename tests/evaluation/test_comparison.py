@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from clips import write_clip
+from programs import run_here
 
 from vidqa.core.cli import SKILL_ROOT
 from vidqa.core.problem import ProblemError
@@ -150,7 +150,7 @@ def test_a_gain_of_right_answers_has_no_reservation(tmp_path: Path) -> None:
         items_of[:] = [judged({**item, "gt": gt}) for item, gt in zip(items_of, truth, strict=True)]
     before[0] = judged({**before[0], "response": CUT, "finish_reason": "length"})
     found = compare(folder(tmp_path / "a", before), folder(tmp_path / "b", after))
-    assert (found.sentence, found.reservations, found.sides[0].truncated) == ("better", [], 1)
+    assert (found.sentence, found.reservations, found.sides[0]["truncated"]) == ("better", [], 1)
 
 
 def test_a_model_that_always_says_one_thing_is_called_so(tmp_path: Path) -> None:
@@ -173,11 +173,11 @@ def test_scores_that_were_made_differently_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ProblemError) as refused:
         compare(a, b)
     (problem,) = refused.value.problems
-    assert problem.code == "COMPARISON_RECIPES" and "frames.nframes: 8 -> 16" in problem.message
-    with pytest.raises(ProblemError, match="COMPARISON_RECIPES"):
+    assert problem.code == "COMPARISON_UNEQUAL" and "frames.nframes: 8 -> 16" in problem.message
+    with pytest.raises(ProblemError, match="COMPARISON_UNEQUAL"):
         compare(a, folder(tmp_path / "c", items([1, 1])))
     neither = compare(folder(tmp_path / "d", items([1, 1])), tmp_path / "c")
-    assert [each.code for each in neither.problems] == ["COMPARISON_RECIPES"]
+    assert [each.code for each in neither.problems] == ["COMPARISON_UNEQUAL"]
 
 
 def test_a_folder_that_is_not_there_is_named_as_such(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_a_folder_that_is_not_there_is_named_as_such(tmp_path: Path) -> None:
     item = {"video_id": "a", "question": "?", "gt": "yes", "response": "no"}
     (tmp_path / "before/results.json").write_text(json.dumps([item]))
     (tmp_path / "before/recipe.json").write_text('{"frames": {"nframes": 8}}')
-    with pytest.raises(ProblemError, match="RESULTS_MISSING"):
+    with pytest.raises(ProblemError, match="RESULTS_FOLDER"):
         compare(tmp_path / "before", tmp_path / "after")
 
 
@@ -193,9 +193,9 @@ def test_other_questions_are_refused(tmp_path: Path) -> None:
     a = folder(tmp_path / "a", items([1, 0, 1]))
     other = items([1, 0, 1])
     for name, changed in {"fewer": other[:2], "gt": [*other[:2], judged({**other[2], "gt": "no"})]}.items():
-        with pytest.raises(ProblemError, match="COMPARISON_OTHER_QUESTIONS"):
+        with pytest.raises(ProblemError, match="COMPARISON_UNEQUAL"):
             compare(a, folder(tmp_path / name, changed))
-    with pytest.raises(ProblemError, match="COMPARISON_OTHER_QUESTIONS"):
+    with pytest.raises(ProblemError, match="COMPARISON_UNEQUAL"):
         compare(a, folder(tmp_path / "twice", [*other, other[0]]))
 
 
@@ -227,14 +227,14 @@ def test_answers_of_cosmos_reason1_are_scored_by_the_same_rules(tmp_path: Path) 
     (place / "v1.json").write_text(json.dumps([answered("A", "A"), answered("B", "A"), answered("B", "(B)")]))
     (place / "v2.json").write_text(json.dumps([answered("A", "none")]))
     command = [sys.executable, str(SKILL_ROOT / "scripts/score_results.py"), str(tmp_path / "results"), "--json"]
-    done = subprocess.run([*command, "--out", str(tmp_path / "out")], capture_output=True, text=True)
+    done = run_here([*command, "--out", str(tmp_path / "out")], cwd=tmp_path)
     found = json.loads(done.stdout)
     metrics = found["data"]["metrics"]
     assert (metrics["n"], metrics["correct"], metrics["parse_status"]["unparsed"]) == (3, 2, 1)
     assert [problem["code"] for problem in found["problems"]] == ["RESULTS_TWICE"]
     assert json.loads((tmp_path / "out/metrics.json").read_text()) == metrics
-    again = subprocess.run([*command, "--out", str(tmp_path / "out")], capture_output=True, text=True)
-    assert again.returncode == 3 and "RESULTS_OUT" in again.stdout
+    again = run_here([*command, "--out", str(tmp_path / "out")], cwd=tmp_path)
+    assert again.returncode == 3 and "DATA_OUTPUT_EXISTS" in again.stdout
     same = compare(tmp_path / "results", tmp_path / "out")
     assert (same.whole.fixed, same.whole.broken, same.whole.n) == (0, 0, 3)
 
@@ -251,10 +251,10 @@ def test_results_below_a_subfolder_are_found_with_their_recipe(tmp_path: Path) -
     same = compare(tmp_path / "a", tmp_path / "b")
     assert (same.whole.n, same.whole.n_videos, same.whole.fixed, same.problems) == (4, 4, 0, [])
     (tmp_path / "b/run2/shard_1/recipe.json").write_text(json.dumps({**RECIPE, "frames": {"nframes": 9}}))
-    with pytest.raises(ProblemError, match="COMPARISON_RECIPES"):
+    with pytest.raises(ProblemError, match="COMPARISON_UNEQUAL"):
         compare(tmp_path / "a", tmp_path / "b")
     folder(tmp_path / "a/run3", one, RECIPE)
-    with pytest.raises(ProblemError, match="RESULTS_SEVERAL"):
+    with pytest.raises(ProblemError, match="RESULTS_FOLDER"):
         read_evaluation(tmp_path / "a")
 
 
@@ -275,7 +275,7 @@ def test_another_file_of_an_evaluation_names_its_run_folder(tmp_path: Path, name
     run = folder(tmp_path / "run", items([1, 0]), RECIPE)
     (run / name).write_text((run / name).read_text() if (run / name).is_file() else "<html></html>")
     command = [sys.executable, str(SKILL_ROOT / "scripts/compare.py"), str(run), str(run / name)]
-    refused = subprocess.run(command, capture_output=True, text=True)
+    refused = run_here(command, cwd=tmp_path)
     assert refused.returncode == 3 and f"give the run folder: {run}" in refused.stderr
 
 
@@ -315,7 +315,7 @@ def test_the_script_writes_a_page_with_the_frames_of_what_changed(tmp_path: Path
         "--html",
         str(tmp_path / "c.html"),
     ]
-    done = subprocess.run([*command, "--json"], capture_output=True, text=True)
+    done = run_here([*command, "--json"], cwd=tmp_path)
     data = json.loads(done.stdout)["data"]
     assert done.returncode == 0, done.stderr
     assert data["verdict"] == "not told apart" and [each["verdict"] for each in data["slices"]] == ["worse", "better"]
@@ -329,5 +329,5 @@ def test_the_script_writes_a_page_with_the_frames_of_what_changed(tmp_path: Path
     only = [item for item in after if item["kind"] == "k0"], [item for item in before if item["kind"] == "k0"]
     better, worse = (folder(tmp_path / name, found) for name, found in zip("xy", reversed(only), strict=True))
     command[2:] = [str(better), str(worse), "--fail-if-worse"]
-    failed = subprocess.run(command, capture_output=True, text=True)
+    failed = run_here(command, cwd=tmp_path)
     assert failed.returncode == 3 and "COMPARISON_WORSE" in failed.stderr and failed.stdout.startswith("worse: 100.0 %")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from programs import run_here
 from test_comparison import RECIPE, folder, items
 
 from vidqa.core.cli import SKILL_ROOT
@@ -83,7 +83,7 @@ def test_the_script_fails_by_its_exit_code_and_says_why_everywhere(tmp_path: Pat
     found = compared(tmp_path, THREE_WRONG, 2)
     script = [sys.executable, str(SKILL_ROOT / "scripts/compare.py"), str(tmp_path / "before"), str(tmp_path / "after")]
     page = tmp_path / "page.html"
-    done = subprocess.run([*script, "--max-drop", "3", "--json", "--html", str(page)], capture_output=True, text=True)
+    done = run_here([*script, "--max-drop", "3", "--json", "--html", str(page)], cwd=tmp_path)
     result = json.loads(done.stdout)
     gate = judge_drop(found, 3.0)
     assert done.returncode == 3 and [problem["code"] for problem in result["problems"]] == ["COMPARISON_WORSE"]
@@ -93,7 +93,7 @@ def test_the_script_fails_by_its_exit_code_and_says_why_everywhere(tmp_path: Pat
     for text in (page.read_text(), comparison_text(found, gate), result["problems"][0]["message"]):
         assert all(each in text for each in gate.lines)
     assert "At most" not in comparison_page(found) and "more is lost" not in comparison_text(found)
-    fine = subprocess.run([*script, "--max-drop", "6"], capture_output=True, text=True)
+    fine = run_here([*script, "--max-drop", "6"], cwd=tmp_path)
     assert fine.returncode == 0 and "no more is lost than 6 points allow" in fine.stdout
     for wrong in ("-1", "many"):
-        assert subprocess.run([*script, "--max-drop", wrong], capture_output=True).returncode == 2
+        assert run_here([*script, "--max-drop", wrong], cwd=tmp_path).returncode == 2

@@ -7,8 +7,8 @@ from math import comb
 import numpy as np
 import pytest
 
-from vidqa.evaluation import score
 from vidqa.evaluation.intervals import accuracy_interval
+from vidqa.evaluation.metrics import score
 from vidqa.evaluation.results import judged
 
 Videos = tuple[tuple[int, int], ...]  # (answers, right answers) of each

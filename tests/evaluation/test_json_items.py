@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from vidqa.data.problem_collector import ProblemCollector
 from vidqa.evaluation.results import json_items
 
 HALF = {"video_id": "half \ud800 pair"}  # no file can hold it but escaped
@@ -24,8 +25,8 @@ ELEMENTS = [
 
 
 def read(text):
-    problems = []
-    return list(json_items(text.encode(), "r.json", problems)), problems
+    problems = ProblemCollector("r.json")
+    return list(json_items(text.encode(), "r.json", problems)), problems.problems
 
 
 @pytest.mark.parametrize("indent", [None, 1])
@@ -46,7 +47,7 @@ def test_the_first_wrong_element_is_named_and_the_ones_before_it_are_given(wrong
     sound = [f'{{"id": "{number}"}}' for number in range(300)]
     found, problems = read(f"[{', '.join([*sound, wrong, *sound])}]")
     assert [value["id"] for _, value in found] == [str(number) for number in range(300)]
-    assert [(problem.code, problem.where) for problem in problems] == [("RESULTS_SYNTAX", "r.json[300]")]
+    assert [(problem.code, problem.where) for problem in problems] == [("RESULTS_FORMAT", "r.json[300]")]
 
 
 def test_not_a_number_is_read_as_the_json_module_reads_it():
@@ -55,7 +56,7 @@ def test_not_a_number_is_read_as_the_json_module_reads_it():
 
 
 def test_text_that_is_not_utf8_names_its_first_wrong_byte():
-    problems = []
+    problems = ProblemCollector("r.json")
     list(json_items(b'[{"id": "a"}, {"id": "\xff"}]', "r.json", problems))
-    assert [(problem.code, problem.where) for problem in problems] == [("RESULTS_SYNTAX", "r.json")]
-    assert "byte 22" in problems[0].message
+    assert [(problem.code, problem.where) for problem in problems.problems] == [("RESULTS_FORMAT", "r.json")]
+    assert "byte 22" in problems.problems[0].message

@@ -51,10 +51,10 @@ def test_results_that_lack_something_are_completed_from_their_annotation(analyze
     del rows[14]["response"]
     found, table = analyzed(json.dumps(rows))
     codes = {problem.code for problem in found.problems}
-    assert codes >= {"GAPS_JOIN", "GAPS_NO_RESULT", "GAPS_RESULT_REPEATED"}
-    joins = {problem.message.partition(": ")[2] for problem in found.problems if problem.code == "GAPS_JOIN"}
+    assert codes >= {"GAPS_ANNOTATIONS", "GAPS_NO_RESULT", "RESULTS_TWICE"}
+    joins = {problem.message.partition(": ")[2] for problem in found.problems if problem.code == "GAPS_ANNOTATIONS"}
     assert joins >= {UNKNOWN, OTHER_TRUTH}
-    assert "RESULTS_FIELD" in codes
+    assert "RESULTS_FORMAT" in codes
     by_row = {row["row_index"]: row for row in table}
     assert (by_row[7]["ground_truth"], by_row[7]["error_type"]) == ("yes", "wrong")
     assert by_row[8]["question"] == "Is 8 there?"

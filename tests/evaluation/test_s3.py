@@ -22,13 +22,13 @@ def test_everything_in_a_bucket(bucket):
     bucket.pipe("lake/runs/two/results.json", b"[]")
     with pytest.raises(ProblemError) as error:
         analyze("s3://lake/runs", "s3://lake/gaps.parquet", "s3://lake/set")
-    assert error.value.problems[0].code == "RESULTS_SEVERAL"
+    assert error.value.problems[0].code == "RESULTS_FOLDER"
 
 
 def test_what_is_not_in_a_bucket(bucket, tmp_path):
     with pytest.raises(ProblemError) as error:
         analyze("s3://no-such-bucket/x", str(tmp_path / "g"), "s3://lake/none.json")
-    assert error.value.problems[0].code in ("RESULTS_MISSING", "GAPS_STORAGE")
+    assert error.value.problems[0].code in ("RESULTS_FOLDER", "ENV_FILE_REFUSED")
     bucket.pipe("lake/results.json", b"[]")
     with pytest.raises(ProblemError) as error:
         analyze("s3://lake", str(tmp_path / "g"), "s3://lake/none.json")
@@ -42,6 +42,6 @@ def test_a_server_that_is_not_there(bucket, monkeypatch, tmp_path):
     forget()
     with pytest.raises(ProblemError) as error:
         analyze("s3://lake/runs", str(tmp_path / "g"), "s3://lake/none.json")
-    assert error.value.problems[0].code == "GAPS_STORAGE"
+    assert error.value.problems[0].code == "ENV_FILE_REFUSED"
     monkeypatch.undo()
     forget()

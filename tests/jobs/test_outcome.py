@@ -15,7 +15,7 @@ import pytest
 
 from tests.platforms.conftest import ENOUGH_S
 from vidqa.core.cli import Result
-from vidqa.evaluation import score
+from vidqa.evaluation.metrics import score
 from vidqa.jobs import job_results, records
 from vidqa.jobs import watch as jobs
 from vidqa.jobs.api import JobHandle

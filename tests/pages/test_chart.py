@@ -18,22 +18,22 @@ def places(path: str) -> list[tuple[float, float]]:
 def test_points_land_between_the_edges_in_proportion() -> None:
     drawn = draw("c", [Line("a", [(0, 0.0), (5, 5.0), (10, 10.0)])], from_zero=True)
     assert drawn is not None
-    (x0, y0), (x1, y1), (x2, y2) = places(str(drawn.lines[0]["path"]))
-    assert (x0, x2) == (drawn.left, drawn.right) and x1 == pytest.approx((x0 + x2) / 2, abs=0.1)
-    assert y0 == drawn.floor and drawn.top < y2 < y1 < y0 and y1 == pytest.approx((y0 + y2) / 2, abs=0.1)
-    zero = next(tick for tick in drawn.y_ticks if tick.text == "0")
-    five = next(tick for tick in drawn.y_ticks if tick.text == "5")
-    assert (zero.at, five.at) == pytest.approx((y0, y1), abs=0.1)
+    (x0, y0), (x1, y1), (x2, y2) = places(str(drawn["lines"][0]["path"]))
+    assert (x0, x2) == (drawn["left"], drawn["right"]) and x1 == pytest.approx((x0 + x2) / 2, abs=0.1)
+    assert y0 == drawn["floor"] and drawn["top"] < y2 < y1 < y0 and y1 == pytest.approx((y0 + y2) / 2, abs=0.1)
+    zero = next(tick for tick in drawn["y_ticks"] if tick["text"] == "0")
+    five = next(tick for tick in drawn["y_ticks"] if tick["text"] == "5")
+    assert (zero["at"], five["at"]) == pytest.approx((y0, y1), abs=0.1)
 
 
 def test_a_wide_span_gets_a_logarithmic_axis_where_it_may() -> None:
     points = [(n, 10.0 ** (-n)) for n in range(5)]
     drawn = draw("c", [Line("a", points)], may_be_log=True)
     assert drawn is not None
-    heights = [y for _, y in places(str(drawn.lines[0]["path"]))]
+    heights = [y for _, y in places(str(drawn["lines"][0]["path"]))]
     steps = [b - a for a, b in pairwise(heights)]
     assert steps == pytest.approx([steps[0]] * 4, abs=0.2)
-    assert {tick.text for tick in drawn.y_ticks} == {"1", "0.1", "0.01", "1e-3", "1e-4"}
+    assert {tick["text"] for tick in drawn["y_ticks"]} == {"1", "0.1", "0.01", "1e-3", "1e-4"}
 
 
 def test_a_peak_among_many_points_stays() -> None:
@@ -45,16 +45,16 @@ def test_a_peak_among_many_points_stays() -> None:
 
 def test_what_is_not_finite_is_no_point_and_nothing_is_no_chart() -> None:
     drawn = draw("c", [Line("a", [(1, math.nan), (2, 3.0), (3, math.inf)])])
-    assert drawn is not None and len(places(str(drawn.lines[0]["path"]))) == 1
+    assert drawn is not None and len(places(str(drawn["lines"][0]["path"]))) == 1
     assert draw("c", [Line("a", [(1, math.nan)]), Line("b", [])]) is None
 
 
 def test_a_first_step_that_compiles_does_not_flatten_the_others() -> None:
     points = [(1.0, 90.0), *((float(n), 0.5 + 0.01 * (n % 7)) for n in range(2, 200))]
     drawn = draw("c", [Line("a", points)], from_zero=True, capped=True)
-    assert drawn is not None and drawn.note == "Beyond the upper edge: step 1, up to 90."
-    heights = [y for _, y in places(str(drawn.lines[0]["path"]))]
-    assert heights[0] < heights[1] < (drawn.top + drawn.floor) / 2  # the usual steps use the room
+    assert drawn is not None and drawn["note"] == "Beyond the upper edge: step 1, up to 90."
+    heights = [y for _, y in places(str(drawn["lines"][0]["path"]))]
+    assert heights[0] < heights[1] < (drawn["top"] + drawn["floor"]) / 2  # the usual steps use the room
 
 
 @pytest.mark.parametrize(
@@ -88,4 +88,4 @@ def test_marks_of_one_name_share_a_place_in_the_legend() -> None:
     marks = [Mark(2, "epoch 1", "epoch"), Mark(4, "epoch 2", "epoch"), Mark(4, "best", "best", "good")]
     drawn = draw("c", [Line("a", [(1, 1.0), (4, 2.0)])], marks=marks)
     assert drawn is not None
-    assert drawn.legend == [("one", "a"), ("mark", "epoch"), ("mark good", "best")]
+    assert drawn["legend"] == [("one", "a"), ("mark", "epoch"), ("mark good", "best")]

@@ -183,7 +183,7 @@ def test_a_schema_that_takes_long_is_refused_before_it_is_compiled(
 ) -> None:
     with pytest.raises(ProblemError, match=message) as refused:
         masks(chat, schema)
-    assert refused.value.problems[0].code == "SERVE_CONSTRAINT"
+    assert refused.value.problems[0].code == "SERVE_REQUEST"
 
 
 def test_a_grammar_that_becomes_too_complex_in_an_answer_is_a_problem(chat: Chat) -> None:
@@ -191,7 +191,7 @@ def test_a_grammar_that_becomes_too_complex_in_an_answer_is_a_problem(chat: Chat
     token_ids = chat.text_ids('{"p5":"a"')
     for end in range(len(token_ids) + 1):
         allowed = form.allowed(token_ids[:end])
-    assert form.problem is not None and form.problem.code == "SERVE_CONSTRAINT"
+    assert form.problem is not None and form.problem.code == "SERVE_REQUEST"
     assert allowed.nonzero()[0].tolist() == sorted(chat.eos_ids)  # nothing else may come: the answer ends
 
 

@@ -19,7 +19,7 @@ from vidqa.planning.requests import Sampling
 from vidqa.serving.auth import listen, served_key
 from vidqa.serving.detokenizer import Detokenizer
 from vidqa.serving.download import Hosts, _is_public
-from vidqa.serving.handler import Defaults, RequestHandler
+from vidqa.serving.handler import RequestHandler
 from vidqa.serving.openai_responses import token_bytes
 from vidqa.serving.schema import ChatRequest, parse_request
 from vidqa.serving.start import name_of, serving_layers
@@ -136,8 +136,8 @@ def request(**fields: Any) -> ChatRequest:
 
 
 def test_a_request_is_drawn_as_it_says_and_else_as_the_server_was_told() -> None:
-    defaults = Defaults(64, 0.5, 1.1, 0.8, 20, presence_penalty=1.5, choices=("yes", "no"))
-    handler: Any = SimpleNamespace(defaults=defaults)
+    defaults = Sampling(64, 0.5, 0.8, 20, 1.1, presence_penalty=1.5)
+    handler: Any = SimpleNamespace(defaults=defaults, choices=["yes", "no"])
     default = RequestHandler._sampling(handler, request(temperature=None, seed=None), 64)
     assert replace(default, seed=0) == Sampling(64, 0.5, 0.8, 20, 1.1, 0, 1.5, 0.0)
     own = {"temperature": 0, "top_p": 1, "top_k": -1, "presence_penalty": 0, "frequency_penalty": -0.5, "seed": 7}
@@ -167,7 +167,7 @@ def test_the_place_of_a_form_is_the_field_that_names_it() -> None:
 
 def test_other_machines_need_a_key() -> None:
     assert served_key("127.0.0.1", None) is None and served_key("0.0.0.0", "0123456789abcdef") == "0123456789abcdef"
-    for host, key, code in (("0.0.0.0", None, "SERVE_EXPOSED"), ("127.0.0.1", "short", "SERVE_KEY_SHORT")):
+    for host, key, code in (("0.0.0.0", None, "SERVE_OPTION"), ("127.0.0.1", "short", "SERVE_OPTION")):
         with pytest.raises(ProblemError, match=code):
             served_key(host, key)
 

@@ -23,7 +23,7 @@ WRONG = {
     "analyze_gaps": (
         ["--results-dir", "absent", "--gaps-parquet", "gaps.parquet", "--kpi-ann-path", "absent.json"],
         Exit.INPUT,
-        "RESULTS_MISSING",
+        "RESULTS_FOLDER",
     ),
     "assemble_dataset": (
         ["--base", "absent.json", "--add", "absent", "--out", "out"],
@@ -32,7 +32,7 @@ WRONG = {
     ),
     "augment_samples": (["--annotations", "absent.json", "--out", "out"], Exit.INPUT, "DATA_FILE_MISSING"),
     "build_spec": (["train", "--set", "train.epochs=3"], Exit.INPUT, "SPEC_UNKNOWN_KEY"),
-    "compare": (["absent", "absent"], Exit.INPUT, "RESULTS_MISSING"),
+    "compare": (["absent", "absent"], Exit.INPUT, "RESULTS_FOLDER"),
     "convert_dataset": (["--in", "absent.csv", "--to", "llava", "--out", "out"], Exit.INPUT, "DATA_FILE_MISSING"),
     "cut_clips": (["holoassist", "--raw", "absent", "--data", "absent"], Exit.INPUT, "BENCHMARK_DATA"),
     "export": (["absent", "--out", "out"], Exit.USAGE, "EXPORT_NOT_FOUND"),
@@ -53,7 +53,7 @@ WRONG = {
     ),
     "preflight": (["--spec", "absent.toml"], Exit.INPUT, "SPEC_FILE"),
     "preview_samples": (["--spec", "absent.toml"], Exit.INPUT, "SPEC_FILE"),
-    "score_results": (["absent"], Exit.INPUT, "RESULTS_MISSING"),
+    "score_results": (["absent"], Exit.INPUT, "RESULTS_FOLDER"),
     "serve": (["--model", "absent"], Exit.INPUT, "SPEC_PARENT_RUN"),
     "split_dataset": (["--annotations", "absent.json", "--out", "out"], Exit.INPUT, "DATA_FILE_MISSING"),
     "run_benchmark": (

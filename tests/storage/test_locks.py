@@ -82,7 +82,7 @@ def test_a_file_system_without_locks_is_not_taken_for_a_busy_one(tmp_path: Path,
     told, _ = python(WITHOUT, name, tmp_path).communicate(timeout=300)
     lines = dict(line.split(" ", 1) for line in told.splitlines())
     assert list(lines) == ["deft", "study", "stage", "jobs", "cache", "archives"]
-    assert all(line.startswith("LOCK_UNAVAILABLE /") for line in lines.values()), lines
+    assert all(line.startswith("ENV_FILE_REFUSED /") for line in lines.values()), lines
 
 
 def test_the_filter_takes_locks_alone() -> None:

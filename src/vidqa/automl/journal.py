@@ -219,7 +219,7 @@ def _sync_folder(folder: Path) -> None:
 
 @contextmanager
 def only_controller(folder: Path) -> Iterator[None]:
-    """Hold the lock of a study; the system releases it when its holder dies. Raises STUDY_BUSY, LOCK_UNAVAILABLE."""
+    """Hold the lock of a study; the system releases it when its holder dies. Raises STUDY_BUSY, ENV_FILE_REFUSED."""
     path = folder / LOCK
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)

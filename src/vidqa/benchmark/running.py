@@ -15,7 +15,7 @@ from vidqa.benchmark.settings import Settings
 from vidqa.core.cli import command, note
 from vidqa.core.files import parse_json, write_json, write_text
 from vidqa.core.problem import Problem
-from vidqa.evaluation.problems import RESULTS_SYNTAX
+from vidqa.evaluation.problems import RESULTS_FORMAT
 from vidqa.evaluation.results import Item, judged, read_results
 from vidqa.jobs import api
 from vidqa.preflight import launch_gate
@@ -59,7 +59,7 @@ def run_benchmark(settings: Settings) -> Outcome:
 
 
 def read_retries(run: Path) -> list[dict[str, Any]]:
-    """The answers of further attempts, in their order; none where nothing was asked again. Raises RESULTS_SYNTAX."""
+    """The answers of further attempts, in their order; none where nothing was asked again. Raises RESULTS_FORMAT."""
     file = run / "retries.json"
     if not file.is_file():
         return []
@@ -71,7 +71,7 @@ def read_retries(run: Path) -> list[dict[str, Any]]:
     except (OSError, ValueError, TypeError, KeyError):
         pass
     remedy = "remove the run folder and run the benchmark again"
-    raise RESULTS_SYNTAX.error(file, "it cannot be read as the answers of further attempts", remedy)
+    raise RESULTS_FORMAT.error(file, "it cannot be read as the answers of further attempts", remedy)
 
 
 def write_spec(settings: Settings, questions: Sequence[Question]) -> Path:

@@ -38,8 +38,10 @@ EXIT_CODES = """exit codes:
 USAGE = Code("USAGE", "The command line is not one this script knows.", "See --help.", Exit.USAGE)
 FILE_REFUSED = Code(
     "ENV_FILE_REFUSED",
-    "The system does not let this program write or read a file: its folder is read-only, or the disk is full.",
-    "Free space, give this user the right to the folder, or name another folder; then run the same command again.",
+    "The system does not let this program write, read or lock a file: its folder is read-only, its disk is full or has "
+    "no locks, or its bucket refuses.",
+    "Free space, give this user the right to the folder, or name another folder; for s3://, check the credentials and "
+    "AWS_ENDPOINT_URL. Then run the same command again.",
     Exit.ENVIRONMENT,
 )
 REFUSED_BY_SYSTEM = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)

@@ -64,10 +64,6 @@ def docker_host() -> str | None:
     return os.environ.get("DOCKER_HOST") or None
 
 
-def wandb_has_key() -> bool:
-    return bool(os.environ.get("WANDB_API_KEY"))
-
-
 def state_folder() -> Path:
     """Where job records live: outside any results, so that deleting results never loses a job."""
     return Path(os.environ.get("VIDQA_STATE_DIR") or Path.home() / ".vidqa")

@@ -120,10 +120,13 @@ def parse_json(path: Path, most_bytes: int) -> Any:
 
 
 def read_json(path: Path) -> Any:
-    """The JSON value in a file of ours. Raises OSError, and ValueError for what `write_json` did not write."""
+    """The JSON value in a file of ours. Raises OSError, and ValueError for what `write_json` cannot write: JSON may
+    spell half of a surrogate pair or NaN, and nest without end."""
     value = parse_json(path, MOST_BYTES)
-    if not is_writable(value):
-        raise ValueError("it holds NaN, or half of a character")
+    try:
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8")
+    except (ValueError, RecursionError) as foreign:
+        raise ValueError("it holds NaN, or half of a character") from foreign
     return value
 
 
@@ -134,15 +137,6 @@ def read_object(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}
-
-
-def is_writable(value: Any) -> bool:
-    """Whether `write_json` can write a value: JSON may spell half of a surrogate pair or NaN, and nest without end."""
-    try:
-        json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8")
-    except (ValueError, TypeError, RecursionError):
-        return False
-    return True
 
 
 def ends_of(path: str | Path, size: int, most: int = 1 << 20) -> bytes:

@@ -17,19 +17,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from vidqa.core.cli import note
+from vidqa.core.cli import FILE_REFUSED, note
 from vidqa.core.problem import Code, Exit
 
 HELD = (errno.EAGAIN, errno.EACCES)
 POLL_S = 0.05
 SAID_AFTER_S = 10.0
+LOCKING_DISK = "use a local disk, or a mount that can lock files (NFS: without nolock; Lustre: with flock)"
 
-LOCK_UNAVAILABLE = Code(
-    "LOCK_UNAVAILABLE",
-    "The file system of a folder cannot lock files, so that two processes could write there at one time.",
-    "Put the folder on a disk that can: a local one, or a mount with locks (NFS: without nolock; Lustre: with flock).",
-    Exit.ENVIRONMENT,
-)
 LOCK_HELD = Code(
     "LOCK_HELD",
     "Another process has held a lock for longer than is waited for it.",
@@ -40,20 +35,20 @@ LOCK_HELD = Code(
 
 def try_lock(handle: int, path: Path, *, shared: bool = False) -> bool:
     """Lock an open file; False where another process holds it. Closing the handle releases it. Raises
-    LOCK_UNAVAILABLE."""
+    ENV_FILE_REFUSED."""
     try:
         fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except OSError as refused:
         if refused.errno in HELD:
             return False
-        raise LOCK_UNAVAILABLE.error(path, f"locking it failed: {refused.strerror}") from refused
+        raise FILE_REFUSED.error(path, f"locking it failed: {refused.strerror}", LOCKING_DISK) from refused
     return True
 
 
 @contextmanager
 def locked(path: Path, *, wait_s: float) -> Iterator[int]:
     """Hold the lock of a file, which is made where it is missing; gives its handle. A long wait is said once. Raises
-    LOCK_UNAVAILABLE, LOCK_HELD after `wait_s` seconds, and OSError where the file cannot be opened."""
+    ENV_FILE_REFUSED, LOCK_HELD after `wait_s` seconds, and OSError where the file cannot be opened."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         began, is_reported, pause = time.monotonic(), False, 0.001

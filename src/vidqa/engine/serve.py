@@ -36,13 +36,14 @@ from vidqa.engine.generators import GENERATORS
 from vidqa.engine.generators._base import Settings
 from vidqa.engine.model import DTYPES
 from vidqa.engine.signals import hard_exit
+from vidqa.planning.requests import Sampling
 from vidqa.planning.samples import evaluation_planner
 from vidqa.serving._base import MB, Limits
 from vidqa.serving.app import ServerApp
-from vidqa.serving.auth import hosts_of, listen, served_key
+from vidqa.serving.auth import LOOPBACK, listen, served_key
 from vidqa.serving.connections import Connection
 from vidqa.serving.download import Hosts
-from vidqa.serving.handler import Defaults, RequestHandler
+from vidqa.serving.handler import RequestHandler
 from vidqa.serving.media import MediaAccess, MediaStore
 from vidqa.serving.problems import FAILED
 from vidqa.spec import Layer, resolve
@@ -157,10 +158,12 @@ def server_app(options: Namespace, spec: Any, backend: EngineThread, key: str | 
     limits = Limits(options.max_body_mb * MB, options.max_media_mb * MB, options.queue, connections=connections)
     folders = tuple(os.path.realpath(folder) for folder in options.allow_path)
     access = MediaAccess(folders, Hosts.parse(options.allow_host), MediaStore(own), limits)
-    names = [default.name for default in fields(Defaults) if default.name != "choices"]
-    defaults = Defaults(**{name: getattr(spec.generation, name) for name in names}, choices=tuple(options.choices))
-    handler = RequestHandler(backend, access, defaults)
-    return ServerApp(options.name, handler, limits, key, hosts_of(options.host) if key is None else frozenset())
+    names = [field.name for field in fields(Sampling) if field.name != "seed"]
+    defaults = Sampling(**{name: getattr(spec.generation, name) for name in names})
+    handler = RequestHandler(backend, access, defaults, options.choices)
+    # Without a key only names of this machine are accepted as Host headers, against DNS rebinding.
+    hosts = LOOPBACK | {options.host} if key is None else frozenset()
+    return ServerApp(options.name, handler, limits, key, hosts)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from vidqa.core import environment
 from vidqa.core._optional import require
 from vidqa.core.cli import note
-from vidqa.core.environment import wandb_has_key
 from vidqa.core.run_folder import RunFolder
 from vidqa.engine.problems import ENGINE_TRACKER_FAILED
 from vidqa.spec.models import TrainSpec
@@ -34,7 +34,10 @@ def open_trackers(run: RunFolder, spec: TrainSpec) -> list[Tracker]:
     """The trackers of `spec.logging.logger`, each with its ways to open, the best first."""
     online, offline = (partial(_wandb, run, spec, mode=mode) for mode in ("online", "offline"))
     # Without a key wandb would prompt for one and block the job.
-    ways = {"wandb": [online, offline] if wandb_has_key() else [offline], "tensorboard": [partial(_tensorboard, run)]}
+    ways = {
+        "wandb": [online, offline] if environment.has("WANDB_API_KEY") else [offline],
+        "tensorboard": [partial(_tensorboard, run)],
+    }
     return [Tracker(name, ways[name], run) for name in spec.logging.logger if name in ways]
 
 

@@ -59,13 +59,10 @@ def parse_answer(
     A response with finish_reason "length" counts as parsed only if its answer stands complete: inside a closed
     <answer> tag, or a yes/no or letter at its very start. Everything else that was cut off is "truncated".
     """
+    if expected is not None:
+        return parse_pair(text, expected, question, finish_reason, task_type)[0]
     question = clean(question)
-    if expected is None:
-        kind, truth = _kind_of_question(question, task_type), ""
-    else:
-        truth = final_answer(expected).text  # a ground truth may hold thinking too
-        kind = kind_of(truth, question, task_type)
-    return _read(text, kind, question, finish_reason, truth)
+    return _read(text, _kind_of_question(question, task_type), question, finish_reason, "")
 
 
 def parse_pair(
@@ -77,11 +74,6 @@ def parse_pair(
     if not truth:
         return parse_answer(response, question, finish_reason, None, task_type), expected
     return _read(response, expected.kind, question, finish_reason, truth), expected
-
-
-def expected_kind(gt: object, question: str = "", task_type: str = "") -> str:
-    """The kind of answer that a ground truth asks for, in less time than it takes to compare a response with it."""
-    return _expect(as_text(gt), clean(question), task_type)[1].kind
 
 
 def _expect(gt: str, question: str, task_type: str) -> tuple[str, Parsed]:

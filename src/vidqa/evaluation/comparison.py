@@ -21,7 +21,7 @@ from vidqa.core.problem import Problem
 from vidqa.evaluation.intervals import video_clusters
 from vidqa.evaluation.majority_baseline import groups, majority, one_answer
 from vidqa.evaluation.other_results import read_evaluation, results_files
-from vidqa.evaluation.problems import COMPARISON_OTHER_QUESTIONS, COMPARISON_RECIPES
+from vidqa.evaluation.problems import COMPARISON_UNEQUAL
 from vidqa.evaluation.results import Item, compare_recipes
 
 SCHEMA = "vidqa.comparison.v1"
@@ -32,6 +32,7 @@ LEVEL = 0.05
 UNKNOWN = "make sure that frames, prompts and generation settings were equal, or evaluate both with scripts/launch.py"
 UNANSWERED = ("truncated", "unparsed", "empty")
 Pair = tuple[Item, Item]
+Side = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -68,25 +69,11 @@ class Difference:
         return {**asdict(self), "verdict": self.verdict}
 
 
-@dataclass(frozen=True)
-class Side:
-    """One evaluation: counts of answers that cannot be judged, and the majority-class baseline."""
-
-    n: int
-    majority_accuracy: float
-    truncated: int
-    unparsed: int
-    empty: int
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-
 def side_of(items: Sequence[Item]) -> Side:
-    """The side of at least one item."""
+    """One evaluation of at least one item: the majority-class baseline, and counts of answers that cannot be judged."""
     status = Counter(item["parse_status"] for item in items)
     counts = {name: status[name] for name in UNANSWERED}
-    return Side(n=len(items), majority_accuracy=majority(items)["majority_accuracy"], **counts)
+    return {"n": len(items), "majority_accuracy": majority(items)["majority_accuracy"], **counts}
 
 
 @dataclass(frozen=True)
@@ -118,7 +105,7 @@ class Comparison:
             "verdict": self.whole.verdict,
             "sentence": self.sentence,
             "reservations": self.reservations,
-            "sides": {"before": self.sides[0].as_dict(), "after": self.sides[1].as_dict()},
+            "sides": {"before": self.sides[0], "after": self.sides[1]},
             "whole": self.whole.as_dict(),
             "by": self.by,
             "slices": [part.as_dict() for part in self.slices],
@@ -129,8 +116,8 @@ class Comparison:
 def compare(before: Path, after: Path, by: str = "kind") -> Comparison:
     """Compare the results of two evaluation folders, by the item's field `by`.
 
-    Raises COMPARISON_RECIPES where the scores were made in different ways, COMPARISON_OTHER_QUESTIONS where they are of
-    other questions, and the problems of results that cannot be read.
+    Raises COMPARISON_UNEQUAL where the scores were made in different ways or are of other questions, and the problems
+    of results that cannot be read.
     """
     evaluations = [read_evaluation(place) for place in (before, after)]
     problems = _recipe_problems(before, after)
@@ -206,22 +193,22 @@ def trivial(after: Sequence[Item], accuracy: float, verdict: str) -> list[str]:
 
 
 def _recipe_problems(before: Path, after: Path) -> list[Problem]:
-    """Raises COMPARISON_RECIPES. A warning where nobody knows how the scores were made."""
+    """Raises COMPARISON_UNEQUAL. A warning where nobody knows how the scores were made."""
     recipes = [_recipe(place) for place in (before, after)]
     if not any(recipes):
-        return [COMPARISON_RECIPES.at(after, "neither of the two has a recipe.json", UNKNOWN, severity="warning")]
+        return [COMPARISON_UNEQUAL.at(after, "neither of the two has a recipe.json", UNKNOWN, severity="warning")]
     if not all(recipes):
         missing = after if recipes[0] else before
-        raise COMPARISON_RECIPES.error(missing, "it has no recipe.json, and the other one does")
+        raise COMPARISON_UNEQUAL.error(missing, "it has no recipe.json, and the other one does")
     if differences := compare_recipes(*recipes):
         more = f"; and {len(differences) - 8} more" if len(differences) > 8 else ""
-        raise COMPARISON_RECIPES.error(after, f"{'; '.join(differences[:8])}{more}")
+        raise COMPARISON_UNEQUAL.error(after, f"{'; '.join(differences[:8])}{more}")
     return []
 
 
 def _recipe(place: Path) -> dict[str, Any]:
     """The recipe in a folder or beside its results, without the rules for answers: both sides are judged again. Raises
-    COMPARISON_RECIPES where parts of one evaluation were made in different ways."""
+    COMPARISON_UNEQUAL where parts of one evaluation were made in different ways."""
     folders = dict.fromkeys(
         [place if place.is_dir() else place.parent, *(path.parent for path in results_files(place))]
     )
@@ -230,12 +217,12 @@ def _recipe(place: Path) -> dict[str, Any]:
         if isinstance(scoring := recipe.get("scoring"), dict):
             scoring.pop("answer_rules", None)
         if differences := compare_recipes(recipes[0], recipe):
-            raise COMPARISON_RECIPES.error(place, f"its parts differ: {'; '.join(differences[:8])}")
+            raise COMPARISON_UNEQUAL.error(place, f"its parts differ: {'; '.join(differences[:8])}")
     return recipes[0] if recipes else {}
 
 
 def paired(before: Sequence[Item], after: Sequence[Item], where: str) -> list[Pair]:
-    """Items of the same question, in the order of `before`. Raises COMPARISON_OTHER_QUESTIONS."""
+    """Items of the same question, in the order of `before`. Raises COMPARISON_UNEQUAL."""
     first, second = ({_question(item): item for item in items} for items in (before, after))
     twice = len(before) - len(first) + len(after) - len(second)
     only = len(first.keys() - second.keys()), len(second.keys() - first.keys())
@@ -245,7 +232,7 @@ def paired(before: Sequence[Item], after: Sequence[Item], where: str) -> list[Pa
             f"{len(before)} and {len(after)} judged questions; only in one: {only[0]} and {only[1]}, twice: {twice}, "
             f"with another expected answer: {len(changed)}"
         )
-        raise COMPARISON_OTHER_QUESTIONS.error(where, message)
+        raise COMPARISON_UNEQUAL.error(where, message)
     return [(item, second[key]) for key, item in first.items()]
 
 

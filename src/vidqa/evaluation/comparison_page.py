@@ -57,8 +57,8 @@ def comparison_text(comparison: Comparison, gate: DropGate | None = None) -> str
 
 def _side(side: Side) -> str:
     return (
-        f"{side.truncated} truncated, {side.unparsed} unparsed, {side.empty} empty; the majority-class baseline scores "
-        f"{percent(side.majority_accuracy)}"
+        f"{side['truncated']} truncated, {side['unparsed']} unparsed, {side['empty']} empty; "
+        f"the majority-class baseline scores {percent(side['majority_accuracy'])}"
     )
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from vidqa.core._optional import require
 from vidqa.core.problem import Problem, ProblemError
-from vidqa.evaluation.answers import DIRECTION_TASK, RULES, STATUSES, answer_text, expected_kind
+from vidqa.evaluation.answers import DIRECTION_TASK, RULES, STATUSES, answer_text, parse_expected
 from vidqa.evaluation.intervals import METHOD, accuracy_interval, video_clusters
 from vidqa.evaluation.majority_baseline import groups, headline, majority, one_answer, one_answer_problems
-from vidqa.evaluation.problems import METRIC_NO_DIRECTION, METRIC_UNAVAILABLE
+from vidqa.evaluation.problems import METRIC_OTHER_KIND, METRIC_UNAVAILABLE
 from vidqa.evaluation.results import Item, judged
 from vidqa.evaluation.text import rouge_l, token_f1
 
@@ -76,11 +76,11 @@ def task_problems(where: str, task_type: str, expected: Sequence[tuple[str, str]
     """A warning where the task of directions is chosen for answers of another kind; `expected` has their questions."""
     if task_type != DIRECTION_TASK:
         return []
-    others = [gt for gt, question in expected if expected_kind(gt, question, task_type) != "direction"]
+    others = [gt for gt, question in expected if parse_expected(gt, question, task_type).kind != "direction"]
     if not others:
         return []
     message = f"{len(others)} of {len(expected)} expected answers name no direction, such as {others[0][:40]!r}"
-    return [METRIC_NO_DIRECTION.at(where, message, severity="warning")]
+    return [METRIC_OTHER_KIND.at(where, message, severity="warning")]
 
 
 def metric_problems(names: Sequence[str], measures: Collection[str] = ()) -> list[Problem]:

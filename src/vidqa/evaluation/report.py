@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from vidqa.core.files import write_text
-from vidqa.core.pages.page import image_url, page
-from vidqa.core.problem import ProblemError
-from vidqa.evaluation.results import Item, compare_recipes
+from vidqa.core.pages.page import card_images, page
+from vidqa.evaluation.results import Item
 from vidqa.evaluation.text import as_text
 
 CARDS = 200  # failures shown with frames; the others follow as rows
@@ -34,26 +34,21 @@ def write_report(
     metrics: dict[str, Any],
     recipe: dict[str, Any],
     posters: Posters,
-    before: dict[str, Any] | None = None,
 ) -> None:
     """Write the report.
 
     The page names `run_dir`, the folder with the results, and says how long answering `took`. `metrics` is what
     `score(items)` gave. `posters(item)` gives JPEG or PNG images of the item's video; a ProblemError from it is shown
-    in the card instead. `before` is {"metrics": ..., "recipe": ...} of an earlier evaluation; where the two recipes
-    differ, the page says that the scores do not compare.
+    in the card instead.
     """
     failures = [item for item in items if item["correct"] is False]
-    earlier = (before or {}).get("metrics")
     html = page(
         "evaluation/report.html.j2",
         title=title,
         run_dir=as_text(str(run_dir)),
         took=took,
-        filters={"points": _points, "shade": _shade},
+        filters={"shade": _shade},
         metrics=metrics,
-        before=earlier,
-        differences=compare_recipes(before.get("recipe") or {}, recipe) if before and earlier else [],
         cards=_cards(failures[:CARDS], posters),
         rows=[_shown(item) for item in failures[CARDS : CARDS + ROWS]],
         n_failures=len(failures),
@@ -67,22 +62,14 @@ def write_report(
 
 def _cards(failures: Sequence[Item], posters: Posters) -> list[dict[str, Any]]:
     """The failures with their frames; questions about one video share one decoding."""
-    images: dict[str, tuple[list[str], str]] = {}
+    images: dict[str, dict[str, Any]] = {}
     cards = []
     for item in failures:
         name = as_text(item["video_id"])
         if name not in images:
-            images[name] = _images(item, posters)
-        frames, fault = images[name]
-        cards.append({**_shown(item), "frames": frames, "fault": fault})
+            images[name] = card_images(partial(posters, item))
+        cards.append({**_shown(item), **images[name]})
     return cards
-
-
-def _images(item: Item, posters: Posters) -> tuple[list[str], str]:
-    try:
-        return [image_url(image) for image in posters(item)], ""
-    except ProblemError as wrong:
-        return [], wrong.problems[0].message
 
 
 def _shown(item: Item) -> dict[str, Any]:
@@ -98,11 +85,6 @@ def _bounded(text: str) -> str:
 
 def _error(item: Item) -> str:
     return "wrong" if item["parse_status"] == "parsed" else as_text(item["parse_status"])
-
-
-def _points(after: float | None, before: float | None) -> str:
-    """The change in percentage points."""
-    return "" if after is None or before is None else f"{100 * (after - before):+.1f}".replace("-", "−")
 
 
 def _shade(count: int, total: int) -> str:

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from vidqa.core.files import read_object
 from vidqa.core.problem import Problem, raise_errors
+from vidqa.data.problem_collector import ProblemCollector
 from vidqa.data.problems import EMPTY
 from vidqa.data.reader import BOM, Fault, json_rows
 from vidqa.data.record import Record
 from vidqa.evaluation.answers import DIRECTION_TASK, RULES, STATUSES, Parsed, parse_pair
-from vidqa.evaluation.problems import (
-    RESULTS_FIELD,
-    RESULTS_MISSING,
-    RESULTS_SYNTAX,
-)
+from vidqa.evaluation.problems import RESULTS_FOLDER, RESULTS_FORMAT
 from vidqa.evaluation.text import as_text
 
 Item = dict[str, Any]
@@ -47,7 +42,6 @@ _MORE = ("sample_id", "kind", "answer_kind", "finish_reason")
 _COSMOS_REASON1 = {"prompt": "question", "correct_answer": "gt", "full_response": "response", "datasource": "kind"}
 WRAPPERS = ("results", "annotations", "data")
 CUT = "resume the evaluation; the last line, cut short by a kill, was left out"
-LISTED = 50  # problems of one kind that are listed before they are only counted
 
 
 def make_item(record: Record, response: str | None, finish_reason: str = "stop", task_type: str = "") -> Item:
@@ -125,23 +119,23 @@ def check_results(path: str | Path) -> tuple[list[Item], list[Problem]]:
     Results are judged once: those beside a metrics.json of the present rules keep their verdicts; all others, of other
     programs or earlier rules, are judged here.
     """
-    where, problems = str(path), Bounded()
+    where, problems = str(path), ProblemCollector(str(path))
     is_own = read_object(Path(path).with_name("metrics.json")).get("answer_rules") == RULES
     items: list[Item] = []
     try:
         data = Path(path).read_bytes()
     except OSError as wrong:
-        raise RESULTS_MISSING.error(where, f"cannot be opened: {wrong.strerror or wrong}") from wrong
+        raise RESULTS_FOLDER.error(where, f"cannot be opened: {wrong.strerror or wrong}") from wrong
     for index, value in json_items(data, where, problems):
         if (item := usable(value, where, index, problems)) is not None:
             items.append({name: item[name] for name in FIELDS} if is_own and is_scored(item) else judged(item))
-    return items, problems.closed()
+    return items, problems.problems
 
 
-def json_items(data: bytes, where: str, problems: list[Problem]) -> Iterator[tuple[int, Any]]:
+def json_items(data: bytes, where: str, problems: ProblemCollector) -> Iterator[tuple[int, Any]]:
     """(index, value) of each element of a list, of `{"results": [...]}`, or of each line of JSON lines.
 
-    What cannot be read goes to `problems` (RESULTS_SYNTAX; a cut last line is only a warning).
+    What cannot be read goes to `problems` (RESULTS_FORMAT; a cut last line is only a warning).
     """
     for row in json_rows(data, wrappers=WRAPPERS):
         if not isinstance(row, Fault):
@@ -150,30 +144,30 @@ def json_items(data: bytes, where: str, problems: list[Problem]) -> Iterator[tup
             place = row.place if row.element is None else f"[{row.element}]"
             is_cut_line = row.is_truncated and row.element is None
             remedy, severity = (CUT, "warning") if is_cut_line else (None, "error")
-            problems.append(RESULTS_SYNTAX.at(f"{where}{place}", row.message, remedy, severity=severity))
+            problems.add(RESULTS_FORMAT, f"{where}{place}", row.message, remedy, severity=severity)
 
 
-def usable(value: Any, file: str, index: int, problems: list[Problem]) -> Item | None:
+def usable(value: Any, file: str, index: int, problems: ProblemCollector) -> Item | None:
     """The element with text in every field of FIELDS that is there (a response may be None), or None if it cannot be
     used; what is wrong with it goes to `problems`."""
     if isinstance(value, dict) and _is_plain(value):
         return value
     where = f"{file}[{index}]"
     if not isinstance(value, dict):
-        problems.append(RESULTS_SYNTAX.at(where, f"expected an object, got {shown(value)}"))
+        problems.add(RESULTS_FORMAT, where, f"expected an object, got {shown(value)}")
         return None
     if "full_response" in value or "correct_answer" in value:
         value = {_COSMOS_REASON1.get(name, name): part for name, part in value.items()}
     if not (_has(value, "sample_id") or _has(value, "video_id")):
-        problems.append(RESULTS_FIELD.at(where, "neither sample_id nor video_id: the sample cannot be named"))
+        problems.add(RESULTS_FORMAT, where, "neither sample_id nor video_id: the sample cannot be named")
         return None
     for name in ("question", "response", "gt"):
         if name not in value:
             message = f"no {name!r} among {', '.join(map(repr, list(value)[:8]))}; read as empty"
-            problems.append(RESULTS_FIELD.at(where, message, severity="warning"))
+            problems.add(RESULTS_FORMAT, where, message, severity="warning")
     wrong = [name for name in ("video_id", "sample_id", "question", "gt") if isinstance(value.get(name), list | dict)]
     for name in wrong:
-        problems.append(RESULTS_FIELD.at(f"{where}.{name}", f"expected a string, got {shown(value[name])}"))
+        problems.add(RESULTS_FORMAT, f"{where}.{name}", f"expected a string, got {shown(value[name])}")
     if wrong:
         return None
     text = {name: as_text(value.get(name)) for name in (*_ORIGINAL, *_MORE)}
@@ -227,28 +221,3 @@ def _leaves(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _shown(leaves: dict[str, Any], key: str) -> str:
     return repr(leaves[key]) if key in leaves else "(absent)"
-
-
-class Bounded(list[Problem]):
-    """A list of problems that keeps the first LISTED of each code and severity, and counts the rest."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.counts = Counter[tuple[str, str]]()
-        self.last: dict[tuple[str, str], Problem] = {}
-
-    def append(self, problem: Problem) -> None:
-        key = (problem.code, problem.severity)
-        self.counts[key] += 1
-        self.last[key] = problem
-        if self.counts[key] <= LISTED:
-            super().append(problem)
-
-    def closed(self) -> list[Problem]:
-        """The listed problems and, per code with more, one that counts them."""
-        more = [
-            replace(self.last[key], message=f"the last of {count - LISTED} more problems of this kind")
-            for key, count in self.counts.items()
-            if count > LISTED
-        ]
-        return [*self, *more]

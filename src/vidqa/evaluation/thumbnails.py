@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from vidqa.core.pages.page import image_url
+from vidqa.core.pages.page import card_images
 from vidqa.core.problem import ProblemError
 from vidqa.data.archive import archive_and_member, locate
 from vidqa.evaluation.problems import POSTER_UNREADABLE
@@ -39,10 +39,7 @@ def card_frames(video: str, count: int) -> dict[str, Any]:
     it cannot be decoded, no frames and the reason. Of "" neither."""
     if not video:
         return {"frames": [], "fault": ""}
-    try:
-        return {"frames": [image_url(_jpeg(image)) for image in _spread(video, count, WIDTH)[1]], "fault": ""}
-    except ProblemError as error:
-        return {"frames": [], "fault": error.problems[0].message}
+    return card_images(lambda: list(map(_jpeg, _spread(video, count, WIDTH)[1])))
 
 
 def gray_frames(video: str, count: int, width: int) -> tuple[float, np.ndarray]:

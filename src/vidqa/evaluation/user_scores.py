@@ -66,20 +66,14 @@ def _mean(scores: Sequence[Mapping[str, float]], name: str) -> dict[str, Any]:
 def function_recipe(function: str) -> dict[str, str]:
     """What a score depends on: the name of the function, and the content of its file. Raises METRIC_FUNCTION."""
     file, name = _parts(function)
-    try:
-        content = file.read_bytes()
-    except OSError as unreadable:
-        raise METRIC_FUNCTION.error(file, f"it cannot be read: {unreadable.strerror or unreadable}") from unreadable
-    return {"function": f"{file.name}:{name}", "sha256": hashlib.sha256(content).hexdigest()}
+    return {"function": f"{file.name}:{name}", "sha256": hashlib.sha256(_content(file)).hexdigest()}
 
 
 def require_function(function: str) -> None:
     """Raises METRIC_FUNCTION where the file is no Python, or its top level does not name the function."""
     file, name = _parts(function)
     try:
-        top = symtable.symtable(file.read_bytes(), str(file), "exec")  # type: ignore[arg-type]
-    except OSError as unreadable:
-        raise METRIC_FUNCTION.error(file, f"it cannot be read: {unreadable.strerror or unreadable}") from unreadable
+        top = symtable.symtable(_content(file), str(file), "exec")  # type: ignore[arg-type]
     except (SyntaxError, ValueError, RecursionError) as broken:
         line = getattr(broken, "lineno", None)
         raise METRIC_FUNCTION.error(f"{file}:{line}" if line else file, f"it is no Python: {broken}") from broken
@@ -113,6 +107,13 @@ def _parts(function: str) -> tuple[Path, str]:
     if parts is None or parts["given"] is not None:
         raise METRIC_FUNCTION.error("metrics.functions", f"{function!r} is not of the form FILE.py:FUNCTION")
     return Path(os.path.abspath(os.path.expanduser(parts["file"]))), parts["name"]
+
+
+def _content(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as unreadable:
+        raise METRIC_FUNCTION.error(file, f"it cannot be read: {unreadable.strerror or unreadable}") from unreadable
 
 
 def _scores(value: Any, name: str, where: str) -> Scores:

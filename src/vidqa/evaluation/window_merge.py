@@ -13,13 +13,8 @@ from dataclasses import dataclass
 
 from vidqa.evaluation.options import options_of
 
-RULES = {
-    "yes_no": "yes if any window says yes, no if all say no",
-    "letter": "the choice of most windows",
-    "number": "not merged",
-    "direction": "not merged",
-    "text": "not merged",
-}
+RULES = {"yes_no": "yes if any window says yes, no if all say no", "letter": "the choice of most windows"}
+NOT_MERGED = "not merged"  # the rule of answers of other kinds
 Span = tuple[float, float]
 # "Is the door open?", also after other sentences; "Is it red or blue?" asks for something else.
 _ASKS_YES_NO = re.compile(
@@ -60,8 +55,8 @@ class Merged:
 def merged(windows: Sequence[WindowAnswer], count: int) -> Merged:
     """The answer about all of a video from those of its `count` windows that were answered, in the order of time."""
     kind = Counter(window.kind for window in windows).most_common(1)[0][0]
-    rule = RULES[kind]
-    if rule == RULES["text"]:
+    rule = RULES.get(kind, NOT_MERGED)
+    if rule == NOT_MERGED:
         lines = "\n".join(
             f"{start:g}-{end:g} s: {window.response}" for window in windows for start, end in [window.span]
         )

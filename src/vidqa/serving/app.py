@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
@@ -46,15 +47,10 @@ class Figures:
         self.prompt_tokens = Counter("vidqa_prompt_tokens", "Tokens of prompts.", registry=registry)
         self.answer_tokens = Counter("vidqa_answer_tokens", "Tokens of answers.", registry=registry)
         self.left = Counter("vidqa_clients_left", "Clients that left before their answer.", registry=registry)
-        self.media_s = Histogram(
-            "vidqa_media_seconds", "To fetch and plan a request's media.", buckets=SECONDS, registry=registry
-        )
-        self.first_token_s = Histogram(
-            "vidqa_first_token_seconds", "From the request to its first token.", buckets=SECONDS, registry=registry
-        )
-        self.answer_s = Histogram(
-            "vidqa_answer_seconds", "From the request to its whole answer.", buckets=SECONDS, registry=registry
-        )
+        histogram = partial(Histogram, buckets=SECONDS, registry=registry)
+        self.media_s = histogram("vidqa_media_seconds", "To fetch and plan a request's media.")
+        self.first_token_s = histogram("vidqa_first_token_seconds", "From the request to its first token.")
+        self.answer_s = histogram("vidqa_answer_seconds", "From the request to its whole answer.")
         Gauge("vidqa_requests_running", "Requests that wait or are answered.", registry=registry).set_function(running)
         Gauge("vidqa_answers_waiting", "Answers that wait for their turn.", registry=registry).set_function(waiting)
 

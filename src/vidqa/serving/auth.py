@@ -1,28 +1,25 @@
-"""The address of the server, its key and its accepted host names."""
+"""The address of the server and its key."""
 
 from __future__ import annotations
 
 import ipaddress
 import socket
 
-from vidqa.serving.problems import ADDRESS, EXPOSED, KEY_SHORT
+from vidqa.serving.problems import ADDRESS, OPTION
 
-SHORTEST_KEY = 16  # characters
+SHORTEST_KEY = 16  # characters; a shorter one could be guessed, and could not be kept out of logs
+NEED_KEY = "Set VIDQA_API_KEY in the environment, or leave --host out: then only this machine reaches the server."
+LONGER_KEY = "Set a longer one, for example that of `openssl rand -hex 24`."
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 def served_key(host: str, key: str | None) -> str | None:
-    """The key that clients need. Raises SERVE_EXPOSED, SERVE_KEY_SHORT."""
+    """The key that clients need. Raises SERVE_OPTION."""
     if key is None and host not in LOOPBACK:
-        raise EXPOSED.error("--host", f"{host} is reached by other machines, and VIDQA_API_KEY is not set")
+        raise OPTION.error("--host", f"{host} is reached by other machines, and VIDQA_API_KEY is not set", NEED_KEY)
     if key is not None and len(key) < SHORTEST_KEY:
-        raise KEY_SHORT.error("VIDQA_API_KEY", f"{len(key)} characters; {SHORTEST_KEY} are needed")
+        raise OPTION.error("VIDQA_API_KEY", f"{len(key)} characters; {SHORTEST_KEY} are needed", LONGER_KEY)
     return key
-
-
-def hosts_of(host: str) -> frozenset[str]:
-    """The accepted Host headers without a key: only names of this machine, against DNS rebinding."""
-    return LOOPBACK | {host}
 
 
 def listen(host: str, port: int) -> socket.socket:

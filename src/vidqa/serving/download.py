@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
 from vidqa.serving._base import MB, Limits
-from vidqa.serving.problems import MEDIA_REFUSED, MEDIA_TOO_LARGE, MEDIA_UNAVAILABLE
+from vidqa.serving.problems import MEDIA_REFUSED, MEDIA_UNAVAILABLE, TOO_LARGE
 
 CHUNK = 1 << 16
 PORTS = {"http": 80, "https": 443}
@@ -54,7 +54,7 @@ class Hosts:
 
 
 def download(url: str, hosts: Hosts, limits: Limits, where: str) -> bytes:
-    """The bytes at an address. Raises SERVE_MEDIA_REFUSED, SERVE_MEDIA_UNAVAILABLE, SERVE_MEDIA_TOO_LARGE."""
+    """The bytes at an address. Raises SERVE_MEDIA_REFUSED, SERVE_MEDIA_UNAVAILABLE, SERVE_TOO_LARGE."""
     deadline = time.monotonic() + limits.fetch_s
     try:
         parts = urlsplit(url)
@@ -123,7 +123,7 @@ def _read(parts: SplitResult, address: str, port: int, deadline: float, limits: 
             data += piece
             if len(data) > limits.media_bytes or (response.length or 0) > limits.media_bytes:
                 message = f"more than {limits.media_bytes / MB:.0f} MB"
-                raise MEDIA_TOO_LARGE.error(where, message)
+                raise TOO_LARGE.error(where, message)
         if response.length:
             raise OSError(f"it ended {response.length} bytes early")
         return bytes(data)

@@ -14,7 +14,7 @@ from vidqa.core._optional import require
 from vidqa.core.problem import Problem
 from vidqa.families.chat import Chat
 from vidqa.serving.detokenizer import CLOSES
-from vidqa.serving.problems import CONSTRAINT
+from vidqa.serving.problems import REQUEST
 from vidqa.serving.schema import LONGEST_FORM, ChatRequest
 
 OBJECT_FORM = {"whitespace_flexible": False}  # else a model may write blanks forever
@@ -36,20 +36,20 @@ class Grammars:
 
     def forms(self, request: ChatRequest, count: int, *, thinking: bool) -> list[Form] | list[None]:
         """The constraints of `count` answers to a request; None without a form. The grammar is compiled once, which may
-        take a second. Raises SERVE_CONSTRAINT."""
+        take a second. Raises SERVE_REQUEST."""
         if (grammar := self._grammar(request)) is None:
             return [None] * count
         matcher = self.guidance.LLMatcher(self.tokenizer, grammar)
         if not matcher.is_error():
             matcher.compute_bitmask()  # some grammars turn out to be too large here
         if matcher.is_error():
-            raise CONSTRAINT.error(request.form_place, _first_line(matcher.get_error()))
+            raise REQUEST.error(request.form_place, _first_line(matcher.get_error()))
         return [Form(matcher.deep_copy(), self, request.form_place, thinking=thinking) for _ in range(count)]
 
     def _grammar(self, request: ChatRequest) -> str | None:
         if (choices := request.choices) is not None:
             if not all(choices):
-                raise CONSTRAINT.error(request.form_place, "a choice is empty")
+                raise REQUEST.error(request.form_place, "a choice is empty")
             _require_short(" ".join(choices), request.form_place)
             return str(self.guidance.LLMatcher.grammar_from_lark(f"start: {' | '.join(map(json.dumps, choices))}"))
         if (schema := request.json_form) is None:
@@ -57,11 +57,11 @@ class Grammars:
         written = json.dumps(schema)
         _require_short(written, request.form_place)
         if wrong := _too_complex(schema):
-            raise CONSTRAINT.error(request.form_place, wrong, "Use a smaller schema.")
+            raise REQUEST.error(request.form_place, wrong, "Use a smaller schema.")
         try:
             return str(self.guidance.LLMatcher.grammar_from_json_schema(written, defaults=OBJECT_FORM))
         except ValueError as refused:
-            raise CONSTRAINT.error(request.form_place, _first_line(str(refused))) from refused
+            raise REQUEST.error(request.form_place, _first_line(str(refused))) from refused
 
 
 class Form:
@@ -88,7 +88,7 @@ class Form:
             packed = np.frombuffer(self.matcher.compute_bitmask(), np.uint8)
             mask = np.unpackbits(packed, count=size, bitorder="little").astype(bool)
         if self.matcher.is_error():
-            self.problem = CONSTRAINT.at(self.place, _first_line(self.matcher.get_error()))
+            self.problem = REQUEST.at(self.place, _first_line(self.matcher.get_error()))
             mask[:] = False
         if not mask.any():
             mask[list(chat.eos_ids)] = True
@@ -97,7 +97,7 @@ class Form:
 
 def _require_short(written: str, place: str) -> None:
     if len(written) > LONGEST_FORM:
-        raise CONSTRAINT.error(place, f"{len(written)} characters; at most {LONGEST_FORM} allowed")
+        raise REQUEST.error(place, f"{len(written)} characters; at most {LONGEST_FORM} allowed")
 
 
 def _too_complex(schema: dict[str, Any]) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -21,7 +21,7 @@ from vidqa.serving._base import Backend
 from vidqa.serving.detokenizer import OPENS, Detokenizer, Piece
 from vidqa.serving.grammar import Form, Grammars
 from vidqa.serving.media import MediaAccess
-from vidqa.serving.problems import MEDIA_TOO_LARGE
+from vidqa.serving.problems import TOO_LARGE
 from vidqa.serving.schema import ChatRequest, conversation
 from vidqa.video import with_keys
 from vidqa.video.types import ImageMeta, VideoMeta
@@ -29,21 +29,6 @@ from vidqa.video.types import ImageMeta, VideoMeta
 LETTERS_PER_TOKEN = 16  # more than any text has; longer texts are refused before they are tokenized
 MOST_PIXELS = 8192 * 8192  # of an image; the video reader bounds those of videos
 Value = TypeVar("Value")
-
-
-@dataclass(frozen=True)
-class Defaults:
-    """The defaults of requests: the spec's [generation], and `choices`, the answers that a request which names no form
-    of its own may have; all where there are none."""
-
-    max_tokens: int
-    temperature: float
-    repetition_penalty: float
-    top_p: float = 1.0
-    top_k: int = 0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    choices: tuple[str, ...] = ()
 
 
 @dataclass(eq=False)
@@ -106,10 +91,11 @@ class Answers:
 
 
 class RequestHandler:
-    """Plans requests and submits them to the backend."""
+    """Plans requests and submits them to the backend. `defaults` holds for what a request leaves open; of `choices` a
+    request that names no form of its own may have one, any answer where there are none."""
 
-    def __init__(self, backend: Backend, access: MediaAccess, defaults: Defaults) -> None:
-        self.backend, self.access, self.defaults = backend, access, defaults
+    def __init__(self, backend: Backend, access: MediaAccess, defaults: Sampling, choices: Sequence[str] = ()) -> None:
+        self.backend, self.access, self.defaults, self.choices = backend, access, defaults, list(choices)
         self.grammars = Grammars(backend.planner.chat)
         self.threads = ThreadPoolExecutor(backend.most + access.limits.queue, "request")  # one for each request
         self.compiling = ThreadPoolExecutor(1, "grammar")  # grammars take one core, whoever sends them
@@ -128,7 +114,7 @@ class RequestHandler:
         headers = [await asyncio.wrap_future(header) for header in self.backend.headers(media)]
         problems = [header for header in headers if isinstance(header, Problem)]
         problems += [
-            MEDIA_TOO_LARGE.at(ref.written, f"{header.width} x {header.height} pixels; at most {MOST_PIXELS:,} allowed")
+            TOO_LARGE.at(ref.written, f"{header.width} x {header.height} pixels; at most {MOST_PIXELS:,} allowed")
             for ref, header in zip(media, headers, strict=True)
             if isinstance(header, (ImageMeta, VideoMeta)) and header.width * header.height > MOST_PIXELS
         ]
@@ -148,7 +134,7 @@ class RequestHandler:
         return planner.anew(with_keys(planner.vision, options.model_dump()) if options else planner.vision)
 
     async def begin(self, request: ChatRequest, sample: Sample) -> Answers:
-        """Start the answers to a planned request. Raises SAMPLE_TOO_LONG, SERVE_CONSTRAINT."""
+        """Start the answers to a planned request. Raises SAMPLE_TOO_LONG, SERVE_REQUEST."""
         chat, answers = self.backend.planner.chat, Answers(sample, self._max_tokens(request, sample))
         request = self._with_form(request)
         encoded = await self.in_thread(self.backend.planner.encode, sample)
@@ -183,9 +169,9 @@ class RequestHandler:
         return answers
 
     def _with_form(self, request: ChatRequest) -> ChatRequest:
-        if not self.defaults.choices or request.names_form:
+        if not self.choices or request.names_form:
             return request
-        return request.model_copy(update={"guided_choice": list(self.defaults.choices)})
+        return request.model_copy(update={"guided_choice": self.choices})
 
     def _max_tokens(self, request: ChatRequest, sample: Sample) -> int:
         """The most tokens of an answer; a number in the request is never reduced."""
@@ -199,11 +185,10 @@ class RequestHandler:
         return named_tokens or min(left, self.defaults.max_tokens)
 
     def _sampling(self, request: ChatRequest, max_tokens: int) -> Sampling:
-        names = ("temperature", "top_p", "top_k", "repetition_penalty", "presence_penalty", "frequency_penalty")
-        requested = {name: getattr(request, name) for name in names}
-        values = {name: getattr(self.defaults, name) if value is None else value for name, value in requested.items()}
+        names = {field.name for field in fields(Sampling)} - {"max_tokens", "seed"}
+        sampling = replace(self.defaults, max_tokens=max_tokens, **request.model_dump(include=names, exclude_none=True))
         seed = secrets.randbits(62) if request.seed is None else request.seed
-        return Sampling(max_tokens, seed=seed, **{**values, "top_k": max(0, values["top_k"])})
+        return replace(sampling, seed=seed, top_k=max(0, sampling.top_k))
 
     async def in_thread(
         self, work: Callable[..., Value], *arguments: Any, threads: ThreadPoolExecutor | None = None

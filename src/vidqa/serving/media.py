@@ -13,15 +13,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from vidqa.core.cli import FILE_REFUSED
 from vidqa.core.files import remove
 from vidqa.data.record import MediaRef
 from vidqa.serving._base import MB, Limits
 from vidqa.serving.download import Hosts, download
-from vidqa.serving.problems import MEDIA_REFUSED, MEDIA_TOO_LARGE, MEDIA_UNAVAILABLE, MEDIA_UNWRITABLE, REQUEST
+from vidqa.serving.problems import MEDIA_REFUSED, MEDIA_UNAVAILABLE, REQUEST, TOO_LARGE
 from vidqa.serving.schema import NamedMedium
 
 KINDS = {"video": ("video/", "application/octet-stream"), "image": ("image/", "application/octet-stream")}
 SHOWN = 200  # characters of an address
+OTHER_DISK = (
+    "Make room where the server's temporary files are, or start it with TMPDIR on another disk; then send the request "
+    "again."
+)
 
 
 class MediaStore:
@@ -92,7 +97,7 @@ class MediaAccess:
         try:
             path = self.store.hold(data, held)
         except OSError as full:
-            raise MEDIA_UNWRITABLE.error(medium.where, f"it cannot be kept: {full.strerror}") from full
+            raise FILE_REFUSED.error(medium.where, f"it cannot be kept: {full.strerror}", OTHER_DISK) from full
         return MediaRef(medium.kind, medium.where, path, size=len(data), keys=medium.keys)
 
     def _local(self, medium: NamedMedium) -> tuple[str, int]:
@@ -114,7 +119,7 @@ class MediaAccess:
             raise MEDIA_UNAVAILABLE.error(medium.where, f"{_shown(medium.url)} is no file")
         if size > self.limits.media_bytes:
             message = f"{size / MB:.0f} MB; at most {self.limits.media_bytes / MB:.0f} MB allowed"
-            raise MEDIA_TOO_LARGE.error(medium.where, message)
+            raise TOO_LARGE.error(medium.where, message)
         return path, size
 
 

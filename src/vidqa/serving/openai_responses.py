@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+from vidqa.core.cli import FILE_REFUSED
 from vidqa.core.problem import Exit, Problem, ProblemError
 from vidqa.families.chat import Chat
 from vidqa.planning.requests import Result, TopLogprobs
@@ -23,11 +24,11 @@ STATUS = {
     codes.UNAUTHORIZED.name: 401,
     codes.MEDIA_REFUSED.name: 403,
     codes.NOT_FOUND.name: 404,
-    codes.BODY_TOO_LARGE.name: 413,
-    codes.MEDIA_TOO_LARGE.name: 413,
+    codes.TOO_LARGE.name: 413,
     codes.BUSY.name: 429,
     codes.STOPPING.name: 503,
     codes.FAILED.name: 503,
+    FILE_REFUSED.name: 503,
 }
 KINDS = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 

@@ -2,18 +2,6 @@
 
 from vidqa.core.problem import Code, Exit
 
-EXPOSED = Code(
-    "SERVE_EXPOSED",
-    "Other machines could reach the server without a key.",
-    "Set VIDQA_API_KEY in the environment, or leave --host out: then only this machine reaches the server.",
-    Exit.USAGE,
-)
-KEY_SHORT = Code(
-    "SERVE_KEY_SHORT",
-    "The key in VIDQA_API_KEY is too short: it could be guessed, and could not be kept out of logs.",
-    "Set a longer one, for example that of `openssl rand -hex 24`.",
-    Exit.USAGE,
-)
 ADDRESS = Code(
     "SERVE_ADDRESS",
     "The address or port is in use, or is not an address of this machine.",
@@ -28,25 +16,16 @@ FAILED = Code(
 )
 OPTION = Code(
     "SERVE_OPTION",
-    "An option of the server has an invalid value.",
-    "Correct it; references/serving.md says what they mean.",
+    "An option of the server or its key in VIDQA_API_KEY has an invalid value, or a server that other machines reach "
+    "has no key.",
+    "Correct it; references/serving.md says what the options mean.",
     Exit.USAGE,
 )
 REQUEST = Code(
     "SERVE_REQUEST",
-    "A request is invalid, or asks for what the server does not support.",
-    "Correct the field that the problem names; references/serving.md lists them all.",
-)
-BODY = Code(
-    "SERVE_BODY",
-    "The body of a request is not JSON, or does not arrive in time.",
-    "Send one JSON object with Content-Type application/json.",
-)
-BODY_TOO_LARGE = Code(
-    "SERVE_BODY_TOO_LARGE",
-    "The body of a request is larger than the server accepts.",
-    "Name large videos by file:// or https:// instead of sending them, or start the server with a larger "
-    "--max-body-mb.",
+    "A request is no JSON object, does not arrive in time, is invalid, or asks for what the server does not support.",
+    "Send one JSON object with Content-Type application/json, and correct the field that the problem names; "
+    "references/serving.md lists them all.",
 )
 UNAUTHORIZED = Code(
     "SERVE_UNAUTHORIZED",
@@ -80,20 +59,9 @@ MEDIA_UNAVAILABLE = Code(
     "A medium is unavailable at the address in the request.",
     "Check that the address gives the file itself, at once and without another address behind it.",
 )
-MEDIA_UNWRITABLE = Code(
-    "SERVE_MEDIA_UNWRITABLE",
-    "The server cannot store a medium: its disk is full, or its folder is not writable.",
-    "Make room where the server's temporary files are, or start it with TMPDIR on another disk; then send the request "
-    "again.",
-    Exit.NOT_DONE,
-)
-MEDIA_TOO_LARGE = Code(
-    "SERVE_MEDIA_TOO_LARGE",
-    "A medium has more bytes, pixels or frames than the server accepts.",
-    "Cut or scale it down, or start the server with a larger --max-media-mb.",
-)
-CONSTRAINT = Code(
-    "SERVE_CONSTRAINT",
-    "The requested form of the answer cannot be enforced.",
-    "Use a JSON schema without references to other files, or choices that are not empty.",
+TOO_LARGE = Code(
+    "SERVE_TOO_LARGE",
+    "The body of a request, or a medium, has more bytes, pixels or frames than the server accepts.",
+    "Cut or scale the medium down, name a large one by file:// or https:// instead of sending it, or start the server "
+    "with a larger --max-body-mb or --max-media-mb.",
 )

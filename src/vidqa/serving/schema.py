@@ -11,7 +11,7 @@ from pydantic_core import from_json
 
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.data.record import MediumKeys, Turn
-from vidqa.serving.problems import BODY, REQUEST
+from vidqa.serving.problems import REQUEST
 from vidqa.video.vision_keys import VISION_KEYS, contradictions, without_effect
 
 MOST_MEDIA = 64  # of one request
@@ -204,16 +204,16 @@ class ChatRequest(Strict):
 
 
 def parse_request(body: bytes) -> ChatRequest:
-    """The request in a body. Raises SERVE_BODY, SERVE_REQUEST."""
+    """The request in a body. Raises SERVE_REQUEST."""
     marks = sum(body.count(mark) for mark in (b",", b"[", b"{"))
     if marks > MOST_MARKS:
-        raise BODY.error("body", f"{marks} commas and brackets; at most {MOST_MARKS} allowed")
+        raise REQUEST.error("body", f"{marks} commas and brackets; at most {MOST_MARKS} allowed")
     try:
         table = from_json(body, allow_inf_nan=False)
     except ValueError as broken:
-        raise BODY.error("body", f"it is not JSON: {broken}") from broken
+        raise REQUEST.error("body", f"it is not JSON: {broken}") from broken
     if not isinstance(table, dict):
-        raise BODY.error("body", f"it holds {type(table).__name__}, not an object")
+        raise REQUEST.error("body", f"it holds {type(table).__name__}, not an object")
     _require_few_values(table)
     for name in IGNORED:
         table.pop(name, None)

@@ -11,7 +11,7 @@ from starlette.requests import Request
 
 from vidqa.core.problem import ProblemError
 from vidqa.serving._base import MB, Limits
-from vidqa.serving.problems import BODY, BODY_TOO_LARGE, BUSY
+from vidqa.serving.problems import BUSY, REQUEST, TOO_LARGE
 
 KB = 1 << 10
 PROTECTED_S = 1.0  # an older upload may be dropped for a new one
@@ -40,11 +40,11 @@ class Uploads:
 
     async def read(self, request: Request) -> bytes:
         """The body of a request; `request.state.is_read` is set when nothing more will come. Raises
-        SERVE_BODY, SERVE_BODY_TOO_LARGE, SERVE_BUSY, ClientDisconnect."""
+        SERVE_REQUEST, SERVE_TOO_LARGE, SERVE_BUSY, ClientDisconnect."""
         limits = self.limits
-        too_large = BODY_TOO_LARGE.at("body", f"more than {limits.body_bytes / MB:.0f} MB")
+        too_large = TOO_LARGE.at("body", f"more than {limits.body_bytes / MB:.0f} MB")
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-            raise BODY.error("Content-Type", "it is not application/json")
+            raise REQUEST.error("Content-Type", "it is not application/json")
         with suppress(ValueError):
             if int(request.headers.get("content-length", "0")) > limits.body_bytes:
                 raise ProblemError([too_large])
@@ -63,7 +63,7 @@ class Uploads:
             message = f"{upload.size / KB:.0f} KB after {time.monotonic() - upload.began:.1f} s"
             rule = f"it must come at {limits.body_rate / KB:.0f} KB/s or faster and within {limits.body_s:g} s"
             request.state.is_read = True
-            raise BODY.error("body", f"{message}; {rule}") from None
+            raise REQUEST.error("body", f"{message}; {rule}") from None
         finally:
             self._running.discard(upload)
         request.state.is_read = True

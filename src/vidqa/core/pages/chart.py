@@ -9,10 +9,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
 Point = tuple[float, float]
+Drawn = dict[str, Any]  # what `chart.html.j2` draws, in the units of its view box
 
 MOST_POINTS = 600  # of one line; of more, the lowest and highest of each stretch are kept
+SMOOTHED = 0.04  # share of the points that a smoothed one is the mean of
 MOST_DOTS = 120  # with so many points each gets a dot that says its value
 LOG_FROM = 30  # a curve that spans more than so many times its least value gets a logarithmic axis, where it may
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 560, 236, 58, 12, 12, 26
@@ -40,38 +43,6 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Tick:
-    at: float
-    text: str
-
-
-@dataclass(frozen=True)
-class Dot:
-    x: float
-    y: float
-    text: str
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """What `chart.html.j2` draws, in the units of its view box."""
-
-    name: str
-    width: int
-    height: int
-    left: int
-    right: int
-    top: int
-    floor: int
-    x_ticks: list[Tick]
-    y_ticks: list[Tick]
-    marks: list[dict[str, object]]
-    lines: list[dict[str, object]]
-    legend: list[tuple[str, str]]
-    note: str
-
-
-@dataclass(frozen=True)
 class Axis:
     """From numbers to places; `first` and `last` are the places of `low` and `high`."""
 
@@ -83,8 +54,14 @@ class Axis:
 
     def at(self, value: float) -> float:
         value = min(max(value, self.low), self.high)
-        share = _share(self.low, self.high, value, log=self.log)
+        if self.log:
+            share = math.log(value / self.low) / math.log(self.high / self.low)
+        else:
+            share = (value - self.low) / (self.high - self.low)
         return round(self.first + share * (self.last - self.first), 1)
+
+    def tick(self, value: float) -> dict[str, Any]:
+        return {"at": self.at(value), "text": tick_text(value)}
 
 
 def draw(
@@ -113,28 +90,28 @@ def draw(
         note = f"Beyond the upper edge: {steps}, up to {tick_text(top)}. {note}".rstrip()
     named = [(line.look, line.name) for line in lines] + [(f"mark {mark.look}".rstrip(), mark.name) for mark in marks]
     named = list(dict.fromkeys(named))
-    return Drawn(
-        name=name,
-        width=width,
-        height=height,
-        left=LEFT,
-        right=width - RIGHT,
-        top=TOP,
-        floor=height - BOTTOM,
-        x_ticks=[Tick(x_of.at(value), tick_text(value)) for value in ticks(x_of.low, x_of.high, 7, whole=True)],
-        y_ticks=[Tick(y_of.at(value), tick_text(value)) for value in _y_values(y_of)],
-        marks=[{"at": x_of.at(mark.x), "text": mark.text, "look": mark.look} for mark in marks],
-        lines=[_drawn(line, x_of, y_of) for line in lines],
-        legend=named if len(named) > 1 else [],
-        note=note,
-    )
+    return {
+        "name": name,
+        "width": width,
+        "height": height,
+        "left": LEFT,
+        "right": width - RIGHT,
+        "top": TOP,
+        "floor": height - BOTTOM,
+        "x_ticks": [x_of.tick(value) for value in ticks(x_of.low, x_of.high, 7, whole=True)],
+        "y_ticks": [y_of.tick(value) for value in _y_values(y_of)],
+        "marks": [{"at": x_of.at(mark.x), "text": mark.text, "look": mark.look} for mark in marks],
+        "lines": [_drawn(line, x_of, y_of) for line in lines],
+        "legend": named if len(named) > 1 else [],
+        "note": note,
+    }
 
 
-def _drawn(line: Line, x_of: Axis, y_of: Axis) -> dict[str, object]:
+def _drawn(line: Line, x_of: Axis, y_of: Axis) -> dict[str, Any]:
     points = thinned(line.points)
     path = " ".join(f"{'L' if number else 'M'}{x_of.at(x)} {y_of.at(y)}" for number, (x, y) in enumerate(points))
     shown = points if (line.dots and len(points) <= MOST_DOTS) or len(points) == 1 else []
-    dots = [Dot(x_of.at(x), y_of.at(y), f"{line.name}, step {tick_text(x)}: {y:.6g}") for x, y in shown]
+    dots = [{"x": x_of.at(x), "y": y_of.at(y), "text": f"{line.name}, step {tick_text(x)}: {y:.6g}"} for x, y in shown]
     return {"look": line.look, "path": path, "dots": dots}
 
 
@@ -190,11 +167,11 @@ def tick_text(value: float) -> str:
     return f"{digits.rstrip('0').rstrip('.')}e{int(power)}"
 
 
-def thinned(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
-    """At most `most` points: of each stretch the lowest and the highest, so that no peak is lost."""
-    if len(points) <= most:
+def thinned(points: Sequence[Point]) -> list[Point]:
+    """At most MOST_POINTS points: of each stretch the lowest and the highest, so that no peak is lost."""
+    if len(points) <= MOST_POINTS:
         return list(points)
-    stretch = -(-len(points) // (most // 2))
+    stretch = -(-len(points) // (MOST_POINTS // 2))
     thin: list[Point] = []
     for start in range(0, len(points), stretch):
         part = points[start : start + stretch]
@@ -203,10 +180,10 @@ def thinned(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
     return thin
 
 
-def smoothed(points: Sequence[Point], share: float = 0.04) -> list[Point]:
-    """Every point as the mean of those around it, a `share` of all: at the start, where a loss falls steeply, of as
+def smoothed(points: Sequence[Point]) -> list[Point]:
+    """Every point as the mean of those around it, SMOOTHED of all: at the start, where a loss falls steeply, of as
     many on both sides as there are; at the end of those before it."""
-    around = round(len(points) * share / 2)
+    around = round(len(points) * SMOOTHED / 2)
     sums = [0.0, *accumulate(y for _, y in points)]
     smooth = []
     for at, (x, _) in enumerate(points):
@@ -217,9 +194,3 @@ def smoothed(points: Sequence[Point], share: float = 0.04) -> list[Point]:
 
 def _finite(points: Sequence[Point]) -> list[Point]:
     return [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
-
-
-def _share(low: float, high: float, value: float, *, log: bool) -> float:
-    if log:
-        return math.log(value / low) / math.log(high / low)
-    return (value - low) / (high - low)

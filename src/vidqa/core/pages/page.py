@@ -10,6 +10,8 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from vidqa.core.problem import ProblemError
+
 TEMPLATES = Path(__file__).parents[2]  # each lies beside the code that fills it, and extends core/pages/page.html.j2
 
 
@@ -37,6 +39,15 @@ def image_url(image: bytes) -> str:
     """A PNG or JPEG as a data URL."""
     kind = "png" if image.startswith(b"\x89PNG") else "jpeg"
     return f"data:image/{kind};base64,{base64.b64encode(image).decode()}"
+
+
+def card_images(read: Callable[[], list[bytes]]) -> dict[str, Any]:
+    """{"frames": data URLs of the images that `read` gives, "fault": ""}; where it raises a ProblemError, no frames and
+    the reason."""
+    try:
+        return {"frames": list(map(image_url, read())), "fault": ""}
+    except ProblemError as error:
+        return {"frames": [], "fault": error.problems[0].message}
 
 
 def percent(value: float | None, digits: int = 1) -> str:

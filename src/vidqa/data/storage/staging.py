@@ -130,7 +130,7 @@ def read_record(folder: Path) -> dict[str, Staged]:
 
 
 def staging_lock(folder: Path) -> AbstractContextManager[int]:
-    """One process at a time stages a set; the next one finds it there. Raises LOCK_HELD, LOCK_UNAVAILABLE."""
+    """One process at a time stages a set; the next one finds it there. Raises LOCK_HELD, ENV_FILE_REFUSED."""
     folder.mkdir(parents=True, exist_ok=True)
     return locked(folder / ".lock", wait_s=LOCK_WAIT_S)
 

@@ -20,7 +20,7 @@ from vidqa.engine.generators._base import Sampling
 from vidqa.engine.generators.hf import TransformersSession
 from vidqa.engine.loading.fsdp import Resharding
 from vidqa.engine.objectives import SUPERVISED, Objective
-from vidqa.evaluation import make_item
+from vidqa.evaluation.results import make_item
 from vidqa.planning.packing.packs import padded_length, plan_micro_batches, plan_packs
 from vidqa.planning.packing.prefix_sharing import relative_cost, workload
 from vidqa.planning.packing.steps import pack_budget

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from vidqa.data.record import Record
-from vidqa.evaluation import make_item
+from vidqa.evaluation import text
 from vidqa.evaluation.answers import final_answer
-from vidqa.evaluation.text import normalise
+from vidqa.evaluation.results import make_item
 
 TOLERANCE = 0.01  # of `number`, relative; absolute below 1
 # Anything but another tag inside, so that tags cannot be repeated or swallowed.
@@ -80,11 +79,8 @@ def distance(completion: Completion) -> float:
 
 def token_f1(completion: Completion) -> float:
     """F1 of the words of the answer and of the reference, each counted as often as it stands there."""
-    ours, theirs = (
-        Counter(normalise(final_answer(text).text).split()) for text in (completion.text, completion.record.answer)
-    )
-    common = sum((ours & theirs).values())
-    return 2 * common / (sum(ours.values()) + sum(theirs.values())) if common else 0.0
+    answer, reference = (final_answer(written).text for written in (completion.text, completion.record.answer))
+    return text.token_f1(answer, reference) if text.tokens(reference) else 0.0  # two empty texts earn nothing
 
 
 BUILT_IN: dict[str, Callable[[Completion], float]] = {

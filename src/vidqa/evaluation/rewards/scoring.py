@@ -34,7 +34,7 @@ class Rewards:
     """The rewards of a `reward_function`, with the overlong penalty of a policy table. A context: it ends processes."""
 
     def __init__(self, reward_function: Any, policy: Any, longest: int, timeout_s: float) -> None:
-        """`longest` is the most tokens of a completion. Raises REWARD_FUNCTION for a file that is not there."""
+        """`longest` is the most tokens of a completion. Raises METRIC_FUNCTION for a file that is not there."""
         self.weights = reward_weights(reward_function)
         self.overlong, self.longest = policy.overlong_reward, longest
         self.users = {name: UserReward(name, timeout_s) for name in self.weights if name not in REWARDS}
@@ -47,7 +47,7 @@ class Rewards:
             user.close()
 
     def __call__(self, completion: Completion) -> Reward:
-        """Raises REWARD_FUNCTION for a function of the user's own."""
+        """Raises METRIC_FUNCTION for a function of the user's own."""
         total, parts = 0.0, dict[str, float]()
         for name, weight in self.weights.items():
             if name in self.users:

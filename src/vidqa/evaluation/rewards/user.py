@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from vidqa.core.user_function import UserFunction, UserFunctionError, UserFunctionTimeout
-from vidqa.evaluation.problems import REWARD_FUNCTION
+from vidqa.evaluation.problems import METRIC_FUNCTION
 from vidqa.evaluation.rewards.builtin import Completion
 
 START_S = 60.0  # to import what the function needs
@@ -20,10 +20,10 @@ class UserReward:
         self.name, self.file, self.timeout_s = name, Path(os.path.abspath(os.path.expanduser(file))), timeout_s
         self.process: UserFunction | None = None
         if not self.file.is_file():
-            raise REWARD_FUNCTION.error(self.file, "there is no such Python file")
+            raise METRIC_FUNCTION.error(self.file, "there is no such Python file")
 
     def __call__(self, completion: Completion) -> tuple[float, dict[str, float]]:
-        """The reward and its parts. Raises REWARD_FUNCTION, naming the record."""
+        """The reward and its parts. Raises METRIC_FUNCTION, naming the record."""
         record = completion.record
         fields = {name: getattr(record, name) for name in ("id", "question", "answer", "kind")}
         fields["media"] = [medium.path for medium in record.media]
@@ -35,13 +35,13 @@ class UserReward:
         except UserFunctionTimeout:
             self.close()
             message = f"{self.name} took more than {self.timeout_s:g} s"
-            raise REWARD_FUNCTION.error(where, message) from None
+            raise METRIC_FUNCTION.error(where, message) from None
         except UserFunctionError as failed:
             self.close()
-            raise REWARD_FUNCTION.error(where, f"{self.name}: {failed.message} {failed.where}".rstrip()) from None
+            raise METRIC_FUNCTION.error(where, f"{self.name}: {failed.message} {failed.where}".rstrip()) from None
         number, parts = value if isinstance(value, list) and len(value) == 2 else (value, {})
         if not isinstance(parts, dict) or not all(isinstance(one, int | float) for one in (number, *parts.values())):
-            raise REWARD_FUNCTION.error(
+            raise METRIC_FUNCTION.error(
                 where, f"{self.name} gave {value!r}, not a number or (number, table of numbers)"
             )
         return float(number), {part: float(share) for part, share in parts.items()}

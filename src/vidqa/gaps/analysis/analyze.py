@@ -15,14 +15,15 @@ import pyarrow.parquet as pq
 from vidqa.core.cli import USAGE
 from vidqa.core.gc_pause import paused
 from vidqa.core.problem import Code, Problem, raise_errors
+from vidqa.data.problem_collector import ProblemCollector
 from vidqa.evaluation.problems import (
-    GAPS_JOIN,
-    GAPS_MODE,
+    GAPS_ANNOTATIONS,
     GAPS_NO_GROUND_TRUTH,
     GAPS_NO_RESULT,
-    GAPS_RESULT_REPEATED,
+    METRIC_OTHER_KIND,
+    RESULTS_TWICE,
 )
-from vidqa.evaluation.results import Bounded, Item, is_scored, json_items, usable
+from vidqa.evaluation.results import Item, is_scored, json_items, usable
 from vidqa.evaluation.text import normalise
 from vidqa.gaps.analysis.annotations import AnnotationIndex, Extra, annotation_file, read_annotations
 from vidqa.gaps.analysis.audit import Answered
@@ -45,6 +46,8 @@ ERROR_TYPES = {  # in the order of summaries
     "empty": "the model said nothing, or its video could not be decoded (finish_reason is then error)",
     "missing": "an annotated sample has no result: the evaluation was not finished, or limited",
 }
+OTHER_KIND = "ground truths are not of the kind that the mode asks for; they are compared as in mode normalized"
+REPEATED = "samples have more than one result; equal ones are counted once, different ones are all kept"
 SAME_ID = "annotations have one id; their results are told apart by video and question"
 OTHER_TRUTH = "results were evaluated against another ground truth than the annotations now hold; the results' is used"
 
@@ -177,8 +180,8 @@ class _Analysis:
         """Book every result and every annotation without one. Raises ProblemError with the errors of single results."""
         for name, rows in self.annotations.by_id.items():
             if len(rows) > 1:
-                self.remarks.add(GAPS_JOIN, name, says=SAME_ID)
-        faults = Bounded()
+                self.remarks.add(GAPS_ANNOTATIONS, name, says=SAME_ID)
+        faults = ProblemCollector(str(self.gaps.sources[0]))
         for source in self.gaps.sources:
             with storage_problems(source):
                 data = read_bytes(source)
@@ -186,10 +189,9 @@ class _Analysis:
             for index, value in json_items(data, source, faults):
                 if (item := usable(value, source, index, faults)) is not None:
                     self._result(item, source, index, is_own and is_scored(item))
-        problems = faults.closed()
-        raise_errors(problems)
+        raise_errors(faults.problems)
         self._missing()
-        self.gaps.problems = problems + self.remarks.problems()
+        self.gaps.problems = faults.problems + self.remarks.problems()
 
     def _result(self, item: Item, source: str, index: int, is_own: bool) -> None:
         """Book one result; with `is_own` its own verdict holds as long as question and ground truth do."""
@@ -197,7 +199,7 @@ class _Analysis:
         sample_id, kind = item.get("sample_id", ""), item.get("kind", "")
         row, remark = self.annotations.find(item, self.answered)
         if remark:
-            self.remarks.add(GAPS_JOIN, source, index, remark)
+            self.remarks.add(GAPS_ANNOTATIONS, source, index, remark)
         if row < 0:
             video = self.annotations.full_path(video_id)
         else:
@@ -219,7 +221,7 @@ class _Analysis:
             return
         verdict = self._verdict(item, question, gt, is_own)
         if not verdict.fits_mode:
-            self.remarks.add(GAPS_MODE, source, index)
+            self.remarks.add(METRIC_OTHER_KIND, source, index, OTHER_KIND)
         kind = kind or verdict.kind
         if self.scored is not None:
             self.scored.answers.append(ScoredAnswer(row, video, question, gt, sample_id, kind, *verdict[:4]))
@@ -240,12 +242,12 @@ class _Analysis:
             self.answered[row] = 1
             self.responses[row] = digest
             return False
-        self.remarks.add(GAPS_RESULT_REPEATED, source, index)
+        self.remarks.add(RESULTS_TWICE, source, index, REPEATED)
         return self.responses[row] == digest
 
     def _truth(self, gt: str, annotated: str, source: str, index: int) -> str:
         if gt and annotated and normalise(gt) != normalise(annotated):
-            self.remarks.add(GAPS_JOIN, source, index, OTHER_TRUTH)
+            self.remarks.add(GAPS_ANNOTATIONS, source, index, OTHER_TRUTH)
         return gt or annotated
 
     def _count(self, error: str, kind: str) -> bool:

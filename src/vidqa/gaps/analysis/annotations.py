@@ -30,7 +30,7 @@ Span = tuple[float, float]  # seconds of the video
 # The fields by which records say where in the video the event is that a question asks about.
 SPAN_FIELDS = (("span",), ("start", "end"), ("start_time", "end_time"), ("event_start", "event_end"))
 MOST_TAGS = 50  # of one record
-# Warnings of a join (GAPS_JOIN).
+# Warnings of a join (GAPS_ANNOTATIONS).
 UNKNOWN = "results belong to no annotation, by id or by video and question; they are compared with their own gt"
 AMBIGUOUS = "results fit several annotations, by id or by video and question; they are joined with none of them"
 BY_NAME = "the videos of results lie in another folder than annotated; they are joined by file name and question"
@@ -145,7 +145,7 @@ def _plain(video: str) -> str:
 
 
 def annotation_file(path: str) -> str:
-    """The file itself, or annotations.json or .jsonl in the folder. Raises GAPS_ANNOTATIONS, GAPS_STORAGE."""
+    """The file itself, or annotations.json or .jsonl in the folder. Raises GAPS_ANNOTATIONS, ENV_FILE_REFUSED."""
     with storage_problems(path):
         names, missing = [path], "there is no such file or folder"
         if is_folder(path):
@@ -158,7 +158,7 @@ def annotation_file(path: str) -> str:
 
 
 def read_annotations(path: str, media_path: str = "", extras: dict[int, Extra] | None = None) -> AnnotationIndex:
-    """Read a file of annotations; `extras` gets their tags and spans, by row. Raises GAPS_ANNOTATIONS, GAPS_STORAGE."""
+    """Read a file of annotations; `extras` gets their tags and spans, by row. Raises as `annotation_file`."""
     findings = ProblemCollector(path)
     annotations = AnnotationIndex(_root(path, media_path), _source(path, media_path))
     full_path = cache(annotations.full_path)  # many questions are about one video

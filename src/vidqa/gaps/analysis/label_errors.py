@@ -48,7 +48,7 @@ def audit_items(
 ) -> list[dict[str, Any]]:
     """The queue: doubtful labels, the most doubtful first, with a person's verdict where there is one.
 
-    Raises RESULTS_MISSING for another evaluation that does not exist."""
+    Raises RESULTS_FOLDER for another evaluation that does not exist."""
     answers = scored.answers
     parsed = {at: answer.parsed for at, answer in enumerate(answers) if answer.is_answer and answer.parsed}
     models: dict[str, Witness] = {"this evaluation": parsed}

@@ -14,11 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vidqa.core._optional import require
+from vidqa.core.cli import FILE_REFUSED
 from vidqa.core.files import replacing
 from vidqa.core.problem import ProblemError
 from vidqa.evaluation.answers import RULES
 from vidqa.evaluation.other_results import FILE, one_evaluation
-from vidqa.evaluation.problems import GAPS_STORAGE, RESULTS_MISSING
+from vidqa.evaluation.problems import RESULTS_FOLDER
 from vidqa.evaluation.text import as_text
 
 # The first three are the original contract. The same columns and types are written when there are no rows.
@@ -53,12 +54,12 @@ def find_results(place: str) -> list[str]:
     """The results.json that `place` means: the file itself, the one directly in it, or the only one below it.
 
     Several are read together only if each lies in a folder of its own named shard_0, shard-1, rank2, part_3 ... under
-    one parent. Raises RESULTS_MISSING and RESULTS_SEVERAL, which names them.
+    one parent. Raises RESULTS_FOLDER, which names them.
     """
     with storage_problems(place):
         paths = _below(place)
     if not paths:
-        raise RESULTS_MISSING.error(place, f"no {FILE} is in this folder or below it")
+        raise RESULTS_FOLDER.error(place, f"no {FILE} is in this folder or below it")
     return one_evaluation(place, paths)
 
 
@@ -113,13 +114,13 @@ def publishing(path: str) -> Iterator[Path]:
 
 @contextmanager
 def storage_problems(where: str) -> Iterator[None]:
-    """Turns what file systems and buckets raise into GAPS_STORAGE."""
+    """Turns what file systems and buckets raise into ENV_FILE_REFUSED."""
     try:
         yield
     except OSError as wrong:
-        raise GAPS_STORAGE.error(where, str(wrong.strerror or wrong)) from wrong
+        raise FILE_REFUSED.error(where, str(wrong.strerror or wrong)) from wrong
     except _bucket_errors() as wrong:
-        raise GAPS_STORAGE.error(where, str(wrong)) from wrong
+        raise FILE_REFUSED.error(where, str(wrong)) from wrong
 
 
 def _bucket_errors() -> tuple[type[BaseException], ...]:
@@ -139,9 +140,9 @@ def _filesystem(path: str) -> tuple[Any, str]:
     try:
         files, name = url_to_fs(path)
     except (ValueError, ImportError) as unknown:  # no such protocol, or one whose package is not installed
-        raise GAPS_STORAGE.error(path, str(unknown)) from unknown
+        raise FILE_REFUSED.error(path, str(unknown)) from unknown
     if not name:
-        raise GAPS_STORAGE.error(path, "it names no bucket")
+        raise FILE_REFUSED.error(path, "it names no bucket")
     return files, name
 
 

@@ -194,7 +194,7 @@ def write_state(folder: Path, state: LoopState) -> None:
 
 @contextmanager
 def locked_folder(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock; the system releases it with the process. Raises DEFT_BUSY, LOCK_UNAVAILABLE."""
+    """Hold the folder's lock; the system releases it with the process. Raises DEFT_BUSY, ENV_FILE_REFUSED."""
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / LOCK, "w") as file:
         if not try_lock(file.fileno(), folder / LOCK):

@@ -50,7 +50,7 @@ def write(path: Path, value: dict[str, Any]) -> None:
 @contextmanager
 def lock(name: str) -> Iterator[None]:
     """A lock among all processes, released by the system when its holder dies. Raises JOB_LAUNCH_BUSY,
-    LOCK_UNAVAILABLE and FILE_REFUSED."""
+    FILE_REFUSED."""
     path = folder() / f".{name}.lock"
     with ExitStack() as held:
         try:

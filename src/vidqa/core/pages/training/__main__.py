@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 from vidqa.core.cli import note
+from vidqa.core.files import write_text
 from vidqa.core.pages.training.groups import Posters
-from vidqa.core.pages.training.page import write_report
+from vidqa.core.pages.training.page import report
 from vidqa.core.pages.training.read import read_training
 
 
@@ -19,8 +20,9 @@ def main(run: Path, posters: Posters = lambda line: []) -> int:
     if not training.plan and not training.events:
         note(f"{run} holds no training to report on")
         return 2
+    path = training.run / "report.html"
     try:
-        path = write_report(training, posters)
+        write_text(path, report(training, posters))
     except OSError as failed:
         note(f"the report cannot be written: {failed}")
         return 4

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from vidqa.core.pages.page import image_url
-from vidqa.core.problem import ProblemError
+from vidqa.core.pages.page import card_images
 from vidqa.core.rollouts import read_rollouts, rollout_files
 
 SHOWN = 3  # groups of each end
-LONGEST = 600  # characters of a completion
 Posters = Callable[[dict[str, Any]], list[bytes]]  # JPEG or PNG images of the media of a line. Raises ProblemError
 
 
@@ -32,33 +31,13 @@ def last_groups(run: Path, posters: Posters) -> list[dict[str, Any]]:
     chosen = ranked if len(ranked) <= 2 * SHOWN else [*ranked[:SHOWN], *ranked[-SHOWN:]]
     return [
         {
-            "step": last,
-            "id": group[0]["id"],
-            "question": group[0]["question"][:LONGEST],
-            "answer": group[0]["answer"][:LONGEST],
-            "mean": f"{_mean(group):.3f}",
-            **_frames(group[0], posters),
-            "rows": [
-                {
-                    "text": line["text"][:LONGEST] + "…" * (len(line["text"]) > LONGEST),
-                    "reward": f"{line['reward']:.3f}",
-                    "parts": ", ".join(f"{name} {value:.3g}" for name, value in line["parts"].items()),
-                    "advantage": f"{line['advantage']:+.2f}",
-                    "tokens": len(line["token_ids"]),
-                    "end": "cut off" if line["finish_reason"] == "length" else "",
-                }
-                for line in sorted(group, key=lambda line: -line["reward"])
-            ],
+            "lines": sorted(group, key=lambda line: -line["reward"]),
+            "first": group[0],
+            "mean": _mean(group),
+            **card_images(partial(posters, group[0])),
         }
         for group in chosen
     ]
-
-
-def _frames(line: dict[str, Any], posters: Posters) -> dict[str, Any]:
-    try:
-        return {"frames": [image_url(image) for image in posters(line)], "fault": ""}
-    except ProblemError as wrong:
-        return {"frames": [], "fault": wrong.problems[0].message}
 
 
 def _mean(group: list[dict[str, Any]]) -> float:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from vidqa.core.environment import redacted
-from vidqa.core.files import write_text
 from vidqa.core.pages.page import page, percent
 from vidqa.core.pages.training.charts import main_chart, other_charts
 from vidqa.core.pages.training.groups import Posters, last_groups
@@ -21,20 +19,16 @@ CUT_OFF_MUCH = 0.1  # share of generated answers
 ACCURACY, LOSS, REWARD = "val/accuracy", "val/avg_loss", "rollout/reward"
 
 
-def write_report(training: Training, posters: Posters = lambda line: []) -> Path:
-    """Write report.html into the run folder. Raises OSError."""
-    path = training.run / "report.html"
-    write_text(path, report(training, posters))
-    return path
-
-
 def report(training: Training, posters: Posters = lambda line: []) -> str:
     """The page as HTML, with frames beside completions where `posters` gives them."""
     validations = _validations(training)
+    other_facts = {key: value for key, value in training.facts.items() if key not in ("trainable", "resumes")}
     ends = validations[: MOST_LISTED // 2] + validations[-MOST_LISTED // 2 :]
     return page(
         "core/pages/training/training.html.j2",
         title=f"Training {training.run.name}",
+        filters={"loss": _loss},
+        training=training,
         sub=_sub(training),
         problems=training.problems[:MOST_LISTED],
         remarks=_remarks(training),
@@ -48,22 +42,9 @@ def report(training: Training, posters: Posters = lambda line: []) -> str:
         how=_how(training),
         data=_data(training),
         left_out=training.left_out[:MOST_LISTED],
-        n_left_out=len(training.left_out),
-        exports=[
-            {
-                "name": export.name,
-                "step": export.step,
-                "loss": _loss(export.measured.get(LOSS)),
-                "accuracy": percent(export.measured.get(ACCURACY)),
-                "best": export.is_best,
-                "proof": export.proof,
-            }
-            for export in training.exports
-        ],
-        checkpoints=training.checkpoints,
-        resumes=[_resume(training, export) for export in training.resumes[-MOST_LISTED:]],
+        resumes=[_resume(training, resume) for resume in training.resumes[-MOST_LISTED:]],
         spec=redacted(training.spec_text),
-        made=redacted(json.dumps(_other_facts(training), indent=2, ensure_ascii=False)),
+        made=redacted(json.dumps(other_facts, indent=2, ensure_ascii=False)),
     )
 
 
@@ -104,7 +85,7 @@ def _tiles(training: Training) -> list[tuple[str, str, str, bool]]:
     if memory := training.points("perf/memory_gib"):
         tiles.append(("GPU memory", f"{max(y for _, y in memory):.1f} GiB", "highest, of the first process", False))
     if parts := _parts(training):
-        trained, whole = sum(p["trained"] for p in parts), sum(p["parameters"] for p in parts)
+        trained, whole = sum(p["trainable"] for p in parts), sum(p["parameters"] for p in parts)
         share = percent(trained / whole, 2 if trained < whole / 10 else 0) if whole else "–"
         tiles.append(("Trained parameters", _short(trained), f"{share} of {_short(whole)}", False))
     if training.left_out:
@@ -139,13 +120,7 @@ def _validations(training: Training) -> list[dict[str, Any]]:
     losses = training.points(LOSS)
     least = min((loss for _, loss in losses), default=None)
     return [
-        {
-            "step": int(step),
-            "loss": _loss(loss),
-            "accuracy": percent(accuracy.get(step)),
-            "cut": percent(cut.get(step)),
-            "remark": "least loss" if loss == least else "",
-        }
+        {"step": int(step), "loss": loss, "accuracy": accuracy.get(step), "cut": cut.get(step), "best": loss == least}
         for step, loss in losses
     ]
 
@@ -154,15 +129,7 @@ def _parts(training: Training) -> list[dict[str, Any]]:
     """Parameters by part of the model."""
     table = training.facts.get("trainable")
     rows = [row for row in table if isinstance(row, dict)] if isinstance(table, list) else []
-    return [
-        {
-            "name": str(row.get("part")),
-            "parameters": row["parameters"],
-            "trained": row["trainable"],
-        }
-        for row in rows
-        if is_number(row.get("parameters")) and is_number(row.get("trainable"))
-    ]
+    return [row for row in rows if is_number(row.get("parameters")) and is_number(row.get("trainable"))]
 
 
 def _how(training: Training) -> list[tuple[str, str]]:
@@ -235,11 +202,6 @@ def _resume(training: Training, resume: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _other_facts(training: Training) -> dict[str, Any]:
-    """Of run.json all that the page does not show elsewhere."""
-    return {key: value for key, value in training.facts.items() if key not in ("trainable", "resumes")}
-
-
 def _spent(training: Training) -> str:
     """The time in steps: each event speaks for those since the one before."""
     seconds, before = 0.0, 0.0
@@ -262,9 +224,7 @@ def _at(table: Any, path: str) -> Any:
 
 
 def _listed(value: object) -> str:
-    return (
-        ", ".join(map(str, value)) if isinstance(value, Sequence) and not isinstance(value, str) else str(value or "")
-    )
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value or "")
 
 
 def _count(value: object) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import tomllib
 from collections.abc import Sequence
@@ -10,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from vidqa.core.run_folder import EXPORT, RunFolder, read_metrics
+from vidqa.core.files import read_json, read_object
+from vidqa.core.run_folder import EXPORT, METRICS, TRAINER, RunFolder, read_metrics
 
 Point = tuple[float, float]
 Event = dict[str, Any]
@@ -59,10 +59,10 @@ def read_training(path: Path) -> Training:
     """What there is in a run folder."""
     path = path.resolve()
     run = RunFolder(path)
-    facts, best = object_in(path / "run.json"), object_in(path / "best.json")
+    facts, best = read_object(path / "run.json"), read_object(path / "best.json")
     resumes = _objects(facts.get("resumes"))
     spec, text = _spec(path / "spec.toml")
-    plan = object_in(path / "plan.json")
+    plan = read_object(path / "plan.json")
     return Training(
         run=path,
         status=run.read_status(),
@@ -74,15 +74,22 @@ def read_training(path: Path) -> Training:
         events=[*_events_before(path, resumes), *_events(path)],
         resumes=resumes,
         exports=_exports(run, best, facts),
-        checkpoints=[folder.name for folder in run.complete(run.checkpoints, "trainer.json")],
-        left_out=_texts(plan.get("quarantined")) + _texts(_json_in(path / "quarantine.json")),
+        checkpoints=[folder.name for folder in run.complete(run.checkpoints, TRAINER)],
+        left_out=_texts(plan.get("quarantined")) + _texts(_left_out_later(path)),
         problems=_texts([problem.as_dict() for problem in run.read_problems()]),
     )
 
 
+def _left_out_later(run: Path) -> Any:
+    try:
+        return read_json(run / "quarantine.json")
+    except (OSError, ValueError):
+        return None
+
+
 def _events(run: Path) -> list[Event]:
     try:
-        return read_metrics(run / "metrics.jsonl")
+        return read_metrics(run / METRICS)
     except OSError:
         return []
 
@@ -98,7 +105,7 @@ def _events_before(run: Path, resumes: Sequence[dict[str, Any]]) -> list[Event]:
             break
         run, upto = begun[0], min(upto, step)
         events = [event for event in _events(run) if event["step"] <= upto] + events
-        resumes = _objects(object_in(run / "run.json").get("resumes"))
+        resumes = _objects(read_object(run / "run.json").get("resumes"))
     return events
 
 
@@ -114,7 +121,7 @@ def _exports(run: RunFolder, best: dict[str, Any], facts: dict[str, Any]) -> lis
     proved = facts.get("export_proof")
     proved = proved if isinstance(proved, dict) else {}
     for folder in run.complete(run.exports, EXPORT):
-        export, proof = object_in(folder / EXPORT), object_in(folder / PROOF)
+        export, proof = read_object(folder / EXPORT), read_object(folder / PROOF)
         if is_number(proof.get("trainer_loss")) and is_number(proof.get("reloaded_loss")):
             proof_text = f"loss {proof['trainer_loss']:.6f} in the trainer, {proof['reloaded_loss']:.6f} loaded again"
         elif isinstance(export.get("unproved"), str) or proved.get("export") == folder.name:
@@ -135,19 +142,6 @@ def _spec(path: Path) -> tuple[dict[str, Any], str]:
         return tomllib.loads(text), text
     except (OSError, ValueError, RecursionError):
         return {}, ""
-
-
-def object_in(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; an empty one where there is none."""
-    table = _json_in(path)
-    return table if isinstance(table, dict) else {}
-
-
-def _json_in(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None
 
 
 def _objects(value: object) -> list[dict[str, Any]]:

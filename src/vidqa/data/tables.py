@@ -12,10 +12,14 @@ from vidqa.data.embedded_media import EmbeddedMedia
 from vidqa.data.foreign_rows import MEDIA, PAIRS, question_row
 from vidqa.data.media_names import kind_of
 from vidqa.data.problem_collector import ProblemCollector
-from vidqa.data.problems import COLUMNS, SYNTAX
+from vidqa.data.problems import FIELD, SYNTAX
 
 LONGEST_CELL = 1 << 24
 ALIASES = ("file", "path", "filename", "clip")  # columns that name the medium where none of MEDIA is there
+NAME_COLUMNS = (
+    "Name the columns video (or image, file, path, filename, clip), question and answer, or give --column "
+    "video=recording for a column of another name; id, kind, video_fps and options (a|b|c) are optional."
+)
 BATCH = 256  # rows that are held at a time; each may hold a video
 Rows = Iterator[tuple[int, Any]]
 NO_NAMES: Mapping[str, str] = {}
@@ -55,16 +59,17 @@ def _named(written: list[str], renamed: Mapping[str, str], collector: ProblemCol
     """The columns by the names that they are read by; None, and a finding, where they do not make a record."""
     there = f"there are: {', '.join(written)[:200]}"
     if unknown := [old for old in renamed.values() if old.lower() not in written]:
-        collector.add(COLUMNS, str(path), f"there is no column {' and no '.join(unknown)} to rename; {there}")
+        collector.add(
+            FIELD, str(path), f"there is no column {' and no '.join(unknown)} to rename; {there}", NAME_COLUMNS
+        )
         return None
     names = {old.lower(): new for new, old in renamed.items()}
     columns = [names.get(name, name) for name in written]
     if twice := [name for name, count in Counter(columns).items() if count > 1 and name in renamed]:
-        collector.add(COLUMNS, str(path), f"several columns are {' and '.join(twice)}; {there}")
+        collector.add(FIELD, str(path), f"several columns are {' and '.join(twice)}; {there}", NAME_COLUMNS)
         return None
     if missing := _missing(columns, collector.need_answers):
-        hint = "; a column of another name is given with --column, such as --column video=recording"
-        collector.add(COLUMNS, str(path), f"there is no column {missing}; {there}{hint}")
+        collector.add(FIELD, str(path), f"there is no column {missing}; {there}", NAME_COLUMNS)
         return None
     return columns
 

@@ -19,7 +19,7 @@ from vidqa.core.cli import note
 from vidqa.core.files import remove
 from vidqa.core.problem import ProblemError
 from vidqa.data.archive import is_archive, unpack
-from vidqa.data.problems import DAMAGED, NOT_FOUND, OPTION, OUTPUT_EXISTS, UNREACHABLE
+from vidqa.data.problems import NOT_FOUND, OPTION, OUTPUT_EXISTS, UNREACHABLE
 from vidqa.data.storage import hub, hub_dataset
 from vidqa.data.storage.hub_dataset import Listing, RemoteFile
 
@@ -76,7 +76,7 @@ def fetch(published: Published, subsets: Sequence[str], folder: Path) -> Fetched
 
     Nothing is written before the hub has agreed, every subset is known, and the disk has room.
     Raises STORAGE_DENIED, STORAGE_NOT_FOUND, STORAGE_UNREACHABLE, HUB_ANSWER, DATA_OPTION, DATA_OUTPUT_EXISTS,
-    STORAGE_NO_SPACE, STORAGE_DAMAGED, REMOVAL_OUTSIDE.
+    STORAGE_NO_SPACE, STORAGE_UNREACHABLE, REMOVAL_OUTSIDE.
     """
     name = f"{hub_dataset.PREFIX}{published.repository}"
     listing = hub_dataset.listing(name)
@@ -96,7 +96,7 @@ def fetch(published: Published, subsets: Sequence[str], folder: Path) -> Fetched
         remove(folder / damaged, owner=folder)
     if faults:
         removed = "what arrived was removed"
-        raise ProblemError(DAMAGED.at(f"{name}/{file}", f"{fault}; {removed}") for file, fault in faults.items())
+        raise ProblemError(UNREACHABLE.at(f"{name}/{file}", f"{fault}; {removed}") for file, fault in faults.items())
     packed = [folder / file.name for file in files if _is_packed(file.name)]
     packed += [fetch_web(web_file) for web_file in web]
     unpacked = sum(unpack(archive) for archive in packed)
@@ -166,7 +166,7 @@ def length_of(address: str) -> int:
 
 
 def fetch_web(file: WebFile) -> Path:
-    """The file, whole. Raises STORAGE_UNREACHABLE, STORAGE_DAMAGED."""
+    """The file, whole. Raises STORAGE_UNREACHABLE."""
     if file.path.is_file() and file.path.stat().st_size == file.size:
         return file.path
     partial = file.path.with_name(f"{file.path.name}.part")
@@ -184,6 +184,8 @@ def fetch_web(file: WebFile) -> Path:
     if (size := partial.stat().st_size) != file.size:
         if size > file.size:
             remove(partial, owner=file.folder)
-        raise DAMAGED.error(file.address, f"{size:,} of {file.size:,} bytes have arrived", "run this again: it goes on")
+        raise UNREACHABLE.error(
+            file.address, f"{size:,} of {file.size:,} bytes have arrived", "run this again: it goes on"
+        )
     os.replace(partial, file.path)
     return file.path

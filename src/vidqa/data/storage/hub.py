@@ -25,7 +25,6 @@ from vidqa.core.problem import Problem, ProblemError
 from vidqa.data.problems import (
     DENIED,
     HUB_ANSWER,
-    MODEL_NOT_FOUND,
     NO_SPACE,
     NOT_FOUND,
     TO_FETCH,
@@ -87,8 +86,8 @@ def resolve_model(name: str, *, token: str | None, weights: bool = True) -> Path
     """The local folder of a model: a folder as it is, or the fetched snapshot of a "hf_model://" name.
 
     Without `weights` only the small files are fetched, which is all that planning needs. A snapshot in the hub's cache
-    serves when the hub cannot be reached. Raises MODEL_NOT_FOUND, STORAGE_DENIED,
-    STORAGE_NOT_FOUND, STORAGE_UNREACHABLE, STORAGE_NO_SPACE.
+    serves when the hub cannot be reached. Raises STORAGE_NOT_FOUND, STORAGE_DENIED,
+    STORAGE_UNREACHABLE, STORAGE_NO_SPACE.
     """
     if not is_hub_name(name):
         return _local_folder(name)
@@ -224,10 +223,10 @@ def _local_folder(name: str) -> Path:
     if os.path.isdir(folder):
         return folder.resolve()
     if os.path.exists(folder):
-        raise MODEL_NOT_FOUND.error(name, "this is a file; a model is a folder")
+        raise NOT_FOUND.error(name, "this is a file; a model is a folder", "give the folder of the model")
     may_be_of_hub = _NAME.fullmatch(name) and not name.startswith(".")
     remedy = f"check the path; to fetch it from the hub write {PREFIX}{name}" if may_be_of_hub else "check the path"
-    raise MODEL_NOT_FOUND.error(name, f"there is no folder {folder.absolute()}", remedy)
+    raise NOT_FOUND.error(name, f"there is no folder {folder.absolute()}", remedy)
 
 
 def _cached(name: str, weights: bool) -> Path | None:

@@ -26,7 +26,7 @@ from vidqa.data.archive import SUFFIXES
 from vidqa.data.media import MediaSource, NotFound
 from vidqa.data.parse import RowReader
 from vidqa.data.problem_collector import ProblemCollector
-from vidqa.data.problems import DAMAGED, NOT_FOUND
+from vidqa.data.problems import NOT_FOUND, UNREACHABLE
 from vidqa.data.reader import NAMES
 from vidqa.data.record import MediaRef
 from vidqa.data.sources import open_source
@@ -259,9 +259,9 @@ def _fetch_one(bucket: Any, item: Object, place: str, folder: Path) -> Staged:
                 md5.update(block)
                 size += len(block)
         if size != item.size:
-            raise DAMAGED.error(item.address, f"{size} bytes arrived of {item.size}")
+            raise UNREACHABLE.error(item.address, f"{size} bytes arrived of {item.size}")
         if len(item.etag) == 32 and item.etag != md5.hexdigest() and not _is_encrypted(bucket, item):
-            raise DAMAGED.error(item.address, f"its MD5 is {md5.hexdigest()}, the storage says {item.etag}")
+            raise UNREACHABLE.error(item.address, f"its MD5 is {md5.hexdigest()}, the storage says {item.etag}")
     return Staged(item.address, place, size, item.etag, sha256.hexdigest())
 
 

@@ -22,7 +22,7 @@ from vidqa.core import environment, files
 from vidqa.core.cli import note
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.core.run_folder import EXPORT, RunFolder
-from vidqa.data.problems import DAMAGED, DENIED, HUB_PUBLIC, OPTION, UNREACHABLE
+from vidqa.data.problems import DENIED, HUB_PUBLIC, OPTION, UNREACHABLE
 from vidqa.data.storage.hub import file_fault
 from vidqa.data.storage.s3 import Object, connect, described, errors_at, hides_its_hash, objects_below, parse
 
@@ -153,7 +153,7 @@ def upload_export(
     token's own namespace; made where it is not there. {"repository", "commit", "files", "bytes"}.
 
     Files that the hub has already are not sent again. Raises STORAGE_HUB_PUBLIC, STORAGE_DENIED,
-    STORAGE_UNREACHABLE, STORAGE_DAMAGED.
+    STORAGE_UNREACHABLE.
     """
     import huggingface_hub
     from huggingface_hub.errors import HfHubHTTPError, HTTPError, OfflineModeIsEnabled
@@ -179,7 +179,7 @@ def upload_export(
     except ValueError as refused:  # a name that no repository may have
         raise DENIED.error(name, _short(refused, token), "correct the name") from refused
     if damaged:
-        raise DAMAGED.error(name, f"differs from {folder}: {', '.join(damaged[:10])}")
+        raise UNREACHABLE.error(name, f"differs from {folder}: {', '.join(damaged[:10])}")
     sizes = [path.stat().st_size for path in files]
     return {
         "repository": name,
@@ -267,7 +267,7 @@ def _send_one(bucket: Any, root: str, name: str, path: Path, there: Object | Non
     stored = described(info)
     if stored.size != size or (stored.etag != etag and not hides_its_hash(info)):
         message = f"{size} bytes with the tag {etag} were sent, {stored.size} with {stored.etag} are stored"
-        raise DAMAGED.error(address, message)
+        raise UNREACHABLE.error(address, message)
     return Sent(name, size, sha256, stored.etag), True
 
 

@@ -160,7 +160,7 @@ def test_a_commit_that_is_none_is_refused(server: Hub, commit: object) -> None:
     for name, kind in (("hf_dataset://org/set", "dataset"), ("hf_model://org/set", "model")):
         server.kind = kind
         with pytest.raises(ProblemError, match="HUB_ANSWER"):
-            hub.ask(name, token=None, kind=kind)
+            hub.ask(name, token=None)
 
 
 def test_a_file_of_the_users_stays(server: Hub, tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
 from vidqa.data.problems import SPLIT
 from vidqa.data.record import MediaRef, Record
 from vidqa.video.source import content_hash
@@ -79,24 +81,22 @@ def drawn_groups(records: Sequence[Record], seed: int, together: Iterable[Sequen
 
 def groups_sharing_media(records: Sequence[Record], together: Iterable[Sequence[int]] = ()) -> list[list[int]]:
     """Indices of records grouped so that records of two groups share no medium; those `together` are in one group."""
-    parent = list(range(len(records)))
-
-    def root(at: int) -> int:
-        while parent[at] != at:
-            parent[at] = parent[parent[at]]
-            at = parent[at]
-        return at
-
     first: dict[str, int] = {}
-    for at, record in enumerate(records):
-        for medium in record.media:
-            parent[root(at)] = root(first.setdefault(medium.key, at))
-    for tied in together:
-        for at in tied[1:]:
-            parent[root(at)] = root(tied[0])
+    pairs = [(at, first.setdefault(ref.key, at)) for at, record in enumerate(records) for ref in record.media]
+    pairs += [(at, tied[0]) for tied in together for at in tied[1:]]
+    return connected(len(records), pairs)
+
+
+def connected(count: int, pairs: Sequence[Sequence[int]] | np.ndarray) -> list[list[int]]:
+    """The numbers below `count` in groups, each of those that the pairs join directly or in a chain."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    ends = np.array(pairs, int).reshape(-1, 2).T
+    _, labels = connected_components(coo_array((np.ones(ends.shape[1], bool), tuple(ends)), (count, count)), False)
     groups: dict[int, list[int]] = defaultdict(list)
-    for at in range(len(records)):
-        groups[root(at)].append(at)
+    for number, label in enumerate(labels.tolist()):
+        groups[label].append(number)
     return list(groups.values())
 
 

@@ -18,9 +18,8 @@ from vidqa.core.problem import ProblemError
 from vidqa.data.problems import NO_SPACE, NOT_FOUND, UNREACHABLE
 from vidqa.data.split_syntax import subset_and_cuts
 from vidqa.data.storage import hub
+from vidqa.data.storage.hub import DATA_SET_PREFIX as PREFIX
 
-PREFIX = "hf_dataset://"
-KIND = "dataset"
 SPARE = 1 << 30  # bytes that stay free on the disk
 
 
@@ -69,11 +68,11 @@ def expected_dataset(written: str) -> str:
     """What `stage_dataset` will give, as far as it can be known without fetching anything. Raises STORAGE_NOT_FOUND."""
     name, part = _parted(written)
     try:
-        commit = hub.ask(name, token=environment.hf_token(), pauses_s=(), kind=KIND)
+        commit = hub.ask(name, token=environment.hf_token(), pauses_s=())
     except ProblemError:
         cached = _cached(name)
         commit = cached.name if cached else hub.UNKNOWN
-    return _with_part(hub.snapshots(hub.parse(name).repository, KIND) / commit, part)
+    return _with_part(hub.snapshots(name) / commit, part)
 
 
 def listing(name: str) -> Listing:
@@ -84,12 +83,12 @@ def listing(name: str) -> Listing:
     import huggingface_hub
     from huggingface_hub.errors import HTTPError
 
-    commit = hub.ask(name, token=environment.hf_token(), kind=KIND)
+    commit = hub.ask(name, token=environment.hf_token())
     repository = hub.parse(name).repository
     api = huggingface_hub.HfApi(endpoint=environment.hf_endpoint(), token=environment.hf_token())
     try:
         with hub.answer_of(repository):
-            entries = list(api.list_repo_tree(repository, recursive=True, revision=commit, repo_type=KIND))
+            entries = list(api.list_repo_tree(repository, recursive=True, revision=commit, repo_type="dataset"))
             files = [_remote_file(entry) for entry in entries if isinstance(entry, huggingface_hub.RepoFile)]
             _require_apart(files)
     except HTTPError as failed:
@@ -120,7 +119,7 @@ def _require_apart(files: list[RemoteFile]) -> None:
 
 
 def _fetched(name: str, listing: Listing, files: list[RemoteFile]) -> Path:
-    folder = hub.snapshots(listing.repository, KIND) / listing.commit
+    folder = hub.snapshots(name) / listing.commit
     due = [file for file in files if not (folder / file.name).is_file()]
     require_room(folder, sum(file.size for file in due), name)
     if due:
@@ -132,7 +131,7 @@ def download(listing: Listing, files: Sequence[RemoteFile], name: str, folder: P
     """Fetch these files into the hub's cache, or into a folder of their own; gives the folder. Raises STORAGE_DENIED,
     STORAGE_NOT_FOUND, STORAGE_UNREACHABLE, STORAGE_NO_SPACE."""
     names = [_literal(file.name) for file in files]
-    return hub.download(name, listing.commit, names, environment.hf_token(), kind=KIND, folder=folder)
+    return hub.download(name, listing.commit, names, environment.hf_token(), folder=folder)
 
 
 def require_room(folder: Path, needed: int, name: str) -> None:
@@ -160,8 +159,7 @@ def _may_be_of(name: str, subset: str, names: set[str]) -> bool:
 
 def _cached(name: str) -> Path | None:
     """The snapshot that was fetched last, of the commit where the name has one."""
-    repository, revision = hub.parse(name)
-    folder = hub.snapshots(repository, KIND)
+    revision, folder = hub.parse(name).revision, hub.snapshots(name)
     if revision and (folder / revision).is_dir():
         return folder / revision
     snapshots = [snapshot for snapshot in folder.iterdir() if snapshot.is_dir()] if folder.is_dir() else []

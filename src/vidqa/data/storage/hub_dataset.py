@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -60,8 +61,7 @@ def stage_dataset(written: str) -> str:
         if cached is None:
             raise
         return _with_part(cached, part)
-    files = [file for file in remote.files if _may_be_of(file.name, subset, {entry.name for entry in remote.files})]
-    return _with_part(_fetched(name, remote, files), part)
+    return _with_part(_fetched(name, remote, files_of_subset(remote.files, subset)), part)
 
 
 def expected_dataset(written: str) -> str:
@@ -110,12 +110,11 @@ def _remote_file(entry: Any) -> RemoteFile:
 
 def _require_apart(files: list[RemoteFile]) -> None:
     """Raises ValueError where a file has the name of another one, or of the folder of another one."""
-    names: set[str] = set()
-    folders = {str(folder) for file in files for folder in PurePosixPath(file.name).parents}
+    names = Counter(file.name for file in files)
+    names.update({str(folder) for file in files for folder in PurePosixPath(file.name).parents})
     for file in files:
-        if file.name in names or file.name in folders:
+        if names[file.name] > 1:
             raise ValueError(f"it lists {file.name} twice, or as a file and as a folder")
-        names.add(file.name)
 
 
 def _fetched(name: str, listing: Listing, files: list[RemoteFile]) -> Path:
@@ -149,12 +148,11 @@ def _literal(name: str) -> str:
     return "".join(f"[{character}]" if character in "*?[" else character for character in name)
 
 
-def _may_be_of(name: str, subset: str, names: set[str]) -> bool:
-    """Whether a file may be of a subset: below its folder, or called by its name; others where there is no subset."""
-    if not subset or "/" not in name:
-        return True
-    has_folder = any(other.startswith(f"{subset}/") for other in names)
-    return name.startswith(f"{subset}/") if has_folder else True
+def files_of_subset(files: list[RemoteFile], subset: str) -> list[RemoteFile]:
+    """The files at the top, and those in the folder of a subset; all where there is no such folder."""
+    if not any(file.name.startswith(f"{subset}/") for file in files):
+        return files
+    return [file for file in files if "/" not in file.name or file.name.startswith(f"{subset}/")]
 
 
 def _cached(name: str) -> Path | None:

@@ -82,7 +82,7 @@ def fetch(published: Published, subsets: Sequence[str], folder: Path) -> Fetched
     listing = hub_dataset.listing(name)
     files = _chosen(published, subsets, listing)
     web = [WebFile(address, folder / inner, length_of(address)) for address, inner in published.web]
-    due = [file for file in files if _fault(folder, file)]
+    due = [file for file in files if file.fault(folder)]
     _require_ours(due, folder)
     archives = sum(file.size for file in due if _is_packed(file.name))
     hub_dataset.require_room(folder, sum(file.size for file in due) + archives + sum(2 * w.missing for w in web), name)
@@ -91,7 +91,7 @@ def fetch(published: Published, subsets: Sequence[str], folder: Path) -> Fetched
         remove(folder / file.name, owner=folder)
     if due:
         hub_dataset.download(listing, due, name, folder)
-    faults = {file.name: fault for file in due if (fault := _fault(folder, file))}
+    faults = {file.name: fault for file in due if (fault := file.fault(folder))}
     for damaged in faults:
         remove(folder / damaged, owner=folder)
     if faults:
@@ -129,10 +129,6 @@ def _require_ours(due: Sequence[RemoteFile], folder: Path) -> None:
     if occupied:
         message = "it is not the published file, and no earlier fetch has put it there"
         raise ProblemError(OUTPUT_EXISTS.at(path, message) for path in occupied)
-
-
-def _fault(folder: Path, file: RemoteFile) -> str:
-    return hub.file_fault(folder / file.name, file.size, file.sha256, file.blob)
 
 
 def _is_packed(name: str) -> bool:

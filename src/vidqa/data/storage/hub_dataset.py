@@ -33,6 +33,10 @@ class RemoteFile(NamedTuple):
     sha256: str | None
     blob: str | None
 
+    def fault(self, folder: Path) -> str:
+        """Why a folder does not hold the file as it is listed; "" where it does."""
+        return hub.file_fault(folder / self.name, self.size, self.sha256, self.blob)
+
 
 class Listing(NamedTuple):
     """What a repository holds at one commit."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -113,10 +114,8 @@ def errors_at(where: str) -> Iterator[None]:
         raise DENIED.error(where, "no credentials were found") from denied
     except botocore.ClientError as answer:
         raise _answer(where, answer) from answer
-    except (botocore.BotoCoreError, TimeoutError, ConnectionError) as away:
-        raise UNREACHABLE.error(where, f"{type(away).__name__}: {away}") from away
-    except OSError as failed:
-        if failed.errno in (28, 122):  # no space left, quota exceeded
+    except (botocore.BotoCoreError, OSError) as failed:
+        if isinstance(failed, OSError) and failed.errno in (errno.ENOSPC, errno.EDQUOT):
             raise NO_SPACE.error(where, str(failed)) from failed
         raise UNREACHABLE.error(where, f"{type(failed).__name__}: {failed}") from failed
 

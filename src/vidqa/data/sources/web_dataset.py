@@ -81,8 +81,7 @@ def _parts(name: str) -> tuple[str, str]:
 
 def _members(tar: Path) -> Iterator[tuple[str, bytes | None]]:
     """(name, content where it is a text) of each file of a shard. Raises READ_ERRORS."""
-    mode = "r:" if str(tar).lower().endswith(".tar") else "r:gz"
-    with open_tar(tar, mode) as archive:  # type: ignore[arg-type]
+    with open_tar(tar) as archive:
         for _, name, member in plain_members(archive, tar.stat().st_size):
             content = archive.extractfile(member) if _parts(name)[1] in ("json", *TEXTS) else None
             if content is not None and member.size > MOST_BYTES:

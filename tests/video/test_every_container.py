@@ -234,9 +234,8 @@ def differences(path: Path, expected: list[np.ndarray], first: int = 0, step: in
 
 @pytest.mark.parametrize("codec", video_encoders())
 def test_frames_of_a_codec_in_every_container(tmp_path, codec, monkeypatch):
-    if Codec(codec, "w").id not in DECODED:
-        assert codec in UNREAD
-        return
+    if codec in UNREAD and Codec(codec, "w").id not in DECODED:
+        return  # whatever the container
     reading_headers_once(monkeypatch)
     wrong, sizes, tried = {}, SIZES, []
     for muxer in MUXERS:

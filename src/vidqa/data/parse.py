@@ -378,8 +378,8 @@ class _Row:
             self.wrong(problems.TAG_COUNT, "", filled, remedy)
             raise _Invalid
         keys = [slot.keys for slot in slots] or [()] * len(filled)
-        found = [self.attempt(self._find, kind, name) for kind, name in filled]
-        media = [replace(ref, keys=own) if own else ref for ref, own in zip(found, keys, strict=True) if ref]
+        refs = [self.attempt(self._find, kind, name) for kind, name in filled]
+        media = [replace(ref, keys=own) if own else ref for ref, own in zip(refs, keys, strict=True) if ref]
         if len(media) < len(filled):
             raise _Invalid
         leading: list[str | int] = [] if slots else list(range(len(filled)))

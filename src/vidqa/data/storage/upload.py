@@ -89,14 +89,14 @@ def upload(run_dir: Path, to: Destinations, token: str | None) -> tuple[dict[str
         )
     done: dict[str, Any] = {}
     problems: list[Problem] = []
-    for address, send_to in places.items():  # a failure of one does not keep the next from being tried
-        note(f"uploading {run_dir.name} to {address}")
+    for place, send_to in places.items():  # a failure of one does not keep the next from being tried
+        note(f"uploading {run_dir.name} to {place}")
         try:
-            done[address] = {"state": "COMPLETE", "when": files.now(), **send_to(), "problems": []}
+            done[place] = {"state": "COMPLETE", "when": files.now(), **send_to(), "problems": []}
         except ProblemError as failed:
-            done[address] = {"state": "ERROR", "when": files.now(), "problems": [p.as_dict() for p in failed.problems]}
+            done[place] = {"state": "ERROR", "when": files.now(), "problems": [p.as_dict() for p in failed.problems]}
             problems += failed.problems
-        _write_record(run_dir, {address: done[address]})
+        _write_record(run_dir, {place: done[place]})
     return done, problems
 
 

@@ -18,7 +18,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from s3_server import bucket, s3_endpoint  # noqa: F401  (fixtures)
+from s3_server import bucket, s3_endpoint, s3_files  # noqa: F401  (fixtures)
 
 # Read when torch is imported: tests share few cores with each other and with the processes they start, and threads that
 # wait for one another on a busy core take several times as long.

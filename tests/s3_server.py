@@ -36,11 +36,18 @@ def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         server.wait(10)
 
 
-@pytest.fixture
-def bucket(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The file system of the server, with a bucket named "lake"."""
+@pytest.fixture(scope="session")
+def s3_files(s3_endpoint: str) -> Any:
+    """The file system of the server: opening one reads the descriptions of all that S3 can do."""
     import s3fs
 
+    keys = {"key": "test-key", "secret": "test-secret", "endpoint_url": s3_endpoint}
+    return s3fs.S3FileSystem(**keys, skip_instance_cache=True, use_listings_cache=False)
+
+
+@pytest.fixture
+def bucket(s3_endpoint: str, s3_files: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The file system of the server, with a bucket named "lake", which the environment names, too."""
     names = {
         "ENDPOINT_URL": s3_endpoint,
         "ACCESS_KEY_ID": "test-key",
@@ -49,7 +56,6 @@ def bucket(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     }
     for name, value in names.items():
         monkeypatch.setenv(f"AWS_{name}", value)
-    files = s3fs.S3FileSystem(skip_instance_cache=True, use_listings_cache=False)
-    files.mkdir("lake")
-    yield files
-    files.rm("lake", recursive=True)
+    s3_files.mkdir("lake")
+    yield s3_files
+    s3_files.rm("lake", recursive=True)

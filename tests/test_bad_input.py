@@ -191,7 +191,7 @@ def test_a_spec_that_is_not_there(case: Case) -> None:
         ("train.epoch", "three", "SPEC_VALUE"),
         ("train.ckpt.max_keep", -2, "SPEC_VALUE"),
         ("custom.train_dataset.annotation_path", "/nowhere/a.json", "DATA_FILE_MISSING"),
-        ("policy.model_name_or_path", "/nowhere/m", "MODEL_NOT_FOUND"),
+        ("policy.model_name_or_path", "/nowhere/m", "STORAGE_NOT_FOUND"),
         ("train.train_policy.mini_batch", 3, "SPEC_CONFLICT"),
     ],
 )
@@ -214,7 +214,7 @@ def test_launch_cannot_write_its_output(case: Case) -> None:
 
 ENGINE_FAULTS = {
     "records": ([same_id_twice, empty_answer], {"DATA_FIELD"}),
-    "clips": ([empty_clip, spec("policy.model_max_length", 30)], {"VIDEO_EMPTY", "SAMPLE_TOO_LONG"}),
+    "clips": ([empty_clip, spec("policy.model_max_length", 30)], {"VIDEO_UNREADABLE", "SAMPLE_TOO_LONG"}),
     "batch": ([spec("train.train_batch_per_replica", 64)], {"SPEC_ZERO_STEPS"}),
 }
 

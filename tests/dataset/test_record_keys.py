@@ -109,11 +109,11 @@ def test_keys_without_effect_are_named_alike_by_all_who_read(
     tmp_path: Path, row: dict[str, Any], names: list[str]
 ) -> None:
     record, problems = read(tmp_path, row)
-    text = named(problems, "DATA_KEY_UNUSED")
+    text = named(problems, "DATA_LEFT_OUT")
     assert record and all(name in text for name in names)
     converted = convert(tmp_path, tmp_path / "out.json", "llava")
-    assert named(converted.problems, "DATA_KEY_UNUSED") == text
-    assert named(inspect_dataset(tmp_path, ignore_looks=True).problems, "DATA_KEY_UNUSED") == text
+    assert named(converted.problems, "DATA_LEFT_OUT").startswith(text)
+    assert named(inspect_dataset(tmp_path, ignore_looks=True).problems, "DATA_LEFT_OUT") == text
 
 
 def test_fields_of_the_users_own_and_nulls_of_tables_are_not_named(tmp_path: Path) -> None:

@@ -304,7 +304,7 @@ def test_captions_are_the_kept_keys_and_are_asked_as_a_file_says(tmp_path: Path)
         label = {"weather": "Overcast", "critical_object": [1], "rule_violation": "False", "lighting": name}
         (tmp_path / f"metas/{name}.label.json").write_text(json.dumps(label))
     records, (problem, lacking) = check_records(tmp_path)
-    assert lacking.code == "DATA_CAPTIONS" and lacking.severity == "warning"
+    assert lacking.code == "DATA_FIELD" and lacking.severity == "warning"
     assert [record.media[0].written for record in records] == [
         "videos/a.camera_front_wide_120fov.mp4",
         "videos/b.any.mp4",
@@ -319,7 +319,7 @@ def test_captions_are_the_kept_keys_and_are_asked_as_a_file_says(tmp_path: Path)
     assert [turn.role for turn in record.turns] == ["user", "assistant"]
     assert open_source(tmp_path).fingerprint() != before
     (tmp_path / "other.yaml").write_text("keys: weather\n")
-    assert [each.code for each in check_records(f"{tmp_path}#{tmp_path}/other.yaml")[1]] == ["DATA_CAPTIONS"]
+    assert [each.code for each in check_records(f"{tmp_path}#{tmp_path}/other.yaml")[1]] == ["DATA_FIELD"]
 
 
 def captions(folder: Path, labels: dict[str, Any], videos: tuple[str, ...]) -> Path:
@@ -343,15 +343,15 @@ def test_captions_without_a_key_or_a_label_are_named(tmp_path: Path) -> None:
     assert len(problems) == len(found) == 3
     left_out = found["DATA_LEFT_OUT", "warning"].message
     assert left_out == "2 of 6 videos have no label in metas: d.mp4, e.x.mp4"
-    none = found["DATA_CAPTIONS", "error"]
+    none = found["DATA_FIELD", "error"]
     assert none.where.endswith("b.label.json") and none.message.endswith("but caption")
-    assert found["DATA_CAPTIONS", "warning"].message.endswith("lighting (1)")
-    with pytest.raises(ProblemError, match="DATA_CAPTIONS"):
+    assert found["DATA_FIELD", "warning"].message.endswith("lighting (1)")
+    with pytest.raises(ProblemError, match="DATA_FIELD"):
         convert(path, tmp_path / "out.json", "llava")
     os.remove(path / "metas/b.label.json")
     assert [record.id for record in load_records(f"{path}#train[1:]")] == ["c"]
     codes = {problem.code for problem in convert(path, tmp_path / "out.json", "llava").problems}
-    assert codes == {"DATA_LEFT_OUT", "DATA_CAPTIONS"}
+    assert codes == {"DATA_LEFT_OUT", "DATA_FIELD"}
 
 
 def test_media_of_a_shard_without_a_text_are_counted(tmp_path: Path) -> None:

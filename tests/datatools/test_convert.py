@@ -139,7 +139,7 @@ def test_what_is_lost_is_counted(tmp_path: Path) -> None:
     )
     made = convert(root, tmp_path / "l", "llava")
     assert made.facts["dropped"] == {"messages[].content[].frames": 3, "messages[].name": 3, "messages": 1}
-    assert {p.code for p in made.problems} == {"DATA_LEFT_OUT", "DATA_KEY_UNUSED"}
+    assert {p.code for p in made.problems} == {"DATA_LEFT_OUT"}
     assert convert(root, tmp_path / "p.parquet", "parquet").facts["dropped"]["note"] == 3
 
 
@@ -250,7 +250,7 @@ def test_columns_are_renamed(tmp_path: Path) -> None:
     for wrong in ({"video": "absent"}, {"video": "Recording"}, {}):  # not there; two of one name; not all are there
         with pytest.raises(ProblemError) as stopped:
             convert(table, tmp_path / "p.json", "llava", columns=wrong)
-        assert codes(stopped) == {"DATA_COLUMNS"} and "recording" in str(stopped.value)
+        assert codes(stopped) == {"DATA_FIELD"} and "recording" in str(stopped.value)
     jsonl = tmp_path / "q.jsonl"
     jsonl.write_text(json.dumps({"recording": "a.mp4", "conversations": turns()}))
     convert(jsonl, tmp_path / "j.json", "llava", columns={"video": "recording"})
@@ -412,8 +412,8 @@ def test_wrong_tao_vl_reason(tmp_path: Path, more: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "text, code",
     [
-        ("video,question\na.mp4,q\n", "DATA_COLUMNS"),
-        ("", "DATA_COLUMNS"),
+        ("video,question\na.mp4,q\n", "DATA_FIELD"),
+        ("", "DATA_FIELD"),
         ("video,question,answer\na.mp4,q,a,more\n", "DATA_SYNTAX"),
         ("video,question,answer\na.mp4,q\n", "DATA_SYNTAX"),
         ('video,question,answer\na.mp4,"q,a\n', "DATA_SYNTAX"),

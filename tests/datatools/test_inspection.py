@@ -131,7 +131,7 @@ def test_problems_are_all_there(found: Inspection) -> None:
     assert found.facts["problems"] == {
         "DATA_FIELD": 2,
         "VIDEO_UNREADABLE": 1,
-        "VIDEO_FPS_DISAGREES": 1,
+        "MEDIA_READ_DIFFERENTLY": 1,
         "DATATOOLS_DUPLICATES": 2,
     }
     assert found.facts["contradicting"] == [["r0", "again", "contra"]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 import av
@@ -24,6 +25,18 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("demo")
     write_demo_set(folder, TRAIN, seed=3)
     return folder
+
+
+@pytest.fixture(scope="module")
+def frames_of(demo: Path) -> Iterator[dict[Path, np.ndarray]]:
+    """The frames of every clip of the set, decoded once."""
+    frames = {path: decode(path) for path in sorted(demo.rglob("*.mp4"))}
+    yield frames
+    frames.clear()
+
+
+def videos(demo: Path, split: str) -> list[Path]:
+    return sorted((demo / split / "videos").glob("*.mp4"))
 
 
 def decode(path: Path) -> np.ndarray:
@@ -82,36 +95,37 @@ def color_of(pixels: np.ndarray) -> str:
     return min(COLORS, key=lambda name: float(np.abs(middle - COLORS[name]).sum()))
 
 
-def test_clips_are_small_real_h264(demo: Path) -> None:
+def test_clips_are_small_real_h264(demo: Path, frames_of: dict[Path, np.ndarray]) -> None:
     lengths, rates = set(), set()
-    for path in sorted((demo / "train" / "videos").glob("*.mp4")):
+    for path in videos(demo, "train"):
         with av.open(str(path)) as container:
             stream = container.streams.video[0]
             assert (stream.codec_context.name, stream.codec_context.pix_fmt) == ("h264", "yuv420p")
             assert (stream.width, stream.height) == (SIDE, SIDE)
             count = stream.frames
             rates.add(stream.average_rate)
-        assert len(decode(path)) == count
+        assert len(frames_of[path]) == count
         lengths.add(count)
     assert len(lengths) > 3 and rates == {8, 9, 10, 11, 12}
 
 
-def test_annotations_are_true_of_the_pixels(demo: Path) -> None:
+def test_annotations_are_true_of_the_pixels(demo: Path, frames_of: dict[Path, np.ndarray]) -> None:
     checked = Counter()
     for split in ("train", "eval"):
         for video, pairs in answers(demo, split).items():
-            seen = seen_answers(decode(demo / split / video))
+            seen = seen_answers(frames_of[demo / split / video])
             for question, answer in pairs.items():
                 assert seen[question] == answer, (split, video, question)
                 checked[question] += 1
     assert set(checked) == set(seen) and min(checked.values()) >= 24
 
 
-def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(demo: Path, tmp_path: Path) -> None:
-    write_demo_set(tmp_path / "again", TRAIN, seed=3)
-    write_demo_set(tmp_path / "other", TRAIN, seed=4)
-    assert digests(tmp_path / "again") == digests(demo)
-    assert not set(digests(tmp_path / "other").values()) & set(digests(demo).values())
+def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(tmp_path: Path) -> None:
+    for name, seed in (("one", 3), ("again", 3), ("other", 4)):
+        write_demo_set(tmp_path / name, 8, seed=seed, per_event=2)
+    one, again, other = (digests(tmp_path / name) for name in ("one", "again", "other"))
+    assert again == one and len(one) == 8 + 5 * 2 + 2
+    assert not set(other.values()) & set(one.values())
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -119,10 +133,9 @@ def digests(folder: Path) -> dict[str, str]:
     return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in paths}
 
 
-def test_no_training_clip_is_an_evaluation_clip(demo: Path) -> None:
+def test_no_training_clip_is_an_evaluation_clip(demo: Path, frames_of: dict[Path, np.ndarray]) -> None:
     train, held_out = (
-        {hashlib.sha256(decode(p)).hexdigest() for p in (demo / split / "videos").glob("*.mp4")}
-        for split in ("train", "eval")
+        {hashlib.sha256(frames_of[path]).hexdigest() for path in videos(demo, split)} for split in ("train", "eval")
     )
     assert len(train) == TRAIN and not train & held_out
 
@@ -150,10 +163,9 @@ def moment_alone(clip: Clip, slot: int) -> tuple[object, ...]:
     return (shown.color, shown.x // 32, shown.y // 32) if shown and inside else ()
 
 
-def test_first_and_last_frames_show_nothing(demo: Path) -> None:
-    for path in (demo / "eval" / "videos").glob("*.mp4"):
-        frames = decode(path)
-        assert not shape_pixels(frames[[0, -1]]).any()
+def test_first_and_last_frames_show_nothing(demo: Path, frames_of: dict[Path, np.ndarray]) -> None:
+    for path in videos(demo, "eval"):
+        assert not shape_pixels(frames_of[path][[0, -1]]).any()
 
 
 def test_the_middle_frame_alone_does_not_tell_the_direction() -> None:

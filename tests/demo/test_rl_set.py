@@ -20,7 +20,7 @@ from vidqa.evaluation.rewards.builtin import accuracy, format
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("rl")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rl_set, "SFT_CLIPS", 200)
+        patch.setattr(rl_set, "SFT_CLIPS", 96)
         patch.setattr(rl_set, "EVAL_CLIPS", 16)
         rl_set.write_rl_set(folder, 24)
     return folder

@@ -16,7 +16,7 @@ from tiny_world import tiny_model
 import vidqa.planning.samples
 from vidqa.data import MediaRef, Record, Turn
 from vidqa.planning.samples import Planner, Prompting, Sample
-from vidqa.video.probe_many import probe_many
+from vidqa.video.probe import probe_many
 
 VISION = SimpleNamespace(fps=None, nframes=5, total_pixels=None)
 SAID = ("Is it open?", "  spaced\n\n", "門は開いて🏃‍♀️ é\u0301", "a" * 300, "<think>why</think>\n<answer>yes</answer>")

@@ -68,7 +68,7 @@ def test_the_last_window_ends_with_the_last_frame(tmp_path: Path, model: Path) -
     meta = probe(write_clip(tmp_path / "a.mp4", frames=50, fps=10))
     asked = vision_spec(Planner(model, SimpleNamespace(nframes=4), Prompting()).geometry, nframes=4)
     assert plan_frames(meta, asked, (3.0, meta.duration_s)).indices[-1] == 49
-    with pytest.raises(ProblemError, match="VIDEO_SPAN_EMPTY"):
+    with pytest.raises(ProblemError, match="MEDIA_KEYS"):
         plan_frames(meta, asked, (7.0, 9.0))
 
 

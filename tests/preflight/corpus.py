@@ -254,7 +254,7 @@ for title, code, spoil in (
     ("pack smaller than a sample", "SPEC_MODEL_MAX_LENGTH", keys(engine__pack_tokens=8)),
     ("key without effect", "SPEC_NO_EFFECT", keys(redis="12800")),
     ("sample too long", "SAMPLE_TOO_LONG", keys(policy__model_max_length=20)),
-    ("budget below one token", "VIDEO_BUDGET_TOO_SMALL", keys(custom__vision__total_pixels=1)),
+    ("budget below one token", "MEDIA_KEYS", keys(custom__vision__total_pixels=1)),
     ("reasoning asked for and none there", "CHAT_RESPONSE_MODE", keys(custom__train_dataset__response_mode="think")),
     ("no such checkpoint", "RESUME_NO_CHECKPOINT", keys(train__resume="/nowhere/checkpoints/step_3")),
     ("no such platform", "PLATFORM_UNKNOWN", lambda case: case.options.update(platform="moon")),
@@ -262,7 +262,7 @@ for title, code, spoil in (
     ("media folder missing", "DATA_FILE_MISSING", keys(custom__train_dataset__media_path="/nowhere/media")),
     ("output under a file", "RUN_FOLDER_UNWRITABLE", keys(train__output_dir="/proc/version/runs")),
     ("output where nobody writes", "RUN_FOLDER_UNWRITABLE", keys(train__output_dir="/proc/runs")),
-    ("no such model folder", "MODEL_NOT_FOUND", keys(policy__model_name_or_path="/nowhere/model")),
+    ("no such model folder", "STORAGE_NOT_FOUND", keys(policy__model_name_or_path="/nowhere/model")),
 ):
     broken(title, code)(spoil)
 
@@ -297,13 +297,13 @@ def _(case: Case) -> None:
     without_validation(case)
 
 
-@broken("held out more than there is", "DATA_SPLIT_IMPOSSIBLE")
+@broken("held out more than there is", "DATA_SPLIT")
 def _(case: Case) -> None:
     without_validation(case)
     case.spec["train.train_policy.dataset.test_size"] = 100
 
 
-@broken("held out of one video", "DATA_SPLIT_IMPOSSIBLE")
+@broken("held out of one video", "DATA_SPLIT")
 def _(case: Case) -> None:
     without_validation(case)
     case.train = sound_records(range(1), 8)
@@ -460,8 +460,8 @@ for title, code, spoil in (
     ("video_fps is 0", "DATA_FIELD", first(lambda record: record.update(video_fps=0))),
     ("answer is null", "DATA_FIELD", turn(1, value=None)),
     ("id twice", "DATA_FIELD", first(lambda record: record.update(id="clip0-1"))),
-    ("unknown role", "DATA_TURNS", turn(0, **{"from": "robot"})),
-    ("two questions in a row", "DATA_TURNS", turn(1, **{"from": "human"})),
+    ("unknown role", "DATA_FIELD", turn(0, **{"from": "robot"})),
+    ("two questions in a row", "DATA_FIELD", turn(1, **{"from": "human"})),
     ("no answer", "DATA_FIELD", first(lambda record: record["conversations"].pop())),
     ("answer empty", "DATA_FIELD", turn(1, value="  ")),
     ("question empty", "DATA_FIELD", first(lambda record: empty_question(record))),
@@ -525,7 +525,7 @@ def _(case: Case) -> None:
 # Media
 
 
-@broken("clip of no bytes", "VIDEO_EMPTY")
+@broken("clip of no bytes", "VIDEO_UNREADABLE")
 def _(case: Case) -> None:
     (case.media / "0.mp4").write_bytes(b"")
 
@@ -574,7 +574,7 @@ def _(case: Case) -> None:
     (case.media / "1.mp4").write_bytes(whole)
 
 
-@broken("sound only", "VIDEO_NO_STREAM")
+@broken("sound only", "VIDEO_UNREADABLE")
 def _(case: Case) -> None:
     with av.open(str(case.media / "0.mp4"), "w") as container:
         mux_silence(container, container.add_stream("aac", rate=48000))
@@ -617,18 +617,18 @@ def picture(case: Case, name: str) -> None:
     record["conversations"][0]["value"] = "<image>\nIs it?"
 
 
-@broken("video_fps is not the file's", "VIDEO_FPS_DISAGREES")
+@broken("video_fps is not the file's", "MEDIA_READ_DIFFERENTLY")
 def _(case: Case) -> None:
     case.train[0]["video_fps"] = 30
 
 
-@broken("a stream without a rate", "VIDEO_RATE_ASSUMED")
+@broken("a stream without a rate", "MEDIA_READ_DIFFERENTLY")
 def _(case: Case) -> None:
     write_clip(case.media / "a.mjpeg", codec="mjpeg", pix_fmt="yuvj420p")
     case.train[0]["video"] = "a.mjpeg"
 
 
-@broken("a recording that begins inside a group of pictures", "VIDEO_BEGINS_MID_GOP")
+@broken("a recording that begins inside a group of pictures", "MEDIA_READ_DIFFERENTLY")
 def _(case: Case) -> None:
     write_clip(case.media / "whole.ts")
     with av.open(str(case.media / "whole.ts")) as whole, av.open(str(case.media / "a.ts"), "w") as part:
@@ -639,7 +639,7 @@ def _(case: Case) -> None:
     case.train[0]["video"] = "a.ts"
 
 
-@broken("a picture of 16 bits", "IMAGE_CLIPPED")
+@broken("a picture of 16 bits", "MEDIA_READ_DIFFERENTLY")
 def _(case: Case) -> None:
     Image.fromarray(np.full((48, 64), 4000, np.uint16)).save(case.media / "a.png")
     picture(case, "a.png")
@@ -775,7 +775,7 @@ def _(case: Case) -> None:
     path.write_bytes(path.read_bytes()[:-10])
 
 
-@broken("model is a file", "MODEL_NOT_FOUND")
+@broken("model is a file", "STORAGE_NOT_FOUND")
 def _(case: Case) -> None:
     path = case.folder / "model.bin"
     path.touch()

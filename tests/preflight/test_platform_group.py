@@ -75,4 +75,4 @@ def test_paths_only_on_the_cluster_are_skipped_with_a_warning(write_spec: WriteS
     assert states["headers"] == states["near duplicates"] == states["tokens"] == states["GPU memory"] == "skipped"
     assert report.facts["train_records"] == 8 and report.facts["total_steps"] == 6
     without = preflight(write_spec(**away), "slurm")
-    assert {"MODEL_NOT_FOUND", "DATA_FILE_MISSING"} <= set(errors(without)), "what is not declared has to be here"
+    assert {"STORAGE_NOT_FOUND", "DATA_FILE_MISSING"} <= set(errors(without)), "what is not declared has to be here"

@@ -93,11 +93,11 @@ def test_a_broken_spec_skips_only_what_needs_it(write_spec: WriteSpec) -> None:
 def test_a_model_that_is_not_there_leaves_data_and_media_checked(write_spec: WriteSpec, media: Path) -> None:
     (media / "1.mp4").write_bytes(b"no video at all")
     report = preflight(write_spec(**{"policy.model_name_or_path": "/absent/model"}), "local")
-    assert "MODEL_NOT_FOUND" in errors(report)
+    assert "STORAGE_NOT_FOUND" in errors(report)
     assert status(report, "headers") == "error" and status(report, "annotations") == "ok"
     assert status(report, "tokens") == "blocked"
     alone = preflight(write_spec(**{"policy.model_name_or_path": "/absent/model"}), "local", group="budget")
-    assert errors(alone) == ["MODEL_NOT_FOUND"]
+    assert errors(alone) == ["STORAGE_NOT_FOUND"]
 
 
 def test_a_frame_that_cannot_be_decoded_is_found_behind_a_good_header(write_spec: WriteSpec, media: Path) -> None:

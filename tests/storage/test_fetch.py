@@ -76,7 +76,7 @@ def test_a_cut_off_file_is_gone_on_with_and_a_damaged_one_is_removed(server: Hub
     found = fetch(SET, ["av"], out)  # the client asks for the rest
     assert found.new == 3 and load_records(f"{out}#av:")
     server.damaged = True
-    assert codes(tmp_path / "other", ["av"]) == {"STORAGE_DAMAGED"}
+    assert codes(tmp_path / "other", ["av"]) == {"STORAGE_UNREACHABLE"}
     assert not [path for path in (tmp_path / "other").rglob("*.gz")]
     server.damaged = False
     assert fetch(SET, ["av"], tmp_path / "other").unpacked == 1
@@ -160,7 +160,7 @@ def test_a_commit_that_is_none_is_refused(server: Hub, commit: object) -> None:
     for name, kind in (("hf_dataset://org/set", "dataset"), ("hf_model://org/set", "model")):
         server.kind = kind
         with pytest.raises(ProblemError, match="HUB_ANSWER"):
-            hub.ask(name, token=None, kind=kind)
+            hub.ask(name, token=None)
 
 
 def test_a_file_of_the_users_stays(server: Hub, tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def test_another_column_or_the_collision_of_nexars_videos_is_asked_about(tmp_pat
         ("Where is it?", "City", "scene")
     }
     for column, question in (("scene", ""), ("season", "Which season is it?")):
-        with pytest.raises(ProblemError, match="DATA_COLUMNS"):
+        with pytest.raises(ProblemError, match="DATA_FIELD"):
             write_annotations(tmp_path, column, question)
 
 

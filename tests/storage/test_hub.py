@@ -49,9 +49,9 @@ def test_a_local_folder_is_itself(tmp_path: Path) -> None:
 
 def test_a_missing_folder_and_a_file_are_refused(tmp_path: Path) -> None:
     code, text = refused(str(tmp_path / "none"))
-    assert code == "MODEL_NOT_FOUND" and str(tmp_path / "none") in text
+    assert code == "STORAGE_NOT_FOUND" and str(tmp_path / "none") in text
     (tmp_path / "file").touch()
-    assert refused(str(tmp_path / "file"))[0] == "MODEL_NOT_FOUND"
+    assert refused(str(tmp_path / "file"))[0] == "STORAGE_NOT_FOUND"
 
 
 def test_a_bare_hub_name_is_told_the_prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

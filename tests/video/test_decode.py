@@ -254,7 +254,7 @@ def test_broken_files_are_named(tmp_path):
     os.mkfifo(tmp_path / "pipe.mp4")
     (tmp_path / "folder.mp4").mkdir()
     expected = {
-        "empty.mp4": "VIDEO_EMPTY",
+        "empty.mp4": "VIDEO_UNREADABLE",
         "text.mp4": "VIDEO_UNREADABLE",
         "head.mp4": "VIDEO_UNREADABLE",
         "list.m3u8": "VIDEO_UNREADABLE",
@@ -277,7 +277,7 @@ def test_sound_alone_has_no_pictures(tmp_path):
     path = tmp_path / "sound.mp4"
     with av.open(str(path), "w") as container:
         mux_silence(container, container.add_stream("aac", rate=48000))
-    assert problem_of(probe, path).code == "VIDEO_NO_STREAM"
+    assert problem_of(probe, path).code == "VIDEO_UNREADABLE"
 
 
 def test_a_file_that_was_cut_off_is_found_by_its_header(tmp_path):
@@ -321,4 +321,4 @@ def test_fps_of_the_annotation_is_compared(tmp_path):
     meta = probe(write_clip(tmp_path / "ntsc.mp4", fps=NTSC))
     assert fps_disagreement(meta, None, "a") is None and fps_disagreement(meta, 30, "a") is None
     warning = fps_disagreement(meta, 25, "annotations.json[3]")
-    assert warning.code == "VIDEO_FPS_DISAGREES" and warning.severity == "warning" and "29.97" in warning.message
+    assert warning.code == "MEDIA_READ_DIFFERENTLY" and warning.severity == "warning" and "29.97" in warning.message

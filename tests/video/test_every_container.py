@@ -4,11 +4,11 @@ The reference is FFmpeg's own decoding from the first packet to the last, withou
 """
 
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import av
 import numpy as np
@@ -105,6 +105,55 @@ def muxers() -> Iterator[str]:
 MUXERS = tuple(muxers())
 
 
+def decoder_ids() -> Iterator[int]:
+    for name in av.codecs_available:
+        with suppress(av.codec.codec.UnknownCodecError):
+            yield Codec(name, "r").id
+
+
+DECODED = frozenset(decoder_ids())
+
+
+class Encoded(NamedTuple):
+    """A packet as the encoder gave it, for containers that want the same of it."""
+
+    content: bytes
+    times: tuple[int | None, int | None, int]
+    is_keyframe: bool
+    time_base: Fraction
+    side_data: tuple[Any, ...]
+
+    @classmethod
+    def from_packet(cls, packet: av.Packet) -> "Encoded":
+        times = packet.pts, packet.dts, packet.duration
+        return cls(bytes(packet), times, packet.is_keyframe, packet.time_base, tuple(packet.iter_sidedata()))
+
+    def packet(self, stream: av.VideoStream) -> av.Packet:
+        packet = av.Packet(self.content)
+        packet.pts, packet.dts, packet.duration = self.times
+        packet.is_keyframe, packet.time_base, packet.stream = self.is_keyframe, self.time_base, stream
+        for side_data in self.side_data:
+            packet.set_sidedata(side_data)
+        return packet
+
+
+ENCODED: dict[tuple[Any, ...], list[Encoded]] = {}
+
+
+def encoded(stream: av.VideoStream, codec: str, size: tuple[int, int], options: dict[str, str]) -> list[av.Packet]:
+    """The packets of all frames. They are encoded once for all containers that set the same flags, such as that headers
+    stand apart: encoding is most of the work of writing."""
+    key = codec, size, int(stream.codec_context.flags), *options.items()
+    if key not in ENCODED:
+        packets = []
+        for number in range(FRAMES):
+            frame = converted(number, size, stream.pix_fmt)
+            frame.pts, frame.time_base = number, Fraction(1, FPS)
+            packets += stream.encode(frame)
+        ENCODED[key] = [Encoded.from_packet(packet) for packet in (*packets, *stream.encode())]
+    return [one.packet(stream) for one in ENCODED[key]]
+
+
 def write(path: Path, muxer: str | None, codec: str, size: tuple[int, int], *, sound: bool = False, **options) -> None:
     restored = ordinary_scheduling() if codec == "libsvtav1" else nullcontext()
     with restored, av.open(str(path), "w", format=muxer, **options.pop("container", {})) as container:
@@ -119,11 +168,7 @@ def write(path: Path, muxer: str | None, codec: str, size: tuple[int, int], *, s
         stream.options = {"strict": "-2", **FAST.get(codec, {}), **options}
         silence = container.add_stream("mp2", rate=48000) if sound else None
         container.start_encoding()  # which refuses what the container does not hold
-        for number in range(FRAMES):
-            frame = converted(number, size, stream.pix_fmt)
-            frame.pts, frame.time_base = number, Fraction(1, FPS)
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode())
+        container.mux(encoded(stream, codec, size, options))
         if silence:
             mux_silence(container, silence)
 
@@ -189,6 +234,8 @@ def differences(path: Path, expected: list[np.ndarray], first: int = 0, step: in
 
 @pytest.mark.parametrize("codec", video_encoders())
 def test_frames_of_a_codec_in_every_container(tmp_path, codec, monkeypatch):
+    if codec in UNREAD and Codec(codec, "w").id not in DECODED:
+        return  # whatever the container
     reading_headers_once(monkeypatch)
     wrong, sizes, tried = {}, SIZES, []
     for muxer in MUXERS:

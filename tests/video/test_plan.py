@@ -89,7 +89,7 @@ def test_a_budget_is_never_exceeded_and_is_the_processors_where_that_holds_it(me
     if budget < patches:
         with pytest.raises(ProblemError) as caught:
             plan_frames(meta, vision)
-        assert caught.value.problems[0].code == "VIDEO_BUDGET_TOO_SMALL"
+        assert caught.value.problems[0].code == "MEDIA_KEYS"
         assert str(patches * 1024) in caught.value.problems[0].remedy
         return
     plan = plan_frames(meta, vision)
@@ -156,7 +156,7 @@ def test_max_pixels_bounds_an_image_and_says_when_it_is_too_small():
     with pytest.raises(ProblemError) as caught:
         plan_frames(VideoMeta(30.0, 300, 10.0, 640, 480), VisionSpec(rules_of(4096, 4096), IMAGE, fps=1, max_pixels=99))
     (problem,) = caught.value.problems
-    assert (problem.where, problem.code) == ("vision.max_pixels", "VIDEO_BUDGET_TOO_SMALL") and "1024" in problem.remedy
+    assert (problem.where, problem.code) == ("vision.max_pixels", "MEDIA_KEYS") and "1024" in problem.remedy
 
 
 def test_a_whole_call_of_the_processor_agrees_with_the_plan():

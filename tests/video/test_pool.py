@@ -85,7 +85,7 @@ def test_what_hangs_dies_or_fails_is_named_and_the_rest_goes_on(tmp_path, capfd)
         [4, 5],
         "VIDEO_UNREADABLE",
         "VIDEO_UNREADABLE",
-        "VIDEO_EMPTY",
+        "VIDEO_UNREADABLE",
         "VIDEO_FRAME_MISSING",
     ]
     problems = {r.where: a for r, a in answers.items() if isinstance(a, Problem)}

@@ -1,7 +1,6 @@
 """Records and the media they name: annotation files of every accepted shape are read and checked here."""
 
 from vidqa.data.load import check_records, load_records
-from vidqa.data.media import media_exists
 from vidqa.data.record import MediaRef, Provenance, Record, Turn, fingerprint
 from vidqa.data.record_groups import split_by_video
 from vidqa.data.sources import open_source
@@ -14,7 +13,6 @@ __all__ = [
     "check_records",
     "fingerprint",
     "load_records",
-    "media_exists",
     "open_source",
     "split_by_video",
 ]

@@ -131,7 +131,7 @@ def _sound(path: str | Path) -> Iterator[None]:
 def _indexed(path: Path) -> dict[str, Member]:
     members: dict[str, Member] = {}
     total = path.stat().st_size
-    with open_tar(path, "r:") as tar:
+    with open_tar(path) as tar:
         for _, name, member in plain_members(tar, total):
             if member.offset_data + member.size > total:
                 raise tarfile.ReadError(f"the archive ends inside {member.name}")
@@ -174,8 +174,7 @@ def _members(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
     """(name, bytes, content) of every plain file. Raises READ_ERRORS and what zipfile raises."""
     size = os.path.getsize(archive)
     if archive.suffix.lower() != ".zip":
-        mode = "r:" if archive.name.lower().endswith(".tar") else "r:gz"
-        with open_tar(archive, mode) as tar:  # type: ignore[arg-type]
+        with open_tar(archive) as tar:
             for _, name, member in plain_members(tar, size):
                 content = tar.extractfile(member)
                 assert content is not None  # it is a plain file

@@ -18,7 +18,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import Literal
 
 from vidqa.core.environment import cache_folder
 from vidqa.core.files import content_hash, remove, write_json
@@ -66,9 +65,11 @@ def plain_members(tar: tarfile.TarFile, size: int) -> Iterator[tuple[int, str, t
         number += 1
 
 
-def open_tar(path: Path, mode: Literal["r:", "r:gz"]) -> tarfile.TarFile:
-    """Raises what tarfile raises, also for headers and numbers of members that no memory holds."""
-    return tarfile.open(path, mode, tarinfo=_Header)
+def open_tar(path: Path) -> tarfile.TarFile:
+    """A tar, compressed unless its name ends in .tar. Raises what tarfile raises, also for headers and numbers of
+    members that no memory holds."""
+    is_plain = path.name.lower().endswith(".tar")
+    return tarfile.open(path, "r:" if is_plain else "r:gz", tarinfo=_Header)
 
 
 class Unpacked:
@@ -84,7 +85,7 @@ class Unpacked:
             index = _read_index(self.folder / INDEX)
             if index is None:  # not here yet, or of a process that was killed
                 remove(self.folder, owner=self.folder.parent)
-                with open_tar(path, "r:gz") as tar:
+                with open_tar(path) as tar:
                     members = plain_members(tar, path.stat().st_size)
                     index = {name: (number, member.size) for number, name, member in members}
                 write_json(self.folder / INDEX, index, indent=None)
@@ -108,7 +109,7 @@ class Unpacked:
             make_room(self.folder, sum(self._index[name][1] for name in due.values()), self.path)
             partial = self.folder / PARTIAL
             try:
-                with open_tar(self.path, "r:gz") as tar:
+                with open_tar(self.path) as tar:
                     for number, _, member in plain_members(tar, self.path.stat().st_size):
                         if number in due:
                             _write(tar, member, partial)

@@ -14,7 +14,7 @@ from typing import Any
 from vidqa.core.environment import cache_folder
 from vidqa.core.files import replacing
 from vidqa.data.archive_cache import MEMBERS, in_use, make_room
-from vidqa.data.foreign_rows import MEDIA
+from vidqa.data.foreign_rows import with_media
 
 RESERVED_AT_ONCE = 64 << 20
 NAMED = 24  # characters of a content's hash in a name
@@ -32,14 +32,7 @@ class EmbeddedMedia:
 
     def unpacked(self, row: Any) -> Any:
         """The row with the names of its media in place of their bytes. Raises STORAGE_NO_SPACE, OSError."""
-        if not isinstance(row, dict):
-            return row
-        changed = {
-            field: [self._named(item) for item in value] if isinstance(value, list) else self._named(value)
-            for field in MEDIA
-            if (value := row.get(field)) is not None
-        }
-        return {**row, **changed} if changed else row
+        return with_media(row, self._named) if isinstance(row, dict) else row
 
     def _named(self, value: Any) -> Any:
         if not isinstance(value, dict):

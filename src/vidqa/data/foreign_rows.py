@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 MEDIA = ("video", "videos", "image", "images")
@@ -26,7 +26,7 @@ def _rows_of(index: int, row: Any) -> Iterator[tuple[int, Any]]:
     if not isinstance(row, dict):
         yield index, row
         return
-    row = _pair_row(_plain_media(_read_turns(row)))
+    row = _pair_row(with_media(_read_turns(row), _path))
     pairs = row.get(PAIRS)
     if pairs is None or "conversations" in row or "messages" in row:
         yield index, row
@@ -106,17 +106,18 @@ def _read_turns(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, **read} if read else row
 
 
-def _plain_media(row: dict[str, Any]) -> dict[str, Any]:
-    """The row with the paths of media that were written as {"path": ...}."""
-    named = {
-        field: [_path(item) for item in value] if isinstance(value, list) else _path(value)
+def with_media(row: dict[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
+    """The row with `change` made to each medium that it names beside its conversation."""
+    changed = {
+        field: [change(item) for item in value] if isinstance(value, list) else change(value)
         for field in MEDIA
-        if isinstance(value := row.get(field), dict | list)
+        if (value := row.get(field)) is not None
     }
-    return {**row, **named} if named else row
+    return {**row, **changed} if changed else row
 
 
 def _path(value: Any) -> Any:
+    """The path of a medium that is written as {"path": ...}."""
     is_path = isinstance(value, dict) and value.get("path") and not value.get("bytes") and value.keys() <= STRUCT
     return value["path"] if is_path else value
 

@@ -91,11 +91,22 @@ class MediaSource:
         if outside:
             remedy = f"move the file into {self._place} and name it relative to that folder, without `..`"
             return NotFound(MEDIA_OUTSIDE_ROOT, f"{written} lies outside {self._place}", remedy)
-        size = _file_size(path) if os.path.isabs(path) else None
-        if size is not None:
-            return self._led_out(written, path) or MediaRef(kind, written, path, size=size)
+        if os.path.isabs(path) and (ref := self._file(kind, written, path)):
+            return ref
         inside = self._in_named_archive(kind, written, path) or self._by_last_name(kind, written, name)
         return inside or self._in_archives(kind, written, name) or self._missing(written, name, path)
+
+    def _file(self, kind: str, written: str, path: str) -> MediaRef | NotFound | None:
+        size = _file_size(path)
+        return None if size is None else self._led_out(written, path) or MediaRef(kind, written, path, size=size)
+
+    def _member(self, kind: str, written: str, archive: Archive, member: str | None) -> MediaRef | NotFound | None:
+        if member is None:
+            return None
+        if refused := self._led_out(written, archive.path):
+            return refused
+        self._due.setdefault(archive.path, (archive, set()))[1].add(member)
+        return MediaRef(kind, written, *archive.members[member])
 
     def _in_named_archive(self, kind: str, written: str, path: str) -> MediaRef | NotFound | None:
         """What is written as archive.tar!member, as results and gap tables name it."""
@@ -107,16 +118,11 @@ class MediaSource:
             return refused
         if place not in self._named:
             self._named[place] = open_archive(Path(place))
-        archive = self._named[place]
-        member = archive.find(name)
-        return None if member is None else self._member(kind, written, archive, member)
+        return self._member(kind, written, self._named[place], self._named[place].find(name))
 
     def _in_archives(self, kind: str, written: str, name: str) -> MediaRef | NotFound | None:
-        for archive in self.archives:
-            member = archive.find(name)
-            if member is not None:
-                return self._led_out(written, archive.path) or self._member(kind, written, archive, member)
-        return None
+        members = (self._member(kind, written, archive, archive.find(name)) for archive in self.archives)
+        return next((member for member in members if member), None)
 
     def _by_last_name(self, kind: str, written: str, name: str) -> MediaRef | NotFound | None:
         """The one file whose path ends like the name, or else the one of its last name; in the archives, too."""
@@ -125,16 +131,11 @@ class MediaSource:
         last = os.path.basename(name)
         paths = self.named.get(last, ())
         paths = [path for path in paths if path.endswith(f"{os.sep}{name}")] or paths
-        if len(paths) == 1 and (size := _file_size(paths[0])) is not None:
-            return self._led_out(written, paths[0]) or MediaRef(kind, written, paths[0], size=size)
-        for archive in self.archives:
-            if not paths and (member := archive.find(name) or archive.last_names.get(last)):
-                return self._led_out(written, archive.path) or self._member(kind, written, archive, member)
-        return None
-
-    def _member(self, kind: str, written: str, archive: Archive, member: str) -> MediaRef:
-        self._due.setdefault(archive.path, (archive, set()))[1].add(member)
-        return MediaRef(kind, written, *archive.members[member])
+        if len(paths) == 1 and (ref := self._file(kind, written, paths[0])):
+            return ref
+        archives = () if paths else self.archives
+        members = (self._member(kind, written, tar, tar.find(name) or tar.last_names.get(last)) for tar in archives)
+        return next((member for member in members if member), None)
 
     def _led_out(self, written: str, path: str) -> NotFound | None:
         """A file that a link out of the set's own folder stands for; the folder may be somebody else's work."""
@@ -157,10 +158,7 @@ class MediaSource:
         nearby = os.path.join(self.folder, base) if self.folder else ""
         if nearby and nearby != path and _file_size(nearby) is not None:
             return NotFound(MEDIA_MISSING, f"there is no file {path}", f"{nearby} exists: write {base!r}", path)
-        if self.folder is None:
-            message = f"{self._place} has no member {name!r}"
-        else:
-            message = f"there is no file {path}"
+        message = f"there is no file {path}" if self.folder else f"{self._place} has no member {name!r}"
         remedy = f"put the file there, correct {written!r}, or name the folder of the media (--media-path); {WITHOUT}"
         return NotFound(MEDIA_MISSING, message, remedy, os.path.join(self._place, name))
 
@@ -189,12 +187,6 @@ def media_source(annotation_path: Path, media_path: str, *, root_mode: bool) -> 
         remedy = "give a folder, or a .tar, .tar.gz or .tgz archive, as media path"
         raise FILE_MISSING.error(place, "the media path is neither a folder nor a tar archive", remedy)
     return MediaSource(None, [place])
-
-
-def media_exists(ref: MediaRef) -> bool:
-    """Whether the file that holds the medium is still there, and not shorter than it was."""
-    size = _file_size(ref.path)
-    return size is not None and size >= ref.size
 
 
 def _inside(path: str, folder: str) -> bool:

@@ -22,7 +22,7 @@ from vidqa.core.problem import Problem
 from vidqa.core.progress import counting
 from vidqa.data.record import MediaRef
 from vidqa.video.pool import DecodePool, DecodeRequest
-from vidqa.video.probe_many import Header
+from vidqa.video.probe import Header
 from vidqa.video.types import VideoMeta
 
 SIDE = 8
@@ -32,7 +32,7 @@ NEAR_CORRELATION = 0.98
 MOST_GREY = 6.0  # levels of 255 that thumbnails differ in on average
 FINE = 8  # pixels of each cell and side that are looked at
 PIECE, WIDE = 256, 16384  # files compared with how many others at once, to bound memory
-AT_ONCE = 1 << 16  # pairs whose greys are compared at once
+PAIRS_AT_ONCE = 1 << 16  # pairs whose greys are compared at once
 MOST_PAIRS = 1_000_000  # that are named; clips that are all black make more
 
 
@@ -104,8 +104,8 @@ def _pairs(left: np.ndarray, right: np.ndarray) -> Iterator[np.ndarray]:
             differing = np.bitwise_count(these[candidates[:, 0]] ^ those[candidates[:, 1]]).max(axis=-1, initial=0)
             likely = differing <= LIKELY_BITS
             candidates, differing = candidates[likely] + (start, other), differing[likely]
-            for at in range(0, len(candidates), AT_ONCE):
-                part, bits = candidates[at : at + AT_ONCE], differing[at : at + AT_ONCE]
+            for at in range(0, len(candidates), PAIRS_AT_ONCE):
+                part, bits = candidates[at : at + PAIRS_AT_ONCE], differing[at : at + PAIRS_AT_ONCE]
                 one, another = left[part[:, 0]], right[part[:, 1]]
                 grey = np.abs(one - another).mean(axis=-1).max(axis=-1)
                 same = (bits <= SAME_BITS) | (_correlation(one, another) >= NEAR_CORRELATION)

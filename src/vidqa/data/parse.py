@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import reprlib
-from collections.abc import Iterable
-from dataclasses import replace
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import Any, NamedTuple, NoReturn, ParamSpec, TypeVar
 
 from vidqa.core.problem import Code
 from vidqa.data import problems
@@ -26,7 +26,6 @@ from vidqa.data.record_keys import (
     unused_in_record,
     unused_in_turn,
 )
-from vidqa.data.rejected import rejected_of
 
 ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
 KIND_FIELDS = ("kind", "type", "question_type", "category")
@@ -34,7 +33,15 @@ SHORT = reprlib.Repr()  # values in messages: bounded in length and in depth
 SHORT.maxstring = SHORT.maxother = 60
 MOST_FPS, LONGEST = 1e5, 500  # of a video; characters of a message
 NO_MEDIUM = 'if that is not meant, name the file, for example "video": "clip-1.mp4"'
+TURN_ORDER = (
+    'order the turns as: system (optional), user, assistant, user, assistant, ... with "from": "human", "gpt" or '
+    '"system" (or "role": "user", "assistant" or "system")'
+)
 THINKING = "it would be learned as the answer: write <think>reasoning</think> before the answer, or no tag at all"
+
+
+Value = TypeVar("Value")
+Args = ParamSpec("Args")
 
 
 class Spoken(NamedTuple):
@@ -43,6 +50,7 @@ class Spoken(NamedTuple):
     is_learned: bool = True
 
 
+@dataclass
 class RowReader:
     """Reads the rows of one file; what is wrong goes to `collector`. Ids must be unique among its rows, and those of
     `ids`, the ids of earlier files with the places of their rows.
@@ -53,27 +61,16 @@ class RowReader:
     whose medium is not there is warned of and kept: who probes the medium finds it broken.
     """
 
-    def __init__(
-        self,
-        name: str,
-        source: MediaSource,
-        collector: ProblemCollector,
-        need_answers: bool,
-        *,
-        by_line: bool = False,
-        keep_missing: bool = False,
-        ids: dict[str, int] | None = None,
-        prompt: str = "",
-    ) -> None:
-        self.name = name
-        self.source = source
-        self.collector = collector
-        self.need_answers = need_answers
-        self.by_line = by_line
-        self.keep_missing = keep_missing
-        self.ids = {} if ids is None else ids
-        self.prompt = prompt
-        self.rows = 0  # read so far
+    name: str
+    source: MediaSource
+    collector: ProblemCollector
+    need_answers: bool
+    _: KW_ONLY
+    by_line: bool = False
+    keep_missing: bool = False
+    ids: dict[str, int] = field(default_factory=dict)
+    prompt: str = ""
+    rows: int = field(default=0, init=False)  # read so far
 
     def place(self, file: str, index: int) -> str:
         """Where a row stands, for problems."""
@@ -83,7 +80,7 @@ class RowReader:
         """The record of a row, or None where something is wrong with it."""
         before = self.collector.errors
         row_reader = _Row(self, index, row)
-        record = row_reader.record() if row_reader.is_object() else None
+        record = row_reader.record()
         self.rows += 1
         if record is None or self.collector.errors > before:
             return None
@@ -91,6 +88,10 @@ class RowReader:
             message = "no `video` or `image` is named; the record is used as text only"
             row_reader.wrong(problems.FIELD, "", message, NO_MEDIUM, "warning")
         return record
+
+
+class _Invalid(Exception):
+    """A part of a row is wrong, as the collector has heard: whatever it is a part of has no value either."""
 
 
 class _Row:
@@ -111,48 +112,49 @@ class _Row:
         remedy = remedy[:LONGEST] if remedy else None
         self.reader.collector.add(code, self.where(field), message[:LONGEST], remedy, severity)
 
-    def wrong_type(self, field: str, expected: str, value: object, example: str) -> None:
+    def invalid(self, field: str, expected: str, value: object, example: str) -> NoReturn:
+        """Names a value of a wrong type, and raises _Invalid."""
         message = f"expected {expected}, got {type_name(value)}: {SHORT.repr(value)}"
         self.wrong(problems.FIELD, field, message, f"write it as {example}")
+        raise _Invalid
 
-    def is_object(self) -> bool:
-        if isinstance(self.row, dict):
-            return True
-        self.wrong(problems.FIELD, "", f"expected an object, got {type_name(self.row)}")
-        return False
+    def attempt(self, read: Callable[Args, Value], *args: Args.args, **kwargs: Args.kwargs) -> Value | None:
+        """What a function reads; None where it finds something invalid."""
+        try:
+            return read(*args, **kwargs)
+        except _Invalid:
+            return None
 
     def unused(self, field: str, names: Iterable[str]) -> None:
         if shown := ", ".join(names):
-            self.wrong(problems.KEY_UNUSED, field, f"not used: {shown}", severity="warning")
+            self.wrong(problems.LEFT_OUT, field, f"not used: {shown}", severity="warning")
 
     def record(self) -> Record | None:
-        self.id = self._id()
+        if not isinstance(self.row, dict):
+            self.wrong(problems.FIELD, "", f"expected an object, got {type_name(self.row)}")
+            return None
+        self.id = self.attempt(self._id)
         self.unused("", unused_in_record(self.row))
-        spoken = self._conversation()
-        listed = self._listed()
+        spoken, listed = self.attempt(self._conversation), self.attempt(self._listed)
         if spoken is None or listed is None or self.id is None:
             return None
         self._check_order(spoken)
-        spoken = self._with_system(spoken)
-        placed = spoken and self._place(spoken, listed)
+        spoken = self.attempt(self._with_system, spoken)
+        placed = spoken and self.attempt(self._place, spoken, listed)
         if not placed:
             return None
         media, turns = placed
         source = self.reader.place(self.reader.name, self.index)
-        parts = self._video_fps(), self._kind(), source, self._provenance(), rejected_of(self.row, self.wrong_type)
-        return Record(self.id, turns, media, *parts)
+        fps, rejected = self.attempt(self._video_fps), self.attempt(self._rejected)
+        return Record(self.id, turns, media, fps, self._kind(), source, self._provenance(), rejected)
 
-    def _id(self) -> str | None:
+    def _id(self) -> str:
         value = self.row.get("id")
         if value is None:
             value = self.reader.rows if self.reader.by_line else self.index
-        if isinstance(value, bool) or not isinstance(value, (str, int)) or value == "":
-            self.wrong_type("id", "a string or an integer", value, f'"id": "clip-{self.index}"')
-            return None
-        record_id = _clean(str(value))
-        if record_id is None:
-            self.wrong_type("id", "a string of valid characters", value, f'"id": "clip-{self.index}"')
-            return None
+        record_id = str(value)
+        if isinstance(value, bool) or not isinstance(value, (str, int)) or not record_id or not _is_text(record_id):
+            self.invalid("id", "a string of valid characters or an integer", value, f'"id": "clip-{self.index}"')
         first = self.reader.ids.setdefault(record_id, self.index)
         if first != self.index:
             self.id = record_id
@@ -166,13 +168,27 @@ class _Row:
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < MOST_FPS:
-            self.wrong_type("video_fps", "a number of frames per second above 0", value, '"video_fps": 30.0')
-            return None
+            self.invalid("video_fps", "a number of frames per second above 0", value, '"video_fps": 30.0')
         return float(value)
+
+    def _rejected(self) -> str | None:
+        """The wrong answer of a preference pair: a text, a turn of the assistant, or a list of one turn."""
+        value = self.row.get("rejected")
+        if value in (None, "", [], {}):
+            return None
+        turn = value[0] if isinstance(value, list) and len(value) == 1 else value
+        turn = {"value": turn} if isinstance(turn, str) else turn
+        if isinstance(turn, dict) and turn.get("from", turn.get("role", "assistant")) in ("gpt", "assistant"):
+            content = turn.get("value", turn.get("content"))
+            parts = content if isinstance(content, list) else [content]
+            texts: list[Any] = [part.get("text") if isinstance(part, dict) else part for part in parts]
+            if all(map(_is_text, texts)):
+                return "".join(texts).strip() or None
+        self.invalid("rejected", "the wrong answer in place of the last turn", value, '"rejected": "No"')
 
     def _kind(self) -> str | None:
         kind = next((self.row[name] for name in KIND_FIELDS if isinstance(self.row.get(name), str)), None)
-        return kind if kind and kind.isascii() else _clean(kind or "") or None
+        return kind if kind and _is_text(kind) else None
 
     def _provenance(self) -> Provenance | None:
         """An origin alone, or an object. What says something else is a field of the user's own: it warns, and stays."""
@@ -183,7 +199,7 @@ class _Row:
         if isinstance(fields, dict) and not fields.keys() - {"origin", "round", "gap"}:
             number, gap = fields.get("round"), fields.get("gap")
             sound = number is None or (isinstance(number, int) and not isinstance(number, bool) and number >= 0)
-            sound = sound and (gap is None or (isinstance(gap, str) and _clean(gap) is not None))
+            sound = sound and (gap is None or _is_text(gap))
             if sound and fields.get("origin") in ORIGINS:
                 return Provenance(fields["origin"], number, gap)
         message = f"not used: expected an origin ({', '.join(ORIGINS)}) or an object, got {SHORT.repr(value)}"
@@ -191,96 +207,85 @@ class _Row:
         self.wrong(problems.FIELD, "provenance", message, example, "warning")
         return None
 
-    def _listed(self) -> dict[str, list[str]] | None:
+    def _listed(self) -> dict[str, list[str]]:
         """The media named beside the conversation, by kind."""
         listed: dict[str, list[str]] = {}
         for kind in KINDS:
-            for field in (kind, f"{kind}s"):
-                value = self.row.get(field)
+            for key in (kind, f"{kind}s"):
+                value = self.row.get(key)
                 if value is None:
                     continue
                 names = value if isinstance(value, list) else [value]
                 for at, name in enumerate(names):
-                    place = f"{field}[{at}]" if isinstance(value, list) else field
-                    if not isinstance(name, str) or not name or _clean(name) is None:
-                        self.wrong_type(place, "the name of a file", name, f'"{field}": "clip-1.mp4"')
-                        return None
+                    if not name or not _is_text(name):
+                        place = f"{key}[{at}]" if isinstance(value, list) else key
+                        self.invalid(place, "the name of a file", name, f'"{key}": "clip-1.mp4"')
                 listed.setdefault(kind, []).extend(names)
         return listed
 
-    def _conversation(self) -> list[Spoken] | None:
+    def _conversation(self) -> list[Spoken]:
         field = "conversations" if self.row.get("conversations") is not None else "messages"
         turns = self.row.get(field)
         if turns is None and not self.reader.need_answers:
-            return self._question()
+            return [self._question()]
         if turns is None:
             self._conversation_missing()
-            return None
         if not isinstance(turns, list) or not turns:
             example = problems.EXAMPLE[problems.EXAMPLE.index('"conversations"') : -1]
-            self.wrong_type(field, "a list of at least one turn", turns, example)
-            return None
+            self.invalid(field, "a list of at least one turn", turns, example)
         is_listed = any(self.row.get(name) for kind in KINDS for name in (kind, f"{kind}s"))
         self.has_places_in_parts = is_listed and not any(map(shows_media, turns))
-        spoken = [self._turn(turn, f"{field}[{at}]") for at, turn in enumerate(turns)]
-        return [turn for turn in spoken if turn is not None] if all(spoken) else None
+        spoken = [self.attempt(self._turn, turn, f"{field}[{at}]") for at, turn in enumerate(turns)]
+        if None in spoken:
+            raise _Invalid
+        return [turn for turn in spoken if turn is not None]
 
-    def _with_system(self, spoken: list[Spoken]) -> list[Spoken] | None:
+    def _with_system(self, spoken: list[Spoken]) -> list[Spoken]:
         """The conversation with the record's field `system` as its first turn, as LLaMA-Factory and ms-swift do it."""
         text = self.row.get("system")
         if text in (None, ""):
             return spoken
-        pieces = self._content(text, "system", "system")
-        if pieces is None:
-            return None
+        pieces = tidy(self._content(text, "system", "system"))
         if spoken[0].role != "system":
-            return [Spoken("system", tidy(pieces)), *spoken]
-        if tidy(pieces) != spoken[0].pieces:
+            return [Spoken("system", pieces), *spoken]
+        if pieces != spoken[0].pieces:
             remedy = "leave one of the two out"
             self.wrong(problems.FIELD, "system", "the conversation begins with another system turn", remedy)
         return spoken
 
-    def _question(self) -> list[Spoken] | None:
-        """The conversation of a record that is a question alone, or only media, about which others know what to ask."""
+    def _question(self) -> Spoken:
+        """The turn of a record that is a question alone, or only media, about which others know what to ask."""
         question = self.row.get("question")
         if question is None and not self.reader.prompt:
             self.is_unasked = True
-            return [Spoken("user", [])]
-        pieces = self._content(self.reader.prompt if question is None else question, "user", "question")
-        return None if pieces is None else [Spoken("user", tidy(pieces))]
+            return Spoken("user", [])
+        question = self.reader.prompt if question is None else question
+        return Spoken("user", tidy(self._content(question, "user", "question")))
 
-    def _conversation_missing(self) -> None:
+    def _conversation_missing(self) -> NoReturn:
         keys = ", ".join(sorted(map(str, self.row))[:8])
         question, answer = self.row.get("question"), self.row.get("answer")
         remedy = None
         if isinstance(question, str) and isinstance(answer, str):
             turns = [{"from": "human", "value": question[:80]}, {"from": "gpt", "value": answer[:80]}]
             remedy = f'write the question and the answer as "conversations": {json.dumps(turns)}'
-        self.wrong(
-            problems.FIELD,
-            "conversations",
-            f"the record has neither `conversations` nor `messages` (it has: {keys or 'nothing'})",
-            remedy,
-        )
+        message = f"the record has neither `conversations` nor `messages` (it has: {keys or 'nothing'})"
+        self.wrong(problems.FIELD, "conversations", message, remedy)
+        raise _Invalid
 
-    def _turn(self, turn: Any, field: str) -> Spoken | None:
+    def _turn(self, turn: Any, field: str) -> Spoken:
         if not isinstance(turn, dict):
-            self.wrong_type(field, "a turn", turn, '{"from": "human", "value": "Is the door open?"}')
-            return None
-        key = "from" if "from" in turn else "role"
+            self.invalid(field, "a turn", turn, '{"from": "human", "value": "Is the door open?"}')
+        key = "role" if "role" in turn and "from" not in turn else "from"
         role = turn.get(key)
         role_name = ROLES.get(role) if isinstance(role, str) else None
         if role_name is None:
-            roles = ", ".join(ROLES)
-            missing = key not in turn
-            message = (
-                f"the turn has no role; known: {roles}" if missing else f"{SHORT.repr(role)} is not one of {roles}"
-            )
-            self.wrong(problems.TURNS, f"{field}.{'from' if missing else key}", message)
-            return None
+            what = f"{SHORT.repr(role)} is not one of" if key in turn else "the turn has no role; known:"
+            self.wrong(problems.FIELD, f"{field}.{key}", f"{what} {', '.join(ROLES)}", TURN_ORDER)
+            raise _Invalid
         content_key = "value" if "value" in turn else "content"
         pieces = self._content(turn.get(content_key), role_name, f"{field}.{content_key}")
-        return None if pieces is None else Spoken(role_name, tidy(pieces), self._is_learned(turn, role_name, field))
+        return Spoken(role_name, tidy(pieces), self._is_learned(turn, role_name, field))
 
     def _is_learned(self, turn: dict[str, Any], role: str, field: str) -> bool:
         """What an assistant turn's keys say; others are never learned, and a key that asks for it is named."""
@@ -294,54 +299,42 @@ class _Row:
             self.unused(field, [f"{name}: a turn of the {role} is never learned" for name in flags])
         return learned
 
-    def _content(self, content: Any, role: str, field: str) -> list[Piece] | None:
+    def _content(self, content: Any, role: str, field: str) -> list[Piece]:
         example = f'"{field.rsplit(".", 1)[-1]}": "Is the door open?"'
         if isinstance(content, str):
-            if _clean(content) is None:
-                self.wrong_type(field, "valid characters", content, example)
-                return None
+            if not _is_text(content):
+                self.invalid(field, "valid characters", content, example)
             return pieces_of_text(content) if role == "user" else [content]
         if not isinstance(content, list):
-            self.wrong_type(field, "text or a list of parts", content, example)
-            return None
-        pieces: list[Piece] = []
-        for at, part in enumerate(content):
-            part_pieces = self._part(part, role, f"{field}[{at}]")
-            if part_pieces is None:
-                return None
-            pieces += part_pieces
-        return pieces
+            self.invalid(field, "text or a list of parts", content, example)
+        return [piece for at, part in enumerate(content) for piece in self._part(part, role, f"{field}[{at}]")]
 
-    def _part(self, part: Any, role: str, field: str) -> list[Piece] | None:
-        kind = part.get("type") if isinstance(part, dict) else None
-        text = part.get("text") if isinstance(part, dict) else part
+    def _part(self, part: Any, role: str, field: str) -> list[Piece]:
         if isinstance(part, str):
             return self._content(part, role, field)
+        kind, text = (part.get("type"), part.get("text")) if isinstance(part, dict) else ("", None)
         if kind in (None, "text") and isinstance(text, str):
             return self._text_part(part, text, role, field)
         kind = kind.removesuffix("_url") if isinstance(kind, str) else None
         if kind not in KINDS:
             example = '{"type": "text", "text": "Is the door open?"} or {"type": "video", "video": "clip-1.mp4"}'
-            self.wrong_type(field, "a text, video or image part", part, example)
-            return None
+            self.invalid(field, "a text, video or image part", part, example)
         if role != "user":
-            self.wrong(problems.TURNS, field, f"a {kind} stands in a turn of the {role}", "move it to a user turn")
-            return None
+            self.wrong(problems.FIELD, field, f"a {kind} stands in a turn of the {role}", "move it to a user turn")
+            raise _Invalid
         name, others = medium_name(kind, part)
-        if name is not None and (not isinstance(name, str) or not name or _clean(name) is None):
-            self.wrong_type(field, "the name of a file", name, f'{{"type": "{kind}", "{kind}": "clip-1.mp4"}}')
-            return None
+        if name is not None and (not name or not _is_text(name)):
+            self.invalid(field, "the name of a file", name, f'{{"type": "{kind}", "{kind}": "clip-1.mp4"}}')
         keys, wrong, unused = medium_keys(kind, part, {"type", kind, f"{kind}_url", "path", "url"})
         self.unused(field, others + unused)
         for message in wrong:
             self.wrong(problems.FIELD, field, message, 'such as {"type": "video", "video": "a.mp4", "fps": 2.0}')
         return [Slot(kind, name, keys)]
 
-    def _text_part(self, part: dict[str, Any], text: str, role: str, field: str) -> list[Piece] | None:
+    def _text_part(self, part: dict[str, Any], text: str, role: str, field: str) -> list[Piece]:
         """The pieces of a text part: its tags are text where media are parts of their own or the record has none."""
-        if _clean(text) is None:
-            self.wrong_type(field, "valid characters", text, '{"type": "text", "text": "Is the door open?"}')
-            return None
+        if not _is_text(text):
+            self.invalid(field, "valid characters", text, '{"type": "text", "text": "Is the door open?"}')
         self.unused(field, unused_in(part, {"type", "text"}))
         if role != "user" or not self.has_places_in_parts or not TAG.search(text):
             return [text]
@@ -356,10 +349,12 @@ class _Row:
         for at, role in enumerate(body, start=len(roles) - len(body)):
             expected = "assistant" if (at - len(roles) + len(body)) % 2 else "user"
             if role != expected:
-                self.wrong(problems.TURNS, f"{field}[{at}]", f"expected a turn of the {expected}, got {role}")
+                self.wrong(
+                    problems.FIELD, f"{field}[{at}]", f"expected a turn of the {expected}, got {role}", TURN_ORDER
+                )
                 return
         if not body:
-            self.wrong(problems.TURNS, field, "there is only a system turn")
+            self.wrong(problems.FIELD, field, "there is only a system turn", TURN_ORDER)
         elif body[-1] != "assistant" and self.reader.need_answers:
             self.wrong(problems.FIELD, f"{field}[{len(roles) - 1}]", "the last turn is the user's")
         for at, (role, pieces, _) in enumerate(spoken):
@@ -372,7 +367,8 @@ class _Row:
 
     def _place(
         self, spoken: list[Spoken], listed: dict[str, list[str]]
-    ) -> tuple[tuple[MediaRef, ...], tuple[Turn, ...]] | None:
+    ) -> tuple[tuple[MediaRef, ...], tuple[Turn, ...]]:
+        """The media in order, and the turns with their indices."""
         slots = [piece for turn in spoken for piece in turn.pieces if isinstance(piece, Slot)]
         filled = fill_slots(slots, listed)
         if isinstance(filled, str):
@@ -380,13 +376,12 @@ class _Row:
             remedy = f'write one tag for each medium, for example "{tags}\\nIs the door open?", or no tag at all; '
             remedy += "a tag that is text stands in a part of type text, beside a part of type video"
             self.wrong(problems.TAG_COUNT, "", filled, remedy)
-            return None
+            raise _Invalid
         keys = [slot.keys for slot in slots] or [()] * len(filled)
-        media = [
-            replace(ref, keys=own) if own else ref
-            for (kind, name), own in zip(filled, keys, strict=True)
-            if (ref := self._find(kind, name)) is not None
-        ]
+        refs = [self.attempt(self._find, kind, name) for kind, name in filled]
+        media = [replace(ref, keys=own) if own else ref for ref, own in zip(refs, keys, strict=True) if ref]
+        if len(media) < len(filled):
+            raise _Invalid
         leading: list[str | int] = [] if slots else list(range(len(filled)))
         turns, at = [], 0
         for role, pieces, learned in spoken:
@@ -398,23 +393,21 @@ class _Row:
                 at += isinstance(piece, Slot)
             if parts or role != "system":
                 turns.append(Turn(role, tuple(parts), learned or role != "assistant"))
-        return (tuple(media), tuple(turns)) if len(media) == len(filled) else None
+        return tuple(media), tuple(turns)
 
-    def _find(self, kind: str, name: str) -> MediaRef | None:
+    def _find(self, kind: str, name: str) -> MediaRef:
         result = self.reader.source.find(kind, name)
         if not isinstance(result, NotFound):
             return result
         is_kept = self.reader.keep_missing and result.code is problems.MEDIA_MISSING
         self.wrong(result.code, kind, result.message, result.remedy, "warning" if is_kept else "error")
-        return MediaRef(kind, name, result.path or name) if is_kept else None
+        if not is_kept:
+            raise _Invalid
+        return MediaRef(kind, name, result.path or name)
 
 
-def _clean(text: str) -> str | None:
-    """The text itself; None where it holds half a surrogate pair, which no file and no tokenizer can take."""
-    if text.isascii():
-        return text
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return None
-    return text
+def _is_text(value: Any) -> bool:
+    """Whether a value is a text without half a surrogate pair, which no file and no tokenizer can take."""
+    if not isinstance(value, str) or value.isascii():
+        return isinstance(value, str)
+    return not any("\ud800" <= character <= "\udfff" for character in value)

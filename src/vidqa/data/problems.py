@@ -25,42 +25,21 @@ EMPTY = Code(
 )
 FIELD = Code(
     "DATA_FIELD",
-    "A record is not an object, lacks a field, a question or an answer, repeats an id, or has a value of a wrong type.",
-    f"Correct the record; a complete one is {EXAMPLE}",
-)
-TURNS = Code(
-    "DATA_TURNS",
-    "The turns of a conversation are not in order, or a turn has an unknown role.",
-    'Order the turns as: system (optional), user, assistant, user, assistant, ... with "from": "human", "gpt" or '
-    '"system" (or "role": "user", "assistant" or "system").',
+    "A record is not an object, lacks a field, a question or an answer, repeats an id, has a value of a wrong type or "
+    "turns out of order; or a table lacks columns, a label or captions.yaml keys, that make a record.",
+    f"Correct the record, or name the columns with --column video=NAME; a complete record is {EXAMPLE}",
 )
 TAG_COUNT = Code(
     "DATA_TAG_COUNT",
     "The <video> and <image> tags of a record do not match the media it names.",
     "Write one tag for each medium, at the place where the model should see it, or no tag at all (media come first).",
 )
-KEY_UNUSED = Code(
-    "DATA_KEY_UNUSED",
-    "A record, a turn or a part has a key that changes what other trainers teach or show, and that is not used here.",
-    "Take the key out where nothing is meant by it; the page on data sets lists the keys that are used.",
-)
 LEFT_OUT = Code(
     "DATA_LEFT_OUT",
-    "Files, rows or fields have no place in a record, or in the format that is written: they are left out.",
-    "Complete them (a label for the video, a text beside the medium, a value in the column), or do nothing if they are "
-    "not needed. The JSON formats keep all fields of a record.",
-)
-COLUMNS = Code(
-    "DATA_COLUMNS",
-    "A table lacks columns that make a record.",
-    "Name the columns video (or image, file, path, filename, clip), question and answer, or give --column video=NAME; "
-    "id, kind, video_fps and options (a|b|c) are optional.",
-)
-CAPTIONS = Code(
-    "DATA_CAPTIONS",
-    "captions.yaml is not as it should be, or a label of a captions folder lacks the keys of its answer.",
-    "captions.yaml, or FOLDER#FILE.yaml, may hold system_prompt (text), user_prompt (text) and keys (a list of names "
-    "that the labels have, such as [weather]); a key that a label lacks is learned as null.",
+    "Files, rows or keys have no place in a record, or in the format that is written, and are not used; keys among "
+    "them that change what other trainers teach or show.",
+    "Complete files and rows (a label for the video, a text beside the medium, a value in the column), and take keys "
+    "out where nothing is meant by them; the page on data sets lists those that are used.",
 )
 FUNCTION = Code(
     "DATA_FUNCTION",
@@ -86,14 +65,10 @@ TAR_BROKEN = Code(
 )
 SPLIT = Code(
     "DATA_SPLIT",
-    "The split that is named behind # does not exist, or none is named where there are several.",
-    "Write FOLDER#SPLIT, such as FOLDER#train[:100], or FOLDER#SUBSET:SPLIT.",
-)
-SPLIT_IMPOSSIBLE = Code(
-    "DATA_SPLIT_IMPOSSIBLE",
-    "The records cannot be split as asked into training and validation without a video on both sides.",
-    "Choose a test_size between 0 and the number of records, have at least two videos, or give a validation set; where "
-    "all clips are of one fixed camera, --ignore-looks.",
+    "The split behind # does not exist, none is named where there are several, or records cannot be split as asked "
+    "into training and validation without a video on both sides.",
+    "Write FOLDER#SPLIT, such as FOLDER#train[:100], or FOLDER#SUBSET:SPLIT; choose a test_size between 0 and the "
+    "number of records, have at least two videos, or give a validation set.",
 )
 OPTION = Code(
     "DATA_OPTION",
@@ -106,16 +81,12 @@ OUTPUT_EXISTS = Code(
     "A file or folder of another content is in the place of an output; it is never overwritten.",
     "Nothing was changed. Give another --out, or remove what is there yourself.",
 )
-MODEL_NOT_FOUND = Code(
-    "MODEL_NOT_FOUND",
-    "The model that the spec names is neither a folder on this machine nor a name on the hub.",
-    "Write the path of a local model folder, or hf_model://organisation/name to fetch it.",
-)
 NOT_FOUND = Code(
     "STORAGE_NOT_FOUND",
-    "A bucket or the hub has nothing by a name, or the name is not of the form that they have.",
-    "Check the spelling: s3://bucket/path (aws s3 ls ADDRESS lists it), hf_model://organisation/name, with @revision "
-    "where it is meant; media are named relative to the media path, without `..` and without an address.",
+    "A bucket, the hub or this machine has nothing by the name of a data set or model, or the name has another form.",
+    "Check the spelling: the path of a local folder, s3://bucket/path (aws s3 ls ADDRESS lists it), or "
+    "hf_model://organisation/name, with @revision where it is meant; media are named relative to the media path, "
+    "without `..` and without an address.",
 )
 DENIED = Code(
     "STORAGE_DENIED",
@@ -126,15 +97,10 @@ DENIED = Code(
 )
 UNREACHABLE = Code(
     "STORAGE_UNREACHABLE",
-    "A storage or the hub does not answer, or failed in the middle of a transfer.",
+    "A storage or the hub does not answer, failed in the middle of a transfer, or what arrived differs from what was "
+    "sent, by its size or hash.",
     "Check the network, AWS_ENDPOINT_URL and HF_ENDPOINT and run this again: what has arrived is not transferred "
-    "twice. A spec may name a local folder of the model instead.",
-    Exit.ENVIRONMENT,
-)
-DAMAGED = Code(
-    "STORAGE_DAMAGED",
-    "What arrived is not what was sent: its size or hash differs.",
-    "Run this again; if it stays so, store the object anew.",
+    "twice. If a file stays damaged, store it anew; a spec may name a local folder of the model instead.",
     Exit.ENVIRONMENT,
 )
 NO_SPACE = Code(

@@ -10,9 +10,13 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
-from vidqa.data.problems import SPLIT_IMPOSSIBLE
+import numpy as np
+
+from vidqa.data.problems import SPLIT
 from vidqa.data.record import MediaRef, Record
 from vidqa.video.source import content_hash
+
+TEST_SIZE = "Choose a test_size between 0 and their number, have at least two videos, or give a validation set."
 
 
 def split_by_video(records: Sequence[Record], test_size: int | float, seed: int) -> tuple[list[Record], list[Record]]:
@@ -20,16 +24,16 @@ def split_by_video(records: Sequence[Record], test_size: int | float, seed: int)
 
     `test_size` is a number of records, or a fraction of them where it is below 1; validation gets at most that many,
     as near as whole groups of records that share a video allow, and at least one group. The choice depends on the
-    seed and on the records' ids, not on their order. Raises DATA_SPLIT_IMPOSSIBLE.
+    seed and on the records' ids, not on their order. Raises DATA_SPLIT.
     """
     most = round(test_size * len(records)) if test_size < 1 else int(test_size)
     if test_size == 0:
         return list(records), []
     if test_size < 0 or most >= len(records):
-        raise SPLIT_IMPOSSIBLE.error("test_size", f"test_size is {test_size}, and there are {len(records)} records")
+        raise SPLIT.error("test_size", f"test_size is {test_size}, and there are {len(records)} records", TEST_SIZE)
     drawn = drawn_groups(records, seed)
     if len(drawn) < 2:
-        raise SPLIT_IMPOSSIBLE.error("test_size", f"all {len(records)} records share one video, directly or in a chain")
+        raise SPLIT.error("test_size", f"all {len(records)} records share one video, directly or in a chain", TEST_SIZE)
     chosen: set[int] = set()
     for group in drawn:
         if len(chosen) + len(group) <= most:
@@ -77,24 +81,22 @@ def drawn_groups(records: Sequence[Record], seed: int, together: Iterable[Sequen
 
 def groups_sharing_media(records: Sequence[Record], together: Iterable[Sequence[int]] = ()) -> list[list[int]]:
     """Indices of records grouped so that records of two groups share no medium; those `together` are in one group."""
-    parent = list(range(len(records)))
-
-    def root(at: int) -> int:
-        while parent[at] != at:
-            parent[at] = parent[parent[at]]
-            at = parent[at]
-        return at
-
     first: dict[str, int] = {}
-    for at, record in enumerate(records):
-        for medium in record.media:
-            parent[root(at)] = root(first.setdefault(medium.key, at))
-    for tied in together:
-        for at in tied[1:]:
-            parent[root(at)] = root(tied[0])
+    pairs = [(at, first.setdefault(ref.key, at)) for at, record in enumerate(records) for ref in record.media]
+    pairs += [(at, tied[0]) for tied in together for at in tied[1:]]
+    return connected(len(records), pairs)
+
+
+def connected(count: int, pairs: Sequence[Sequence[int]] | np.ndarray) -> list[list[int]]:
+    """The numbers below `count` in groups, each of those that the pairs join directly or in a chain."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    ends = np.array(pairs, int).reshape(-1, 2).T
+    _, labels = connected_components(coo_array((np.ones(ends.shape[1], bool), tuple(ends)), (count, count)), False)
     groups: dict[int, list[int]] = defaultdict(list)
-    for at in range(len(records)):
-        groups[root(at)].append(at)
+    for number, label in enumerate(labels.tolist()):
+        groups[label].append(number)
     return list(groups.values())
 
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Callable, Iterator
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from vidqa.data.problems import SPLIT
 
-Row = TypeVar("Row")
 ONE = re.compile(r"(?P<name>[\w.-]*)(?:\[(?P<low>-?\d+%?)?:(?P<high>-?\d+%?)?\])?")
 
 
@@ -24,10 +21,6 @@ class Cut(NamedTuple):
     def range_of(self, rows: int) -> range:
         """The places of its rows among `rows`. Shares are rounded to the nearest row, half of one to the even one."""
         return range(rows)[slice(_bound(self.low, rows), _bound(self.high, rows))]
-
-    @property
-    def is_whole(self) -> bool:
-        return self.low is None and self.high is None
 
     @property
     def needs_count(self) -> bool:
@@ -56,16 +49,3 @@ def subset_and_cuts(part: str, where: str) -> tuple[str, list[Cut]]:
             raise SPLIT.error(where, f"{part!r} is no split: it is written as {example}")
         cuts.append(Cut(match["name"], match["low"], match["high"]))
     return subset, cuts
-
-
-def cut_rows(cut: Cut, count: Callable[[], int], rows: Callable[[], Iterator[Row]]) -> Iterator[Row]:
-    """The rows of a cut; `count` is asked only where the rows must be counted from the end, or by share."""
-    if cut.is_whole:
-        yield from rows()
-        return
-    span = cut.range_of(count() if cut.needs_count else sys.maxsize)
-    for at, row in enumerate(rows()):
-        if at >= span.stop:
-            return
-        if at >= span.start:
-            yield row

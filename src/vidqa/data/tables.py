@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,14 @@ from vidqa.data.embedded_media import EmbeddedMedia
 from vidqa.data.foreign_rows import MEDIA, PAIRS, question_row
 from vidqa.data.media_names import kind_of
 from vidqa.data.problem_collector import ProblemCollector
-from vidqa.data.problems import COLUMNS, SYNTAX
+from vidqa.data.problems import FIELD, SYNTAX
 
 LONGEST_CELL = 1 << 24
 ALIASES = ("file", "path", "filename", "clip")  # columns that name the medium where none of MEDIA is there
+NAME_COLUMNS = (
+    "Name the columns video (or image, file, path, filename, clip), question and answer, or give --column "
+    "video=recording for a column of another name; id, kind, video_fps and options (a|b|c) are optional."
+)
 BATCH = 256  # rows that are held at a time; each may hold a video
 Rows = Iterator[tuple[int, Any]]
 NO_NAMES: Mapping[str, str] = {}
@@ -55,16 +60,17 @@ def _named(written: list[str], renamed: Mapping[str, str], collector: ProblemCol
     """The columns by the names that they are read by; None, and a finding, where they do not make a record."""
     there = f"there are: {', '.join(written)[:200]}"
     if unknown := [old for old in renamed.values() if old.lower() not in written]:
-        collector.add(COLUMNS, str(path), f"there is no column {' and no '.join(unknown)} to rename; {there}")
+        collector.add(
+            FIELD, str(path), f"there is no column {' and no '.join(unknown)} to rename; {there}", NAME_COLUMNS
+        )
         return None
     names = {old.lower(): new for new, old in renamed.items()}
     columns = [names.get(name, name) for name in written]
     if twice := [name for name, count in Counter(columns).items() if count > 1 and name in renamed]:
-        collector.add(COLUMNS, str(path), f"several columns are {' and '.join(twice)}; {there}")
+        collector.add(FIELD, str(path), f"several columns are {' and '.join(twice)}; {there}", NAME_COLUMNS)
         return None
     if missing := _missing(columns, collector.need_answers):
-        hint = "; a column of another name is given with --column, such as --column video=recording"
-        collector.add(COLUMNS, str(path), f"there is no column {missing}; {there}{hint}")
+        collector.add(FIELD, str(path), f"there is no column {missing}; {there}", NAME_COLUMNS)
         return None
     return columns
 
@@ -117,8 +123,8 @@ def table_rows(
     index = 0
     for file in files:
         try:
-            for batch in _batches(file):
-                for row in batch.to_pylist():
+            with _opened(file) as (_, batches):
+                for row in (row for batch in batches for row in batch.to_pylist()):
                     named = rename_fields(_filled(row), renamed)
                     yield index, question_row(embedded.unpacked(named) if embedded else named)
                     index += 1
@@ -130,10 +136,14 @@ def rows_in_tables(files: Sequence[Path]) -> int:
     """How many rows the files hold. Raises what pyarrow raises."""
     import pyarrow.parquet as pq
 
-    return sum(
-        sum(batch.num_rows for batch in _batches(file)) if file.suffix == ".arrow" else pq.read_metadata(file).num_rows
-        for file in files
-    )
+    count = 0
+    for file in files:
+        if file.suffix == ".arrow":
+            with _opened(file) as (_, batches):
+                count += sum(batch.num_rows for batch in batches)
+        else:
+            count += pq.read_metadata(file).num_rows
+    return count
 
 
 def has_bytes(files: Sequence[Path]) -> bool:
@@ -142,10 +152,12 @@ def has_bytes(files: Sequence[Path]) -> bool:
     import pyarrow as pa
 
     try:
-        schemas = [_schema(file) for file in files[:1]]
+        for file in files[:1]:
+            with _opened(file) as (schema, _):
+                return any(_holds_bytes(column.type) for column in schema if column.name in MEDIA)
     except (pa.ArrowException, OSError, ValueError):
-        return False
-    return any(_holds_bytes(column.type) for schema in schemas for column in schema if column.name in MEDIA)
+        pass
+    return False
 
 
 def _holds_bytes(kind: Any) -> bool:
@@ -156,27 +168,19 @@ def _holds_bytes(kind: Any) -> bool:
     return types.is_struct(kind) and kind.get_field_index("bytes") >= 0
 
 
-def _schema(file: Path) -> Any:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    if file.suffix != ".arrow":
-        return pq.read_schema(file)
-    with pa.memory_map(str(file)) as source, pa.ipc.open_stream(source) as stream:
-        return stream.schema
-
-
-def _batches(file: Path) -> Iterator[Any]:
+@contextmanager
+def _opened(file: Path) -> Iterator[tuple[Any, Iterator[Any]]]:
+    """The schema of a table, and its rows in batches."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     if file.suffix == ".arrow":
         with pa.memory_map(str(file)) as source, pa.ipc.open_stream(source) as stream:
-            for batch in stream:
-                yield from (batch.slice(first, BATCH) for first in range(0, batch.num_rows, BATCH))
+            pieces = (batch.slice(first, BATCH) for batch in stream for first in range(0, batch.num_rows, BATCH))
+            yield stream.schema, pieces
     else:
         with pq.ParquetFile(file) as table:
-            yield from table.iter_batches(BATCH)
+            yield table.schema_arrow, table.iter_batches(BATCH)
 
 
 def _filled(value: Any) -> Any:

@@ -20,7 +20,7 @@ from vidqa.data.sources.files import is_medium, media_below
 from vidqa.datatools.duplicates import answer_class, compared_answer, find_duplicates
 from vidqa.planning.samples import Planner, Prompting, Sample
 from vidqa.video import fps_disagreement
-from vidqa.video.probe_many import header_warnings, probe_many
+from vidqa.video.probe import header_warnings, probe_many
 from vidqa.video.types import ImageMeta, VideoMeta
 
 MOST_ANSWERS = 12  # of one kind, the others counted together

@@ -16,7 +16,8 @@ from vidqa.data import fingerprint
 from vidqa.data.data_files import SPLITS
 from vidqa.data.load import Pair, load_pairs
 from vidqa.data.media import MediaSource
-from vidqa.data.problems import OPTION, OUTPUT_EXISTS, SPLIT_IMPOSSIBLE
+from vidqa.data.problems import OPTION, OUTPUT_EXISTS
+from vidqa.data.problems import SPLIT as DATA_SPLIT
 from vidqa.data.record import Record
 from vidqa.data.record_groups import drawn_groups, groups_sharing_media, stratified
 from vidqa.data.sources import Source, open_source
@@ -59,7 +60,7 @@ def split_dataset(
 
     The rows are those of the file, unchanged; one without an id is given the one it had by its place. Where all media
     are named relative to a folder, each part gets hard links to its own, and is a data set of its own. Raises
-    DATA_OPTION, DATA_SPLIT_IMPOSSIBLE, DATA_OUTPUT_EXISTS, STORAGE_NO_SPACE and everything that is wrong
+    DATA_OPTION, DATA_SPLIT, DATA_OUTPUT_EXISTS, STORAGE_NO_SPACE and everything that is wrong
     with the data.
     """
     if not 0 < share < 1:
@@ -112,11 +113,12 @@ def choose(
     records: Sequence[Record], share: float, seed: int, stratify: str, together: Iterable[Sequence[int]] = ()
 ) -> set[int]:
     """Indices of the validation records (see `stratified`). Records that stay `together` are in one group. Raises
-    DATA_SPLIT_IMPOSSIBLE."""
+    DATA_SPLIT."""
     drawn = drawn_groups(records, seed, together)
     if len(drawn) < 2:
         what = "share one video or image" if len(groups_sharing_media(records)) < 2 else "are to be kept together"
-        raise SPLIT_IMPOSSIBLE.error("annotations", f"all {len(records)} records {what}")
+        remedy = "Have at least two videos; where all clips are of one fixed camera, give --ignore-looks."
+        raise DATA_SPLIT.error("annotations", f"all {len(records)} records {what}", remedy)
     return stratified([stratum(record, stratify) for record in records], drawn, share)
 
 

@@ -18,7 +18,7 @@ from vidqa.data.problems import OPTION
 from vidqa.data.record import MediaRef, Record
 from vidqa.data.record_groups import same_bytes
 from vidqa.datatools.problems import SPLIT
-from vidqa.video.probe_many import probe_many
+from vidqa.video.probe import probe_many
 
 NUMBERED = r"(.*[^0-9/])[0-9]+[.][^.]+$"
 REMEDY = "name a field, such as camera, or a pattern whose group is the recording, such as '(.*)_[0-9]+[.]mp4'"

@@ -21,7 +21,7 @@ from vidqa.families.chat import Chat, Encoded, Outline, load_chat, shown
 from vidqa.planning.problems import SAMPLE_TOO_LONG, SAMPLE_TWO_KINDS
 from vidqa.spec.models import EmbedSpec, EvaluateSpec, InferenceSpec, QuantizeSpec, TrainSpec
 from vidqa.video import plan_frames, plan_image, vision_spec, with_keys
-from vidqa.video.probe_many import Header, probe_many
+from vidqa.video.probe import Header, probe_many
 from vidqa.video.types import FramePlan, ImageMeta, VisionSpec
 from vidqa.video.vision_keys import VISION_KEYS
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from vidqa.data.record import MediaRef, Record
-from vidqa.video.probe_many import probe_many
+from vidqa.video.probe import probe_many
 from vidqa.video.types import VideoMeta
 
 MARK = "#t="  # between a record's id and its window

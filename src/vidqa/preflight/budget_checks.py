@@ -146,7 +146,7 @@ def _sampling(inputs: RunInputs) -> Vision:
 
 def _is_of_media(problem: Problem) -> bool:
     """Whether the media checks report it, once for the file instead of once for every record."""
-    return problem.code.startswith(MEDIA_CODES) and problem.code != "VIDEO_BUDGET_TOO_SMALL"
+    return problem.code.startswith(MEDIA_CODES)
 
 
 MOST_STEPS = 50  # sampled; the others are like them

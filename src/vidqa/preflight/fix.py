@@ -23,7 +23,7 @@ from vidqa.preflight import media_probe
 from vidqa.preflight.problems import FIX_EXISTS, FIX_NOTHING_LEFT
 from vidqa.spec.keys import value_at
 from vidqa.video import ImageMeta, VideoMeta, fps_disagreement
-from vidqa.video.probe_many import probe_many
+from vidqa.video.probe import probe_many
 
 SHOWN = 100  # changes that are listed; all are counted
 # Names of roles that other programs write, in small letters.
@@ -205,7 +205,7 @@ def _listed(row: Row, kind: str) -> list[Any]:
 
 # What is repaired, the code that reading a row finds, and the function that changes the row and says how.
 REPAIRS: tuple[tuple[str, str, Callable[[Row], str | None]], ...] = (
-    ("role", codes.TURNS.name, _name_roles),
+    ("role", codes.FIELD.name, _name_roles),
     ("tags", codes.TAG_COUNT.name, _set_tags),
 )
 

@@ -34,7 +34,7 @@ from vidqa.preflight.offline_model import write_offline_model
 from vidqa.spec.keys import value_at
 from vidqa.spec.models import EvaluateSpec, Spec, TrainSpec
 from vidqa.spec.run_tables import DecodeEngine
-from vidqa.video.probe_many import Header, probe_many
+from vidqa.video.probe import Header, probe_many
 
 T = TypeVar("T")
 

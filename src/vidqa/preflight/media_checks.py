@@ -22,7 +22,7 @@ from vidqa.preflight.media_probe import ProbeRow, Rows
 from vidqa.preflight.problems import SPLIT_NEAR
 from vidqa.video import FramePlan, VideoMeta, fps_disagreement
 from vidqa.video.pool import Decoded, DecodePool, DecodeRequest
-from vidqa.video.probe_many import Header, header_warnings
+from vidqa.video.probe import Header, header_warnings
 from vidqa.video.problems import VIDEO_DECODE_TIMEOUT
 
 SAVE_EVERY_S = 20.0  # the most that an interrupted preflight loses

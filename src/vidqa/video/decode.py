@@ -28,7 +28,7 @@ def decode_frames(path: str | Path, member: str | None, indices: Sequence[int]) 
     """uint8 [N, H, W, 3], RGB: the frames with these numbers, in this order; a number may repeat.
 
     All N frames are in memory at once, at full size; `read_frames` gives them one by one.
-    Raises VIDEO_UNREADABLE, VIDEO_EMPTY, VIDEO_NO_STREAM, VIDEO_FRAME_MISSING.
+    Raises VIDEO_UNREADABLE, VIDEO_FRAME_MISSING.
     """
     numbers, positions = np.unique(np.asarray(indices, int), return_inverse=True)
     return np.stack(list(read_frames(path, member, numbers.tolist())))[positions]

@@ -62,7 +62,7 @@ def _opened(path: str | Path, member: str | None) -> Iterator[ImageFile]:
     from PIL import ContainerIO, Image
 
     where = place(path, member)
-    offset, length = extent(path, member, IMAGE_UNREADABLE, IMAGE_UNREADABLE)
+    offset, length = extent(path, member, IMAGE_UNREADABLE)
     _prepare()
     try:
         with open(path, "rb") as file:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from vidqa.video.problems import MEDIA_TOO_NARROW, VIDEO_BUDGET_TOO_SMALL, VIDEO_SPAN_EMPTY
+from vidqa.video.problems import MEDIA_KEYS, MEDIA_TOO_NARROW
 from vidqa.video.types import FramePlan, PixelRules, VideoMeta, VisionSpec
 
 MAX_ASPECT = 200  # the processors refuse anything narrower
@@ -36,8 +36,8 @@ def plan_frames(meta: VideoMeta, vision: VisionSpec, span: tuple[float, float] |
     A temporal patch has the mean time of its first and last frame. With `each_frame` rules patches are evenly spaced
     from 0, by the seconds that they stand for; frame numbers are rounded down exactly, where transformers' float32 is
     one too high in videos of more than 100,000 frames, and where it takes a frame behind the end for some counts.
-    Raises VIDEO_BUDGET_TOO_SMALL when the budget is less than one token per temporal patch, MEDIA_TOO_NARROW, and
-    VIDEO_SPAN_EMPTY for a span without a frame.
+    Raises MEDIA_KEYS when the budget is less than one token per temporal patch and for a span without a frame, and
+    MEDIA_TOO_NARROW.
     """
     rules = vision.video
     if vision.shown is not None:
@@ -101,7 +101,8 @@ def _cut(meta: VideoMeta, span: tuple[float, float]) -> tuple[int, VideoMeta]:
     if span[1] >= meta.duration_s:
         end = meta.frame_count
     if first >= end:
-        raise VIDEO_SPAN_EMPTY.error("span", f"no frame lies from {span[0]:g} to {span[1]:g} s; {meta.duration_s:g} s")
+        message = f"no frame lies from {span[0]:g} to {span[1]:g} s; {meta.duration_s:g} s"
+        raise MEDIA_KEYS.error("span", message, "Ask about a part within the video, or about a longer one.")
     times_s = meta.frame_times_s and tuple(at - meta.frame_times_s[first] for at in meta.frame_times_s[first:end])
     duration_s = min(span[1], meta.duration_s) - span[0]
     return first, replace(meta, frame_count=end - first, duration_s=duration_s, frame_times_s=times_s)
@@ -184,9 +185,7 @@ def _within_budget(sides: FitSides, step: int, patches: int, rules: PixelRules, 
         value = getattr(vision, key)
         message = f"{key} {value} allows {budget} tokens, {patches} temporal patches need one each"
         enough = patches * rules.factor**2 if key == "total_pixels" else rules.factor**2
-        raise VIDEO_BUDGET_TOO_SMALL.error(
-            f"vision.{key}", message, f"Set {key} to at least {enough}, or take fewer frames."
-        )
+        raise MEDIA_KEYS.error(f"vision.{key}", message, f"Set {key} to at least {enough}, or take fewer frames.")
     if patches * math.prod(sides(unbounded)) // rules.factor**2 <= budget:
         return sides(unbounded)  # a narrow video may fit whole, and come out smaller than it must from a bounded edge
     while True:  # ends: at longest = 1 both sides are one factor, which is one token per patch

@@ -96,10 +96,11 @@ class DecodePool:
 
     def __init__(self, workers: int, timeout_s: float, transform: str | None = None, store: str | None = None) -> None:
         self.workers, self.timeout_s = workers, timeout_s
-        self._waiting: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._closed = threading.Event()
-        functions, slots = (transform or "", store or ""), _Slots(workers)
-        self._servers = [_Server(self._waiting, self._closed, slots, timeout_s, functions) for _ in range(workers)]
+        self.functions = transform or "", store or ""
+        self.waiting: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self.closed = threading.Event()
+        self.slots = _Slots(workers)
+        self._servers = [_Server(self) for _ in range(workers)]
         for server in self._servers:
             server.start()
 
@@ -118,21 +119,21 @@ class DecodePool:
         written. `admit` is called when a worker is free for the request, in one of the pool's threads; if it returns
         False, the request is cancelled, and its exception is raised by the answer.
         """
-        if self._closed.is_set():
+        if self.closed.is_set():
             raise RuntimeError("the decode pool is closed")
         job = _Job(request, Future(), admit, store_at)
-        self._waiting.put(job)
+        self.waiting.put(job)
         return job.answer
 
     def close(self) -> None:
         """Stops at once: what is waiting is cancelled, what is being decoded is cut off."""
-        self._closed.set()
-        while not self._waiting.empty():
-            job = self._waiting.get()
+        self.closed.set()
+        while not self.waiting.empty():
+            job = self.waiting.get()
             if job is not None:
                 job.answer.cancel()
         for _ in self._servers:
-            self._waiting.put(None)
+            self.waiting.put(None)
         for server in self._servers:
             server.stop_worker()
         for server in self._servers:
@@ -163,17 +164,9 @@ class _Server(threading.Thread):
     The worker is started by this thread and by no other, because the kernel's parent-death signal follows the thread.
     """
 
-    def __init__(
-        self,
-        waiting: queue.SimpleQueue[_Job | None],
-        closed: threading.Event,
-        slots: _Slots,
-        timeout_s: float,
-        functions: tuple[str, str],
-    ) -> None:
+    def __init__(self, pool: DecodePool) -> None:
         super().__init__(name="decode-server", daemon=True)
-        self.waiting, self.closed, self.slots = waiting, closed, slots
-        self.timeout_s, self.functions = timeout_s, functions
+        self.pool = pool
         self.process: subprocess.Popen[bytes] | None = None
         self.pipe: Connection | None = None
         self.served = 0  # requests of this worker
@@ -182,7 +175,7 @@ class _Server(threading.Thread):
         # Workers inherit what this thread blocks: where a batch system asks every process of a job to stop, what the
         # engine still has to decode is not lost.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR1})
-        while (job := self.waiting.get()) is not None:
+        while (job := self.pool.waiting.get()) is not None:
             try:
                 if job.admit is not None and not job.admit():
                     job.answer.cancel()
@@ -207,12 +200,12 @@ class _Server(threading.Thread):
 
     def _serve(self, request: ProbeRequest, store_at: str) -> Answered:
         try:
-            with self.slots.acquired():
+            with self.pool.slots.acquired():
                 return self._attempt(request, store_at)
         except _Killed:
             pass
         try:
-            with self.slots.acquired(alone=True):
+            with self.pool.slots.acquired(alone=True):
                 return self._attempt(request, store_at)
         except _Killed as again:
             message = f"the decoder {again} while it decoded this file, and once more while no other decoder worked"
@@ -225,12 +218,12 @@ class _Server(threading.Thread):
             self._start_worker()
         self.served += 1
         assert self.pipe is not None and self.process is not None
-        deadline = time.monotonic() + self.timeout_s
+        deadline = time.monotonic() + self.pool.timeout_s
         try:
             self.pipe.send((request, store_at))
             if not self.pipe.poll(max(0.0, deadline - time.monotonic())):
                 self.stop_worker()
-                return VIDEO_DECODE_TIMEOUT.at(request.where, f"not decoded within {self.timeout_s:g} s")
+                return VIDEO_DECODE_TIMEOUT.at(request.where, f"not decoded within {self.pool.timeout_s:g} s")
             return self._receive()
         except (EOFError, OSError):
             return _unreadable(request).at(request.where, f"the decoder {self._exit_reason()}")
@@ -249,7 +242,7 @@ class _Server(threading.Thread):
             self.pipe.close()
         self.pipe, theirs = Pipe()
         path = json.dumps([entry or os.getcwd() for entry in sys.path])
-        words = [str(theirs.fileno()), str(os.getpid()), *self.functions]
+        words = [str(theirs.fileno()), str(os.getpid()), *self.pool.functions]
         with theirs:
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-c", BOOT, path, *words],
@@ -260,7 +253,7 @@ class _Server(threading.Thread):
                 env=child_environment(OMP_NUM_THREADS="1"),
             )
         self.served = 0
-        if self.closed.is_set():
+        if self.pool.closed.is_set():
             self.stop_worker()
         try:
             if self.pipe.poll(START_LIMIT_S) and self.pipe.recv() == "ready":
@@ -278,7 +271,7 @@ class _Server(threading.Thread):
         except subprocess.TimeoutExpired:
             self.stop_worker()
             return "closed its pipe without an answer"
-        if returncode == -signal.SIGKILL and not self.closed.is_set():
+        if returncode == -signal.SIGKILL and not self.pool.closed.is_set():
             raise _Killed("was killed by SIGKILL")
         if returncode == OUT_OF_MEMORY:
             raise _Killed("had not enough memory")

@@ -4,23 +4,10 @@ from vidqa.core.problem import Code, Exit
 
 VIDEO_UNREADABLE = Code(
     "VIDEO_UNREADABLE",
-    "A video file is missing, broken, or of a kind that FFmpeg cannot decode.",
-    "Play it with `ffplay FILE`; encode it again with `ffmpeg -i FILE -c:v libx264 NEW.mp4`, or leave it out.",
-)
-VIDEO_EMPTY = Code(
-    "VIDEO_EMPTY",
-    "A video file has no bytes or no frames.",
-    "Copy or record it again, or leave it out of the annotations.",
-)
-VIDEO_NO_STREAM = Code(
-    "VIDEO_NO_STREAM",
-    "A file given as a video has no video stream in it (sound only, or only a cover picture).",
-    "Check the name in the annotations, or leave the file out.",
-)
-VIDEO_TOO_LARGE = Code(
-    "VIDEO_TOO_LARGE",
-    "The pictures of a video have more than 67,108,864 pixels (8192 x 8192): a decoder would need gigabytes of memory.",
-    "Scale it down, for example with `ffmpeg -i FILE -vf scale=1920:-2 NEW.mp4`, or leave it out.",
+    "A video file is missing, empty, broken, without moving pictures (sound only, a cover picture), of a kind that "
+    "FFmpeg cannot decode, or of pictures with more than 67,108,864 pixels (8192 x 8192).",
+    "Play it with `ffplay FILE`; copy it again, encode it again with `ffmpeg -i FILE -c:v libx264 NEW.mp4` (scaled "
+    "down with `-vf scale=1920:-2` where it is too large), or leave it out.",
 )
 VIDEO_DECODE_TIMEOUT = Code(
     "VIDEO_DECODE_TIMEOUT",
@@ -40,47 +27,25 @@ VIDEO_FRAME_MISSING = Code(
     "A video has fewer frames than its container claims: it was cut off or is damaged.",
     "Copy it again from its source, or rewrite it with `ffmpeg -i FILE -c:v libx264 NEW.mp4`.",
 )
-VIDEO_BEGINS_MID_GOP = Code(
-    "VIDEO_BEGINS_MID_GOP",
-    "A video begins inside a group of pictures: its first pictures refer to others that the file does not have. They "
-    "are no frames; the video begins with the first picture that can be decoded.",
-    "Nothing, if the seconds that annotations name count from that picture; otherwise cut the recording again.",
-)
-VIDEO_RATE_ASSUMED = Code(
-    "VIDEO_RATE_ASSUMED",
-    "Neither the container nor the stream of a video states a frame rate; it is taken for 25 frames per second.",
-    "Put the stream into a container at its true rate: `ffmpeg -r RATE -i FILE -c copy NEW.mp4`.",
-)
-VIDEO_FPS_DISAGREES = Code(
-    "VIDEO_FPS_DISAGREES",
-    "The annotation's video_fps differs from the frame rate of the file; the file's is used.",
-    "Correct video_fps in the annotations or remove it.",
-)
-VIDEO_BUDGET_TOO_SMALL = Code(
-    "VIDEO_BUDGET_TOO_SMALL",
-    "total_pixels or max_pixels allows fewer tokens than one for each pair of frames.",
-    "Raise what it names, or take fewer frames (lower vision.fps or vision.nframes).",
-)
 MEDIA_KEYS = Code(
     "MEDIA_KEYS",
-    "A key that says how a medium becomes frames contradicts others, or the model's processor has no such rule.",
-    "Take the key out, or correct the one that it contradicts.",
+    "Keys that say how a medium becomes frames cannot hold: they contradict others, no frame lies in the part they "
+    "name, they allow fewer tokens than one for each pair of frames, or the model's processor has no such rule.",
+    "Correct the key that the message names, or take it out: raise total_pixels or max_pixels or take fewer frames "
+    "(fps, nframes); ask about a part within the video (video_start, video_end, a longer inference.window_s).",
 )
-VIDEO_SPAN_EMPTY = Code(
-    "VIDEO_SPAN_EMPTY",
-    "No frame of a video lies in the part of it that is asked about.",
-    "Ask about a part within the video (video_start, video_end); a longer inference.window_s holds more frames.",
+MEDIA_READ_DIFFERENTLY = Code(
+    "MEDIA_READ_DIFFERENTLY",
+    "A video or image is read otherwise than its author may expect: its annotation states another frame rate than its "
+    "file, its headers state none, its first pictures refer to others that are not there and are no frames, or values "
+    "go beyond 8 bits and are clipped to 0 to 255, as transformers and Pillow do it.",
+    "Nothing, if that is meant; otherwise correct video_fps or the file: state its rate with `ffmpeg -r RATE -i FILE "
+    "-c copy NEW.mp4`, cut the recording again at a keyframe, save the image with 8 bits.",
 )
 MEDIA_TOO_NARROW = Code(
     "MEDIA_TOO_NARROW",
     "A video or image is more than 200 times as long on one side as on the other; the model's processor refuses it.",
     "Crop it, or leave it out of the annotations.",
-)
-IMAGE_CLIPPED = Code(
-    "IMAGE_CLIPPED",
-    "An image has grey values of 16 or 32 bits, or floats. As transformers and Pillow read it, values are clipped to 0 "
-    "to 255 and not scaled: most of such images become white, those with values from 0 to 1 black.",
-    "Scale its values to 0 to 255 and save it with 8 bits.",
 )
 IMAGE_UNREADABLE = Code(
     "IMAGE_UNREADABLE",

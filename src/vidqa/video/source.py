@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vidqa.core.problem import Code, ProblemError
-from vidqa.video.problems import VIDEO_EMPTY, VIDEO_NO_STREAM, VIDEO_TOO_LARGE, VIDEO_UNREADABLE
+from vidqa.video.problems import VIDEO_UNREADABLE
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -24,6 +24,7 @@ HASH_CHUNK = 1 << 20  # bytes
 # is guessed from the first pictures where the header does not say it.
 SELF_DESCRIBING = ("mov", "matroska", "avi")
 MAX_PIXELS = 8192 * 8192  # of one picture; a decoder holds up to 17 of them
+SCALE_DOWN = "Scale it down, for example with `ffmpeg -i FILE -vf scale=1920:-2 NEW.mp4`, or leave it out."
 # What holds its pictures itself. A playlist, a manifest or a list of files leads to others, which whoever sent the file
 # may not be meant to see; the rest are devices, sound, text and pictures.
 SELF_CONTAINED = (
@@ -39,8 +40,8 @@ def place(path: str | Path, member: str | None) -> str:
     return str(path) if member is None else f"{path}!{member}"
 
 
-def extent(path: str | Path, member: str | None, unreadable: Code, empty: Code) -> tuple[int, int]:
-    """(offset, length) in bytes of a medium inside the file `path`. Raises `unreadable`, `empty`."""
+def extent(path: str | Path, member: str | None, unreadable: Code = VIDEO_UNREADABLE) -> tuple[int, int]:
+    """(offset, length) in bytes of a medium inside the file `path`. Raises `unreadable`."""
     where = place(path, member)
     try:
         status = Path(path).stat()
@@ -53,7 +54,7 @@ def extent(path: str | Path, member: str | None, unreadable: Code, empty: Code) 
     if member is not None:
         offset, length = _member(path, member, where, unreadable)
     if length == 0:
-        raise empty.error(where, "the file has 0 bytes")
+        raise unreadable.error(where, "the file has 0 bytes", "Copy or record it again, or leave it out.")
     return offset, length
 
 
@@ -76,30 +77,26 @@ def _tar_members(path: str, size: int, mtime_ns: int) -> dict[str, tuple[int, in
 
 
 @contextmanager
-def open_container(
-    path: str | Path, member: str | None, unreadable: Code, empty: Code, *, options: dict[str, str] | None = None
+def _open_container(
+    path: str | Path, member: str | None, options: dict[str, str] | None = None
 ) -> Iterator[InputContainer]:
-    """An FFmpeg container; whatever FFmpeg refuses, here or in the block, becomes an `unreadable` problem.
+    """An FFmpeg container; whatever FFmpeg refuses, here or in the block, becomes VIDEO_UNREADABLE.
 
     Only this file is ever opened: playlists, which name others, are refused. `options` are FFmpeg's own.
     """
     import av
 
-    offset, length = extent(path, member, unreadable, empty)
+    offset, length = extent(path, member)
     file = str(Path(path).absolute())
     url = f"file:{file}" if member is None else f"subfile,,start,{offset},end,{offset + length},,:{file}"
     # PyAV fails on titles that are not UTF-8 unless it is told not to; since 19 it never does, and cannot be told.
     lenient: dict[str, Any] = {"metadata_errors": "replace"} if int(av.__version__.split(".")[0]) < 19 else {}
+    safe = {"protocol_whitelist": "file,subfile", "format_whitelist": SELF_CONTAINED, **LIMITS}
     try:
-        options = {
-            **{"protocol_whitelist": "file,subfile", "format_whitelist": SELF_CONTAINED},
-            **LIMITS,
-            **(options or {}),
-        }
-        with av.open(url, options=options, **lenient) as container:
+        with av.open(url, options=safe | (options or {}), **lenient) as container:
             yield container
     except av.error.FFmpegError as broken:
-        raise unreadable.error(place(path, member), f"FFmpeg cannot decode it: {broken.strerror}") from broken
+        raise VIDEO_UNREADABLE.error(place(path, member), f"FFmpeg cannot decode it: {broken.strerror}") from broken
 
 
 @contextmanager
@@ -112,22 +109,20 @@ def open_video(
     for packets, not for frames that are looked at.
     """
     with ExitStack() as stack:
-        codes = (VIDEO_UNREADABLE, VIDEO_EMPTY)
-        container = stack.enter_context(
-            open_container(path, member, *codes, options=HEADER_ALONE if header_alone else None)
-        )
+        container = stack.enter_context(_open_container(path, member, HEADER_ALONE if header_alone else None))
         if header_alone and not _says_enough(container):
-            container = stack.enter_context(open_container(path, member, *codes))
+            container = stack.enter_context(_open_container(path, member))
         streams = _moving(container)
         if not streams:
             kinds = ", ".join(sorted({stream.type for stream in container.streams})) or "no"
-            raise VIDEO_NO_STREAM.error(place(path, member), f"the file has {kinds} streams, none of moving pictures")
+            message = f"the file has {kinds} streams, none of moving pictures"
+            raise VIDEO_UNREADABLE.error(place(path, member), message, "Check the name in the annotations.")
         if streams[0].codec_context is None:
             raise VIDEO_UNREADABLE.error(place(path, member), "FFmpeg has no decoder for its pictures")
         width, height = streams[0].width, streams[0].height
         if width * height > MAX_PIXELS:
             message = f"its pictures have {width} x {height} pixels, more than {MAX_PIXELS:,}"
-            raise VIDEO_TOO_LARGE.error(place(path, member), message)
+            raise VIDEO_UNREADABLE.error(place(path, member), message, SCALE_DOWN)
         streams[0].codec_context.thread_count = 1
         streams[0].codec_context.options = dict(LIMITS)
         yield container, streams[0]
@@ -150,7 +145,7 @@ def content_hash(path: str, member: str | None) -> str | None:
     """sha256 of a file's bytes, or of a member of an uncompressed tar in its place; None where they cannot be read,
     which a probe of the same file explains."""
     try:
-        offset, left = extent(path, member, VIDEO_UNREADABLE, VIDEO_EMPTY)
+        offset, left = extent(path, member)
         digest = hashlib.sha256()
         with open(path, "rb") as file:
             file.seek(offset)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Set
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from vidqa.video.h264_fields import FieldReader
-from vidqa.video.problems import VIDEO_EMPTY, VIDEO_FRAME_MISSING, VIDEO_UNREADABLE
-from vidqa.video.skipped_frames import lost_leading, not_coded
+from vidqa.video.problems import VIDEO_FRAME_MISSING, VIDEO_UNREADABLE
 from vidqa.video.source import extent, open_video, place
 
 if TYPE_CHECKING:
@@ -31,6 +31,9 @@ RAW = ("h264", "hevc", "vvc", "mpegvideo", "m4v", "h263", "h261", "mjpeg", "obu"
 SMALL_BYTES = 32  # of a packet that may say no more than that the picture before it stays
 ASSUMED_FPS = 25.0  # FFmpeg's own, for a raw stream whose headers have no rate
 MAX_REORDERED = 16  # frames that a decoder holds back; no standard allows more
+PACKETS_DECODED = 33  # a keyframe and the longest group of pictures that are decoded after it and shown before it
+# Decoders that give such pictures all the same, with whatever they had in memory where the missing ones would be.
+CONCEALING = ("h264",)
 
 
 class Stamp(NamedTuple):
@@ -119,7 +122,7 @@ class Timeline:
 
 
 def read_timeline(path: str | Path, member: str | None, container: InputContainer, stream: VideoStream) -> Timeline:
-    """The timeline of an opened stream, which is left where it was. Raises VIDEO_EMPTY, VIDEO_FRAME_MISSING.
+    """The timeline of an opened stream, which is left where it was. Raises VIDEO_UNREADABLE, VIDEO_FRAME_MISSING.
 
     MP4 and MOV hold a table of all frames, which is read with the header. Other containers, and tables that are
     uneven, edited or incomplete, are read packet by packet, without decoding.
@@ -145,7 +148,7 @@ def _from_table(path: str | Path, member: str | None, stream: VideoStream) -> Ti
     entries = list(stream.index_entries)
     if not entries or len(entries) != stream.frames or any(entry.is_discard or not entry.size for entry in entries):
         return None
-    _, length = extent(path, member, VIDEO_UNREADABLE, VIDEO_EMPTY)
+    _, length = extent(path, member)
     whole = sum(entry.pos + entry.size <= length for entry in entries)
     if whole < len(entries):
         message = f"the container lists {len(entries)} frames, the file ends after {whole}"
@@ -177,7 +180,7 @@ def _from_packets(path: str | Path, member: str | None, container: InputContaine
             decoded_at.append(packet.dts)
             last = max(last, packet.pos or 0)
     if not stamps:
-        raise VIDEO_EMPTY.error(place(path, member), "the video stream has no frames")
+        raise VIDEO_UNREADABLE.error(place(path, member), "the video stream has no frames")
     name = container.format.name
     first = next((number for number, stamp in enumerate(stamps) if stamp.is_keyframe), 0)
     packets = PacketList(tuple(stamps), first, 0, frozenset(seconds))
@@ -188,7 +191,7 @@ def _from_packets(path: str | Path, member: str | None, container: InputContaine
     leads = not timed or min(times[begin:]) < times[begin]
     intra = all(stamp.is_keyframe for stamp in pictures)
     if leads and not intra:
-        packets = replace(packets, lost=lost_leading(path, member, first, packets.seconds))
+        packets = replace(packets, lost=_lost_leading(path, member, first, packets.seconds))
     if timed:
         return _timed(packets, begin, times, stream)
     stated = stream.codec_context.framerate if name in RAW else stream.average_rate or stream.guessed_rate
@@ -197,7 +200,7 @@ def _from_packets(path: str | Path, member: str | None, container: InputContaine
     if name != "avi" or len(shown_at) != len(pictures) - packets.without_frames:
         return _counted(packets, stated, None, len(pictures) - packets.without_frames)
     small = [number for number in small if number > first]
-    held = {decoded_at[number] for number in not_coded(path, member, first, small)} if small else set()
+    held = {decoded_at[number] for number in _not_coded(path, member, first, small)} if small else set()
     own = np.array([slot for slot in shown_at if slot not in held], np.int64) - shown_at[0]
     empty = _empty_after(path, member, stream.index, last)
     return _counted(packets, stated, own, shown_at[-1] - shown_at[0] + 1 + empty)
@@ -227,7 +230,7 @@ def _empty_after(path: str | Path, member: str | None, stream: int, last: int) -
 
     Counted in the file: what the header says may be wrong, above all of a file that was cut off.
     """
-    offset, length = extent(path, member, VIDEO_UNREADABLE, VIDEO_EMPTY)
+    offset, length = extent(path, member)
     empty, at = 0, last - AVI_CHUNK.size
     with open(path, "rb") as file:
         while 0 <= at <= length - AVI_CHUNK.size:
@@ -257,3 +260,46 @@ def _even_rate(times_s: np.ndarray, stream: VideoStream) -> float | None:
 def _mean_rate(times_s: np.ndarray) -> float:
     """Frames per second of uneven frames, the last one shown as long as the middle one of them."""
     return len(times_s) / float(times_s[-1] - times_s[0] + np.median(np.diff(times_s)))
+
+
+def _lost_leading(path: str | Path, member: str | None, first: int, seconds: Set[int] = frozenset()) -> int:
+    """How many pictures are shown before keyframe packet `first` and cannot be decoded without what came before it.
+
+    0 where the decoder gives them all, or finds a packet damaged, which decoding reports. Where it leaves out one, none
+    of them counts: which one depends on the others. `seconds` are packets that give no picture of their own.
+    """
+    with open_video(path, member) as (container, stream):
+        shown = _shown(container, stream, range(first, first + PACKETS_DECODED))
+        reorders = bool(stream.codec_context.has_b_frames)
+    if not reorders or first not in shown:
+        return 0
+    before = shown.index(first)
+    behind = (number for number in range(first + 1, first + PACKETS_DECODED) if number not in seconds)
+    missing = sum(1 for _ in takewhile(lambda number: number not in shown, behind))
+    return before + missing if missing or stream.codec_context.name in CONCEALING else 0
+
+
+def _not_coded(path: str | Path, member: str | None, first: int, small: list[int]) -> list[int]:
+    """Which of the `small` packets say that the picture before them stays, as MPEG-4 encoders do for frames that they
+    leave out. None for a decoder that reorders pictures: there such packets hold the place of one packed before."""
+    with open_video(path, member) as (container, stream):
+        shown = set(_shown(container, stream, {first, *small}))
+        if stream.codec_context.has_b_frames or first not in shown:
+            return []
+    return [number for number in small if number not in shown]
+
+
+def _shown(container: InputContainer, stream: VideoStream, numbers: range | set[int]) -> list[int | None]:
+    """Of which of these packets the decoder gives a picture, in its order. Nothing where it finds one damaged."""
+    from av.error import FFmpegError
+
+    shown: list[int | None] = []
+    packets = (packet for packet in container.demux(stream) if packet.size and not packet.is_discard)
+    try:
+        for number, packet in enumerate(islice(packets, max(numbers) + 1)):
+            if number in numbers:
+                packet.pts = packet.dts = number
+                shown += [frame.pts for frame in stream.codec_context.decode(packet)]
+        return shown + [frame.pts for frame in stream.codec_context.decode(None)]
+    except FFmpegError:
+        return []

@@ -16,9 +16,9 @@ import numpy as np
 from vidqa.core.parent_death_signal import end_with
 from vidqa.core.problem import ProblemError
 from vidqa.video.decode import read_frames
-from vidqa.video.image import decode_image, probe_image
+from vidqa.video.image import decode_image
 from vidqa.video.pool import OUT_OF_MEMORY, DecodeRequest, FramesFile
-from vidqa.video.probe import probe
+from vidqa.video.probe import probe_file
 
 CHUNK = 8  # full-size frames in memory at once, fewer where they have more bytes than this together
 CHUNK_BYTES = 1 << 26
@@ -43,7 +43,7 @@ def main(words: list[str]) -> None:
             return
         try:
             if not isinstance(request, DecodeRequest):
-                pipe.send((probe_image if request.kind == "image" else probe)(request.path, request.member))
+                pipe.send(probe_file(request))
                 continue
             frames = np.ascontiguousarray(decode(request, transform))
         except ProblemError as stopped:

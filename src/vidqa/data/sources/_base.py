@@ -7,18 +7,21 @@ that every source has the same checks, the same problems and the same places in 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from vidqa.data.data_files import require_split_of
 from vidqa.data.media import MediaSource
 from vidqa.data.problem_collector import ProblemCollector
 from vidqa.data.problems import EMPTY
-from vidqa.data.split_syntax import cut_rows, subset_and_cuts
+from vidqa.data.split_syntax import Cut, subset_and_cuts
 
+Row = TypeVar("Row")
 Names = Mapping[str, str]  # of fields, with the names that are written
 Rows = Iterator[tuple[int, Any]]  # each with its index
 
@@ -70,18 +73,29 @@ def part_of(source: Source, part: str) -> Source:
         require_split_of(source.path, subset, cut.name)
 
     def rows(collector: ProblemCollector) -> Rows:
-        count = 0
-        for cut in cuts:
-            for row in cut_rows(cut, partial(_count, source), partial(source.rows, collector)):
-                count += 1
-                yield row
-        if not count and not collector.errors:
-            collector.add(EMPTY, str(source.path), f"no row of {part} is there")
+        parts = [(cut, partial(_count, source), partial(source.rows, collector)) for cut in cuts]
+        return rows_of_cuts(parts, part, str(source.path), collector)
 
     def fingerprint() -> str:
         return hashlib.sha256(repr((source.fingerprint(), [cut[1:] for cut in cuts])).encode()).hexdigest()
 
     return replace(source, rows=rows, fingerprint=fingerprint)
+
+
+Part = tuple[Cut, Callable[[], int], Callable[[], Iterator[Row]]]  # how many rows there are, and the rows
+
+
+def rows_of_cuts(parts: Iterable[Part[Row]], part: str, where: str, collector: ProblemCollector) -> Iterator[Row]:
+    """The rows of all cuts, in order; that there is none is a problem at `where`. Rows are only counted for a cut that
+    is written from the end, or by share."""
+    is_empty = True
+    for cut, count, rows in parts:
+        span = cut.range_of(count() if cut.needs_count else sys.maxsize)
+        for row in islice(rows(), span.start, span.stop):
+            is_empty = False
+            yield row
+    if is_empty and not collector.errors:
+        collector.add(EMPTY, where, f"no row of {part or 'it'} is there")
 
 
 def _count(source: Source) -> int:

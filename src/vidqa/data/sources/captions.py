@@ -21,7 +21,7 @@ import yaml
 from vidqa.core.files import content_hash, parse_json
 from vidqa.data.media import media_source
 from vidqa.data.problem_collector import ProblemCollector, shown_names
-from vidqa.data.problems import CAPTIONS, EMPTY, FIELD, LEFT_OUT, SYNTAX
+from vidqa.data.problems import EMPTY, FIELD, LEFT_OUT, SYNTAX
 from vidqa.data.sources._base import Names, Rows, Source, SourceKind
 from vidqa.data.sources.address import address_of
 
@@ -29,6 +29,10 @@ VIDEOS, METAS, LABEL = "videos", "metas", ".label.json"
 ASKS = "captions.yaml"
 FRONT = ".camera_front_wide_120fov.mp4"  # the camera that is shown where there are several
 MOST_BYTES = 16 << 20
+REMEDY = (
+    "captions.yaml, or FOLDER#FILE.yaml, may hold system_prompt (text), user_prompt (text) and keys (a list of names "
+    "that the labels have, such as [weather]); a key that a label lacks is learned as null."
+)
 KEYS = (
     *("weather", "lighting", "road_conditions", "traffic_light", "traffic_sign", "additional_traffic_rules"),
     *("road_type", "junction_type", "lane_type", "additional_map_rules", "interactive_expanded_metaaction"),
@@ -47,20 +51,22 @@ class Asks(NamedTuple):
 
 
 def read_asks(file: Path) -> Asks:
-    """What captions.yaml says, or this module where there is none. Raises DATA_CAPTIONS."""
+    """What captions.yaml says, or this module where there is none. Raises DATA_FIELD."""
     try:
         written = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as broken:
-        raise CAPTIONS.error(file, f"it cannot be read: {str(broken)[:200]}") from broken
+        raise FIELD.error(file, f"it cannot be read: {str(broken)[:200]}", REMEDY) from broken
     written = {} if written is None else written
     if not isinstance(written, dict) or written.keys() - {"system_prompt", "user_prompt", "keys"}:
-        raise CAPTIONS.error(file, f"it holds {', '.join(map(str, written))[:200] if written else 'something else'}")
+        raise FIELD.error(
+            file, f"it holds {', '.join(map(str, written))[:200] if written else 'something else'}", REMEDY
+        )
     keys = written.get("keys", list(KEYS))
     if not isinstance(keys, list) or not keys or not all(isinstance(key, str) for key in keys):
-        raise CAPTIONS.error(file, f"keys is {keys!r:.200}, not a list of names")
+        raise FIELD.error(file, f"keys is {keys!r:.200}, not a list of names", REMEDY)
     prompts = written.get("system_prompt", SYSTEM), written.get("user_prompt", USER.format(", ".join(keys)))
     if not all(isinstance(prompt, str) for prompt in prompts):
-        raise CAPTIONS.error(file, "system_prompt and user_prompt are texts")
+        raise FIELD.error(file, "system_prompt and user_prompt are texts", REMEDY)
     return Asks(prompts[0].strip(), prompts[1].strip(), tuple(keys))
 
 
@@ -101,7 +107,7 @@ def _recognises(path: str) -> bool:
 
 
 def _open(path: str, media_path: str, renamed: Names) -> Source:
-    """`#FILE` behind the folder names another captions.yaml. Raises DATA_CAPTIONS."""
+    """`#FILE` behind the folder names another captions.yaml. Raises DATA_FIELD."""
     place, part = address_of(path)
     folder = Path(place)
     asks = read_asks(Path(os.path.expanduser(part)) if part else folder / ASKS)
@@ -124,7 +130,7 @@ def _open(path: str, media_path: str, renamed: Names) -> Source:
             missing = [key for key in asks.keys if key not in label]
             if len(missing) == len(asks.keys):
                 message = f"it has none of the keys that are asked for, but {shown_names(list(label)) or 'no key'}"
-                collector.add(CAPTIONS, str(file), message)
+                collector.add(FIELD, str(file), message, REMEDY)
                 continue
             lacking.update(missing)
             name = file.name.removesuffix(LABEL)
@@ -132,7 +138,7 @@ def _open(path: str, media_path: str, renamed: Names) -> Source:
         if lacking:
             counts = shown_names([f"{key} ({count})" for key, count in lacking.most_common()])
             message = f"of {len(labels)} labels some lack keys, which are learned as null: {counts}"
-            collector.add(CAPTIONS, str(folder / METAS), message, severity="warning")
+            collector.add(FIELD, str(folder / METAS), message, REMEDY, severity="warning")
         if not labels:
             collector.add(EMPTY, str(folder / METAS), "no label is there")
 

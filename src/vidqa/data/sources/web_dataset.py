@@ -12,6 +12,7 @@ import os
 import re
 import tarfile
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -80,8 +81,7 @@ def _parts(name: str) -> tuple[str, str]:
 
 def _members(tar: Path) -> Iterator[tuple[str, bytes | None]]:
     """(name, content where it is a text) of each file of a shard. Raises READ_ERRORS."""
-    mode = "r:" if str(tar).lower().endswith(".tar") else "r:gz"
-    with open_tar(tar, mode) as archive:  # type: ignore[arg-type]
+    with open_tar(tar) as archive:
         for _, name, member in plain_members(archive, tar.stat().st_size):
             content = archive.extractfile(member) if _parts(name)[1] in ("json", *TEXTS) else None
             if content is not None and member.size > MOST_BYTES:
@@ -92,23 +92,21 @@ def _members(tar: Path) -> Iterator[tuple[str, bytes | None]]:
 def _shard_rows(tar: Path, named: str, collector: ProblemCollector) -> Iterator[dict[str, Any]]:
     """The records of one shard, called `named` in the names of its media: members with one key, which follow each
     other. Media of the shard come before those that a record's text names."""
-    key, fields, media, has_text = "", dict[str, Any](), dict[str, list[str]](), False
     without_text: list[str] = []
     try:
-        for name, content in [*_members(tar), ("", None)]:
-            stem, ending = _parts(name)
-            if stem != key:
-                if fields:
-                    own = {field: value for field, value in fields.items() if not media or field not in MEDIA}
-                    yield {"id": key, **own, **media}
-                elif media and not has_text:
-                    without_text.append(key)
-                key, fields, media, has_text = stem, {}, {}, False
-            if content is None and (kind := kind_of(name)):
-                media.setdefault(f"{kind}s", []).append(f"{named}!{name}")
-            elif content is not None:
-                has_text = True
-                fields |= _fields(f"{tar}!{name}", ending, content, collector)
+        for key, members in groupby(_members(tar), key=lambda member: _parts(member[0])[0]):
+            fields, media, has_text = dict[str, Any](), dict[str, list[str]](), False
+            for name, content in members:
+                if content is None and (kind := kind_of(name)):
+                    media.setdefault(f"{kind}s", []).append(f"{named}!{name}")
+                elif content is not None:
+                    has_text = True
+                    fields |= _fields(f"{tar}!{name}", _parts(name)[1], content, collector)
+            if fields:
+                own = {field: value for field, value in fields.items() if not media or field not in MEDIA}
+                yield {"id": key, **own, **media}
+            elif media and not has_text:
+                without_text.append(key)
     except READ_ERRORS as broken:
         collector.add(TAR_BROKEN, str(tar), f"{type(broken).__name__}: {broken}")
     if without_text:

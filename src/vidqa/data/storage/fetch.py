@@ -19,7 +19,7 @@ from vidqa.core.cli import note
 from vidqa.core.files import remove
 from vidqa.core.problem import ProblemError
 from vidqa.data.archive import is_archive, unpack
-from vidqa.data.problems import DAMAGED, NOT_FOUND, OPTION, OUTPUT_EXISTS, UNREACHABLE
+from vidqa.data.problems import NOT_FOUND, OPTION, OUTPUT_EXISTS, UNREACHABLE
 from vidqa.data.storage import hub, hub_dataset
 from vidqa.data.storage.hub_dataset import Listing, RemoteFile
 
@@ -76,13 +76,13 @@ def fetch(published: Published, subsets: Sequence[str], folder: Path) -> Fetched
 
     Nothing is written before the hub has agreed, every subset is known, and the disk has room.
     Raises STORAGE_DENIED, STORAGE_NOT_FOUND, STORAGE_UNREACHABLE, HUB_ANSWER, DATA_OPTION, DATA_OUTPUT_EXISTS,
-    STORAGE_NO_SPACE, STORAGE_DAMAGED, REMOVAL_OUTSIDE.
+    STORAGE_NO_SPACE, STORAGE_UNREACHABLE, REMOVAL_OUTSIDE.
     """
     name = f"{hub_dataset.PREFIX}{published.repository}"
     listing = hub_dataset.listing(name)
     files = _chosen(published, subsets, listing)
     web = [WebFile(address, folder / inner, length_of(address)) for address, inner in published.web]
-    due = [file for file in files if _fault(folder, file)]
+    due = [file for file in files if file.fault(folder)]
     _require_ours(due, folder)
     archives = sum(file.size for file in due if _is_packed(file.name))
     hub_dataset.require_room(folder, sum(file.size for file in due) + archives + sum(2 * w.missing for w in web), name)
@@ -91,12 +91,12 @@ def fetch(published: Published, subsets: Sequence[str], folder: Path) -> Fetched
         remove(folder / file.name, owner=folder)
     if due:
         hub_dataset.download(listing, due, name, folder)
-    faults = {file.name: fault for file in due if (fault := _fault(folder, file))}
+    faults = {file.name: fault for file in due if (fault := file.fault(folder))}
     for damaged in faults:
         remove(folder / damaged, owner=folder)
     if faults:
         removed = "what arrived was removed"
-        raise ProblemError(DAMAGED.at(f"{name}/{file}", f"{fault}; {removed}") for file, fault in faults.items())
+        raise ProblemError(UNREACHABLE.at(f"{name}/{file}", f"{fault}; {removed}") for file, fault in faults.items())
     packed = [folder / file.name for file in files if _is_packed(file.name)]
     packed += [fetch_web(web_file) for web_file in web]
     unpacked = sum(unpack(archive) for archive in packed)
@@ -131,10 +131,6 @@ def _require_ours(due: Sequence[RemoteFile], folder: Path) -> None:
         raise ProblemError(OUTPUT_EXISTS.at(path, message) for path in occupied)
 
 
-def _fault(folder: Path, file: RemoteFile) -> str:
-    return hub.file_fault(folder / file.name, file.size, file.sha256, file.blob)
-
-
 def _is_packed(name: str) -> bool:
     return is_archive(name) or name.lower().endswith(".zip")
 
@@ -166,7 +162,7 @@ def length_of(address: str) -> int:
 
 
 def fetch_web(file: WebFile) -> Path:
-    """The file, whole. Raises STORAGE_UNREACHABLE, STORAGE_DAMAGED."""
+    """The file, whole. Raises STORAGE_UNREACHABLE."""
     if file.path.is_file() and file.path.stat().st_size == file.size:
         return file.path
     partial = file.path.with_name(f"{file.path.name}.part")
@@ -184,6 +180,8 @@ def fetch_web(file: WebFile) -> Path:
     if (size := partial.stat().st_size) != file.size:
         if size > file.size:
             remove(partial, owner=file.folder)
-        raise DAMAGED.error(file.address, f"{size:,} of {file.size:,} bytes have arrived", "run this again: it goes on")
+        raise UNREACHABLE.error(
+            file.address, f"{size:,} of {file.size:,} bytes have arrived", "run this again: it goes on"
+        )
     os.replace(partial, file.path)
     return file.path

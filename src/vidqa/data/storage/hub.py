@@ -25,14 +25,13 @@ from vidqa.core.problem import Problem, ProblemError
 from vidqa.data.problems import (
     DENIED,
     HUB_ANSWER,
-    MODEL_NOT_FOUND,
     NO_SPACE,
     NOT_FOUND,
     TO_FETCH,
     UNREACHABLE,
 )
 
-PREFIX = "hf_model://"
+PREFIX, DATA_SET_PREFIX = "hf_model://", "hf_dataset://"
 DATA_SET = "check the spelling: organisation/name, on the hub under datasets; as a path hf_dataset://organisation/name"
 SMALL_FILES = ["*.json", "*.jinja", "*.txt", "*.model"]  # config, tokenizer, chat template, processor
 WEIGHTS = ["*.safetensors"]
@@ -52,6 +51,11 @@ class HubName(NamedTuple):
 
 def is_hub_name(name: str) -> bool:
     return name.startswith(PREFIX)
+
+
+def kind_of(name: str) -> str:
+    """The hub's own word for what a name is of: model or dataset."""
+    return "dataset" if name.startswith(DATA_SET_PREFIX) else "model"
 
 
 def is_snapshot(folder: Path) -> bool:
@@ -87,8 +91,8 @@ def resolve_model(name: str, *, token: str | None, weights: bool = True) -> Path
     """The local folder of a model: a folder as it is, or the fetched snapshot of a "hf_model://" name.
 
     Without `weights` only the small files are fetched, which is all that planning needs. A snapshot in the hub's cache
-    serves when the hub cannot be reached. Raises MODEL_NOT_FOUND, STORAGE_DENIED,
-    STORAGE_NOT_FOUND, STORAGE_UNREACHABLE, STORAGE_NO_SPACE.
+    serves when the hub cannot be reached. Raises STORAGE_NOT_FOUND, STORAGE_DENIED,
+    STORAGE_UNREACHABLE, STORAGE_NO_SPACE.
     """
     if not is_hub_name(name):
         return _local_folder(name)
@@ -99,7 +103,7 @@ def resolve_model(name: str, *, token: str | None, weights: bool = True) -> Path
         if cached is None:
             raise
         return cached
-    return _fetch(name, token, weights)
+    return download(name, parse(name).revision, _files(weights), token, ignore="*/*")
 
 
 def expect(name: str, *, token: str | None) -> Expected:
@@ -114,7 +118,7 @@ def expect(name: str, *, token: str | None) -> Expected:
     except ProblemError as refused:
         commit, problems = _cached_commit(name), refused.problems
     is_silent = any(problem.code == UNREACHABLE.name for problem in problems)
-    folder = snapshots(repository) / (commit or UNKNOWN)
+    folder = snapshots(name) / (commit or UNKNOWN)
     if commit and _has_weights(_cached(at_commit(name, commit), weights=True)):
         return Expected(folder, True, [] if is_silent else problems, "")
     if is_silent:
@@ -134,11 +138,11 @@ def _cached_commit(name: str) -> str | None:
     return cached.name if cached else None
 
 
-def snapshots(repository: str, kind: str = "model") -> Path:
+def snapshots(name: str) -> Path:
     """The folder of a repository's commits in the hub's cache."""
     from huggingface_hub import constants, file_download
 
-    folder = file_download.repo_folder_name(repo_id=repository, repo_type=kind)
+    folder = file_download.repo_folder_name(repo_id=parse(name).repository, repo_type=kind_of(name))
     return Path(constants.HF_HUB_CACHE).absolute() / folder / "snapshots"
 
 
@@ -147,15 +151,14 @@ def _has_weights(snapshot: Path | None) -> bool:
 
 
 def _fetch_command(repository: str, commit: str) -> str:
-    """What `_fetch` does, for a shell."""
+    """What `resolve_model` fetches, for a shell."""
     program = str(Path(sys.executable).with_name("hf"))
     patterns = [word for pattern in _files(True) for word in ("--include", pattern)]
     return shlex.join([program, "download", repository, "--revision", commit, *patterns, "--exclude", "*/*"])
 
 
-def ask(name: str, *, token: str | None, pauses_s: Sequence[float] | None = None, kind: str = "model") -> str:
-    """The commit that a "hf_model://" name stands for (a data set's with `kind` "dataset"), after the hub agreed that
-    the token may read it.
+def ask(name: str, *, token: str | None, pauses_s: Sequence[float] | None = None) -> str:
+    """The commit that the name of a model or data set stands for, after the hub agreed that the token may read it.
 
     A few kilobytes at most; preflight calls it. Without an answer it tries again after each pause.
     Raises STORAGE_DENIED, STORAGE_NOT_FOUND, STORAGE_UNREACHABLE, HUB_ANSWER.
@@ -165,7 +168,7 @@ def ask(name: str, *, token: str | None, pauses_s: Sequence[float] | None = None
     pauses_s = PAUSES_S if pauses_s is None else pauses_s
     for pause in (*pauses_s, None):
         try:
-            return _ask_once(parse(name), token, kind)
+            return _ask_once(name, token)
         except OfflineModeIsEnabled as offline:
             raise UNREACHABLE.error(name, "HF_HUB_OFFLINE forbids asking the hub") from offline
         except HTTPError as failed:
@@ -176,14 +179,15 @@ def ask(name: str, *, token: str | None, pauses_s: Sequence[float] | None = None
     raise AssertionError("the last attempt returns or raises")
 
 
-def _ask_once(name: HubName, token: str | None, kind: str) -> str:
+def _ask_once(name: str, token: str | None) -> str:
     import huggingface_hub
 
     api = huggingface_hub.HfApi(endpoint=environment.hf_endpoint(), token=token)
-    with answer_of(name.repository):
-        info = api.repo_info(name.repository, revision=name.revision, timeout=TIMEOUT_S, repo_type=kind)
+    repository, revision = parse(name)
+    with answer_of(repository):
+        info = api.repo_info(repository, revision=revision, timeout=TIMEOUT_S, repo_type=kind_of(name))
         if getattr(info, "gated", False):  # anyone may read the page of a gated one; its files only those with access
-            api.auth_check(name.repository, repo_type=kind)
+            api.auth_check(repository, repo_type=kind_of(name))
         if not isinstance(info.sha, str) or not _COMMIT.fullmatch(info.sha):  # it becomes the name of a folder
             raise ValueError(f"{info.sha!r} is no commit")
     return info.sha
@@ -224,10 +228,10 @@ def _local_folder(name: str) -> Path:
     if os.path.isdir(folder):
         return folder.resolve()
     if os.path.exists(folder):
-        raise MODEL_NOT_FOUND.error(name, "this is a file; a model is a folder")
+        raise NOT_FOUND.error(name, "this is a file; a model is a folder", "give the folder of the model")
     may_be_of_hub = _NAME.fullmatch(name) and not name.startswith(".")
     remedy = f"check the path; to fetch it from the hub write {PREFIX}{name}" if may_be_of_hub else "check the path"
-    raise MODEL_NOT_FOUND.error(name, f"there is no folder {folder.absolute()}", remedy)
+    raise NOT_FOUND.error(name, f"there is no folder {folder.absolute()}", remedy)
 
 
 def _cached(name: str, weights: bool) -> Path | None:
@@ -245,17 +249,12 @@ def _cached(name: str, weights: bool) -> Path | None:
     return Path(folder)
 
 
-def _fetch(name: str, token: str | None, weights: bool) -> Path:
-    return download(name, parse(name).revision, _files(weights), token, ignore="*/*")
-
-
 def download(
     name: str,
     revision: str | None,
     patterns: Sequence[str],
     token: str | None,
     *,
-    kind: str = "model",
     ignore: str | None = None,
     folder: Path | None = None,
 ) -> Path:
@@ -267,7 +266,7 @@ def download(
     try:
         fetched = huggingface_hub.snapshot_download(
             parse(name).repository,
-            repo_type=kind,
+            repo_type=kind_of(name),
             revision=revision,
             endpoint=environment.hf_endpoint(),
             token=token,
@@ -289,7 +288,7 @@ def _files(weights: bool) -> list[str]:
 def refusal(name: str, failed: BaseException, attempts: int = 1) -> Problem:
     """The problem of a failed request, from the hub's status if it answered."""
     hub = environment.hf_endpoint() or "https://huggingface.co"
-    kind, page = ("model", "") if is_hub_name(name) else ("data set", "datasets/")
+    kind, page = ("model", "") if kind_of(name) == "model" else ("data set", "datasets/")
     status = _status(failed)
     if status in (401, 403):
         token = "the token in HF_TOKEN is not enough" if environment.hf_token() else "HF_TOKEN is not set"

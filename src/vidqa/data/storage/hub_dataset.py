@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -18,9 +19,8 @@ from vidqa.core.problem import ProblemError
 from vidqa.data.problems import NO_SPACE, NOT_FOUND, UNREACHABLE
 from vidqa.data.split_syntax import subset_and_cuts
 from vidqa.data.storage import hub
+from vidqa.data.storage.hub import DATA_SET_PREFIX as PREFIX
 
-PREFIX = "hf_dataset://"
-KIND = "dataset"
 SPARE = 1 << 30  # bytes that stay free on the disk
 
 
@@ -32,6 +32,10 @@ class RemoteFile(NamedTuple):
     size: int
     sha256: str | None
     blob: str | None
+
+    def fault(self, folder: Path) -> str:
+        """Why a folder does not hold the file as it is listed; "" where it does."""
+        return hub.file_fault(folder / self.name, self.size, self.sha256, self.blob)
 
 
 class Listing(NamedTuple):
@@ -61,19 +65,18 @@ def stage_dataset(written: str) -> str:
         if cached is None:
             raise
         return _with_part(cached, part)
-    files = [file for file in remote.files if _may_be_of(file.name, subset, {entry.name for entry in remote.files})]
-    return _with_part(_fetched(name, remote, files), part)
+    return _with_part(_fetched(name, remote, files_of_subset(remote.files, subset)), part)
 
 
 def expected_dataset(written: str) -> str:
     """What `stage_dataset` will give, as far as it can be known without fetching anything. Raises STORAGE_NOT_FOUND."""
     name, part = _parted(written)
     try:
-        commit = hub.ask(name, token=environment.hf_token(), pauses_s=(), kind=KIND)
+        commit = hub.ask(name, token=environment.hf_token(), pauses_s=())
     except ProblemError:
         cached = _cached(name)
         commit = cached.name if cached else hub.UNKNOWN
-    return _with_part(hub.snapshots(hub.parse(name).repository, KIND) / commit, part)
+    return _with_part(hub.snapshots(name) / commit, part)
 
 
 def listing(name: str) -> Listing:
@@ -84,12 +87,12 @@ def listing(name: str) -> Listing:
     import huggingface_hub
     from huggingface_hub.errors import HTTPError
 
-    commit = hub.ask(name, token=environment.hf_token(), kind=KIND)
+    commit = hub.ask(name, token=environment.hf_token())
     repository = hub.parse(name).repository
     api = huggingface_hub.HfApi(endpoint=environment.hf_endpoint(), token=environment.hf_token())
     try:
         with hub.answer_of(repository):
-            entries = list(api.list_repo_tree(repository, recursive=True, revision=commit, repo_type=KIND))
+            entries = list(api.list_repo_tree(repository, recursive=True, revision=commit, repo_type="dataset"))
             files = [_remote_file(entry) for entry in entries if isinstance(entry, huggingface_hub.RepoFile)]
             _require_apart(files)
     except HTTPError as failed:
@@ -111,16 +114,15 @@ def _remote_file(entry: Any) -> RemoteFile:
 
 def _require_apart(files: list[RemoteFile]) -> None:
     """Raises ValueError where a file has the name of another one, or of the folder of another one."""
-    names: set[str] = set()
-    folders = {str(folder) for file in files for folder in PurePosixPath(file.name).parents}
+    names = Counter(file.name for file in files)
+    names.update({str(folder) for file in files for folder in PurePosixPath(file.name).parents})
     for file in files:
-        if file.name in names or file.name in folders:
+        if names[file.name] > 1:
             raise ValueError(f"it lists {file.name} twice, or as a file and as a folder")
-        names.add(file.name)
 
 
 def _fetched(name: str, listing: Listing, files: list[RemoteFile]) -> Path:
-    folder = hub.snapshots(listing.repository, KIND) / listing.commit
+    folder = hub.snapshots(name) / listing.commit
     due = [file for file in files if not (folder / file.name).is_file()]
     require_room(folder, sum(file.size for file in due), name)
     if due:
@@ -132,7 +134,7 @@ def download(listing: Listing, files: Sequence[RemoteFile], name: str, folder: P
     """Fetch these files into the hub's cache, or into a folder of their own; gives the folder. Raises STORAGE_DENIED,
     STORAGE_NOT_FOUND, STORAGE_UNREACHABLE, STORAGE_NO_SPACE."""
     names = [_literal(file.name) for file in files]
-    return hub.download(name, listing.commit, names, environment.hf_token(), kind=KIND, folder=folder)
+    return hub.download(name, listing.commit, names, environment.hf_token(), folder=folder)
 
 
 def require_room(folder: Path, needed: int, name: str) -> None:
@@ -150,18 +152,16 @@ def _literal(name: str) -> str:
     return "".join(f"[{character}]" if character in "*?[" else character for character in name)
 
 
-def _may_be_of(name: str, subset: str, names: set[str]) -> bool:
-    """Whether a file may be of a subset: below its folder, or called by its name; others where there is no subset."""
-    if not subset or "/" not in name:
-        return True
-    has_folder = any(other.startswith(f"{subset}/") for other in names)
-    return name.startswith(f"{subset}/") if has_folder else True
+def files_of_subset(files: list[RemoteFile], subset: str) -> list[RemoteFile]:
+    """The files at the top, and those in the folder of a subset; all where there is no such folder."""
+    if not any(file.name.startswith(f"{subset}/") for file in files):
+        return files
+    return [file for file in files if "/" not in file.name or file.name.startswith(f"{subset}/")]
 
 
 def _cached(name: str) -> Path | None:
     """The snapshot that was fetched last, of the commit where the name has one."""
-    repository, revision = hub.parse(name)
-    folder = hub.snapshots(repository, KIND)
+    revision, folder = hub.parse(name).revision, hub.snapshots(name)
     if revision and (folder / revision).is_dir():
         return folder / revision
     snapshots = [snapshot for snapshot in folder.iterdir() if snapshot.is_dir()] if folder.is_dir() else []

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from vidqa.core.files import write_json
 from vidqa.core.problem import Problem
-from vidqa.data.problems import COLUMNS, EMPTY, LEFT_OUT
+from vidqa.data.problems import EMPTY, FIELD, LEFT_OUT
 
 METADATA = "metadata.csv"
 COLLISION = "collision"  # no column: the folder says it, and only that of training has both
@@ -33,12 +33,12 @@ def write_annotations(folder: Path, column: str = "weather", question: str = "",
     """Write annotations.json: a question about each video of a split, whose answer is its value in `column` of
     metadata.csv, or Yes or No for `collision`. Every folder with a metadata.csv is read.
 
-    Raises DATA_COLUMNS where no table has the column, or no question is known for it, DATA_EMPTY where no row makes a
+    Raises DATA_FIELD where no table has the column, or no question is known for it, DATA_EMPTY where no row makes a
     record.
     """
     prompt = question or QUESTIONS.get(column, "")
     if not prompt:
-        raise COLUMNS.error("--answer-column", f"no question is known for the column {column!r}", "give --question")
+        raise FIELD.error("--answer-column", f"no question is known for the column {column!r}", "give --question")
     rows: list[dict[str, Any]] = []
     left_out: Counter[str] = Counter()
     columns: dict[str, None] = {}
@@ -55,7 +55,8 @@ def write_annotations(folder: Path, column: str = "weather", question: str = "",
             turns = [{"from": "human", "value": f"<video>\n{prompt}"}, {"from": "gpt", "value": answer.strip()}]
             rows.append({"id": video, "video": video, "kind": column, "conversations": turns})
     if columns and column not in columns:
-        raise COLUMNS.error("--answer-column", f"there is no column {column!r}; there are: {', '.join(columns)}")
+        message = f"there is no column {column!r}; there are: {', '.join(columns)}"
+        raise FIELD.error("--answer-column", message, "Name one of them.")
     total = len(rows) + left_out.total()
     reasons = [f"{count} of {total} rows {why}" for why, count in left_out.items()]
     if not rows:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from vidqa.core import environment
 from vidqa.core._optional import require
+from vidqa.core.problem import Problem, ProblemError
 from vidqa.data.problems import DENIED, NO_SPACE, NOT_FOUND, UNREACHABLE
 
 PREFIX = "s3://"
+MOST_NAMED = 20  # problems of one set or run
 _ADDRESS = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?")
 DENIALS = ("AccessDenied", "403", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "NoCredentials")
+Job = TypeVar("Job")
+Result = TypeVar("Result")
 ABSENCES = ("NoSuchKey", "NoSuchBucket", "404")
 
 
@@ -71,9 +77,27 @@ def described(info: dict[str, Any]) -> Object:
     return Object(f"{PREFIX}{info['name']}", int(info["size"] or 0), str(info.get("ETag") or "").strip('"'))
 
 
-def hides_its_hash(head: dict[str, Any]) -> bool:
-    """With a key of its own, an object's tag says nothing of its content."""
+def hides_its_hash(files: Any, address: str) -> bool:
+    """Whether an object is encrypted with a key of its own: its tag then says nothing of its content. Listings do not
+    say it, so the storage is asked."""
+    bucket, _, key = address.removeprefix(PREFIX).partition("/")
+    head = files.call_s3("head_object", Bucket=bucket, Key=key)
     return "aws:kms" in str(head.get("ServerSideEncryption") or "") or bool(head.get("SSECustomerAlgorithm"))
+
+
+def transfers(
+    transfer: Callable[[Job], Result], jobs: Iterable[Job], *, at_once: int
+) -> Iterator[Result | list[Problem]]:
+    """What `transfer` gives for each job, some at once, in their order; the problems of those that fail."""
+
+    def attempt(job: Job) -> Result | list[Problem]:
+        try:
+            return transfer(job)
+        except ProblemError as failed:
+            return failed.problems
+
+    with ThreadPoolExecutor(at_once) as pool:
+        yield from pool.map(attempt, jobs)
 
 
 @contextmanager
@@ -90,10 +114,8 @@ def errors_at(where: str) -> Iterator[None]:
         raise DENIED.error(where, "no credentials were found") from denied
     except botocore.ClientError as answer:
         raise _answer(where, answer) from answer
-    except (botocore.BotoCoreError, TimeoutError, ConnectionError) as away:
-        raise UNREACHABLE.error(where, f"{type(away).__name__}: {away}") from away
-    except OSError as failed:
-        if failed.errno in (28, 122):  # no space left, quota exceeded
+    except (botocore.BotoCoreError, OSError) as failed:
+        if isinstance(failed, OSError) and failed.errno in (errno.ENOSPC, errno.EDQUOT):
             raise NO_SPACE.error(where, str(failed)) from failed
         raise UNREACHABLE.error(where, f"{type(failed).__name__}: {failed}") from failed
 

@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
@@ -26,13 +25,13 @@ from vidqa.data.archive import SUFFIXES
 from vidqa.data.media import MediaSource, NotFound
 from vidqa.data.parse import RowReader
 from vidqa.data.problem_collector import ProblemCollector
-from vidqa.data.problems import DAMAGED, NOT_FOUND
+from vidqa.data.problems import NOT_FOUND, UNREACHABLE
 from vidqa.data.reader import NAMES
 from vidqa.data.record import MediaRef
 from vidqa.data.sources import open_source
 from vidqa.data.storage import hub_dataset
 from vidqa.data.storage.s3 import (
-    PREFIX,
+    MOST_NAMED,
     Object,
     connect,
     errors_at,
@@ -41,14 +40,13 @@ from vidqa.data.storage.s3 import (
     object_at,
     objects_below,
     parse,
+    transfers,
 )
 
 RECORD = "staged.jsonl"
 ANNOTATIONS, MEDIA = "annotations", "media"  # the two folders of a staged set
 FILES = (".json", ".jsonl", ".csv", ".tsv", ".parquet")
-AT_ONCE = 8
 BLOCK = 8 << 20
-MOST_NAMED = 20
 LOCK_WAIT_S = 6 * 3600.0  # for another process that stages the same set, which may be terabytes
 
 
@@ -220,8 +218,8 @@ def _fetch(bucket: Any, items: Iterable[tuple[Object, str]], folder: Path, arriv
     hub_dataset.require_room(folder, total, "the set")
     note(f"staging {len(due)} file(s), {total / 1e6:.1f} MB, into {folder}")
     problems: list[Problem] = []
-    with ThreadPoolExecutor(AT_ONCE) as pool, (folder / RECORD).open("a", encoding="utf-8") as record:
-        for staged in pool.map(lambda job: _try_one(bucket, job[0], job[1], folder), due):
+    with (folder / RECORD).open("a", encoding="utf-8") as record:
+        for staged in transfers(lambda job: _fetch_one(bucket, *job, folder), due, at_once=8):
             if isinstance(staged, Staged):
                 record.write(json.dumps(asdict(staged)) + "\n")
                 record.flush()
@@ -241,13 +239,6 @@ def _is_there(item: Object, folder: Path, arrived: dict[str, Staged]) -> bool:
     return path.is_file() and path.stat().st_size == item.size
 
 
-def _try_one(bucket: Any, item: Object, place: str, folder: Path) -> Staged | list[Problem]:
-    try:
-        return _fetch_one(bucket, item, place, folder)
-    except ProblemError as failed:
-        return failed.problems
-
-
 def _fetch_one(bucket: Any, item: Object, place: str, folder: Path) -> Staged:
     """One object as a file that is whole or not there. An ETag that is an MD5 must agree with what arrived."""
     sha256, md5, size = hashlib.sha256(), hashlib.md5(usedforsecurity=False), 0
@@ -259,12 +250,7 @@ def _fetch_one(bucket: Any, item: Object, place: str, folder: Path) -> Staged:
                 md5.update(block)
                 size += len(block)
         if size != item.size:
-            raise DAMAGED.error(item.address, f"{size} bytes arrived of {item.size}")
-        if len(item.etag) == 32 and item.etag != md5.hexdigest() and not _is_encrypted(bucket, item):
-            raise DAMAGED.error(item.address, f"its MD5 is {md5.hexdigest()}, the storage says {item.etag}")
+            raise UNREACHABLE.error(item.address, f"{size} bytes arrived of {item.size}")
+        if len(item.etag) == 32 and item.etag != md5.hexdigest() and not hides_its_hash(bucket, item.address):
+            raise UNREACHABLE.error(item.address, f"its MD5 is {md5.hexdigest()}, the storage says {item.etag}")
     return Staged(item.address, place, size, item.etag, sha256.hexdigest())
-
-
-def _is_encrypted(bucket: Any, item: Object) -> bool:
-    names = dict(zip(("Bucket", "Key"), item.address.removeprefix(PREFIX).split("/", 1), strict=True))
-    return hides_its_hash(bucket.call_s3("head_object", **names))

@@ -7,14 +7,11 @@ failed; an upload never changes the state of the run. Safe to run again: it send
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import sys
 import tomllib
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +19,19 @@ from vidqa.core import environment, files
 from vidqa.core.cli import note
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.core.run_folder import EXPORT, RunFolder
-from vidqa.data.problems import DAMAGED, DENIED, HUB_PUBLIC, OPTION, UNREACHABLE
+from vidqa.data.problems import DENIED, HUB_PUBLIC, OPTION, UNREACHABLE
 from vidqa.data.storage.hub import file_fault
-from vidqa.data.storage.s3 import Object, connect, described, errors_at, hides_its_hash, objects_below, parse
+from vidqa.data.storage.s3 import (
+    MOST_NAMED,
+    Object,
+    connect,
+    described,
+    errors_at,
+    hides_its_hash,
+    objects_below,
+    parse,
+    transfers,
+)
 
 RECORD = "uploads.json"
 FINAL = "final"  # the export of a run of quantizing
@@ -80,21 +87,16 @@ def upload(run_dir: Path, to: Destinations, token: str | None) -> tuple[dict[str
         places[f"hub:{name}"] = lambda: upload_export(
             best, name, f"Export {best.name} of {run_dir.name}", token=token, public=public, without=RECORD
         )
-    return _carry_out(run_dir, places)
-
-
-def _carry_out(run_dir: Path, places: dict[str, Callable[[], dict[str, Any]]]) -> tuple[dict[str, Any], list[Problem]]:
-    """Each destination in turn; a failure of one does not keep the next from being tried."""
     done: dict[str, Any] = {}
     problems: list[Problem] = []
-    for address, carry_out in places.items():
-        note(f"uploading {run_dir.name} to {address}")
+    for place, send_to in places.items():  # a failure of one does not keep the next from being tried
+        note(f"uploading {run_dir.name} to {place}")
         try:
-            done[address] = {"state": "COMPLETE", "when": _now(), **carry_out(), "problems": []}
+            done[place] = {"state": "COMPLETE", "when": files.now(), **send_to(), "problems": []}
         except ProblemError as failed:
-            done[address] = {"state": "ERROR", "when": _now(), "problems": [p.as_dict() for p in failed.problems]}
+            done[place] = {"state": "ERROR", "when": files.now(), "problems": [p.as_dict() for p in failed.problems]}
             problems += failed.problems
-        _write_record(run_dir, {address: done[address]})
+        _write_record(run_dir, {place: done[place]})
     return done, problems
 
 
@@ -112,10 +114,7 @@ def exports(run_dir: Path, which: str) -> list[Path]:
 
 def best_export(run_dir: Path, among: list[Path]) -> Path:
     """The export that best.json names, otherwise the newest."""
-    try:
-        name = json.loads((run_dir / "best.json").read_text(encoding="utf-8"))["name"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        name = None
+    name = files.read_object(run_dir / "best.json").get("name")
     return next((path for path in among if path.name == name), among[-1])
 
 
@@ -132,18 +131,12 @@ def run_files(run_dir: Path, chosen: list[Path]) -> list[Path]:
 def _write_record(run_dir: Path, done: dict[str, Any]) -> None:
     """Add to the record of earlier uploads. A full disk costs the record, not the upload."""
     path = run_dir / RECORD
-    try:
-        before = dict(json.loads(path.read_text(encoding="utf-8"))["destinations"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        before = {}
+    before = files.read_object(path).get("destinations")
+    before = before if isinstance(before, dict) else {}
     try:
         files.write_json(path, {"schema_version": 1, "destinations": {**before, **done}})
     except OSError as failed:
         note(f"{path} cannot be written: {failed}")
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def upload_export(
@@ -153,7 +146,7 @@ def upload_export(
     token's own namespace; made where it is not there. {"repository", "commit", "files", "bytes"}.
 
     Files that the hub has already are not sent again. Raises STORAGE_HUB_PUBLIC, STORAGE_DENIED,
-    STORAGE_UNREACHABLE, STORAGE_DAMAGED.
+    STORAGE_UNREACHABLE.
     """
     import huggingface_hub
     from huggingface_hub.errors import HfHubHTTPError, HTTPError, OfflineModeIsEnabled
@@ -165,8 +158,8 @@ def upload_export(
         if not public and not api.model_info(name).private:
             raise HUB_PUBLIC.error(name, "it is public")
         commit = api.upload_folder(repo_id=name, folder_path=folder, commit_message=message, ignore_patterns=[without])
-        files = _files(folder, without)
-        damaged = _differences(api, name, str(commit.oid), folder, files)
+        own_files = _files(folder, without)
+        damaged = _differences(api, name, str(commit.oid), folder, own_files)
     except OfflineModeIsEnabled as offline:
         raise UNREACHABLE.error(
             name, "HF_HUB_OFFLINE forbids asking the hub", "unset it and run this again"
@@ -179,8 +172,8 @@ def upload_export(
     except ValueError as refused:  # a name that no repository may have
         raise DENIED.error(name, _short(refused, token), "correct the name") from refused
     if damaged:
-        raise DAMAGED.error(name, f"differs from {folder}: {', '.join(damaged[:10])}")
-    sizes = [path.stat().st_size for path in files]
+        raise UNREACHABLE.error(name, f"differs from {folder}: {', '.join(damaged[:10])}")
+    sizes = [path.stat().st_size for path in own_files]
     return {
         "repository": name,
         "commit": str(commit.oid),
@@ -199,12 +192,14 @@ def _differences(api: Any, name: str, commit: str, folder: Path, files: Sequence
     """The files of the folder that the hub does not have in that commit, bit by bit."""
     there = {entry.path: entry for entry in api.list_repo_tree(name, recursive=True, revision=commit)}
     names = {path.relative_to(folder).as_posix(): path for path in files}
-    return [relative for relative, path in names.items() if not _agrees(path, there.get(relative))]
 
+    def is_stored(name: str) -> bool:
+        entry = there.get(name)
+        return entry is not None and not file_fault(
+            names[name], entry.size, entry.lfs and entry.lfs.sha256, entry.blob_id
+        )
 
-def _agrees(path: Path, entry: Any) -> bool:
-    sha256 = entry.lfs.sha256 if entry is not None and entry.lfs is not None else None
-    return entry is not None and not file_fault(path, entry.size, sha256, entry.blob_id)
+    return [name for name in names if not is_stored(name)]
 
 
 def _short(failed: BaseException, token: str | None) -> str:
@@ -212,7 +207,6 @@ def _short(failed: BaseException, token: str | None) -> str:
     return text.replace(token, "<HF_TOKEN>") if token else text
 
 
-AT_ONCE = 4
 PART = 64 << 20  # bytes of one part; a file below two parts goes in one piece
 MOST_PARTS = 9000  # S3 takes 10,000
 BLOCK = 8 << 20
@@ -234,17 +228,13 @@ def send(address: str, root: Path, paths: Sequence[Path]) -> dict[str, Any]:
     bucket = connect()
     there = {item.address: item for item in objects_below(bucket, address)}
 
-    def try_one(path: Path) -> tuple[Sent, bool] | list[Problem]:
+    def send_one(path: Path) -> tuple[Sent, bool]:
         name = str(path.relative_to(root))
-        try:
-            return _send_one(bucket, address, name, path, there.get(f"{address}/{name}"))
-        except ProblemError as failed:
-            return failed.problems
+        return _send_one(bucket, address, name, path, there.get(f"{address}/{name}"))
 
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        outcomes = list(pool.map(try_one, paths))
+    outcomes = list(transfers(send_one, paths, at_once=4))
     if problems := [problem for outcome in outcomes if isinstance(outcome, list) for problem in outcome]:
-        raise ProblemError(problems[:20])
+        raise ProblemError(problems[:MOST_NAMED])
     files = [outcome for outcome in outcomes if not isinstance(outcome, list)]
     return {
         "files": [asdict(sent) for sent, _ in files],
@@ -263,11 +253,11 @@ def _send_one(bucket: Any, root: str, name: str, path: Path, there: Object | Non
         if there is not None and (there.size, there.etag) == (size, etag):
             return Sent(name, size, sha256, etag), False
         bucket.put_file(str(path), address, chunksize=part)
-        info = bucket.info(address, refresh=True)
-    stored = described(info)
-    if stored.size != size or (stored.etag != etag and not hides_its_hash(info)):
+        stored = described(bucket.info(address, refresh=True))
+        is_whole = stored.size == size and (stored.etag == etag or hides_its_hash(bucket, address))
+    if not is_whole:
         message = f"{size} bytes with the tag {etag} were sent, {stored.size} with {stored.etag} are stored"
-        raise DAMAGED.error(address, message)
+        raise UNREACHABLE.error(address, message)
     return Sent(name, size, sha256, stored.etag), True
 
 
@@ -295,8 +285,6 @@ def hashes(path: Path, part: int) -> tuple[str, str]:
 
 def main(run_dir: Path) -> int:
     """Upload at the end of a training. Problems go to the log and into the record, and make the exit code 1."""
-    from vidqa.core import environment
-
     try:
         _, problems = upload(run_dir, spec_destinations(run_dir), environment.hf_token())
     except ProblemError as stopped:

@@ -18,7 +18,7 @@ from vidqa.core.problem import Problem
 from vidqa.core.progress import counting
 from vidqa.data.record import MediaRef
 from vidqa.video.pool import DecodePool, DecodeRequest
-from vidqa.video.probe_many import Header, probe_many
+from vidqa.video.probe import Header, probe_many
 from vidqa.video.types import VideoMeta
 
 FINE, SIDE, GRID, COARSE = 64, 32, 16, 8  # cells of a side: of the probes, of all frames, and what both are averaged to

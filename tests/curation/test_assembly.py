@@ -180,7 +180,7 @@ def test_pairs_of_a_protected_set_are_left_out(sets: dict[str, Path], tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("rows", "code"), [([("x", "yes", "wrong")], "CURATION_NOTHING_NEW"), (None, "CURATION_NO_GAPS")]
+    ("rows", "code"), [([("x", "yes", "wrong")], "CURATION_NOTHING_NEW"), (None, "CURATION_INPUT")]
 )
 def test_a_table_without_pairs_is_a_problem(sets: dict[str, Path], tmp_path: Path, rows: Any, code: str) -> None:
     gaps = tmp_path / "gaps.parquet"

@@ -19,7 +19,7 @@ from vidqa.evaluation.comparison import Pair, corrected, difference
 from vidqa.gaps.deft.acceptance import fallen, too_small, verdict
 from vidqa.gaps.deft.commands import create, go_on
 from vidqa.gaps.deft.loop import Loop, PendingStage
-from vidqa.gaps.deft.problems import DEFT_TABLE
+from vidqa.gaps.deft.problems import DEFT_GATE
 from vidqa.gaps.deft.tables import AuditQueue, ComparisonTable, Slice, read_table
 
 KINDS, POINTS = 8, 2.0
@@ -130,7 +130,7 @@ def test_a_damaged_comparison_is_a_gate_that_names_the_file_and_its_deletion_let
     table = loop.folder / "round_1" / "comparison.json"
     table.write_text(text)
     told = go_on(loop.folder, None, once=True)
-    assert {(problem.code, problem.where) for problem in told.problems} == {(DEFT_TABLE.name, str(table))}
+    assert {(problem.code, problem.where) for problem in told.problems} == {(DEFT_GATE.name, str(table))}
     assert told.data["ending"]["rule"] == "hard gate"
     table.unlink()
     assert to_the_end(Loop(loop.folder)).rule == "rounds"
@@ -139,5 +139,5 @@ def test_a_damaged_comparison_is_a_gate_that_names_the_file_and_its_deletion_let
 @pytest.mark.parametrize("text", ["", "{}", '{"items": [{}]}', '{"items": [{"probability": "high", "verdict": ""}]}'])
 def test_a_damaged_audit_queue_is_named_and_asks_nobody(tmp_path: Path, text: str) -> None:
     (tmp_path / "audit.json").write_text(text)
-    with pytest.raises(ProblemError, match="DEFT_TABLE"):
+    with pytest.raises(ProblemError, match="DEFT_GATE"):
         read_table(tmp_path / "audit.json", AuditQueue)

@@ -146,7 +146,7 @@ def test_a_selection_set_without_answers_is_a_gate(
     (run,) = (loop.folder / "runs").glob("evaluate-*")
     (run / "metrics.json").write_text('{"accuracy": 1')
     monkeypatch.setattr(jobs, "evaluate", lambda *_: None)
-    with pytest.raises(ProblemError, match=r"DEFT_TABLE(.|\n)*metrics.json"):
+    with pytest.raises(ProblemError, match=r"DEFT_GATE(.|\n)*metrics.json"):
         loop.next()
 
 
@@ -226,7 +226,7 @@ def test_a_pool_of_clips_alone_reaches_its_second_round_by_a_persons_answers(
         mined.append({task["id"] for task in tasks})
         labels = tmp_path / "labels.json"
         labels.write_text("{}")
-        with pytest.raises(ProblemError, match="CURATION_LABELS"):
+        with pytest.raises(ProblemError, match="CURATION_INPUT"):
             go_on(loop.folder, labels=labels, once=True)
         labels.write_text(json.dumps([{"id": task["id"], "question": "", "answer": "up"} for task in tasks[1:]]))
         assert go_on(loop.folder, labels=labels, once=True).data["stage"] == "label"

@@ -57,7 +57,7 @@ class GapReport:
 
 
 def find_gaps(request: GapAnalysis) -> GapReport:
-    """Write the files of a request. Raises what `analyze` does, CURATION_LABELS, CURATION_EMBEDDINGS."""
+    """Write the files of a request. Raises what `analyze` does, CURATION_INPUT."""
     audited = read_answers(request.audit_answers) if request.audit_answers else {}
     scored = ScoredAnswers() if request.slices or request.audit else None
     places = (request.results_dir, request.gaps_parquet, request.kpi_ann_path, request.kpi_media_path)

@@ -23,7 +23,7 @@ LABELS = "labels.json"  # of a round: a person's answers to mined samples
 @dataclass
 class StageResult:
     """A sentence for the log, output files by name, facts and cost. With `stop` the loop ends, or waits, because of a
-    rule (`state.Rule`) that the sentence explains."""
+    rule (`state.RULES`) that the sentence explains."""
 
     sentence: str
     outputs: Mapping[str, Path] = field(default_factory=dict)
@@ -75,10 +75,7 @@ class StageContext:
 
     def output(self, name: str) -> Path | None:
         """A file that an earlier stage of this round has written; None without it."""
-        for stage in self.round.stages.values() if self.round else ():
-            if name in stage.outputs:
-                return Path(stage.outputs[name].path)
-        return None
+        return self.round.output(name) if self.round else None
 
     def require(self, name: str) -> Path:
         """`output` of a stage that must have run."""

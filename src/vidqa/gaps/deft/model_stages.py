@@ -21,14 +21,6 @@ from vidqa.gaps.deft.tables import scores_of
 
 LISTS = {"metric": "metrics", "range": "ranges", "fix": "fixed", "only": "only", "set": "sets"}
 NAMED = {"algorithm": "algorithm", "trials": "max_trials", "concurrent": "max_concurrent"}
-# By the name of the spec: output, and the stage that has trained the model. Without one the accepted model is evaluated
-# on the KPI set (reported, decides nothing) or the test set (once); the others on the selection set.
-EVALUATIONS = {
-    "evaluate": ("results", "train"),
-    "control_evaluate": ("control results", "control train"),
-    "kpi": ("KPI results", ""),
-    "test": ("test results", ""),
-}
 
 
 def train(context: StageContext) -> StageResult:
@@ -108,26 +100,23 @@ def _count(name: str, value: str) -> int:
     return int(value)
 
 
-def evaluate(context: StageContext, name: str = "evaluate") -> StageResult:
-    """Evaluate a model on its set, as EVALUATIONS says. Raises DEFT_GATE, DEFT_SETTING."""
-    sets, (output, trained) = context.settings.sets, EVALUATIONS[name]
-    folder = str(sets.selection if trained else getattr(sets, name))
-    model = context.accepted.model if context.state.accepted else context.starting_model()
-    if trained and context.number:
-        model = str(context.fact(trained, "run_dir"))
+def evaluate(context: StageContext, model: str, data: str, stem: str, output: str) -> StageResult:
+    """Evaluate a model on a set, both by the names of their sources; `stem` is that of the spec's file. Raises
+    DEFT_GATE, DEFT_SETTING."""
+    folder, model = str(getattr(context.settings.sets, data)), str(context.source(model))
     request = Request(
         "evaluate",
         overrides=(context.folder / EVALUATE_SPEC,),
         results_dir=str(context.runs),
         sets=runner.settings_words({**model_keys(model), **data_keys(folder)}),
     )
-    recipe = runner.write_recipe(request, context.place / f"{name}.toml")
+    recipe = runner.write_recipe(request, context.place / f"{stem}.toml")
     run, facts, cost = runner.job("evaluate", recipe, context.settings.where)
     scores = scores_of(run)
     if scores.accuracy is None or scores.accuracy_ci95 is None:
         raise DEFT_GATE.error(folder, "none of its questions has an expected answer", "give the set answers")
     kind, kinds = context.settings.stop.target_kind, scores.by_kind
-    if name == "evaluate" and kind is not None and kind not in kinds:
+    if output == "results" and kind is not None and kind not in kinds:
         message = f"no question of {folder} is of the kind {kind!r}: the target could never be reached"
         raise DEFT_SETTING.error("stop.target_kind", message, f"name one of {', '.join(kinds)}: run_deft.py init again")
     low, high = scores.accuracy_ci95
@@ -135,28 +124,19 @@ def evaluate(context: StageContext, name: str = "evaluate") -> StageResult:
     return StageResult(str(scores.headline), {output: run / "results.json"}, facts, cost)
 
 
-def compare_round(context: StageContext) -> StageResult:
-    """Compare the round's evaluation with that of the best model before it."""
-    return _compare(context, context.accepted.evaluation, "comparison")
-
-
-def compare_control(context: StageContext) -> StageResult:
-    """Compare mined samples with as many random ones."""
-    return _compare(context, str(context.fact("control evaluate", "run_dir")), "control_comparison")
-
-
-def _compare(context: StageContext, before: str, name: str) -> StageResult:
+def compare(context: StageContext, before: str, name: str) -> StageResult:
+    """Compare the round's evaluation with the results of another one, by the name of their source."""
     from vidqa.datatools.outputs import write_page
-    from vidqa.evaluation.comparison import compare
+    from vidqa.evaluation import comparison
     from vidqa.evaluation.comparison_page import comparison_page
 
-    after = str(context.fact("evaluate", "run_dir"))
+    runs = Path(str(context.source(before))).parent, context.require("results").parent
     page, table = context.place / f"{name}.html", context.place / f"{name}.json"
-    runner.announce("compare", before, after, "--html", page)
-    comparison = compare(Path(before), Path(after))
-    write_page(page, comparison_page(comparison))
-    write_json(table, {**comparison.as_dict(), "gate": None})
-    verdict, whole = comparison.whole.verdict, comparison.whole
+    runner.announce("compare", *runs, "--html", page)
+    compared = comparison.compare(*runs)
+    write_page(page, comparison_page(compared))
+    write_json(table, {**compared.as_dict(), "gate": None})
+    verdict, whole = compared.whole.verdict, compared.whole
     sentence = (
         f"{verdict}: {percent(whole.before)} -> {percent(whole.after)}, "
         f"{whole.fixed} fixed and {whole.broken} broken of {whole.n} questions (p = {whole.p_value:.3g})"

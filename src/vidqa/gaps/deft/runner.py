@@ -81,6 +81,13 @@ def with_options(request: T, words: Sequence[str], script: str) -> T:
         raise DEFT_SETTING.error("words", f"{script}.py {first['loc']}: {first['msg']}, {first['input']!r}") from wrong
 
 
+def announced(request: T, words: Sequence[str], script: str) -> T:
+    """The request with further options of a script, whose command is printed. Raises DEFT_SETTING."""
+    request = with_options(request, words, script)
+    announce(script, *words_of(request))
+    return request
+
+
 def settings_words(keys: Mapping[str, object]) -> tuple[str, ...]:
     """KEY=VALUE for keys of a spec."""
     texts = {key: value if isinstance(value, str) else json.dumps(value, default=str) for key, value in keys.items()}

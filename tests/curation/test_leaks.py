@@ -13,7 +13,7 @@ import pytest
 from vidqa.data.record import MediaRef, Record
 from vidqa.gaps.curation.candidate_pairs import candidate_pairs
 from vidqa.gaps.curation.clip_fingerprint import fingerprints, small
-from vidqa.gaps.curation.leaks import Protected, find_leaks, recording_of
+from vidqa.gaps.curation.leaks import Leak, Protected, find_leaks, recording_of
 
 HEIGHT, WIDTH = 96, 128
 
@@ -72,9 +72,20 @@ def kpi(tmp_path_factory: pytest.TempPathFactory) -> Protected:
     return Protected("kpi", [write(folder / "film.mp4", scene(1)), write(folder / "other.mp4", scene(2, view=9))])
 
 
+@pytest.fixture(scope="module")
+def copies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
+    return {name: write_copy(tmp_path_factory.mktemp("copy")) for name, write_copy in COPIES.items()}
+
+
+@pytest.fixture(scope="module")
+def leaks(copies: dict[str, Record], kpi: Protected) -> list[Leak]:
+    """Those of all copies."""
+    return find_leaks(list(copies.values()), [kpi])
+
+
 @pytest.mark.parametrize("how", COPIES)
-def test_copies_are_found(kpi: Protected, tmp_path: Path, how: str) -> None:
-    (leak,) = find_leaks([COPIES[how](tmp_path)], [kpi])
+def test_copies_are_found(kpi: Protected, copies: dict[str, Record], leaks: list[Leak], how: str) -> None:
+    (leak,) = [leak for leak in leaks if leak.new == copies[how].id]
     assert leak.protected == kpi.records[0].id and leak.set == "kpi"
     assert leak.sure and leak.reason == ("cropped" if how.startswith("cropped") else "same moments")
 
@@ -108,10 +119,11 @@ def test_plain_clips_are_called_too_plain_unless_they_agree_in_step(tmp_path: Pa
     assert find_leaks([write(tmp_path / "c.mp4", plain(60, (0, 2, 4)))], protected) == []
 
 
-def test_unlikely_pairs_are_not_looked_at_and_no_copy_is_among_them(kpi: Protected, tmp_path: Path) -> None:
-    copies = [how(tmp_path / str(number)) for number, how in enumerate(COPIES.values())]
+def test_unlikely_pairs_are_not_looked_at_and_no_copy_is_among_them(
+    kpi: Protected, copies: dict[str, Record], tmp_path: Path
+) -> None:
     others = [write(tmp_path / f"other{seed}.mp4", scene(seed, view=seed)) for seed in range(60, 72)]
-    block = [look for _, look in fingerprints(each.media[0] for each in copies + others) if look]
+    block = [look for _, look in fingerprints(each.media[0] for each in [*copies.values(), *others]) if look]
     held = [look for _, look in fingerprints(each.media[0] for each in kpi.records) if look]
     pairs = {(number, of) for number, of, _ in candidate_pairs(block, held)}
     assert {(number, 0) for number in range(len(copies))} <= pairs

@@ -119,21 +119,22 @@ DAMAGED = [
 ]
 
 
-@pytest.mark.parametrize("text", DAMAGED)
 def test_a_damaged_comparison_is_a_gate_that_names_the_file_and_its_deletion_lets_the_loop_go_on(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     installed(monkeypatch, Cheap())
     loop, _ = create(tmp_path / "loop", wanted(tmp_path, "stop.rounds=1"))
-    while not (isinstance(pending := loop.pending(), PendingStage) and pending.stage.name == "decide"):
-        loop.next()
     table = loop.folder / "round_1" / "comparison.json"
-    table.write_text(text)
-    told = go_on(loop.folder, None, once=True)
-    assert {(problem.code, problem.where) for problem in told.problems} == {(DEFT_GATE.name, str(table))}
-    assert told.data["ending"]["rule"] == "hard gate"
-    table.unlink()
-    assert to_the_end(Loop(loop.folder)).rule == "rounds"
+    for text in DAMAGED:
+        while not (isinstance(pending := loop.pending(), PendingStage) and pending.stage.name == "decide"):
+            loop.next()
+        table.write_text(text)
+        told = go_on(loop.folder, None, once=True)
+        assert {(problem.code, problem.where) for problem in told.problems} == {(DEFT_GATE.name, str(table))}, text
+        assert told.data["ending"]["rule"] == "hard gate"
+        table.unlink()
+        loop = Loop(loop.folder)
+    assert to_the_end(loop).rule == "rounds"
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"items": [{}]}', '{"items": [{"probability": "high", "verdict": ""}]}'])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
+from vidqa.core.cli import size_text
 from vidqa.core.pages.page import image_url, page
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.data.record import MediaRef, Record
@@ -41,7 +43,7 @@ def inspection_page(inspection: Inspection) -> str:
         title="Data set",
         f=facts,
         length=f"{seconds(lengths['sum'])} in all" if lengths else "",
-        size=_bytes(facts["bytes"]),
+        size=size_text(facts["bytes"]),
         kinds=[_kind(name, kind) for name, kind in facts["kinds"].items()],
         histograms=_histograms(inspection),
         tables=[
@@ -77,11 +79,8 @@ def _histograms(inspection: Inspection) -> list[tuple[str, dict[str, Any]]]:
 def histogram(values: Sequence[float], bins: int = BINS) -> dict[str, Any]:
     """Bars of equal width from the least to the greatest value, their heights to scale with the fullest."""
     low, high = min(values), max(values)
-    step = (high - low) / bins
-    counts = [0] * bins if step else [len(values)]
-    for value in values if step else ():
-        counts[min(bins - 1, math.floor((value - low) / step))] += 1
-    wide = WIDTH / bins
+    step, wide = (high - low) / bins, WIDTH / bins
+    counts = np.histogram(values, bins)[0].tolist() if step else [len(values)]
     left = 0.0 if step else (WIDTH - wide) / 2
     bars = []
     for at, count in enumerate(counts):
@@ -125,14 +124,6 @@ def seconds(value: float) -> str:
     if value < 90:
         return f"{value:.3g} s"
     return f"{value / 60:.3g} min" if value < 5400 else f"{value / 3600:.3g} h"
-
-
-def _bytes(count: float) -> str:
-    for unit in ("B", "KB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"
 
 
 MOST_FRAMES = 32  # pictures of one medium; the line above them names how many there are

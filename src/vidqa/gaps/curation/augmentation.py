@@ -9,7 +9,7 @@ import json
 import shlex
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +37,13 @@ GENERATOR_S = 24 * 3600.0
 
 @dataclass(frozen=True, kw_only=True)
 class Augmentation:
-    """The options of augment_samples.py. `each` is the number of variants of every clip, drawn from the names in `only`
+    """The options of augment_samples.py. `variants` is how many of every clip, drawn from the names in `only`
     and, with `flip`, mirrored ones. `generator` is a command of the user's that writes the rows instead."""
 
     annotations: Path
     out: Path
     media_root: str = ""
-    variants: int = 1
+    variants: int = field(default=1, metadata={"option": "each"})
     only: tuple[SafeName, ...] = SAFE
     flip: bool = False
     reword: bool = True

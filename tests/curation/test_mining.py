@@ -169,6 +169,9 @@ def test_what_cannot_be_mined_is_a_problem_of_its_own(world: World) -> None:
         mine(Mining(gaps=world.gaps, pool=other, **asked))
     with pytest.raises(ProblemError, match=r"(?s)CURATION_INPUT.*chosen rows"):
         mine(Mining(**{**asked, "gaps": world.gaps, "pool": pool, "pool_annotations": ""}))
+    (world.root / "no-table.parquet").write_text("no table")
+    with pytest.raises(ProblemError, match=r"(?s)CURATION_INPUT.*no table with sample_id"):
+        mine(Mining(gaps=world.gaps, pool=pool, tried=(world.root / "no-table.parquet",), **asked))
 
 
 def test_search_in_parts_is_search_in_whole(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,7 @@ def simulated_round(
 
 
 @cache
-def share_of_rounds(videos: int, questions: int, fall: float = 0.0, rounds: int = 100) -> float:
+def share_of_rounds(videos: int, questions: int, fall: float = 0.0, rounds: int = 60) -> float:
     """Share of simulated rounds in which kind 0 (`fall` above 0), or any kind, is one that fell."""
     random, count = np.random.default_rng(7), 0
     for _ in range(rounds):

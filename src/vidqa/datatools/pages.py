@@ -22,7 +22,6 @@ FRAMES = 4  # of each video
 QUESTIONS = 6  # of each
 BINS = 24
 PROBLEMS_SHOWN = 30
-WIDTH, HEIGHT, FLOOR = 330, 130, 110  # of a histogram, in its own units; bars stand on FLOOR
 SHADES = 6
 
 
@@ -77,21 +76,19 @@ def _histograms(inspection: Inspection) -> list[tuple[str, dict[str, Any]]]:
 
 
 def histogram(values: Sequence[float], bins: int = BINS) -> dict[str, Any]:
-    """Bars of equal width from the least to the greatest value, their heights to scale with the fullest."""
+    """Bars of equal width from the least to the greatest value, their heights in percent of the fullest."""
     low, high = min(values), max(values)
-    step, wide = (high - low) / bins, WIDTH / bins
-    counts = np.histogram(values, bins)[0].tolist() if step else [len(values)]
-    left = 0.0 if step else (WIDTH - wide) / 2
-    bars = []
-    for at, count in enumerate(counts):
-        tall = (FLOOR - 8) * count / max(counts)
-        title = f"{low + at * step:.4g} to {low + (at + 1) * step:.4g}: {count}"
-        bar = {"x": left + at * wide + 1, "y": FLOOR - tall, "width": wide - 2, "height": tall}
-        bars += [{**{name: round(value, 2) for name, value in bar.items()}, "title": title}] if count else []
-    ends = ((0, "start", low), (WIDTH / 2, "middle", (low + high) / 2), (WIDTH, "end", high))
-    marks = [{"x": x, "anchor": anchor, "text": f"{value:.4g}"} for x, anchor, value in (ends if step else ends[1:2])]
-    note = f"{len(values):,} values, the fullest bar has {max(counts):,}"
-    return {"width": WIDTH, "height": HEIGHT, "floor": FLOOR, "bars": bars, "marks": marks, "note": note}
+    counts = np.histogram(values, bins)[0].tolist() if low < high else [len(values)]
+    step = (high - low) / len(counts)
+    bars = [
+        {
+            "height": round(100 * count / max(counts), 2),
+            "title": f"{low + at * step:.4g} to {low + (at + 1) * step:.4g}: {count}",
+        }
+        for at, count in enumerate(counts)
+    ]
+    marks = [f"{value:.4g}" for value in dict.fromkeys((low, (low + high) / 2, high))]
+    return {"bars": bars, "marks": marks, "note": f"{len(values):,} values, the fullest bar has {max(counts):,}"}
 
 
 def _spread(records: Sequence[Record]) -> list[tuple[MediaRef, list[Record]]]:

@@ -105,14 +105,11 @@ class _Remarks:
             self.first[code, says] = source if index is None else f"{source}[{index}]"
 
     def problems(self) -> list[Problem]:
-        return [
-            code.at(
-                where,
-                f"{self.counts[code, says]} in all, this is the first: {says or code.meaning}",
-                severity="warning",
-            )
-            for (code, says), where in self.first.items()
-        ]
+        problems = []
+        for (code, says), where in self.first.items():
+            message = f"{self.counts[code, says]} in all, this is the first: {says or code.meaning}"
+            problems.append(code.at(where, message, severity="warning"))
+        return problems
 
 
 def analyze(
@@ -154,24 +151,22 @@ def _keep_apart(paths: Sequence[str]) -> None:
             raise USAGE.error(path, "it is named twice", "give --gaps-parquet and --jsonl names of their own")
 
 
+@dataclass
 class _Analysis:
     """One pass over all results files, then over the annotations that no result named."""
 
-    def __init__(
-        self,
-        gaps: Gaps,
-        annotations: AnnotationIndex,
-        table: GapTable,
-        mode: str,
-        audited: Mapping[str, Answered],
-        scored: ScoredAnswers | None,
-    ) -> None:
-        self.gaps, self.annotations, self.table, self.mode = gaps, annotations, table, mode
-        self.audited, self.scored = audited, scored
-        self.compare = comparer(mode)
-        self.answered = bytearray(len(annotations.rows))
-        self.responses = array("q", bytes(8 * len(annotations.rows)))  # a hash of each row's response
-        self.remarks = _Remarks()
+    gaps: Gaps
+    annotations: AnnotationIndex
+    table: GapTable
+    mode: str
+    audited: Mapping[str, Answered]
+    scored: ScoredAnswers | None
+    remarks: _Remarks = field(default_factory=_Remarks)
+
+    def __post_init__(self) -> None:
+        self.compare = comparer(self.mode)
+        self.answered = bytearray(len(self.annotations.rows))
+        self.responses = array("q", bytes(8 * len(self.annotations.rows)))  # a hash of each row's response
 
     def run(self) -> None:
         """Book every result and every annotation without one. Raises ProblemError with the errors of single results."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -93,7 +93,7 @@ def write_slices(path: Path, scored: ScoredAnswers, vectors: Vectored) -> dict[s
         "rate": wrong / len(readable) if readable else None,
         "unanswered": _unanswered(scored.answers),
         "videos_looked_at": len(stats),
-        "slices": [part.as_dict() for part in slices_of(scored.answers, scored.extras, stats, clusters)],
+        "slices": list(map(asdict, slices_of(scored.answers, scored.extras, stats, clusters))),
         "yes_no": yes_no(readable),
         "confusions": confusions(readable),
     }

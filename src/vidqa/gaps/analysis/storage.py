@@ -63,7 +63,7 @@ def find_results(place: str) -> list[str]:
 
 
 def _below(place: str) -> list[str]:
-    files, root = _filesystem(place)
+    files, root = filesystem(place)
     if files.isfile(root):
         return [place]
     if not is_remote(place):
@@ -83,17 +83,12 @@ def is_judged(results: str) -> bool:
 
 
 def read_bytes(path: str) -> bytes:
-    files, name = _filesystem(path)
+    files, name = filesystem(path)
     return bytes(files.cat_file(name))
 
 
-def is_folder(path: str) -> bool:
-    files, name = _filesystem(path)
-    return bool(files.isdir(name))
-
-
 def exists(path: str) -> bool:
-    files, name = _filesystem(path)
+    files, name = filesystem(path)
     return bool(files.exists(name))
 
 
@@ -107,7 +102,7 @@ def publishing(path: str) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as folder:
         temporary = Path(folder) / "upload"
         yield temporary
-        files, name = _filesystem(path)
+        files, name = filesystem(path)
         files.put_file(str(temporary), name)
 
 
@@ -131,7 +126,8 @@ def _bucket_errors() -> tuple[type[BaseException], ...]:
     return (errors.BotoCoreError, errors.ClientError)
 
 
-def _filesystem(path: str) -> tuple[Any, str]:
+def filesystem(path: str) -> tuple[Any, str]:
+    """The file system of a path, and its name there. Raises GAPS_STORAGE."""
     if path.startswith("s3://"):
         require("s3fs", "s3")
     from fsspec.core import url_to_fs

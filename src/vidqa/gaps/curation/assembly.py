@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +99,7 @@ def assemble(request: Assembly) -> Assembled:
     ]
     request.out.mkdir(parents=True, exist_ok=True)
     leaks = find_leaks([record for _, record in new], protected, request.group_by)
-    write_json(request.out / LEAKS, [leak.as_dict() for leak in leaks])
+    write_json(request.out / LEAKS, list(map(asdict, leaks)))
     new = _without_leaks(new, [leak for leak in leaks if leak.sure], left_out)
     if not new:
         raise NOTHING_NEW.error(request.out / LEAKS, f"all of the new rows leak: {leaks_text(leaks)}")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import PurePath
 
@@ -56,9 +56,6 @@ class Leak:
     def sure(self) -> bool:
         """False where two clips look alike, but show too little to tell."""
         return self.reason != UNSURE
-
-    def as_dict(self) -> dict[str, str]:
-        return asdict(self)
 
 
 class _Leaks:

@@ -39,15 +39,11 @@ def read_rows(
             continue
         reader.rows = number
         if (record := reader.read(index, row)) is not None:
-            pairs.append((row, whole_paths(record)))
+            pairs.append((row, replace(record, media=tuple(replace(ref, written=ref.file) for ref in record.media))))
     source.media.unpack()
     if errors := [problem for problem in findings.problems if problem.severity == "error"]:
         raise ProblemError(errors)
     return pairs
-
-
-def whole_paths(record: Record) -> Record:
-    return replace(record, media=tuple(replace(ref, written=ref.file) for ref in record.media))
 
 
 def written(row: Mapping[str, Any], record: Record, provenance: Provenance, details: Mapping[str, Any]) -> Row:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,22 @@ from vidqa.gaps.deft.runner import Request
 from vidqa.gaps.deft.state import Cost, Fact
 from vidqa.gaps.deft.tables import scores_of
 
-LISTS = {"metric": "metrics", "range": "ranges", "fix": "fixed", "only": "only", "set": "sets"}
-NAMED = {"algorithm": "algorithm", "trials": "max_trials", "concurrent": "max_concurrent"}
+
+@dataclass(frozen=True)
+class StudyOptions:
+    """The options of `run_automl.py plan` that a loop may be given for its studies."""
+
+    evaluate: Path | None = None
+    test: Path | None = None
+    metric: tuple[str, ...] = ()
+    range: tuple[str, ...] = ()
+    fix: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
+    runs: int | None = None
+    set: tuple[str, ...] = ()
+    algorithm: str | None = None
+    trials: int | None = None
+    concurrent: int | None = None
 
 
 def train(context: StageContext) -> StageResult:
@@ -77,27 +92,9 @@ def _study_request(recipe: Path, words: Sequence[str]) -> Any:
     """The plan that the options of `run_automl.py plan` ask for. Raises DEFT_SETTING."""
     from vidqa.automl.plan import PlanRequest
 
-    table: dict[str, Any] = {}
-    named: dict[str, Any] = {}
-    for name, values in runner.options_of(words).items():
-        value = values[-1] if values else ""
-        if name in LISTS:
-            table[LISTS[name]] = tuple(values)
-        elif name in NAMED:
-            named[NAMED[name]] = value if name == "algorithm" else _count(name, value)
-        elif name in ("evaluate", "test"):
-            table["evaluation" if name == "evaluate" else name] = Path(value)
-        elif name == "runs":
-            table[name] = _count(name, value)
-        else:
-            raise DEFT_SETTING.error("study", f"run_automl.py plan has no option --{name} for the loop")
-    return PlanRequest(recipe, named=named, **table)
-
-
-def _count(name: str, value: str) -> int:
-    if not value.isdigit():
-        raise DEFT_SETTING.error("study", f"--{name} is {value!r}, not a number")
-    return int(value)
+    o = runner.with_options(StudyOptions(), words, "run_automl")
+    named = {"algorithm": o.algorithm, "max_trials": o.trials, "max_concurrent": o.concurrent}
+    return PlanRequest(recipe, o.evaluate, o.test, o.metric, o.range, o.fix, o.only, o.runs, o.set, named)
 
 
 def evaluate(context: StageContext, model: str, data: str, stem: str, output: str) -> StageResult:

@@ -11,7 +11,6 @@ from vidqa.gaps.deft.log import Event
 from vidqa.gaps.deft.settings import Settings, Strict
 
 SCHEMA = "vidqa.deft_state.v1"
-DIALECT = "https://json-schema.org/draft/2020-12/schema"
 Fact = str | bool | int | float | None | list[str]
 RULES = {  # by which a loop ends, or waits
     "target": "the accuracy that was agreed on is reached on the selection set",

@@ -56,19 +56,16 @@ def find_results(place: str) -> list[str]:
     one parent. Raises RESULTS_MISSING and RESULTS_SEVERAL, which names them.
     """
     with storage_problems(place):
-        paths = _below(place)
+        files, root = filesystem(place)
+        if files.isfile(root):
+            paths = [place]
+        elif is_remote(place):
+            paths = sorted(files.unstrip_protocol(name) for name in files.find(root) if name.endswith(f"/{FILE}"))
+        else:
+            paths = sorted(map(str, Path(place).rglob(FILE)))
     if not paths:
         raise RESULTS_MISSING.error(place, f"no {FILE} is in this folder or below it")
     return one_evaluation(place, paths)
-
-
-def _below(place: str) -> list[str]:
-    files, root = filesystem(place)
-    if files.isfile(root):
-        return [place]
-    if not is_remote(place):
-        return sorted(map(str, Path(place).rglob(FILE)))
-    return sorted(files.unstrip_protocol(name) for name in files.find(root) if name.endswith(f"/{FILE}"))
 
 
 def is_judged(results: str) -> bool:

@@ -101,13 +101,9 @@ class Table:
         """All rows at once."""
         parts = list(self.parts(texts))
         columns = {name: [value for part in parts for value in part.columns[name]] for name in texts}
-        media, text = (
-            np.concatenate([np.zeros((0, width), np.float32), *arrays])
-            for width, arrays in zip(
-                self.widths, ([part.media for part in parts], [part.text for part in parts]), strict=True
-            )
-        )
-        return Part(columns, media, text)
+        no_media, no_text = (np.zeros((0, width), np.float32) for width in self.widths)
+        media = np.concatenate([no_media, *(part.media for part in parts)])
+        return Part(columns, media, np.concatenate([no_text, *(part.text for part in parts)]))
 
     def spread(self, most: int) -> Iterator[Part]:
         """About `most` rows, in whole row groups that are spread over the table."""

@@ -63,13 +63,14 @@ class Mined:
 
     def as_dict(self) -> dict[str, Any]:
         takers = {chosen.gap for chosen in self.finds}
+        quantiles = np.quantile([chosen.similarity for chosen in self.finds], (0, 0.5, 1))
         return {
             "gaps": len(self.gaps),
             "gaps_served": len(takers),
             "mined": len(self.annotations),
             "to_label": len(self.tasks),
             "by_kind": counted(self.annotations),
-            "similarity": _spread([chosen.similarity for chosen in self.finds]),
+            "similarity": dict(zip(("least", "median", "most"), quantiles.round(4).tolist(), strict=True)),
             "left_out": self.left_out,
         }
 
@@ -198,10 +199,3 @@ def _write_page(path: Path, mined: Mined) -> None:
         about = {**mined.gaps[gap], **card_frames(mined.gaps[gap]["video_id"], FRAMES)}
         shown.append({**about, "finds": rows, "count": len(finds)})
     write_page(path, page("gaps/curation/mined.html.j2", title="Mined samples", facts=mined.as_dict(), gaps=shown))
-
-
-def _spread(values: list[float]) -> dict[str, float]:
-    if not values:
-        return {}
-    least, middle, most = np.quantile(values, (0, 0.5, 1)).round(4).tolist()
-    return {"least": least, "median": middle, "most": most}

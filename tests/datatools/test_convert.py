@@ -85,7 +85,7 @@ def rows(draw: st.DrawFn) -> dict[str, Any]:
     return {**row, "conversations": messages}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(rows(), min_size=1, max_size=4), st.sampled_from([*SUFFIX, "hf"]))
 def test_there_and_back_nothing_changes(written: list[dict[str, Any]], form: str) -> None:
     with tempfile.TemporaryDirectory() as name:
@@ -442,7 +442,7 @@ def places(value: Any) -> list[tuple[Any, Any]]:
     return [place for key in keys for place in [(value, key), *places(value[key])]]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.data(), st.sampled_from(["bcq.json", "meta.json", "text/s.json"]))
 def test_any_wrong_value_is_read_or_refused(data: st.DataObject, name: str) -> None:
     """Two values of a right data set replaced by something else, or left out."""
@@ -460,7 +460,7 @@ def test_any_wrong_value_is_read_or_refused(data: st.DataObject, name: str) -> N
             assert refused.problems
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=60) | st.text(max_size=60).map(lambda text: text.encode("utf-8", "replace")))
 def test_any_bytes_are_a_csv_or_refused(tail: bytes) -> None:
     with tempfile.TemporaryDirectory() as name:

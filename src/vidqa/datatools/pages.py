@@ -14,7 +14,7 @@ from vidqa.data.record import MediaRef, Record
 from vidqa.datatools.inspection import Inspection
 from vidqa.datatools.preview import Piece, Preview, token_line
 from vidqa.datatools.problems import DUPLICATES
-from vidqa.evaluation.thumbnails import poster_frames
+from vidqa.evaluation.thumbnails import card_frames, poster_frames
 from vidqa.video.types import VideoMeta
 
 CARDS = 12  # media shown with frames
@@ -103,17 +103,13 @@ def _spread(records: Sequence[Record]) -> list[tuple[MediaRef, list[Record]]]:
 
 def _card(inspection: Inspection, ref: MediaRef, records: Sequence[Record]) -> dict[str, Any]:
     header = inspection.media.get(ref.key)
-    indices, about = [0], "not readable"
+    about = f"{header.width}×{header.height}" if header else "not readable"
     if isinstance(header, VideoMeta):
-        indices = [(2 * at + 1) * header.frame_count // (2 * FRAMES) for at in range(FRAMES)]
-        size = f"{header.width}×{header.height}"
-        about = f"{seconds(header.duration_s)}, {header.source_fps:.4g} frames per second, {size}"
-    elif header is not None:
-        about = f"{header.width}×{header.height}"
-    frames, fault = frame_urls(ref, indices) if header is not None else ([], "the file cannot be read")
+        about = f"{seconds(header.duration_s)}, {header.source_fps:.4g} frames per second, {about}"
     questions = [{"question": record.question, "answer": record.answer} for record in records[:QUESTIONS]]
     more = max(0, len(records) - QUESTIONS)
-    return {"name": ref.written, "about": about, "frames": frames, "fault": fault, "questions": questions, "more": more}
+    frames = card_frames(ref.key, FRAMES) if header else {"frames": [], "fault": "the file cannot be read"}
+    return {"name": ref.written, "about": about, **frames, "questions": questions, "more": more}
 
 
 def seconds(value: float) -> str:

@@ -7,14 +7,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vidqa.core.files import parse_json, read_object, write_json
+from vidqa.core.files import read_object, write_json
 from vidqa.core.pages.page import page
 from vidqa.evaluation.thumbnails import card_frames
+from vidqa.gaps.curation.labels import read_saved
 from vidqa.gaps.curation.problems import INPUT
 
 SCHEMA = "vidqa.audit_answers.v1"
 VERDICTS = ("right", "wrong", "unclear")
-MOST_BYTES = 64 << 20
 CARDS = 200  # labels on the page, the most doubtful first
 FRAMES = 6
 SHOWN = 1500  # characters of one text
@@ -34,10 +34,7 @@ class Answered(NamedTuple):
 
 def read_answers(path: Path) -> dict[str, Answered]:
     """By sample id. Raises CURATION_INPUT."""
-    try:
-        table = parse_json(path, MOST_BYTES)
-    except (OSError, ValueError) as wrong:
-        raise INPUT.error(path, f"it cannot be read: {wrong}") from wrong
+    table = read_saved(path)
     answers = table.get("answers") if isinstance(table, dict) and table.get("schema") == SCHEMA else None
     if not isinstance(answers, dict):
         raise INPUT.error(path, f"it is no object of schema {SCHEMA} with answers")

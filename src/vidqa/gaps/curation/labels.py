@@ -94,8 +94,8 @@ def write_tasks(folder: Path, tasks: Sequence[Row]) -> None:
 
 def labelled(tasks: Path, answers: Path) -> tuple[list[Row], int]:
     """(annotations of what was answered, how many tasks were not). Raises CURATION_INPUT."""
-    task_of = {task["id"]: task for task in _read(tasks)}
-    replies = _answers(_read(answers), answers)
+    task_of = {task["id"]: task for task in read_saved(tasks)}
+    replies = _answers(read_saved(answers), answers)
     if unknown := [name for name, _, _ in replies if name not in task_of]:
         raise INPUT.error(answers, f"{len(unknown)} answers are to no task, such as {unknown[0]!r}")
     rows = {name: _annotation(task_of[name], question, answer) for name, question, answer in replies}
@@ -121,7 +121,8 @@ def _spelled(answer: str, choices: Sequence[str]) -> str:
     return next((choice for choice in choices if plain(choice) == plain(answer)), answer)
 
 
-def _read(path: Path) -> Any:
+def read_saved(path: Path) -> Any:
+    """The JSON of a file that a person has saved. Raises CURATION_INPUT."""
     try:
         return parse_json(path, MOST_BYTES)
     except (OSError, ValueError) as broken:

@@ -1,16 +1,13 @@
-"""Results and annotations in, gap table out: streams the results, so that a million rows fit in little memory."""
+"""Results and annotations in, gap table out: results are gone through one by one, and wrong ones alone are kept."""
 
 from __future__ import annotations
 
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
-
-import pyarrow.parquet as pq
 
 from vidqa.core.cli import USAGE
 from vidqa.core.gc_pause import paused
@@ -28,14 +25,13 @@ from vidqa.gaps.analysis.annotations import AnnotationIndex, Extra, annotation_f
 from vidqa.gaps.analysis.audit import Answered
 from vidqa.gaps.analysis.scored_answers import ScoredAnswer, Verdict, comparer, own_verdict
 from vidqa.gaps.analysis.storage import (
-    SCHEMA,
-    GapTable,
+    Row,
     find_results,
     is_judged,
     is_same,
-    publishing,
     read_bytes,
     storage_problems,
+    write_gaps,
 )
 
 ERROR_TYPES = {  # in the order of summaries
@@ -131,17 +127,13 @@ def analyze(
     gaps = Gaps(find_results(results_dir))
     annotated = annotation_file(kpi_ann_path)
     _keep_apart([*gaps.sources, annotated, gaps_parquet, *([jsonl] if jsonl else [])])
-    with paused(), storage_problems(gaps_parquet), ExitStack() as outputs:
+    with paused():
         annotations = read_annotations(annotated, kpi_media_path, scored.extras if scored else None)
         if scored:
             scored.annotations = annotations
-        lines = None
-        if jsonl:
-            lines = outputs.enter_context(open(outputs.enter_context(publishing(jsonl)), "w", encoding="utf-8"))
-        parquet = outputs.enter_context(publishing(gaps_parquet))
-        table = GapTable(outputs.enter_context(pq.ParquetWriter(parquet, SCHEMA)), lines)
-        _Analysis(gaps, annotations, table, mode, audited, scored).run()
-        table.flush()
+        rows: list[Row] = []
+        _Analysis(gaps, annotations, rows, mode, audited, scored).run()
+        write_gaps(rows, gaps_parquet, jsonl)
     return gaps
 
 
@@ -157,7 +149,7 @@ class _Analysis:
 
     gaps: Gaps
     annotations: AnnotationIndex
-    table: GapTable
+    rows: list[Row]
     mode: str
     audited: Mapping[str, Answered]
     scored: ScoredAnswers | None
@@ -220,7 +212,7 @@ class _Analysis:
             self.scored.answers.append(ScoredAnswer(row, video, question, gt, sample_id, kind, *verdict[:4]))
         if self._count(verdict.error, kind):
             fields = (video, question, gt, sample_id, kind, response, verdict.parsed_response, verdict.parsed_gt)
-            self.table.add((*fields, verdict.error, self.mode, source, index))
+            self.rows.append((*fields, verdict.error, self.mode, source, index))
 
     def _verdict(self, item: Item, question: str, gt: str, is_own: bool) -> Verdict:
         if is_own and gt == item["gt"] and question == item["question"]:
@@ -264,4 +256,4 @@ class _Analysis:
             kind = annotation.kind or verdict.kind
             self._count("missing", kind)
             fields = (annotation.video, question, answer, name, kind)
-            self.table.add((*fields, None, None, verdict.parsed_gt, "missing", self.mode, None, None))
+            self.rows.append((*fields, None, None, verdict.parsed_gt, "missing", self.mode, None, None))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import chdir, redirect_stderr, redirect_stdout
@@ -33,3 +34,8 @@ def run_here(command: Sequence[str], *, cwd: Path) -> CompletedProcess[str]:
     with chdir(cwd), redirect_stdout(out), redirect_stderr(err), patch.object(sys, "argv", list(command[1:])):
         code = run(script.parser, script.main)
     return CompletedProcess(list(command), code, out.getvalue(), err.getvalue())
+
+
+def run_next(line: str, *words: str, cwd: Path) -> CompletedProcess[str]:
+    """What a shell gives for a command that a result names as the next one, with more words."""
+    return run_here([*shlex.split(line), *words], cwd=cwd)

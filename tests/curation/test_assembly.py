@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
+from programs import run_here
 from test_leaks import plain, scene, write
 
 from vidqa.core.cli import SKILL_ROOT
@@ -144,12 +144,12 @@ def test_add_given_again_adds_and_a_second_protected_set_is_refused(sets: dict[s
         str(sets["base"] / "annotations.json"),
     ]
     again = [word for name in ("new", "base") for word in ("--add", str(sets[name] / "annotations.json"))]
-    made = subprocess.run([*script, *again, "--out", str(tmp_path / "a"), "--json"], capture_output=True, text=True)
+    made = run_here([*script, *again, "--out", "a", "--json"], cwd=tmp_path)
     assert made.returncode == 0, made.stdout
     rows = json.loads((tmp_path / "a/annotations.json").read_text())
     assert {row["provenance"]["origin"] for row in rows} > {"base"}
     kpi = [word for name in ("kpi", "base") for word in ("--kpi", str(sets[name] / "annotations.json"))]
-    refused = subprocess.run([*script, *again, *kpi, "--out", str(tmp_path / "b")], capture_output=True, text=True)
+    refused = run_here([*script, *again, *kpi, "--out", "b"], cwd=tmp_path)
     assert refused.returncode == 2 and "one set each" in refused.stderr
 
 
@@ -180,7 +180,7 @@ def test_pairs_of_a_protected_set_are_left_out(sets: dict[str, Path], tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("rows", "code"), [([("x", "yes", "wrong")], "CURATION_NOTHING_NEW"), (None, "CURATION_NO_GAPS")]
+    ("rows", "code"), [([("x", "yes", "wrong")], "CURATION_NOTHING_NEW"), (None, "CURATION_INPUT")]
 )
 def test_a_table_without_pairs_is_a_problem(sets: dict[str, Path], tmp_path: Path, rows: Any, code: str) -> None:
     gaps = tmp_path / "gaps.parquet"

@@ -43,7 +43,7 @@ def annotated(tmp_path: Path) -> Path:
 def test_each_variant_is_a_clip_with_its_provenance(annotated: Path, tmp_path: Path, name: str) -> None:
     out = tmp_path / "out"
     rows, problems = augment(Augmentation(annotations=annotated, out=out, only=(name,)))
-    assert [problem.code for problem in problems] == ["CURATION_VARIANT"] and "broken.mp4" in problems[0].where
+    assert [problem.code for problem in problems] == ["VIDEO_UNREADABLE"] and "broken.mp4" in problems[0].where
     records = load_records(out / "augmented.json")
     assert len(records) == len(rows) == 3 and len({record.id for record in records}) == 3
     assert {record.provenance.origin for record in records if record.provenance} == {"augmented"}
@@ -63,7 +63,7 @@ def test_the_same_seed_makes_the_same(annotated: Path, tmp_path: Path) -> None:
 
 def test_a_flip_turns_pictures_around() -> None:
     frames = np.arange(2 * 4 * 6 * 3, dtype=np.uint8).reshape(2, 4, 6, 3)
-    flipped, fps, _ = VARIANTS["flip"].apply(frames, 8.0, np.random.default_rng(0))
+    flipped, fps, _ = VARIANTS["flip"](frames, 8.0, np.random.default_rng(0))
     assert (flipped == frames[:, :, ::-1]).all() and fps == 8.0
 
 

@@ -108,5 +108,5 @@ def test_choices_and_labels_are_spelled_as_in_the_set(tmp_path: Path, ground_tru
 
 @pytest.mark.parametrize("answers", [{"no": 1}, [{"what": 1}], [3], [{"id": "unknown", "answer": "yes"}]])
 def test_other_files_are_refused(tasks: Path, answers: Any) -> None:
-    with pytest.raises(ProblemError, match="CURATION_LABELS"):
+    with pytest.raises(ProblemError, match="CURATION_INPUT"):
         labelled(tasks / "tasks.json", given(tasks, answers))

@@ -13,7 +13,7 @@ import pytest
 from vidqa.data.record import MediaRef, Record
 from vidqa.gaps.curation.candidate_pairs import candidate_pairs
 from vidqa.gaps.curation.clip_fingerprint import fingerprints, small
-from vidqa.gaps.curation.leaks import Protected, find_leaks, recording_of
+from vidqa.gaps.curation.leaks import Leak, Protected, find_leaks, recording_of
 
 HEIGHT, WIDTH = 96, 128
 
@@ -43,6 +43,7 @@ def write(path: Path, frames: np.ndarray, crf: int = 20, size: tuple[int, int] |
         stream = container.add_stream("libx264", rate=10)
         stream.width, stream.height = size or (frames.shape[2], frames.shape[1])
         stream.pix_fmt, stream.options = "yuv420p", {"crf": str(crf), "preset": "ultrafast"}
+        stream.codec_context.thread_count = 1
         for frame in frames:
             container.mux(stream.encode(av.VideoFrame.from_ndarray(np.ascontiguousarray(frame), "rgb24")))
         container.mux(stream.encode())
@@ -72,9 +73,20 @@ def kpi(tmp_path_factory: pytest.TempPathFactory) -> Protected:
     return Protected("kpi", [write(folder / "film.mp4", scene(1)), write(folder / "other.mp4", scene(2, view=9))])
 
 
+@pytest.fixture(scope="module")
+def copies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
+    return {name: write_copy(tmp_path_factory.mktemp("copy")) for name, write_copy in COPIES.items()}
+
+
+@pytest.fixture(scope="module")
+def leaks(copies: dict[str, Record], kpi: Protected) -> list[Leak]:
+    """Those of all copies."""
+    return find_leaks(list(copies.values()), [kpi])
+
+
 @pytest.mark.parametrize("how", COPIES)
-def test_copies_are_found(kpi: Protected, tmp_path: Path, how: str) -> None:
-    (leak,) = find_leaks([COPIES[how](tmp_path)], [kpi])
+def test_copies_are_found(kpi: Protected, copies: dict[str, Record], leaks: list[Leak], how: str) -> None:
+    (leak,) = [leak for leak in leaks if leak.new == copies[how].id]
     assert leak.protected == kpi.records[0].id and leak.set == "kpi"
     assert leak.sure and leak.reason == ("cropped" if how.startswith("cropped") else "same moments")
 
@@ -108,10 +120,11 @@ def test_plain_clips_are_called_too_plain_unless_they_agree_in_step(tmp_path: Pa
     assert find_leaks([write(tmp_path / "c.mp4", plain(60, (0, 2, 4)))], protected) == []
 
 
-def test_unlikely_pairs_are_not_looked_at_and_no_copy_is_among_them(kpi: Protected, tmp_path: Path) -> None:
-    copies = [how(tmp_path / str(number)) for number, how in enumerate(COPIES.values())]
+def test_unlikely_pairs_are_not_looked_at_and_no_copy_is_among_them(
+    kpi: Protected, copies: dict[str, Record], tmp_path: Path
+) -> None:
     others = [write(tmp_path / f"other{seed}.mp4", scene(seed, view=seed)) for seed in range(60, 72)]
-    block = [look for _, look in fingerprints(each.media[0] for each in copies + others) if look]
+    block = [look for _, look in fingerprints(each.media[0] for each in [*copies.values(), *others]) if look]
     held = [look for _, look in fingerprints(each.media[0] for each in kpi.records) if look]
     pairs = {(number, of) for number, of, _ in candidate_pairs(block, held)}
     assert {(number, 0) for number in range(len(copies))} <= pairs
@@ -128,15 +141,14 @@ def test_files_bytes_and_ids_are_found(kpi: Protected, tmp_path: Path) -> None:
     of = kpi.records[0].media[0]
     (tmp_path / "link.mp4").symlink_to(of.path)
     shutil.copy(of.path, tmp_path / "copy.mp4")
-    found = find_leaks([record(tmp_path / "link.mp4"), record(tmp_path / "copy.mp4")], [kpi])
-    assert [leak.reason for leak in found] == ["the same file", "the same bytes"]
     other = write(tmp_path / "film.mp4", scene(20, view=7))
     named = Record(kpi.records[0].id, (), other.media)
-    assert [leak.reason for leak in find_leaks([named], [kpi])] == ["the same id"]
-    renamed = write(tmp_path / "new.mp4", scene(21, view=6))
-    assert find_leaks([Record(kpi.records[0].id, (), renamed.media)], [kpi]) == []
-    numbered = [Protected("kpi", [Record("7", (), kpi.records[1].media)])]
-    assert find_leaks([Record("7", (), other.media)], numbered) == []
+    link, copy = record(tmp_path / "link.mp4"), record(tmp_path / "copy.mp4")
+    reasons = {leak.new: leak.reason for leak in find_leaks([link, copy, named], [kpi])}
+    assert reasons == {link.id: "the same file", copy.id: "the same bytes", named.id: "the same id"}
+    renamed = Record(kpi.records[0].id, (), write(tmp_path / "new.mp4", scene(21, view=6)).media)
+    numbered = Protected("numbered", [Record("7", (), kpi.records[1].media)])
+    assert find_leaks([renamed, Record("7", (), other.media)], [kpi, numbered]) == []
 
 
 def test_parts_of_one_recording_are_told_by_name(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def test_one_run_of_pool_and_queries_gives_the_same(world: World) -> None:
 def test_limits_hold(world: World) -> None:
     assert len(world.mine(per_gap=2).annotations) == 6
     assert len(world.mine(name="most", per_gap=20, most=7).annotations) == 7
-    with pytest.raises(ProblemError, match=r"(?s)CURATION_NOTHING_FOUND.*not alike enough"):
+    with pytest.raises(ProblemError, match=r"(?s)CURATION_NOTHING_NEW.*not alike enough"):
         world.mine(name="none", threshold=1.01)
 
 
@@ -158,17 +158,20 @@ def test_clips_without_an_answer_become_a_task(tmp_path: Path) -> None:
 def test_what_cannot_be_mined_is_a_problem_of_its_own(world: World) -> None:
     empty = write_table(world.root / "empty", [])
     asked = {"query": world.query, "out": world.root / "x", "pool_annotations": world.annotations}
-    with pytest.raises(ProblemError, match=r"(?s)CURATION_NOTHING_FOUND.*none with a vector"):
+    with pytest.raises(ProblemError, match=r"(?s)CURATION_NOTHING_NEW.*none with a vector"):
         mine(Mining(gaps=world.gaps, pool=empty, **asked))
     none = write_gaps(world.root / "none.parquet", [])
     pool = write_table(world.root / "pool-table", world.rows)
-    with pytest.raises(ProblemError, match="CURATION_NO_GAPS"):
+    with pytest.raises(ProblemError, match="CURATION_NOTHING_NEW"):
         mine(Mining(gaps=none, pool=pool, **asked))
     other = write_table(world.root / "other", world.rows, model="another")
-    with pytest.raises(ProblemError, match=r"(?s)CURATION_EMBEDDINGS.*model"):
+    with pytest.raises(ProblemError, match=r"(?s)CURATION_INPUT.*model"):
         mine(Mining(gaps=world.gaps, pool=other, **asked))
-    with pytest.raises(ProblemError, match=r"(?s)CURATION_EMBEDDINGS.*chosen rows"):
+    with pytest.raises(ProblemError, match=r"(?s)CURATION_INPUT.*chosen rows"):
         mine(Mining(**{**asked, "gaps": world.gaps, "pool": pool, "pool_annotations": ""}))
+    (world.root / "no-table.parquet").write_text("no table")
+    with pytest.raises(ProblemError, match=r"(?s)CURATION_INPUT.*no table with sample_id"):
+        mine(Mining(gaps=world.gaps, pool=pool, tried=(world.root / "no-table.parquet",), **asked))
 
 
 def test_search_in_parts_is_search_in_whole(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 import tempfile
 from functools import cache
@@ -18,12 +17,12 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.programs import run_here
+from tests.programs import run_here, run_next
 from vidqa.core.cli import SKILL_ROOT
 from vidqa.core.problem import ProblemError
 from vidqa.data import load_records
 from vidqa.data.record import Record
-from vidqa.datatools.convert import TO, convert, detected
+from vidqa.datatools.convert import SUFFIX, convert, detected
 
 MEDIA = {"video": ["a.mp4", "sub/b c.mp4", "é.mp4"], "image": ["p.png", "q.jpg"]}
 
@@ -86,8 +85,8 @@ def rows(draw: st.DrawFn) -> dict[str, Any]:
     return {**row, "conversations": messages}
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.lists(rows(), min_size=1, max_size=4), st.sampled_from(TO))
+@settings(max_examples=100, deadline=None)
+@given(st.lists(rows(), min_size=1, max_size=4), st.sampled_from([*SUFFIX, "hf"]))
 def test_there_and_back_nothing_changes(written: list[dict[str, Any]], form: str) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -113,7 +112,7 @@ def write_rows(folder: Path, written: list[dict[str, Any]]) -> Path:
 def test_the_shapes_are_those_that_others_read(tmp_path: Path) -> None:
     row = {"id": 7, "video": "a.mp4", "category": "door", "conversations": turns("<video>\nIs it open?")}
     root = write_rows(tmp_path / "data", [row])
-    for form in TO:
+    for form in (*SUFFIX, "hf"):
         convert(root, tmp_path / form, form)
     llava = json.loads((tmp_path / "llava/annotations.json").read_text())
     assert llava == [{"id": "7", "video": "a.mp4", "kind": "door", "conversations": turns("<video>\nIs it open?")}]
@@ -443,7 +442,7 @@ def places(value: Any) -> list[tuple[Any, Any]]:
     return [place for key in keys for place in [(value, key), *places(value[key])]]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.data(), st.sampled_from(["bcq.json", "meta.json", "text/s.json"]))
 def test_any_wrong_value_is_read_or_refused(data: st.DataObject, name: str) -> None:
     """Two values of a right data set replaced by something else, or left out."""
@@ -461,7 +460,7 @@ def test_any_wrong_value_is_read_or_refused(data: st.DataObject, name: str) -> N
             assert refused.problems
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=60) | st.text(max_size=60).map(lambda text: text.encode("utf-8", "replace")))
 def test_any_bytes_are_a_csv_or_refused(tail: bytes) -> None:
     with tempfile.TemporaryDirectory() as name:
@@ -497,7 +496,7 @@ def test_formats_are_told_apart(tmp_path: Path) -> None:
 
 def test_another_output_is_never_replaced(tmp_path: Path) -> None:
     root = write_rows(tmp_path / "data", [{"id": "x", "video": "a.mp4", "conversations": turns()}])
-    for form in TO:
+    for form in (*SUFFIX, "hf"):
         assert convert(root, tmp_path / form, form).facts["written"]
         assert not convert(root, tmp_path / form, form).facts["written"]
     with pytest.raises(ProblemError) as stopped:
@@ -528,7 +527,7 @@ def test_the_script(tmp_path: Path) -> None:
     said = json.loads(done.stdout)
     assert done.returncode == 0 and said["data"]["prompts"] == {"mcq": 2}, said
     assert said["data"]["files"] == ["new/annotations.json"]
-    looked = subprocess.run(said["next"][0] + " --json", shell=True, capture_output=True, text=True, cwd=tmp_path)
+    looked = run_next(said["next"][0], "--json", cwd=tmp_path)
     assert json.loads(looked.stdout)["data"]["records"] == 4
 
 

@@ -165,7 +165,7 @@ def test_members_of_a_tar_are_compared_by_content(tmp_path: Path) -> None:
 def test_the_page_is_one_file_without_scripts(found: Inspection) -> None:
     html = inspection_page(found)
     assert not re.search(r"<script|<link|https?://(?!www\.w3)", html)
-    assert html.count("<svg") == 3 and html.count('<img src="data:image/jpeg;base64,/9j/') == 4 * 4 + 1
+    assert html.count('class="bars"') == 3 and html.count('<img src="data:image/jpeg;base64,/9j/') == 4 * 4 + 1
     assert "r0, again, contra" in html and "DATA_FIELD" in html and "the file cannot be read" in html
 
 
@@ -180,7 +180,8 @@ def test_text_of_the_user_is_escaped(tmp_path: Path) -> None:
 
 def test_histograms_count_every_value() -> None:
     bars = histogram([0, 0, 1, 2, 10], bins=10)["bars"]
-    assert [bar["title"].rsplit(": ")[1] for bar in bars] == ["2", "1", "1", "1"]
+    shown = [bar["title"].rsplit(": ")[1] for bar in bars if bar["height"]]
+    assert len(bars) == 10 and shown == ["2", "1", "1", "1"]
     assert bars[0]["height"] == 2 * bars[1]["height"]
     assert len(histogram([3.0, 3.0])["bars"]) == 1
     assert summary([]) is None and summary([4, 1, 3]) == {"min": 1, "median": 3, "p95": 4, "max": 4, "sum": 8}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import tarfile
 from pathlib import Path
 
 import pytest
+from programs import run_here, run_next
 
 from vidqa.core.cli import SKILL_ROOT
 from vidqa.core.problem import ProblemError
@@ -81,11 +81,9 @@ def test_the_script_merges(tmp_path: Path) -> None:
         "--out",
         "all.json",
     ]
-    done = subprocess.run(
-        [*script, "--in", str(old), "--in", str(new)], capture_output=True, text=True, cwd=tmp_path, check=False
-    )
+    done = run_here([*script, "--in", str(old), "--in", str(new)], cwd=tmp_path)
     said = json.loads(done.stdout)
     assert done.returncode == 0 and said["data"]["records"] == 2 and said["data"]["new_ids_count"] == 1, said
     assert contents(tmp_path / "all.json") == {"a": f"{old}0", "a-2": f"{new}0"}
-    looked = subprocess.run(said["next"][0] + " --json", shell=True, capture_output=True, text=True, cwd=tmp_path)
+    looked = run_next(said["next"][0], "--json", cwd=tmp_path)
     assert json.loads(looked.stdout)["data"]["records"] == 2

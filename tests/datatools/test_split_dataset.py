@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import tarfile
 from collections import Counter
@@ -13,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.programs import run_here
+from tests.programs import run_here, run_next
 from vidqa.core.cli import SKILL_ROOT
 from vidqa.core.problem import ProblemError
 from vidqa.data import fingerprint, load_records
@@ -205,7 +204,7 @@ def test_the_script_leads_to_a_spec_that_reads_both_parts(tmp_path: Path) -> Non
         assert done.returncode == 0 and said["data"]["parts"]["val"]["records"] == 3, said
         assert said["data"]["root_mode"] == (number == 0)
         for line in said["next"]:
-            built = subprocess.run(line, shell=True, capture_output=True, text=True, cwd=tmp_path)
+            built = run_next(line, cwd=tmp_path)
             assert built.returncode == 0, built.stderr
         evaluation = (tmp_path / "before.toml").read_text()
         training = (tmp_path / "train.toml").read_text()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -114,7 +113,7 @@ def test_where_links_are_refused_the_parts_are_used_with_the_media_path(
 
     monkeypatch.setattr(linking.os, "link", refuse)
     made = split(scenes, tmp_path / "out")
-    assert not made.roots and [p.code for p in made.warnings] == ["DATATOOLS_NOT_LINKED"]
+    assert not made.roots and [p.code for p in made.warnings] == ["DATATOOLS_SPLIT"]
     assert len(load_records(tmp_path / "out/val/annotations.json", made.media_path)) > 0
 
 
@@ -183,7 +182,7 @@ def test_the_script_says_what_it_kept_together(scenes: Path, tmp_path: Path) -> 
     assert "10 files that look alike, in 5 groups, 5 pairs" in done.stdout and "out/together.json" in done.stdout
     one = dataset(scenes, ["v/1.mp4", "v/copy-of-1.avi"])
     words = ["--out", "two", "--share", "0.5", "--json"]
-    refused = subprocess.run([*script[:-1], str(one), *words], capture_output=True, text=True, cwd=tmp_path)
+    refused = run_here([*script[:-1], str(one), *words], cwd=tmp_path)
     (problem,) = json.loads(refused.stdout)["problems"]
     assert problem["code"] == "DATA_SPLIT" and "--ignore-looks" in problem["remedy"]
     again = run_here([*script, *words, "--ignore-looks"], cwd=tmp_path)

@@ -9,8 +9,9 @@ import random
 import shutil
 import signal
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from cheap_stages import Cheap, installed, to_the_end, wanted
@@ -90,35 +91,49 @@ def files_of(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): path.read_text() for path in files}
 
 
+class Undisturbed(NamedTuple):
+    """The folder in which an undisturbed loop ran, the files that it left there, and the numbers of its writes."""
+
+    folder: Path
+    files: dict[str, str]
+    writes: list[int]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Undisturbed]:
+    """It runs in this process, which then has imported all that children need."""
+    folder, writes = tmp_path_factory.mktemp("kills"), list[int]()
+    with pytest.MonkeyPatch.context() as patch:
+        installed(patch, Cheap())
+        watched(writes.append, lambda: whole(folder))()
+        files = files_of(folder)
+        assert f"loop/{STATE}" in files and len(files) > 50
+        yield Undisturbed(folder, files, writes)
+
+
 @pytest.fixture
-def expected(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, str]:
-    """What an undisturbed loop leaves. It runs in this process, which then has imported all that children need."""
-    installed(monkeypatch, Cheap())
-    whole(tmp_path)
-    files = files_of(tmp_path)
-    assert f"loop/{STATE}" in files and len(files) > 50
-    shutil.rmtree(tmp_path / "loop")
-    return files
+def expected(undisturbed: Undisturbed) -> Undisturbed:
+    """The folder is empty again."""
+    shutil.rmtree(undisturbed.folder / "loop", ignore_errors=True)
+    return undisturbed
 
 
-def test_killed_at_some_writes_it_ends_in_the_same_state(expected: dict[str, str], tmp_path: Path) -> None:
+def test_killed_at_some_writes_it_ends_in_the_same_state(expected: Undisturbed) -> None:
     """Sampled points of all that there are; the slow test below goes on from more of them."""
-    numbers: list[int] = []
-    watched(numbers.append, lambda: whole(tmp_path))()
-    shutil.rmtree(tmp_path / "loop")
-    points = random.Random(SEED).sample(numbers, KILLS)
-    for point in points:
-        assert in_child(killed_at(point, lambda: whole(tmp_path))) == -signal.SIGKILL
-        assert in_child(lambda: whole(tmp_path)) == 0
-        assert files_of(tmp_path) == expected, point
-        shutil.rmtree(tmp_path / "loop")
+    folder, files, writes = expected
+    for point in random.Random(SEED).sample(writes, KILLS):
+        assert in_child(killed_at(point, lambda: whole(folder))) == -signal.SIGKILL
+        assert in_child(lambda: whole(folder)) == 0
+        assert files_of(folder) == files, point
+        shutil.rmtree(folder / "loop")
 
 
 @pytest.mark.slow
-def test_whatever_a_kill_leaves_at_a_write_it_ends_in_the_same_state(expected: dict[str, str], tmp_path: Path) -> None:
+def test_whatever_a_kill_leaves_at_a_write_it_ends_in_the_same_state(expected: Undisturbed, tmp_path: Path) -> None:
     """One loop is copied at each point, which is what a kill there would leave on the disk; some of the copies go on.
     Points between which nothing was written leave the same."""
-    loop, copies = tmp_path / "loop", tmp_path / "copies"
+    folder, files, _ = expected
+    loop, copies = folder / "loop", tmp_path / "copies"
     last: dict[Path, bytes | None] = {}
 
     def copied(number: int) -> None:
@@ -128,23 +143,24 @@ def test_whatever_a_kill_leaves_at_a_write_it_ends_in_the_same_state(expected: d
             shutil.copytree(loop, copies / f"{number:04}")
             last = contents
 
-    watched(copied, lambda: whole(tmp_path))()
-    assert files_of(tmp_path) == expected
+    watched(copied, lambda: whole(folder))()
+    assert files_of(folder) == files
     points = sorted(copies.iterdir())
     assert len(points) > 200, len(points)
     for point in random.Random(SEED).sample(points, COPIES):
         shutil.rmtree(loop)
         point.rename(loop)
-        whole(tmp_path)
-        assert files_of(tmp_path) == expected, point.name
+        whole(folder)
+        assert files_of(folder) == files, point.name
 
 
-def test_killed_again_and_again_no_finished_stage_is_repeated(expected: dict[str, str], tmp_path: Path) -> None:
+def test_killed_again_and_again_no_finished_stage_is_repeated(expected: Undisturbed) -> None:
     """Each start gets a little further than the one before."""
+    folder, files, _ = expected
     starts = 1
-    while in_child(killed_at(150, lambda: whole(tmp_path))) != 0:
+    while in_child(killed_at(150, lambda: whole(folder))) != 0:
         starts += 1
         assert starts < 20
-    assert files_of(tmp_path) == expected
-    finished = [event for event in Loop(tmp_path / "loop").log.events if event["event"] == "finished"]
+    assert files_of(folder) == files
+    finished = [event for event in Loop(folder / "loop").log.events if event["event"] == "finished"]
     assert len(finished) == len({(event["round"], event["stage"]) for event in finished})

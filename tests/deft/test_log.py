@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import jsonschema
@@ -16,10 +17,22 @@ from vidqa.gaps.deft.log import Log
 from vidqa.gaps.deft.loop import Loop
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Loop, bytes, bytes]]:
+    """A loop that has ended, with its log and its state as they were written."""
+    with pytest.MonkeyPatch.context() as patch:
+        installed(patch, Cheap())
+        loop, _ = carried_out(tmp_path_factory.mktemp("finished"), "stop.rounds=1")
+        yield loop, (loop.folder / LOG).read_bytes(), (loop.folder / STATE).read_bytes()
+
+
 @pytest.fixture
-def loop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Loop:
-    installed(monkeypatch, Cheap())
-    return carried_out(tmp_path, "stop.rounds=1")[0]
+def loop(finished: tuple[Loop, bytes, bytes]) -> Loop:
+    """The finished loop, whatever an earlier test has done to its files."""
+    loop, log, state = finished
+    (loop.folder / LOG).write_bytes(log)
+    (loop.folder / STATE).write_bytes(state)
+    return loop
 
 
 def test_events_come_back_as_they_were_written(tmp_path: Path) -> None:
@@ -37,7 +50,7 @@ def test_a_torn_last_line_is_dropped_named_and_written_over(loop: Loop) -> None:
     for cut in (1, 20, len(whole.splitlines()[-1])):
         path.write_bytes(whole[:-cut])
         found = Loop(loop.folder)
-        assert [problem.code for problem in found.warnings] == ["DEFT_LOG_TORN"]
+        assert [problem.code for problem in found.warnings] == ["DEFT_LOG_BROKEN"]
         assert f":{len(found.log.events) + 1}" in found.warnings[0].where
         assert to_the_end(found).rule == "rounds" and Loop(loop.folder).warnings == []
         assert Loop(loop.folder).state == loop.state

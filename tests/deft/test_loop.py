@@ -171,7 +171,7 @@ def test_a_setting_that_is_none_is_answered_with_those_that_are_near(tmp_path: P
 
 def test_two_sets_in_one_folder_are_refused(tmp_path: Path) -> None:
     asked = wanted(tmp_path)
-    with pytest.raises(ProblemError, match="DEFT_SAME_SET"):
+    with pytest.raises(ProblemError, match="CURATION_LEAK"):
         create(tmp_path / "loop", replace(asked, folders={**asked.folders, "kpi": asked.folders["pool"]}))
 
 

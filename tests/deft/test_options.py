@@ -29,6 +29,8 @@ def test_flags_are_switched_by_their_names() -> None:
     assert (request.balance, request.cap) == (False, 3) and "--no-balance" in words_of(request)
     copies = with_options(Augmentation(annotations=Path("a"), out=Path("o")), ["--flip"], "augment_samples")
     assert copies.flip and words_of(copies)[-1] == "--flip"
+    twice = with_options(copies, ["--each", "2"], "augment_samples")
+    assert twice.variants == 2 and words_of(twice)[-3:] == ["--each", 2, "--flip"]
     assert with_options(copies, ["--only", "crop", "noise"], "augment_samples").only == ("crop", "noise")
 
 

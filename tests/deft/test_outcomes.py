@@ -29,7 +29,15 @@ from vidqa.spec import Layer, dump, resolve
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Sets of demo clips and a tiny model: a fifth of what is asked about is diagonal, the rest the model knows."""
+    """Sets of demo clips and a tiny model: a sixth of what is asked about is diagonal, the rest the model knows."""
+    clips = sorted(selection_clips(0)[:40], key=lambda clip: all(asked.kind != "diagonal" for asked in clip.questions))
+    folder = tmp_path_factory.mktemp("world")
+    return write_sets(folder, train=train_clips(8, 0), selection=clips[:24], pool=pool_clips(40, 0))
+
+
+@pytest.fixture(scope="module")
+def large_world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With as many clips as it takes to prove a gain; a fifth of them is diagonal."""
     folder = tmp_path_factory.mktemp("world")
     return write_sets(folder, train=train_clips(16, 0), selection=selection_clips(0)[:40], pool=pool_clips(60, 0))
 
@@ -87,29 +95,31 @@ def learns_diagonals(model: str, sample: dict[str, Any]) -> str:
 
 @pytest.mark.slow
 def test_what_is_like_the_gaps_is_mined_and_a_better_model_is_kept(
-    monkeypatch: pytest.MonkeyPatch, world: Path, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, large_world: Path, tmp_path: Path
 ) -> None:
-    loop = begun(world, tmp_path, "stop.target=0.99", "stop.rounds=2", "words.mine=--per-gap 2")
+    loop = begun(large_world, tmp_path, "stop.target=0.99", "stop.rounds=2", "words.mine=--per-gap 2")
     ending, jobs = ended(monkeypatch, loop, learns_diagonals)
     assert ending.rule == "target" and jobs.launched == ["evaluate", "embed", "train", "evaluate"]
     mined = json.loads((loop.folder / "round_1/mined/mined.json").read_text())
-    pool = json.loads((world / "pool/annotations.json").read_text())
+    pool = json.loads((large_world / "pool/annotations.json").read_text())
     wanted = {row["id"] for row in pool if row["kind"] == "diagonal"}
     assert 0 < len(wanted) < 0.05 * len(pool) and wanted <= {row["id"] for row in mined} and len(mined) <= 16
     rows = json.loads((loop.folder / "round_1/train_set/annotations.json").read_text())
-    assert len(rows) == len(json.loads((world / "train/annotations.json").read_text())) + len(mined)
+    assert len(rows) == len(json.loads((large_world / "train/annotations.json").read_text())) + len(mined)
     told = json.loads((loop.folder / "report.json").read_text())["rounds"][1]
     assert told["accepted"] and told["by_kind"]["diagonal"]["accuracy"] == 1.0 and "Accepted" in told["why"]
     assert (loop.folder / "report.html").read_text().count("<img") >= 4 * min(12, len(mined))
 
 
 @pytest.mark.slow
-def test_a_planted_regression_is_rolled_back(monkeypatch: pytest.MonkeyPatch, world: Path, tmp_path: Path) -> None:
-    loop = begun(world, tmp_path, "stop.rounds=2", "words.mine=--per-gap 1")
+def test_a_planted_regression_is_rolled_back(
+    monkeypatch: pytest.MonkeyPatch, large_world: Path, tmp_path: Path
+) -> None:
+    loop = begun(large_world, tmp_path, "stop.rounds=2", "words.mine=--per-gap 1")
     ending, jobs = ended(monkeypatch, loop, learns_diagonals_and_forgets_colors)
     assert ending.rule == "regression" and "color" in ending.sentence and jobs.launched.count("train") == 1
     assert loop.state.accepted and loop.state.accepted.round == 0
-    assert loop.state.accepted.model == str(world / "model")
+    assert loop.state.accepted.model == str(large_world / "model")
 
 
 def test_a_model_without_gaps_ends_the_loop(monkeypatch: pytest.MonkeyPatch, world: Path, tmp_path: Path) -> None:
@@ -146,7 +156,7 @@ def test_a_selection_set_without_answers_is_a_gate(
     (run,) = (loop.folder / "runs").glob("evaluate-*")
     (run / "metrics.json").write_text('{"accuracy": 1')
     monkeypatch.setattr(jobs, "evaluate", lambda *_: None)
-    with pytest.raises(ProblemError, match=r"DEFT_TABLE(.|\n)*metrics.json"):
+    with pytest.raises(ProblemError, match=r"DEFT_GATE(.|\n)*metrics.json"):
         loop.next()
 
 
@@ -156,6 +166,18 @@ def test_a_pool_without_anything_like_the_gaps_ends_the_loop(
     loop = begun(world, tmp_path, "words.mine=--threshold 0.99")
     ending, jobs = ended(monkeypatch, loop, lacks_diagonals)
     assert ending.rule == "no new samples" and "train" not in jobs.launched
+
+
+def test_a_damaged_gap_table_is_a_gate_and_no_end(monkeypatch: pytest.MonkeyPatch, world: Path, tmp_path: Path) -> None:
+    loop = begun(world, tmp_path)
+    monkeypatch.setattr(runner, "job", Jobs(lacks_diagonals))
+    while not (isinstance(step := loop.next(), Step) and step.pending.stage.name == "audit"):
+        pass
+    (loop.folder / "round_1/gaps.parquet").write_text("no table")
+    with pytest.raises(ProblemError, match="CURATION_INPUT"):
+        while loop.next():
+            pass
+    assert loop.state.ending and loop.state.ending.rule == "hard gate"
 
 
 def test_doubtful_labels_wait_for_a_person_and_are_no_gaps_then(
@@ -226,7 +248,7 @@ def test_a_pool_of_clips_alone_reaches_its_second_round_by_a_persons_answers(
         mined.append({task["id"] for task in tasks})
         labels = tmp_path / "labels.json"
         labels.write_text("{}")
-        with pytest.raises(ProblemError, match="CURATION_LABELS"):
+        with pytest.raises(ProblemError, match="CURATION_INPUT"):
             go_on(loop.folder, labels=labels, once=True)
         labels.write_text(json.dumps([{"id": task["id"], "question": "", "answer": "up"} for task in tasks[1:]]))
         assert go_on(loop.folder, labels=labels, once=True).data["stage"] == "label"
@@ -258,23 +280,25 @@ def test_a_pool_may_be_an_annotation_file(monkeypatch: pytest.MonkeyPatch, world
 
 
 @pytest.mark.slow
-def test_clips_that_leak_are_left_out_and_said(monkeypatch: pytest.MonkeyPatch, world: Path, tmp_path: Path) -> None:
+def test_clips_that_leak_are_left_out_and_said(
+    monkeypatch: pytest.MonkeyPatch, large_world: Path, tmp_path: Path
+) -> None:
     """A pool that holds clips of the selection set, beside clips of its own or alone."""
     pool = tmp_path / "pool"
     (pool / "videos").mkdir(parents=True)
-    for clip in (world / "selection/videos").iterdir():
+    for clip in (large_world / "selection/videos").iterdir():
         (pool / "videos" / f"copy_{clip.name}").write_bytes(clip.read_bytes())
-    rows = json.loads((world / "selection/annotations.json").read_text())
+    rows = json.loads((large_world / "selection/annotations.json").read_text())
     copies = [{**row, "id": f"copy {row['id']}", "video": row["video"].replace("/", "/copy_")} for row in rows]
     (pool / "annotations.json").write_text(json.dumps(copies))
-    loop = begun(world, tmp_path / "place", "words.mine=--per-gap 1", pool=pool)
+    loop = begun(large_world, tmp_path / "place", "words.mine=--per-gap 1", pool=pool)
     ending, jobs = ended(monkeypatch, loop, lacks_diagonals)
     assert ending.rule == "no new samples" and "leak" in ending.sentence and "train" not in jobs.launched
 
-    own = json.loads((world / "pool/annotations.json").read_text())
-    kept = [{**row, "video": str(world / "pool" / row["video"])} for row in own if row["kind"] == "diagonal"]
+    own = json.loads((large_world / "pool/annotations.json").read_text())
+    kept = [{**row, "video": str(large_world / "pool" / row["video"])} for row in own if row["kind"] == "diagonal"]
     (pool / "annotations.json").write_text(json.dumps([*copies, *kept]))
-    loop = begun(world, tmp_path / "other", "words.mine=--per-gap 2 --near-copy 2", "stop.rounds=1", pool=pool)
+    loop = begun(large_world, tmp_path / "other", "words.mine=--per-gap 2 --near-copy 2", "stop.rounds=1", pool=pool)
     ending, jobs = ended(monkeypatch, loop, learns_diagonals)
     assembled = loop.state.rounds[1].stages["assemble"]
     assert jobs.launched.count("train") == 1 and assembled.facts["leaking"] > 0

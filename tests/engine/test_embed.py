@@ -190,11 +190,11 @@ def test_a_sentence_model_and_fewer_dimensions(world: SimpleNamespace, finished:
     found = table.whole(TEXTS)
     assert table.widths == (16, 16) and set(found.columns["question"]) == {""} and not found.text.any()
     assert found.columns["media"][0] == str(media / "0.mp4") and np.linalg.norm(found.media[0]) == pytest.approx(1)
-    with pytest.raises(ProblemError, match="CURATION_EMBEDDINGS"):
+    with pytest.raises(ProblemError, match="CURATION_INPUT"):
         table.require_like(Table(finished))
 
 
 def test_what_is_no_table_of_embeddings_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "embeddings.parquet").write_bytes(b"nothing")
-    with pytest.raises(ProblemError, match="CURATION_EMBEDDINGS"):
+    with pytest.raises(ProblemError, match="CURATION_INPUT"):
         Table(tmp_path)

@@ -1,4 +1,4 @@
-"""scripts/analyze_gaps.py as a user runs it: real processes, exit codes, one JSON object, commands that run."""
+"""scripts/analyze_gaps.py as a user runs it: exit codes, one JSON object, commands that run."""
 
 import json
 import subprocess
@@ -7,14 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from programs import run_here, run_next
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "analyze_gaps.py"
 
 
 def run(*words, cwd):
-    return subprocess.run(
-        [sys.executable, str(SCRIPT), *map(str, words)], cwd=cwd, capture_output=True, text=True, timeout=120
-    )
+    return run_here([sys.executable, str(SCRIPT), *words], cwd=cwd)
 
 
 @pytest.fixture
@@ -34,11 +33,12 @@ WORDS = ("--results-dir", ".", "--gaps-parquet", "gaps.parquet", "--kpi-ann-path
 
 
 def test_one_json_object_and_a_next_command_that_runs(place):
-    done = run(*WORDS, "--json", cwd=place)
+    real = [sys.executable, str(SCRIPT), *WORDS, "--json"]
+    done = subprocess.run(real, cwd=place, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["ok"] and found["data"]["gaps"] == 1 and found["data"]["correct"] == 1
-    after = subprocess.run(found["next"][0], shell=True, cwd=place, capture_output=True, text=True, timeout=120)
+    after = run_next(found["next"][0], cwd=place)
     assert after.returncode == 0, after.stderr
     assert json.loads((place / "gaps.jsonl").read_text())["sample_id"] == "b"
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from clips import write_clip
@@ -18,6 +17,7 @@ from vidqa.gaps.analysis.analyze import ScoredAnswers, analyze
 from vidqa.gaps.analysis.breakdowns import slices_text
 from vidqa.gaps.analysis.embeddings import vectors_of
 from vidqa.gaps.analysis.report import write_slices
+from vidqa.gaps.curation.embeddings import VECTORS, schema, table_of
 
 Row = dict[str, Any]
 
@@ -117,9 +117,10 @@ def test_length_brightness_motion_and_place_are_seen_in_the_clips(tmp_path: Path
 
 
 def write_embeddings(path: Path, media: dict[str, np.ndarray], text: np.ndarray) -> Path:
-    rows = [{"sample_id": n, "media_embedding": v.tolist(), "text_embedding": text.tolist()} for n, v in media.items()]
-    kinds = [("sample_id", pa.string()), *((f"{n}_embedding", pa.list_(pa.float32())) for n in ("media", "text"))]
-    pq.write_table(pa.Table.from_pylist(rows, pa.schema(kinds)), path)
+    widths = {"media": len(next(iter(media.values()))), "text": len(text)}
+    columns = schema({"widths": widths})
+    texts = {name: list(media) for name in columns.names if name not in VECTORS}
+    pq.write_table(table_of(texts, list(media.values()), [text] * len(media), columns), path)
     return path
 
 
@@ -138,5 +139,5 @@ def test_similar_failures_gather_in_a_cluster(tmp_path: Path) -> None:
 
 def test_a_broken_table_of_embeddings_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "e.parquet").write_text("no parquet")
-    with pytest.raises(ProblemError, match="CURATION_EMBEDDINGS"):
+    with pytest.raises(ProblemError, match="CURATION_INPUT"):
         slices(tmp_path, [note("a", "a.mp4", "yes")], {"a": "yes"}, tmp_path / "e.parquet")

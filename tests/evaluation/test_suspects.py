@@ -123,7 +123,7 @@ def test_answers_are_kept_over_rounds_and_bad_ones_are_refused(tmp_path: Path) -
     before = store.read_bytes()
     for text in ("no json", "[]", '{"schema": "vidqa.audit_answers.v1"}', json.dumps({"answers": {}})):
         saved.write_text(text)
-        with pytest.raises(ProblemError, match="CURATION_LABELS"):
+        with pytest.raises(ProblemError, match="CURATION_INPUT"):
             add_answers(saved, store)
     saved.write_text(json.dumps({"schema": "vidqa.audit_answers.v1", "answers": {"a": {"verdict": "maybe"}}}))
     with pytest.raises(ProblemError, match="right, wrong, unclear"):

@@ -10,6 +10,7 @@ from typing import Any
 from vidqa.core.actions import every
 from vidqa.core.actions._base import Action
 from vidqa.gaps.deft import stages
+from vidqa.gaps.deft.state import RULES
 
 
 def in_config(text: str) -> str:
@@ -34,7 +35,7 @@ def _loop() -> dict[str, Any]:
             **{verb: f"python scripts/run_deft.py {verb} LOOP --json" for verb in ("next", "run", "status", "report")},
         },
         "stages": [_stage(stage) for stage in (*stages.ROUND, stages.KPI, stages.TEST)],
-        "stop_rules": stages.RULES,
+        "stop_rules": RULES,
     }
 
 

@@ -43,13 +43,13 @@ WRONG = {
     "label_samples": (
         ["--tasks", "absent.json", "--labels", "absent.json", "--out", "out.json"],
         Exit.INPUT,
-        "CURATION_LABELS",
+        "CURATION_INPUT",
     ),
     "launch": (["train", "--spec", "absent.toml"], Exit.INPUT, "SPEC_FILE"),
     "mine_samples": (
         ["--gaps", "absent.parquet", "--pool", "absent", "--query", "absent", "--out", "out"],
         Exit.INPUT,
-        "CURATION_EMBEDDINGS",
+        "CURATION_INPUT",
     ),
     "preflight": (["--spec", "absent.toml"], Exit.INPUT, "SPEC_FILE"),
     "preview_samples": (["--spec", "absent.toml"], Exit.INPUT, "SPEC_FILE"),

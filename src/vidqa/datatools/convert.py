@@ -33,8 +33,6 @@ from vidqa.datatools.problems import FORMAT, PROMPT
 from vidqa.datatools.written_rows import count_fields, hub_folder, llava_row, messages_row, other_fields, parquet_bytes
 
 JSON_FORMATS = ("llava", "messages", "jsonl")
-FROM = ("auto", *JSON_FORMATS, "parquet", "hf", "csv", tao.COSMOS, tao.TAO_VL)
-TO = (*JSON_FORMATS, "parquet", "hf")
 SUFFIX = {"llava": ".json", "messages": ".json", "jsonl": ".jsonl", "parquet": ".parquet"}
 KINDS = {**dict.fromkeys(JSON_FORMATS, ANNOTATION_FILE), "csv": CSV_FILE, "parquet": DATA_FOLDER, "hf": DATA_FOLDER}
 AS_SOURCES = (USER_FUNCTION, CAPTIONS_FOLDER, WEB_DATASET)  # kinds of which one form alone is known

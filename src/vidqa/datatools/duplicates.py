@@ -7,12 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from vidqa.core.problem import Problem
+from vidqa.data.problem_collector import shown_names
 from vidqa.data.record import Record
 from vidqa.data.record_groups import same_bytes
 from vidqa.datatools.problems import DUPLICATES
 from vidqa.evaluation.answers import parse_expected
-
-NAMED = 5  # members of a group that a message names
 
 
 @dataclass(frozen=True)
@@ -36,11 +35,7 @@ def same_content_problems(groups: Iterable[Sequence[str]]) -> list[Problem]:
 
 
 def _warning(group: Sequence[str], what: str) -> Problem:
-    return DUPLICATES.at(_named(group), f"{len(group)} {what}", severity="warning")
-
-
-def _named(group: Sequence[str]) -> str:
-    return ", ".join(group[:NAMED]) + (f" and {len(group) - NAMED} more" if len(group) > NAMED else "")
+    return DUPLICATES.at(shown_names(group), f"{len(group)} {what}", severity="warning")
 
 
 def find_duplicates(records: Sequence[Record]) -> Duplicates:
@@ -49,17 +44,13 @@ def find_duplicates(records: Sequence[Record]) -> Duplicates:
     for record in records:
         questions = [_plain(turn.text) for turn in record.turns if turn.role == "user"]
         by_question[(tuple(medium.view for medium in record.media), *questions)].append(record)
-    groups = [group for group in by_question.values() if len(group) > 1]
-    contradicts = [len({compared_answer(record) for record in group}) > 1 for group in groups]
-    return Duplicates(
-        [_ids(group) for group, differ in zip(groups, contradicts, strict=True) if not differ],
-        [_ids(group) for group, differ in zip(groups, contradicts, strict=True) if differ],
-        same_bytes({medium.key: medium for record in records for medium in record.media}.values()),
-    )
-
-
-def _ids(group: Iterable[Record]) -> list[str]:
-    return [record.id for record in group]
+    repeated: list[list[str]] = []
+    contradicting: list[list[str]] = []
+    for group in by_question.values():
+        groups = repeated if len(set(map(compared_answer, group))) == 1 else contradicting
+        if len(group) > 1:
+            groups.append([record.id for record in group])
+    return Duplicates(repeated, contradicting, same_bytes(medium for record in records for medium in record.media))
 
 
 def answer_class(record: Record) -> str:

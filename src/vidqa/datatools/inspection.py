@@ -200,10 +200,11 @@ def summary(values: Sequence[float]) -> dict[str, float] | None:
 
 def facts_text(facts: dict[str, Any]) -> str:
     """The facts for a person, in at most some forty lines."""
-    lines = [f"{name.replace('_', ' '):<20} {facts[name]}" for name in _PLAIN if facts[name]]
-    for kind, counts in list(facts["kinds"].items())[:10]:
-        answers = ", ".join(f"{answer} {count}" for answer, count in list(counts["answers"].items())[:6])
-        lines.append(f"  {kind[:18]:<18} {counts['records']}: {answers}")
+    counts = {name: value for name, value in facts.items() if isinstance(value, int) and name != "unused_media_count"}
+    lines = [f"{name.replace('_', ' '):<20} {count}" for name, count in counts.items() if count]
+    for name, kind in list(facts["kinds"].items())[:10]:
+        answers = ", ".join(f"{answer} {count}" for answer, count in list(kind["answers"].items())[:6])
+        lines.append(f"  {name[:18]:<18} {kind['records']}: {answers}")
     tokens = facts["tokens"] or {}
     spans = {"duration s": facts["duration_s"], "frames": facts["frames"], "tokens": tokens.get("per_sample")}
     spans |= {"media tokens": tokens.get("media"), "learned tokens": tokens.get("learned")}
@@ -222,22 +223,6 @@ def facts_text(facts: dict[str, Any]) -> str:
     for archive, count in facts["unnamed_members"].items():
         lines.append(f"{'in archives':<20} {count} more media in {archive}, which no record of this set names")
     return "\n".join(lines)
-
-
-_PLAIN = (
-    "records",
-    "videos",
-    "images",
-    "text_only",
-    "several_media",
-    "questions",
-    "several_questions",
-    "with_system_turn",
-    "with_thinking",
-    "bytes",
-    "variable_rate",
-    "rotated",
-)
 
 
 class UnreferencedMedia(NamedTuple):

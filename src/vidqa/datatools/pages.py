@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
+from vidqa.core.cli import size_text
 from vidqa.core.pages.page import image_url, page
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.data.record import MediaRef, Record
 from vidqa.datatools.inspection import Inspection
 from vidqa.datatools.preview import Piece, Preview, token_line
 from vidqa.datatools.problems import DUPLICATES
-from vidqa.evaluation.thumbnails import poster_frames
+from vidqa.evaluation.thumbnails import card_frames, poster_frames
 from vidqa.video.types import VideoMeta
 
 CARDS = 12  # media shown with frames
@@ -20,7 +22,6 @@ FRAMES = 4  # of each video
 QUESTIONS = 6  # of each
 BINS = 24
 PROBLEMS_SHOWN = 30
-WIDTH, HEIGHT, FLOOR = 330, 130, 110  # of a histogram, in its own units; bars stand on FLOOR
 SHADES = 6
 
 
@@ -41,7 +42,7 @@ def inspection_page(inspection: Inspection) -> str:
         title="Data set",
         f=facts,
         length=f"{seconds(lengths['sum'])} in all" if lengths else "",
-        size=_bytes(facts["bytes"]),
+        size=size_text(facts["bytes"]),
         kinds=[_kind(name, kind) for name, kind in facts["kinds"].items()],
         histograms=_histograms(inspection),
         tables=[
@@ -75,24 +76,19 @@ def _histograms(inspection: Inspection) -> list[tuple[str, dict[str, Any]]]:
 
 
 def histogram(values: Sequence[float], bins: int = BINS) -> dict[str, Any]:
-    """Bars of equal width from the least to the greatest value, their heights to scale with the fullest."""
+    """Bars of equal width from the least to the greatest value, their heights in percent of the fullest."""
     low, high = min(values), max(values)
-    step = (high - low) / bins
-    counts = [0] * bins if step else [len(values)]
-    for value in values if step else ():
-        counts[min(bins - 1, math.floor((value - low) / step))] += 1
-    wide = WIDTH / bins
-    left = 0.0 if step else (WIDTH - wide) / 2
-    bars = []
-    for at, count in enumerate(counts):
-        tall = (FLOOR - 8) * count / max(counts)
-        title = f"{low + at * step:.4g} to {low + (at + 1) * step:.4g}: {count}"
-        bar = {"x": left + at * wide + 1, "y": FLOOR - tall, "width": wide - 2, "height": tall}
-        bars += [{**{name: round(value, 2) for name, value in bar.items()}, "title": title}] if count else []
-    ends = ((0, "start", low), (WIDTH / 2, "middle", (low + high) / 2), (WIDTH, "end", high))
-    marks = [{"x": x, "anchor": anchor, "text": f"{value:.4g}"} for x, anchor, value in (ends if step else ends[1:2])]
-    note = f"{len(values):,} values, the fullest bar has {max(counts):,}"
-    return {"width": WIDTH, "height": HEIGHT, "floor": FLOOR, "bars": bars, "marks": marks, "note": note}
+    counts = np.histogram(values, bins)[0].tolist() if low < high else [len(values)]
+    step = (high - low) / len(counts)
+    bars = [
+        {
+            "height": round(100 * count / max(counts), 2),
+            "title": f"{low + at * step:.4g} to {low + (at + 1) * step:.4g}: {count}",
+        }
+        for at, count in enumerate(counts)
+    ]
+    marks = [f"{value:.4g}" for value in dict.fromkeys((low, (low + high) / 2, high))]
+    return {"bars": bars, "marks": marks, "note": f"{len(values):,} values, the fullest bar has {max(counts):,}"}
 
 
 def _spread(records: Sequence[Record]) -> list[tuple[MediaRef, list[Record]]]:
@@ -107,17 +103,13 @@ def _spread(records: Sequence[Record]) -> list[tuple[MediaRef, list[Record]]]:
 
 def _card(inspection: Inspection, ref: MediaRef, records: Sequence[Record]) -> dict[str, Any]:
     header = inspection.media.get(ref.key)
-    indices, about = [0], "not readable"
+    about = f"{header.width}×{header.height}" if header else "not readable"
     if isinstance(header, VideoMeta):
-        indices = [(2 * at + 1) * header.frame_count // (2 * FRAMES) for at in range(FRAMES)]
-        size = f"{header.width}×{header.height}"
-        about = f"{seconds(header.duration_s)}, {header.source_fps:.4g} frames per second, {size}"
-    elif header is not None:
-        about = f"{header.width}×{header.height}"
-    frames, fault = frame_urls(ref, indices) if header is not None else ([], "the file cannot be read")
+        about = f"{seconds(header.duration_s)}, {header.source_fps:.4g} frames per second, {about}"
     questions = [{"question": record.question, "answer": record.answer} for record in records[:QUESTIONS]]
     more = max(0, len(records) - QUESTIONS)
-    return {"name": ref.written, "about": about, "frames": frames, "fault": fault, "questions": questions, "more": more}
+    frames = card_frames(ref.key, FRAMES) if header else {"frames": [], "fault": "the file cannot be read"}
+    return {"name": ref.written, "about": about, **frames, "questions": questions, "more": more}
 
 
 def seconds(value: float) -> str:
@@ -125,14 +117,6 @@ def seconds(value: float) -> str:
     if value < 90:
         return f"{value:.3g} s"
     return f"{value / 60:.3g} min" if value < 5400 else f"{value / 3600:.3g} h"
-
-
-def _bytes(count: float) -> str:
-    for unit in ("B", "KB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"
 
 
 MOST_FRAMES = 32  # pictures of one medium; the line above them names how many there are

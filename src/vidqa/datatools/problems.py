@@ -1,14 +1,7 @@
 """Problems of the data tools: duplicates, splits, prompt forms, formats they cannot read."""
 
-from vidqa.core.problem import Code, Exit
+from vidqa.core.problem import Code
 
-NOT_LINKED = Code(
-    "DATATOOLS_NOT_LINKED",
-    "The media could not be linked into the two parts, so these cannot be used in root mode.",
-    "Use the command that the result names: it gives the media path. For parts of their own, put --out on the disk of "
-    "the media, in a folder where you may make links to them.",
-    Exit.ENVIRONMENT,
-)
 SAMPLE_UNKNOWN = Code(
     "DATATOOLS_SAMPLE_UNKNOWN",
     "No usable record has the id that was asked for.",
@@ -28,8 +21,10 @@ PROMPT = Code(
 )
 SPLIT = Code(
     "DATATOOLS_SPLIT",
-    "The parts of a split are far from the share, or hold files whose names suggest one recording.",
-    "Nothing needs doing if the counts suit you and such files are no clips of one recording; else split again into "
+    "The parts of a split are far from the share, hold files whose names suggest one recording, or media could not be "
+    "linked into them.",
+    "Nothing needs doing if the counts suit you and such files are no clips of one recording; unlinked parts are used "
+    "with the media path, as the next command shows. Else split again into "
     "another folder with another --seed or --share, with --ignore-looks where a fixed camera makes all clips look "
     "alike, or with --group-by '(.*[^0-9/])[0-9]+[.][^.]+$' or the field that names the recording.",
 )

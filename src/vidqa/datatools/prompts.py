@@ -11,7 +11,6 @@ from vidqa.data.record import Record
 from vidqa.datatools.problems import PROMPT
 from vidqa.evaluation.options import options_of
 
-FORMS = ("mcq", "yes_no")
 ASK_LETTER = "Answer with the letter of the right option."
 ASK_YES_NO = "Answer with yes or no."
 MOST_OPTIONS = 26

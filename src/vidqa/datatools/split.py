@@ -23,13 +23,16 @@ from vidqa.data.record_groups import drawn_groups, groups_sharing_media, stratif
 from vidqa.data.sources import Source, open_source
 from vidqa.datatools.duplicates import answer_class, same_content_problems
 from vidqa.datatools.outputs import json_list, json_page, write_new
-from vidqa.datatools.problems import NOT_LINKED, SPLIT
+from vidqa.datatools.problems import SPLIT
 from vidqa.datatools.split_groups import CONTENT, SplitGroups, find_split_groups, torn_recordings
 
-STRATIFY = ("kind", "answer")
 PARTS = ("train", "val")
 PARTS_NAMED = (*SPLITS, "kpi", "selection")  # folders of one part of a data set
 MOST_STRATA = 40  # listed in the result; split.json has all
+UNLINKED = (
+    "the parts cannot be used in root mode: use the command that the result names, which gives the media path; for "
+    "parts of their own, put --out on the disk of the media, in a folder where you may make links to them"
+)
 OFF_BY = 0.5  # a validation part this much smaller or larger than asked for is worth a warning
 
 
@@ -82,7 +85,7 @@ def split_dataset(
     written = write_new(
         {**files, out / "split.json": json_page(facts), out / "together.json": json_page(together.lists())}
     )
-    warnings = [*warnings_read, *_copies(together), *_off(facts, out)]
+    warnings = [*warnings_read, *same_content_problems(together.named.get(CONTENT, [])), *_off(facts, out)]
     if not group_by:
         warnings += torn_recordings({name: [pair.record for pair in part] for name, part in parts.items()}, out)
     linked = own["train"] is not None and own["val"] is not None
@@ -103,10 +106,6 @@ def part_named(annotations: str) -> str | None:
     others = (other for other in PARTS_NAMED if other != folder.name)
     beside = (folder.parent / "split.json").is_file() or any((folder.parent / other).is_dir() for other in others)
     return folder.name if folder.name in PARTS_NAMED and beside else None
-
-
-def _copies(together: SplitGroups) -> list[Problem]:
-    return same_content_problems(together.named.get(CONTENT, []))
 
 
 def choose(
@@ -231,5 +230,5 @@ def write_links(parts: Mapping[Path, Links]) -> Problem | None:
     except OSError as refused:
         for link, owner in created:
             remove(link, owner=owner)
-        return NOT_LINKED.at(path, f"no link to {file} can be made: {refused.strerror}", severity="warning")
+        return SPLIT.at(path, f"no link to {file} can be made: {refused.strerror}", UNLINKED, severity="warning")
     return None

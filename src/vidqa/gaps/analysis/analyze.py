@@ -1,16 +1,13 @@
-"""Results and annotations in, gap table out: streams the results, so that a million rows fit in little memory."""
+"""Results and annotations in, gap table out: results are gone through one by one, and wrong ones alone are kept."""
 
 from __future__ import annotations
 
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
-
-import pyarrow.parquet as pq
 
 from vidqa.core.cli import USAGE
 from vidqa.core.gc_pause import paused
@@ -29,14 +26,13 @@ from vidqa.gaps.analysis.annotations import AnnotationIndex, Extra, annotation_f
 from vidqa.gaps.analysis.audit import Answered
 from vidqa.gaps.analysis.scored_answers import ScoredAnswer, Verdict, comparer, own_verdict
 from vidqa.gaps.analysis.storage import (
-    SCHEMA,
-    GapTable,
+    Row,
     find_results,
     is_judged,
     is_same,
-    publishing,
     read_bytes,
     storage_problems,
+    write_gaps,
 )
 
 ERROR_TYPES = {  # in the order of summaries
@@ -108,14 +104,11 @@ class _Remarks:
             self.first[code, says] = source if index is None else f"{source}[{index}]"
 
     def problems(self) -> list[Problem]:
-        return [
-            code.at(
-                where,
-                f"{self.counts[code, says]} in all, this is the first: {says or code.meaning}",
-                severity="warning",
-            )
-            for (code, says), where in self.first.items()
-        ]
+        problems = []
+        for (code, says), where in self.first.items():
+            message = f"{self.counts[code, says]} in all, this is the first: {says or code.meaning}"
+            problems.append(code.at(where, message, severity="warning"))
+        return problems
 
 
 def analyze(
@@ -137,17 +130,13 @@ def analyze(
     gaps = Gaps(find_results(results_dir))
     annotated = annotation_file(kpi_ann_path)
     _keep_apart([*gaps.sources, annotated, gaps_parquet, *([jsonl] if jsonl else [])])
-    with paused(), storage_problems(gaps_parquet), ExitStack() as outputs:
+    with paused():
         annotations = read_annotations(annotated, kpi_media_path, scored.extras if scored else None)
         if scored:
             scored.annotations = annotations
-        lines = None
-        if jsonl:
-            lines = outputs.enter_context(open(outputs.enter_context(publishing(jsonl)), "w", encoding="utf-8"))
-        parquet = outputs.enter_context(publishing(gaps_parquet))
-        table = GapTable(outputs.enter_context(pq.ParquetWriter(parquet, SCHEMA)), lines)
-        _Analysis(gaps, annotations, table, mode, audited, scored).run()
-        table.flush()
+        rows: list[Row] = []
+        _Analysis(gaps, annotations, rows, mode, audited, scored).run()
+        write_gaps(rows, gaps_parquet, jsonl)
     return gaps
 
 
@@ -157,24 +146,22 @@ def _keep_apart(paths: Sequence[str]) -> None:
             raise USAGE.error(path, "it is named twice", "give --gaps-parquet and --jsonl names of their own")
 
 
+@dataclass
 class _Analysis:
     """One pass over all results files, then over the annotations that no result named."""
 
-    def __init__(
-        self,
-        gaps: Gaps,
-        annotations: AnnotationIndex,
-        table: GapTable,
-        mode: str,
-        audited: Mapping[str, Answered],
-        scored: ScoredAnswers | None,
-    ) -> None:
-        self.gaps, self.annotations, self.table, self.mode = gaps, annotations, table, mode
-        self.audited, self.scored = audited, scored
-        self.compare = comparer(mode)
-        self.answered = bytearray(len(annotations.rows))
-        self.responses = array("q", bytes(8 * len(annotations.rows)))  # a hash of each row's response
-        self.remarks = _Remarks()
+    gaps: Gaps
+    annotations: AnnotationIndex
+    rows: list[Row]
+    mode: str
+    audited: Mapping[str, Answered]
+    scored: ScoredAnswers | None
+    remarks: _Remarks = field(default_factory=_Remarks)
+
+    def __post_init__(self) -> None:
+        self.compare = comparer(self.mode)
+        self.answered = bytearray(len(self.annotations.rows))
+        self.responses = array("q", bytes(8 * len(self.annotations.rows)))  # a hash of each row's response
 
     def run(self) -> None:
         """Book every result and every annotation without one. Raises ProblemError with the errors of single results."""
@@ -227,7 +214,7 @@ class _Analysis:
             self.scored.answers.append(ScoredAnswer(row, video, question, gt, sample_id, kind, *verdict[:4]))
         if self._count(verdict.error, kind):
             fields = (video, question, gt, sample_id, kind, response, verdict.parsed_response, verdict.parsed_gt)
-            self.table.add((*fields, verdict.error, self.mode, source, index))
+            self.rows.append((*fields, verdict.error, self.mode, source, index))
 
     def _verdict(self, item: Item, question: str, gt: str, is_own: bool) -> Verdict:
         if is_own and gt == item["gt"] and question == item["question"]:
@@ -271,4 +258,4 @@ class _Analysis:
             kind = annotation.kind or verdict.kind
             self._count("missing", kind)
             fields = (annotation.video, question, answer, name, kind)
-            self.table.add((*fields, None, None, verdict.parsed_gt, "missing", self.mode, None, None))
+            self.rows.append((*fields, None, None, verdict.parsed_gt, "missing", self.mode, None, None))

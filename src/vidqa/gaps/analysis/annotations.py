@@ -24,7 +24,7 @@ from vidqa.data.record import MediaRef
 from vidqa.evaluation.problems import GAPS_ANNOTATIONS
 from vidqa.evaluation.results import Item, shown
 from vidqa.evaluation.text import as_text, normalise
-from vidqa.gaps.analysis.storage import exists, is_folder, is_remote, read_bytes, storage_problems
+from vidqa.gaps.analysis.storage import exists, filesystem, is_remote, read_bytes, storage_problems
 
 Span = tuple[float, float]  # seconds of the video
 # The fields by which records say where in the video the event is that a question asks about.
@@ -148,7 +148,8 @@ def annotation_file(path: str) -> str:
     """The file itself, or annotations.json or .jsonl in the folder. Raises GAPS_ANNOTATIONS, ENV_FILE_REFUSED."""
     with storage_problems(path):
         names, missing = [path], "there is no such file or folder"
-        if is_folder(path):
+        files, root = filesystem(path)
+        if files.isdir(root):
             names = [f"{path.rstrip('/')}/{name}" for name in NAMES]
             missing = f"the folder holds neither {' nor '.join(NAMES)}"
         file = next((name for name in names if exists(name)), None)

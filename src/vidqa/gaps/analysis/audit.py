@@ -7,14 +7,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vidqa.core.files import parse_json, read_object, write_json
+from vidqa.core.files import read_object, write_json
 from vidqa.core.pages.page import page
 from vidqa.evaluation.thumbnails import card_frames
-from vidqa.gaps.curation.problems import LABELS
+from vidqa.gaps.curation.labels import read_saved
+from vidqa.gaps.curation.problems import INPUT
 
 SCHEMA = "vidqa.audit_answers.v1"
 VERDICTS = ("right", "wrong", "unclear")
-MOST_BYTES = 64 << 20
 CARDS = 200  # labels on the page, the most doubtful first
 FRAMES = 6
 SHOWN = 1500  # characters of one text
@@ -33,14 +33,11 @@ class Answered(NamedTuple):
 
 
 def read_answers(path: Path) -> dict[str, Answered]:
-    """By sample id. Raises CURATION_LABELS."""
-    try:
-        table = parse_json(path, MOST_BYTES)
-    except (OSError, ValueError) as wrong:
-        raise LABELS.error(path, f"it cannot be read: {wrong}") from wrong
+    """By sample id. Raises CURATION_INPUT."""
+    table = read_saved(path)
     answers = table.get("answers") if isinstance(table, dict) and table.get("schema") == SCHEMA else None
     if not isinstance(answers, dict):
-        raise LABELS.error(path, f"it is no object of schema {SCHEMA} with answers")
+        raise INPUT.error(path, f"it is no object of schema {SCHEMA} with answers")
     return {name: _answered(path, name, value) for name, value in answers.items()}
 
 
@@ -48,14 +45,14 @@ def _answered(path: Path, name: str, value: Any) -> Answered:
     verdict, answer = (value.get("verdict"), value.get("answer", "")) if isinstance(value, dict) else (None, "")
     if verdict not in VERDICTS or not isinstance(answer, str):
         message = f"{str(value)[:80]} has no verdict that is one of {', '.join(VERDICTS)}"
-        raise LABELS.error(f"{path} {name}", message)
+        raise INPUT.error(f"{path} {name}", message)
     return Answered(verdict, answer.strip())
 
 
 def add_answers(path: Path, store: Path) -> None:
     """Add the answers in a file to those in `store`, where they replace earlier ones of the same samples.
 
-    Raises CURATION_LABELS, and then leaves `store` as it is.
+    Raises CURATION_INPUT, and then leaves `store` as it is.
     """
     before = read_object(store).get("answers", {}) if store.is_file() else {}
     new = {name: answer._asdict() for name, answer in read_answers(path).items()}

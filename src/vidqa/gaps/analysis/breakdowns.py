@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -45,9 +45,6 @@ class Slice:
     ci95: tuple[float, float]
     lift: float | None
     unanswered: int
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def slices_of(

@@ -8,15 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from vidqa.evaluation.intervals import video_clusters
 from vidqa.evaluation.text import normalise
 from vidqa.gaps.analysis.scored_answers import ScoredAnswer
-from vidqa.gaps.curation.problems import NO_EMBEDDINGS
+from vidqa.gaps.curation.embeddings import Table
 
-COLUMNS = ("sample_id", "media_embedding", "text_embedding")
 PER_CLUSTER, MOST_CLUSTERS = 25, 40
 ROUNDS = 30  # of k-means
 NEIGHBOURS = 9
@@ -34,26 +31,17 @@ class Vectored:
 
 
 def vectors_of(answers: Sequence[ScoredAnswer], path: Path | None) -> Vectored:
-    """The vectors of these answers in a table of embeddings. Raises CURATION_EMBEDDINGS."""
-    if path is None:
-        return Vectored({}, {})
-    try:
-        table = pq.read_table(path, columns=list(COLUMNS))
-    except (OSError, pa.ArrowException, KeyError, ValueError) as wrong:
-        raise NO_EMBEDDINGS.error(path, f"it cannot be read: {wrong}") from wrong
+    """The vectors of these answers in a table of embeddings. Raises CURATION_INPUT."""
     needed = {answer.sample_id for answer in answers}
-    return Vectored(*(_unit(table["sample_id"].to_pylist(), table[name], needed) for name in COLUMNS[1:]))
-
-
-def _unit(ids: Sequence[str], column: pa.ChunkedArray, needed: set[str]) -> dict[str, np.ndarray]:
-    vectors = {}
-    for name, value in zip(ids, column, strict=True):
-        if name in needed and value.is_valid:
-            vector = np.asarray(value.values, np.float32)
-            length = float(np.linalg.norm(vector))
-            if length > 0 and np.isfinite(length):
-                vectors[name] = vector / length
-    return vectors
+    media: dict[str, np.ndarray] = {}
+    texts: dict[str, np.ndarray] = {}
+    for part in Table(path).parts(("sample_id",)) if path else ():
+        names = part.columns["sample_id"]
+        for vectors, vectors_ND in ((media, part.media), (texts, part.text)):
+            lengths_N = np.linalg.norm(vectors_ND, axis=1)
+            rows = zip(names, vectors_ND, lengths_N, strict=True)
+            vectors |= {name: row / length for name, row, length in rows if name in needed and 0 < length < np.inf}
+    return Vectored(media, texts)
 
 
 def clusters_of(answers: Sequence[ScoredAnswer], vectors: Vectored) -> dict[int, str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -57,7 +57,7 @@ class GapReport:
 
 
 def find_gaps(request: GapAnalysis) -> GapReport:
-    """Write the files of a request. Raises what `analyze` does, CURATION_LABELS, CURATION_EMBEDDINGS."""
+    """Write the files of a request. Raises what `analyze` does, CURATION_INPUT."""
     audited = read_answers(request.audit_answers) if request.audit_answers else {}
     scored = ScoredAnswers() if request.slices or request.audit else None
     places = (request.results_dir, request.gaps_parquet, request.kpi_ann_path, request.kpi_media_path)
@@ -73,7 +73,9 @@ def find_gaps(request: GapAnalysis) -> GapReport:
         lines.append(slices_text(table))
     if scored and request.audit:
         items = audit_items(scored, request.other_results, vectors, audited)
-        page = write_audit(request.audit, items)
+        page = request.audit.with_suffix(".html")
+        write_json(request.audit, {"schema": AUDIT, "count": len(items), "items": items})
+        write_text(page, audit_page(items))
         wrong = sum(item["probability"] >= 0.5 and not item["verdict"] for item in items)
         data |= {"audit": str(request.audit), "audit_page": str(page), "doubtful": len(items), "probably_wrong": wrong}
         lines.append(f"{len(items)} doubtful labels, {wrong} of them probably wrong: {page}")
@@ -93,7 +95,7 @@ def write_slices(path: Path, scored: ScoredAnswers, vectors: Vectored) -> dict[s
         "rate": wrong / len(readable) if readable else None,
         "unanswered": _unanswered(scored.answers),
         "videos_looked_at": len(stats),
-        "slices": [part.as_dict() for part in slices_of(scored.answers, scored.extras, stats, clusters)],
+        "slices": list(map(asdict, slices_of(scored.answers, scored.extras, stats, clusters))),
         "yes_no": yes_no(readable),
         "confusions": confusions(readable),
     }
@@ -108,14 +110,6 @@ def _unanswered(answers: Sequence[ScoredAnswer]) -> dict[str, dict[str, int]]:
         if not answer.is_answer:
             counts[answer.error][answer.kind] += 1
     return {error: dict(counts[error].most_common()) for error in ERROR_TYPES if error in counts}
-
-
-def write_audit(path: Path, items: Sequence[dict[str, Any]]) -> Path:
-    """Write audit.json and the page beside it that a person answers; returns the page."""
-    page = path.with_suffix(".html")
-    write_json(path, {"schema": AUDIT, "count": len(items), "items": list(items)})
-    write_text(page, audit_page(items))
-    return page
 
 
 def summary_text(gaps: Gaps, table: str) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -41,7 +41,6 @@ SCHEMA = pa.schema(
     metadata={"vidqa.schema": "vidqa.gaps.v1"},
 )
 GAP_COLUMNS = tuple(SCHEMA.names)
-_BATCH = 50_000
 
 Row = tuple[Any, ...]  # one value per column, in the order of GAP_COLUMNS
 
@@ -57,19 +56,16 @@ def find_results(place: str) -> list[str]:
     one parent. Raises RESULTS_FOLDER, which names them.
     """
     with storage_problems(place):
-        paths = _below(place)
+        files, root = filesystem(place)
+        if files.isfile(root):
+            paths = [place]
+        elif is_remote(place):
+            paths = sorted(files.unstrip_protocol(name) for name in files.find(root) if name.endswith(f"/{FILE}"))
+        else:
+            paths = sorted(map(str, Path(place).rglob(FILE)))
     if not paths:
         raise RESULTS_FOLDER.error(place, f"no {FILE} is in this folder or below it")
     return one_evaluation(place, paths)
-
-
-def _below(place: str) -> list[str]:
-    files, root = _filesystem(place)
-    if files.isfile(root):
-        return [place]
-    if not is_remote(place):
-        return sorted(map(str, Path(place).rglob(FILE)))
-    return sorted(files.unstrip_protocol(name) for name in files.find(root) if name.endswith(f"/{FILE}"))
 
 
 def is_judged(results: str) -> bool:
@@ -84,17 +80,12 @@ def is_judged(results: str) -> bool:
 
 
 def read_bytes(path: str) -> bytes:
-    files, name = _filesystem(path)
+    files, name = filesystem(path)
     return bytes(files.cat_file(name))
 
 
-def is_folder(path: str) -> bool:
-    files, name = _filesystem(path)
-    return bool(files.isdir(name))
-
-
 def exists(path: str) -> bool:
-    files, name = _filesystem(path)
+    files, name = filesystem(path)
     return bool(files.exists(name))
 
 
@@ -108,7 +99,7 @@ def publishing(path: str) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as folder:
         temporary = Path(folder) / "upload"
         yield temporary
-        files, name = _filesystem(path)
+        files, name = filesystem(path)
         files.put_file(str(temporary), name)
 
 
@@ -132,7 +123,8 @@ def _bucket_errors() -> tuple[type[BaseException], ...]:
     return (errors.BotoCoreError, errors.ClientError)
 
 
-def _filesystem(path: str) -> tuple[Any, str]:
+def filesystem(path: str) -> tuple[Any, str]:
+    """The file system of a path, and its name there. Raises GAPS_STORAGE."""
     if path.startswith("s3://"):
         require("s3fs", "s3")
     from fsspec.core import url_to_fs
@@ -153,30 +145,16 @@ def is_same(one: str, other: str) -> bool:
     return os.path.realpath(one) == os.path.realpath(other)
 
 
-class GapTable:
-    """Gathers rows and writes them in batches, so that memory does not grow with the table.
-
-    `parquet` was opened with SCHEMA; `lines`, if given, gets each row as a JSON line too. Call `flush` at the end.
-    """
-
-    def __init__(self, parquet: pq.ParquetWriter, lines: TextIO | None = None) -> None:
-        self._parquet, self._lines = parquet, lines
-        self._rows: list[Row] = []
-
-    def add(self, row: Row) -> None:
-        self._rows.append(row)
-        if len(self._rows) >= _BATCH:
-            self.flush()
-
-    def flush(self) -> None:
-        columns = zip(*self._rows, strict=True) if self._rows else [() for _ in SCHEMA]
-        arrays = [_array(values, field.type) for values, field in zip(columns, SCHEMA, strict=True)]
-        self._parquet.write_batch(pa.record_batch(arrays, schema=SCHEMA))
-        if self._lines:
-            for row in self._rows:
-                named = dict(zip(GAP_COLUMNS, row, strict=True))
-                self._lines.write(as_text(json.dumps(named, ensure_ascii=False)) + "\n")
-        self._rows.clear()
+def write_gaps(rows: Sequence[Row], parquet: str, jsonl: str | None = None) -> None:
+    """Write the gap table, and each row as a JSON line too where `jsonl` is named. Raises GAPS_STORAGE."""
+    columns = zip(*rows, strict=True) if rows else [() for _ in SCHEMA]
+    arrays = [_array(values, field.type) for values, field in zip(columns, SCHEMA, strict=True)]
+    with storage_problems(parquet), publishing(parquet) as table:
+        pq.write_table(pa.Table.from_arrays(arrays, schema=SCHEMA), table)
+        if jsonl:
+            with publishing(jsonl) as lines, open(lines, "w", encoding="utf-8") as file:
+                named = (dict(zip(GAP_COLUMNS, row, strict=True)) for row in rows)
+                file.writelines(as_text(json.dumps(row, ensure_ascii=False)) + "\n" for row in named)
 
 
 def _array(values: tuple[Any, ...], kind: pa.DataType) -> pa.Array:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +21,13 @@ from vidqa.data.record import Provenance, Record
 from vidqa.datatools.duplicates import answer_class, compared_answer
 from vidqa.datatools.outputs import json_list
 from vidqa.gaps.curation.leaks import SAME_ID, Leak, Protected, find_leaks
-from vidqa.gaps.curation.pairs import with_rejected
 from vidqa.gaps.curation.problems import LEAK, NOTHING_NEW
-from vidqa.gaps.curation.rows import Row, counted, read_rows, written
+from vidqa.gaps.curation.rows import Row, counted, read_columns, read_rows, written
 
 ANNOTATIONS, LEAKS, SUMMARY = "annotations.json", "leaks.json", "assembly.json"
 FEW = 12  # different answers of a slice that are balanced
 NAMED = 5  # leaks that a problem names
+WRONG = ("wrong", "unparsed")  # errors whose response is an answer that can be rejected
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,14 +92,14 @@ def assemble(request: Assembly) -> Assembled:
     tell, stand in leaks.json and in `warnings`. Raises CURATION_NOTHING_NEW where no new row is left."""
     base = read_rows(request.base, request.base_media)
     left_out: Counter[str] = Counter()
-    new = with_rejected(base, request.pairs, left_out) if request.pairs else _added(request, base, left_out)
+    new = _with_rejected(base, request.pairs, left_out) if request.pairs else _added(request, base, left_out)
     protected = [
         Protected(name, [record for _, record in read_rows(*places, need_answers=False)])
         for name, places in request.protected.items()
     ]
     request.out.mkdir(parents=True, exist_ok=True)
     leaks = find_leaks([record for _, record in new], protected, request.group_by)
-    write_json(request.out / LEAKS, [leak.as_dict() for leak in leaks])
+    write_json(request.out / LEAKS, list(map(asdict, leaks)))
     new = _without_leaks(new, [leak for leak in leaks if leak.sure], left_out)
     if not new:
         raise NOTHING_NEW.error(request.out / LEAKS, f"all of the new rows leak: {leaks_text(leaks)}")
@@ -121,6 +121,31 @@ def _added(request: Assembly, base: Sequence[Pair], left_out: Counter[str]) -> l
         message = f"{left_out['already there']} rows were given, all of them are in the base set"
         raise NOTHING_NEW.error(", ".join(map(str, request.add)), message)
     return new
+
+
+def _with_rejected(base: Sequence[Pair], gaps: Path, left_out: Counter[str]) -> list[Pair]:
+    """Pairs for training on preferences: the rows with a gap in the table, each with the model's first wrong answer as
+    the rejected one. Raises CURATION_INPUT, CURATION_NOTHING_NEW."""
+    responses: dict[str, str] = {}
+    for gap in read_columns(gaps, "sample_id", "response", "error_type"):
+        if gap["error_type"] in WRONG and (gap["response"] or "").strip():
+            responses.setdefault(gap["sample_id"], gap["response"].strip())
+        else:
+            left_out["gaps without an answer"] += 1
+    pairs = []
+    for row, record in base:
+        response = responses.pop(record.id, None)
+        if response is not None and response.split() == record.answer.split():
+            left_out["rejected answer equals the right one"] += 1
+        elif response is not None:
+            pairs.append((row, replace(record, rejected=response)))
+    left_out["gaps of other sets"] += len(responses)
+    if not pairs:
+        counts = ", ".join(f"{count} {why}" for why, count in (+left_out).items())
+        remedy = "evaluate the model on the base set (--base), analyze_gaps.py, and give that table"
+        message = f"no row of the base set has a wrong answer in it ({counts or 'it is empty'})"
+        raise NOTHING_NEW.error(gaps, message, remedy)
+    return pairs
 
 
 def leaks_text(leaks: Sequence[Leak]) -> str:

@@ -9,7 +9,7 @@ import json
 import shlex
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,10 @@ from vidqa.datatools.outputs import json_list, write_page
 from vidqa.evaluation.answers import parse_expected
 from vidqa.evaluation.thumbnails import card_frames
 from vidqa.gaps.curation import paraphrase
-from vidqa.gaps.curation.problems import GENERATOR, VARIANT
+from vidqa.gaps.curation.problems import GENERATOR
 from vidqa.gaps.curation.rows import Row, counted, read_rows, written
 from vidqa.gaps.curation.variants import SAFE, VARIANTS, SafeName, read_clip, write_clip
+from vidqa.video.problems import VIDEO_UNREADABLE
 
 ANNOTATIONS, PREVIEW, SUMMARY = "augmented.json", "preview.html", "augmentation.json"
 GENERATED = "generated.json"
@@ -36,13 +37,13 @@ GENERATOR_S = 24 * 3600.0
 
 @dataclass(frozen=True, kw_only=True)
 class Augmentation:
-    """The options of augment_samples.py. `each` is the number of variants of every clip, drawn from the names in `only`
+    """The options of augment_samples.py. `variants` is how many of every clip, drawn from the names in `only`
     and, with `flip`, mirrored ones. `generator` is a command of the user's that writes the rows instead."""
 
     annotations: Path
     out: Path
     media_root: str = ""
-    variants: int = 1
+    variants: int = field(default=1, metadata={"option": "each"})
     only: tuple[SafeName, ...] = SAFE
     flip: bool = False
     reword: bool = True
@@ -68,16 +69,17 @@ def augment(request: Augmentation) -> tuple[list[Row], list[Problem]]:
             for at in range(request.variants):
                 try:
                     rows.append(_variant(request, row, record, f"{number}-{at}", draw))
-                except (OSError, av.FFmpegError, ProblemError) as broken:
-                    message = f"{type(broken).__name__}: {broken}"
-                    problems.append(VARIANT.at(clip.file, message.partition("\n  fix")[0], severity="warning"))
+                except ProblemError as broken:
+                    problems += [replace(problem, severity="warning") for problem in broken.problems]
                     break
-        counter = paraphrase.countered(record.question, record.answer) if request.counter else None
-        if counter:
-            rows.append(
-                _written(request, row, _with_turn(record, *counter), {"counter_question": True}, f"counter-{number}")
-            )
-    (request.out).mkdir(parents=True, exist_ok=True)
+                except (OSError, av.FFmpegError) as refused:
+                    message = f"no variant of it can be written: {refused}"
+                    problems.append(VIDEO_UNREADABLE.at(clip.file, message, severity="warning"))
+                    break
+        if request.counter and (counter := paraphrase.countered(record.question, record.answer)):
+            opposite = _with_turn(record, *counter)
+            rows.append(_written(request, row, opposite, {"counter_question": True}, f"counter-{number}"))
+    request.out.mkdir(parents=True, exist_ok=True)
     (request.out / ANNOTATIONS).write_bytes(json_list(rows))
     write_json(request.out / SUMMARY, {"rows": len(rows), "by_kind": counted(rows), "not_read": len(problems)})
     write_preview(request.out, rows)
@@ -92,7 +94,7 @@ def _variant(request: Augmentation, row: Row, record: Record, name: str, draw: n
     suited = [name for name in names if name != "speed" or not at_its_speed]
     chosen = str(draw.choice(suited or ["encode"]))
     frames, fps = read_clip(record.media[0].path)
-    frames, fps, drawn = VARIANTS[chosen].apply(frames, fps, draw)
+    frames, fps, drawn = VARIANTS[chosen](frames, fps, draw)
     crf = int(draw.integers(18, 31))
     path = (request.out / "videos" / f"{name}-{chosen}.mp4").absolute()
     write_clip(path, frames, fps, crf)
@@ -136,22 +138,15 @@ def _shown_text(value: str | list[dict[str, Any]]) -> str:
 
 
 def write_preview(folder: Path, rows: Sequence[Row]) -> None:
+    """A page of new rows with pictures. Raises STORAGE_NO_SPACE."""
     shown = []
     for row in rows[:SHOWN]:
-        media = row.get("video") or row.get("image") or ""
         turns = [_shown_text(turn["value"]) for turn in row["conversations"]]
-        shown.append(
-            {
-                "id": row["id"],
-                "turns": turns,
-                "curation": row["curation"],
-                "frames": card_frames(media, FRAMES)["frames"],
-            }
-        )
-    write_page(
-        folder / PREVIEW,
-        page("gaps/curation/preview.html.j2", title="New rows", rows=shown, count=len(rows), kinds=counted(rows)),
-    )
+        frames = card_frames(row.get("video") or row.get("image") or "", FRAMES)
+        shown.append({"id": row["id"], "turns": turns, "curation": row["curation"], **frames})
+    template = "gaps/curation/preview.html.j2"
+    html = page(template, title="New rows", rows=shown, count=len(rows), kinds=counted(rows))
+    write_page(folder / PREVIEW, html)
 
 
 def _generated(request: Augmentation) -> list[Row]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -36,16 +37,18 @@ def candidate_pairs(
 
 def _modes(block: Sequence[ClipFingerprint], held: Sequence[ClipFingerprint]) -> Iterator[np.ndarray]:
     """bool [3, clips of the block, which have one shape] for each that is held, as `MatchModes` has them."""
-    moments, frames, parts, stills = (_Joined(block, vectors) for vectors in (_moments, _frames, _part, _still(PART)))
-    wholes: dict[float, tuple[_Joined, _Joined]] = {}
+    moments, frames, parts, stills = (
+        _Joined(block, vectors) for vectors in (_moments, _frames, _part, partial(still_codes, ratio=PART))
+    )
+    wholes: dict[float, tuple[_Joined, ...]] = {}
     fixed = np.array([clip.stands_still for clip in block])
     for other in held:
         ratio = ratio_of(block[0], other)
         if ratio not in wholes:
-            wholes[ratio] = _Joined(block, _whole(ratio)), _Joined(block, _still(ratio))
+            wholes[ratio] = tuple(_Joined(block, partial(vectors, ratio=ratio)) for vectors in (_whole, still_codes))
         close = np.maximum(moments.best(_mirrored(_frames(other))), frames.best(_mirrored(_moments(other))))
         into = ratio_of(other, block[0])
-        alike = np.stack([wholes[ratio][0].best(_part(other)), parts.best(_whole(into)(other))])
+        alike = np.stack([wholes[ratio][0].best(_part(other)), parts.best(_whole(other, into))])
         least = np.full(alike.shape, LIKELY)
         if other.stands_still:
             view = np.stack([wholes[ratio][1].best(still_codes(other, PART)), stills.best(still_codes(other, into))])
@@ -86,20 +89,10 @@ def _moments(clip: ClipFingerprint) -> np.ndarray:
     return _frames(clip)[clip.probes]
 
 
-def _still(ratio: float) -> Vectors:
-    def vectors(clip: ClipFingerprint) -> np.ndarray:
-        return still_codes(clip, ratio)
-
-    return vectors
-
-
 def _part(clip: ClipFingerprint) -> np.ndarray:
     return part_codes(clip)[0]
 
 
-def _whole(ratio: float) -> Vectors:
-    def vectors(clip: ClipFingerprint) -> np.ndarray:
-        moments = whole_codes(clip, ratio)[0]
-        return moments.reshape(-1, moments.shape[-1])
-
-    return vectors
+def _whole(clip: ClipFingerprint, ratio: float) -> np.ndarray:
+    moments = whole_codes(clip, ratio)[0]
+    return moments.reshape(-1, moments.shape[-1])

@@ -84,14 +84,21 @@ def part_codes(part: ClipFingerprint) -> tuple[np.ndarray, np.ndarray]:
     """(codes float32 [F, B], places int [F]) of frames that differ and show something: before a plain ground every crop
     looks alike."""
     if PART not in part.crops:
-        part.crops[PART] = _part_codes(part)
+        shown = np.flatnonzero(part.detail >= DETAIL)
+        vectors = codes(pooled(part.frames[shown], COARSE).mean(axis=3))
+        indices = _apart(vectors, FRAMES)
+        part.crops[PART] = vectors[indices], shown[indices]
     return part.crops[PART]
 
 
 def whole_codes(whole: ClipFingerprint, ratio: float) -> tuple[np.ndarray, np.ndarray]:
     """(codes float32 [V, M, B], places int [M] among the probes) of moments that differ, cropped in all ways."""
     if ratio not in whole.crops:
-        whole.crops[ratio] = _whole_codes(whole, ratio)
+        gray = whole.fine.astype(np.float32).mean(axis=3)
+        moments = _apart(codes(pooled(whole.fine, COARSE).mean(axis=3)), MOMENTS)
+        rows, columns = _way_boxes(ratio)
+        narrow = np.tensordot(rows, gray[moments], axes=(2, 1))  # [V, 8, M, 64]
+        whole.crops[ratio] = codes(np.einsum("vgmc,vhc->vmgh", narrow, columns, optimize=True)), moments
     return whole.crops[ratio]
 
 
@@ -121,21 +128,6 @@ def views_apart(whole: ClipFingerprint, part: ClipFingerprint, crops: Sequence[C
 
 def _spread(levels: np.ndarray) -> np.ndarray:
     return np.asarray(np.median(np.abs(levels - np.median(levels, axis=1, keepdims=True)), axis=1))
-
-
-def _part_codes(part: ClipFingerprint) -> tuple[np.ndarray, np.ndarray]:
-    shown = np.flatnonzero(part.detail >= DETAIL)
-    vectors = codes(pooled(part.frames[shown], COARSE).mean(axis=3))
-    indices = _apart(vectors, FRAMES)
-    return vectors[indices], shown[indices]
-
-
-def _whole_codes(whole: ClipFingerprint, ratio: float) -> tuple[np.ndarray, np.ndarray]:
-    gray = whole.fine.astype(np.float32).mean(axis=3)
-    moments = _apart(codes(pooled(whole.fine, COARSE).mean(axis=3)), MOMENTS)
-    rows, columns = _way_boxes(ratio)
-    narrow = np.tensordot(rows, gray[moments], axes=(2, 1))  # [V, 8, M, 64]
-    return codes(np.einsum("vgmc,vhc->vmgh", narrow, columns, optimize=True)), moments
 
 
 def cropped(fine: np.ndarray, crop: Crop) -> np.ndarray:

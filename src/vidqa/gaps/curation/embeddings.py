@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vidqa.core.run_folder import EMBEDDINGS, QUERY_EMBEDDINGS
-from vidqa.gaps.curation.problems import NO_EMBEDDINGS
+from vidqa.gaps.curation.problems import INPUT
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -70,7 +70,7 @@ class Part:
 
 
 class Table:
-    """An embeddings.parquet, or the run folder that holds one. Raises CURATION_EMBEDDINGS."""
+    """An embeddings.parquet, or the run folder that holds one. Raises CURATION_INPUT."""
 
     def __init__(self, place: Path) -> None:
         import pyarrow
@@ -82,7 +82,7 @@ class Table:
             self._file = pyarrow.parquet.ParquetFile(self.path, pre_buffer=False)
             facts = json.loads((self._file.schema_arrow.metadata or {})[FACTS])
         except (OSError, ValueError, KeyError, pyarrow.ArrowException) as broken:
-            raise NO_EMBEDDINGS.error(self.path, f"it cannot be read: {type(broken).__name__}: {broken}") from broken
+            raise INPUT.error(self.path, f"it cannot be read: {type(broken).__name__}: {broken}") from broken
         self.facts: dict[str, Any] = facts
         self.widths: tuple[int, int] = facts["widths"]["media"], facts["widths"]["text"]
 
@@ -101,13 +101,9 @@ class Table:
         """All rows at once."""
         parts = list(self.parts(texts))
         columns = {name: [value for part in parts for value in part.columns[name]] for name in texts}
-        media, text = (
-            np.concatenate([np.zeros((0, width), np.float32), *arrays])
-            for width, arrays in zip(
-                self.widths, ([part.media for part in parts], [part.text for part in parts]), strict=True
-            )
-        )
-        return Part(columns, media, text)
+        no_media, no_text = (np.zeros((0, width), np.float32) for width in self.widths)
+        media = np.concatenate([no_media, *(part.media for part in parts)])
+        return Part(columns, media, np.concatenate([no_text, *(part.text for part in parts)]))
 
     def spread(self, most: int) -> Iterator[Part]:
         """About `most` rows, in whole row groups that are spread over the table."""
@@ -132,17 +128,17 @@ class Table:
         return texts
 
     def require_like(self, other: Table) -> None:
-        """Raises CURATION_EMBEDDINGS where the two were not made alike."""
+        """Raises CURATION_INPUT where the two were not made alike."""
         unlike = [name for name in SAME if self.facts.get(name) != other.facts.get(name)]
         if unlike:
             shown = "; ".join(f"{name}: {self.facts.get(name)} and {other.facts.get(name)}" for name in unlike)
             remedy = "embed both with one spec, changing the dataset alone"
-            raise NO_EMBEDDINGS.error(self.path, f"{other.path} was made otherwise: {shown}"[:600], remedy)
+            raise INPUT.error(self.path, f"{other.path} was made otherwise: {shown}"[:600], remedy)
 
 
 def queries_in(place: Path) -> Table:
     """What a pool is searched for: the queries of a run that embedded both, else the only table. Raises
-    CURATION_EMBEDDINGS."""
+    CURATION_INPUT."""
     both = place / QUERY_EMBEDDINGS
     return Table(both if both.is_file() else place)
 

@@ -19,7 +19,7 @@ from vidqa.data.sources.files import kind_of
 from vidqa.datatools.outputs import write_page
 from vidqa.evaluation.answers import parse_expected
 from vidqa.evaluation.thumbnails import card_frames
-from vidqa.gaps.curation.problems import LABELS
+from vidqa.gaps.curation.problems import INPUT
 from vidqa.gaps.curation.rows import Row
 
 TASKS = "tasks.json"
@@ -79,14 +79,13 @@ def write_tasks(folder: Path, tasks: Sequence[Row]) -> None:
         page("gaps/curation/annotate.html.j2", title="Answer these", tasks=shown, more=len(tasks) - len(shown)),
     )
     # Label Studio's JSON-MIN has numbers of its own under "id", and writes the data beside them.
-    shared = ("media", "question")
-    studio = [{"data": {"sample_id": row["id"], **{name: row[name] for name in shared}}} for row in tasks]
+    named = [{"sample_id": row["id"], "question": row["question"]} for row in tasks]
+    studio = [{"data": {**names, "media": row["media"]}} for row, names in zip(tasks, named, strict=True)]
     write_json(folder / "label_studio.json", studio)
     write_text(folder / "label_studio.xml", STUDIO)
-    fields = [{name: row[name] for name in ("question", "kind")} for row in tasks]
     samples = [
-        {"filepath": row["media"], "tags": ["to label"], "sample_id": row["id"], **own, "answer": None}
-        for row, own in zip(tasks, fields, strict=True)
+        {"filepath": row["media"], "tags": ["to label"], **names, "kind": row["kind"], "answer": None}
+        for row, names in zip(tasks, named, strict=True)
     ]
     (folder / "fiftyone").mkdir(exist_ok=True)
     write_json(folder / "fiftyone" / "metadata.json", FIFTYONE)
@@ -94,29 +93,23 @@ def write_tasks(folder: Path, tasks: Sequence[Row]) -> None:
 
 
 def labelled(tasks: Path, answers: Path) -> tuple[list[Row], int]:
-    """(annotations of what was answered, how many tasks were not). Raises CURATION_LABELS."""
-    task_of = {task["id"]: task for task in _read(tasks)}
-    annotations = [
-        _annotation(task_of, name, question, answer) for name, question, answer in _answers(_read(answers), answers)
-    ]
-    unknown = [name for name, annotation in annotations if annotation is None]
-    if unknown:
-        raise LABELS.error(answers, f"{len(unknown)} answers are to no task, such as {unknown[0]!r}")
-    rows = list({name: annotation for name, annotation in annotations if annotation}.values())
-    return rows, len(task_of) - len(rows)
+    """(annotations of what was answered, how many tasks were not). Raises CURATION_INPUT."""
+    task_of = {task["id"]: task for task in read_saved(tasks)}
+    replies = _answers(read_saved(answers), answers)
+    if unknown := [name for name, _, _ in replies if name not in task_of]:
+        raise INPUT.error(answers, f"{len(unknown)} answers are to no task, such as {unknown[0]!r}")
+    rows = {name: _annotation(task_of[name], question, answer) for name, question, answer in replies}
+    return list(rows.values()), len(task_of) - len(rows)
 
 
-def _annotation(tasks: Mapping[str, Row], name: str, question: str, answer: str) -> tuple[str, Row | None]:
-    about = tasks.get(name)
-    if about is None:
-        return name, None
+def _annotation(about: Row, question: str, answer: str) -> Row:
     turns = [
         {"from": "human", "value": f"<{about['medium']}>\n{question or about['question']}"},
         {"from": "gpt", "value": _spelled(answer, about.get("choices") or ())},
     ]
     kind = {"kind": about["kind"]} if about["kind"] else {}
     details = {"provenance": about["provenance"], "curation": {**about["curation"], "labelled": "by a person"}}
-    return name, {"id": name, about["medium"]: about["media"], **kind, "conversations": turns, **details}
+    return {"id": about["id"], about["medium"]: about["media"], **kind, "conversations": turns, **details}
 
 
 def _spelled(answer: str, choices: Sequence[str]) -> str:
@@ -128,25 +121,26 @@ def _spelled(answer: str, choices: Sequence[str]) -> str:
     return next((choice for choice in choices if plain(choice) == plain(answer)), answer)
 
 
-def _read(path: Path) -> Any:
+def read_saved(path: Path) -> Any:
+    """The JSON of a file that a person has saved. Raises CURATION_INPUT."""
     try:
         return parse_json(path, MOST_BYTES)
     except (OSError, ValueError) as broken:
-        raise LABELS.error(path, f"it cannot be read: {broken}") from broken
+        raise INPUT.error(path, f"it cannot be read: {broken}") from broken
 
 
 def _answers(value: Any, path: Path) -> list[tuple[str, str, str]]:
     """(id, question or "", answer) of what was answered, by what the file looks like."""
     items = value.get("samples") if isinstance(value, dict) else value
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
-        raise LABELS.error(path, "it holds no list of answers")
+        raise INPUT.error(path, "it holds no list of answers")
     answers = []
     for at, item in enumerate(items):
         try:
             name, question, answer = _answer(item)
         except (KeyError, TypeError, IndexError, AttributeError) as unlike:
             message = f"[{at}] is an answer of no kind that is known: {type(unlike).__name__} {unlike}"
-            raise LABELS.error(path, message) from unlike
+            raise INPUT.error(path, message) from unlike
         if answer.strip():
             answers.append((name, question.strip(), answer.strip()))
     return answers

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import PurePath
 
@@ -57,23 +57,18 @@ class Leak:
         """False where two clips look alike, but show too little to tell."""
         return self.reason != UNSURE
 
-    def as_dict(self) -> dict[str, str]:
-        return asdict(self)
-
 
 class _Leaks:
     """Leaks by set and pair of media, the first reason of each."""
 
     def __init__(self, new: Sequence[Record], protected: Sequence[Protected]) -> None:
         self.by_pair: dict[tuple[str, str, str], Leak] = {}
-        self.ours = _by_media(new)
-        self.theirs = {part.name: _by_media(part.records) for part in protected}
+        self.ours = _first_ids(new)
+        self.theirs = {part.name: _first_ids(part.records) for part in protected}
 
     def add(self, name: str, reason: str, one: MediaRef, other: MediaRef) -> None:
-        key = (name, one.key, other.key)
-        if key not in self.by_pair:
-            ids = self.ours[one.key][0].id, self.theirs[name][other.key][0].id
-            self.by_pair[key] = Leak(name, reason, *ids, one.file, other.file)
+        ids = self.ours[one.key], self.theirs[name][other.key]
+        self.by_pair.setdefault((name, one.key, other.key), Leak(name, reason, *ids, one.file, other.file))
 
 
 def find_leaks(new: Sequence[Record], protected: Sequence[Protected], group_by: str = "") -> list[Leak]:
@@ -98,12 +93,9 @@ def _refs(records: Iterable[Record]) -> dict[str, MediaRef]:
     return {ref.key: ref for record in records for ref in record.media}
 
 
-def _by_media(records: Iterable[Record]) -> dict[str, list[Record]]:
-    records_of: dict[str, list[Record]] = defaultdict(list)
-    for record in records:
-        for ref in record.media:
-            records_of[ref.key].append(record)
-    return records_of
+def _first_ids(records: Sequence[Record]) -> dict[str, str]:
+    """By medium, the id of the first record that shows it."""
+    return {ref.key: record.id for record in reversed(records) for ref in record.media}
 
 
 def _add_same_ids(new: Sequence[Record], protected: Protected, leaks: _Leaks) -> None:

@@ -20,9 +20,10 @@ from vidqa.data.record import Provenance
 from vidqa.datatools.outputs import json_list, write_page
 from vidqa.evaluation.answers import parse_expected
 from vidqa.evaluation.thumbnails import card_frames
-from vidqa.gaps.curation import labels, problems, selection
+from vidqa.gaps.curation import labels, selection
 from vidqa.gaps.curation.embeddings import Part, Table, queries_in
-from vidqa.gaps.curation.rows import Row, counted, read_rows, written
+from vidqa.gaps.curation.problems import INPUT, NOTHING_NEW
+from vidqa.gaps.curation.rows import Row, counted, read_columns, read_rows, written
 from vidqa.gaps.curation.search import Candidates, nearest, pool_mean
 from vidqa.gaps.curation.selection import Choice, Chosen, Limits
 
@@ -62,13 +63,14 @@ class Mined:
 
     def as_dict(self) -> dict[str, Any]:
         takers = {chosen.gap for chosen in self.finds}
+        quantiles = np.quantile([chosen.similarity for chosen in self.finds], (0, 0.5, 1))
         return {
             "gaps": len(self.gaps),
             "gaps_served": len(takers),
             "mined": len(self.annotations),
             "to_label": len(self.tasks),
             "by_kind": counted(self.annotations),
-            "similarity": _spread([chosen.similarity for chosen in self.finds]),
+            "similarity": dict(zip(("least", "median", "most"), quantiles.round(4).tolist(), strict=True)),
             "left_out": self.left_out,
         }
 
@@ -83,7 +85,7 @@ def mine(request: Mining) -> Mined:
     if not pool.rows or not (mean.media.any() or mean.text.any()):
         remedy = "name a pool with videos that can be decoded; summary.json of its embed job says what was wrong"
         message = f"{pool.rows} rows, none with a vector that tells it from others"
-        raise problems.NOTHING_FOUND.error(pool.path, message, remedy)
+        raise NOTHING_NEW.error(pool.path, message, remedy)
     candidates = nearest(pool, mean.queries(vectors), max(50, DEEPER * request.per_gap), mean)
     texts = pool.texts_at(candidates.row[candidates.row >= 0], TEXTS)
     classes = {row: _answer_class(row_texts) for row, row_texts in texts.items() if row_texts["answer"]}
@@ -92,7 +94,7 @@ def mine(request: Mining) -> Mined:
     choice = selection.choose(candidates, texts, classes, request, forbidden)
     if not choice.rows:
         shown = ", ".join(f"{count} {why}" for why, count in choice.left_out.items()) or "no neighbours"
-        raise problems.NOTHING_FOUND.error(pool.path, f"none of the rows nearest to {len(gaps)} gaps: {shown}")
+        raise NOTHING_NEW.error(pool.path, f"none of the rows nearest to {len(gaps)} gaps: {shown}")
     mined = _results(request, choice, texts, gaps)
     control = selection.random_rows(pool, len(mined.annotations), request.seed, forbidden)
     _write(request, mined, pool.texts_at(control, TEXTS))
@@ -100,32 +102,15 @@ def mine(request: Mining) -> Mined:
 
 
 def _leave_out(candidates: Candidates, texts: dict[int, dict[str, Any]], tried: tuple[Path, ...]) -> None:
-    """Rows that an earlier round has tried are no candidates. Raises CURATION_NO_GAPS for a table that is none."""
-    import pyarrow
-    import pyarrow.parquet
-
-    names: set[str] = set()
-    for place in tried:
-        try:
-            names.update(pyarrow.parquet.read_table(place, columns=["sample_id"])["sample_id"].to_pylist())
-        except (OSError, pyarrow.ArrowException) as broken:
-            raise problems.NO_GAPS.error(place, f"it is no table of mined rows: {broken}") from broken
+    """Rows that an earlier round has tried are no candidates. Raises CURATION_INPUT."""
+    names = {row["sample_id"] for table in tried for row in read_columns(table, "sample_id")}
     gone = [row for row, row_texts in texts.items() if row_texts["sample_id"] in names]
     candidates.row[np.isin(candidates.row, gone)] = -1
 
 
 def _gaps_of(place: Path, kpi: Part) -> tuple[list[dict[str, Any]], Part]:
-    """The gaps that have a vector, and their vectors. Raises CURATION_NO_GAPS."""
-    import pyarrow
-    import pyarrow.parquet
-
-    try:
-        columns = ["sample_id", "video_id", "question", "ground_truth", "kind"]
-        table = pyarrow.parquet.read_table(place, columns=columns).to_pylist()
-    except (OSError, pyarrow.ArrowException) as broken:
-        raise problems.NO_GAPS.error(
-            place, f"it is no gap table: {broken}", "write it with analyze_gaps.py"
-        ) from broken
+    """The gaps that have a vector, and their vectors. Raises CURATION_INPUT, CURATION_NOTHING_NEW."""
+    table = read_columns(place, "sample_id", "video_id", "question", "ground_truth", "kind")
     names = kpi.columns
     by_id = _unique(names["sample_id"])
     by_pair = _unique(zip(names["media"], names["question"], strict=True))
@@ -135,7 +120,7 @@ def _gaps_of(place: Path, kpi: Part) -> tuple[list[dict[str, Any]], Part]:
         if at is not None and (kpi.media[at].any() or kpi.text[at].any()):
             rows.setdefault(at, {**gap, "sample_id": names["sample_id"][at]})
     if not rows:
-        raise problems.NO_GAPS.error(place, f"{len(table)} gaps, none of them has a vector")
+        raise NOTHING_NEW.error(place, f"{len(table)} gaps, none of them has a vector")
     order = list(rows)
     return list(rows.values()), Part({}, kpi.media[order], kpi.text[order])
 
@@ -162,7 +147,7 @@ def _results(request: Mining, choice: Choice, texts: dict[int, dict[str, Any]], 
     if missing := [name for name in labelled if name not in rows]:
         message = f"{len(missing)} of {len(labelled)} chosen rows, such as {missing[0]!r}"
         remedy = "name with --pool-annotations the annotations that the pool was embedded from"
-        raise problems.NO_EMBEDDINGS.error(request.pool_annotations or "--pool-annotations", message, remedy)
+        raise INPUT.error(request.pool_annotations or "--pool-annotations", message, remedy)
     for chosen in choice.rows:
         gap, own = gaps[chosen.gap], texts[chosen.row]
         provenance = Provenance("mined", request.round, gap["sample_id"])
@@ -209,23 +194,8 @@ def _write_page(path: Path, mined: Mined) -> None:
         rows_of[chosen.gap].append(chosen)
     shown: list[dict[str, Any]] = []
     for gap, finds in list(rows_of.items())[:SHOWN_GAPS]:
-        rows = [
-            {**texts, "similarity": chosen.similarity, "frames": _pictures(texts["media"])}
-            for chosen in finds[:SHOWN_ROWS]
-            for texts in [mined.texts[chosen.row]]
-        ]
-        about = mined.gaps[gap]
-        shown.append({**about, "frames": _pictures(about["video_id"]), "finds": rows, "count": len(finds)})
+        rows = [{**mined.texts[chosen.row], "similarity": chosen.similarity} for chosen in finds[:SHOWN_ROWS]]
+        rows = [{**row, **card_frames(row["media"], FRAMES)} for row in rows]
+        about = {**mined.gaps[gap], **card_frames(mined.gaps[gap]["video_id"], FRAMES)}
+        shown.append({**about, "finds": rows, "count": len(finds)})
     write_page(path, page("gaps/curation/mined.html.j2", title="Mined samples", facts=mined.as_dict(), gaps=shown))
-
-
-def _pictures(video: str) -> list[str]:
-    frames: list[str] = card_frames(video, FRAMES)["frames"]
-    return frames
-
-
-def _spread(values: list[float]) -> dict[str, float]:
-    if not values:
-        return {}
-    least, middle, most = np.quantile(values, (0, 0.5, 1)).round(4).tolist()
-    return {"least": least, "median": middle, "most": most}

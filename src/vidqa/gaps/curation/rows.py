@@ -1,4 +1,5 @@
-"""Annotations as a curation writes them: LLaVA rows with media by their whole paths, and where each row comes from.
+"""Annotations as a curation writes them: LLaVA rows with media by their whole paths, and where each row comes from; and
+tables of gaps and of mined rows.
 
 `provenance` says it in the fields that records have (origin, round, gap); `curation` holds the details.
 """
@@ -17,6 +18,7 @@ from vidqa.data.parse import RowReader
 from vidqa.data.problem_collector import ProblemCollector
 from vidqa.data.record import Provenance, Record
 from vidqa.datatools.written_rows import llava_row, other_fields
+from vidqa.gaps.curation.problems import INPUT
 
 Row = dict[str, Any]
 
@@ -37,15 +39,11 @@ def read_rows(
             continue
         reader.rows = number
         if (record := reader.read(index, row)) is not None:
-            pairs.append((row, whole_paths(record)))
+            pairs.append((row, replace(record, media=tuple(replace(ref, written=ref.file) for ref in record.media))))
     source.media.unpack()
     if errors := [problem for problem in findings.problems if problem.severity == "error"]:
         raise ProblemError(errors)
     return pairs
-
-
-def whole_paths(record: Record) -> Record:
-    return replace(record, media=tuple(replace(ref, written=ref.file) for ref in record.media))
 
 
 def written(row: Mapping[str, Any], record: Record, provenance: Provenance, details: Mapping[str, Any]) -> Row:
@@ -55,6 +53,18 @@ def written(row: Mapping[str, Any], record: Record, provenance: Provenance, deta
     others.pop("curation", None)
     annotation = llava_row(replace(record, provenance=provenance))
     return {**annotation, **others, "curation": dict(details)}
+
+
+def read_columns(table: Path, *names: str) -> list[dict[str, Any]]:
+    """The rows of a parquet file, with these columns. Raises CURATION_INPUT."""
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        rows: list[dict[str, Any]] = pyarrow.parquet.read_table(table, columns=list(names)).to_pylist()
+    except (OSError, pyarrow.ArrowException) as broken:
+        raise INPUT.error(table, f"it is no table with {', '.join(names)}: {broken}") from broken
+    return rows
 
 
 def counted(rows: Iterable[Row], field: str = "kind") -> dict[str, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field
@@ -162,18 +162,13 @@ class _NearCopies:
 
 def random_rows(pool: Table, count: int, seed: int, forbidden: frozenset[str]) -> np.ndarray:
     """As many labelled rows of a pool, drawn at random: the control of a choice."""
+    import pyarrow as pa
     import pyarrow.compute as pc
 
-    usable = []
+    usable, excluded = [], pa.array(sorted(forbidden), pa.string())
     for start, batch in pool.texts(("media", "answer", "problem")):
-        media = pc.is_in(batch.column("media"), value_set=pa_strings(forbidden))
+        media = pc.is_in(batch.column("media"), value_set=excluded)
         good = pc.and_(pc.is_valid(batch.column("answer")), pc.is_null(batch.column("problem")))
         usable.append(np.flatnonzero(pc.and_(good, pc.invert(media)).to_numpy(zero_copy_only=False)) + start)
     rows = np.concatenate([np.zeros(0, np.int64), *usable])
     return np.sort(np.random.default_rng(seed).permutation(rows)[:count])
-
-
-def pa_strings(texts: frozenset[str]) -> Any:
-    import pyarrow
-
-    return pyarrow.array(sorted(texts), pyarrow.string())

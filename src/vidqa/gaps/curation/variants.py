@@ -1,12 +1,10 @@
 """Variants of a clip under which its answers stay true: other pixels of the same moments.
 
-frames, fps = VARIANTS["speed"].apply(frames, fps, draw)       uint8 [N, H, W, 3]
+frames, fps, drawn = VARIANTS["speed"](frames, fps, draw)       uint8 [N, H, W, 3]
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Literal, get_args
@@ -23,14 +21,6 @@ SafeName = Literal["shift", "speed", "crop", "color", "noise", "encode"]
 Applied = tuple[Frames, float, dict[str, float]]  # frames, their rate, what was drawn
 
 
-@dataclass(frozen=True)
-class Variant:
-    """One way to change a clip. `spoils` says which questions it may make untrue."""
-
-    apply: Callable[[Frames, float, np.random.Generator], Applied]
-    spoils: str = ""
-
-
 def _shift(frames: Frames, fps: float, draw: np.random.Generator) -> Applied:
     """Begins up to a twentieth of the clip later: the first moments are left out."""
     start = int(draw.integers(0, max(1, len(frames) // 20) + 1))
@@ -38,13 +28,13 @@ def _shift(frames: Frames, fps: float, draw: np.random.Generator) -> Applied:
 
 
 def _speed(frames: Frames, fps: float, draw: np.random.Generator) -> Applied:
-    """0.8 to 1.25 times as fast: the same frames at another rate."""
+    """0.8 to 1.25 times as fast: the same frames at another rate. How fast or how long something is may differ."""
     factor = float(np.exp(draw.uniform(np.log(0.8), np.log(1.25))))
     return frames, fps * factor, {"factor": round(factor, 3)}
 
 
 def _crop(frames: Frames, fps: float, draw: np.random.Generator) -> Applied:
-    """Takes up to a twentieth of each side away."""
+    """Takes up to a twentieth of each side away, and what happens there."""
     tall, wide = frames.shape[1:3]
     top, bottom, left, right = draw.uniform(0, 0.05, 4)
     rows, columns = slice(int(top * tall), tall - int(bottom * tall)), slice(int(left * wide), wide - int(right * wide))
@@ -71,17 +61,18 @@ def _as_it_is(frames: Frames, fps: float, draw: np.random.Generator) -> Applied:
 
 
 def _flip(frames: Frames, fps: float, draw: np.random.Generator) -> Applied:
+    """Left is right, which is swapped in question and answer, too; text in the picture cannot be read."""
     return frames[:, :, ::-1], fps, {}
 
 
 VARIANTS = {
-    "shift": Variant(_shift),
-    "speed": Variant(_speed, "how fast or how long"),
-    "crop": Variant(_crop, "what happens at the edge"),
-    "color": Variant(_color),
-    "noise": Variant(_noise),
-    "encode": Variant(_as_it_is),
-    "flip": Variant(_flip, "left and right, which are swapped in question and answer; text in the picture"),
+    "shift": _shift,
+    "speed": _speed,
+    "crop": _crop,
+    "color": _color,
+    "noise": _noise,
+    "encode": _as_it_is,
+    "flip": _flip,
 }
 SAFE: tuple[SafeName, ...] = get_args(SafeName)
 

@@ -7,14 +7,14 @@ from itertools import takewhile
 
 from vidqa.core.pages.page import percent
 from vidqa.gaps.deft.context import StageContext, StageResult
-from vidqa.gaps.deft.state import Ending, Fact, LoopState, RoundState
+from vidqa.gaps.deft.state import Ending, Fact, LoopState
 from vidqa.gaps.deft.tables import ComparisonTable, Slice, read_table, scores_of
 
 LEVEL = 0.05  # of all rounds together: each is tested at its share of it
 
 
 def decide(context: StageContext) -> StageResult:
-    """Accept this round's model, or roll back to the best one before it. Raises DEFT_TABLE."""
+    """Accept this round's model, or roll back to the best one before it. Raises DEFT_GATE."""
     stop = context.settings.stop
     comparison = read_table(context.require("comparison"), ComparisonTable)
     accepted, why = verdict(comparison, stop.rounds, stop.slice_points)
@@ -72,42 +72,28 @@ def after_round(state: LoopState) -> Ending | None:
 
 
 def _target(state: LoopState) -> Ending | None:
-    stop = state.settings.stop
-    if stop.target is None or state.accepted is None:
+    stop, accepted = state.settings.stop, state.accepted
+    if stop.target is None or accepted is None:
         return None
-    reached, what = _reached(state, stop.target_kind)
-    if reached is None or reached < stop.target:
+    row = accepted if stop.target_kind is None else scores_of(accepted.evaluation).by_kind.get(stop.target_kind)
+    if row is None or row.accuracy < stop.target:
         return None
-    sentence = f"The target of {percent(stop.target)} is reached: {percent(reached)} {what} on the selection set."
+    what = f"of {stop.target_kind}" if stop.target_kind else "accuracy"
+    sentence = f"The target of {percent(stop.target)} is reached: {percent(row.accuracy)} {what} on the selection set."
     return Ending(rule="target", sentence=sentence)
 
 
-def _reached(state: LoopState, kind: str | None) -> tuple[float | None, str]:
-    """The accuracy that the target is about, and its name."""
-    accepted = state.accepted
-    assert accepted is not None  # the caller has looked
-    if kind is None:
-        return accepted.accuracy, "accuracy"
-    row = scores_of(accepted.evaluation).by_kind.get(kind)
-    return row.accuracy if row else None, f"of {kind}"
-
-
 def _no_gain(state: LoopState) -> Ending | None:
-    rejected = _rejected_in_a_row(state)
+    rejected = list(takewhile(lambda decided: not decided.accepted, reversed(state.decided)))
     if len(rejected) < state.settings.stop.patience:
         return None
-    last = rejected[-1]
+    last = rejected[0]
     best = state.accepted.round if state.accepted else 0
     keeps = f"The model of round {best} is kept." if best else "The model that the loop started with is kept."
     if last.stages["decide"].facts.get("regression"):
         return Ending(rule="regression", sentence=f"Round {last.number} made the model worse. {last.why} {keeps}")
     count = f"{len(rejected)} rounds in a row" if len(rejected) > 1 else f"Round {last.number}"
     return Ending(rule="no progress", sentence=f"{count} brought no proven gain. {last.why} {keeps}")
-
-
-def _rejected_in_a_row(state: LoopState) -> list[RoundState]:
-    rejected = list(takewhile(lambda decided: not decided.accepted, reversed(state.decided)))
-    return rejected[::-1]
 
 
 def _rounds(state: LoopState) -> Ending | None:

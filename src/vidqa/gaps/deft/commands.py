@@ -13,10 +13,11 @@ from vidqa.core.files import write_text
 from vidqa.core.pages.page import percent
 from vidqa.core.problem import Exit, Problem, ProblemError
 from vidqa.data.reader import NAMES
+from vidqa.gaps.curation.problems import LEAK
 from vidqa.gaps.deft.context import AUDIT_ANSWERS, EVALUATE_SPEC, LABELS, LOG, TRAIN_SPEC, StageContext, is_labelled
 from vidqa.gaps.deft.log import Log
 from vidqa.gaps.deft.loop import Loop, PendingStage, Step, locked_folder, write_state
-from vidqa.gaps.deft.problems import DEFT_FOLDER, DEFT_SAME_SET, DEFT_SETTING
+from vidqa.gaps.deft.problems import DEFT_FOLDER, DEFT_SETTING
 from vidqa.gaps.deft.report import write_report
 from vidqa.gaps.deft.settings import CHANGEABLE, Settings, settings_of, with_sets
 from vidqa.gaps.deft.state import Ending, fold
@@ -51,7 +52,7 @@ def create(folder: Path, config: LoopConfig) -> tuple[Loop, str]:
     """The loop, and whether it is "new", "unchanged" or "changed" (stop rules and limits of an existing one). Recipes
     are copied, so that later changes of the files have no effect.
 
-    Raises DEFT_SETTING, DEFT_SAME_SET, DEFT_FOLDER, and the problems of specs.
+    Raises DEFT_SETTING, DEFT_FOLDER, CURATION_LEAK, and the problems of specs.
     """
     folder = folder.absolute()
     recipes = {
@@ -96,7 +97,8 @@ def _check_sets(settings: Settings) -> None:
             raise DEFT_SETTING.error(f"sets.{name}", f"{place} has no annotations.json", "name the folder of a set")
     for name, place in folders.items():
         if (twin := set_of.setdefault(os.path.realpath(place), name)) != name:
-            raise DEFT_SAME_SET.error(place, f"it is the {twin} set and the {name} set")
+            remedy = "give selection, KPI set, test set, training set and pool folders of their own"
+            raise LEAK.error(place, f"it is the {twin} set and the {name} set", remedy)
     if settings.study and settings.control:
         message = "the study's best training is compared with one that was not searched for"
         raise DEFT_SETTING.error("control", message, "ask for one of control and study")
@@ -131,7 +133,7 @@ def _changed(folder: Path, settings: Settings, recipes: dict[str, str]) -> tuple
 
 
 def go_on(folder: Path, answers: Path | None = None, labels: Path | None = None, *, once: bool) -> Result:
-    """Run the pending stage, or all until a rule ends the loop. Raises CURATION_LABELS, and
+    """Run the pending stage, or all until a rule ends the loop. Raises CURATION_INPUT, and
     DEFT_SETTING for labels that the loop does not wait for."""
     sentences: list[str] = []
     loop = Loop(folder)
@@ -163,7 +165,7 @@ def go_on(folder: Path, answers: Path | None = None, labels: Path | None = None,
 
 def _add_labels(loop: Loop, labels: Path) -> None:
     """Copy a person's answers into the folder of the round that has mined samples without. Raises DEFT_SETTING, and
-    CURATION_LABELS where they cannot be used."""
+    CURATION_INPUT where they cannot be used."""
     from vidqa.gaps.curation.labels import labelled
 
     newest = loop.state.newest

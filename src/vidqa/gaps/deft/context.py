@@ -23,7 +23,7 @@ LABELS = "labels.json"  # of a round: a person's answers to mined samples
 @dataclass
 class StageResult:
     """A sentence for the log, output files by name, facts and cost. With `stop` the loop ends, or waits, because of a
-    rule (`state.Rule`) that the sentence explains."""
+    rule (`state.RULES`) that the sentence explains."""
 
     sentence: str
     outputs: Mapping[str, Path] = field(default_factory=dict)
@@ -66,19 +66,14 @@ class StageContext:
         rounds = self.state.rounds
         return rounds[self.number] if self.number is not None and self.number < len(rounds) else None
 
-    def has(self, stage: str) -> bool:
-        return self.round is not None and stage in self.round.stages
-
     def fact(self, stage: str, name: str) -> Any:
-        """A fact of an earlier stage of this round."""
-        return self.round.stages[stage].facts[name] if self.round else None
+        """A fact of an earlier stage of this round; None without that stage."""
+        done = self.round.stages.get(stage) if self.round else None
+        return done.facts[name] if done else None
 
     def output(self, name: str) -> Path | None:
         """A file that an earlier stage of this round has written; None without it."""
-        for stage in self.round.stages.values() if self.round else ():
-            if name in stage.outputs:
-                return Path(stage.outputs[name].path)
-        return None
+        return self.round.output(name) if self.round else None
 
     def require(self, name: str) -> Path:
         """`output` of a stage that must have run."""
@@ -112,7 +107,7 @@ class StageContext:
             return repr(self.settings.model_dump().get(name.removeprefix("settings.")))
         if name in ("training run", "control run"):
             stage = "train" if name == "training run" else "control train"
-            return str(self.fact(stage, "run_dir")) if self.has(stage) else self.starting_model()
+            return str(self.fact(stage, "run_dir") or self.starting_model())
         if name == "accepted model":
             return accepted.model if accepted else self.starting_model()
         if name == "accepted results":

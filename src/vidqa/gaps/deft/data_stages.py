@@ -23,13 +23,13 @@ from vidqa.gaps.deft.context import (
     is_labelled,
     media_of,
 )
-from vidqa.gaps.deft.runner import Request, with_options, words_of
+from vidqa.gaps.deft.runner import Request
 from vidqa.gaps.deft.state import Cost, Fact
 from vidqa.gaps.deft.tables import Annotations, AuditQueue, read_table
 from vidqa.spec.parent_layers import model_layer
 from vidqa.spec.run_lookup import find_export
 
-NOTHING = tuple(f"CURATION_{what}" for what in ("NOTHING_FOUND", "NO_GAPS", "NOTHING_NEW"))
+NOTHING = "CURATION_NOTHING_NEW"  # a problem that only says that there is nothing new
 NO_ROWS = ("DATA_EMPTY", "DATA_FILE_MISSING")  # of a folder that exists
 LEAKING = "leaking"  # why an assembly leaves a row out
 NEAR = "DATA_SPLIT_NEAR"  # preflight's warning of files that look alike
@@ -93,8 +93,7 @@ def gaps(context: StageContext) -> StageResult:
         embeddings=context.output("selection embeddings"),
         audit_answers=answers if answers.is_file() else None,
     )
-    request = with_options(request, context.settings.words.get("gaps", []), "analyze_gaps")
-    runner.announce("analyze_gaps", *words_of(request))
+    request = runner.announced(request, context.settings.words.get("gaps", []), "analyze_gaps")
     data = find_gaps(request).data
     count, types = data["gaps"], {name: count for name, count in data["by_error_type"].items() if count}
     facts: dict[str, Fact] = {"gaps": count, **types}
@@ -116,7 +115,7 @@ def _other_evaluations(context: StageContext) -> list[Path]:
 def audit(context: StageContext) -> StageResult:
     """Ask a person about suspected label errors: mining looks for what is like a gap, not like a mistake.
 
-    Raises DEFT_TABLE."""
+    Raises DEFT_GATE."""
     queue = read_table(context.require("audit queue"), AuditQueue)
     suspects = [suspect for suspect in queue.items if suspect.probability >= context.settings.audit_from]
     open_items = [suspect for suspect in suspects if not suspect.verdict]
@@ -149,8 +148,7 @@ def mine_pool(context: StageContext) -> StageResult:
         pool_media=media_of(pool) if is_labelled_pool else "",
         tried=tuple(_mined_tables(context)),
     )
-    request = with_options(request, context.settings.words.get("mine", []), "mine_samples")
-    runner.announce("mine_samples", *words_of(request))
+    request = runner.announced(request, context.settings.words.get("mine", []), "mine_samples")
     try:
         mined = mine(request)
     except ProblemError as error:
@@ -168,8 +166,8 @@ def mine_pool(context: StageContext) -> StageResult:
 
 
 def _nothing(error: ProblemError) -> str:
-    """The message of a problem that only says that there is nothing new; raises any other."""
-    if error.problems[0].code not in NOTHING:
+    """The message of NOTHING; raises any other problem."""
+    if error.problems[0].code != NOTHING:
         raise error
     return error.problems[0].message
 
@@ -182,7 +180,7 @@ def _mined_tables(context: StageContext) -> list[Path]:
 
 
 def label(context: StageContext) -> StageResult:
-    """Take a person's answers to mined samples without answers; the loop waits for them. Raises CURATION_LABELS."""
+    """Take a person's answers to mined samples without answers; the loop waits for them. Raises CURATION_INPUT."""
     from vidqa.datatools.outputs import json_list, write_new
     from vidqa.gaps.curation.labels import labelled
 
@@ -211,8 +209,7 @@ def augment_mined(context: StageContext) -> StageResult:
 
     folder = _empty(context.place / "augmented")
     request = Augmentation(annotations=context.require("mined"), out=folder, round=context.number or 0)
-    request = with_options(request, context.settings.words.get("augment", []), "augment_samples")
-    runner.announce("augment_samples", *words_of(request))
+    request = runner.announced(request, context.settings.words.get("augment", []), "augment_samples")
     augment(request)
     path = folder / "augmented.json"
     count = len(read_table(path, Annotations).root)
@@ -242,8 +239,7 @@ def assemble_set(context: StageContext, inputs: tuple[str, ...], folder: str, ou
         kpi=_protected(sets.kpi),
         test=_protected(sets.test),
     )
-    request = with_options(request, context.settings.words.get("assemble", []), "assemble_dataset")
-    runner.announce("assemble_dataset", *words_of(request))
+    request = runner.announced(request, context.settings.words.get("assemble", []), "assemble_dataset")
     try:
         counts = assemble(request).as_dict()
     except ProblemError as error:

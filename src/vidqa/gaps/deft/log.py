@@ -14,7 +14,7 @@ from typing import Any
 
 from vidqa.core.files import now
 from vidqa.core.problem import Problem
-from vidqa.gaps.deft.problems import DEFT_LOG_BROKEN, DEFT_LOG_TORN
+from vidqa.gaps.deft.problems import DEFT_LOG_BROKEN
 
 Event = dict[str, Any]
 
@@ -53,7 +53,8 @@ class Log:
             self._whole += len(line) + 1
         if rest:
             where, message = f"{self.path}:{len(lines) + 1}", f"{len(rest)} bytes without an end of line are dropped"
-            self.torn = DEFT_LOG_TORN.at(where, message, severity="warning")
+            remedy = "nothing needs to be done: the stage of that line runs again"
+            self.torn = DEFT_LOG_BROKEN.at(where, message, remedy, severity="warning")
 
     def _take(self, number: int, line: bytes) -> None:
         """Raises DEFT_LOG_BROKEN."""

@@ -104,7 +104,7 @@ class Loop:
                 spent = budget(self.state) if stage.name in TRAININGS else None
                 return spent or pending
             if done.stop:
-                return Ending.model_validate({"rule": done.stop, "sentence": done.sentence})
+                return Ending(rule=done.stop, sentence=done.sentence)
         raise DEFT_LOG_BROKEN.error(self.log.path, f"round {current.number} has all stages and no decision")
 
     def _stage(self, number: int | None, stage: Stage) -> PendingStage:
@@ -152,7 +152,7 @@ class Loop:
             self._end(_gate(pending, error.problems))
             raise
         if result.waits:
-            ending = Ending.model_validate({"rule": result.stop, "sentence": result.sentence, "waits": True})
+            ending = Ending(rule=result.stop, sentence=result.sentence, waits=True)
             self._end(ending)
             return ending
         self._finish(pending, result, time.monotonic() - started)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +20,22 @@ from vidqa.gaps.deft.runner import Request
 from vidqa.gaps.deft.state import Cost, Fact
 from vidqa.gaps.deft.tables import scores_of
 
-LISTS = {"metric": "metrics", "range": "ranges", "fix": "fixed", "only": "only", "set": "sets"}
-NAMED = {"algorithm": "algorithm", "trials": "max_trials", "concurrent": "max_concurrent"}
-# By the name of the spec: output, and the stage that has trained the model. Without one the accepted model is evaluated
-# on the KPI set (reported, decides nothing) or the test set (once); the others on the selection set.
-EVALUATIONS = {
-    "evaluate": ("results", "train"),
-    "control_evaluate": ("control results", "control train"),
-    "kpi": ("KPI results", ""),
-    "test": ("test results", ""),
-}
+
+@dataclass(frozen=True)
+class StudyOptions:
+    """The options of `run_automl.py plan` that a loop may be given for its studies."""
+
+    evaluate: Path | None = None
+    test: Path | None = None
+    metric: tuple[str, ...] = ()
+    range: tuple[str, ...] = ()
+    fix: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
+    runs: int | None = None
+    set: tuple[str, ...] = ()
+    algorithm: str | None = None
+    trials: int | None = None
+    concurrent: int | None = None
 
 
 def train(context: StageContext) -> StageResult:
@@ -85,49 +92,28 @@ def _study_request(recipe: Path, words: Sequence[str]) -> Any:
     """The plan that the options of `run_automl.py plan` ask for. Raises DEFT_SETTING."""
     from vidqa.automl.plan import PlanRequest
 
-    table: dict[str, Any] = {}
-    named: dict[str, Any] = {}
-    for name, values in runner.options_of(words).items():
-        value = values[-1] if values else ""
-        if name in LISTS:
-            table[LISTS[name]] = tuple(values)
-        elif name in NAMED:
-            named[NAMED[name]] = value if name == "algorithm" else _count(name, value)
-        elif name in ("evaluate", "test"):
-            table["evaluation" if name == "evaluate" else name] = Path(value)
-        elif name == "runs":
-            table[name] = _count(name, value)
-        else:
-            raise DEFT_SETTING.error("study", f"run_automl.py plan has no option --{name} for the loop")
-    return PlanRequest(recipe, named=named, **table)
+    o = runner.with_options(StudyOptions(), words, "run_automl")
+    named = {"algorithm": o.algorithm, "max_trials": o.trials, "max_concurrent": o.concurrent}
+    return PlanRequest(recipe, o.evaluate, o.test, o.metric, o.range, o.fix, o.only, o.runs, o.set, named)
 
 
-def _count(name: str, value: str) -> int:
-    if not value.isdigit():
-        raise DEFT_SETTING.error("study", f"--{name} is {value!r}, not a number")
-    return int(value)
-
-
-def evaluate(context: StageContext, name: str = "evaluate") -> StageResult:
-    """Evaluate a model on its set, as EVALUATIONS says. Raises DEFT_GATE, DEFT_SETTING."""
-    sets, (output, trained) = context.settings.sets, EVALUATIONS[name]
-    folder = str(sets.selection if trained else getattr(sets, name))
-    model = context.accepted.model if context.state.accepted else context.starting_model()
-    if trained and context.number:
-        model = str(context.fact(trained, "run_dir"))
+def evaluate(context: StageContext, model: str, data: str, stem: str, output: str) -> StageResult:
+    """Evaluate a model on a set, both by the names of their sources; `stem` is that of the spec's file. Raises
+    DEFT_GATE, DEFT_SETTING."""
+    folder, model = str(getattr(context.settings.sets, data)), str(context.source(model))
     request = Request(
         "evaluate",
         overrides=(context.folder / EVALUATE_SPEC,),
         results_dir=str(context.runs),
         sets=runner.settings_words({**model_keys(model), **data_keys(folder)}),
     )
-    recipe = runner.write_recipe(request, context.place / f"{name}.toml")
+    recipe = runner.write_recipe(request, context.place / f"{stem}.toml")
     run, facts, cost = runner.job("evaluate", recipe, context.settings.where)
     scores = scores_of(run)
     if scores.accuracy is None or scores.accuracy_ci95 is None:
         raise DEFT_GATE.error(folder, "none of its questions has an expected answer", "give the set answers")
     kind, kinds = context.settings.stop.target_kind, scores.by_kind
-    if name == "evaluate" and kind is not None and kind not in kinds:
+    if output == "results" and kind is not None and kind not in kinds:
         message = f"no question of {folder} is of the kind {kind!r}: the target could never be reached"
         raise DEFT_SETTING.error("stop.target_kind", message, f"name one of {', '.join(kinds)}: run_deft.py init again")
     low, high = scores.accuracy_ci95
@@ -135,28 +121,19 @@ def evaluate(context: StageContext, name: str = "evaluate") -> StageResult:
     return StageResult(str(scores.headline), {output: run / "results.json"}, facts, cost)
 
 
-def compare_round(context: StageContext) -> StageResult:
-    """Compare the round's evaluation with that of the best model before it."""
-    return _compare(context, context.accepted.evaluation, "comparison")
-
-
-def compare_control(context: StageContext) -> StageResult:
-    """Compare mined samples with as many random ones."""
-    return _compare(context, str(context.fact("control evaluate", "run_dir")), "control_comparison")
-
-
-def _compare(context: StageContext, before: str, name: str) -> StageResult:
+def compare(context: StageContext, before: str, name: str) -> StageResult:
+    """Compare the round's evaluation with the results of another one, by the name of their source."""
     from vidqa.datatools.outputs import write_page
-    from vidqa.evaluation.comparison import compare
+    from vidqa.evaluation import comparison
     from vidqa.evaluation.comparison_page import comparison_page
 
-    after = str(context.fact("evaluate", "run_dir"))
+    runs = Path(str(context.source(before))).parent, context.require("results").parent
     page, table = context.place / f"{name}.html", context.place / f"{name}.json"
-    runner.announce("compare", before, after, "--html", page)
-    comparison = compare(Path(before), Path(after))
-    write_page(page, comparison_page(comparison))
-    write_json(table, {**comparison.as_dict(), "gate": None})
-    verdict, whole = comparison.whole.verdict, comparison.whole
+    runner.announce("compare", *runs, "--html", page)
+    compared = comparison.compare(*runs)
+    write_page(page, comparison_page(compared))
+    write_json(table, {**compared.as_dict(), "gate": None})
+    verdict, whole = compared.whole.verdict, compared.whole
     sentence = (
         f"{verdict}: {percent(whole.before)} -> {percent(whole.after)}, "
         f"{whole.fixed} fixed and {whole.broken} broken of {whole.n} questions (p = {whole.p_value:.3g})"

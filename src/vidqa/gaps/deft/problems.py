@@ -15,25 +15,10 @@ DEFT_SETTING = Code(
     "workflow/deft/deft.md lists the settings.",
     Exit.USAGE,
 )
-DEFT_SAME_SET = Code(
-    "DEFT_SAME_SET",
-    "Two of the loop's sets are one.",
-    "Give selection, KPI set, test set, training set and pool folders of their own.",
-)
 DEFT_LOG_BROKEN = Code(
     "DEFT_LOG_BROKEN",
-    "A line of the loop's log is not one that the loop has written.",
+    "A line of the loop's log is not one that the loop has written, or the last one was cut off (a warning).",
     "Restore deft_log.jsonl from a copy, or cut it off before that line; what later lines say is then done again.",
-)
-DEFT_LOG_TORN = Code(
-    "DEFT_LOG_TORN",
-    "The last line of the loop's log was cut off while it was written.",
-    "Nothing needs to be done: the line is dropped, and its stage runs again.",
-)
-DEFT_TABLE = Code(
-    "DEFT_TABLE",
-    "A file that a stage of the loop has written is damaged.",
-    "Delete the file, then run the loop again: the stage that writes it runs again.",
 )
 DEFT_BUSY = Code(
     "DEFT_BUSY",
@@ -44,5 +29,6 @@ DEFT_BUSY = Code(
 DEFT_GATE = Code(
     "DEFT_GATE",
     "A stage cannot go on with what it has found.",
-    "Correct what the problems name, then run the loop again: it goes on with this stage.",
+    "Correct what the problems name, or delete a file of the loop that is damaged: the stage that writes it runs "
+    "again. Then run the loop again: it goes on with this stage.",
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,9 +70,9 @@ def _measured(facts: Row) -> Row:
 
 def _round(current: RoundState) -> Row:
     stages = current.stages
-    measured = _measured(stages["evaluate"].facts) if "evaluate" in stages else {}
-    compared = _table(current, "compare", "comparison")
-    control = _table(current, "control compare", "control_comparison")
+    facts: dict[str, Row] = defaultdict(dict, {name: dict(stage.facts) for name, stage in stages.items()})
+    measured = _measured(facts["evaluate"]) if "evaluate" in stages else {}
+    control = _comparison(current, "control_comparison")
     cost = [stage.cost.gpu_seconds or stage.cost.seconds for stage in stages.values()]
     return {
         "round": current.number,
@@ -79,26 +80,20 @@ def _round(current: RoundState) -> Row:
         "why": current.why,
         **measured,
         "by_kind": _by_kind(measured.get("run_dir")),
-        "kpi": _measured(stages["kpi"].facts) if "kpi" in stages else None,
-        "gaps": stages["gaps"].facts.get("gaps") if "gaps" in stages else None,
-        "added": {name: stages[name].facts["samples"] for name in ADDING if "samples" in _facts(current, name)},
-        "train_samples": stages["assemble"].facts.get("samples") if "assemble" in stages else None,
-        "comparison": compared,
-        "control": {**_measured(stages["control evaluate"].facts), "comparison": control} if control else None,
+        "kpi": _measured(facts["kpi"]) if "kpi" in stages else None,
+        "gaps": facts["gaps"].get("gaps"),
+        "added": {name: facts[name]["samples"] for name in ADDING if "samples" in facts[name]},
+        "train_samples": facts["assemble"].get("samples"),
+        "comparison": _comparison(current, "comparison"),
+        "control": {**_measured(facts["control evaluate"]), "comparison": control} if control else None,
         "hours": round(sum(cost) / 3600, 4),
         "stages": [{"name": name, "sentence": stage.sentence} for name, stage in stages.items()],
     }
 
 
-def _facts(current: RoundState, stage: str) -> Row:
-    return dict(current.stages[stage].facts) if stage in current.stages else {}
-
-
-def _table(current: RoundState, stage: str, name: str) -> Row | None:
-    if stage not in current.stages:
-        return None
-    path = Path(current.stages[stage].outputs[name].path)
-    if not path.is_file():
+def _comparison(current: RoundState, name: str) -> Row | None:
+    path = current.output(name)
+    if path is None or not path.is_file():
         return None
     return read_table(path, ComparisonTable).model_dump(include={"verdict", "whole", "slices", "samples"})
 
@@ -129,12 +124,12 @@ def _pictures(current: RoundState) -> list[tuple[str, list[Row]]]:
     """(heading, cards) of what a round added, fixed and broke."""
     shown = []
     for name, heading in ADDED.items():
-        if place := _path(current, name):
+        if (place := current.output(name)) and place.is_file():
             rows = read_table(place, Annotations).root
             shown.append((_heading(heading, len(rows)), [_added(place, row) for row in rows[:CARDS]]))
-    compared = _table(current, "compare", "comparison")
-    if compared and "evaluate" in current.stages:
-        items = {item["sample_id"]: item for item in read_results(current.stages["evaluate"].outputs["results"].path)}
+    compared, results = _comparison(current, "comparison"), current.output("results")
+    if compared and results:
+        items = {item["sample_id"]: item for item in read_results(results)}
         for name, heading in CHANGED.items():
             ids = [sample for sample in compared["samples"][name] if sample in items]
             cards = [_card(items[sample]["video_id"], items[sample]) for sample in ids[:CARDS]]
@@ -144,11 +139,6 @@ def _pictures(current: RoundState) -> list[tuple[str, list[Row]]]:
 
 def _heading(what: str, count: int) -> str:
     return f"{count} questions {what}" + (f"; {CARDS} of them" if count > CARDS else "")
-
-
-def _path(current: RoundState, name: str) -> Path | None:
-    outputs = [stage.outputs[name] for stage in current.stages.values() if name in stage.outputs]
-    return Path(outputs[0].path) if outputs and Path(outputs[0].path).is_file() else None
 
 
 def _added(place: Path, row: Row) -> Row:

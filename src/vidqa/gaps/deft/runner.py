@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -36,7 +36,7 @@ def words_of(request: Any) -> list[object]:
     """The options of a script, one for each field of a dataclass that differs from its default."""
     words: list[object] = []
     for field in fields(request):
-        value, option = getattr(request, field.name), field.name.replace("_", "-")
+        value, option = getattr(request, field.name), _option(field).replace("_", "-")
         if value == field.default:
             continue
         if isinstance(value, bool):
@@ -44,6 +44,10 @@ def words_of(request: Any) -> list[object]:
         else:
             words += [f"--{option}", *(value if isinstance(value, tuple) else [value])]
     return words
+
+
+def _option(field: Field[Any]) -> str:
+    return str(field.metadata.get("option", field.name))
 
 
 def options_of(words: Sequence[str]) -> dict[str, list[str]]:
@@ -64,21 +68,28 @@ def options_of(words: Sequence[str]) -> dict[str, list[str]]:
 
 def with_options(request: T, words: Sequence[str], script: str) -> T:
     """The request with further options of a script; those of a list are added to the loop's. Raises DEFT_SETTING."""
-    defaults = {field.name: field.default for field in fields(request)}  # type: ignore[arg-type]
-    table = {name: getattr(request, name) for name in defaults}
+    field_of = {_option(field): field for field in fields(request)}  # type: ignore[arg-type]
+    table = {field.name: getattr(request, field.name) for field in field_of.values()}
     for name, values in options_of(words).items():
-        positive = name.removeprefix("no_")
-        if positive not in table:
+        field = field_of.get(name.removeprefix("no_"))
+        if field is None:
             raise DEFT_SETTING.error("words", f"{script}.py has no option --{name.replace('_', '-')} for the loop")
-        if isinstance(table[positive], tuple):
-            table[positive] = (*(table[positive] if table[positive] != defaults[positive] else ()), *values)
+        if isinstance(value := table[field.name], tuple):
+            table[field.name] = (*(value if value != field.default else ()), *values)
         else:
-            table[positive] = values[-1] if values else name == positive
+            table[field.name] = values[-1] if values else not name.startswith("no_")
     try:
         return TypeAdapter(type(request)).validate_python(table)
     except ValidationError as wrong:
         first = wrong.errors()[0]
         raise DEFT_SETTING.error("words", f"{script}.py {first['loc']}: {first['msg']}, {first['input']!r}") from wrong
+
+
+def announced(request: T, words: Sequence[str], script: str) -> T:
+    """The request with further options of a script, whose command is printed. Raises DEFT_SETTING."""
+    request = with_options(request, words, script)
+    announce(script, *words_of(request))
+    return request
 
 
 def settings_words(keys: Mapping[str, object]) -> tuple[str, ...]:

@@ -80,6 +80,7 @@ class Settings(Strict):
     stop: Stop = Stop()
 
 
+TABLES: dict[str, type[Strict]] = {"sets": Sets, "where": Where, "stop": Stop}
 CHANGEABLE = ("stop", "where", "audit", "audit_from")  # within a loop
 
 
@@ -91,22 +92,11 @@ def settings_of(table: dict[str, Any]) -> Settings:
         first = wrong.errors()[0]
         key = ".".join(map(str, first["loc"]))
         if first["type"] == "extra_forbidden":
-            names = _names(Settings)
+            names = [name for name in Settings.model_fields if name not in TABLES]
+            names += [f"{table}.{name}" for table, model in TABLES.items() for name in model.model_fields]
             close = difflib.get_close_matches(key, names, n=3, cutoff=0.5) or [*names]
             raise DEFT_SETTING.error(key, "there is no such setting", f"set one of {', '.join(close)}") from wrong
         raise DEFT_SETTING.error(key or "settings", f"{first['msg']}: {str(first['input'])[:80]}") from wrong
-
-
-def _names(model: type[BaseModel], prefix: str = "") -> list[str]:
-    """The dotted names of all settings."""
-    names = []
-    for name, field in model.model_fields.items():
-        inner = field.annotation
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
-            names += _names(inner, f"{prefix}{name}.")
-        else:
-            names.append(f"{prefix}{name}")
-    return names
 
 
 def with_sets(table: dict[str, Any], sets: list[str]) -> dict[str, Any]:

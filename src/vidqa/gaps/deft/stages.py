@@ -1,4 +1,4 @@
-"""The loop's contract: its stages in order, with the command of each, what it reads and writes; and its stop rules.
+"""The loop's contract: its stages in order, with the command of each, what it reads and writes.
 
 `make generate` writes it into config.json.
 """
@@ -23,18 +23,6 @@ ANALYZE = (
 )
 MINE = "python scripts/mine_samples.py --gaps GAPS --pool EMBEDDINGS --query EMBEDDINGS --out FOLDER --json"
 ANSWER = "python scripts/run_deft.py next LOOP --{} FILE --json"
-RULES = {
-    "target": "the accuracy that was agreed on is reached on the selection set",
-    "no gaps": "the model answers every question of the selection set",
-    "no new samples": "the pool holds nothing that is like the gaps and was not tried yet",
-    "rounds": "all agreed rounds are done",
-    "no progress": "the agreed number of rounds in a row was rolled back without a proven gain",
-    "regression": "the last of these rounds made the model, or a kind of question, worse",
-    "budget": "the agreed hours of jobs are spent",
-    "hard gate": "a stage has found an error; it waits, and goes on when the loop is run again",
-    "audit needed": "labels are suspected to be wrong; it waits for a person's answers",
-    "labels needed": "what was mined from the pool has no answers; it waits for a person's",
-}
 
 
 @dataclass(frozen=True)
@@ -60,7 +48,7 @@ SPEC = ("training recipe", "accepted model", "settings.train", "settings.continu
 
 
 def _evaluation(name: str, does: str, model: str, data: str, output: str) -> Stage:
-    run = partial(model_stages.evaluate, name=name.replace(" ", "_"))
+    run = partial(model_stages.evaluate, model=model, data=data, stem=name.replace(" ", "_"), output=output)
     reads = (model, data, "evaluation recipe", "settings.where")
     return Stage(name, does, run, LAUNCH.format("evaluate"), reads, (output,), "vidqa.results.v1")
 
@@ -75,7 +63,8 @@ def _validation(name: str, does: str, data: str, stem: str, output: str) -> Stag
     return Stage(name, does, run, PREFLIGHT, (data, *SPEC), (output,), "train.schema.json")
 
 
-def _comparison(name: str, does: str, run: Callable[[StageContext], StageResult], before: str, output: str) -> Stage:
+def _comparison(name: str, does: str, before: str, output: str) -> Stage:
+    run = partial(model_stages.compare, before=before, name=output)
     return Stage(name, does, run, COMPARE, (before, "results"), (output, f"{output} page"), "vidqa.comparison.v1")
 
 
@@ -148,9 +137,7 @@ ROUND = (
     _validation("validate", "check the training's spec, data and leaks", "train set", "train", "training spec"),
     _training("train", "train", model_stages.train, "training spec", "train set"),
     EVALUATE,
-    _comparison(
-        "compare", "compare with the best model before", model_stages.compare_round, "accepted results", "comparison"
-    ),
+    _comparison("compare", "compare with the best model before", "accepted results", "comparison"),
     _assembly("control assemble", "the same with as many random samples", ("random",), "control set"),
     _validation(
         "control validate",
@@ -176,7 +163,6 @@ ROUND = (
     _comparison(
         "control compare",
         "compare what was chosen with what was drawn at random",
-        model_stages.compare_control,
         "control results",
         "control_comparison",
     ),

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from pathlib import Path
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from vidqa.gaps.deft.log import Event
 from vidqa.gaps.deft.settings import Settings, Strict
 
 SCHEMA = "vidqa.deft_state.v1"
-DIALECT = "https://json-schema.org/draft/2020-12/schema"
 Fact = str | bool | int | float | None | list[str]
-Rule = Literal[
-    "target",
-    "no gaps",
-    "no new samples",
-    "rounds",
-    "no progress",
-    "regression",
-    "budget",
-    "hard gate",
-    "audit needed",
-    "labels needed",
-]
+RULES = {  # by which a loop ends, or waits
+    "target": "the accuracy that was agreed on is reached on the selection set",
+    "no gaps": "the model answers every question of the selection set",
+    "no new samples": "the pool holds nothing that is like the gaps and was not tried yet",
+    "rounds": "all agreed rounds are done",
+    "no progress": "the agreed number of rounds in a row was rolled back without a proven gain",
+    "regression": "the last of these rounds made the model, or a kind of question, worse",
+    "budget": "the agreed hours of jobs are spent",
+    "hard gate": "a stage has found an error; it waits, and goes on when the loop is run again",
+    "audit needed": "labels are suspected to be wrong; it waits for a person's answers",
+    "labels needed": "what was mined from the pool has no answers; it waits for a person's",
+}
+
+
+def _rule(name: str) -> str:
+    if name not in RULES:
+        raise ValueError(f"{name!r} is none of {', '.join(RULES)}")
+    return name
 
 
 class Output(Strict):
@@ -59,6 +65,11 @@ class RoundState(Strict):
     accepted: bool | None = None
     why: str = ""
 
+    def output(self, name: str) -> Path | None:
+        """A file that a stage has written, by its name; None without it."""
+        paths = (Path(stage.outputs[name].path) for stage in self.stages.values() if name in stage.outputs)
+        return next(paths, None)
+
 
 class Accepted(Strict):
     """The best model so far, and its evaluation on the selection set."""
@@ -72,7 +83,7 @@ class Accepted(Strict):
 class Ending(Strict):
     """Why the loop does not go on. What waits goes on when it is run again, after what it waits for is there."""
 
-    rule: Rule
+    rule: Annotated[str, AfterValidator(_rule), Field(json_schema_extra={"enum": list(RULES)})]
     sentence: str
     waits: bool = False
 

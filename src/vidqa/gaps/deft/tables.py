@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel, ValidationError
 
 from vidqa.core.cli import command
 from vidqa.core.files import parse_json
-from vidqa.gaps.deft.problems import DEFT_TABLE
+from vidqa.gaps.deft.problems import DEFT_GATE
 
 MOST_BYTES = 4 << 30  # of a file, which may be a set of annotations
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
@@ -100,18 +100,18 @@ T = TypeVar("T", bound=BaseModel)
 
 
 def read_table(path: Path, model: type[T], remedy: str = "") -> T:
-    """Raises DEFT_TABLE."""
+    """Raises DEFT_GATE."""
     try:
         return model.model_validate(parse_json(path, MOST_BYTES))
     except ValidationError as wrong:
         first = wrong.errors()[0]
         field = ".".join(map(str, first["loc"])) or "the whole"
-        raise DEFT_TABLE.error(path, f"{field}: {first['msg']}, got {str(first['input'])[:80]}", remedy) from wrong
+        raise DEFT_GATE.error(path, f"{field}: {first['msg']}, got {str(first['input'])[:80]}", remedy) from wrong
     except (OSError, ValueError) as wrong:
-        raise DEFT_TABLE.error(path, f"it cannot be read: {wrong}", remedy) from wrong
+        raise DEFT_GATE.error(path, f"it cannot be read: {wrong}", remedy) from wrong
 
 
 def scores_of(run: str | Path) -> Scores:
-    """The scores of an evaluation. Raises DEFT_TABLE."""
+    """The scores of an evaluation. Raises DEFT_GATE."""
     remedy = f"score its answers again: {command('score_results', run, '--out', 'DIR')}, and put metrics.json there"
     return read_table(Path(run) / "metrics.json", Scores, remedy)

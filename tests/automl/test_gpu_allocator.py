@@ -16,9 +16,9 @@ from small_studies import carry_out, gpus_over_time, history, write_study
 
 from vidqa import spec
 from vidqa.automl import estimate, gpu_allocator, trial_jobs
-from vidqa.automl.controller import Controller
+from vidqa.automl.controller import Controller, controlling
 from vidqa.automl.gpu_allocator import GpuAllocator
-from vidqa.automl.journal import JOURNAL, only_controller
+from vidqa.automl.journal import JOURNAL
 from vidqa.automl.specs import write_baseline
 from vidqa.automl.study import open_study
 from vidqa.core import environment
@@ -41,12 +41,10 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def stopped_at(study: Path, point: Callable[[Controller], bool]) -> Controller:
     """A controller that began a study and ended at a point of it; its jobs go on."""
-    with only_controller(study):
-        controller = Controller(open_study(study), unchecked)
+    with controlling(study, unchecked) as controller:
         controller._create()
         while not point(controller):
             controller.step()
-        controller.journal.close()
     return controller
 
 
@@ -149,9 +147,8 @@ def test_a_controller_that_is_started_again_finds_the_places_that_jobs_have(tmp_
     text = (study / "study.toml").read_text()
     for each, room in ((2, ["6"]), (1, ["6"])):
         (study / "study.toml").write_text(text.replace("trials_per_gpu = 2", f"trials_per_gpu = {each}"))
-        with only_controller(study):
-            again = Controller(open_study(study), unchecked)
-            again.journal.close()
+        with controlling(study, unchecked) as again:
+            pass
         assert again.jobs.used_gpus() == [("4", 2)] and again.jobs.gpus.free(again.jobs.used_gpus(), 1) == room
     # A journal from before trials could share: its jobs have their GPUs to themselves.
     lines = [json.loads(line) for line in (study / JOURNAL).read_text().splitlines()]

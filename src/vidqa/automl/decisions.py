@@ -13,7 +13,13 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 Values = Mapping[str, Any]  # by dotted key of the spec
-State = Literal["waiting", "running", "paused", "complete", "pruned", "failed"]
+State = Literal["running", "paused", "complete", "pruned", "failed"]
+
+
+def values_text(values: Values) -> str:
+    """Values for a person: optm_lr=1e-05, r=16."""
+    shown = {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in values.items()}
+    return ", ".join(f"{key.rpartition('.')[2]}={value}" for key, value in shown.items())
 
 
 class Goal(BaseModel):

@@ -8,19 +8,20 @@ from typing import Any
 
 from vidqa.automl.journal import ENQUEUE, TELL, send_request
 from vidqa.automl.plan import suggested
-from vidqa.automl.problems import STUDY_ASKED
 from vidqa.automl.repair import repaired
 from vidqa.automl.study import Study, history_of, open_study
-from vidqa.core.cli import Result, command
+from vidqa.core.cli import USAGE, Result, command
 from vidqa.core.problem import raise_errors
 from vidqa.spec.layers import parse_set
+
+OBJECTIVES_REMEDY = "name a finite number for each goal, --objective X"
 
 
 def suggest(folder: Path, count: int) -> Result:
     """The values that the algorithm would try next, if running trials gave no result. Nothing is started. Raises
-    STUDY_ASKED for a count below one."""
+    USAGE for a count below one."""
     if count < 1:
-        raise STUDY_ASKED.error(f"--count {count}", "less than one is asked for", "write --count 1, or more")
+        raise USAGE.error(f"--count {count}", "less than one is asked for", "write --count 1, or more")
     study = open_study(folder)
     history, note = history_of(folder)
     study.fits(history)
@@ -31,22 +32,26 @@ def suggest(folder: Path, count: int) -> Result:
 
 
 def enqueue(folder: Path, sets: list[str], proposer: str) -> Result:
-    """Values to try next, before those of the algorithm. Raises STUDY_ASKED, AUTOML_VALUE and what
+    """Values to try next, before those of the algorithm. Raises USAGE, AUTOML_RANGE and what
     the repair raises."""
     values, repairs = _checked(open_study(folder), sets)
     return _send(folder, ENQUEUE, {"values": values, "proposer": proposer}, repairs)
 
 
 def tell(folder: Path, sets: list[str], objectives: list[float], proposer: str) -> Result:
-    """A trial that was made elsewhere and its result, one number for each goal. Raises STUDY_ASKED, and for
-    values what `enqueue` raises."""
+    """A trial that was made elsewhere and its result, one number for each goal. Raises USAGE, and for values
+    what `enqueue` raises."""
     study = open_study(folder)
     values, repairs = _checked(study, sets)
     if len(objectives) != len(study.settings.goals):
         goals = ", ".join(goal.metric for goal in study.settings.goals)
-        raise STUDY_ASKED.error("--objective", f"{len(objectives)} numbers are told; the goals are {goals}")
+        raise USAGE.error(
+            "--objective", f"{len(objectives)} numbers are told; the goals are {goals}", OBJECTIVES_REMEDY
+        )
     if not_finite := [value for value in objectives if not math.isfinite(value)]:
-        raise STUDY_ASKED.error("--objective", f"{not_finite[0]} is no number that trials could be compared by")
+        raise USAGE.error(
+            "--objective", f"{not_finite[0]} is no number that trials could be compared by", OBJECTIVES_REMEDY
+        )
     return _send(folder, TELL, {"values": values, "proposer": proposer, "objectives": objectives}, repairs)
 
 
@@ -54,7 +59,7 @@ def _checked(study: Study, sets: list[str]) -> tuple[dict[str, Any], list[str]]:
     proposed = parse_set(sets).table
     if not proposed:
         searched = ", ".join(parameter.name for parameter in study.space.parameters)
-        raise STUDY_ASKED.error("--set", f"no value is named; the search is over {searched}")
+        raise USAGE.error("--set", f"no value is named; the search is over {searched}", "name values: --set KEY=VALUE")
     raise_errors(study.space.problems(proposed))
     values, repairs = repaired(study.space, study.base, proposed)
     return values, list(repairs)

@@ -110,22 +110,18 @@ def _history(study: Study, history: History) -> Drawn | None:
     )
 
 
-def _units(study: Study, trial: Trial) -> list[float | None]:
-    """Where a trial lies on the axis of each parameter, 0..1; None where one does not apply."""
-    values = trial.values
-    return [one.unit(values[one.name]) if one.name in values else None for one in study.space.parameters]
-
-
 def _parallel(study: Study, ranked: list[Trial]) -> dict[str, Any]:
     """The lines of the parallel coordinates, the best trials last and darkest; the last axis is the rank."""
-    axes = [parameter.short_name for parameter in study.space.parameters] + ["rank"]
+    parameters = study.space.parameters
+    axes = [*(parameter.short_name for parameter in parameters), "rank"]
     step = (WIDTH - 2 * EDGE) / max(1, len(axes) - 1)
     lines = []
     for place, trial in enumerate(reversed(ranked), 1):
         share = place / len(ranked)
+        units = [one.unit(trial.values[one.name]) if one.name in trial.values else None for one in parameters]
         points = [
             f"{EDGE + at * step:.1f},{HEIGHT - 30 - unit * (HEIGHT - 60):.1f}"
-            for at, unit in enumerate([*_units(study, trial), share])
+            for at, unit in enumerate([*units, share])
             if unit is not None
         ]
         opacity = f"{0.08 + 0.92 * share**3:.2f}"
@@ -141,15 +137,15 @@ def _slices_of_parameters(study: Study, history: History) -> list[dict[str, Any]
     results = {trial.number: sign * trial.measured[-1].objectives[0] for trial in history.completed}
     low, high = min(results.values(), default=0.0), max(results.values(), default=0.0)
     charts = []
-    for at, parameter in enumerate(study.space.parameters):
+    for parameter in study.space.parameters:
         dots = []
         for trial in history.completed:
-            unit = _units(study, trial)[at]
-            if unit is None:
+            if parameter.name not in trial.values:
                 continue
+            value = trial.values[parameter.name]
             up = (results[trial.number] - low) / (high - low) if high > low else 0.5
-            text = f"trial {trial.number}: {parameter.name} = {trial.values[parameter.name]}, {trial.objective:.5g}"
-            x = SLICE_EDGE + unit * (SLICE_WIDTH - 2 * SLICE_EDGE)
+            text = f"trial {trial.number}: {parameter.name} = {value}, {trial.objective:.5g}"
+            x = SLICE_EDGE + parameter.unit(value) * (SLICE_WIDTH - 2 * SLICE_EDGE)
             y = SLICE_HEIGHT - SLICE_EDGE - up * (SLICE_HEIGHT - 2 * SLICE_EDGE)
             dots.append({"x": f"{x:.1f}", "y": f"{y:.1f}", "text": text, "best": trial.number == history.winner})
         values = ", ".join(map(str, parameter.options)) or parameter.words()
@@ -215,7 +211,6 @@ def _widened(parameter: Parameter, value: Any) -> Any:
     kinds = require("optuna.distributions", EXTRA)
     if parameter.options:
         return kinds.CategoricalDistribution(tuple(dict.fromkeys(map(json.dumps, (*parameter.options, value)))))
-    assert parameter.low is not None and parameter.high is not None
     low, high = min(parameter.low, value), max(parameter.high, value)
     if isinstance(value, int) and parameter.kind == "int":
         return kinds.IntDistribution(low, high)

@@ -13,7 +13,6 @@ from typing import Any
 
 from vidqa import spec
 from vidqa.automl import data_share
-from vidqa.automl.gpu_allocator import MEMORY, lower_limit
 from vidqa.automl.study import Study
 from vidqa.core import files
 from vidqa.core.problem import raise_errors
@@ -24,6 +23,7 @@ from vidqa.spec.parent_layers import SAME_IN_BOTH, parent_layer
 from vidqa.spec.schedule import train_samples
 
 SPEC = "spec.toml"
+MEMORY = "engine.gpu_memory_gib"  # of a spec: the limit of its job on each GPU
 
 
 def trial_changes(study: Study, values: Mapping[str, Any], steps: int | None, out: Path) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def trial_changes(study: Study, values: Mapping[str, Any], steps: int | None, ou
         return changes
     epochs, warmup = _to_the_last_rung(study, study.trained, values, study.longest)
     changes |= {"train.max_num_steps": steps, "train.epoch": epochs}
-    if not study.has_rungs:
+    if not study.algorithm.has_rungs:
         return changes
     return {
         **changes,
@@ -62,7 +62,8 @@ def rerun_changes(study: Study, values: Mapping[str, Any], seed: int, folder: Pa
 
 def _memory(study: Study, changes: Mapping[str, Any], base: Spec) -> dict[str, Any]:
     """The memory limit of a job: its share of a GPU, and no more than its spec allows."""
-    return {MEMORY: lower_limit(study.memory_gib, changes.get(MEMORY, value_at(base, MEMORY)))}
+    limits = (study.memory_gib, changes.get(MEMORY, value_at(base, MEMORY)))
+    return {MEMORY: min((limit for limit in limits if limit is not None), default=None)}
 
 
 def _to_the_last_rung(study: Study, base: TrainSpec, values: Mapping[str, Any], most: int) -> tuple[int, int]:

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from numpy.random import Generator
 
 EXTRA = "automl"  # the optional dependency with optuna, cmaes, scipy
-OPEN = ("waiting", "running")  # states of a trial whose next result is to come
 TRIES = 30  # to find values that no trial has
 
 
@@ -33,7 +32,6 @@ class Fidelity:
 class Task:
     """The space, goals and limits of a search."""
 
-    name: str
     space: Space
     goals: tuple[Goal, ...]
     seed: int
@@ -108,8 +106,12 @@ class Searcher:
     one rung, the whole training, where a subclass sets no others."""
 
     def __init__(self, task: Task) -> None:
-        self.task, self.name = task, task.name
+        self.task = task
         self.rungs: Sequence[Sequence[int]] = ((task.fidelity.max_steps,),)
+
+    @property
+    def has_rungs(self) -> bool:
+        return any(len(bracket) > 1 for bracket in self.rungs)
 
     def next(self, trials: Sequence[Trial]) -> Decision:
         """The next decision, from all trials in the order of their numbers. Called again after each decision while a

@@ -23,6 +23,7 @@ from vidqa.automl.specs import write_baseline
 from vidqa.automl.study import open_study
 from vidqa.core import environment
 from vidqa.core.problem import ProblemError
+from vidqa.jobs import cost, records
 from vidqa.jobs.launch import unchecked
 from vidqa.jobs.platforms import hardware
 from vidqa.preflight import gpus
@@ -158,6 +159,15 @@ def test_a_controller_that_is_started_again_finds_the_places_that_jobs_have(tmp_
     assert history(study).work["trial-0/rung-0/train"].places == 1
     (study / "study.toml").write_text(text)
     assert carry_out(study).finished, "how many share a GPU may change while a study goes on"
+
+
+@pytest.mark.usefixtures("quick_trials", "two_gpus")
+def test_gpu_hours_count_every_attempt_of_a_job_that_has_not_ended(tmp_path: Path) -> None:
+    study = write_study(tmp_path, manner="killed", max_trials=1)
+    controller = stopped_at(study, lambda at: any(work.retries for work in at.history.work.values()))
+    spent = [cost.running_s(record) for record in records.scan()[0] if record.output_dir.startswith(str(study))]
+    assert len(spent) == 2 and controller.jobs.gpu_seconds() >= sum(spent) > max(spent)
+    assert carry_out(study).finished
 
 
 @pytest.mark.parametrize(("mine", "written"), [(None, SHARE_GIB), (20.0, 20.0), (60.0, SHARE_GIB)])

@@ -132,7 +132,7 @@ def test_a_started_study_can_be_told_of_at_once(tmp_path: Path, monkeypatch: pyt
         "from vidqa.automl.study import open_study\n"
         "study = Path(sys.argv[1])\n"
         "with only_controller(study):\n"
-        "    time.sleep(1)\n"
+        "    time.sleep(0.3)\n"
         "    Controller(open_study(study), unchecked)._create()\n"
         "    sys.stdin.read()\n"
     )

@@ -95,26 +95,23 @@ def full_trainings(study: Study) -> float:
 
 
 def _of_one(study: Study, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Hours of one whole training, and the source of the number."""
-    time = facts.get("time") or {}
-    shown = facts.get("total_steps") or 0
+    """Hours of one whole training, and the source of the number: preflight, or else the newest complete training of
+    this model on this platform."""
+    time, shown = facts.get("time") or {}, facts.get("total_steps") or 0
     whole = study.longest if study.by_steps else total_steps(study.trained, train_samples(study.trained) or 0) or shown
     if "hours" in time and shown:
         start_hours = time["start_s"] / 3600
         hours = start_hours + (time["hours"] - start_hours) * whole / shown
         gpu_hours = hours * facts.get("processes", 1)
-        return {
-            "hours_of_one": hours,
-            "gpu_hours_of_one": gpu_hours,
-            "start_hours": start_hours,
-            "from": "preflight",
-        }
-    earlier = _earlier(study)
-    if earlier is None or not whole:
-        return {"from": "nothing yet: no GPU whose speed is known, and no earlier training of this model"}
-    step_s, gpus, job_id = earlier
-    hours = step_s * whole / 3600
-    return {"hours_of_one": hours, "gpu_hours_of_one": hours * gpus, "from": f"job {job_id}"}
+        return {"hours_of_one": hours, "gpu_hours_of_one": gpu_hours, "start_hours": start_hours, "from": "preflight"}
+    key = ("train", study.settings.platform, study.base.policy.model_name_or_path)
+    for record in records.scan()[0] if whole else ():
+        fits = (record.action, record.platform, record.model) == key and record.state == State.COMPLETE
+        if fits and (steps := RunFolder(Path(record.run_dir)).read_status().get("step", 0)):
+            hours = cost.running_s(record) / steps * whole / 3600
+            gpu_hours = hours * record.processes if record.gpus else 0
+            return {"hours_of_one": hours, "gpu_hours_of_one": gpu_hours, "from": f"job {record.job_id}"}
+    return {"from": "nothing yet: no GPU whose speed is known, and no earlier training of this model"}
 
 
 def _of_one_among_others(study: Study, estimate: Mapping[str, Any]) -> tuple[float, float]:
@@ -122,16 +119,6 @@ def _of_one_among_others(study: Study, estimate: Mapping[str, Any]) -> tuple[flo
     jobs, whole = study.settings.resources.trials_per_gpu, estimate["hours_of_one"]
     hours = max(jobs * (whole - estimate.get("start_hours", 0.0)), whole)
     return hours, hours / jobs * estimate["gpu_hours_of_one"] / whole
-
-
-def _earlier(study: Study) -> tuple[float, int, str] | None:
-    """Seconds a step, GPUs and name of the newest complete training of this model on this platform."""
-    key = ("train", study.settings.platform, study.base.policy.model_name_or_path)
-    for record in records.scan()[0]:
-        fits = (record.action, record.platform, record.model) == key and record.state == State.COMPLETE
-        if fits and (steps := RunFolder(Path(record.run_dir)).read_status().get("step", 0)):
-            return cost.running_s(record) / steps, record.processes if record.gpus else 0, record.job_id
-    return None
 
 
 def _disk(study: Study, facts: Mapping[str, Any]) -> int:

@@ -29,9 +29,7 @@ MEMORY = "engine.gpu_memory_gib"  # of a spec: the limit of its job on each GPU
 def trial_changes(study: Study, values: Mapping[str, Any], steps: int | None, out: Path) -> dict[str, Any]:
     """Changes of the template for a trial's training; `steps` are all its steps at the end, None where its own values
     decide."""
-    changes = {**study.space.fixed, **study.space.within(values), "train.output_dir": str(out), "train.resume": False}
-    changes |= study.data
-    changes |= _memory(study, changes, study.base)
+    changes = _common_changes(study, values, study.data, out)
     if steps is None:
         return changes
     epochs, warmup = _to_the_last_rung(study, study.trained, values, study.longest)
@@ -51,13 +49,18 @@ def rerun_changes(study: Study, values: Mapping[str, Any], seed: int, folder: Pa
     """Changes of the template for a re-run of a trial's values: to the end, with another seed, measured on the same
     records as the search."""
     data = data_share.data_changes(study.folder, study.base, data_share.ALL)
-    changes = {**study.space.fixed, **study.space.within(values), **data}
+    changes = _common_changes(study, values, data, folder / "runs")
     if study.by_steps:
         changes["train.epoch"], _ = _to_the_last_rung(study, study.base, values, study.whole)
         changes["train.max_num_steps"] = study.whole
+    return {**changes, "train.seed": seed, "train.train_policy.dataloader_seed": seed}
+
+
+def _common_changes(study: Study, values: Mapping[str, Any], data: Mapping[str, Any], out: Path) -> dict[str, Any]:
+    """A trial's values, its data and its memory limit; its runs lie in `out`."""
+    changes = {**study.space.fixed, **study.space.within(values), **data}
     changes |= _memory(study, changes, study.base)
-    seeds = {"train.seed": seed, "train.train_policy.dataloader_seed": seed}
-    return {**changes, **seeds, "train.output_dir": str(folder / "runs"), "train.resume": False}
+    return {**changes, "train.output_dir": str(out), "train.resume": False}
 
 
 def _memory(study: Study, changes: Mapping[str, Any], base: Spec) -> dict[str, Any]:

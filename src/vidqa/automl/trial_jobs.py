@@ -161,10 +161,9 @@ class Jobs:
 
     def gpu_seconds(self) -> float:
         """Of all jobs, the running ones included."""
-        open_jobs = [(attach(work.job_id).record(), work.places) for _, work in self.open_work()]
-        return self.history.gpu_seconds + sum(
-            cost.running_s(record) * (record.processes if record.gpus else 0) / places for record, places in open_jobs
-        )
+        running = [(attach(work.job_id).record(), work.places) for _, work in self.open_work()]
+        spent = [cost.cost_of(record.run_dir).gpu_seconds / places for record, places in running]
+        return self.history.gpu_seconds + sum(spent)
 
     def give_up(self, prefix: str) -> None:
         """End the jobs of all works with this prefix, for good."""

@@ -19,7 +19,7 @@ from vidqa.automl import estimate, gpu_allocator, trial_jobs
 from vidqa.automl.controller import Controller, controlling
 from vidqa.automl.gpu_allocator import GpuAllocator
 from vidqa.automl.journal import JOURNAL
-from vidqa.automl.specs import write_baseline
+from vidqa.automl.specs import write_evaluation
 from vidqa.automl.study import open_study
 from vidqa.core import environment
 from vidqa.core.problem import ProblemError
@@ -178,10 +178,10 @@ def test_the_limit_of_the_users_own_spec_stays_where_it_is_lower(
     limit = "" if mine is None else f"[engine]\ngpu_memory_gib = {mine}\n"
     sets = f'[dataset]\nannotation_path = "{tmp_path / "annotations.json"}"\nmedia_dir = "{tmp_path}"\n'
     (study / "evaluate.toml").write_text(f"{sets}{limit}")
-    path = write_baseline(open_study(study), "evaluate.toml", tmp_path / "out")
+    path = write_evaluation(open_study(study), "evaluate.toml", None, tmp_path / "out")
     assert spec.load(path, "evaluate").engine.gpu_memory_gib == written
     alone = replace(open_study(study), memory_gib=None)
-    assert spec.load(write_baseline(alone, "evaluate.toml", tmp_path), "evaluate").engine.gpu_memory_gib == mine
+    assert spec.load(write_evaluation(alone, "evaluate.toml", None, tmp_path), "evaluate").engine.gpu_memory_gib == mine
 
 
 def test_what_cannot_share_is_refused(tmp_path: Path, two_gpus: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +28,7 @@ class History:
     """Folds events into state; `take` adds one. An event that refers to a missing trial or rung is a LookupError or
     ValueError, and leaves the state unusable."""
 
-    def __init__(self, events: Iterable[Event] = ()) -> None:
+    def __init__(self) -> None:
         self.created: Event | None = None
         self.trials: list[Trial] = []
         self.work: dict[str, Work] = {}
@@ -47,8 +46,6 @@ class History:
         self.failures: list[str] = []  # in a row, since the last result or the last start of a controller
         self.completed: list[Trial] = []  # that reached their last rung, in the order of their ends
         self.elapsed_s, self.seconds, self.gpu_seconds = 0.0, 0.0, 0.0
-        for event in events:
-            self.take(event)
 
     def take(self, event: Event) -> None:
         self.elapsed_s = max(self.elapsed_s, float(event["elapsed_s"]))

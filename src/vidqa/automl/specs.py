@@ -88,27 +88,18 @@ def write_training(study: Study, changes: Mapping[str, Any], folder: Path) -> Pa
     return path
 
 
-def write_evaluation(study: Study, name: str, run_dir: Path, folder: Path) -> Path:
-    """Write the spec `name` as one that evaluates the best export of a run, with the run's view of a video."""
-    layers = [
-        read_layer(study.folder / name),
-        parent_layer("evaluate", run_dir, "best"),
-        Layer("study", {"results_dir": str(folder / "runs")}),
-    ]
-    return _write_evaluation(study, layers, folder)
-
-
-def write_baseline(study: Study, name: str, folder: Path) -> Path:
-    """Write the spec `name` as one of the model before training, with the template's view of a video."""
-    model, revision = study.base.policy.model_name_or_path, study.base.policy.model_revision
-    table = {evaluate_key: value_at(study.base, train_key) for evaluate_key, train_key in SAME_IN_BOTH.items()}
-    table |= {"model.model_name": f"{model}@{revision}" if revision else model, "model.enable_lora": False}
-    table |= {"results_dir": str(folder / "runs")}
-    return _write_evaluation(study, [read_layer(study.folder / name), Layer("baseline", table)], folder)
-
-
-def _write_evaluation(study: Study, layers: list[Layer], folder: Path) -> Path:
+def write_evaluation(study: Study, name: str, run_dir: Path | None, folder: Path) -> Path:
+    """Write the spec `name` as one that evaluates the best export of a run, or the model before training where there is
+    no run; with the view of a video that the training had."""
+    if run_dir is None:
+        model, revision = study.base.policy.model_name_or_path, study.base.policy.model_revision
+        table = {evaluate_key: value_at(study.base, train_key) for evaluate_key, train_key in SAME_IN_BOTH.items()}
+        table |= {"model.model_name": f"{model}@{revision}" if revision else model, "model.enable_lora": False}
+        trained = Layer("baseline", table)
+    else:
+        trained = parent_layer("evaluate", run_dir, "best")
+    results = Layer("study", {"results_dir": str(folder / "runs")})
+    evaluation = spec.resolve("evaluate", [read_layer(study.folder / name), trained, results]).spec
     path = folder / "evaluate.toml"
-    evaluation = spec.resolve("evaluate", layers).spec
     files.write_text(path, spec.dump(with_values(evaluation, _memory(study, {}, evaluation))))
     return path

@@ -88,8 +88,6 @@ class Trials:
     def evaluate(self, spec_name: str, run_dir: Path | None, work: str) -> JobHandle:
         """Submit an evaluation of a run, or of the model before training."""
         folder = self.study.folder / folder_of(work)
-        if run_dir is None:
-            return self._submit("evaluate", specs.write_baseline(self.study, spec_name, folder))
         return self._submit("evaluate", specs.write_evaluation(self.study, spec_name, run_dir, folder))
 
     def train_again(self, trial: Trial, seed: int, work: str) -> JobHandle:

@@ -261,6 +261,14 @@ def test_a_target_ends_the_search(tmp_path: Path) -> None:
     assert len(found.trials) == 1 and "reached the target 100" in (found.searched or "")
 
 
+def test_trials_that_are_no_better_end_the_search(tmp_path: Path) -> None:
+    study = write_study(tmp_path, "limits.no_progress=2", algorithm="agent", max_trials=9, max_concurrent=1)
+    for rate in ("1e-3", "1e-4", "1e-5", "1e-2"):  # the first is the best
+        manual_trials.enqueue(study, [f"{RATE}={rate}"], "agent")
+    found = carry_out(study)
+    assert len(found.trials) == 4 and found.searched == "2 trials in a row were no better" and found.winner == 1
+
+
 def test_a_trial_made_elsewhere_is_told_and_counts(tmp_path: Path) -> None:
     study = write_study(tmp_path, algorithm="agent", max_trials=2)
     manual_trials.tell(study, [f"{RATE}=2e-3"], [0.01], "colleague")

@@ -31,7 +31,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         folder = write_study(tmp_path_factory.mktemp("study"), max_trials=3)
         carry_out(folder)
         opened = open_study(folder)
-        patch.setattr("vidqa.automl.report.open_study", lambda folder: opened)  # some hundred times
+        patch.setattr("vidqa.automl.study.open_study", lambda folder: opened)  # some hundred times
         yield folder
 
 

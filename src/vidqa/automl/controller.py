@@ -188,13 +188,12 @@ class Controller:
             return f"{limits.wall_hours:g} hours are over"
         if limits.gpu_hours is not None and self.jobs.gpu_seconds() >= limits.gpu_hours * 3600:
             return f"{limits.gpu_hours:g} GPU hours are used"
-        values = [trial.measured[-1].objectives[0] for trial in self.history.completed]
-        if limits.target is not None and any(not goal.better(limits.target, than=value) for value in values):
+        losses = [goal.loss(trial.measured[-1].objectives[0]) for trial in self.history.completed]
+        if limits.target is not None and losses and min(losses) <= goal.loss(limits.target):
             return f"a trial reached the target {limits.target:g}"
-        if limits.no_progress is not None and values:
-            best = values.index(max(values) if goal.direction == "maximize" else min(values))
-            if len(values) - 1 - best >= limits.no_progress:
-                return f"{limits.no_progress} trials in a row were no better"
+        no_better = len(losses) - 1 - losses.index(min(losses)) if losses else 0
+        if limits.no_progress is not None and no_better >= limits.no_progress:
+            return f"{limits.no_progress} trials in a row were no better"
         return ""
 
     def _decide(self) -> None:

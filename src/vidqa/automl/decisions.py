@@ -28,8 +28,9 @@ class Goal(BaseModel):
     metric: str = Field(min_length=1, description="val/avg_loss and others of metrics.jsonl, else of metrics.json.")
     direction: Literal["maximize", "minimize"] = Field(description="Which way is better.")
 
-    def better(self, value: float, than: float) -> bool:
-        return value > than if self.direction == "maximize" else value < than
+    def loss(self, value: float) -> float:
+        """The value, with its sign changed where more is better: less is better of a loss."""
+        return -value if self.direction == "maximize" else value
 
 
 @dataclass(frozen=True)

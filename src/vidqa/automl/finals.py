@@ -44,11 +44,7 @@ class Finals:
         means = {trial.number: fmean(values) for trial in candidates if (values := self.rerun_objectives(trial))}
         if not candidates or len(means) < len(candidates):
             return candidates[0] if candidates else None
-        best = candidates[0]
-        for trial in candidates[1:]:
-            if self.study.goal.better(means[trial.number], than=means[best.number]):
-                best = trial
-        return best
+        return min(candidates, key=lambda trial: self.study.goal.loss(means[trial.number]))
 
     def rerun_objectives(self, trial: Trial) -> list[float]:
         """The first goal of each re-run that did not fail."""

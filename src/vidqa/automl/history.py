@@ -111,11 +111,10 @@ class History:
     def ranked(self, goal: Goal) -> list[Trial]:
         """Measured trials that did not fail, the best first; those of a higher rung first, since values of different
         rungs do not compare."""
-        sign = -1 if goal.direction == "maximize" else 1
 
         def rank(trial: Trial) -> tuple[float, float, int]:
             last = trial.measured[-1]
-            return -self.rungs[trial.bracket][last.rung], sign * last.objectives[0], trial.number
+            return -self.rungs[trial.bracket][last.rung], goal.loss(last.objectives[0]), trial.number
 
         return sorted((trial for trial in self.trials if trial.measured and trial.state != "failed"), key=rank)
 

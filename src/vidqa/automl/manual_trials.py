@@ -9,12 +9,10 @@ from typing import Any
 from vidqa.automl.journal import ENQUEUE, TELL, send_request
 from vidqa.automl.plan import suggested
 from vidqa.automl.repair import repaired
-from vidqa.automl.study import Study, history_of, open_study
+from vidqa.automl.study import Study, open_study, open_with_history
 from vidqa.core.cli import USAGE, Result, command
 from vidqa.core.problem import raise_errors
 from vidqa.spec.layers import parse_set
-
-OBJECTIVES_REMEDY = "name a finite number for each goal, --objective X"
 
 
 def suggest(folder: Path, count: int) -> Result:
@@ -22,9 +20,7 @@ def suggest(folder: Path, count: int) -> Result:
     USAGE for a count below one."""
     if count < 1:
         raise USAGE.error(f"--count {count}", "less than one is asked for", "write --count 1, or more")
-    study = open_study(folder)
-    history, note = history_of(folder)
-    study.fits(history)
+    study, history, note = open_with_history(folder)
     rows = suggested(study, history.trials, count)
     lines = [f"{row['proposer']}: {row['values']}" for row in rows] or ["the algorithm proposes nothing now"]
     data = {"suggestions": rows, "trials": len(history.trials), "note": note}
@@ -32,8 +28,7 @@ def suggest(folder: Path, count: int) -> Result:
 
 
 def enqueue(folder: Path, sets: list[str], proposer: str) -> Result:
-    """Values to try next, before those of the algorithm. Raises USAGE, AUTOML_RANGE and what
-    the repair raises."""
+    """Values to try next, before those of the algorithm. Raises USAGE, AUTOML_RANGE."""
     values, repairs = _checked(open_study(folder), sets)
     return _send(folder, ENQUEUE, {"values": values, "proposer": proposer}, repairs)
 
@@ -43,15 +38,10 @@ def tell(folder: Path, sets: list[str], objectives: list[float], proposer: str) 
     what `enqueue` raises."""
     study = open_study(folder)
     values, repairs = _checked(study, sets)
-    if len(objectives) != len(study.settings.goals):
+    if len(objectives) != len(study.settings.goals) or not all(map(math.isfinite, objectives)):
         goals = ", ".join(goal.metric for goal in study.settings.goals)
-        raise USAGE.error(
-            "--objective", f"{len(objectives)} numbers are told; the goals are {goals}", OBJECTIVES_REMEDY
-        )
-    if not_finite := [value for value in objectives if not math.isfinite(value)]:
-        raise USAGE.error(
-            "--objective", f"{not_finite[0]} is no number that trials could be compared by", OBJECTIVES_REMEDY
-        )
+        message = f"{len(objectives)} numbers ({', '.join(map(str, objectives)) or 'none'}); the goals are {goals}"
+        raise USAGE.error("--objective", message, "name a finite number for each goal: --objective X")
     return _send(folder, TELL, {"values": values, "proposer": proposer, "objectives": objectives}, repairs)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from importlib.util import find_spec
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,11 @@ from vidqa.automl.history import History
 from vidqa.automl.parameters import Parameter
 from vidqa.automl.problems import STUDY_MISSING, STUDY_NOT_DONE
 from vidqa.automl.status import row_of
-from vidqa.automl.study import Study, history_of, open_study
+from vidqa.automl.study import Study, open_with_history
 from vidqa.core import files
 from vidqa.core._optional import require
 from vidqa.core.cli import Result, command
-from vidqa.core.pages.chart import Drawn, Line, Point, draw
+from vidqa.core.pages.chart import Drawn, Line, draw
 from vidqa.core.pages.page import page
 from vidqa.spec.keys import with_values
 
@@ -36,9 +37,7 @@ STATES: dict[State, str] = {"complete": "COMPLETE", "pruned": "PRUNED", "failed"
 
 def report(folder: Path) -> Result:
     """Write the report of the results so far. Raises STUDY_MISSING, STUDY_JOURNAL, STUDY_CHANGED."""
-    study = open_study(folder)
-    history, note = history_of(folder)
-    study.fits(history)
+    study, history, note = open_with_history(folder)
     finals = Finals(study, history)
     best = history.trials[history.winner] if history.winner is not None else finals.winner()
     if best is None:
@@ -96,16 +95,15 @@ def _page(study: Study, history: History, data: dict[str, Any]) -> str:
 
 
 def _history(study: Study, history: History) -> Drawn | None:
-    points: list[Point] = []
-    best: list[Point] = []
-    for trial in history.completed:
-        value = trial.measured[-1].objectives[0]
-        points.append((float(trial.number), value))
-        leads = not best or study.goal.better(value, than=best[-1][1])
-        best.append((float(len(best)), value if leads else best[-1][1]))
+    values = [trial.measured[-1].objectives[0] for trial in history.completed]
+    points = [(float(trial.number), value) for trial, value in zip(history.completed, values, strict=True)]
+    best = accumulate(values, lambda *pair: min(pair, key=study.goal.loss))
     return draw(
         f"{study.goal.metric} of each trial, and the best so far",
-        [Line("trial", sorted(points), "two", dots=True), Line("best so far", best)],
+        [
+            Line("trial", sorted(points), "two", dots=True),
+            Line("best so far", [(float(place), value) for place, value in enumerate(best)]),
+        ],
         note="By the number of the trial; the line by the order in which they ended.",
     )
 
@@ -133,8 +131,7 @@ def _parallel(study: Study, ranked: list[Trial]) -> dict[str, Any]:
 def _slices_of_parameters(study: Study, history: History) -> list[dict[str, Any]]:
     """For each parameter the results by their position in its range, the best on top; of trials that went to their last
     rung, since others do not compare."""
-    sign = 1 if study.goal.direction == "maximize" else -1
-    results = {trial.number: sign * trial.measured[-1].objectives[0] for trial in history.completed}
+    results = {trial.number: -study.goal.loss(trial.measured[-1].objectives[0]) for trial in history.completed}
     low, high = min(results.values(), default=0.0), max(results.values(), default=0.0)
     charts = []
     for parameter in study.space.parameters:

@@ -105,7 +105,12 @@ def space_of(
     every AUTOML_ problem.
     """
     ranges, fixed, only_keys = _full_names(ranges), _full_names(fixed), _full_names(dict.fromkeys(only, ""))
-    raise_errors([*_unknown(fixed, "--fix", [*_keys(spec), RATES]), *_outside(ranges, only_keys)])
+    outside = [
+        RANGE.at(f"--range {key}", f"{key} has a range and is not among --only", "name it in --only, too")
+        for key in ranges
+        if only_keys and key not in only_keys
+    ]
+    raise_errors([*_unknown(fixed, "--fix", [*_keys(spec), RATES]), *outside])
     spec_keys = _keys(_with(spec, fixed))
     raise_errors([*_unknown(ranges, "--range", spec_keys), *_unknown(only_keys, "--only", spec_keys)])
     ranges = {**only_keys, **ranges}
@@ -146,11 +151,6 @@ def _default_keys(base: TrainSpec, *, by_steps: bool) -> set[str]:
     return keys - {EPOCHS} if by_steps or base.train.max_num_steps is not None else keys
 
 
-def _outside(ranges: Mapping[str, str], only_keys: Mapping[str, str]) -> Iterator[Problem]:
-    for key in ranges.keys() - only_keys.keys() if only_keys else ():
-        yield RANGE.at(f"--range {key}", f"{key} has a range and is not among --only", "name it in --only, too")
-
-
 def _full_names(table: Mapping[str, Any]) -> dict[str, Any]:
     """By the keys' own names, where shorthands were used."""
     shorthand = actions.action(ACTION).shorthand
@@ -160,11 +160,8 @@ def _full_names(table: Mapping[str, Any]) -> dict[str, Any]:
 def _unknown(keys: Mapping[str, Any], option: str, spec_keys: Sequence[str]) -> Iterator[Problem]:
     for key in keys:
         if key not in spec_keys:
-            close = (
-                [name for name in spec_keys if name.startswith(RATES)]
-                if key.startswith(RATES)
-                else nearest(ACTION, key)
-            )
+            is_rate = key.startswith(RATES)
+            close = [name for name in spec_keys if name.startswith(RATES)] if is_rate else nearest(ACTION, key)
             remedy = f"did you mean {', '.join(close)}?" if close else None
             yield RANGE.at(f"{option} {key}", f"{key} is not a key of this train spec", remedy)
         elif facts(leaves(ACTION)[schema_key(key)])["x-native"] == "no effect":

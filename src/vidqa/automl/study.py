@@ -210,6 +210,15 @@ def history_of(folder: Path) -> tuple[History, str]:
     return journal.history, journal.note
 
 
+def open_with_history(folder: Path) -> tuple[Study, History, str]:
+    """A study, its state, and a note of what its journal skips. Raises what `open_study` and `history_of` raise, and
+    STUDY_CHANGED where the two do not fit."""
+    study = open_study(folder)
+    history, note = history_of(folder)
+    study.fits(history)
+    return study, history, note
+
+
 def check_goals(settings: Settings, base: TrainSpec) -> None:
     """Raises STUDY_SETTINGS for a metric that neither the training nor an evaluation measures."""
     for goal in settings.goals:

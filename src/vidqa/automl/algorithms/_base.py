@@ -45,11 +45,8 @@ class Task:
         return np.random.default_rng([self.seed, number, salt])
 
     def losses(self, measured: Measured) -> tuple[float, ...]:
-        """The objectives with their signs changed so that less is better."""
-        return tuple(
-            -value if goal.direction == "maximize" else value
-            for goal, value in zip(self.goals, measured.objectives, strict=True)
-        )
+        """The objectives as losses."""
+        return tuple(goal.loss(value) for goal, value in zip(self.goals, measured.objectives, strict=True))
 
     def last(self, trial: Trial) -> tuple[float, ...] | None:
         """The losses of the last measured rung. None: no result, or not all are finite."""

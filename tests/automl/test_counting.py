@@ -90,6 +90,12 @@ def test_runs_that_cannot_be_divided_are_refused(tmp_path: Path) -> None:
     assert (settings.max_trials, settings.finals.reruns) == (3, 12)
 
 
+def test_settings_join_what_options_of_their_own_say(tmp_path: Path) -> None:
+    ranges, sets = (f"{RATE}=1e-6..1e-4:log",), ("ranges.num_epochs=1..3", "finals.top=2")
+    settings = study(tmp_path, "none.json", algorithm="random", only=(), ranges=ranges, sets=sets).settings
+    assert settings.ranges == {RATE: "1e-6..1e-4:log", "num_epochs": "1..3"} and settings.finals.top == 2
+
+
 def test_sets_that_cannot_be_read_are_named_as_not_compared(tmp_path: Path) -> None:
     planned = study(tmp_path, "none.json", algorithm="random")
     assert _shared_media(planned, planned.folder / "train.toml") == ([], ["train", "validation"])

@@ -190,7 +190,7 @@ class Journal:
             raise FILE_REFUSED.error(self.path, f"it cannot be opened: {failed}") from failed
 
     def append(self, event: str, elapsed_s: float, **fields: Any) -> Event:
-        """Write an event; it is on disk when this returns. Raises FILE_REFUSED, and then nothing may follow."""
+        """Write an event; it is on disk when this returns. Raises ENV_FILE_REFUSED, and then nothing may follow."""
         assert fields.keys() == FIELDS[event].keys(), f"{event} has other fields: {sorted(fields)}"
         self.count += 1
         entry = {"seq": self.count, "time": now(), "elapsed_s": round(elapsed_s, 3), "event": event, **fields}

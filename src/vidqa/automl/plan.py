@@ -21,7 +21,6 @@ from vidqa.automl.study import Study, open_study
 from vidqa.core import files
 from vidqa.core.cli import FILE_REFUSED, Result, command
 from vidqa.jobs.job_spec import with_absolute_paths
-from vidqa.spec.keys import nested
 from vidqa.spec.layers import parse_set
 
 FIRST = 3  # trials whose specs are shown before they start
@@ -117,8 +116,13 @@ def _table(request: PlanRequest) -> dict[str, Any]:
         "fixed": parse_set(request.fixed, "--fix").table,
         "only": [key for word in request.only for key in word.split(",")],
     }
-    chosen = {**request.named, **parse_set(request.sets).table}
-    table |= nested({name: value for name, value in chosen.items() if value is not None})
+    for name, value in (*request.named.items(), *parse_set(request.sets).table.items()):
+        *path, last = name.split(".")
+        inner = table
+        for part in path:
+            inner = inner.setdefault(part, {})
+        if value is not None:
+            inner[last] = value
     if request.runs is not None:
         _divide(table, request.runs)
     return {name: value for name, value in table.items() if value is not None}

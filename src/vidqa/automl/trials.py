@@ -19,6 +19,7 @@ from vidqa.jobs.api import JobHandle, attach, submit
 from vidqa.jobs.job_spec import process_count
 
 Metrics = dict[str, Any]
+STEPS_REMEDY = "report it with this run folder and that of the rung before"
 
 
 class Trials:
@@ -244,6 +245,7 @@ def check_steps(run_dir: Path, before: int, target: int) -> None:
     resumes = RunFolder(run_dir).read_run().get("resumes") or [{"step": 0}]
     first, last = int(resumes[0].get("step", -1)), end_step(run_dir)
     if before and first != before:
-        raise INTERNAL.error(run_dir, f"the rung before ended at step {before}; this run went on from step {first}")
+        message = f"the rung before ended at step {before}; this run went on from step {first}"
+        raise INTERNAL.error(run_dir, message, STEPS_REMEDY)
     if last != target:
-        raise INTERNAL.error(run_dir, f"it was to end at step {target} and ended at step {last}")
+        raise INTERNAL.error(run_dir, f"it was to end at step {target} and ended at step {last}", STEPS_REMEDY)

@@ -116,7 +116,7 @@ def test_a_trial_that_fails_keeps_its_spec_and_the_search_goes_on(tmp_path: Path
 
 
 def test_a_trial_that_hangs_is_ended_and_has_failed(tmp_path: Path) -> None:
-    study = write_study(tmp_path, f"limits.silent_hours={2 / 3600}", manner="hang", max_trials=2)
+    study = write_study(tmp_path, f"limits.silent_hours={0.5 / 3600}", manner="hang", max_trials=2)
     found = carry_out(study)
     assert [trial.state for trial in found.trials] == ["failed", "failed"] and found.finished
     assert all(trial.why.startswith("hangs: it wrote nothing for") for trial in found.trials)
@@ -143,9 +143,8 @@ def test_a_study_that_was_stopped_goes_on_with_the_jobs_that_it_had(tmp_path: Pa
     thread = threading.Thread(target=carry_out, args=(study,))
     thread.start()
     deadline = time.monotonic() + ENOUGH_S
-    while len(history(study).work) < 2 and time.monotonic() < deadline:
+    while len(list(study.glob("trials/*/runs/*/attempted"))) < 2 and time.monotonic() < deadline:
         time.sleep(0.05)
-    time.sleep(1.0)  # until both hang
     journal.send_request(study, journal.STOP, {})
     thread.join(ENOUGH_S)
     assert status(study).data["state"] == "stopped" and len(history(study).running) == 2
@@ -157,7 +156,7 @@ def test_a_study_that_was_stopped_goes_on_with_the_jobs_that_it_had(tmp_path: Pa
 
 def test_promotions_go_on_from_the_checkpoint_of_the_rung_below(tmp_path: Path) -> None:
     sets = ("steps.shortest=2", "steps.longest=8", "steps.reduction=2")
-    study = write_study(tmp_path, *sets, algorithm="asha", max_trials=6)
+    study = write_study(tmp_path, *sets, algorithm="asha", max_trials=4)
     found = carry_out(study)
     assert found.rungs == [[2, 4, 8]]
     complete = [trial for trial in found.trials if trial.state == "complete"]
@@ -193,9 +192,9 @@ def test_a_study_that_has_ended_goes_on_with_more_trials(tmp_path: Path) -> None
     reruns = {name for name in before.scores if name.startswith("final-")}
     with pytest.raises(ProblemError, match=r"STUDY_SETTINGS(.|\n)*the study has 4 trials"):
         controller_process.extend(study, 4)
-    controller_process.extend(study, 9)
+    controller_process.extend(study, 7)
     found = carry_out(study)
-    assert found.finished and len(found.trials) == 9 and status(study).data["max_trials"] == 9
+    assert found.finished and len(found.trials) == 7 and status(study).data["max_trials"] == 7
     for entry, was in zip(found.trials, before.trials, strict=False):
         assert entry.values == was.values and entry.measured[: len(was.measured)] == was.measured
     assert all(trial.state in ("complete", "paused", "pruned") for trial in found.trials), (
@@ -208,12 +207,12 @@ def test_a_study_that_has_ended_goes_on_with_more_trials(tmp_path: Path) -> None
 
 def test_a_longer_hyperband_has_more_brackets(tmp_path: Path) -> None:
     sets = ("steps.shortest=2", "steps.longest=8", "steps.reduction=2")
-    study = write_study(tmp_path, *sets, algorithm="dehb", max_trials=6)  # the name of hyperband-de in older studies
+    study = write_study(tmp_path, *sets, algorithm="dehb", max_trials=5)  # the name of hyperband-de in older studies
     assert len(carry_out(study).rungs) == 2
-    controller_process.extend(study, 9)
+    controller_process.extend(study, 8)
     found = carry_out(study)
     assert found.finished and len(found.rungs) == 3 and {trial.bracket for trial in found.trials} == {0, 1, 2}
-    assert status(study).data["count"] == 9 and history(study).rungs == found.rungs
+    assert status(study).data["count"] == 8 and history(study).rungs == found.rungs
 
 
 def test_checkpoints_outside_the_study_stay_whatever_its_journal_names(tmp_path: Path) -> None:
@@ -231,7 +230,7 @@ def test_checkpoints_outside_the_study_stay_whatever_its_journal_names(tmp_path:
 
 @pytest.mark.parametrize("algorithm", ["cma-es", "pbt"])
 def test_a_population_stays_as_large_as_it_was(tmp_path: Path, algorithm: str) -> None:
-    study = write_study(tmp_path, algorithm=algorithm, max_trials=1, fixed=())
+    study = write_study(tmp_path, "steps.longest=2", algorithm=algorithm, max_trials=1)
     carry_out(study)
     with pytest.raises(ProblemError, match=r"STUDY_CHANGED(.|\n)*sizes its population"):
         controller_process.extend(study, 9)
@@ -262,12 +261,20 @@ def test_a_target_ends_the_search(tmp_path: Path) -> None:
     assert len(found.trials) == 1 and "reached the target 100" in (found.searched or "")
 
 
+def test_trials_that_are_no_better_end_the_search(tmp_path: Path) -> None:
+    study = write_study(tmp_path, "limits.no_progress=2", algorithm="agent", max_trials=9, max_concurrent=1)
+    for rate in ("1e-3", "1e-4", "1e-5", "1e-2"):  # the first is the best
+        manual_trials.enqueue(study, [f"{RATE}={rate}"], "agent")
+    found = carry_out(study)
+    assert len(found.trials) == 4 and found.searched == "2 trials in a row were no better" and found.winner == 1
+
+
 def test_a_trial_made_elsewhere_is_told_and_counts(tmp_path: Path) -> None:
     study = write_study(tmp_path, algorithm="agent", max_trials=2)
     manual_trials.tell(study, [f"{RATE}=2e-3"], [0.01], "colleague")
-    with pytest.raises(ProblemError, match="AUTOML_VALUE"):
+    with pytest.raises(ProblemError, match="AUTOML_RANGE"):
         manual_trials.enqueue(study, [f"{RATE}=3.0"], "agent")
-    with pytest.raises(ProblemError, match=r"STUDY_ASKED"):
+    with pytest.raises(ProblemError, match=r"USAGE"):
         manual_trials.tell(study, [f"{RATE}=2e-3"], [0.01, 2.0], "colleague")
     manual_trials.enqueue(study, [f"{RATE}=1e-4"], "agent")
     found = carry_out(study)

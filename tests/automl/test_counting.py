@@ -56,7 +56,7 @@ def test_rungs_are_those_of_the_samples_whatever_holds_them(tmp_path: Path, sour
 
 @pytest.mark.parametrize("algorithm", ["asha", "hyperband", "bohb", "hyperband-de", "pbt"])
 def test_rungs_of_samples_that_cannot_be_counted_are_refused(tmp_path: Path, algorithm: str) -> None:
-    with pytest.raises(ProblemError, match=r"STUDY_ASKED(.|\n)*elsewhere.json cannot be counted"):
+    with pytest.raises(ProblemError, match=r"USAGE(.|\n)*elsewhere.json cannot be counted"):
         study(tmp_path, str(tmp_path / "elsewhere.json"), algorithm=algorithm)
     sets = ("steps.longest=18",)
     assert study(tmp_path, str(tmp_path / "elsewhere.json"), algorithm=algorithm, sets=sets).longest == 18
@@ -84,10 +84,16 @@ def test_the_runs_that_a_user_allows_are_trials_and_re_runs_together(
 
 def test_runs_that_cannot_be_divided_are_refused(tmp_path: Path) -> None:
     for given in ({"trials": 4, "runs": 9}, {"trials": None, "runs": 1}, {"trials": None, "runs": 12, "sets": TWELVE}):
-        with pytest.raises(ProblemError, match="STUDY_BUDGET"):
+        with pytest.raises(ProblemError, match="STUDY_SETTINGS at --runs"):
             study(tmp_path, "none.json", algorithm="random", **given)
     settings = study(tmp_path, "none.json", algorithm="random", trials=None, runs=15, sets=TWELVE).settings
     assert (settings.max_trials, settings.finals.reruns) == (3, 12)
+
+
+def test_settings_join_what_options_of_their_own_say(tmp_path: Path) -> None:
+    ranges, sets = (f"{RATE}=1e-6..1e-4:log",), ("ranges.num_epochs=1..3", "finals.top=2")
+    settings = study(tmp_path, "none.json", algorithm="random", only=(), ranges=ranges, sets=sets).settings
+    assert settings.ranges == {RATE: "1e-6..1e-4:log", "num_epochs": "1..3"} and settings.finals.top == 2
 
 
 def test_sets_that_cannot_be_read_are_named_as_not_compared(tmp_path: Path) -> None:

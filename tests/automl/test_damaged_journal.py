@@ -14,6 +14,7 @@ from vidqa.automl import journal
 from vidqa.automl.journal import JOURNAL, read
 from vidqa.automl.report import report
 from vidqa.automl.status import status
+from vidqa.automl.study import open_study
 from vidqa.core import files
 from vidqa.core.problem import ProblemError
 
@@ -29,6 +30,8 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("VIDQA_STATE_DIR", str(tmp_path_factory.mktemp("state")))
         folder = write_study(tmp_path_factory.mktemp("study"), max_trials=3)
         carry_out(folder)
+        opened = open_study(folder)
+        patch.setattr("vidqa.automl.study.open_study", lambda folder: opened)  # some hundred times
         yield folder
 
 

@@ -16,13 +16,15 @@ from small_studies import carry_out, gpus_over_time, history, write_study
 
 from vidqa import spec
 from vidqa.automl import estimate, gpu_allocator, trial_jobs
-from vidqa.automl.controller import Controller
+from vidqa.automl.controller import Controller, controlling
 from vidqa.automl.gpu_allocator import GpuAllocator
-from vidqa.automl.journal import JOURNAL, only_controller
-from vidqa.automl.specs import write_baseline
+from vidqa.automl.journal import JOURNAL
+from vidqa.automl.specs import write_evaluation
 from vidqa.automl.study import open_study
 from vidqa.core import environment
 from vidqa.core.problem import ProblemError
+from vidqa.jobs import cost, records
+from vidqa.jobs.api import attach
 from vidqa.jobs.launch import unchecked
 from vidqa.jobs.platforms import hardware
 from vidqa.preflight import gpus
@@ -41,12 +43,10 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def stopped_at(study: Path, point: Callable[[Controller], bool]) -> Controller:
     """A controller that began a study and ended at a point of it; its jobs go on."""
-    with only_controller(study):
-        controller = Controller(open_study(study), unchecked)
+    with controlling(study, unchecked) as controller:
         controller._create()
         while not point(controller):
             controller.step()
-        controller.journal.close()
     return controller
 
 
@@ -149,9 +149,8 @@ def test_a_controller_that_is_started_again_finds_the_places_that_jobs_have(tmp_
     text = (study / "study.toml").read_text()
     for each, room in ((2, ["6"]), (1, ["6"])):
         (study / "study.toml").write_text(text.replace("trials_per_gpu = 2", f"trials_per_gpu = {each}"))
-        with only_controller(study):
-            again = Controller(open_study(study), unchecked)
-            again.journal.close()
+        with controlling(study, unchecked) as again:
+            pass
         assert again.jobs.used_gpus() == [("4", 2)] and again.jobs.gpus.free(again.jobs.used_gpus(), 1) == room
     # A journal from before trials could share: its jobs have their GPUs to themselves.
     lines = [json.loads(line) for line in (study / JOURNAL).read_text().splitlines()]
@@ -163,6 +162,16 @@ def test_a_controller_that_is_started_again_finds_the_places_that_jobs_have(tmp_
     assert carry_out(study).finished, "how many share a GPU may change while a study goes on"
 
 
+@pytest.mark.usefixtures("quick_trials", "two_gpus")
+def test_gpu_hours_count_every_attempt_of_a_job_that_has_not_ended(tmp_path: Path) -> None:
+    study = write_study(tmp_path, manner="killed", max_trials=1)
+    controller = stopped_at(study, lambda at: any(work.retries for work in at.history.work.values()))
+    attach(controller.history.work["trial-0/rung-0/train"].job_id).wait(60)
+    spent = [cost.running_s(record) for record in records.scan()[0] if record.output_dir.startswith(str(study))]
+    assert len(spent) == 2 and min(spent) > 0 and controller.jobs.gpu_seconds() == pytest.approx(sum(spent))
+    assert carry_out(study).finished
+
+
 @pytest.mark.parametrize(("mine", "written"), [(None, SHARE_GIB), (20.0, 20.0), (60.0, SHARE_GIB)])
 def test_the_limit_of_the_users_own_spec_stays_where_it_is_lower(
     tmp_path: Path, two_gpus: None, mine: float | None, written: float
@@ -171,10 +180,10 @@ def test_the_limit_of_the_users_own_spec_stays_where_it_is_lower(
     limit = "" if mine is None else f"[engine]\ngpu_memory_gib = {mine}\n"
     sets = f'[dataset]\nannotation_path = "{tmp_path / "annotations.json"}"\nmedia_dir = "{tmp_path}"\n'
     (study / "evaluate.toml").write_text(f"{sets}{limit}")
-    path = write_baseline(open_study(study), "evaluate.toml", tmp_path / "out")
+    path = write_evaluation(open_study(study), "evaluate.toml", None, tmp_path / "out")
     assert spec.load(path, "evaluate").engine.gpu_memory_gib == written
     alone = replace(open_study(study), memory_gib=None)
-    assert spec.load(write_baseline(alone, "evaluate.toml", tmp_path), "evaluate").engine.gpu_memory_gib == mine
+    assert spec.load(write_evaluation(alone, "evaluate.toml", None, tmp_path), "evaluate").engine.gpu_memory_gib == mine
 
 
 def test_what_cannot_share_is_refused(tmp_path: Path, two_gpus: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,9 @@ def test_a_real_trial_is_trained_and_evaluated_beside_the_untrained_model(tmp_pa
         named={"algorithm": "random", "max_trials": 1},
     )
     planned = plan(tmp_path / "study", asked)
-    assert planned.data["first"][0]["proposer"] == "template" and "STUDY_BUDGET" in [p.code for p in planned.problems]
+    assert planned.data["first"][0]["proposer"] == "template" and ("STUDY_SETTINGS", "max_trials") in [
+        (p.code, p.where) for p in planned.problems
+    ]
     assert ("DATA_SPLIT_LEAK", "train and evaluation") in [
         (problem.code, problem.where) for problem in planned.problems
     ]

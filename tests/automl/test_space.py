@@ -15,7 +15,7 @@ from vidqa.core.problem import ProblemError
 from vidqa.spec import TrainSpec
 from vidqa.spec.keys import value_at
 
-NO_ENDS = (None, None)
+NO_ENDS = (0, 0)
 
 
 def codes(spec: TrainSpec, ranges: Mapping[str, str] = {}, fixed: Mapping[str, Any] = {}) -> list[str]:
@@ -152,7 +152,7 @@ def test_what_is_fixed_is_not_searched_and_stands_in_every_trial() -> None:
     made = found.applied(lora(), {RATE: 2e-4})
     assert made.policy.lora and (made.policy.lora.r, made.train.epoch, made.train.optm_lr) == (8, 2, 2e-4)
     assert codes(lora(), {"policy.lora.r": "4,8"}, {"policy.lora.r": 8}) == ["AUTOML_RANGE"]
-    assert codes(lora(), fixed={"policy.lora.r": 0, "train.epoch": "x"}) == ["AUTOML_VALUE", "AUTOML_VALUE"]
+    assert codes(lora(), fixed={"policy.lora.r": 0, "train.epoch": "x"}) == ["AUTOML_RANGE", "AUTOML_RANGE"]
     assert codes(lora(), fixed={"policy.lora.rank": 8}) == ["AUTOML_RANGE"]
     everything = {parameter.name: value_at(template(), parameter.name) for parameter in space(template()).parameters}
     assert codes(template(), fixed=everything) == ["AUTOML_RANGE"]
@@ -160,7 +160,7 @@ def test_what_is_fixed_is_not_searched_and_stands_in_every_trial() -> None:
 
 def test_keys_of_lora_mean_nothing_without_it() -> None:
     assert codes(template(), {"policy.lora.r": "4,8"}) == ["AUTOML_RANGE"]
-    assert codes(template(), fixed={"policy.lora.r": 8}) == ["AUTOML_VALUE"]
+    assert codes(template(), fixed={"policy.lora.r": 8}) == ["AUTOML_RANGE"]
 
 
 def test_what_falls_is_searched_only_where_the_rate_falls() -> None:
@@ -189,7 +189,7 @@ def test_what_someone_proposes_outside_of_the_space_is_told() -> None:
     found = space(lora())
     assert found.problems({RATE: 1e-4, "policy.lora.r": 16}) == []
     told = found.problems({RATE: 1.0, "policy.lora.r": 3, "train.seed": 1, DECAY: True})
-    assert [each.code for each in told] == ["AUTOML_VALUE"] * 4
+    assert [each.code for each in told] == ["AUTOML_RANGE"] * 4
 
 
 def test_a_changed_space_has_another_description_and_the_same_one_the_same() -> None:

@@ -71,7 +71,7 @@ def test_what_is_not_proposed_is_the_templates_and_what_does_not_apply_is_droppe
 
 def test_what_no_change_mends_is_told_with_the_rule() -> None:
     found = space(lora(), {"policy.lora.target_modules": '[["q_proj"],[]]'})
-    with pytest.raises(ProblemError, match=r"AUTOML_VALUE(.|\n)*SPEC_VALUE"):
+    with pytest.raises(ProblemError, match=r"AUTOML_RANGE(.|\n)*SPEC_VALUE"):
         repaired(found, lora(), {"policy.lora.target_modules": []})
-    with pytest.raises(ProblemError, match="AUTOML_VALUE"):
+    with pytest.raises(ProblemError, match="AUTOML_RANGE"):
         repaired(found, lora(), {RATE: "fast"})

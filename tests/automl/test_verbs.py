@@ -47,15 +47,15 @@ def test_a_folder_without_a_study(script: Any, capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("words", "wrong"),
     [
-        (("suggest", "--count", 0), "STUDY_ASKED"),
-        (("suggest", "--count", -1), "STUDY_ASKED"),
-        (("enqueue",), "STUDY_ASKED"),
-        (("enqueue", "--set", f"{RATE}=-1"), "AUTOML_VALUE"),
-        (("enqueue", "--set", "train.wings=1"), "AUTOML_VALUE"),
-        (("tell", "--objective", 1.0), "STUDY_ASKED"),
-        (("tell", "--set", f"{RATE}=1e-4"), "STUDY_ASKED"),
-        (("tell", "--set", f"{RATE}=1e-4", "--objective", "nan"), "STUDY_ASKED"),
-        (("tell", "--set", f"{RATE}=1e-4", "--objective", "inf"), "STUDY_ASKED"),
+        (("suggest", "--count", 0), "USAGE"),
+        (("suggest", "--count", -1), "USAGE"),
+        (("enqueue",), "USAGE"),
+        (("enqueue", "--set", f"{RATE}=-1"), "AUTOML_RANGE"),
+        (("enqueue", "--set", "train.wings=1"), "AUTOML_RANGE"),
+        (("tell", "--objective", 1.0), "USAGE"),
+        (("tell", "--set", f"{RATE}=1e-4"), "USAGE"),
+        (("tell", "--set", f"{RATE}=1e-4", "--objective", "nan"), "USAGE"),
+        (("tell", "--set", f"{RATE}=1e-4", "--objective", "inf"), "USAGE"),
         (("tell", "--set", f"{RATE}=1e-4", "--objective", "much"), "USAGE"),
         (("start", "--trials", -3), "STUDY_SETTINGS"),
         (("start", "--trials", 3), "STUDY_SETTINGS"),
@@ -132,7 +132,7 @@ def test_a_started_study_can_be_told_of_at_once(tmp_path: Path, monkeypatch: pyt
         "from vidqa.automl.study import open_study\n"
         "study = Path(sys.argv[1])\n"
         "with only_controller(study):\n"
-        "    time.sleep(1)\n"
+        "    time.sleep(0.3)\n"
         "    Controller(open_study(study), unchecked)._create()\n"
         "    sys.stdin.read()\n"
     )

@@ -13,7 +13,7 @@ import pytest
 from clips import frame_numbers, write_clip, write_image
 
 from vidqa.benchmark import cutting
-from vidqa.benchmark.problems import BENCHMARK_CUT, BENCHMARK_RAW
+from vidqa.benchmark.problems import BENCHMARK_CUT
 from vidqa.benchmark.tfrecord import examples, masked_crc
 from vidqa.core.problem import ProblemError
 from vidqa.video import decode_frames, probe
@@ -187,7 +187,7 @@ def test_a_picture_that_does_not_decode_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "clip"), [("holoassist", HOLO[0]), ("bridgev2", "p-q.1.t.clipframe000.mp4")])
 def test_a_raw_set_that_is_not_there_is_named(tmp_path: Path, name: str, clip: str) -> None:
     (tmp_path / "raw").mkdir()
-    with pytest.raises(ProblemError, match=BENCHMARK_RAW.name):
+    with pytest.raises(ProblemError, match=BENCHMARK_CUT.name):
         cutting.cut(name, tmp_path / "raw", benchmark(tmp_path / "data", name, [clip]))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from vidqa.benchmark.problems import BENCHMARK_CLIPS, BENCHMARK_CONFIG, BENCHMARK_DATA
+from vidqa.benchmark.problems import BENCHMARK_CONFIG, BENCHMARK_DATA
 from vidqa.benchmark.questions import read_questions
 from vidqa.benchmark.report import published
 from vidqa.benchmark.settings import Options, settle
@@ -116,11 +116,13 @@ def test_what_is_missing_is_named_for_every_subset(tmp_path: Path) -> None:
     benchmark(tmp_path, "agibot", [{"video": "clips/a.mp4", "qa_pairs": PAIR}])
     (tmp_path / "av/clips/a.mp4").unlink()
     _, problems = read_questions(tmp_path, ["av"], "letter", None)
-    assert [(problem.code, problem.severity) for problem in problems] == [(BENCHMARK_CLIPS.name, "warning")]
+    assert [(problem.code, problem.severity) for problem in problems] == [(BENCHMARK_DATA.name, "warning")]
+    assert "1 of the 2 clips of av are missing" in problems[0].message
     (tmp_path / "agibot/clips/a.mp4").unlink()
     with pytest.raises(ProblemError) as wrong:
         read_questions(tmp_path, ["holoassist", "agibot"], "letter", None)
-    assert [problem.code for problem in wrong.value.problems] == [BENCHMARK_DATA.name, BENCHMARK_CLIPS.name]
+    assert [problem.code for problem in wrong.value.problems] == [BENCHMARK_DATA.name] * 2
+    assert "1 of the 1 clips of agibot are missing" in wrong.value.problems[1].message
 
 
 @pytest.mark.parametrize(

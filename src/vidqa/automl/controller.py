@@ -11,24 +11,26 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from vidqa import __version__
 from vidqa.automl import journal
-from vidqa.automl.decisions import Decision, Done, Promote, Prune, Start, Trial, Wait
+from vidqa.automl.decisions import Decision, Done, Promote, Prune, Start, Trial, Wait, values_text
 from vidqa.automl.finals import Finals, is_stranded, removable, remove_whole
 from vidqa.automl.gpu_allocator import GpuAllocator
 from vidqa.automl.history import TEMPLATE, Event, History
 from vidqa.automl.journal import SCHEMA_VERSION, Journal, Request, only_controller
-from vidqa.automl.problems import STUDY_FAILING, STUDY_STUCK
+from vidqa.automl.problems import STUDY_FAILING
 from vidqa.automl.repair import repaired
 from vidqa.automl.study import Study, open_study
 from vidqa.automl.trial_jobs import Jobs
 from vidqa.automl.trials import Trials
 from vidqa.core.cli import note
 from vidqa.core.files import require_owned
-from vidqa.core.problem import ProblemError
+from vidqa.core.problem import INTERNAL, ProblemError
 from vidqa.jobs.launch import Ready
 from vidqa.jobs.platforms import platform
 from vidqa.jobs.platforms.processes import this_process
@@ -39,14 +41,21 @@ BY_HAND = "agent"  # the algorithm without proposals of its own
 def control(folder: Path, ready: Ready) -> History:
     """Carry a study on to its end, or until it is stopped; `ready` decides whether a job may start. Raises STUDY_BUSY,
     STUDY_CHANGED, STUDY_JOURNAL, STUDY_FAILING, STUDY_INTERRUPTED, and what opening the study raises."""
+    with controlling(folder, ready) as controller:
+        controller.run()
+    return controller.history
+
+
+@contextmanager
+def controlling(folder: Path, ready: Ready) -> Iterator[Controller]:
+    """The one controller of a study inside the block. Raises STUDY_BUSY, and what opening the study raises."""
     study = open_study(folder)
     with only_controller(folder):
         controller = Controller(study, ready)
         try:
-            controller.run()
+            yield controller
         finally:
             controller.journal.close()
-    return controller.history
 
 
 class Controller:
@@ -101,19 +110,16 @@ class Controller:
             fingerprint=self.study.fingerprint,
             settings=self.study.settings.model_dump(mode="json"),
             space=self.study.space_dict,
-            rungs=self._rungs(),
+            rungs=self.study.rungs,
             version=__version__,
         )
-
-    def _rungs(self) -> list[list[int]]:
-        return [list(bracket) for bracket in self.study.algorithm.rungs]
 
     def _reopen(self) -> None:
         """More trials than before: the search goes on with the trials that still can."""
         for trial in self.history.trials:
             if is_stranded(self.history, trial):
                 self.append("pruned", number=trial.number, why="its checkpoints were removed when the search had ended")
-        self.append("reopened", max_trials=self.study.settings.max_trials, rungs=self._rungs())
+        self.append("reopened", max_trials=self.study.settings.max_trials, rungs=self.study.rungs)
 
     def step(self) -> bool:
         """Poll everything once and act on it. Whether anything happened."""
@@ -182,13 +188,12 @@ class Controller:
             return f"{limits.wall_hours:g} hours are over"
         if limits.gpu_hours is not None and self.jobs.gpu_seconds() >= limits.gpu_hours * 3600:
             return f"{limits.gpu_hours:g} GPU hours are used"
-        values = [trial.measured[-1].objectives[0] for trial in self.history.completed]
-        if limits.target is not None and any(not goal.better(limits.target, than=value) for value in values):
+        losses = [goal.loss(trial.measured[-1].objectives[0]) for trial in self.history.completed]
+        if limits.target is not None and losses and min(losses) <= goal.loss(limits.target):
             return f"a trial reached the target {limits.target:g}"
-        if limits.no_progress is not None and values:
-            best = values.index(max(values) if goal.direction == "maximize" else min(values))
-            if len(values) - 1 - best >= limits.no_progress:
-                return f"{limits.no_progress} trials in a row were no better"
+        no_better = len(losses) - 1 - losses.index(min(losses)) if losses else 0
+        if limits.no_progress is not None and no_better >= limits.no_progress:
+            return f"{limits.no_progress} trials in a row were no better"
         return ""
 
     def _decide(self) -> None:
@@ -217,8 +222,7 @@ class Controller:
         if self.history.template is None:
             return Start(self.study.space.default(self.study.base), TEMPLATE)
         if self.history.queue and count < most:
-            entry = self.history.queue[0]
-            return Start(entry.values, entry.proposer, extra={"request": entry.request})
+            return self.history.queue[0]
         decision = self.study.algorithm.next(self.history.trials)
         is_full = count >= most and isinstance(decision, Start | Wait) and not self.history.running
         return Done() if is_full else decision
@@ -252,7 +256,9 @@ class Controller:
 
     def _check_wait(self) -> None:
         if not self.history.running and not self.history.queue and self.study.settings.algorithm != BY_HAND:
-            raise STUDY_STUCK.error(self.study.folder, f"{self.study.settings.algorithm} waits, and nothing runs")
+            message = f"{self.study.settings.algorithm} waits for results, and nothing runs"
+            remedy = "enqueue values (run_automl.py enqueue), or choose another algorithm, and report it"
+            raise INTERNAL.error(self.study.folder, message, remedy)
 
     def _end_search(self, why: str) -> None:
         for trial in list(self.history.running):
@@ -283,11 +289,7 @@ def _log_line(event: Event) -> str:
     """An event as a line of the controller's log; empty for minor ones."""
     kind = event["event"]
     if kind == "trial":
-        values = ", ".join(
-            f"{name} = {value:.4g}" if isinstance(value, float) else f"{name} = {value}"
-            for name, value in event["values"].items()
-        )
-        return f"trial {event['number']} ({event['proposer']}): {values}"
+        return f"trial {event['number']} ({event['proposer']}): {values_text(event['values'])}"
     if kind == "measured":
         objectives = ", ".join(f"{value:.5g}" for value in event["objectives"])
         return f"trial {event['number']} reached {objectives} after {event['steps']} steps: {event['state']}"

@@ -51,9 +51,7 @@ def start(folder: Path, trials: int | None = None) -> None:
     deadline = time.monotonic() + BEGIN_S
     while time.monotonic() < deadline and process.poll() is None:
         controller = controller_of(folder)
-        if (
-            controller and controller.pid == process.pid and read(folder).events
-        ):  # from now on status has something to show
+        if controller and controller.pid == process.pid and read(folder).events:  # so that status has what to show
             return
         time.sleep(0.05)
     raise_errors(controller_problems(folder))
@@ -98,9 +96,8 @@ def controller_problems(folder: Path) -> list[Problem]:
 def stop(folder: Path) -> None:
     """Ask the study to stop, and wait until it has; without a controller, end the jobs that it left running. A finished
     study needs nothing."""
-    from vidqa.automl.controller import Controller
-    from vidqa.automl.study import open_study
-    from vidqa.preflight import launch_gate as gate
+    from vidqa.automl.controller import controlling
+    from vidqa.preflight import launch_gate
 
     if not read(folder).events:
         raise STUDY_MISSING.error(folder, "nothing of it was started")
@@ -117,12 +114,8 @@ def stop(folder: Path) -> None:
         return
     if not pending:
         return
-    with only_controller(folder):
-        controller = Controller(open_study(folder), gate.of_engine("vidqa"))
-        try:
-            controller.take_requests()
-        finally:
-            controller.journal.close()
+    with controlling(folder, launch_gate.of_engine("vidqa")) as controller:
+        controller.take_requests()
 
 
 def wait(folder: Path, timeout_s: float | None, show: Callable[[str], None]) -> Result:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +31,8 @@ def write(folder: Path, base: TrainSpec, share: float | None) -> None:
     reports them, and re-runs hold out records of their own.
 
     Raises STUDY_SETTINGS where no file can hold a share, what reading the records raises, OSError."""
-    try:
+    with nullcontext() if share is not None else suppress(ProblemError):
         _write_parts(folder / FOLDER, base, share)
-    except ProblemError:
-        if share is not None:
-            raise
 
 
 def data_changes(folder: Path, base: TrainSpec, part: str) -> dict[str, Any]:

@@ -13,7 +13,13 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 Values = Mapping[str, Any]  # by dotted key of the spec
-State = Literal["waiting", "running", "paused", "complete", "pruned", "failed"]
+State = Literal["running", "paused", "complete", "pruned", "failed"]
+
+
+def values_text(values: Values) -> str:
+    """Values for a person: optm_lr=1e-05, r=16."""
+    shown = {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in values.items()}
+    return ", ".join(f"{key.rpartition('.')[2]}={value}" for key, value in shown.items())
 
 
 class Goal(BaseModel):
@@ -22,8 +28,9 @@ class Goal(BaseModel):
     metric: str = Field(min_length=1, description="val/avg_loss and others of metrics.jsonl, else of metrics.json.")
     direction: Literal["maximize", "minimize"] = Field(description="Which way is better.")
 
-    def better(self, value: float, than: float) -> bool:
-        return value > than if self.direction == "maximize" else value < than
+    def loss(self, value: float) -> float:
+        """The value, with its sign changed where more is better: less is better of a loss."""
+        return -value if self.direction == "maximize" else value
 
 
 @dataclass(frozen=True)

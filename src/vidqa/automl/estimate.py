@@ -9,9 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vidqa.automl.gpu_allocator import GpuAllocator, check_sharing, share_gib
-from vidqa.automl.problems import STUDY_BUDGET, STUDY_UNWRITABLE
+from vidqa.automl.gpu_allocator import GpuAllocator, memory_share
+from vidqa.automl.problems import STUDY_SETTINGS
 from vidqa.automl.study import Study
+from vidqa.core.cli import FILE_REFUSED
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.core.run_folder import RunFolder
 from vidqa.jobs import cost, records
@@ -27,6 +28,7 @@ MEASURED_APART = (("train", "evaluation"), ("train", "test"), ("validation", "te
 END_S = 15.0  # from a trial's last step to the next trial's submission, about
 WORTH = 0.15  # of a trial's time: less idle time is not worth a smaller part of the memory
 MOST_SHARING = 4  # trials on one GPU
+MORE_ROOM = "raise the limit, make a trial shorter (--set steps.longest=N, fewer epochs), or train directly"
 
 
 def of_study(study: Study, first: Path) -> tuple[dict[str, Any], list[Problem]]:
@@ -93,26 +95,23 @@ def full_trainings(study: Study) -> float:
 
 
 def _of_one(study: Study, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Hours of one whole training, and the source of the number."""
-    time = facts.get("time") or {}
-    shown = facts.get("total_steps") or 0
+    """Hours of one whole training, and the source of the number: preflight, or else the newest complete training of
+    this model on this platform."""
+    time, shown = facts.get("time") or {}, facts.get("total_steps") or 0
     whole = study.longest if study.by_steps else total_steps(study.trained, train_samples(study.trained) or 0) or shown
     if "hours" in time and shown:
         start_hours = time["start_s"] / 3600
         hours = start_hours + (time["hours"] - start_hours) * whole / shown
         gpu_hours = hours * facts.get("processes", 1)
-        return {
-            "hours_of_one": hours,
-            "gpu_hours_of_one": gpu_hours,
-            "start_hours": start_hours,
-            "from": "preflight",
-        }
-    earlier = _earlier(study)
-    if earlier is None or not whole:
-        return {"from": "nothing yet: no GPU whose speed is known, and no earlier training of this model"}
-    step_s, gpus, job_id = earlier
-    hours = step_s * whole / 3600
-    return {"hours_of_one": hours, "gpu_hours_of_one": hours * gpus, "from": f"job {job_id}"}
+        return {"hours_of_one": hours, "gpu_hours_of_one": gpu_hours, "start_hours": start_hours, "from": "preflight"}
+    key = ("train", study.settings.platform, study.base.policy.model_name_or_path)
+    for record in records.scan()[0] if whole else ():
+        fits = (record.action, record.platform, record.model) == key and record.state == State.COMPLETE
+        if fits and (steps := RunFolder(Path(record.run_dir)).read_status().get("step", 0)):
+            hours = cost.running_s(record) / steps * whole / 3600
+            gpu_hours = hours * record.processes if record.gpus else 0
+            return {"hours_of_one": hours, "gpu_hours_of_one": gpu_hours, "from": f"job {record.job_id}"}
+    return {"from": "nothing yet: no GPU whose speed is known, and no earlier training of this model"}
 
 
 def _of_one_among_others(study: Study, estimate: Mapping[str, Any]) -> tuple[float, float]:
@@ -122,16 +121,6 @@ def _of_one_among_others(study: Study, estimate: Mapping[str, Any]) -> tuple[flo
     return hours, hours / jobs * estimate["gpu_hours_of_one"] / whole
 
 
-def _earlier(study: Study) -> tuple[float, int, str] | None:
-    """Seconds a step, GPUs and name of the newest complete training of this model on this platform."""
-    key = ("train", study.settings.platform, study.base.policy.model_name_or_path)
-    for record in records.scan()[0]:
-        fits = (record.action, record.platform, record.model) == key and record.state == State.COMPLETE
-        if fits and (steps := RunFolder(Path(record.run_dir)).read_status().get("step", 0)):
-            return cost.running_s(record) / steps, record.processes if record.gpus else 0, record.job_id
-    return None
-
-
 def _disk(study: Study, facts: Mapping[str, Any]) -> int:
     """Bytes on disk at one time, at most."""
     settings, saves = study.settings, facts["saves_kept"]
@@ -139,24 +128,26 @@ def _disk(study: Study, facts: Mapping[str, Any]) -> int:
     if settings.keep == "all":
         return settings.max_trials * saves * (checkpoint + export)
     running = settings.max_concurrent * saves * (checkpoint + export)
-    paused = settings.max_trials * (checkpoint + export) if study.has_rungs else 0
+    paused = settings.max_trials * (checkpoint + export) if study.algorithm.has_rungs else 0
     reruns = settings.finals.reruns * saves * (checkpoint + export)
     return running + paused + max(reruns, (settings.finals.top + 1) * saves * export)
 
 
 def _limit_problems(study: Study, estimate: Mapping[str, Any]) -> list[Problem]:
-    """STUDY_BUDGET where not even the template and one other trial fit."""
+    """Problems where not even the template and one other trial fit."""
     settings, limits = study.settings, study.settings.limits
     if settings.max_trials < 2:
-        return [STUDY_BUDGET.at("max_trials", f"{settings.max_trials} trial is the template's own")]
+        return [STUDY_SETTINGS.at("max_trials", f"{settings.max_trials} trial is the template's own", MORE_ROOM)]
     if "hours_of_one" not in estimate:
         return []
     shortest = min(rungs[0] for rungs in study.algorithm.rungs) / study.longest
-    two = 1 + shortest if study.has_rungs else 2
+    two = 1 + shortest if study.algorithm.has_rungs else 2
     gpu_hours = two * estimate["gpu_hours_of_one"]
     hours = two * estimate["hours_of_one"] / min(2, settings.max_concurrent)
     return [
-        STUDY_BUDGET.at(f"limits.{name}", f"two trials take about {needed:.2f} {unit}; the limit is {limit:g}")
+        STUDY_SETTINGS.at(
+            f"limits.{name}", f"two trials take about {needed:.2f} {unit}; the limit is {limit:g}", MORE_ROOM
+        )
         for name, unit, needed, limit in (
             ("gpu_hours", "GPU hours", gpu_hours, limits.gpu_hours),
             ("wall_hours", "hours", hours, limits.wall_hours),
@@ -171,7 +162,7 @@ def _disk_problems(study: Study, estimate: Mapping[str, Any]) -> list[Problem]:
         return []
     message = f"about {needed / 1e9:.1f} GB at one time, {free / 1e9:.1f} GB free"
     remedy = "run fewer trials at a time, keep fewer checkpoints (train.ckpt.max_keep), or name a larger disk"
-    return [STUDY_UNWRITABLE.at(study.folder, message, remedy, severity="warning")]
+    return [FILE_REFUSED.at(study.folder, message, remedy, severity="warning")]
 
 
 def sharing_advice(study: Study, first: Path, estimate: Mapping[str, Any]) -> str:
@@ -203,8 +194,7 @@ def _shared_memory(study: Study, first: Path, jobs: int) -> tuple[float, float] 
     place = settings.resources.model_copy(update={"trials_per_gpu": jobs})
     context = DataInputs(first, "train", settings.platform, resources=settings.launch_resources, at_launch=True)
     try:
-        check_sharing(study.folder, settings.model_copy(update={"resources": place}), study.specs)
-        limit_gib = share_gib(jobs)
+        limit_gib = memory_share(study.folder, settings.model_copy(update={"resources": place}), study.specs)
         peak_gib = None if limit_gib is None else peak_within(context, limit_gib)
     except (ProblemError, Skip):
         return None

@@ -15,7 +15,6 @@ from vidqa.automl.study import Study
 from vidqa.automl.trials import Trials, objectives_of, work_name
 from vidqa.core.files import remove, require_owned
 from vidqa.core.run_folder import UNFINISHED
-from vidqa.jobs.api import JobHandle
 
 RERUNS, TESTS = "reruns", "test"
 
@@ -45,11 +44,7 @@ class Finals:
         means = {trial.number: fmean(values) for trial in candidates if (values := self.rerun_objectives(trial))}
         if not candidates or len(means) < len(candidates):
             return candidates[0] if candidates else None
-        best = candidates[0]
-        for trial in candidates[1:]:
-            if self.study.goal.better(means[trial.number], than=means[best.number]):
-                best = trial
-        return best
+        return min(candidates, key=lambda trial: self.study.goal.loss(means[trial.number]))
 
     def rerun_objectives(self, trial: Trial) -> list[float]:
         """The first goal of each re-run that did not fail."""
@@ -117,14 +112,8 @@ class Finals:
             runs |= self.tested_runs(template)
         unscored = [(name, run_dir) for name, run_dir in runs.items() if name not in self.history.scores]
         for name, run_dir in unscored[: self.study.settings.max_concurrent]:
-            self._test_one(trials, test, name, run_dir)
+            trials.score_evaluation(name, test, run_dir)
         return not unscored
-
-    def _test_one(self, trials: Trials, test: str, name: str, run_dir: Path | None) -> None:
-        def submit() -> JobHandle:
-            return trials.evaluate_model(test, name) if run_dir is None else trials.evaluate(test, run_dir, name)
-
-        trials.score_evaluation(name, test, submit)
 
 
 def test_of(trial: Trial) -> str:

@@ -23,7 +23,6 @@ from vidqa.spec import Spec
 SHARED = ("local", "docker")  # platforms whose jobs use the GPUs of this machine
 DRIVER_GIB = 1.0  # of a GPU, which no job can have
 ALONE = "set resources.trials_per_gpu = 1, or use trainings and evaluations of one process on local or docker"
-MEMORY = "engine.gpu_memory_gib"  # of a spec: the limit of its job on each GPU
 
 
 class GpuAllocator:
@@ -51,34 +50,12 @@ class GpuAllocator:
         return environment.with_gpus(names) if self.names else nullcontext()
 
 
-def memory_share(settings: Settings) -> float | None:
-    """GiB of a GPU for each of the jobs of a study that share it; None where they share none. Raises STUDY_SETTINGS."""
-    place = settings.resources
-    return share_gib(place.trials_per_gpu) if place.trials_per_gpu > 1 and place.gpus != 0 else None
-
-
-def share_gib(jobs: int) -> float | None:
-    """GiB for each of so many jobs on a GPU of this machine, the same on all of them; None without GPUs. Raises
-    STUDY_SETTINGS."""
-    gpus = visible_gpus()
-    if not gpus:
-        return None
-    if (total_gib := least_memory(gpus)) is None:
-        message = "the memory of this machine's GPUs, of which each trial would take its share, is not known"
-        raise STUDY_SETTINGS.error("nvidia-smi", message, "let nvidia-smi work, or set resources.trials_per_gpu = 1")
-    return floor(10 * (total_gib - DRIVER_GIB) / jobs) / 10
-
-
-def lower_limit(share_gib: float | None, spec_gib: float | None) -> float | None:
-    """The memory limit of a job: its share, or the spec's own where that is less."""
-    return min((limit for limit in (share_gib, spec_gib) if limit is not None), default=None)
-
-
-def check_sharing(folder: Path, settings: Settings, specs: Sequence[Spec]) -> None:
-    """Raises STUDY_SETTINGS where trials are to share GPUs and cannot."""
+def memory_share(folder: Path, settings: Settings, specs: Sequence[Spec]) -> float | None:
+    """GiB of a GPU for each of the jobs of a study that share it, the same on all GPUs of this machine; None where they
+    share none. Raises STUDY_SETTINGS where they are to share and cannot."""
     jobs, where = settings.resources.trials_per_gpu, f"{folder / FILE} resources.trials_per_gpu"
     if jobs == 1:
-        return
+        return None
     if settings.platform not in SHARED:
         message = f"{jobs} trials are to share a GPU; on {settings.platform} its scheduler gives GPUs away, whole ones"
         raise STUDY_SETTINGS.error(where, message, ALONE)
@@ -86,3 +63,10 @@ def check_sharing(folder: Path, settings: Settings, specs: Sequence[Spec]) -> No
     if most > 1:
         message = f"{jobs} trials are to share a GPU, and a job of this study has {most} processes, on a GPU each"
         raise STUDY_SETTINGS.error(where, message, ALONE)
+    gpus = visible_gpus() if settings.resources.gpus != 0 else []
+    if not gpus:
+        return None
+    if (total_gib := least_memory(gpus)) is None:
+        message = "the memory of this machine's GPUs, of which each trial would take its share, is not known"
+        raise STUDY_SETTINGS.error("nvidia-smi", message, "let nvidia-smi work, or set resources.trials_per_gpu = 1")
+    return floor(10 * (total_gib - DRIVER_GIB) / jobs) / 10

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from vidqa.automl.decisions import Goal, Measured, Trial
+from vidqa.automl.decisions import Goal, Measured, Start, Trial
 
 BASELINE = "baseline"
 TEMPLATE = "template"  # proposer of the template's own values
@@ -25,25 +24,16 @@ class Work:
     ended: Event | None = None
 
 
-@dataclass(frozen=True)
-class Enqueued:
-    """Values that somebody enqueued, and the proposer."""
-
-    request: str
-    values: dict[str, Any]
-    proposer: str
-
-
 class History:
     """Folds events into state; `take` adds one. An event that refers to a missing trial or rung is a LookupError or
     ValueError, and leaves the state unusable."""
 
-    def __init__(self, events: Iterable[Event] = ()) -> None:
+    def __init__(self) -> None:
         self.created: Event | None = None
         self.trials: list[Trial] = []
         self.work: dict[str, Work] = {}
         self.scores: dict[str, dict[str, Any]] = {}  # metrics of baseline, re-runs and tests, by work
-        self.queue: list[Enqueued] = []
+        self.queue: list[Start] = []  # enqueued by somebody
         self.requests: set[str] = set()
         self.removed: set[str] = set()
         self.skipped: dict[str, str] = {}
@@ -56,13 +46,58 @@ class History:
         self.failures: list[str] = []  # in a row, since the last result or the last start of a controller
         self.completed: list[Trial] = []  # that reached their last rung, in the order of their ends
         self.elapsed_s, self.seconds, self.gpu_seconds = 0.0, 0.0, 0.0
-        for event in events:
-            self.take(event)
 
     def take(self, event: Event) -> None:
         self.elapsed_s = max(self.elapsed_s, float(event["elapsed_s"]))
-        kind = {"taken": "request"}.get(event["event"], event["event"])
-        getattr(self, f"_{kind}")(event)
+        match event:
+            case {"event": "created"}:
+                self._create(event)
+            case {"event": "opened"}:
+                self.stopped, self.failures = None, []
+            case {"event": "taken", "request": request, "verb": verb, "said": content}:
+                self.requests.add(request)
+                if verb == "enqueue":
+                    self.queue.append(Start(content["values"], content["proposer"], extra={"request": request}))
+            case {"event": "trial"}:
+                self._begin(event)
+            case {"event": "promoted", "number": number, "rung": rung}:
+                trial = self._trial_of(number)
+                self._check_rung(trial.bracket, rung)
+                trial.rung, trial.state = rung, "running"
+            case {"event": "pruned", "number": number, "why": why}:
+                trial = self._trial_of(number)
+                trial.state, trial.why = "pruned", why
+            case {"event": "submitted", "work": name, "job_id": job_id, "gpus": gpus}:
+                self.work[name] = Work(job_id, tuple(gpus), event.get("places", 1))
+            case {"event": "retried", "work": name, "job_id": job_id, "why": why}:
+                work = self.work.setdefault(name, Work())
+                work.job_id, work.retries = job_id, work.retries + bool(why)
+            case {"event": "ended", "work": name, "seconds": seconds, "gpu_seconds": gpu_seconds}:
+                self.work.setdefault(name, Work()).ended = event
+                self.seconds, self.gpu_seconds = self.seconds + seconds, self.gpu_seconds + gpu_seconds
+            case {"event": "measured"}:
+                self._measure(event)
+            case {"event": "failed", "number": number, "why": why}:
+                trial = self._trial_of(number)
+                trial.state, trial.why = "failed", why
+                self.failures.append(why)
+            case {"event": "scored", "work": name, "metrics": metrics}:
+                self.scores[name] = metrics
+            case {"event": "removed", "paths": paths}:
+                self.removed |= set(paths)
+            case {"event": "searched", "why": why}:
+                self.searched = why
+            case {"event": "skipped", "what": what, "why": why}:
+                self.skipped[what] = why
+            case {"event": "reopened", "max_trials": max_trials}:  # and the brackets that they need
+                self.max_trials, self.rungs = max_trials, event.get("rungs") or self.rungs
+                self.searched, self.winner, self.finished = None, None, False
+            case {"event": "stopped", "why": why}:
+                self.stopped = why
+            case {"event": "finished", "winner": winner}:
+                if winner is not None:
+                    self._trial_of(winner)
+                self.winner, self.finished = winner, True
 
     @property
     def template(self) -> Trial | None:
@@ -76,39 +111,37 @@ class History:
     def ranked(self, goal: Goal) -> list[Trial]:
         """Measured trials that did not fail, the best first; those of a higher rung first, since values of different
         rungs do not compare."""
-        sign = -1 if goal.direction == "maximize" else 1
 
         def rank(trial: Trial) -> tuple[float, float, int]:
             last = trial.measured[-1]
-            return -self.rungs[trial.bracket][last.rung], sign * last.objectives[0], trial.number
+            return -self.rungs[trial.bracket][last.rung], goal.loss(last.objectives[0]), trial.number
 
         return sorted((trial for trial in self.trials if trial.measured and trial.state != "failed"), key=rank)
 
-    def _created(self, event: Event) -> None:
+    def _create(self, event: Event) -> None:
         if self.created:
             raise ValueError("the study was created before")
         self.created, self.rungs = event, event["rungs"]
         self.max_trials = event["settings"].get("max_trials", 0)
 
-    def _opened(self, event: Event) -> None:
-        self.stopped, self.failures = None, []
-
-    def _request(self, event: Event) -> None:
-        self.requests.add(event["request"])
-        content = event["said"]
-        if event["verb"] == "enqueue":
-            self.queue.append(Enqueued(event["request"], content["values"], content["proposer"]))
-
-    def _trial(self, event: Event) -> None:
+    def _begin(self, event: Event) -> None:
         if event["number"] != len(self.trials):
             raise ValueError(f"trial {event['number']} comes after {len(self.trials)} trials")
         self._check_rung(event["bracket"], event["rung"])
         if event["parent"] is not None:
             self._trial_of(event["parent"])
-        request = event["extra"].get("request")
-        self.queue = [entry for entry in self.queue if entry.request != request]
+        self.queue = [start for start in self.queue if start.extra["request"] != event["extra"].get("request")]
         names = ("number", "values", "proposer", "rung", "bracket", "parent", "extra", "repairs")
         self.trials.append(Trial(state="running", **{name: event[name] for name in names}))
+
+    def _measure(self, event: Event) -> None:
+        trial = self._trial_of(event["number"])
+        self._check_rung(trial.bracket, event["rung"])
+        trial.measured = (*trial.measured, Measured(event["rung"], event["steps"], tuple(event["objectives"])))
+        trial.metrics, trial.state = event["metrics"], event["state"]
+        self.failures = []
+        if trial.state == "complete":
+            self.completed.append(trial)
 
     def _trial_of(self, number: int) -> Trial:
         if number >= len(self.trials):
@@ -118,63 +151,3 @@ class History:
     def _check_rung(self, bracket: int, rung: int) -> None:
         if bracket >= len(self.rungs) or rung >= len(self.rungs[bracket]):
             raise LookupError(f"there is no rung {rung} of bracket {bracket}")
-
-    def _promoted(self, event: Event) -> None:
-        trial = self._trial_of(event["number"])
-        self._check_rung(trial.bracket, event["rung"])
-        trial.rung, trial.state = event["rung"], "running"
-
-    def _pruned(self, event: Event) -> None:
-        trial = self._trial_of(event["number"])
-        trial.state, trial.why = "pruned", event["why"]
-
-    def _submitted(self, event: Event) -> None:
-        self.work[event["work"]] = Work(event["job_id"], tuple(event["gpus"]), event.get("places", 1))
-
-    def _retried(self, event: Event) -> None:
-        work = self.work.setdefault(event["work"], Work())
-        work.job_id, work.retries = event["job_id"], work.retries + bool(event["why"])
-
-    def _ended(self, event: Event) -> None:
-        self.work.setdefault(event["work"], Work()).ended = event
-        self.seconds += event["seconds"]
-        self.gpu_seconds += event["gpu_seconds"]
-
-    def _measured(self, event: Event) -> None:
-        trial = self._trial_of(event["number"])
-        self._check_rung(trial.bracket, event["rung"])
-        trial.measured = (*trial.measured, Measured(event["rung"], event["steps"], tuple(event["objectives"])))
-        trial.metrics, trial.state = event["metrics"], event["state"]
-        self.failures = []
-        if trial.state == "complete":
-            self.completed.append(trial)
-
-    def _failed(self, event: Event) -> None:
-        trial = self._trial_of(event["number"])
-        trial.state, trial.why = "failed", event["why"]
-        self.failures.append(event["why"])
-
-    def _scored(self, event: Event) -> None:
-        self.scores[event["work"]] = event["metrics"]
-
-    def _removed(self, event: Event) -> None:
-        self.removed |= set(event["paths"])
-
-    def _searched(self, event: Event) -> None:
-        self.searched = event["why"]
-
-    def _skipped(self, event: Event) -> None:
-        self.skipped[event["what"]] = event["why"]
-
-    def _reopened(self, event: Event) -> None:
-        """More trials, also for a finished study, and the brackets that they need."""
-        self.max_trials, self.rungs = event["max_trials"], event.get("rungs") or self.rungs
-        self.searched, self.winner, self.finished = None, None, False
-
-    def _stopped(self, event: Event) -> None:
-        self.stopped = event["why"]
-
-    def _finished(self, event: Event) -> None:
-        if event["winner"] is not None:
-            self._trial_of(event["winner"])
-        self.winner, self.finished = event["winner"], True

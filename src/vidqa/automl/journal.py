@@ -23,9 +23,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from vidqa import __version__
 from vidqa.automl.decisions import Goal, State
 from vidqa.automl.history import Event, History
-from vidqa.automl.problems import STUDY_BUSY, STUDY_JOURNAL, STUDY_UNWRITABLE
+from vidqa.automl.problems import STUDY_BUSY, STUDY_JOURNAL
 from vidqa.core import files
-from vidqa.core.cli import note
+from vidqa.core.cli import FILE_REFUSED, note
 from vidqa.core.files import now, read_object
 from vidqa.core.locks import try_lock
 from vidqa.jobs.platforms.processes import Identity, this_process
@@ -187,10 +187,10 @@ class Journal:
             os.ftruncate(self.file, content.size)
             _sync_folder(folder)
         except OSError as failed:
-            raise STUDY_UNWRITABLE.error(self.path, f"it cannot be opened: {failed}") from failed
+            raise FILE_REFUSED.error(self.path, f"it cannot be opened: {failed}") from failed
 
     def append(self, event: str, elapsed_s: float, **fields: Any) -> Event:
-        """Write an event; it is on disk when this returns. Raises STUDY_UNWRITABLE, and then nothing may follow."""
+        """Write an event; it is on disk when this returns. Raises ENV_FILE_REFUSED, and then nothing may follow."""
         assert fields.keys() == FIELDS[event].keys(), f"{event} has other fields: {sorted(fields)}"
         self.count += 1
         entry = {"seq": self.count, "time": now(), "elapsed_s": round(elapsed_s, 3), "event": event, **fields}
@@ -201,7 +201,7 @@ class Journal:
                 raise OSError(f"{size} of {len(line)} bytes were written")
             os.fsync(self.file)
         except OSError as failed:
-            raise STUDY_UNWRITABLE.error(self.path, f"an event could not be kept: {failed}") from failed
+            raise FILE_REFUSED.error(self.path, f"an event could not be kept: {failed}") from failed
         return entry
 
     def close(self) -> None:
@@ -221,10 +221,7 @@ def _sync_folder(folder: Path) -> None:
 def only_controller(folder: Path) -> Iterator[None]:
     """Hold the lock of a study; the system releases it when its holder dies. Raises STUDY_BUSY, ENV_FILE_REFUSED."""
     path = folder / LOCK
-    try:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    except OSError as failed:
-        raise STUDY_UNWRITABLE.error(path, f"the lock cannot be made: {failed}") from failed
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         if not try_lock(handle, path):
             holder = read_object(path)
@@ -259,12 +256,9 @@ class Request(NamedTuple):
 
 
 def send_request(folder: Path, verb: str, content: dict[str, Any]) -> str:
-    """Leave a request for the controller, now or when one is started, and return its name. Raises STUDY_UNWRITABLE."""
+    """Leave a request for the controller, now or when one is started, and return its name."""
     name = f"{time.time_ns():020d}-{secrets.token_hex(4)}"
-    try:
-        files.write_json(folder / INBOX / f"{name}.json", {"verb": verb, "said": content})
-    except OSError as failed:
-        raise STUDY_UNWRITABLE.error(folder / INBOX, f"the request cannot be kept: {failed}") from failed
+    files.write_json(folder / INBOX / f"{name}.json", {"verb": verb, "said": content})
     return name
 
 

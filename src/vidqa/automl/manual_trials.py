@@ -8,22 +8,19 @@ from typing import Any
 
 from vidqa.automl.journal import ENQUEUE, TELL, send_request
 from vidqa.automl.plan import suggested
-from vidqa.automl.problems import STUDY_ASKED
 from vidqa.automl.repair import repaired
-from vidqa.automl.study import Study, history_of, open_study
-from vidqa.core.cli import Result, command
+from vidqa.automl.study import Study, open_study, open_with_history
+from vidqa.core.cli import USAGE, Result, command
 from vidqa.core.problem import raise_errors
 from vidqa.spec.layers import parse_set
 
 
 def suggest(folder: Path, count: int) -> Result:
     """The values that the algorithm would try next, if running trials gave no result. Nothing is started. Raises
-    STUDY_ASKED for a count below one."""
+    USAGE for a count below one."""
     if count < 1:
-        raise STUDY_ASKED.error(f"--count {count}", "less than one is asked for", "write --count 1, or more")
-    study = open_study(folder)
-    history, note = history_of(folder)
-    study.fits(history)
+        raise USAGE.error(f"--count {count}", "less than one is asked for", "write --count 1, or more")
+    study, history, note = open_with_history(folder)
     rows = suggested(study, history.trials, count)
     lines = [f"{row['proposer']}: {row['values']}" for row in rows] or ["the algorithm proposes nothing now"]
     data = {"suggestions": rows, "trials": len(history.trials), "note": note}
@@ -31,22 +28,20 @@ def suggest(folder: Path, count: int) -> Result:
 
 
 def enqueue(folder: Path, sets: list[str], proposer: str) -> Result:
-    """Values to try next, before those of the algorithm. Raises STUDY_ASKED, AUTOML_VALUE and what
-    the repair raises."""
+    """Values to try next, before those of the algorithm. Raises USAGE, AUTOML_RANGE."""
     values, repairs = _checked(open_study(folder), sets)
     return _send(folder, ENQUEUE, {"values": values, "proposer": proposer}, repairs)
 
 
 def tell(folder: Path, sets: list[str], objectives: list[float], proposer: str) -> Result:
-    """A trial that was made elsewhere and its result, one number for each goal. Raises STUDY_ASKED, and for
-    values what `enqueue` raises."""
+    """A trial that was made elsewhere and its result, one number for each goal. Raises USAGE, and for values
+    what `enqueue` raises."""
     study = open_study(folder)
     values, repairs = _checked(study, sets)
-    if len(objectives) != len(study.settings.goals):
+    if len(objectives) != len(study.settings.goals) or not all(map(math.isfinite, objectives)):
         goals = ", ".join(goal.metric for goal in study.settings.goals)
-        raise STUDY_ASKED.error("--objective", f"{len(objectives)} numbers are told; the goals are {goals}")
-    if not_finite := [value for value in objectives if not math.isfinite(value)]:
-        raise STUDY_ASKED.error("--objective", f"{not_finite[0]} is no number that trials could be compared by")
+        message = f"{len(objectives)} numbers ({', '.join(map(str, objectives)) or 'none'}); the goals are {goals}"
+        raise USAGE.error("--objective", message, "name a finite number for each goal: --objective X")
     return _send(folder, TELL, {"values": values, "proposer": proposer, "objectives": objectives}, repairs)
 
 
@@ -54,7 +49,7 @@ def _checked(study: Study, sets: list[str]) -> tuple[dict[str, Any], list[str]]:
     proposed = parse_set(sets).table
     if not proposed:
         searched = ", ".join(parameter.name for parameter in study.space.parameters)
-        raise STUDY_ASKED.error("--set", f"no value is named; the search is over {searched}")
+        raise USAGE.error("--set", f"no value is named; the search is over {searched}", "name values: --set KEY=VALUE")
     raise_errors(study.space.problems(proposed))
     values, repairs = repaired(study.space, study.base, proposed)
     return values, list(repairs)

@@ -50,14 +50,14 @@ class Parameter:
     """A searched key of the spec.
 
     A number lies between `low` and `high`, in steps if it has a step, or is one of `options`, which then ascend. A
-    categorical is one of `options`, drawn by `weights` where it has any. `inherited`: it shapes the weights, so a trial
-    that goes on from another's weights has its value.
+    categorical, whose ends are 0, is one of `options`, drawn by `weights` where it has any. `inherited`: it shapes the
+    weights, so a trial that goes on from another's weights has its value.
     """
 
     name: str
     kind: Kind
-    low: float | int | None = None
-    high: float | int | None = None
+    low: float | int = 0
+    high: float | int = 0
     log: bool = False
     step: float | int | None = None
     options: tuple[Any, ...] = ()
@@ -84,21 +84,11 @@ class Parameter:
         if self.options:
             return len(self.options)
         step = self._step
-        return None if step is None else math.floor((self._high - self._low) / step + 1e-9) + 1
+        return None if step is None else math.floor((self.high - self.low) / step + 1e-9) + 1
 
     @property
     def _step(self) -> float | int | None:
         return self.step if self.step is not None else 1 if self.kind == "int" else None
-
-    @property
-    def _low(self) -> float:
-        assert self.low is not None
-        return self.low
-
-    @property
-    def _high(self) -> float:
-        assert self.high is not None
-        return self.high
 
     def at(self, unit: float) -> Any:
         """The value at a position in [0, 1]; positions drawn evenly give values as likely as intended."""
@@ -108,15 +98,15 @@ class Parameter:
         if self.log:
             low, high = self._log_ends()
             value = math.exp(low + unit * (high - low))
-            return int(min(max(round(value), self._low), self._high)) if self.kind == "int" else self.rounded(value)
+            return int(min(max(round(value), self.low), self.high)) if self.kind == "int" else self.rounded(value)
         if (count := self.count) is not None:
-            value = self._low + min(int(unit * count), count - 1) * (self._step or 1)
+            value = self.low + min(int(unit * count), count - 1) * (self._step or 1)
             return int(value) if self.kind == "int" else value
-        return self.rounded(self._low + unit * (self._high - self._low))
+        return self.rounded(self.low + unit * (self.high - self.low))
 
     def rounded(self, value: float) -> float:
         """A number of the range, to six digits."""
-        return min(max(float(f"{value:.6g}"), self._low), self._high)
+        return min(max(float(f"{value:.6g}"), self.low), self.high)
 
     def unit(self, value: Any) -> float:
         """The position of a value in [0, 1], the middle of its share where it has one. A number outside of the range
@@ -126,13 +116,13 @@ class Parameter:
             return 0.5 if index is None else (ends[index] + ends[index + 1]) / 2
         if not isinstance(value, int | float):
             return 0.5
-        value = min(max(value, self._low), self._high)
+        value = min(max(value, self.low), self.high)
         if self.log:
             low, high = self._log_ends()
             return (math.log(value) - low) / (high - low) if high > low else 0.5
         if (count := self.count) is not None:
-            return (round((value - self._low) / (self._step or 1)) + 0.5) / count
-        return (value - self._low) / (self._high - self._low) if self._high > self._low else 0.5
+            return (round((value - self.low) / (self._step or 1)) + 0.5) / count
+        return (value - self.low) / (self.high - self.low) if self.high > self.low else 0.5
 
     def index(self, value: Any) -> int | None:
         """The index of an option; of numbers that of the nearest one. None if there is none."""
@@ -150,10 +140,10 @@ class Parameter:
         """Whether the search may propose the value."""
         if self.options:
             return any(same(option, value) for option in self.options)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not self._low <= value <= self._high:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not self.low <= value <= self.high:
             return False
         step = self._step
-        return step is None or math.isclose((value - self._low) / step, round((value - self._low) / step), abs_tol=1e-6)
+        return step is None or math.isclose((value - self.low) / step, round((value - self.low) / step), abs_tol=1e-6)
 
     def words(self) -> str:
         """Its values for a person."""
@@ -162,7 +152,7 @@ class Parameter:
             if self.weights:
                 names = [f"{option}:{weight:g}" for option, weight in zip(names, self.weights, strict=True)]
             return ", ".join(names)
-        ends = f"{self._low:g}..{self._high:g}"
+        ends = f"{self.low:g}..{self.high:g}"
         return ends + (" (log)" if self.log else "") + (f" in steps of {self.step:g}" if self.step else "")
 
     def as_dict(self) -> dict[str, Any]:
@@ -178,7 +168,7 @@ class Parameter:
         """Logarithms of the ends; for whole numbers half a step further out, so that both ends are as likely as their
         neighbours."""
         outside = 0.5 if self.kind == "int" else 0.0
-        return math.log(self._low - outside), math.log(self._high + outside)
+        return math.log(self.low - outside), math.log(self.high + outside)
 
 
 def same(one: Any, other: Any) -> bool:

@@ -11,15 +11,15 @@ from pydantic import ValidationError
 
 from vidqa import spec
 from vidqa.automl import data_share, estimate, specs
-from vidqa.automl.decisions import Start, Trial
+from vidqa.automl.decisions import Start, Trial, values_text
 from vidqa.automl.history import TEMPLATE
 from vidqa.automl.journal import read
-from vidqa.automl.problems import STUDY_BUDGET, STUDY_CHANGED, STUDY_UNWRITABLE
+from vidqa.automl.problems import STUDY_CHANGED, STUDY_SETTINGS
 from vidqa.automl.repair import repaired
 from vidqa.automl.settings import EVALUATE, FILE, TEST, TRAIN, Finals, checked, write_settings
 from vidqa.automl.study import Study, open_study
 from vidqa.core import files
-from vidqa.core.cli import Result, command
+from vidqa.core.cli import FILE_REFUSED, Result, command
 from vidqa.jobs.job_spec import with_absolute_paths
 from vidqa.spec.layers import parse_set
 
@@ -63,7 +63,7 @@ def plan(folder: Path, request: PlanRequest | None) -> Result:
         "settings": study.settings.model_dump(mode="json"),
         "space": study.space_dict,
         "notes": study.notes,
-        "rungs": [list(bracket) for bracket in study.algorithm.rungs],
+        "rungs": study.rungs,
         "first": [{**row, "spec": str(path)} for row, path in zip(first, written, strict=False)],
         "estimate": cost,
     }
@@ -89,30 +89,20 @@ def suggested(study: Study, trials: list[Trial], count: int) -> list[dict[str, A
 
 
 def write(folder: Path, request: PlanRequest) -> None:
-    """Write settings and specs of a new study. Raises what `plan` does."""
+    """Write settings and specs of a new study, and its parts of the data. Raises what `plan` does."""
     if read(folder).events:
         raise STUDY_CHANGED.error(folder, "it has begun: its journal has events", "plan a new study in another folder")
-    texts = {TRAIN: _spec_text("train", request.spec)}
-    for name, path in ((EVALUATE, request.evaluation), (TEST, request.test)):
-        if path:
-            texts[name] = _spec_text("evaluate", path)
+    paths = {TRAIN: request.spec, EVALUATE: request.evaluation, TEST: request.test}
+    loaded = {name: spec.load(path, "train" if name == TRAIN else "evaluate") for name, path in paths.items() if path}
     settings = checked(_table(request), folder / FILE)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, text in texts.items():
-            files.write_text(folder / name, text)
-    except OSError as failed:
-        raise STUDY_UNWRITABLE.error(folder, f"it cannot be written: {failed}") from failed
-    write_settings(folder, settings)
-    try:
+        for name, user_spec in loaded.items():
+            files.write_text(folder / name, spec.dump(with_absolute_paths(user_spec)))
+        write_settings(folder, settings)
         data_share.write(folder, spec.load(folder / TRAIN, "train"), settings.data_share)
     except OSError as failed:
-        raise STUDY_UNWRITABLE.error(folder, f"its part of the data cannot be written: {failed}") from failed
-
-
-def _spec_text(action: str, path: Path) -> str:
-    """A spec that means the same wherever it is read. Raises ProblemError."""
-    return spec.dump(with_absolute_paths(spec.load(path, action)))
+        raise FILE_REFUSED.error(folder, f"it cannot be written: {failed}") from failed
 
 
 def _table(request: PlanRequest) -> dict[str, Any]:
@@ -140,9 +130,9 @@ def _table(request: PlanRequest) -> dict[str, Any]:
 
 def _divide(table: dict[str, Any], runs: int) -> None:
     """Divide `runs` trainings into trials and re-runs. Re-runs are at most a third, as many as the finals ask for or
-    fewer; finals that the user names stay. Raises STUDY_BUDGET."""
+    fewer; finals that the user names stay. Raises STUDY_SETTINGS."""
     if table.get("max_trials") is not None:
-        raise STUDY_BUDGET.error("--runs", "--trials counts trials alone, --runs re-runs too", "give one of the two")
+        raise STUDY_SETTINGS.error("--runs", "--trials counts trials alone, --runs re-runs too", "give one of the two")
     finals = table.get("finals")
     if finals is None:
         finals = next((finals for finals in FINALS if 3 * _reruns(finals) <= runs), {"seeds": []})
@@ -150,7 +140,7 @@ def _divide(table: dict[str, Any], runs: int) -> None:
     reruns = _reruns(finals)
     if runs - reruns < 2:
         message = f"{runs} runs leave {runs - reruns} trials beside {reruns} re-runs; the template's own is one of them"
-        raise STUDY_BUDGET.error("--runs", message, "allow more runs, or set finals.seeds=[]")
+        raise STUDY_SETTINGS.error("--runs", message, "allow more runs, or set finals.seeds=[]")
     table["max_trials"] = runs - reruns
 
 
@@ -196,13 +186,12 @@ def _text(study: Study, data: dict[str, Any]) -> str:
         lines.append(f"  {name:<{wide}}  {parameter.words()}  (template {template.get(name)}){only}")
     lines += [f"  {name:<{wide}}  {value}, fixed" for name, value in study.space.fixed.items()]
     lines += [f"  note: {note}" for note in data["notes"]]
-    if study.has_rungs:
+    if study.algorithm.has_rungs:
         lines += [
             f"rungs of bracket {at}: {', '.join(map(str, rungs))} steps" for at, rungs in enumerate(data["rungs"])
         ]
     lines.append("first trials:")
     for row in data["first"]:
-        values = ", ".join(f"{study.space[name].short_name}={value}" for name, value in row["values"].items())
-        lines.append(f"  {row['number']} ({row['proposer']}) {values}")
+        lines.append(f"  {row['number']} ({row['proposer']}) {values_text(row['values'])}")
         lines += [f"    repaired: {repair}" for repair in row["repairs"]]
     return "\n".join([*lines, *estimate.lines(data["estimate"])])

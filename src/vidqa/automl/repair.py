@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from vidqa.automl.decisions import Values
-from vidqa.automl.problems import VALUE
+from vidqa.automl.problems import RANGE
 from vidqa.automl.space import BATCH, EPOCHS, MICRO, Space
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.spec import DataFacts, check, check_with_data
@@ -28,7 +28,7 @@ def repaired(space: Space, spec: TrainSpec, values: Values) -> tuple[dict[str, A
     """Values that apply and keep the rules, and notes of the changes. A key without a proposal gets the template's
     value.
 
-    Raises AUTOML_VALUE for a value that the spec refuses, and for a rule that stays broken.
+    Raises AUTOML_RANGE for a value that the spec refuses, and for a rule that stays broken.
     """
     complete, notes = _complete(space, spec, values)
     for rule in RULES:
@@ -39,7 +39,7 @@ def repaired(space: Space, spec: TrainSpec, values: Values) -> tuple[dict[str, A
     complete = space.within(complete)
     broken = _broken(space, spec, space.applied(spec, complete))
     if broken:
-        problems = [VALUE.at(rule.where, f"{rule.code}: {rule.message}", rule.remedy) for rule in broken]
+        problems = [RANGE.at(rule.where, f"{rule.code}: {rule.message}", rule.remedy) for rule in broken]
         raise ProblemError(problems)
     return complete, tuple(notes)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from importlib.util import find_spec
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,11 @@ from vidqa.automl.history import History
 from vidqa.automl.parameters import Parameter
 from vidqa.automl.problems import STUDY_MISSING, STUDY_NOT_DONE
 from vidqa.automl.status import row_of
-from vidqa.automl.study import Study, history_of, open_study
+from vidqa.automl.study import Study, open_with_history
 from vidqa.core import files
 from vidqa.core._optional import require
 from vidqa.core.cli import Result, command
-from vidqa.core.pages.chart import Drawn, Line, Point, draw
+from vidqa.core.pages.chart import Drawn, Line, draw
 from vidqa.core.pages.page import page
 from vidqa.spec.keys import with_values
 
@@ -36,9 +37,7 @@ STATES: dict[State, str] = {"complete": "COMPLETE", "pruned": "PRUNED", "failed"
 
 def report(folder: Path) -> Result:
     """Write the report of the results so far. Raises STUDY_MISSING, STUDY_JOURNAL, STUDY_CHANGED."""
-    study = open_study(folder)
-    history, note = history_of(folder)
-    study.fits(history)
+    study, history, note = open_with_history(folder)
     finals = Finals(study, history)
     best = history.trials[history.winner] if history.winner is not None else finals.winner()
     if best is None:
@@ -96,36 +95,31 @@ def _page(study: Study, history: History, data: dict[str, Any]) -> str:
 
 
 def _history(study: Study, history: History) -> Drawn | None:
-    points: list[Point] = []
-    best: list[Point] = []
-    for trial in history.completed:
-        value = trial.measured[-1].objectives[0]
-        points.append((float(trial.number), value))
-        leads = not best or study.goal.better(value, than=best[-1][1])
-        best.append((float(len(best)), value if leads else best[-1][1]))
+    values = [trial.measured[-1].objectives[0] for trial in history.completed]
+    points = [(float(trial.number), value) for trial, value in zip(history.completed, values, strict=True)]
+    best = accumulate(values, lambda *pair: min(pair, key=study.goal.loss))
     return draw(
         f"{study.goal.metric} of each trial, and the best so far",
-        [Line("trial", sorted(points), "two", dots=True), Line("best so far", best)],
+        [
+            Line("trial", sorted(points), "two", dots=True),
+            Line("best so far", [(float(place), value) for place, value in enumerate(best)]),
+        ],
         note="By the number of the trial; the line by the order in which they ended.",
     )
 
 
-def _units(study: Study, trial: Trial) -> list[float | None]:
-    """Where a trial lies on the axis of each parameter, 0..1; None where one does not apply."""
-    values = trial.values
-    return [one.unit(values[one.name]) if one.name in values else None for one in study.space.parameters]
-
-
 def _parallel(study: Study, ranked: list[Trial]) -> dict[str, Any]:
     """The lines of the parallel coordinates, the best trials last and darkest; the last axis is the rank."""
-    axes = [parameter.short_name for parameter in study.space.parameters] + ["rank"]
+    parameters = study.space.parameters
+    axes = [*(parameter.short_name for parameter in parameters), "rank"]
     step = (WIDTH - 2 * EDGE) / max(1, len(axes) - 1)
     lines = []
     for place, trial in enumerate(reversed(ranked), 1):
         share = place / len(ranked)
+        units = [one.unit(trial.values[one.name]) if one.name in trial.values else None for one in parameters]
         points = [
             f"{EDGE + at * step:.1f},{HEIGHT - 30 - unit * (HEIGHT - 60):.1f}"
-            for at, unit in enumerate([*_units(study, trial), share])
+            for at, unit in enumerate([*units, share])
             if unit is not None
         ]
         opacity = f"{0.08 + 0.92 * share**3:.2f}"
@@ -137,19 +131,18 @@ def _parallel(study: Study, ranked: list[Trial]) -> dict[str, Any]:
 def _slices_of_parameters(study: Study, history: History) -> list[dict[str, Any]]:
     """For each parameter the results by their position in its range, the best on top; of trials that went to their last
     rung, since others do not compare."""
-    sign = 1 if study.goal.direction == "maximize" else -1
-    results = {trial.number: sign * trial.measured[-1].objectives[0] for trial in history.completed}
+    results = {trial.number: -study.goal.loss(trial.measured[-1].objectives[0]) for trial in history.completed}
     low, high = min(results.values(), default=0.0), max(results.values(), default=0.0)
     charts = []
-    for at, parameter in enumerate(study.space.parameters):
+    for parameter in study.space.parameters:
         dots = []
         for trial in history.completed:
-            unit = _units(study, trial)[at]
-            if unit is None:
+            if parameter.name not in trial.values:
                 continue
+            value = trial.values[parameter.name]
             up = (results[trial.number] - low) / (high - low) if high > low else 0.5
-            text = f"trial {trial.number}: {parameter.name} = {trial.values[parameter.name]}, {trial.objective:.5g}"
-            x = SLICE_EDGE + unit * (SLICE_WIDTH - 2 * SLICE_EDGE)
+            text = f"trial {trial.number}: {parameter.name} = {value}, {trial.objective:.5g}"
+            x = SLICE_EDGE + parameter.unit(value) * (SLICE_WIDTH - 2 * SLICE_EDGE)
             y = SLICE_HEIGHT - SLICE_EDGE - up * (SLICE_HEIGHT - 2 * SLICE_EDGE)
             dots.append({"x": f"{x:.1f}", "y": f"{y:.1f}", "text": text, "best": trial.number == history.winner})
         values = ", ".join(map(str, parameter.options)) or parameter.words()
@@ -215,7 +208,6 @@ def _widened(parameter: Parameter, value: Any) -> Any:
     kinds = require("optuna.distributions", EXTRA)
     if parameter.options:
         return kinds.CategoricalDistribution(tuple(dict.fromkeys(map(json.dumps, (*parameter.options, value)))))
-    assert parameter.low is not None and parameter.high is not None
     low, high = min(parameter.low, value), max(parameter.high, value)
     if isinstance(value, int) and parameter.kind == "int":
         return kinds.IntDistribution(low, high)

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from vidqa.automl.decisions import Goal
-from vidqa.automl.problems import STUDY_MISSING, STUDY_SETTINGS, STUDY_UNWRITABLE
+from vidqa.automl.problems import STUDY_MISSING, STUDY_SETTINGS
 from vidqa.core import files
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.jobs.launch import Resources
@@ -133,17 +133,13 @@ def checked(table: dict[str, Any], where: Path) -> Settings:
 
 
 def write_settings(folder: Path, settings: Settings) -> None:
-    """Raises STUDY_UNWRITABLE."""
     import tomli_w
 
-    try:
-        files.write_text(folder / FILE, tomli_w.dumps(settings.model_dump(exclude_none=True)))
-    except OSError as failed:
-        raise STUDY_UNWRITABLE.error(folder, f"{FILE} cannot be written: {failed}") from failed
+    files.write_text(folder / FILE, tomli_w.dumps(settings.model_dump(exclude_none=True)))
 
 
 def _problem(error: Any, where: Path) -> Problem:
-    place = ".".join(map(str, error["loc"]))
-    if error["type"] == "extra_forbidden":
-        return STUDY_SETTINGS.at(f"{where} {place}", f"there is no key {place!r}")
-    return STUDY_SETTINGS.at(f"{where} {place}", f"{error['msg']}; it is {str(error.get('input'))[:100]}")
+    key = ".".join(map(str, error["loc"]))
+    wrong_value = f"{error['msg']}; it is {str(error.get('input'))[:100]}"
+    unknown = error["type"] == "extra_forbidden"
+    return STUDY_SETTINGS.at(f"{where} {key}", f"there is no key {key!r}" if unknown else wrong_value)

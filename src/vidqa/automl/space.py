@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from vidqa.automl.decisions import Values
 from vidqa.automl.parameters import ACTION, RATES, Condition, Parameter, declared, read_parameter, same, schema_key
-from vidqa.automl.problems import RANGE, VALUE
+from vidqa.automl.problems import RANGE
 from vidqa.core import actions
 from vidqa.core.problem import Problem, ProblemError, raise_errors
 from vidqa.spec.json_schema import expected
@@ -64,19 +64,19 @@ class Space:
         return values
 
     def applied(self, spec: TrainSpec, values: Values) -> TrainSpec:
-        """The spec of a trial. Raises AUTOML_VALUE for a value that the spec refuses."""
+        """The spec of a trial. Raises AUTOML_RANGE for a value that the spec refuses."""
         return _with(spec, {**self.fixed, **self.within(values)})
 
     def problems(self, values: Values) -> list[Problem]:
-        """AUTOML_VALUE for proposed keys and values outside of the space."""
+        """AUTOML_RANGE for proposed keys and values outside of the space."""
         problems = []
         for name, value in values.items():
             if name not in self:
                 names = ", ".join(parameter.name for parameter in self.parameters)
-                problems.append(VALUE.at(name, f"{name} is not searched here", f"use one of {names}"))
+                problems.append(RANGE.at(name, f"{name} is not searched here", f"use one of {names}"))
             elif not self[name].holds(value):
                 message = f"{name} = {brief(value)} is outside of the search"
-                problems.append(VALUE.at(name, message, f"use one of {self[name].words()}"))
+                problems.append(RANGE.at(name, message, f"use one of {self[name].words()}"))
         return problems
 
     def as_dict(self) -> dict[str, Any]:
@@ -105,7 +105,12 @@ def space_of(
     every AUTOML_ problem.
     """
     ranges, fixed, only_keys = _full_names(ranges), _full_names(fixed), _full_names(dict.fromkeys(only, ""))
-    raise_errors([*_unknown(fixed, "--fix", [*_keys(spec), RATES]), *_outside(ranges, only_keys)])
+    outside = [
+        RANGE.at(f"--range {key}", f"{key} has a range and is not among --only", "name it in --only, too")
+        for key in ranges
+        if only_keys and key not in only_keys
+    ]
+    raise_errors([*_unknown(fixed, "--fix", [*_keys(spec), RATES]), *outside])
     spec_keys = _keys(_with(spec, fixed))
     raise_errors([*_unknown(ranges, "--range", spec_keys), *_unknown(only_keys, "--only", spec_keys)])
     ranges = {**only_keys, **ranges}
@@ -146,11 +151,6 @@ def _default_keys(base: TrainSpec, *, by_steps: bool) -> set[str]:
     return keys - {EPOCHS} if by_steps or base.train.max_num_steps is not None else keys
 
 
-def _outside(ranges: Mapping[str, str], only_keys: Mapping[str, str]) -> Iterator[Problem]:
-    for key in ranges.keys() - only_keys.keys() if only_keys else ():
-        yield RANGE.at(f"--range {key}", f"{key} has a range and is not among --only", "name it in --only, too")
-
-
 def _full_names(table: Mapping[str, Any]) -> dict[str, Any]:
     """By the keys' own names, where shorthands were used."""
     shorthand = actions.action(ACTION).shorthand
@@ -160,11 +160,8 @@ def _full_names(table: Mapping[str, Any]) -> dict[str, Any]:
 def _unknown(keys: Mapping[str, Any], option: str, spec_keys: Sequence[str]) -> Iterator[Problem]:
     for key in keys:
         if key not in spec_keys:
-            close = (
-                [name for name in spec_keys if name.startswith(RATES)]
-                if key.startswith(RATES)
-                else nearest(ACTION, key)
-            )
+            is_rate = key.startswith(RATES)
+            close = [name for name in spec_keys if name.startswith(RATES)] if is_rate else nearest(ACTION, key)
             remedy = f"did you mean {', '.join(close)}?" if close else None
             yield RANGE.at(f"{option} {key}", f"{key} is not a key of this train spec", remedy)
         elif facts(leaves(ACTION)[schema_key(key)])["x-native"] == "no effect":
@@ -234,7 +231,6 @@ def _with_batches(
     batch = by_name.get(BATCH)
     if batch is None or batch.options:
         return parameters
-    assert batch.low is not None and batch.high is not None
     micro = 1 if MICRO in by_name else spec.train.train_policy.mini_batch
     step = batch.step or micro
     most = batch.high if samples is None else min(batch.high, samples // ranks)
@@ -270,10 +266,10 @@ def _parents_first(parameters: list[Parameter]) -> list[Parameter]:
 
 
 def _with(spec: TrainSpec, values: Mapping[str, Any]) -> TrainSpec:
-    """The spec with other values. Raises AUTOML_VALUE with one problem for each refused value."""
+    """The spec with other values. Raises AUTOML_RANGE with one problem for each refused value."""
     lost = [key for key in values if not _applies(key, spec)]
     if lost:
-        raise VALUE.error(lost[0], f"{lost[0]} means nothing: the template has no {LORA}")
+        raise RANGE.error(lost[0], f"{lost[0]} means nothing: the template has no {LORA}")
     try:
         return with_values(spec, values)
     except ValidationError as invalid:
@@ -286,4 +282,4 @@ def _refused(spec: TrainSpec, values: Mapping[str, Any]) -> Iterator[Problem]:
             with_values(spec, {key: value})
         except ValidationError:
             allowed = expected(ACTION, key)
-            yield VALUE.at(key, f"{key} must be {allowed}; got {brief(value)}", f"set it to {allowed}")
+            yield RANGE.at(key, f"{key} must be {allowed}; got {brief(value)}", f"set it to {allowed}")

@@ -13,7 +13,6 @@ from typing import Any
 
 from vidqa import spec
 from vidqa.automl import data_share
-from vidqa.automl.gpu_allocator import MEMORY, lower_limit
 from vidqa.automl.study import Study
 from vidqa.core import files
 from vidqa.core.problem import raise_errors
@@ -24,19 +23,18 @@ from vidqa.spec.parent_layers import SAME_IN_BOTH, parent_layer
 from vidqa.spec.schedule import train_samples
 
 SPEC = "spec.toml"
+MEMORY = "engine.gpu_memory_gib"  # of a spec: the limit of its job on each GPU
 
 
 def trial_changes(study: Study, values: Mapping[str, Any], steps: int | None, out: Path) -> dict[str, Any]:
     """Changes of the template for a trial's training; `steps` are all its steps at the end, None where its own values
     decide."""
-    changes = {**study.space.fixed, **study.space.within(values), "train.output_dir": str(out), "train.resume": False}
-    changes |= study.data
-    changes |= _memory(study, changes, study.base)
+    changes = _common_changes(study, values, study.data, out)
     if steps is None:
         return changes
     epochs, warmup = _to_the_last_rung(study, study.trained, values, study.longest)
     changes |= {"train.max_num_steps": steps, "train.epoch": epochs}
-    if not study.has_rungs:
+    if not study.algorithm.has_rungs:
         return changes
     return {
         **changes,
@@ -51,18 +49,24 @@ def rerun_changes(study: Study, values: Mapping[str, Any], seed: int, folder: Pa
     """Changes of the template for a re-run of a trial's values: to the end, with another seed, measured on the same
     records as the search."""
     data = data_share.data_changes(study.folder, study.base, data_share.ALL)
-    changes = {**study.space.fixed, **study.space.within(values), **data}
+    changes = _common_changes(study, values, data, folder / "runs")
     if study.by_steps:
         changes["train.epoch"], _ = _to_the_last_rung(study, study.base, values, study.whole)
         changes["train.max_num_steps"] = study.whole
+    return {**changes, "train.seed": seed, "train.train_policy.dataloader_seed": seed}
+
+
+def _common_changes(study: Study, values: Mapping[str, Any], data: Mapping[str, Any], out: Path) -> dict[str, Any]:
+    """A trial's values, its data and its memory limit; its runs lie in `out`."""
+    changes = {**study.space.fixed, **study.space.within(values), **data}
     changes |= _memory(study, changes, study.base)
-    seeds = {"train.seed": seed, "train.train_policy.dataloader_seed": seed}
-    return {**changes, **seeds, "train.output_dir": str(folder / "runs"), "train.resume": False}
+    return {**changes, "train.output_dir": str(out), "train.resume": False}
 
 
 def _memory(study: Study, changes: Mapping[str, Any], base: Spec) -> dict[str, Any]:
     """The memory limit of a job: its share of a GPU, and no more than its spec allows."""
-    return {MEMORY: lower_limit(study.memory_gib, changes.get(MEMORY, value_at(base, MEMORY)))}
+    limits = (study.memory_gib, changes.get(MEMORY, value_at(base, MEMORY)))
+    return {MEMORY: min((limit for limit in limits if limit is not None), default=None)}
 
 
 def _to_the_last_rung(study: Study, base: TrainSpec, values: Mapping[str, Any], most: int) -> tuple[int, int]:
@@ -84,27 +88,18 @@ def write_training(study: Study, changes: Mapping[str, Any], folder: Path) -> Pa
     return path
 
 
-def write_evaluation(study: Study, name: str, run_dir: Path, folder: Path) -> Path:
-    """Write the spec `name` as one that evaluates the best export of a run, with the run's view of a video."""
-    layers = [
-        read_layer(study.folder / name),
-        parent_layer("evaluate", run_dir, "best"),
-        Layer("study", {"results_dir": str(folder / "runs")}),
-    ]
-    return _write_evaluation(study, layers, folder)
-
-
-def write_baseline(study: Study, name: str, folder: Path) -> Path:
-    """Write the spec `name` as one of the model before training, with the template's view of a video."""
-    model, revision = study.base.policy.model_name_or_path, study.base.policy.model_revision
-    table = {evaluate_key: value_at(study.base, train_key) for evaluate_key, train_key in SAME_IN_BOTH.items()}
-    table |= {"model.model_name": f"{model}@{revision}" if revision else model, "model.enable_lora": False}
-    table |= {"results_dir": str(folder / "runs")}
-    return _write_evaluation(study, [read_layer(study.folder / name), Layer("baseline", table)], folder)
-
-
-def _write_evaluation(study: Study, layers: list[Layer], folder: Path) -> Path:
+def write_evaluation(study: Study, name: str, run_dir: Path | None, folder: Path) -> Path:
+    """Write the spec `name` as one that evaluates the best export of a run, or the model before training where there is
+    no run; with the view of a video that the training had."""
+    if run_dir is None:
+        model, revision = study.base.policy.model_name_or_path, study.base.policy.model_revision
+        table = {evaluate_key: value_at(study.base, train_key) for evaluate_key, train_key in SAME_IN_BOTH.items()}
+        table |= {"model.model_name": f"{model}@{revision}" if revision else model, "model.enable_lora": False}
+        trained = Layer("baseline", table)
+    else:
+        trained = parent_layer("evaluate", run_dir, "best")
+    results = Layer("study", {"results_dir": str(folder / "runs")})
+    evaluation = spec.resolve("evaluate", [read_layer(study.folder / name), trained, results]).spec
     path = folder / "evaluate.toml"
-    evaluation = spec.resolve("evaluate", layers).spec
     files.write_text(path, spec.dump(with_values(evaluation, _memory(study, {}, evaluation))))
     return path

@@ -6,12 +6,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from vidqa.automl.decisions import Goal, Trial
+from vidqa.automl.decisions import Goal, Trial, values_text
 from vidqa.automl.history import BASELINE, History
 from vidqa.automl.journal import controller_of, pending_requests, read
 from vidqa.automl.problems import STUDY_MISSING, STUDY_NOT_DONE
 from vidqa.core.cli import Result, command
-from vidqa.core.problem import Problem, ProblemError
+from vidqa.core.problem import ProblemError
 from vidqa.jobs import records, watch
 
 SHOWN = 10  # of the best trials, on a terminal
@@ -34,7 +34,9 @@ def status(folder: Path) -> Result:
     following = [command("run_automl", "report" if history.finished else "status", "--study", folder)]
     if not history.finished and controller is None:
         following.insert(0, command("run_automl", "start", "--study", folder))
-    return Result(data, _text(data), _problems(history, folder), following, exit_code=0)
+    stopped = STUDY_NOT_DONE.at(folder, f"it was stopped: {history.stopped}", severity="warning")
+    problems = [stopped] if history.stopped and not history.finished else []
+    return Result(data, _text(data), problems, following, exit_code=0)
 
 
 def state_of(history: History, *, alive: bool) -> str:
@@ -44,11 +46,6 @@ def state_of(history: History, *, alive: bool) -> str:
     if not alive:
         return "stopped" if history.stopped else "interrupted"
     return "searching" if history.searched is None else "finishing"
-
-
-def goal_of(history: History) -> Goal:
-    assert history.created
-    return Goal.model_validate(history.created["settings"]["goals"][0])
 
 
 def row_of(trial: Trial) -> dict[str, Any]:
@@ -69,7 +66,8 @@ def row_of(trial: Trial) -> dict[str, Any]:
 
 def _facts(history: History) -> dict[str, Any]:
     assert history.created
-    settings, goal = history.created["settings"], goal_of(history)
+    settings = history.created["settings"]
+    goal = Goal.model_validate(settings["goals"][0])
     best = history.ranked(goal)
     return {
         "algorithm": settings["algorithm"],
@@ -117,12 +115,6 @@ def _running(history: History, trial: Trial) -> dict[str, Any]:
     return row | {"state": str(record.state), "step": progress.get("step"), "total_steps": progress.get("total_steps")}
 
 
-def _problems(history: History, folder: Path) -> list[Problem]:
-    if history.stopped and not history.finished:
-        return [STUDY_NOT_DONE.at(folder, f"it was stopped: {history.stopped}", severity="warning")]
-    return []
-
-
 def _text(data: dict[str, Any]) -> str:
     counts = ", ".join(f"{count} {state}" for state, count in data["trials"].items()) or "none yet"
     goal = data["goal"]
@@ -148,9 +140,5 @@ def _text(data: dict[str, Any]) -> str:
 
 def _line(row: dict[str, Any]) -> str:
     """A trial as one line."""
-    values = ", ".join(
-        f"{name.rpartition('.')[2]}={value:.4g}" if isinstance(value, float) else f"{name.rpartition('.')[2]}={value}"
-        for name, value in row["values"].items()
-    )
     objectives = ", ".join(f"{value:.5g}" for value in row["objectives"])
-    return f"  {row['state']:9} {row['number']:4}  {objectives:10}  {row['proposer']:10}  {values}"
+    return f"  {row['state']:9} {row['number']:4}  {objectives:10}  {row['proposer']:10}  {values_text(row['values'])}"

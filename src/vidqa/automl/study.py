@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,15 @@ from vidqa import spec
 from vidqa.automl import data_share
 from vidqa.automl.algorithms import BY_STEPS, Fidelity, Searcher, algorithm
 from vidqa.automl.decisions import Goal
-from vidqa.automl.gpu_allocator import check_sharing, memory_share
+from vidqa.automl.gpu_allocator import memory_share
 from vidqa.automl.history import History
 from vidqa.automl.journal import read
-from vidqa.automl.problems import STUDY_ASKED, STUDY_CHANGED, STUDY_MISSING, STUDY_SETTINGS
+from vidqa.automl.problems import STUDY_CHANGED, STUDY_MISSING, STUDY_SETTINGS
 from vidqa.automl.settings import Settings, read_settings
 from vidqa.automl.space import Space, space_of
+from vidqa.core.cli import USAGE
 from vidqa.core.files import content_hash
-from vidqa.spec import EvaluateSpec, Spec, TrainSpec
+from vidqa.spec import Spec, TrainSpec
 from vidqa.spec.keys import with_values
 from vidqa.spec.schedule import train_samples
 
@@ -42,7 +44,7 @@ class Study:
     algorithm: Searcher
     data: dict[str, Any]  # changes of the template for trials that learn from a share of the videos
     memory_gib: float | None = None  # of a GPU for each job, where several share it
-    evaluations: tuple[EvaluateSpec, ...] = ()
+    evaluations: Mapping[str, Spec] = field(default_factory=dict)  # by their files in the folder
 
     @cached_property
     def trained(self) -> TrainSpec:
@@ -52,7 +54,7 @@ class Study:
     @property
     def specs(self) -> list[Spec]:
         """Of all its jobs."""
-        return [self.base, *self.evaluations]
+        return [self.base, *self.evaluations.values()]
 
     @property
     def goal(self) -> Goal:
@@ -60,18 +62,19 @@ class Study:
         return self.settings.goals[0]
 
     @property
-    def has_rungs(self) -> bool:
-        return _has_rungs(self.algorithm)
+    def rungs(self) -> list[list[int]]:
+        """Optimizer steps at the end of each rung, by bracket."""
+        return [list(bracket) for bracket in self.algorithm.rungs]
 
     @property
     def by_steps(self) -> bool:
         """Whether the study sets the steps of a trial, not the trial's epochs."""
-        return self.has_rungs or self.settings.steps.longest is not None
+        return self.algorithm.has_rungs or self.settings.steps.longest is not None
 
     @property
     def longest(self) -> int:
         """Steps of a training to the last rung."""
-        return max(bracket[-1] for bracket in self.algorithm.rungs)
+        return max(bracket[-1] for bracket in self.rungs)
 
     @property
     def whole(self) -> int:
@@ -82,7 +85,7 @@ class Study:
     def notes(self) -> list[str]:
         """Remarks for a person before the search starts."""
         notes = list(self.space.notes)
-        if self.settings.algorithm in BY_STEPS and not self.has_rungs:
+        if self.settings.algorithm in BY_STEPS and not self.algorithm.has_rungs:
             few = f"{self.longest} steps are too few to divide, so that every trial trains to the end"
             notes.append(f"{self.settings.algorithm} has one rung: {few}")
         return notes
@@ -111,10 +114,9 @@ class Study:
         created = history.created
         if created is None:
             return
-        rungs = [list(bracket) for bracket in self.algorithm.rungs]
         old_rungs = created["rungs"]
-        if rungs[: len(old_rungs)] != old_rungs:
-            raise STUDY_CHANGED.error(self.folder, f"the rungs were {old_rungs} and would be {rungs}")
+        if self.rungs[: len(old_rungs)] != old_rungs:
+            raise STUDY_CHANGED.error(self.folder, f"the rungs were {old_rungs} and would be {self.rungs}")
         sized, most = created["settings"].get("max_trials"), self.settings.max_trials
         if self.settings.algorithm in SIZED and most != sized:
             name = self.settings.algorithm
@@ -150,15 +152,15 @@ def study_of(folder: Path, settings: Settings) -> Study:
             raise STUDY_MISSING.error(folder / data_share.FOLDER, message)
     trained = with_values(base, data)
     names = [name for name in (settings.evaluation, settings.test) if name]
-    evaluations = tuple(spec.load(folder / name, "evaluate") for name in names)
-    check_sharing(folder, settings, [base, *evaluations])
+    evaluations = {name: spec.load(folder / name, "evaluate") for name in names}
+    memory_gib = memory_share(folder, settings, [base, *evaluations.values()])
     check_goals(settings, base)
     space = _space(settings, trained, by_steps=settings.steps.longest is not None)
     searcher = _algorithm(settings, trained, space)
-    if _has_rungs(searcher) and settings.steps.longest is None:
+    if searcher.has_rungs and settings.steps.longest is None:
         space = _space(settings, trained, by_steps=True)
         searcher = _algorithm(settings, trained, space)
-    return Study(folder, settings, base, space, searcher, data, memory_share(settings), evaluations)
+    return Study(folder, settings, base, space, searcher, data, memory_gib, evaluations)
 
 
 def _space(settings: Settings, base: TrainSpec, *, by_steps: bool) -> Space:
@@ -188,19 +190,15 @@ def _algorithm(settings: Settings, base: TrainSpec, space: Space) -> Searcher:
 
 
 def _longest(settings: Settings, base: TrainSpec) -> int:
-    """Steps of the longest training; 1 where they are not known and no rung depends on them. Raises STUDY_ASKED."""
+    """Steps of the longest training; 1 where they are not known and no rung depends on them. Raises USAGE."""
     if settings.steps.longest:
         return settings.steps.longest
     samples = train_samples(base)
     if samples is None and settings.algorithm in BY_STEPS:
         uncounted = f"the samples in {base.custom.train_dataset.annotation_path} cannot be counted here"
         message = f"{settings.algorithm} divides a training into rungs of steps, and {uncounted}"
-        raise STUDY_ASKED.error("steps.longest", message, UNCOUNTED)
+        raise USAGE.error("steps.longest", message, UNCOUNTED)
     return spec.total_steps(base, samples or 0) or 1
-
-
-def _has_rungs(searcher: Searcher) -> bool:
-    return any(len(bracket) > 1 for bracket in searcher.rungs)
 
 
 def history_of(folder: Path) -> tuple[History, str]:
@@ -210,6 +208,15 @@ def history_of(folder: Path) -> tuple[History, str]:
     if not journal.events and not (folder / "study.toml").is_file():
         raise STUDY_MISSING.error(folder, "it holds no study")
     return journal.history, journal.note
+
+
+def open_with_history(folder: Path) -> tuple[Study, History, str]:
+    """A study, its state, and a note of what its journal skips. Raises what `open_study` and `history_of` raise, and
+    STUDY_CHANGED where the two do not fit."""
+    study = open_study(folder)
+    history, note = history_of(folder)
+    study.fits(history)
+    return study, history, note
 
 
 def check_goals(settings: Settings, base: TrainSpec) -> None:

@@ -134,16 +134,15 @@ def importance(space: Space, trials: Sequence[Trial]) -> dict[str, float]:
 
 
 def _share(parameter: Parameter, trials: Sequence[Trial], ranks: dict[int, float]) -> float:
+    from scipy.stats import f_oneway
+
     groups: dict[Any, list[float]] = defaultdict(list)
     for trial in trials:
         groups[_part(parameter, trial)].append(ranks[trial.number])
-    middle, freedom = fmean(ranks.values()), len(ranks) - len(groups)
-    total = sum((rank - middle) ** 2 for rank in ranks.values())
-    if len(groups) < 2 or not freedom or not total:
+    if not 1 < len(groups) < len(ranks):
         return 0.0
-    between = sum(len(group) * (fmean(group) - middle) ** 2 for group in groups.values())
-    within = (total - between) / freedom
-    return round(max(0.0, (between - (len(groups) - 1) * within) / (total + within)), 4)
+    excess = (len(groups) - 1) * (f_oneway(*groups.values()).statistic - 1)
+    return round(max(0.0, excess / (excess + len(ranks))), 4)
 
 
 def _part(parameter: Parameter, trial: Trial) -> Any:

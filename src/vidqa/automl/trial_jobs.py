@@ -89,11 +89,9 @@ class Jobs:
         """Shared GPUs on which a job has not taken steps for long enough to be ahead of another."""
         if self.gpus.jobs_per_gpu == 1:
             return set()
-        return {gpu for _, work in self.open_work() if not self._is_ahead(work.job_id) for gpu in work.gpus}
-
-    def _is_ahead(self, job_id: str) -> bool:
         now = time.monotonic()
-        return now - self.first_steps.get(job_id, now) >= AHEAD_S
+        open_work = [(self.first_steps.get(work.job_id, now), work) for _, work in self.open_work()]
+        return {gpu for first_step, work in open_work if now - first_step < AHEAD_S for gpu in work.gpus}
 
     def _note_first_step(self, job_id: str) -> None:
         """At once, not when another job wants to join: that one would wait for as long again."""
@@ -161,10 +159,9 @@ class Jobs:
 
     def gpu_seconds(self) -> float:
         """Of all jobs, the running ones included."""
-        open_jobs = [(attach(work.job_id).record(), work.places) for _, work in self.open_work()]
-        return self.history.gpu_seconds + sum(
-            cost.running_s(record) * (record.processes if record.gpus else 0) / places for record, places in open_jobs
-        )
+        running = [(attach(work.job_id).record(), work.places) for _, work in self.open_work()]
+        spent = [cost.cost_of(record.run_dir).gpu_seconds / places for record, places in running]
+        return self.history.gpu_seconds + sum(spent)
 
     def give_up(self, prefix: str) -> None:
         """End the jobs of all works with this prefix, for good."""

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache, cached_property
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vidqa import spec
 from vidqa.automl import specs
 from vidqa.automl.decisions import Goal, Measured, Trial
 from vidqa.automl.history import BASELINE
-from vidqa.automl.problems import STUDY_STEPS
 from vidqa.automl.study import Study
 from vidqa.automl.trial_jobs import CANCELED, Jobs
 from vidqa.core.files import read_object
+from vidqa.core.problem import INTERNAL
 from vidqa.core.run_folder import METRICS, TRAINER, RunFolder, read_checkpoint, read_metrics
 from vidqa.jobs.api import JobHandle, attach, submit
 from vidqa.jobs.job_spec import process_count
 
 Metrics = dict[str, Any]
+STEPS_REMEDY = "report it with this run folder and that of the rung before"
 
 
 class Trials:
@@ -47,7 +46,7 @@ class Trials:
     ) -> tuple[Path, Metrics, dict[str, str] | None] | None:
         """Run folder and metrics of a training and of the study's evaluation of it, or why one failed; None while they
         run."""
-        trained = self.jobs.poll(f"{name}/train", self.ranks, train)
+        trained = self.jobs.poll(f"{name}/train", process_count(self.study.base), train)
         if trained is None:
             return None
         run_dir, evaluation = Path(trained["run_dir"]), self.study.settings.evaluation
@@ -55,7 +54,7 @@ class Trials:
             return run_dir, {}, trained["failure"]
         metrics = training_metrics(run_dir)
         if evaluation:
-            ranks = self.evaluation_ranks(evaluation)
+            ranks = process_count(self.study.evaluations[evaluation])
             evaluated = self.jobs.poll(f"{name}/evaluate", ranks, lambda: self.evaluate(evaluation, run_dir, name))
             if evaluated is None:
                 return None
@@ -74,11 +73,12 @@ class Trials:
         """Advance the evaluation of the model before training."""
         evaluation = self.study.settings.evaluation
         assert evaluation
-        self.score_evaluation(BASELINE, evaluation, lambda: self.evaluate_model(evaluation, BASELINE))
+        self.score_evaluation(BASELINE, evaluation, None)
 
-    def score_evaluation(self, name: str, spec_name: str, submit: Callable[[], JobHandle]) -> None:
-        """Advance an evaluation, and score it at its end."""
-        if ended := self.jobs.poll(name, self.evaluation_ranks(spec_name), submit):
+    def score_evaluation(self, name: str, spec_name: str, run_dir: Path | None) -> None:
+        """Advance an evaluation of a run, or of the model before training, and score it at its end."""
+        ranks = process_count(self.study.evaluations[spec_name])
+        if ended := self.jobs.poll(name, ranks, lambda: self.evaluate(spec_name, run_dir, name)):
             failure = ended["failure"]
             metrics = {"failed": _failure_text(failure)} if failure else evaluation_metrics(Path(ended["run_dir"]))
             self.score(name, metrics)
@@ -86,28 +86,16 @@ class Trials:
     def score(self, work: str, metrics: Metrics) -> None:
         self.jobs.append("scored", work=work, metrics=finite(metrics))
 
-    def evaluate(self, spec_name: str, run_dir: Path, work: str) -> JobHandle:
-        path = specs.write_evaluation(self.study, spec_name, run_dir, self.study.folder / folder_of(work))
-        return self._submit("evaluate", path)
-
-    def evaluate_model(self, spec_name: str, work: str) -> JobHandle:
-        path = specs.write_baseline(self.study, spec_name, self.study.folder / folder_of(work))
-        return self._submit("evaluate", path)
+    def evaluate(self, spec_name: str, run_dir: Path | None, work: str) -> JobHandle:
+        """Submit an evaluation of a run, or of the model before training."""
+        folder = self.study.folder / folder_of(work)
+        return self._submit("evaluate", specs.write_evaluation(self.study, spec_name, run_dir, folder))
 
     def train_again(self, trial: Trial, seed: int, work: str) -> JobHandle:
         """The whole training of a trial's values, with the template's schedule and another seed."""
         folder = self.study.folder / folder_of(work)
         changes = specs.rerun_changes(self.study, trial.values, seed, folder)
         return self._submit("train", specs.write_training(self.study, changes, folder))
-
-    @cached_property
-    def ranks(self) -> int:
-        """Processes of a training."""
-        return process_count(self.study.base)
-
-    def evaluation_ranks(self, spec_name: str) -> int:
-        """Processes of an evaluation."""
-        return _processes(self.study.folder / spec_name)
 
     def _train(self, trial: Trial) -> JobHandle:
         folder = self.study.folder / folder_of(work_name(trial.number, trial.rung))
@@ -150,7 +138,7 @@ class Trials:
         if missing:
             self.jobs.append("failed", number=trial.number, rung=trial.rung, why=missing)
             return
-        if (target := self._target(trial)) is not None and self.study.has_rungs:
+        if (target := self._target(trial)) is not None and self.study.algorithm.has_rungs:
             source = self._source(trial)
             check_steps(run_dir, source[1].steps if source else 0, target)
         if trial is self.history.template and BASELINE not in self.history.scores:
@@ -165,11 +153,6 @@ class Trials:
             metrics={**finite(metrics), "train_run": str(run_dir)},
             state="complete" if is_last else "paused",
         )
-
-
-@cache
-def _processes(path: Path) -> int:
-    return process_count(spec.load(path, "evaluate"))
 
 
 def work_name(number: int, rung: int) -> str:
@@ -196,27 +179,25 @@ def training_metrics(run_dir: Path) -> Metrics:
     """The metrics of a training at its best export, else at its end."""
     best = read_object(run_dir / "best.json").get("step")
     metrics: Metrics = {}
-    for row in _rows(run_dir):
-        metrics |= _without_step(row)
-        if row["step"] == best and any(name.startswith("val/") for name in row):
+    for step, row in _rows(run_dir):
+        metrics |= row
+        if step == best and any(name.startswith("val/") for name in row):
             return metrics | {"best_step": best}
     return metrics
 
 
 def before_training(run_dir: Path) -> Metrics:
     """The validation metrics before the first step, if there are any."""
-    return next((_without_step(row) for row in _rows(run_dir) if row["step"] == 0 and "val/avg_loss" in row), {})
+    return next((row for step, row in _rows(run_dir) if step == 0 and "val/avg_loss" in row), {})
 
 
-def _rows(run_dir: Path) -> Iterable[dict[str, Any]]:
+def _rows(run_dir: Path) -> list[tuple[int, Metrics]]:
+    """Step and metrics of each row that a training wrote."""
     try:
-        return read_metrics(run_dir / METRICS)
+        rows = read_metrics(run_dir / METRICS)
     except OSError:
         return []
-
-
-def _without_step(row: Mapping[str, Any]) -> Metrics:
-    return {name: value for name, value in row.items() if name not in ("step", "time")}
+    return [(row.pop("step"), {name: value for name, value in row.items() if name != "time"}) for row in rows]
 
 
 def evaluation_metrics(run_dir: Path) -> Metrics:
@@ -260,10 +241,11 @@ def end_step(run_dir: Path) -> int:
 
 def check_steps(run_dir: Path, before: int, target: int) -> None:
     """Of a rung: it went on at the step that the rung before had reached, and took exactly the steps between, so that
-    the steps of all rungs add up to `target`. Raises STUDY_STEPS."""
+    the steps of all rungs add up to `target`. Raises INTERNAL."""
     resumes = RunFolder(run_dir).read_run().get("resumes") or [{"step": 0}]
     first, last = int(resumes[0].get("step", -1)), end_step(run_dir)
     if before and first != before:
-        raise STUDY_STEPS.error(run_dir, f"the rung before ended at step {before}; this run went on from step {first}")
+        message = f"the rung before ended at step {before}; this run went on from step {first}"
+        raise INTERNAL.error(run_dir, message, STEPS_REMEDY)
     if last != target:
-        raise STUDY_STEPS.error(run_dir, f"it was to end at step {target} and ended at step {last}")
+        raise INTERNAL.error(run_dir, f"it was to end at step {target} and ended at step {last}", STEPS_REMEDY)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import chain
@@ -27,6 +27,12 @@ if TYPE_CHECKING:
     import numpy as np
 
 BRIDGE_FPS = Fraction(30)
+# By subset, from the raw set and names of clips: where each clip comes from, or why it has no source.
+SOURCES: dict[str, Callable[[Path, list[str]], Iterator[tuple[str, Part | list[bytes] | ProblemError]]]] = {
+    "holoassist": holoassist,
+    "agibot": agibot,
+    "bridgev2": bridge_episodes,
+}
 DEMUXERS = {b"\xff\xd8": "jpeg_pipe", b"\x89P": "png_pipe"}  # by the first bytes of a picture
 
 
@@ -41,18 +47,21 @@ class Cut:
 
 
 def cut(name: str, raw: Path, data: Path) -> Cut:
-    """Cut the missing clips of a subset. Raises BENCHMARK_DATA, BENCHMARK_RAW."""
+    """Cut the missing clips of a subset. Raises BENCHMARK_DATA, BENCHMARK_CUT."""
     clips = clips_of(home_of(data), name)
     result = Cut(home_of(data) / name / "clips")
     missing: list[str] = []
     for clip in clips:
         (result.existing if (result.folder / clip).is_file() else missing).append(clip)
     with counting(f"{name} clips", len(missing)) as advance:
-        for clip, source in _sources(name, raw, missing) if missing else ():
+        for clip, source in SOURCES[name](raw, missing) if missing else ():
             try:
                 if isinstance(source, ProblemError):
                     raise source
-                frames, rate = _of_part(clip, source) if isinstance(source, Part) else _of_images(source)
+                if isinstance(source, Part):
+                    frames, rate = _of_part(clip, source)
+                else:
+                    frames, rate = map(_decoded, source), BRIDGE_FPS
                 write(result.folder / clip, frames, rate)
                 result.written.append(clip)
             except ProblemError as failed:
@@ -61,12 +70,6 @@ def cut(name: str, raw: Path, data: Path) -> Cut:
                 result.problems.append(BENCHMARK_CUT.at(clip, str(failed)[:200]))
             advance()
     return result
-
-
-def _sources(name: str, raw: Path, clips: list[str]) -> Iterator[tuple[str, Part | list[bytes] | ProblemError]]:
-    if name == "bridgev2":
-        return iter(bridge_episodes(raw, clips))
-    return (holoassist if name == "holoassist" else agibot)(raw, clips)
 
 
 def _named(clip: str, problem: Problem) -> Problem:
@@ -95,12 +98,8 @@ def _of_part(clip: str, part: Part) -> tuple[Iterator[np.ndarray], Fraction]:
     return read_frames(part.path, part.member, range(first, end)), rate
 
 
-def _of_images(images: Iterable[bytes]) -> tuple[Iterator[np.ndarray], Fraction]:
-    """The pictures of an episode, JPEG or PNG."""
-    return map(_decoded, images), BRIDGE_FPS
-
-
 def _decoded(image: bytes) -> np.ndarray:
+    """A picture of an episode, JPEG or PNG."""
     import av
 
     demuxer = DEMUXERS.get(image[:2])

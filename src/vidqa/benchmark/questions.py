@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vidqa.benchmark.problems import BENCHMARK_CLIPS, BENCHMARK_DATA
+from vidqa.benchmark.problems import BENCHMARK_DATA
 from vidqa.core.files import parse_json
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.data.foreign_rows import PAIRS, answer_of, choices_of, question_text
@@ -50,7 +50,7 @@ def read_questions(
 ) -> tuple[list[Question], list[Problem]]:
     """The questions of the subsets, of each the first `limit`, and warnings about clips that are missing.
 
-    Raises BENCHMARK_DATA, BENCHMARK_CLIPS where no clip of a subset is there, with the problems of all subsets.
+    Raises BENCHMARK_DATA with the problems of all subsets, also where no clip of one is there.
     """
     home, questions, problems = home_of(data), list[Question](), list[Problem]()
     for name in datasets:
@@ -121,4 +121,4 @@ def _missing_clips(home: Path, name: str, questions: Sequence[Question]) -> list
     shown = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
     severity = "error" if len(missing) == len(clips) else "warning"
     message = f"{len(missing)} of the {len(clips)} clips of {name} are missing: {shown}"
-    return [BENCHMARK_CLIPS.at(home / name / "clips", message, severity=severity)]
+    return [BENCHMARK_DATA.at(home / name / "clips", message, severity=severity)]

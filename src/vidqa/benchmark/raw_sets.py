@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vidqa.benchmark.problems import BENCHMARK_CUT, BENCHMARK_RAW
+from vidqa.benchmark.problems import BENCHMARK_CUT
 from vidqa.benchmark.tfrecord import examples
 from vidqa.core.files import parse_json
 from vidqa.core.problem import ProblemError
@@ -77,7 +77,7 @@ class Videos:
 
 
 def holoassist(raw: Path, clips: Sequence[str]) -> Iterator[tuple[str, Part | ProblemError]]:
-    """The part of every clip, or why it has none. Raises BENCHMARK_RAW."""
+    """The part of every clip, or why it has none. Raises BENCHMARK_CUT."""
     events = _events(raw / ANNOTATIONS)
     videos = Videos(raw)
 
@@ -112,7 +112,7 @@ def _parts(clips: Iterable[str], part: Any) -> Iterator[tuple[str, Part | Proble
 
 
 def _events(file: Path) -> dict[tuple[str, int], tuple[float, float]]:
-    """Start and end in seconds of the fine grained actions, by video and id. Raises BENCHMARK_RAW."""
+    """Start and end in seconds of the fine grained actions, by video and id. Raises BENCHMARK_CUT."""
     try:
         entries = parse_json(file, MOST_BYTES)
         return {
@@ -122,14 +122,14 @@ def _events(file: Path) -> dict[tuple[str, int], tuple[float, float]]:
             if event.get("label") == FINE
         }
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as broken:
-        raise BENCHMARK_RAW.error(file, f"it cannot be read: {type(broken).__name__} {str(broken)[:150]}") from broken
+        raise BENCHMARK_CUT.error(file, f"it cannot be read: {type(broken).__name__} {str(broken)[:150]}") from broken
 
 
 def bridge_episodes(raw: Path, clips: Sequence[str]) -> Iterator[tuple[str, list[bytes] | ProblemError]]:
-    """The coded pictures of every clip, or why it has none, in the order of the files. Raises BENCHMARK_RAW."""
+    """The coded pictures of every clip, or why it has none, in the order of the files. Raises BENCHMARK_CUT."""
     files = sorted(path for path in raw.rglob("*.tfrecord*") if path.is_file())
     if not files:
-        raise BENCHMARK_RAW.error(raw, "no TFRecord file is in it")
+        raise BENCHMARK_CUT.error(raw, "no TFRecord file is in it")
     requested: dict[tuple[str, str], list[tuple[str, int]]] = defaultdict(list)
     for clip in clips:
         try:
@@ -144,7 +144,8 @@ def bridge_episodes(raw: Path, clips: Sequence[str]) -> Iterator[tuple[str, list
             for example in examples(file):
                 for clip, last in requested.pop(_episode(example, requested), []):
                     images = example.get(IMAGES, [])
-                    yield clip, images[: last + 1] if len(images) > last else _too_short(clip, len(images), last)
+                    too_short = f"frames 0 to {last} are asked for, its episode has {len(images)}"
+                    yield clip, images[: last + 1] if len(images) > last else BENCHMARK_CUT.error(clip, too_short)
         except (OSError, ValueError) as failed:
             broken.append(f"{file.name} cannot be read: {str(failed)[:100]}")
         if not requested:
@@ -162,7 +163,3 @@ def _episode(example: Mapping[str, list[Any]], requested: Mapping[tuple[str, str
     dashed = path.removesuffix("/out.npy").replace("/", "-")
     number = str(numbers[0]) if numbers else ""
     return next((key for key in requested if key[1] == number and dashed.endswith(key[0])), (dashed, number))
-
-
-def _too_short(clip: str, count: int, last: int) -> ProblemError:
-    return BENCHMARK_CUT.error(clip, f"frames 0 to {last} are asked for, its episode has {count}")

@@ -21,14 +21,10 @@ SCHEMA = "vidqa.benchmark.v1"
 ALL = "all"
 
 
+@cache
 def published() -> list[dict[str, Any]]:
     """Scores that others have published, in per cent by subset, each with its source."""
-    return [dict(row) for row in _published()]
-
-
-@cache
-def _published() -> tuple[Mapping[str, Any], ...]:
-    return tuple(json.loads(Path(__file__).with_name("published.json").read_text(encoding="utf-8")))
+    return json.loads(Path(__file__).with_name("published.json").read_text(encoding="utf-8"))
 
 
 def report(settings: Settings, outcome: Outcome) -> dict[str, Any]:

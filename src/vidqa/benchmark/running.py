@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from vidqa.benchmark.questions import Question, read_questions
 from vidqa.benchmark.settings import Settings
@@ -20,7 +20,6 @@ from vidqa.evaluation.results import Item, judged, read_results
 from vidqa.jobs import api
 from vidqa.preflight import launch_gate
 from vidqa.spec import Layer, dump, resolve
-from vidqa.spec.models import EvaluateSpec
 
 MOST_BYTES = 1 << 30
 READY = launch_gate.of_engine("vidqa")
@@ -85,13 +84,8 @@ def write_spec(settings: Settings, questions: Sequence[Question]) -> Path:
         "evaluation.limit": -1,
         "evaluation.retries": settings.retries,
     }
-    spec = _evaluation([*settings.layers, Layer("run_benchmark.py", data)])
+    spec = resolve("evaluate", [*settings.layers, Layer("run_benchmark.py", data)]).spec
     path = place / "evaluate.toml"
     write_json(annotations, [question.as_record() for question in questions])
     write_text(path, dump(spec))
     return path
-
-
-def _evaluation(layers: Sequence[Layer]) -> EvaluateSpec:
-    """Raises the problems of the spec."""
-    return cast(EvaluateSpec, resolve("evaluate", layers).spec)

@@ -17,8 +17,9 @@ from vidqa.spec.layers import read_layer
 from vidqa.spec.parent_layers import model_layer
 from vidqa.spec.rules import BARE_ID
 
+# Keys of a configuration that are none of an evaluation's spec, and their defaults.
+OWN = {"datasets": (), "model.model_name": None, "evaluation.answer_type": "reasoning", "generation.max_retries": 10}
 ANSWER_TYPES = ("letter", "reasoning")
-RETRIES = 10
 SYSTEM = "Answer the questions."
 LETTER = {"generation.temperature": 0.0, "generation.max_tokens": 10}  # whatever a configuration says
 PROTOCOL = {
@@ -80,22 +81,18 @@ class Settings:
 def settle(options: Options, platform: str, resources: Resources) -> Settings:
     """Raises BENCHMARK_CONFIG, and the problems of the file and of the model."""
     table, problems = _configured(options.config)
-    model = options.model or table.pop("model.model_name", None)
-    datasets = options.datasets or tuple(table.pop("datasets", ()))
+    own = {name: table.pop(name, default) for name, default in OWN.items()}
+    model, datasets = options.model or own["model.model_name"], options.datasets or tuple(own["datasets"])
     if not isinstance(model, str) or not model:
         raise BENCHMARK_CONFIG.error("--model", "no option and no --config names a model")
     if not datasets:
         raise BENCHMARK_CONFIG.error("--datasets", "no option and no --config names a subset")
-    answer_type = options.answer_type or table.pop("evaluation.answer_type", "reasoning")
+    answer_type = options.answer_type or own["evaluation.answer_type"]
     if answer_type not in ANSWER_TYPES:
         raise BENCHMARK_CONFIG.error("evaluation.answer_type", f"{answer_type!r} is none of {', '.join(ANSWER_TYPES)}")
-    retries = table.pop("generation.max_retries", RETRIES)
-    if options.retries is not None:
-        retries = options.retries
+    retries = own["generation.max_retries"] if options.retries is None else options.retries
     if not isinstance(retries, int) or retries < 0:
         raise BENCHMARK_CONFIG.error("generation.max_retries", f"{retries!r} is no number of retries")
-    for name in ("datasets", "model.model_name", "evaluation.answer_type"):
-        table.pop(name, None)
     model = f"hf_model://{model}" if BARE_ID.match(model) and not os.path.isdir(model) else model
     weights = {"model.enable_lora": False, **model_layer("evaluate", model, options.which).table}
     layers = (

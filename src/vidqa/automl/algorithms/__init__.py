@@ -56,4 +56,4 @@ def algorithm(
         message = f"there are no rungs of {rungs.min_steps} to {rungs.max_steps} steps, divided by {rungs.reduction}"
         remedy = "let the shortest be at least 1 step and at most the longest, and the reduction at least 2"
         raise STUDY_SETTINGS.error("steps.shortest", message, remedy)
-    return MAKERS[name](Task(name, space, tuple(goals), seed, max_trials, rungs))
+    return MAKERS[name](Task(space, tuple(goals), seed, max_trials, rungs))

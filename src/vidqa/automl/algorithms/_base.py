@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from numpy.random import Generator
 
 EXTRA = "automl"  # the optional dependency with optuna, cmaes, scipy
-OPEN = ("waiting", "running")  # states of a trial whose next result is to come
 TRIES = 30  # to find values that no trial has
 
 
@@ -33,7 +32,6 @@ class Fidelity:
 class Task:
     """The space, goals and limits of a search."""
 
-    name: str
     space: Space
     goals: tuple[Goal, ...]
     seed: int
@@ -47,11 +45,8 @@ class Task:
         return np.random.default_rng([self.seed, number, salt])
 
     def losses(self, measured: Measured) -> tuple[float, ...]:
-        """The objectives with their signs changed so that less is better."""
-        return tuple(
-            -value if goal.direction == "maximize" else value
-            for goal, value in zip(self.goals, measured.objectives, strict=True)
-        )
+        """The objectives as losses."""
+        return tuple(goal.loss(value) for goal, value in zip(self.goals, measured.objectives, strict=True))
 
     def last(self, trial: Trial) -> tuple[float, ...] | None:
         """The losses of the last measured rung. None: no result, or not all are finite."""
@@ -108,8 +103,12 @@ class Searcher:
     one rung, the whole training, where a subclass sets no others."""
 
     def __init__(self, task: Task) -> None:
-        self.task, self.name = task, task.name
+        self.task = task
         self.rungs: Sequence[Sequence[int]] = ((task.fidelity.max_steps,),)
+
+    @property
+    def has_rungs(self) -> bool:
+        return any(len(bracket) > 1 for bracket in self.rungs)
 
     def next(self, trials: Sequence[Trial]) -> Decision:
         """The next decision, from all trials in the order of their numbers. Called again after each decision while a

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
-from vidqa.automl.algorithms._base import EXTRA, OPEN, Searcher
+from vidqa.automl.algorithms._base import EXTRA, Searcher, Task
 from vidqa.automl.decisions import Decision, Start, Trial
 from vidqa.automl.parameters import Parameter
 from vidqa.core._optional import require
@@ -25,10 +24,16 @@ NOTE = "cma-es"
 class CmaEs(Searcher):
     """Numbers by a normal distribution, whole numbers with a margin that keeps them from freezing, names by theirs."""
 
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        self.free = [one for one in task.space.parameters if one.count is None]
+        self.stepped = [one for one in task.space.parameters if one.ordered and one.count is not None]
+        self.named = [one for one in task.space.parameters if not one.ordered]
+
     def proposal(self, trials: Sequence[Trial]) -> Decision:
         strategy, generation, judged = self._replayed(trials)
         members = [trial for trial in trials if trial.extra.get(NOTE, {}).get("generation") == generation]
-        ended = [trial.number for trial in members if trial.state not in OPEN]
+        ended = [trial.number for trial in members if trial.state != "running"]
         size = strategy.population_size
         if len(ended) >= size:
             judged = ended[:size]
@@ -74,55 +79,40 @@ class CmaEs(Searcher):
     def _values(self, strategy: Any, generation: int, member: int) -> dict[str, Any]:
         solution = self._solution(strategy, generation, member)
         values: dict[str, Any] = {}
-        for parameters, units in ((self._free, solution.x), (self._stepped, solution.z)):
+        for parameters, units in ((self.free, solution.x), (self.stepped, solution.z)):
             for place, parameter in enumerate(parameters):
                 values[parameter.name] = parameter.at(float(units[place]))
-        for place, parameter in enumerate(self._named):
+        for place, parameter in enumerate(self.named):
             values[parameter.name] = parameter.options[int(solution.c[place].argmax())]
         return self.task.space.within(values)
-
-    @cached_property
-    def _free(self) -> list[Parameter]:
-        return [one for one in self.task.space.parameters if one.count is None]
-
-    @cached_property
-    def _stepped(self) -> list[Parameter]:
-        return [one for one in self.task.space.parameters if one.ordered and one.count is not None]
-
-    @cached_property
-    def _named(self) -> list[Parameter]:
-        return [one for one in self.task.space.parameters if not one.ordered]
 
     def _fresh(self, trials: Sequence[Trial]) -> Any:
         """Around the first trial, if someone else proposed it (the template), else around the middle."""
         cmaes, np = require("cmaes", EXTRA), require("numpy", EXTRA)
-        numbers = [*self._free, *self._stepped]
+        numbers = [*self.free, *self.stepped]
         start = trials[0].values if trials and NOTE not in trials[0].extra else {}
         mean = np.array([one.unit(start[one.name]) if one.name in start else 0.5 for one in numbers])
-        most = max((len(one.options) for one in self._named), default=0)
-        shares = np.zeros((len(self._named), most))
-        for row, one in enumerate(self._named):
+        most = max((len(one.options) for one in self.named), default=0)
+        shares = np.zeros((len(self.named), most))
+        for row, one in enumerate(self.named):
             weights = np.array(one.weights or [1.0] * len(one.options)) + 1e-3
             shares[row, : len(weights)] = weights / weights.sum()
         return cmaes.CatCMAwM(
-            x_space=[[0.0, 1.0]] * len(self._free) or None,
-            z_space=[_places(one) for one in self._stepped] or None,
-            c_space=[len(one.options) for one in self._named] or None,
+            x_space=[[0.0, 1.0]] * len(self.free) or None,
+            z_space=[_places(one) for one in self.stepped] or None,
+            c_space=[len(one.options) for one in self.named] or None,
             population_size=max(
                 4, min(4 + int(3 * np.log(len(self.task.space.parameters))), self.task.max_trials // 4)
             ),
             mean=mean if numbers else None,
             sigma=1.0 if numbers else None,
             cov=np.diag([WIDTH**2] * len(numbers)) if numbers else None,
-            cat_param=shares if self._named else None,
+            cat_param=shares if self.named else None,
             seed=self.task.seed,
         )
 
 
 def _places(parameter: Parameter) -> list[float]:
     """The position in [0, 1] of each value of a parameter in steps."""
-    assert parameter.count is not None
-    if parameter.log and not parameter.options:
-        assert parameter.low is not None
-        return [parameter.unit(parameter.low + place) for place in range(parameter.count)]
-    return [(place + 0.5) / parameter.count for place in range(parameter.count)]
+    count, step = parameter.count or 0, parameter.step or 1
+    return [parameter.unit(value) for value in parameter.options or [parameter.low + step * at for at in range(count)]]

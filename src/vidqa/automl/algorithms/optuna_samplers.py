@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from vidqa.automl.algorithms._base import EXTRA, OPEN, Searcher, Task
+from vidqa.automl.algorithms._base import EXTRA, Searcher, Task
 from vidqa.automl.decisions import Decision, Start, Trial, Values
 from vidqa.automl.parameters import Parameter
 from vidqa.automl.space import Space
@@ -37,9 +37,10 @@ class Bayesian(Searcher):
 
     def proposal(self, trials: Sequence[Trial]) -> Decision:
         task, number = self.task, len(trials)
-        if sum(task.last(trial) is not None for trial in trials) < startup(task.max_trials):
+        results = {trial.number: losses for trial in trials if (losses := task.last(trial)) is not None}
+        if len(results) < startup(task.max_trials):
             return Start(task.unseen(task.spread(number), trials), "spread")
-        observations = observed(task, trials)
+        observations = observed(trials, results)
         proposer = "gp" if len(observations) <= MOST_GP and find_spec("torch") else "tpe"
         propose = gaussian_process if proposer == "gp" else parzen
         return Start(task.unseen(propose(task, observations, number), trials), proposer)
@@ -73,18 +74,16 @@ class Observation:
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
 
-def observed(task: Task, trials: Sequence[Trial]) -> list[Observation]:
-    """The trials for a model. One that failed counts as bad as the worst, so that its values are avoided."""
-    results = {trial.number: losses for trial in trials if (losses := task.last(trial)) is not None}
-    if not results:
-        return []
+def observed(trials: Sequence[Trial], results: Mapping[int, tuple[float, ...]]) -> list[Observation]:
+    """The trials for a model, with their losses by number. One that failed counts as bad as the worst, so that its
+    values are avoided."""
     worst = tuple(map(max, zip(*results.values(), strict=True)))
     observations = []
     for trial in trials:
-        if trial.state in OPEN:
-            observations.append(Observation(trial.values, None))
-        elif trial.number in results or trial.state == "failed":
+        if trial.number in results or trial.state == "failed":
             observations.append(Observation(trial.values, results.get(trial.number, worst)))
+        elif trial.state == "running":
+            observations.append(Observation(trial.values, None))
     return observations
 
 
@@ -138,10 +137,9 @@ def distribution(parameter: Parameter) -> BaseDistribution:
         return kinds.CategoricalDistribution(tuple(range(len(parameter.options))))
     if parameter.kind == "float":
         return kinds.FloatDistribution(parameter.low, parameter.high, log=parameter.log, step=parameter.step)
-    assert parameter.low is not None and parameter.count is not None
-    step = int(parameter.step or 1)
-    high = int(parameter.high or 0) if parameter.log else int(parameter.low) + (parameter.count - 1) * step
-    return kinds.IntDistribution(int(parameter.low), high, log=parameter.log, step=step)
+    low, step = int(parameter.low), int(parameter.step or 1)
+    high = int(parameter.high) if parameter.log else low + ((parameter.count or 1) - 1) * step
+    return kinds.IntDistribution(low, high, log=parameter.log, step=step)
 
 
 def decoded(parameter: Parameter, value: Any) -> Any:

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vidqa.automl.algorithms._base import OPEN, Fidelity, Searcher, Task
-from vidqa.automl.algorithms.optuna_samplers import Observation, parzen, startup
+from vidqa.automl.algorithms._base import Fidelity, Searcher, Task
+from vidqa.automl.algorithms.optuna_samplers import observed, parzen, startup
 from vidqa.automl.decisions import Decision, Done, Promote, Prune, Start, Trial, Wait
 from vidqa.automl.parameters import Parameter
 
@@ -74,7 +74,7 @@ class Asha(Searcher):
             return promoted
         if len(trials) < self.task.max_trials:
             return Start(self.task.unseen(self.task.spread(len(trials)), trials), "spread")
-        if any(trial.state in OPEN for trial in trials):
+        if any(trial.state == "running" for trial in trials):
             return Wait()
         if self.task.ranked(trials, len(self.rungs[0]) - 1):
             return Done()
@@ -107,14 +107,14 @@ class Hyperband(Searcher):
             if len(members) < bracket.sizes[0] and len(trials) < self.task.max_trials:
                 values, proposer = self._values(trials)
                 return Start(self.task.unseen(values, trials), proposer, bracket=place)
-        return Wait() if any(trial.state in OPEN for trial in trials) else Done()
+        return Wait() if any(trial.state == "running" for trial in trials) else Done()
 
     def _decision(self, bracket: Bracket, members: Sequence[Trial]) -> Decision | None:
         """Promotions from the complete rungs, then the others are pruned."""
         if len(members) < bracket.sizes[0]:
             return None
         for rung, size in enumerate(bracket.sizes[1:]):
-            if any(trial.rung <= rung and trial.state in OPEN for trial in members):
+            if any(trial.rung <= rung and trial.state == "running" for trial in members):
                 return None
             paused = [trial for trial in members if trial.state == "paused" and trial.rung == rung]
             for trial in self.task.ranked(members, rung)[:size]:
@@ -147,11 +147,7 @@ class Bohb(Hyperband):
         results = self._results(trials, startup(self.task.max_trials))
         if not results or self.task.stream(number, 2).random() < AT_RANDOM:
             return super()._values(trials)
-        observations = [Observation(trial.values, (loss,)) for trial, loss in results]
-        measured, worst = {trial.number for trial, _ in results}, (results[-1][1],)
-        for trial in trials:
-            if trial.number not in measured and trial.state in (*OPEN, "failed"):
-                observations.append(Observation(trial.values, worst if trial.state == "failed" else None))
+        observations = observed(trials, {trial.number: (loss,) for trial, loss in results})
         return parzen(self.task, observations, number), "tpe"
 
 
@@ -192,11 +188,11 @@ class Pbt(Searcher):
         if founders < self.size and len(trials) < self.task.max_trials:
             return Start(self.task.spread(len(trials)), "spread")
         for rung in range(len(self.rungs[0]) - 1):
-            if any(trial.rung <= rung and trial.state in OPEN for trial in trials):
+            if any(trial.rung <= rung and trial.state == "running" for trial in trials):
                 return Wait()
             if decision := self._decision(trials, rung):
                 return decision
-        return Wait() if any(trial.state in OPEN for trial in trials) else Done()
+        return Wait() if any(trial.state == "running" for trial in trials) else Done()
 
     def _decision(self, trials: Sequence[Trial], rung: int) -> Decision | None:
         """First the copies, for members that failed and for the worst; then the worst are pruned, and the others go

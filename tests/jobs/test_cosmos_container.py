@@ -166,8 +166,8 @@ def test_kubernetes(spec: Callable[..., Path], tmp_path: Path) -> None:
 
 
 def test_what_the_container_cannot_do_is_refused(spec: Callable[..., Path]) -> None:
-    assert refused(spec(), action="evaluate") == ["PLATFORM_COSMOS_CANNOT"]
-    assert refused(spec(), "docker", nodes=2) == ["PLATFORM_COSMOS_CANNOT"] * 2  # nodes, and no image
+    assert refused(spec(), action="evaluate") == ["SPEC_NOT_IN_TARGET"]
+    assert refused(spec(), "docker", nodes=2) == ["SPEC_NOT_IN_TARGET"] * 2  # nodes, and no image
     pissa = {"policy.lora": {"target_modules": ["q_proj"], "init_lora_weights": "pissa_niter_4"}}
     assert refused(spec(pissa)) == ["SPEC_NOT_IN_TARGET"]
 

@@ -133,7 +133,7 @@ def test_a_machine_that_hides_environments_runs_no_job(
     """Nothing is started that could not be observed, and nobody waits for ever."""
     monkeypatch.setattr(local, "supervisors", lambda job_id: [])
     monkeypatch.setattr(local, "FOUND_S", 0.2)
-    with pytest.raises(ProblemError, match="PLATFORM_UNSUITABLE"):
+    with pytest.raises(ProblemError, match="PLATFORM_UNREACHABLE"):
         launch("train", write_spec("complete"), "local")
     (record,) = records.scan()[0]
     assert record.state == State.ERROR and not job_processes(record.job_id) and not supervisors(record.job_id)
@@ -211,7 +211,7 @@ def test_a_killed_job_says_why_and_is_launched_again_without_asking(stand_in: No
     shown = job_results.of_job(record)
     assert shown.code == Exit.OK and ["retry", record.job_id] == shlex.split(shown.next[-1])[2:]
     (problem,) = shown.problems
-    assert problem.code == "JOB_INTERRUPTED" and shown.next[-1] in problem.remedy and "SIGKILL" in problem.message
+    assert problem.code == "JOB_FAILED" and shown.next[-1] in problem.remedy and "SIGKILL" in problem.message
     left = RunFolder(Path(record.run_dir))
     assert left.read_problems() == [problem] == job_results.of_wait(record).problems
     said = left.read_status()

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Protocol
 
 from vidqa import spec
 from vidqa.core import files, versions
+from vidqa.core.cli import USAGE, command
 from vidqa.core.problem import Problem, ProblemError, raise_errors
 from vidqa.core.run_folder import PLAN
 from vidqa.jobs import failure, images, records, runs, watch
@@ -27,7 +28,7 @@ from vidqa.jobs.platforms import job_store, platform, site
 from vidqa.jobs.platforms._base import Job, Platform, Rendered, State
 from vidqa.jobs.platforms.problems import PLATFORM_NODES
 from vidqa.jobs.platforms.processes import this_process
-from vidqa.jobs.problems import JOB_RETRY_NEEDLESS, JOB_RETRY_REFUSED, RESUME_NO_CHECKPOINT, RUN_FOLDER_BUSY
+from vidqa.jobs.problems import JOB_NOT_DONE, NOT_AGREED, RESUME_NO_CHECKPOINT
 from vidqa.jobs.records import JobRecord
 
 SAME_WORK = (State.PENDING, State.RUNNING, State.COMPLETE)  # of a job that a launch of the same spec need not repeat
@@ -173,13 +174,15 @@ def as_offline_warnings(where: Platform, problems: list[Problem]) -> list[Proble
 def retry(record: JobRecord, *, agreed: bool = False, ready: Ready = unchecked) -> Launched:
     """Launch the job of a record again: in its run folder and with its image, from its newest checkpoint.
 
-    Raises JOB_RETRY_NEEDLESS where the job still runs or is complete, and JOB_RETRY_REFUSED where it would fail again.
+    Raises USAGE where the job still runs or is complete, and NOT_AGREED where it would fail again.
     """
     if not record.state.is_terminal or record.state == State.COMPLETE:
-        raise JOB_RETRY_NEEDLESS.error(record.job_id, f"the job is {record.state}")
+        raise USAGE.error(
+            record.job_id, f"the job is {record.state}", f"look at it: {command('jobs', 'status', record.job_id)}"
+        )
     reason = failure.why_not_again(record.failure)
     if reason and not agreed:
-        raise JOB_RETRY_REFUSED.error(record.job_id, reason)
+        raise NOT_AGREED.error(record.job_id, reason)
     where = platform(record.platform)
     settings = site.settings_of(record, where.settings)
     gpus = record.gpus if where.visible_gpus(settings) is None else None
@@ -230,7 +233,7 @@ def _same(job_spec: JobSpec, platform_name: str) -> list[JobRecord]:
 def name_run(job_spec: JobSpec, *, new_run: bool) -> tuple[Path, str]:
     """The run folder and the job id: of a new run, or of the run to resume.
 
-    Raises RUN_FOLDER_BUSY where another job uses that folder, and RESUME_NO_CHECKPOINT where a training should
+    Raises JOB_NOT_DONE where another job uses that folder, and RESUME_NO_CHECKPOINT where a training should
     resume and there is no run of its spec: it would start from the base weights again.
     """
     out = job_spec.output_dir
@@ -259,14 +262,14 @@ def image_problems(where: Platform, settings: Any, resources: Resources) -> list
 def refuse_busy(run_dir: Path) -> None:
     for record in records.scan()[0]:
         if record.run_dir == str(run_dir) and not watch.observe(record).state.is_terminal:
-            raise RUN_FOLDER_BUSY.error(run_dir, f"job {record.job_id} is {record.state} in it")
+            raise JOB_NOT_DONE.error(run_dir, f"job {record.job_id} is {record.state} in it")
 
 
 def _refuse_taken(run_dir: Path, last_sequence: int) -> None:
-    """Raises RUN_FOLDER_BUSY where a job was launched in the folder since launch number `last_sequence`."""
+    """Raises JOB_NOT_DONE where a job was launched in the folder since launch number `last_sequence`."""
     for record in records.scan()[0]:
         if record.sequence > last_sequence and record.run_dir == str(run_dir) and not record.state.is_terminal:
-            raise RUN_FOLDER_BUSY.error(run_dir, f"job {record.job_id} is {record.state} in it")
+            raise JOB_NOT_DONE.error(run_dir, f"job {record.job_id} is {record.state} in it")
 
 
 def with_image(where: Platform, settings: Any, resources: Resources, *, fetch: bool) -> Resources:

@@ -59,7 +59,7 @@ def inference_job(layers: Iterable[Layer], folder: Path) -> Job:
 def prove(action: str, spec_path: Path) -> Path:
     """Run the proof of an action. Returns its run folder: the proof of a run lies in the run whose own spec it is, else
     in the newest run of the spec; any other lies beside the runs. Raises RESUME_NO_CHECKPOINT where there is no such
-    run, RUN_FOLDER_BUSY where a job works in it, and the problems of the engine."""
+    run, JOB_NOT_DONE where a job works in it, and the problems of the engine."""
     job_spec = load_job_spec(action, spec_path, fetch=True)
     folder = job_spec.output_dir / PROOF
     if job_spec.declared.proves_run:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from vidqa.core import files
+from vidqa.core.cli import FILE_REFUSED
 from vidqa.core.run_folder import RUN_SCHEMA, RunFolder
 from vidqa.jobs.platforms._base import State
-from vidqa.jobs.platforms.problems import RUN_FOLDER_UNWRITABLE
 from vidqa.jobs.records import MOST_NUMBER, name_of
 
 
@@ -56,7 +56,7 @@ def run_that_made(model: Path) -> str | None:
 def prepare(run_dir: Path, texts: dict[str, str], facts: dict[str, Any], job_id: str) -> None:
     """Write the files `texts`, run.json and a PENDING status.json; remove the problems of an earlier job in it.
 
-    Raises RUN_FOLDER_UNWRITABLE.
+    Raises ENV_FILE_REFUSED.
     """
     run = RunFolder(run_dir).read_run() or {"schema_version": RUN_SCHEMA, "created": files.now(), **facts}
     run["jobs"] = [*run.get("jobs", []), job_id]
@@ -72,7 +72,7 @@ def prepare(run_dir: Path, texts: dict[str, str], facts: dict[str, Any], job_id:
         with files.open_plain(run_dir / "log.txt"):
             pass  # the log must be writable before the job starts
     except OSError as failed:
-        raise RUN_FOLDER_UNWRITABLE.error(run_dir, f"it cannot be written: {failed}") from failed
+        raise FILE_REFUSED.error(run_dir, f"it cannot be written: {failed}") from failed
 
 
 def hand_over(file: Path, place: Path) -> None:

@@ -16,7 +16,7 @@ from vidqa.core.problem import Exit, Problem, ProblemError
 from vidqa.jobs import cost, failure, records
 from vidqa.jobs.platforms import exit_state, platform
 from vidqa.jobs.platforms._base import Observed, State
-from vidqa.jobs.problems import JOB_FAILED, JOB_INTERRUPTED, JOB_NOT_DONE, JOB_NOT_FOUND, JOB_OUT_OF_MEMORY
+from vidqa.jobs.problems import JOB_FAILED, JOB_NOT_DONE, JOB_NOT_FOUND, JOB_OUT_OF_MEMORY
 from vidqa.jobs.records import JobRecord
 
 MOST_LISTED = 50
@@ -200,7 +200,7 @@ def _problem_of(record: JobRecord) -> Problem:
         return JOB_OUT_OF_MEMORY.at(record.job_id, f"{message}: {(record.failure or {})['evidence']}")
     if kind == failure.INFRASTRUCTURE:
         retry = command("jobs", "retry", record.job_id)
-        return JOB_INTERRUPTED.at(record.job_id, message, f"it goes on from its newest checkpoint: {retry}")
+        return JOB_FAILED.at(record.job_id, message, f"it goes on from its newest checkpoint: {retry}")
     return JOB_FAILED.at(record.job_id, message, f"read its log: {record.log}")
 
 

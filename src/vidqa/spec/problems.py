@@ -28,7 +28,9 @@ NO_EFFECT = Code(
     "SPEC_NO_EFFECT", "The key is accepted and changes nothing here.", "Remove it, or use the key that it names."
 )
 NOT_IN_TARGET = Code(
-    "SPEC_NOT_IN_TARGET", "cosmos-rl has no key for what the spec asks.", "Remove the key, or run with our own engine."
+    "SPEC_NOT_IN_TARGET",
+    "cosmos-rl has no key for what the spec asks, or its container cannot do it.",
+    "Remove the key or change what the message names, or run with our own engine.",
 )
 MODEL_MAX_LENGTH = Code(
     "SPEC_MODEL_MAX_LENGTH",

@@ -16,6 +16,7 @@ from docker.errors import APIError
 
 import vidqa
 from vidqa.core import environment
+from vidqa.core.cli import FILE_REFUSED
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.core.versions import git_commit
 from vidqa.jobs.platforms import exit_state, hardware
@@ -43,7 +44,6 @@ from vidqa.jobs.platforms.problems import (
     PLATFORM_NODES,
     PLATFORM_PATH,
     PLATFORM_UNREACHABLE,
-    RUN_FOLDER_UNWRITABLE,
 )
 from vidqa.jobs.platforms.processes import Identity
 from vidqa.jobs.platforms.site import settings_of
@@ -129,7 +129,7 @@ def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as failed:
-            raise RUN_FOLDER_UNWRITABLE.error(path, f"it cannot be made: {failed}") from failed
+            raise FILE_REFUSED.error(path, f"it cannot be made: {failed}") from failed
     with daemon() as client, refusals(container_name(job.job_id)):
         created = client.create_container_from_config(body, container_name(job.job_id))["Id"]
         try:

@@ -34,7 +34,6 @@ from vidqa.jobs.platforms._base import (
     run_folder_log,
 )
 from vidqa.jobs.platforms.problems import (
-    ENV_NO_GPU,
     NOT_SEEN,
     NOT_SHARED,
     PATH_UNSEEN,
@@ -42,7 +41,6 @@ from vidqa.jobs.platforms.problems import (
     PLATFORM_SILENT,
     PLATFORM_TOO_FEW_GPUS,
     PLATFORM_UNREACHABLE,
-    SLURM_MISSING,
     SLURM_SETTINGS,
 )
 from vidqa.jobs.platforms.processes import Identity
@@ -80,7 +78,7 @@ def check(job: Job) -> list[Problem]:
     problems += slurm_script.unmountable(job)
     if job.gpus == 0:
         message = f"no GPU is asked for: {job.processes} CPU process(es) will run"
-        problems.append(ENV_NO_GPU.at("--gpus", message, "leave --gpus 0 out", severity="warning"))
+        problems.append(PLATFORM_TOO_FEW_GPUS.at("--gpus", message, "leave --gpus 0 out", severity="warning"))
     elif job.processes_per_node > job.gpus:
         message = f"the spec needs {job.processes_per_node} on each node, {job.gpus} are asked for"
         problems.append(PLATFORM_TOO_FEW_GPUS.at("--gpus", message))
@@ -285,7 +283,7 @@ SLURM = Platform(
     settings=SlurmSite,
     submit_command=submit_command,
     silent=PLATFORM_SILENT.name,
-    away=(SLURM_MISSING.name, PLATFORM_UNREACHABLE.name, PLATFORM_SILENT.name, NOT_SHARED.name),
+    away=(PLATFORM_UNREACHABLE.name, PLATFORM_SILENT.name, NOT_SHARED.name),
     has_queue=True,
     poll_s=POLL_S,
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
@@ -14,7 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from programs import run_here
 
+from tests.jobs.jobs_script import ask
 from tests.platforms.conftest import ENOUGH_S
 from vidqa.core import environment, files
 from vidqa.core.locks import try_lock
@@ -234,17 +235,14 @@ def test_no_lines_of_a_log_are_none(stand_in: None, write_spec: WriteSpec) -> No
 
 def test_the_retry_script_refuses_what_would_fail_again(stand_in: None, write_spec: WriteSpec) -> None:
     _, record = finished(write_spec("fail"))
-    asked = [sys.executable, str(SCRIPTS / "jobs.py"), "retry", record.job_id, "--json"]
-    ran = subprocess.run(asked, capture_output=True, text=True, timeout=ENOUGH_S)
-    (problem,) = json.loads(ran.stdout)["problems"]
-    assert ran.returncode == Exit.REFUSED and problem["code"] == "JOB_NOT_AGREED" and "DATA_EMPTY" in problem["message"]
+    (problem,) = ask("retry", record.job_id)["problems"]
+    assert (problem["code"], problem["exit_code"]) == ("JOB_NOT_AGREED", Exit.REFUSED)
+    assert "DATA_EMPTY" in problem["message"]
 
 
 def test_the_scripts_dry_run_and_list(write_spec: WriteSpec, tmp_path: Path) -> None:
     def script(*words: object) -> tuple[int, dict]:
-        ran = subprocess.run(
-            [sys.executable, *map(str, words), "--json"], capture_output=True, text=True, timeout=ENOUGH_S, cwd=tmp_path
-        )
+        ran = run_here([sys.executable, *map(str, words), "--json"], cwd=tmp_path)
         return ran.returncode, json.loads(ran.stdout)
 
     code, result = script(

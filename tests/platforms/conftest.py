@@ -16,8 +16,15 @@ from tests.platforms.specs import write_spec_in
 from tests.platforms.stand_in import install
 from vidqa.jobs import records
 from vidqa.jobs import watch as jobs
+from vidqa.jobs.platforms import processes
 from vidqa.jobs.platforms._base import State
-from vidqa.jobs.platforms.processes import engine_processes, job_processes, supervisors
+from vidqa.jobs.platforms.processes import (
+    JOB_VARIABLE,
+    SUPERVISOR_VARIABLE,
+    engine_processes,
+    job_processes,
+    supervisors,
+)
 from vidqa.jobs.platforms.slurm import platform as slurm_platform
 from vidqa.jobs.platforms.supervisor import kill_job
 from vidqa.jobs.records import JobRecord
@@ -32,11 +39,19 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("VIDQA_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     yield tmp_path / "state"
-    for record in records.scan()[0]:
+    launched = records.scan()[0]
+    named = named_processes() if launched else set()
+    for record in (record for record in launched if record.job_id in named):
         left = job_processes(record.job_id)
         kill_job(record.job_id)
         assert not left or not record.state.is_terminal, f"{record.job_id} is {record.state} but left {left}"
         assert not record.state.is_terminal or no_supervisor_stays(record.job_id)
+
+
+def named_processes() -> set[str]:
+    """The jobs of all live processes, from one look at them: some tests write hundreds of records."""
+    variables = [environment for _, environment in processes._processes("VIDQA_")]
+    return {environment.get(name, "") for environment in variables for name in (JOB_VARIABLE, SUPERVISOR_VARIABLE)}
 
 
 def no_supervisor_stays(job_id: str) -> bool:

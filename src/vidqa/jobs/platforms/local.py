@@ -136,7 +136,7 @@ def status(job: Submitted) -> Observed:
     if launching:
         return Observed(State.PENDING)
     # It may have ended normally meanwhile.
-    return _ended(job) or exit_state.vanished_here(job, "the process vanished, and no exit code of it can be read")
+    return _ended(job) or exit_state.vanished(job, "the process vanished, and no exit code of it can be read")
 
 
 def _supervisor_of(job: Submitted) -> Identity | None:

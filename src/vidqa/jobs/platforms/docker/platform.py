@@ -167,7 +167,7 @@ def _poll(client: Any, job: Submitted) -> Observed:
         return _without_container(client, job)
     if stage == "created":
         _remove(client, facts["Id"])
-        return exit_state.vanished_here(job, "the launcher ended before it had started it")
+        return exit_state.vanished(job, "the launcher ended before it had started it")
     return _collect(client, job, facts) if stage in ("exited", "dead") else Observed(State.RUNNING)
 
 
@@ -175,7 +175,7 @@ def _without_container(client: Any, job: Submitted) -> Observed:
     if job.reference and client.info()["ID"] != job.reference.get("daemon"):
         return Observed(job.state, None, f"it runs with another Docker daemon than {docker_daemon.address()}")
     # Another process may have collected and removed the container meanwhile.
-    return _ended(job) or exit_state.vanished_here(job, "its container vanished: removed by someone else")
+    return _ended(job) or exit_state.vanished(job, "its container vanished: removed by someone else")
 
 
 def _collect(client: Any, job: Submitted, facts: dict[str, Any]) -> Observed:

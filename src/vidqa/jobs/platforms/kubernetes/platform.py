@@ -10,6 +10,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,7 +25,7 @@ from vidqa.core.cli import note
 from vidqa.core.problem import Exit, Problem, ProblemError
 from vidqa.jobs.platforms._base import SECRETS, Job, Observed, Platform, Rendered, State, Submitted
 from vidqa.jobs.platforms.engine_command import engine_environment
-from vidqa.jobs.platforms.exit_state import EngineStatus, status_in_run_folder, vanished
+from vidqa.jobs.platforms.exit_state import EngineStatus, vanished
 from vidqa.jobs.platforms.job_store import read_exit, write_exit
 from vidqa.jobs.platforms.kubernetes.client import PLURALS, ApiError, Cluster, connect, refusal
 from vidqa.jobs.platforms.kubernetes.log import gather, read_log, tail_of
@@ -142,7 +143,7 @@ def _create(cluster: Cluster, body: Json, job: Job) -> Json:
         if answer.status != 409:
             raise
         there = cluster.get(body)
-        if not _is_of(job, there):
+        if there is None or not _is_of(job, there):
             where = f"{body['kind']} {cluster.namespace}/{body['metadata']['name']}"
             raise PLATFORM_REFUSED.error(where, "the cluster has another object of this name", NAME_TAKEN) from answer
         return there
@@ -156,11 +157,10 @@ def _roll_back(cluster: Cluster, things: Sequence[Json], job: Job) -> None:
     """Delete the objects of a refused launch, also those whose creation was not answered."""
     for thing in things:
         try:
-            if _is_of(job, cluster.get(thing)):
+            if (there := cluster.get(thing)) and _is_of(job, there):
                 cluster.delete(thing)
         except ApiError as answer:
-            if answer.status != 404:
-                note(f"{thing['kind']} {thing['metadata']['name']} stays in the cluster: {answer}")
+            note(f"{thing['kind']} {thing['metadata']['name']} stays in the cluster: {answer}")
         except ProblemError as away:
             note(f"remove what the cluster may have kept with the label {JOB_LABEL}={job.job_id}: {away}")
             return
@@ -220,14 +220,8 @@ def _poll(job: Submitted, cluster: Cluster) -> Observed:
 
 def _owner_of(job: Submitted, cluster: Cluster) -> Json | None:
     """The Job or TrainJob that was submitted, not a later one of its name."""
-    try:
-        owner = cluster.get(_main(job))
-    except ApiError as answer:
-        if answer.status == 404:
-            return None
-        raise
-    uid = (job.reference or {}).get("uid")
-    return owner if uid in (None, owner["metadata"]["uid"]) else None
+    owner, uid = cluster.get(_main(job)), (job.reference or {}).get("uid")
+    return owner if owner and uid in (None, owner["metadata"]["uid"]) else None
 
 
 def _gone(job: Submitted, pods: Sequence[Json]) -> Observed:
@@ -237,7 +231,7 @@ def _gone(job: Submitted, pods: Sequence[Json]) -> Observed:
         return Observed(State.RUNNING, None, "its pods are being ended")
     if ended:
         return _store_end(job, verdict(decisive(pods) or ended[-1], pods, job, ""))
-    return vanished(job, status_in_run_folder(job), "the job vanished: the cluster has neither it nor a pod of it")
+    return vanished(job, "the job vanished: the cluster has neither it nor a pod of it")
 
 
 def cancel(job: Submitted, grace_s: float) -> None:
@@ -253,12 +247,12 @@ def _cancel(job: Submitted, cluster: Cluster, grace_s: float) -> None:
     last_pods = {pod["metadata"]["name"]: pod for pod in pods}
     gather(job, cluster, pods)
     if _owner_of(job, cluster) is not None:
-        _unless_gone(lambda: cluster.delete(_main(job)))
+        cluster.delete(_main(job))
     for name in last_pods:
-        _unless_gone(lambda name=name: cluster.delete_pod(name, max(1, round(grace_s))))
+        cluster.delete_pod(name, max(1, round(grace_s)))
     left, version = _watch_end(job, cluster, last_pods, version, grace_s)
     for name in left:
-        _unless_gone(lambda name=name: cluster.delete_pod(name, 0))
+        cluster.delete_pod(name, 0)
     if left:
         _watch_end(job, cluster, last_pods, version, FORCE_S)
     last = list(last_pods.values())
@@ -281,45 +275,23 @@ def _watch_end(
     left = set(last_pods)
     while left and (remaining := deadline - time.monotonic()) > 0:
         try:
-            _follow(job, cluster, last_pods, left, version, remaining)
-        except ApiError as answer:  # 410: the version is too old
-            if answer.status != 410:
+            for kind, pod in cluster.watch_pods(_selector(job), version, remaining):
+                name = pod["metadata"]["name"]
+                last_pods[name] = pod
+                left = left - {name} if kind == "DELETED" else left | {name}  # also one that is created meanwhile
+                if kind != "DELETED" and endings([pod]):
+                    gather(job, cluster, [pod])
+                if not left:
+                    break
+        except (ApiError, ProblemError) as lost:
+            if isinstance(lost, ApiError) and lost.status != 410:  # 410: the version is too old
                 raise
             time.sleep(AGAIN_S)
-        except ProblemError:
-            time.sleep(AGAIN_S)
-        try:
+        with suppress(ProblemError):  # without an answer the watch continues from the last version
             now, version = cluster.pods(_selector(job))
-        except ProblemError:
-            continue  # the watch continues from the last version
-        last_pods |= {pod["metadata"]["name"]: pod for pod in now}
-        left = {pod["metadata"]["name"] for pod in now}
+            last_pods |= {pod["metadata"]["name"]: pod for pod in now}
+            left = {pod["metadata"]["name"] for pod in now}
     return sorted(left), version
-
-
-def _follow(
-    job: Submitted, cluster: Cluster, last_pods: dict[str, Json], left: set[str], version: str, limit_s: float
-) -> None:
-    """One watch: changed pods go into `last_pods`, names of existing pods into `left`."""
-    for kind, pod in cluster.watch_pods(_selector(job), version, limit_s):
-        name = pod["metadata"]["name"]
-        last_pods[name] = pod
-        if kind == "DELETED":
-            left.discard(name)
-        else:
-            left.add(name)  # a pod may be created while the Job is deleted
-            if endings([pod]):
-                gather(job, cluster, [pod])
-        if not left:
-            return
-
-
-def _unless_gone(act: Any) -> None:
-    try:
-        act()
-    except ApiError as answer:
-        if answer.status != 404:
-            raise
 
 
 def _bring_back(job: Submitted, pods: Sequence[Json]) -> None:

@@ -31,7 +31,6 @@ from vidqa.jobs.platforms._base import (
     State,
     Submitted,
     copy_command,
-    run_folder_log,
 )
 from vidqa.jobs.platforms.problems import (
     NOT_SEEN,
@@ -149,7 +148,7 @@ def status(job: Submitted) -> Observed:
         if slurm_id is None and launching:
             return Observed(State.PENDING, None, "it is being submitted")
         if slurm_id is None:
-            return exit_state.vanished(job, exit_state.EngineStatus(), "its launcher ended before SLURM had taken it")
+            return exit_state.vanished(job, "its launcher ended before SLURM had taken it")
         named = slurm_id, _name(job)
         job_in_slurm = slurm_job(cluster, *named) or _exit_code_left(job, slurm_id) or accounted(cluster, *named)
     except ProblemError as silent:
@@ -249,19 +248,16 @@ def _observed(job: Submitted, slurm_id: str, job_in_slurm: SlurmJob | None) -> O
         return Observed(State.PENDING, None, f"{again}waits: {job_in_slurm.reason or job_in_slurm.state}")
     if job_in_slurm and job_in_slurm.state not in ENDS:
         return Observed(State.RUNNING, None, again.removesuffix("; "))
-    engine_status = exit_state.status_in_run_folder(job)
     if job_in_slurm is None:
-        return exit_state.vanished(
-            job, engine_status, f"it vanished: SLURM knows no job {slurm_id} of it, and it left no exit code"
-        )
+        return exit_state.vanished(job, f"it vanished: SLURM knows no job {slurm_id} of it, and it left no exit code")
     if job_in_slurm.state in ENDED_BY_ITSELF:
         code = int(Exit.JOB_FAILED) if job_in_slurm.exit_code is None else job_in_slurm.exit_code
-        return exit_state.ended(job, code, engine_status, exit_state.tail(run_folder_log, job))
+        return exit_state.ended_here(job, code)
     if job_in_slurm.state == "CANCELLED":
-        observed = exit_state.vanished(job, engine_status, "it was canceled in SLURM before it had saved itself")
+        observed = exit_state.vanished(job, "it was canceled in SLURM before it had saved itself")
         return observed if observed.state == State.COMPLETE else replace(observed, state=State.CANCELED)
     kind, message = ENDED_BY_SLURM[job_in_slurm.state]
-    observed = exit_state.vanished(job, engine_status, "")
+    observed = exit_state.vanished(job, "")
     if observed.state != State.COMPLETE:
         saved = "it had saved itself" if observed.exit_code == Exit.NOT_DONE else "what it had not saved is lost"
         observed = replace(observed, message=f"{message} ({job_in_slurm.state}); {saved}")

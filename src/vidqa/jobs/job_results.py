@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vidqa.core import actions, files
-from vidqa.core.cli import FILE_REFUSED, Result, command
+from vidqa.core.cli import Result, command, refused_writes
 from vidqa.core.files import open_plain, read_object
 from vidqa.core.problem import Exit, Problem, ProblemError, bounded, exit_code_of
 from vidqa.core.run_folder import ANSWERS, EMBEDDINGS, QUERY_EMBEDDINGS
@@ -105,11 +105,9 @@ def write_dry_run(dry_run: DryRun, platform: Platform, folder: Path) -> str:
 
 
 def _write_files(texts: dict[str, str], folder: Path) -> None:
-    try:
+    with refused_writes(folder):
         for name, text in texts.items():
             files.write_text(folder / name, text)
-    except OSError as failed:
-        raise FILE_REFUSED.error(folder, f"it cannot be written: {failed}") from failed
 
 
 def of_launch(job: JobHandle, waited: JobRecord | None = None) -> Result:
@@ -212,29 +210,25 @@ def of_evaluation(record: JobRecord) -> JobResults:
 
 def of_inference(record: JobRecord) -> JobResults:
     """The file of answers, and the number of records with one."""
-    if record.state != State.COMPLETE:
-        return JobResults()
-    run = Path(record.run_dir)
-    summary = read_object(run / "summary.json")
-    statuses = summary.get("statuses")
-    if not isinstance(statuses, dict):
-        return JobResults()
-    shown = ", ".join(f"{count} {status}" for status, count in statuses.items())
-    facts = {"answers": str(run / ANSWERS), "statuses": statuses}
-    return JobResults(facts, {"answers": str(run / ANSWERS), "records": shown})
+    return _counted(record, "statuses", {"answers": ANSWERS})
 
 
 def of_embedding(record: JobRecord) -> JobResults:
     """Where the vectors are, and how many records have one."""
+    has_queries = (Path(record.run_dir) / QUERY_EMBEDDINGS).is_file()
+    queries = {"query_embeddings": QUERY_EMBEDDINGS} if has_queries else {}
+    return _counted(record, "counts", {"embeddings": EMBEDDINGS, **queries})
+
+
+def _counted(record: JobRecord, key: str, tables: dict[str, str]) -> JobResults:
+    """The tables of a complete run, and how many records summary.json counts of each kind under `key`."""
     run = Path(record.run_dir)
     summary = read_object(run / "summary.json") if record.state == State.COMPLETE else {}
-    if not isinstance(counts := summary.get("counts"), dict):
+    if not isinstance(counts := summary.get(key), dict):
         return JobResults()
+    paths = {name: str(run / table) for name, table in tables.items()}
     shown = ", ".join(f"{count} {name}" for name, count in counts.items())
-    tables = {"embeddings": str(run / EMBEDDINGS)}
-    if (queries := run / QUERY_EMBEDDINGS).is_file():
-        tables["query_embeddings"] = str(queries)
-    return JobResults({**tables, "counts": counts}, {**tables, "records": shown})
+    return JobResults({**paths, key: counts}, {**paths, "records": shown})
 
 
 def of_quantization(record: JobRecord) -> JobResults:

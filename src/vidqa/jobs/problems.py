@@ -1,4 +1,4 @@
-"""Problems of launching jobs, of looking at them, and of trying them again."""
+"""Problems of launching jobs, of looking at them, of trying them again, and of handing on their exports."""
 
 from vidqa.core.problem import Code, Exit
 
@@ -47,4 +47,27 @@ NOT_AGREED = Code(
     "The job would run in the image that config.json records, or fail again as it did, and nobody has agreed to that.",
     "Look at the image, or name one with --image; repair what made the job fail. --yes launches it all the same.",
     Exit.REFUSED,
+)
+NO_EXPORT = Code(
+    "EXPORT_NOT_FOUND",
+    "There is no export of a run there.",
+    "Name a run folder, or one of the folders below its safetensors/; `latest` is the newest run of this folder.",
+    Exit.USAGE,
+)
+EXPORT_UNPROVED = Code(
+    "EXPORT_UNPROVED",
+    "Nothing says which loss an export must have, so nobody can prove that what is made of it is the trained model.",
+    "Name another export of the run, or train on: its next export is proved.",
+)
+EXPORT_OUT = Code(
+    "EXPORT_OUT",
+    "The folder that an export shall go to holds something else, or cannot be written.",
+    "Name an empty or a new folder.",
+    Exit.USAGE,
+)
+EXPORT_FAILED = Code(
+    "EXPORT_FAILED",
+    "The process that loads and writes the weights ended without a result.",
+    "Read what it wrote; if it was killed, memory for the whole model was missing: run it on a larger machine.",
+    Exit.ENVIRONMENT,
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vidqa.core import files
-from vidqa.core.cli import FILE_REFUSED
+from vidqa.core.cli import refused_writes
 from vidqa.core.run_folder import RUN_SCHEMA, RunFolder
 from vidqa.jobs.platforms._base import State
 from vidqa.jobs.records import MOST_NUMBER, name_of
@@ -61,7 +61,7 @@ def prepare(run_dir: Path, texts: dict[str, str], facts: dict[str, Any], job_id:
     run = RunFolder(run_dir).read_run() or {"schema_version": RUN_SCHEMA, "created": files.now(), **facts}
     run["jobs"] = [*run.get("jobs", []), job_id]
     run["preflight"] = facts["preflight"]  # of the newest job
-    try:
+    with refused_writes(run_dir):
         run_dir.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
             files.write_text(run_dir / name, text)
@@ -71,8 +71,6 @@ def prepare(run_dir: Path, texts: dict[str, str], facts: dict[str, Any], job_id:
         (run_dir / "log.txt").touch()
         with files.open_plain(run_dir / "log.txt"):
             pass  # the log must be writable before the job starts
-    except OSError as failed:
-        raise FILE_REFUSED.error(run_dir, f"it cannot be written: {failed}") from failed
 
 
 def hand_over(file: Path, place: Path) -> None:

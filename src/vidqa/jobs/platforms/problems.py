@@ -29,16 +29,10 @@ PLATFORM_SILENT = Code(
 PLATFORM_REFUSED = Code(
     "PLATFORM_REFUSED",
     "The Docker daemon, SLURM or the cluster does not take the job as it stands: a full disk, a quota or policy, a "
-    "wrong setting, a missing right, GPUs that it cannot give, or another container or object of the job's name.",
+    "wrong setting, a missing right or secret, GPUs that it cannot give, or another container or object of the job's "
+    "name.",
     "Do what its own words in the message say: correct the platform's table in site.toml or the spec, then launch "
     "again; --dry-run prints what is submitted.",
-    Exit.ENVIRONMENT,
-)
-SECRET_MISSING = Code(
-    "PLATFORM_KUBERNETES_SECRET_MISSING",
-    "The spec uploads its results or uses wandb, and the cluster's Secret does not have the keys for it.",
-    "Put them into it (kubectl create secret generic vidqa --from-env-file=FILE), or let the spec do without: "
-    "logging.logger, train.ckpt.upload_hf, upload_s3. A service_account stands for the AWS keys.",
     Exit.ENVIRONMENT,
 )
 SLURM_SETTINGS = Code(

@@ -16,7 +16,7 @@ from docker.errors import APIError
 
 import vidqa
 from vidqa.core import environment
-from vidqa.core.cli import FILE_REFUSED
+from vidqa.core.cli import refused_writes
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.core.versions import git_commit
 from vidqa.jobs.platforms import exit_state, hardware
@@ -126,10 +126,8 @@ def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
     """Create the container, put the secrets into it, start it. On a failure the container is removed."""
     body = json.loads(rendered.files[CONTAINER_FILE])
     for path in job.writes:
-        try:
+        with refused_writes(path):
             path.mkdir(parents=True, exist_ok=True)
-        except OSError as failed:
-            raise FILE_REFUSED.error(path, f"it cannot be made: {failed}") from failed
     with daemon() as client, refusals(container_name(job.job_id)):
         created = client.create_container_from_config(body, container_name(job.job_id))["Id"]
         try:

@@ -33,7 +33,7 @@ from vidqa.jobs.platforms.kubernetes.manifest import JOB_LABEL, command, manifes
 from vidqa.jobs.platforms.kubernetes.paths import path_problems, site_of
 from vidqa.jobs.platforms.kubernetes.site import KubernetesSite
 from vidqa.jobs.platforms.kubernetes.state import decisive, endings, observed, stuck, verdict
-from vidqa.jobs.platforms.problems import PLATFORM_REFUSED, PLATFORM_SILENT, PLATFORM_UNREACHABLE, SECRET_MISSING
+from vidqa.jobs.platforms.problems import PLATFORM_REFUSED, PLATFORM_SILENT, PLATFORM_UNREACHABLE
 from vidqa.jobs.platforms.processes import Identity
 from vidqa.jobs.platforms.site import settings_of
 
@@ -42,6 +42,10 @@ POLL_S = 2.0  # an API server serves a whole cluster
 AGAIN_S = 0.2  # before a lost connection is opened again
 FORCE_S = 30.0  # until a cluster has removed killed pods
 NAME_TAKEN = "Remove it (kubectl delete), or launch again in a second: the name is made from the time."
+PUT_KEYS = (
+    "Put them into it (kubectl create secret generic vidqa --from-env-file=FILE), or let the spec do without: "
+    "logging.logger, train.ckpt.upload_hf, upload_s3. A service_account stands for the AWS keys."
+)
 NEEDED = (("list", ""), ("watch", ""), ("delete", ""), ("get", "log"))  # on pods and on what is below them
 Json = dict[str, Any]
 
@@ -69,12 +73,13 @@ def _missing_secrets(job: Job, cluster: Cluster) -> list[Problem]:
     except ApiError as answer:
         if answer.status == 403:
             message = f"whether it has {', '.join(required)} cannot be seen: {answer.message}"
-            return [SECRET_MISSING.at(where, message, severity="warning")]
+            return [PLATFORM_REFUSED.at(where, message, PUT_KEYS, severity="warning")]
         if answer.status != 404:
             raise
-        return [SECRET_MISSING.at(where, f"there is no such Secret, and the spec needs {', '.join(required)}")]
-    missing = [name for name in required if name not in has]
-    return [SECRET_MISSING.at(where, f"it lacks {', '.join(missing)}, which the spec needs")] if missing else []
+        message = f"there is no such Secret, and the spec needs {', '.join(required)}"
+        return [PLATFORM_REFUSED.at(where, message, PUT_KEYS)]
+    missing = ", ".join(name for name in required if name not in has)
+    return [PLATFORM_REFUSED.at(where, f"it lacks {missing}, which the spec needs", PUT_KEYS)] if missing else []
 
 
 def _admission(job: Job, cluster: Cluster) -> list[Problem]:

@@ -136,8 +136,24 @@ def submit_command(job: Job, folder: Path) -> str:
 
 def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
     """Submit the script; the reference is the job's number and name. Raises NOT_SHARED, PLATFORM_REFUSED."""
-    name = slurm_script.name_of(job.job_id)
-    return {"slurm_id": _sbatch(job, rendered, name), "name": name}
+    site: SlurmSite = job.settings
+    name, cluster = slurm_script.name_of(job.job_id), SlurmCommands(site.ssh, site.ssh_config)
+    if site.ssh and cluster.ask("test", "-f", str(job.run_dir / TASK)).code:
+        raise NOT_SHARED.error(job.run_dir, f"{site.ssh} does not see it")
+    try:
+        answer = cluster.ask(*rendered.command, secrets=rendered.secrets, patience_s=PATIENCE_S)
+    except ProblemError as failed:
+        if failed.problems[0].code != PLATFORM_SILENT.name:
+            raise
+        time.sleep(LOST_S)
+        if (number := find(cluster, name, PATIENCE_S)) is None:
+            raise
+        return {"slurm_id": number, "name": name}  # submitted; only the answer was lost
+    # sbatch may print the number with ";" and a cluster's name.
+    number = answer.out.strip().splitlines()[-1].partition(";")[0] if answer.out.strip() else ""
+    if answer.code or not number.isdigit():
+        raise PLATFORM_REFUSED.error(rendered.command[-1], answer.complaint)
+    return {"slurm_id": number, "name": name}
 
 
 def status(job: Submitted) -> Observed:
@@ -182,28 +198,6 @@ def _is_over_within(job: Submitted, limit_s: float) -> bool:
     while not (over := status(job).state.is_terminal) and time.monotonic() < deadline:
         time.sleep(min(0.5, SLURM.poll_s))
     return over
-
-
-def _sbatch(job: Job, rendered: Rendered, name: str) -> str:
-    """Submit the script. Returns the job number, which sbatch may print with ";" and a cluster name."""
-    site: SlurmSite = job.settings
-    cluster = SlurmCommands(site.ssh, site.ssh_config)
-    if site.ssh and cluster.ask("test", "-f", str(job.run_dir / TASK)).code:
-        raise NOT_SHARED.error(job.run_dir, f"{site.ssh} does not see it")
-    try:
-        answer = cluster.ask(*rendered.command, secrets=rendered.secrets, patience_s=PATIENCE_S)
-    except ProblemError as failed:
-        if failed.problems[0].code != PLATFORM_SILENT.name:
-            raise
-        time.sleep(LOST_S)
-        slurm_id = find(cluster, name, PATIENCE_S)
-        if slurm_id is None:
-            raise
-        return slurm_id  # submitted; only the answer was lost
-    number = answer.out.strip().splitlines()[-1].partition(";")[0] if answer.out.strip() else ""
-    if answer.code or not number.isdigit():
-        raise PLATFORM_REFUSED.error(rendered.command[-1], answer.complaint)
-    return number
 
 
 def _cluster(job: Submitted) -> SlurmCommands:

@@ -123,6 +123,12 @@ def test_nothing_is_written_by_a_dry_run(spec: Callable[..., Path], tmp_path: Pa
     assert not (tmp_path / "out").exists() and set(made.files) == {"cosmos.toml", "run.sh"}
 
 
+def test_a_folder_that_cannot_be_written_is_a_problem(spec: Callable[..., Path], tmp_path: Path) -> None:
+    (tmp_path / "out").touch()
+    with pytest.raises(ProblemError, match="ENV_FILE_REFUSED"):
+        rendered(spec(), "local", write=True)
+
+
 def test_docker_mounts_what_the_spec_names(spec: Callable[..., Path], tmp_path: Path) -> None:
     made = rendered(spec({"custom_script": "/opt/other.py"}), "docker", read_only=["/srv/linked"])
     words = made.files["run.sh"]

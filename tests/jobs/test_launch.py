@@ -203,7 +203,7 @@ def test_what_an_upload_reads_reaches_the_job(
     assert read() == "http://there"
 
 
-def test_a_dry_run_of_a_new_run_resumes_nothing(stand_in: None, write_spec: WriteSpec) -> None:
+def test_a_dry_run_of_a_new_run_resumes_nothing(over_at_once: None, write_spec: WriteSpec) -> None:
     _, first = finished(write_spec("killed"))
     spec = write_spec("killed", more="resume = true")
     assert str(dry_run("train", spec, "local").job.run_dir) == first.run_dir
@@ -218,7 +218,7 @@ def test_an_unwritable_output_folder(stand_in: None, write_spec: WriteSpec, tmp_
     assert records.scan() == ([], [])
 
 
-def test_the_newest_jobs_are_listed_and_the_others_counted(stand_in: None, write_spec: WriteSpec) -> None:
+def test_the_newest_jobs_are_listed_and_the_others_counted(over_at_once: None, write_spec: WriteSpec) -> None:
     _, record = finished(write_spec("complete"))
     for number in range(job_results.MOST_LISTED + 1):
         records.write(replace(record, job_id=f"older{number}", created=f"2020-01-01T00:00:{number:02}+00:00"))
@@ -291,7 +291,7 @@ def test_two_launches_at_one_time_start_one_job(stand_in: None, write_spec: Writ
 
 
 def test_a_record_is_read_once_while_it_stays_as_it_is(
-    stand_in: None, write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch
+    over_at_once: None, write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, record = finished(write_spec("complete"))
     for number in range(50):

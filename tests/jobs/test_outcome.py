@@ -28,7 +28,7 @@ WRONG = [{"video_id": f"w{n}.mp4", "question": "Is it?", "gt": "yes", "response"
 
 
 @pytest.fixture
-def trained(stand_in: None, write_spec: WriteSpec) -> JobRecord:
+def trained(over_at_once: None, write_spec: WriteSpec) -> JobRecord:
     return jobs.wait(launch("train", write_spec("complete"), "local").record, ENOUGH_S)
 
 

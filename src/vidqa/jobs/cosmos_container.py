@@ -16,6 +16,7 @@ import yaml
 
 from vidqa import spec
 from vidqa.core import actions, files
+from vidqa.core.cli import refused_writes
 from vidqa.core.problem import Problem, raise_errors
 from vidqa.jobs.job_spec import JobSpec, fetch_weights, load_job_spec, process_count
 from vidqa.jobs.launch import Ready, Resources, as_offline_warnings, job_of, unchecked
@@ -97,8 +98,9 @@ def prepare(
         texts[HAND_OVER] = slurm_script.hand_over(job, tuple(texts), script)
         submit = f"bash {HAND_OVER}"
     if write:
-        for name, content in texts.items():
-            files.write_text(job.run_dir / name, content)
+        with refused_writes(job.run_dir):
+            for name, content in texts.items():
+                files.write_text(job.run_dir / name, content)
     return ContainerFiles(job.run_dir, texts, submit, problems, write, readiness.preflight, job_spec.fetch)
 
 

@@ -252,7 +252,7 @@ def of_quantization(record: JobRecord) -> JobResults:
 def _gaps(record: JobRecord) -> list[str]:
     """The command that analyzes an evaluation's wrong answers, while its run folder exists."""
     words = ["--results-dir", record.run_dir, "--gaps-parquet", f"{record.run_dir}/gaps.parquet"]
-    if not (dataset := dataset_of(record)):
+    if not (dataset := dataset_of(Path(record.run_dir))):
         return []
     words += ["--kpi-ann-path", dataset["annotation_path"]]
     words += ["--kpi-media-path", dataset["media_dir"]] if dataset["media_dir"] else []
@@ -278,15 +278,15 @@ def _evaluated_on(trained: JobRecord) -> dict[str, str]:
     for record in records.scan()[0]:
         if record.action != measure or record.model != trained.model:
             continue
-        if dataset := dataset_of(record):
+        if dataset := dataset_of(Path(record.run_dir)):
             return {f"dataset.{name}": value for name, value in dataset.items()}
     return {}
 
 
-def dataset_of(evaluation: JobRecord) -> dict[str, str]:
-    """The annotations and media of an evaluation, from its run folder's spec; empty where that cannot be read."""
+def dataset_of(evaluation: Path) -> dict[str, str]:
+    """The annotations and media of an evaluation, from the spec in its run folder; empty where that is unreadable."""
     try:
-        with open_plain(Path(evaluation.run_dir) / "spec.toml") as file:
+        with open_plain(evaluation / "spec.toml") as file:
             dataset = tomllib.load(file)["dataset"]
         return {"annotation_path": str(dataset["annotation_path"]), "media_dir": str(dataset.get("media_dir", ""))}
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):

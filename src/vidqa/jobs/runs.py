@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,14 +30,19 @@ def new_name(fingerprint: str, used_names: set[str]) -> str:
 def newest_run(output_dir: Path, **values: str) -> Path | None:
     """The last launched run in `output_dir` whose run.json has these values. Runs of earlier versions have no launch
     number: they come first, ordered by name, which begins with the time."""
-    runs = [(RunFolder(path.parent).read_run(), path.parent) for path in output_dir.glob("*/run.json")]
-    fit = [(_sequence(run), folder.name) for run, folder in runs if values.items() <= run.items()]
+    fit = [(_sequence(run), folder.name) for folder, run in _runs(output_dir) if values.items() <= run.items()]
     return output_dir / max(fit)[1] if fit else None
 
 
 def last_sequence(output_dir: Path) -> int:
     """The highest launch number in `output_dir`; 0 where there is none."""
-    return max((_sequence(RunFolder(path.parent).read_run()) for path in output_dir.glob("*/run.json")), default=0)
+    return max((_sequence(run) for _, run in _runs(output_dir)), default=0)
+
+
+def _runs(output_dir: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Each run folder in `output_dir`, and its run.json."""
+    for path in output_dir.glob("*/run.json"):
+        yield path.parent, RunFolder(path.parent).read_run()
 
 
 def _sequence(run: dict[str, Any]) -> int:

@@ -15,16 +15,9 @@ from vidqa.jobs.platforms.kubernetes.manifest import CONTAINER, NODE_LABEL, TRAI
 
 Json = dict[str, Any]
 # Reasons of a waiting container that need a user's action, and their failure class.
-STUCK = {
-    "ErrImagePull": IMAGE,
-    "ImagePullBackOff": IMAGE,
-    "InvalidImageName": IMAGE,
-    "ErrImageNeverPull": IMAGE,
-    "ImageInspectError": IMAGE,
-    "CreateContainerError": IMAGE,
-    "RunContainerError": IMAGE,
-    "CreateContainerConfigError": INFRASTRUCTURE,
-}
+OF_IMAGES = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError")
+OF_CONTAINERS = ("CreateContainerError", "RunContainerError")
+STUCK = {**dict.fromkeys((*OF_IMAGES, *OF_CONTAINERS), IMAGE), "CreateContainerConfigError": INFRASTRUCTURE}
 
 
 @dataclass(frozen=True)

@@ -46,8 +46,10 @@ def of_dry_run(dry_run: DryRun, platform: Platform, out: Path | None = None) -> 
 
     Raises ENV_FILE_REFUSED.
     """
-    submit = write_dry_run(dry_run, platform, out) if out else ""
-    job, rendered = dry_run.job, dry_run.rendered
+    job, rendered, submit = dry_run.job, dry_run.rendered, ""
+    if out:
+        _write_files(files_of(dry_run), out)
+        submit = platform.submit_command(job, out.absolute())
     data = {
         "run_dir": str(job.run_dir),
         "command": rendered.command,
@@ -93,15 +95,6 @@ def files_of(dry_run: DryRun) -> dict[str, str]:
     same files into the run folder, which they name: they must lie there when they run."""
     run_script = {RUN_SCRIPT: f"#!/bin/bash\nexec {dry_run.rendered.shown}\n"}
     return {SPEC_FILE: dry_run.spec_toml, **(dry_run.rendered.files or run_script)}
-
-
-def write_dry_run(dry_run: DryRun, platform: Platform, folder: Path) -> str:
-    """Write the files of a dry run into `folder`. Returns the command that submits them, "" where there is none.
-
-    Raises ENV_FILE_REFUSED.
-    """
-    _write_files(files_of(dry_run), folder)
-    return platform.submit_command(dry_run.job, folder.absolute())
 
 
 def _write_files(texts: dict[str, str], folder: Path) -> None:

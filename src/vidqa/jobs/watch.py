@@ -44,7 +44,10 @@ def _cancelled(record: JobRecord) -> JobRecord:
 
 
 def _store(record: JobRecord, observed: Observed) -> JobRecord:
-    why = (observed.failure or _failure_of(record, observed)) if observed.state == State.ERROR else None
+    why = observed.failure if observed.state == State.ERROR else None
+    if observed.state == State.ERROR and not why:
+        log = exit_state.tail(platform(record.platform).log, record)
+        why = failure.classify(observed.exit_code, observed.message, record.run.read_problems(), log)
     changes: dict[str, Any] = {
         "state": observed.state,
         "exit_code": observed.exit_code,
@@ -73,11 +76,6 @@ def _settle_run_folder(ended: JobRecord) -> None:
             run.write_problems([_problem_of(ended)])
     except OSError:
         return  # full disk, or a disk of the cluster: the record is enough
-
-
-def _failure_of(record: JobRecord, observed: Observed) -> dict[str, str]:
-    log = exit_state.tail(platform(record.platform).log, record)
-    return failure.classify(observed.exit_code, observed.message, record.run.read_problems(), log)
 
 
 def find(job_id: str) -> JobRecord:

@@ -47,7 +47,8 @@ def write_release(source: ExportSource, out: Path, *, merge: bool) -> Release:
     merge = merge and source.is_adapter
     identity = {"run": source.run.path.name, "export": source.export.name, "sha256": source.sha256, "merged": merge}
     facts = read_object(out / EXPORT)
-    how = "found" if _is_whole(out, facts, identity) else "made"
+    is_whole = facts.get("made_of") == identity and (out / PROOF).is_file() and not check_weights(out)
+    how = "found" if is_whole else "made"
     try:
         if how == "made":
             _require_free(out, facts, identity)
@@ -55,11 +56,6 @@ def write_release(source: ExportSource, out: Path, *, merge: bool) -> Release:
         return _with_card(source, out, how, facts, merge=merge)
     except OSError as failed:
         raise EXPORT_OUT.error(out, f"it cannot be written: {failed.strerror or failed}") from failed
-
-
-def _is_whole(out: Path, facts: dict[str, Any], identity: dict[str, Any]) -> bool:
-    """Whether `out` has this very export already, with all of its files."""
-    return facts.get("made_of") == identity and (out / PROOF).is_file() and not check_weights(out)
 
 
 def _require_free(out: Path, facts: dict[str, Any], identity: dict[str, Any]) -> None:

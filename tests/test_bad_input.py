@@ -206,9 +206,9 @@ def test_launch_starts_nothing_for_what_it_can_see(case: Case, key: str, value: 
 def test_launch_cannot_write_its_output(case: Case) -> None:
     output_under_a_file(case)
     said = script("launch", "train", "--spec", case.write(), "--wait")
-    assert "RUN_FOLDER_UNWRITABLE" in said.codes and said.exit_code == ENVIRONMENT
+    assert "ENV_FILE_REFUSED" in said.codes and said.exit_code == ENVIRONMENT
     said = script("launch", "train", "--spec", case.write(), "--wait", "--skip-preflight")
-    assert said.codes == ["RUN_FOLDER_UNWRITABLE"] and said.exit_code == ENVIRONMENT
+    assert said.codes == ["ENV_FILE_REFUSED"] and said.exit_code == ENVIRONMENT
     assert script("jobs", "list").data["jobs"] == []
 
 
@@ -390,8 +390,8 @@ def test_an_output_that_is_read_only(case: Case, small_disk: Callable[[int], Pat
     case.set("train.output_dir", str(disk))
     path = case.write()
     said = script("preflight", "--spec", path, "--only", "environment")
-    assert "RUN_FOLDER_UNWRITABLE" in said.codes and said.exit_code == ENVIRONMENT
+    assert "ENV_FILE_REFUSED" in said.codes and said.exit_code == ENVIRONMENT
     said = script("launch", "train", "--spec", path, "--wait", "--skip-preflight")
-    assert (said.codes, said.exit_code) == (["RUN_FOLDER_UNWRITABLE"], ENVIRONMENT)
+    assert (said.codes, said.exit_code) == (["ENV_FILE_REFUSED"], ENVIRONMENT)
     done = run_engine("train", path, disk / "run", check=False)
     assert done.returncode and "ENGINE_OUTPUT_UNWRITABLE" in done.stderr and tracebacks(done.stderr) == []

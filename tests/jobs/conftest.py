@@ -1,5 +1,5 @@
 """Tests of jobs launch on the local platform with the stand-in engine, as those of platforms do."""
 
-from tests.platforms.conftest import stand_in, state, write_spec
+from tests.platforms.conftest import over_at_once, stand_in, state, write_spec
 
-__all__ = ["stand_in", "state", "write_spec"]
+__all__ = ["over_at_once", "stand_in", "state", "write_spec"]

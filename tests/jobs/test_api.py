@@ -104,7 +104,7 @@ def test_retry_of_a_job_that_went_on_already_finds_that(stand_in: None, write_sp
     second = first.retry()
     assert second.wait(ENOUGH_S).state == State.COMPLETE
     assert first.retry() == JobHandle(second.job_id)  # by a program that was killed before it knew
-    with pytest.raises(ProblemError, match="JOB_RETRY_NEEDLESS"):
+    with pytest.raises(ProblemError, match="USAGE"):
         second.retry()
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from programs import run_here
 from tiny_world import tiny_data, tiny_model
 
 from vidqa.core.cli import SKILL_ROOT
@@ -37,8 +38,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def infer(*words: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(SKILL_ROOT / "scripts/infer.py"), *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True)
+    return run_here([sys.executable, str(SKILL_ROOT / "scripts/infer.py"), *map(str, words)], cwd=SKILL_ROOT)
 
 
 def test_every_question_is_asked_about_every_file(world: Path, tmp_path: Path) -> None:
@@ -47,7 +47,8 @@ def test_every_question_is_asked_about_every_file(world: Path, tmp_path: Path) -
     media = ("--video", world / "data/videos", "--image", world / "data/images/0.png")
     words = ("--questions", tmp_path / "questions.txt", "--out", tmp_path / "run", "--jsonl", tmp_path / "all.jsonl")
     words += ("--csv", tmp_path / "all.csv")
-    done = infer("--model", world / "model", *media, *words, *TINY, "--json")
+    command = [sys.executable, SKILL_ROOT / "scripts/infer.py", "--model", world / "model", *media, *words, *TINY]
+    done = subprocess.run([*map(str, command), "--json"], capture_output=True, text=True)
     assert done.returncode == 3, done.stderr  # one file is broken; the others are answered
     found = json.loads(done.stdout)
     rows = found["data"]["answers"]

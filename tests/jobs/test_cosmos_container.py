@@ -16,6 +16,7 @@ import kubernetes_validate
 import pytest
 import tomli_w
 import yaml
+from programs import run_here
 
 from vidqa.core.problem import ProblemError
 from vidqa.jobs.cosmos_container import PROGRAM, ContainerFiles, prepare
@@ -72,7 +73,7 @@ def test_slurm_files_for_a_cluster_elsewhere_are_submitted_there(spec: Callable[
     site.write_text(f'[slurm]\ncluster_paths = ["{tmp_path}"]\nimage = "registry#cosmos-rl:1"\nbackend = "pyxis"\n')
     asked = ["--engine", "cosmos-rl", "--platform", "slurm", "--site", site, "--dry-run", "--out", look, "--json"]
     words = [sys.executable, LAUNCH, "train", "--spec", path, "--skip-preflight", *asked]
-    done = subprocess.run(list(map(str, words)), capture_output=True, text=True)
+    done = run_here(list(map(str, words)), cwd=tmp_path)
     result = json.loads(done.stdout)
     assert (done.returncode, result["next"], result["data"]["submit"]) == (0, [], "bash submit.sh"), result
     assert {file.name for file in look.iterdir()} == {"cosmos.toml", "job.sbatch", "submit.sh"}
@@ -122,6 +123,12 @@ def test_nothing_is_written_by_a_dry_run(spec: Callable[..., Path], tmp_path: Pa
     assert not (tmp_path / "out").exists() and set(made.files) == {"cosmos.toml", "run.sh"}
 
 
+def test_a_folder_that_cannot_be_written_is_a_problem(spec: Callable[..., Path], tmp_path: Path) -> None:
+    (tmp_path / "out").touch()
+    with pytest.raises(ProblemError, match="ENV_FILE_REFUSED"):
+        rendered(spec(), "local", write=True)
+
+
 def test_docker_mounts_what_the_spec_names(spec: Callable[..., Path], tmp_path: Path) -> None:
     made = rendered(spec({"custom_script": "/opt/other.py"}), "docker", read_only=["/srv/linked"])
     words = made.files["run.sh"]
@@ -166,8 +173,8 @@ def test_kubernetes(spec: Callable[..., Path], tmp_path: Path) -> None:
 
 
 def test_what_the_container_cannot_do_is_refused(spec: Callable[..., Path]) -> None:
-    assert refused(spec(), action="evaluate") == ["PLATFORM_COSMOS_CANNOT"]
-    assert refused(spec(), "docker", nodes=2) == ["PLATFORM_COSMOS_CANNOT"] * 2  # nodes, and no image
+    assert refused(spec(), action="evaluate") == ["SPEC_NOT_SUPPORTED"]
+    assert refused(spec(), "docker", nodes=2) == ["SPEC_NOT_SUPPORTED"] * 2  # nodes, and no image
     pissa = {"policy.lora": {"target_modules": ["q_proj"], "init_lora_weights": "pissa_niter_4"}}
     assert refused(spec(pissa)) == ["SPEC_NOT_SUPPORTED"]
 
@@ -185,7 +192,7 @@ def test_what_only_the_container_can_do_is_rendered(spec: Callable[..., Path]) -
 
 def test_the_script_writes_and_says_how_to_submit(spec: Callable[..., Path], tmp_path: Path) -> None:
     words = [sys.executable, LAUNCH, "train", "--engine", "cosmos-rl", "--spec", spec(), "--json", "--skip-preflight"]
-    ran = subprocess.run(list(map(str, words)), capture_output=True, text=True)
+    ran = run_here(list(map(str, words)), cwd=tmp_path)
     result = json.loads(ran.stdout)
     assert ran.returncode == 0 and result["data"]["written"] is True
     assert result["data"]["preflight"] == "skipped"
@@ -196,7 +203,7 @@ def test_the_script_writes_and_says_how_to_submit(spec: Callable[..., Path], tmp
 def test_a_dry_run_writes_where_it_is_told_to(spec: Callable[..., Path], tmp_path: Path) -> None:
     words = [sys.executable, LAUNCH, "train", "--engine", "cosmos-rl", "--spec", spec(), "--json", "--dry-run"]
     words.append("--skip-preflight")
-    ran = subprocess.run([*map(str, words), "--out", str(tmp_path / "look")], capture_output=True, text=True)
+    ran = run_here([*map(str, words), "--out", str(tmp_path / "look")], cwd=tmp_path)
     result = json.loads(ran.stdout)
     assert {path.name: path.read_text() for path in (tmp_path / "look").iterdir()} == result["data"]["files"]
     assert not (tmp_path / "out").exists()

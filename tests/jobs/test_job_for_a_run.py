@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from programs import run_here
 
 from tests.skill.skill_pages import parser_of
 from vidqa.core.cli import SKILL_ROOT
@@ -70,7 +70,7 @@ def test_the_parent_job_of_an_evaluation_and_of_a_training(run_dir: Path, tmp_pa
 
     def built(*words: object) -> str:
         command = [sys.executable, SKILL_ROOT / "scripts/build_spec.py", *words, "--format", "json", "--json"]
-        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, cwd=tmp_path)
+        done = run_here(list(map(str, command)), cwd=tmp_path)
         assert done.returncode == 0, done.stdout
         return str(json.loads(done.stdout)["data"]["spec"])
 

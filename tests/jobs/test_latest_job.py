@@ -37,7 +37,7 @@ def codes(said: dict[str, Any]) -> list[str]:
 
 
 def test_latest_is_of_this_folder(
-    stand_in: None, write_spec: WriteSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    over_at_once: None, write_spec: WriteSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = {}
     for name in ("mine", "theirs"):
@@ -73,7 +73,7 @@ def test_what_changes_a_job_wants_its_id(stand_in: None, write_spec: WriteSpec, 
     assert jobs.cancel(record.job_id, ENOUGH_S).state == State.CANCELED
 
 
-def test_a_record_that_cannot_be_read_is_told_beside_the_latest(stand_in: None, write_spec: WriteSpec) -> None:
+def test_a_record_that_cannot_be_read_is_told_beside_the_latest(over_at_once: None, write_spec: WriteSpec) -> None:
     record = ended(write_spec("complete"))
     (job_store.folder() / "perhaps-later.json").write_text("{")
     said = ask("status", "latest")
@@ -96,7 +96,7 @@ def clock_ahead(days: int) -> Iterator[None]:
         yield
 
 
-def test_after_a_clock_that_jumped_the_last_launch_is_the_latest(stand_in: None, write_spec: WriteSpec) -> None:
+def test_after_a_clock_that_jumped_the_last_launch_is_the_latest(over_at_once: None, write_spec: WriteSpec) -> None:
     with clock_ahead(days=30):
         jumped = ended(write_spec("killed"))
     back = ended(write_spec("killed"), new_run=True)
@@ -109,7 +109,7 @@ def test_after_a_clock_that_jumped_the_last_launch_is_the_latest(stand_in: None,
 
 
 def test_the_launches_of_an_output_folder_are_counted_without_their_records(
-    stand_in: None, write_spec: WriteSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    over_at_once: None, write_spec: WriteSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with clock_ahead(days=30):
         jumped = ended(write_spec("killed"))
@@ -119,7 +119,7 @@ def test_the_launches_of_an_output_folder_are_counted_without_their_records(
 
 
 def test_what_an_earlier_version_left_comes_before_all_that_is_counted(
-    stand_in: None, write_spec: WriteSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    over_at_once: None, write_spec: WriteSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its records and run folders have no sequence, and its records no folder."""
     monkeypatch.chdir(tmp_path)
@@ -186,7 +186,7 @@ def test_a_job_whose_record_was_kept_is_started_even_if_nothing_more_can_be_writ
 
 
 def test_a_list_looks_at_no_more_jobs_than_it_shows(
-    stand_in: None, write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch
+    over_at_once: None, write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All of them are over, and nobody has looked since."""
     record = ended(write_spec("complete"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
@@ -14,7 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from programs import run_here
 
+from tests.jobs.jobs_script import ask
 from tests.platforms.conftest import ENOUGH_S
 from vidqa.core import environment, files
 from vidqa.core.locks import try_lock
@@ -112,7 +113,7 @@ def test_a_run_folder_in_use_is_not_resumed(stand_in: None, write_spec: WriteSpe
     (tmp_path / "model" / "more.json").write_text("{}")  # another model: not the same job, yet the same run
     with pytest.raises(ProblemError) as raised:
         launch("train", write_spec("hang", more="resume = true"), "local")
-    assert raised.value.problems[0].code == "RUN_FOLDER_BUSY" and first.job_id in str(raised.value)
+    assert raised.value.problems[0].code == "JOB_NOT_DONE" and first.job_id in str(raised.value)
     jobs.cancel(first.job_id, ENOUGH_S)
 
 
@@ -142,7 +143,7 @@ def test_dry_run_shows_what_runs_and_changes_nothing(write_spec: WriteSpec, tmp_
     ]  # fmt: skip
     assert "HF_HUB_OFFLINE=1" in words
     assert tomllib.loads(spec_toml)["train"]["output_dir"] == str(tmp_path / "runs")
-    assert [p.code for p in problems if p.code.startswith("ENV")] == ["ENV_NO_GPU"]
+    assert [p.code for p in problems if "GPU" in p.code] == ["PLATFORM_TOO_FEW_GPUS"]
     assert not (tmp_path / "runs").exists() and not list(state.rglob("*.json"))
 
 
@@ -202,7 +203,7 @@ def test_what_an_upload_reads_reaches_the_job(
     assert read() == "http://there"
 
 
-def test_a_dry_run_of_a_new_run_resumes_nothing(stand_in: None, write_spec: WriteSpec) -> None:
+def test_a_dry_run_of_a_new_run_resumes_nothing(over_at_once: None, write_spec: WriteSpec) -> None:
     _, first = finished(write_spec("killed"))
     spec = write_spec("killed", more="resume = true")
     assert str(dry_run("train", spec, "local").job.run_dir) == first.run_dir
@@ -213,11 +214,11 @@ def test_an_unwritable_output_folder(stand_in: None, write_spec: WriteSpec, tmp_
     (tmp_path / "runs").touch()
     with pytest.raises(ProblemError) as raised:
         launch("train", write_spec("complete"), "local")
-    assert [p.code for p in raised.value.problems] == ["RUN_FOLDER_UNWRITABLE"]
+    assert [p.code for p in raised.value.problems] == ["ENV_FILE_REFUSED"]
     assert records.scan() == ([], [])
 
 
-def test_the_newest_jobs_are_listed_and_the_others_counted(stand_in: None, write_spec: WriteSpec) -> None:
+def test_the_newest_jobs_are_listed_and_the_others_counted(over_at_once: None, write_spec: WriteSpec) -> None:
     _, record = finished(write_spec("complete"))
     for number in range(job_results.MOST_LISTED + 1):
         records.write(replace(record, job_id=f"older{number}", created=f"2020-01-01T00:00:{number:02}+00:00"))
@@ -234,19 +235,14 @@ def test_no_lines_of_a_log_are_none(stand_in: None, write_spec: WriteSpec) -> No
 
 def test_the_retry_script_refuses_what_would_fail_again(stand_in: None, write_spec: WriteSpec) -> None:
     _, record = finished(write_spec("fail"))
-    asked = [sys.executable, str(SCRIPTS / "jobs.py"), "retry", record.job_id, "--json"]
-    ran = subprocess.run(asked, capture_output=True, text=True, timeout=ENOUGH_S)
-    (problem,) = json.loads(ran.stdout)["problems"]
-    assert (
-        ran.returncode == Exit.REFUSED and problem["code"] == "JOB_RETRY_REFUSED" and "DATA_EMPTY" in problem["message"]
-    )
+    (problem,) = ask("retry", record.job_id)["problems"]
+    assert (problem["code"], problem["exit_code"]) == ("JOB_NOT_AGREED", Exit.REFUSED)
+    assert "DATA_EMPTY" in problem["message"]
 
 
 def test_the_scripts_dry_run_and_list(write_spec: WriteSpec, tmp_path: Path) -> None:
     def script(*words: object) -> tuple[int, dict]:
-        ran = subprocess.run(
-            [sys.executable, *map(str, words), "--json"], capture_output=True, text=True, timeout=ENOUGH_S, cwd=tmp_path
-        )
+        ran = run_here([sys.executable, *map(str, words), "--json"], cwd=tmp_path)
         return ran.returncode, json.loads(ran.stdout)
 
     code, result = script(
@@ -258,7 +254,7 @@ def test_the_scripts_dry_run_and_list(write_spec: WriteSpec, tmp_path: Path) -> 
     code, result = script(SCRIPTS / "jobs.py", "status", "none")
     assert code == Exit.USAGE and result["problems"][0]["code"] == "JOB_NOT_FOUND"
     code, result = script(SCRIPTS / "launch.py", "train", "--spec", "absent.toml", "--platform", "mainframe")
-    assert code == Exit.USAGE and result["problems"][0]["code"] == "PLATFORM_UNKNOWN"
+    assert code == Exit.USAGE and result["problems"][0]["code"] == "USAGE"
 
 
 def test_a_slow_cluster_keeps_no_other_launch_waiting(
@@ -295,7 +291,7 @@ def test_two_launches_at_one_time_start_one_job(stand_in: None, write_spec: Writ
 
 
 def test_a_record_is_read_once_while_it_stays_as_it_is(
-    stand_in: None, write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch
+    over_at_once: None, write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, record = finished(write_spec("complete"))
     for number in range(50):

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import subprocess
 import tomllib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from programs import run_here
 
 from tests.platforms.conftest import ENOUGH_S
-from vidqa.core.cli import Result
+from vidqa.core.cli import SKILL_ROOT, Result
 from vidqa.evaluation.metrics import score
 from vidqa.jobs import job_results, records
 from vidqa.jobs import watch as jobs
@@ -28,7 +28,7 @@ WRONG = [{"video_id": f"w{n}.mp4", "question": "Is it?", "gt": "yes", "response"
 
 
 @pytest.fixture
-def trained(stand_in: None, write_spec: WriteSpec) -> JobRecord:
+def trained(over_at_once: None, write_spec: WriteSpec) -> JobRecord:
     return jobs.wait(launch("train", write_spec("complete"), "local").record, ENOUGH_S)
 
 
@@ -63,12 +63,12 @@ def test_a_finished_evaluation_says_its_accuracy_and_what_guessing_would_get(tra
         assert made.data["report"] == f"{record.run_dir}/report.html" and made.data["report"] in made.text
 
 
-@pytest.mark.parametrize("damage", [b"", b"\0" * 40, b"[1]", b'{"headline": 3}', b'{"accuracy": 1'])
-def test_damaged_scores_are_not_shown(trained: JobRecord, damage: bytes) -> None:
+def test_damaged_scores_are_not_shown(trained: JobRecord) -> None:
     record = as_evaluation(trained)
-    (Path(record.run_dir) / "metrics.json").write_bytes(damage)
-    for made in ways(record):
-        assert "scores" not in made.data and "\nscore " not in made.text and made.code == 0
+    for damage in (b"", b"\0" * 40, b"[1]", b'{"headline": 3}', b'{"accuracy": 1'):
+        (Path(record.run_dir) / "metrics.json").write_bytes(damage)
+        for made in ways(record):
+            assert "scores" not in made.data and "\nscore " not in made.text and made.code == 0, damage
 
 
 def export(run: Path) -> None:
@@ -86,7 +86,7 @@ def test_after_a_training_comes_the_evaluation_of_its_best_on_what_the_base_was_
     for made in ways(trained):
         assert re.search(r"^best +step_2, by val/avg_loss 0.25$", made.text, re.MULTILINE)
         assert made.data["best"]["step"] == 2
-        done = subprocess.run(made.next[-1], shell=True, capture_output=True, text=True, timeout=300)
+        done = run_here(shlex.split(made.next[-1]), cwd=SKILL_ROOT)
         assert done.returncode == 0, done.stderr
         spec = tomllib.loads((Path(trained.run_dir) / "evaluate.toml").read_text())
         assert spec["dataset"]["annotation_path"] == "/kpi/a b.json"

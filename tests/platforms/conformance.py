@@ -153,7 +153,7 @@ def test_retry_goes_on_in_the_run_folder(rig: Rig, stand_in: None, write_spec: W
     until_engine_runs(first)
     with pytest.raises(ProblemError) as running:
         retry(first)
-    assert running.value.problems[0].code == "JOB_RETRY_NEEDLESS"
+    assert running.value.problems[0].code == "USAGE"
     first = jobs.cancel(first.job_id, 30)
     shown: list[str] = []
     second = rig.end(jobs.wait(retry(first).record, rig.limit_s, shown.append))
@@ -162,7 +162,7 @@ def test_retry_goes_on_in_the_run_folder(rig: Rig, stand_in: None, write_spec: W
     assert second.log_start > 0 and (second.image, second.nodes) == (first.image, first.nodes)
     with pytest.raises(ProblemError) as done:
         retry(second)
-    assert done.value.problems[0].code == "JOB_RETRY_NEEDLESS"
+    assert done.value.problems[0].code == "USAGE"
 
 
 def test_a_job_outlives_its_launcher_and_is_found_again(rig: Rig, write_spec: WriteSpec, stand_in: None) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,10 +16,19 @@ from tests.platforms.daemons import docker, docker_address, engine_image
 from tests.platforms.slurm_cluster import SlurmCluster, started
 from tests.platforms.specs import write_spec_in
 from tests.platforms.stand_in import install
+from vidqa.core import files
+from vidqa.core.run_folder import RunFolder
 from vidqa.jobs import records
 from vidqa.jobs import watch as jobs
-from vidqa.jobs.platforms._base import State
-from vidqa.jobs.platforms.processes import engine_processes, job_processes, supervisors
+from vidqa.jobs.platforms import job_store, local, processes
+from vidqa.jobs.platforms._base import Job, Rendered, State
+from vidqa.jobs.platforms.processes import (
+    JOB_VARIABLE,
+    SUPERVISOR_VARIABLE,
+    engine_processes,
+    job_processes,
+    supervisors,
+)
 from vidqa.jobs.platforms.slurm import platform as slurm_platform
 from vidqa.jobs.platforms.supervisor import kill_job
 from vidqa.jobs.records import JobRecord
@@ -32,11 +43,19 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("VIDQA_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     yield tmp_path / "state"
-    for record in records.scan()[0]:
+    launched = records.scan()[0]
+    named = named_processes() if launched else set()
+    for record in (record for record in launched if record.job_id in named):
         left = job_processes(record.job_id)
         kill_job(record.job_id)
         assert not left or not record.state.is_terminal, f"{record.job_id} is {record.state} but left {left}"
         assert not record.state.is_terminal or no_supervisor_stays(record.job_id)
+
+
+def named_processes() -> set[str]:
+    """The jobs of all live processes, from one look at them: some tests write hundreds of records."""
+    variables = [environment for _, environment in processes._processes("VIDQA_")]
+    return {environment.get(name, "") for environment in variables for name in (JOB_VARIABLE, SUPERVISOR_VARIABLE)}
 
 
 def no_supervisor_stays(job_id: str) -> bool:
@@ -57,6 +76,21 @@ def write_spec(tmp_path: Path) -> Callable[..., Path]:
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """The stand-in engine, started without torchrun: fast."""
     install(monkeypatch.setattr)
+
+
+@pytest.fixture
+def over_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs of this machine end as they are submitted, without a process: for tests of what is kept of jobs. That of a
+    spec whose manner is `killed` ends so, any other is complete."""
+
+    def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
+        is_killed = tomllib.loads(job.spec_toml)["logging"]["experiment_name"] == "killed"
+        if not is_killed:
+            RunFolder(job.run_dir).write_status("COMPLETE", message="done", exit_code=0)
+        job_store.write_exit(job.job_id, {"exit_code": -9 if is_killed else 0, "ended": files.now()})
+        return {}
+
+    monkeypatch.setattr(local, "LOCAL", replace(local.LOCAL, submit=submit))
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from programs import run_here
 
 from tests.platforms.conftest import ENOUGH_S
 from tests.platforms.slurm_cluster import SlurmCluster
@@ -26,7 +27,7 @@ LAUNCH = Path(__file__).resolve().parents[2] / "scripts" / "launch.py"
 
 def script(*words: object) -> tuple[int, dict]:
     asked = [sys.executable, LAUNCH, "train", *words, "--json", "--skip-preflight"]
-    ran = subprocess.run(list(map(str, asked)), capture_output=True, text=True, timeout=ENOUGH_S)
+    ran = run_here(list(map(str, asked)), cwd=Path.cwd())
     return ran.returncode, json.loads(ran.stdout)
 
 

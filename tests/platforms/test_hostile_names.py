@@ -269,7 +269,7 @@ def test_a_container_is_not_told_of_a_path_that_it_would_divide(
     for name in ("a^b", "a:b", "a,b", "blank "):
         job = a_job(tmp_path, name, SlurmSite(backend="apptainer", image="e.sif"), reads=(tmp_path / name,))
         assert [p.where for p in slurm.check(job) if p.code == "PLATFORM_PATH"]
-    for platform, code in (("slurm", "PLATFORM_PATH"), ("docker", "PLATFORM_COSMOS_CANNOT")):
+    for platform, code in (("slurm", "PLATFORM_PATH"), ("docker", "SPEC_NOT_SUPPORTED")):
         (tmp_path / "site.toml").write_text('[slurm]\nbackend = "pyxis"\n' if platform == "slurm" else "")
         wanted = Resources(image=None if platform == "venv" else "cosmos", site=tmp_path / "site.toml")
         with pytest.raises(ProblemError) as refused:

@@ -373,7 +373,7 @@ def test_a_secret_that_the_spec_needs_has_to_be_there(
         with pytest.raises(ProblemError) as refused:
             launch("train", spec, "kubernetes", wanted())
         (problem,) = refused.value.problems
-        assert problem.code == "PLATFORM_KUBERNETES_SECRET_MISSING" and shown in problem.message
+        assert problem.code == "PLATFORM_REFUSED" and shown in problem.message
     assert not api.objects and records.scan() == ([], [])
     api.secrets = {"vidqa": {"WANDB_API_KEY": "x"}}
     assert jobs.wait(started(spec, wanted()), 60).state == State.COMPLETE
@@ -386,7 +386,7 @@ def test_a_secret_that_may_not_be_looked_at_keeps_its_pod_from_starting(
     spec = write_spec("complete")
     spec.write_text(spec.read_text().replace("[logging]", '[logging]\nlogger = ["console", "wandb"]'))
     launched = launch("train", spec, "kubernetes", wanted(start_limit_s=1))
-    assert [(p.code, p.severity) for p in launched.problems] == [("PLATFORM_KUBERNETES_SECRET_MISSING", "warning")]
+    assert [(p.code, p.severity) for p in launched.problems] == [("PLATFORM_REFUSED", "warning")]
     record = jobs.wait(launched.record, 60)
     assert record.state == State.ERROR and "WANDB_API_KEY" in record.message
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from vidqa.core.run_folder import RunFolder
+from vidqa.jobs.platforms.kubernetes import pod as pod_program
 from vidqa.jobs.platforms.kubernetes.pod import begin, has_stopped
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
@@ -22,15 +25,24 @@ def pod(folder: Path, program: str, *, node: int = 0) -> tuple[int, dict, str]:
     last = folder / f"last-words-{node}"
     prelude = f"import json, pathlib, sys; run = pathlib.Path({str(folder / 'runs' / 'r')!r})\n"
     words = ["--job", "j", "--run-dir", folder / "runs" / "r", "--given", folder / "given", "--last-words", last]
-    command = [sys.executable, "-m", "vidqa.jobs.platforms.kubernetes.pod", *words, "--node", node, "--"]
-    ran = subprocess.run(
-        list(map(str, [*command, sys.executable, "-c", prelude + program])),
-        capture_output=True,
-        text=True,
-        env={"PYTHONPATH": str(SOURCE), "PATH": "/usr/bin:/bin"},
-        timeout=300,
-    )
-    return ran.returncode, json.loads(last.read_text()) if last.exists() else {}, ran.stdout
+    command = list(map(str, [*words, "--node", node, "--", sys.executable, "-c", prelude + program]))
+    output = folder / "output"
+    process = multiprocessing.get_context("fork").Process(target=in_pod, args=(command, output))
+    process.start()
+    process.join(300)
+    return process.exitcode, json.loads(last.read_text()) if last.exists() else {}, output.read_text()
+
+
+def in_pod(words: list[str], output: Path) -> None:
+    """The program of a pod in a fork of this process, which has imported it."""
+    with output.open("wb") as file:
+        os.dup2(file.fileno(), 1)
+    sys.stdout = os.fdopen(1, "w", closefd=False)
+    os.environ.clear()
+    os.environ.update(PATH="/usr/bin:/bin")
+    code = pod_program.main(words)
+    sys.stdout.flush()
+    sys.exit(code)
 
 
 def status(state: str, code: int, message: str = "") -> str:
@@ -103,7 +115,7 @@ def test_another_node_waits_for_what_rank_0_says(tmp_path: Path, program: str, l
     run = tmp_path / "runs" / "r"
     run.mkdir(parents=True)
     (run / "status.json").write_text(json.dumps({"state": "RUNNING"}))
-    writer = f"import time, json, pathlib; time.sleep(1.5); pathlib.Path({str(run / 'status.json')!r}).write_text("
+    writer = f"import time, json, pathlib; time.sleep(0.7); pathlib.Path({str(run / 'status.json')!r}).write_text("
     writer += f"json.dumps(dict(state={last!r}, exit_code={expected if last != 'PENDING' else None})))"
     with subprocess.Popen([sys.executable, "-c", writer]):
         code, _, _ = pod(tmp_path, program, node=1)
@@ -117,6 +129,17 @@ def test_another_node_meets_no_first_node_that_has_stopped(tmp_path: Path) -> No
     assert has_stopped(run, "j") and not has_stopped(run, "another")
     begin(run, tmp_path / "given", "j")
     assert not has_stopped(run, "j")
+
+
+def test_it_is_a_program_of_its_own(tmp_path: Path) -> None:
+    """As the manifest of a job starts it: its own process, which ends as the engine's does."""
+    run, last = tmp_path / "run", tmp_path / "last-words"
+    (tmp_path / "spec.toml").write_text("[train]\n")
+    words = ["--job", "j", "--run-dir", run, "--given", tmp_path, "--last-words", last, "--node", 0, "--"]
+    command = [sys.executable, "-m", pod_program.__name__, *words, sys.executable, "-c", "print('here')"]
+    variables = {"PYTHONPATH": str(SOURCE), "PATH": "/usr/bin:/bin"}
+    ran = subprocess.run(list(map(str, command)), capture_output=True, text=True, env=variables, timeout=300)
+    assert (ran.returncode, ran.stdout) == (5, "here\n") and json.loads(last.read_text())["ended"] == 0
 
 
 def test_a_run_folder_that_cannot_be_written(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def test_a_job_whose_supervisor_is_killed_still_runs_and_can_be_cancelled(
     assert not job_processes(record.job_id)
 
 
-def test_a_launcher_that_died_before_submitting_leaves_an_error(stand_in: None, write_spec: WriteSpec) -> None:
+def test_a_launcher_that_died_before_submitting_leaves_an_error(over_at_once: None, write_spec: WriteSpec) -> None:
     record = ended(started(write_spec("complete")))
     gone = replace(record, job_id="gone", state=State.PENDING, reference=None, exit_code=None)
     Path(gone.run_dir, "status.json").unlink()
@@ -87,7 +87,7 @@ def test_a_launcher_that_died_before_submitting_leaves_an_error(stand_in: None, 
 
 
 def test_a_launcher_that_ends_while_we_look_has_started_its_job(
-    stand_in: None, write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch
+    over_at_once: None, write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = ended(started(write_spec("complete")))
     with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as launcher:
@@ -103,7 +103,7 @@ def test_a_launcher_that_ends_while_we_look_has_started_its_job(
         assert jobs.observe(records.write(replace(record, **changes))).state == State.PENDING
 
 
-def test_a_supervisor_that_has_just_begun_is_not_taken_for_gone(stand_in: None, write_spec: WriteSpec) -> None:
+def test_a_supervisor_that_has_just_begun_is_not_taken_for_gone(over_at_once: None, write_spec: WriteSpec) -> None:
     """For a moment it has no environment yet in which the job's name could be read."""
     record = ended(started(write_spec("complete")))
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
@@ -133,7 +133,7 @@ def test_a_machine_that_hides_environments_runs_no_job(
     """Nothing is started that could not be observed, and nobody waits for ever."""
     monkeypatch.setattr(local, "supervisors", lambda job_id: [])
     monkeypatch.setattr(local, "FOUND_S", 0.2)
-    with pytest.raises(ProblemError, match="PLATFORM_UNSUITABLE"):
+    with pytest.raises(ProblemError, match="PLATFORM_UNREACHABLE"):
         launch("train", write_spec("complete"), "local")
     (record,) = records.scan()[0]
     assert record.state == State.ERROR and not job_processes(record.job_id) and not supervisors(record.job_id)
@@ -153,7 +153,7 @@ def test_a_reused_pid_is_not_signalled() -> None:
         assert not found.is_alive and not found.send(signal.SIGKILL)
 
 
-def test_a_job_of_another_machine_is_left_as_it_is(stand_in: None, write_spec: WriteSpec) -> None:
+def test_a_job_of_another_machine_is_left_as_it_is(over_at_once: None, write_spec: WriteSpec) -> None:
     record = ended(started(write_spec("complete")))
     far = {**record.launcher, "host": "elsewhere"}
     record = records.write(replace(record, job_id="far", state=State.RUNNING, launcher=far))
@@ -161,7 +161,7 @@ def test_a_job_of_another_machine_is_left_as_it_is(stand_in: None, write_spec: W
     assert seen.state == State.RUNNING and "elsewhere" in seen.message
 
 
-def test_a_broken_record_is_named_and_the_others_are_listed(stand_in: None, write_spec: WriteSpec) -> None:
+def test_a_broken_record_is_named_and_the_others_are_listed(over_at_once: None, write_spec: WriteSpec) -> None:
     record = ended(started(write_spec("complete")))
     (job_store.folder() / "broken.json").write_text("{")
     listed, problems = jobs.listing()
@@ -211,7 +211,7 @@ def test_a_killed_job_says_why_and_is_launched_again_without_asking(stand_in: No
     shown = job_results.of_job(record)
     assert shown.code == Exit.OK and ["retry", record.job_id] == shlex.split(shown.next[-1])[2:]
     (problem,) = shown.problems
-    assert problem.code == "JOB_INTERRUPTED" and shown.next[-1] in problem.remedy and "SIGKILL" in problem.message
+    assert problem.code == "JOB_FAILED" and shown.next[-1] in problem.remedy and "SIGKILL" in problem.message
     left = RunFolder(Path(record.run_dir))
     assert left.read_problems() == [problem] == job_results.of_wait(record).problems
     said = left.read_status()

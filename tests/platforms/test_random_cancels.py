@@ -11,7 +11,7 @@ from tests.platforms.random_cancels import rounds
 
 
 def test_on_this_machine(tmp_path: Path) -> None:
-    outcomes, wrong = rounds(test_local_conformance.RIG, tmp_path, count=8, seed=1, at_once=4, within_s=3.0)
+    outcomes, wrong = rounds(test_local_conformance.RIG, tmp_path, count=8, seed=1, at_once=4, within_s=2.0)
     assert wrong == [] and outcomes.total() == 8
 
 

@@ -332,7 +332,7 @@ def test_without_slurm_the_problem_says_so(
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ProblemError) as raised:
         launch("train", write_spec("complete"), "slurm", site())
-    assert "PLATFORM_SLURM_MISSING" in {problem.code for problem in raised.value.problems}
+    assert "PLATFORM_UNREACHABLE" in {problem.code for problem in raised.value.problems}
 
 
 def test_no_secret_is_written_and_the_job_has_it(

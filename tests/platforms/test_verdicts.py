@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from vidqa.core.problem import Exit
+from vidqa.core.run_folder import RunFolder
 from vidqa.jobs.platforms import exit_state
 from vidqa.jobs.platforms._base import State, Submitted, run_folder_log
 from vidqa.jobs.platforms.exit_state import EngineStatus
@@ -62,10 +63,13 @@ def test_how_processes_died(exit_code: int, log: str, shown: str) -> None:
     assert shown in exit_state.how_it_died(exit_code, log)
 
 
-def test_a_job_of_which_nothing_is_left() -> None:
-    assert exit_state.vanished(submitted(), DONE, "gone").state == State.COMPLETE
-    assert exit_state.vanished(submitted(), SAVED, "gone").state == State.STOPPED
-    seen = exit_state.vanished(submitted(), BUSY, "gone")
+def test_a_job_of_which_nothing_is_left(tmp_path: Path) -> None:
+    states = []
+    for status in (DONE, SAVED, BUSY):
+        assert status.state
+        RunFolder(tmp_path).write_status(status.state, message=status.message, exit_code=status.exit_code)
+        states.append((seen := exit_state.vanished(submitted(tmp_path), "gone")).state)
+    assert states == [State.COMPLETE, State.STOPPED, State.ERROR]
     assert (seen.state, seen.exit_code, seen.message) == (State.ERROR, Exit.JOB_FAILED, "gone")
 
 

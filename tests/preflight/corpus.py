@@ -119,7 +119,8 @@ class Case:
             found = self.report().problems
         except ProblemError as stopped:
             found = stopped.problems
-        found = [problem for problem in found if problem.code != "ENV_NO_GPU"]
+        no_gpu = ("PLATFORM_TOO_FEW_GPUS", "warning")
+        found = [problem for problem in found if (problem.code, problem.severity) != no_gpu]
         return sorted(found, key=lambda problem: problem.severity != "error")
 
     def report(self, group: str | None = None) -> Report:
@@ -257,11 +258,11 @@ for title, code, spoil in (
     ("budget below one token", "MEDIA_KEYS", keys(custom__vision__total_pixels=1)),
     ("reasoning asked for and none there", "CHAT_RESPONSE_MODE", keys(custom__train_dataset__response_mode="think")),
     ("no such checkpoint", "RESUME_NO_CHECKPOINT", keys(train__resume="/nowhere/checkpoints/step_3")),
-    ("no such platform", "PLATFORM_UNKNOWN", lambda case: case.options.update(platform="moon")),
+    ("no such platform", "USAGE", lambda case: case.options.update(platform="moon")),
     ("annotations missing", "DATA_FILE_MISSING", keys(custom__train_dataset__annotation_path="/nowhere/a.json")),
     ("media folder missing", "DATA_FILE_MISSING", keys(custom__train_dataset__media_path="/nowhere/media")),
-    ("output under a file", "RUN_FOLDER_UNWRITABLE", keys(train__output_dir="/proc/version/runs")),
-    ("output where nobody writes", "RUN_FOLDER_UNWRITABLE", keys(train__output_dir="/proc/runs")),
+    ("output under a file", "ENV_FILE_REFUSED", keys(train__output_dir="/proc/version/runs")),
+    ("output where nobody writes", "ENV_FILE_REFUSED", keys(train__output_dir="/proc/runs")),
     ("no such model folder", "STORAGE_NOT_FOUND", keys(policy__model_name_or_path="/nowhere/model")),
 ):
     broken(title, code)(spoil)
@@ -405,7 +406,7 @@ def adapter(case: Case, *files: str) -> None:
 
 for title, code, spoil in (
     ("evaluation without room for the answer", "SAMPLE_TOO_LONG", evaluation(model__max_length=100)),
-    ("evaluation in an unwritable folder", "RUN_FOLDER_UNWRITABLE", evaluation(results_dir="/proc/results")),
+    ("evaluation in an unwritable folder", "ENV_FILE_REFUSED", evaluation(results_dir="/proc/results")),
     ("evaluation of nothing", "DATA_FILE_MISSING", evaluation(dataset__annotation_path="/nowhere/a.json")),
     ("evaluation on no GPU", "SPEC_VALUE", evaluation(num_gpus=0)),
     ("evaluation by a task that is none", "SPEC_VALUE", evaluation(task__type="guessing")),

@@ -32,7 +32,7 @@ def test_engine_image_without_a_name(write_spec: WriteSpec) -> None:
 
 def test_slurm_without_its_commands(write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert "PLATFORM_SLURM_MISSING" in errors(preflight(write_spec(), "slurm", group="platform"))
+    assert "PLATFORM_UNREACHABLE" in errors(preflight(write_spec(), "slurm", group="platform"))
 
 
 def test_kubernetes_without_a_kubeconfig(
@@ -67,7 +67,7 @@ def test_paths_only_on_the_cluster_are_skipped_with_a_warning(write_spec: WriteS
     assert {"access", "weights", "annotations", "planned frames", "tokens", "steps", "GPU memory"} <= skipped.keys()
     (told,) = [problem for problem in report.problems if problem.code == "PLATFORM_NOT_SEEN"]
     assert told.severity == "warning" and "/nodes/model" in told.message and "/nodes/val.json" in told.message
-    assert set(errors(report)) <= {"PLATFORM_SLURM_MISSING", "PLATFORM_SILENT", "PLATFORM_REFUSED"}, report.text
+    assert set(errors(report)) <= {"PLATFORM_UNREACHABLE", "PLATFORM_SILENT", "PLATFORM_REFUSED"}, report.text
     media = {f"custom.{part}_dataset.media_path": f"/nodes/{part}" for part in ("train", "val")}
     report = preflight(write_spec(**media), "slurm", resources=Resources(site=site))
     states = {checked.name: checked.status for checked in report.checks}

@@ -38,7 +38,7 @@ def test_a_clean_set_passes_and_its_numbers_are_the_planners(write_spec: WriteSp
     path = write_spec()
     report = preflight(path, "local")
     assert errors(report) == [], report.text
-    assert [p.code for p in report.problems] == ["ENV_NO_GPU"], report.problems
+    assert [p.code for p in report.problems] == ["PLATFORM_TOO_FEW_GPUS"], report.problems
     assert not [c for c in report.checks if c.status == "error"]
     skipped = {c.name: c.why for c in report.checks if c.status == "skipped"}
     assert set(skipped) == {
@@ -74,7 +74,7 @@ def test_no_problem_hides_another(write_spec: WriteSpec, media: Path, tmp_path: 
     more = {"train.output_dir": str(tmp_path / "blocked" / "runs"), "train.train_batch_per_replica": 100}
     report = preflight(write_spec(train, **more), "local")
     found = set(errors(report))
-    assert {"RUN_FOLDER_UNWRITABLE", "DATA_MEDIA_MISSING", "SPEC_ZERO_STEPS"} <= found
+    assert {"ENV_FILE_REFUSED", "DATA_MEDIA_MISSING", "SPEC_ZERO_STEPS"} <= found
     assert "DATA_FIELD" in found
     assert any(code.startswith("VIDEO_") for code in found)
     for name in ("2.mp4", "3.mp4"):

@@ -19,6 +19,7 @@ import pytest
 import torch
 from engine.in_process import one_rank, train_here
 from huggingface_hub import ModelCard
+from programs import run_here
 from safetensors.torch import load_file, save_file
 from tiny_world import tiny_data, tiny_model, tiny_spec
 
@@ -28,6 +29,7 @@ from vidqa.core.environment import PARENT
 from vidqa.core.files import now, read_object, write_json
 from vidqa.core.problem import ProblemError
 from vidqa.core.run_folder import RunFolder
+from vidqa.engine.actions import export as export_program
 from vidqa.engine.actions.evaluate import evaluate
 from vidqa.engine.export import load_export
 from vidqa.engine.rl.train import train as refine
@@ -72,7 +74,17 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
 
 
 @pytest.fixture(autouse=True)
-def quick_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def engine_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine's program runs in this process, which has imported its libraries."""
+
+    def run(program: list[str], **_: Any) -> Any:
+        return run_here([sys.executable, export_program.__file__, *program[4:]], cwd=Path.cwd())
+
+    monkeypatch.setattr(release_folder.subprocess, "run", run)
+
+
+@pytest.fixture
+def engine_process(monkeypatch: pytest.MonkeyPatch, engine_here: None) -> None:
     """The engine's process is real; it forks from one that has imported its libraries."""
 
     def run(program: list[str], *, env: dict[str, str], **_: Any) -> Any:
@@ -363,7 +375,7 @@ def _record(**facts: Any) -> JobRecord:
 
 
 def test_the_script_says_the_proof_and_what_to_do_next(
-    runs: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture
+    runs: SimpleNamespace, engine_process: None, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     script = runpy.run_path(str(SKILL_ROOT / "scripts/export.py"))
     words = [str(runs.lora), "--merge", "--out", str(tmp_path / "m"), "--json"]

@@ -20,7 +20,8 @@ import shlex
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -122,6 +123,15 @@ def run(parser: Parser, main: Callable[[argparse.Namespace], Result], argv: Sequ
     except BrokenPipeError:  # whoever reads, `head` for example, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return result.code
+
+
+@contextmanager
+def refused_writes(where: object, remedy: str | None = None) -> Iterator[None]:
+    """What the system refuses to write inside is the problem ENV_FILE_REFUSED at `where`."""
+    try:
+        yield
+    except OSError as failed:
+        raise FILE_REFUSED.error(where, f"it cannot be written: {failed}", remedy) from failed
 
 
 def _refused_by_system(prog: str, error: Exception) -> Problem | None:

@@ -16,6 +16,7 @@ import yaml
 
 from vidqa import spec
 from vidqa.core import actions, files
+from vidqa.core.cli import refused_writes
 from vidqa.core.problem import Problem, raise_errors
 from vidqa.jobs.job_spec import JobSpec, fetch_weights, load_job_spec, process_count
 from vidqa.jobs.launch import Ready, Resources, as_offline_warnings, job_of, unchecked
@@ -28,10 +29,10 @@ from vidqa.jobs.platforms.problems import PLATFORM_IMAGE_UNUSED
 from vidqa.jobs.platforms.slurm import script as slurm_script
 from vidqa.jobs.platforms.slurm.platform import unseen
 from vidqa.jobs.platforms.slurm.site import image_problems
-from vidqa.jobs.problems import COSMOS_CANNOT
 from vidqa.jobs.runs import new_name
 from vidqa.spec.compat.cosmos import cosmos_table, video_fps_problems
 from vidqa.spec.models import TrainSpec
+from vidqa.spec.problems import NOT_SUPPORTED
 from vidqa.spec.schedule import train_samples
 
 TARGET = "cosmos-rl"
@@ -65,7 +66,7 @@ def prepare(
     Raises ProblemError with all that cosmos-rl cannot do.
     """
     if not actions.action(action).cosmos:
-        raise COSMOS_CANNOT.error(action, "only training is rendered for the container", "use our own engine")
+        raise NOT_SUPPORTED.error(action, "only training is rendered for the container", "use our own engine")
     settings = site.read(platform_name, resources.site)
     job_spec = load_job_spec(action, spec_path, fetch=write, target=TARGET, settings=settings)
     trained = cast(TrainSpec, job_spec.resolved)
@@ -97,8 +98,9 @@ def prepare(
         texts[HAND_OVER] = slurm_script.hand_over(job, tuple(texts), script)
         submit = f"bash {HAND_OVER}"
     if write:
-        for name, content in texts.items():
-            files.write_text(job.run_dir / name, content)
+        with refused_writes(job.run_dir):
+            for name, content in texts.items():
+                files.write_text(job.run_dir / name, content)
     return ContainerFiles(job.run_dir, texts, submit, problems, write, readiness.preflight, job_spec.fetch)
 
 
@@ -115,10 +117,10 @@ def _refused(platform_name: str, settings: Any, resources: Resources, image: str
     problems = []
     if resources.nodes > 1:
         message = f"{resources.nodes} nodes need a controller that starts replicas on the others"
-        problems.append(COSMOS_CANNOT.at("--nodes", message, "use one node, or our own engine"))
+        problems.append(NOT_SUPPORTED.at("--nodes", message, "use one node, or our own engine"))
     if platform_name not in ("local", "slurm") and not image:
         remedy = "name NVIDIA's image with --image"
-        problems.append(COSMOS_CANNOT.at("--image", "our own engine's image does not hold cosmos-rl", remedy))
+        problems.append(NOT_SUPPORTED.at("--image", "our own engine's image does not hold cosmos-rl", remedy))
     if platform_name == "slurm" and resources.image and settings.backend == "venv":
         message = "the backend is venv: cosmos-rl of the nodes would run, not the image's"
         problems.append(PLATFORM_IMAGE_UNUSED.at("--image", message))
@@ -133,7 +135,7 @@ def _unmountable(platform_name: str, job: Job) -> list[Problem]:
     mounted = [mount.path for mount in paths_of(job)] if platform_name == "docker" else []
     remedy = "rename the folder, or use our own engine"
     return [
-        COSMOS_CANNOT.at(path, "to docker run a colon divides paths", remedy) for path in mounted if ":" in str(path)
+        NOT_SUPPORTED.at(path, "to docker run a colon divides paths", remedy) for path in mounted if ":" in str(path)
     ]
 
 
@@ -168,7 +170,7 @@ def _kubernetes(job: Job, words: tuple[str, ...], toml: str) -> tuple[str, str, 
     """The manifest of an ordinary job, with another program in it that is started once and not again."""
     config, main = objects(job)
     if main["kind"] != "Job":
-        raise COSMOS_CANNOT.error("form", "the container is no torchrun program of a TrainJob", 'set form = "job"')
+        raise NOT_SUPPORTED.error("form", "the container is no torchrun program of a TrainJob", 'set form = "job"')
     config["data"] = {TOML: in_pod(replace(job, spec_toml=toml)).spec_toml}
     words = tuple(f"{SPEC_MOUNT}/{TOML}" if word == str(job.run_dir / TOML) else word for word in words)
     main["spec"] = {name: value for name, value in main["spec"].items() if name in ("template", "suspend")}

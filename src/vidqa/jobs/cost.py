@@ -14,7 +14,7 @@ from typing import Any
 from vidqa.core import files
 from vidqa.jobs import records
 from vidqa.jobs.platforms import job_store
-from vidqa.jobs.platforms._base import State
+from vidqa.jobs.platforms._base import State, instant
 from vidqa.jobs.records import JobRecord
 
 
@@ -39,7 +39,7 @@ def running_s(record: JobRecord) -> float:
     """Seconds that a job ran, over all attempts of its platform."""
     spans = _spans(record.job_id) or [[record.created, ""]]
     last = _end_of(record)
-    times = [(_instant(since, last), _instant(until, last)) for since, until in spans]
+    times = [(instant(since, last), instant(until, last)) for since, until in spans]
     return sum(max(0.0, (min(until, last) - since).total_seconds()) for since, until in times)
 
 
@@ -76,17 +76,9 @@ def _end_of(record: JobRecord) -> datetime:
     now = datetime.now(UTC)
     if not record.state.is_terminal:
         return now
-    observed = _instant(record.updated, now)
+    observed = instant(record.updated, now)
     ended = job_store.read_exit(record.job_id).get("ended")
-    return min(observed, _instant(ended, observed)) if isinstance(ended, str) else observed
-
-
-def _instant(text: str, otherwise: datetime) -> datetime:
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        return otherwise
-    return time if time.tzinfo else time.replace(tzinfo=UTC)
+    return min(observed, instant(ended, observed)) if isinstance(ended, str) else observed
 
 
 def _microseconds() -> str:

@@ -14,14 +14,14 @@ from pathlib import Path
 from vidqa.core import files
 from vidqa.core.cli import SKILL_ROOT
 from vidqa.jobs.platforms.problems import IMAGE_UNUSABLE
-from vidqa.jobs.problems import PLATFORM_IMAGE_NOT_AGREED
+from vidqa.jobs.problems import NOT_AGREED
 
 CONFIG = SKILL_ROOT / "config.json"
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 def choose(named: str | None, *, agreed: bool) -> str:
-    """The image to run. Raises IMAGE_UNUSABLE, and PLATFORM_IMAGE_NOT_AGREED unless it was named or agreed to."""
+    """The image to run. Raises IMAGE_UNUSABLE, and NOT_AGREED unless it was named or agreed to."""
     if named:
         return named
     image_entry = recorded(CONFIG)
@@ -29,7 +29,7 @@ def choose(named: str | None, *, agreed: bool) -> str:
         raise IMAGE_UNUSABLE.error(CONFIG, "it records no image yet")
     tag, image = image_entry
     if not agreed:
-        raise PLATFORM_IMAGE_NOT_AGREED.error("--image", f"config.json records {tag} as {image}")
+        raise NOT_AGREED.error("--image", f"config.json records {tag} as {image}")
     return image
 
 

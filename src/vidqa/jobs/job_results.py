@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vidqa.core import actions, files
-from vidqa.core.cli import FILE_REFUSED, Result, command
+from vidqa.core.cli import Result, command, refused_writes
 from vidqa.core.files import open_plain, read_object
 from vidqa.core.problem import Exit, Problem, ProblemError, bounded, exit_code_of
 from vidqa.core.run_folder import ANSWERS, EMBEDDINGS, QUERY_EMBEDDINGS
@@ -46,8 +46,10 @@ def of_dry_run(dry_run: DryRun, platform: Platform, out: Path | None = None) -> 
 
     Raises ENV_FILE_REFUSED.
     """
-    submit = write_dry_run(dry_run, platform, out) if out else ""
-    job, rendered = dry_run.job, dry_run.rendered
+    job, rendered, submit = dry_run.job, dry_run.rendered, ""
+    if out:
+        _write_files(files_of(dry_run), out)
+        submit = platform.submit_command(job, out.absolute())
     data = {
         "run_dir": str(job.run_dir),
         "command": rendered.command,
@@ -95,21 +97,10 @@ def files_of(dry_run: DryRun) -> dict[str, str]:
     return {SPEC_FILE: dry_run.spec_toml, **(dry_run.rendered.files or run_script)}
 
 
-def write_dry_run(dry_run: DryRun, platform: Platform, folder: Path) -> str:
-    """Write the files of a dry run into `folder`. Returns the command that submits them, "" where there is none.
-
-    Raises ENV_FILE_REFUSED.
-    """
-    _write_files(files_of(dry_run), folder)
-    return platform.submit_command(dry_run.job, folder.absolute())
-
-
 def _write_files(texts: dict[str, str], folder: Path) -> None:
-    try:
+    with refused_writes(folder):
         for name, text in texts.items():
             files.write_text(folder / name, text)
-    except OSError as failed:
-        raise FILE_REFUSED.error(folder, f"it cannot be written: {failed}") from failed
 
 
 def of_launch(job: JobHandle, waited: JobRecord | None = None) -> Result:
@@ -212,29 +203,25 @@ def of_evaluation(record: JobRecord) -> JobResults:
 
 def of_inference(record: JobRecord) -> JobResults:
     """The file of answers, and the number of records with one."""
-    if record.state != State.COMPLETE:
-        return JobResults()
-    run = Path(record.run_dir)
-    summary = read_object(run / "summary.json")
-    statuses = summary.get("statuses")
-    if not isinstance(statuses, dict):
-        return JobResults()
-    shown = ", ".join(f"{count} {status}" for status, count in statuses.items())
-    facts = {"answers": str(run / ANSWERS), "statuses": statuses}
-    return JobResults(facts, {"answers": str(run / ANSWERS), "records": shown})
+    return _counted(record, "statuses", {"answers": ANSWERS})
 
 
 def of_embedding(record: JobRecord) -> JobResults:
     """Where the vectors are, and how many records have one."""
+    has_queries = (Path(record.run_dir) / QUERY_EMBEDDINGS).is_file()
+    queries = {"query_embeddings": QUERY_EMBEDDINGS} if has_queries else {}
+    return _counted(record, "counts", {"embeddings": EMBEDDINGS, **queries})
+
+
+def _counted(record: JobRecord, key: str, tables: dict[str, str]) -> JobResults:
+    """The tables of a complete run, and how many records summary.json counts of each kind under `key`."""
     run = Path(record.run_dir)
     summary = read_object(run / "summary.json") if record.state == State.COMPLETE else {}
-    if not isinstance(counts := summary.get("counts"), dict):
+    if not isinstance(counts := summary.get(key), dict):
         return JobResults()
+    paths = {name: str(run / table) for name, table in tables.items()}
     shown = ", ".join(f"{count} {name}" for name, count in counts.items())
-    tables = {"embeddings": str(run / EMBEDDINGS)}
-    if (queries := run / QUERY_EMBEDDINGS).is_file():
-        tables["query_embeddings"] = str(queries)
-    return JobResults({**tables, "counts": counts}, {**tables, "records": shown})
+    return JobResults({**paths, key: counts}, {**paths, "records": shown})
 
 
 def of_quantization(record: JobRecord) -> JobResults:
@@ -258,7 +245,7 @@ def of_quantization(record: JobRecord) -> JobResults:
 def _gaps(record: JobRecord) -> list[str]:
     """The command that analyzes an evaluation's wrong answers, while its run folder exists."""
     words = ["--results-dir", record.run_dir, "--gaps-parquet", f"{record.run_dir}/gaps.parquet"]
-    if not (dataset := dataset_of(record)):
+    if not (dataset := dataset_of(Path(record.run_dir))):
         return []
     words += ["--kpi-ann-path", dataset["annotation_path"]]
     words += ["--kpi-media-path", dataset["media_dir"]] if dataset["media_dir"] else []
@@ -284,15 +271,15 @@ def _evaluated_on(trained: JobRecord) -> dict[str, str]:
     for record in records.scan()[0]:
         if record.action != measure or record.model != trained.model:
             continue
-        if dataset := dataset_of(record):
+        if dataset := dataset_of(Path(record.run_dir)):
             return {f"dataset.{name}": value for name, value in dataset.items()}
     return {}
 
 
-def dataset_of(evaluation: JobRecord) -> dict[str, str]:
-    """The annotations and media of an evaluation, from its run folder's spec; empty where that cannot be read."""
+def dataset_of(evaluation: Path) -> dict[str, str]:
+    """The annotations and media of an evaluation, from the spec in its run folder; empty where that is unreadable."""
     try:
-        with open_plain(Path(evaluation.run_dir) / "spec.toml") as file:
+        with open_plain(evaluation / "spec.toml") as file:
             dataset = tomllib.load(file)["dataset"]
         return {"annotation_path": str(dataset["annotation_path"]), "media_dir": str(dataset.get("media_dir", ""))}
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Protocol
 
 from vidqa import spec
 from vidqa.core import files, versions
+from vidqa.core.cli import USAGE, command
 from vidqa.core.problem import Problem, ProblemError, raise_errors
 from vidqa.core.run_folder import PLAN
 from vidqa.jobs import failure, images, records, runs, watch
@@ -27,10 +28,12 @@ from vidqa.jobs.platforms import job_store, platform, site
 from vidqa.jobs.platforms._base import Job, Platform, Rendered, State
 from vidqa.jobs.platforms.problems import PLATFORM_NODES
 from vidqa.jobs.platforms.processes import this_process
-from vidqa.jobs.problems import JOB_RETRY_NEEDLESS, JOB_RETRY_REFUSED, RESUME_NO_CHECKPOINT, RUN_FOLDER_BUSY
+from vidqa.jobs.problems import JOB_NOT_DONE, NOT_AGREED, RESUME_NO_CHECKPOINT
 from vidqa.jobs.records import JobRecord
 
 SAME_WORK = (State.PENDING, State.RUNNING, State.COMPLETE)  # of a job that a launch of the same spec need not repeat
+# Of a record, also in run.json.
+IN_RUN_FILE = ("action", "spec", "spec_fingerprint", "inputs_fingerprint", "parent", "preflight", "sequence")
 STOP_S = 30.0  # for a job that has just begun and has nothing to save
 
 
@@ -109,26 +112,40 @@ def launch(
     last_sequence = records.last_sequence()
     if not new_run and (earlier := earlier_job(job_spec, platform_name, ended=ended)):
         return _launched_before(earlier)
-    readiness = ready(job_spec, spec_path, platform_name, resources, fetch=True)
-    raise_errors(readiness.problems)
-    resources = with_image(where, settings, resources, fetch=True)
-    fetch_weights(job_spec)
-    job = job_of(job_spec, where, settings, resources, *name_run(job_spec, new_run=new_run))
-    problems = [*spec.check_with_nodes(job_spec.resolved, job.nodes), *where.check(job)]
-    raise_errors(problems)
+    run_dir, job_id = name_run(job_spec, new_run=new_run)
+    job, readiness, problems = _checked(job_spec, spec_path, where, resources, ready, run_dir, job_id)
     # Under the lock nothing is asked of a cluster: what was launched since is seen from its record.
     with job_store.lock("launch"):
         since = [record for record in _same(job_spec, platform_name) if record.sequence > last_sequence]
         if not new_run and (others := [record for record in since if record.state in SAME_WORK]):
             return _launched_before(others[0])
-        used_names = {*records.names(), *(path.name for path in job_spec.output_dir.glob("*"))}
-        if job.job_id in used_names:
-            job_id = runs.new_name(job_spec.spec_fingerprint, used_names)
-            run_dir = job.run_dir if job.run_dir.name != job.job_id else job_spec.output_dir / job_id
-            job = replace(job, job_id=job_id, run_dir=run_dir)
-        _refuse_taken(job.run_dir, last_sequence)
+        used_names = _used_names(job_spec.output_dir)
+        if job_id in used_names:
+            new_id = runs.new_name(job_spec.spec_fingerprint, used_names)
+            job = replace(job, job_id=new_id, run_dir=run_dir if run_dir.name != job_id else run_dir.with_name(new_id))
+        refuse_busy(job.run_dir, since=last_sequence)
         reserved = _reserve(job_spec, job, where, readiness)
-    return Launched("started", _submit(*reserved, where), _once(job_spec.warnings, readiness.problems, problems))
+    return Launched("started", _submit(*reserved, where), problems)
+
+
+def _checked(
+    job_spec: JobSpec,
+    spec_path: Path,
+    where: Platform,
+    resources: Resources,
+    ready: Ready,
+    run_dir: Path,
+    job_id: str,
+) -> tuple[Job, Readiness, list[Problem]]:
+    """The job, its image and weights fetched, and all warnings. Raises the errors of preflight and the platform."""
+    readiness = ready(job_spec, spec_path, where.name, resources, fetch=True)
+    raise_errors(readiness.problems)
+    resources = with_image(where, job_spec.settings, resources, fetch=True)
+    fetch_weights(job_spec)
+    job = job_of(job_spec, where, job_spec.settings, resources, run_dir, job_id)
+    problems = [*spec.check_with_nodes(job_spec.resolved, job.nodes), *where.check(job)]
+    raise_errors(problems)
+    return job, readiness, _once(job_spec.warnings, readiness.problems, problems)
 
 
 def _launched_before(earlier: JobRecord) -> Launched:
@@ -173,33 +190,28 @@ def as_offline_warnings(where: Platform, problems: list[Problem]) -> list[Proble
 def retry(record: JobRecord, *, agreed: bool = False, ready: Ready = unchecked) -> Launched:
     """Launch the job of a record again: in its run folder and with its image, from its newest checkpoint.
 
-    Raises JOB_RETRY_NEEDLESS where the job still runs or is complete, and JOB_RETRY_REFUSED where it would fail again.
+    Raises USAGE where the job still runs or is complete, and NOT_AGREED where it would fail again.
     """
     if not record.state.is_terminal or record.state == State.COMPLETE:
-        raise JOB_RETRY_NEEDLESS.error(record.job_id, f"the job is {record.state}")
-    reason = failure.why_not_again(record.failure)
-    if reason and not agreed:
-        raise JOB_RETRY_REFUSED.error(record.job_id, reason)
+        remedy = f"look at it: {command('jobs', 'status', record.job_id)}"
+        raise USAGE.error(record.job_id, f"there is nothing to retry: the job is {record.state}", remedy)
+    if (reason := failure.why_not_again(record.failure)) and not agreed:
+        raise NOT_AGREED.error(record.job_id, reason)
     where = platform(record.platform)
     settings = site.settings_of(record, where.settings)
     gpus = record.gpus if where.visible_gpus(settings) is None else None
     resources = Resources(record.nodes, gpus, record.image)
     job_spec = job_spec_of(record, settings)
-    refuse_busy(Path(record.run_dir))
-    readiness = ready(job_spec, spec_of(record), record.platform, resources, fetch=True)
-    raise_errors(readiness.problems)
-    resources = with_image(where, settings, resources, fetch=True)
     last_sequence, run_dir = records.last_sequence(), Path(record.run_dir)
     refuse_busy(run_dir)
     new_name = partial(runs.new_name, record.spec_fingerprint)
-    job = job_of(job_spec, where, settings, resources, run_dir, new_name(set(records.names())))
-    problems = [*spec.check_with_nodes(job_spec.resolved, job.nodes), *where.check(job)]
-    raise_errors(problems)
+    job_id = new_name(set(records.names()))
+    job, readiness, problems = _checked(job_spec, spec_of(record), where, resources, ready, run_dir, job_id)
     with job_store.lock("launch"):
-        _refuse_taken(run_dir, last_sequence)
+        refuse_busy(run_dir, since=last_sequence)
         job = replace(job, job_id=new_name(set(records.names())))
         reserved = _reserve(job_spec, job, where, readiness, retry_of=record.job_id)
-    return Launched("started", _submit(*reserved, where), _once(job_spec.warnings, readiness.problems, problems))
+    return Launched("started", _submit(*reserved, where), problems)
 
 
 def earlier_job(job_spec: JobSpec, platform_name: str, *, ended: bool = False) -> JobRecord | None:
@@ -230,12 +242,11 @@ def _same(job_spec: JobSpec, platform_name: str) -> list[JobRecord]:
 def name_run(job_spec: JobSpec, *, new_run: bool) -> tuple[Path, str]:
     """The run folder and the job id: of a new run, or of the run to resume.
 
-    Raises RUN_FOLDER_BUSY where another job uses that folder, and RESUME_NO_CHECKPOINT where a training should
+    Raises JOB_NOT_DONE where another job uses that folder, and RESUME_NO_CHECKPOINT where a training should
     resume and there is no run of its spec: it would start from the base weights again.
     """
     out = job_spec.output_dir
-    used_names = {*records.names(), *(path.name for path in out.glob("*"))}
-    job_id = runs.new_name(job_spec.spec_fingerprint, used_names)
+    job_id = runs.new_name(job_spec.spec_fingerprint, _used_names(out))
     earlier = None if new_run or not job_spec.resumes else _run_to_resume(job_spec)
     resuming = job_spec.declared.resuming
     if earlier is None and job_spec.resumes and resuming and resuming.must_exist and not new_run:
@@ -244,6 +255,10 @@ def name_run(job_spec: JobSpec, *, new_run: bool) -> tuple[Path, str]:
         return out / job_id, job_id
     refuse_busy(earlier)
     return earlier, job_id
+
+
+def _used_names(output_dir: Path) -> set[str]:
+    return {*records.names(), *(path.name for path in output_dir.glob("*"))}
 
 
 def image_problems(where: Platform, settings: Any, resources: Resources) -> list[Problem]:
@@ -256,17 +271,14 @@ def image_problems(where: Platform, settings: Any, resources: Resources) -> list
     return []
 
 
-def refuse_busy(run_dir: Path) -> None:
+def refuse_busy(run_dir: Path, *, since: int | None = None) -> None:
+    """Raises JOB_NOT_DONE where a job works in the folder. Only those launched after number `since` count if it is set,
+    as last stored: no platform is asked."""
     for record in records.scan()[0]:
-        if record.run_dir == str(run_dir) and not watch.observe(record).state.is_terminal:
-            raise RUN_FOLDER_BUSY.error(run_dir, f"job {record.job_id} is {record.state} in it")
-
-
-def _refuse_taken(run_dir: Path, last_sequence: int) -> None:
-    """Raises RUN_FOLDER_BUSY where a job was launched in the folder since launch number `last_sequence`."""
-    for record in records.scan()[0]:
-        if record.sequence > last_sequence and record.run_dir == str(run_dir) and not record.state.is_terminal:
-            raise RUN_FOLDER_BUSY.error(run_dir, f"job {record.job_id} is {record.state} in it")
+        if record.run_dir != str(run_dir) or (since is not None and record.sequence <= since):
+            continue
+        if not (record if since is not None else watch.observe(record)).state.is_terminal:
+            raise JOB_NOT_DONE.error(run_dir, f"job {record.job_id} is {record.state} in it")
 
 
 def with_image(where: Platform, settings: Any, resources: Resources, *, fetch: bool) -> Resources:
@@ -309,15 +321,43 @@ def _reserve(
     job_spec: JobSpec, job: Job, where: Platform, readiness: Readiness, retry_of: str | None = None
 ) -> tuple[JobRecord, Job, Rendered]:
     """Write the files of the run and the record of its job, which others see from then on."""
-    parent = runs.run_that_made(Path(job_spec.model_folder)) if job_spec.models else None
     rendered = where.render(job)
     sequence = 1 + max(records.last_sequence(), runs.last_sequence(job.run_dir.parent))
-    facts = {**_run_facts(job_spec, job, parent), "preflight": readiness.preflight, "sequence": sequence}
+    record = JobRecord(
+        job_id=job.job_id,
+        platform=where.name,
+        action=job_spec.action,
+        spec=str(job_spec.spec_path),
+        spec_fingerprint=job_spec.spec_fingerprint,
+        inputs_fingerprint=job_spec.inputs_fingerprint,
+        output_dir=str(job_spec.output_dir),
+        run_dir=str(job.run_dir),
+        model=job_spec.model,
+        folder=str(Path.cwd()),
+        processes=job.processes,
+        created=files.now(),
+        launcher=this_process().as_dict(),
+        parent=runs.run_that_made(Path(job_spec.model_folder)) if job_spec.models else None,
+        nodes=job.nodes,
+        gpus=job.gpus,
+        image=job.image,
+        settings=job.settings.model_dump() if job.settings is not None else None,
+        preflight=readiness.preflight,
+        retry_of=retry_of,
+        sequence=sequence,
+    )
+    facts = {
+        "run_id": job.run_dir.name,
+        **{name: getattr(record, name) for name in IN_RUN_FILE},
+        "models": job_spec.models,
+        "versions": versions.versions(),
+        "image_digest": job.image,
+        "git_commit": versions.git_commit(),
+    }
     runs.prepare(job.run_dir, {"spec.toml": job.spec_toml, **rendered.files}, facts, job.job_id)
     if readiness.plan:
         runs.hand_over(readiness.plan, job.run_dir / PLAN)
-    own = {"preflight": readiness.preflight, "retry_of": retry_of, "sequence": sequence}
-    return records.write(_record(job_spec, job, where.name, parent, **own)), job, rendered
+    return records.write(replace(record, log_start=job.log.stat().st_size)), job, rendered
 
 
 def _submit(record: JobRecord, job: Job, rendered: Rendered, where: Platform) -> JobRecord:
@@ -358,46 +398,6 @@ def _perhaps_started(silent: ProblemError, record: JobRecord) -> ProblemError:
     first, *others = silent.problems
     advice = f"It may have started all the same; once there is an answer: python scripts/jobs.py status {record.job_id}"
     return ProblemError([replace(first, remedy=f"{first.remedy} {advice}"), *others])
-
-
-def _record(job_spec: JobSpec, job: Job, platform_name: str, parent: str | None, **own: Any) -> JobRecord:
-    return JobRecord(
-        job_id=job.job_id,
-        platform=platform_name,
-        action=job_spec.action,
-        spec=str(job_spec.spec_path),
-        spec_fingerprint=job_spec.spec_fingerprint,
-        inputs_fingerprint=job_spec.inputs_fingerprint,
-        output_dir=str(job_spec.output_dir),
-        run_dir=str(job.run_dir),
-        model=job_spec.model,
-        folder=str(Path.cwd()),
-        processes=job.processes,
-        created=files.now(),
-        launcher=this_process().as_dict(),
-        parent=parent,
-        nodes=job.nodes,
-        gpus=job.gpus,
-        image=job.image,
-        settings=job.settings.model_dump() if job.settings is not None else None,
-        log_start=job.log.stat().st_size,
-        **own,
-    )
-
-
-def _run_facts(job_spec: JobSpec, job: Job, parent: str | None) -> dict[str, Any]:
-    return {
-        "run_id": job.run_dir.name,
-        "action": job_spec.action,
-        "spec": str(job_spec.spec_path),
-        "spec_fingerprint": job_spec.spec_fingerprint,
-        "inputs_fingerprint": job_spec.inputs_fingerprint,
-        "models": job_spec.models,
-        "parent": parent,
-        "versions": versions.versions(),
-        "image_digest": job.image,
-        "git_commit": versions.git_commit(),
-    }
 
 
 def _run_to_resume(job_spec: JobSpec) -> Path | None:

@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from vidqa.core import environment
-from vidqa.core.cli import FILE_REFUSED
+from vidqa.core.cli import FILE_REFUSED, refused_writes
 from vidqa.core.files import open_plain, write_text
 from vidqa.core.problem import Exit, Problem, ProblemError, raise_errors
 from vidqa.core.run_folder import ANSWERS, RunFolder
@@ -59,7 +59,7 @@ def inference_job(layers: Iterable[Layer], folder: Path) -> Job:
 def prove(action: str, spec_path: Path) -> Path:
     """Run the proof of an action. Returns its run folder: the proof of a run lies in the run whose own spec it is, else
     in the newest run of the spec; any other lies beside the runs. Raises RESUME_NO_CHECKPOINT where there is no such
-    run, RUN_FOLDER_BUSY where a job works in it, and the problems of the engine."""
+    run, JOB_NOT_DONE where a job works in it, and the problems of the engine."""
     job_spec = load_job_spec(action, spec_path, fetch=True)
     folder = job_spec.output_dir / PROOF
     if job_spec.declared.proves_run:
@@ -243,10 +243,8 @@ def lines_of(path: Path) -> list[str]:
 
 def write_lines(path: Path, rows: list[Row]) -> None:
     """Raises ENV_FILE_REFUSED."""
-    try:
+    with refused_writes(path):
         write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
-    except OSError as refused:
-        raise FILE_REFUSED.error(path, f"it cannot be written: {refused.strerror or refused}") from refused
 
 
 def write_table(path: Path, rows: list[Row]) -> None:
@@ -260,10 +258,8 @@ def write_table(path: Path, rows: list[Row]) -> None:
         spans = " ".join(f"{start:g}-{end:g}" for start, end in row["spans_s"] or ())
         answer = row["response"] or ""
         writer.writerow(["|".join(row["media"]), row["question"], answer, row["status"], row["finish_reason"], spans])
-    try:
+    with refused_writes(path):
         write_text(path, lines.getvalue())
-    except OSError as refused:
-        raise FILE_REFUSED.error(path, f"it cannot be written: {refused.strerror or refused}") from refused
 
 
 def require_table(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Problems of launching jobs, of looking at them, and of trying them again."""
+"""Problems of launching jobs, of looking at them, of trying them again, and of handing on their exports."""
 
 from vidqa.core.problem import Code, Exit
 
@@ -15,14 +15,9 @@ JOB_NOT_FOUND = Code(
 )
 JOB_FAILED = Code(
     "JOB_FAILED",
-    "The job ended without doing what it was asked to do.",
-    "Read its log: python scripts/jobs.py logs JOB",
-    Exit.JOB_FAILED,
-)
-JOB_INTERRUPTED = Code(
-    "JOB_INTERRUPTED",
-    "The job was ended by its machine or its platform, not by what it computed.",
-    "It goes on from its newest checkpoint: python scripts/jobs.py retry JOB",
+    "The job ended without doing what it was asked to do, or its machine or its platform ended it.",
+    "Read its log: python scripts/jobs.py logs JOB. One that was ended from outside goes on from its newest "
+    "checkpoint: python scripts/jobs.py retry JOB",
     Exit.JOB_FAILED,
 )
 JOB_OUT_OF_MEMORY = Code(
@@ -35,9 +30,10 @@ JOB_OUT_OF_MEMORY = Code(
 )
 JOB_NOT_DONE = Code(
     "JOB_NOT_DONE",
-    "The job is still running, or it was stopped and can be resumed.",
-    "While it runs, wait longer: python scripts/jobs.py wait JOB; once it is over, python scripts/jobs.py retry JOB "
-    "resumes it.",
+    "A job is still running, also one in the folder of the run that should be resumed, or it was stopped and can be "
+    "resumed.",
+    "While it runs, wait longer (python scripts/jobs.py wait JOB) or cancel it; once it is over, python "
+    "scripts/jobs.py retry JOB resumes it. --new-run starts another run.",
     Exit.NOT_DONE,
 )
 RESUME_NO_CHECKPOINT = Code(
@@ -46,32 +42,32 @@ RESUME_NO_CHECKPOINT = Code(
     "Name a folder checkpoints/step_N or epoch_N of a run, set train.resume to true in the run's own spec, or start "
     "anew with --new-run.",
 )
-RUN_FOLDER_BUSY = Code(
-    "RUN_FOLDER_BUSY",
-    "The run that should be resumed still has a job working in its folder.",
-    "Wait for that job or cancel it (python scripts/jobs.py cancel JOB), or use --new-run.",
-    Exit.NOT_DONE,
-)
-PLATFORM_IMAGE_NOT_AGREED = Code(
-    "PLATFORM_IMAGE_NOT_AGREED",
-    "The job would run in the image that config.json records, and nobody has agreed to it.",
-    "Look at the image, then add --yes, or name one with --image.",
+NOT_AGREED = Code(
+    "JOB_NOT_AGREED",
+    "The job would run in the image that config.json records, or fail again as it did, and nobody has agreed to that.",
+    "Look at the image, or name one with --image; repair what made the job fail. --yes launches it all the same.",
     Exit.REFUSED,
 )
-JOB_RETRY_REFUSED = Code(
-    "JOB_RETRY_REFUSED",
-    "The job would end in the same way again.",
-    "Repair what the evidence names first; --yes launches it all the same.",
-    Exit.REFUSED,
-)
-JOB_RETRY_NEEDLESS = Code(
-    "JOB_RETRY_NEEDLESS",
-    "There is nothing to launch again: the job is not over, or it is complete.",
-    "Look at it: python scripts/jobs.py status JOB",
+NO_EXPORT = Code(
+    "EXPORT_NOT_FOUND",
+    "There is no export of a run there.",
+    "Name a run folder, or one of the folders below its safetensors/; `latest` is the newest run of this folder.",
     Exit.USAGE,
 )
-COSMOS_CANNOT = Code(
-    "PLATFORM_COSMOS_CANNOT",
-    "NVIDIA's cosmos-rl container cannot do what is asked, or cannot be rendered for it.",
-    "Use our own engine, or change what the message names.",
+EXPORT_UNPROVED = Code(
+    "EXPORT_UNPROVED",
+    "Nothing says which loss an export must have, so nobody can prove that what is made of it is the trained model.",
+    "Name another export of the run, or train on: its next export is proved.",
+)
+EXPORT_OUT = Code(
+    "EXPORT_OUT",
+    "The folder that an export shall go to holds something else, or cannot be written.",
+    "Name an empty or a new folder.",
+    Exit.USAGE,
+)
+EXPORT_FAILED = Code(
+    "EXPORT_FAILED",
+    "The process that loads and writes the weights ended without a result.",
+    "Read what it wrote; if it was killed, memory for the whole model was missing: run it on a larger machine.",
+    Exit.ENVIRONMENT,
 )

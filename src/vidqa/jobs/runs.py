@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from vidqa.core import files
+from vidqa.core.cli import refused_writes
 from vidqa.core.run_folder import RUN_SCHEMA, RunFolder
 from vidqa.jobs.platforms._base import State
-from vidqa.jobs.platforms.problems import RUN_FOLDER_UNWRITABLE
 from vidqa.jobs.records import MOST_NUMBER, name_of
 
 
@@ -29,14 +30,19 @@ def new_name(fingerprint: str, used_names: set[str]) -> str:
 def newest_run(output_dir: Path, **values: str) -> Path | None:
     """The last launched run in `output_dir` whose run.json has these values. Runs of earlier versions have no launch
     number: they come first, ordered by name, which begins with the time."""
-    runs = [(RunFolder(path.parent).read_run(), path.parent) for path in output_dir.glob("*/run.json")]
-    fit = [(_sequence(run), folder.name) for run, folder in runs if values.items() <= run.items()]
+    fit = [(_sequence(run), folder.name) for folder, run in _runs(output_dir) if values.items() <= run.items()]
     return output_dir / max(fit)[1] if fit else None
 
 
 def last_sequence(output_dir: Path) -> int:
     """The highest launch number in `output_dir`; 0 where there is none."""
-    return max((_sequence(RunFolder(path.parent).read_run()) for path in output_dir.glob("*/run.json")), default=0)
+    return max((_sequence(run) for _, run in _runs(output_dir)), default=0)
+
+
+def _runs(output_dir: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Each run folder in `output_dir`, and its run.json."""
+    for path in output_dir.glob("*/run.json"):
+        yield path.parent, RunFolder(path.parent).read_run()
 
 
 def _sequence(run: dict[str, Any]) -> int:
@@ -56,12 +62,12 @@ def run_that_made(model: Path) -> str | None:
 def prepare(run_dir: Path, texts: dict[str, str], facts: dict[str, Any], job_id: str) -> None:
     """Write the files `texts`, run.json and a PENDING status.json; remove the problems of an earlier job in it.
 
-    Raises RUN_FOLDER_UNWRITABLE.
+    Raises ENV_FILE_REFUSED.
     """
     run = RunFolder(run_dir).read_run() or {"schema_version": RUN_SCHEMA, "created": files.now(), **facts}
     run["jobs"] = [*run.get("jobs", []), job_id]
     run["preflight"] = facts["preflight"]  # of the newest job
-    try:
+    with refused_writes(run_dir):
         run_dir.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
             files.write_text(run_dir / name, text)
@@ -71,8 +77,6 @@ def prepare(run_dir: Path, texts: dict[str, str], facts: dict[str, Any], job_id:
         (run_dir / "log.txt").touch()
         with files.open_plain(run_dir / "log.txt"):
             pass  # the log must be writable before the job starts
-    except OSError as failed:
-        raise RUN_FOLDER_UNWRITABLE.error(run_dir, f"it cannot be written: {failed}") from failed
 
 
 def hand_over(file: Path, place: Path) -> None:

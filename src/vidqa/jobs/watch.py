@@ -16,7 +16,7 @@ from vidqa.core.problem import Exit, Problem, ProblemError
 from vidqa.jobs import cost, failure, records
 from vidqa.jobs.platforms import exit_state, platform
 from vidqa.jobs.platforms._base import Observed, State
-from vidqa.jobs.problems import JOB_FAILED, JOB_INTERRUPTED, JOB_NOT_DONE, JOB_NOT_FOUND, JOB_OUT_OF_MEMORY
+from vidqa.jobs.problems import JOB_FAILED, JOB_NOT_DONE, JOB_NOT_FOUND, JOB_OUT_OF_MEMORY
 from vidqa.jobs.records import JobRecord
 
 MOST_LISTED = 50
@@ -44,7 +44,10 @@ def _cancelled(record: JobRecord) -> JobRecord:
 
 
 def _store(record: JobRecord, observed: Observed) -> JobRecord:
-    why = (observed.failure or _failure_of(record, observed)) if observed.state == State.ERROR else None
+    why = observed.failure if observed.state == State.ERROR else None
+    if observed.state == State.ERROR and not why:
+        log = exit_state.tail(platform(record.platform).log, record)
+        why = failure.classify(observed.exit_code, observed.message, record.run.read_problems(), log)
     changes: dict[str, Any] = {
         "state": observed.state,
         "exit_code": observed.exit_code,
@@ -73,11 +76,6 @@ def _settle_run_folder(ended: JobRecord) -> None:
             run.write_problems([_problem_of(ended)])
     except OSError:
         return  # full disk, or a disk of the cluster: the record is enough
-
-
-def _failure_of(record: JobRecord, observed: Observed) -> dict[str, str]:
-    log = exit_state.tail(platform(record.platform).log, record)
-    return failure.classify(observed.exit_code, observed.message, record.run.read_problems(), log)
 
 
 def find(job_id: str) -> JobRecord:
@@ -200,7 +198,7 @@ def _problem_of(record: JobRecord) -> Problem:
         return JOB_OUT_OF_MEMORY.at(record.job_id, f"{message}: {(record.failure or {})['evidence']}")
     if kind == failure.INFRASTRUCTURE:
         retry = command("jobs", "retry", record.job_id)
-        return JOB_INTERRUPTED.at(record.job_id, message, f"it goes on from its newest checkpoint: {retry}")
+        return JOB_FAILED.at(record.job_id, message, f"it goes on from its newest checkpoint: {retry}")
     return JOB_FAILED.at(record.job_id, message, f"read its log: {record.log}")
 
 

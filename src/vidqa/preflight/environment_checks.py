@@ -15,14 +15,14 @@ from pathlib import Path
 
 from vidqa import spec
 from vidqa.core._optional import PACKAGE_MISSING, installing
-from vidqa.core.cli import SKILL_ROOT
+from vidqa.core.cli import FILE_REFUSED, SKILL_ROOT
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.families import family_of
 from vidqa.jobs import launch
 from vidqa.jobs.job_spec import load_job_spec
 from vidqa.jobs.platforms import platform, site
 from vidqa.jobs.platforms.hardware import cpu_count
-from vidqa.jobs.platforms.problems import PLATFORM_UNSUITABLE, RUN_FOLDER_UNWRITABLE
+from vidqa.jobs.platforms.problems import PLATFORM_UNREACHABLE
 from vidqa.preflight.inputs import ModelInputs, RunInputs, Skip
 from vidqa.preflight.problems import MACHINE_LIMITS, PACKAGE_OLD
 
@@ -112,7 +112,7 @@ def output_folder(inputs: RunInputs) -> list[Problem]:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".preflight-") as file:
             return clock_skew(folder, os.stat(file.name).st_mtime, before, time.time())
     except OSError as failed:
-        return [RUN_FOLDER_UNWRITABLE.at(folder, f"a file cannot be made here: {failed.strerror or failed}")]
+        return [FILE_REFUSED.at(folder, f"a file cannot be made here: {failed.strerror or failed}")]
 
 
 def clock_skew(folder: Path, file_time: float, before: float, after: float) -> list[Problem]:
@@ -163,5 +163,5 @@ def ports(inputs: RunInputs) -> list[Problem]:
             tried.bind(("127.0.0.1", 0))
     except OSError as failed:
         remedy = "bring the loopback interface up: ip link set lo up"
-        return [PLATFORM_UNSUITABLE.at("127.0.0.1", f"no port can be opened: {failed}", remedy)]
+        return [PLATFORM_UNREACHABLE.at("127.0.0.1", f"no port can be opened: {failed}", remedy)]
     return []

@@ -14,7 +14,7 @@ FILE = Code(
 )
 NOT_SUPPORTED = Code(
     "SPEC_NOT_SUPPORTED",
-    "The engine that the spec is for, our own or cosmos-rl, does not have what the spec asks.",
+    "The engine that the spec is for, our own or cosmos-rl in its container, does not have what the spec asks.",
     "Use a value that it lists, remove the key, or write the spec for the other engine: --target native or cosmos-rl.",
 )
 NO_EFFECT = Code(

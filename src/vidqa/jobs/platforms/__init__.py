@@ -2,8 +2,8 @@
 
 import importlib
 
+from vidqa.core.cli import USAGE
 from vidqa.jobs.platforms._base import Platform
-from vidqa.jobs.platforms.problems import PLATFORM_UNKNOWN
 
 # The modules of this package that hold a platform, under its name in capitals.
 MODULES = {
@@ -16,8 +16,8 @@ NAMES = tuple(MODULES)
 
 
 def platform(name: str) -> Platform:
-    """The platform of this name. Raises PLATFORM_UNKNOWN."""
+    """The platform of this name. Raises USAGE."""
     if name not in NAMES:
-        raise PLATFORM_UNKNOWN.error("--platform", f"there is no platform {name!r}; there are: {', '.join(NAMES)}")
+        raise USAGE.error("--platform", f"there is no platform {name!r}", f"use one of: {', '.join(NAMES)}")
     declared: Platform = getattr(importlib.import_module(f"vidqa.jobs.platforms.{MODULES[name]}"), name.upper())
     return declared

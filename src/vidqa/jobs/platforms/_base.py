@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -178,6 +179,15 @@ def read_log_file(path: Path, position: int) -> tuple[bytes, int]:
         raise FILE_REFUSED.error(
             path, f"it cannot be read: {failed}", "look at the file; the job itself does not need it"
         ) from failed
+
+
+def instant(text: str, otherwise: datetime) -> datetime:
+    """An ISO 8601 time, of UTC where it names no offset; `otherwise` for other text."""
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        return otherwise
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 def copy_command(names: Iterable[str], folder: Path, run_dir: Path) -> str:

@@ -38,10 +38,6 @@ class EngineStatus:
         return EngineStatus(state, code if isinstance(code, int) else None, str(status.get("message") or ""))
 
 
-def status_in_run_folder(job: Submitted) -> EngineStatus:
-    return EngineStatus.parse(job.run.read_status())
-
-
 def tail(log: Callable[[Any, int], tuple[bytes, int]], job: Submitted) -> str:
     """The end of what this job wrote to its log, without the lines of earlier jobs of a resumed run. Empty where the
     log cannot be read."""
@@ -71,12 +67,7 @@ def ended(job: Submitted, exit_code: int, status: EngineStatus, log_tail: str) -
 
 def ended_here(job: Submitted, exit_code: int) -> Observed:
     """`ended` for a job whose run folder can be read from here."""
-    return ended(job, exit_code, status_in_run_folder(job), tail(run_folder_log, job))
-
-
-def vanished_here(job: Submitted, message: str) -> Observed:
-    """`vanished` for a job whose run folder can be read from here."""
-    return vanished(job, status_in_run_folder(job), message)
+    return ended(job, exit_code, EngineStatus.parse(job.run.read_status()), tail(run_folder_log, job))
 
 
 def was_signalled(exit_code: int) -> bool:
@@ -84,8 +75,10 @@ def was_signalled(exit_code: int) -> bool:
     return exit_code == Exit.NOT_DONE or exit_code < 0 or 128 < exit_code <= 128 + signal.NSIG
 
 
-def vanished(job: Submitted, status: EngineStatus, message: str) -> Observed:
-    """The state of a job that the platform no longer lists: the last status of the engine decides."""
+def vanished(job: Submitted, message: str) -> Observed:
+    """The state of a job that the platform no longer lists: the last status of the engine decides, if the run folder
+    can be read from here."""
+    status = EngineStatus.parse(job.run.read_status())
     if status.state == State.COMPLETE:
         return Observed(State.COMPLETE, 0, status.message)
     if status.exit_code:

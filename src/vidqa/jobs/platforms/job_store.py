@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vidqa.core import environment, files, locks
-from vidqa.core.cli import FILE_REFUSED
+from vidqa.core.cli import FILE_REFUSED, refused_writes
 from vidqa.core.problem import ProblemError
 from vidqa.jobs.platforms.problems import JOB_LAUNCH_BUSY
 
@@ -41,10 +41,8 @@ def write_exit(job_id: str, ending: dict[str, Any]) -> None:
 
 def write(path: Path, value: dict[str, Any]) -> None:
     """Raises FILE_REFUSED."""
-    try:
+    with refused_writes(folder(), OTHER_FOLDER):
         files.write_json(path, value)
-    except OSError as failed:
-        raise FILE_REFUSED.error(folder(), f"writing {path.name} failed: {failed}", OTHER_FOLDER) from failed
 
 
 @contextmanager

@@ -35,11 +35,10 @@ from vidqa.jobs.platforms._base import (
 from vidqa.jobs.platforms.engine_command import engine_environment, torchrun
 from vidqa.jobs.platforms.job_store import exit_file, read_exit
 from vidqa.jobs.platforms.problems import (
-    ENV_NO_GPU,
     PLATFORM_IMAGE_UNUSED,
     PLATFORM_NODES,
     PLATFORM_TOO_FEW_GPUS,
-    PLATFORM_UNSUITABLE,
+    PLATFORM_UNREACHABLE,
 )
 from vidqa.jobs.platforms.processes import (
     JOB_VARIABLE,
@@ -59,7 +58,7 @@ FOUND_S = 60.0  # in which a new process is to be found in /proc
 def check(job: Job) -> list[Problem]:
     problems = []
     if not (PROC / "self/environ").exists():
-        problems.append(PLATFORM_UNSUITABLE.at(PROC, "there is no /proc: jobs could not be observed"))
+        problems.append(PLATFORM_UNREACHABLE.at(PROC, "there is no /proc: jobs could not be observed"))
     if importlib.util.find_spec("torch") is None:
         problems.append(PACKAGE_MISSING.at("torch", f"{sys.executable} has no torch, so there is no torchrun"))
     if job.nodes > 1:
@@ -73,7 +72,7 @@ def gpu_problems(job: Job) -> list[Problem]:
     """Too few GPUs for the processes of the spec, and, as a warning, none at all."""
     if job.gpus == 0:
         message = f"no GPU is visible: {job.processes} CPU process(es) will run"
-        return [ENV_NO_GPU.at("nvidia-smi -L", message, severity="warning")]
+        return [PLATFORM_TOO_FEW_GPUS.at("nvidia-smi -L", message, severity="warning")]
     if job.processes_per_node > job.gpus:
         message = f"the spec needs {job.processes_per_node}, {job.gpus} visible"
         return [PLATFORM_TOO_FEW_GPUS.at("gpus", message)]
@@ -96,7 +95,7 @@ def submit_command(job: Job, folder: Path) -> str:
 def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
     """Start the supervisor; the reference is its identity. It is told to start the engine once it is found in /proc.
     If this launcher is killed, whoever looks for the job then finds the supervisor, or it has started nothing. Raises
-    PLATFORM_UNSUITABLE where it is never found."""
+    PLATFORM_UNREACHABLE where it is never found."""
     command = [sys.executable, "-m", "vidqa.jobs.platforms.supervisor", job.job_id, str(exit_file(job.job_id))]
     names = {SUPERVISOR_VARIABLE: job.job_id, JOB_VARIABLE: ""}
     with job.log.open("ab") as log:
@@ -113,7 +112,7 @@ def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
         if time.monotonic() > deadline:
             supervisor.communicate()  # without the word it ends
             message = f"the environment of process {supervisor.pid} cannot be read: the job could not be observed"
-            raise PLATFORM_UNSUITABLE.error(PROC, message)
+            raise PLATFORM_UNREACHABLE.error(PROC, message)
         time.sleep(0.001)
     with suppress(BrokenPipeError), supervisor.stdin as pipe:  # type: ignore[union-attr]
         pipe.write(GO)
@@ -137,7 +136,7 @@ def status(job: Submitted) -> Observed:
     if launching:
         return Observed(State.PENDING)
     # It may have ended normally meanwhile.
-    return _ended(job) or exit_state.vanished_here(job, "the process vanished, and no exit code of it can be read")
+    return _ended(job) or exit_state.vanished(job, "the process vanished, and no exit code of it can be read")
 
 
 def _supervisor_of(job: Submitted) -> Identity | None:

@@ -2,37 +2,21 @@
 
 from vidqa.core.problem import Code, Exit
 
-PLATFORM_UNKNOWN = Code(
-    "PLATFORM_UNKNOWN",
-    "There is no platform of this name.",
-    "Use one of the platforms that scripts/launch.py --help names.",
-    Exit.USAGE,
-)
 SITE_SETTINGS = Code(
     "PLATFORM_SITE_SETTINGS",
     "The settings of your place (site.toml) are missing, are not TOML, or lack or hold a wrong key or value.",
     "Correct what the message names; references/site_template.toml documents every key.",
     Exit.USAGE,
 )
-PLATFORM_UNSUITABLE = Code(
-    "PLATFORM_UNSUITABLE",
-    "This machine cannot run jobs of this platform.",
-    "Launch from a Linux machine whose /proc can be read.",
-    Exit.ENVIRONMENT,
-)
-SLURM_MISSING = Code(
-    "PLATFORM_SLURM_MISSING",
-    "SLURM's commands are not on this machine.",
-    "Launch from a login node of the cluster, or let `ssh` in the table [slurm] of site.toml name one.",
-    Exit.ENVIRONMENT,
-)
 PLATFORM_UNREACHABLE = Code(
     "PLATFORM_UNREACHABLE",
-    "The Docker daemon, the host that submits to SLURM, or the Kubernetes cluster cannot be reached as things are set.",
-    "Docker: start it (sudo systemctl start docker), let DOCKER_HOST name it, or join the group of its socket "
-    "(sudo usermod -aG docker $USER, then log in again). SLURM: make `ssh HOST true` work without a question, with the "
-    "host's key in known_hosts. Kubernetes: let KUBECONFIG name a kubeconfig, check `kubectl config get-contexts`, set "
-    "context in site.toml.",
+    "This machine cannot observe processes, has none of SLURM's commands, or cannot reach the Docker daemon, the host "
+    "that submits to SLURM, or the Kubernetes cluster as things are set.",
+    "Local: launch from a Linux machine whose /proc can be read. Docker: start it (sudo systemctl start docker), let "
+    "DOCKER_HOST name it, or join the group of its socket (sudo usermod -aG docker $USER, then log in again). SLURM: "
+    "launch from a login node, or let `ssh` in [slurm] of site.toml name one, and make `ssh HOST true` work without a "
+    "question, with its key in known_hosts. Kubernetes: let KUBECONFIG name a kubeconfig, check `kubectl config "
+    "get-contexts`, set context in site.toml.",
     Exit.ENVIRONMENT,
 )
 PLATFORM_SILENT = Code(
@@ -45,16 +29,10 @@ PLATFORM_SILENT = Code(
 PLATFORM_REFUSED = Code(
     "PLATFORM_REFUSED",
     "The Docker daemon, SLURM or the cluster does not take the job as it stands: a full disk, a quota or policy, a "
-    "wrong setting, a missing right, GPUs that it cannot give, or another container or object of the job's name.",
+    "wrong setting, a missing right or secret, GPUs that it cannot give, or another container or object of the job's "
+    "name.",
     "Do what its own words in the message say: correct the platform's table in site.toml or the spec, then launch "
     "again; --dry-run prints what is submitted.",
-    Exit.ENVIRONMENT,
-)
-SECRET_MISSING = Code(
-    "PLATFORM_KUBERNETES_SECRET_MISSING",
-    "The spec uploads its results or uses wandb, and the cluster's Secret does not have the keys for it.",
-    "Put them into it (kubectl create secret generic vidqa --from-env-file=FILE), or let the spec do without: "
-    "logging.logger, train.ckpt.upload_hf, upload_s3. A service_account stands for the AWS keys.",
     Exit.ENVIRONMENT,
 )
 SLURM_SETTINGS = Code(
@@ -112,21 +90,10 @@ PLATFORM_NODES = Code(
 )
 PLATFORM_TOO_FEW_GPUS = Code(
     "PLATFORM_TOO_FEW_GPUS",
-    "The spec asks for more processes than this machine shows GPUs.",
-    "Lower policy.parallelism.dp_shard_size or dp_replicate_size (evaluate: num_gpus), or let CUDA_VISIBLE_DEVICES "
-    "name more GPUs.",
-    Exit.ENVIRONMENT,
-)
-ENV_NO_GPU = Code(
-    "ENV_NO_GPU",
-    "No GPU is visible, so the job runs on the CPU: right for the demo and tests, far too slow for a real model.",
-    "Run on a machine with NVIDIA GPUs; `nvidia-smi -L` must list them.",
-    Exit.ENVIRONMENT,
-)
-RUN_FOLDER_UNWRITABLE = Code(
-    "RUN_FOLDER_UNWRITABLE",
-    "The folder that would hold the run cannot be written.",
-    "Let train.output_dir (evaluate: results_dir) name a folder that you may write, on a disk with free space.",
+    "The spec asks for more processes than the machine shows GPUs; where it shows none, the job runs on the CPU: right "
+    "for the demo and tests, far too slow for a real model.",
+    "Let `nvidia-smi -L` list as many GPUs and CUDA_VISIBLE_DEVICES name them, or lower "
+    "policy.parallelism.dp_shard_size or dp_replicate_size (evaluate: num_gpus).",
     Exit.ENVIRONMENT,
 )
 JOB_RECORD_BROKEN = Code(

@@ -32,13 +32,9 @@ class Identity:
     @staticmethod
     def of_pid(pid: int) -> Identity | None:
         """The live process with this pid; None if it has ended or is a zombie."""
-        try:
-            # The name of the program, in brackets, may hold spaces and brackets itself.
-            fields = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-        except (FileNotFoundError, ProcessLookupError):
+        if (fields := _stat(pid)) is None or fields[0] in "ZX":
             return None
-        state, started = fields[0], int(fields[19])
-        return None if state in "ZX" else Identity(pid, started, boot_id(), socket.gethostname())
+        return Identity(pid, int(fields[19]), boot_id(), socket.gethostname())
 
     @staticmethod
     def from_dict(fields: dict[str, Any]) -> Identity:
@@ -107,8 +103,15 @@ def supervisors(job_id: str) -> list[Identity]:
 
 
 def parent(pid: int) -> int | None:
+    fields = _stat(pid)
+    return int(fields[1]) if fields else None
+
+
+def _stat(pid: int) -> list[str] | None:
+    """What /proc says of a process, from its state on; None where it is gone."""
     try:
-        return int((PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()[1])
+        # The name of the program, in brackets before that, may hold spaces and brackets itself.
+        return (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
 

@@ -45,18 +45,15 @@ def cache_folder(settings: Any, output_dir: Path) -> Path:
     return output_dir / "cache" if is_unseen(settings, output_dir) else environment.cache_folder()
 
 
-def default_file() -> Path:
-    return environment.state_folder() / "site.toml"
-
-
 def read(name: str, file: Path | None = None) -> Any:
     """The settings of a platform, or its defaults. None for a platform without settings.
 
     Raises ProblemError with every problem of the file's table, and with unknown tables.
     """
-    path = file or default_file()
+    path = file or environment.state_folder() / "site.toml"
     tables = _tables(path) if file or path.is_file() else {}
-    problems = _unknown_tables(path, tables)
+    unknown = [name for name in tables if name not in NAMES]
+    problems = [SITE_SETTINGS.at(path, f"there is no table [{name}]{_nearest(name, NAMES)}") for name in unknown]
     table = tables.get(name, {})
     if not isinstance(table, dict):
         problems.append(SITE_SETTINGS.at(f"{path} [{name}]", "this is a value; it must be a table"))
@@ -100,11 +97,6 @@ def _tables(path: Path) -> dict[str, Any]:
         raise SITE_SETTINGS.error(path, "there is no such file", remedy) from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as broken:
         raise SITE_SETTINGS.error(path, f"it cannot be read as TOML: {broken}") from broken
-
-
-def _unknown_tables(path: Path, tables: dict[str, Any]) -> list[Problem]:
-    unknown = [name for name in tables if name not in NAMES]
-    return [SITE_SETTINGS.at(path, f"there is no table [{name}]{_nearest(name, NAMES)}") for name in unknown]
 
 
 def _problem(model: type[Any], error: Any, where: str) -> Problem:

@@ -20,9 +20,9 @@ from vidqa.core.files import now, read_object, remove, write_json, write_text
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.core.run_folder import EXPORT, UNFINISHED, RunFolder
 from vidqa.families.weights import check_weights
+from vidqa.jobs.problems import EXPORT_FAILED, EXPORT_OUT
 from vidqa.jobs.release.card import Card
 from vidqa.jobs.release.origin import origin_of, point_to_hub
-from vidqa.jobs.release.problems import FAILED, OUT
 from vidqa.jobs.release.scores import Scores, scores_of
 from vidqa.jobs.release.source import ExportSource
 
@@ -47,37 +47,29 @@ def write_release(source: ExportSource, out: Path, *, merge: bool) -> Release:
     merge = merge and source.is_adapter
     identity = {"run": source.run.path.name, "export": source.export.name, "sha256": source.sha256, "merged": merge}
     facts = read_object(out / EXPORT)
-    how = "found" if _is_whole(out, facts, identity) else "made"
+    is_whole = facts.get("made_of") == identity and (out / PROOF).is_file() and not check_weights(out)
+    how = "found" if is_whole else "made"
     try:
         if how == "made":
             _require_free(out, facts, identity)
             facts = _make(source, out, identity, merge=merge)
         return _with_card(source, out, how, facts, merge=merge)
     except OSError as failed:
-        raise OUT.error(out, f"it cannot be written: {failed.strerror or failed}") from failed
-
-
-def _is_whole(out: Path, facts: dict[str, Any], identity: dict[str, Any]) -> bool:
-    """Whether `out` has this very export already, with all of its files."""
-    return facts.get("made_of") == identity and _holds(out, PROOF) and not check_weights(out)
-
-
-def _holds(folder: Path, name: str) -> bool:
-    return (folder / name).is_file()
+        raise EXPORT_OUT.error(out, f"it cannot be written: {failed.strerror or failed}") from failed
 
 
 def _require_free(out: Path, facts: dict[str, Any], identity: dict[str, Any]) -> None:
     """Raises EXPORT_OUT for a folder with anything in it but this export, damaged."""
     if out.exists() and not out.is_dir():
-        raise OUT.error(out, "it is a file")
-    if not out.is_dir() or not any(out.iterdir()) or facts.get("made_of") == identity:
-        return
+        raise EXPORT_OUT.error(out, "it is a file")
     identity_there = facts.get("made_of")
+    if not out.is_dir() or not any(out.iterdir()) or identity_there == identity:
+        return
     if not isinstance(identity_there, dict):
-        raise OUT.error(out, "it holds files that this script has not written")
+        raise EXPORT_OUT.error(out, "it holds files that this script has not written")
     kind = "merged" if identity_there.get("merged") else "as it is"
     run, export = identity_there.get("run"), identity_there.get("export")
-    raise OUT.error(out, f"it holds the export {export} of the run {run}, {kind}, or an older one")
+    raise EXPORT_OUT.error(out, f"it holds the export {export} of the run {run}, {kind}, or an older one")
 
 
 def _make(source: ExportSource, out: Path, identity: dict[str, Any], *, merge: bool) -> dict[str, Any]:
@@ -114,9 +106,9 @@ def _in_engine(words: list[str]) -> dict[str, Any]:
         report = json.loads(done.stdout)
         problems = [Problem(**fields) for fields in report["problems"]]
     except (ValueError, TypeError, KeyError) as nothing:
-        raise FAILED.error(words[-1], f"it ended with {done.returncode} and said nothing") from nothing
+        raise EXPORT_FAILED.error(words[-1], f"it ended with {done.returncode} and said nothing") from nothing
     if done.returncode:
-        raise ProblemError(problems) if problems else FAILED.error(words[-1], f"it ended with {done.returncode}")
+        raise ProblemError(problems) if problems else EXPORT_FAILED.error(words[-1], f"it ended with {done.returncode}")
     data: dict[str, Any] = report["data"]
     return data
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vidqa.core.files import open_plain, read_object
+from vidqa.core.files import read_object
 from vidqa.evaluation.results import compare_recipes
 from vidqa.jobs import records
+from vidqa.jobs.job_results import dataset_of
 from vidqa.jobs.release.source import ExportSource
 from vidqa.planning.resume_compat import same_weights
 
@@ -77,9 +77,7 @@ def _evaluations(source: ExportSource) -> Iterator[Evaluation]:
 
 def _set_of(folder: Path) -> str:
     """A short name for the questions of an evaluation: the folder of the annotations, or their file's name."""
-    try:
-        with open_plain(folder / "spec.toml") as file:
-            path = Path(str(tomllib.load(file)["dataset"]["annotation_path"]))
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+    if not (dataset := dataset_of(folder)):
         return "questions"
+    path = Path(dataset["annotation_path"])
     return path.parent.name if path.stem == "annotations" and path.parent.name else path.stem

@@ -19,7 +19,7 @@ from vidqa.core.problem import ProblemError
 from vidqa.core.run_folder import EXPORT, RunFolder
 from vidqa.families import require_plain_weights
 from vidqa.jobs import records
-from vidqa.jobs.release.problems import NO_EXPORT, UNPROVED
+from vidqa.jobs.problems import EXPORT_UNPROVED, NO_EXPORT
 from vidqa.planning.resume_compat import same_weights, weights_hash
 from vidqa.spec import load_training
 from vidqa.spec.models import TrainSpec
@@ -76,7 +76,7 @@ def find(named: str, which: str | None = None) -> ExportSource:
         require_plain_weights(export, "export.py hands on trained weights, not")
     facts = read_object(export / EXPORT)
     if reason := _unproved(facts):
-        raise UNPROVED.error(export, reason)
+        raise EXPORT_UNPROVED.error(export, reason)
     return ExportSource(RunFolder(home), export, load_training(home / "spec.toml"), facts)
 
 

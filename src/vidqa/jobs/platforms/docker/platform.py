@@ -16,6 +16,7 @@ from docker.errors import APIError
 
 import vidqa
 from vidqa.core import environment
+from vidqa.core.cli import refused_writes
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.core.versions import git_commit
 from vidqa.jobs.platforms import exit_state, hardware
@@ -43,7 +44,6 @@ from vidqa.jobs.platforms.problems import (
     PLATFORM_NODES,
     PLATFORM_PATH,
     PLATFORM_UNREACHABLE,
-    RUN_FOLDER_UNWRITABLE,
 )
 from vidqa.jobs.platforms.processes import Identity
 from vidqa.jobs.platforms.site import settings_of
@@ -126,10 +126,8 @@ def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
     """Create the container, put the secrets into it, start it. On a failure the container is removed."""
     body = json.loads(rendered.files[CONTAINER_FILE])
     for path in job.writes:
-        try:
+        with refused_writes(path):
             path.mkdir(parents=True, exist_ok=True)
-        except OSError as failed:
-            raise RUN_FOLDER_UNWRITABLE.error(path, f"it cannot be made: {failed}") from failed
     with daemon() as client, refusals(container_name(job.job_id)):
         created = client.create_container_from_config(body, container_name(job.job_id))["Id"]
         try:
@@ -167,7 +165,7 @@ def _poll(client: Any, job: Submitted) -> Observed:
         return _without_container(client, job)
     if stage == "created":
         _remove(client, facts["Id"])
-        return exit_state.vanished_here(job, "the launcher ended before it had started it")
+        return exit_state.vanished(job, "the launcher ended before it had started it")
     return _collect(client, job, facts) if stage in ("exited", "dead") else Observed(State.RUNNING)
 
 
@@ -175,7 +173,7 @@ def _without_container(client: Any, job: Submitted) -> Observed:
     if job.reference and client.info()["ID"] != job.reference.get("daemon"):
         return Observed(job.state, None, f"it runs with another Docker daemon than {docker_daemon.address()}")
     # Another process may have collected and removed the container meanwhile.
-    return _ended(job) or exit_state.vanished_here(job, "its container vanished: removed by someone else")
+    return _ended(job) or exit_state.vanished(job, "its container vanished: removed by someone else")
 
 
 def _collect(client: Any, job: Submitted, facts: dict[str, Any]) -> Observed:

@@ -47,21 +47,22 @@ class Cluster:
         query = [("dryRun", "All")] if dry_run else []
         return self._json("POST", self._collection(body), query, body)
 
-    def get(self, body: Json) -> Json:
-        return self._json("GET", self._path(body))
+    def get(self, body: Json) -> Json | None:
+        """The object as it is in the cluster; None where there is none."""
+        with _absent_is_fine():
+            return self._json("GET", self._path(body))
+        return None
 
     def delete(self, body: Json) -> None:
-        """Delete an object and its dependents; the server continues after the answer."""
-        options = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
-        self._json("DELETE", self._path(body), [], options)
+        """Delete an object, if it is there, and its dependents; the server continues after the answer."""
+        self._delete(self._path(body), propagationPolicy="Background")
 
     def patch(self, body: Json, change: Json) -> Json:
         """Merge a change into an object."""
         return self._json("PATCH", self._path(body), [], change)
 
     def delete_pod(self, name: str, grace_s: int) -> None:
-        options = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": grace_s}
-        self._json("DELETE", f"{self._core}/pods/{name}", [], options)
+        self._delete(f"{self._core}/pods/{name}", gracePeriodSeconds=grace_s)
 
     def pods(self, selector: str) -> tuple[list[Json], str]:
         """The pods with these labels, and the resource version from which a watch continues."""
@@ -116,6 +117,10 @@ class Cluster:
         group = body["apiVersion"]
         root = f"/api/{group}" if "/" not in group else f"/apis/{group}"
         return f"{root}/namespaces/{self.namespace}/{PLURALS[body['kind']]}"
+
+    def _delete(self, path: str, **options: Any) -> None:
+        with _absent_is_fine():
+            self._json("DELETE", path, [], {"apiVersion": "v1", "kind": "DeleteOptions", **options})
 
     def _path(self, body: Json) -> str:
         return f"{self._collection(body)}/{body['metadata']['name']}"
@@ -187,6 +192,16 @@ def refusal(answer: ApiError, what: str) -> Problem:
     """The problem of an error that ends a launch."""
     lacks_rights = answer.status in (401, 403) and "exceeded quota" not in answer.message
     return PLATFORM_REFUSED.at(what, _shown(answer), ASK_FOR_RIGHTS if lacks_rights else None)
+
+
+@contextmanager
+def _absent_is_fine() -> Iterator[None]:
+    """Ignores the answer that there is no such object."""
+    try:
+        yield
+    except ApiError as answer:
+        if answer.status != 404:
+            raise
 
 
 def _shown(answer: ApiError) -> str:

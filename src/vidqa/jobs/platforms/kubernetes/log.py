@@ -15,7 +15,7 @@ from typing import Any
 from vidqa.core import files
 from vidqa.core.problem import ProblemError
 from vidqa.jobs.platforms import job_store
-from vidqa.jobs.platforms._base import Submitted, read_log_file, run_folder_log
+from vidqa.jobs.platforms._base import Submitted, instant, read_log_file, run_folder_log
 from vidqa.jobs.platforms.kubernetes.client import ApiError, Cluster
 from vidqa.jobs.platforms.kubernetes.manifest import CONTAINER, NODE_LABEL, TRAINJOB_CONTAINER
 from vidqa.jobs.platforms.kubernetes.state import container_state
@@ -62,7 +62,8 @@ def _new_lines(cluster: Cluster, pod: str, container: str, place: Json | None) -
     log is read."""
     if place is None:
         return _parsed(cluster.log(pod, container, None))
-    age = (datetime.now(UTC) - _instant(place["last"])).total_seconds()
+    now = datetime.now(UTC)
+    age = (now - instant(place["last"], now)).total_seconds()
     lines = _parsed(cluster.log(pod, container, max(OVERLAP_S, round(age) + OVERLAP_S)))
     if place["last"] not in {stamp for stamp, _ in lines}:
         lines = _parsed(cluster.log(pod, container, None))
@@ -76,7 +77,8 @@ def _after(lines: list[tuple[str, bytes]], place: Json) -> list[tuple[str, bytes
     matches = [at for at, (stamp, _) in enumerate(lines) if stamp == place["last"]]
     if len(matches) >= place["count"]:
         return lines[matches[place["count"] - 1] + 1 :]
-    return [line for line in lines if _instant(line[0]) > _instant(place["last"])]
+    now = datetime.now(UTC)
+    return [line for line in lines if instant(line[0], now) > instant(place["last"], now)]
 
 
 def _parsed(raw: bytes) -> list[tuple[str, bytes]]:
@@ -84,15 +86,6 @@ def _parsed(raw: bytes) -> list[tuple[str, bytes]]:
     whole = raw[: raw.rfind(b"\n") + 1] if b"\n" in raw else b""
     pairs = (line.partition(b" ") for line in whole.split(b"\n")[:-1])
     return [(stamp.decode(errors="replace"), text) for stamp, _, text in pairs]
-
-
-def _instant(stamp: str) -> datetime:
-    """An RFC 3339 time with any offset; now, for other text."""
-    try:
-        time = datetime.fromisoformat(stamp)
-    except ValueError:
-        return datetime.now(UTC)
-    return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 def _places(job: Submitted) -> dict[str, Json]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,7 +25,7 @@ from vidqa.core.cli import note
 from vidqa.core.problem import Exit, Problem, ProblemError
 from vidqa.jobs.platforms._base import SECRETS, Job, Observed, Platform, Rendered, State, Submitted
 from vidqa.jobs.platforms.engine_command import engine_environment
-from vidqa.jobs.platforms.exit_state import EngineStatus, status_in_run_folder, vanished
+from vidqa.jobs.platforms.exit_state import EngineStatus, vanished
 from vidqa.jobs.platforms.job_store import read_exit, write_exit
 from vidqa.jobs.platforms.kubernetes.client import PLURALS, ApiError, Cluster, connect, refusal
 from vidqa.jobs.platforms.kubernetes.log import gather, read_log, tail_of
@@ -32,7 +33,7 @@ from vidqa.jobs.platforms.kubernetes.manifest import JOB_LABEL, command, manifes
 from vidqa.jobs.platforms.kubernetes.paths import path_problems, site_of
 from vidqa.jobs.platforms.kubernetes.site import KubernetesSite
 from vidqa.jobs.platforms.kubernetes.state import decisive, endings, observed, stuck, verdict
-from vidqa.jobs.platforms.problems import PLATFORM_REFUSED, PLATFORM_SILENT, PLATFORM_UNREACHABLE, SECRET_MISSING
+from vidqa.jobs.platforms.problems import PLATFORM_REFUSED, PLATFORM_SILENT, PLATFORM_UNREACHABLE
 from vidqa.jobs.platforms.processes import Identity
 from vidqa.jobs.platforms.site import settings_of
 
@@ -41,6 +42,10 @@ POLL_S = 2.0  # an API server serves a whole cluster
 AGAIN_S = 0.2  # before a lost connection is opened again
 FORCE_S = 30.0  # until a cluster has removed killed pods
 NAME_TAKEN = "Remove it (kubectl delete), or launch again in a second: the name is made from the time."
+PUT_KEYS = (
+    "Put them into it (kubectl create secret generic vidqa --from-env-file=FILE), or let the spec do without: "
+    "logging.logger, train.ckpt.upload_hf, upload_s3. A service_account stands for the AWS keys."
+)
 NEEDED = (("list", ""), ("watch", ""), ("delete", ""), ("get", "log"))  # on pods and on what is below them
 Json = dict[str, Any]
 
@@ -68,12 +73,13 @@ def _missing_secrets(job: Job, cluster: Cluster) -> list[Problem]:
     except ApiError as answer:
         if answer.status == 403:
             message = f"whether it has {', '.join(required)} cannot be seen: {answer.message}"
-            return [SECRET_MISSING.at(where, message, severity="warning")]
+            return [PLATFORM_REFUSED.at(where, message, PUT_KEYS, severity="warning")]
         if answer.status != 404:
             raise
-        return [SECRET_MISSING.at(where, f"there is no such Secret, and the spec needs {', '.join(required)}")]
-    missing = [name for name in required if name not in has]
-    return [SECRET_MISSING.at(where, f"it lacks {', '.join(missing)}, which the spec needs")] if missing else []
+        message = f"there is no such Secret, and the spec needs {', '.join(required)}"
+        return [PLATFORM_REFUSED.at(where, message, PUT_KEYS)]
+    missing = ", ".join(name for name in required if name not in has)
+    return [PLATFORM_REFUSED.at(where, f"it lacks {missing}, which the spec needs", PUT_KEYS)] if missing else []
 
 
 def _admission(job: Job, cluster: Cluster) -> list[Problem]:
@@ -142,7 +148,7 @@ def _create(cluster: Cluster, body: Json, job: Job) -> Json:
         if answer.status != 409:
             raise
         there = cluster.get(body)
-        if not _is_of(job, there):
+        if there is None or not _is_of(job, there):
             where = f"{body['kind']} {cluster.namespace}/{body['metadata']['name']}"
             raise PLATFORM_REFUSED.error(where, "the cluster has another object of this name", NAME_TAKEN) from answer
         return there
@@ -156,11 +162,10 @@ def _roll_back(cluster: Cluster, things: Sequence[Json], job: Job) -> None:
     """Delete the objects of a refused launch, also those whose creation was not answered."""
     for thing in things:
         try:
-            if _is_of(job, cluster.get(thing)):
+            if (there := cluster.get(thing)) and _is_of(job, there):
                 cluster.delete(thing)
         except ApiError as answer:
-            if answer.status != 404:
-                note(f"{thing['kind']} {thing['metadata']['name']} stays in the cluster: {answer}")
+            note(f"{thing['kind']} {thing['metadata']['name']} stays in the cluster: {answer}")
         except ProblemError as away:
             note(f"remove what the cluster may have kept with the label {JOB_LABEL}={job.job_id}: {away}")
             return
@@ -220,14 +225,8 @@ def _poll(job: Submitted, cluster: Cluster) -> Observed:
 
 def _owner_of(job: Submitted, cluster: Cluster) -> Json | None:
     """The Job or TrainJob that was submitted, not a later one of its name."""
-    try:
-        owner = cluster.get(_main(job))
-    except ApiError as answer:
-        if answer.status == 404:
-            return None
-        raise
-    uid = (job.reference or {}).get("uid")
-    return owner if uid in (None, owner["metadata"]["uid"]) else None
+    owner, uid = cluster.get(_main(job)), (job.reference or {}).get("uid")
+    return owner if owner and uid in (None, owner["metadata"]["uid"]) else None
 
 
 def _gone(job: Submitted, pods: Sequence[Json]) -> Observed:
@@ -237,7 +236,7 @@ def _gone(job: Submitted, pods: Sequence[Json]) -> Observed:
         return Observed(State.RUNNING, None, "its pods are being ended")
     if ended:
         return _store_end(job, verdict(decisive(pods) or ended[-1], pods, job, ""))
-    return vanished(job, status_in_run_folder(job), "the job vanished: the cluster has neither it nor a pod of it")
+    return vanished(job, "the job vanished: the cluster has neither it nor a pod of it")
 
 
 def cancel(job: Submitted, grace_s: float) -> None:
@@ -253,12 +252,12 @@ def _cancel(job: Submitted, cluster: Cluster, grace_s: float) -> None:
     last_pods = {pod["metadata"]["name"]: pod for pod in pods}
     gather(job, cluster, pods)
     if _owner_of(job, cluster) is not None:
-        _unless_gone(lambda: cluster.delete(_main(job)))
+        cluster.delete(_main(job))
     for name in last_pods:
-        _unless_gone(lambda name=name: cluster.delete_pod(name, max(1, round(grace_s))))
+        cluster.delete_pod(name, max(1, round(grace_s)))
     left, version = _watch_end(job, cluster, last_pods, version, grace_s)
     for name in left:
-        _unless_gone(lambda name=name: cluster.delete_pod(name, 0))
+        cluster.delete_pod(name, 0)
     if left:
         _watch_end(job, cluster, last_pods, version, FORCE_S)
     last = list(last_pods.values())
@@ -281,45 +280,23 @@ def _watch_end(
     left = set(last_pods)
     while left and (remaining := deadline - time.monotonic()) > 0:
         try:
-            _follow(job, cluster, last_pods, left, version, remaining)
-        except ApiError as answer:  # 410: the version is too old
-            if answer.status != 410:
+            for kind, pod in cluster.watch_pods(_selector(job), version, remaining):
+                name = pod["metadata"]["name"]
+                last_pods[name] = pod
+                left = left - {name} if kind == "DELETED" else left | {name}  # also one that is created meanwhile
+                if kind != "DELETED" and endings([pod]):
+                    gather(job, cluster, [pod])
+                if not left:
+                    break
+        except (ApiError, ProblemError) as lost:
+            if isinstance(lost, ApiError) and lost.status != 410:  # 410: the version is too old
                 raise
             time.sleep(AGAIN_S)
-        except ProblemError:
-            time.sleep(AGAIN_S)
-        try:
+        with suppress(ProblemError):  # without an answer the watch continues from the last version
             now, version = cluster.pods(_selector(job))
-        except ProblemError:
-            continue  # the watch continues from the last version
-        last_pods |= {pod["metadata"]["name"]: pod for pod in now}
-        left = {pod["metadata"]["name"] for pod in now}
+            last_pods |= {pod["metadata"]["name"]: pod for pod in now}
+            left = {pod["metadata"]["name"] for pod in now}
     return sorted(left), version
-
-
-def _follow(
-    job: Submitted, cluster: Cluster, last_pods: dict[str, Json], left: set[str], version: str, limit_s: float
-) -> None:
-    """One watch: changed pods go into `last_pods`, names of existing pods into `left`."""
-    for kind, pod in cluster.watch_pods(_selector(job), version, limit_s):
-        name = pod["metadata"]["name"]
-        last_pods[name] = pod
-        if kind == "DELETED":
-            left.discard(name)
-        else:
-            left.add(name)  # a pod may be created while the Job is deleted
-            if endings([pod]):
-                gather(job, cluster, [pod])
-        if not left:
-            return
-
-
-def _unless_gone(act: Any) -> None:
-    try:
-        act()
-    except ApiError as answer:
-        if answer.status != 404:
-            raise
 
 
 def _bring_back(job: Submitted, pods: Sequence[Json]) -> None:

@@ -50,7 +50,7 @@ def main(words: Sequence[str]) -> int:
         return int(Exit.ENVIRONMENT)
     # Pods may see each other's processes; this name tells them apart.
     name = f"{options.job}.{options.node}" if options.node > 0 else options.job
-    with copied_output(run.path / _log_name(options.node)):
+    with copied_output(run.path / (f"log_node{options.node}.txt" if options.node else "log.txt")):
         ended = supervise(name, None, options.command)
     code = _settled_exit_code(run, ended, wait_s=SETTLE_S if options.node > 0 else 0.0)
     _leave_last_words(options.last_words, run, ended)
@@ -73,7 +73,7 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
 
 def is_done(run: RunFolder, job_id: str) -> bool:
     """Whether this job has completed the run."""
-    return _is_of(run, job_id) and EngineStatus.parse(run.read_status()).state == State.COMPLETE
+    return _state_of(run, job_id) == State.COMPLETE
 
 
 def begin(run: RunFolder, config_folder: Path, job_id: str) -> None:
@@ -102,12 +102,13 @@ def _await_first_node(host: str, run: RunFolder, job_id: str) -> None:
 
 def has_stopped(run: RunFolder, job_id: str) -> bool:
     """Whether an attempt of this job has saved itself and no other has begun."""
-    return _is_of(run, job_id) and EngineStatus.parse(run.read_status()).state == State.STOPPED
+    return _state_of(run, job_id) == State.STOPPED
 
 
-def _is_of(run: RunFolder, job_id: str) -> bool:
-    """Whether the status in a run folder is this job's: `begin` replaces an older one."""
-    return (run.read_run().get("jobs") or [None])[-1] == job_id
+def _state_of(run: RunFolder, job_id: str) -> State | None:
+    """What the status in a run folder says, if it is this job's: `begin` replaces an older one."""
+    is_own = (run.read_run().get("jobs") or [None])[-1] == job_id
+    return EngineStatus.parse(run.read_status()).state if is_own else None
 
 
 def _has_address(host: str) -> bool:
@@ -115,10 +116,6 @@ def _has_address(host: str) -> bool:
         return bool(socket.getaddrinfo(host, None))
     except OSError:
         return False
-
-
-def _log_name(node: int) -> str:
-    return "log.txt" if node == 0 else f"log_node{node}.txt"
 
 
 def _settled_exit_code(run: RunFolder, ended: int, wait_s: float) -> int:

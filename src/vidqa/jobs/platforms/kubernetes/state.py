@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,16 +15,9 @@ from vidqa.jobs.platforms.kubernetes.manifest import CONTAINER, NODE_LABEL, TRAI
 
 Json = dict[str, Any]
 # Reasons of a waiting container that need a user's action, and their failure class.
-STUCK = {
-    "ErrImagePull": IMAGE,
-    "ImagePullBackOff": IMAGE,
-    "InvalidImageName": IMAGE,
-    "ErrImageNeverPull": IMAGE,
-    "ImageInspectError": IMAGE,
-    "CreateContainerError": IMAGE,
-    "RunContainerError": IMAGE,
-    "CreateContainerConfigError": INFRASTRUCTURE,
-}
+OF_IMAGES = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError")
+OF_CONTAINERS = ("CreateContainerError", "RunContainerError")
+STUCK = {**dict.fromkeys((*OF_IMAGES, *OF_CONTAINERS), IMAGE), "CreateContainerConfigError": INFRASTRUCTURE}
 
 
 @dataclass(frozen=True)
@@ -89,13 +82,11 @@ def verdict(ending: Ending, pods: Sequence[Json], job: Submitted, log_tail: str)
     if ending.reason == "OOMKilled":
         evidence = f"pod {ending.pod}: OOMKilled, exit code {ending.exit_code}"
         message = "the container used more memory than its limit (memory_gib in site.toml; /dev/shm counts)"
-        return Observed(observed.state, observed.exit_code, message, {"class": OUT_OF_MEMORY, "evidence": evidence})
-    lost = [pod_ending for pod_ending in endings(pods) if pod_ending.disruption] + _lost_without_ending(pods)
+        return replace(observed, message=message, failure={"class": OUT_OF_MEMORY, "evidence": evidence})
+    lost = [f"pod {ending.pod}: {ending.disruption}" for ending in endings(pods) if ending.disruption]
+    lost += [f"pod {pod['metadata']['name']}: {why}" for pod in pods if (why := _disruption(pod))]
     if lost and observed.exit_code not in (Exit.INPUT, Exit.ENVIRONMENT):
-        where = lost[0] if isinstance(lost[0], str) else f"pod {lost[0].pod}: {lost[0].disruption}"
-        return Observed(
-            observed.state, observed.exit_code, observed.message, {"class": INFRASTRUCTURE, "evidence": where}
-        )
+        return replace(observed, failure={"class": INFRASTRUCTURE, "evidence": lost[0]})
     return observed
 
 
@@ -108,11 +99,7 @@ def decisive(pods: Sequence[Json]) -> Ending | None:
 
 def endings(pods: Sequence[Json]) -> list[Ending]:
     """The endings of all pods, in order of time."""
-    terminated = []
-    for pod in pods:
-        state = container_state(pod).get("terminated")
-        if state:
-            terminated.append(_ending(pod, state))
+    terminated = [_ending(pod, state) for pod in pods if (state := container_state(pod).get("terminated"))]
     return sorted(terminated, key=lambda ending: ending.finished)
 
 
@@ -145,11 +132,6 @@ def _disruption(pod: Json) -> str:
         return f"{target.get('reason')}: {target.get('message')}"[:250]
     status = pod.get("status", {})
     return str(status["reason"]) if status.get("reason") in ("Evicted", "NodeLost", "Preempting", "Shutdown") else ""
-
-
-def _lost_without_ending(pods: Sequence[Json]) -> list[str]:
-    gone = [pod for pod in pods if _disruption(pod) and "terminated" not in container_state(pod)]
-    return [f"pod {pod['metadata']['name']}: {_disruption(pod)}" for pod in gone]
 
 
 def container_state(pod: Json) -> Json:
@@ -189,16 +171,13 @@ def _unfinished(owner: Json, pods: Sequence[Json], job: Submitted) -> Observed:
     if back:
         why = back[-1].disruption or f"ended with exit code {back[-1].exit_code}"
         return Observed(state, None, f"a pod is started again; pod {back[-1].pod} {why}")
-    preparing = [pod["metadata"]["name"] for pod in pods if _is_prepared(pod)]
+    # Its node still pulls the image or mounts volumes; only events say which of them fails.
+    creating = [pod for pod in pods if (container_state(pod).get("waiting") or {}).get("reason") == "ContainerCreating"]
+    preparing = [pod["metadata"]["name"] for pod in creating]
     if preparing:
         advice = f"`kubectl describe pod {preparing[0]}` says what holds it up"
         return Observed(state, None, f"{len(preparing)} pod(s) wait for their image and volumes: {advice}")
     return Observed(state, None, "" if running else "its pods are being made")
-
-
-def _is_prepared(pod: Json) -> bool:
-    """Whether its node still pulls the image or mounts volumes. Only events say which of them fails."""
-    return (container_state(pod).get("waiting") or {}).get("reason") == "ContainerCreating"
 
 
 def _unscheduled(pod: Json) -> str:

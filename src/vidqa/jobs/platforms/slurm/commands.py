@@ -9,8 +9,7 @@ import time
 from dataclasses import dataclass
 
 from vidqa.core import environment
-from vidqa.core.problem import ProblemError
-from vidqa.jobs.platforms.problems import PLATFORM_SILENT, PLATFORM_UNREACHABLE, PLATFORM_UNSUITABLE, SLURM_MISSING
+from vidqa.jobs.platforms.problems import PLATFORM_SILENT, PLATFORM_UNREACHABLE
 
 TIMEOUT_S = 90  # SLURM's own commands give up on their controller earlier than that
 PATIENCE_S = 30.0  # for a controller that restarts or fails over
@@ -70,20 +69,25 @@ class SlurmCommands:
         secrets: tuple[str, ...] = (),
         patience_s: float = 0.0,
         nothing: str = "",
+        optional: bool = False,
     ) -> CommandResult:
         """Run one command with `stdin` on its standard input, and the secrets that are set in its environment. For a
         query, `nothing` is its error message where there is no such job.
 
         A silent controller is asked again until `patience_s` is over, unless the command may have succeeded and must
-        not be repeated. Raises SLURM_MISSING, PLATFORM_UNREACHABLE for ssh, and PLATFORM_SILENT where the
-        controller does not answer.
+        not be repeated. Raises PLATFORM_UNREACHABLE where ssh fails or there is no such command (an `optional` one then
+        gives the code NOT_FOUND), and PLATFORM_SILENT where the controller does not answer.
         """
         deadline = time.monotonic() + patience_s
-        while (answer := self._ask_once(words, stdin, secrets)).is_silence(nothing):
+        while True:
+            answer = self._ask_once(words, stdin, secrets)
+            if answer.code == NOT_FOUND and not optional:
+                raise PLATFORM_UNREACHABLE.error(self.ssh or words[0], answer.complaint)
+            if answer.code == NOT_FOUND or not answer.is_silence(nothing):
+                return answer
             if time.monotonic() > deadline or not _may_repeat(words, answer):
                 raise PLATFORM_SILENT.error(self.ssh or words[0], answer.complaint)
             time.sleep(1)
-        return answer
 
     def _ask_once(self, words: tuple[str, ...], stdin: str, secrets: tuple[str, ...]) -> CommandResult:
         passed = environment.values(secrets)
@@ -100,17 +104,15 @@ class SlurmCommands:
             done = subprocess.run(
                 words, input=stdin, env=variables, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S
             )
-        except FileNotFoundError as missing:
-            raise SLURM_MISSING.error(where, f"there is no command {words[0]}") from missing
+        except FileNotFoundError:
+            return CommandResult(NOT_FOUND, "", f"there is no command {words[0]}")
         except subprocess.TimeoutExpired as late:
             raise PLATFORM_SILENT.error(where, f"no answer within {TIMEOUT_S} s") from late
         except OSError as failed:
-            raise PLATFORM_UNSUITABLE.error(where, f"it cannot be run: {failed}") from failed
+            raise PLATFORM_UNREACHABLE.error(where, f"it cannot be run: {failed}") from failed
         answer = CommandResult(done.returncode, done.stdout, done.stderr)
         if self.ssh and answer.code == SSH_FAILED:
             raise PLATFORM_UNREACHABLE.error(self.ssh, answer.complaint)
-        if self.ssh and answer.code == NOT_FOUND:
-            raise SLURM_MISSING.error(self.ssh, answer.complaint)
         return answer
 
 
@@ -145,12 +147,7 @@ def slurm_job(cluster: SlurmCommands, slurm_id: str, name: str) -> SlurmJob | No
 def accounted(cluster: SlurmCommands, slurm_id: str, name: str) -> SlurmJob | None:
     """The end of a job from accounting; None without accounting or without the job in it. Raises as `slurm_job`."""
     words = ("sacct", "-j", slurm_id, f"--name={name}", "-X", "-n", "-P", "-o", "State,ExitCode")
-    try:
-        answer = cluster.ask(*words, nothing=NO_ACCOUNTS)
-    except ProblemError as stopped:
-        if stopped.problems[0].code == SLURM_MISSING.name:
-            return None
-        raise
+    answer = cluster.ask(*words, nothing=NO_ACCOUNTS, optional=True)
     return _from_sacct(answer.out) if answer.code == 0 else None
 
 

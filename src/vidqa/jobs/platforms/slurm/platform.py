@@ -31,10 +31,8 @@ from vidqa.jobs.platforms._base import (
     State,
     Submitted,
     copy_command,
-    run_folder_log,
 )
 from vidqa.jobs.platforms.problems import (
-    ENV_NO_GPU,
     NOT_SEEN,
     NOT_SHARED,
     PATH_UNSEEN,
@@ -42,7 +40,6 @@ from vidqa.jobs.platforms.problems import (
     PLATFORM_SILENT,
     PLATFORM_TOO_FEW_GPUS,
     PLATFORM_UNREACHABLE,
-    SLURM_MISSING,
     SLURM_SETTINGS,
 )
 from vidqa.jobs.platforms.processes import Identity
@@ -80,7 +77,7 @@ def check(job: Job) -> list[Problem]:
     problems += slurm_script.unmountable(job)
     if job.gpus == 0:
         message = f"no GPU is asked for: {job.processes} CPU process(es) will run"
-        problems.append(ENV_NO_GPU.at("--gpus", message, "leave --gpus 0 out", severity="warning"))
+        problems.append(PLATFORM_TOO_FEW_GPUS.at("--gpus", message, "leave --gpus 0 out", severity="warning"))
     elif job.processes_per_node > job.gpus:
         message = f"the spec needs {job.processes_per_node} on each node, {job.gpus} are asked for"
         problems.append(PLATFORM_TOO_FEW_GPUS.at("--gpus", message))
@@ -139,8 +136,24 @@ def submit_command(job: Job, folder: Path) -> str:
 
 def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
     """Submit the script; the reference is the job's number and name. Raises NOT_SHARED, PLATFORM_REFUSED."""
-    name = slurm_script.name_of(job.job_id)
-    return {"slurm_id": _sbatch(job, rendered, name), "name": name}
+    site: SlurmSite = job.settings
+    name, cluster = slurm_script.name_of(job.job_id), SlurmCommands(site.ssh, site.ssh_config)
+    if site.ssh and cluster.ask("test", "-f", str(job.run_dir / TASK)).code:
+        raise NOT_SHARED.error(job.run_dir, f"{site.ssh} does not see it")
+    try:
+        answer = cluster.ask(*rendered.command, secrets=rendered.secrets, patience_s=PATIENCE_S)
+    except ProblemError as failed:
+        if failed.problems[0].code != PLATFORM_SILENT.name:
+            raise
+        time.sleep(LOST_S)
+        if (number := find(cluster, name, PATIENCE_S)) is None:
+            raise
+        return {"slurm_id": number, "name": name}  # submitted; only the answer was lost
+    # sbatch may print the number with ";" and a cluster's name.
+    number = answer.out.strip().splitlines()[-1].partition(";")[0] if answer.out.strip() else ""
+    if answer.code or not number.isdigit():
+        raise PLATFORM_REFUSED.error(rendered.command[-1], answer.complaint)
+    return {"slurm_id": number, "name": name}
 
 
 def status(job: Submitted) -> Observed:
@@ -151,7 +164,7 @@ def status(job: Submitted) -> Observed:
         if slurm_id is None and launching:
             return Observed(State.PENDING, None, "it is being submitted")
         if slurm_id is None:
-            return exit_state.vanished(job, exit_state.EngineStatus(), "its launcher ended before SLURM had taken it")
+            return exit_state.vanished(job, "its launcher ended before SLURM had taken it")
         named = slurm_id, _name(job)
         job_in_slurm = slurm_job(cluster, *named) or _exit_code_left(job, slurm_id) or accounted(cluster, *named)
     except ProblemError as silent:
@@ -185,28 +198,6 @@ def _is_over_within(job: Submitted, limit_s: float) -> bool:
     while not (over := status(job).state.is_terminal) and time.monotonic() < deadline:
         time.sleep(min(0.5, SLURM.poll_s))
     return over
-
-
-def _sbatch(job: Job, rendered: Rendered, name: str) -> str:
-    """Submit the script. Returns the job number, which sbatch may print with ";" and a cluster name."""
-    site: SlurmSite = job.settings
-    cluster = SlurmCommands(site.ssh, site.ssh_config)
-    if site.ssh and cluster.ask("test", "-f", str(job.run_dir / TASK)).code:
-        raise NOT_SHARED.error(job.run_dir, f"{site.ssh} does not see it")
-    try:
-        answer = cluster.ask(*rendered.command, secrets=rendered.secrets, patience_s=PATIENCE_S)
-    except ProblemError as failed:
-        if failed.problems[0].code != PLATFORM_SILENT.name:
-            raise
-        time.sleep(LOST_S)
-        slurm_id = find(cluster, name, PATIENCE_S)
-        if slurm_id is None:
-            raise
-        return slurm_id  # submitted; only the answer was lost
-    number = answer.out.strip().splitlines()[-1].partition(";")[0] if answer.out.strip() else ""
-    if answer.code or not number.isdigit():
-        raise PLATFORM_REFUSED.error(rendered.command[-1], answer.complaint)
-    return number
 
 
 def _cluster(job: Submitted) -> SlurmCommands:
@@ -251,19 +242,16 @@ def _observed(job: Submitted, slurm_id: str, job_in_slurm: SlurmJob | None) -> O
         return Observed(State.PENDING, None, f"{again}waits: {job_in_slurm.reason or job_in_slurm.state}")
     if job_in_slurm and job_in_slurm.state not in ENDS:
         return Observed(State.RUNNING, None, again.removesuffix("; "))
-    engine_status = exit_state.status_in_run_folder(job)
     if job_in_slurm is None:
-        return exit_state.vanished(
-            job, engine_status, f"it vanished: SLURM knows no job {slurm_id} of it, and it left no exit code"
-        )
+        return exit_state.vanished(job, f"it vanished: SLURM knows no job {slurm_id} of it, and it left no exit code")
     if job_in_slurm.state in ENDED_BY_ITSELF:
         code = int(Exit.JOB_FAILED) if job_in_slurm.exit_code is None else job_in_slurm.exit_code
-        return exit_state.ended(job, code, engine_status, exit_state.tail(run_folder_log, job))
+        return exit_state.ended_here(job, code)
     if job_in_slurm.state == "CANCELLED":
-        observed = exit_state.vanished(job, engine_status, "it was canceled in SLURM before it had saved itself")
+        observed = exit_state.vanished(job, "it was canceled in SLURM before it had saved itself")
         return observed if observed.state == State.COMPLETE else replace(observed, state=State.CANCELED)
     kind, message = ENDED_BY_SLURM[job_in_slurm.state]
-    observed = exit_state.vanished(job, engine_status, "")
+    observed = exit_state.vanished(job, "")
     if observed.state != State.COMPLETE:
         saved = "it had saved itself" if observed.exit_code == Exit.NOT_DONE else "what it had not saved is lost"
         observed = replace(observed, message=f"{message} ({job_in_slurm.state}); {saved}")
@@ -285,7 +273,7 @@ SLURM = Platform(
     settings=SlurmSite,
     submit_command=submit_command,
     silent=PLATFORM_SILENT.name,
-    away=(SLURM_MISSING.name, PLATFORM_UNREACHABLE.name, PLATFORM_SILENT.name, NOT_SHARED.name),
+    away=(PLATFORM_UNREACHABLE.name, PLATFORM_SILENT.name, NOT_SHARED.name),
     has_queue=True,
     poll_s=POLL_S,
 )

@@ -236,17 +236,13 @@ def in_container(job: Job, command: str) -> str:
     site: SlurmSite = job.settings
     if site.backend == "venv":
         return command
-    mounted = shlex.quote(",".join([*_mounts(job), *site.mounts]))
+    own = [f"{m.path}:{m.path}{':ro' * m.read_only}" for m in mounts(job) if m.path != job.run_dir]
+    mounted = shlex.quote(",".join([*own, *site.mounts]))
     image = shlex.quote(image_of(job))
     if site.backend == "apptainer":
         gpus = "--nv " if job.gpus else ""
         return f'apptainer exec {gpus}--bind "$run":"$run",{mounted} {image} {command}'
     return f'--container-image={image} --no-container-mount-home --container-mounts="$run":"$run",{mounted} {command}'
-
-
-def _mounts(job: Job) -> list[str]:
-    """The mounts of the job, at the same paths; inputs are read-only."""
-    return [f"{m.path}:{m.path}{':ro' * m.read_only}" for m in mounts(job) if m.path != job.run_dir]
 
 
 def _shown(*words: str) -> str:

@@ -78,19 +78,20 @@ def test_what_only_decoding_found_is_left_out(case: Case) -> None:
 
 
 @pytest.mark.parametrize(
-    ("raw", "target", "code"),
+    ("raw", "target", "code", "words"),
     [
-        (None, "train.json", "FIX_EXISTS"),
-        ("[1, 2]", "new.json", "FIX_NOTHING_LEFT"),
-        ("[{]", "new.json", "DATA_SYNTAX"),
-        ("", "new.json", "DATA_EMPTY"),
+        (None, "train.json", "FIX_EXISTS", "already"),
+        ("[1, 2]", "new.json", "DATA_EMPTY", "none of 2 records can be used"),
+        ("[{]", "new.json", "DATA_SYNTAX", ""),
+        ("", "new.json", "DATA_EMPTY", "no record"),
     ],
 )
-def test_what_cannot_be_fixed(case: Case, raw: str | None, target: str, code: str) -> None:
+def test_what_cannot_be_fixed(case: Case, raw: str | None, target: str, code: str, words: str) -> None:
     case.raw = raw
     with pytest.raises(ProblemError) as stopped:
         fix_annotations(case.write(), "train", case.folder / target)
-    assert stopped.value.problems[0].code == code and not (case.folder / "new.json").exists()
+    assert stopped.value.problems[0].code == code and words in stopped.value.problems[0].message
+    assert not (case.folder / "new.json").exists()
 
 
 def test_the_script(case: Case) -> None:

@@ -43,10 +43,15 @@ def plans_by_view(samples: Iterable[Sample]) -> dict[Hashable, FramePlan]:
     return {ref.view: plan for sample in samples for ref, plan in zip(sample.record.media, sample.plans, strict=True)}
 
 
+def frame_bytes(plans: Iterable[FramePlan]) -> int:
+    """Bytes of the resized frames."""
+    return sum(len(plan.indices) * plan.height * plan.width * 3 for plan in plans)
+
+
 def cache_share(trained: Iterable[Sample], others: Iterable[Sample], per_token: int, limit_bytes: float) -> CacheShare:
     """For training samples, in a cache of `limit_bytes` that also holds the frames of `others`."""
     plans = plans_by_view(trained)
     features = per_token * sum(plan.tokens for plan in plans.values())
-    frames = sum(len(plan.indices) * plan.height * plan.width * 3 for plan in (plans_by_view(others) | plans).values())
+    frames = frame_bytes((plans_by_view(others) | plans).values())
     left = max(0.0, USABLE_CACHE * limit_bytes - frames)
     return CacheShare(frames, features, min(1.0, left / features) if features else 0.0)

@@ -76,6 +76,17 @@ def weights_facts(
     }
 
 
+def compare(checkpoint: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Of a checkpoint's facts `before` and those of a run (`order`, `weights`, `spec`; a part that is unknown is left
+    out) what may not differ and does, and the keys that differ and change what is learned, both as text."""
+    refused = {what: changes(before.get(part, {}), now[part]) for part, what in FACT_NAMES.items() if part in now}
+    recorded = recorded_spec(checkpoint, before)
+    differences = ["unknown: the checkpoint does not say with which spec it was trained"]
+    if recorded is not None:
+        refused[SAMPLE_RULE], differences = spec_changes(recorded, now["spec"])
+    return [f"{what} would change: {', '.join(changed)}" for what, changed in refused.items() if changed], differences
+
+
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """What of a part of a checkpoint's facts is another now, as text. What it does not know yet counts as false."""
     pairs = [(key, before.get(key), value) for key, value in now.items()]

@@ -15,10 +15,11 @@ import numpy as np
 
 from vidqa.core.gc_pause import paused
 from vidqa.core.problem import Problem, ProblemError
+from vidqa.data.problems import FIELD
 from vidqa.data.record import MediaRef, MediumKeys, Record
 from vidqa.families import family_of, require_plain_weights
 from vidqa.families.chat import Chat, Encoded, Outline, load_chat, shown
-from vidqa.planning.problems import SAMPLE_TOO_LONG, SAMPLE_TWO_KINDS
+from vidqa.planning.problems import SAMPLE_TOO_LONG
 from vidqa.spec.models import EmbedSpec, EvaluateSpec, InferenceSpec, QuantizeSpec, TrainSpec
 from vidqa.video import plan_frames, plan_image, vision_spec, with_keys
 from vidqa.video.probe_many import Header, probe_many
@@ -182,7 +183,7 @@ class Planner:
             raise ProblemError(medium)
         if medium.plan.kind != ref.kind:
             message = f"it is named as {ref.kind} here, and as {medium.plan.kind} elsewhere"
-            raise SAMPLE_TWO_KINDS.error(ref.key, message)
+            raise FIELD.error(ref.key, message, "name the file as what it is in every record")
         return medium
 
     def take(self, headers: Mapping[str, Header]) -> None:

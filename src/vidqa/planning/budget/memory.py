@@ -14,7 +14,7 @@ engine's own code, which a test repeats, and the rest follows from how FSDP work
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from vidqa.families.sizes import Sizes
@@ -320,10 +320,8 @@ def _activations(model: ParamCounts, setup: TrainingSetup, micro_step: MicroStep
 
     layers = {level: of_token(layer_widths(setup, level, head_norms=text.head_norms)) for level in LEVELS}
     blocks = {level: of_patch(block_widths(setup, level, gated=vision.gated)) for level in LEVELS}
-    at_layer, at_block = (
-        _backward_transient(layers, setup, of_token),
-        _backward_transient(blocks, setup, of_patch),
-    )
+    at_layer = _backward_transient(layers, setup, of_token)
+    at_block = _backward_transient(blocks, setup, of_patch)
     layer, layer_work = _kept_over_layers(setup.recompute.decoder, text.layers, layers, at_layer)
     block, block_work = _kept_over_layers(setup.recompute.vision, vision.blocks, blocks, at_block)
     # What the decoder takes in: at the tower's end and at every tap.
@@ -379,34 +377,23 @@ def block_widths(setup: TrainingSetup, level: RecomputeLevel, *, gated: bool = F
 
 def layer_widths(setup: TrainingSetup, level: RecomputeLevel, *, head_norms: bool = True) -> Widths:
     """What one decoder layer keeps of each token."""
-    if setup.exchanges and level != "layer":
-        alone = layer_widths(replace(setup, exchanges=False), level, head_norms=head_norms)
-        return alone + CONSTANTS.exchanged
-    if level in ("layer", "linear"):
-        return CONSTANTS.layer if level == "layer" else CONSTANTS.linear
-    if level == "projections":
-        return _projections_widths(setup)
-    if not head_norms:
-        eager = CONSTANTS.eager_lora_head_norms if setup.lora else CONSTANTS.eager_head_norms
-        return layer_widths(setup, level) - (CONSTANTS.compiled_head_norms if setup.compiled else eager)
-    if setup.shares:
-        return layer_widths(replace(setup, shares=False), level) + CONSTANTS.shared
-    if setup.compiled:
-        return CONSTANTS.compiled + CONSTANTS.compiled_dropout if setup.dropout else CONSTANTS.compiled
-    if not setup.lora:
-        return CONSTANTS.eager
-    return CONSTANTS.eager_lora + CONSTANTS.eager_dropout if setup.dropout else CONSTANTS.eager_lora
-
-
-def _projections_widths(setup: TrainingSetup) -> Widths:
-    if setup.compiled:
-        return (
-            CONSTANTS.compiled_projections + CONSTANTS.compiled_dropout
-            if setup.dropout
-            else CONSTANTS.compiled_projections
-        )
-    return (
-        CONSTANTS.eager_projections + CONSTANTS.eager_projections_dropout
-        if setup.dropout
-        else CONSTANTS.eager_projections
-    )
+    if level == "layer":
+        return CONSTANTS.layer
+    if level == "linear":
+        widths = CONSTANTS.linear
+    elif level == "projections":
+        widths = CONSTANTS.compiled_projections if setup.compiled else CONSTANTS.eager_projections
+        if setup.dropout:
+            widths += CONSTANTS.compiled_dropout if setup.compiled else CONSTANTS.eager_projections_dropout
+    else:
+        eager, norms = CONSTANTS.eager, CONSTANTS.eager_head_norms
+        if setup.lora:
+            eager, norms = CONSTANTS.eager_lora, CONSTANTS.eager_lora_head_norms
+        widths = CONSTANTS.compiled if setup.compiled else eager
+        if setup.dropout:
+            widths += CONSTANTS.compiled_dropout if setup.compiled else CONSTANTS.eager_dropout
+        if setup.shares:
+            widths += CONSTANTS.shared
+        if not head_norms:
+            widths -= CONSTANTS.compiled_head_norms if setup.compiled else norms
+    return widths + CONSTANTS.exchanged if setup.exchanges else widths

@@ -9,7 +9,7 @@ from typing import Any
 
 from vidqa.families.sizes import Sizes, Tensor
 from vidqa.planning.budget.autotune import Forecast, least_policy, slowness
-from vidqa.planning.budget.flops import flops_model, recomputed_flops_share
+from vidqa.planning.budget.flops import flops_of, recomputed_flops_share
 from vidqa.planning.budget.gpus import Gpu
 from vidqa.planning.budget.memory import (
     GIB,
@@ -101,10 +101,9 @@ def _speed(spec: TrainSpec, model: ParamCounts, tokens: int, limit_gib: float, c
         return None
     best = min(forecasts, key=lambda forecast: slowness(spec, model, forecast)).policy
     setup, recomputed = training_setup(spec, best), recomputed_flops_share(spec, model, best.recompute, pack)
-    flops = flops_model(model.sizes, vision_trains=trains, decoder_trains=spec.policy.lora is None)
     work = Workload(tokens, tokens**2, ANSWER, pack.patches, 0)
     reached = efficiency(model, replace(setup, lora=spec.policy.lora is not None), recomputed).on(name).mfu
-    seconds = flops.training_flops([work]) / (card.peak * reached)
+    seconds = flops_of(spec, model).training_flops([work]) / (card.peak * reached)
     return tokens / (seconds + micro_step_seconds(model, setup, card) + step_seconds(model, setup))
 
 

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from vidqa.core.problem import Problem
 from vidqa.data.record import Record, Turn
 from vidqa.planning.problems import SAMPLE_ANSWERS
-from vidqa.planning.samples import Planner, Sample
+from vidqa.planning.samples import Planner, Sample, place_of
 from vidqa.spec.models import TrainSpec
 
 
@@ -79,25 +78,18 @@ def pair_problems(spec: object, sets: Mapping[str, Sequence[Record]]) -> list[Pr
         paired = [record for record in records if record.rejected]
         if not learns_pairs(spec):
             if paired and isinstance(spec, TrainSpec) and name in ("train", "validation"):
-                message = f"{len(paired)} records have a rejected answer, and {_objective(spec)} does not use it"
+                objective = f'engine.objective = "{spec.engine.objective}"'
+                message = f"{len(paired)} records have a rejected answer, and {objective} does not use it"
                 problems.append(SAMPLE_ANSWERS.at(name, message, severity="warning"))
             continue
         if missing := [record for record in records if not record.rejected]:
-            message = f"{len(missing)} of {len(records)} records have no rejected answer, first {_shown(missing[0])}"
+            message = f"{len(missing)} of {len(records)} records have no rejected answer, first {place_of(missing[0])}"
             problems.append(SAMPLE_ANSWERS.at(name, message))
         if equal := [record for record in paired if _plain(record.rejected) == _plain(record.answer)]:
-            message = f"{len(equal)} records have the same answer twice, first {_shown(equal[0])}"
+            message = f"{len(equal)} records have the same answer twice, first {place_of(equal[0])}"
             problems.append(SAMPLE_ANSWERS.at(name, message))
     return problems
 
 
-def _objective(spec: Any) -> str:
-    return f'engine.objective = "{spec.engine.objective}"'
-
-
 def _plain(text: str | None) -> str:
     return " ".join((text or "").split())
-
-
-def _shown(record: Record) -> str:
-    return f"{record.source} (id {record.id})"

@@ -89,18 +89,15 @@ def compare(checkpoint: Path, before: Mapping[str, Any], now: Mapping[str, Any])
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """What of a part of a checkpoint's facts is another now, as text. What it does not know yet counts as false."""
-    pairs = [(key, before.get(key), value) for key, value in now.items()]
-    return [f"{key}: {was!r} -> {value!r}" for key, was, value in pairs if _differs(was, value)]
+    differing = [(key, before.get(key), value) for key, value in now.items() if before.get(key) != value]
+    return [f"{key}: {was!r} -> {value!r}" for key, was, value in differing if not (was is None and value is False)]
 
 
 def spec_facts(spec: TrainSpec) -> dict[str, Any]:
     """The keys of a TrainSpec that a checkpoint records: all that have an effect, with their values."""
-    keys = leaves(action_for(spec).name)
-    return {key: value for key, value in flat(spec).items() if key not in keys or _has_effect(keys[key])}
-
-
-def _has_effect(field: Any) -> bool:
-    return (field.json_schema_extra or {}).get("x-native") != "no effect"
+    fields: Mapping[str, Any] = leaves(action_for(spec).name)
+    idle = {key for key, field in fields.items() if (field.json_schema_extra or {}).get("x-native") == "no effect"}
+    return {key: value for key, value in flat(spec).items() if key not in idle}
 
 
 def spec_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[list[str], list[str]]:
@@ -124,10 +121,6 @@ def recorded_spec(checkpoint: Path, facts: Mapping[str, Any]) -> dict[str, Any] 
         return spec_facts(load_training(written)) if written.is_file() else None
     except ProblemError:
         return None
-
-
-def _differs(before: Any, now: Any) -> bool:
-    return before != now and (before is not None or now is not False)
 
 
 def weights_hash(folder: Path, base: Path | None = None) -> str:

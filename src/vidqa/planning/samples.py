@@ -76,12 +76,17 @@ class Sample:
     @property
     def place(self) -> str:
         """Where the record stands, for problems."""
-        return f"{self.record.source} (id {self.record.id})"
+        return place_of(self.record)
 
     def too_long(self, longest: int, remedy: str | None = None) -> Problem:
         """SAMPLE_TOO_LONG, for a sample of more than `longest` tokens."""
         message = f"{self.length} tokens, {self.media_tokens} of them video or image; {longest} allowed"
         return SAMPLE_TOO_LONG.at(self.place, message, remedy)
+
+
+def place_of(record: Record) -> str:
+    """Where a record stands, for problems."""
+    return f"{record.source} (id {record.id})"
 
 
 def training_planner(spec: TrainSpec, model_folder: Path) -> Planner:
@@ -117,11 +122,14 @@ class Planner:
         self.family = family_of(model_folder)
         self.geometry = self.family.geometry(model_folder)
         self.chat: Chat = load_chat(model_folder)
-        keys = {key: getattr(vision, key, None) for key in VISION_KEYS}
-        self.vision: VisionSpec = vision_spec(self.geometry, **keys)
+        self.vision: VisionSpec = self.vision_of(vision)
         self.prompting = prompting
         self._headers: dict[str, Header] = {}
         self._media: dict[tuple[str, MediumKeys], Medium | tuple[Problem, ...]] = {}
+
+    def vision_of(self, table: object) -> VisionSpec:
+        """What a spec's table with the keys of VISION_KEYS asks of this model's media."""
+        return vision_spec(self.geometry, **{key: getattr(table, key, None) for key in VISION_KEYS})
 
     def for_generation(self) -> Planner:
         """The same planner for prompts that end where the answer begins; it shares the cached headers."""
@@ -157,8 +165,7 @@ class Planner:
                 try:
                     samples.append(self._sample(record, prompting, outline))
                 except ProblemError as bad:
-                    where = f"{record.source} (id {record.id})"
-                    problems.extend(replace(p, where=f"{where}: {p.where}") for p in bad.problems)
+                    problems.extend(replace(p, where=f"{place_of(record)}: {p.where}") for p in bad.problems)
         return samples, problems
 
     def _sample(self, record: Record, prompting: Prompting, outline: Outline | list[Problem]) -> Sample:

@@ -11,8 +11,8 @@ from vidqa.planning.budget.flops import flops_of
 from vidqa.planning.packing.prefix_sharing import workload
 from vidqa.planning.packing.steps import Steps
 from vidqa.planning.plan import too_long, without_labels
-from vidqa.planning.samples import Planner, Sample
-from vidqa.preflight.inputs import DataInputs, ModelInputs, RunInputs, Skip
+from vidqa.planning.samples import Sample
+from vidqa.preflight.inputs import DataInputs, RunInputs, Skip
 from vidqa.spec.keys import value_at
 from vidqa.spec.run_tables import Vision
 
@@ -98,7 +98,7 @@ def changes_that_fit(inputs: DataInputs, sample: Sample) -> str:
     return "set one of: " + "; ".join(changes)
 
 
-def _fewer_frames(inputs: ModelInputs, sample: Sample) -> str | None:
+def _fewer_frames(inputs: DataInputs, sample: Sample) -> str | None:
     """The largest nframes (fps in steps of a sixteenth) that fits, by halving."""
     vision = _sampling(inputs)
     most = vision.nframes or 16
@@ -121,11 +121,10 @@ def _smaller_frames(inputs: DataInputs, sample: Sample) -> str | None:
     return f"total_pixels = {pixels}"
 
 
-def _fits(inputs: ModelInputs, sample: Sample, changes: dict[str, Any]) -> bool:
+def _fits(inputs: DataInputs, sample: Sample, changes: dict[str, Any]) -> bool:
     """Whether the sample fits with these keys of the vision table."""
-    vision = _sampling(inputs).model_copy(update=changes)
-    planner = Planner(inputs.model_folder, vision, sample.prompting)
-    planned, problems = planner.plan([sample.record])
+    vision = inputs.planner.vision_of(_sampling(inputs).model_copy(update=changes))
+    planned, problems = inputs.planner.anew(vision).plan([sample.record], sample.prompting.response_mode)
     return not problems and planned[0].length <= inputs.longest_allowed
 
 

@@ -17,7 +17,7 @@ from vidqa.families.weights import weight_bytes, weight_files
 from vidqa.jobs.job_spec import model_names
 from vidqa.planning.budget.memory import BYTES_OF
 from vidqa.planning.budget.params import count_trainable
-from vidqa.planning.features import cache_share, frame_bytes, is_tower_frozen, plans_by_view, token_bytes
+from vidqa.planning.features import frame_bytes, kept_share, plans_by_view
 from vidqa.preflight.environment_checks import existing
 from vidqa.preflight.inputs import DataInputs, ModelInputs, Skip
 from vidqa.preflight.model_checks import architecture_parameters
@@ -133,14 +133,10 @@ def _features(inputs: DataInputs, limit: int) -> tuple[int, list[Problem]]:
     train_spec = inputs.training
     if train_spec is None or not train_spec.engine.keep_features:
         return 0, []
-    where = "engine.keep_features"
-    if not is_tower_frozen(inputs.parameters(train_spec), inputs.family.tower):
-        return 0, [DISK_SMALL.at(where, "the vision tower trains, so nothing is kept", severity="warning")]
-    if train_spec.policy.parallelism.cp_size > 1:
-        message = "ranks share a sample (policy.parallelism.cp_size), so nothing is kept"
-        return 0, [DISK_SMALL.at(where, message, severity="warning")]
-    per_token = token_bytes(inputs.sizes.vision, train_spec.train.param_dtype)
-    room = cache_share(inputs.planned["train"].samples, inputs.to_decode, per_token, limit)
+    where, trained = "engine.keep_features", inputs.planned["train"].samples
+    room = kept_share(train_spec, inputs.family, inputs.sizes, trained, inputs.to_decode, limit)
+    if isinstance(room, str):
+        return 0, [DISK_SMALL.at(where, f"{room}, so nothing is kept", severity="warning")]
     cached_bytes = int(room.share * room.feature_bytes)
     inputs.facts |= {"feature_bytes": room.feature_bytes, "features_kept": room.share}
     if room.share == 1:

@@ -69,7 +69,8 @@ def what_fits(
         changed = with_values(spec, USUAL | keys | ({"policy.lora": lora} if lora else {}))
         model = count_params(sizes, parameters(tensors, changed.policy))
         least = training_setup(changed, least_policy(changed, model))
-        longest = max((tokens for tokens in LENGTHS if _fits(model, least, tokens, limit_gib)), default=0)
+        peaks = {tokens: peak_memory(model, least, _micro_step(model, tokens)).peak_gib for tokens in LENGTHS}
+        longest = max((tokens for tokens, peak_gib in peaks.items() if fits(peak_gib, limit_gib)), default=0)
         pack = min(OFFLOADED_PACK if least.offloads else PACK, longest)
         speed = _speed(changed, model, pack, limit_gib, card, name) if card and longest else None
         yield Fit(method, longest, speed, host_bytes(model, least) / GIB)
@@ -84,10 +85,6 @@ def host_bytes(model: ParamCounts, setup: TrainingSetup) -> float:
 def _micro_step(model: ParamCounts, tokens: int) -> MicroStep:
     """Of videos alone, as the heaviest packs are."""
     return MicroStep(tokens, tokens * model.sizes.vision.merge**2, ANSWER, accumulates=True)
-
-
-def _fits(model: ParamCounts, setup: TrainingSetup, tokens: int, limit_gib: float) -> bool:
-    return fits(peak_memory(model, setup, _micro_step(model, tokens)).peak_gib, limit_gib)
 
 
 def _speed(spec: TrainSpec, model: ParamCounts, tokens: int, limit_gib: float, card: Gpu, name: str) -> float | None:

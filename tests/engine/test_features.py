@@ -140,7 +140,7 @@ def test_a_cache_for_some_of_them_keeps_the_same_ones(world: SimpleNamespace, mo
     """Packs then hold both: media that are computed, and media that are read."""
     watched = Watched(monkeypatch)
     monkeypatch.setattr(
-        "vidqa.engine.data.dataloader.cache_share", lambda *_: SimpleNamespace(share=0.5, feature_bytes=1)
+        "vidqa.engine.data.dataloader.kept_share", lambda *_: SimpleNamespace(share=0.5, feature_bytes=1)
     )
     path = spec(world, "some", KEEP)
     assert losses(train_here(path, world.folder / "some")) == pytest.approx(world.reference, rel=1e-6)

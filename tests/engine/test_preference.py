@@ -217,7 +217,7 @@ def test_pairs_that_are_none_are_named(rows: Any, tmp_path: Path, change: Any, p
     with pytest.raises(ProblemError) as wrong:
         train_here(pair_spec(tmp_path, world), tmp_path / "run")
     (problem,) = wrong.value.problems
-    assert problem.code == "SAMPLE_PAIRS" and part in problem.message
+    assert problem.code == "SAMPLE_ANSWERS" and part in problem.message
 
 
 def test_a_video_that_cannot_be_decoded_leaves_its_pairs_out(rows: Any, tmp_path: Path) -> None:

@@ -175,4 +175,5 @@ def test_a_file_that_is_a_video_here_and_an_image_there_is_a_problem(folder: Pat
     ]
     samples, problems = Planner(folder / "model", VISION, Prompting()).plan(records)
     assert [sample.record.id for sample in samples] == ["0"]
-    assert [problem.code for problem in problems] == ["SAMPLE_TWO_KINDS"] and "(id 1)" in problems[0].where
+    assert [problem.code for problem in problems] == ["DATA_FIELD"] and "(id 1)" in problems[0].where
+    assert "as video here, and as image elsewhere" in problems[0].message

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.clips import write_clip
+from tests.programs import run_here
 from vidqa.core.cli import SKILL_ROOT
 from vidqa.data.storage import hub
 from vidqa.engine.families.tiny_qwen3_vl import write_tiny_model
@@ -95,7 +95,7 @@ def write_spec(tmp_path: Path, media: Path, tiny_model: Path, monkeypatch: pytes
 
 
 def script(name: str, *words: object) -> tuple[int, dict[str, Any], str]:
-    """Exit code, JSON object and errors of a script."""
+    """Exit code, JSON object and errors of a script, which runs in this process."""
     command = [sys.executable, str(SKILL_ROOT / f"scripts/{name}.py"), *map(str, words), "--json"]
-    process = subprocess.run(command, capture_output=True, text=True, timeout=900)
-    return process.returncode, json.loads(process.stdout), process.stderr
+    done = run_here(command, cwd=Path.cwd())
+    return done.returncode, json.loads(done.stdout), done.stderr

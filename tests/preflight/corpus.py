@@ -183,6 +183,10 @@ NAMED = {
     "no weights": "model",
     "no config": "config.json",
     "no tokenizer": "tokenizer.json",
+    "ids of both sets": "1 ids are in both sets",
+    "the same video in both sets": "1 files are in both sets",
+    "an old package": "peft 0.1.0 is installed",
+    "an old tracker": "wandb 0.1.0 is installed",
 }
 
 
@@ -495,7 +499,7 @@ def _(case: Case) -> None:
         record["conversations"][1]["value"] = "Yes."
 
 
-@broken("ids of both sets", "DATA_SPLIT_IDS")
+@broken("ids of both sets", "DATA_SPLIT_LEAK")
 def _(case: Case) -> None:
     case.held[0]["id"] = "clip0-0"
 
@@ -852,24 +856,24 @@ def _(case: Case) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))  # the test sets it back
 
 
-@broken("an old package", "ENV_PACKAGE_OLD")
+@broken("an old package", "ENV_PACKAGE_MISSING")
 def _(case: Case) -> None:
     installed(case, "peft", "0.1.0")
 
 
-@broken("an old tracker", "ENV_PACKAGE_OLD")
+@broken("an old tracker", "ENV_PACKAGE_MISSING")
 def _(case: Case) -> None:
     installed(case, "wandb", "0.1.0")
     case.spec["logging.logger"] = ["console", "wandb"]
 
 
-@broken("a transformers that is too old for the family", "ENV_PACKAGE_OLD")
+@broken("a transformers that is too old for the family", "ENV_PACKAGE_MISSING")
 def _(case: Case) -> None:
     installed(case, "transformers", "5.17.0")
     case.spec["policy.model_name_or_path"] = str(tiny_model(case.folder / "second", "qwen2_5_vl"))
 
 
-@broken("torchvision for another torch", "ENV_PACKAGE_OLD")
+@broken("torchvision for another torch", "ENV_PACKAGE_MISSING")
 def _(case: Case) -> None:
     installed(case, "torchvision", "0.99.0", "Requires-Dist: torch==1.0.0")
 

@@ -35,7 +35,7 @@ def case(tmp_path: Path, ready: Path, clips: Path, tiny_model: Path, monkeypatch
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr("vidqa.data.storage.hub.PAUSES_S", ())
-    monkeypatch.setattr("vidqa.data.storage.hub.TIMEOUT_S", 1.0)
+    monkeypatch.setattr("vidqa.data.storage.hub.TIMEOUT_S", 0.2)
     shutil.copy(ready / "media_probe.parquet", tmp_path)
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     made = Case(tmp_path, clips, tiny_model, monkeypatch)

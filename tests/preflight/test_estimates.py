@@ -58,7 +58,7 @@ def case(tmp_path: Path, clips: Path, tiny_model: Path, monkeypatch: pytest.Monk
 def budget(case: Case, gib: float | None = None, arch: str | None = None) -> tuple[Report, list[Problem]]:
     case.options["declared"] = Declared(None, gib, arch)
     report = case.report("budget")
-    return report, [problem for problem in report.problems if problem.code == "BUDGET_MEMORY"]
+    return report, [problem for problem in report.problems if problem.where == "GPU memory"]
 
 
 def test_the_estimate_is_always_there_and_is_of_the_heaviest_pack(case: Case) -> None:
@@ -77,7 +77,7 @@ def test_features_of_a_frozen_tower_are_counted_beside_frames(case: Case) -> Non
     def found(**more: Any) -> tuple[Report, list[Problem]]:
         case.spec |= {"engine.keep_features": True, "policy.freeze_pattern": ["visual"], **more}
         report = case.report("budget")
-        return report, [problem for problem in report.problems if problem.code == "ENV_CACHE_SMALL"]
+        return report, [problem for problem in report.problems if problem.code == "ENV_DISK_SMALL"]
 
     report, problems = found()
     asked = specs.load(case.write(), "train")
@@ -177,7 +177,7 @@ def evaluated(case: Case, gib: float | None, **keys: Any) -> tuple[Report, list[
     case.options["spec_path"] = case.evaluation(**asked)
     case.options["declared"] = Declared(None, gib, None)
     report = preflight(platform="local", group="budget", **case.options)
-    return report, [problem for problem in report.problems if problem.code == "BUDGET_MEMORY"]
+    return report, [problem for problem in report.problems if problem.where == "GPU memory"]
 
 
 @pytest.mark.parametrize(
@@ -388,7 +388,7 @@ def test_a_copy_that_the_host_has_no_room_for(case: Case, monkeypatch: pytest.Mo
     for gib, mode, told in ((97.0, "async", 1), (99.0, "async", 0), (97.0, "sync", 0)):
         monkeypatch.setattr(memory_checks, "available_gib", lambda gib=gib: gib)
         case.spec["train.ckpt.save_mode"] = mode
-        found = [p for p in case.report("budget").problems if p.code == "BUDGET_HOST_MEMORY"]
+        found = [p for p in case.report("budget").problems if (p.code, p.where) == ("BUDGET_MEMORY", "host memory")]
         assert len(found) == told and all(p.severity == "warning" for p in found)
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from tests.preflight.corpus import Case
 from tests.preflight.test_preflight import SCRIPT
+from tests.programs import run_here
 from vidqa.core.problem import Exit, ProblemError
 from vidqa.preflight.fix import fix_annotations
 
@@ -78,19 +79,20 @@ def test_what_only_decoding_found_is_left_out(case: Case) -> None:
 
 
 @pytest.mark.parametrize(
-    ("raw", "target", "code"),
+    ("raw", "target", "code", "words"),
     [
-        (None, "train.json", "FIX_EXISTS"),
-        ("[1, 2]", "new.json", "FIX_NOTHING_LEFT"),
-        ("[{]", "new.json", "DATA_SYNTAX"),
-        ("", "new.json", "DATA_EMPTY"),
+        (None, "train.json", "FIX_EXISTS", "already"),
+        ("[1, 2]", "new.json", "DATA_EMPTY", "none of 2 records can be used"),
+        ("[{]", "new.json", "DATA_SYNTAX", ""),
+        ("", "new.json", "DATA_EMPTY", "the file is empty"),
     ],
 )
-def test_what_cannot_be_fixed(case: Case, raw: str | None, target: str, code: str) -> None:
+def test_what_cannot_be_fixed(case: Case, raw: str | None, target: str, code: str, words: str) -> None:
     case.raw = raw
     with pytest.raises(ProblemError) as stopped:
         fix_annotations(case.write(), "train", case.folder / target)
-    assert stopped.value.problems[0].code == code and not (case.folder / "new.json").exists()
+    assert stopped.value.problems[0].code == code and words in stopped.value.problems[0].message
+    assert not (case.folder / "new.json").exists()
 
 
 def test_the_script(case: Case) -> None:
@@ -100,5 +102,5 @@ def test_the_script(case: Case) -> None:
     said = json.loads(done.stdout)
     assert done.returncode == Exit.INPUT and said["problems"]  # of the file as it is, not of the corrected one
     assert said["data"]["fix"]["records"] == 4 and len(said["data"]["fix"]["changes"]) == 9
-    again = subprocess.run([sys.executable, str(SCRIPT), *map(str, words)], capture_output=True, text=True, timeout=120)
+    again = run_here([sys.executable, str(SCRIPT), *map(str, words)], cwd=case.folder)
     assert again.returncode == Exit.REFUSED and json.loads(again.stdout)["problems"][0]["code"] == "FIX_EXISTS"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -331,11 +332,10 @@ def test_a_retry_and_a_resume_find_the_report(spec: Path, capsys: pytest.Capture
     assert LOOKED not in capsys.readouterr().err
 
 
-MANY_SAVES = "train.epoch = 10000000\ntrain.ckpt.max_keep = 10000000\ntrain.ckpt.save_freq_in_epoch = 1\n"
-
-
-def test_room_for_saves_is_not_asked_again_of_a_run_that_goes_on(spec: Path) -> None:
-    spec.write_text(spec.read_text().replace("complete", "killed") + MANY_SAVES)
+def test_room_for_saves_is_not_asked_again_of_a_run_that_goes_on(spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec.write_text(spec.read_text().replace("complete", "killed"))
+    full = shutil.disk_usage(spec.parent)._replace(free=1000)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: full)
     assert refusal(spec) == {"ENV_DISK_SMALL"}
     first = jobs.wait(launch("train", spec, "local", ready=launch_gate.skipped).record, ENOUGH_S)
     second = retry(first, ready=launch_gate.ready).record

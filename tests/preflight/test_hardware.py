@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import time
+from functools import cache
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
 
 from tests.preflight.corpus import Case, machine
+from vidqa.preflight import gpus
 from vidqa.preflight.environment_checks import clock_skew
 from vidqa.preflight.gpus import (
     Build,
@@ -72,15 +75,18 @@ def test_which_code_runs_where(arch: str, built: list[str], runs: bool) -> None:
 def test_torch_says_what_it_was_compiled_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next process reads what it said, as long as it is the same torch."""
     monkeypatch.setenv("VIDQA_CACHE_DIR", str(tmp_path))
+    asked = Mock(side_effect=cache(gpus._output_of))  # a real process, once
+    monkeypatch.setattr(gpus, "_output_of", asked)
     build = engine_build.__wrapped__()
     assert build is not None and build.cuda == (torch.version.cuda or "")
     kept = tmp_path / "torch_build.json"
     said = json.loads(kept.read_text())
     kept.write_text(json.dumps({**said, "cuda": "1.0"}))
-    assert engine_build.__wrapped__() == Build("1.0", build.architectures)
+    assert engine_build.__wrapped__() == Build("1.0", build.architectures) and asked.call_count == 1
     for useless in ({**said, "cuda": "1.0", "torch": ["/another/torch/__init__.py", 1, 2]}, {"torch": said["torch"]}):
         kept.write_text(json.dumps(useless))
         assert engine_build.__wrapped__() == build and json.loads(kept.read_text()) == said
+    assert asked.call_count == 3
 
 
 def test_a_machine_that_suits_raises_nothing(case: Case) -> None:

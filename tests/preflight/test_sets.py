@@ -35,6 +35,7 @@ def status(case: Case, name: str, group: str = "spec") -> tuple[str, str]:
 
 def test_the_checkpoint_of_this_very_run_is_accepted(case: Case) -> None:
     """The facts that the engine stores with a checkpoint are those that preflight compares, key by key."""
+    case.spec["custom.system_prompt"] = "a"
     asked = specs.load(case.write(), "train")
     world = SimpleNamespace(size=2, is_main=True, on_main=lambda make: make())
     planner = training_planner(asked, case.shared_model)
@@ -56,6 +57,7 @@ def test_the_checkpoint_of_this_very_run_is_accepted(case: Case) -> None:
         ("policy.lora", {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj"]}),
         ("policy.freeze_pattern", ["visual"]),
         ("engine.share_video_prefix", True),
+        ("custom.system_prompt", "b"),  # of as many tokens
     ):
         before = case.spec.get(key)
         case.spec[key] = value
@@ -93,6 +95,10 @@ def test_a_renamed_copy_of_the_model_is_the_same_model(case: Case) -> None:
     assert [p.code for p in case.report("spec").problems if p.severity == "error"] == []
 
 
+# A file, an id, and files that look alike.
+SHARED = {("DATA_SPLIT_LEAK", "error"), ("DATA_SPLIT_LEAK", "warning"), ("DATA_SPLIT_NEAR", "warning")}
+
+
 def test_the_kpi_set_is_read_decoded_and_kept_apart(case: Case) -> None:
     root = shutil.copytree(case.shared_media, case.folder / "kpi")
     (root / "annotations.json").write_text(json.dumps([{**r, "id": f"k-{r['id']}"} for r in records(range(5, 6))]))
@@ -105,9 +111,9 @@ def test_the_kpi_set_is_read_decoded_and_kept_apart(case: Case) -> None:
     assert facts["kpi_records"] == 2 and facts["kpi_answers"] == {"yes_no": 2}
     assert "every expected answer" in facts["kpi_gap_analysis"]
     (root / "annotations.json").write_text(json.dumps(records(range(3, 4))))
-    found = {p.code: p for p in case.look()}
-    assert set(found) == {"DATA_SPLIT_LEAK", "DATA_SPLIT_IDS", "DATA_SPLIT_NEAR"}
-    assert found["DATA_SPLIT_LEAK"].where == "train and kpi"
+    found = {(p.code, p.severity): p for p in case.look()}
+    assert set(found) == SHARED
+    assert found["DATA_SPLIT_LEAK", "error"].where == "train and kpi"
     (root / "annotations.json").write_text("[]")
     assert {p.code for p in case.look()} == {"DATA_EMPTY"}
 
@@ -156,20 +162,20 @@ def test_one_command_finds_every_leak_and_lists_all_of_it(case: Case, monkeypatc
     case.options["kpi_root"] = root
     case.spec["policy.model_name_or_path"] = str(case.folder / "no-model-here")
     report = case.report("leaks")
-    found = {p.code: p for p in report.problems}
-    assert set(found) == {"DATA_SPLIT_LEAK", "DATA_SPLIT_IDS", "DATA_SPLIT_NEAR"}
+    found = {(p.code, p.severity): p for p in report.problems}
+    assert set(found) == SHARED
     listed = json.loads((case.folder / "leaks.json").read_text())["train and kpi"]
     assert listed["same_content"] == [[str(case.shared_media / "2.mp4"), str(root / "copied.mp4")]]
     assert listed["same_id"] == [case.train[0]["id"]] and listed["same_file"] == []
     pairs = {(Path(one).name, Path(other).name) for one, other in listed["look_alike"]}
     assert pairs >= {(f"{n}.mp4", f"again{n}.avi") for n in range(4)} | {("2.mp4", "copied.mp4")}
-    assert str(case.folder / "leaks.json") in found["DATA_SPLIT_NEAR"].message
+    assert str(case.folder / "leaks.json") in found["DATA_SPLIT_NEAR", "warning"].message
     assert report.facts["leaks"]["counts"]["train and kpi"]["look_alike"] == len(listed["look_alike"])
     case.spec["policy.model_name_or_path"] = str(case.shared_model)
-    assert {p.code for p in case.look()} == set(found)  # what the whole preflight finds
+    assert {(p.code, p.severity) for p in case.look()} == set(found)  # what the whole preflight finds
     with monkeypatch.context() as patch:  # and once known, nothing is decoded again
         patch.setattr(DecodePool, "submit", None)
-        assert {p.code for p in case.report("leaks").problems} == set(found)
+        assert {(p.code, p.severity) for p in case.report("leaks").problems} == set(found)
     case.options["kpi_root"] = None
     case.held = records(range(4, 5))
     assert case.report("leaks").problems == []

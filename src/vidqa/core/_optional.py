@@ -9,7 +9,7 @@ from vidqa.core.problem import Code, Exit
 
 PACKAGE_MISSING = Code(
     "ENV_PACKAGE_MISSING",
-    "A Python package that this step needs is not installed.",
+    "A Python package that this step needs is not installed, too old, or does not fit another one.",
     "Run `make install` in the repository, then use its .venv/bin/python.",
     Exit.ENVIRONMENT,
 )

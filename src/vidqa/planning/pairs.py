@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 
 from vidqa.core.problem import Problem
 from vidqa.data.record import Record, Turn
-from vidqa.planning.problems import PAIRS
-from vidqa.planning.samples import Planner, Sample
+from vidqa.planning.problems import SAMPLE_ANSWERS
+from vidqa.planning.samples import Planner, Sample, place_of
 from vidqa.spec.models import TrainSpec
 
 
@@ -67,29 +67,25 @@ def plan_pairs(
 
 
 def pair_problems(spec: object, sets: Mapping[str, Sequence[Record]]) -> list[Problem]:
-    """SAMPLE_PAIRS, by set: records without a rejected answer, or with two equal ones, where pairs are learned; a
+    """SAMPLE_ANSWERS, by set: records without a rejected answer, or with two equal ones, where pairs are learned; a
     warning where there are rejected answers and none are learned."""
     problems = []
     for name, records in sets.items():
         paired = [record for record in records if record.rejected]
         if not learns_pairs(spec):
             if paired and isinstance(spec, TrainSpec) and name in ("train", "validation"):
-                unused = f'engine.objective = "{spec.engine.objective}" does not use it'
-                message = f"{len(paired)} records have a rejected answer, and {unused}"
-                problems.append(PAIRS.at(name, message, severity="warning"))
+                objective = f'engine.objective = "{spec.engine.objective}"'
+                message = f"{len(paired)} records have a rejected answer, and {objective} does not use it"
+                problems.append(SAMPLE_ANSWERS.at(name, message, severity="warning"))
             continue
         if missing := [record for record in records if not record.rejected]:
-            message = f"{len(missing)} of {len(records)} records have no rejected answer, first {_shown(missing[0])}"
-            problems.append(PAIRS.at(name, message))
+            message = f"{len(missing)} of {len(records)} records have no rejected answer, first {place_of(missing[0])}"
+            problems.append(SAMPLE_ANSWERS.at(name, message))
         if equal := [record for record in paired if _plain(record.rejected) == _plain(record.answer)]:
-            message = f"{len(equal)} records have the same answer twice, first {_shown(equal[0])}"
-            problems.append(PAIRS.at(name, message))
+            message = f"{len(equal)} records have the same answer twice, first {place_of(equal[0])}"
+            problems.append(SAMPLE_ANSWERS.at(name, message))
     return problems
 
 
 def _plain(text: str | None) -> str:
     return " ".join((text or "").split())
-
-
-def _shown(record: Record) -> str:
-    return f"{record.source} (id {record.id})"

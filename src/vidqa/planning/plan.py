@@ -11,7 +11,7 @@ from vidqa.core.problem import Problem
 from vidqa.data import fingerprint
 from vidqa.data.record import Record
 from vidqa.planning.pairs import learns_pairs, plan_pairs
-from vidqa.planning.problems import SAMPLE_NOTHING_LEARNED
+from vidqa.planning.problems import SAMPLE_ANSWERS
 from vidqa.planning.samples import Planner, Sample
 from vidqa.spec.models import Spec
 
@@ -60,6 +60,6 @@ def too_long(samples: Sequence[Sample], longest: int) -> list[Sample]:
 
 
 def without_labels(samples: Sequence[Sample]) -> list[Problem]:
-    """SAMPLE_NOTHING_LEARNED for every training sample without a supervised token."""
+    """SAMPLE_ANSWERS for every training sample without a supervised token."""
     without = [sample for sample in samples if not sample.supervised]
-    return [SAMPLE_NOTHING_LEARNED.at(sample.place, "no token of it is learned") for sample in without]
+    return [SAMPLE_ANSWERS.at(sample.place, "no token of it is learned") for sample in without]

@@ -7,44 +7,24 @@ SAMPLE_TOO_LONG = Code(
     "A sample has more tokens than the spec allows. It is never cut.",
     "Take fewer frames, lower the pixel budget, or raise the limit; preflight names the smallest change that fits.",
 )
-SAMPLE_NOTHING_LEARNED = Code(
-    "SAMPLE_NOTHING_LEARNED",
-    "A training sample has no token to learn from.",
-    "Give the record an answer, or choose a response_mode that keeps it.",
+SAMPLE_ANSWERS = Code(
+    "SAMPLE_ANSWERS",
+    "The answers of the data do not fit the objective: a training sample has no token to learn from, or no pair of "
+    "answers, or one that is not used.",
+    'Give the record an answer that response_mode keeps. With engine.objective = "dpo" every record also has a '
+    "rejected answer that differs from it (assemble_dataset.py --pairs writes them); train other records with "
+    'engine.objective = "sft".',
 )
-SAMPLE_TWO_KINDS = Code(
-    "SAMPLE_TWO_KINDS",
-    "One file is named as a video by one record and as an image by another.",
-    "Name the file as what it is in every record.",
+QUANTIZE_MODULES = Code(
+    "QUANTIZE_MODULES",
+    "The weights that share a scale do not divide a layer's inputs, or quantize.keep matches no module, or all.",
+    "Set quantize.group_size to a divisor of every layer's inputs. Name decoder modules that stay as they are, such as "
+    "layers\\.0\\. or down_proj, in quantize.keep.",
 )
-PAIRS = Code(
-    "SAMPLE_PAIRS",
-    "The objective and the answers of the data do not fit together.",
-    'Of engine.objective = "dpo" every record has a right answer and a rejected one that differs from it '
-    '(assemble_dataset.py --pairs writes them); train other records with engine.objective = "sft".',
-)
-QUANTIZE_GROUP_SIZE = Code(
-    "QUANTIZE_GROUP_SIZE",
-    "The weights that share a scale do not divide a layer's inputs.",
-    "Set quantize.group_size to a divisor of every layer's inputs, or keep the layer (quantize.keep).",
-)
-QUANTIZE_KEEP = Code(
-    "QUANTIZE_KEEP",
-    "A pattern of modules that stay as they are matches none, or all are kept.",
-    "Name decoder modules, such as layers\\.0\\. or down_proj, in quantize.keep.",
-)
-QUANTIZE_OVERLAP = Code(
-    "QUANTIZE_OVERLAP",
-    "Videos of the evaluation would calibrate the model that it measures.",
-    "Calibrate on the training set alone: take these videos out of one of the two.",
-)
-QUANTIZE_FEW = Code(
-    "QUANTIZE_FEW",
-    "There are too few samples to calibrate on.",
-    "Name a training set of at least 64 samples; quantize.force = true takes 16 and more.",
-)
-QUANTIZE_NO_MEDIA = Code(
-    "QUANTIZE_NO_MEDIA",
-    "No sample that calibrates has a video or an image, so that scales would be those of text.",
-    "Name the training records with their media in dataset.annotation_path and dataset.media_dir.",
+QUANTIZE_CALIBRATION = Code(
+    "QUANTIZE_CALIBRATION",
+    "The samples to calibrate on are too few, have no video or image, or have videos of the evaluation that measures "
+    "the model.",
+    "Name a training set of at least 64 records with their media, and of other videos than the evaluation's, in "
+    "dataset.annotation_path and dataset.media_dir; quantize.force = true takes 16 and more.",
 )

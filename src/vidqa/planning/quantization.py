@@ -12,13 +12,7 @@ from vidqa.data.record import Record
 from vidqa.data.record_groups import media_by_file, same_bytes_between
 from vidqa.families import family_of
 from vidqa.families.sizes import Tensor
-from vidqa.planning.problems import (
-    QUANTIZE_FEW,
-    QUANTIZE_GROUP_SIZE,
-    QUANTIZE_KEEP,
-    QUANTIZE_NO_MEDIA,
-    QUANTIZE_OVERLAP,
-)
+from vidqa.planning.problems import QUANTIZE_CALIBRATION, QUANTIZE_MODULES
 from vidqa.planning.samples import Sample
 from vidqa.spec.quantize_rules import GROUPED, few_samples
 from vidqa.spec.quantize_tables import Quantize
@@ -42,8 +36,8 @@ class QuantizationPlan:
 
 
 def plan_quantization(folder: Path, quantize: Quantize) -> tuple[QuantizationPlan, list[Problem]]:
-    """The plan for the model in `folder` with the spec's table `quantize`. Problems: QUANTIZE_KEEP for a pattern that
-    matches nothing or everything, QUANTIZE_GROUP_SIZE."""
+    """The plan for the model in `folder` with the spec's table `quantize`. Problems: QUANTIZE_MODULES for a pattern
+    that matches nothing or everything, or groups that do not divide."""
     family = family_of(folder)
     tensors = family.tensors(family.sizes_of(folder))
     linear = {t.name.removesuffix(WEIGHT): (t.shape[0], t.shape[1]) for t in tensors if _is_of_decoder(t, family.tower)}
@@ -52,10 +46,10 @@ def plan_quantization(folder: Path, quantize: Quantize) -> tuple[QuantizationPla
         matched = {fused_group(name) for name in linear if re.search(pattern, name)}
         excluded |= matched
         if not matched:
-            problems.append(QUANTIZE_KEEP.at("quantize.keep", f"{pattern!r} matches no linear layer of the decoder"))
+            problems.append(QUANTIZE_MODULES.at("quantize.keep", f"{pattern!r} matches no linear layer of the decoder"))
     modules = {name: shape for name, shape in linear.items() if fused_group(name) not in excluded}
     if not modules:
-        problems.append(QUANTIZE_KEEP.at("quantize.keep", "every linear layer of the decoder is kept"))
+        problems.append(QUANTIZE_MODULES.at("quantize.keep", "every linear layer of the decoder is kept"))
     problems += _group_problems(modules, quantize)
     small = sum(out * _row_bytes(width, quantize) for out, width in modules.values())
     parameters = sum(t.numel for t in tensors)
@@ -98,21 +92,21 @@ def _group_problems(modules: dict[str, tuple[int, int]], quantize: Quantize) -> 
     possible = [str(group) for group in (128, 64, 32, 16) if not any(w % group for _, w in modules.values())]
     can_change = possible and quantize.quantization_scheme in GROUPED
     remedy = f"set quantize.group_size to {' or '.join(possible)}" if can_change else None
-    return [QUANTIZE_GROUP_SIZE.at("quantize.group_size", message, remedy)]
+    return [QUANTIZE_MODULES.at("quantize.group_size", message, remedy)]
 
 
 def calibration_problems(quantize: Quantize, samples: Sequence[Sample]) -> list[Problem]:
-    """QUANTIZE_FEW, and QUANTIZE_NO_MEDIA where none of the planned samples shows anything."""
+    """QUANTIZE_CALIBRATION for too few samples, or where none of the planned ones shows anything."""
     where = "dataset.annotation_path"
     few = few_samples(quantize, min(len(samples), quantize.num_calibration_samples))
-    problems = [QUANTIZE_FEW.at(where, few)] if few else []
+    problems = [QUANTIZE_CALIBRATION.at(where, few)] if few else []
     if not any(sample.plans for sample in samples):
-        problems.append(QUANTIZE_NO_MEDIA.at(where, f"none of {len(samples)} samples has a video or an image"))
+        problems.append(QUANTIZE_CALIBRATION.at(where, f"none of {len(samples)} samples has a video or an image"))
     return problems
 
 
 def overlap_problems(records: Iterable[Record], protected: Iterable[Record]) -> list[Problem]:
-    """QUANTIZE_OVERLAP where records show videos that an evaluation asks about: the same file, or one of the same
+    """QUANTIZE_CALIBRATION where records show videos that an evaluation asks about: the same file, or one of the same
     content."""
     ours, theirs = media_by_file(records), media_by_file(protected)
     shared = [(key, key) for key in ours.keys() & theirs.keys()]
@@ -121,4 +115,4 @@ def overlap_problems(records: Iterable[Record], protected: Iterable[Record]) -> 
         return []
     first, other = sorted(shared)[0]
     message = f"{len(shared)} videos or images of the evaluation calibrate: {first} is {other}"
-    return [QUANTIZE_OVERLAP.at("dataset.annotation_path", message)]
+    return [QUANTIZE_CALIBRATION.at("dataset.annotation_path", message)]

@@ -76,20 +76,28 @@ def weights_facts(
     }
 
 
+def compare(checkpoint: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Of a checkpoint's facts `before` and those of a run (`order`, `weights`, `spec`; a part that is unknown is left
+    out) what may not differ and does, and the keys that differ and change what is learned, both as text."""
+    refused = {what: changes(before.get(part, {}), now[part]) for part, what in FACT_NAMES.items() if part in now}
+    recorded = recorded_spec(checkpoint, before)
+    differences = ["unknown: the checkpoint does not say with which spec it was trained"]
+    if recorded is not None:
+        refused[SAMPLE_RULE], differences = spec_changes(recorded, now["spec"])
+    return [f"{what} would change: {', '.join(changed)}" for what, changed in refused.items() if changed], differences
+
+
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """What of a part of a checkpoint's facts is another now, as text. What it does not know yet counts as false."""
-    pairs = [(key, before.get(key), value) for key, value in now.items()]
-    return [f"{key}: {was!r} -> {value!r}" for key, was, value in pairs if _differs(was, value)]
+    differing = [(key, before.get(key), value) for key, value in now.items() if before.get(key) != value]
+    return [f"{key}: {was!r} -> {value!r}" for key, was, value in differing if not (was is None and value is False)]
 
 
 def spec_facts(spec: TrainSpec) -> dict[str, Any]:
     """The keys of a TrainSpec that a checkpoint records: all that have an effect, with their values."""
-    keys = leaves(action_for(spec).name)
-    return {key: value for key, value in flat(spec).items() if key not in keys or _has_effect(keys[key])}
-
-
-def _has_effect(field: Any) -> bool:
-    return (field.json_schema_extra or {}).get("x-native") != "no effect"
+    fields: Mapping[str, Any] = leaves(action_for(spec).name)
+    idle = {key for key, field in fields.items() if (field.json_schema_extra or {}).get("x-native") == "no effect"}
+    return {key: value for key, value in flat(spec).items() if key not in idle}
 
 
 def spec_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[list[str], list[str]]:
@@ -113,10 +121,6 @@ def recorded_spec(checkpoint: Path, facts: Mapping[str, Any]) -> dict[str, Any] 
         return spec_facts(load_training(written)) if written.is_file() else None
     except ProblemError:
         return None
-
-
-def _differs(before: Any, now: Any) -> bool:
-    return before != now and (before is not None or now is not False)
 
 
 def weights_hash(folder: Path, base: Path | None = None) -> str:

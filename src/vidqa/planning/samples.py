@@ -15,10 +15,11 @@ import numpy as np
 
 from vidqa.core.gc_pause import paused
 from vidqa.core.problem import Problem, ProblemError
+from vidqa.data.problems import FIELD
 from vidqa.data.record import MediaRef, MediumKeys, Record
 from vidqa.families import family_of, require_plain_weights
 from vidqa.families.chat import Chat, Encoded, Outline, load_chat, shown
-from vidqa.planning.problems import SAMPLE_TOO_LONG, SAMPLE_TWO_KINDS
+from vidqa.planning.problems import SAMPLE_TOO_LONG
 from vidqa.spec.models import EmbedSpec, EvaluateSpec, InferenceSpec, QuantizeSpec, TrainSpec
 from vidqa.video import plan_frames, plan_image, vision_spec, with_keys
 from vidqa.video.probe import Header, probe_many
@@ -75,12 +76,17 @@ class Sample:
     @property
     def place(self) -> str:
         """Where the record stands, for problems."""
-        return f"{self.record.source} (id {self.record.id})"
+        return place_of(self.record)
 
     def too_long(self, longest: int, remedy: str | None = None) -> Problem:
         """SAMPLE_TOO_LONG, for a sample of more than `longest` tokens."""
         message = f"{self.length} tokens, {self.media_tokens} of them video or image; {longest} allowed"
         return SAMPLE_TOO_LONG.at(self.place, message, remedy)
+
+
+def place_of(record: Record) -> str:
+    """Where a record stands, for problems."""
+    return f"{record.source} (id {record.id})"
 
 
 def training_planner(spec: TrainSpec, model_folder: Path) -> Planner:
@@ -116,11 +122,14 @@ class Planner:
         self.family = family_of(model_folder)
         self.geometry = self.family.geometry(model_folder)
         self.chat: Chat = load_chat(model_folder)
-        keys = {key: getattr(vision, key, None) for key in VISION_KEYS}
-        self.vision: VisionSpec = vision_spec(self.geometry, **keys)
+        self.vision: VisionSpec = self.vision_of(vision)
         self.prompting = prompting
         self._headers: dict[str, Header] = {}
         self._media: dict[tuple[str, MediumKeys], Medium | tuple[Problem, ...]] = {}
+
+    def vision_of(self, table: object) -> VisionSpec:
+        """What a spec's table with the keys of VISION_KEYS asks of this model's media."""
+        return vision_spec(self.geometry, **{key: getattr(table, key, None) for key in VISION_KEYS})
 
     def for_generation(self) -> Planner:
         """The same planner for prompts that end where the answer begins; it shares the cached headers."""
@@ -156,8 +165,7 @@ class Planner:
                 try:
                     samples.append(self._sample(record, prompting, outline))
                 except ProblemError as bad:
-                    where = f"{record.source} (id {record.id})"
-                    problems.extend(replace(p, where=f"{where}: {p.where}") for p in bad.problems)
+                    problems.extend(replace(p, where=f"{place_of(record)}: {p.where}") for p in bad.problems)
         return samples, problems
 
     def _sample(self, record: Record, prompting: Prompting, outline: Outline | list[Problem]) -> Sample:
@@ -182,7 +190,7 @@ class Planner:
             raise ProblemError(medium)
         if medium.plan.kind != ref.kind:
             message = f"it is named as {ref.kind} here, and as {medium.plan.kind} elsewhere"
-            raise SAMPLE_TWO_KINDS.error(ref.key, message)
+            raise FIELD.error(ref.key, message, "name the file as what it is in every record")
         return medium
 
     def take(self, headers: Mapping[str, Header]) -> None:

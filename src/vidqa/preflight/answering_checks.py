@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vidqa.core.problem import Problem, ProblemError
+from vidqa.core.problem import Problem
 from vidqa.data.sources import file_of
 from vidqa.evaluation.answers import parse_expected
 from vidqa.evaluation.cosmos_protocol import LONGER
 from vidqa.evaluation.problems import METRIC_UNAVAILABLE
 from vidqa.evaluation.user_scores import require_function
-from vidqa.families import family_of
 from vidqa.families.quantization import kept_bytes
 from vidqa.families.sizes import Sizes
 from vidqa.planning.budget.answering import (
@@ -38,6 +37,7 @@ from vidqa.planning.samples import Sample
 from vidqa.preflight._base import Check
 from vidqa.preflight.gpu_checks import NOTHING_HELPS, too_much, usable_memory
 from vidqa.preflight.inputs import DataInputs, ModelInputs, RunInputs, Skip
+from vidqa.preflight.model_checks import architecture_parameters
 from vidqa.preflight.problems import ANSWER_LENGTH
 from vidqa.spec.evaluate_tables import metric_models
 from vidqa.spec.keys import value_at, with_values
@@ -61,16 +61,15 @@ def memory(inputs: DataInputs) -> list[Problem]:
     """Compare the peak of one GPU with the memory of the GPUs, found or declared."""
     if not inputs.declared_action.answering:
         raise Skip("nothing is trained or answered")
-    samples = [sample for name in inputs.planned for sample in _longest(inputs.usable(name))]
+    sets = [inputs.usable(name) for name in inputs.planned]
+    samples = [s for part in sets for s in heapq.nlargest(MOST_SAMPLES, part, key=lambda sample: sample.length)]
     if not samples:
         raise Skip("there is nothing to answer")
-    sizes, parameters = model_of(inputs)
-    has_gib = usable_memory(inputs)
+    (sizes, parameters), has_gib = model_of(inputs), usable_memory(inputs)
 
     def judged(run_spec: Any) -> Estimate:
-        return estimate(
-            run_spec, value_at(run_spec, inputs.declared_action.answering), sizes, parameters, samples, has_gib
-        )
+        work = value_at(run_spec, inputs.declared_action.answering)
+        return estimate(run_spec, work, sizes, parameters, samples, has_gib)
 
     present = judged(inputs.spec)
     inputs.facts["memory"] = _facts(present, has_gib)
@@ -101,20 +100,13 @@ def estimate(
     return max(estimates, key=lambda one: one.memory.peak_gib)
 
 
-def _longest(samples: Sequence[Sample]) -> list[Sample]:
-    return heapq.nlargest(MOST_SAMPLES, samples, key=lambda sample: sample.length)
-
-
 def model_of(inputs: ModelInputs) -> tuple[Sizes, int]:
     """Sizes of the model that answers, and the numbers of its precision that its weights take. The native generator
     keeps 8-bit floats and 4-bit integers; other quantized weights become numbers of model.dtype."""
-    folder = inputs.model_folder
-    family, sizes = family_of(folder), family_of(folder).sizes_of(folder)
     generator = value_at(inputs.spec, inputs.declared_action.answering).generator
-    count = sum(tensor.numel for tensor in family.tensors(sizes))
-    if generator == "native" and (stored_bytes := kept_bytes(folder)):
-        return sizes, stored_bytes // BYTES_OF[value_at(inputs.spec, "model.dtype")]
-    return sizes, count
+    if generator == "native" and (stored_bytes := kept_bytes(inputs.model_folder)):
+        return inputs.sizes, stored_bytes // BYTES_OF[value_at(inputs.spec, "model.dtype")]
+    return inputs.sizes, architecture_parameters(inputs.model_folder)
 
 
 def _changes(table: str, setup: AnsweringSetup) -> Iterator[Change]:
@@ -169,10 +161,7 @@ def scoring_function(inputs: RunInputs) -> list[Problem]:
     if not (function := str(value_at(inputs.spec, "metrics.functions"))):
         raise Skip("metrics.functions is empty")
     inputs.require_visible(Path(os.path.expanduser(file_of(function))))
-    try:
-        require_function(function)
-    except ProblemError as wrong:
-        return wrong.problems
+    require_function(function)
     return []
 
 
@@ -230,7 +219,8 @@ def answer_length(inputs: DataInputs) -> list[Problem]:
         return []
     expected = [record for record in inputs.records if record.answer]
     system_prompt = value_at(inputs.spec, "dataset.system_prompt")
-    asks_to_think = any("think" in text for text in (system_prompt, *_texts_of(expected)))
+    texts = (system_prompt, *(text for record in expected[:100] for text in (record.question, record.answer)))
+    asks_to_think = any("think" in text for text in texts)
     short = sum(parse_expected(record.answer, record.question).kind in SHORT for record in expected)
     if not expected or asks_to_think or short < MOST_SHORT * len(expected):
         return []
@@ -238,7 +228,3 @@ def answer_length(inputs: DataInputs) -> list[Problem]:
         f"{short} of {len(expected)} expected answers are yes, no or a letter, and an answer may have {most} tokens"
     )
     return [ANSWER_LENGTH.at("generation.max_tokens", message, severity="warning")]
-
-
-def _texts_of(records: Sequence[Any]) -> list[str]:
-    return [text for record in records[:100] for text in (record.question, record.answer)]

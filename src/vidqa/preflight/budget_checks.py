@@ -7,12 +7,12 @@ from typing import Any
 
 from vidqa import spec
 from vidqa.core.problem import Problem, ProblemError
-from vidqa.planning.budget.flops import flops_model
+from vidqa.planning.budget.flops import flops_of
 from vidqa.planning.packing.prefix_sharing import workload
 from vidqa.planning.packing.steps import Steps
 from vidqa.planning.plan import too_long, without_labels
-from vidqa.planning.samples import Planner, Sample
-from vidqa.preflight.inputs import DataInputs, ModelInputs, RunInputs, Skip
+from vidqa.planning.samples import Sample
+from vidqa.preflight.inputs import DataInputs, RunInputs, Skip
 from vidqa.spec.keys import value_at
 from vidqa.spec.run_tables import Vision
 
@@ -32,10 +32,7 @@ def tokens(inputs: DataInputs) -> list[Problem]:
     if inputs.training and not inputs.declared_action.draws:
         problems += without_labels(inputs.planned["train"].samples)
     if inputs.offline_model is not None:
-        return [
-            replace(estimated_problem, severity="warning", message=f"estimated: {estimated_problem.message}")
-            for estimated_problem in problems
-        ]
+        return [replace(p, severity="warning", message=f"estimated: {p.message}") for p in problems]
     return [replace(problem, severity=inputs.bad_sample_severity) for problem in problems]
 
 
@@ -50,16 +47,14 @@ def token_facts(inputs: DataInputs) -> dict[str, Any]:
             "samples": len(used),
             "tokens": sum(lengths),
             "supervised_tokens": sum(sample.supervised for sample in used),
-            "tokens_per_sample": {
-                "least": lengths[0],
-                "median": lengths[len(lengths) // 2],
-                "most": lengths[-1],
-            }
-            if lengths
-            else None,
+            "tokens_per_sample": _spread(lengths) if lengths else None,
             "longest": [{"where": s.place, "tokens": s.length, "media_tokens": s.media_tokens} for s in longest],
         }
     return facts
+
+
+def _spread(lengths: list[int]) -> dict[str, int]:
+    return {"least": lengths[0], "median": lengths[len(lengths) // 2], "most": lengths[-1]}
 
 
 def steps(inputs: DataInputs) -> list[Problem]:
@@ -103,40 +98,33 @@ def changes_that_fit(inputs: DataInputs, sample: Sample) -> str:
     return "set one of: " + "; ".join(changes)
 
 
-def _fewer_frames(inputs: ModelInputs, sample: Sample) -> str | None:
+def _fewer_frames(inputs: DataInputs, sample: Sample) -> str | None:
     """The largest nframes (fps in steps of a sixteenth) that fits, by halving."""
     vision = _sampling(inputs)
     most = vision.nframes or 16
     low, high = 0, most  # `low` fits or is nothing, `high` does not fit
     while high - low > 1:
         middle = (low + high) // 2
-        tried = _with(vision, nframes=middle) if vision.nframes else _with(vision, fps=_sixteenths(vision, middle))
+        tried = {"nframes": middle} if vision.nframes else {"fps": (vision.fps or 0) * middle / 16}
         low, high = (middle, high) if _fits(inputs, sample, tried) else (low, middle)
     if low == 0:
         return None
-    return f"nframes = {low}" if vision.nframes else f"fps = {_sixteenths(vision, low):g}"
-
-
-def _with(vision: Vision, **changes: float) -> Vision:
-    return vision.model_copy(update=changes)
-
-
-def _sixteenths(vision: Vision, count: int) -> float:
-    return (vision.fps or 0) * count / 16
+    return f"nframes = {low}" if vision.nframes else f"fps = {(vision.fps or 0) * low / 16:g}"
 
 
 def _smaller_frames(inputs: DataInputs, sample: Sample) -> str | None:
     """The total_pixels that leaves each medium an equal share of what its text leaves."""
     media_tokens = (inputs.longest_allowed - (sample.length - sample.media_tokens)) // max(1, len(sample.plans))
     pixels = media_tokens * inputs.planner.geometry.video.factor**2
-    if pixels <= 0 or not _fits(inputs, sample, _with(_sampling(inputs), total_pixels=pixels)):
+    if pixels <= 0 or not _fits(inputs, sample, {"total_pixels": pixels}):
         return None
     return f"total_pixels = {pixels}"
 
 
-def _fits(inputs: ModelInputs, sample: Sample, vision: Vision) -> bool:
-    planner = Planner(inputs.model_folder, vision, sample.prompting)
-    planned, problems = planner.plan([sample.record])
+def _fits(inputs: DataInputs, sample: Sample, changes: dict[str, Any]) -> bool:
+    """Whether the sample fits with these keys of the vision table."""
+    vision = inputs.planner.vision_of(_sampling(inputs).model_copy(update=changes))
+    planned, problems = inputs.planner.anew(vision).plan([sample.record], sample.prompting.response_mode)
     return not problems and planned[0].length <= inputs.longest_allowed
 
 
@@ -164,19 +152,14 @@ def sharing(inputs: DataInputs) -> list[Problem]:
         raise Skip("completions always share their video")
     if not train_spec.engine.packing:
         raise Skip("videos are shared inside packs")
-    samples = inputs.usable("train")
-    total = spec.total_steps(train_spec, len(samples))
-    if not total:
-        raise Skip("there is no step to look at")
+    samples, total = inputs.training_steps(train_spec)
     engine = train_spec.engine.model_copy(update={"share_video_prefix": True})
     steps = Steps(train_spec.model_copy(update={"engine": engine}), samples, inputs.processes, "cuda")
     looked_at = min(total, MOST_STEPS, steps.order.steps_per_epoch)
     together = [unit for step in range(looked_at) for unit in steps.units(step)]
     alone = [(number,) for unit in together for number in unit]
     model = inputs.memory_model(train_spec)
-    flops = flops_model(
-        model.sizes, vision_trains=model.vision.trained > 0, decoder_trains=train_spec.policy.lora is None
-    )
+    flops = flops_of(train_spec, model)
     both = [[workload(unit, samples) for unit in units] for units in (together, alone)]
     tokens = [sum(one.tokens for one in works) for works in both]
     work = [flops.training_flops(works) for works in both]

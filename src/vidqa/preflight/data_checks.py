@@ -19,7 +19,7 @@ from vidqa.planning.pairs import pair_problems
 from vidqa.planning.sets import RecordSet
 from vidqa.preflight import media_probe
 from vidqa.preflight.inputs import DataInputs, Skip
-from vidqa.preflight.problems import LABELS_UNBALANCED, SPLIT_IDS, SPLIT_LEAK
+from vidqa.preflight.problems import LABELS_UNBALANCED, SPLIT_LEAK
 from vidqa.spec import effective_batch
 from vidqa.spec.grpo_rules import reward_weights
 from vidqa.spec.models import EvaluateSpec, GrpoSpec
@@ -53,22 +53,18 @@ def disjoint(inputs: DataInputs) -> list[Problem]:
 
 def apart(inputs: DataInputs, one: RecordSet, other: RecordSet) -> list[Problem]:
     """What two sets share."""
-    where = f"{one.name} and {other.name}"
-    problems = []
+    where, problems = f"{one.name} and {other.name}", []
     mine, theirs = media_by_file(one.records), media_by_file(other.records)
-    shared = sorted(mine.keys() & theirs.keys())
-    shown = write_shared(inputs, where, "same_file", shared)
-    if shared:
-        problems.append(SPLIT_LEAK.at(where, f"{len(shared)} files are in both sets{shown}"))
     copies = same_bytes_between(mine.values(), theirs.values())
-    shown = write_shared(inputs, where, "same_content", copies)
-    if copies:
-        problems.append(SPLIT_LEAK.at(where, f"{len(copies)} pairs of files have the same content{shown}"))
     ids = {record.id for record in one.records} & {record.id for record in other.records}
-    named = sorted(name for name in ids if not name.isdigit())
-    shown = write_shared(inputs, where, "same_id", named)
-    if named:
-        problems.append(SPLIT_IDS.at(where, f"{len(named)} ids are in both sets{shown}", severity="warning"))
+    for what, shared, text, severity in (
+        ("same_file", sorted(mine.keys() & theirs.keys()), "files are in both sets", "error"),
+        ("same_content", copies, "pairs of files have the same content", "error"),
+        ("same_id", sorted(name for name in ids if not name.isdigit()), "ids are in both sets", "warning"),
+    ):
+        shown = write_shared(inputs, where, what, shared)
+        if shared:
+            problems.append(SPLIT_LEAK.at(where, f"{len(shared)} {text}{shown}", severity=severity))
     return problems
 
 
@@ -87,11 +83,8 @@ def answers(inputs: DataInputs) -> list[Problem]:
         inputs.facts[f"{part.name}_answers"] = dict(forms.most_common())
         if part.name != "train":
             inputs.facts[f"{part.name}_gap_analysis"] = _gap_analysis(forms)
-        problems += [
-            unbalanced
-            for kind, counts in sorted(by_kind.items())
-            if (unbalanced := _unbalanced(part.name, kind, counts))
-        ]
+        for kind, counts in sorted(by_kind.items()):
+            problems += _unbalanced(part.name, kind, counts)
     return problems
 
 
@@ -102,13 +95,13 @@ def _gap_analysis(forms: Counter[str]) -> str:
     return f"{free} of {sum(forms.values())} expected answers are free text, which counts as a gap unless it is equal"
 
 
-def _unbalanced(name: str, kind: str, counts: Counter[str]) -> Problem | None:
+def _unbalanced(name: str, kind: str, counts: Counter[str]) -> list[Problem]:
     total = sum(counts.values())
     (most, count), *_ = counts.most_common(1)
     if total < FEWEST_ANSWERS or count <= MOST_OF_ONE * total:
-        return None
+        return []
     message = f"{most[:60]!r} is {count} of the {total} answers of kind {kind}"
-    return LABELS_UNBALANCED.at(name, message, severity="warning")
+    return [LABELS_UNBALANCED.at(name, message, severity="warning")]
 
 
 NAME = "leaks.json"

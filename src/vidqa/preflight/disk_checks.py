@@ -6,22 +6,22 @@ import math
 import os
 import shutil
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from vidqa.core import environment
 from vidqa.core.problem import Problem
 from vidqa.data.storage import hub
-from vidqa.families import family_of
 from vidqa.families.weights import weight_bytes, weight_files
 from vidqa.jobs.job_spec import model_names
 from vidqa.planning.budget.memory import BYTES_OF
 from vidqa.planning.budget.params import count_trainable
-from vidqa.planning.features import cache_share, is_tower_frozen, token_bytes
+from vidqa.planning.features import frame_bytes, kept_share, plans_by_view
 from vidqa.preflight.environment_checks import existing
 from vidqa.preflight.inputs import DataInputs, ModelInputs, Skip
 from vidqa.preflight.model_checks import architecture_parameters
-from vidqa.preflight.problems import CACHE_SMALL, DISK_SMALL
+from vidqa.preflight.problems import DISK_SMALL
 from vidqa.spec.models import TrainSpec
 
 STATE_PER_PARAMETER = 12  # float32 weight and two Adam moments of each trainable parameter
@@ -40,8 +40,13 @@ def disk(inputs: ModelInputs) -> list[Problem]:
     """Compare the bytes to be written on each disk with its free space."""
     inputs.require_visible(inputs.output_dir)
     inputs.facts["free_bytes"] = shutil.disk_usage(existing(inputs.output_dir)).free
+    return disk_problems([*_fetched(inputs), *_saves(inputs)])
+
+
+def disk_problems(all_needs: Iterable[DiskNeed]) -> list[Problem]:
+    """ENV_DISK_SMALL for every disk with less free space than is needed of it."""
     by_disk: dict[int, list[DiskNeed]] = defaultdict(list)
-    for need in (*_fetched(inputs), *_saves(inputs)):
+    for need in all_needs:
         by_disk[need.folder.stat().st_dev].append(need)
     problems = []
     for needs in by_disk.values():
@@ -60,20 +65,13 @@ def _fetched(inputs: ModelInputs) -> list[DiskNeed]:
 
     names, cache = model_names(inputs.spec), existing(Path(constants.HF_HUB_CACHE).absolute())
     if inputs.offline_model is not None:
-        return [DiskNeed(cache, _published_bytes(inputs), "weights to fetch")]
-    missing = [f for key, f in inputs.models.items() if hub.is_hub_name(names[key]) and not weight_files(f)]
-    sizes = [weight_bytes(folder).bytes or _architecture_bytes(folder) for folder in missing]
+        inputs.facts["parameters"] = architecture_parameters(inputs.model_folder)
+        missing = [inputs.model_folder]
+    else:
+        missing = [f for key, f in inputs.models.items() if hub.is_hub_name(names[key]) and not weight_files(f)]
+    in_bf16 = BYTES_OF["bfloat16"]
+    sizes = [weight_bytes(folder).bytes or in_bf16 * architecture_parameters(folder) for folder in missing]
     return [DiskNeed(cache, size, "weights to fetch") for size in sizes]
-
-
-def _published_bytes(inputs: ModelInputs) -> int:
-    """The size of a published model in bf16, from its number of parameters."""
-    inputs.facts["parameters"] = architecture_parameters(inputs.model_folder)
-    return _architecture_bytes(inputs.model_folder)
-
-
-def _architecture_bytes(folder: Path) -> int:
-    return BYTES_OF["bfloat16"] * architecture_parameters(folder)
 
 
 def _saves(inputs: ModelInputs) -> list[DiskNeed]:
@@ -116,23 +114,17 @@ def frame_cache(inputs: DataInputs) -> list[Problem]:
     engine = inputs.decoding
     if not engine.frame_cache_gb:
         raise Skip("the frame cache is off")
-    plans = {
-        ref.view: plan
-        for sample in inputs.to_decode
-        for ref, plan in zip(sample.record.media, sample.plans, strict=True)
-    }
-    frames = sum(len(plan.indices) * plan.height * plan.width * 3 for plan in plans.values())
-    inputs.facts["frame_bytes"] = frames
+    inputs.facts["frame_bytes"] = frames = frame_bytes(plans_by_view(inputs.to_decode).values())
     folder = Path(os.path.expanduser(engine.frame_cache_dir)) if engine.frame_cache_dir else environment.cache_folder()
     place = existing(folder.absolute())
     limit, free = int(engine.frame_cache_gb * 1024**3), shutil.disk_usage(place).free
     features, problems = _features(inputs, limit)
     needed = min(frames + features, limit)
     if not os.access(place, os.W_OK):
-        return [CACHE_SMALL.at(place, "the folder cannot be written", severity="warning")]
+        return [DISK_SMALL.at(place, "the folder cannot be written", severity="warning")]
     if free < needed:
         message = f"{free / 1e9:.1f} GB free; the frames take {needed / 1e9:.1f} GB"
-        return [CACHE_SMALL.at(place, message, severity="warning"), *problems]
+        return [DISK_SMALL.at(place, message, severity="warning"), *problems]
     return problems
 
 
@@ -141,18 +133,14 @@ def _features(inputs: DataInputs, limit: int) -> tuple[int, list[Problem]]:
     train_spec = inputs.training
     if train_spec is None or not train_spec.engine.keep_features:
         return 0, []
-    where, family = "engine.keep_features", family_of(inputs.model_folder)
-    if not is_tower_frozen(inputs.parameters(train_spec), family.tower):
-        return 0, [CACHE_SMALL.at(where, "the vision tower trains, so nothing is kept", severity="warning")]
-    if train_spec.policy.parallelism.cp_size > 1:
-        message = "ranks share a sample (policy.parallelism.cp_size), so nothing is kept"
-        return 0, [CACHE_SMALL.at(where, message, severity="warning")]
-    per_token = token_bytes(family.sizes_of(inputs.model_folder).vision, train_spec.train.param_dtype)
-    room = cache_share(inputs.planned["train"].samples, inputs.to_decode, per_token, limit)
+    where, trained = "engine.keep_features", inputs.planned["train"].samples
+    room = kept_share(train_spec, inputs.family, inputs.sizes, trained, inputs.to_decode, limit)
+    if isinstance(room, str):
+        return 0, [DISK_SMALL.at(where, f"{room}, so nothing is kept", severity="warning")]
     cached_bytes = int(room.share * room.feature_bytes)
     inputs.facts |= {"feature_bytes": room.feature_bytes, "features_kept": room.share}
     if room.share == 1:
         return cached_bytes, []
     message = f"features of {room.share:.0%} of the videos fit: all take {room.feature_bytes / 1e9:.1f} GB"
     message += f" beside {room.frame_bytes / 1e9:.1f} GB of frames, the cache may hold {limit / 1e9:.1f} GB"
-    return cached_bytes, [CACHE_SMALL.at(where, message, severity="warning")]
+    return cached_bytes, [DISK_SMALL.at(where, message, severity="warning")]

@@ -13,18 +13,20 @@ from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
+from packaging.requirements import Requirement
+from packaging.version import Version
+
 from vidqa import spec
 from vidqa.core._optional import PACKAGE_MISSING, installing
 from vidqa.core.cli import FILE_REFUSED, SKILL_ROOT
 from vidqa.core.problem import Problem, ProblemError
-from vidqa.families import family_of
 from vidqa.jobs import launch
 from vidqa.jobs.job_spec import load_job_spec
 from vidqa.jobs.platforms import platform, site
 from vidqa.jobs.platforms.hardware import cpu_count
 from vidqa.jobs.platforms.problems import PLATFORM_UNREACHABLE
 from vidqa.preflight.inputs import ModelInputs, RunInputs, Skip
-from vidqa.preflight.problems import MACHINE_LIMITS, PACKAGE_OLD
+from vidqa.preflight.problems import MACHINE_LIMITS
 
 SHM_NEEDED = 1024**3
 FILES_NEEDED = 1024
@@ -45,8 +47,6 @@ def optional_packages(inputs: RunInputs) -> list[Problem]:
 
 def _unfit(inputs: RunInputs, extra: str, why: str) -> list[Problem]:
     """Packages of an extra of this project that are missing or too old; `why` needs them."""
-    from packaging.requirements import Requirement
-
     problems = []
     versions: dict[str, str | None] = inputs.facts.setdefault("packages", {})
     for text in tomllib.loads((SKILL_ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"][extra]:
@@ -54,39 +54,36 @@ def _unfit(inputs: RunInputs, extra: str, why: str) -> list[Problem]:
         version = versions[requirement.name] = installed(requirement.name)
         if version is None:
             problems.append(PACKAGE_MISSING.at(requirement.name, f"{why} needs {text}", installing(extra)))
-        elif not requirement.specifier.contains(version.partition("+")[0], prereleases=True):
-            problems.append(
-                PACKAGE_OLD.at(requirement.name, f"{requirement.name} {version} is installed, {text} is needed")
-            )
+        elif not _meets(version, requirement):
+            message = f"{requirement.name} {version} is installed, {text} is needed"
+            problems.append(PACKAGE_MISSING.at(requirement.name, message))
     return problems
 
 
 def model_packages(inputs: ModelInputs) -> list[Problem]:
     """Whether the stock model is right, which proves exports and answers where the spec says so."""
-    from packaging.version import Version
-
-    family, version = family_of(inputs.model_folder), installed("transformers")
+    family, version = inputs.family, installed("transformers")
     if not (family.transformers and version) or Version(version) >= Version(family.transformers):
         return []
     wrong = f"transformers {version} rounds the seconds between frames down, {family.name} needs {family.transformers}"
-    return [PACKAGE_OLD.at("transformers", wrong)]
+    return [PACKAGE_MISSING.at("transformers", wrong)]
 
 
 def torch_pair(inputs: RunInputs) -> list[Problem]:
     """Each torchvision is built for one torch and says so in its requirements."""
-    from packaging.requirements import Requirement
-
     torch, torchvision = installed("torch"), installed("torchvision")
     if torch is None or torchvision is None:
         return []  # the packages check has said so
     requirements = [Requirement(text) for text in metadata.requires("torchvision") or []]
-    fits = all(
-        w.specifier.contains(torch.partition("+")[0], prereleases=True) for w in requirements if w.name == "torch"
-    )
-    needs = ", ".join(str(w) for w in requirements if w.name == "torch")
+    unmet = [str(r) for r in requirements if r.name == "torch" and not _meets(torch, r)]
     remedy = "install the two together: pip install --upgrade torch torchvision"
-    message = f"torchvision {torchvision} needs {needs}; torch is {torch}"
-    return [] if fits else [PACKAGE_OLD.at("torchvision", message, remedy)]
+    message = f"torchvision {torchvision} needs {', '.join(unmet)}; torch is {torch}"
+    return [PACKAGE_MISSING.at("torchvision", message, remedy)] if unmet else []
+
+
+def _meets(version: str, requirement: Requirement) -> bool:
+    """Whether an installed version, without its local part (+cu130), is one that a requirement allows."""
+    return requirement.specifier.contains(version.partition("+")[0], prereleases=True)
 
 
 def installed(package: str) -> str | None:

@@ -20,7 +20,7 @@ from vidqa.data.problem_collector import ProblemCollector
 from vidqa.data.record import Record
 from vidqa.data.sources import open_source
 from vidqa.preflight import media_probe
-from vidqa.preflight.problems import FIX_EXISTS, FIX_NOTHING_LEFT
+from vidqa.preflight.problems import FIX_EXISTS
 from vidqa.spec.keys import value_at
 from vidqa.video import ImageMeta, VideoMeta, fps_disagreement
 from vidqa.video.probe import probe_many
@@ -47,10 +47,12 @@ class FixReport:
         if len(self.changes) < SHOWN:
             self.changes.append(f"{place}: {text}")
 
+    def leave_out(self, place: str, why: str) -> None:
+        self.dropped += 1
+        self.note("left out", place, f"left out: {why}")
+
     def as_dict(self) -> dict[str, Any]:
-        names = ("records", "dropped", "changes")
-        paths = {"path": str(self.path), "original": str(self.original)}
-        return paths | {name: getattr(self, name) for name in names} | {"counts": dict(self.counts)}
+        return vars(self) | {"path": str(self.path), "original": str(self.original), "counts": dict(self.counts)}
 
     @property
     def text(self) -> str:
@@ -65,7 +67,7 @@ def fix_annotations(spec_path: Path, action: str, target: Path) -> FixReport:
 
     Roles get their known names, tags are set to the media that a record lists, missing ids are given and repeated ones
     changed, a wrong video_fps becomes the file's; what is still wrong, or whose media are missing or broken, is left
-    out. Raises FIX_EXISTS, FIX_NOTHING_LEFT, and what reading the spec and the file raises.
+    out. Raises FIX_EXISTS, DATA_EMPTY where no record can be used, and what reading the spec and the file raises.
     """
     if target.exists():
         raise FIX_EXISTS.error(target, "there is a file of this name already")
@@ -79,12 +81,12 @@ def fix_annotations(spec_path: Path, action: str, target: Path) -> FixReport:
         raise_errors(findings.problems)
     fixed = FixReport(target, original)
     for unread in findings.problems:
-        fixed.dropped += 1
-        fixed.note("left out", unread.where, f"left out: {unread.message}")
-    fixer = _RowFixer(replace(source.media, closed=False), original.name, _broken_before(spec_path))
-    good_rows = fixer.fix_rows(rows, fixed)
+        fixed.leave_out(unread.where, unread.message)
+    fixer = _RowFixer(replace(source.media, closed=False), fixed, _broken_before(spec_path))
+    good_rows = fixer.fix_rows(rows)
     if not good_rows:
-        raise FIX_NOTHING_LEFT.error(original, f"none of {len(rows)} records can be used")
+        remedy = "look at the problems of the data group: one cause, such as a wrong media path, often explains all"
+        raise codes.EMPTY.error(original, f"none of {len(rows)} records can be used", remedy)
     fixed.records = len(good_rows)
     write_json(target, good_rows)
     return fixed
@@ -101,38 +103,37 @@ def _broken_before(spec_path: Path) -> dict[tuple[str, str | None], str]:
 
 
 class _RowFixer:
-    """Mends rows one by one; remembers the headers of media, and what is broken."""
+    """Mends rows one by one; remembers the headers of media, what is broken, and ids."""
 
-    def __init__(self, source: MediaSource, name: str, broken: dict[tuple[str, str | None], str]) -> None:
-        self.source, self.name, self.broken = source, name, broken
+    def __init__(self, source: MediaSource, fixed: FixReport, broken: dict[tuple[str, str | None], str]) -> None:
+        self.source, self.fixed, self.name, self.broken = source, fixed, fixed.original.name, broken
         self.headers: dict[str, VideoMeta | ImageMeta] = {}
+        self.used_ids: set[str] = set()
 
-    def fix_rows(self, rows: list[tuple[int, Any]], fixed: FixReport) -> list[Row]:
-        reserved = {str(row["id"]) for _, row in rows if isinstance(row, dict) and _has_id(row)}
-        used: set[str] = set()
-        results = [(index, row, self._fix(row, index, fixed)) for index, row in rows]
+    def fix_rows(self, rows: list[tuple[int, Any]]) -> list[Row]:
+        self.reserved_ids = {str(row["id"]) for _, row in rows if isinstance(row, dict) and _has_id(row)}
+        results = [(index, row, self._fix(row, index)) for index, row in rows]
         self.source.unpack()
         good_rows = []
         for index, row, result in results:
             record = result if isinstance(result, str) else self._broken(result) or result
             if isinstance(record, str):
-                fixed.dropped += 1
-                fixed.note("left out", self._place(index), f"left out: {record}")
+                self.fixed.leave_out(self._place(index), record)
             else:
-                self._set_fps(row, record, self._place(index), fixed)
-                _set_id(row, index, self._place(index), reserved, used, fixed)
+                self._set_fps(row, record, self._place(index))
+                self._set_id(row, index)
                 good_rows.append(row)
         return good_rows
 
     def _place(self, index: int) -> str:
         return f"{self.name}[{index}]"
 
-    def _fix(self, row: Any, index: int, fixed: FixReport) -> Record | str:
+    def _fix(self, row: Any, index: int) -> Record | str:
         """The record of a row, which is changed, or why it has none."""
         for what, code, repair in REPAIRS if isinstance(row, dict) else ():
             codes_here = {problem.code for problem in self._read(row, index)[1]}
             if code in codes_here and (change := repair(row)):
-                fixed.note(what, self._place(index), change)
+                self.fixed.note(what, self._place(index), change)
         record, problems = self._read(row, index)
         if problems or record is None:
             return f"{problems[0].code}: {problems[0].message}" if problems else "it holds no record"
@@ -158,12 +159,24 @@ class _RowFixer:
                 return f"{ref.written}: {self.broken[at]}"
         return ""
 
-    def _set_fps(self, row: Row, record: Record, place: str, fixed: FixReport) -> None:
+    def _set_fps(self, row: Row, record: Record, place: str) -> None:
         meta = self.headers[record.media[0].key] if len(record.media) == 1 else None
         if isinstance(meta, VideoMeta) and fps_disagreement(meta, record.video_fps, place):
             right = round(meta.source_fps, 3)
-            fixed.note("video_fps", place, f"video_fps {row['video_fps']} -> {right}, the file's")
+            self.fixed.note("video_fps", place, f"video_fps {row['video_fps']} -> {right}, the file's")
             row["video_fps"] = right
+
+    def _set_id(self, row: Row, index: int) -> None:
+        written = str(row["id"]) if _has_id(row) else None
+        if written is None or written in self.used_ids:
+            new = base = str(index) if written is None else f"{written}-{index}"
+            while new in self.reserved_ids:
+                new += "-" + base
+            change = f"id {new!r} given" if written is None else f"id {written!r}, repeated -> {new!r}"
+            self.fixed.note("id", self._place(index), change)
+            row["id"] = written = new
+            self.reserved_ids.add(new)
+        self.used_ids.add(written)
 
 
 def _turns(row: Row) -> list[Row]:
@@ -212,17 +225,3 @@ REPAIRS: tuple[tuple[str, str, Callable[[Row], str | None]], ...] = (
 
 def _has_id(row: Row) -> bool:
     return row.get("id") is not None and row["id"] != ""
-
-
-def _set_id(row: Row, index: int, place: str, reserved: set[str], used: set[str], fixed: FixReport) -> None:
-    written = str(row["id"]) if _has_id(row) else None
-    if written is not None and written not in used:
-        used.add(written)
-        return
-    new = base = str(index) if written is None else f"{written}-{index}"
-    while new in reserved:
-        new += "-" + base
-    fixed.note("id", place, f"id {new!r} given" if written is None else f"id {written!r}, repeated -> {new!r}")
-    row["id"] = new
-    reserved.add(new)
-    used.add(new)

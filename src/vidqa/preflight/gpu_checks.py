@@ -46,17 +46,20 @@ def eight_bits(inputs: RunInputs) -> list[Problem]:
     if inputs.training is None:
         return []
     if (key := bitsandbytes_key(inputs.training)) is not None:
-        unfit = sorted({gpu.arch for gpu in inputs.gpus if gpu.arch and version_of(gpu.arch) < FIRST_OF_BITSANDBYTES})
         remedy = f"leave {key} at its default, or use a GPU from sm_75 on"
         message = f"bitsandbytes has no kernels for it, {key} asks for them"
-        return [GPU_ARCH.at(f"GPU {arch}", message, remedy) for arch in unfit]
+        return _unfit(inputs, lambda arch: version_of(arch) >= FIRST_OF_BITSANDBYTES, message, remedy)
     if not inputs.training.train.fp8.enable_fp8:
         return []
-    unfit = sorted({gpu.arch for gpu in inputs.gpus if gpu.arch and version_of(gpu.arch) < FIRST_WITH_FP8})
     remedy = "set train.fp8.enable_fp8 = false, or use a GPU from sm_89 on"
-    return [
-        GPU_ARCH.at(f"GPU {arch}", "it multiplies no 8-bit floats, train.fp8 asks for it", remedy) for arch in unfit
-    ]
+    message = "it multiplies no 8-bit floats, train.fp8 asks for it"
+    return _unfit(inputs, lambda arch: version_of(arch) >= FIRST_WITH_FP8, message, remedy)
+
+
+def _unfit(inputs: RunInputs, is_fit: Callable[[str], bool], message: str, remedy: str | None = None) -> list[Problem]:
+    """ENV_GPU_ARCH for every architecture of the job's GPUs that is not fit."""
+    arches = sorted({gpu.arch for gpu in inputs.gpus if gpu.arch})
+    return [GPU_ARCH.at(f"GPU {arch}", message, remedy) for arch in arches if not is_fit(arch)]
 
 
 def _driver(inputs: RunInputs, build: Build | None) -> list[Problem]:
@@ -73,21 +76,18 @@ def _driver(inputs: RunInputs, build: Build | None) -> list[Problem]:
 
 
 def _architectures(inputs: RunInputs, build: Build | None) -> list[Problem]:
-    arches = {gpu.arch for gpu in inputs.gpus if gpu.arch}
     if inputs.engine == "cosmos-rl":
         inputs.facts["engine_architectures"] = list(COSMOS_RL_GPUS)
         released = [version_of(arch) for arch in COSMOS_RL_GPUS]
         message = f"NVIDIA's cosmos-rl image is released for {', '.join(COSMOS_RL_GPUS)}"
-        unfit = sorted(arch for arch in arches if version_of(arch) not in released)
         remedy = "use one of these GPUs, an image that is released for yours, or our own engine"
-        return [GPU_ARCH.at(f"GPU {arch}", message, remedy) for arch in unfit]
+        return _unfit(inputs, lambda arch: version_of(arch) in released, message, remedy)
     built = build.architectures if build else ()
     inputs.facts["engine_architectures"] = list(built) or "asked of torch where the GPU is"
     if not built:
         return []
-    unfit = sorted(arch for arch in arches if not runs_on(arch, built))
-    compiled = ", ".join(built)
-    return [GPU_ARCH.at(f"GPU {arch}", f"the {inputs.engine} engine is compiled for {compiled}") for arch in unfit]
+    message = f"the {inputs.engine} engine is compiled for {', '.join(built)}"
+    return _unfit(inputs, lambda arch: runs_on(arch, built), message)
 
 
 NOTHING_HELPS = (

@@ -156,17 +156,15 @@ def runs_on(arch: str, built: Sequence[str]) -> bool:
     (sm_90 on sm_90, sm_80 on sm_86), or intermediate code (compute_90) no newer than the GPU. Code with the suffix a
     (sm_100a) runs on that version alone."""
     version = version_of(arch)
-    for code in built:
+
+    def is_run(code: str) -> bool:
         compiled = version_of(code)
         if code.endswith("a"):
-            runs = compiled == version
-        elif code.startswith("sm_"):
-            runs = compiled[0] == version[0] and compiled <= version
-        else:
-            runs = code.startswith("compute_") and compiled <= version
-        if runs and version != (0, 0):
-            return True
-    return False
+            return compiled == version
+        same_major = compiled[0] == version[0] or code.startswith("compute_")
+        return same_major and compiled <= version
+
+    return version != (0, 0) and any(map(is_run, built))
 
 
 def version_of(arch: str) -> tuple[int, int]:

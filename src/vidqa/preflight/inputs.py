@@ -19,7 +19,8 @@ from vidqa.data.problems import MEDIA_MISSING
 from vidqa.data.reader import NAMES
 from vidqa.data.record import MediaRef, Record
 from vidqa.data.storage import hub
-from vidqa.families import family_of
+from vidqa.families import Family, family_of
+from vidqa.families.sizes import Sizes
 from vidqa.jobs.job_spec import JobSpec, model_names, process_count
 from vidqa.jobs.launch import Resources
 from vidqa.jobs.platforms import site
@@ -200,15 +201,22 @@ class ModelInputs(RunInputs):
             raise Skip("the action has no model")
         return next((folder for folder in folders if (folder / "config.json").is_file()), folders[0])
 
+    @property
+    def family(self) -> Family:
+        """Raises MODEL_FILE_MISSING, MODEL_UNSUPPORTED, like all that follows."""
+        return family_of(self.model_folder)
+
+    @property
+    def sizes(self) -> Sizes:
+        return self.family.sizes_of(self.model_folder)
+
     def parameters(self, train_spec: TrainSpec) -> list[Parameter]:
-        """Every parameter as in the engine. Raises MODEL_FILE_MISSING, MODEL_UNSUPPORTED."""
-        family = family_of(self.model_folder)
-        return parameters(family.tensors(family.sizes_of(self.model_folder)), train_spec.policy)
+        """Every parameter as in the engine."""
+        return parameters(self.family.tensors(self.sizes), train_spec.policy)
 
     def memory_model(self, train_spec: TrainSpec) -> ParamCounts:
-        """The model for estimates of memory and time. Raises MODEL_FILE_MISSING, MODEL_UNSUPPORTED."""
-        sizes = family_of(self.model_folder).sizes_of(self.model_folder)
-        return count_params(sizes, self.parameters(train_spec))
+        """The model for estimates of memory and time."""
+        return count_params(self.sizes, self.parameters(train_spec))
 
 
 @dataclass
@@ -302,6 +310,14 @@ class DataInputs(ModelInputs):
         action = self.declared_action
         trained = not action.draws and any(data.name == name and data.teaches for data in action.data)
         return usable(self.planned[name].samples, self.longest_allowed, trained=trained)
+
+    def training_steps(self, train_spec: TrainSpec) -> tuple[Sequence[Sample], int]:
+        """The samples that a training uses, and its steps. Raises Skip where it has none."""
+        samples = self.usable("train")
+        total = spec.total_steps(train_spec, len(samples)) if samples else 0
+        if not total:
+            raise Skip("there is no step to estimate")
+        return samples, total
 
     @once
     def to_decode(self) -> list[Sample]:

@@ -11,7 +11,6 @@ from typing import Any
 
 from vidqa import spec
 from vidqa.core.problem import Problem
-from vidqa.families import family_of
 from vidqa.planning.budget.autotune import Forecast, Packing, answered_samples, best_policy, least_policy
 from vidqa.planning.budget.flops import recomputed_flops_share
 from vidqa.planning.budget.memory import GIB, ParamCounts, fits, moments_bytes, training_setup
@@ -24,13 +23,12 @@ from vidqa.preflight import answering_checks
 from vidqa.preflight.gpu_checks import NONE_HERE, NOTHING_HELPS, too_much, usable_memory
 from vidqa.preflight.gpus import card_of
 from vidqa.preflight.inputs import DataInputs, ModelInputs, Skip
-from vidqa.preflight.problems import HOST_MEMORY
+from vidqa.preflight.problems import MEMORY
 from vidqa.spec.keys import with_values
 from vidqa.spec.models import GrpoSpec, TrainSpec
 
 MOST_SHARDS = 64
 LONG = 16_384  # tokens of a sample from which several GPUs may share it
-GRADIENT = 4  # bytes of a gradient that is offloaded
 COARSE = 1024  # pack budgets are tried in steps of so many tokens
 Change = dict[str, Any]
 ADAPTERS: Change = {"policy.lora": {}, "policy.freeze_pattern": None, "policy.trainable_pattern": None}
@@ -41,9 +39,7 @@ def memory(inputs: DataInputs) -> list[Problem]:
     train_spec = inputs.training
     if train_spec is None:
         return answering_checks.memory(inputs)
-    samples = inputs.usable("train")
-    if not samples or not spec.total_steps(train_spec, len(samples)):
-        raise Skip("there is no step to estimate")
+    samples, _ = inputs.training_steps(train_spec)
     has_gib = usable_memory(inputs)
     model = inputs.memory_model(train_spec)
     answered = _answered(inputs, train_spec)
@@ -69,10 +65,8 @@ def methods(inputs: ModelInputs) -> list[Problem]:
         raise Skip("only a supervised training is estimated")
     if limit_gib is None:
         raise Skip(NONE_HERE)
-    family = family_of(inputs.model_folder)
-    sizes = family.sizes_of(inputs.model_folder)
     name, card = card_of(inputs.gpus)
-    fitting = what_fits(train_spec, sizes, family.tensors(sizes), limit_gib, card, name)
+    fitting = what_fits(train_spec, inputs.sizes, inputs.family.tensors(inputs.sizes), limit_gib, card, name)
     inputs.facts["methods"] = [asdict(fit) for fit in fitting]
     return []
 
@@ -97,7 +91,8 @@ def host_memory(inputs: ModelInputs) -> list[Problem]:
     inputs.facts["host_memory"] = {"copy_gib": round(needed, 1), "available_gib": round(has, 1)}
     what = "the copy, and what is offloaded," if offloads else "the copy"
     message = f"{what} takes {needed:.1f} GiB of host memory; {has:.1f} are available"
-    return [HOST_MEMORY.at("host memory", message, severity="warning")] if needed > has else []
+    remedy = 'set train.ckpt.save_mode = "sync" and train.fsdp_offload = false, or use a machine with more memory'
+    return [MEMORY.at("host memory", message, remedy, severity="warning")] if needed > has else []
 
 
 def available_gib() -> float:
@@ -137,9 +132,10 @@ def _with_rollouts(
 def peak_within(inputs: DataInputs, limit_gib: float) -> float | None:
     """GiB that a training takes which may take no more than this of a GPU; None where it does not fit. Raises
     ProblemError, Skip where nothing can be estimated."""
-    train_spec, samples = inputs.training, inputs.usable("train")
-    if train_spec is None or not spec.total_steps(train_spec, len(samples)):
-        raise Skip("there is no step to estimate")
+    train_spec = inputs.training
+    if train_spec is None:
+        raise Skip("only a training is estimated")
+    samples, _ = inputs.training_steps(train_spec)
     model, answered = inputs.memory_model(train_spec), _answered(inputs, train_spec)
     peak_gib = estimate(model, train_spec, samples, limit_gib, answered).memory.peak_gib
     return peak_gib if fits(peak_gib, limit_gib) else None
@@ -187,17 +183,16 @@ def _remedy(
 
 def _recompute(train_spec: TrainSpec, _: Sequence[Sample]) -> Iterator[Change]:
     """Reshard more, recompute activations, or both: up to a third slower, same result."""
-    gather: Change = {}
+    changes: list[Change] = []
     if train_spec.train.fsdp_reshard_after_forward in ("never", "false"):
-        gather = {"train.fsdp_reshard_after_forward": "default"}
-    again: Change = {}
+        changes.append({"train.fsdp_reshard_after_forward": "default"})
     if not train_spec.policy.model_gradient_checkpointing:
-        again = {"policy.model_gradient_checkpointing": True, "engine.recompute": "auto"}
+        changes.append({"policy.model_gradient_checkpointing": True, "engine.recompute": "auto"})
     elif train_spec.engine.recompute in ("none", "vision"):
-        again = {"engine.recompute": "auto"}
-    yield from (change for change in (gather, again) if change)
-    if gather and again:
-        yield gather | again
+        changes.append({"engine.recompute": "auto"})
+    yield from changes
+    if len(changes) == 2:
+        yield changes[0] | changes[1]
 
 
 def _shards(train_spec: TrainSpec, _: Sequence[Sample]) -> Iterator[Change]:

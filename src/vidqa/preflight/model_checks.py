@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from vidqa.core import environment
@@ -34,7 +35,7 @@ def access(inputs: RunInputs) -> list[Problem]:
             else:
                 hub.resolve_model(name, token=None)
         except ProblemError as refused:
-            problems += [_at(key, problem) for problem in refused.problems]
+            problems += [replace(problem, where=f"{key} = {problem.where}") for problem in refused.problems]
     return problems
 
 
@@ -60,10 +61,9 @@ def architecture_parameters(folder: Path) -> int:
 
 
 def architecture(inputs: ModelInputs) -> list[Problem]:
-    """A supported family with valid sizes, and heads for each rank of a inputs; for an adapter also its ranks."""
-    family = family_of(inputs.model_folder)
-    inputs.facts["family"] = family.name
-    sizes = family.sizes_of(inputs.model_folder)
+    """A supported family with valid sizes, and heads for each rank of a group; for an adapter also its ranks."""
+    inputs.facts["family"] = inputs.family.name
+    sizes = inputs.sizes
     first, *base = inputs.models.values()
     if base:
         check_adapter(first)
@@ -99,7 +99,7 @@ def learning_rates(inputs: ModelInputs) -> list[Problem]:
 def tied_adapters(inputs: ModelInputs) -> list[Problem]:
     """A tied head shares the matrix of the embeddings: an adapter may be on one of them only."""
     lora = inputs.training.policy.lora if inputs.training else None
-    if lora is None or not family_of(inputs.model_folder).sizes_of(inputs.model_folder).text.tied:
+    if lora is None or not inputs.sizes.text.tied:
         return []
     named = [module for module in lora.target_modules if module.rsplit(".", 1)[-1] in TIED]
     message = "the model ties its head to its token embeddings, and an adapter on one of them leaves the other as it is"
@@ -110,14 +110,10 @@ def tied_adapters(inputs: ModelInputs) -> list[Problem]:
 
 def processor(inputs: ModelInputs) -> list[Problem]:
     """The processor's own files say how videos become patches."""
-    family_of(inputs.model_folder).geometry(inputs.model_folder)
+    inputs.family.geometry(inputs.model_folder)
     return []
 
 
 def tokenizer(inputs: ModelInputs) -> list[Problem]:
     load_chat(inputs.model_folder)
     return []
-
-
-def _at(key: str, problem: Problem) -> Problem:
-    return Problem(**{**problem.as_dict(), "where": f"{key} = {problem.where}"})  # type: ignore[arg-type]

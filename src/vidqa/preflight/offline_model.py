@@ -48,8 +48,9 @@ def write_offline_model(names: Iterable[str], folder: Path) -> str | None:
         repository = _repository(name)
         model = published(repository) if repository else None
         if model:
-            texts = {"config.json": model.config, "processor_config.json": model.processor}
-            for file, value in {**texts, "tokenizer_config.json": _tokenizer_config()}.items():
+            tables = {"config.json": model.config, "processor_config.json": model.processor}
+            tables["tokenizer_config.json"] = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
+            for file, value in tables.items():
                 (folder / file).write_text(json.dumps(value), encoding="utf-8")
             (folder / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
             _tokenizer().save(str(folder / "tokenizer.json"))
@@ -62,10 +63,6 @@ def _repository(name: str) -> str:
         return hub.parse(name).repository if hub.is_hub_name(name) else ""
     except ProblemError:
         return ""
-
-
-def _tokenizer_config() -> dict[str, str]:
-    return {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
 
 
 def _tokenizer() -> Tokenizer:

@@ -2,39 +2,25 @@
 
 from vidqa.core.problem import Code, Exit
 
-PACKAGE_OLD = Code(
-    "ENV_PACKAGE_OLD",
-    "An installed package is older than the engine needs, or does not fit another one.",
-    "Run `make install` in the repository, then use its .venv/bin/python.",
-    Exit.ENVIRONMENT,
-)
 DISK_SMALL = Code(
     "ENV_DISK_SMALL",
-    "A disk has less space than the weights to fetch, the checkpoints and the exports will need.",
-    "Free space, lower train.ckpt.max_keep, or let train.output_dir (HF_HOME for the weights) name another disk.",
-    Exit.ENVIRONMENT,
-)
-CACHE_SMALL = Code(
-    "ENV_CACHE_SMALL",
-    "The frame cache cannot hold the frames, so videos are decoded again in every epoch; or with engine.keep_features "
-    "not all features of the vision tower.",
-    "Free space, or let engine.frame_cache_dir (VIDQA_CACHE_DIR) name a folder with enough of it.",
+    "A disk has less space than the weights to fetch, the checkpoints and the exports will need; or, as a warning, the "
+    "frame cache cannot hold all frames or features, which are then made again in every epoch.",
+    "Free space, lower train.ckpt.max_keep, or name another disk: train.output_dir, HF_HOME for the weights, "
+    "engine.frame_cache_dir (VIDQA_CACHE_DIR) for the frames.",
     Exit.ENVIRONMENT,
 )
 SPLIT_LEAK = Code(
     "DATA_SPLIT_LEAK",
-    "A video or image, or a copy of it under another name, is both trained on and measured on: the score is too good.",
-    "Take the records of these files out of one of the two sets, or use train.train_policy.dataset.test_size.",
+    "A video or image, or a copy of it under another name, is both trained on and measured on: the score is too good. "
+    "As a warning: records of two sets have the same id.",
+    "Take the records of these files out of one of the two sets, or use train.train_policy.dataset.test_size. Give "
+    "different records ids of their own.",
 )
 SPLIT_NEAR = Code(
     "DATA_SPLIT_NEAR",
     "Files of two sets look nearly the same in their first, middle and last frame.",
     "Look at the pairs; where they show the same scene, keep it on one side only.",
-)
-SPLIT_IDS = Code(
-    "DATA_SPLIT_IDS",
-    "Records of two sets have the same id.",
-    "Give every record an id of its own if they are meant to be different records.",
 )
 LABELS_UNBALANCED = Code(
     "DATA_LABELS_UNBALANCED",
@@ -65,13 +51,14 @@ RESUME_MISMATCH = Code(
     "RESUME_MISMATCH",
     "The data, batch, seed, base model or trained part is not what the checkpoint was trained with: samples would be "
     "repeated or left out, or the saved weights mean something else.",
-    "Restore what changed, or start a new run from the earlier run's export.",
+    "Restore what changed, such as the base model, trained parts and adapters of the earlier run, or start a new run "
+    "from its export.",
 )
 MEMORY = Code(
     "BUDGET_MEMORY",
     "What the data makes a GPU hold at one time does not fit into its memory: the job would end with CUDA out of "
-    "memory.",
-    "Make the change that the problem names; it was tried with the same estimate.",
+    "memory. Or what a job offloads, calibrates with, or copies for saves does not fit into the machine's.",
+    "Make the change that the problem names; it was estimated, too.",
 )
 ANSWER_LENGTH = Code(
     "BUDGET_ANSWER_LENGTH",
@@ -80,19 +67,9 @@ ANSWER_LENGTH = Code(
     "Set generation.max_tokens = 32 for a model that answers at once (an answer that never ends then takes 32 steps), "
     'or 4096 for one that thinks first; evaluation.method = "score" writes nothing.',
 )
-HOST_MEMORY = Code(
-    "BUDGET_HOST_MEMORY",
-    "What a job offloads, calibrates with, or copies for saves beside a training is more than the machine's memory.",
-    'Set train.ckpt.save_mode = "sync" and train.fsdp_offload = false, or use a machine with more memory.',
-)
 FIX_EXISTS = Code(
     "FIX_EXISTS",
     "Corrected annotations are only ever written to a new file.",
     "Give --fix the name of a file that does not exist.",
     Exit.REFUSED,
-)
-FIX_NOTHING_LEFT = Code(
-    "FIX_NOTHING_LEFT",
-    "No record can be used, so no corrected file was written.",
-    "Look at the problems of the data group first: one cause, such as a wrong media path, often explains all.",
 )

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
 from vidqa.core.problem import Problem
-from vidqa.families import family_of
 from vidqa.planning.budget.memory import GIB
 from vidqa.planning.quantization import BF16, calibration_problems, plan_quantization
 from vidqa.preflight._base import Check
+from vidqa.preflight.disk_checks import DiskNeed, disk_problems
 from vidqa.preflight.environment_checks import existing
 from vidqa.preflight.inputs import DataInputs, ModelInputs, RunInputs, Skip
 from vidqa.preflight.memory_checks import available_gib
-from vidqa.preflight.problems import DISK_SMALL, HOST_MEMORY
+from vidqa.preflight.problems import MEMORY
 from vidqa.spec.quantize_rules import needs_calibration
 
 
@@ -38,13 +37,10 @@ def room(inputs: DataInputs) -> list[Problem]:
     """Disk for the quantized folder (and a merged one), and host memory for the model and its calibration."""
     inputs.require_visible(inputs.output_dir)
     plan, _ = plan_quantization(inputs.model_folder, _quantize(inputs))
-    whole, problems = BF16 * plan.parameters, []
-    folder = existing(inputs.output_dir)
+    whole = BF16 * plan.parameters
     folders = 2 if _quantize(inputs).search else 1  # the next try is written beside the one before
     needed = folders * plan.bytes + whole * len(list(inputs.models)[1:])
-    if (free := shutil.disk_usage(folder).free) < needed:
-        message = f"{free / 1e9:.1f} GB free, {needed / 1e9:.1f} GB needed for the quantized model"
-        problems.append(DISK_SMALL.at(folder, message))
+    problems = disk_problems([DiskNeed(existing(inputs.output_dir), needed, "the quantized model")])
     if inputs.declared.anything or inputs.platform != "local":
         return problems
     needed_gib, has = (whole + _activation_bytes(inputs)) / GIB, available_gib()
@@ -52,7 +48,7 @@ def room(inputs: DataInputs) -> list[Problem]:
     if needed_gib > has:
         message = f"model and activations take {needed_gib:.1f} GiB of host memory; {has:.1f} are available"
         remedy = "lower quantize.num_calibration_samples, or run it where there is more memory"
-        problems.append(HOST_MEMORY.at("host memory", message, remedy))
+        problems.append(MEMORY.at("host memory", message, remedy))
     return problems
 
 
@@ -61,7 +57,7 @@ def _activation_bytes(inputs: DataInputs) -> int:
     quantize = _quantize(inputs)
     if not needs_calibration(quantize):
         return 0
-    sizes = family_of(inputs.model_folder).sizes_of(inputs.model_folder)
+    sizes = inputs.sizes
     usable = sorted(inputs.usable("calibration"), key=lambda sample: -sample.length)
     used = usable[: quantize.num_calibration_samples]
     tokens = sum(sample.length + sizes.vision.taps * sample.media_tokens for sample in used)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import asdict
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from vidqa import spec
 from vidqa.core import environment
 from vidqa.core.problem import Problem, ProblemError
+from vidqa.core.run_folder import POLICY, TRAINER, read_checkpoint
 from vidqa.data.storage import hub
 from vidqa.families import family_of
 from vidqa.families.weights import weight_files
@@ -23,10 +23,6 @@ from vidqa.spec.models import EvaluateSpec, TrainSpec
 from vidqa.spec.run_tables import Vision
 
 VISION = tuple(Vision.model_fields)
-REMEDIES = {
-    "order": "restore what changed, or start a new run from the earlier run's export",
-    "weights": "name the base model, the trained parts and the adapters of the earlier run, or start a new run",
-}
 NO_EVALUATION = "no spec of an evaluation was given (--evaluate-spec)"
 
 
@@ -49,7 +45,8 @@ def same_model(inputs: RunInputs) -> list[Problem]:
     key, evaluated = list(model_names(eval_spec).items())[-1]  # an adapter's base model comes last
     if trained == evaluated or _folder(trained) == _folder(evaluated):
         return []
-    differing = [f"{name} {a} and {b}" for name, a, b in _differences(_sizes(trained), _sizes(evaluated))]
+    sizes, other = _sizes(trained), _sizes(evaluated)
+    differing = [f"{key} {sizes[key]} and {other[key]}" for key in sorted(sizes) if sizes[key] != other[key]]
     if not differing:
         inputs.facts["evaluated_model"] = f"{evaluated}, of the same sizes as {trained}"
         return []
@@ -86,10 +83,6 @@ def _sizes(name: str) -> dict[str, Any]:
     return {name: value for name, value in by_name.items() if name != "text.tied"}
 
 
-def _differences(one: dict[str, Any], other: dict[str, Any]) -> list[tuple[str, Any, Any]]:
-    return [(key, one.get(key), other.get(key)) for key in sorted(one | other) if one.get(key) != other.get(key)]
-
-
 def resume_target(inputs: DataInputs) -> list[Problem]:
     """The checkpoint of the spec is complete, has the same order of samples and the weights of the same model, by the
     engine's own rule (`vidqa.planning.resume_compat`)."""
@@ -100,38 +93,25 @@ def resume_target(inputs: DataInputs) -> list[Problem]:
         raise Skip("the launch finds the run that goes on, and refuses where there is none")
     folder = Path(os.path.expanduser(str(train_spec.train.resume)))
     inputs.require_visible(folder)
-    folder = folder.parent if folder.name == "policy" else folder
-    before = _trainer(folder)
-    weights = _weights(train_spec, inputs)
-    if "base_model" in weights:
-        before["weights"] = resume_compat.upgraded_facts(before["weights"], inputs.model_folder)
-    problems = _changed(folder, "weights", before, weights)
+    folder = folder.parent if folder.name == POLICY else folder
     try:
-        order = _order(train_spec, inputs)
-    except ProblemError as unknown:
-        if problems:
-            return problems
-        raise Skip(f"the data cannot be compared: {unknown.problems[0].code}") from unknown
-    return [*_changed(folder, "order", before, order), *problems]
-
-
-def _changed(folder: Path, part: str, before: dict[str, Any], now: dict[str, Any]) -> list[Problem]:
-    changed = resume_compat.changes(before[part], now)
-    message = f"{resume_compat.FACT_NAMES[part]} would change: {', '.join(changed)}"
-    return [RESUME_MISMATCH.at(folder, message, REMEDIES[part])] if changed else []
-
-
-def _trainer(folder: Path) -> dict[str, Any]:
-    """A checkpoint's trainer.json with its `order` and `weights` facts."""
-    try:
-        written = json.loads((folder / "trainer.json").read_text(encoding="utf-8"))
-        if not all(isinstance(written[part], dict) for part in resume_compat.FACT_NAMES):
-            raise ValueError("trainer.json is not one of this engine")
-        if not (folder / "policy" / ".metadata").is_file():
-            raise ValueError("policy/.metadata is not there")
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as missing:
+        before = read_checkpoint(folder)
+        if not all(isinstance(before.get(part), dict) for part in resume_compat.FACT_NAMES):
+            raise ValueError(f"{TRAINER} is not one of this engine")
+    except ValueError as missing:
         raise RESUME_NO_CHECKPOINT.error(folder, f"no complete checkpoint here: {missing}") from missing
-    return written
+    now = {"weights": _weights(train_spec, inputs), "spec": resume_compat.spec_facts(train_spec)}
+    if "base_model" in now["weights"]:
+        before["weights"] = resume_compat.upgraded_facts(before["weights"], inputs.model_folder)
+    unknown = ""
+    try:
+        now["order"] = resume_compat.order_facts(train_spec, inputs.usable("train"), inputs.plan.data_fingerprint)
+    except ProblemError as missing:
+        unknown = missing.problems[0].code
+    refused, _ = resume_compat.compare(folder, before, now)
+    if unknown and not refused:
+        raise Skip(f"the data cannot be compared: {unknown}")
+    return [RESUME_MISMATCH.at(folder, change) for change in refused]
 
 
 def _weights(train_spec: TrainSpec, inputs: ModelInputs) -> dict[str, Any]:
@@ -143,8 +123,3 @@ def _weights(train_spec: TrainSpec, inputs: ModelInputs) -> dict[str, Any]:
     folder = inputs.model_folder
     base = resume_compat.weights_hash(folder) if weight_files(folder) else None
     return resume_compat.weights_facts(train_spec, trained, base)
-
-
-def _order(train_spec: TrainSpec, inputs: DataInputs) -> dict[str, Any]:
-    """The facts that decide the order of samples."""
-    return resume_compat.order_facts(train_spec, inputs.usable("train"), inputs.plan.data_fingerprint)

@@ -8,11 +8,18 @@ from typing import Any
 from vidqa import spec
 from vidqa.core.problem import Problem
 from vidqa.planning.budget.autotune import least_policy
-from vidqa.planning.budget.flops import FlopsModel, flops_model, recomputed_flops_share
+from vidqa.planning.budget.flops import FlopsModel, flops_of, recomputed_flops_share
 from vidqa.planning.budget.gpus import Gpu
-from vidqa.planning.budget.memory import MicroStep, ParamCounts, read_memory_policy, training_setup
+from vidqa.planning.budget.memory import (
+    MemoryPolicy,
+    MicroStep,
+    ParamCounts,
+    TrainingSetup,
+    read_memory_policy,
+    training_setup,
+)
 from vidqa.planning.budget.methods import micro_step_seconds, step_seconds
-from vidqa.planning.budget.mfu import START_S, Efficiency, efficiency
+from vidqa.planning.budget.mfu import START_S, efficiency
 from vidqa.planning.budget.rollouts import step_time
 from vidqa.planning.packing.prefix_sharing import workload
 from vidqa.planning.packing.steps import Steps, pack_budget
@@ -34,17 +41,14 @@ def time(inputs: DataInputs) -> list[Problem]:
         return []
     if train_spec is None:
         raise Skip("only a training and answering are estimated")
-    samples = inputs.usable("train")
-    total = spec.total_steps(train_spec, len(samples))
-    if not total:
-        raise Skip("there is no step to estimate")
+    samples, total = inputs.training_steps(train_spec)
     inputs.facts["time"] = facts = _decoding(inputs, train_spec)
     name, card = _card(inputs)
     model = inputs.memory_model(train_spec)
-    flops = flops_model(
-        model.sizes, vision_trains=model.vision.trained > 0, decoder_trains=train_spec.policy.lora is None
-    )
-    reached = _reached(inputs, train_spec, model).on(name)
+    flops = flops_of(train_spec, model)
+    policy, done_again = _memory_policy(inputs, train_spec, model)
+    setup = training_setup(train_spec, policy)
+    reached = efficiency(model, setup, done_again).on(name)
     if isinstance(train_spec, GrpoSpec):
         step = step_time(train_spec, model, samples, flops, card, reached.mfu)
         computing = step.seconds * total / 3600
@@ -57,7 +61,9 @@ def time(inputs: DataInputs) -> list[Problem]:
     else:
         work = _training(train_spec, samples, total, flops) + _validation(inputs, train_spec, total, flops)
         computing = work / (card.peak * reached.mfu) / inputs.processes / 3600
-        for_memory = _for_memory(inputs, train_spec, model, samples, total, card) / 3600
+        pack_tokens = inputs.facts.get("memory", {}).get("pack_tokens")
+        steps = Steps(train_spec, samples, spec.data_ranks(train_spec), "cuda", pack_tokens)
+        for_memory = _for_memory(steps, model, setup, total, card) / 3600
         facts["memory_hours"] = round(for_memory, 3)
         computing += for_memory
     hours = START_S / 3600 + max(computing, facts.get("decode_hours_per_pass", 0))
@@ -82,16 +88,12 @@ def _card(inputs: RunInputs) -> tuple[str, Gpu]:
     return name, card
 
 
-def _reached(inputs: RunInputs, train_spec: TrainSpec, model: ParamCounts) -> Efficiency:
-    """The share of the peak that such a training reaches, by what the check of memory found."""
-    memory = inputs.facts.get("memory")
-    if not memory:
-        least, pack = least_policy(train_spec, model), MicroStep(pack_budget(train_spec), patches=0)
-        return efficiency(
-            model, training_setup(train_spec, least), recomputed_flops_share(train_spec, model, least.recompute, pack)
-        )
-    policy = read_memory_policy(memory, model.sizes)
-    return efficiency(model, training_setup(train_spec, policy), memory["done_again"])
+def _memory_policy(inputs: RunInputs, train_spec: TrainSpec, model: ParamCounts) -> tuple[MemoryPolicy, float]:
+    """What the check of memory found, and the share of FLOPs done again; without it, the policy of least memory."""
+    if memory := inputs.facts.get("memory"):
+        return read_memory_policy(memory, model.sizes), memory["done_again"]
+    least, pack = least_policy(train_spec, model), MicroStep(pack_budget(train_spec), patches=0)
+    return least, recomputed_flops_share(train_spec, model, least.recompute, pack)
 
 
 def _training(train_spec: TrainSpec, samples: Sequence[Sample], total: int, flops: FlopsModel) -> float:
@@ -102,16 +104,10 @@ def _training(train_spec: TrainSpec, samples: Sequence[Sample], total: int, flop
     return done / looked_at * total
 
 
-def _for_memory(
-    inputs: RunInputs, train_spec: TrainSpec, model: ParamCounts, samples: Sequence[Sample], total: int, card: Gpu
-) -> float:
+def _for_memory(steps: Steps, model: ParamCounts, setup: TrainingSetup, total: int, card: Gpu) -> float:
     """Seconds of all steps that a base in few bits and weights in host memory cost."""
-    memory = inputs.facts.get("memory")
-    policy = read_memory_policy(memory, model.sizes) if memory else least_policy(train_spec, model)
-    setup = training_setup(train_spec, policy)
     if not (setup.precision or setup.offloads):
         return 0.0
-    steps = Steps(train_spec, samples, spec.data_ranks(train_spec), "cuda", memory and memory["pack_tokens"])
     looked_at = min(total, MOST_STEPS, steps.order.steps_per_epoch)
     micro_steps = sum(len(steps.packs(step)[0]) for step in range(looked_at)) / looked_at
     return total * (micro_steps * micro_step_seconds(model, setup, card) + step_seconds(model, setup))

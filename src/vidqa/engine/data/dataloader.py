@@ -21,8 +21,7 @@ from vidqa.engine.distributed import World
 from vidqa.engine.model import DTYPES
 from vidqa.engine.model.attention import Call
 from vidqa.planning.budget.flops import flops_model
-from vidqa.planning.budget.params import parameters
-from vidqa.planning.features import cache_share, is_tower_frozen, token_bytes
+from vidqa.planning.features import CacheShare, kept_share
 from vidqa.planning.pairs import learns_pairs
 from vidqa.planning.samples import Planner
 
@@ -86,14 +85,14 @@ def open_feature_cache(
         return
     folder = Path(spec.policy.model_name_or_path)
     sizes = planner.family.sizes_of(folder)
-    frozen = is_tower_frozen(parameters(planner.family.tensors(sizes), spec.policy), planner.family.tower)
-    if frames is None or not frozen or world.context.size > 1:
-        other = "the vision tower trains" if not frozen else "ranks share a sample (cp_size)"
-        note_of(world, f"features are not kept: {'there is no frame cache' if frames is None else other}")
+    room: CacheShare | str = "there is no frame cache"
+    if frames is not None:
+        sets = (schedule.data.train, schedule.data.validation)
+        room = kept_share(spec, planner.family, sizes, *sets, frames.limit_bytes)
+    if frames is None or isinstance(room, str):
+        note_of(world, f"features are not kept: {room}")
         yield None
         return
-    per_token = token_bytes(sizes.vision, spec.train.param_dtype)
-    room = cache_share(schedule.data.train, schedule.data.validation, per_token, frames.limit_bytes)
     size = room.share * room.feature_bytes / 1e9
     note_of(world, f"features of {room.share:.0%} of the videos are kept, {size:.1f} GB")
     settings = (spec.train.param_dtype, spec.train.fp8.enable_fp8, planner.geometry)

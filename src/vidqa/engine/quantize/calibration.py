@@ -45,8 +45,8 @@ class Calibration:
 
 
 def choose_calibration(spec: Any, samples: Sequence[Sample], data_fingerprint: str) -> Calibration:
-    """The calibration of a QuantizeSpec from its usable samples. Raises QUANTIZE_FEW, QUANTIZE_NO_MEDIA, and
-    QUANTIZE_OVERLAP where the evaluation asks about the same videos."""
+    """The calibration of a QuantizeSpec from its usable samples. Raises QUANTIZE_CALIBRATION for too
+    few samples, for text alone, and where the evaluation asks about the same videos."""
     quantize, calibrated = spec.quantize, needs_calibration(spec.quantize)
     raise_errors(calibration_problems(quantize, samples) if calibrated else [])
     selected = balanced(samples, quantize.num_calibration_samples if calibrated else PROVING, quantize.seed)

@@ -15,12 +15,8 @@ from vidqa.engine.data.planned_samples import Prepared
 from vidqa.engine.distributed import World
 from vidqa.engine.problems import ENGINE_NO_CHECKPOINT, ENGINE_RESUME_MISMATCH
 from vidqa.planning.resume_compat import (
-    FACT_NAMES,
-    SAMPLE_RULE,
-    changes,
+    compare,
     order_facts,
-    recorded_spec,
-    spec_changes,
     spec_facts,
     upgraded_facts,
     weights_facts,
@@ -31,7 +27,7 @@ from vidqa.spec.models import TrainSpec
 
 
 def trainer_facts(spec: TrainSpec, data: Prepared, model: Any, world: World) -> dict[str, Any]:
-    """The facts that a checkpoint records for `planning.continuing` to compare on a resume."""
+    """The facts that a checkpoint records for `planning.resume_compat` to compare on a resume."""
     base = world.on_main(lambda: weights_hash(Path(spec.policy.model_name_or_path)))
     trained = [(name, p.shape) for name, p in model.named_parameters() if p.requires_grad]
     return {
@@ -95,16 +91,9 @@ def resume(start: Start, run: RunFolder, facts: dict[str, Any], model: Any, opti
 def _compare(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """The settings that differ from the checkpoint's. Raises ENGINE_RESUME_MISMATCH for those that must not."""
     weights = upgraded_facts(before.get("weights", {}), Path(now["spec"]["policy.model_name_or_path"]))
-    before = {**before, "weights": weights}
-    for part, what in FACT_NAMES.items():
-        if changed := changes(before.get(part, {}), now[part]):
-            raise ENGINE_RESUME_MISMATCH.error(folder, f"{what} would change: {', '.join(changed)}")
-    recorded = recorded_spec(folder, before)
-    if recorded is None:
-        return ["unknown: the checkpoint does not say with which spec it was trained"]
-    refused, differences = spec_changes(recorded, now["spec"])
+    refused, differences = compare(folder, {**before, "weights": weights}, now)
     if refused:
-        raise ENGINE_RESUME_MISMATCH.error(folder, f"{SAMPLE_RULE} would change: {', '.join(refused)}")
+        raise ENGINE_RESUME_MISMATCH.error(folder, "; ".join(refused))
     return differences
 
 

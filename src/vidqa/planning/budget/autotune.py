@@ -6,6 +6,7 @@ Smaller packs keep fewer activations, at little cost while they fill a GPU; reco
 
 from __future__ import annotations
 
+import operator
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -69,23 +70,17 @@ class Packing:
         return self._found[pack_tokens]
 
     def sizes(self, spec: TrainSpec) -> Sequence[int | None]:
-        steps = self.steps_of(None)
-        return pack_sizes(spec, steps.longest, steps.budget)
-
-
-def pack_sizes(spec: TrainSpec, longest: int, budget: int) -> Sequence[int | None]:
-    """Of packs of up to `budget` tokens that hold the longest sample; small ones would compute a shared video more
-    often."""
-    engine = spec.engine
-    # Small packs would repeat a video for its questions; completions of one question are one group.
-    shares = engine.share_video_prefix and not isinstance(spec, GrpoSpec)
-    if not engine.packing or engine.pack_tokens is not None or shares:
-        return [None]
-    most = MAX_OFFLOADED_TOKENS if _moves_weights(spec) else MAX_PACK_TOKENS
-    largest = max(longest, min(budget, most * spec.policy.parallelism.cp_size))
-    return sorted(
-        {max(longest, int(largest * share) // PACK_ROUNDING * PACK_ROUNDING) for share in PACK_SHARES}, reverse=True
-    )
+        """Tokens of the packs that are tried, the largest first; None where the spec decides."""
+        engine = spec.engine
+        # Small packs would repeat a video for its questions; completions of one question are one group.
+        shares = engine.share_video_prefix and not isinstance(spec, GrpoSpec)
+        if not engine.packing or engine.pack_tokens is not None or shares:
+            return [None]
+        longest, budget = (steps := self.steps_of(None)).longest, steps.budget
+        most = MAX_OFFLOADED_TOKENS if _moves_weights(spec) else MAX_PACK_TOKENS
+        largest = max(longest, min(budget, most * spec.policy.parallelism.cp_size))
+        rounded = {int(largest * share) // PACK_ROUNDING * PACK_ROUNDING for share in PACK_SHARES}
+        return sorted({max(longest, tokens) for tokens in rounded}, reverse=True)
 
 
 def heaviest_micro_steps(steps: Steps, total_steps: int) -> list[MicroStep]:
@@ -100,37 +95,27 @@ def heaviest_micro_steps(steps: Steps, total_steps: int) -> list[MicroStep]:
         if pack
     }
     heavy: list[MicroStep] = []
-    for micro_step in sorted(
-        micro_steps, key=lambda one: (-one.tokens, -one.patches, -one.supervised, not one.accumulates)
-    ):
-        if not any(_covers(other, micro_step) for other in heavy):
+    for micro_step in sorted(micro_steps, key=_load, reverse=True):
+        if not any(all(map(operator.ge, _load(other), _load(micro_step))) for other in heavy):
             heavy.append(micro_step)
     return heavy
 
 
-def _covers(heavy: MicroStep, micro_step: MicroStep) -> bool:
-    more = (
-        heavy.tokens >= micro_step.tokens
-        and heavy.patches >= micro_step.patches
-        and heavy.supervised >= micro_step.supervised
-    )
-    return more and heavy.accumulates >= micro_step.accumulates
+def _load(micro_step: MicroStep) -> tuple[int, int, int, bool]:
+    return micro_step.tokens, micro_step.patches, micro_step.supervised, micro_step.accumulates
 
 
 def best_policy(spec: TrainSpec, model: ParamCounts, packing: Packing, memory_gib: float | None) -> Forecast:
     """The memory of a TrainSpec. Of what the spec leaves open the fastest that fits into `memory_gib`; where nothing
-    fits or the memory is not known, the one that takes least."""
+    fits or the memory is not known, the one that takes least, in the smallest packs."""
     fitting = [] if memory_gib is None else list(_fitting(spec, model, packing, memory_gib))
-    return min(fitting, key=partial(slowness, spec, model), default=None) or _least(spec, model, packing)
+    if fitting:
+        return min(fitting, key=partial(slowness, spec, model))
+    return _heaviest(spec, model, packing, replace(least_policy(spec, model), pack_tokens=packing.sizes(spec)[-1]))
 
 
 def _choices(spec: TrainSpec, model: ParamCounts) -> list[Recompute]:
     return allowed_recompute(spec, model.sizes, vision_trains=model.vision.trained > 0)
-
-
-def _least(spec: TrainSpec, model: ParamCounts, packing: Packing) -> Forecast:
-    """In the smallest packs that the spec allows."""
-    return _heaviest(spec, model, packing, replace(least_policy(spec, model), pack_tokens=packing.sizes(spec)[-1]))
 
 
 def least_policy(spec: TrainSpec, model: ParamCounts) -> MemoryPolicy:

@@ -76,12 +76,18 @@ def flops_model(sizes: Sizes, *, vision_trains: bool, decoder_trains: bool) -> F
     )
 
 
-def recomputed_share(
-    sizes: Sizes, recompute: Recompute, tokens: int, patches: int, *, vision_trains: bool, decoder_trains: bool
-) -> float:
+def flops_of(spec: TrainSpec, model: ParamCounts) -> FlopsModel:
+    """The `flops_model` of a TrainSpec."""
+    return flops_model(model.sizes, vision_trains=model.vision.trained > 0, decoder_trains=spec.policy.lora is None)
+
+
+def recomputed_flops_share(spec: TrainSpec, model: ParamCounts, recompute: Recompute, pack: MicroStep) -> float:
     """FLOPs that backward repeats in a pack, as a share of the pack's own. Attention over tokens counts as that
     of samples half as long as the pack; attention over patches, which is little, and the head are left out."""
-    text, vision = sizes.text, sizes.vision
+    text, vision = model.sizes.text, model.sizes.vision
+    vision_trains, decoder_trains = model.vision.trained > 0, spec.policy.lora is None
+    ranks = spec.policy.parallelism.cp_size  # which have a part of the pack each
+    tokens, patches = pack.tokens * ranks, pack.patches * ranks
     layer = {
         "projections": text.hidden * (text.queries + 2 * text.keys),
         "linear": text.hidden * (text.queries + 2 * text.intermediate),
@@ -97,10 +103,3 @@ def recomputed_share(
     repeated = tokens * sum(layer[part] * count for part, count in vars(recompute.decoder).items())
     repeated += patches * sum(block[part] * count for part, count in vars(recompute.vision).items()) * vision_trains
     return repeated / own
-
-
-def recomputed_flops_share(spec: TrainSpec, model: ParamCounts, recompute: Recompute, pack: MicroStep) -> float:
-    """`recomputed_share` of a TrainSpec."""
-    trains = {"vision_trains": model.vision.trained > 0, "decoder_trains": spec.policy.lora is None}
-    ranks = spec.policy.parallelism.cp_size  # which have a part of the pack each
-    return recomputed_share(model.sizes, recompute, pack.tokens * ranks, pack.patches * ranks, **trains)

@@ -14,7 +14,7 @@ engine's own code, which a test repeats, and the rest follows from how FSDP work
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from vidqa.families.sizes import Sizes
@@ -97,14 +97,10 @@ def allowed_recompute(spec: TrainSpec, sizes: Sizes, *, vision_trains: bool) -> 
 
 def allowed_reshard(spec: TrainSpec) -> tuple[Reshard, ...]:
     """What a TrainSpec leaves open, fastest first."""
-    allowed: dict[str, tuple[Reshard, ...]] = {
-        "default": ("never", "layers"),
-        "never": ("never",),
-        "false": ("never",),
-    }
-    if spec.train.fsdp_offload and spec.train.fsdp_reshard_after_forward == "default":
-        return ("layers",)  # weights that stay would need the room that the host gives
-    return allowed.get(spec.train.fsdp_reshard_after_forward, ("always",))
+    reshard = spec.train.fsdp_reshard_after_forward
+    if reshard == "default":  # weights that stay would need the room that offloading to the host gives
+        return ("layers",) if spec.train.fsdp_offload else ("never", "layers")
+    return ("never",) if reshard in ("never", "false") else ("always",)
 
 
 def training_setup(spec: TrainSpec, memory_policy: MemoryPolicy) -> TrainingSetup:
@@ -221,7 +217,7 @@ def peak_memory(model: ParamCounts, setup: TrainingSetup, micro_step: MicroStep)
     trained = model.every.trained
     gradient = 0.0 if setup.offloads else setup.master / setup.shard  # bytes of a summed gradient
     activations = _activations(model, setup, micro_step)
-    whole = _gathered_weights(model, setup)
+    whole_root, whole_layers, whole_blocks = _gathered_weights(model, setup)
     layer_gradients = model.layer.trained * (setup.compute + setup.reduce)
     logits = min(micro_step.supervised, CONSTANTS.logit_rows) * model.sizes.text.vocabulary * CONSTANTS.logit_bytes
     # Keys and values of prefixes, and the gradients of both: its kernel gives them for every head of queries first.
@@ -238,7 +234,7 @@ def peak_memory(model: ParamCounts, setup: TrainingSetup, micro_step: MicroStep)
         always=weights_and_optimizer(model, setup),
         decoder=gradient * summed * micro_step.accumulates
         + unsummed
-        + (whole.root + whole.layers)
+        + (whole_root + whole_layers)
         + (activations.text + activations.vision)
         + max(activations.layer_at_work + layer_gradients + gathered + dequantized + arriving, logits)
         + model.head.trained * setup.compute,
@@ -246,14 +242,14 @@ def peak_memory(model: ParamCounts, setup: TrainingSetup, micro_step: MicroStep)
         * (
             gradient * (summed if micro_step.accumulates else decoder_trained)
             + unsummed
-            + (whole.root + whole.blocks)
+            + (whole_root + whole_blocks)
             + (model.root.trained * setup.compute + layer_gradients)
             + (activations.vision + activations.block_at_work + arriving)
         ),
         root=gradient * trained
         + model.root.trained * setup.reduce
         + unsummed
-        + (whole.root + whole.layers) * (setup.keeps_weights and micro_step.accumulates),
+        + (whole_root + whole_layers) * (setup.keeps_weights and micro_step.accumulates),
     )
 
 
@@ -275,16 +271,10 @@ def moments_bytes(count: ParamCount, setup: TrainingSetup) -> float:
     return CONSTANTS.moments_bytes * (count.trained - few) + CONSTANTS.moments_8bit_bytes * few
 
 
-@dataclass(frozen=True)
-class _GatheredWeights:
-    """Bytes of weights that stand gathered, in compute precision, beside the shards."""
+def _gathered_weights(model: ParamCounts, setup: TrainingSetup) -> tuple[float, float, float]:
+    """Bytes of weights that stand gathered, in compute precision, beside the shards: of the root, and while decoder
+    layers or vision blocks are at work."""
 
-    root: float
-    layers: float
-    blocks: float
-
-
-def _gathered_weights(model: ParamCounts, setup: TrainingSetup) -> _GatheredWeights:
     def gathered(count: ParamCount) -> int:
         """Where nothing is sharded, frozen weights are computed with where they lie."""
         quantized = count.quantizable if setup.precision else 0
@@ -292,9 +282,9 @@ def _gathered_weights(model: ParamCounts, setup: TrainingSetup) -> _GatheredWeig
 
     if setup.keeps_weights:
         all_layers = gathered(model.every) - gathered(model.root)
-        return _GatheredWeights(gathered(model.root), all_layers, all_layers)
+        return gathered(model.root), all_layers, all_layers
     held = CONSTANTS.whole_layers
-    return _GatheredWeights(gathered(model.root), held * gathered(model.layer), held * gathered(model.block))
+    return gathered(model.root), held * gathered(model.layer), held * gathered(model.block)
 
 
 @dataclass(frozen=True)
@@ -320,10 +310,8 @@ def _activations(model: ParamCounts, setup: TrainingSetup, micro_step: MicroStep
 
     layers = {level: of_token(layer_widths(setup, level, head_norms=text.head_norms)) for level in LEVELS}
     blocks = {level: of_patch(block_widths(setup, level, gated=vision.gated)) for level in LEVELS}
-    at_layer, at_block = (
-        _backward_transient(layers, setup, of_token),
-        _backward_transient(blocks, setup, of_patch),
-    )
+    at_layer = _backward_transient(layers, setup, of_token)
+    at_block = _backward_transient(blocks, setup, of_patch)
     layer, layer_work = _kept_over_layers(setup.recompute.decoder, text.layers, layers, at_layer)
     block, block_work = _kept_over_layers(setup.recompute.vision, vision.blocks, blocks, at_block)
     # What the decoder takes in: at the tower's end and at every tap.
@@ -379,34 +367,23 @@ def block_widths(setup: TrainingSetup, level: RecomputeLevel, *, gated: bool = F
 
 def layer_widths(setup: TrainingSetup, level: RecomputeLevel, *, head_norms: bool = True) -> Widths:
     """What one decoder layer keeps of each token."""
-    if setup.exchanges and level != "layer":
-        alone = layer_widths(replace(setup, exchanges=False), level, head_norms=head_norms)
-        return alone + CONSTANTS.exchanged
-    if level in ("layer", "linear"):
-        return CONSTANTS.layer if level == "layer" else CONSTANTS.linear
-    if level == "projections":
-        return _projections_widths(setup)
-    if not head_norms:
-        eager = CONSTANTS.eager_lora_head_norms if setup.lora else CONSTANTS.eager_head_norms
-        return layer_widths(setup, level) - (CONSTANTS.compiled_head_norms if setup.compiled else eager)
-    if setup.shares:
-        return layer_widths(replace(setup, shares=False), level) + CONSTANTS.shared
-    if setup.compiled:
-        return CONSTANTS.compiled + CONSTANTS.compiled_dropout if setup.dropout else CONSTANTS.compiled
-    if not setup.lora:
-        return CONSTANTS.eager
-    return CONSTANTS.eager_lora + CONSTANTS.eager_dropout if setup.dropout else CONSTANTS.eager_lora
-
-
-def _projections_widths(setup: TrainingSetup) -> Widths:
-    if setup.compiled:
-        return (
-            CONSTANTS.compiled_projections + CONSTANTS.compiled_dropout
-            if setup.dropout
-            else CONSTANTS.compiled_projections
-        )
-    return (
-        CONSTANTS.eager_projections + CONSTANTS.eager_projections_dropout
-        if setup.dropout
-        else CONSTANTS.eager_projections
-    )
+    if level == "layer":
+        return CONSTANTS.layer
+    if level == "linear":
+        widths = CONSTANTS.linear
+    elif level == "projections":
+        widths = CONSTANTS.compiled_projections if setup.compiled else CONSTANTS.eager_projections
+        if setup.dropout:
+            widths += CONSTANTS.compiled_dropout if setup.compiled else CONSTANTS.eager_projections_dropout
+    else:
+        eager, norms = CONSTANTS.eager, CONSTANTS.eager_head_norms
+        if setup.lora:
+            eager, norms = CONSTANTS.eager_lora, CONSTANTS.eager_lora_head_norms
+        widths = CONSTANTS.compiled if setup.compiled else eager
+        if setup.dropout:
+            widths += CONSTANTS.compiled_dropout if setup.compiled else CONSTANTS.eager_dropout
+        if setup.shares:
+            widths += CONSTANTS.shared
+        if not head_norms:
+            widths -= CONSTANTS.compiled_head_norms if setup.compiled else norms
+    return widths + CONSTANTS.exchanged if setup.exchanges else widths

@@ -9,7 +9,7 @@ from typing import Any
 
 from vidqa.families.sizes import Sizes, Tensor
 from vidqa.planning.budget.autotune import Forecast, least_policy, slowness
-from vidqa.planning.budget.flops import flops_model, recomputed_flops_share
+from vidqa.planning.budget.flops import flops_of, recomputed_flops_share
 from vidqa.planning.budget.gpus import Gpu
 from vidqa.planning.budget.memory import (
     GIB,
@@ -69,7 +69,8 @@ def what_fits(
         changed = with_values(spec, USUAL | keys | ({"policy.lora": lora} if lora else {}))
         model = count_params(sizes, parameters(tensors, changed.policy))
         least = training_setup(changed, least_policy(changed, model))
-        longest = max((tokens for tokens in LENGTHS if _fits(model, least, tokens, limit_gib)), default=0)
+        peaks = {tokens: peak_memory(model, least, _micro_step(model, tokens)).peak_gib for tokens in LENGTHS}
+        longest = max((tokens for tokens, peak_gib in peaks.items() if fits(peak_gib, limit_gib)), default=0)
         pack = min(OFFLOADED_PACK if least.offloads else PACK, longest)
         speed = _speed(changed, model, pack, limit_gib, card, name) if card and longest else None
         yield Fit(method, longest, speed, host_bytes(model, least) / GIB)
@@ -86,10 +87,6 @@ def _micro_step(model: ParamCounts, tokens: int) -> MicroStep:
     return MicroStep(tokens, tokens * model.sizes.vision.merge**2, ANSWER, accumulates=True)
 
 
-def _fits(model: ParamCounts, setup: TrainingSetup, tokens: int, limit_gib: float) -> bool:
-    return fits(peak_memory(model, setup, _micro_step(model, tokens)).peak_gib, limit_gib)
-
-
 def _speed(spec: TrainSpec, model: ParamCounts, tokens: int, limit_gib: float, card: Gpu, name: str) -> float | None:
     """Tokens a second with the fastest choice of recomputation that fits, in packs of so many tokens."""
     trains, pack = model.vision.trained > 0, _micro_step(model, tokens)
@@ -101,10 +98,9 @@ def _speed(spec: TrainSpec, model: ParamCounts, tokens: int, limit_gib: float, c
         return None
     best = min(forecasts, key=lambda forecast: slowness(spec, model, forecast)).policy
     setup, recomputed = training_setup(spec, best), recomputed_flops_share(spec, model, best.recompute, pack)
-    flops = flops_model(model.sizes, vision_trains=trains, decoder_trains=spec.policy.lora is None)
     work = Workload(tokens, tokens**2, ANSWER, pack.patches, 0)
     reached = efficiency(model, replace(setup, lora=spec.policy.lora is not None), recomputed).on(name).mfu
-    seconds = flops.training_flops([work]) / (card.peak * reached)
+    seconds = flops_of(spec, model).training_flops([work]) / (card.peak * reached)
     return tokens / (seconds + micro_step_seconds(model, setup, card) + step_seconds(model, setup))
 
 

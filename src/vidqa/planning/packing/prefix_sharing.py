@@ -102,13 +102,13 @@ def split_samples(samples: Sequence[Sample], ranks: int) -> list[list[Sample]]:
 def split_indices(samples: Sequence[Sample], ranks: int) -> list[list[int]]:
     """Numbers of samples by rank, with equal cost: the most expensive group first, to the rank with the least cost.
     Each rank begins with its longest. Samples of one prefix stay together: a generator may compute it once."""
-    groups_within_budget = prefix_groups(range(len(samples)), samples)
-    costs = [relative_cost(workload(unit, samples)) for unit in groups_within_budget]
+    groups = prefix_groups(range(len(samples)), samples)
+    costs = [relative_cost(workload(unit, samples)) for unit in groups]
     dealt: list[list[PrefixGroup]] = [[] for _ in range(ranks)]
     loads = [0.0] * ranks
-    for i in sorted(range(len(groups_within_budget)), key=lambda i: -costs[i]):
+    for i in sorted(range(len(groups)), key=lambda i: -costs[i]):
         rank = loads.index(min(loads))
-        dealt[rank].append(groups_within_budget[i])
+        dealt[rank].append(groups[i])
         loads[rank] += costs[i]
     for mine in dealt:
         mine.sort(key=lambda unit: -max(samples[i].length for i in unit))

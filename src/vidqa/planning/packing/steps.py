@@ -93,9 +93,7 @@ class Steps:
         return tokens, patches, min(supervised, tokens)
 
     def prefix_rows(self, pack: Sequence[int]) -> int:
-        """Rows of prefixes that attention gathers for what stands behind them, once for each group."""
-        return sum(self.samples[unit[0]].prefix for unit in self._units(pack) if self._shares(unit))
-
-    def _shares(self, unit: PrefixGroup) -> bool:
-        """Whether something stands behind a prefix: several samples, or both answers of a pair."""
-        return len(unit) > 1 or isinstance(self.samples[unit[0]], PairSample)
+        """Rows of prefixes that attention gathers, once for each group, for what stands behind them: several samples,
+        or both answers of a pair."""
+        firsts = [(self.samples[unit[0]], len(unit)) for unit in self._units(pack)]
+        return sum(first.prefix for first, count in firsts if count > 1 or isinstance(first, PairSample))

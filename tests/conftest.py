@@ -26,12 +26,13 @@ os.environ["OMP_NUM_THREADS"] = "1"
 # Read when the compiler is imported. It starts Python, and torch in it, for every set of vector instructions that it
 # tries, and for processes that compile.
 os.environ.update(TORCHINDUCTOR_VEC_ISA_OK="1", TORCHINDUCTOR_COMPILE_THREADS="1")
+SHARED = "VIDQA_TESTS_SHARED"
 DURATIONS = Path(__file__).with_name("durations.json")
-# What it keeps: a library that a killed test run left half written would be loaded, and break each later run. The
-# process that starts the others comes here first, and they use its folder.
-COMPILED = "VIDQA_TESTS_COMPILED"
-if own_compiled := COMPILED not in os.environ:
-    os.environ[COMPILED] = os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp(prefix="vidqa-tests-compiled-")
+# The folder of a whole run of tests: the process that starts the others comes here first, and they use its folder. What
+# the compiler keeps is there, since a library that a killed run left half written would be loaded, and break each later
+# run; and the sockets of processes that fork.
+if own_folder := SHARED not in os.environ:
+    os.environ[SHARED] = os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp(prefix="vidqa-tests-")
 # Looking through what libraries made takes a fifth of their import, and a third of a second at any time later.
 gc.disable()
 
@@ -64,8 +65,8 @@ def pytest_configure() -> None:
 
 
 def pytest_unconfigure() -> None:
-    if own_compiled:
-        shutil.rmtree(os.environ[COMPILED], ignore_errors=True)
+    if own_folder:
+        shutil.rmtree(os.environ[SHARED], ignore_errors=True)
 
 
 def pytest_collection_finish() -> None:

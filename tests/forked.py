@@ -12,6 +12,7 @@ process whose pool starts them, which has imported their transform: torch costs 
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import gc
 import importlib
 import inspect
@@ -26,11 +27,15 @@ import subprocess
 import sys
 import threading
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
+from hashlib import sha256
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
+from vidqa.core.environment import OF_THE_ENGINE
 from vidqa.video import pool
 
 # What libraries read while they are imported: a process that wants another value forks from another parent.
@@ -41,12 +46,14 @@ MODULES = (
     "vidqa.engine.actions.export",
     "vidqa.jobs.platforms.supervisor",
     "vidqa.automl",
+    "vidqa.core.pages.training",
     "torch.distributed.run",
     "loguru",  # imported while another thread forks, it releases locks that it does not hold
 )
 FOLDERS = ("tests", "benchmarks")  # of this repository: their programs start the engine
 DECODE_WORKER = "decode-worker"  # the name of a forked one, whose command line is its parent's
 REPOSITORY = Path(__file__).resolve().parents[1]
+SHARED = "VIDQA_TESTS_SHARED"  # names the folder of a whole run of tests, which conftest.py makes
 REQUEST_BYTES = 1 << 17
 ROOM, ROOM_BYTES = "FORKED_ROOM", 1 << 15  # kept free where /proc shows the environment, for those of the forks
 EXECUTE = subprocess.Popen._execute_child
@@ -58,7 +65,9 @@ class Started:
 
     def __init__(self, args: list[Any], *, stdout: IO[Any], stderr: IO[Any], **place: Any) -> None:
         self.args, self.returncode = [str(word) for word in args], None
-        place = {"env": dict(os.environ), "cwd": os.getcwd(), "start_new_session": False} | place
+        # As launches set it: the engine of a job and that of a test fork from one parent.
+        environment = {**os.environ, **OF_THE_ENGINE}
+        place = {"env": environment, "cwd": os.getcwd(), "start_new_session": False} | place
         request = json.dumps({"args": self.args, **place, "cwd": str(place["cwd"])}).encode()
         self._answers, answers = os.pipe()
         with STARTING:  # two threads would start one each, and the one that the cache forgets ends at once
@@ -118,22 +127,49 @@ def run(args: list[Any], *, timeout: float, **place: Any) -> subprocess.Complete
 
 @cache
 def _parent(values: tuple[str | None, ...]) -> socket.socket:
-    """The socket of a process that has imported the engine under these environment variables; it ends with this one."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    chosen = {name: value for name, value in zip(READ_BY_IMPORTS, values, strict=True) if value is not None}
-    environment = {name: value for name, value in os.environ.items() if name not in READ_BY_IMPORTS} | chosen
-    environment[ROOM] = " " * ROOM_BYTES
-    words = [sys.executable, "-P", __file__, str(theirs.fileno())]
-    subprocess.Popen(words, env=environment, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
-    theirs.close()
-    return ours
+    """A connection to the process that has imported the engine under these environment variables. All processes of a
+    run of tests share it; it ends with the last of them."""
+    place = Path(os.environ[SHARED], f"forks-{sha256(repr(values).encode()).hexdigest()[:8]}")
+    with _alone(place):
+        with suppress(FileNotFoundError, ConnectionRefusedError):
+            return _connected(place)
+        place.unlink(missing_ok=True)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind(str(place))
+            listener.listen()
+            chosen = {name: value for name, value in zip(READ_BY_IMPORTS, values, strict=True) if value is not None}
+            environment = {name: value for name, value in os.environ.items() if name not in READ_BY_IMPORTS} | chosen
+            environment[ROOM] = " " * ROOM_BYTES
+            words = [sys.executable, "-P", __file__, str(listener.fileno()), str(place)]
+            subprocess.Popen(words, env=environment, pass_fds=[listener.fileno()], stdin=subprocess.DEVNULL)
+            return _connected(place)
 
 
-def serve(requests: socket.socket) -> None:
-    """Fork what is asked for, until whoever asks has gone."""
+@contextmanager
+def _alone(place: Path) -> Iterator[None]:
+    """Of all processes one at a time connects to, starts or ends the process that listens at `place`."""
+    with place.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _connected(place: Path) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        connection.connect(str(place))
+    except OSError:
+        connection.close()
+        raise
+    return connection
+
+
+def serve(listener: socket.socket, place: Path) -> None:
+    """Fork what is asked for, until all who asked have gone."""
     running: dict[int, tuple[Forking, int]] = {}
+    asking: set[socket.socket] = set()
+    listener.setblocking(False)
     with selectors.DefaultSelector() as selector:
-        selector.register(requests, selectors.EVENT_READ)
+        selector.register(listener, selectors.EVENT_READ)
         while True:
             for key, _ in selector.select():
                 if key.fd in running:
@@ -143,9 +179,19 @@ def serve(requests: socket.socket) -> None:
                     os.close(answers)
                     os.close(key.fd)
                     continue
-                message, files, *_ = socket.recv_fds(requests, REQUEST_BYTES, 3)
+                if key.fileobj is listener:
+                    asking.add(connection := listener.accept()[0])
+                    selector.register(connection, selectors.EVENT_READ)
+                    continue
+                connection = key.fileobj
+                message, files, *_ = socket.recv_fds(connection, REQUEST_BYTES, 3)
                 if not message:
-                    os._exit(0)
+                    selector.unregister(connection)
+                    connection.close()
+                    asking.remove(connection)
+                    if not asking:
+                        _end_unless_asked(listener, place)
+                    continue
                 out, err, answers = files
                 process = Forking(stdin=subprocess.DEVNULL, stdout=out, stderr=err, **json.loads(message))
                 os.close(out)
@@ -154,6 +200,17 @@ def serve(requests: socket.socket) -> None:
                 ended = os.pidfd_open(process.pid)
                 running[ended] = process, answers
                 selector.register(ended, selectors.EVENT_READ)
+
+
+def _end_unless_asked(listener: socket.socket, place: Path) -> None:
+    """Others connect only while they hold the lock: where none waits now, none will."""
+    if not place.parent.exists():
+        os._exit(0)
+    with _alone(place), selectors.DefaultSelector() as waiting:
+        waiting.register(listener, selectors.EVENT_READ)
+        if not waiting.select(0):
+            place.unlink(missing_ok=True)
+            os._exit(0)
 
 
 def _tell(answers: int, number: int) -> None:
@@ -303,4 +360,4 @@ if __name__ == "__main__":
     gc.freeze()
     gc.enable()
     subprocess.Popen = torchrun.Popen = Forking  # type: ignore[misc,attr-defined]
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    serve(socket.socket(fileno=int(sys.argv[1])), Path(sys.argv[2]))

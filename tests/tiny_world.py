@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -104,22 +103,6 @@ def run_engine(
 def engine_command(action: str, spec: Path, run_dir: Path, ranks: int = 1) -> list[str]:
     torchrun = [sys.executable, "-m", "vidqa.engine.torchrun", "--standalone", "--nproc-per-node", str(ranks)]
     return [*torchrun, "-m", "vidqa.engine", action, "--spec", str(spec), "--run-dir", str(run_dir)]
-
-
-def runs_on_ranks(folder: Path, **usual: Any) -> Callable[..., Path]:
-    """A function of a name, a number of ranks and changes to `usual` that trains and returns the run folder. Every step
-    takes four samples; weights are sharded over the ranks."""
-    model, root = tiny_model(folder), tiny_data(folder, clips=3)
-
-    def run(name: str, ranks: int, **changes: Any) -> Path:
-        mesh = {"policy.parallelism.dp_shard_size": ranks, "train.train_batch_per_replica": 4 // ranks}
-        (folder / name).mkdir()
-        run_engine(
-            "train", tiny_spec(folder / name, model, root, {**usual, **mesh, **changes}), folder / name / "run", ranks
-        )
-        return folder / name / "run"
-
-    return run
 
 
 def losses(run_dir: Path) -> list[float]:

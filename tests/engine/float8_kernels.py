@@ -1,6 +1,6 @@
 """Compares the Triton kernels of 8-bit floats and 4-bit integers with the plain ones: `python float8_kernels.py`.
 
-With TRITON_INTERPRET=1 it needs no GPU.
+With TRITON_INTERPRET=1, which must be set before Triton is imported, it needs no GPU.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from itertools import product
 import torch
 
 from vidqa.engine.kernels import cuda, float8, int4, plain
+from vidqa.engine.kernels.casting import cast
 from vidqa.engine.model.layers import Norm
 from vidqa.engine.model.quantized import CODE, Rounding
 
@@ -40,7 +41,27 @@ def int4_ordered(packed: torch.Tensor) -> torch.Tensor:
     return torch.where(words >= 2**31, words - 2**32, words).to(torch.int32)
 
 
+def check_cast() -> None:
+    """Each number is written where it belongs, and nothing beside it."""
+    numbers = torch.randint(-8, 9, (200, 300), generator=torch.Generator().manual_seed(0)) / 2
+    source, scale = numbers.bfloat16()[:, :140].to(DEVICE), torch.tensor(2.0, device=DEVICE)
+    for kind in (torch.float8_e4m3fn, torch.float8_e5m2):
+        columns, rows = (torch.zeros(*shape, device=DEVICE).to(kind) for shape in ((150, 400), (200, 300)))
+        cast(source, scale, columns[5:145, 64:264], rows[:, 100:240])
+        assert torch.equal(rows[:, 100:240].float(), source.float() * 2)
+        assert torch.equal(columns[5:145, 64:264].float(), source.float().t() * 2)
+        assert rows.float().abs().sum() == columns.float().abs().sum() == source.float().abs().sum() * 2
+        alone = torch.zeros(140, 200, device=DEVICE).to(kind)
+        cast(source, scale, alone, None)
+        assert torch.equal(alone.float(), source.float().t() * 2)
+        longer = torch.full((140, 208), 3.0, device=DEVICE).to(kind)
+        cast(source, scale, longer, None)
+        assert torch.equal(longer[:, :200].float(), source.float().t() * 2) and not longer[:, 200:].float().any()
+
+
 def main() -> None:
+    if DEVICE == "cpu":  # the interpreter rounds unlike a GPU: these numbers need no rounding
+        check_cast()
     generator = torch.Generator().manual_seed(0)
     static = Rounding(torch.full((1,), 0.005, device=DEVICE))
     for rows, width, outputs in SHAPES:

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -45,6 +45,10 @@ class Penalties(LogitsProcessor):
         return scores
 
 
+def inputs_of(request: Request) -> tuple[Any, ...]:
+    return request.token_ids.tobytes(), tuple(request.plans), request.frames
+
+
 @dataclass(frozen=True)
 class World:
     """A model and prompts for it: about text, an image, a video, and three videos at once."""
@@ -53,6 +57,7 @@ class World:
     model: Any
     planner: Planner
     prompts: tuple[Request, ...]
+    by_stock: dict[tuple[Any, ...], Any] = field(default_factory=dict)  # what stock transformers has answered before
 
     def settings(self, **changes: Any) -> Settings:
         opened = Settings(self.folder, None, torch.float32, CPU, self.planner, longest=4096, batch_size=3)
@@ -63,9 +68,15 @@ class World:
         token_ids = np.concatenate([request.token_ids, np.array(answer, np.int32)])
         return stock_inputs(self.planner, [token_ids], [request.plans], [request.frames()], CPU)
 
-    @torch.no_grad()
     def expected(self, request: Request) -> list[int]:
         """The answer to a prompt alone, by stock `generate`."""
+        key = (*inputs_of(request), request.sampling, request.stop_ids)
+        if key not in self.by_stock:
+            self.by_stock[key] = self._generated(request)
+        return self.by_stock[key]
+
+    @torch.no_grad()
+    def _generated(self, request: Request) -> list[int]:
         sampling, stop_ids = request.sampling, list(request.stop_ids)
         settings = {"max_new_tokens": sampling.max_tokens, "eos_token_id": stop_ids, "do_sample": False}
         settings["repetition_penalty"] = sampling.repetition_penalty
@@ -76,8 +87,11 @@ class World:
     @torch.no_grad()
     def distributions(self, request: Request, answer: Sequence[int]) -> torch.Tensor:
         """Log-probabilities [S, V] at the places of an answer's tokens, by one stock forward over prompt and answer."""
-        logits = self.model(**self.forward(request, answer)).logits[0, len(request.token_ids) - 1 : -1]
-        return logits.float().log_softmax(-1)
+        key = (*inputs_of(request), tuple(answer))
+        if key not in self.by_stock:
+            logits = self.model(**self.forward(request, answer)).logits[0, len(request.token_ids) - 1 : -1]
+            self.by_stock[key] = logits.float().log_softmax(-1)
+        return self.by_stock[key]
 
     def logprobs(self, request: Request, answer: Sequence[int]) -> list[float]:
         """Of an answer's tokens."""

@@ -16,6 +16,7 @@ DPO = {
     "train.epoch": 2,
     "train.optm_lr": 1e-3,
     "validation.enable": False,
+    "train.ckpt.export_safetensors": False,
 }
 
 

@@ -10,29 +10,23 @@ import threading
 import time
 from pathlib import Path
 
+import cache_processes
+import forked
 import numpy as np
 import pytest
+from cache_processes import sample_of
 from clips import frame_numbers, write_clip
 
 from vidqa.core.environment import child_environment
 from vidqa.core.problem import Problem
-from vidqa.data.record import MediaRef, Record, Turn
 from vidqa.engine.data.claims import Claims, Waiting
 from vidqa.engine.data.frame_cache import FrameCache
 from vidqa.engine.data.frames import FrameSource
-from vidqa.planning.samples import Prompting, Sample
 from vidqa.video.pool import DecodeRequest
 from vidqa.video.problems import VIDEO_UNREADABLE
-from vidqa.video.types import FramePlan
 
 KEY, OTHER = "a1" * 32, "b2" * 32
 PROBLEM = VIDEO_UNREADABLE.at("a.mp4", "what the owner of the claim found")
-
-
-def sample_of(path: Path) -> Sample:
-    plan = FramePlan("video", (0, 3), (0.0, 0.5), 64, 64, (1, 4, 4), 4, 16, (0.25,))
-    record = Record(path.stem, (Turn("user", (0, "?")),), (MediaRef("video", path.name, str(path)),))
-    return Sample(record, (plan,), Prompting(), 10, 0)
 
 
 def key_of(cache: FrameCache, path: Path) -> str:
@@ -162,39 +156,12 @@ def test_who_waited_for_a_bad_file_reports_what_its_decoder_reported(tmp_path: P
     assert frame_numbers(frames.transpose(0, 2, 3, 1)) == [0, 3]
 
 
-RANKS = """
-import json, os, sys
-from pathlib import Path
-from test_claims import sample_of
-from vidqa.engine.data.frame_cache import FrameCache
-from vidqa.engine.data.frames import FrameSource
-
-def rank():
-    cache, paths = FrameCache(Path(sys.argv[1]), 1 << 30), [Path(each) for each in sys.argv[2:]]
-    decoded, adopt = [], cache.adopt
-    cache.adopt = lambda key, temporary: decoded.append(key) or adopt(key, temporary)
-    source = FrameSource(1, 60.0, cache)
-    frames, problems = source.collect(source.request([sample_of(path) for path in paths]))
-    sums = [None if array is None else int(array.sum()) for (array,) in frames]
-    os.write(1, (json.dumps([len(decoded), sums, sorted(map(str, problems))]) + "\\n").encode())  # one write a line
-    source.close()
-
-for _ in range(2):
-    if os.fork() == 0:
-        rank()
-        os._exit(0)
-codes = [os.wait()[1] for _ in range(2)]
-sys.exit(max(codes))
-"""
-
-
 def test_ranks_that_start_together_decode_every_video_once(tmp_path: Path) -> None:
     """Two processes and the same new videos at the same moment; one of the files is broken."""
     paths = [write_clip(tmp_path / f"{number}.mp4", frames=40, first_number=50 * number) for number in range(12)]
     paths[5].write_bytes(paths[5].read_bytes()[:600])
-    words = [sys.executable, "-c", RANKS, str(tmp_path / "cache"), *map(str, paths)]
-    environment = child_environment(PYTHONPATH=os.pathsep.join([*sys.path, str(Path(__file__).parent)]))
-    out = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=120)
+    words = [sys.executable, cache_processes.__file__, "ranks", tmp_path / "cache", *paths]
+    out = forked.run(words, timeout=120)
     assert out.returncode == 0, out.stderr
     (first, sums, problems), other = map(json.loads, out.stdout.splitlines())
     assert first + other[0] == 11 and min(first, other[0]) > 0

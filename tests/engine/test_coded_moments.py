@@ -7,8 +7,9 @@ from typing import Any
 import bitsandbytes
 import pytest
 import torch
+from in_process import runs_on_ranks
 from test_optimizer import train
-from tiny_world import losses, runs_on_ranks
+from tiny_world import losses
 from torch import nn
 from torch.distributed.checkpoint import FileSystemReader
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from forked import Started
+from in_process import run_here
 from test_evaluation import _children
 from text_encoder import write_sentence_model
 from tiny_world import engine_command, run_engine, tiny_data, tiny_model
@@ -63,8 +64,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
 @pytest.fixture(scope="module")
 def finished(world: SimpleNamespace) -> Path:
     spec = write_spec(world.folder, world, dataset__annotation_path=str(world.root / "with_broken.json"))
-    run_engine("embed", spec, world.folder / "runs/one")
-    return world.folder / "runs/one"
+    return run_here("embed", spec, world.folder / "runs/one")
 
 
 def rows_in(place: Path) -> list[bytes]:
@@ -132,7 +132,7 @@ def test_two_sets_of_one_run_are_two_tables_also_where_their_ids_are_the_same(
 ) -> None:
     queries = {"query_annotation_path": str(world.root / "with_broken.json"), "query_media_dir": str(world.root)}
     spec = write_spec(world.folder, world, "both", **{f"dataset__{key}": value for key, value in queries.items()})
-    run_engine("embed", spec, run := finished.parent / "both")
+    run = run_here("embed", spec, finished.parent / "both")
     one, alone = Table(run).whole(TEXTS), Table(finished).whole(TEXTS)
     asked = queries_in(run).whole(TEXTS)
     assert asked.columns == alone.columns and (asked.media == alone.media).all() and (asked.text == alone.text).all()
@@ -162,7 +162,7 @@ def test_a_killed_embedding_goes_on_without_repeating(world: SimpleNamespace, fi
     with kept.open("ab") as file:
         file.write(b"half of a row")
     before = rows_in(run.parent)
-    run_engine("embed", spec, run)
+    run_here("embed", spec, run)
     after = rows_in(run.parent)
     assert after[: len(before)] == before and len(set(after)) == len(after)
     width = Table(run).widths[0]
@@ -185,8 +185,7 @@ def test_a_sentence_model_and_fewer_dimensions(world: SimpleNamespace, finished:
     media = world.root / "videos"
     over = {"dataset__annotation_path": str(media), "dataset__media_dir": "", "embed__dimensions": 16}
     spec = write_spec(tmp_path, world, embed__text_model=str(folder), **over)
-    run_engine("embed", spec, tmp_path / "runs/media")
-    table = Table(tmp_path / "runs/media")
+    table = Table(run_here("embed", spec, tmp_path / "runs/media"))
     found = table.whole(TEXTS)
     assert table.widths == (16, 16) and set(found.columns["question"]) == {""} and not found.text.any()
     assert found.columns["media"][0] == str(media / "0.mp4") and np.linalg.norm(found.media[0]) == pytest.approx(1)

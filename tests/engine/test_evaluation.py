@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from forked import Started
+from in_process import run_here
 from text_encoder import write_encoder
 from tiny_world import engine_command, run_engine, tiny_data, tiny_model, tiny_spec
 from transformers import AutoProcessor, Qwen3VLForConditionalGeneration
@@ -163,7 +164,7 @@ def test_a_killed_evaluation_continues_without_losing_or_repeating(
     before = _saved(run_dir)
     with next((run_dir / "answers").glob("*/rank-0.jsonl")).open("ab") as file:
         file.write('{"sample_id": "r9", "text": "é'.encode()[:-1])  # what a kill in the middle of a write leaves
-    run_engine("evaluate", spec, run_dir)
+    run_here("evaluate", spec, run_dir)
     after = [line["sample_id"] for line in _saved(run_dir)]
     assert after[: len(before)] == [line["sample_id"] for line in before]
     assert sorted(after) == sorted(sample.record.id for sample in world.samples)  # each once
@@ -185,7 +186,7 @@ def test_answers_that_got_lost_end_an_evaluation_that_can_go_on(
     assert problem["code"] == "ENGINE_ANSWERS_MISSING"
     assert problem["message"].startswith(f"{lost} of {len(world.samples)} answers are missing: r")
     assert not (run_dir / "metrics.json").exists()
-    run_engine("evaluate", spec, run_dir)
+    run_here("evaluate", spec, run_dir)
     assert _answers(run_dir) == _answers(finished)
 
 
@@ -265,7 +266,7 @@ def test_a_broken_clip_is_quarantined_and_counts_as_not_answered(world: SimpleNa
     (root / "videos/1.mp4").write_bytes(b"not a video")
     broken = SimpleNamespace(**{**vars(world), "root": root, "folder": tmp_path})
     spec = _spec(tmp_path, broken, engine__on_bad_sample="quarantine")
-    run_engine("evaluate", spec, tmp_path / "run")
+    run_here("evaluate", spec, tmp_path / "run")
     assert [item["response"] is None for item in _answers(tmp_path / "run")] == [False, False, True, True]
     metrics = json.loads((tmp_path / "run/metrics.json").read_text())
     assert metrics["n"] == 4 and {p["code"] for p in metrics["quarantined"]} == {"VIDEO_UNREADABLE"}
@@ -309,7 +310,7 @@ def test_validation_samples_keep_their_own_response_mode(world: SimpleNamespace)
 def test_the_native_generator_gives_the_results_of_the_reference(
     world: SimpleNamespace, finished: Path, tmp_path: Path
 ) -> None:
-    run_engine("evaluate", _spec(tmp_path, world, evaluation__generator="transformers"), tmp_path / "run")
+    run_here("evaluate", _spec(tmp_path, world, evaluation__generator="transformers"), tmp_path / "run")
     assert _answers(tmp_path / "run") == _answers(finished)
     stock, native = (json.loads((run / "recipe.json").read_text()) for run in (tmp_path / "run", finished))
     assert native["generation"] == {**stock["generation"], "generator": "native"}
@@ -318,7 +319,7 @@ def test_the_native_generator_gives_the_results_of_the_reference(
 def test_scoring_takes_the_likeliest_of_the_answers_a_question_allows(
     world: SimpleNamespace, finished: Path, tmp_path: Path
 ) -> None:
-    run_engine("evaluate", _spec(tmp_path, world, evaluation__method="score"), tmp_path / "run")
+    run_here("evaluate", _spec(tmp_path, world, evaluation__method="score"), tmp_path / "run")
     model = Qwen3VLForConditionalGeneration.from_pretrained(world.model, dtype=torch.float32).eval()
     kinds: set[str] = set()
     for sample, frames, item, free in zip(

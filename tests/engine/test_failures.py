@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from clips import write_clip
+from in_process import train_here
 from safetensors.torch import load_file, save_file
 from tiny_world import losses, run_engine, tiny_data, tiny_model, tiny_spec
 
@@ -107,8 +108,9 @@ def test_text_without_media_cannot_train_a_vision_tower(world: SimpleNamespace, 
     root = tiny_data(tmp_path, clips=0, images=0, texts=6)
     end = attempt(world, tmp_path / "all", {}, root=root)
     assert end.codes == ["ENGINE_NO_GRADIENT"]
-    frozen = attempt(world, tmp_path / "frozen", {"policy.freeze_pattern": ["visual"]}, root=root, ranks=1)
-    assert frozen.exit_code == 0 and losses(frozen.run)
+    (tmp_path / "frozen").mkdir()
+    frozen = tiny_spec(tmp_path / "frozen", world.model, root, {"policy.freeze_pattern": ["visual"]})
+    assert losses(train_here(frozen, tmp_path / "frozen/run"))
 
 
 def test_another_number_of_ranks_than_the_spec_asks_for(world: SimpleNamespace, tmp_path: Path) -> None:
@@ -118,7 +120,7 @@ def test_another_number_of_ranks_than_the_spec_asks_for(world: SimpleNamespace, 
 
 def test_a_resume_that_would_lose_what_was_trained_is_refused(world: SimpleNamespace, tmp_path: Path) -> None:
     first = {"train.ckpt.save_freq": 1, "train.max_num_steps": 2}
-    assert attempt(world, tmp_path, first).exit_code == 0
+    train_here(tiny_spec(tmp_path, world.model, world.root, first), tmp_path / "run")
     resume = {**first, "train.resume": True, "train.max_num_steps": 3}
     for change in (
         {"policy.freeze_pattern": ["visual"]},
@@ -126,8 +128,9 @@ def test_a_resume_that_would_lose_what_was_trained_is_refused(world: SimpleNames
         {"train.train_batch_per_replica": 2},
         {"custom.vision.nframes": 2},
     ):
-        end = attempt(world, tmp_path, {**resume, **change})
-        assert end.codes == ["ENGINE_RESUME_MISMATCH"], change
+        with pytest.raises(ProblemError) as refused:
+            train_here(tiny_spec(tmp_path, world.model, world.root, {**resume, **change}), tmp_path / "run")
+        assert [problem.code for problem in refused.value.problems] == ["ENGINE_RESUME_MISMATCH"], change
     (tmp_path / "run/checkpoints/step_9").mkdir()  # a stray folder is no checkpoint
     (tmp_path / "run/checkpoints/.unfinished-step_3").mkdir()  # nor is what a kill left
     end = attempt(world, tmp_path, resume)
@@ -136,8 +139,8 @@ def test_a_resume_that_would_lose_what_was_trained_is_refused(world: SimpleNames
 
 
 def test_an_adapter_of_another_model_is_refused(world: SimpleNamespace, tmp_path: Path) -> None:
-    assert attempt(world, tmp_path, {"policy.lora.r": 2, "train.max_num_steps": 1}).exit_code == 0
-    adapter = (tmp_path / "run/best").resolve()
+    adapted = tiny_spec(tmp_path, world.model, world.root, {"policy.lora.r": 2, "train.max_num_steps": 1})
+    adapter = (train_here(adapted, tmp_path / "run") / "best").resolve()
     weights = load_file(adapter / "adapter_model.safetensors")
     save_file(
         {name.replace("layers.0", "layers.7"): t for name, t in weights.items()}, adapter / "adapter_model.safetensors"

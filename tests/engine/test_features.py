@@ -33,7 +33,7 @@ ADAPTED = {
     "policy.lora.target_modules": ["q_proj", "v_proj"],  # which only the decoder has, in both families
     "policy.lora.lora_alpha": 8.0,
     "policy.lora.lora_dropout": 0.0,  # which another number of ranks draws otherwise
-    "train.epoch": 3,
+    "train.epoch": 2,
     "train.train_batch_per_replica": 4,
     "validation.enable": True,
     "train.train_policy.dataset.test_size": 0.1,

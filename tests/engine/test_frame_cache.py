@@ -1,17 +1,17 @@
 """The frame cache on a real disk: keys, eviction, damage, several processes, a disk that is full."""
 
 import os
-import subprocess
 import sys
 import tarfile
 import time
 from pathlib import Path
 
+import cache_processes
+import forked
 import numpy as np
 import pytest
 from clips import write_clip
 
-from vidqa.core.environment import child_environment
 from vidqa.core.problem import ProblemError
 from vidqa.engine.data.frame_cache import FrameCache
 from vidqa.video.pool import DecodeRequest
@@ -145,63 +145,10 @@ def test_a_damaged_entry_is_removed_and_can_be_stored_again(tmp_path, damage):
     assert (cache.get("a" * 64) == 7).all()
 
 
-CROWD = """
-import os, random, signal, sys, time, numpy as np
-from pathlib import Path
-from vidqa.engine.data.frame_cache import FrameCache, write_entry
-
-folder, limit, stop = Path(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
-
-def frames_of(number):
-    return np.random.default_rng(number).integers(0, 256, (2 + number % 5, 3, 32, 32), dtype=np.uint8)
-
-def work(seed):
-    # Reads, writes and evicts as ranks do, and keeps some maps while others evict what they show.
-    cache, drawn, held = FrameCache(folder, limit), random.Random(seed), []
-    while not stop.exists():
-        number = drawn.randrange(60)
-        key = f"{number:064d}"
-        found = cache.get(key)
-        if found is None and number % 2:
-            assert cache.put(key, frames_of(number)) is None
-        elif found is None:
-            temporary = cache.temporary(key)
-            write_entry(temporary, frames_of(number))
-            found, warning = cache.adopt(key, temporary)
-            assert warning is None
-        if found is not None:
-            held = [*held[-20:], (number, found)]
-        for each, mapped in drawn.sample(held, min(3, len(held))):
-            assert (mapped == frames_of(each)).all(), each
-
-def start(seed):
-    pid = os.fork()
-    if pid == 0:
-        try:
-            work(seed)
-        except BaseException as failed:
-            print(repr(failed), file=sys.stderr, flush=True)
-            os._exit(1)
-        os._exit(0)
-    return pid
-
-steady = [start(seed) for seed in range(3)]
-drawn = random.Random(99)
-for number in range(20):  # one more, killed at any moment, again and again
-    victim = start(1000 + number)
-    time.sleep(drawn.uniform(0.0, 0.1))
-    os.kill(victim, signal.SIGKILL)
-    os.waitpid(victim, 0)
-stop.touch()
-print([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in steady])
-"""
-
-
 def test_many_processes_read_write_and_evict_while_some_are_killed(tmp_path):
     limit = 20 * frames_of(0).nbytes
-    environment = child_environment(PYTHONPATH=os.pathsep.join(sys.path))
-    words = [sys.executable, "-c", CROWD, str(tmp_path / "cache"), str(limit), str(tmp_path / "stop")]
-    out = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=120)
+    words = [sys.executable, cache_processes.__file__, "crowd", tmp_path / "cache", limit, tmp_path / "stop"]
+    out = forked.run(words, timeout=120)
     assert out.stdout == "[0, 0, 0]\n", out.stderr
     # The limit holds but for what killed processes had not published; the total was never less than the truth.
     cache = tmp_path / "cache"
@@ -210,23 +157,8 @@ def test_many_processes_read_write_and_evict_while_some_are_killed(tmp_path):
     assert len(list(cache.glob("*/*.tmp"))) <= 20
 
 
-FULL = """
-import resource, signal, sys, numpy as np
-from pathlib import Path
-from vidqa.engine.data.frame_cache import FrameCache
-cache = FrameCache(Path(sys.argv[1]), 1 << 30)
-cache.put("a" * 64, np.full((4, 3, 32, 32), 1, np.uint8))
-resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
-first = cache.put("b" * 64, np.full((40, 3, 32, 32), 1, np.uint8))
-again = cache.put("c" * 64, np.full((40, 3, 32, 32), 1, np.uint8))
-print(first.code, first.severity, again, cache.get("a" * 64).shape, cache.get("b" * 64))
-"""
-
-
 def test_a_disk_that_refuses_is_a_warning_once_and_the_run_goes_on(tmp_path):
-    environment = child_environment(PYTHONPATH=os.pathsep.join(sys.path))
-    words = [sys.executable, "-c", FULL, str(tmp_path)]
-    out = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=300)
+    out = forked.run([sys.executable, cache_processes.__file__, "full", tmp_path], timeout=300)
     assert out.stdout == "CACHE_UNUSABLE warning None (4, 3, 32, 32) None\n", out.stderr
     assert len(list(tmp_path.glob("*/*"))) == 1  # nothing half-written is left
 

@@ -7,8 +7,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+from in_process import train_here
 from safetensors.torch import load_file, save_file
-from tiny_world import losses, run_engine, tiny_data, tiny_model, tiny_spec
+from tiny_world import losses, tiny_data, tiny_model, tiny_spec
 
 from vidqa.core.problem import ProblemError
 from vidqa.spec import dump
@@ -45,8 +46,7 @@ def test_a_training_goes_on_from_an_export_of_cosmos_rl(tmp_path: Path) -> None:
     for name, weights in (("theirs", export), ("base", model)):
         spec = build(Request("train", overrides=(run / "config.toml",), model=str(weights))).spec
         (tmp_path / f"{name}.toml").write_text(dump(spec))
-        run_engine("train", tmp_path / f"{name}.toml", tmp_path / name)
-        first += losses(tmp_path / name)
+        first += losses(train_here(tmp_path / f"{name}.toml", tmp_path / name))
     assert len(first) == 2 and first[0] == first[1], "the weights are the same ones"
     evaluation = build(Request("evaluate", parent_run=run.parent, which="final", roots=(("eval", str(root)),))).spec
     assert evaluation.model.model_name == str(export)  # type: ignore[attr-defined]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,29 @@ class Scene:
     planner: Any
     groups: list[Group]
     world: World
+
+    @cached_property
+    def trainer(self) -> Any:
+        """The sharded model, whose weights no test changes."""
+        return load_model(self, self.spec)
+
+    @cached_property
+    def stock(self) -> tuple[Any, list[torch.Tensor]]:
+        """The model of transformers in float64, and its logits [S, V] of every completion alone behind its prompt."""
+        family = torch_half(self.planner.family)
+        model = family.model_class.from_pretrained(self.folder, dtype=torch.float64, attn_implementation="eager")
+        logits = []
+        for group in self.groups:
+            question = group.question
+            for one in group.drawn:
+                row = np.concatenate([question.prompt_ids, np.array(one.token_ids, np.int32)])
+                media = [question.sample.plans], [question.frames]
+                inputs = stock_inputs(self.planner, [row], *media, torch.device("cpu"))
+                inputs = {
+                    name: value.double() if value.is_floating_point() else value for name, value in inputs.items()
+                }
+                logits.append(model(**inputs).logits[0])
+        return model, logits
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -157,7 +181,7 @@ def test_before_the_first_update_ratios_are_1_and_the_divergence_is_0(scene: Sce
 
 def test_a_rank_that_has_no_group_left_takes_part(scene: Scene) -> None:
     """As in a step of dapo that drops all of its groups: in the loss and in the backward, with nothing of its own."""
-    model, objective = load_model(scene, scene.spec), objective_of(scene.spec.train.train_policy)
+    model, objective = scene.trainer, objective_of(scene.spec.train.train_policy)
     sizes = family_of(scene.folder).sizes_of(scene.folder).vision
     updates = Updates(scene.spec, scene.planner, sizes, objective, scene.world, 400)
     micro = updates.with_values(updates.plan([]), "old", model)
@@ -176,7 +200,8 @@ def load_model(scene: Scene, spec: Any) -> Any:
 
 def ours(scene: Scene, spec: Any, told: dict[str, Any], pack_tokens: int) -> tuple[float, dict[str, torch.Tensor]]:
     """Loss and gradients by name of the packed forward."""
-    model = load_model(scene, spec)
+    model = scene.trainer
+    model.zero_grad()
     sizes = family_of(scene.folder).sizes_of(scene.folder).vision
     objective = objective_of(spec.train.train_policy)
     updates = Updates(spec, scene.planner, sizes, objective, scene.world, pack_tokens)
@@ -202,17 +227,14 @@ def ours(scene: Scene, spec: Any, told: dict[str, Any], pack_tokens: int) -> tup
 
 def by_hand(scene: Scene, policy: Any, told: dict[str, Any]) -> tuple[float, dict[str, torch.Tensor]]:
     """The same in float64, each completion alone behind its prompt, token after token."""
-    family = torch_half(scene.planner.family)
-    model = family.model_class.from_pretrained(scene.folder, dtype=torch.float64, attn_implementation="eager")
+    model, logits_of_all = scene.stock
+    model.zero_grad()
     completions = [(group, one) for group in scene.groups for one in group.drawn]
     tokens = sum(len(one.token_ids) for _, one in completions)
-    total = 0.0
-    for group, one in completions:
+    total = torch.zeros((), dtype=torch.float64)
+    for (group, one), logits in zip(completions, logits_of_all, strict=True):
         question = group.question
-        row = np.concatenate([question.prompt_ids, np.array(one.token_ids, np.int32)])
-        inputs = stock_inputs(scene.planner, [row], [question.sample.plans], [question.frames], torch.device("cpu"))
-        inputs = {name: value.double() if value.is_floating_point() else value for name, value in inputs.items()}
-        logits = model(**inputs).logits[0] / (policy.temperature or 1.0)
+        logits = logits / (policy.temperature or 1.0)
         logits[:, list(BANNED)] = -torch.inf
         logprobs = logits.log_softmax(-1)
         rewards = [drawn.reward.total for drawn in group.drawn]
@@ -248,8 +270,7 @@ def by_hand(scene: Scene, policy: Any, told: dict[str, Any]) -> tuple[float, dic
                 correction = np.exp(old[at] - float(one.logprobs[at]))
                 term = term * min(correction, policy.behav_imp_weight_cap)
             loss = loss + weight * term
-        if loss.requires_grad:
-            loss.backward()
-        total += float(loss)
+        total = total + loss
+    total.backward(retain_graph=True)  # the next case has the same logits
     gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-    return total, gradients
+    return total.item(), gradients

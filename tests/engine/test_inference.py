@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 from clips import write_clip
+from in_process import run_here
 from test_evaluation import _answers, _children, _saved, _started
 from tiny_world import run_engine, tiny_data, tiny_model
 
@@ -58,8 +59,8 @@ def finished(world: SimpleNamespace) -> Path:
 
 
 def test_answers_are_those_of_an_evaluation(world: SimpleNamespace, finished: Path) -> None:
-    run_engine("evaluate", write_spec(world.folder, world, "evaluate"), world.folder / "evaluated")
-    scored, rows = _answers(world.folder / "evaluated"), rows_of(finished)
+    evaluated = run_here("evaluate", write_spec(world.folder, world, "evaluate"), world.folder / "evaluated")
+    scored, rows = _answers(evaluated), rows_of(finished)
     assert [(row["id"], row["response"], row["finish_reason"]) for row in rows[:-1]] == [
         (item["sample_id"], item["response"], item["finish_reason"]) for item in scored
     ]
@@ -94,7 +95,7 @@ def test_a_killed_inference_goes_on_without_losing_or_repeating(
         os.kill(pid, signal.SIGKILL)
     process.wait()
     before = [line["sample_id"] for line in _saved(run)]
-    run_engine("inference", spec, run)
+    run_here("inference", spec, run)
     after = [line["sample_id"] for line in _saved(run)]
     assert after[: len(before)] == before and len(after) == len(set(after)) == len(rows_of(finished)) - 1
     assert rows_of(run) == rows_of(finished)

@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 import torch
+from in_process import train_here
 from peft import PeftModel
 from safetensors.torch import load_file
 from tiny_world import losses, run_engine, tiny_data, tiny_model, tiny_spec
 from transformers import Qwen3VLForConditionalGeneration
+
+from vidqa.core.problem import ProblemError
 
 OPTIONS = {
     "train.epoch": 2,
@@ -99,8 +102,8 @@ def test_the_proof_loaded_it_and_found_the_trainers_loss(world: SimpleNamespace)
 
 
 def test_one_rank_gives_the_adapter_of_two(world: SimpleNamespace, tmp_path: Path) -> None:
-    run_engine("train", tiny_spec(tmp_path, world.model, world.root, options(1)), tmp_path / "run")
-    assert losses(tmp_path / "run") == pytest.approx(losses(world.run), rel=1e-5)
+    run = train_here(tiny_spec(tmp_path, world.model, world.root, options(1)), tmp_path / "run")
+    assert losses(run) == pytest.approx(losses(world.run), rel=1e-5)
 
 
 def test_a_replicated_base_gives_the_adapter_of_a_sharded_one(world: SimpleNamespace, tmp_path: Path) -> None:
@@ -115,6 +118,7 @@ def test_a_replicated_base_gives_the_adapter_of_a_sharded_one(world: SimpleNames
 def test_a_target_that_matches_nothing_is_a_problem(world: SimpleNamespace, tmp_path: Path) -> None:
     over = options(1, **{"policy.lora.target_modules": ["q_prj"], "policy.lora.modules_to_save": None})
     spec = tiny_spec(tmp_path, world.model, world.root, over)
-    run_engine("train", spec, tmp_path / "run", check=False)
-    problems = json.loads((tmp_path / "run/problems.json").read_text())
-    assert [p["code"] for p in problems] == ["ENGINE_NOTHING_TRAINS"] and problems[0]["exit_code"] == 3
+    with pytest.raises(ProblemError) as wrong:
+        train_here(spec, tmp_path / "run")
+    (problem,) = wrong.value.problems
+    assert (problem.code, problem.exit_code) == ("ENGINE_NOTHING_TRAINS", 3)

@@ -10,15 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from in_process import one_rank, train_here
+from in_process import run_here, train_here
 from peft import PeftModel, get_peft_model_state_dict
 from safetensors.torch import load_file
 from tiny_world import losses, run_engine, tiny_data, tiny_model, tiny_spec
 from transformers import AutoProcessor, Qwen3VLForConditionalGeneration
 
-from vidqa.core.run_folder import RunFolder
 from vidqa.data import load_records
-from vidqa.engine.actions.evaluate import evaluate
 from vidqa.engine.data.resize import resize_frames
 from vidqa.engine.distributed import alone
 from vidqa.engine.export import load_export
@@ -180,8 +178,7 @@ def evaluated(world: SimpleNamespace, folder: Path, **model: Any) -> list[str]:
     folder.mkdir()
     path = folder / "spec.toml"
     path.write_text(dump(resolve("evaluate", [Layer("test", table)]).spec), encoding="utf-8")
-    with one_rank():
-        assert evaluate(load(path, "evaluate"), RunFolder(folder)) == 0
+    run_here("evaluate", path, folder)
     return [each["response"] for each in json.loads((folder / "results.json").read_text())]
 
 

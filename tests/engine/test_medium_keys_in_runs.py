@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from clips import write_clip
-from tiny_world import losses, run_engine, tiny_model, tiny_spec
+from in_process import run_here, train_here
+from tiny_world import losses, tiny_model, tiny_spec
 
 from vidqa.data import load_records
 from vidqa.planning.samples import training_planner
@@ -37,7 +38,7 @@ def test_a_run_trains_and_evaluates_what_records_ask_for(tmp_path: Path) -> None
     (root / "annotations.json").write_text(json.dumps(rows()))
     frozen = {"policy.freeze_pattern": ["visual"], "engine.keep_features": True, "train.epoch": 2}
     path = tiny_spec(tmp_path, model, root, {**frozen, "custom.vision.cap_pixels_per_frame": True})
-    run_engine("train", path, tmp_path / "run")
+    train_here(path, tmp_path / "run")
     spec = load(path, "train")
     samples, problems = training_planner(spec, model).plan(load_records(root))
     assert not problems and len({sample.plans for sample in samples}) == 3
@@ -56,7 +57,7 @@ def test_a_run_trains_and_evaluates_what_records_ask_for(tmp_path: Path) -> None
         "engine.frame_cache_dir": str(tmp_path / "cache"),
     }
     path.write_text(dump(resolve("evaluate", [Layer("test", table)]).spec), encoding="utf-8")
-    run_engine("evaluate", path, tmp_path / "evaluated")
+    run_here("evaluate", path, tmp_path / "evaluated")
     results = json.loads((tmp_path / "evaluated/results.json").read_text())
     assert [item["question"] for item in results][2] == "Is a <video> shown?" and len(results) == 4
     recipe = json.loads((tmp_path / "evaluated/recipe.json").read_text())

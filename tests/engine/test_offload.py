@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 import torch
+from in_process import runs_on_ranks
 from safetensors.torch import load_file
-from tiny_world import losses, runs_on_ranks
+from tiny_world import losses
 
 
 @pytest.fixture(scope="module")
 def run_of(tmp_path_factory: pytest.TempPathFactory) -> Any:
     steps = {"train.epoch": 4, "train.max_num_steps": 4, "train.ckpt.save_freq": 2, "train.ckpt.max_keep": 5}
-    return runs_on_ranks(tmp_path_factory.mktemp("offload"), **{**steps})
+    return runs_on_ranks(tmp_path_factory.mktemp("offload"), **steps)
 
 
 @pytest.mark.parametrize("lora", [False, pytest.param(True, marks=pytest.mark.slow)])

@@ -45,6 +45,7 @@ def plain(world: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) ->
     folder = tmp_path_factory.mktemp("plain")
     held = {"validation.enable": True, "custom.val_dataset.annotation_path": str(world[1] / "annotations.json")}
     held |= {"custom.val_dataset.media_path": str(world[1]), "validation.val_before_train": True}
+    held |= {"train.ckpt.export_safetensors": True}
     return train_here(pair_spec(folder, world, **held), folder / "run")
 
 

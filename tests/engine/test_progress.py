@@ -175,6 +175,7 @@ def test_the_error_of_another_rank_outlives_the_progress_that_is_written_meanwhi
         def keep_writing(progress: Progress = progress, ended: threading.Event = ended) -> None:
             while not ended.is_set():
                 progress._write(1, {}, "", 0.0, 1.0)
+                time.sleep(0.0005)  # locks of files are not fair: whoever asks again at once has it again
 
         writer = threading.Thread(target=keep_writing)
         writer.start()

@@ -18,9 +18,9 @@ from typing import Any
 import forked
 import pytest
 from forked import Started
-from in_process import train_here
+from in_process import run_here, train_here
 from starlette.testclient import TestClient
-from tiny_world import engine_command, run_engine, tiny_data, tiny_model, tiny_spec
+from tiny_world import engine_command, tiny_data, tiny_model, tiny_spec
 
 from vidqa.core.cli import SKILL_ROOT
 from vidqa.core.problem import ProblemError
@@ -53,7 +53,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     lora = {"policy.lora.r": 4, "policy.lora.target_modules": ["q_proj", "down_proj"], "train.optm_lr": 2e-3}
     lora |= {"train.train_policy.dataset.test_size": 4}
     place.trained = folder / "trained"
-    run_engine("train", written := tiny_spec(folder, place.model, place.data, lora), place.trained)
+    train_here(written := tiny_spec(folder, place.model, place.data, lora), place.trained)
     shutil.copy(written, place.trained / "spec.toml")  # as a launch does
     place.kpi = other = tiny_data(folder / "kpi", clips=2, images=0)
     evaluation = {
@@ -76,7 +76,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     return place
 
 
-def test_a_killed_run_leaves_nothing_half_published_and_the_next_one_ends(world: SimpleNamespace) -> None:
+def test_a_killed_run_leaves_nothing_half_published_and_the_next_one_ends(
+    world: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with (world.folder / "log.txt").open("w") as log:
         process = Started(
             engine_command("quantize", world.spec, world.run), stdout=log, stderr=log, start_new_session=True
@@ -89,7 +91,8 @@ def test_a_killed_run_leaves_nothing_half_published_and_the_next_one_ends(world:
     assert unfinished.is_dir() and not (world.run / "safetensors/final").exists()
     assert not (world.run / "quantize.json").exists()
 
-    run_engine("quantize", world.spec, world.run, timeout=400)
+    monkeypatch.setattr(gate, "evaluate", evaluation_here)
+    assert program.quantize(load(world.spec, "quantize"), RunFolder(world.run)) == 0
     facts = json.loads((world.run / "quantize.json").read_text())
     assert not unfinished.exists() and facts["proof"]["largest_difference"] == 0
     assert facts["gate"]["passed"] and facts["gate"]["comparison"]["whole"]["n"] > 0
@@ -167,16 +170,16 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     place = SimpleNamespace(data=root, model=(run / "best").resolve(), evaluation=folder / "evaluate.toml")
     place.evaluation.write_text(dump(resolve("evaluate", [Layer("test", evaluation)]).spec))
     place.before = folder / "before"
-    forked_evaluation(load(place.evaluation, "evaluate"), place.model, place.before)
+    evaluation_here(load(place.evaluation, "evaluate"), place.model, place.before)
     return place
 
 
-def forked_evaluation(evaluation: Any, model: Path, place: Path) -> None:
-    """As `gate.evaluate`, by a process that forks."""
+def evaluation_here(evaluation: Any, model: Path, place: Path) -> None:
+    """As `gate.evaluate`, in this process."""
     place.mkdir(parents=True, exist_ok=True)
     spec = place / "spec.toml"
     spec.write_text(dump(with_values(evaluation, {"model.model_name": str(model), "results_dir": str(place.parent)})))
-    run_engine("evaluate", spec, place)
+    run_here("evaluate", spec, place)
 
 
 @pytest.mark.parametrize(
@@ -196,7 +199,7 @@ def test_a_trained_model_is_smaller_and_answers_as_well_and_as_it_is_served(
         if place.name == "before":
             shutil.copytree(learned.before, place)
         else:
-            forked_evaluation(evaluation, model, place)
+            evaluation_here(evaluation, model, place)
 
     monkeypatch.setattr(gate, "evaluate", evaluate)
     table = {

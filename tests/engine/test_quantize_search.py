@@ -12,8 +12,9 @@ from typing import Any
 
 import forked
 import pytest
+from in_process import run_here
 from safetensors.torch import load_file, save_file
-from tiny_world import run_engine, tiny_data, tiny_model
+from tiny_world import tiny_data, tiny_model
 
 from vidqa.core.run_folder import RunFolder
 from vidqa.engine.quantize import gate, run
@@ -62,7 +63,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     }
     place.evaluation = folder / "evaluate.toml"
     place.evaluation.write_text(dump(resolve("evaluate", [Layer("test", table)]).spec))
-    run_engine("evaluate", place.evaluation, folder / "first")
+    run_here("evaluate", place.evaluation, folder / "first")
     answers = {item["sample_id"]: item["response"] for item in json.loads((folder / "first/results.json").read_text())}
     for record in records:
         record["conversations"][1]["value"] = answers[record["id"]]

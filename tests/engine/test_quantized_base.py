@@ -188,7 +188,7 @@ def test_two_ranks_give_the_losses_of_one(world: SimpleNamespace, tmp_path: Path
 
 
 def test_fp8_trains_and_is_proved_with_answers_in_validation(world: SimpleNamespace, tmp_path: Path) -> None:
-    over = OPTIONS | {"policy.quantization": "fp8", "engine.validation_generate": 2}
+    over = OPTIONS | {"policy.quantization": "fp8", "engine.validation_generate": 2, "engine.validation_max_tokens": 8}
     run = train_here(tiny_spec(tmp_path, world.model, world.root, over), tmp_path / "run")
     assert json.loads((run / "run.json").read_text())["export_proof"]["proved"]
     assert base_precision(run / "best") == "fp8"

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import stat
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -15,15 +14,15 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+import forked
 import pytest
 import torch
 from clips import write_clip
 from in_process import events, train_here
 from safetensors.torch import load_file
-from tiny_world import SOURCE, tiny_data, tiny_model, tiny_spec
+from tiny_world import tiny_data, tiny_model, tiny_spec
 from transformers import Qwen3VLForConditionalGeneration
 
-from vidqa.core.environment import child_environment
 from vidqa.core.run_folder import RunFolder
 from vidqa.engine.export.best import adopt_best, best_of
 from vidqa.engine.export.weights import WEIGHTS
@@ -276,14 +275,5 @@ def test_pruning_leaves_what_a_run_has_not_caught_up_with(tmp_path: Path) -> Non
 
 def test_threads_beside_a_training_on_a_cpu_compute_alone() -> None:
     """In a process of its own: the number is one of the whole process."""
-    lines = (
-        "import torch",
-        "from concurrent.futures import ThreadPoolExecutor",
-        "from vidqa.engine.training.trainer import compute_in_this_thread",
-        "compute_in_this_thread()",
-        "with ThreadPoolExecutor(1) as beside:",
-        "    print(torch.get_num_threads(), beside.submit(torch.get_num_threads).result())",
-    )
-    environment = child_environment(OMP_NUM_THREADS="2", PYTHONPATH=str(SOURCE))
-    command = [sys.executable, "-c", "\n".join(lines)]
-    assert subprocess.run(command, env=environment, capture_output=True, text=True).stdout.split() == ["2", "1"]
+    program = Path(__file__).with_name("threads_beside.py")
+    assert forked.run([sys.executable, program], timeout=60).stdout.split() == ["2", "1"]

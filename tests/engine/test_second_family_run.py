@@ -1,4 +1,4 @@
-"""A training of the second family by real engine processes, and what it leaves for stock transformers."""
+"""Trainings of the second family, and what they leave for stock transformers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from in_process import train_here
 from safetensors.torch import load_file, save_file
-from tiny_world import losses, run_engine, tiny_data, tiny_model, tiny_spec
+from tiny_world import losses, tiny_data, tiny_model, tiny_spec
 from transformers import AutoModelForImageTextToText
 
 OPTIONS = {"train.epoch": 3, "train.train_policy.dataset.test_size": 0.1, "validation.enable": True}
@@ -25,8 +26,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
 def trained(world: SimpleNamespace, name: str, **over: object) -> Path:
     (world.folder / name).mkdir()
     spec = tiny_spec(world.folder / name, world.model, world.root, {**OPTIONS, **over})
-    run_engine("train", spec, world.folder / name / "run")
-    return world.folder / name / "run"
+    return train_here(spec, world.folder / name / "run")
 
 
 def newest(run: Path) -> Path:

@@ -175,9 +175,15 @@ class Rollouts:
                     else:
                         pending[slot, number] = rewarding.submit(self.rewarded, question, result, rewards)
             started = time.perf_counter()
-            for (slot, _), future in sorted(pending.items()):
-                groups[slot].drawn.append(future.result())
+            try:
+                for future in pending.values():  # in the order in which they are rewarded
+                    future.result()
+            except ProblemError:
+                rewarding.shutdown(wait=False, cancel_futures=True)  # each of the others may take as long to fail
+                raise
             self.reward_s += time.perf_counter() - started
+        for (slot, _), future in sorted(pending.items()):
+            groups[slot].drawn.append(future.result())
         return list(groups.values())
 
     def _requests(self, questions: Iterable[Question], sampling: Sampling, size: int, name: str) -> Iterable[Request]:

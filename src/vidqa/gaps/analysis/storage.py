@@ -124,7 +124,7 @@ def _bucket_errors() -> tuple[type[BaseException], ...]:
 
 
 def filesystem(path: str) -> tuple[Any, str]:
-    """The file system of a path, and its name there. Raises GAPS_STORAGE."""
+    """The file system of a path, and its name there. Raises ENV_FILE_REFUSED."""
     if path.startswith("s3://"):
         require("s3fs", "s3")
     from fsspec.core import url_to_fs
@@ -146,7 +146,7 @@ def is_same(one: str, other: str) -> bool:
 
 
 def write_gaps(rows: Sequence[Row], parquet: str, jsonl: str | None = None) -> None:
-    """Write the gap table, and each row as a JSON line too where `jsonl` is named. Raises GAPS_STORAGE."""
+    """Write the gap table, and each row as a JSON line too where `jsonl` is named. Raises ENV_FILE_REFUSED."""
     columns = zip(*rows, strict=True) if rows else [() for _ in SCHEMA]
     arrays = [_array(values, field.type) for values, field in zip(columns, SCHEMA, strict=True)]
     with storage_problems(parquet), publishing(parquet) as table:

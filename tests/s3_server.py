@@ -37,12 +37,16 @@ def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def s3_files(s3_endpoint: str) -> Any:
-    """The file system of the server: opening one reads the descriptions of all that S3 can do."""
+def s3_files(s3_endpoint: str) -> Iterator[Any]:
+    """The file system of the server. What describes S3 is read once for it and all that the tests open."""
+    import botocore.loaders
     import s3fs
 
     keys = {"key": "test-key", "secret": "test-secret", "endpoint_url": s3_endpoint}
-    return s3fs.S3FileSystem(**keys, skip_instance_cache=True, use_listings_cache=False)
+    loader = botocore.loaders.create_loader()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("botocore.session.create_loader", lambda *_: loader)
+        yield s3fs.S3FileSystem(**keys, skip_instance_cache=True, use_listings_cache=False)
 
 
 @pytest.fixture

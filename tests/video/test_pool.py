@@ -9,13 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from clips import frame_numbers, write_clip, write_image
+from clips import write_clip
 from decode_workers import is_worker, workers_of
 
 from vidqa.core.environment import child_environment
 from vidqa.core.problem import Exit, Problem
-from vidqa.video import probe, probe_image
-from vidqa.video.pool import DecodePool, DecodeRequest, FramesFile, ProbeRequest
+from vidqa.video.pool import DecodePool, DecodeRequest
 
 NUMBERS = "slow_transform:numbers"
 
@@ -42,26 +41,6 @@ def test_every_request_gets_its_own_answer(tmp_path):
     for i, (request, frames) in enumerate(answers):
         assert frames.shape == (24, 1, 4, 6) and frames.dtype == np.uint8
         assert frames[:, 0, 0, 0].tolist() == [i + number for number in request.indices]
-
-
-def test_headers_are_read_by_a_worker_too(tmp_path):
-    clip, picture = write_clip(tmp_path / "a.mp4", frames=7, fps=5), write_image(tmp_path / "a.png")
-    (tmp_path / "broken.mp4").write_bytes(b"no video")
-    asked = [(clip, "video"), (picture, "image"), (tmp_path / "broken.mp4", "video")]
-    with DecodePool(1, 60) as pool:
-        answers = [pool.submit(ProbeRequest(str(path), None, kind)) for path, kind in asked]
-        found, shown, broken = [answer.result() for answer in answers]
-    assert (found, shown) == (probe(clip), probe_image(picture))
-    assert isinstance(broken, Problem) and broken.code == "VIDEO_UNREADABLE"
-
-
-def test_without_a_transform_frames_come_back_as_decoded(tmp_path):
-    with DecodePool(1, 30) as pool:
-        frames = pool.submit(ask(write_clip(tmp_path / "a.mp4"))).result(60)
-        image = pool.submit(ask(write_image(tmp_path / "a.png", number=3), kind="image")).result(60)
-        missing = pool.submit(ask(tmp_path / "none.png", kind="image")).result(60)
-    assert frame_numbers(frames) == [0, 5, 23] and frame_numbers(image) == [3]
-    assert isinstance(missing, Problem) and missing.code == "IMAGE_UNREADABLE"
 
 
 def test_what_hangs_dies_or_fails_is_named_and_the_rest_goes_on(tmp_path, capfd):
@@ -185,45 +164,6 @@ def test_workers_are_replaced_after_some_requests(tmp_path, monkeypatch):
             assert pool.submit(ask(clip, (number,))).result(30)[:, 0, 0, 0].tolist() == [number]
             seen += workers_of(os.getpid())
     assert [seen.count(worker) for worker in dict.fromkeys(seen)] == [3, 3, 2]
-
-
-def test_frames_are_stored_by_the_worker_where_asked(tmp_path):
-    clip = write_clip(tmp_path / "a.mp4")
-    request = ask(clip, (3, 4))
-    with DecodePool(1, 30, NUMBERS, "slow_transform:save") as pool:
-        stored = pool.submit(request, store_at=str(tmp_path / "frames.npy")).result(30)
-        assert stored == FramesFile(str(tmp_path / "frames.npy"))
-        assert np.load(stored.path)[:, 0, 0, 0].tolist() == [3, 4]
-        # Where the file cannot be written the frames come themselves; a problem is one as ever.
-        frames = pool.submit(request, store_at=str(tmp_path / "none" / "frames.npy")).result(30)
-        assert frames[:, 0, 0, 0].tolist() == [3, 4]
-        missing = pool.submit(ask(tmp_path / "no.mp4"), store_at=str(tmp_path / "no.npy")).result(30)
-        assert missing.code == "VIDEO_UNREADABLE" and not (tmp_path / "no.npy").exists()
-
-
-def test_what_is_not_admitted_is_cancelled_when_a_worker_is_free(tmp_path):
-    clip = write_clip(tmp_path / "a.mp4")
-    asked = []
-    with DecodePool(1, 30, NUMBERS) as pool:
-        first = pool.submit(ask(clip, (1,)))
-        refused = pool.submit(ask(clip, (2,)), admit=lambda: bool(asked.append(first.done())))
-        admitted = pool.submit(ask(clip, (3,)), admit=lambda: True)
-        assert admitted.result(30)[:, 0, 0, 0].tolist() == [3]
-        assert refused.cancelled() and asked == [True]
-
-
-def test_what_admitting_raises_is_raised_by_the_answer_and_the_others_go_on(tmp_path):
-    clip = write_clip(tmp_path / "a.mp4")
-
-    def admit() -> bool:
-        raise KeyError("no such claim")
-
-    with DecodePool(1, 30, NUMBERS) as pool:
-        failed = pool.submit(ask(clip, (2,)), admit=admit)
-        answered = pool.submit(ask(clip, (3,)), admit=lambda: True)
-        assert answered.result(60)[:, 0, 0, 0].tolist() == [3]
-        with pytest.raises(KeyError, match="no such claim"):
-            failed.result(1)
 
 
 PARENT = """

@@ -5,10 +5,11 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from vidqa.core.problem import ProblemError
 
@@ -18,6 +19,12 @@ TEMPLATES = Path(__file__).parents[2]  # each lies beside the code that fills it
 def page(template: str, *, title: str, filters: Mapping[str, Callable[..., str]] | None = None, **values: Any) -> str:
     """The page of a template, such as "core/pages/training/training.html.j2"; every value is escaped. The filters
     number, percent and sha256 are there in any case."""
+    html = _template(template, tuple((filters or {}).items())).render(title=title, **values)
+    return html.encode("utf-8", "replace").decode() + "\n"  # half of a surrogate pair, which no file can hold
+
+
+@cache  # compiling one takes 0.2 s
+def _template(name: str, filters: tuple[tuple[str, Callable[..., str]], ...]) -> Template:
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -25,9 +32,8 @@ def page(template: str, *, title: str, filters: Mapping[str, Callable[..., str]]
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(number=number, percent=percent, sha256=_sha256, **(filters or {}))
-    html = environment.get_template(template).render(title=title, **values)
-    return html.encode("utf-8", "replace").decode() + "\n"  # half of a surrogate pair, which no file can hold
+    environment.filters.update(number=number, percent=percent, sha256=_sha256, **dict(filters))
+    return environment.get_template(name)
 
 
 def _sha256(text: str) -> str:

@@ -47,7 +47,7 @@ def stop(*_: object) -> None:
 
 for number in (signal.SIGTERM, signal.SIGUSR1):
     signal.signal(number, signal.SIG_IGN if manner == "stubborn" else stop)
-helper = subprocess.Popen(["sleep", "600"]) if manner != "complete" else None
+helper = subprocess.Popen(["/bin/sleep", "600"]) if manner != "complete" else None
 say("RUNNING")
 print(f"manner {manner}, rank {os.environ.get('RANK')}, threads {os.environ.get('OMP_NUM_THREADS')}", flush=True)
 if "HF_TOKEN" in os.environ:

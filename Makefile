@@ -12,6 +12,9 @@ JOBS ?= 3
 QUANTIZER := llmcompressor==0.14.1a20261020
 EXTRAS := engine bitsandbytes quantize metrics s3 wandb tensorboard kubernetes serve automl curation dev
 
+# Hundreds of tests start a process each: without bytecode on disk every one compiles its libraries anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help install demo demo-rl check test test-all durations test-vllm vllm generate lock
 

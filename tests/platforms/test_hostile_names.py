@@ -249,8 +249,8 @@ def test_control_characters_are_refused(tmp_path: Path, odd: str) -> None:
                         ("evaluate", "results_dir"), ("evaluate", "model.model_name")):  # fmt: skip
         with pytest.raises(ProblemError) as refused:
             resolve(action, [Layer("spec.toml", {key: odd})])
-        codes = {problem.code: problem for problem in refused.value.problems}
-        assert "SPEC_VALUE" in codes and not set("\n\r\x1b\x7f\x85") & set(codes["SPEC_VALUE"].message)
+        (problem,) = [problem for problem in refused.value.problems if key in problem.where]
+        assert problem.code == "SPEC_VALUE" and not set("\n\r\x1b\x7f\x85") & set(problem.message)
     for changes in ({"run_dir": Path(f"/{odd}")}, {"reads": (Path(f"/{odd}"),)}, {"writes": (Path(f"/{odd}"),)}):
         with pytest.raises(ProblemError, match="PLATFORM_PATH"):
             replace(Job("x", "train", Path("/run"), 1, 0), **changes)

@@ -399,4 +399,4 @@ def test_an_output_that_is_read_only(case: Case, small_disk: Callable[[int], Pat
     said = script("launch", "train", "--spec", path, "--wait", "--skip-preflight")
     assert (said.codes, said.exit_code) == (["ENV_FILE_REFUSED"], ENVIRONMENT)
     done = run_engine("train", path, disk / "run", check=False)
-    assert done.returncode and "ENGINE_OUTPUT_UNWRITABLE" in done.stderr and tracebacks(done.stderr) == []
+    assert done.returncode and "ENV_FILE_REFUSED" in done.stderr and tracebacks(done.stderr) == []

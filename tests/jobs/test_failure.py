@@ -19,7 +19,7 @@ from vidqa.jobs.platforms import exit_state
         ("STORAGE_UNREACHABLE", "infrastructure"),
         ("ENGINE_OUT_OF_MEMORY", "out of memory"),
         ("ENGINE_RESUME_MISMATCH", "spec"),
-        ("ENGINE_OUTPUT_UNWRITABLE", "infrastructure"),
+        ("ENV_FILE_REFUSED", "infrastructure"),
         ("ENGINE_NO_GRADIENT", "program"),
         ("INTERNAL", "program"),
         ("PLATFORM_IMAGE_UNUSABLE", "image"),

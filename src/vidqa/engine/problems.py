@@ -4,6 +4,7 @@ import errno
 import shutil
 from pathlib import Path
 
+from vidqa.core.cli import FILE_REFUSED
 from vidqa.core.problem import Code, Exit, Problem
 
 ENGINE_WEIGHTS_MISMATCH = Code(
@@ -76,12 +77,6 @@ ENGINE_REPLAY_MISSING = Code(
     "No step of the run can be replayed: none is recorded behind a checkpoint or the model that it started from.",
     "Replay with the run's own spec.toml and number of ranks; keep more checkpoints (train.ckpt.save_freq, max_keep).",
 )
-ENGINE_OUTPUT_UNWRITABLE = Code(
-    "ENGINE_OUTPUT_UNWRITABLE",
-    "The run folder cannot be written.",
-    "Choose a folder you may write to for train.output_dir or results_dir.",
-    Exit.ENVIRONMENT,
-)
 ENGINE_BAD_SAMPLE = Code(
     "ENGINE_BAD_SAMPLE",
     "A sample's video or image could not be decoded or planned; a question about it counts as not answered.",
@@ -149,7 +144,7 @@ def unwritable(failed: OSError) -> Problem:
     if full:
         remedy = "Free space on that disk, then jobs.py retry JOB: a training goes on from its last checkpoint, "
         return ENGINE_SAVE_FAILED.at(where, message, remedy + "an evaluation after its last answer.")
-    return ENGINE_OUTPUT_UNWRITABLE.at(where, message)
+    return FILE_REFUSED.at(where, message, "Choose a folder you may write to for train.output_dir or results_dir.")
 
 
 def with_free_space(failure: str, folder: Path) -> str:

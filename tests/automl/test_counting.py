@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "dataset"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "data"))
 
 from small_studies import RATE
 from source_conformance import row

@@ -5,14 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "curation"))
-
 from table_jobs import Answers, Jobs, write_sets
 
 from demo.clips import pool_clips, selection_clips, train_clips

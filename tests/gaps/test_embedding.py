@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,6 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "curation"))
-
 from table_jobs import Jobs, write_sets
 from test_outcomes import begun, lacks_diagonals
 from tiny_world import run_engine

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests.data.hub_uploads import Hub, serving
 from tests.programs import run_here
-from tests.storage.hub_uploads import Hub, serving
 from tests.tiny_world import run_engine, tiny_data, tiny_model, tiny_spec
 from vidqa.core.problem import Exit, ProblemError
 from vidqa.data.storage import upload as upload_module

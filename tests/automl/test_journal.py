@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
-from vidqa.automl.journal import JOURNAL, Journal, controller_of, only_controller, read
+from vidqa.automl.journal import ENQUEUE, JOURNAL, Journal, controller_of, only_controller, read, send_request
+from vidqa.core import files
 from vidqa.core.problem import ProblemError
 
 
@@ -81,4 +85,18 @@ def test_a_study_has_one_controller_and_says_which(tmp_path: Path) -> None:
             pass
     assert controller_of(tmp_path) is None
     with only_controller(tmp_path):
+        pass
+
+
+def test_a_disk_that_fails_is_a_refused_file_whatever_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An input/output error is none of those that all scripts know as refusals of the system."""
+
+    def fails(*args: object, **options: object) -> NoReturn:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(files, "write_json", fails)
+    with pytest.raises(ProblemError, match="ENV_FILE_REFUSED"):
+        send_request(tmp_path, ENQUEUE, {})
+    monkeypatch.setattr(os, "open", fails)
+    with pytest.raises(ProblemError, match="ENV_FILE_REFUSED"), only_controller(tmp_path):
         pass

@@ -25,7 +25,7 @@ from vidqa.automl.decisions import Goal, State
 from vidqa.automl.history import Event, History
 from vidqa.automl.problems import STUDY_BUSY, STUDY_JOURNAL
 from vidqa.core import files
-from vidqa.core.cli import FILE_REFUSED, note
+from vidqa.core.cli import FILE_REFUSED, note, refused_writes
 from vidqa.core.files import now, read_object
 from vidqa.core.locks import try_lock
 from vidqa.jobs.platforms.processes import Identity, this_process
@@ -221,7 +221,8 @@ def _sync_folder(folder: Path) -> None:
 def only_controller(folder: Path) -> Iterator[None]:
     """Hold the lock of a study; the system releases it when its holder dies. Raises STUDY_BUSY, ENV_FILE_REFUSED."""
     path = folder / LOCK
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    with refused_writes(path):
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         if not try_lock(handle, path):
             holder = read_object(path)
@@ -256,9 +257,10 @@ class Request(NamedTuple):
 
 
 def send_request(folder: Path, verb: str, content: dict[str, Any]) -> str:
-    """Leave a request for the controller, now or when one is started, and return its name."""
+    """Leave a request for the controller, now or when one is started, and return its name. Raises ENV_FILE_REFUSED."""
     name = f"{time.time_ns():020d}-{secrets.token_hex(4)}"
-    files.write_json(folder / INBOX / f"{name}.json", {"verb": verb, "said": content})
+    with refused_writes(folder / INBOX):
+        files.write_json(folder / INBOX / f"{name}.json", {"verb": verb, "said": content})
     return name
 
 

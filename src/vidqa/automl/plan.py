@@ -19,7 +19,7 @@ from vidqa.automl.repair import repaired
 from vidqa.automl.settings import EVALUATE, FILE, TEST, TRAIN, Finals, checked, write_settings
 from vidqa.automl.study import Study, open_study
 from vidqa.core import files
-from vidqa.core.cli import FILE_REFUSED, Result, command
+from vidqa.core.cli import Result, command, refused_writes
 from vidqa.jobs.job_spec import with_absolute_paths
 from vidqa.spec.layers import parse_set
 
@@ -95,14 +95,12 @@ def write(folder: Path, request: PlanRequest) -> None:
     paths = {TRAIN: request.spec, EVALUATE: request.evaluation, TEST: request.test}
     loaded = {name: spec.load(path, "train" if name == TRAIN else "evaluate") for name, path in paths.items() if path}
     settings = checked(_table(request), folder / FILE)
-    try:
+    with refused_writes(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for name, user_spec in loaded.items():
             files.write_text(folder / name, spec.dump(with_absolute_paths(user_spec)))
         write_settings(folder, settings)
         data_share.write(folder, spec.load(folder / TRAIN, "train"), settings.data_share)
-    except OSError as failed:
-        raise FILE_REFUSED.error(folder, f"it cannot be written: {failed}") from failed
 
 
 def _table(request: PlanRequest) -> dict[str, Any]:

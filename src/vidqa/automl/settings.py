@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from vidqa.automl.decisions import Goal
 from vidqa.automl.problems import STUDY_MISSING, STUDY_SETTINGS
 from vidqa.core import files
+from vidqa.core.cli import refused_writes
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.jobs.launch import Resources
 
@@ -133,9 +134,11 @@ def checked(table: dict[str, Any], where: Path) -> Settings:
 
 
 def write_settings(folder: Path, settings: Settings) -> None:
+    """Raises ENV_FILE_REFUSED."""
     import tomli_w
 
-    files.write_text(folder / FILE, tomli_w.dumps(settings.model_dump(exclude_none=True)))
+    with refused_writes(folder / FILE):
+        files.write_text(folder / FILE, tomli_w.dumps(settings.model_dump(exclude_none=True)))
 
 
 def _problem(error: Any, where: Path) -> Problem:

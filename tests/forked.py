@@ -48,7 +48,6 @@ MODULES = (
     "vidqa.automl",
     "vidqa.core.pages.training",
     "torch.distributed.run",
-    "loguru",  # imported while another thread forks, it releases locks that it does not hold
 )
 FOLDERS = ("tests", "benchmarks")  # of this repository: their programs start the engine
 DECODE_WORKER = "decode-worker"  # the name of a forked one, whose command line is its parent's
@@ -351,7 +350,8 @@ if __name__ == "__main__":
     gc.disable()
     for module in ("train", "prove", "actions.evaluate", "actions.export", "rendezvous"):
         importlib.import_module(f"vidqa.engine.{module}")
-    for late in ("av", "pandas"):  # imported where they are used
+    # Imported where they are used. loguru, imported by a thread while another forks, has its lock released by the fork.
+    for late in ("av", "pandas", "loguru"):
         importlib.import_module(late)
     importlib.import_module("PIL.Image").init()  # all its formats, as the first picture would
     torchrun = importlib.import_module(

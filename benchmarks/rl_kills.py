@@ -30,8 +30,7 @@ from rl_world import rl_model, rl_spec
 from tiny_world import engine_command, run_engine
 
 from vidqa.core.environment import adopt
-from vidqa.core.rollouts import rollout_files
-from vidqa.core.run_folder import METRICS, read_metrics
+from vidqa.core.run_folder import METRICS, read_metrics, rollout_files
 
 RANKS, STEPS, TINY_STEPS = 2, 30, 8
 EARLY, EARLY_S = 0.25, 6.0  # the share of kills that come while a run loads or resumes, and how long that takes

@@ -28,8 +28,8 @@ from rl_cases import REWARD
 
 from demo.clips import write_demo_set
 from vidqa.core.files import write_json
-from vidqa.core.pages.training.page import report
-from vidqa.core.pages.training.read import read_training
+from vidqa.core.pages.training import report
+from vidqa.core.pages.training_data import read_training
 from vidqa.core.run_folder import RunFolder
 from vidqa.evaluation.comparison import compare
 from vidqa.evaluation.comparison_page import comparison_text

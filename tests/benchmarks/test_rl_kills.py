@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import rl_kills
 
-from vidqa.core.rollouts import rollout_file
+from vidqa.core.run_folder import rollout_file
 
 
 @pytest.mark.slow

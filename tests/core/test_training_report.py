@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from vidqa.core.pages.training.__main__ import main
-from vidqa.core.pages.training.charts import main_chart
-from vidqa.core.pages.training.page import report
-from vidqa.core.pages.training.read import read_training
+from vidqa.core.pages.training import main, report
+from vidqa.core.pages.training_charts import main_chart
+from vidqa.core.pages.training_data import read_training
 from vidqa.core.problem import Problem
 from vidqa.core.run_folder import RunFolder
 

@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 
-from vidqa.core.rollouts import read_rollouts, rollout_file
-from vidqa.core.run_folder import RunFolder
+from vidqa.core.run_folder import RunFolder, read_rollouts, rollout_file
 from vidqa.engine.checkpoint.state import training_state
 from vidqa.engine.rl.replay import rewarded_again
 from vidqa.engine.rl.train import open_training

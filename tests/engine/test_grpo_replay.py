@@ -13,8 +13,7 @@ from in_process import events, one_rank
 from rl_world import rl_here, rl_model, rl_spec
 
 from vidqa.core.problem import ProblemError
-from vidqa.core.rollouts import read_rollouts, rollout_file
-from vidqa.core.run_folder import RunFolder
+from vidqa.core.run_folder import RunFolder, read_rollouts, rollout_file
 from vidqa.engine.rl import replay
 from vidqa.engine.rl.record import RolloutRecord, cut_off, frame_of
 from vidqa.engine.rl.train import Training, open_training

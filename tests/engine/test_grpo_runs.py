@@ -20,10 +20,10 @@ from rl_world import UNCHANGED, require_unchanged, rl_here, rl_model, rl_spec
 from tiny_world import engine_command, run_engine
 
 from vidqa.core.pages.page import image_url
-from vidqa.core.pages.training.page import report
-from vidqa.core.pages.training.read import read_training
+from vidqa.core.pages.training import report
+from vidqa.core.pages.training_data import read_training
 from vidqa.core.problem import ProblemError
-from vidqa.core.rollouts import read_rollouts
+from vidqa.core.run_folder import read_rollouts
 from vidqa.engine.families.qwen_vl import VISION_IDS
 from vidqa.engine.model import quantized
 from vidqa.engine.objectives.grpo import PolicyGradient

@@ -22,8 +22,8 @@ from clips import write_clip, write_image
 from mutations import as_json, scrambled, spoiled
 
 from vidqa.core import environment
-from vidqa.core.pages.training.page import report
-from vidqa.core.pages.training.read import read_training
+from vidqa.core.pages.training import report
+from vidqa.core.pages.training_data import read_training
 from vidqa.core.run_folder import RunFolder, read_metrics
 from vidqa.data import check_records, fingerprint
 from vidqa.datatools.convert import convert

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 from vidqa.benchmark.problems import BENCHMARK_CUT
 from vidqa.benchmark.questions import clips_of, home_of
 from vidqa.benchmark.raw_sets import Part, agibot, bridge_episodes, holoassist
+from vidqa.core.cli import counting
 from vidqa.core.files import replacing
 from vidqa.core.problem import Problem, ProblemError
-from vidqa.core.progress import counting
 from vidqa.video.decode import read_frames
 from vidqa.video.probe import probe
 

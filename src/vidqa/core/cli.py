@@ -19,6 +19,7 @@ import re
 import shlex
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -45,6 +46,7 @@ FILE_REFUSED = Code(
     "AWS_ENDPOINT_URL. Then run the same command again.",
     Exit.ENVIRONMENT,
 )
+LINE_EVERY_S = 15.0  # of progress, where there is no terminal
 REFUSED_BY_SYSTEM = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
 INTERRUPTED = Code("INTERRUPTED", "The script was interrupted from the keyboard.", "Run it again.", Exit.NOT_DONE)
 
@@ -170,6 +172,43 @@ def size_text(size: int) -> str:
 def note(message: str) -> None:
     """Progress for a person; never on stdout, which belongs to the result."""
     print(_shown(message), file=sys.stderr, flush=True)
+
+
+@contextmanager
+def counting(what: str, total: int) -> Iterator[Callable[[], None]]:
+    """Progress of a long look at many files, on stderr: a bar on a terminal, a line now and then elsewhere. Gives a
+    function to call once for each of `total` things done."""
+    if sys.stderr.isatty() and total:
+        with _bar(what, total) as advance:
+            yield advance
+    else:
+        yield _lines(what, total)
+
+
+@contextmanager
+def _bar(what: str, total: int) -> Iterator[Callable[[], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda: bar.advance(task)
+
+
+def _lines(what: str, total: int) -> Callable[[], None]:
+    start = last = time.monotonic()
+    done = 0
+
+    def advance() -> None:
+        nonlocal done, last
+        done += 1
+        now = time.monotonic()
+        if now - last >= LINE_EVERY_S:
+            last = now
+            note(f"{what}: {done} of {total}, about {(now - start) / done * (total - done):.0f} s left")
+
+    return advance
 
 
 def printable(text: str) -> str:

@@ -1,4 +1,4 @@
-"""What a run leaves on disk: its status, metrics, problems and facts, and the names of its folders."""
+"""What a run leaves on disk: status, metrics, problems, facts, checkpoints, completions, and the names of its files."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ _STATUS = {
 SET_ASIDE = "set-aside-"  # before the name of a checkpoint that a run went back behind, or that is damaged
 MOST_SECONDS = 1e12
 READ_BYTES = 16 << 20
+ROLLOUT_BYTES = 1 << 20  # of a rollouts file that are read at one time
 LOCK_WAIT_S = 30.0  # for another rank that writes a status
 _JOB_ID = re.compile(r"\w[\w.-]*")
 _NUMBERED = re.compile(r"(step|epoch)_(\d+)")
@@ -301,6 +302,58 @@ def parse_metric(line: str | bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return event if isinstance(event, dict) and _is(event.get("step"), int) else None
+
+
+def rollout_file(folder: Path, rank: int) -> Path:
+    """Every completion of a rank, a line each, a compressed frame for every step:
+
+    {"step", "slot", "id", "question", "answer", "media", "completion", "token_ids", "logprobs", "finish_reason",
+     "text", "reward", "parts", "advantage", "dropped"}
+
+    "dropped" says that dapo drew the group and did not learn from it; older files lack it. "media" is [{"path",
+    "member", "frames"}]: the file, its name inside an archive or null, some frames that were shown.
+    """
+    return folder / f"rollouts-{rank}.jsonl.zst"
+
+
+def rank_of(path: Path) -> int:
+    """The rank whose file it is; -1 where the name says none."""
+    number = path.name.removeprefix("rollouts-").removesuffix(".jsonl.zst")
+    return int(number) if number.isdecimal() else -1
+
+
+def rollout_files(folder: Path) -> list[Path]:
+    """Those of all ranks, in the order of the ranks."""
+    return sorted((path for path in folder.glob("rollouts-*.jsonl.zst") if rank_of(path) >= 0), key=rank_of)
+
+
+def read_rollouts(path: Path) -> Iterator[dict[str, Any]]:
+    """The lines of one rank's file, up to where a kill has cut off its last frame. Raises ValueError for a line that is
+    no JSON."""
+    rest = b""
+    for block in _blocks(path):
+        *lines, rest = (rest + block).split(b"\n")
+        yield from map(json.loads, lines)
+
+
+def _blocks(path: Path) -> Iterator[bytes]:
+    """What the file holds, in pieces. A read that meets the end of a frame that is cut off gives nothing of the frames
+    before it: they are read again in smaller pieces."""
+    import pyarrow as pa
+
+    position, size = 0, ROLLOUT_BYTES
+    while size:
+        with pa.OSFile(str(path), "rb") as file, pa.CompressedInputStream(file, "zstd") as stream:
+            skipped = 0
+            while skipped < position:
+                skipped += len(stream.read(min(ROLLOUT_BYTES, position - skipped)))
+            try:
+                while block := stream.read(size):
+                    position += len(block)
+                    yield block
+                return
+            except OSError:
+                size //= 32
 
 
 def _is(value: object, kind: type) -> bool:

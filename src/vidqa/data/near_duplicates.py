@@ -16,10 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
+from vidqa.core.cli import counting
 from vidqa.core.environment import cache_folder
 from vidqa.core.files import remove
 from vidqa.core.problem import Problem
-from vidqa.core.progress import counting
 from vidqa.data.record import MediaRef
 from vidqa.video.pool import DecodePool, DecodeRequest
 from vidqa.video.probe import Header

@@ -9,9 +9,8 @@ from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
-from vidqa.core.cli import FILE_REFUSED
+from vidqa.core.cli import FILE_REFUSED, counting
 from vidqa.core.problem import Exit, Problem
-from vidqa.core.progress import counting
 from vidqa.data.near_duplicates import THUMBNAILS, keep_signatures, near_duplicate_pairs, signature, signatures
 from vidqa.data.record import MediaRef, Record
 from vidqa.jobs.platforms.hardware import cpu_count

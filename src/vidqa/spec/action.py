@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from vidqa.core import actions
-from vidqa.core.actions.problems import ACTION
+from vidqa.core.actions import ACTION
 from vidqa.spec.layers import Layer, read_layer
 
 

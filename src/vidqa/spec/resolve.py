@@ -13,7 +13,7 @@ from typing import Any, Literal, overload
 from pydantic import ValidationError
 
 from vidqa.core import actions
-from vidqa.core.actions.problems import ACTION
+from vidqa.core.actions import ACTION
 from vidqa.core.environment import redacted
 from vidqa.core.problem import Problem, ProblemError, bounded, control_characters, raise_errors
 from vidqa.spec._field import Table

@@ -13,10 +13,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from vidqa.core.actions._base import Action, DataSet, ModelKey, Parent, RecordSampling, Resuming, resolve
-from vidqa.core.actions.problems import ACTION
-from vidqa.core.problem import ProblemError
+from vidqa.core.problem import Code, ProblemError
 
 __all__ = [
+    "ACTION",
     "Action",
     "DataSet",
     "ModelKey",
@@ -40,10 +40,15 @@ HERE = {  # by its name the module of this package that has the action, under it
     "evaluate": "reading",
     "inference": "reading",
     "embed": "reading",
-    "grpo": "grpo",
+    "grpo": "train",
     "quantize": "quantize",
 }
 GROUP = "vidqa.actions"
+ACTION = Code(
+    "SPEC_ACTION",
+    "There is no spec for this action, or the spec is for another.",
+    "Name the action that the spec was written for, such as train, grpo or evaluate.",
+)
 
 
 def _installed() -> dict[str, EntryPoint]:

@@ -17,7 +17,7 @@ TEMPLATES = Path(__file__).parents[2]  # each lies beside the code that fills it
 
 
 def page(template: str, *, title: str, filters: Mapping[str, Callable[..., str]] | None = None, **values: Any) -> str:
-    """The page of a template, such as "core/pages/training/training.html.j2"; every value is escaped. The filters
+    """The page of a template, such as "core/pages/training.html.j2"; every value is escaped. The filters
     number, percent and sha256 are there in any case."""
     html = _template(template, tuple((filters or {}).items())).render(title=title, **values)
     return html.encode("utf-8", "replace").decode() + "\n"  # half of a surrogate pair, which no file can hold

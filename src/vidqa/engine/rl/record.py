@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from vidqa.core.files import replacing
-from vidqa.core.rollouts import rank_of, read_rollouts, rollout_file, rollout_files
+from vidqa.core.run_folder import rank_of, read_rollouts, rollout_file, rollout_files
 from vidqa.engine.rl.rollout import Group
 from vidqa.engine.rl.update import advantages
 from vidqa.planning.samples import Sample

@@ -18,8 +18,16 @@ from vidqa.core.actions import action_for
 from vidqa.core.cli import note
 from vidqa.core.files import read_object, remove, write_json
 from vidqa.core.problem import Exit
-from vidqa.core.rollouts import rank_of, read_rollouts, rollout_file, rollout_files
-from vidqa.core.run_folder import METRICS, TRAINER, RunFolder, read_metrics
+from vidqa.core.run_folder import (
+    METRICS,
+    TRAINER,
+    RunFolder,
+    rank_of,
+    read_metrics,
+    read_rollouts,
+    rollout_file,
+    rollout_files,
+)
 from vidqa.engine.distributed import World
 from vidqa.engine.generators._base import Result
 from vidqa.engine.problems import ENGINE_REPLAY_MISSING, ENGINE_UNPROVEN

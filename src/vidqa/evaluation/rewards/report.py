@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from vidqa.core.pages.training.__main__ import main
+from vidqa.core.pages.training import main
 from vidqa.evaluation.thumbnails import poster_frames
 
 

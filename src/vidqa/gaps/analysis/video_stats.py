@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from vidqa.core.cli import counting
 from vidqa.core.problem import ProblemError
-from vidqa.core.progress import counting
 from vidqa.data.archive import archive_and_member
 from vidqa.evaluation.thumbnails import gray_frames
 

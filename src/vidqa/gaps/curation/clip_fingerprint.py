@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from vidqa.core.cli import counting
 from vidqa.core.problem import Problem
-from vidqa.core.progress import counting
 from vidqa.data.record import MediaRef
 from vidqa.video.pool import DecodePool, DecodeRequest
 from vidqa.video.probe import Header, probe_many

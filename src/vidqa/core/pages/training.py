@@ -1,22 +1,50 @@
-"""The page of a training, from what its run folder says."""
+"""The page of a training: python -m vidqa.core.pages.training RUN_FOLDER
+
+The engine writes it when a training ends, in whatever way it can still tell of. It may be done at any time, also while
+the training runs or after a kill.
+"""
 
 from __future__ import annotations
 
 import json
+import sys
+from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
+from vidqa.core.cli import note
 from vidqa.core.environment import redacted
-from vidqa.core.pages.page import page, percent
-from vidqa.core.pages.training.charts import main_chart, other_charts
-from vidqa.core.pages.training.groups import Posters, last_groups
-from vidqa.core.pages.training.read import Training, is_number, other_run
+from vidqa.core.files import write_text
+from vidqa.core.pages.page import card_images, page, percent
+from vidqa.core.pages.training_charts import main_chart, other_charts
+from vidqa.core.pages.training_data import Training, is_number, other_run, read_training
+from vidqa.core.run_folder import read_rollouts, rollout_files
 
 MOST_LISTED = 200  # samples that were left out, resumes
 WAITS_MUCH = 0.2  # share of the time of steps from which waiting for video is worth saying
 CUT_OFF_MUCH = 0.1  # share of generated answers
+SHOWN_GROUPS = 3  # of completions, from each end
 ACCURACY, LOSS, REWARD = "val/accuracy", "val/avg_loss", "rollout/reward"
+Posters = Callable[[dict[str, Any]], list[bytes]]  # JPEG or PNG images of the media of a line. Raises ProblemError
+
+
+def main(run: Path, posters: Posters = lambda line: []) -> int:
+    """Write the page; returns the exit code. `posters` gives frames of completions."""
+    training = read_training(run)
+    if not training.plan and not training.events:
+        note(f"{run} holds no training to report on")
+        return 2
+    path = training.run / "report.html"
+    try:
+        write_text(path, report(training, posters))
+    except OSError as failed:
+        note(f"the report cannot be written: {failed}")
+        return 4
+    note(f"report: {path}")
+    return 0
 
 
 def report(training: Training, posters: Posters = lambda line: []) -> str:
@@ -25,7 +53,7 @@ def report(training: Training, posters: Posters = lambda line: []) -> str:
     other_facts = {key: value for key, value in training.facts.items() if key not in ("trainable", "resumes")}
     ends = validations[: MOST_LISTED // 2] + validations[-MOST_LISTED // 2 :]
     return page(
-        "core/pages/training/training.html.j2",
+        "core/pages/training.html.j2",
         title=f"Training {training.run.name}",
         filters={"loss": _loss},
         training=training,
@@ -37,7 +65,7 @@ def report(training: Training, posters: Posters = lambda line: []) -> str:
         charts=other_charts(training),
         validations=ends if len(validations) > MOST_LISTED else validations,
         validations_hidden=max(0, len(validations) - MOST_LISTED),
-        groups=last_groups(training.run, posters),
+        groups=_last_groups(training.run, posters),
         parts=_parts(training),
         how=_how(training),
         data=_data(training),
@@ -122,6 +150,32 @@ def _validations(training: Training) -> list[dict[str, Any]]:
     return [
         {"step": int(step), "loss": loss, "accuracy": accuracy.get(step), "cut": cut.get(step), "best": loss == least}
         for step, loss in losses
+    ]
+
+
+def _last_groups(run: Path, posters: Posters) -> list[dict[str, Any]]:
+    """Of the last step of reinforcement learning the groups with the highest and the lowest mean reward, with frames of
+    their media; none where the run drew no completions."""
+    groups: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    last = 0
+    for file in rollout_files(run):
+        for line in read_rollouts(file):
+            if line["step"] > last:
+                last = line["step"]
+                groups.clear()
+            if line["step"] == last and not line.get("dropped"):
+                groups[line["slot"]].append(line)
+    rewards = {slot: fmean(line["reward"] for line in group) for slot, group in groups.items()}
+    ranked = sorted(groups, key=lambda slot: -rewards[slot])
+    chosen = ranked if len(ranked) <= 2 * SHOWN_GROUPS else [*ranked[:SHOWN_GROUPS], *ranked[-SHOWN_GROUPS:]]
+    return [
+        {
+            "lines": sorted(groups[slot], key=lambda line: -line["reward"]),
+            "first": groups[slot][0],
+            "mean": rewards[slot],
+            **card_images(partial(posters, groups[slot][0])),
+        }
+        for slot in chosen
     ]
 
 
@@ -241,3 +295,7 @@ def _short(count: float) -> str:
         if count >= size:
             return f"{count / size:.3g} {unit}"
     return f"{count:,.0f}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

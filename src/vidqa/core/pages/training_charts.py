@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from vidqa.core.pages.chart import Drawn, Line, Mark, draw, smoothed
-from vidqa.core.pages.training.read import Point, Training, number_in, other_run
+from vidqa.core.pages.training_data import Point, Training, number_in, other_run
 
 SMOOTH_FROM = 40  # points from which the loss has a smoothed curve beside the one as it is
 WIDE, TALL = 1080, 300

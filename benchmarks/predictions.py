@@ -16,8 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from vidqa.families import FAMILIES, Family
-from vidqa.families.sizes import Sizes, TextSizes, VisionSizes
+from vidqa.families import FAMILIES, Family, Sizes, TextSizes, VisionSizes
 from vidqa.planning.budget.answering import AnsweringSetup, Reading, answering_memory
 from vidqa.planning.budget.memory import (
     MemoryPolicy,

@@ -62,7 +62,7 @@ ENGINE_ORDER = (
 ENGINE_ENTRY_POINTS = ("__main__", "train", "serve", "engine_thread", "prove")
 BROAD_EXCEPTS = {
     "core/user_function_process.py main": "whatever a user's function raises becomes a problem with its line",
-    "families/chat/tokens.py _core": "the tokenizers library raises Exception itself for a file that it does not know",
+    "families/tokenizer.py _core": "the tokenizers library raises Exception itself for a file that it does not know",
     "core/cli.py run": "a bug in a script becomes a problem with a log file",
     "engine/__main__.py main": "the last place before torchrun",
     "engine/data/frames.py _decoded": "handed to whoever collects the frames, who would wait for ever without it",

@@ -22,8 +22,7 @@ from vidqa.engine.export import load_export
 from vidqa.engine.export.weights import load_weights
 from vidqa.engine.quantize import recipe, run
 from vidqa.engine.quantize.calibration import balanced, choose_calibration, decoder_rows, kind_of
-from vidqa.families.quantization import quantization_of
-from vidqa.families.weights import read_header
+from vidqa.families.weights import quantization_of, read_header
 from vidqa.planning.quantization import overlap_problems, plan_quantization
 from vidqa.planning.samples import calibration_planner
 from vidqa.planning.sets import load_sets

@@ -25,7 +25,7 @@ from vidqa.engine.export.proof import stock_loss
 from vidqa.engine.model.fused_lora import Adapter
 from vidqa.engine.model.layers import Projection, project
 from vidqa.engine.model.quantized_base import dense, quantized
-from vidqa.families.adapters import base_precision, check_base_precision
+from vidqa.planning.adapters import base_precision, check_base_precision
 from vidqa.planning.samples import training_planner
 from vidqa.spec import load
 

@@ -22,8 +22,8 @@ from transformers.video_utils import VideoMetadata
 
 from vidqa.core.problem import ProblemError
 from vidqa.families import family_of, quantization_of, require_plain_weights
-from vidqa.families.adapters import check_adapter
 from vidqa.families.qwen3_vl import QWEN3_VL, expand, geometry, rope_positions
+from vidqa.planning.adapters import check_adapter
 from vidqa.video import plan_frames, plan_image, vision_spec
 from vidqa.video.types import VideoMeta
 

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from vidqa.core.problem import ProblemError
-from vidqa.families.chat.template import Template
+from vidqa.families.chat_template import Template
 
 ROUNDS = "{% set n = namespace(x='ab' * 99, l=[1], i=3, o=0) %}{% for _ in range(40) %}{% set n.x = BODY %}{% endfor %}"
 EACH = "{% set a = 'a' * 100000 %}{% for _ in range(99999) %}{% set b = BODY %}{% endfor %}"

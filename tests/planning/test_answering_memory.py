@@ -22,9 +22,8 @@ from vidqa.engine.families.tiny_qwen3_vl import tiny_config, tiny_processor
 from vidqa.engine.generators._base import Request, Sampling, Settings
 from vidqa.engine.generators.hf import TransformersSession
 from vidqa.engine.generators.native import NativeSession
-from vidqa.families import family_of
-from vidqa.families.qwen_vl_tensors import tensors_of_qwen3
-from vidqa.families.sizes import Sizes, TextSizes, VisionSizes
+from vidqa.families import Sizes, TextSizes, VisionSizes, family_of
+from vidqa.families.qwen3_vl import tensors as tensors_of_qwen3
 from vidqa.planning.budget.answering import (
     PACK_TOKENS,
     PAGE,

@@ -24,8 +24,8 @@ from vidqa.engine.families.qwen_vl_layers import EAGER, Dense
 from vidqa.engine.loading.freeze import choose_trainable
 from vidqa.engine.model.compiling import any_length, prepare_compiler
 from vidqa.engine.model.float8 import use_float8
-from vidqa.families.qwen_vl_tensors import tensors_of_qwen3
-from vidqa.families.sizes import Sizes, TextSizes, VisionSizes
+from vidqa.families import Sizes, TextSizes, VisionSizes
+from vidqa.families.qwen3_vl import tensors as tensors_of_qwen3
 from vidqa.planning.budget.activation_checkpointing import RecomputeLevel, fixed_recompute, recompute_path
 from vidqa.planning.budget.memory import (
     MicroStep,

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from vidqa.core.cli import SKILL_ROOT
+from vidqa.families import Sizes, TextSizes, VisionSizes
 from vidqa.families.published import published
 from vidqa.families.qwen3_vl import QWEN3_VL
-from vidqa.families.sizes import Sizes, TextSizes, VisionSizes
 from vidqa.preflight.gpus import Declared
 from vidqa.preflight.report import Report, preflight
 

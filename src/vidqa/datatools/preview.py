@@ -15,7 +15,7 @@ from vidqa.core.problem import Problem, ProblemError
 from vidqa.data.problems import FIELD
 from vidqa.data.record import MediaRef, Record
 from vidqa.datatools.problems import SAMPLE_UNKNOWN
-from vidqa.families.chat.chat import Chat, Encoded
+from vidqa.families.chat import Chat, Encoded
 from vidqa.planning.samples import Planner, Sample
 from vidqa.video.types import FramePlan
 

@@ -1,21 +1,24 @@
-"""Qwen2.5-VL (Cosmos-Reason1, Qwen2.5-VL): geometry, placeholders and rope positions.
+"""Qwen2.5-VL (Cosmos-Reason1, Qwen2.5-VL): geometry, placeholders, rope positions, sizes and parameters.
 
 Nothing is written into the prompt about time: rope positions of a video move on with its seconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from pydantic import Field
 
 from vidqa.families import qwen_vl
-from vidqa.families._base import Family, Geometry
+from vidqa.families import qwen_vl_sizes as parts
+from vidqa.families._base import Family, Geometry, Sizes, Tensor, VisionSizes
 from vidqa.families.model_files import parse, read_json
-from vidqa.families.qwen_vl_config import Vision25Config, sizes_of_qwen25
-from vidqa.families.qwen_vl_tensors import tensors_of_qwen25
+from vidqa.families.problems import MODEL_UNSUPPORTED
+from vidqa.families.qwen_vl_sizes import TOWER
 from vidqa.video.types import FramePlan
 
 # What transformers' processor class holds where a model folder says nothing. It bounds every frame by itself.
@@ -26,6 +29,19 @@ VIDEO_DEFAULTS = {
     "max_video_tokens": 128_000,
 }
 SHARE = 0.9  # of max_video_tokens, which a capped video's frames share
+
+
+class Text25Config(parts.TextConfig):
+    vocab_size: parts.Size = 152064
+    attention_bias: bool | None = None  # type: ignore[assignment]
+    use_sliding_window: Any = False
+
+
+class Vision25Config(parts.VisionConfig):
+    patch_size: parts.Size = 14
+    window_size: parts.Size = 112
+    fullatt_block_indexes: list[int] = Field([7, 15, 23, 31])
+    tokens_per_second: parts.Size = 4
 
 
 def geometry(folder: Path) -> Geometry:
@@ -59,6 +75,52 @@ def _times(plan: FramePlan, geometry: Geometry) -> np.ndarray:
     return (np.arange(plan.grid[0], dtype=np.float32) * step).astype(np.int64)
 
 
+def sizes(config: dict[str, Any], where: Path) -> Sizes:
+    """Published files have the decoder's keys beside vision_config. Raises MODEL_UNSUPPORTED."""
+    name = "config" if config.get("text_config") is None else "text_config"
+    text = parse(config, name, where, Text25Config)
+    if text.hidden_size % text.num_attention_heads:
+        heads = text.num_attention_heads
+        message = f"hidden_size ({text.hidden_size}) is not a multiple of num_attention_heads ({heads})"
+        raise MODEL_UNSUPPORTED.error(where, f"{name}.{message}")
+    if text.use_sliding_window:
+        raise MODEL_UNSUPPORTED.error(where, f"{name}.use_sliding_window is true; only whole attention is trained")
+    text.head_dim = text.hidden_size // text.num_attention_heads
+    vision = parse(config, "vision_config", where, Vision25Config)
+    window = vision.window_size // vision.spatial_merge_size // vision.patch_size
+    if not window:
+        least = vision.spatial_merge_size * vision.patch_size
+        message = f"vision_config.window_size must be at least {least}, not {vision.window_size}"
+        raise MODEL_UNSUPPORTED.error(where, message)
+    whole = {block for block in vision.fullatt_block_indexes if 0 <= block < vision.depth}
+    return Sizes(
+        text.sizes(config, name, where, attention_bias=True, head_norms=False),
+        vision.sizes(
+            where, taps=0, positions=0, gated=True, window=window * vision.spatial_merge_size, whole=len(whole)
+        ),
+    )
+
+
+def tensors(model: Sizes) -> list[Tensor]:
+    """See `Family`."""
+    vision = model.vision
+    return [
+        Tensor(f"{TOWER}.patch_embed.proj.weight", parts.patch_kernel(vision)),
+        *(tensor for number in range(vision.blocks) for tensor in _gated_block(f"{TOWER}.blocks.{number}", vision)),
+        Tensor(f"{TOWER}.merger.ln_q.weight", (vision.hidden,)),
+        *parts.linear(f"{TOWER}.merger.mlp.0", vision.merged, vision.merged, "", bias=True),
+        *parts.linear(f"{TOWER}.merger.mlp.2", vision.out, vision.merged, "", bias=True),
+        *parts.decoder(model.text, output_bias=False),
+    ]
+
+
+def _gated_block(name: str, vision: VisionSizes) -> Iterator[Tensor]:
+    yield Tensor(f"{name}.norm1.weight", (vision.hidden,), name)
+    yield Tensor(f"{name}.norm2.weight", (vision.hidden,), name)
+    yield from parts.vision_attention(f"{name}.attn", vision, name)
+    yield from parts.gated_mlp(f"{name}.mlp", vision.hidden, vision.intermediate, name, bias=True)
+
+
 def parameter_name(stored: str) -> str:
     """Files keep the names of older classes: visual beside model, which was the decoder."""
     if stored.startswith("visual."):
@@ -77,8 +139,8 @@ QWEN2_5_VL = Family(
     template_slot=qwen_vl.template_slot,
     vision_token_ids=qwen_vl.vision_token_ids,
     rope_positions=rope_positions,
-    sizes=sizes_of_qwen25,
-    tensors=tensors_of_qwen25,
+    sizes=sizes,
+    tensors=tensors,
     parameter_name=parameter_name,
     transformers="5.18",
 )

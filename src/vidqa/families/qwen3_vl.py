@@ -1,16 +1,20 @@
-"""Qwen3-VL (Cosmos-Reason2, Qwen3-VL, converted Cosmos3-Nano): geometry, placeholders and rope positions."""
+"""Qwen3-VL (Cosmos-Reason2, Qwen3-VL, converted Cosmos3-Nano): geometry, placeholders, rope positions, sizes and
+parameters."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from vidqa.families import qwen_vl
-from vidqa.families._base import Family, Geometry
-from vidqa.families.qwen_vl_config import sizes_of_qwen3
-from vidqa.families.qwen_vl_tensors import tensors_of_qwen3
+from vidqa.families import qwen_vl_sizes as parts
+from vidqa.families._base import Family, Geometry, Sizes, Tensor, VisionSizes
+from vidqa.families.model_files import parse
+from vidqa.families.problems import MODEL_UNSUPPORTED
+from vidqa.families.qwen_vl_sizes import TOWER
 from vidqa.video.types import FramePlan
 
 START, END = "<|vision_start|>", "<|vision_end|>"
@@ -51,6 +55,54 @@ def rope_positions(
     return qwen_vl.rope_positions(ids, image_id, video_id, plans, merge, lambda plan: [now] * plan.grid[0])
 
 
+def sizes(config: dict[str, Any], where: Path) -> Sizes:
+    """See `Family`. Raises MODEL_UNSUPPORTED."""
+    text = parse(config, "text_config", where, parts.TextConfig)
+    vision = parse(config, "vision_config", where, parts.VisionConfig)
+    taps = vision.deepstack_visual_indexes
+    if len(set(taps)) < len(taps) or not all(0 <= tap < vision.depth for tap in taps):
+        message = f"must be different blocks below depth = {vision.depth}, not {taps!r:.60}"
+        raise MODEL_UNSUPPORTED.error(where, f"vision_config.deepstack_visual_indexes {message}")
+    return Sizes(
+        text.sizes(config, "text_config", where, attention_bias=text.attention_bias, head_norms=True),
+        vision.sizes(where, taps=len(taps), positions=vision.num_position_embeddings),
+    )
+
+
+def tensors(model: Sizes) -> list[Tensor]:
+    """See `Family`."""
+    vision = model.vision
+    return [
+        Tensor(f"{TOWER}.patch_embed.proj.weight", parts.patch_kernel(vision)),
+        Tensor(f"{TOWER}.patch_embed.proj.bias", (vision.hidden,)),
+        Tensor(f"{TOWER}.pos_embed.weight", (vision.positions, vision.hidden)),
+        *(tensor for number in range(vision.blocks) for tensor in _block(f"{TOWER}.blocks.{number}", vision)),
+        *_merger(f"{TOWER}.merger", vision.hidden, vision),
+        *(
+            tensor
+            for number in range(vision.taps)
+            for tensor in _merger(f"{TOWER}.deepstack_merger_list.{number}", vision.merged, vision)
+        ),
+        *parts.decoder(model.text, output_bias=model.text.attention_bias),
+    ]
+
+
+def _block(name: str, vision: VisionSizes) -> Iterator[Tensor]:
+    for norm in ("norm1", "norm2"):
+        yield Tensor(f"{name}.{norm}.weight", (vision.hidden,), name)
+        yield Tensor(f"{name}.{norm}.bias", (vision.hidden,), name)
+    yield from parts.vision_attention(f"{name}.attn", vision, name)
+    yield from parts.linear(f"{name}.mlp.linear_fc1", vision.intermediate, vision.hidden, name, bias=True)
+    yield from parts.linear(f"{name}.mlp.linear_fc2", vision.hidden, vision.intermediate, name, bias=True)
+
+
+def _merger(name: str, normed: int, vision: VisionSizes) -> Iterator[Tensor]:
+    yield Tensor(f"{name}.norm.weight", (normed,))
+    yield Tensor(f"{name}.norm.bias", (normed,))
+    yield from parts.linear(f"{name}.linear_fc1", vision.merged, vision.merged, "", bias=True)
+    yield from parts.linear(f"{name}.linear_fc2", vision.out, vision.merged, "", bias=True)
+
+
 QWEN3_VL = Family(
     name="qwen3_vl",
     model_types=("qwen3_vl",),
@@ -60,6 +112,6 @@ QWEN3_VL = Family(
     template_slot=qwen_vl.template_slot,
     vision_token_ids=qwen_vl.vision_token_ids,
     rope_positions=rope_positions,
-    sizes=sizes_of_qwen3,
-    tensors=tensors_of_qwen3,
+    sizes=sizes,
+    tensors=tensors,
 )

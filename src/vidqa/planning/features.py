@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
-from vidqa.families import Family
-from vidqa.families.sizes import Sizes
+from vidqa.families import Family, Sizes
 from vidqa.planning.budget.memory import BYTES_OF
 from vidqa.planning.budget.params import parameters
 from vidqa.planning.samples import Sample

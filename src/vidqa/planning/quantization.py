@@ -10,8 +10,7 @@ from pathlib import Path
 from vidqa.core.problem import Problem
 from vidqa.data.record import Record
 from vidqa.data.record_groups import media_by_file, same_bytes_between
-from vidqa.families import family_of
-from vidqa.families.sizes import Tensor
+from vidqa.families import Tensor, family_of
 from vidqa.planning.problems import QUANTIZE_CALIBRATION, QUANTIZE_MODULES
 from vidqa.planning.samples import Sample
 from vidqa.spec.quantize_rules import GROUPED, few_samples

@@ -17,8 +17,8 @@ from vidqa.evaluation.answers import parse_expected
 from vidqa.evaluation.cosmos_protocol import LONGER
 from vidqa.evaluation.problems import METRIC_UNAVAILABLE
 from vidqa.evaluation.user_scores import require_function
-from vidqa.families.quantization import kept_bytes
-from vidqa.families.sizes import Sizes
+from vidqa.families import Sizes
+from vidqa.families.weights import kept_bytes
 from vidqa.planning.budget.answering import (
     ROWS,
     AnsweringMemory,

@@ -19,8 +19,7 @@ from vidqa.data.problems import MEDIA_MISSING
 from vidqa.data.reader import NAMES
 from vidqa.data.record import MediaRef, Record
 from vidqa.data.storage import hub
-from vidqa.families import Family, family_of
-from vidqa.families.sizes import Sizes
+from vidqa.families import Family, Sizes, family_of
 from vidqa.jobs.job_spec import JobSpec, model_names, process_count
 from vidqa.jobs.launch import Resources
 from vidqa.jobs.platforms import site

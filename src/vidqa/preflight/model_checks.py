@@ -9,12 +9,11 @@ from vidqa.core import environment
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.data.storage import hub
 from vidqa.families import family_of, quantization_of, require_plain_weights
-from vidqa.families.adapters import CONFIG, check_adapter
 from vidqa.families.chat import load_chat
 from vidqa.families.problems import MODEL_FILE_MISSING
 from vidqa.families.weights import check_weights, weight_bytes, weight_files
 from vidqa.jobs.job_spec import model_names
-from vidqa.planning.adapters import adapter_problems, base_problems
+from vidqa.planning.adapters import CONFIG, adapter_problems, base_problems, check_adapter
 from vidqa.preflight.inputs import ModelInputs, RunInputs
 from vidqa.preflight.problems import TIED_ADAPTER
 from vidqa.spec import check_with_heads

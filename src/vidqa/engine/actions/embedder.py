@@ -24,7 +24,7 @@ from vidqa.engine.data.pixels import pixels_of
 from vidqa.engine.export import load_export
 from vidqa.engine.families import torch_half
 from vidqa.engine.model import DTYPES
-from vidqa.families.sizes import Sizes
+from vidqa.families import Sizes
 from vidqa.planning.samples import Planner, Sample
 from vidqa.spec.models import EmbedSpec
 

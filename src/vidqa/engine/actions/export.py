@@ -32,7 +32,7 @@ from vidqa.engine.export.merged import merged_adapter
 from vidqa.engine.export.proof import PROOF, prove_loss, require_same_loss, stock_loss
 from vidqa.engine.model import DTYPES
 from vidqa.engine.problems import ENGINE_OUT_OF_MEMORY, ENGINE_PROOF_SAMPLE, ENGINE_WEIGHTS_MISMATCH, unwritable
-from vidqa.families.adapters import base_precision
+from vidqa.planning.adapters import base_precision
 from vidqa.planning.resume_compat import same_weights, weights_hash
 from vidqa.planning.samples import Planner, Sample, training_planner, validation_mode
 from vidqa.planning.sets import sources

@@ -19,7 +19,7 @@ from vidqa.engine.families import torch_half
 from vidqa.engine.families._base import Grid, VisionIndex
 from vidqa.engine.model.attention import Segments, segments_of
 from vidqa.engine.model.suffixes import Suffixes
-from vidqa.families.sizes import VisionSizes
+from vidqa.families import VisionSizes
 from vidqa.planning.packing.packs import padded_length
 from vidqa.planning.packing.prefix_sharing import tower_workload
 from vidqa.planning.samples import Planner, Sample

@@ -19,9 +19,8 @@ from vidqa.engine.loading.freeze import is_adapter, is_added, lora_config
 from vidqa.engine.loading.safetensors_reader import stored_tensors
 from vidqa.engine.model.quantized_base import round_layers
 from vidqa.engine.problems import ENGINE_WEIGHTS_MISMATCH
-from vidqa.families.adapters import CONFIG, PRECISION, base_precision, check_adapter
 from vidqa.families.problems import MODEL_FILE_MISSING
-from vidqa.planning.adapters import adapter_name
+from vidqa.planning.adapters import CONFIG, PRECISION, adapter_name, base_precision, check_adapter
 
 if TYPE_CHECKING:
     from peft import PeftModel  # with bitsandbytes beside it, importing it takes seconds

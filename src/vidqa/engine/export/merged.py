@@ -13,7 +13,7 @@ from vidqa.engine.export._base import ExportFormat, Trained
 from vidqa.engine.export.adapter import ADAPTER, load_adapted, merge_in_float32
 from vidqa.engine.export.weights import WEIGHTS
 from vidqa.families._base import read_json
-from vidqa.families.adapters import base_precision
+from vidqa.planning.adapters import base_precision
 
 MARK = "merged.json"  # what was merged: whole models of other folders do not say whether an adapter was
 TIED = "tie_word_embeddings"

@@ -14,8 +14,7 @@ from torch.distributed.fsdp import register_fsdp_forward_method
 from vidqa.engine.context_parallel import WHOLE, Context
 from vidqa.engine.model.attention import Segments
 from vidqa.engine.model.paged_cache import PagedCache
-from vidqa.families import Family
-from vidqa.families.sizes import VisionSizes
+from vidqa.families import Family, VisionSizes
 from vidqa.planning.budget.activation_checkpointing import NOTHING, Recompute
 from vidqa.planning.budget.flops import FlopsModel, flops_model
 from vidqa.video.types import FramePlan

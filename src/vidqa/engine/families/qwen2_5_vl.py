@@ -23,8 +23,8 @@ from vidqa.engine.families import qwen_vl
 from vidqa.engine.families._base import Grid, TorchFamily
 from vidqa.engine.model.attention import Segments, segments_of
 from vidqa.engine.model.layers import Projection, projection
+from vidqa.families import VisionSizes
 from vidqa.families import qwen2_5_vl as tables
-from vidqa.families.sizes import VisionSizes
 from vidqa.video.types import FramePlan
 
 

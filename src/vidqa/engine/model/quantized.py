@@ -19,7 +19,7 @@ from torch import nn
 
 from vidqa.engine.kernels import kernels_for
 from vidqa.families.problems import MODEL_UNSUPPORTED
-from vidqa.families.quantization import INT4_GROUPS, is_float8, is_int4
+from vidqa.families.weights import INT4_GROUPS, is_float8, is_int4
 
 CODE = torch.float8_e4m3fn
 LARGEST = torch.finfo(CODE).max

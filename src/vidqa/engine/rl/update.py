@@ -19,7 +19,7 @@ from vidqa.engine.data.prefetch import LoadedBatch
 from vidqa.engine.distributed import World
 from vidqa.engine.objectives.grpo import PolicyGradient
 from vidqa.engine.rl.rollout import Group
-from vidqa.families.sizes import VisionSizes
+from vidqa.families import VisionSizes
 from vidqa.planning.budget.params import ADAPTER
 from vidqa.planning.packing.packs import plan_packs
 from vidqa.planning.packing.prefix_sharing import Workload, group_tokens, groups_within_budget, relative_cost, workload

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from vidqa.families.sizes import Sizes
+from vidqa.families import Sizes
 
 RecomputeLevel = Literal["none", "projections", "linear", "layer"]  # how much of one layer is recomputed
 RecomputeChoice = Literal["none", "vision", "all"]  # the fixed choices of engine.recompute

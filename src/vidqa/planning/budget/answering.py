@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vidqa.families.sizes import Sizes
+from vidqa.families import Sizes
 from vidqa.planning.budget.memory import BYTES_OF, GIB
 from vidqa.planning.budget.memory_constants import CONSTANTS
 from vidqa.planning.packing.packs import padded_length

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from vidqa.families.sizes import Sizes
+from vidqa.families import Sizes
 from vidqa.planning.budget.activation_checkpointing import Recompute
 from vidqa.planning.budget.memory import MicroStep, ParamCounts
 from vidqa.planning.packing.prefix_sharing import Workload

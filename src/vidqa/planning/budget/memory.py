@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from vidqa.families.sizes import Sizes
+from vidqa.families import Sizes
 from vidqa.planning.budget.activation_checkpointing import (
     NOTHING,
     Layers,

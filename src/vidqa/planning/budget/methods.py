@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from vidqa.families.sizes import Sizes, Tensor
+from vidqa.families import Sizes, Tensor
 from vidqa.planning.budget.autotune import Forecast, least_policy, slowness
 from vidqa.planning.budget.flops import flops_of, recomputed_flops_share
 from vidqa.planning.budget.gpus import Gpu

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from vidqa.families.sizes import Tensor
+from vidqa.families import Tensor
 from vidqa.spec.policy_tables import Lora, Policy
 
 BLOCK = 256  # numbers of a row that share a scale in 8-bit moments

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from vidqa.families.sizes import Sizes
+from vidqa.families import Sizes
 from vidqa.planning.budget.answering import CAPTURED, FLOAT, PAGE, cache_bytes_per_token
 from vidqa.planning.budget.autotune import Packing
 from vidqa.planning.budget.flops import FlopsModel

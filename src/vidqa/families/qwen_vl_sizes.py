@@ -1,16 +1,22 @@
-"""The config.json of Qwen2.5-VL and Qwen3-VL: the keys and types that transformers' classes check, and bounds."""
+"""The parts that Qwen2.5-VL and Qwen3-VL have in common, without weights.
+
+First the tables of config.json, with the keys and types that transformers' classes check, and bounds; then the
+parameters that follow from their sizes, by transformers' names and with their shapes.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, Field
 
-from vidqa.families.model_files import ConfigTable, Float, parse
+from vidqa.families._base import Tensor, TextSizes, VisionSizes
+from vidqa.families.model_files import ConfigTable, Float
 from vidqa.families.problems import MODEL_UNSUPPORTED
-from vidqa.families.sizes import Sizes, TextSizes, VisionSizes
 
+MODEL, TOWER, HEAD = "model.language_model", "model.visual", "lm_head.weight"
 # Larger than in any model, and small enough to count parameters quickly.
 Size = Annotated[int, Field(ge=1, le=2**27)]
 Depth = Annotated[int, Field(ge=1, le=1000)]
@@ -50,7 +56,10 @@ class TextConfig(ConfigTable):
     rope_parameters: Rope | None = None
     rope_scaling: Rope | None = None
 
-    def sizes(self, name: str, where: Path, *, tied: bool, attention_bias: bool, head_norms: bool) -> TextSizes:
+    def sizes(
+        self, config: dict[str, Any], name: str, where: Path, *, attention_bias: bool, head_norms: bool
+    ) -> TextSizes:
+        """From the table `name` of a whole `config`. Raises MODEL_UNSUPPORTED."""
         heads, kv_heads = self.num_attention_heads, self.num_key_value_heads or self.num_attention_heads
         if heads % kv_heads:
             message = f"num_attention_heads ({heads}) is not a multiple of num_key_value_heads ({kv_heads})"
@@ -63,16 +72,10 @@ class TextConfig(ConfigTable):
             head_dim=self.head_dim,
             intermediate=self.intermediate_size,
             vocabulary=self.vocab_size,
-            tied=tied,
+            tied=bool(config.get("tie_word_embeddings", self.tie_word_embeddings)),
             attention_bias=attention_bias,
             head_norms=head_norms,
         )
-
-
-class Text25Config(TextConfig):
-    vocab_size: Size = 152064
-    attention_bias: bool | None = None  # type: ignore[assignment]
-    use_sliding_window: Any = False
 
 
 class VisionConfig(ConfigTable):
@@ -91,6 +94,7 @@ class VisionConfig(ConfigTable):
     initializer_range: Float = 0.02
 
     def sizes(self, where: Path, **more: Any) -> VisionSizes:
+        """`more` are those of one family. Raises MODEL_UNSUPPORTED."""
         if self.hidden_size % (4 * self.num_heads):
             message = f"hidden_size ({self.hidden_size}) is not a multiple of four times num_heads ({self.num_heads})"
             raise MODEL_UNSUPPORTED.error(where, f"vision_config.{message}")
@@ -107,53 +111,48 @@ class VisionConfig(ConfigTable):
         )
 
 
-class Vision25Config(VisionConfig):
-    patch_size: Size = 14
-    window_size: Size = 112
-    fullatt_block_indexes: list[int] = Field([7, 15, 23, 31])
-    tokens_per_second: Size = 4
+def decoder(text: TextSizes, *, output_bias: bool) -> Iterator[Tensor]:
+    """The decoder and its head; a tied head is the embeddings' other name."""
+    vocabulary = (text.vocabulary, text.hidden)
+    yield Tensor(f"{MODEL}.embed_tokens.weight", vocabulary, tied=HEAD if text.tied else "")
+    for number in range(text.layers):
+        yield from _layer(f"{MODEL}.layers.{number}", text, output_bias)
+    yield Tensor(f"{MODEL}.norm.weight", (text.hidden,))
+    if not text.tied:
+        yield Tensor(HEAD, vocabulary, linear=True)
 
 
-def _tied(config: dict[str, Any], text: TextConfig) -> bool:
-    return bool(config.get("tie_word_embeddings", text.tie_word_embeddings))
+def _layer(name: str, text: TextSizes, output_bias: bool) -> Iterator[Tensor]:
+    attention, bias = f"{name}.self_attn", text.attention_bias
+    yield from linear(f"{attention}.q_proj", text.queries, text.hidden, name, bias=bias)
+    yield from linear(f"{attention}.k_proj", text.keys, text.hidden, name, bias=bias)
+    yield from linear(f"{attention}.v_proj", text.keys, text.hidden, name, bias=bias)
+    yield from linear(f"{attention}.o_proj", text.hidden, text.queries, name, bias=output_bias)
+    if text.head_norms:
+        yield Tensor(f"{attention}.q_norm.weight", (text.head_dim,), name)
+        yield Tensor(f"{attention}.k_norm.weight", (text.head_dim,), name)
+    yield from gated_mlp(f"{name}.mlp", text.hidden, text.intermediate, name, bias=False)
+    yield Tensor(f"{name}.input_layernorm.weight", (text.hidden,), name)
+    yield Tensor(f"{name}.post_attention_layernorm.weight", (text.hidden,), name)
 
 
-def sizes_of_qwen3(config: dict[str, Any], where: Path) -> Sizes:
-    """Raises MODEL_UNSUPPORTED."""
-    text = parse(config, "text_config", where, TextConfig)
-    vision = parse(config, "vision_config", where, VisionConfig)
-    taps = vision.deepstack_visual_indexes
-    if len(set(taps)) < len(taps) or not all(0 <= tap < vision.depth for tap in taps):
-        message = f"must be different blocks below depth = {vision.depth}, not {taps!r:.60}"
-        raise MODEL_UNSUPPORTED.error(where, f"vision_config.deepstack_visual_indexes {message}")
-    tied, bias = _tied(config, text), text.attention_bias
-    return Sizes(
-        text.sizes("text_config", where, tied=tied, attention_bias=bias, head_norms=True),
-        vision.sizes(where, taps=len(taps), positions=vision.num_position_embeddings),
-    )
+def gated_mlp(name: str, hidden: int, wide: int, unit: str, *, bias: bool) -> Iterator[Tensor]:
+    yield from linear(f"{name}.gate_proj", wide, hidden, unit, bias=bias)
+    yield from linear(f"{name}.up_proj", wide, hidden, unit, bias=bias)
+    yield from linear(f"{name}.down_proj", hidden, wide, unit, bias=bias)
 
 
-def sizes_of_qwen25(config: dict[str, Any], where: Path) -> Sizes:
-    """Published files have the decoder's keys beside vision_config. Raises MODEL_UNSUPPORTED."""
-    name = "config" if config.get("text_config") is None else "text_config"
-    text = parse(config, name, where, Text25Config)
-    if text.hidden_size % text.num_attention_heads:
-        heads = text.num_attention_heads
-        message = f"hidden_size ({text.hidden_size}) is not a multiple of num_attention_heads ({heads})"
-        raise MODEL_UNSUPPORTED.error(where, f"{name}.{message}")
-    if text.use_sliding_window:
-        raise MODEL_UNSUPPORTED.error(where, f"{name}.use_sliding_window is true; only whole attention is trained")
-    text.head_dim = text.hidden_size // text.num_attention_heads
-    vision = parse(config, "vision_config", where, Vision25Config)
-    window = vision.window_size // vision.spatial_merge_size // vision.patch_size
-    if not window:
-        least = vision.spatial_merge_size * vision.patch_size
-        message = f"vision_config.window_size must be at least {least}, not {vision.window_size}"
-        raise MODEL_UNSUPPORTED.error(where, message)
-    whole = {block for block in vision.fullatt_block_indexes if 0 <= block < vision.depth}
-    return Sizes(
-        text.sizes(name, where, tied=_tied(config, text), attention_bias=True, head_norms=False),
-        vision.sizes(
-            where, taps=0, positions=0, gated=True, window=window * vision.spatial_merge_size, whole=len(whole)
-        ),
-    )
+def patch_kernel(vision: VisionSizes) -> tuple[int, ...]:
+    """The shape of the convolution that embeds patches."""
+    return (vision.hidden, vision.channels, vision.temporal_patch, vision.patch, vision.patch)
+
+
+def vision_attention(name: str, vision: VisionSizes, unit: str) -> Iterator[Tensor]:
+    yield from linear(f"{name}.qkv", 3 * vision.hidden, vision.hidden, unit, bias=True)
+    yield from linear(f"{name}.proj", vision.hidden, vision.hidden, unit, bias=True)
+
+
+def linear(name: str, rows: int, columns: int, unit: str, *, bias: bool) -> Iterator[Tensor]:
+    yield Tensor(f"{name}.weight", (rows, columns), unit, linear=True)
+    if bias:
+        yield Tensor(f"{name}.bias", (rows,), unit, linear=True)

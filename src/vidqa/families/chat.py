@@ -21,10 +21,9 @@ from tokenizers import Encoding
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.data.record import Record
 from vidqa.families import Family, family_of
-from vidqa.families.chat.messages import messages_of
-from vidqa.families.chat.problems import SPECIAL_TOKEN_IN_TEXT, TEMPLATE_BROKEN
-from vidqa.families.chat.template import Message, Template, load_template
-from vidqa.families.chat.tokens import Tokens, load_tokens
+from vidqa.families.chat_template import Message, Template, load_template, messages_of
+from vidqa.families.problems import SPECIAL_TOKEN_IN_TEXT, TEMPLATE_BROKEN
+from vidqa.families.tokenizer import Tokens, load_tokens
 from vidqa.video.types import FramePlan
 
 KINDS = ("video", "image")
@@ -112,7 +111,7 @@ class Chat:
 
         Supervised are the assistant turns with their end-of-turn tokens, not their headers. With `for_generation` the
         last assistant turn is replaced by the template's generation prompt and nothing is supervised. Raises the
-        problems of `vidqa.families.chat.problems`; plans that do not belong to the record are a ValueError.
+        problems of `vidqa.families.problems`; plans that do not belong to the record are a ValueError.
         """
         if [plan.kind for plan in plans] != [medium.kind for medium in record.media]:
             raise ValueError(f"{record.source or record.id}: the plans are not those of the record's media")

@@ -32,7 +32,7 @@ from vidqa.core.pages.training import report
 from vidqa.core.pages.training_data import read_training
 from vidqa.core.run_folder import RunFolder
 from vidqa.evaluation.comparison import compare
-from vidqa.evaluation.comparison_page import comparison_text
+from vidqa.evaluation.pages import comparison_text
 from vidqa.spec import Layer, dump, parse_set, resolve
 from vidqa.spec.parent_layers import parent_layer
 

@@ -40,9 +40,8 @@ parser.add_argument(
 
 
 def main(options: Namespace) -> Result:
-    from vidqa.evaluation.comparison import compare
-    from vidqa.evaluation.comparison_page import comparison_page, comparison_text
-    from vidqa.evaluation.drop_gate import judge_drop
+    from vidqa.evaluation.comparison import compare, judge_drop
+    from vidqa.evaluation.pages import comparison_page, comparison_text
     from vidqa.evaluation.problems import COMPARISON_WORSE
 
     comparison = compare(options.before, options.after, options.by)

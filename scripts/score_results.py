@@ -30,9 +30,8 @@ parser.add_argument("--out", type=Path, metavar="DIR", help="write results.json 
 def main(options: Namespace) -> Result:
     from vidqa.core.files import write_json
     from vidqa.evaluation.cosmos_protocol import protocol_scores, protocol_text
-    from vidqa.evaluation.metrics import score, task_problems
-    from vidqa.evaluation.other_results import read_dataset, read_evaluation, require_empty, score_text
-    from vidqa.evaluation.results import judged
+    from vidqa.evaluation.metrics import score, score_text, task_problems
+    from vidqa.evaluation.results import judged, read_dataset, read_evaluation, require_empty
 
     if (options.results is None) == (options.result_dir is None):
         parser.error("one folder of results is needed, as FOLDER or with --result-dir")

@@ -14,10 +14,9 @@ from vidqa.benchmark.report import published
 from vidqa.benchmark.settings import Options, settle
 from vidqa.core.cli import SKILL_ROOT
 from vidqa.core.problem import ProblemError
+from vidqa.evaluation.accuracy import accuracy_interval
 from vidqa.evaluation.cosmos_protocol import protocol_answer, protocol_correct, protocol_scores
-from vidqa.evaluation.intervals import accuracy_interval
-from vidqa.evaluation.other_results import read_dataset
-from vidqa.evaluation.results import judged
+from vidqa.evaluation.results import judged, read_dataset
 from vidqa.jobs.launch import Resources
 from vidqa.spec import Layer, resolve
 

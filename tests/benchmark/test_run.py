@@ -18,7 +18,7 @@ from vidqa.benchmark.report import report, write_files
 from vidqa.benchmark.running import run_benchmark, write_spec
 from vidqa.benchmark.settings import Options, Settings, settle
 from vidqa.evaluation.cosmos_protocol import protocol_scores
-from vidqa.evaluation.other_results import read_dataset
+from vidqa.evaluation.results import read_dataset
 from vidqa.jobs.launch import Resources
 
 CHOICES = {"A": "yes", "B": "no"}

@@ -12,8 +12,7 @@ from demo import rl_set
 from demo.scenes import COLORS
 from demo.summary import rl_summary
 from vidqa.data import load_records
-from vidqa.evaluation.rewards import Completion
-from vidqa.evaluation.rewards.builtin import accuracy, format
+from vidqa.evaluation.rewards import Completion, accuracy, format
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ from vidqa.engine.model import quantized
 from vidqa.engine.objectives.grpo import PolicyGradient
 from vidqa.engine.rl import rollout, train, weights
 from vidqa.engine.rl.rollout import RolloutModel
-from vidqa.evaluation.rewards.report import posters
+from vidqa.evaluation.rl_page import posters
 
 LORA = {"policy.lora": {}, "policy.lora.lora_dropout": 0.0, "policy.lora.init_lora_weights": False}
 NEW_LORA = {**LORA, "policy.lora.init_lora_weights": True}

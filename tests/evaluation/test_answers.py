@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vidqa.evaluation.answers import parse_answer, parse_expected
-from vidqa.evaluation.options import options_of
+from vidqa.evaluation.choices import options_of
 
 CAR = "Which vehicle stops first?\nA. the red car\nB. the blue truck\nC. the bus\nAnswer with the letter only."
 TURN = "Where does it go? (A) left (B) right (C) straight. Please answer with a letter."

@@ -15,11 +15,10 @@ from programs import run_here
 from vidqa.core.cli import SKILL_ROOT
 from vidqa.core.problem import ProblemError
 from vidqa.evaluation.comparison import bootstrap, compare, corrected, difference, mcnemar_p, sign_flip_p
-from vidqa.evaluation.comparison_page import comparison_page, comparison_text
 from vidqa.evaluation.cosmos_protocol import protocol_scores
 from vidqa.evaluation.metrics import score
-from vidqa.evaluation.other_results import read_dataset, read_evaluation
-from vidqa.evaluation.results import Item, judged
+from vidqa.evaluation.pages import comparison_page, comparison_text
+from vidqa.evaluation.results import Item, judged, read_dataset, read_evaluation
 
 RECIPE = {"model": {"folder": "a"}, "samples": 60, "frames": {"nframes": 8}, "versions": {"torch": "2"}}
 

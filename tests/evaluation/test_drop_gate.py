@@ -12,9 +12,8 @@ from programs import run_here
 from test_comparison import RECIPE, folder, items
 
 from vidqa.core.cli import SKILL_ROOT
-from vidqa.evaluation.comparison import Comparison, Difference, compare, side_of
-from vidqa.evaluation.comparison_page import comparison_page, comparison_text
-from vidqa.evaluation.drop_gate import judge_drop
+from vidqa.evaluation.comparison import Comparison, Difference, compare, judge_drop, side_of
+from vidqa.evaluation.pages import comparison_page, comparison_text
 
 RIGHT = [1] * 100
 THREE_WRONG = [0, 1, 0, 1, 0, *[1] * 95]  # of the even ones: kind k0 of two

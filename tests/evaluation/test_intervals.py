@@ -7,7 +7,7 @@ from math import comb
 import numpy as np
 import pytest
 
-from vidqa.evaluation.intervals import accuracy_interval
+from vidqa.evaluation.accuracy import accuracy_interval
 from vidqa.evaluation.metrics import score
 from vidqa.evaluation.results import judged
 

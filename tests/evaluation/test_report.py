@@ -10,7 +10,7 @@ import pytest
 
 from vidqa.core.problem import ProblemError
 from vidqa.evaluation.metrics import score
-from vidqa.evaluation.report import CARDS, write_report
+from vidqa.evaluation.pages import FAILURES, write_report
 from vidqa.evaluation.results import judged
 from vidqa.evaluation.thumbnails import card_frames, poster_frames
 
@@ -161,8 +161,8 @@ def test_the_page_needs_no_network(tmp_path):
 
 
 def test_many_failures_are_bounded(tmp_path):
-    page = made(tmp_path, [wrong(n) for n in range(CARDS + 30)])
-    assert len(page.all("article")) == CARDS
+    page = made(tmp_path, [wrong(n) for n in range(FAILURES + 30)])
+    assert len(page.all("article")) == FAILURES
     assert sum("data-kind" in row for row in page.all("tr")) == 30
 
 

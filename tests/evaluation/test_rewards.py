@@ -12,8 +12,15 @@ import pytest
 from vidqa.core.problem import ProblemError
 from vidqa.data.record import Record, Turn
 from vidqa.evaluation.results import make_item
-from vidqa.evaluation.rewards import Completion, Rewards, label_of, question_problems, shuffled_options
-from vidqa.evaluation.rewards.builtin import BUILT_IN, overlong
+from vidqa.evaluation.rewards import (
+    BUILT_IN,
+    Completion,
+    Rewards,
+    label_of,
+    overlong,
+    question_problems,
+    shuffled_options,
+)
 from vidqa.spec.grpo_rules import REWARDS
 
 COLOURS = "What colour is it?\n(A) red\n(B) blue\n(C) dark red\nAnswer with the letter."

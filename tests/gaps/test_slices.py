@@ -12,7 +12,7 @@ import pytest
 from clips import write_clip
 
 from vidqa.core.problem import ProblemError
-from vidqa.evaluation.intervals import accuracy_interval
+from vidqa.evaluation.accuracy import accuracy_interval
 from vidqa.gaps.analysis.analyze import ScoredAnswers, analyze
 from vidqa.gaps.analysis.breakdowns import slices_text
 from vidqa.gaps.analysis.embeddings import vectors_of

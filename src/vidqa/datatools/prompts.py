@@ -9,7 +9,7 @@ from typing import Any
 from vidqa.data.reasoning import split_thinking
 from vidqa.data.record import Record
 from vidqa.datatools.problems import PROMPT
-from vidqa.evaluation.options import options_of
+from vidqa.evaluation.choices import options_of
 
 ASK_LETTER = "Answer with the letter of the right option."
 ASK_YES_NO = "Answer with yes or no."

@@ -11,9 +11,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from vidqa.data.reasoning import without_thinking
-from vidqa.evaluation.letters import read_letter, without_prefix
+from vidqa.evaluation.choices import options_of, read_letter, without_prefix
 from vidqa.evaluation.marks import final_box, plain
-from vidqa.evaluation.options import options_of
 from vidqa.evaluation.quantities import is_number, parse_number, units_named
 from vidqa.evaluation.text import as_text, clean, normalise
 

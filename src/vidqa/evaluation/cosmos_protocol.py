@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from vidqa.core.pages.page import percent
-from vidqa.evaluation.intervals import accuracy_interval
-from vidqa.evaluation.options import options_of
+from vidqa.evaluation.accuracy import accuracy_interval
+from vidqa.evaluation.choices import options_of
 from vidqa.evaluation.results import Item
 
 PROTOCOL = "cosmos-reason1"

@@ -10,11 +10,18 @@ from typing import Any
 
 from vidqa.core._optional import require
 from vidqa.core.problem import Problem, ProblemError
+from vidqa.evaluation.accuracy import (
+    METHOD,
+    accuracy_interval,
+    headline,
+    majority,
+    one_answer,
+    one_answer_problems,
+    video_clusters,
+)
 from vidqa.evaluation.answers import DIRECTION_TASK, RULES, STATUSES, answer_text, parse_expected
-from vidqa.evaluation.intervals import METHOD, accuracy_interval, video_clusters
-from vidqa.evaluation.majority_baseline import groups, headline, majority, one_answer, one_answer_problems
 from vidqa.evaluation.problems import METRIC_OTHER_KIND, METRIC_UNAVAILABLE
-from vidqa.evaluation.results import Item, judged
+from vidqa.evaluation.results import Item, groups, judged
 from vidqa.evaluation.text import rouge_l, token_f1
 
 SCHEMA = "vidqa.metrics.v1"
@@ -23,6 +30,7 @@ Measure = Callable[[Sequence[str], Sequence[str]], Mapping[str, Sequence[float]]
 UNANSWERED = ("unparsed", "truncated", "empty")  # columns of their own, after the classes
 OTHER = "other"  # a parsed answer that is none of the expected classes
 MOST_CLASSES = 12
+SHOWN = 40  # kinds of questions on the terminal
 
 
 def score(
@@ -70,6 +78,15 @@ def score(
     problems = [*one_answer_problems(scores["one_answer"]), *metric_problems(text_metrics, measures)]
     scores["problems"] = [problem.as_dict() for problem in problems]
     return scores
+
+
+def score_text(metrics: dict[str, Any]) -> str:
+    """The headline, and a line for each kind of question."""
+    lines = [
+        f"  {kind[:24] or '(none)':24} {row['n']:6}  {100 * row['accuracy']:6.1f} %"
+        for kind, row in metrics["by_kind"].items()
+    ]
+    return "\n".join([metrics["headline"], *(lines[:SHOWN] if len(lines) > 1 else [])])
 
 
 def task_problems(where: str, task_type: str, expected: Sequence[tuple[str, str]]) -> list[Problem]:

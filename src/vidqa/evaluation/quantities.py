@@ -8,7 +8,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
 
-from vidqa.evaluation.letters import ANSWER_NOUN, CLAUSE, LINK
+from vidqa.evaluation.choices import ANSWER_NOUN, CLAUSE, LINK
 from vidqa.evaluation.numerals import TOKEN, numeral_at
 
 _ALIASES = {

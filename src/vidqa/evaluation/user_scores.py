@@ -22,9 +22,8 @@ from typing import Any
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.core.user_function import UserFunction, UserFunctionError, UserFunctionTimeout
 from vidqa.data.sources.address import FUNCTION
-from vidqa.evaluation.majority_baseline import groups
 from vidqa.evaluation.problems import METRIC_FUNCTION
-from vidqa.evaluation.results import Item
+from vidqa.evaluation.results import Item, groups
 
 MOST_NAMES = 32  # scores of one function
 LONGEST_NAME = 64

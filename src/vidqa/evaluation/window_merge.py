@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vidqa.evaluation.options import options_of
+from vidqa.evaluation.choices import options_of
 
 RULES = {"yes_no": "yes if any window says yes, no if all say no", "letter": "the choice of most windows"}
 NOT_MERGED = "not merged"  # the rule of answers of other kinds

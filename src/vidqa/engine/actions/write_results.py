@@ -18,7 +18,7 @@ from vidqa.engine.answering.batch_inference import AnsweringSpec
 from vidqa.engine.problems import ENGINE_ANSWERS_MISSING, ENGINE_BAD_SAMPLE
 from vidqa.evaluation.answers import RULES
 from vidqa.evaluation.metrics import Measure, score
-from vidqa.evaluation.report import write_report
+from vidqa.evaluation.pages import write_report
 from vidqa.evaluation.results import make_item
 from vidqa.evaluation.thumbnails import poster_frames
 from vidqa.evaluation.user_scores import function_recipe, user_scores

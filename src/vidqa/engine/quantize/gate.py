@@ -17,9 +17,8 @@ from vidqa.core.problem import ProblemError
 from vidqa.core.run_folder import RunFolder
 from vidqa.engine.problems import ENGINE_QUANTIZE_EVALUATION, ENGINE_QUANTIZE_GATE
 from vidqa.engine.quantize.card import FACTS, tries_table, write_card
-from vidqa.evaluation.comparison import compare
-from vidqa.evaluation.comparison_page import comparison_text
-from vidqa.evaluation.drop_gate import judge_drop
+from vidqa.evaluation.comparison import compare, judge_drop
+from vidqa.evaluation.pages import comparison_text
 from vidqa.spec import dump, load
 from vidqa.spec.keys import with_values
 

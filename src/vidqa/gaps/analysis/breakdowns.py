@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from vidqa.core.pages.page import percent
-from vidqa.evaluation.intervals import accuracy_interval, video_clusters
-from vidqa.evaluation.options import options_of
+from vidqa.evaluation.accuracy import accuracy_interval, video_clusters
+from vidqa.evaluation.choices import options_of
 from vidqa.evaluation.text import normalise
 from vidqa.gaps.analysis.annotations import Extra
 from vidqa.gaps.analysis.scored_answers import ScoredAnswer

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vidqa.evaluation.intervals import video_clusters
+from vidqa.evaluation.accuracy import video_clusters
 from vidqa.evaluation.text import normalise
 from vidqa.gaps.analysis.scored_answers import ScoredAnswer
 from vidqa.gaps.curation.embeddings import Table

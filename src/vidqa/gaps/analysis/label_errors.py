@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vidqa.evaluation.other_results import read_evaluation
+from vidqa.evaluation.results import read_evaluation
 from vidqa.evaluation.text import normalise
 from vidqa.gaps.analysis.analyze import ScoredAnswers
 from vidqa.gaps.analysis.audit import Answered

@@ -18,8 +18,8 @@ from vidqa.core.cli import FILE_REFUSED
 from vidqa.core.files import replacing
 from vidqa.core.problem import ProblemError
 from vidqa.evaluation.answers import RULES
-from vidqa.evaluation.other_results import FILE, one_evaluation
 from vidqa.evaluation.problems import RESULTS_FOLDER
+from vidqa.evaluation.results import FILE, one_evaluation
 from vidqa.evaluation.text import as_text
 
 # The first three are the original contract. The same columns and types are written when there are no rows.

@@ -125,7 +125,7 @@ def compare(context: StageContext, before: str, name: str) -> StageResult:
     """Compare the round's evaluation with the results of another one, by the name of their source."""
     from vidqa.datatools.outputs import write_page
     from vidqa.evaluation import comparison
-    from vidqa.evaluation.comparison_page import comparison_page
+    from vidqa.evaluation.pages import comparison_page
 
     runs = Path(str(context.source(before))).parent, context.require("results").parent
     page, table = context.place / f"{name}.html", context.place / f"{name}.json"

@@ -11,7 +11,7 @@ from vidqa.core.files import write_json, write_text
 from vidqa.core.pages.chart import Line, Mark, draw
 from vidqa.core.pages.page import page
 from vidqa.data.fast_reader import fast_row
-from vidqa.evaluation.comparison_page import points
+from vidqa.evaluation.pages import points
 from vidqa.evaluation.results import read_results
 from vidqa.evaluation.thumbnails import card_frames
 from vidqa.gaps.deft.state import LoopState, RoundState

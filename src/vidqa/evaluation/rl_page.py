@@ -1,4 +1,4 @@
-"""Writes the page of reinforcement learning: python -m vidqa.evaluation.rewards.report RUN_FOLDER
+"""Writes the page of reinforcement learning: python -m vidqa.evaluation.rl_page RUN_FOLDER
 
 It is that of any training, with frames of the clips beside the best and the worst completions of the last step.
 """

@@ -1,4 +1,4 @@
-"""The option that a response chooses, by its letter or by its text.
+"""Multiple choice: the options that a question lists, and the one that a response chooses, by its letter or its text.
 
 A letter counts where it stands as an answer: alone on the first or last line, at the start, after "the answer is", as
 "B is correct", or as the only option in brackets. A letter that is denied ("not A"), asked about, conditional, or one
@@ -8,8 +8,46 @@ of several ("A or B") is no answer.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from vidqa.evaluation.text import normalise
+
+# "(A) left", "A. left", "A) left", "A: left", at the start or after a space. What stands before the letter is looked
+# at last, which is several times faster than to look at every place where an option could begin.
+_OPTION = re.compile(r"([A-Za-z])[).:](?<![^\s,;?(].[).:])\s*(?=\S)")
+_EDGES = " \t\r\n,;."
+_SECOND = re.compile(r"[Bb][).:]")  # the cheapest sign that there are no options
+# What follows the last option: a new line, or a sentence that tells how to answer.
+_INSTRUCTION = re.compile(r"\n|(?<=[.?!])\s+(?=(?:Please|Answer|Choose|Select|Pick|Respond|Reply|Give|Only|Output)\b)")
+
+
+def options_of(question: str) -> dict[str, str]:
+    """Letter -> text for options A, B, ... of `question`; empty unless at least A and B are there in order."""
+    return _read_options(question) if _SECOND.search(question) else {}
+
+
+@lru_cache(maxsize=8192)
+def _read_options(question: str) -> dict[str, str]:
+    marks: list[re.Match[str]] = []
+    upper = True
+    for mark in _OPTION.finditer(question):
+        letter = mark[1]
+        if not marks:
+            upper = letter.isupper()
+        opened, closed = question[mark.start() - 1 : mark.start()] == "(", question[mark.end(1)] == ")"
+        if opened and not closed:
+            continue
+        if letter == chr(ord("A" if upper else "a") + len(marks)):
+            marks.append(mark)
+    if len(marks) < 2 or len(marks) > 26:
+        return {}
+    ends = [mark.start() for mark in marks[1:]]
+    texts = [question[mark.end() : end] for mark, end in zip(marks, ends, strict=False)]
+    texts.append(_INSTRUCTION.split(question[marks[-1].end() :], maxsplit=1)[0])
+    return {mark[1].upper(): text.strip(_EDGES).rstrip("( ") for mark, text in zip(marks, texts, strict=True)}
+
+
+# --- the chosen option ------------------------------------------------------------------------------------------------
 
 # Patterns of the words before an answer: "the answer is", "答案：", "la respuesta es".
 ANSWER_NOUN = (

@@ -1,25 +1,152 @@
-"""The reward of a completion, what is wrong with questions, their labels, and their options in another order."""
+"""Rewards of completions: the evaluation's verdict, formats, distances, and functions of the user's own; and what the
+questions must be like that they are for.
+"""
 
 from __future__ import annotations
 
+import math
+import os
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from vidqa.core.problem import Problem
+from vidqa.core.user_function import UserFunction, UserFunctionError, UserFunctionTimeout
 from vidqa.data.record import Record, Turn
-from vidqa.evaluation.answers import parse_expected
-from vidqa.evaluation.options import options_of
-from vidqa.evaluation.problems import REWARD_LABELS, REWARD_REFERENCE
-from vidqa.evaluation.rewards.builtin import BUILT_IN, Completion, overlong
-from vidqa.evaluation.rewards.user import UserReward
-from vidqa.evaluation.text import normalise
+from vidqa.evaluation.answers import final_answer, parse_expected
+from vidqa.evaluation.choices import options_of
+from vidqa.evaluation.problems import METRIC_FUNCTION, REWARD_LABELS, REWARD_REFERENCE
+from vidqa.evaluation.results import make_item
+from vidqa.evaluation.text import normalise, tokens
+from vidqa.evaluation.text import token_f1 as bag_f1
 from vidqa.spec.grpo_rules import REWARDS, reward_weights
 
 OVERLONG = "overlong"
 NUMERIC = ("number", "distance")
+START_S = 60.0  # to import what the function needs
+TOLERANCE = 0.01  # of `number`, relative; absolute below 1
+# Anything but another tag inside, so that tags cannot be repeated or swallowed.
+_INSIDE = r"(?:(?!</?(?:think|answer)>).)*?\S(?:(?!</?(?:think|answer)>).)*"
+_FORMAT = re.compile(rf"\s*<think>{_INSIDE}</think>\s*<answer>{_INSIDE}</answer>\s*", re.DOTALL)
+_FORMAT_STRICT = re.compile(r"<think>.*?</think>\n\n<answer>.*?</answer>", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A completion of a record's question. `token_ids` are those of the completion, the stop token included;
+    `finish_reason` is "stop" or "length"."""
+
+    record: Record
+    text: str
+    token_ids: tuple[int, ...] = ()
+    finish_reason: str = "stop"
+
+    @cached_property
+    def item(self) -> dict[str, Any]:
+        """The item that an evaluation would write for it."""
+        return make_item(self.record, self.text, self.finish_reason)
+
+    @property
+    def difference(self) -> float | None:
+        """|answer - reference| where both are numbers."""
+        if self.item["parse_status"] != "parsed":
+            return None
+        try:
+            return abs(float(self.item["parsed_response"]) - float(self.item["parsed_gt"]))
+        except ValueError:
+            return None
+
+
+def accuracy(completion: Completion) -> float:
+    """1 where the evaluation counts the answer as right."""
+    return float(completion.item["correct"] is True)
+
+
+def format(completion: Completion) -> float:
+    """1 for one <think>...</think> and one <answer>...</answer> behind it, neither empty, nothing else around them."""
+    return float(_FORMAT.fullmatch(completion.text) is not None)
+
+
+def format_strict(completion: Completion) -> float:
+    """1 for cosmos-rl's pattern, which wants an empty line between the two."""
+    return float(_FORMAT_STRICT.fullmatch(completion.text) is not None)
+
+
+def number(completion: Completion) -> float:
+    """1 for a number within TOLERANCE of the reference."""
+    if (difference := completion.difference) is None:
+        return 0.0
+    return float(difference <= TOLERANCE * max(1.0, abs(float(completion.item["parsed_gt"]))))
+
+
+def distance(completion: Completion) -> float:
+    """1 for the reference's number, 0.5 for one at most 1 away, else 0."""
+    difference = completion.difference
+    if difference is None:
+        return 0.0
+    return 1.0 if math.isclose(difference, 0.0, abs_tol=1e-9) else 0.5 if difference <= 1.0 + 1e-9 else 0.0
+
+
+def token_f1(completion: Completion) -> float:
+    """F1 of the words of the answer and of the reference, each counted as often as it stands there."""
+    answer, reference = (final_answer(written).text for written in (completion.text, completion.record.answer))
+    return bag_f1(answer, reference) if tokens(reference) else 0.0  # two empty texts earn nothing
+
+
+BUILT_IN: dict[str, Callable[[Completion], float]] = {
+    reward.__name__: reward for reward in (accuracy, format, format_strict, number, distance, token_f1)
+}
+
+
+def overlong(tokens: int, longest: int, buffer: int, factor: float) -> float:
+    """The penalty of a completion of `tokens` tokens: 0 up to `longest` - `buffer`, then falling to -`factor`."""
+    exceeding = tokens - (longest - buffer)
+    return min(-exceeding / buffer * factor, 0.0)
+
+
+class UserReward:
+    """`name` is FILE.py:FUNCTION. Its process is started at the first call."""
+
+    def __init__(self, name: str, timeout_s: float) -> None:
+        file, _, self.function = name.rpartition(":")
+        self.name, self.file, self.timeout_s = name, Path(os.path.abspath(os.path.expanduser(file))), timeout_s
+        self.process: UserFunction | None = None
+        if not self.file.is_file():
+            raise METRIC_FUNCTION.error(self.file, "there is no such Python file")
+
+    def __call__(self, completion: Completion) -> tuple[float, dict[str, float]]:
+        """The reward and its parts. Raises METRIC_FUNCTION, naming the record."""
+        record = completion.record
+        fields = {name: getattr(record, name) for name in ("id", "question", "answer", "kind")}
+        fields["media"] = [medium.path for medium in record.media]
+        arguments = [completion.text, fields, list(completion.token_ids), completion.finish_reason]
+        where = f"{record.source} (id {record.id})"
+        try:
+            self.process = self.process or UserFunction(self.file, self.function, limit_s=START_S)
+            value = self.process.call(arguments, limit_s=self.timeout_s, objects=[1])
+        except UserFunctionTimeout:
+            self.close()
+            message = f"{self.name} took more than {self.timeout_s:g} s"
+            raise METRIC_FUNCTION.error(where, message) from None
+        except UserFunctionError as failed:
+            self.close()
+            raise METRIC_FUNCTION.error(where, f"{self.name}: {failed.message} {failed.where}".rstrip()) from None
+        number, parts = value if isinstance(value, list) and len(value) == 2 else (value, {})
+        if not isinstance(parts, dict) or not all(isinstance(one, int | float) for one in (number, *parts.values())):
+            raise METRIC_FUNCTION.error(
+                where, f"{self.name} gave {value!r}, not a number or (number, table of numbers)"
+            )
+        return float(number), {part: float(share) for part, share in parts.items()}
+
+    def close(self) -> None:
+        """End the process, and what it started."""
+        if self.process is not None:
+            self.process.close()
+        self.process = None
 
 
 @dataclass(frozen=True)
@@ -62,6 +189,9 @@ class Rewards:
             parts[OVERLONG] = overlong(len(completion.token_ids), *settings)
             total += parts[OVERLONG]
         return Reward(total, parts)
+
+
+# --- questions ---
 
 
 def question_problems(records: Sequence[Record], reward_function: Any, *, balanced: bool) -> list[Problem]:

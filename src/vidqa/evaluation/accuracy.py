@@ -1,0 +1,151 @@
+"""An accuracy with what it must not be read without: its interval, and the majority-class baseline.
+
+Answers come in clusters: questions about one video stand or fall together. The 95 % limits are Clopper and Pearson's
+(1934), taken at the effective sample size as Korn and Graubard (1998) do for surveys: they hold at any size and near 0
+and 1, where normal and bootstrap limits are too narrow.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from vidqa.core.problem import Problem
+from vidqa.evaluation.problems import METRIC_ONE_ANSWER
+from vidqa.evaluation.results import Item, groups
+
+METHOD = "Clopper-Pearson by video"
+_TAIL = 0.025
+_CAUTION = 2  # with less, limits of few videos are too narrow where most answers are right
+FEWEST = 5  # answers of which it is worth saying that all are the same
+LISTED = 10  # kinds that are named
+_SHOWN = 80  # characters of an answer that are shown
+
+
+class Interval(NamedTuple):
+    """Limits of a share and the number of independent answers that the answers are worth."""
+
+    low: float
+    high: float
+    n_effective: float
+
+
+def video_clusters(videos: Iterable[str]) -> list[str]:
+    """The cluster of each answer: its video, or, for an answer about no video, a cluster of its own."""
+    return [video or f"\0answer {at}" for at, video in enumerate(videos)]
+
+
+def accuracy_interval(correct: Sequence[bool], videos: Iterable[str]) -> Interval | None:
+    """The interval of the share of right answers; `videos` has the video of each answer, or "". None without answers.
+
+    n answers in videos of n_i are worth n / (1 + (sum(n_i^2) / n - 1) r) independent ones, where r in 0..1 is how
+    alike the answers about one video are. One answer a video is worth one; with r = 1 a video is worth one.
+    """
+    if not correct:
+        return None
+    per_video: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for right, cluster in zip(correct, video_clusters(videos), strict=True):
+        counts = per_video[cluster]
+        counts[0] += 1
+        counts[1] += right
+    n, rights = len(correct), sum(correct)
+    shared = sum(count * count for count, _ in per_video.values()) / n
+    worth = n / (1 + (shared - 1) * _likeness(list(per_video.values())))
+    low, high = _limits(rights / n, worth)
+    return Interval(round(low, 6), round(high, 6), round(worth, 2))
+
+
+def _likeness(videos: Sequence[Sequence[int]]) -> float:
+    """The intraclass correlation of answers about one video, from (answers, right answers) of each.
+
+    The estimate of the analysis of variance, drawn towards 1: it counts once for every video that holds an answer of
+    the rarer outcome, and 1 counts _CAUTION times. Such videos are all that tells how wrong answers gather; with none
+    of them (a perfect score) nothing does, and a video is worth one answer.
+    """
+    n, rights = sum(count for count, _ in videos), sum(right for _, right in videos)
+    rare = [right if 2 * rights <= n else count - right for count, right in videos]
+    informative = min(sum(map(bool, rare)), len(videos) - 1)
+    if not informative or n == len(videos):
+        return 1.0
+    share = rights / n
+    between = sum(count * (right / count - share) ** 2 for count, right in videos) / (len(videos) - 1)
+    within = sum(right * (count - right) / count for count, right in videos) / (n - len(videos))
+    size = (n - sum(count * count for count, _ in videos) / n) / (len(videos) - 1)
+    estimate = (between - within) / (between + (size - 1) * within)
+    return (informative * min(max(estimate, 0.0), 1.0) + _CAUTION) / (informative + _CAUTION)
+
+
+def _limits(share: float, n: float) -> tuple[float, float]:
+    """Clopper and Pearson's limits of a share among n, which need not be whole: quantiles of the beta distribution."""
+    from scipy.special import betaincinv  # half a second, which programs that only read answers do not spend
+
+    hits, misses = share * n, (1 - share) * n
+    low = float(betaincinv(hits, misses + 1, _TAIL)) if hits > 0 else 0.0
+    high = float(betaincinv(hits + 1, misses, 1 - _TAIL)) if misses > 0 else 1.0
+    return low, high
+
+
+# --- the commonest answer ---------------------------------------------------------------------------------------------
+
+
+def majority(items: Sequence[Item]) -> dict[str, Any]:
+    """What giving the commonest right answer of each answer kind to every question of that kind would score, and which
+    answers these are ("no" to every yes/no question, "B" to every letter question)."""
+    hits, answers = 0, {}
+    for kind, group in groups(items, "answer_kind"):
+        # Of answers that are as common, the first by name, so that a score is repeatable.
+        answer, count = min(Counter(item["parsed_gt"] for item in group).items(), key=lambda pair: (-pair[1], pair[0]))
+        hits += count
+        answers[kind] = _short(answer)
+    return {"majority_accuracy": round(hits / len(items), 6) if items else None, "majority_answers": answers}
+
+
+def one_answer(items: Sequence[Item]) -> list[dict[str, Any]]:
+    """The kinds of questions that the model gives one and the same answer to, though the right ones differ: answer
+    kinds, and of the other questions the user's kinds."""
+    rows = [row for kind, group in groups(items, "answer_kind") if (row := _only(kind, group))]
+    named = {row["kind"] for row in rows}
+    others = [item for item in items if item["answer_kind"] not in named]
+    return rows + [row for kind, group in groups(others, "kind") if (row := _only(kind, group))]
+
+
+def _only(kind: str, items: Sequence[Item]) -> dict[str, Any] | None:
+    answers = [item["parsed_response"] for item in items if item["parse_status"] == "parsed"]
+    expected = Counter(item["parsed_gt"] for item in items)
+    if len(answers) < FEWEST or len(set(answers)) > 1 or len(expected) == 1:
+        return None
+    commonest = {_short(answer): count for answer, count in expected.most_common(5)}
+    return {"kind": kind, "answer": _short(answers[0]), "answers": len(answers), "expected": commonest}
+
+
+def one_answer_problems(rows: Sequence[dict[str, Any]]) -> list[Problem]:
+    """A warning for each kind with one answer only."""
+    problems = []
+    for row in rows[:LISTED]:
+        expected = ", ".join(f"{count} x {answer!r}" for answer, count in row["expected"].items())
+        message = f"all {row['answers']} answers are {row['answer']!r}; expected are {expected}"
+        problems.append(METRIC_ONE_ANSWER.at(row["kind"], message, severity="warning"))
+    if len(rows) > LISTED:
+        message = f"{len(rows) - LISTED} more kinds have one answer only"
+        problems.append(METRIC_ONE_ANSWER.at("by_kind", message, severity="warning"))
+    return problems
+
+
+def headline(scores: dict[str, Any]) -> str:
+    """The accuracy in one sentence, with all that it must not be read without."""
+    if scores["accuracy"] is None:
+        return "no answer could be judged: there is no ground truth"
+    low, high = scores["accuracy_ci95"]
+    sentence = f"accuracy {_percent(scores['accuracy'])} % (95 % interval {_percent(low)} to {_percent(high)})"
+    sentence += f"; the commonest answer would get {_percent(scores['majority_accuracy'])} %"
+    only = [f"{row['answer']!r} to every {row['kind']} question" for row in scores["one_answer"][:3]]
+    return f"{sentence}; the model says {', '.join(only)}" if only else sentence
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f}"
+
+
+def _short(answer: str) -> str:
+    return answer if len(answer) <= _SHOWN else f"{answer[: _SHOWN - 1]}…"

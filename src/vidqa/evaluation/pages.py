@@ -1,0 +1,163 @@
+"""report.html of an evaluation and the page of a comparison: scores and, with frames of their videos, what went wrong.
+
+Each page is one file that needs no network. Everything that came from a model or a user is escaped and bounded, and a
+content policy lets only the page's own script run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from vidqa.core.files import write_text
+from vidqa.core.pages.page import card_images, page, percent
+from vidqa.evaluation.comparison import Comparison, Difference, DropGate, Pair, Side
+from vidqa.evaluation.results import Item
+from vidqa.evaluation.text import as_text
+from vidqa.evaluation.thumbnails import card_frames
+
+FAILURES = 200  # of an evaluation, shown with frames; the others follow as rows
+ROWS = 2000  # failures shown as rows; the results file has all
+CHANGES = 60  # questions of each side of a comparison that are shown with frames
+FRAMES = 4  # of each of these
+SHOWN = 1500  # characters of one text
+SLICES = 20  # of a comparison, on the terminal
+Posters = Callable[[Item], list[bytes]]
+
+
+def write_report(
+    path: Path,
+    *,
+    title: str,
+    run_dir: Path,
+    took: str,
+    items: Sequence[Item],
+    metrics: dict[str, Any],
+    recipe: dict[str, Any],
+    posters: Posters,
+) -> None:
+    """Write the report.
+
+    The page names `run_dir`, the folder with the results, and says how long answering `took`. `metrics` is what
+    `score(items)` gave. `posters(item)` gives JPEG or PNG images of the item's video; a ProblemError from it is shown
+    in the card instead.
+    """
+    failures = [item for item in items if item["correct"] is False]
+    html = page(
+        "evaluation/report.html.j2",
+        title=title,
+        run_dir=as_text(str(run_dir)),
+        took=took,
+        filters={"shade": _shade},
+        metrics=metrics,
+        cards=_failure_cards(failures[:FAILURES], posters),
+        rows=[_failure(item) for item in failures[FAILURES : FAILURES + ROWS]],
+        n_failures=len(failures),
+        n_hidden=max(0, len(failures) - FAILURES - ROWS),
+        kinds=sorted({as_text(item["kind"]) for item in failures}),
+        errors=Counter(_error(item) for item in failures),
+        recipe=as_text(json.dumps(recipe, indent=2, ensure_ascii=False, default=str)),
+    )
+    write_text(path, html)
+
+
+def _failure_cards(failures: Sequence[Item], posters: Posters) -> list[dict[str, Any]]:
+    """The failures with their frames; questions about one video share one decoding."""
+    images: dict[str, dict[str, Any]] = {}
+    for item in failures:
+        name = as_text(item["video_id"])
+        if name not in images:
+            images[name] = card_images(partial(posters, item))
+    return [{**_failure(item), **images[as_text(item["video_id"])]} for item in failures]
+
+
+def _failure(item: Item) -> dict[str, Any]:
+    """What the page shows of one failure."""
+    names = ("video_id", "sample_id", "kind", "question", "response", "gt", "parsed_response", "parsed_gt")
+    texts = {name: _bounded(item[name]) for name in names}
+    return {**texts, "error": _error(item), "finish_reason": as_text(item["finish_reason"])}
+
+
+def _bounded(value: object) -> str:
+    text = as_text(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]} … ({len(text) - SHOWN} more characters)"
+
+
+def _error(item: Item) -> str:
+    return "wrong" if item["parse_status"] == "parsed" else as_text(item["parse_status"])
+
+
+def _shade(count: int, total: int) -> str:
+    """Opacity of a matrix cell by its share of the row."""
+    return f"{0.08 + 0.72 * count / total:.2f}" if count and total else "0"
+
+
+# --- comparison -------------------------------------------------------------------------------------------------------
+
+
+def comparison_page(comparison: Comparison, gate: DropGate | None = None) -> str:
+    """HTML of the difference with its interval, slices, and what was broken and fixed."""
+    sides = [
+        ("Broken", comparison.broken, "wrong now, right before"),
+        ("Fixed", comparison.fixed, "right now, wrong before"),
+    ]
+    return page(
+        "evaluation/comparison.html.j2",
+        title=f"{Path(comparison.folders[1]).name} against {Path(comparison.folders[0]).name}",
+        filters={"points": points},
+        comparison=comparison,
+        gate=gate,
+        sides=[(name, why, len(pairs), _change_cards(pairs[:CHANGES])) for name, pairs, why in sides],
+    )
+
+
+def _change_cards(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
+    """The card of each question; those about one video share one decoding."""
+    frames = cache(lambda video: card_frames(video, FRAMES))
+    cards = []
+    for before, after in pairs:
+        texts = {name: _bounded(after[name]) for name in ("sample_id", "kind", "question", "gt", "video_id")}
+        responses = {name: _bounded(item["response"]) for name, item in (("before", before), ("after", after))}
+        cards.append({**texts, **responses, **frames(as_text(before["video_id"]))})
+    return cards
+
+
+def comparison_text(comparison: Comparison, gate: DropGate | None = None) -> str:
+    """The difference, and the slices that stand out or are largest, for a terminal."""
+    whole = comparison.whole
+    lines = [
+        f"{comparison.sentence}: {percent(whole.before)} -> {percent(whole.after)}, {_interval(whole)}",
+        f"{whole.fixed} fixed, {whole.broken} broken of {whole.n} questions about {whole.n_videos} videos; "
+        f"p = {whole.p_value:.4g} by video, McNemar's {whole.mcnemar_p:.4g}",
+        *(f"{name}: {_side(side)}" for name, side in zip(("before", "after"), comparison.sides, strict=True)),
+        *comparison.reservations,
+        *(gate.lines if gate else ()),
+    ]
+    ordered = sorted(comparison.slices, key=lambda part: (part.verdict == "not told apart", part.p_corrected, -part.n))
+    for part in ordered[:SLICES]:
+        change = f"{percent(part.before):>8} -> {percent(part.after):>8}  {_interval(part)}"
+        lines.append(f"  {part.name[:24]:24} {part.n:6}  {change}  {part.verdict}")
+    if len(ordered) > SLICES:
+        lines.append(f"  ... and {len(ordered) - SLICES} more, in --json and --html")
+    return "\n".join(lines)
+
+
+def _side(side: Side) -> str:
+    return (
+        f"{side['truncated']} truncated, {side['unparsed']} unparsed, {side['empty']} empty; "
+        f"the majority-class baseline scores {percent(side['majority_accuracy'])}"
+    )
+
+
+def points(value: float) -> str:
+    """A difference of shares in percentage points."""
+    return f"{100 * value:+.1f}".replace("-", "−")
+
+
+def _interval(difference: Difference) -> str:
+    low, high = difference.ci95
+    return f"{points(difference.difference)} points (95 %: {points(low)} to {points(high)})"

@@ -25,8 +25,8 @@ parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="a
 
 
 def main(options: Namespace) -> Result:
-    from vidqa.jobs.release.release_folder import write_release
-    from vidqa.jobs.release.source import find
+    from vidqa.jobs.exports import find
+    from vidqa.jobs.release import write_release
 
     source = find(options.run, options.which)
     release = write_release(source, options.out.expanduser().absolute(), merge=options.merge)

@@ -30,7 +30,7 @@ from vidqa.core.cli import SKILL_ROOT
 from vidqa.core.problem import ProblemError
 from vidqa.jobs import records
 from vidqa.jobs.launch import unchecked
-from vidqa.jobs.platforms import hardware
+from vidqa.jobs.platforms import local
 from vidqa.planning.sets import load_sets
 
 pytestmark = pytest.mark.usefixtures("quick_trials")
@@ -322,7 +322,7 @@ def test_status_of_a_thousand_trials_takes_less_than_a_second_and_no_lock(tmp_pa
 
 
 def test_trials_at_the_same_time_share_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hardware, "_installed_gpus", lambda: 3)
+    monkeypatch.setattr(local, "_installed_gpus", lambda: 3)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
     study = write_study(tmp_path, max_trials=3, max_concurrent=3)
     found = carry_out(study)

@@ -25,7 +25,7 @@ from vidqa.core import environment
 from vidqa.core.problem import ProblemError
 from vidqa.jobs import cost
 from vidqa.jobs.launch import unchecked
-from vidqa.jobs.platforms import hardware
+from vidqa.jobs.platforms import local
 from vidqa.preflight import gpus
 
 CARD_GIB = 80.0
@@ -35,7 +35,7 @@ SHARE_GIB = 39.5  # of two
 @pytest.fixture
 def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 80 GiB each, by the names 4 and 6."""
-    monkeypatch.setattr(hardware, "_installed_gpus", lambda: 3)
+    monkeypatch.setattr(local, "_installed_gpus", lambda: 3)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
     monkeypatch.setattr(gpu_allocator, "visible_gpus", lambda: [gpus.Gpu("card", CARD_GIB)] * 2)
 

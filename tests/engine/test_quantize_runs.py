@@ -30,8 +30,8 @@ from vidqa.engine import serve
 from vidqa.engine.quantize import gate
 from vidqa.engine.quantize import run as program
 from vidqa.jobs import local_job
+from vidqa.jobs.exports import find
 from vidqa.jobs.local_job import Question, ask
-from vidqa.jobs.release.source import find
 from vidqa.planning.sets import load_sets
 from vidqa.spec import Layer, dump, load, resolve
 from vidqa.spec.keys import with_values

@@ -17,8 +17,7 @@ from tiny_world import SOURCE, tiny_data, tiny_model, tiny_spec
 from tests.platforms.conftest import ENOUGH_S, until_engine_runs
 from vidqa.core.problem import Exit, ProblemError
 from vidqa.jobs import api, records
-from vidqa.jobs.api import BEGINNING, JobHandle, attach, submit
-from vidqa.jobs.metrics import Position, Row
+from vidqa.jobs.api import BEGINNING, JobHandle, Position, Row, attach, submit
 from vidqa.jobs.platforms._base import State
 
 WriteSpec = Callable[..., Path]

@@ -33,13 +33,11 @@ from vidqa.engine.actions import export as export_program
 from vidqa.engine.actions.evaluate import evaluate
 from vidqa.engine.export import load_export
 from vidqa.engine.rl.train import train as refine
-from vidqa.jobs import records
+from vidqa.jobs import records, release
+from vidqa.jobs.exports import ExportSource, find, origin_of
 from vidqa.jobs.platforms.processes import this_process
 from vidqa.jobs.records import JobRecord
-from vidqa.jobs.release import release_folder
-from vidqa.jobs.release.origin import origin_of
-from vidqa.jobs.release.release_folder import write_release
-from vidqa.jobs.release.source import ExportSource, find
+from vidqa.jobs.release import write_release
 from vidqa.spec import Layer, dump, load, resolve
 from vidqa.spec.build import Request, build
 
@@ -80,7 +78,7 @@ def engine_here(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(program: list[str], **_: Any) -> Any:
         return run_here([sys.executable, export_program.__file__, *program[4:]], cwd=Path.cwd())
 
-    monkeypatch.setattr(release_folder.subprocess, "run", run)
+    monkeypatch.setattr(release.subprocess, "run", run)
 
 
 @pytest.fixture
@@ -91,7 +89,7 @@ def engine_process(monkeypatch: pytest.MonkeyPatch, engine_here: None) -> None:
         # The parent of a fork is not this process, with which the engine's would end.
         return forked.run(program, timeout=120, env={name: env[name] for name in env.keys() - {PARENT}})
 
-    monkeypatch.setattr(release_folder.subprocess, "run", run)
+    monkeypatch.setattr(release.subprocess, "run", run)
 
 
 @pytest.fixture

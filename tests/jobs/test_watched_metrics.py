@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from vidqa.core.run_folder import RunFolder
-from vidqa.jobs.metrics import Position, rows_after
+from vidqa.jobs.api import Position, rows_after
 
 
 def log(run: RunFolder, *steps: int, at: float = 1.0) -> None:

@@ -21,6 +21,7 @@ from vidqa.core.run_folder import RunFolder
 from vidqa.jobs import records
 from vidqa.jobs import watch as jobs
 from vidqa.jobs.platforms import job_store, local, processes
+from vidqa.jobs.platforms import slurm as slurm_platform
 from vidqa.jobs.platforms._base import Job, Rendered, State
 from vidqa.jobs.platforms.processes import (
     JOB_VARIABLE,
@@ -29,7 +30,6 @@ from vidqa.jobs.platforms.processes import (
     job_processes,
     supervisors,
 )
-from vidqa.jobs.platforms.slurm import platform as slurm_platform
 from vidqa.jobs.platforms.supervisor import kill_job
 from vidqa.jobs.records import JobRecord
 

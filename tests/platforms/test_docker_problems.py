@@ -27,12 +27,11 @@ from vidqa.core.problem import Exit, ProblemError
 from vidqa.jobs import images, records, runs
 from vidqa.jobs import watch as jobs
 from vidqa.jobs.launch import Resources, dry_run, launch, retry
+from vidqa.jobs.platforms import docker as docker_platform
+from vidqa.jobs.platforms import docker_daemon
 from vidqa.jobs.platforms._base import State
-from vidqa.jobs.platforms.docker import daemon as docker_daemon
-from vidqa.jobs.platforms.docker import platform as docker_platform
-from vidqa.jobs.platforms.docker.container import container_name
-from vidqa.jobs.platforms.docker.daemon import container_facts
-from vidqa.jobs.platforms.docker.platform import pinned
+from vidqa.jobs.platforms.docker import container_name, pinned
+from vidqa.jobs.platforms.docker_daemon import container_facts
 from vidqa.jobs.platforms.processes import Identity
 from vidqa.jobs.records import JobRecord
 

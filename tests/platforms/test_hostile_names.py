@@ -23,15 +23,13 @@ from tests.platforms.slurm_cluster import SlurmCluster
 from vidqa.core.problem import ProblemError
 from vidqa.jobs import cosmos_container
 from vidqa.jobs.launch import Resources
-from vidqa.jobs.platforms import local
+from vidqa.jobs.platforms import docker as docker_platform
+from vidqa.jobs.platforms import local, slurm, slurm_script
 from vidqa.jobs.platforms._base import Job
-from vidqa.jobs.platforms.docker import platform as docker_platform
-from vidqa.jobs.platforms.docker.container import DockerSite
+from vidqa.jobs.platforms.docker import DockerSite
 from vidqa.jobs.platforms.kubernetes import platform as kubernetes
 from vidqa.jobs.platforms.kubernetes.site import KubernetesSite
-from vidqa.jobs.platforms.slurm import platform as slurm
-from vidqa.jobs.platforms.slurm import script as slurm_script
-from vidqa.jobs.platforms.slurm.site import SlurmSite
+from vidqa.jobs.platforms.slurm_script import SlurmSite
 from vidqa.spec import resolve
 from vidqa.spec.layers import Layer
 

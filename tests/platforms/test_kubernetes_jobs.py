@@ -31,7 +31,7 @@ from vidqa.jobs.platforms.kubernetes import client as kubernetes_client
 from vidqa.jobs.platforms.kubernetes import platform as kubernetes
 from vidqa.jobs.platforms.kubernetes.client import connect
 from vidqa.jobs.platforms.kubernetes.site import KubernetesSite
-from vidqa.jobs.platforms.problems import PLATFORM_SILENT
+from vidqa.jobs.problems import PLATFORM_SILENT
 from vidqa.jobs.records import JobRecord
 
 pytestmark = pytest.mark.kubernetes

@@ -11,7 +11,7 @@ import pytest
 from tests.platforms.test_kubernetes_state import pod, submitted
 from vidqa.jobs.platforms import job_store
 from vidqa.jobs.platforms.kubernetes.log import gather, path_of, read_log, tail_of
-from vidqa.jobs.platforms.problems import PLATFORM_SILENT
+from vidqa.jobs.problems import PLATFORM_SILENT
 
 Lines = list[tuple[str, str]]
 RUNNING = pod(running={})

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from vidqa.jobs import failure
-from vidqa.jobs.platforms import exit_state, memory_kills
-from vidqa.jobs.platforms.memory_kills import Kills, evidence_since, kills
+from vidqa.jobs.platforms import exit_state
+from vidqa.jobs.platforms.supervisor import MemoryKills, memory_evidence, memory_kills
 
 LIMIT = 192 << 20
 GREEDY = f"taken = bytearray(b'x') * {2 * LIMIT}"
@@ -38,25 +38,25 @@ def test_the_counter_is_found(tmp_path: Path, own: str, file: str, text: str) ->
     where = tmp_path / "fs" / file
     where.parent.mkdir(parents=True)
     where.write_text(text)
-    assert kills(tmp_path / "cgroup", tmp_path / "fs") == Kills(where, 3)
+    assert memory_kills(tmp_path / "cgroup", tmp_path / "fs") == MemoryKills(where, 3)
 
 
 @pytest.mark.parametrize("own", [None, "", "nonsense\n", "0::/\n"])
 def test_without_one_nothing_is_said(tmp_path: Path, own: str | None) -> None:
     if own is not None:
         (tmp_path / "cgroup").write_text(own)
-    assert kills(tmp_path / "cgroup", tmp_path) is None
-    now = Kills(tmp_path, 3)
+    assert memory_kills(tmp_path / "cgroup", tmp_path) is None
+    now = MemoryKills(tmp_path, 3)
     assert [
-        evidence_since(*pair) for pair in ((None, now), (now, None), (now, now), (Kills(tmp_path / "x", 1), now))
+        memory_evidence(*pair) for pair in ((None, now), (now, None), (now, now), (MemoryKills(tmp_path / "x", 1), now))
     ] == [""] * 4
-    assert "2 process(es)" in evidence_since(Kills(tmp_path, 1), now)
+    assert "2 process(es)" in memory_evidence(MemoryKills(tmp_path, 1), now)
 
 
 @pytest.fixture
 def small_group() -> Iterator[Path]:
     """A control group of ours with little memory."""
-    found = memory_kills.kills()
+    found = memory_kills()
     if found is None:
         pytest.skip("this system shows no counter")
     group = found.where.with_name(f"vidqa-test-{os.getpid()}")

@@ -13,9 +13,9 @@ from vidqa.jobs.job_spec import load_job_spec
 from vidqa.jobs.launch import Resources, job_of
 from vidqa.jobs.platforms import platform
 from vidqa.jobs.platforms._base import Job
-from vidqa.jobs.platforms.docker.container import DockerSite, container_body
+from vidqa.jobs.platforms.docker import DockerSite, container_body
 from vidqa.jobs.platforms.mounts import Mount, media_folders, mounts, shadowed_image_paths
-from vidqa.jobs.platforms.slurm.site import SlurmSite
+from vidqa.jobs.platforms.slurm_script import SlurmSite
 
 
 def job(folder: Path, reads: list[Path], writes: list[Path]) -> Job:

@@ -10,7 +10,7 @@ import pytest
 from vidqa.core.cli import SKILL_ROOT
 from vidqa.core.problem import ProblemError
 from vidqa.jobs.platforms import NAMES, platform, site
-from vidqa.jobs.platforms.docker.container import DockerSite
+from vidqa.jobs.platforms.docker import DockerSite
 
 
 def problems(text: str, tmp_path: Path) -> list[tuple[str, str]]:

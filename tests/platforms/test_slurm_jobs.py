@@ -20,11 +20,11 @@ from vidqa.core.problem import Exit, ProblemError
 from vidqa.jobs import records
 from vidqa.jobs import watch as jobs
 from vidqa.jobs.launch import Launched, Resources, dry_run, launch
+from vidqa.jobs.platforms import slurm as slurm_platform
+from vidqa.jobs.platforms import slurm_script
 from vidqa.jobs.platforms._base import State
 from vidqa.jobs.platforms.processes import this_process
-from vidqa.jobs.platforms.slurm import platform as slurm_platform
-from vidqa.jobs.platforms.slurm import script as slurm_script
-from vidqa.jobs.platforms.slurm.commands import SlurmCommands
+from vidqa.jobs.platforms.slurm_commands import SlurmCommands
 from vidqa.jobs.records import JobRecord
 
 pytestmark = pytest.mark.slurm

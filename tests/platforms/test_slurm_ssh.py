@@ -23,9 +23,9 @@ from vidqa.jobs import job_results, records
 from vidqa.jobs import watch as jobs
 from vidqa.jobs.launch import Resources, dry_run, launch
 from vidqa.jobs.platforms import platform
+from vidqa.jobs.platforms import slurm as slurm_platform
 from vidqa.jobs.platforms._base import State
-from vidqa.jobs.platforms.slurm import platform as slurm_platform
-from vidqa.jobs.platforms.slurm.commands import SlurmCommands
+from vidqa.jobs.platforms.slurm_commands import SlurmCommands
 
 pytestmark = pytest.mark.slurm
 WriteSpec = Callable[..., Path]

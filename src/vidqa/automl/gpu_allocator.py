@@ -16,7 +16,7 @@ from vidqa.automl.problems import STUDY_SETTINGS
 from vidqa.automl.settings import FILE, Settings
 from vidqa.core import environment
 from vidqa.jobs.job_spec import process_count
-from vidqa.jobs.platforms import hardware
+from vidqa.jobs.platforms import local
 from vidqa.preflight.gpus import least_memory, visible_gpus
 from vidqa.spec import Spec
 
@@ -29,7 +29,7 @@ class GpuAllocator:
     """`names` are the GPUs that a controller may assign, none where a scheduler does; `jobs_per_gpu` share one."""
 
     def __init__(self, platform: str, gpus: int | None, jobs_per_gpu: int = 1) -> None:
-        count = hardware.gpu_count() if platform in SHARED and gpus != 0 else 0
+        count = local.gpu_count() if platform in SHARED and gpus != 0 else 0
         self.names = (environment.visible_gpus() or [str(number) for number in range(count)])[:count]
         self.jobs_per_gpu = jobs_per_gpu
 

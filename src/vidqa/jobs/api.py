@@ -12,26 +12,50 @@ same spec: without `new_run`, a spec with the same data, model and output folder
 from __future__ import annotations
 
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NamedTuple
 
 from vidqa import spec
 from vidqa.core import files
 from vidqa.core.actions import action as action_of_name
 from vidqa.core.problem import Problem, raise_errors
-from vidqa.core.run_folder import TRAINER, RunFolder, read_checkpoint
+from vidqa.core.run_folder import METRICS, TRAINER, RunFolder, parse_metric, read_checkpoint
 from vidqa.jobs import launch, records, watch
 from vidqa.jobs.cost import Cost, cost_of
 from vidqa.jobs.job_spec import spec_of
 from vidqa.jobs.launch import Launched, Ready, Resources, unchecked
-from vidqa.jobs.metrics import Position, Row, rows_after
 from vidqa.jobs.platforms import platform
 from vidqa.jobs.platforms._base import State
 from vidqa.jobs.problems import RESUME_NO_CHECKPOINT
 from vidqa.jobs.records import JobRecord
 from vidqa.spec.keys import with_values
+
+
+# The metrics of a run as they are written: each row of metrics.jsonl once, from any position on. A resumed run rewrites
+# the file without the steps that it repeats. So a position identifies the last row by content, and rows of repeated
+# steps that the reader already has are skipped.
+@dataclass(frozen=True)
+class Position:
+    """The position after a line of `length` bytes and checksum `crc32` that ends at byte `offset` and is row `row` of
+    its `step`; the defaults are the beginning of the file. `dataclasses.asdict` gives JSON for a reader that restarts.
+    """
+
+    offset: int = 0
+    length: int = 0
+    crc32: int = 0
+    step: int = -1
+    row: int = 0
+
+
+class Row(NamedTuple):
+    """One event of a run, such as {"step": 3, "time": ..., "train/loss": ...}, and the position after it."""
+
+    values: dict[str, Any]
+    position: Position
+
 
 BEGINNING = Position()
 
@@ -162,6 +186,35 @@ def completed(
 def attach(job_id: str) -> JobHandle:
     """A job that was submitted before. Raises JOB_NOT_FOUND, JOB_RECORD_BROKEN."""
     return JobHandle(records.read(job_id).job_id)
+
+
+def rows_after(run_dir: Path, position: Position) -> list[Row]:
+    """The rows after `position`; none where the file is missing. An incomplete last line is left for the next call, and
+    a truncated line is skipped. Raises OSError."""
+    try:
+        with files.open_plain(run_dir / METRICS) as file:
+            is_there = _is_there(file, position)
+            end = file.seek(position.offset if is_there else 0)
+            whole = file.read()
+    except FileNotFoundError:
+        return []
+    step, row = (position.step, position.row) if is_there else (-1, 0)
+    rows = []
+    for line in whole[: whole.rfind(b"\n") + 1].splitlines(keepends=True):
+        end += len(line)
+        if (event := parse_metric(line)) is None:
+            continue
+        row = row + 1 if event["step"] == step else 1
+        step = event["step"]
+        if is_there or (step, row) > (position.step, position.row):
+            rows.append(Row(event, Position(end, len(line), zlib.crc32(line), step, row)))
+    return rows
+
+
+def _is_there(file: BinaryIO, position: Position) -> bool:
+    """Whether the file still has the line that was read last, at its offset."""
+    file.seek(position.offset - position.length)
+    return zlib.crc32(file.read(position.length)) == position.crc32
 
 
 def _handle(launched: Launched) -> JobHandle:

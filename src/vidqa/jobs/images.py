@@ -13,8 +13,7 @@ from pathlib import Path
 
 from vidqa.core import files
 from vidqa.core.cli import SKILL_ROOT
-from vidqa.jobs.platforms.problems import IMAGE_UNUSABLE
-from vidqa.jobs.problems import NOT_AGREED
+from vidqa.jobs.problems import IMAGE_UNUSABLE, NOT_AGREED
 
 CONFIG = SKILL_ROOT / "config.json"
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")

@@ -19,7 +19,7 @@ from vidqa.core.run_folder import ANSWERS, EMBEDDINGS, QUERY_EMBEDDINGS
 from vidqa.jobs import failure, records, watch
 from vidqa.jobs.platforms import job_store
 from vidqa.jobs.platforms._base import HAND_OVER, RUN_SCRIPT, SPEC_FILE, Platform, State, copy_command
-from vidqa.jobs.platforms.problems import JOB_RECORD_BROKEN
+from vidqa.jobs.problems import JOB_RECORD_BROKEN
 from vidqa.jobs.records import SKIPPED, JobRecord
 from vidqa.jobs.watch import MOST_LISTED
 

@@ -26,9 +26,8 @@ from vidqa.jobs import failure, images, records, runs, watch
 from vidqa.jobs.job_spec import JobSpec, fetch_weights, job_spec_of, load_job_spec, process_count, spec_of
 from vidqa.jobs.platforms import job_store, platform, site
 from vidqa.jobs.platforms._base import Job, Platform, Rendered, State
-from vidqa.jobs.platforms.problems import PLATFORM_NODES
 from vidqa.jobs.platforms.processes import this_process
-from vidqa.jobs.problems import JOB_NOT_DONE, NOT_AGREED, RESUME_NO_CHECKPOINT
+from vidqa.jobs.problems import JOB_NOT_DONE, NOT_AGREED, PLATFORM_NODES, RESUME_NO_CHECKPOINT
 from vidqa.jobs.records import JobRecord
 
 SAME_WORK = (State.PENDING, State.RUNNING, State.COMPLETE)  # of a job that a launch of the same spec need not repeat

@@ -31,7 +31,7 @@ from vidqa.data.record import Record
 from vidqa.data.sources.files import media_below
 from vidqa.jobs.job_spec import JobSpec, fetch_weights, load_job_spec
 from vidqa.jobs.launch import refuse_busy
-from vidqa.jobs.platforms import hardware, local
+from vidqa.jobs.platforms import local
 from vidqa.jobs.platforms._base import Job
 from vidqa.jobs.problems import JOB_FAILED, JOB_NOT_DONE, RESUME_NO_CHECKPOINT, RUN_FOLDER_TAKEN
 from vidqa.jobs.runs import newest_run
@@ -81,7 +81,7 @@ def _prepared(job_spec: JobSpec, folder: Path) -> Job:
     """The job, with its models downloaded and its spec written. Raises PLATFORM_TOO_FEW_GPUS."""
     fetch_weights(job_spec)
     processes = job_spec.declared.processes(job_spec.resolved)
-    job = Job(folder.name, job_spec.action, folder, processes=processes, gpus=hardware.gpu_count())
+    job = Job(folder.name, job_spec.action, folder, processes=processes, gpus=local.gpu_count())
     raise_errors(local.gpu_problems(job))
     write_text(job.spec, dump(job_spec.resolved))
     return job

@@ -1,4 +1,5 @@
-"""Problems of launching jobs, of looking at them, of trying them again, and of handing on their exports."""
+"""Problems of jobs: of launching them, looking at them, trying them again, of their exports, and of the platforms where
+they run."""
 
 from vidqa.core.problem import Code, Exit
 
@@ -12,6 +13,18 @@ JOB_NOT_FOUND = Code(
     "There is no job of this name, or what changes a job names none: the newest one need not be the one that is meant.",
     "List the jobs: python scripts/jobs.py list",
     Exit.USAGE,
+)
+JOB_RECORD_BROKEN = Code(
+    "JOB_RECORD_BROKEN",
+    "A job record cannot be read.",
+    "Move the file that `where` names out of the way. The run folder is untouched, and so is the job if it still runs.",
+    Exit.ENVIRONMENT,
+)
+JOB_LAUNCH_BUSY = Code(
+    "JOB_LAUNCH_BUSY",
+    "Another launch on this machine has not finished writing its record.",
+    "Run it again in a moment.",
+    Exit.NOT_DONE,
 )
 JOB_FAILED = Code(
     "JOB_FAILED",
@@ -69,5 +82,99 @@ EXPORT_FAILED = Code(
     "EXPORT_FAILED",
     "The process that loads and writes the weights ended without a result.",
     "Read what it wrote; if it was killed, memory for the whole model was missing: run it on a larger machine.",
+    Exit.ENVIRONMENT,
+)
+SITE_SETTINGS = Code(
+    "PLATFORM_SITE_SETTINGS",
+    "The settings of your place (site.toml) are missing, are not TOML, or lack or hold a wrong key or value.",
+    "Correct what the message names; references/site_template.toml documents every key.",
+    Exit.USAGE,
+)
+PLATFORM_UNREACHABLE = Code(
+    "PLATFORM_UNREACHABLE",
+    "This machine cannot observe processes, has none of SLURM's commands, or cannot reach the Docker daemon, the host "
+    "that submits to SLURM, or the Kubernetes cluster as things are set.",
+    "Local: launch from a Linux machine whose /proc can be read. Docker: start it (sudo systemctl start docker), let "
+    "DOCKER_HOST name it, or join the group of its socket (sudo usermod -aG docker $USER, then log in again). SLURM: "
+    "launch from a login node, or let `ssh` in [slurm] of site.toml name one, and make `ssh HOST true` work without a "
+    "question, with its key in known_hosts. Kubernetes: let KUBECONFIG name a kubeconfig, check `kubectl config "
+    "get-contexts`, set context in site.toml.",
+    Exit.ENVIRONMENT,
+)
+PLATFORM_SILENT = Code(
+    "PLATFORM_SILENT",
+    "SLURM's controller or the cluster's API server does not answer, or says that it cannot serve now (429, 5xx).",
+    "Look at `scontrol ping` or `kubectl get --raw /readyz`, check network and VPN, then run this again: jobs that run "
+    "go on without it.",
+    Exit.ENVIRONMENT,
+)
+PLATFORM_REFUSED = Code(
+    "PLATFORM_REFUSED",
+    "The Docker daemon, SLURM or the cluster does not take the job as it stands: a full disk, a quota or policy, a "
+    "wrong setting, a missing right or secret, GPUs that it cannot give, or another container or object of the job's "
+    "name.",
+    "Do what its own words in the message say: correct the platform's table in site.toml or the spec, then launch "
+    "again; --dry-run prints what is submitted.",
+    Exit.ENVIRONMENT,
+)
+SLURM_SETTINGS = Code(
+    "PLATFORM_SLURM_SETTINGS",
+    "The table [slurm] of site.toml does not say how many cores a job gets (many clusters give it one on each node), "
+    "or where this skill is installed on a cluster that alone sees the output folder.",
+    "Set `cpus_per_task`, about 8 for each GPU of a node: videos are decoded there; or `checkout`, after git clone and "
+    "make install on the cluster.",
+)
+IMAGE_UNUSABLE = Code(
+    "PLATFORM_IMAGE_UNUSABLE",
+    "No image is named or recorded, neither the daemon's machine nor its registry hands the image out, or it was not "
+    "built as the engine of this version of the project.",
+    "Build and record it from this checkout: docker/build.sh; or name one with --image that docker pull can fetch.",
+    Exit.ENVIRONMENT,
+)
+PLATFORM_IMAGE_UNUSED = Code(
+    "PLATFORM_IMAGE_UNUSED",
+    "An image is named that the job would not use, or that its nodes would not find.",
+    'Leave --image out. On SLURM write backend = "pyxis" or "apptainer" in the table [slurm] of site.toml; on this '
+    "machine --platform docker runs an image.",
+)
+PLATFORM_PATH = Code(
+    "PLATFORM_PATH",
+    "A path that the job needs has a character that scripts or containers of the platform cannot hold, or would be "
+    "mounted over the program in the image.",
+    "Rename the folder, or move its data to another.",
+)
+PATH_UNSEEN = Code(
+    "PLATFORM_PATH_UNSEEN",
+    "A path that the spec names, or its model's in the hub's cache, is not where the job could read or write it: in no "
+    "volume of the pods, or only on this machine while the output folder is only on the cluster.",
+    "Kubernetes: add the volume to [kubernetes] in site.toml: mount_path, and launcher_path where this machine sees it "
+    "elsewhere. SLURM: copy it to a folder below `cluster_paths` and name it there; a model of the hub with `hf "
+    "download ORG/NAME --local-dir FOLDER` on the cluster. If the cluster has the folder at the same path, add it to "
+    "`cluster_paths`.",
+)
+NOT_SHARED = Code(
+    "PLATFORM_NOT_SHARED",
+    "The machine that starts the job does not see the run folder, or a file or folder that the job needs, at its path.",
+    "Correct the path, or let output folder, data and model lie on a file system that is mounted at the same path here "
+    "and there; on SLURM or copy there what launch.py --dry-run --out DIR writes, and submit it there.",
+    Exit.ENVIRONMENT,
+)
+NOT_SEEN = Code(
+    "PLATFORM_NOT_SEEN",
+    "Something that the job needs is not on the machine that launches, so it was not checked.",
+    "Run preflight where it is, such as a node of the cluster; otherwise the job itself finds what is wrong with it.",
+    Exit.ENVIRONMENT,
+)
+PLATFORM_NODES = Code(
+    "PLATFORM_NODES",
+    "The processes of the spec cannot be spread evenly over the nodes, or this platform has one node only.",
+    "Let --nodes divide dp_shard_size * dp_replicate_size * cp_size; on local and docker leave it out.",
+)
+PLATFORM_TOO_FEW_GPUS = Code(
+    "PLATFORM_TOO_FEW_GPUS",
+    "The spec asks for more processes than the machine shows GPUs; where it shows none, the job runs on the CPU: right "
+    "for the demo and tests, far too slow for a real model.",
+    "Let `nvidia-smi -L` list as many GPUs and CUDA_VISIBLE_DEVICES name them, or lower "
+    "policy.parallelism.dp_shard_size or dp_replicate_size (evaluate: num_gpus).",
     Exit.ENVIRONMENT,
 )

@@ -21,9 +21,8 @@ from vidqa.core.problem import Problem, ProblemError, control_characters
 from vidqa.jobs.platforms import NAMES, job_store
 from vidqa.jobs.platforms._base import Submitted
 from vidqa.jobs.platforms.job_store import record_file
-from vidqa.jobs.platforms.problems import JOB_RECORD_BROKEN
 from vidqa.jobs.platforms.processes import Identity
-from vidqa.jobs.problems import JOB_NOT_FOUND
+from vidqa.jobs.problems import JOB_NOT_FOUND, JOB_RECORD_BROKEN
 
 SCHEMA_VERSION = 1
 MOST_NUMBER = 1 << 53  # the largest integer that every JSON reader keeps exact

@@ -23,8 +23,8 @@ from vidqa.core.problem import Problem, ProblemError
 from vidqa.jobs import launch
 from vidqa.jobs.job_spec import load_job_spec
 from vidqa.jobs.platforms import platform, site
-from vidqa.jobs.platforms.hardware import cpu_count
-from vidqa.jobs.platforms.problems import PLATFORM_UNREACHABLE
+from vidqa.jobs.platforms.local import cpu_count
+from vidqa.jobs.problems import PLATFORM_UNREACHABLE
 from vidqa.preflight.inputs import ModelInputs, RunInputs, Skip
 from vidqa.preflight.problems import MACHINE_LIMITS
 

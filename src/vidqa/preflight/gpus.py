@@ -16,7 +16,7 @@ from pathlib import Path
 
 from vidqa.core import environment, files
 from vidqa.core.problem import ProblemError
-from vidqa.jobs.platforms import hardware
+from vidqa.jobs.platforms import local
 from vidqa.planning.budget import gpus as cards
 
 QUERY = "index,uuid,name,memory.total,compute_cap,driver_version"
@@ -90,7 +90,7 @@ def visible_gpus() -> list[Gpu]:
     """The GPUs in CUDA_VISIBLE_DEVICES. Without a working nvidia-smi they are only counted."""
     listed = _output_of("nvidia-smi", f"--query-gpu={QUERY}", "--format=csv,noheader,nounits")
     if listed is None:
-        return [Gpu("unknown")] * hardware.gpu_count()
+        return [Gpu("unknown")] * local.gpu_count()
     rows = [[cell.strip() for cell in row] for row in csv.reader(listed.splitlines()) if len(row) == 6]
     allowed = environment.visible_gpus()
     return [_gpu(row) for row in rows if allowed is None or any(_is_named(row, name) for name in allowed)]

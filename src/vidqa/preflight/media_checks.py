@@ -13,7 +13,7 @@ from vidqa.core.cli import FILE_REFUSED, counting
 from vidqa.core.problem import Exit, Problem
 from vidqa.data.near_duplicates import THUMBNAILS, keep_signatures, near_duplicate_pairs, signature, signatures
 from vidqa.data.record import MediaRef, Record
-from vidqa.jobs.platforms.hardware import cpu_count
+from vidqa.jobs.platforms.local import cpu_count
 from vidqa.preflight import media_probe
 from vidqa.preflight.data_checks import write_shared
 from vidqa.preflight.inputs import DataInputs, RunInputs, Skip

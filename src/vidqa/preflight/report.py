@@ -16,7 +16,7 @@ from vidqa.data.problems import MEDIA_MISSING
 from vidqa.data.storage import hub
 from vidqa.jobs.job_spec import JobSpec, load_job_spec
 from vidqa.jobs.launch import Resources
-from vidqa.jobs.platforms.problems import NOT_SEEN
+from vidqa.jobs.problems import NOT_SEEN
 from vidqa.preflight import launch_gate
 from vidqa.preflight._base import AtLaunch, Check, CheckResult, run_check
 from vidqa.preflight.gpus import Declared

@@ -6,12 +6,7 @@ from vidqa.core.cli import USAGE
 from vidqa.jobs.platforms._base import Platform
 
 # The modules of this package that hold a platform, under its name in capitals.
-MODULES = {
-    "local": "local",
-    "docker": "docker.platform",
-    "slurm": "slurm.platform",
-    "kubernetes": "kubernetes.platform",
-}
+MODULES = {"local": "local", "docker": "docker", "slurm": "slurm", "kubernetes": "kubernetes.platform"}
 NAMES = tuple(MODULES)
 
 

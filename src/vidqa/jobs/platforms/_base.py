@@ -15,8 +15,7 @@ from vidqa.core.cli import FILE_REFUSED
 from vidqa.core.environment import SECRET_NAMES
 from vidqa.core.problem import Problem, control_characters, raise_errors
 from vidqa.core.run_folder import RunFolder
-from vidqa.jobs.platforms import hardware
-from vidqa.jobs.platforms.problems import PLATFORM_PATH
+from vidqa.jobs.problems import PLATFORM_PATH
 
 # Passed to a job by name, from the environment of the launcher.
 SECRETS = SECRET_NAMES
@@ -196,10 +195,6 @@ def copy_command(names: Iterable[str], folder: Path, run_dir: Path) -> str:
     return f"mkdir -p {run} && cp {sources} {run}"
 
 
-def local_gpus(settings: Any) -> int | None:
-    return hardware.gpu_count()
-
-
 @dataclass(frozen=True)
 class Platform:
     """How one kind of machine runs jobs.
@@ -209,8 +204,8 @@ class Platform:
     submit(job, rendered)       starts it; returns the reference by which it is found again
     status(submitted)           what is true now; never a guess from an earlier look
     cancel(submitted, grace_s)  asks the engine to save and stop, ends it by force after `grace_s`; returns when over
-    log(submitted, position)    the log's bytes from `position` (negative: from the end), and the new position
     visible_gpus(settings)      GPUs per node, None where the launcher cannot see them: then `--gpus` or the spec says
+    log(submitted, position)    the log's bytes from `position` (negative: from the end), and the new position
     sees_all(settings)          whether jobs see every folder of the machine, and not only what is mounted for them
     needs_image(settings)       whether jobs run in a container image
     pin_image(image, settings, fetch)   the image as what it is now, by digest; with `fetch` pulled first if need be
@@ -228,8 +223,8 @@ class Platform:
     submit: Callable[[Job, Rendered], dict[str, Any]]
     status: Callable[[Submitted], Observed]
     cancel: Callable[[Submitted, float], None]
+    visible_gpus: Callable[[Any], int | None]
     log: Callable[[Submitted, int], tuple[bytes, int]] = run_folder_log
-    visible_gpus: Callable[[Any], int | None] = local_gpus
     sees_all: Callable[[Any], bool] = lambda settings: False
     needs_image: Callable[[Any], bool] = lambda settings: False
     pin_image: Callable[[str, Any, bool], str] = lambda image, settings, fetch: image

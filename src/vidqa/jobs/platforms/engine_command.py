@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vidqa.core import environment
 from vidqa.jobs.platforms._base import ADDRESSES, SAVE_S, Job
-from vidqa.jobs.platforms.problems import PLATFORM_NODES, SITE_SETTINGS
+from vidqa.jobs.problems import PLATFORM_NODES, SITE_SETTINGS
 
 RENDEZVOUS_PORT = 29500
 TORCHRUN = ("-m", "vidqa.engine.torchrun")

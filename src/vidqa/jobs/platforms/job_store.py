@@ -10,7 +10,7 @@ from typing import Any
 from vidqa.core import environment, files, locks
 from vidqa.core.cli import FILE_REFUSED, refused_writes
 from vidqa.core.problem import ProblemError
-from vidqa.jobs.platforms.problems import JOB_LAUNCH_BUSY
+from vidqa.jobs.problems import JOB_LAUNCH_BUSY
 
 LOCK_WAIT_S = 60.0
 OTHER_FOLDER = "let VIDQA_STATE_DIR name a folder that you may write"

@@ -1,4 +1,4 @@
-"""The platform "local": torchrun on this machine, detached from the launcher.
+"""The platform "local": torchrun on this machine, detached from the launcher; and the GPUs and cores of this machine.
 
 A small supervisor process, in its own session, starts torchrun and stores its exit code. The state of a job is read
 from that file and from the processes with the job's name, never from an earlier observation.
@@ -7,6 +7,8 @@ from that file and from the processes with the job's name, never from an earlier
 from __future__ import annotations
 
 import importlib.util
+import os
+import re
 import shlex
 import signal
 import subprocess
@@ -20,7 +22,7 @@ import vidqa
 from vidqa.core import environment
 from vidqa.core._optional import PACKAGE_MISSING
 from vidqa.core.problem import Problem
-from vidqa.jobs.platforms import exit_state, hardware
+from vidqa.jobs.platforms import exit_state
 from vidqa.jobs.platforms._base import (
     RUN_SCRIPT,
     SPEC_FILE,
@@ -34,12 +36,6 @@ from vidqa.jobs.platforms._base import (
 )
 from vidqa.jobs.platforms.engine_command import engine_environment, torchrun
 from vidqa.jobs.platforms.job_store import exit_file, read_exit
-from vidqa.jobs.platforms.problems import (
-    PLATFORM_IMAGE_UNUSED,
-    PLATFORM_NODES,
-    PLATFORM_TOO_FEW_GPUS,
-    PLATFORM_UNREACHABLE,
-)
 from vidqa.jobs.platforms.processes import (
     JOB_VARIABLE,
     PROC,
@@ -51,8 +47,34 @@ from vidqa.jobs.platforms.processes import (
     this_process,
 )
 from vidqa.jobs.platforms.supervisor import GO, kill_job
+from vidqa.jobs.problems import (
+    PLATFORM_IMAGE_UNUSED,
+    PLATFORM_NODES,
+    PLATFORM_TOO_FEW_GPUS,
+    PLATFORM_UNREACHABLE,
+)
 
 FOUND_S = 60.0  # in which a new process is to be found in /proc
+
+
+def gpu_count() -> int:
+    """The number of NVIDIA GPUs that a job started here would see."""
+    present = _installed_gpus()
+    allowed = environment.visible_gpus()
+    return present if allowed is None else min(present, len(allowed))
+
+
+def cpu_count() -> int:
+    """The number of cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def _installed_gpus() -> int:
+    try:
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return sum(1 for device in Path("/dev").glob("nvidia*") if re.fullmatch(r"nvidia\d+", device.name))
+    return sum(1 for line in listed.splitlines() if line.startswith("GPU "))
 
 
 def check(job: Job) -> list[Problem]:
@@ -81,7 +103,7 @@ def gpu_problems(job: Job) -> list[Problem]:
 
 def render(job: Job) -> Rendered:
     own_threads = environment.has("OMP_NUM_THREADS")
-    settings = engine_environment(job, None if own_threads else hardware.cpu_count())
+    settings = engine_environment(job, None if own_threads else cpu_count())
     if job.gpus == 0:
         settings["CUDA_VISIBLE_DEVICES"] = ""
     settings["PYTHONPATH"] = environment.python_path(Path(vidqa.__file__).parents[1])
@@ -182,6 +204,7 @@ LOCAL = Platform(
     submit=submit,
     status=status,
     cancel=cancel,
+    visible_gpus=lambda settings: gpu_count(),
     sees_all=lambda settings: True,
     submit_command=submit_command,
 )

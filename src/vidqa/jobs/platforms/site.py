@@ -21,7 +21,7 @@ from vidqa.core.problem import Problem, ProblemError
 from vidqa.jobs.platforms import NAMES, platform
 from vidqa.jobs.platforms._base import Submitted
 from vidqa.jobs.platforms.job_store import record_file
-from vidqa.jobs.platforms.problems import JOB_RECORD_BROKEN, SITE_SETTINGS
+from vidqa.jobs.problems import JOB_RECORD_BROKEN, SITE_SETTINGS
 
 MAX_PROBLEMS = 50
 

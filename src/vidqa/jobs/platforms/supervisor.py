@@ -8,18 +8,20 @@ SIGTERM and SIGUSR1 on to the engine, which saves. When it ends, no process of t
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from vidqa.core import environment, files
-from vidqa.jobs.platforms import memory_kills
 from vidqa.jobs.platforms.processes import JOB_VARIABLE, Identity, engine_processes, job_processes
 
 GO = b"\n"  # from the launcher, once it has found the supervisor in /proc
+CGROUPS, OWN_CGROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 LEFTOVER_GRACE_S = 30.0  # for what processes of the engine had started
 
 
@@ -29,7 +31,7 @@ def supervise(job_id: str, exit_file: Path | None, command: Sequence[str]) -> in
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
         signal.signal(number, lambda *_: stop_engine(job_id, signaled))
     variables = environment.child_environment(**{JOB_VARIABLE: job_id})
-    before = memory_kills.kills()
+    before = memory_kills()
     try:
         exit_code = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, env=variables, preexec_fn=leave_warnings_to_us
@@ -38,7 +40,7 @@ def supervise(job_id: str, exit_file: Path | None, command: Sequence[str]) -> in
         print(f"the job did not start: {failed}", flush=True)
         exit_code = 127
     end_leftovers(job_id)
-    if exit_code and (evidence := memory_kills.evidence_since(before, memory_kills.kills())):
+    if exit_code and (evidence := memory_evidence(before, memory_kills())):
         print(evidence, flush=True)
     try:
         if exit_file:
@@ -85,6 +87,51 @@ def kill_job(job_id: str) -> None:
         for process in alive:
             process.send(signal.SIGKILL)
         time.sleep(0.05)
+
+
+class MemoryKills(NamedTuple):
+    """The counter `number` of the file `where`."""
+
+    where: Path
+    number: int
+
+
+def memory_kills(own: Path = OWN_CGROUP, cgroups: Path = CGROUPS) -> MemoryKills | None:
+    """The counter of this process's control group; None where there is none."""
+    for where in _counters(own, cgroups):
+        try:
+            match = re.search(r"^oom_kill (\d+)$", where.read_text(encoding="utf-8"), re.MULTILINE)
+        except OSError:
+            continue
+        if match:
+            return MemoryKills(where, int(match[1]))
+    return None
+
+
+def memory_evidence(before: MemoryKills | None, now: MemoryKills | None) -> str:
+    """The line for a job's log; empty if no process was killed for memory in between."""
+    if before is None or now is None or now.where != before.where or now.number <= before.number:
+        return ""
+    return f"the kernel ended {now.number - before.number} process(es) for want of memory: oom_kill in {now.where}"
+
+
+def _counters(own: Path, cgroups: Path) -> list[Path]:
+    """Where the counter may be, in control groups v2 and v1. A container may show the host's name of the group while
+    its own group is the root."""
+    try:
+        lines = [line.split(":", 2) for line in own.read_text(encoding="utf-8").splitlines()]
+    except OSError:
+        return []
+    paths = []
+    for _, controllers, group in (line for line in lines if len(line) == 3):
+        below = group.lstrip("/")
+        if not controllers:
+            roots = [cgroups, cgroups / "unified"]
+            paths += [folder / "memory.events" for root in roots for folder in dict.fromkeys((root / below, root))]
+        elif "memory" in controllers.split(","):
+            root = cgroups / "memory"
+            paths += [folder / "memory.oom_control" for folder in dict.fromkeys((root / below, root))]
+    return paths
 
 
 if __name__ == "__main__":

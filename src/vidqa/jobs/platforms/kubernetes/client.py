@@ -17,7 +17,7 @@ from vidqa.core import environment
 from vidqa.core._optional import require
 from vidqa.core.problem import Problem
 from vidqa.jobs.platforms.kubernetes.site import KubernetesSite
-from vidqa.jobs.platforms.problems import PLATFORM_REFUSED, PLATFORM_SILENT, PLATFORM_UNREACHABLE
+from vidqa.jobs.problems import PLATFORM_REFUSED, PLATFORM_SILENT, PLATFORM_UNREACHABLE
 
 CONNECT_S, READ_S = 5.0, 30.0
 PLURALS = {"Job": "jobs", "ConfigMap": "configmaps", "Service": "services", "TrainJob": "trainjobs"}

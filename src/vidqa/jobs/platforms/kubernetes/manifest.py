@@ -24,8 +24,7 @@ from vidqa.jobs.platforms.engine_command import (
     engine_words,
     torchrun,
 )
-from vidqa.jobs.platforms.kubernetes.paths import cache_folder, in_pod, site_of
-from vidqa.jobs.platforms.kubernetes.site import KubernetesSite
+from vidqa.jobs.platforms.kubernetes.site import KubernetesSite, cache_folder, in_pod, site_of
 
 JOB_LABEL = "vidqa/job"
 NODE_LABEL = "batch.kubernetes.io/job-completion-index"

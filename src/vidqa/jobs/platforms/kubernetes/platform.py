@@ -30,12 +30,11 @@ from vidqa.jobs.platforms.job_store import read_exit, write_exit
 from vidqa.jobs.platforms.kubernetes.client import PLURALS, ApiError, Cluster, connect, refusal
 from vidqa.jobs.platforms.kubernetes.log import gather, read_log, tail_of
 from vidqa.jobs.platforms.kubernetes.manifest import JOB_LABEL, command, manifest, name_of, needed, objects
-from vidqa.jobs.platforms.kubernetes.paths import path_problems, site_of
-from vidqa.jobs.platforms.kubernetes.site import KubernetesSite
+from vidqa.jobs.platforms.kubernetes.site import KubernetesSite, path_problems, site_of
 from vidqa.jobs.platforms.kubernetes.state import decisive, endings, observed, stuck, verdict
-from vidqa.jobs.platforms.problems import PLATFORM_REFUSED, PLATFORM_SILENT, PLATFORM_UNREACHABLE
 from vidqa.jobs.platforms.processes import Identity
 from vidqa.jobs.platforms.site import settings_of
+from vidqa.jobs.problems import PLATFORM_REFUSED, PLATFORM_SILENT, PLATFORM_UNREACHABLE
 
 MANIFEST = "manifest.yaml"
 POLL_S = 2.0  # an API server serves a whole cluster

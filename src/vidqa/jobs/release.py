@@ -20,11 +20,9 @@ from vidqa.core.files import now, read_object, remove, write_json, write_text
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.core.run_folder import EXPORT, UNFINISHED, RunFolder
 from vidqa.families.weights import check_weights
+from vidqa.jobs.exports import ExportSource, origin_of, point_to_hub
+from vidqa.jobs.model_card import Card, Scores, scores_of
 from vidqa.jobs.problems import EXPORT_FAILED, EXPORT_OUT
-from vidqa.jobs.release.card import Card
-from vidqa.jobs.release.origin import origin_of, point_to_hub
-from vidqa.jobs.release.scores import Scores, scores_of
-from vidqa.jobs.release.source import ExportSource
 
 CARD = "README.md"
 PROOF = "proof.json"

@@ -1,4 +1,5 @@
-"""The model card of an export: README.md as model hubs show it, from what the run, its spec and its scores say.
+"""The model card of an export: README.md as model hubs show it, from what the run, its spec and its scores say. Scores
+are those of evaluations whose recipe names these very weights.
 
 No path of this machine goes into it: the card is published with the weights.
 """
@@ -7,24 +8,94 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader
 
 from vidqa.core.files import read_object
+from vidqa.evaluation.results import compare_recipes
 from vidqa.evaluation.text import as_text
 from vidqa.families.model_files import front_matter_text
-from vidqa.jobs.release.origin import Origin
-from vidqa.jobs.release.scores import Scores
-from vidqa.jobs.release.source import ExportSource
+from vidqa.jobs import records
+from vidqa.jobs.exports import ExportSource, Origin
+from vidqa.jobs.job_results import dataset_of
+from vidqa.planning.resume_compat import same_weights
 from vidqa.spec import effective_batch
 from vidqa.spec.grpo_rules import reward_weights, temperature_of
 from vidqa.spec.models import GrpoSpec
 
 HUB = "https://huggingface.co/"
-TEMPLATE = "card.md.j2"
+RECIPE, METRICS = "recipe.json", "metrics.json"  # of an evaluation
+TEMPLATE = "model_card.md.j2"
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A finished evaluation; `name` is that of its set of questions."""
+
+    folder: Path
+    name: str
+    recipe: dict[str, Any]
+    metrics: dict[str, Any]
+
+    @property
+    def weights(self) -> str:
+        model = self.recipe.get("model")
+        return str(model.get("sha256") or model.get("sha256_sampled")) if isinstance(model, dict) else ""
+
+
+@dataclass(frozen=True)
+class Scores:
+    """An evaluation of the export, and one of its base model that compares with it."""
+
+    export: Evaluation
+    base: Evaluation | None
+
+    def as_dict(self) -> dict[str, Any]:
+        export_figures = {"folder": str(self.export.folder), "set": self.export.name, **_figures(self.export.metrics)}
+        return {**export_figures, "base": _figures(self.base.metrics) if self.base else None}
+
+
+def _figures(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: metrics.get(key) for key in ("n", "accuracy", "accuracy_ci95", "majority_accuracy")}
+
+
+def scores_of(source: ExportSource, out: Path) -> list[Scores]:
+    """Every way in which the export, or what was made of it in `out`, was evaluated; of equal ways the newest."""
+    evaluations = sorted(
+        _evaluations(source), key=lambda evaluation: (evaluation.folder / METRICS).stat().st_mtime, reverse=True
+    )
+    bases = [evaluation for evaluation in evaluations if same_weights(evaluation.weights, source.base)]
+    scores: list[Scores] = []
+    for evaluation in evaluations:
+        same = any(not compare_recipes(evaluation.recipe, other.export.recipe) for other in scores)
+        own = source.is_of(evaluation.weights) or same_weights(evaluation.weights, out)
+        if own and not same:
+            base = next((other for other in bases if not compare_recipes(evaluation.recipe, other.recipe)), None)
+            scores.append(Scores(evaluation, base))
+    return sorted(scores, key=lambda evaluation: (evaluation.export.name, str(evaluation.export.folder)))
+
+
+def _evaluations(source: ExportSource) -> Iterator[Evaluation]:
+    """Those beside the run, in the folders beside that of its runs, and of the jobs that were launched here."""
+    home = source.run.path
+    beside = [recipe.parent for pattern in ("*", "*/*") for recipe in home.parent.parent.glob(f"{pattern}/{RECIPE}")]
+    launched = [Path(record.run_dir) for record in records.scan()[0]]
+    for folder in dict.fromkeys(path.resolve() for path in [*beside, *launched]):
+        recipe, metrics = read_object(folder / RECIPE), read_object(folder / METRICS)
+        if recipe and isinstance(metrics.get("accuracy"), int | float):
+            yield Evaluation(folder, _set_of(folder), recipe, metrics)
+
+
+def _set_of(folder: Path) -> str:
+    """A short name for the questions of an evaluation: the folder of the annotations, or their file's name."""
+    if not (dataset := dataset_of(folder)):
+        return "questions"
+    path = Path(dataset["annotation_path"])
+    return path.parent.name if path.stem == "annotations" and path.parent.name else path.stem
 
 
 @dataclass(frozen=True)
@@ -45,7 +116,7 @@ class Card:
     def text(self) -> str:
         spec = self.source.spec
         prompt, vision = spec.custom.system_prompt, spec.custom.vision
-        environment = Environment(loader=PackageLoader("vidqa.jobs.release", "."), keep_trailing_newline=True)
+        environment = Environment(loader=PackageLoader("vidqa.jobs", "."), keep_trailing_newline=True)
         environment.filters["plain"] = _plain
         return environment.get_template(TEMPLATE).render(
             front=self._front(),

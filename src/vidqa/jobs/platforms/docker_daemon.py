@@ -20,7 +20,7 @@ from requests.exceptions import RequestException
 
 from vidqa.core import environment
 from vidqa.core.problem import Code, ProblemError
-from vidqa.jobs.platforms.problems import IMAGE_UNUSABLE, NOT_SHARED, PLATFORM_REFUSED, PLATFORM_UNREACHABLE
+from vidqa.jobs.problems import IMAGE_UNUSABLE, NOT_SHARED, PLATFORM_REFUSED, PLATFORM_UNREACHABLE
 
 TIMEOUT_S = 60
 # Patterns of daemon messages, their problems and remedies; the first match counts.

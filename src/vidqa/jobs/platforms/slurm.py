@@ -17,7 +17,7 @@ from typing import Any
 
 import vidqa
 from vidqa.core.problem import Exit, Problem, ProblemError
-from vidqa.jobs.platforms import exit_state
+from vidqa.jobs.platforms import exit_state, slurm_script
 from vidqa.jobs.platforms._base import (
     HAND_OVER,
     INFRASTRUCTURE,
@@ -32,7 +32,11 @@ from vidqa.jobs.platforms._base import (
     Submitted,
     copy_command,
 )
-from vidqa.jobs.platforms.problems import (
+from vidqa.jobs.platforms.processes import Identity
+from vidqa.jobs.platforms.site import is_unseen, settings_of
+from vidqa.jobs.platforms.slurm_commands import PATIENCE_S, SlurmCommands, SlurmJob, accounted, find, slurm_job
+from vidqa.jobs.platforms.slurm_script import SCRIPT, TASK, SlurmSite, image_problems
+from vidqa.jobs.problems import (
     NOT_SEEN,
     NOT_SHARED,
     PATH_UNSEEN,
@@ -42,12 +46,6 @@ from vidqa.jobs.platforms.problems import (
     PLATFORM_UNREACHABLE,
     SLURM_SETTINGS,
 )
-from vidqa.jobs.platforms.processes import Identity
-from vidqa.jobs.platforms.site import is_unseen, settings_of
-from vidqa.jobs.platforms.slurm import script as slurm_script
-from vidqa.jobs.platforms.slurm.commands import PATIENCE_S, SlurmCommands, SlurmJob, accounted, find, slurm_job
-from vidqa.jobs.platforms.slurm.script import SCRIPT, TASK
-from vidqa.jobs.platforms.slurm.site import SlurmSite, image_problems
 
 POLL_S = 5.0  # a controller serves a whole cluster
 ASK_AGAIN_S = 5.0

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 
 from vidqa.core import environment
-from vidqa.jobs.platforms.problems import PLATFORM_SILENT, PLATFORM_UNREACHABLE
+from vidqa.jobs.problems import PLATFORM_SILENT, PLATFORM_UNREACHABLE
 
 TIMEOUT_S = 90  # SLURM's own commands give up on their controller earlier than that
 PATIENCE_S = 30.0  # for a controller that restarts or fails over

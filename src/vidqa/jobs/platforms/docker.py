@@ -10,16 +10,18 @@ import json
 import math
 import os
 import time
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 from docker.errors import APIError
+from pydantic import Field
 
 import vidqa
 from vidqa.core import environment
 from vidqa.core.cli import refused_writes
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.core.versions import git_commit
-from vidqa.jobs.platforms import exit_state, hardware
+from vidqa.jobs.platforms import docker_daemon, exit_state, local
 from vidqa.jobs.platforms._base import (
     OUT_OF_MEMORY,
     Job,
@@ -31,28 +33,56 @@ from vidqa.jobs.platforms._base import (
     run_folder_log,
 )
 from vidqa.jobs.platforms.container_entrypoint import SECRETS_FILE
-from vidqa.jobs.platforms.docker import daemon as docker_daemon
-from vidqa.jobs.platforms.docker.container import CONTAINER_FILE, DockerSite, container_body, container_name, paths_of
-from vidqa.jobs.platforms.docker.daemon import container_facts, daemon, image_facts, is_local, refusals, unless_over
+from vidqa.jobs.platforms.docker_daemon import container_facts, daemon, image_facts, is_local, refusals, unless_over
 from vidqa.jobs.platforms.engine_command import engine_environment, torchrun
 from vidqa.jobs.platforms.job_store import read_exit, write_exit
 from vidqa.jobs.platforms.local import gpu_problems
-from vidqa.jobs.platforms.mounts import shadowed_image_paths
-from vidqa.jobs.platforms.problems import (
+from vidqa.jobs.platforms.mounts import Mount, mounts, shadowed_image_paths
+from vidqa.jobs.platforms.processes import Identity
+from vidqa.jobs.platforms.site import SiteSettings, settings_of
+from vidqa.jobs.problems import (
     IMAGE_UNUSABLE,
     NOT_SHARED,
     PLATFORM_NODES,
     PLATFORM_PATH,
     PLATFORM_UNREACHABLE,
 )
-from vidqa.jobs.platforms.processes import Identity
-from vidqa.jobs.platforms.site import settings_of
 
+CONTAINER_FILE = "container.json"  # in the run folder
+JOB_LABEL = "vidqa.job"
+GB = 10**9
 ENGINE_TITLE = "finetune-cosmos-reason-engine"  # org.opencontainers.image.title, as docker/Dockerfile labels it
 THE_IMAGES_OWN = ("/opt/vidqa", "/usr", "/etc", "/bin", "/lib", "/proc", "/sys", "/run/secrets")
 POLL_S = 0.1
 ASK_AGAIN_S = 5.0  # a signal is lost while an engine process starts
 FORCE_S = 20.0  # until a killed container is gone
+
+
+class DockerSite(SiteSettings):
+    """The table [docker] of site.toml."""
+
+    network: Literal["bridge", "host", "none"] = Field(
+        default="bridge", description="The container's network; a job needs it only for a tracker such as wandb."
+    )
+    shm_gb: float = Field(
+        default=16.0, gt=0, description="Limit of /dev/shm, which NCCL and decode workers use; Docker's own is 64 MB."
+    )
+    memory_gb: float = Field(default=0.0, ge=0, description="Memory limit of the container; 0 is none.")
+    ulimits: dict[str, int] = Field(
+        default={"memlock": -1, "stack": 64 << 20},
+        description="Process limits, -1 for none; NCCL and pinned buffers lock memory.",
+    )
+    user: str = Field(
+        default="",
+        pattern=r"^(\d+:\d+)?$",
+        description='"UID:GID" that the job runs under and its files belong to; empty is whoever launches.',
+    )
+    read_only: list[str] = Field(
+        default=[], description="More absolute folders that the job may read, for example what links in the data name."
+    )
+    keep_container: bool = Field(
+        default=False, description="Keep the container when the job is over, to look into it; otherwise it is removed."
+    )
 
 
 def check(job: Job) -> list[Problem]:
@@ -115,11 +145,60 @@ def pinned(image: str, facts: dict[str, Any]) -> str:
 
 
 def render(job: Job) -> Rendered:
-    variables = engine_environment(job, hardware.cpu_count() if is_local() else None)
+    variables = engine_environment(job, local.cpu_count() if is_local() else None)
     variables["VIDQA_CACHE_DIR"] = str(environment.cache_folder())
     command = torchrun("python", job)
     body = container_body(job, command, variables)
     return Rendered(command, variables, files={CONTAINER_FILE: json.dumps(body, indent=2) + "\n"})
+
+
+def container_name(job_id: str) -> str:
+    return f"vidqa-{job_id}"
+
+
+def paths_of(job: Job) -> list[Mount]:
+    """The mounts of a job, with the folders that site.toml adds."""
+    return mounts(job, map(Path, job.settings.read_only))
+
+
+def container_body(job: Job, command: tuple[str, ...], variables: dict[str, str]) -> dict[str, Any]:
+    """The request to create the container, as in Docker's API. It holds no secret."""
+    settings: DockerSite = job.settings
+    host: dict[str, Any] = {
+        "Mounts": [
+            {"Type": "bind", "Source": str(mount.path), "Target": str(mount.path), "ReadOnly": mount.read_only}
+            for mount in paths_of(job)
+        ],
+        "NetworkMode": settings.network,
+        "ShmSize": int(settings.shm_gb * GB),
+        "Memory": int(settings.memory_gb * GB),
+        "Ulimits": [{"Name": name, "Soft": most, "Hard": most} for name, most in settings.ulimits.items()],
+        "Init": True,  # reaps orphaned processes
+        "SecurityOpt": ["no-new-privileges"],
+        "CapDrop": ["ALL"],
+        "LogConfig": {"Type": "json-file", "Config": {"max-size": "20m", "max-file": "2"}},
+        "RestartPolicy": {"Name": "no", "MaximumRetryCount": 0},
+    }
+    if not settings.user:
+        host["GroupAdd"] = [str(group) for group in os.getgroups() if group != os.getgid()]
+    if job.gpus:
+        host["DeviceRequests"] = [_gpus(job)]
+    return {
+        "Image": job.image,
+        "Entrypoint": ["python", "-m", "vidqa.jobs.platforms.container_entrypoint"],
+        "Cmd": [job.job_id, str(job.log), *command],
+        "Env": [f"{name}={value}" for name, value in variables.items()],
+        "User": settings.user or f"{os.getuid()}:{os.getgid()}",
+        "Labels": {JOB_LABEL: job.job_id, "vidqa.action": job.action, "vidqa.run": str(job.run_dir)},
+        "HostConfig": host,
+    }
+
+
+def _gpus(job: Job) -> dict[str, Any]:
+    """As many GPUs as the job has processes: the first that CUDA_VISIBLE_DEVICES names, or the machine's first."""
+    named = (environment.visible_gpus() or [])[: job.processes_per_node]
+    which = {"DeviceIDs": named} if named else {"Count": job.processes_per_node}
+    return {"Driver": "nvidia", "Capabilities": [["gpu"]], **which}
 
 
 def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
@@ -241,7 +320,7 @@ def _remove(client: Any, container: str) -> None:
 
 
 def visible_gpus(settings: DockerSite) -> int | None:
-    return hardware.gpu_count() if is_local() else None
+    return local.gpu_count() if is_local() else None
 
 
 DOCKER = Platform(

@@ -45,7 +45,7 @@ MODULES = (
     "vidqa.engine.torchrun",
     "vidqa.engine.actions.export",
     "vidqa.jobs.platforms.supervisor",
-    "vidqa.automl",
+    "vidqa.automl.controller",
     "vidqa.core.pages.training",
     "torch.distributed.run",
 )

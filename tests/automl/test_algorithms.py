@@ -171,7 +171,7 @@ def test_a_ten_trial_study_is_no_random_search() -> None:
 
 
 def test_without_torch_the_proposer_is_another_and_the_trial_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vidqa.automl.algorithms.optuna_samplers.find_spec", lambda name: None)
+    monkeypatch.setattr("vidqa.automl.algorithms.samplers.find_spec", lambda name: None)
     study = simulated(made("bayesian", max_trials=6), training)
     assert study.trials[-1].proposer == "tpe"
 

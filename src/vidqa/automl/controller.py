@@ -1,6 +1,6 @@
 """The controller of a study: one process that asks the algorithm, starts jobs, and records their results.
 
-    control(Path("study"))        returns when the study has ended or was stopped
+    python -P -m vidqa.automl.controller --study FOLDER        ends when the study has ended or was stopped
 
 Every event is in the journal before anything follows from it, so that the controller can be killed at any moment: the
 next one finds the running jobs, loses no result and starts no trial twice.
@@ -8,12 +8,16 @@ next one finds the running jobs, loses no result and starts no trial twice.
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
+import signal
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from vidqa import __version__
@@ -28,12 +32,13 @@ from vidqa.automl.repair import repaired
 from vidqa.automl.study import Study, open_study
 from vidqa.automl.trial_jobs import Jobs
 from vidqa.automl.trials import Trials
-from vidqa.core.cli import note
+from vidqa.core.cli import Parser, Result, note, run
 from vidqa.core.files import require_owned
 from vidqa.core.problem import INTERNAL, ProblemError
 from vidqa.jobs.launch import Ready
 from vidqa.jobs.platforms import platform
 from vidqa.jobs.platforms.processes import this_process
+from vidqa.preflight import launch_gate
 
 BY_HAND = "agent"  # the algorithm without proposals of its own
 
@@ -300,3 +305,27 @@ def _log_line(event: Event) -> str:
     if kind in ("searched", "stopped"):
         return f"{kind}: {event['why']}"
     return ""
+
+
+# --- the program ----------------------------------------------------------------------------------------------------
+
+
+def main(options: argparse.Namespace) -> Result:
+    signal.signal(signal.SIGTERM, _interrupt)
+    history = control(options.study, launch_gate.of_engine("vidqa"))
+    return Result({"finished": history.finished, "stopped": history.stopped, "winner": history.winner})
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """End without the jobs; the next controller finds them."""
+    raise KeyboardInterrupt
+
+
+parser = Parser(
+    "Run the controller of a study to its end. scripts/run_automl.py start does this in the background.",
+    ["python -P -m vidqa.automl.controller --study study"],
+)
+parser.add_argument("--study", type=Path, required=True, help="folder that run_automl.py plan wrote")
+
+if __name__ == "__main__":
+    sys.exit(run(parser, main))

@@ -42,7 +42,7 @@ def start(folder: Path, trials: int | None = None) -> None:
         if trials is not None:
             extend(folder, trials)
     remove(folder / OUTPUT, owner=folder)
-    words = [sys.executable, "-P", "-m", "vidqa.automl", "--study", str(folder.absolute()), "--json"]
+    words = [sys.executable, "-P", "-m", "vidqa.automl.controller", "--study", str(folder.absolute()), "--json"]
     environment = child_environment(PYTHONPATH=python_path(SKILL_ROOT / "src"))
     with (folder / LOG).open("ab") as log, (folder / OUTPUT).open("wb") as output:
         process = subprocess.Popen(

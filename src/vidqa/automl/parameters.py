@@ -7,7 +7,7 @@ define them, from the schema (x-automl) or a user's --range:
 Nothing after the key takes the schema's own range.
 
 optuna's distributions know neither weights nor conditions nor a position in [0, 1], which the algorithms with rungs,
-the grid, CMA-ES and the report need; `algorithms.optuna_samplers` translates for the samplers.
+the grid, CMA-ES and the report need; `algorithms.samplers` translates for optuna's samplers.
 """
 
 from __future__ import annotations

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from vidqa.automl.algorithms._base import Fidelity, Searcher, Task
-from vidqa.automl.algorithms.baselines import Agent, GridSearch, QuasiRandom, RandomSearch
-from vidqa.automl.algorithms.cma_es import CmaEs
-from vidqa.automl.algorithms.optuna_samplers import Bayesian, Nsga2
 from vidqa.automl.algorithms.rungs import Asha, Bohb, Hyperband, HyperbandEvolution, Pbt
+from vidqa.automl.algorithms.samplers import Agent, Bayesian, CmaEs, GridSearch, Nsga2, QuasiRandom, RandomSearch
 from vidqa.automl.decisions import Goal
 from vidqa.automl.problems import STUDY_SETTINGS
 from vidqa.automl.space import Space

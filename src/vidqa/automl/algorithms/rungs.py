@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vidqa.automl.algorithms._base import Fidelity, Searcher, Task
-from vidqa.automl.algorithms.optuna_samplers import observed, parzen, startup
+from vidqa.automl.algorithms.samplers import observed, parzen, startup
 from vidqa.automl.decisions import Decision, Done, Promote, Prune, Start, Trial, Wait
 from vidqa.automl.parameters import Parameter
 

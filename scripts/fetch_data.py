@@ -33,8 +33,7 @@ parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the 
 
 
 def main(options: Namespace) -> Result:
-    from vidqa.data.storage.fetch import fetch, published_set
-    from vidqa.data.storage.nexar import write_annotations
+    from vidqa.data.storage.published_sets import fetch, published_set, write_annotations
 
     if options.name != "nexar" and (options.question or options.answer_column):
         parser.error(f"--question and --answer-column are for nexar; {options.name} brings its own annotations")

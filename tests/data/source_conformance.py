@@ -15,7 +15,7 @@ import pytest
 
 from vidqa.data import check_records, fingerprint, load_records, open_source
 from vidqa.data.load import load_pairs
-from vidqa.data.problem_collector import ProblemCollector
+from vidqa.data.problems import ProblemCollector
 from vidqa.data.record import Provenance
 from vidqa.spec import Layer, resolve
 from vidqa.spec.schedule import train_samples

@@ -20,10 +20,9 @@ from tests.hub_server import Hub, serving
 from vidqa.core.problem import ProblemError
 from vidqa.data import load_records
 from vidqa.data.archive import unpack
-from vidqa.data.storage import fetch as fetching
 from vidqa.data.storage import hub, hub_dataset
-from vidqa.data.storage.fetch import Published, fetch, published_set
-from vidqa.data.storage.nexar import write_annotations
+from vidqa.data.storage import published_sets as fetching
+from vidqa.data.storage.published_sets import Published, fetch, published_set, write_annotations
 
 SET = Published("org/set", ("av", "robovqa"))
 

@@ -36,7 +36,7 @@ from vidqa.gaps.deft.loop import locked_folder
 from vidqa.engine.data.frame_cache import FrameCache
 from vidqa.jobs.platforms import job_store as job_files
 from vidqa.data.storage.staging import staging_lock
-from vidqa.data.archive_cache import in_use
+from vidqa.data.media_cache import in_use
 
 folder = Path(sys.argv[1])
 ways = {

@@ -10,8 +10,7 @@ import pytest
 
 from vidqa.core.problem import Problem
 from vidqa.data import Record, fingerprint
-from vidqa.data.fast_reader import fast_row
-from vidqa.data.load import check_records
+from vidqa.data.load import check_records, fast_row
 from vidqa.datatools.convert import convert
 from vidqa.datatools.inspection import inspect_dataset
 

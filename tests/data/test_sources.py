@@ -21,7 +21,7 @@ from source_conformance import Made, row
 from vidqa.core.problem import ProblemError
 from vidqa.data import check_records, load_records
 from vidqa.data.media import NotFound
-from vidqa.data.problem_collector import ProblemCollector
+from vidqa.data.problems import ProblemCollector
 from vidqa.data.record import Provenance
 from vidqa.data.sources import SOURCE_KINDS, file_of, made_absolute, open_source, read_by
 from vidqa.data.sources.captions import CAPTIONS_FOLDER

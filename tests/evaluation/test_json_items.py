@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from vidqa.data.problem_collector import ProblemCollector
+from vidqa.data.problems import ProblemCollector
 from vidqa.evaluation.results import json_items
 
 HALF = {"video_id": "half \ud800 pair"}  # no file can hold it but escaped

@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from vidqa.core.problem import ProblemError
-from vidqa.data.problem_collector import SHOWN
+from vidqa.data.problems import SHOWN
 from vidqa.data.record import MediaRef, Record, Turn
 from vidqa.evaluation.answers import RULES
 from vidqa.evaluation.results import FIELDS, check_results, compare_recipes, judged, make_item, read_results

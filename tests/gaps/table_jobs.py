@@ -20,7 +20,7 @@ from demo.clips import Clip, write_split
 from vidqa import spec
 from vidqa.core.files import content_hash, write_json
 from vidqa.core.run_folder import QUERY_EMBEDDINGS
-from vidqa.data.fast_reader import fast_row
+from vidqa.data.load import fast_row
 from vidqa.evaluation.metrics import score
 from vidqa.evaluation.results import judged
 from vidqa.gaps.curation.rows import read_rows

@@ -18,8 +18,8 @@ from clips import draw, mux_silence, ordinary_scheduling
 
 from vidqa.core.problem import ProblemError
 from vidqa.video import decode, decode_frames, probe
+from vidqa.video.probe import StreamInfo, read_stream_info
 from vidqa.video.source import SELF_CONTAINED
-from vidqa.video.stream_info import StreamInfo, read_stream_info
 from vidqa.video.timeline import Timeline, read_timeline
 
 FRAMES, FPS, GROUP = 11, 25, 5

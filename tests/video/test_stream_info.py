@@ -2,6 +2,7 @@
 
 import tempfile
 from fractions import Fraction
+from importlib import import_module
 from pathlib import Path
 
 import av
@@ -13,7 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vidqa.core.problem import ProblemError
-from vidqa.video import decode_frames, probe, stream_info
+from vidqa.video import decode_frames, probe
+
+probing = import_module("vidqa.video.probe")
 
 # Containers that PyAV can write, and what can be in them: a codec with the pixel formats that are tried.
 H264 = ("libx264", ("yuv420p", "yuv444p", "yuv420p10le"))
@@ -86,14 +89,16 @@ def test_no_decoder_gets_more_than_the_head(tmp_path, monkeypatch, ending, codec
     path = tmp_path / f"a.{ending}"
     write_noise(path, codec)
     with av.open(str(path)) as container:
-        assert next(container.demux(video=0)).size > 4 * stream_info.HEAD_BYTES
-    given_bytes, picture = [], stream_info._picture
+        assert next(container.demux(video=0)).size > 4 * probing.HEAD_BYTES
+    given_bytes, picture = [], probing._picture
     monkeypatch.setattr(
-        stream_info, "_picture", lambda decoder, packet: given_bytes.append(packet.size) or picture(decoder, packet)
+        probing, "_picture", lambda decoder, packet: given_bytes.append(packet.size) or picture(decoder, packet)
     )
-    monkeypatch.setattr(stream_info, "open_video", None)  # nor is the file opened again, for FFmpeg to look at more
+    opened, open_video = [], probing.open_video
+    monkeypatch.setattr(probing, "open_video", lambda *file, **how: opened.append(how) or open_video(*file, **how))
     assert probed(path) == decoded(path)
-    assert len(given_bytes) == 1 and given_bytes[0] <= stream_info.HEAD_BYTES
+    assert opened == [{"header_alone": True}]  # nor is the file opened again, for FFmpeg to look at more
+    assert len(given_bytes) == 1 and given_bytes[0] <= probing.HEAD_BYTES
 
 
 def write_noise(path: Path, codec: str, **options: str) -> Path:
@@ -141,7 +146,7 @@ def test_a_turn_that_only_the_pictures_speak_of(tmp_path) -> None:
 
 def test_a_picture_behind_a_long_message(tmp_path) -> None:
     plain = write_clip(tmp_path / "plain.mp4", rotation=180)
-    said = "086f3693-b7b3-4f2c-9653-21492feee5b8+" + "words " * stream_info.HEAD_BYTES
+    said = "086f3693-b7b3-4f2c-9653-21492feee5b8+" + "words " * probing.HEAD_BYTES
     long = copy(plain, tmp_path / "long.mp4", f"h264_metadata=sei_user_data={said}")
     assert long.stat().st_size > plain.stat().st_size + len(said)
     assert probed(long) == decoded(long)
@@ -177,7 +182,7 @@ def test_a_first_picture_without_a_beginning(tmp_path, name, codec) -> None:
 
 def test_the_picture_that_asks_for_a_turn_is_whole() -> None:
     decoder = av.CodecContext.create("vp9", "r")
-    (frame,) = decoder.decode(av.Packet(stream_info.VP9_PICTURE))
+    (frame,) = decoder.decode(av.Packet(probing.VP9_PICTURE))
     assert (frame.width, frame.height, frame.is_corrupt) == (1, 1, False)
 
 

@@ -20,7 +20,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
 
 from vidqa.core.files import replacing
-from vidqa.data.archive_cache import ALWAYS_TAKEN, MOST_EXPANSION, MOST_MEMBERS, Unpacked, open_tar, plain_members
+from vidqa.data.media_cache import ALWAYS_TAKEN, MOST_EXPANSION, MOST_MEMBERS, Unpacked, open_tar, plain_members
 from vidqa.data.problems import MEDIA_MISSING, TAR_BROKEN
 
 SUFFIXES = (".tar", ".tar.gz", ".tgz")

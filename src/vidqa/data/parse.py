@@ -10,22 +10,28 @@ from typing import Any, NamedTuple, NoReturn, ParamSpec, TypeVar
 
 from vidqa.core.problem import Code
 from vidqa.data import problems
-from vidqa.data.media import MediaSource, NotFound
-from vidqa.data.media_placement import KINDS, TAG, Piece, Slot, fill_slots, pieces_of_text, tidy
-from vidqa.data.problem_collector import ProblemCollector
-from vidqa.data.reader import type_name
-from vidqa.data.reasoning import unclosed
-from vidqa.data.record import ORIGINS, MediaRef, Provenance, Record, Turn
-from vidqa.data.record_keys import (
+from vidqa.data.conversation import (
+    KINDS,
     LEARNED,
+    TAG,
+    Piece,
+    Slot,
+    fill_slots,
     is_learned,
     medium_keys,
     medium_name,
+    pieces_of_text,
     shows_media,
+    tidy,
+    unclosed,
     unused_in,
     unused_in_record,
     unused_in_turn,
 )
+from vidqa.data.media import MediaSource, NotFound
+from vidqa.data.problems import ProblemCollector
+from vidqa.data.reader import type_name
+from vidqa.data.record import ORIGINS, MediaRef, Provenance, Record, Turn
 
 ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
 KIND_FIELDS = ("kind", "type", "question_type", "category")

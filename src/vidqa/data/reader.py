@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from vidqa.core.problem import Code
-from vidqa.data.problem_collector import ProblemCollector
-from vidqa.data.problems import EMPTY, FIELD, FILE_MISSING, SYNTAX
+from vidqa.data.problems import EMPTY, FIELD, FILE_MISSING, SYNTAX, ProblemCollector
 
 BOM = b"\xef\xbb\xbf"
 DEEPEST = 64  # lists and objects within each other in a record; more could be read and then not be written

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 ORIGINS = ("base", "mined", "augmented", "generated")
-MediumKeys = tuple[tuple[str, int | float], ...]  # of `vidqa.video.vision_keys`, in the order of their names
+MediumKeys = tuple[tuple[str, int | float], ...]  # of `vidqa.video.types`, in the order of their names
 
 
 @dataclass(frozen=True, slots=True)

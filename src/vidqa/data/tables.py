@@ -9,11 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from vidqa.data.embedded_media import EmbeddedMedia
 from vidqa.data.foreign_rows import MEDIA, PAIRS, question_row
-from vidqa.data.media_names import kind_of
-from vidqa.data.problem_collector import ProblemCollector
-from vidqa.data.problems import FIELD, SYNTAX
+from vidqa.data.media import kind_of
+from vidqa.data.media_cache import EmbeddedMedia
+from vidqa.data.problems import FIELD, SYNTAX, ProblemCollector
 
 LONGEST_CELL = 1 << 24
 ALIASES = ("file", "path", "filename", "clip")  # columns that name the medium where none of MEDIA is there

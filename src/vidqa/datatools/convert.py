@@ -11,21 +11,20 @@ from typing import Any
 
 from vidqa.core.problem import Problem, ProblemError, raise_errors
 from vidqa.data import fingerprint
-from vidqa.data.data_files import holds_tables
 from vidqa.data.load import Pair, load_pairs, read_pairs
 from vidqa.data.media import media_source
 from vidqa.data.parse import RowReader
-from vidqa.data.problem_collector import ProblemCollector
-from vidqa.data.problems import FILE_MISSING, LEFT_OUT, OPTION, SPLIT
+from vidqa.data.problems import FILE_MISSING, LEFT_OUT, OPTION, SPLIT, ProblemCollector
 from vidqa.data.reader import NAMES
 from vidqa.data.record import MediaRef, Record
 from vidqa.data.sources import Source, kind_of_source, open_source
-from vidqa.data.sources.address import address_of
+from vidqa.data.sources._base import address_of
 from vidqa.data.sources.captions import CAPTIONS_FOLDER
 from vidqa.data.sources.data_folder import DATA_FOLDER
 from vidqa.data.sources.files import ANNOTATION_FILE, CSV_FILE
 from vidqa.data.sources.user_function import USER_FUNCTION
 from vidqa.data.sources.web_dataset import WEB_DATASET
+from vidqa.data.splits import holds_tables
 from vidqa.datatools import prompts, tao
 from vidqa.datatools.merge import Imported, merged
 from vidqa.datatools.outputs import json_lines, json_list, write_new

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from vidqa.core.problem import Problem
-from vidqa.data.problem_collector import shown_names
+from vidqa.data.problems import shown_names
 from vidqa.data.record import Record
 from vidqa.data.record_groups import same_bytes
 from vidqa.datatools.problems import DUPLICATES

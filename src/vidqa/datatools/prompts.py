@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from vidqa.data.reasoning import split_thinking
+from vidqa.data.conversation import split_thinking
 from vidqa.data.record import Record
 from vidqa.datatools.problems import PROMPT
 from vidqa.evaluation.choices import options_of

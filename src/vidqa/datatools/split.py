@@ -13,7 +13,6 @@ from typing import Any
 from vidqa.core.files import remove
 from vidqa.core.problem import Problem
 from vidqa.data import fingerprint
-from vidqa.data.data_files import SPLITS
 from vidqa.data.load import Pair, load_pairs
 from vidqa.data.media import MediaSource
 from vidqa.data.problems import OPTION, OUTPUT_EXISTS
@@ -21,6 +20,7 @@ from vidqa.data.problems import SPLIT as DATA_SPLIT
 from vidqa.data.record import Record
 from vidqa.data.record_groups import drawn_groups, groups_sharing_media, stratified
 from vidqa.data.sources import Source, open_source
+from vidqa.data.splits import SPLITS
 from vidqa.datatools.duplicates import answer_class, same_content_problems
 from vidqa.datatools.outputs import json_list, json_page, write_new
 from vidqa.datatools.problems import SPLIT

@@ -13,8 +13,7 @@ from typing import Any
 from vidqa.core.problem import Problem
 from vidqa.data.load import Pair
 from vidqa.data.near_duplicates import groups_alike
-from vidqa.data.problem_collector import shown_names
-from vidqa.data.problems import OPTION
+from vidqa.data.problems import OPTION, shown_names
 from vidqa.data.record import MediaRef, Record
 from vidqa.data.record_groups import same_bytes
 from vidqa.datatools.problems import SPLIT

@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from vidqa.data.problem_collector import ProblemCollector
+from vidqa.data.problems import ProblemCollector
 from vidqa.data.reader import TOO_DEEP, is_deep, type_name
 from vidqa.data.sources import Rows
 from vidqa.datatools.problems import FORMAT

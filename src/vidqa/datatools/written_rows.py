@@ -11,11 +11,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from vidqa.data.media_placement import TAG
+from vidqa.data.conversation import TAG, TURN_KEYS
 from vidqa.data.parse import KIND_FIELDS
 from vidqa.data.record import Record, Turn
-from vidqa.data.record_keys import TURN_KEYS
-from vidqa.video.vision_keys import KEYS_OF, VIDEO_KEYS
+from vidqa.video.types import KEYS_OF, VIDEO_KEYS
 
 SPEAKERS = {"user": "human", "assistant": "gpt", "system": "system"}
 CARRIED = {"id", "video", "videos", "image", "images", "video_fps", "kind", "system", "rejected"}  # what a record holds

@@ -10,7 +10,7 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
-from vidqa.data.reasoning import without_thinking
+from vidqa.data.conversation import without_thinking
 from vidqa.evaluation.choices import options_of, read_letter, without_prefix
 from vidqa.evaluation.marks import final_box, plain
 from vidqa.evaluation.quantities import is_number, parse_number, units_named

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 
 from vidqa.core.files import read_object
 from vidqa.core.problem import Problem, ProblemError, raise_errors
-from vidqa.data.problem_collector import ProblemCollector
-from vidqa.data.problems import EMPTY, OUTPUT_EXISTS
+from vidqa.data.problems import EMPTY, OUTPUT_EXISTS, ProblemCollector
 from vidqa.data.reader import BOM, Fault, json_rows
 from vidqa.data.record import Record
 from vidqa.evaluation.answers import DIRECTION_TASK, RULES, STATUSES, Parsed, parse_pair

@@ -21,7 +21,7 @@ from typing import Any
 
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.core.user_function import UserFunction, UserFunctionError, UserFunctionTimeout
-from vidqa.data.sources.address import FUNCTION
+from vidqa.data.sources._base import FUNCTION
 from vidqa.evaluation.problems import METRIC_FUNCTION
 from vidqa.evaluation.results import Item, groups
 

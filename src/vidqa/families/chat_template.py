@@ -10,7 +10,7 @@ from typing import Any
 
 import jinja2
 
-from vidqa.data.reasoning import split_thinking
+from vidqa.data.conversation import split_thinking
 from vidqa.data.record import Record, Turn
 from vidqa.families.model_files import read_json
 from vidqa.families.problems import MODEL_FILE_MISSING, RESPONSE_MODE, TEMPLATE_BROKEN

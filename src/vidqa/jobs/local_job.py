@@ -25,7 +25,7 @@ from vidqa.core.problem import Exit, Problem, ProblemError, raise_errors
 from vidqa.core.run_folder import ANSWERS, RunFolder
 from vidqa.data import load_records
 from vidqa.data.archive import archive_and_member, is_archive
-from vidqa.data.media_names import IMAGES, VIDEOS, kind_of
+from vidqa.data.media import IMAGES, VIDEOS, kind_of
 from vidqa.data.problems import EMPTY, FILE_MISSING, MEDIA_MISSING
 from vidqa.data.record import Record
 from vidqa.data.sources.files import media_below

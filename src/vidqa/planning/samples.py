@@ -23,8 +23,7 @@ from vidqa.planning.problems import SAMPLE_TOO_LONG
 from vidqa.spec.models import EmbedSpec, EvaluateSpec, InferenceSpec, QuantizeSpec, TrainSpec
 from vidqa.video import plan_frames, plan_image, vision_spec, with_keys
 from vidqa.video.probe import Header, probe_many
-from vidqa.video.types import FramePlan, ImageMeta, VisionSpec
-from vidqa.video.vision_keys import VISION_KEYS
+from vidqa.video.types import VISION_KEYS, FramePlan, ImageMeta, VisionSpec
 
 TOKEN_BYTES = 4  # of the ids of an outline's head
 

@@ -13,10 +13,10 @@ from vidqa.core import actions
 from vidqa.core.files import write_json
 from vidqa.core.problem import Problem, raise_errors
 from vidqa.data import problems as codes
+from vidqa.data.conversation import KINDS, TAG
 from vidqa.data.media import MediaSource
-from vidqa.data.media_placement import KINDS, TAG
 from vidqa.data.parse import ROLES, RowReader
-from vidqa.data.problem_collector import ProblemCollector
+from vidqa.data.problems import ProblemCollector
 from vidqa.data.record import Record
 from vidqa.data.sources import open_source
 from vidqa.preflight import media_probe

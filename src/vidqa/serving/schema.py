@@ -12,7 +12,7 @@ from pydantic_core import from_json
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.data.record import MediumKeys, Turn
 from vidqa.serving.problems import REQUEST
-from vidqa.video.vision_keys import VISION_KEYS, contradictions, without_effect
+from vidqa.video.types import VISION_KEYS, contradictions, without_effect
 
 MOST_MEDIA = 64  # of one request
 ROLES = {"developer": "system"}

@@ -70,7 +70,7 @@ def train_samples(spec: Spec) -> int | None:
 def _count(annotations: str, media: str, test_size: int | float, seed: int, fingerprint: str) -> int | None:
     """`fingerprint` is that of the source: a count holds as long as the rows stay. Raises ProblemError."""
     from vidqa.data import check_records, open_source, split_by_video
-    from vidqa.data.problem_collector import ProblemCollector
+    from vidqa.data.problems import ProblemCollector
 
     if not test_size:
         collector = ProblemCollector(annotations)

@@ -4,8 +4,7 @@ from vidqa.video.decode import decode_frames
 from vidqa.video.image import decode_image, probe_image
 from vidqa.video.plan import plan_frames, plan_image
 from vidqa.video.probe import fps_disagreement, probe
-from vidqa.video.types import FramePlan, ImageMeta, PixelRules, VideoMeta, VisionSpec
-from vidqa.video.vision_keys import vision_spec, with_keys
+from vidqa.video.types import FramePlan, ImageMeta, PixelRules, VideoMeta, VisionSpec, vision_spec, with_keys
 
 __all__ = [
     "FramePlan",

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from vidqa.video.probe import read_stream_info
 from vidqa.video.problems import VIDEO_DECODE_TIMEOUT, VIDEO_FRAME_MISSING, VIDEO_UNREADABLE
 from vidqa.video.source import open_video, place
-from vidqa.video.stream_info import read_stream_info
 from vidqa.video.timeline import MAX_REORDERED, Stamp, Timeline, read_timeline
 
 if TYPE_CHECKING:

@@ -6,12 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from vidqa.data.foreign_rows import shaped
-from vidqa.data.sources._base import Names, Rows, Source, SourceKind, part_of
-from vidqa.data.sources.address import (
+from vidqa.data.sources._base import (
+    Names,
+    Rows,
+    Source,
+    SourceKind,
     address_of,
     file_of,
     functions_in,
     made_absolute,
+    part_of,
     read_by,
     with_absolute_functions,
 )

@@ -20,10 +20,8 @@ import yaml
 
 from vidqa.core.files import content_hash, parse_json
 from vidqa.data.media import media_source
-from vidqa.data.problem_collector import ProblemCollector, shown_names
-from vidqa.data.problems import EMPTY, FIELD, LEFT_OUT, SYNTAX
-from vidqa.data.sources._base import Names, Rows, Source, SourceKind
-from vidqa.data.sources.address import address_of
+from vidqa.data.problems import EMPTY, FIELD, LEFT_OUT, SYNTAX, ProblemCollector, shown_names
+from vidqa.data.sources._base import Names, Rows, Source, SourceKind, address_of
 
 VIDEOS, METAS, LABEL = "videos", "metas", ".label.json"
 ASKS = "captions.yaml"

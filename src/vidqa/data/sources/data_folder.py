@@ -15,16 +15,13 @@ from typing import Any
 
 from vidqa.core.files import content_hash
 from vidqa.data.archive import is_archive
-from vidqa.data.data_files import files_of, holds_tables
-from vidqa.data.embedded_media import EmbeddedMedia
 from vidqa.data.foreign_rows import question_row
-from vidqa.data.media import MediaSource, media_source
-from vidqa.data.media_names import kind_of
-from vidqa.data.problem_collector import ProblemCollector
+from vidqa.data.media import MediaSource, kind_of, media_source
+from vidqa.data.media_cache import EmbeddedMedia
+from vidqa.data.problems import ProblemCollector
 from vidqa.data.reader import NAMES, read_rows
-from vidqa.data.sources._base import Names, Rows, Source, SourceKind, rows_of_cuts
-from vidqa.data.sources.address import address_of
-from vidqa.data.split_syntax import subset_and_cuts
+from vidqa.data.sources._base import Names, Rows, Source, SourceKind, address_of, rows_of_cuts
+from vidqa.data.splits import files_of, holds_tables, subset_and_cuts
 from vidqa.data.tables import csv_rows, has_bytes, rename_fields, rows_in_tables, table_rows
 
 TABLES = (".parquet", ".arrow")

@@ -15,10 +15,8 @@ from pathlib import Path
 
 from vidqa.core.files import content_hash
 from vidqa.data.archive import is_archive, open_archive
-from vidqa.data.media import MediaSource, media_source
-from vidqa.data.media_names import is_medium, kind_of
-from vidqa.data.problem_collector import ProblemCollector
-from vidqa.data.problems import FILE_MISSING
+from vidqa.data.media import MediaSource, is_medium, kind_of, media_source
+from vidqa.data.problems import FILE_MISSING, ProblemCollector
 from vidqa.data.reader import NAMES, annotation_file, read_rows
 from vidqa.data.sources._base import Names, Rows, Source, SourceKind
 from vidqa.data.tables import csv_rows

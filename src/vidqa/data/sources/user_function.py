@@ -15,11 +15,10 @@ from vidqa.core.files import content_hash
 from vidqa.core.user_function import UserFunction, UserFunctionError
 from vidqa.data.foreign_rows import question_row
 from vidqa.data.media import media_source
-from vidqa.data.problem_collector import ProblemCollector
-from vidqa.data.problems import EMPTY, FILE_MISSING, FUNCTION
+from vidqa.data.problems import EMPTY, FILE_MISSING, FUNCTION, ProblemCollector
 from vidqa.data.reader import TOO_DEEP, is_deep
+from vidqa.data.sources._base import FUNCTION as WRITTEN
 from vidqa.data.sources._base import Names, Rows, Source, SourceKind
-from vidqa.data.sources.address import FUNCTION as WRITTEN
 
 
 def _open(path: str, media_path: str, renamed: Names) -> Source:

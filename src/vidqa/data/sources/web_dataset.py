@@ -18,12 +18,10 @@ from typing import Any
 
 from vidqa.core.files import content_hash
 from vidqa.data.archive import READ_ERRORS, is_archive
-from vidqa.data.archive_cache import open_tar, plain_members
 from vidqa.data.foreign_rows import MEDIA, question_row
-from vidqa.data.media import MediaSource, media_source
-from vidqa.data.media_names import kind_of
-from vidqa.data.problem_collector import ProblemCollector, shown_names
-from vidqa.data.problems import EMPTY, FILE_MISSING, LEFT_OUT, SYNTAX, TAR_BROKEN
+from vidqa.data.media import MediaSource, kind_of, media_source
+from vidqa.data.media_cache import open_tar, plain_members
+from vidqa.data.problems import EMPTY, FILE_MISSING, LEFT_OUT, SYNTAX, TAR_BROKEN, ProblemCollector, shown_names
 from vidqa.data.sources._base import Names, Rows, Source, SourceKind
 
 BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}")

@@ -1,6 +1,6 @@
 """Data sets of the Hugging Face hub: hf_dataset://organisation/name[@revision][#SUBSET:SPLIT], fetched before a job.
 
-A snapshot in the hub's cache is a data set folder like any other, and is read by `dataset.sources.data_folder`.
+A snapshot in the hub's cache is a data set folder like any other, and is read by `data.sources.data_folder`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from vidqa.core.cli import note
 from vidqa.core.files import name_error
 from vidqa.core.problem import ProblemError
 from vidqa.data.problems import NO_SPACE, NOT_FOUND, UNREACHABLE
-from vidqa.data.split_syntax import subset_and_cuts
+from vidqa.data.splits import subset_and_cuts
 from vidqa.data.storage import hub
 from vidqa.data.storage.hub import DATA_SET_PREFIX as PREFIX
 

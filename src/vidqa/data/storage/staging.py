@@ -24,8 +24,7 @@ from vidqa.core.problem import Problem, ProblemError
 from vidqa.data.archive import SUFFIXES
 from vidqa.data.media import MediaSource, NotFound
 from vidqa.data.parse import RowReader
-from vidqa.data.problem_collector import ProblemCollector
-from vidqa.data.problems import NOT_FOUND, UNREACHABLE
+from vidqa.data.problems import NOT_FOUND, UNREACHABLE, ProblemCollector
 from vidqa.data.reader import NAMES
 from vidqa.data.record import MediaRef
 from vidqa.data.sources import open_source

@@ -12,7 +12,7 @@ from typing import Any
 from vidqa.core.cli import USAGE
 from vidqa.core.gc_pause import paused
 from vidqa.core.problem import Code, Problem, raise_errors
-from vidqa.data.problem_collector import ProblemCollector
+from vidqa.data.problems import ProblemCollector
 from vidqa.evaluation.problems import (
     GAPS_ANNOTATIONS,
     GAPS_NO_GROUND_TRUTH,

@@ -15,10 +15,9 @@ from typing import Any, NamedTuple
 
 from vidqa.core.problem import ProblemError
 from vidqa.data.archive import SEAM, SUFFIXES
-from vidqa.data.fast_reader import fast_row, is_annotation
+from vidqa.data.load import fast_row, is_annotation
 from vidqa.data.media import MediaSource, media_source
-from vidqa.data.problem_collector import ProblemCollector
-from vidqa.data.problems import EMPTY
+from vidqa.data.problems import EMPTY, ProblemCollector
 from vidqa.data.reader import NAMES, rows_in
 from vidqa.data.record import MediaRef
 from vidqa.evaluation.problems import GAPS_ANNOTATIONS

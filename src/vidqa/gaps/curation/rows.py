@@ -15,7 +15,7 @@ from typing import Any
 from vidqa.core.problem import ProblemError
 from vidqa.data import open_source
 from vidqa.data.parse import RowReader
-from vidqa.data.problem_collector import ProblemCollector
+from vidqa.data.problems import ProblemCollector
 from vidqa.data.record import Provenance, Record
 from vidqa.datatools.written_rows import llava_row, other_fields
 from vidqa.gaps.curation.problems import INPUT

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from vidqa.core.files import write_json, write_text
 from vidqa.core.pages.chart import Line, Mark, draw
 from vidqa.core.pages.page import page
-from vidqa.data.fast_reader import fast_row
+from vidqa.data.load import fast_row
 from vidqa.evaluation.pages import points
 from vidqa.evaluation.results import read_results
 from vidqa.evaluation.thumbnails import card_frames

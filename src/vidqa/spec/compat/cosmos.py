@@ -153,7 +153,7 @@ def video_fps_problems(spec: TrainSpec) -> list[Problem]:
 def missing_fps(path: str, key: str) -> list[Problem]:
     """SPEC_NOT_SUPPORTED where a record of `path` with a video has no video_fps, or, a warning, it cannot be read."""
     from vidqa.data import open_source  # readers of tables and archives, which most scripts do without
-    from vidqa.data.problem_collector import ProblemCollector
+    from vidqa.data.problems import ProblemCollector
 
     collector = ProblemCollector(path)
     try:

@@ -1,15 +1,18 @@
-"""Keys of records, turns and parts that change what is learned: each has its meaning here, or is said to have none.
+"""Parts of a conversation: the keys that are known, the places of media, and where the thinking of an answer ends.
 
 A record may hold whatever else its author keeps in it: of its keys only those are named that a trainer gives a meaning.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+import re
+from collections import deque
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass
 from typing import Any
 
 from vidqa.data.record import MediumKeys
-from vidqa.video.vision_keys import KEYS_OF, VIDEO_KEYS, contradictions, without_effect
+from vidqa.video.types import KEYS_OF, VIDEO_KEYS, contradictions, without_effect
 
 LEARNED = frozenset(("loss", "weight", "train"))  # of a turn: ms-swift's, OpenAI's and axolotl's
 TURN_KEYS = {"from", "role", "value", "content", *LEARNED}
@@ -105,3 +108,117 @@ def _fits(name: str, value: float, number: type) -> bool:
     """Whether a number is a value of the key; infinities and what is no number are none."""
     is_large_enough = value > 0 or (name == "video_start" and value == 0)
     return is_large_enough and value < MOST and (number is float or value == int(value))
+
+
+# A line break beside a tag belongs to the tag, as in NVIDIA's own loaders: in "<video>\\nWhy?" the question is "Why?".
+TAG = re.compile(r"\n?<(video|image)>\n?")
+KINDS = ("video", "image")
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A place for one medium in a user turn. `name` is set where the conversation itself names the file, `keys` where
+    it says beside it how that becomes frames."""
+
+    kind: str
+    name: str | None = None
+    keys: MediumKeys = ()
+
+
+Piece = str | Slot
+
+
+def pieces_of_text(text: str) -> list[Piece]:
+    """Text cut at its <video> and <image> tags: "First <video>\\nWhy?" -> ["First ", Slot("video"), "Why?"]."""
+    if "<" not in text:
+        return [text]
+    cut = TAG.split(text)  # text, kind, text, kind, ..., text
+    return [Slot(piece) if at % 2 else piece for at, piece in enumerate(cut)]
+
+
+def fill_slots(slots: list[Slot], listed: dict[str, list[str]]) -> list[tuple[str, str]] | str:
+    """The (kind, name) of every slot in order, or what does not match.
+
+    `listed` holds the names the record gives outside its conversation. Without any slot the listed media are placed
+    first, in the order of KINDS. A tag of one kind may stand for the other where the record lists no medium of its
+    kind: many published sets write <image> for their videos.
+    """
+    names = [(kind, name) for kind in KINDS for name in listed.get(kind, ())]
+    if not slots or (len(slots) == len(names) == 1 and slots[0].name is None):
+        return names
+    if all(slot.name is not None for slot in slots):
+        placed = [(slot.kind, slot.name or "") for slot in slots]
+        if names and sorted(names) != sorted(placed):
+            return f"the conversation names {_counted(placed)}, the record lists {_counted(names)}"
+        return placed
+    queues = {kind: deque(listed.get(kind, ())) for kind in KINDS}
+    single = next((kind for kind in KINDS if len(queues[kind]) == len(names)), None)
+    filled = []
+    for slot in slots:
+        kind = single if single and not listed.get(slot.kind) else slot.kind
+        if slot.name is None and not queues[kind]:
+            break
+        filled.append((slot.kind, slot.name) if slot.name is not None else (kind, queues[kind].popleft()))
+    if len(filled) < len(slots) or any(queues.values()):
+        open_slots = [(slot.kind, "") for slot in slots if slot.name is None]
+        return f"the conversation has tags for {_counted(open_slots)}, the record lists {_counted(names)}"
+    return filled
+
+
+def _counted(media: Iterable[tuple[str, str]]) -> str:
+    kinds = [kind for kind, _ in media]
+    shown = [f"{kinds.count(kind)} {kind}{'s' if kinds.count(kind) != 1 else ''}" for kind in KINDS if kind in kinds]
+    return " and ".join(shown) or "none"
+
+
+def tidy(pieces: list[Piece]) -> list[Piece]:
+    """Adjacent texts joined and empty ones left out; nothing where there is nothing but white space.
+
+    Other white space stays as it is written: it is part of what the model reads.
+    """
+    if all(isinstance(piece, str) and not piece.strip() for piece in pieces):
+        return []
+    joined: list[Piece] = []
+    for piece in pieces:
+        if isinstance(piece, str) and joined and isinstance(joined[-1], str):
+            joined[-1] += piece
+        elif piece != "":
+            joined.append(piece)
+    return joined
+
+
+_LEADING = re.compile(r"\s*<think>.*?</think>\s*", re.DOTALL)
+_TAGS = re.compile(r"(</?think>)", re.IGNORECASE)
+
+
+def split_thinking(answer: str) -> tuple[str, str]:
+    """(thinking, the rest) of an annotated answer, as written; the first has its tags and the space around them, and is
+    empty where the answer does not begin with thinking."""
+    match = _LEADING.match(answer)
+    return (match.group(), answer[match.end() :]) if match else ("", answer)
+
+
+def without_thinking(response: str) -> tuple[str, bool]:
+    """(what a model said beside its thinking, whether thinking never ended).
+
+    A template may open <think> itself: then only its end is there.
+    """
+    pieces = _TAGS.split(response)
+    outside, inside = [pieces[0]], False
+    for tag, piece in zip(pieces[1::2], pieces[2::2], strict=True):
+        if tag.startswith("</"):
+            outside = [piece] if not inside else [*outside, piece]
+            inside = False
+        else:
+            inside = True
+    return "".join(outside).strip(), inside
+
+
+def unclosed(answer: str) -> str:
+    """What is wrong with the tags of thinking in an annotated answer; empty where they are in order."""
+    depth = 0
+    for tag in _TAGS.findall(answer) if ">" in answer else ():
+        depth += -1 if tag.startswith("</") else 1
+        if depth not in (0, 1):
+            return "</think> without <think> before it" if depth < 0 else "<think> inside <think>"
+    return "<think> without </think> after it" if depth else ""

@@ -1,7 +1,8 @@
-"""What compressed archives hold, unpacked into the cache as far as records name it, for as long as there is room.
+"""Media in the cache for as long as there is room: members of compressed archives as far as records name them, and
+media that a table holds as bytes, as Video and Image columns of Hugging Face do.
 
 archives/KEY/index.json   every plain file: its number among the members and its size; touched whenever it is used
-archives/KEY/members/     those that were named so far
+archives/KEY/members/     those that were named so far; of a table each named for its content, so that rows share it
 archives/KEY.lock         held while the two are made
 archives/KEY.used         held by every process that may read the members, until it ends
 """
@@ -9,6 +10,7 @@ archives/KEY.used         held by every process that may read the members, until
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import shutil
@@ -18,10 +20,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from vidqa.core.environment import cache_folder
-from vidqa.core.files import content_hash, remove, write_json
+from vidqa.core.files import content_hash, remove, replacing, write_json
 from vidqa.core.locks import POLL_S, locked, try_lock
+from vidqa.data.foreign_rows import with_media
 from vidqa.data.problems import NO_SPACE
 
 LOCK_WAIT_S = 6 * 3600.0  # for another process that reads the same archive, which may be terabytes
@@ -36,6 +40,8 @@ PAX = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
 GNU = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 BLOCK = 1 << 20
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+RESERVED_AT_ONCE = 64 << 20
+NAMED = 24  # characters of a content's hash in a name
 
 
 class _Header(tarfile.TarInfo):
@@ -196,3 +202,45 @@ def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
         shutil.copyfileobj(content, out, BLOCK)
     with suppress(OverflowError, OSError):  # what is kept of a file holds when it was evicted and is unpacked again
         os.utime(target, (member.mtime, member.mtime))
+
+
+class EmbeddedMedia:
+    """The place of one table's media, by the table's `key`. `elsewhere` is the folder that paths without bytes are
+    relative to."""
+
+    def __init__(self, key: str, elsewhere: Path) -> None:
+        self.home = cache_folder() / "archives" / key
+        self.folder = self.home / MEMBERS
+        self.elsewhere = elsewhere
+        self._room = 0  # bytes that may be written before room is asked for again
+
+    def unpacked(self, row: Any) -> Any:
+        """The row with the names of its media in place of their bytes. Raises STORAGE_NO_SPACE, OSError."""
+        return with_media(row, self._named) if isinstance(row, dict) else row
+
+    def _named(self, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return self._beside(value)
+        content, path = value.get("bytes"), value.get("path")
+        if not isinstance(content, bytes):
+            return self._beside(path) if path else value
+        ending = Path(path).suffix if isinstance(path, str) else ""
+        name = hashlib.sha256(content).hexdigest()[:NAMED] + ending.lower()
+        target = self.folder / name
+        if not target.is_file() or target.stat().st_size != len(content):
+            self._write(target, content)
+        return name
+
+    def _write(self, target: Path, content: bytes) -> None:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        in_use(self.home)
+        if len(content) > self._room:
+            self._room = max(len(content), RESERVED_AT_ONCE)
+            make_room(self.home, self._room, self.elsewhere)
+        self._room -= len(content)
+        with replacing(target) as partial:
+            partial.write_bytes(content)
+
+    def _beside(self, path: Any) -> Any:
+        is_relative = isinstance(path, str) and path and not os.path.isabs(path) and "://" not in path
+        return str(self.elsewhere / path) if is_relative else path

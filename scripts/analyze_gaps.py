@@ -56,7 +56,7 @@ def main(options: Namespace) -> Result:
     fail_on_gaps = fields.pop("fail_on_gaps")
     request = GapAnalysis(**fields)
     report = find_gaps(request)
-    gaps, problems = report.gaps, list(report.problems)
+    gaps, problems = report.gaps, list(report.gaps.problems)
     if fail_on_gaps and gaps.count:
         problems.append(GAPS_FOUND.at(request.gaps_parquet, f"{gaps.count} gaps among {gaps.results} results"))
     return Result(report.data, report.text, problems, next_commands(gaps, request))

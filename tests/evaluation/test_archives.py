@@ -15,7 +15,7 @@ from vidqa.data import load_records
 from vidqa.datatools.convert import convert
 from vidqa.evaluation.results import make_item
 from vidqa.evaluation.thumbnails import poster_frames
-from vidqa.gaps.analysis import analyze
+from vidqa.gaps.analysis.analyze import analyze
 
 MEDIA = ("a/0.mp4", "a/1.mp4", "b/1.mp4", "b/2.png")
 

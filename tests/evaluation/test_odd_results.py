@@ -6,8 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from vidqa.core.problem import ProblemError
-from vidqa.gaps.analysis import analyze
-from vidqa.gaps.analysis.analyze import OTHER_TRUTH
+from vidqa.gaps.analysis.analyze import OTHER_TRUTH, analyze
 from vidqa.gaps.analysis.annotations import UNKNOWN
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from vidqa.core.problem import ProblemError
-from vidqa.gaps.analysis import analyze
+from vidqa.gaps.analysis.analyze import analyze
 
 
 def test_everything_in_a_bucket(bucket):

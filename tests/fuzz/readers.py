@@ -32,7 +32,7 @@ from vidqa.datatools.split import split_dataset
 from vidqa.evaluation.answers import parse_pair
 from vidqa.evaluation.metrics import score
 from vidqa.evaluation.results import check_results
-from vidqa.gaps.analysis import analyze
+from vidqa.gaps.analysis.analyze import analyze
 from vidqa.jobs import records
 from vidqa.jobs import watch as jobs
 from vidqa.preflight import media_probe as probe_table

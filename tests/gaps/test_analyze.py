@@ -11,12 +11,11 @@ from vidqa.core.problem import ProblemError
 from vidqa.data import load_records
 from vidqa.evaluation.answers import RULES
 from vidqa.evaluation.results import judged
-from vidqa.gaps.analysis import GAP_COLUMNS, analyze
-from vidqa.gaps.analysis.analyze import OTHER_TRUTH, SAME_ID
+from vidqa.gaps.analysis.analyze import OTHER_TRUTH, SAME_ID, analyze
 from vidqa.gaps.analysis.annotations import AMBIGUOUS, BY_NAME, OTHER_QUESTION, UNKNOWN
-from vidqa.gaps.analysis.audit import Answered
 from vidqa.gaps.analysis.report import summary_text
-from vidqa.gaps.analysis.storage import SCHEMA
+from vidqa.gaps.analysis.scored_answers import Answered
+from vidqa.gaps.analysis.storage import GAP_COLUMNS, SCHEMA
 
 
 def annotation(name, video, question, answer, **more):

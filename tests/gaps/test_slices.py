@@ -13,11 +13,10 @@ from clips import write_clip
 
 from vidqa.core.problem import ProblemError
 from vidqa.evaluation.accuracy import accuracy_interval
-from vidqa.gaps.analysis.analyze import ScoredAnswers, analyze
-from vidqa.gaps.analysis.breakdowns import slices_text
-from vidqa.gaps.analysis.embeddings import vectors_of
-from vidqa.gaps.analysis.report import write_slices
-from vidqa.gaps.curation.embeddings import VECTORS, schema, table_of
+from vidqa.gaps.analysis.analyze import analyze
+from vidqa.gaps.analysis.breakdowns import slices_text, write_slices
+from vidqa.gaps.analysis.scored_answers import ScoredAnswers
+from vidqa.gaps.curation.embeddings import VECTORS, schema, table_of, unit_vectors
 
 Row = dict[str, Any]
 
@@ -42,7 +41,8 @@ def slices(folder: Path, notes: list[Row], said: dict[str, Any], embeddings: Pat
     scored = ScoredAnswers()
     places = (str(folder / "results.json"), str(folder / "gaps.parquet"), str(folder / "kpi/annotations.json"))
     analyze(*places, str(folder / "kpi"), scored=scored)
-    return write_slices(folder / "slices.json", scored, vectors_of(scored.answers, embeddings))
+    vectors = unit_vectors(embeddings, {answer.sample_id for answer in scored.answers})
+    return write_slices(folder / "slices.json", scored, vectors)
 
 
 def by_name(table: Row, dimension: str) -> dict[str, Row]:

@@ -12,10 +12,8 @@ import pytest
 
 from vidqa.core.problem import ProblemError
 from vidqa.gaps.analysis.analyze import analyze
-from vidqa.gaps.analysis.audit import Answered, add_answers, audit_page, read_answers
-from vidqa.gaps.analysis.embeddings import neighbour_labels
-from vidqa.gaps.analysis.label_errors import suspects_of
-from vidqa.gaps.analysis.scored_answers import ScoredAnswer
+from vidqa.gaps.analysis.label_errors import add_answers, audit_page, neighbour_labels, read_answers, suspects_of
+from vidqa.gaps.analysis.scored_answers import Answered, ScoredAnswer
 
 KINDS = {"door": ("yes", "no"), "color": ("red", "green", "blue", "yellow"), "count": ("1", "2", "3")}
 RIGHT = {"door": 0.93, "color": 0.9, "count": 0.6}  # of each model; counting is a weakness of all

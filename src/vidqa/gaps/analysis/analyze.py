@@ -22,9 +22,17 @@ from vidqa.evaluation.problems import (
 )
 from vidqa.evaluation.results import Item, is_scored, json_items, usable
 from vidqa.evaluation.text import normalise
-from vidqa.gaps.analysis.annotations import AnnotationIndex, Extra, annotation_file, read_annotations
-from vidqa.gaps.analysis.audit import Answered
-from vidqa.gaps.analysis.scored_answers import ScoredAnswer, Verdict, comparer, own_verdict
+from vidqa.gaps.analysis.annotations import AnnotationIndex, annotation_file, read_annotations
+from vidqa.gaps.analysis.scored_answers import (
+    ERROR_TYPES,
+    Answered,
+    Mode,
+    ScoredAnswer,
+    ScoredAnswers,
+    Verdict,
+    comparer,
+    own_verdict,
+)
 from vidqa.gaps.analysis.storage import (
     Row,
     find_results,
@@ -35,13 +43,6 @@ from vidqa.gaps.analysis.storage import (
     write_gaps,
 )
 
-ERROR_TYPES = {  # in the order of summaries
-    "wrong": "an answer was given, and it is not the ground truth",
-    "truncated": "the answer was cut off: a larger generation.max_tokens lets it end",
-    "unparsed": "the response does not say one answer of the kind that is asked for",
-    "empty": "the model said nothing, or its video could not be decoded (finish_reason is then error)",
-    "missing": "an annotated sample has no result: the evaluation was not finished, or limited",
-}
 OTHER_KIND = "ground truths are not of the kind that the mode asks for; they are compared as in mode normalized"
 REPEATED = "samples have more than one result; equal ones are counted once, different ones are all kept"
 SAME_ID = "annotations have one id; their results are told apart by video and question"
@@ -83,15 +84,6 @@ class Gaps:
 
 
 @dataclass
-class ScoredAnswers:
-    """Every answer with its verdict, in the order of the results; further fields of annotations by row."""
-
-    answers: list[ScoredAnswer] = field(default_factory=list)
-    extras: dict[int, Extra] = field(default_factory=dict)
-    annotations: AnnotationIndex | None = None
-
-
-@dataclass
 class _Remarks:
     """Warnings that many rows share: the number of rows, and the first place."""
 
@@ -117,7 +109,7 @@ def analyze(
     kpi_ann_path: str,
     kpi_media_path: str = "",
     *,
-    mode: str = "normalized",
+    mode: Mode = "normalized",
     jsonl: str | None = None,
     audited: Mapping[str, Answered] = MappingProxyType({}),
     scored: ScoredAnswers | None = None,
@@ -153,7 +145,7 @@ class _Analysis:
     gaps: Gaps
     annotations: AnnotationIndex
     rows: list[Row]
-    mode: str
+    mode: Mode
     audited: Mapping[str, Answered]
     scored: ScoredAnswers | None
     remarks: _Remarks = field(default_factory=_Remarks)

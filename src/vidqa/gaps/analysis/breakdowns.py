@@ -9,20 +9,28 @@ the model knows.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from vidqa.core.cli import counting
+from vidqa.core.files import write_json
 from vidqa.core.pages.page import percent
+from vidqa.core.problem import ProblemError
+from vidqa.data.archive import archive_and_member
 from vidqa.evaluation.accuracy import accuracy_interval, video_clusters
 from vidqa.evaluation.choices import options_of
 from vidqa.evaluation.text import normalise
+from vidqa.evaluation.thumbnails import gray_frames
 from vidqa.gaps.analysis.annotations import Extra
-from vidqa.gaps.analysis.scored_answers import ScoredAnswer
-from vidqa.gaps.analysis.video_stats import VideoStats
+from vidqa.gaps.analysis.scored_answers import ERROR_TYPES, ScoredAnswer, ScoredAnswers
+from vidqa.gaps.curation.embeddings import UnitVectors
 
+SCHEMA = "vidqa.slices.v1"
 FEWEST = 5  # answers of a slice that is listed
 FEWEST_VIDEOS = 12  # that have a number, for slices by that number
 MOST = 500  # slices that are kept, those with the highest lift first
@@ -30,6 +38,11 @@ THIRDS = ("first third", "middle third", "last third")
 MOST_PAIRS = 100
 MOST_SHOWN = 80  # characters of an answer
 ON_TERMINAL, NAMED = 8, 3  # slices on the terminal, and in a sentence
+MOST_VIDEOS = 2000  # that are measured; of more, every n-th
+FRAMES, WIDTH = 6, 48  # of a video, evenly spread, and their pixels
+DECODED_AT_ONCE = 4
+PER_CLUSTER, MOST_CLUSTERS = 25, 40
+ROUNDS = 30  # of k-means
 
 
 @dataclass(frozen=True)
@@ -47,7 +60,37 @@ class Slice:
     unanswered: int
 
 
-def slices_of(
+def write_slices(path: Path, scored: ScoredAnswers, vectors: UnitVectors) -> dict[str, Any]:
+    """Write slices.json, and return its content."""
+    clusters = _clusters_of(scored.answers, vectors)
+    stats = _stats_of(answer.video for answer in scored.answers)
+    readable = [answer for answer in scored.answers if answer.is_answer]
+    wrong = sum(answer.error == "wrong" for answer in readable)
+    table = {
+        "schema": SCHEMA,
+        "n": len(readable),
+        "wrong": wrong,
+        "rate": wrong / len(readable) if readable else None,
+        "unanswered": _unanswered(scored.answers),
+        "videos_looked_at": len(stats),
+        "slices": list(map(asdict, _slices_of(scored.answers, scored.extras, stats, clusters))),
+        "yes_no": _yes_no(readable),
+        "confusions": _confusions(readable),
+    }
+    write_json(path, table)
+    return table
+
+
+def _unanswered(answers: Sequence[ScoredAnswer]) -> dict[str, dict[str, int]]:
+    """Answers that do not show what the model knows, by the reason, then by kind."""
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for answer in answers:
+        if not answer.is_answer:
+            counts[answer.error][answer.kind] += 1
+    return {error: dict(counts[error].most_common()) for error in ERROR_TYPES if error in counts}
+
+
+def _slices_of(
     answers: Sequence[ScoredAnswer],
     extras: Mapping[int, Extra],
     stats: Mapping[str, VideoStats],
@@ -119,7 +162,81 @@ def _slice(key: tuple[str, str], answers: Sequence[ScoredAnswer], whole: float) 
     )
 
 
-def yes_no(answers: Sequence[ScoredAnswer]) -> dict[str, Any] | None:
+class VideoStats(NamedTuple):
+    """`seconds` of the video; mean `brightness` and mean change between its frames (`motion`), both 0..1."""
+
+    seconds: float
+    brightness: float
+    motion: float
+
+
+def _stats_of(videos: Iterable[str]) -> dict[str, VideoStats]:
+    """The statistics of each video that is on this machine and can be decoded, by its name in results."""
+    local = [video for video in dict.fromkeys(videos) if _is_local(video)]
+    chosen = local[:: -(-len(local) // MOST_VIDEOS)] if local else []
+    stats = {}
+    with counting("looking at videos", len(chosen)) as advance, ThreadPoolExecutor(DECODED_AT_ONCE) as pool:
+        for video, row in zip(chosen, pool.map(_stats, chosen), strict=True):
+            advance()
+            if row is not None:
+                stats[video] = row
+    return stats
+
+
+def _is_local(video: str) -> bool:
+    path, _ = archive_and_member(video) or (video, None)
+    return "://" not in video and Path(path).is_file()
+
+
+def _stats(video: str) -> VideoStats | None:
+    try:
+        seconds, frames_THW = gray_frames(video, FRAMES, WIDTH)
+    except ProblemError:  # broken or hanging: the evaluation has said so
+        return None
+    motion = float(np.abs(np.diff(frames_THW, axis=0)).mean()) if len(frames_THW) > 1 else 0.0
+    return VideoStats(seconds, round(float(frames_THW.mean()) / 255, 5), round(motion / 255, 5))
+
+
+def _clusters_of(answers: Sequence[ScoredAnswer], vectors: UnitVectors) -> dict[int, str]:
+    """The cluster of each answer that has embeddings, by its index; named for its commonest kind and question."""
+    indices = [at for at, answer in enumerate(answers) if answer.sample_id in vectors.media]
+    count = min(MOST_CLUSTERS, len(indices) // PER_CLUSTER)
+    if count < 2:
+        return {}
+    from scipy.cluster.vq import kmeans2
+
+    joined_ND = np.stack([_joined(answers[at].sample_id, vectors) for at in indices])
+    labels_N = kmeans2(joined_ND, _far_apart(joined_ND, count), iter=ROUNDS, minit="matrix")[1]
+    members: dict[int, list[int]] = defaultdict(list)
+    for at, label in zip(indices, labels_N.tolist(), strict=True):
+        members[label].append(at)
+    ordered = sorted(members.values(), key=lambda group: (-len(group), group[0]))
+    names = [f"{number}: {_name([answers[at] for at in group])}" for number, group in enumerate(ordered, 1)]
+    return {at: name for name, group in zip(names, ordered, strict=True) for at in group}
+
+
+def _joined(name: str, vectors: UnitVectors) -> np.ndarray:
+    """Media and question in one vector, each counting half."""
+    width = len(next(iter(vectors.texts.values()), ()))
+    return np.concatenate([vectors.media[name], vectors.texts.get(name, np.zeros(width, np.float32))])
+
+
+def _far_apart(vectors_ND: np.ndarray, count: int) -> np.ndarray:
+    """Vectors that are far from each other, with which clustering begins and is repeatable."""
+    chosen = [0]
+    nearest_N = vectors_ND @ vectors_ND[0]
+    while len(chosen) < count:
+        chosen.append(int(nearest_N.argmin()))
+        nearest_N = np.maximum(nearest_N, vectors_ND @ vectors_ND[chosen[-1]])
+    return np.asarray(vectors_ND[chosen])
+
+
+def _name(members: Sequence[ScoredAnswer]) -> str:
+    (kind, question), count = Counter((answer.kind, answer.question) for answer in members).most_common(1)[0]
+    return f"{kind}, “{question[:60]}” ({count} of {len(members)})"
+
+
+def _yes_no(answers: Sequence[ScoredAnswer]) -> dict[str, Any] | None:
     """False positives among readable answers to questions whose answer is no, false negatives among those whose answer
     is yes; also by kind. None without yes/no questions."""
     by_kind: dict[str, list[ScoredAnswer]] = defaultdict(list)
@@ -146,7 +263,7 @@ def _wrong(answers: Sequence[ScoredAnswer]) -> dict[str, Any]:
     return {"n": len(wrong), "wrong": sum(wrong), "rate": rate, "ci95": [limits.low, limits.high] if limits else None}
 
 
-def confusions(answers: Sequence[ScoredAnswer]) -> list[dict[str, Any]]:
+def _confusions(answers: Sequence[ScoredAnswer]) -> list[dict[str, Any]]:
     """(expected, said) pairs of wrong readable answers by kind, the commonest first: of how many with that expected
     answer, and whether the other way round is as common. An option's letter stands for its text."""
     pairs: Counter[tuple[str, str, str]] = Counter()

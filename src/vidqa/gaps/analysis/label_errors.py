@@ -1,5 +1,5 @@
 """Which labels are probably wrong: evaluations that agree on another answer, duplicate questions with contradicting
-labels, and similar videos.
+labels, and similar videos; the page that asks a person about them, and the file of answers that it saves.
 
 The evidence against a label is counted in natural logs of odds. Each evaluation, and the vote of the nearest videos, is
 a witness that is as credible as it is right on questions of the same kind: a model that is often wrong there says
@@ -12,20 +12,34 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from vidqa.core.files import read_object, write_json
+from vidqa.core.pages.page import page
+from vidqa.evaluation.accuracy import video_clusters
 from vidqa.evaluation.results import read_evaluation
 from vidqa.evaluation.text import normalise
-from vidqa.gaps.analysis.analyze import ScoredAnswers
-from vidqa.gaps.analysis.audit import Answered
-from vidqa.gaps.analysis.embeddings import Vectored, neighbour_labels
-from vidqa.gaps.analysis.scored_answers import ScoredAnswer
+from vidqa.evaluation.thumbnails import card_frames
+from vidqa.gaps.analysis.scored_answers import Answered, ScoredAnswer, ScoredAnswers
+from vidqa.gaps.curation.embeddings import UnitVectors
+from vidqa.gaps.curation.labels import read_saved
+from vidqa.gaps.curation.problems import INPUT
 
 PRIOR = 0.05  # of a label, to be wrong
 MOST_OF_ONE = 2.5  # log odds of one witness at most, below those of the prior
 ALIKE = 0.5  # how much of what a further witness says the others have said already
 MOST_AUDITED = 2000  # labels in the queue
+NEIGHBOURS = 9
+FEWEST = 12  # answers to one question, of which neighbours say something
+AT_ONCE = 1024  # rows of a block of similarities
+SCHEMA = "vidqa.audit_answers.v1"
+VERDICTS = ("right", "wrong", "unclear")
+CARDS, FRAMES = 200, 6  # labels on the page, the most doubtful first; pictures of each
+SHOWN = 1500  # characters of one text
 Witness = Mapping[int, str]  # answers by their index among the scored ones
 
 
@@ -44,7 +58,7 @@ class Suspect:
 
 
 def audit_items(
-    scored: ScoredAnswers, others: Sequence[Path], vectors: Vectored, audited: Mapping[str, Answered]
+    scored: ScoredAnswers, others: Sequence[Path], vectors: UnitVectors, audited: Mapping[str, Answered]
 ) -> list[dict[str, Any]]:
     """The queue: doubtful labels, the most doubtful first, with a person's verdict where there is one.
 
@@ -165,3 +179,76 @@ def _contradictions(answers: Sequence[ScoredAnswer]) -> dict[int, Counter[str]]:
         for at in indices if len(labels) > 1 else ():
             others[at] = Counter({label: n for label, n in labels.items() if label != answers[at].parsed_truth})
     return others
+
+
+def neighbour_labels(answers: Sequence[ScoredAnswer], media: Mapping[str, np.ndarray]) -> dict[int, str]:
+    """By the index of an answer: the label that most of the nearest videos with the same question have."""
+    groups: dict[str, list[int]] = defaultdict(list)
+    for at, answer in enumerate(answers):
+        if answer.sample_id in media and answer.parsed_truth:
+            groups[normalise(answer.question)].append(at)
+    labels: dict[int, str] = {}
+    for indices in groups.values():
+        if len(indices) >= FEWEST:
+            labels |= _votes([answers[at] for at in indices], indices, media)
+    return labels
+
+
+def _votes(members: Sequence[ScoredAnswer], indices: Sequence[int], media: Mapping[str, np.ndarray]) -> dict[int, str]:
+    vectors_ND = np.stack([media[answer.sample_id] for answer in members])
+    videos = np.unique(video_clusters(answer.video for answer in members), return_inverse=True)[1]
+    most, labels = min(NEIGHBOURS, len(members) - 1), {}
+    for start in range(0, len(members), AT_ONCE):
+        alike_BN = vectors_ND[start : start + AT_ONCE] @ vectors_ND.T
+        alike_BN[videos[start : start + AT_ONCE, None] == videos[None, :]] = -2.0  # no vote for itself
+        nearest_BK = np.argpartition(-alike_BN, most - 1, axis=1)[:, :most]
+        for row, nearest in enumerate(nearest_BK):
+            votes = Counter(members[at].parsed_truth for at in nearest.tolist())
+            label, count = max(votes.items(), key=lambda item: (item[1], item[0]))
+            if 2 * count > most:
+                labels[indices[start + row]] = label
+    return labels
+
+
+def audit_page(items: Sequence[dict[str, Any]]) -> str:
+    """HTML of one file that needs no network."""
+    frames = cache(lambda video: card_frames(video, FRAMES))
+    cards = []
+    for item in items[:CARDS]:
+        texts = {name: str(value)[:SHOWN] for name, value in item.items() if name != "reasons"}
+        cards.append({**texts, "reasons": item["reasons"], **frames(str(item["video_id"]))})
+    return page(
+        "gaps/analysis/audit.html.j2",
+        title="Are these labels right?",
+        cards=cards,
+        count=len(items),
+        verdicts=VERDICTS,
+        schema=SCHEMA,
+    )
+
+
+def read_answers(path: Path) -> dict[str, Answered]:
+    """By sample id. Raises CURATION_INPUT."""
+    table = read_saved(path)
+    answers = table.get("answers") if isinstance(table, dict) and table.get("schema") == SCHEMA else None
+    if not isinstance(answers, dict):
+        raise INPUT.error(path, f"it is no object of schema {SCHEMA} with answers")
+    return {name: _answered(path, name, value) for name, value in answers.items()}
+
+
+def _answered(path: Path, name: str, value: Any) -> Answered:
+    verdict, answer = (value.get("verdict"), value.get("answer", "")) if isinstance(value, dict) else (None, "")
+    if verdict not in VERDICTS or not isinstance(answer, str):
+        message = f"{str(value)[:80]} has no verdict that is one of {', '.join(VERDICTS)}"
+        raise INPUT.error(f"{path} {name}", message)
+    return Answered(verdict, answer.strip())
+
+
+def add_answers(path: Path, store: Path) -> None:
+    """Add the answers in a file to those in `store`, where they replace earlier ones of the same samples.
+
+    Raises CURATION_INPUT, and then leaves `store` as it is.
+    """
+    before = read_object(store).get("answers", {}) if store.is_file() else {}
+    new = {name: answer._asdict() for name, answer in read_answers(path).items()}
+    write_json(store, {"schema": SCHEMA, "answers": {**before, **new}})

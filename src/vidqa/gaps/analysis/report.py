@@ -6,25 +6,20 @@ report = find_gaps(GapAnalysis(results_dir="outputs/eval", gaps_parquet="gaps.pa
 from __future__ import annotations
 
 import shlex
-from collections import Counter, defaultdict
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from vidqa.core.cli import command
 from vidqa.core.files import write_json, write_text
-from vidqa.core.problem import Problem
-from vidqa.gaps.analysis.analyze import ERROR_TYPES, Gaps, ScoredAnswers, analyze
-from vidqa.gaps.analysis.audit import audit_page, read_answers
-from vidqa.gaps.analysis.breakdowns import ON_TERMINAL, confusions, slices_of, slices_sentence, slices_text, yes_no
-from vidqa.gaps.analysis.embeddings import Vectored, clusters_of, vectors_of
-from vidqa.gaps.analysis.label_errors import audit_items
-from vidqa.gaps.analysis.scored_answers import ScoredAnswer
+from vidqa.gaps.analysis.analyze import Gaps, analyze
+from vidqa.gaps.analysis.breakdowns import ON_TERMINAL, slices_sentence, slices_text, write_slices
+from vidqa.gaps.analysis.label_errors import audit_items, audit_page, read_answers
+from vidqa.gaps.analysis.scored_answers import ERROR_TYPES, Mode, ScoredAnswers
 from vidqa.gaps.analysis.storage import is_remote
-from vidqa.gaps.analysis.video_stats import stats_of
+from vidqa.gaps.curation.embeddings import unit_vectors
 
-SLICES, AUDIT = "vidqa.slices.v1", "vidqa.audit.v1"
+AUDIT = "vidqa.audit.v1"
 ROWS = 40  # kinds on the terminal
 
 
@@ -37,7 +32,7 @@ class GapAnalysis:
     gaps_parquet: str
     kpi_ann_path: str
     kpi_media_path: str = ""
-    mode: Literal["exact", "normalized", "bcq", "mcq"] = "normalized"
+    mode: Mode = "normalized"
     jsonl: str | None = None
     slices: Path | None = None
     audit: Path | None = None
@@ -48,12 +43,11 @@ class GapAnalysis:
 
 @dataclass(frozen=True)
 class GapReport:
-    """`data` is what --json carries, `text` what a person reads; `problems` are warnings."""
+    """`data` is what --json carries, `text` what a person reads."""
 
     gaps: Gaps
     data: dict[str, Any]
     text: str
-    problems: list[Problem]
 
 
 def find_gaps(request: GapAnalysis) -> GapReport:
@@ -65,7 +59,8 @@ def find_gaps(request: GapAnalysis) -> GapReport:
     outputs = {"mode": request.mode, "gaps_parquet": request.gaps_parquet, "jsonl": request.jsonl}
     data: dict[str, Any] = {**gaps.as_dict(), **outputs}
     lines = [summary_text(gaps, request.gaps_parquet)]
-    vectors = vectors_of(scored.answers, request.embeddings) if scored else Vectored({}, {})
+    sample_ids = {answer.sample_id for answer in scored.answers} if scored else ()
+    vectors = unit_vectors(request.embeddings, sample_ids)
     if scored and request.slices:
         table = write_slices(request.slices, scored, vectors)
         worst = table["slices"][:ON_TERMINAL]
@@ -79,37 +74,7 @@ def find_gaps(request: GapAnalysis) -> GapReport:
         wrong = sum(item["probability"] >= 0.5 and not item["verdict"] for item in items)
         data |= {"audit": str(request.audit), "audit_page": str(page), "doubtful": len(items), "probably_wrong": wrong}
         lines.append(f"{len(items)} doubtful labels, {wrong} of them probably wrong: {page}")
-    return GapReport(gaps, data, "\n".join(lines), gaps.problems)
-
-
-def write_slices(path: Path, scored: ScoredAnswers, vectors: Vectored) -> dict[str, Any]:
-    """Write slices.json, and return its content."""
-    clusters = clusters_of(scored.answers, vectors)
-    stats = stats_of(answer.video for answer in scored.answers)
-    readable = [answer for answer in scored.answers if answer.is_answer]
-    wrong = sum(answer.error == "wrong" for answer in readable)
-    table = {
-        "schema": SLICES,
-        "n": len(readable),
-        "wrong": wrong,
-        "rate": wrong / len(readable) if readable else None,
-        "unanswered": _unanswered(scored.answers),
-        "videos_looked_at": len(stats),
-        "slices": list(map(asdict, slices_of(scored.answers, scored.extras, stats, clusters))),
-        "yes_no": yes_no(readable),
-        "confusions": confusions(readable),
-    }
-    write_json(path, table)
-    return table
-
-
-def _unanswered(answers: Sequence[ScoredAnswer]) -> dict[str, dict[str, int]]:
-    """Answers that do not show what the model knows, by the reason, then by kind."""
-    counts: dict[str, Counter[str]] = defaultdict(Counter)
-    for answer in answers:
-        if not answer.is_answer:
-            counts[answer.error][answer.kind] += 1
-    return {error: dict(counts[error].most_common()) for error in ERROR_TYPES if error in counts}
+    return GapReport(gaps, data, "\n".join(lines))
 
 
 def summary_text(gaps: Gaps, table: str) -> str:

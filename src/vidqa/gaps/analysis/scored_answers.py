@@ -1,14 +1,24 @@
-"""One answer with its verdict, and the four ways to compare a response with its ground truth."""
+"""Answers with their verdicts, the four ways to compare a response with its ground truth, and what a person says of
+that one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
 
 from vidqa.evaluation.answers import DIRECTION_TASK
 from vidqa.evaluation.results import Item, judge
+from vidqa.gaps.analysis.annotations import AnnotationIndex, Extra
 
-MODES = ("exact", "normalized", "bcq", "mcq")
+Mode = Literal["exact", "normalized", "bcq", "mcq"]
+ERROR_TYPES = {  # in the order of summaries
+    "wrong": "an answer was given, and it is not the ground truth",
+    "truncated": "the answer was cut off: a larger generation.max_tokens lets it end",
+    "unparsed": "the response does not say one answer of the kind that is asked for",
+    "empty": "the model said nothing, or its video could not be decoded (finish_reason is then error)",
+    "missing": "an annotated sample has no result: the evaluation was not finished, or limited",
+}
 
 
 class ScoredAnswer(NamedTuple):
@@ -29,6 +39,27 @@ class ScoredAnswer(NamedTuple):
     def is_answer(self) -> bool:
         """Whether one answer could be read, right or wrong."""
         return self.error in ("", "wrong")
+
+
+@dataclass
+class ScoredAnswers:
+    """Every answer with its verdict, in the order of the results; further fields of annotations by row."""
+
+    answers: list[ScoredAnswer] = field(default_factory=list)
+    extras: dict[int, Extra] = field(default_factory=dict)
+    annotations: AnnotationIndex | None = None
+
+
+class Answered(NamedTuple):
+    """A person's verdict on a label; `answer` is the right one, where the label is wrong and it is known."""
+
+    verdict: str
+    answer: str = ""
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether the sample still has a label that a person stands by."""
+        return self.verdict == "right" or bool(self.verdict == "wrong" and self.answer)
 
 
 class Verdict(NamedTuple):
@@ -54,8 +85,8 @@ def _error(is_correct: bool, status: str) -> str:
     return "" if is_correct else "wrong" if status == "parsed" else status
 
 
-def comparer(mode: str) -> Compare:
-    """compare(response, gt, question, finish_reason, answer_kind) for one of MODES.
+def comparer(mode: Mode) -> Compare:
+    """compare(response, gt, question, finish_reason, answer_kind) of a mode.
 
     exact       equal after trimming and lower-casing, as the original script compares
     normalized  the rules of the evaluation: the answer is read by the kind of its ground truth

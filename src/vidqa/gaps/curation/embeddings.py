@@ -6,7 +6,7 @@ for part in Table(RUN).parts(): part.media is float32 [N, D], with rows of zeros
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -134,6 +134,27 @@ class Table:
             shown = "; ".join(f"{name}: {self.facts.get(name)} and {other.facts.get(name)}" for name in unlike)
             remedy = "embed both with one spec, changing the dataset alone"
             raise INPUT.error(self.path, f"{other.path} was made otherwise: {shown}"[:600], remedy)
+
+
+@dataclass(frozen=True)
+class UnitVectors:
+    """float32 [D] of length 1 by sample id, of media and of questions."""
+
+    media: dict[str, np.ndarray]
+    texts: dict[str, np.ndarray]
+
+
+def unit_vectors(path: Path | None, sample_ids: Collection[str]) -> UnitVectors:
+    """The vectors of these samples in a table of embeddings; none without a table. Raises CURATION_INPUT."""
+    unit = UnitVectors({}, {})
+    for part in Table(path).parts(("sample_id",)) if path else ():
+        names = part.columns["sample_id"]
+        for vectors, vectors_ND in ((unit.media, part.media), (unit.texts, part.text)):
+            lengths_N = np.linalg.norm(vectors_ND, axis=1)
+            for name, vector, length in zip(names, vectors_ND, lengths_N, strict=True):
+                if name in sample_ids and 0 < length < np.inf:
+                    vectors[str(name)] = vector / length
+    return unit
 
 
 def queries_in(place: Path) -> Table:

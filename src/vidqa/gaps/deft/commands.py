@@ -140,7 +140,7 @@ def go_on(folder: Path, answers: Path | None = None, labels: Path | None = None,
     with loop.alone():
         loop = Loop(folder)  # as it is now that nobody else changes it
         if answers is not None:
-            from vidqa.gaps.analysis.audit import add_answers
+            from vidqa.gaps.analysis.label_errors import add_answers
 
             add_answers(answers, loop.folder / AUDIT_ANSWERS)
         if labels is not None:

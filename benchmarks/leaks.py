@@ -23,9 +23,8 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1] / name) for name in ("sr
 
 from demo.scenes import DIAGONAL, EVENTS, STRAIGHT, draw_scene, render
 from vidqa.data.record import MediaRef, Record
-from vidqa.gaps.curation.candidate_pairs import candidate_pairs
 from vidqa.gaps.curation.clip_fingerprint import fingerprints
-from vidqa.gaps.curation.clip_matching import UNSURE, match_clips
+from vidqa.gaps.curation.clip_matching import UNSURE, candidate_pairs, match_clips
 from vidqa.gaps.curation.leaks import BLOCK, Protected, find_leaks
 
 WIDTH, HEIGHT, FPS, CAMERAS = 160, 120, 10, 10

@@ -19,8 +19,8 @@ from vidqa.evaluation.comparison import Pair, corrected, difference
 from vidqa.gaps.deft.acceptance import fallen, too_small, verdict
 from vidqa.gaps.deft.commands import create, go_on
 from vidqa.gaps.deft.loop import Loop, PendingStage
-from vidqa.gaps.deft.problems import DEFT_GATE
 from vidqa.gaps.deft.tables import AuditQueue, ComparisonTable, Slice, read_table
+from vidqa.gaps.problems import DEFT_GATE
 
 KINDS, POINTS = 8, 2.0
 CHANGES = 0.15  # share of answers that another training changes in either direction

@@ -13,9 +13,8 @@ from clips import write_clip
 
 from vidqa.core.problem import ProblemError
 from vidqa.data import load_records
-from vidqa.gaps.curation import paraphrase
 from vidqa.gaps.curation.augmentation import Augmentation, augment
-from vidqa.gaps.curation.variants import VARIANTS, read_clip
+from vidqa.gaps.curation.variants import VARIANTS, asks_for_time, countered, mirrored, read_clip, reworded
 
 
 @pytest.fixture
@@ -68,17 +67,17 @@ def test_a_flip_turns_pictures_around() -> None:
 
 
 def test_a_question_that_asks_for_yes_or_no_is_not_told_so_twice() -> None:
-    said = {paraphrase.reworded("Is it open? Answer with yes or no.", number) for number in range(6)}
+    said = {reworded("Is it open? Answer with yes or no.", number) for number in range(6)}
     assert said and all(text.casefold().count("yes or no") == 1 for text in said)
-    assert len({paraphrase.reworded("Is it open?", number) for number in range(6)}) == 3
+    assert len({reworded("Is it open?", number) for number in range(6)}) == 3
 
 
 def test_words_are_swapped_only_where_it_is_sure() -> None:
-    assert paraphrase.mirrored("LEFT of the right-hand door, leftmost") == "RIGHT of the left-hand door, rightmost"
-    assert paraphrase.countered("Is it open?", "no") is None  # what is not open may be half open
-    assert paraphrase.countered("Is it open or closed?", "yes") is None
-    assert paraphrase.countered("Does it get bigger?", "Yes.") == ("Does it get smaller?", "no")
-    assert paraphrase.asks_for_time("How fast is it?") and not paraphrase.asks_for_time("Is it red?")
+    assert mirrored("LEFT of the right-hand door, leftmost") == "RIGHT of the left-hand door, rightmost"
+    assert countered("Is it open?", "no") is None  # what is not open may be half open
+    assert countered("Is it open or closed?", "yes") is None
+    assert countered("Does it get bigger?", "Yes.") == ("Does it get smaller?", "no")
+    assert asks_for_time("How fast is it?") and not asks_for_time("Is it red?")
 
 
 PROGRAM = """

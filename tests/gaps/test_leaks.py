@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from vidqa.data.record import MediaRef, Record
-from vidqa.gaps.curation.candidate_pairs import candidate_pairs
 from vidqa.gaps.curation.clip_fingerprint import fingerprints, small
+from vidqa.gaps.curation.clip_matching import candidate_pairs
 from vidqa.gaps.curation.leaks import Leak, Protected, find_leaks, recording_of
 
 HEIGHT, WIDTH = 96, 128

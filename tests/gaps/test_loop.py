@@ -12,8 +12,8 @@ from cheap_stages import ALIKE, BETTER, WORSE, Cheap, carried_out, installed, to
 from vidqa.core.problem import ProblemError
 from vidqa.gaps.deft.commands import create
 from vidqa.gaps.deft.loop import Loop, PendingStage
-from vidqa.gaps.deft.problems import DEFT_GATE
 from vidqa.gaps.deft.report import write_report
+from vidqa.gaps.problems import DEFT_GATE
 
 FELL = {"name": "door", "n_videos": 60, "difference": -0.08, "ci95": [-0.15, -0.02], "p_corrected": 0.01}
 

@@ -27,7 +27,7 @@ from vidqa.evaluation.thumbnails import card_frames
 from vidqa.gaps.analysis.scored_answers import Answered, ScoredAnswer, ScoredAnswers
 from vidqa.gaps.curation.embeddings import UnitVectors
 from vidqa.gaps.curation.labels import read_saved
-from vidqa.gaps.curation.problems import INPUT
+from vidqa.gaps.problems import INPUT
 
 PRIOR = 0.05  # of a label, to be wrong
 MOST_OF_ONE = 2.5  # log odds of one witness at most, below those of the prior

@@ -23,10 +23,19 @@ from vidqa.data.record import Provenance, Record, Turn
 from vidqa.datatools.outputs import json_list, write_page
 from vidqa.evaluation.answers import parse_expected
 from vidqa.evaluation.thumbnails import card_frames
-from vidqa.gaps.curation import paraphrase
-from vidqa.gaps.curation.problems import GENERATOR
 from vidqa.gaps.curation.rows import Row, counted, read_rows, written
-from vidqa.gaps.curation.variants import SAFE, VARIANTS, SafeName, read_clip, write_clip
+from vidqa.gaps.curation.variants import (
+    SAFE,
+    VARIANTS,
+    SafeName,
+    asks_for_time,
+    countered,
+    mirrored,
+    read_clip,
+    reworded,
+    write_clip,
+)
+from vidqa.gaps.problems import GENERATOR
 from vidqa.video.problems import VIDEO_UNREADABLE
 
 ANNOTATIONS, PREVIEW, SUMMARY = "augmented.json", "preview.html", "augmentation.json"
@@ -76,7 +85,7 @@ def augment(request: Augmentation) -> tuple[list[Row], list[Problem]]:
                     message = f"no variant of it can be written: {refused}"
                     problems.append(VIDEO_UNREADABLE.at(clip.file, message, severity="warning"))
                     break
-        if request.counter and (counter := paraphrase.countered(record.question, record.answer)):
+        if request.counter and (counter := countered(record.question, record.answer)):
             opposite = _with_turn(record, *counter)
             rows.append(_written(request, row, opposite, {"counter_question": True}, f"counter-{number}"))
     request.out.mkdir(parents=True, exist_ok=True)
@@ -89,7 +98,7 @@ def augment(request: Augmentation) -> tuple[list[Row], list[Problem]]:
 def _variant(request: Augmentation, row: Row, record: Record, name: str, draw: np.random.Generator) -> Row:
     """One variant of a clip, written, and the row about it."""
     shows_a_part = any(name in ("video_start", "video_end") for name, _ in record.media[0].keys)
-    at_its_speed = shows_a_part or paraphrase.asks_for_time(record.question)
+    at_its_speed = shows_a_part or asks_for_time(record.question)
     names = (*request.only, *(("flip",) if request.flip else ()))
     suited = [name for name in names if name != "speed" or not at_its_speed]
     chosen = str(draw.choice(suited or ["encode"]))
@@ -101,10 +110,10 @@ def _variant(request: Augmentation, row: Row, record: Record, name: str, draw: n
     shown = replace(record.media[0], written=str(path), path=str(path), size=path.stat().st_size, span=None)
     record = replace(record, media=(shown,), video_fps=None)
     if chosen == "flip":
-        record = _each_text(record, paraphrase.mirrored)
+        record = _each_text(record, mirrored)
     details: dict[str, Any] = {"variant": chosen, **drawn, "crf": crf}
     if request.reword and parse_expected(record.answer, record.question).kind == "yes_no":
-        record = _with_turn(record, paraphrase.reworded(record.question, int(draw.integers(3))), record.answer)
+        record = _with_turn(record, reworded(record.question, int(draw.integers(3))), record.answer)
         details["reworded"] = True
     return _written(request, row, record, details, name)
 

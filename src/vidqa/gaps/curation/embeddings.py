@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vidqa.core.run_folder import EMBEDDINGS, QUERY_EMBEDDINGS
-from vidqa.gaps.curation.problems import INPUT
+from vidqa.gaps.problems import INPUT
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -19,8 +19,8 @@ from vidqa.data.sources.files import kind_of
 from vidqa.datatools.outputs import write_page
 from vidqa.evaluation.answers import parse_expected
 from vidqa.evaluation.thumbnails import card_frames
-from vidqa.gaps.curation.problems import INPUT
 from vidqa.gaps.curation.rows import Row
+from vidqa.gaps.problems import INPUT
 
 TASKS = "tasks.json"
 YES_NO = re.compile(r"(yes|no|true|false)\b(\.?)", re.IGNORECASE)

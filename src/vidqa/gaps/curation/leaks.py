@@ -19,9 +19,8 @@ from threadpoolctl import threadpool_limits
 
 from vidqa.data.record import MediaRef, Record
 from vidqa.data.record_groups import real_key, same_bytes_between
-from vidqa.gaps.curation.candidate_pairs import candidate_pairs
 from vidqa.gaps.curation.clip_fingerprint import fingerprints
-from vidqa.gaps.curation.clip_matching import UNSURE, match_clips
+from vidqa.gaps.curation.clip_matching import UNSURE, candidate_pairs, match_clips
 
 SAME_ID = "the same id"  # the reason of a leak that no medium shows
 BLOCK = 64  # new clips that are compared at a time

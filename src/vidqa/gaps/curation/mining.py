@@ -22,10 +22,10 @@ from vidqa.evaluation.answers import parse_expected
 from vidqa.evaluation.thumbnails import card_frames
 from vidqa.gaps.curation import labels, selection
 from vidqa.gaps.curation.embeddings import Part, Table, queries_in
-from vidqa.gaps.curation.problems import INPUT, NOTHING_NEW
 from vidqa.gaps.curation.rows import Row, counted, read_columns, read_rows, written
 from vidqa.gaps.curation.search import Candidates, nearest, pool_mean
 from vidqa.gaps.curation.selection import Choice, Chosen, Limits
+from vidqa.gaps.problems import INPUT, NOTHING_NEW
 
 TEXTS = ("sample_id", "media", "question", "answer", "kind", "problem")
 DEEPER = 4  # times as many neighbours are looked at as a gap may take: some are near copies, or of the other answer

@@ -13,14 +13,13 @@ from vidqa.core.files import write_text
 from vidqa.core.pages.page import percent
 from vidqa.core.problem import Exit, Problem, ProblemError
 from vidqa.data.reader import NAMES
-from vidqa.gaps.curation.problems import LEAK
 from vidqa.gaps.deft.context import AUDIT_ANSWERS, EVALUATE_SPEC, LABELS, LOG, TRAIN_SPEC, StageContext, is_labelled
 from vidqa.gaps.deft.log import Log
 from vidqa.gaps.deft.loop import Loop, PendingStage, Step, locked_folder, write_state
-from vidqa.gaps.deft.problems import DEFT_FOLDER, DEFT_SETTING
 from vidqa.gaps.deft.report import write_report
 from vidqa.gaps.deft.settings import CHANGEABLE, Settings, settings_of, with_sets
 from vidqa.gaps.deft.state import Ending, fold
+from vidqa.gaps.problems import DEFT_FOLDER, DEFT_SETTING, LEAK
 
 ANSWERS = {"audit needed": "--audit-answers", "labels needed": "--labels"}  # by rule: option for a person's answers
 MEASURED = ("evaluate", "decide", "kpi", "test")  # stages after which the report is written

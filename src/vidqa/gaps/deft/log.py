@@ -14,7 +14,7 @@ from typing import Any
 
 from vidqa.core.files import now
 from vidqa.core.problem import Problem
-from vidqa.gaps.deft.problems import DEFT_LOG_BROKEN
+from vidqa.gaps.problems import DEFT_LOG_BROKEN
 
 Event = dict[str, Any]
 

@@ -21,9 +21,9 @@ from vidqa.core.problem import Problem, ProblemError
 from vidqa.gaps.deft.acceptance import after_round, budget
 from vidqa.gaps.deft.context import LOCK, LOG, STATE, StageContext, StageResult, fingerprint
 from vidqa.gaps.deft.log import Event, Log
-from vidqa.gaps.deft.problems import DEFT_BUSY, DEFT_FOLDER, DEFT_GATE, DEFT_LOG_BROKEN
 from vidqa.gaps.deft.stages import EVALUATE, KPI, TEST, Stage, stages_of
 from vidqa.gaps.deft.state import Ending, LoopState, Output, RoundState, StageState, fold, take
+from vidqa.gaps.problems import DEFT_BUSY, DEFT_FOLDER, DEFT_GATE, DEFT_LOG_BROKEN
 
 TRAININGS = ("train", "control train")  # not started once the budget is spent
 

@@ -15,9 +15,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from vidqa import spec
 from vidqa.core.cli import command, note
-from vidqa.gaps.deft.problems import DEFT_SETTING
 from vidqa.gaps.deft.settings import Where
 from vidqa.gaps.deft.state import Cost, Fact
+from vidqa.gaps.problems import DEFT_SETTING
 from vidqa.jobs import api
 from vidqa.jobs.launch import Resources
 from vidqa.preflight import launch_gate as gate

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from vidqa.gaps.deft.problems import DEFT_SETTING
+from vidqa.gaps.problems import DEFT_SETTING
 
 Share = Annotated[float, Field(ge=0, le=1)]
 

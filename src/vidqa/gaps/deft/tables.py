@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel, ValidationError
 
 from vidqa.core.cli import command
 from vidqa.core.files import parse_json
-from vidqa.gaps.deft.problems import DEFT_GATE
+from vidqa.gaps.problems import DEFT_GATE
 
 MOST_BYTES = 4 << 30  # of a file, which may be a set of annotations
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]

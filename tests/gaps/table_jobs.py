@@ -24,8 +24,7 @@ from vidqa.data.load import fast_row
 from vidqa.evaluation.metrics import score
 from vidqa.evaluation.results import judged
 from vidqa.gaps.curation.rows import read_rows
-from vidqa.gaps.deft.settings import Where
-from vidqa.gaps.deft.state import Cost
+from vidqa.gaps.deft.state import Cost, Where
 
 Answers = Callable[[str, dict[str, Any]], str]  # (the model's folder, sample with question, gt and kind) -> response
 

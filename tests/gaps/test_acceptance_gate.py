@@ -16,10 +16,9 @@ from cheap_stages import Cheap, installed, to_the_end, wanted
 from vidqa.core.problem import ProblemError
 from vidqa.evaluation import comparison
 from vidqa.evaluation.comparison import Pair, corrected, difference
-from vidqa.gaps.deft.acceptance import fallen, too_small, verdict
+from vidqa.gaps.deft.acceptance import AuditQueue, ComparisonTable, Slice, fallen, read_table, too_small, verdict
 from vidqa.gaps.deft.commands import create, go_on
 from vidqa.gaps.deft.loop import Loop, PendingStage
-from vidqa.gaps.deft.tables import AuditQueue, ComparisonTable, Slice, read_table
 from vidqa.gaps.problems import DEFT_GATE
 
 KINDS, POINTS = 8, 2.0

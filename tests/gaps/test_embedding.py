@@ -18,8 +18,7 @@ from demo.clips import pool_clips, selection_clips, train_clips
 from vidqa.gaps.curation.embeddings import Table
 from vidqa.gaps.deft import runner
 from vidqa.gaps.deft.loop import Loop, Step
-from vidqa.gaps.deft.settings import Where
-from vidqa.gaps.deft.state import Cost
+from vidqa.gaps.deft.state import Cost, Where
 from vidqa.spec import dump, load
 from vidqa.spec.keys import with_values
 

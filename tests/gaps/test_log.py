@@ -13,8 +13,7 @@ from cheap_stages import Cheap, carried_out, installed, to_the_end
 from vidqa.core.cli import SKILL_ROOT
 from vidqa.core.problem import ProblemError
 from vidqa.gaps.deft.context import LOG, STATE
-from vidqa.gaps.deft.log import Log
-from vidqa.gaps.deft.loop import Loop
+from vidqa.gaps.deft.loop import Log, Loop
 
 
 @pytest.fixture(scope="module")

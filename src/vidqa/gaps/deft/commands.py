@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 import os
+import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from pydantic import ValidationError
 
 from vidqa import spec
 from vidqa.core.cli import Result, command
@@ -14,14 +18,14 @@ from vidqa.core.pages.page import percent
 from vidqa.core.problem import Exit, Problem, ProblemError
 from vidqa.data.reader import NAMES
 from vidqa.gaps.deft.context import AUDIT_ANSWERS, EVALUATE_SPEC, LABELS, LOG, TRAIN_SPEC, StageContext, is_labelled
-from vidqa.gaps.deft.log import Log
-from vidqa.gaps.deft.loop import Loop, PendingStage, Step, locked_folder, write_state
+from vidqa.gaps.deft.loop import Log, Loop, PendingStage, Step, locked_folder, write_state
 from vidqa.gaps.deft.report import write_report
-from vidqa.gaps.deft.settings import CHANGEABLE, Settings, settings_of, with_sets
-from vidqa.gaps.deft.state import Ending, fold
+from vidqa.gaps.deft.state import Ending, Sets, Settings, Stop, Strict, Where, fold
 from vidqa.gaps.problems import DEFT_FOLDER, DEFT_SETTING, LEAK
 
 ANSWERS = {"audit needed": "--audit-answers", "labels needed": "--labels"}  # by rule: option for a person's answers
+TABLES: dict[str, type[Strict]] = {"sets": Sets, "where": Where, "stop": Stop}
+CHANGEABLE = ("stop", "where", "audit", "audit_from")  # within a loop
 MEASURED = ("evaluate", "decide", "kpi", "test")  # stages after which the report is written
 
 
@@ -76,7 +80,43 @@ def _settings(config: LoopConfig) -> Settings:
     table: dict[str, Any] = {"sets": {name: _absolute(place) for name, place in config.folders.items() if place}}
     if config.model:
         table["model"] = config.model if "://" in config.model else _absolute(config.model)
-    return settings_of(with_sets(table, config.sets))
+    return _settings_of(_with_sets(table, config.sets))
+
+
+def _settings_of(table: dict[str, Any]) -> Settings:
+    """Raises DEFT_SETTING with everything that is wrong."""
+    try:
+        return Settings.model_validate(table)
+    except ValidationError as wrong:
+        first = wrong.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        if first["type"] == "extra_forbidden":
+            names = [name for name in Settings.model_fields if name not in TABLES]
+            names += [f"{table}.{name}" for table, model in TABLES.items() for name in model.model_fields]
+            close = difflib.get_close_matches(key, names, n=3, cutoff=0.5) or [*names]
+            raise DEFT_SETTING.error(key, "there is no such setting", f"set one of {', '.join(close)}") from wrong
+        raise DEFT_SETTING.error(key or "settings", f"{first['msg']}: {str(first['input'])[:80]}") from wrong
+
+
+def _with_sets(table: dict[str, Any], sets: list[str]) -> dict[str, Any]:
+    """The table with KEY=VALUE at dotted keys; words of stages and keys of trainings are split as a shell would.
+
+    Raises DEFT_SETTING."""
+    import yaml
+
+    for word in sets:
+        key, equals, value = word.partition("=")
+        parts = key.split(".")
+        if not equals or not all(parts):
+            raise DEFT_SETTING.error(word, "it is not KEY=VALUE", "write it as stop.rounds=2")
+        inner = table
+        for part in parts[:-1]:
+            inner = inner.setdefault(part, {})
+            if not isinstance(inner, dict):
+                raise DEFT_SETTING.error(key, f"{part} is a value, not a table")
+        is_words = parts[0] == "words" or parts in (["train"], ["study"])
+        inner[parts[-1]] = shlex.split(value) if is_words else yaml.safe_load(value)
+    return table
 
 
 def _absolute(place: str) -> str:

@@ -12,8 +12,7 @@ from typing import Any
 from vidqa import spec
 from vidqa.core.files import content_hash
 from vidqa.data.reader import NAMES
-from vidqa.gaps.deft.settings import Settings
-from vidqa.gaps.deft.state import Accepted, Cost, Fact, LoopState, RoundState
+from vidqa.gaps.deft.state import Accepted, Cost, Fact, LoopState, RoundState, Settings
 
 STATE, LOG, LOCK = "deft_state.json", "deft_log.jsonl", ".deft_lock"
 TRAIN_SPEC, EVALUATE_SPEC, AUDIT_ANSWERS = "train.toml", "evaluate.toml", "audit_answers.json"

@@ -12,6 +12,7 @@ from vidqa.core.files import remove
 from vidqa.core.problem import ProblemError, raise_errors
 from vidqa.core.run_folder import EMBEDDINGS, QUERY_EMBEDDINGS
 from vidqa.gaps.deft import runner
+from vidqa.gaps.deft.acceptance import Annotations, AuditQueue, read_table
 from vidqa.gaps.deft.context import (
     AUDIT_ANSWERS,
     EVALUATE_SPEC,
@@ -25,7 +26,6 @@ from vidqa.gaps.deft.context import (
 )
 from vidqa.gaps.deft.runner import Request
 from vidqa.gaps.deft.state import Cost, Fact
-from vidqa.gaps.deft.tables import Annotations, AuditQueue, read_table
 from vidqa.spec.parent_layers import model_layer
 from vidqa.spec.run_lookup import find_export
 

@@ -13,11 +13,11 @@ from vidqa.core.files import write_json
 from vidqa.core.pages.page import percent
 from vidqa.core.problem import raise_errors
 from vidqa.gaps.deft import runner
+from vidqa.gaps.deft.acceptance import scores_of
 from vidqa.gaps.deft.context import EVALUATE_SPEC, StageContext, StageResult, fingerprint
 from vidqa.gaps.deft.data_stages import data_keys, model_keys
 from vidqa.gaps.deft.runner import Request
 from vidqa.gaps.deft.state import Cost, Fact
-from vidqa.gaps.deft.tables import scores_of
 from vidqa.gaps.problems import DEFT_GATE, DEFT_SETTING
 
 

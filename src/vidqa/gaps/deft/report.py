@@ -14,8 +14,8 @@ from vidqa.data.load import fast_row
 from vidqa.evaluation.pages import points
 from vidqa.evaluation.results import read_results
 from vidqa.evaluation.thumbnails import card_frames
+from vidqa.gaps.deft.acceptance import Annotations, ComparisonTable, read_table, scores_of
 from vidqa.gaps.deft.state import LoopState, RoundState
-from vidqa.gaps.deft.tables import Annotations, ComparisonTable, read_table, scores_of
 
 if TYPE_CHECKING:
     from vidqa.gaps.deft.loop import Loop

@@ -15,8 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from vidqa import spec
 from vidqa.core.cli import command, note
-from vidqa.gaps.deft.settings import Where
-from vidqa.gaps.deft.state import Cost, Fact
+from vidqa.gaps.deft.state import Cost, Fact, Where
 from vidqa.gaps.problems import DEFT_SETTING
 from vidqa.jobs import api
 from vidqa.jobs.launch import Resources

@@ -11,7 +11,7 @@ from functools import partial
 
 from vidqa.gaps.deft import acceptance, data_stages, model_stages
 from vidqa.gaps.deft.context import StageContext, StageResult
-from vidqa.gaps.deft.settings import Settings
+from vidqa.gaps.deft.state import Settings
 
 LAUNCH = "python scripts/launch.py {} --spec SPEC --platform local --json"
 COMPARE = "python scripts/compare.py BEFORE AFTER --html COMPARISON --json"

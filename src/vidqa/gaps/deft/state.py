@@ -1,16 +1,16 @@
-"""The state of a loop: a table that follows from its log, written to deft_state.json for other programs."""
+"""What deft_state.json says of a loop: its settings (sets, where jobs run, when it stops), and its state, which follows
+from the events of its log."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
-
-from vidqa.gaps.deft.log import Event
-from vidqa.gaps.deft.settings import Settings, Strict
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 SCHEMA = "vidqa.deft_state.v1"
+Event = dict[str, Any]  # a line of the log
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Fact = str | bool | int | float | None | list[str]
 RULES = {  # by which a loop ends, or waits
     "target": "the accuracy that was agreed on is reached on the selection set",
@@ -24,6 +24,74 @@ RULES = {  # by which a loop ends, or waits
     "audit needed": "labels are suspected to be wrong; it waits for a person's answers",
     "labels needed": "what was mined from the pool has no answers; it waits for a person's",
 }
+
+
+class Strict(BaseModel):
+    """A table without unknown keys."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Sets(Strict):
+    """Folders with annotations.json and media. Rounds are chosen by `selection`; the KPI set is looked at `kpi_looks`
+    times, the test set once, when the loop has ended. `pool` is what new samples are taken from."""
+
+    selection: str = Field(description="set by which rounds are accepted")
+    pool: str | None = Field(
+        default=None, description="collection that samples are mined from: a set, or a folder of media"
+    )
+    kpi: str | None = Field(default=None, description="set that is reported, and decides nothing")
+    kpi_looks: int = Field(
+        default=2, ge=0, description="evaluations of the KPI set: before, after rounds, the last one after"
+    )
+    test: str | None = Field(default=None, description="set that is evaluated once, when the loop has ended")
+
+
+class Where(Strict):
+    """Where jobs run: the options of launch.py."""
+
+    platform: Literal["local", "docker", "slurm", "kubernetes"] = "local"
+    nodes: int = Field(default=1, ge=1)
+    gpus: int | None = Field(default=None, ge=0)
+    image: str | None = None
+    site: str | None = None
+    agreed: bool = Field(default=False, description="--yes of launch.py")
+
+
+class Stop(Strict):
+    """When the loop ends, and which round is no gain."""
+
+    target: Share | None = Field(default=None, description="accuracy on the selection set at which the loop ends")
+    target_kind: str | None = Field(default=None, description="the target is that of this kind of question")
+    rounds: int = Field(default=3, ge=1, description="rounds at most")
+    patience: int = Field(default=1, ge=1, description="rounds in a row that may be rolled back before the loop ends")
+    slice_points: float = Field(
+        default=2.0, ge=0, description="points that a kind may fall by, if the fall is no chance"
+    )
+    budget_hours: float | None = Field(default=None, gt=0, description="hours of jobs (GPU hours where there are GPUs)")
+
+
+class Settings(Strict):
+    """All of it. `train` are KEY=VALUE for the trainings of rounds; `study` and `words` are more options of scripts."""
+
+    model: str | None = Field(
+        default=None, description="what the loop starts with: a training's run folder, or a model"
+    )
+    sets: Sets
+    continue_from: Literal["base", "last"] = Field(default="base", description="what each round's training starts from")
+    train: list[str] = Field(default_factory=list, description="KEY=VALUE for the trainings of rounds")
+    study: list[str] = Field(
+        default_factory=list, description="options of run_automl.py plan: each round's training is a study's best"
+    )
+    words: dict[Literal["gaps", "mine", "augment", "assemble"], list[str]] = Field(default_factory=dict)
+    augment: bool = Field(default=False, description="also make altered copies of what was mined")
+    audit: Literal["ask", "report"] = Field(
+        default="ask", description="ask: suspected label errors are answered before mining"
+    )
+    audit_from: Share = Field(default=0.5, description="probability of an error from which a label is asked about")
+    control: bool = Field(default=False, description="also train on as many random samples of the pool, for comparison")
+    where: Where = Where()
+    stop: Stop = Stop()
 
 
 def _rule(name: str) -> str:

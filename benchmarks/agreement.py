@@ -29,7 +29,7 @@ from video_set import QUESTIONS, SetShape, corpus, write_set
 
 from vidqa.engine.generators import GENERATORS
 from vidqa.engine.generators._base import Request, Result, Sampling, Settings
-from vidqa.planning.packing.prefix_sharing import split_samples
+from vidqa.planning.prefix_sharing import split_samples
 
 SHAPE, TINY = SetShape(40, (1, 6), 8, 96, 64), SetShape(3, (1, 3), 4, 96, 64)
 GREEDY = Sampling(max_tokens=16)

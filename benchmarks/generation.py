@@ -33,8 +33,8 @@ from vidqa.engine.generators._base import Request, Sampling, Settings
 from vidqa.engine.generators.hf import TransformersSession
 from vidqa.engine.generators.native import NativeSession
 from vidqa.engine.model.paged_cache import PAGE
-from vidqa.planning.budget.gpus import gpu_peak_flops
-from vidqa.planning.packing.prefix_sharing import prefix_groups, workload
+from vidqa.planning.budget.speed import gpu_peak_flops
+from vidqa.planning.prefix_sharing import prefix_groups, workload
 from vidqa.planning.samples import Planner, Prompting, Sample
 
 FPS = 1.4  # clips of 5 to 40 seconds become 1k to 8k tokens

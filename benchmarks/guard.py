@@ -30,12 +30,12 @@ from vidqa.engine.families import family_of
 from vidqa.engine.generators._base import Settings
 from vidqa.engine.generators.native import NativeSession
 from vidqa.families import family_of as tables_of
-from vidqa.planning.budget.flops import flops_model
 from vidqa.planning.budget.memory import count_params
 from vidqa.planning.budget.params import parameters
-from vidqa.planning.packing.prefix_sharing import workload
+from vidqa.planning.budget.speed import flops_model
+from vidqa.planning.plan import load_sets
+from vidqa.planning.prefix_sharing import workload
 from vidqa.planning.samples import training_planner
-from vidqa.planning.sets import load_sets
 from vidqa.spec import load
 
 SLOWER = 0.03

@@ -6,7 +6,7 @@ Every run is the engine itself under torchrun on real mp4 files, a few optimizer
 more than the GPUs there are go side by side. A row says all that decides memory, so that
 predictions.py can predict it again from the row alone: after a change of the engine, measure, keep DIR/rows.json as
 results/memory-NAME.json, and change the counts in planning.budget.memory until every error is small. The MFU of typical
-rows belongs into planning/budget/mfu.py, by which preflight estimates hours.
+rows belongs into planning/budget/speed.py, by which preflight estimates hours.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from vidqa.families import family_of
 from vidqa.planning.budget.autotune import heaviest_micro_steps
 from vidqa.planning.budget.memory import count_params, peak_memory, read_memory_policy, training_setup
 from vidqa.planning.budget.params import parameters
-from vidqa.planning.packing.steps import Steps
+from vidqa.planning.packing import Steps
+from vidqa.planning.plan import load_sets
 from vidqa.planning.samples import training_planner
-from vidqa.planning.sets import load_sets
 from vidqa.spec import load
 
 CLIP_TOKENS = 5600  # of a clip of 28.6 s, without its timestamps, question and answer

@@ -41,7 +41,7 @@ from transformers import (
 
 from vidqa.engine.families import family_of
 from vidqa.engine.training.meter import peak_flops
-from vidqa.planning.packing.prefix_sharing import Workload
+from vidqa.planning.prefix_sharing import Workload
 
 LORA_TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 LAYERS = ["Qwen3VLTextDecoderLayer", "Qwen3VLVisionBlock"]

@@ -36,9 +36,8 @@ from vidqa.engine.gpu_memory import release_memory
 from vidqa.engine.loading.load import DTYPES
 from vidqa.families.chat import Chat
 from vidqa.jobs.local_job import ACTION, inference_job
-from vidqa.planning.plan import make_plan
+from vidqa.planning.plan import load_sets, make_plan
 from vidqa.planning.samples import Planner, Sample, evaluation_planner
-from vidqa.planning.sets import load_sets
 from vidqa.spec import Layer, load, parse_set
 from vidqa.spec.parent_layers import model_layer
 

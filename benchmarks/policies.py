@@ -29,9 +29,9 @@ from vidqa.families import family_of
 from vidqa.planning.budget.autotune import Packing, best_policy
 from vidqa.planning.budget.memory import GIB, count_params, fits
 from vidqa.planning.budget.params import parameters
-from vidqa.planning.packing.steps import Steps
+from vidqa.planning.packing import Steps
+from vidqa.planning.plan import load_sets
 from vidqa.planning.samples import training_planner
-from vidqa.planning.sets import load_sets
 from vidqa.spec import load, total_steps
 
 SPEED, MEMORY = "tokens/s/gpu", ("predicted_gib", "memory_gib", "share_of_memory")

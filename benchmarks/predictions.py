@@ -5,7 +5,7 @@
 A row of results/memory-NAME.json has `run` (its name), `gpu`, `family`, `sizes` (of the model), `spec` (the keys of
 KEYS), `recompute` and `stay` (see `MemoryPolicy.record`), `parameters`, `pack` (the largest one: padded tokens,
 patches, supervised tokens), and the measurements: `memory_gib`, `mfu` and others. The MFU of the typical ones stands in
-planning/budget/mfu.py, by which preflight estimates hours.
+planning/budget/speed.py, by which preflight estimates hours.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from vidqa.core.problem import ProblemError
 from vidqa.jobs import records
 from vidqa.jobs.launch import unchecked
 from vidqa.jobs.platforms import local
-from vidqa.planning.sets import load_sets
+from vidqa.planning.plan import load_sets
 
 pytestmark = pytest.mark.usefixtures("quick_trials")
 ENOUGH_S = 600.0

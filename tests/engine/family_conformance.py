@@ -27,7 +27,7 @@ from vidqa.engine.export.proof import stock_loss
 from vidqa.engine.families import FAMILIES, family_of
 from vidqa.engine.families.tiny_qwen3_vl import write_tiny_model as tiny_qwen3_vl
 from vidqa.planning.budget.activation_checkpointing import NOTHING, Recompute
-from vidqa.planning.packing.prefix_sharing import workload
+from vidqa.planning.prefix_sharing import workload
 from vidqa.planning.samples import Planner, Prompting
 from vidqa.spec.policy_tables import DECODER_PROJECTIONS
 from vidqa.video import decode_frames, decode_image

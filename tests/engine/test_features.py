@@ -24,7 +24,7 @@ from vidqa.engine.data.frame_cache import FrameCache
 from vidqa.engine.data.frames import FrameSource
 from vidqa.engine.training.meter import Meter
 from vidqa.planning.features import cache_share
-from vidqa.planning.packing.prefix_sharing import workload
+from vidqa.planning.prefix_sharing import workload
 from vidqa.planning.samples import Sample
 from vidqa.video.pool import DecodeRequest
 

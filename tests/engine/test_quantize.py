@@ -23,9 +23,9 @@ from vidqa.engine.export.weights import load_weights
 from vidqa.engine.quantize import recipe, run
 from vidqa.engine.quantize.calibration import balanced, choose_calibration, decoder_rows, kind_of
 from vidqa.families.weights import quantization_of, read_header
+from vidqa.planning.plan import load_sets
 from vidqa.planning.quantization import overlap_problems, plan_quantization
 from vidqa.planning.samples import calibration_planner
-from vidqa.planning.sets import load_sets
 from vidqa.preflight import environment_checks, quantize_checks
 from vidqa.preflight.inputs import DataInputs
 from vidqa.spec import Layer, dump, resolve

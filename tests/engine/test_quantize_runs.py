@@ -32,7 +32,7 @@ from vidqa.engine.quantize import run as program
 from vidqa.jobs import local_job
 from vidqa.jobs.exports import find
 from vidqa.jobs.local_job import Question, ask
-from vidqa.planning.sets import load_sets
+from vidqa.planning.plan import load_sets
 from vidqa.spec import Layer, dump, load, resolve
 from vidqa.spec.keys import with_values
 from vidqa.spec.parent_layers import parent_layer

@@ -33,8 +33,8 @@ from vidqa.engine.generators._base import Request, Result, Sampling, Session, Se
 from vidqa.engine.generators.hf import TRANSFORMERS
 from vidqa.engine.generators.native import PromptCollator
 from vidqa.families import family_of
+from vidqa.planning.plan import load_sets
 from vidqa.planning.samples import evaluation_planner, training_planner
-from vidqa.planning.sets import load_sets
 from vidqa.serving._base import Limits
 from vidqa.serving.download import Hosts
 from vidqa.serving.handler import RequestHandler

@@ -17,10 +17,9 @@ from tiny_world import tiny_model
 from vidqa.core.problem import ProblemError
 from vidqa.data import MediaRef, Record, Turn
 from vidqa.data.load import check_records
-from vidqa.planning.plan import Plan, PlannedSet
+from vidqa.planning.plan import Plan, PlannedSet, cut_into_windows
 from vidqa.planning.plan_cache import decode, encode
 from vidqa.planning.samples import Planner, Prompting, Sample
-from vidqa.planning.windows import cut_into_windows
 from vidqa.video import decode_frames, plan_image, vision_spec
 from vidqa.video.types import FramePlan
 

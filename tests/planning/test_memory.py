@@ -39,8 +39,8 @@ from vidqa.planning.budget.memory import (
     peak_memory,
 )
 from vidqa.planning.budget.memory_constants import Widths
-from vidqa.planning.budget.mfu import efficiency
 from vidqa.planning.budget.params import parameters
+from vidqa.planning.budget.speed import efficiency
 from vidqa.spec.policy_tables import Policy
 
 SIZES = Sizes(

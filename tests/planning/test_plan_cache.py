@@ -19,10 +19,9 @@ from tiny_world import tiny_data, tiny_model, tiny_spec
 from vidqa import spec as specs
 from vidqa.data import fingerprint
 from vidqa.planning import plan_cache
-from vidqa.planning.packing.steps import Steps
-from vidqa.planning.plan import Plan, PlannedSet, make_plan, too_long, usable, without_labels
+from vidqa.planning.packing import Steps
+from vidqa.planning.plan import Plan, PlannedSet, load_sets, make_plan, too_long, usable, without_labels
 from vidqa.planning.samples import Planner, training_planner
-from vidqa.planning.sets import load_sets
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ import pytest
 from tiny_world import tiny_data, tiny_model
 
 from vidqa.data import load_records
-from vidqa.planning.packing.packs import StepOrder
-from vidqa.planning.packing.prefix_sharing import (
+from vidqa.planning.packing import StepOrder
+from vidqa.planning.prefix_sharing import (
     group_tokens,
     groups_within_budget,
     prefix_groups,

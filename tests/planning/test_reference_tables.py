@@ -10,8 +10,6 @@ from vidqa.data.record import Record
 from vidqa.families import family_of
 from vidqa.families.published import published
 from vidqa.planning.budget.autotune import Packing, best_policy
-from vidqa.planning.budget.flops import flops_model, recomputed_flops_share
-from vidqa.planning.budget.gpus import GPUS
 from vidqa.planning.budget.memory import (
     MicroStep,
     TrainingSetup,
@@ -20,10 +18,10 @@ from vidqa.planning.budget.memory import (
     layer_widths,
     training_setup,
 )
-from vidqa.planning.budget.mfu import START_S, efficiency
 from vidqa.planning.budget.params import parameters
-from vidqa.planning.packing.prefix_sharing import workload
-from vidqa.planning.packing.steps import Steps
+from vidqa.planning.budget.speed import GPUS, START_S, efficiency, flops_model, recomputed_flops_share
+from vidqa.planning.packing import Steps
+from vidqa.planning.prefix_sharing import workload
 from vidqa.planning.samples import Prompting, Sample
 from vidqa.spec import Layer, read_layer, resolve
 from vidqa.spec.models import TrainSpec

@@ -12,8 +12,8 @@ from tiny_world import tiny_model
 
 from vidqa.core.problem import ProblemError
 from vidqa.data.record import MediaRef, Record, Turn
+from vidqa.planning.plan import cut_into_windows, source_id, window_of, window_spans
 from vidqa.planning.samples import Planner, Prompting
-from vidqa.planning.windows import cut_into_windows, source_id, window_of, window_spans
 from vidqa.video import decode_frames, plan_frames, probe, vision_spec
 
 

@@ -14,9 +14,9 @@ from tests.preflight.corpus import Case, machine
 from vidqa import spec as specs
 from vidqa.core.problem import Problem
 from vidqa.planning.budget.memory_constants import CONSTANTS
-from vidqa.planning.packing.steps import Steps
+from vidqa.planning.packing import Steps
+from vidqa.planning.plan import load_sets
 from vidqa.planning.samples import training_planner
-from vidqa.planning.sets import load_sets
 from vidqa.preflight import memory_checks
 from vidqa.preflight.gpus import Declared
 from vidqa.preflight.inputs import DataInputs

@@ -28,8 +28,8 @@ from vidqa.jobs.launch import Launched, Resources, dry_run, launch, retry
 from vidqa.jobs.platforms._base import State
 from vidqa.jobs.platforms.supervisor import kill_job
 from vidqa.planning import plan_cache
+from vidqa.planning.plan import load_sets
 from vidqa.planning.samples import training_planner
-from vidqa.planning.sets import load_sets
 from vidqa.preflight import launch_gate
 from vidqa.preflight.report import Report, preflight
 

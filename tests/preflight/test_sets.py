@@ -18,8 +18,8 @@ from vidqa.engine.data.planned_samples import prepare_evaluation, prepare_traini
 from vidqa.engine.loading.freeze import choose_trainable
 from vidqa.engine.loading.load import meta_model
 from vidqa.engine.training.resume import trainer_facts
+from vidqa.planning.plan import load_sets
 from vidqa.planning.samples import evaluation_planner, training_planner
-from vidqa.planning.sets import load_sets
 from vidqa.video.pool import DecodePool
 
 

@@ -30,7 +30,7 @@ from vidqa.engine.loading.load import load_sharded
 from vidqa.engine.model import DTYPES
 from vidqa.engine.problems import ENGINE_UNPROVEN
 from vidqa.planning.budget.activation_checkpointing import NOTHING
-from vidqa.planning.packing.steps import Steps
+from vidqa.planning.packing import Steps
 from vidqa.planning.pairs import learns_pairs
 from vidqa.planning.samples import Sample, training_planner
 from vidqa.spec import check_with_gpus, total_steps

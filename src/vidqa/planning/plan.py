@@ -1,19 +1,173 @@
-"""The plan of a run: its records by set, their samples, and the usable ones of these."""
+"""The plan of a run: its records by set, long videos cut into windows, their samples, and the usable ones of these.
+
+The sets are those that an action declares: "train" and "validation", or "evaluation". Preflight and the engine share
+this rule; each passes a `Read` that handles problems in its own way.
+
+    cut_into_windows(records, 30.0, 5.0)     0 to 30 s, 25 to 55 s, 50 to 80 s, ...
+
+A window of a video is planned as the clip that it would be if somebody had cut it out: its frames are spread over it
+alone, and its timestamps begin at 0, as those of the clips did that a model was trained on.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 from vidqa.core.actions import action_for, resolve
-from vidqa.core.problem import Problem
-from vidqa.data import fingerprint
-from vidqa.data.record import Record
+from vidqa.core.problem import Problem, ProblemError
+from vidqa.data import fingerprint, load_records, open_source, split_by_video
+from vidqa.data.record import MediaRef, Record
 from vidqa.planning.pairs import learns_pairs, plan_pairs
 from vidqa.planning.problems import SAMPLE_ANSWERS
 from vidqa.planning.samples import Planner, Sample
+from vidqa.spec.keys import value_at
 from vidqa.spec.models import Spec
+from vidqa.video.probe import probe_many
+from vidqa.video.types import VideoMeta
+
+MARK = "#t="  # between a record's id and its window
+Span = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class SetSource:
+    """The annotations of one set, as the spec writes them. With `keep_missing` a record with a missing medium is a bad
+    sample and not an error. `prompt` is the question of a record without one."""
+
+    name: str
+    annotation_path: str
+    media_path: str
+    keep_missing: bool = False
+    need_answers: bool = True
+    prompt: str = ""
+
+    @property
+    def how(self) -> dict[str, Any]:
+        """The options of `load_records`."""
+        return {"need_answers": self.need_answers, "keep_missing": self.keep_missing, "prompt": self.prompt}
+
+
+@dataclass(frozen=True)
+class RecordSet:
+    """The valid records of a set, and the problems of the others."""
+
+    name: str
+    records: list[Record]
+    problems: list[Problem]
+
+
+Read = Callable[[SetSource], RecordSet]
+
+
+def leaves_out_bad_samples(spec: Spec) -> bool:
+    """Whether a run continues without its bad samples (on_bad_sample = "quarantine")."""
+    table = action_for(spec).decoding
+    return bool(table) and value_at(spec, table).on_bad_sample == "quarantine"
+
+
+def sources(spec: Spec) -> list[SetSource]:
+    """The annotations that a spec names."""
+    action, without = action_for(spec), leaves_out_bad_samples(spec)
+    named = [(data.name, value_at(spec, data.annotations), value_at(spec, data.media)) for data in action.data]
+    prompt = action.sampling.prompt(spec) if action.sampling else ""
+    return [SetSource(*places, without, action.needs_answers, prompt) for places in named if places[1]]
+
+
+def media_roots(spec: Spec) -> list[Path]:
+    """The media folder or archive of each source. Raises DATA_FILE_MISSING."""
+    places = [open_source(source.annotation_path, source.media_path).media.root for source in sources(spec)]
+    return [Path(os.path.abspath(os.path.expanduser(place))) for place in places]
+
+
+def read_record_sets(spec: Spec, read: Read) -> list[RecordSet]:
+    """The sets of a run, one for each source. The second one may be held out of the first, by video; without a second
+    set in the action that part is left out. A limit takes the first records; long videos are cut into windows."""
+    record_sets, action = [read(source) for source in sources(spec)], action_for(spec)
+    if action.sampling is None:
+        return record_sets
+    limit = action.sampling.limit(spec)
+    seconds = action.sampling.windows(spec)
+    record_sets = [replace(part, records=cut_into_windows(part.records[:limit], *seconds)) for part in record_sets]
+    held_out = action.sampling.held_out(spec)
+    if not held_out or not record_sets[0].records:
+        return record_sets
+    (whole,) = record_sets
+    try:
+        first, held = split_by_video(whole.records, *held_out)
+    except ProblemError as impossible:
+        return [replace(whole, problems=[*whole.problems, *impossible.problems])]
+    return [replace(whole, records=first), *(RecordSet(data.name, held, []) for data in action.data[1:])]
+
+
+def load_sets(spec: Spec) -> dict[str, list[Record]]:
+    """The records of a run by set. Raises ProblemError where annotations are wrong, or cannot be split."""
+
+    def read(source: SetSource) -> RecordSet:
+        return RecordSet(source.name, load_records(source.annotation_path, source.media_path, **source.how), [])
+
+    record_sets = read_record_sets(spec, read)
+    if problems := [problem for part in record_sets for problem in part.problems]:
+        raise ProblemError(problems)
+    return {part.name: part.records for part in record_sets}
+
+
+def cut_into_windows(records: Sequence[Record], window_s: float, overlap_s: float) -> list[Record]:
+    """The records, those that show one video and nothing else cut where it is longer than `window_s` seconds; 0 cuts
+    none. A video whose header cannot be read is left whole: whoever plans it says what is wrong."""
+    if not window_s:
+        return list(records)
+    single = {record.media[0].file: record.media[0] for record in records if _is_one_video(record)}
+    headers = zip(single, probe_many(single.values()), strict=True)
+    durations = {file: header.duration_s for file, header in headers if isinstance(header, VideoMeta)}
+    cut_records = []
+    for record in records:
+        whole = durations.get(record.media[0].file, 0.0) if _is_one_video(record) else 0.0
+        start, end = _shown(record.media[0], whole) if whole else (0.0, 0.0)
+        cut = window_spans(end - start, window_s, overlap_s)
+        cut_records += [_part(record, (start + first, start + last)) for first, last in cut] or [record]
+    return cut_records
+
+
+def _shown(ref: MediaRef, duration_s: float) -> Span:
+    """The part of a video that the record's own keys show, in seconds of the file."""
+    keys = dict(ref.keys)
+    return min(keys.get("video_start", 0.0), duration_s), min(keys.get("video_end", duration_s), duration_s)
+
+
+def window_spans(duration_s: float, window_s: float, overlap_s: float) -> list[Span]:
+    """The windows of a video, in seconds; none where one holds all of it. The last one ends with the video."""
+    if duration_s <= window_s:
+        return []
+    windows = [(0.0, window_s)]
+    while windows[-1][1] < duration_s:
+        start = len(windows) * (window_s - overlap_s)
+        windows.append((start, min(start + window_s, duration_s)))
+    return windows
+
+
+def source_id(record: Record) -> str:
+    """The id of the record that a window was cut from; of another record, its own."""
+    return record.id.rpartition(MARK)[0] if window_of(record) else record.id
+
+
+def window_of(record: Record) -> Span | None:
+    """The window of a record, in seconds of the file."""
+    return record.media[0].span if record.media else None
+
+
+def _is_one_video(record: Record) -> bool:
+    return len(record.media) == 1 and record.media[0].kind == "video"
+
+
+def _part(record: Record, span: Span) -> Record:
+    medium: MediaRef = replace(record.media[0], span=span)
+    start, end = span
+    return replace(record, id=f"{record.id}{MARK}{start:.10g},{end:.10g}", media=(medium,))
 
 
 @dataclass(frozen=True)

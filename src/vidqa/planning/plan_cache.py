@@ -30,9 +30,8 @@ from vidqa.data.archive import archives_in, is_archive
 from vidqa.data.record import MediaRef, Provenance, Record, Turn
 from vidqa.data.sources import made_absolute
 from vidqa.planning.pairs import PairSample, learns_pairs
-from vidqa.planning.plan import Plan, PlannedSet, response_mode
+from vidqa.planning.plan import Plan, PlannedSet, media_roots, response_mode, sources
 from vidqa.planning.samples import Planner, Prompting, Sample
-from vidqa.planning.sets import media_roots, sources
 from vidqa.spec.models import Spec
 from vidqa.video.types import FramePlan
 

@@ -1,19 +1,34 @@
-"""Questions and completions of reinforcement learning as samples: what a rollout draws, and what an update computes.
+"""Questions and completions of reinforcement learning: as samples, in memory, and in time.
 
-The completions of a question are a group: all have its prompt in common, which stands in a pack once.
+The completions of a question are a group: all have its prompt in common, which stands in a pack once. A rollout holds
+on each GPU beside the trainer a second set of weights, and the cache of its completions. The seconds of a step follow
+from the work of its updates and prompts, and from what decode steps read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from vidqa.families import require_plain_weights
+from vidqa.families import Sizes, require_plain_weights
+from vidqa.planning.budget.answering import CAPTURED, FLOAT, PAGE, cache_bytes_per_token
+from vidqa.planning.budget.autotune import Packing
+from vidqa.planning.budget.memory import BYTES_OF, GIB, ParamCounts
+from vidqa.planning.budget.speed import FlopsModel, Gpu
+from vidqa.planning.packing import Steps
+from vidqa.planning.prefix_sharing import max_tokens, workload
 from vidqa.planning.samples import Planner, Prompting, Sample
+from vidqa.spec import data_ranks, effective_batch, total_steps
 from vidqa.spec.models import GrpoSpec
+
+MAX_ROWS = 256  # completions that a GPU draws at a time
+MAX_QUESTIONS = 2_000  # whose packs or work an estimate is of; the others are like them
+PREFILL_MFU = 0.45  # of reading prompts
+DECODE_SLOWDOWN = 1.3  # a decode step against reading its weights and its rows' cache
 
 
 def prompt_planner(spec: GrpoSpec, model_folder: Path) -> Planner:
@@ -74,3 +89,101 @@ def longest_completions(questions: Sequence[Sample], size: int, answer: int) -> 
         for number, question in enumerate(questions)
         for _ in range(size)
     ]
+
+
+@dataclass(frozen=True)
+class RolloutShape:
+    """`rows` completions are drawn at a time, whose prompts and completions have at most `longest` tokens together;
+    `pages` hold them, the pages of a prompt shared by its group."""
+
+    rows: int
+    longest: int
+    pages: int
+
+
+def rollout_shape(spec: GrpoSpec, longest_prompt: int) -> RolloutShape:
+    """The shape of a GrpoSpec's rollouts on each rank."""
+    size, answer = spec.rollout.n_generation, spec.rollout.max_response_length
+    most = max(answer, spec.validation.max_response_length or 0) if spec.validation.enable else answer
+    questions = -(-effective_batch(spec) // data_ranks(spec))
+    groups = max(1, min(questions, MAX_ROWS // size))
+    rows = groups * size
+    # A completion has the last, part page of its prompt in a page of its own.
+    pages = groups * -(-longest_prompt // PAGE) + rows * (-(-answer // PAGE) + 2)
+    width = -(-(longest_prompt + most) // PAGE)
+    return RolloutShape(rows, longest_prompt + most, max(pages, width) + 1)
+
+
+@dataclass(frozen=True)
+class RolloutMemory:
+    """Bytes on each GPU, from the beginning to the end of a run."""
+
+    weights: float
+    cache: float
+    logits: float
+    reference: float = 0.0
+
+    @property
+    def gib(self) -> float:
+        return (self.weights + self.cache + self.logits + self.reference) / GIB
+
+
+def rollout_memory(spec: GrpoSpec, sizes: Sizes, parameters: int, shape: RolloutShape) -> RolloutMemory:
+    """Of a model with so many parameters. A full training with a KL divergence holds the reference, too, sharded."""
+    compute = BYTES_OF[spec.train.param_dtype]
+    has_reference = spec.train.train_policy.kl_beta > 0 and spec.policy.lora is None
+    captured = sum({min(rows, shape.rows) for rows in CAPTURED if rows <= shape.rows} | {shape.rows})
+    return RolloutMemory(
+        weights=parameters * compute,
+        cache=shape.pages * PAGE * cache_bytes_per_token(sizes, compute),
+        logits=captured * sizes.text.vocabulary * FLOAT,
+        reference=has_reference * parameters * compute / spec.policy.parallelism.dp_shard_size,
+    )
+
+
+def base_parameters(spec: GrpoSpec, model: ParamCounts) -> int:
+    """The parameters of the rollout model: those of the trained one without its adapters."""
+    return model.every.every - (model.every.trained if spec.policy.lora is not None else 0)
+
+
+def update_packing(spec: GrpoSpec, questions: Sequence[Sample], ranks: int, device_type: str) -> Packing:
+    """The packs of updates whose completions are all as long as they may be."""
+    looked_at = questions[:MAX_QUESTIONS]
+    completions = longest_completions(looked_at, spec.rollout.n_generation, spec.rollout.max_response_length)
+    batch = min(len(completions), effective_batch(spec) * spec.rollout.n_generation)
+    steps_of = partial(Steps, spec, completions, ranks, device_type, batch=batch)
+    return Packing(steps_of, min(total_steps(spec, len(questions)), max(1, len(completions) // batch)))
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Seconds of the two parts of a step, where completions have `answer` tokens on average."""
+
+    rollout_s: float
+    update_s: float
+    answer: int
+
+    @property
+    def seconds(self) -> float:
+        return self.rollout_s + self.update_s
+
+
+def step_time(
+    spec: GrpoSpec, model: ParamCounts, questions: Sequence[Sample], flops: FlopsModel, card: Gpu, mfu: float
+) -> StepTime:
+    """Of one step on `data_ranks` GPUs. Completions are taken to be half as long as they may be."""
+    some, size = questions[:MAX_QUESTIONS], spec.rollout.n_generation
+    answer = max(1, spec.rollout.max_response_length // 2)
+    batch, ranks = effective_batch(spec), data_ranks(spec)
+    completions = longest_completions(some, size, answer)
+    groups = [tuple(range(start, start + size)) for start in range(0, len(completions), size)]
+    update = flops.training_flops(workload(group, completions) for group in groups) / len(some) * batch
+    prompts = flops.training_flops(workload((number,), some) for number in range(len(some))) / len(some) * batch / 3
+    rows = rollout_shape(spec, max_tokens(some)).rows
+    compute = BYTES_OF[spec.train.param_dtype]
+    prompt = sum(question.length for question in some) / len(some)
+    cache = rows * (prompt + answer / 2) * cache_bytes_per_token(model.sizes, compute)
+    decode_s = DECODE_SLOWDOWN * (base_parameters(spec, model) * compute + cache) / card.bandwidth
+    rounds = -(-batch * size // ranks // rows)
+    rollout_s = prompts / (card.peak * PREFILL_MFU * ranks) + rounds * answer * decode_s
+    return StepTime(rollout_s, update / (card.peak * mfu * ranks), answer)

@@ -28,11 +28,9 @@ from vidqa.planning.budget.answering import (
     answering_setup,
     readings,
 )
-from vidqa.planning.budget.flops import flops_model
-from vidqa.planning.budget.gpus import Gpu
 from vidqa.planning.budget.memory import BYTES_OF, GIB, fits
-from vidqa.planning.budget.mfu import START_S
-from vidqa.planning.packing.prefix_sharing import max_tokens, workload
+from vidqa.planning.budget.speed import START_S, Gpu, flops_model
+from vidqa.planning.prefix_sharing import max_tokens, workload
 from vidqa.planning.samples import Sample
 from vidqa.preflight._base import Check
 from vidqa.preflight.gpu_checks import NOTHING_HELPS, too_much, usable_memory

@@ -7,10 +7,10 @@ from typing import Any
 
 from vidqa import spec
 from vidqa.core.problem import Problem, ProblemError
-from vidqa.planning.budget.flops import flops_of
-from vidqa.planning.packing.prefix_sharing import workload
-from vidqa.planning.packing.steps import Steps
+from vidqa.planning.budget.speed import flops_of
+from vidqa.planning.packing import Steps
 from vidqa.planning.plan import too_long, without_labels
+from vidqa.planning.prefix_sharing import workload
 from vidqa.planning.samples import Sample
 from vidqa.preflight.inputs import DataInputs, RunInputs, Skip
 from vidqa.spec.keys import value_at

@@ -16,7 +16,7 @@ from vidqa.evaluation.metrics import task_problems
 from vidqa.evaluation.problems import REWARD_FORMAT
 from vidqa.evaluation.rewards import Completion, Rewards, question_problems
 from vidqa.planning.pairs import pair_problems
-from vidqa.planning.sets import RecordSet
+from vidqa.planning.plan import RecordSet
 from vidqa.preflight import media_probe
 from vidqa.preflight.inputs import DataInputs, Skip
 from vidqa.preflight.problems import LABELS_UNBALANCED, SPLIT_LEAK

@@ -17,7 +17,7 @@ from pathlib import Path
 from vidqa.core import environment, files
 from vidqa.core.problem import ProblemError
 from vidqa.jobs.platforms import local
-from vidqa.planning.budget import gpus as cards
+from vidqa.planning.budget import speed
 
 QUERY = "index,uuid,name,memory.total,compute_cap,driver_version"
 LIMIT_S = 20.0
@@ -181,7 +181,7 @@ def _output_of(*words: str, limit_s: float = LIMIT_S) -> str | None:
         return None
 
 
-def card_of(gpus: Sequence[Gpu]) -> tuple[str, cards.Gpu | None]:
+def card_of(gpus: Sequence[Gpu]) -> tuple[str, speed.Gpu | None]:
     """The name and the data sheet of a job's GPU; of a declared one, the usual card of its architecture and memory."""
     if not gpus:
         return "", None
@@ -190,4 +190,4 @@ def card_of(gpus: Sequence[Gpu]) -> tuple[str, cards.Gpu | None]:
     if name in NAMELESS:
         is_small = first.memory_gb is not None and first.memory_gb <= SMALL_GB
         name = SMALL[first.arch] if is_small and first.arch in SMALL else USUAL.get(first.arch or "", "")
-    return name, cards.find_gpu(name)
+    return name, speed.find_gpu(name)

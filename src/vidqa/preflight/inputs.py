@@ -25,9 +25,18 @@ from vidqa.jobs.launch import Resources
 from vidqa.jobs.platforms import site
 from vidqa.planning.budget.memory import ParamCounts, count_params
 from vidqa.planning.budget.params import Parameter, parameters
-from vidqa.planning.plan import Plan, PlannedSet, make_plan, usable
+from vidqa.planning.plan import (
+    Plan,
+    PlannedSet,
+    RecordSet,
+    SetSource,
+    leaves_out_bad_samples,
+    make_plan,
+    read_record_sets,
+    sources,
+    usable,
+)
 from vidqa.planning.samples import Planner, Sample
-from vidqa.planning.sets import RecordSet, SetSource, leaves_out_bad_samples, read_record_sets, sources
 from vidqa.preflight.gpus import Declared, Gpu, declared_or_visible
 from vidqa.preflight.media_probe import ProbeRow
 from vidqa.preflight.offline_model import write_offline_model

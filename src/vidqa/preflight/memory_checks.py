@@ -12,12 +12,12 @@ from typing import Any
 from vidqa import spec
 from vidqa.core.problem import Problem
 from vidqa.planning.budget.autotune import Forecast, Packing, answered_samples, best_policy, least_policy
-from vidqa.planning.budget.flops import recomputed_flops_share
 from vidqa.planning.budget.memory import GIB, ParamCounts, fits, moments_bytes, training_setup
 from vidqa.planning.budget.methods import host_bytes, what_fits
-from vidqa.planning.budget.rollouts import base_parameters, rollout_memory, rollout_shape, update_packing
-from vidqa.planning.packing.prefix_sharing import max_tokens
-from vidqa.planning.packing.steps import Steps, pack_budget
+from vidqa.planning.budget.speed import recomputed_flops_share
+from vidqa.planning.packing import Steps, pack_budget
+from vidqa.planning.prefix_sharing import max_tokens
+from vidqa.planning.rollouts import base_parameters, rollout_memory, rollout_shape, update_packing
 from vidqa.planning.samples import Sample
 from vidqa.preflight import answering_checks
 from vidqa.preflight.gpu_checks import NONE_HERE, NOTHING_HELPS, too_much, usable_memory

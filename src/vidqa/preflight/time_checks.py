@@ -8,8 +8,6 @@ from typing import Any
 from vidqa import spec
 from vidqa.core.problem import Problem
 from vidqa.planning.budget.autotune import least_policy
-from vidqa.planning.budget.flops import FlopsModel, flops_of, recomputed_flops_share
-from vidqa.planning.budget.gpus import Gpu
 from vidqa.planning.budget.memory import (
     MemoryPolicy,
     MicroStep,
@@ -19,10 +17,10 @@ from vidqa.planning.budget.memory import (
     training_setup,
 )
 from vidqa.planning.budget.methods import micro_step_seconds, step_seconds
-from vidqa.planning.budget.mfu import START_S, efficiency
-from vidqa.planning.budget.rollouts import step_time
-from vidqa.planning.packing.prefix_sharing import workload
-from vidqa.planning.packing.steps import Steps, pack_budget
+from vidqa.planning.budget.speed import START_S, FlopsModel, Gpu, efficiency, flops_of, recomputed_flops_share
+from vidqa.planning.packing import Steps, pack_budget
+from vidqa.planning.prefix_sharing import workload
+from vidqa.planning.rollouts import step_time
 from vidqa.planning.samples import Sample
 from vidqa.preflight.answering_checks import answering_time
 from vidqa.preflight.gpu_checks import NONE_HERE

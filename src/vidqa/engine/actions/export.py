@@ -33,9 +33,9 @@ from vidqa.engine.export.proof import PROOF, prove_loss, require_same_loss, stoc
 from vidqa.engine.model import DTYPES
 from vidqa.engine.problems import ENGINE_OUT_OF_MEMORY, ENGINE_PROOF_SAMPLE, ENGINE_WEIGHTS_MISMATCH, unwritable
 from vidqa.planning.adapters import base_precision
+from vidqa.planning.plan import sources
 from vidqa.planning.resume_compat import same_weights, weights_hash
 from vidqa.planning.samples import Planner, Sample, training_planner, validation_mode
-from vidqa.planning.sets import sources
 from vidqa.spec import load_training
 from vidqa.spec.models import TrainSpec
 

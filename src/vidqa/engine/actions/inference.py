@@ -28,9 +28,8 @@ from vidqa.engine.data.planned_samples import fitting, shared_plan
 from vidqa.engine.signals import StopRequest
 from vidqa.evaluation.answers import parse_answer
 from vidqa.evaluation.window_merge import WindowAnswer, expected_of, merged
-from vidqa.planning.plan import PlannedSet
+from vidqa.planning.plan import PlannedSet, source_id, window_of
 from vidqa.planning.samples import Sample, evaluation_planner
-from vidqa.planning.windows import source_id, window_of
 from vidqa.spec import check_with_gpus
 from vidqa.spec.models import InferenceSpec
 

@@ -29,7 +29,7 @@ from vidqa.engine.progress import Progress, Silent, open_evaluation
 from vidqa.engine.signals import StopRequest
 from vidqa.evaluation.cosmos_protocol import LONGER, WARMER, protocol_answer
 from vidqa.families import require_plain_weights
-from vidqa.planning.packing.prefix_sharing import max_tokens, split_samples
+from vidqa.planning.prefix_sharing import max_tokens, split_samples
 from vidqa.planning.samples import Planner, Sample
 from vidqa.spec.models import EmbedSpec, EvaluateSpec, InferenceSpec
 

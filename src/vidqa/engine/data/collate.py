@@ -20,8 +20,8 @@ from vidqa.engine.families._base import Grid, VisionIndex
 from vidqa.engine.model.attention import Segments, segments_of
 from vidqa.engine.model.suffixes import Suffixes
 from vidqa.families import VisionSizes
-from vidqa.planning.packing.packs import padded_length
-from vidqa.planning.packing.prefix_sharing import tower_workload
+from vidqa.planning.packing import padded_length
+from vidqa.planning.prefix_sharing import tower_workload
 from vidqa.planning.samples import Planner, Sample
 from vidqa.video.types import FramePlan, PixelRules
 

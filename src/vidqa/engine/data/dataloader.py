@@ -20,7 +20,7 @@ from vidqa.engine.data.schedule import Schedule
 from vidqa.engine.distributed import World
 from vidqa.engine.model import DTYPES
 from vidqa.engine.model.attention import Call
-from vidqa.planning.budget.flops import flops_model
+from vidqa.planning.budget.speed import flops_model
 from vidqa.planning.features import CacheShare, kept_share
 from vidqa.planning.pairs import learns_pairs
 from vidqa.planning.samples import Planner

@@ -26,7 +26,7 @@ from vidqa.engine.data.frames import request_of
 from vidqa.engine.data.pixels import as_tensor
 from vidqa.engine.loading.safetensors_reader import TYPES, model_tensors, read_part
 from vidqa.families import family_of
-from vidqa.planning.budget.flops import FlopsModel
+from vidqa.planning.budget.speed import FlopsModel
 from vidqa.video.types import FramePlan
 
 VERSION = 1  # part of every key: raise it when the tower's forward gives other features

@@ -9,7 +9,7 @@ import numpy as np
 
 from vidqa.engine.model.attention import Segments, segments_of
 from vidqa.engine.model.suffixes import Suffixes, suffixes_of
-from vidqa.planning.packing.prefix_sharing import PrefixGroup, prefix_groups
+from vidqa.planning.prefix_sharing import PrefixGroup, prefix_groups
 from vidqa.planning.samples import Sample
 
 

@@ -18,11 +18,19 @@ from vidqa.engine.distributed import World
 from vidqa.engine.problems import ENGINE_NO_SAMPLES
 from vidqa.evaluation.rewards import question_problems
 from vidqa.planning import plan_cache
-from vidqa.planning.packing.prefix_sharing import max_tokens
 from vidqa.planning.pairs import pair_problems
-from vidqa.planning.plan import Plan, PlannedSet, make_plan, too_long, usable, without_labels
+from vidqa.planning.plan import (
+    Plan,
+    PlannedSet,
+    leaves_out_bad_samples,
+    load_sets,
+    make_plan,
+    too_long,
+    usable,
+    without_labels,
+)
+from vidqa.planning.prefix_sharing import max_tokens
 from vidqa.planning.samples import Planner, Sample
-from vidqa.planning.sets import leaves_out_bad_samples, load_sets
 from vidqa.spec import DataFacts, check_with_data
 from vidqa.spec.models import EvaluateSpec, GrpoSpec, Spec, TrainSpec
 

@@ -7,7 +7,7 @@ from typing import Any
 from vidqa.engine.data.planned_samples import Prepared
 from vidqa.engine.distributed import World
 from vidqa.planning.budget.memory import MemoryPolicy
-from vidqa.planning.packing.steps import Steps
+from vidqa.planning.packing import Steps
 from vidqa.spec import effective_batch, steps_per_epoch, total_steps, warmup_steps
 from vidqa.spec.models import TrainSpec
 

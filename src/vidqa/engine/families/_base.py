@@ -16,7 +16,7 @@ from vidqa.engine.model.attention import Segments
 from vidqa.engine.model.paged_cache import PagedCache
 from vidqa.families import Family, VisionSizes
 from vidqa.planning.budget.activation_checkpointing import NOTHING, Recompute
-from vidqa.planning.budget.flops import FlopsModel, flops_model
+from vidqa.planning.budget.speed import FlopsModel, flops_model
 from vidqa.video.types import FramePlan
 
 Grid = tuple[int, int, int]  # of a medium: (t, h, w) in patches

@@ -18,9 +18,9 @@ from vidqa.engine.data.hf_inputs import stock_inputs
 from vidqa.engine.families import family_of
 from vidqa.engine.torch_private import tree_map_only
 from vidqa.evaluation.answers import parse_expected
+from vidqa.planning.plan import load_sets
 from vidqa.planning.quantization import calibration_problems, overlap_problems
 from vidqa.planning.samples import Planner, Sample
-from vidqa.planning.sets import load_sets
 from vidqa.spec import load
 from vidqa.spec.quantize_rules import needs_calibration
 

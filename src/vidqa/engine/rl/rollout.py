@@ -28,7 +28,7 @@ from vidqa.engine.problems import ENGINE_ROLLOUT_DIFFERS
 from vidqa.engine.rl.weights import RolloutWeights
 from vidqa.engine.torch_private import keystr, tree_leaves_with_path
 from vidqa.evaluation.rewards import Completion, Reward, Rewards
-from vidqa.planning.budget.rollouts import RolloutShape
+from vidqa.planning.rollouts import RolloutShape
 from vidqa.planning.samples import Planner, Sample
 
 ORDERS_KEPT = 64  # permutations that are remembered

@@ -39,10 +39,9 @@ from vidqa.evaluation.problems import REWARD_CONSTANT
 from vidqa.evaluation.rewards import Rewards, label_of, shuffled_options
 from vidqa.families import family_of as tables_of
 from vidqa.planning.budget.params import parameters
-from vidqa.planning.budget.rollouts import RolloutShape, rollout_memory, rollout_shape, update_packing
-from vidqa.planning.packing.prefix_sharing import max_tokens, split_indices
-from vidqa.planning.packing.steps import pack_budget
-from vidqa.planning.rollouts import prompt_planner
+from vidqa.planning.packing import pack_budget
+from vidqa.planning.prefix_sharing import max_tokens, split_indices
+from vidqa.planning.rollouts import RolloutShape, prompt_planner, rollout_memory, rollout_shape, update_packing
 from vidqa.planning.samples import Planner, training_planner
 from vidqa.spec.grpo_rules import MOST_RETRIES, REWARDS, reward_weights, temperature_of
 

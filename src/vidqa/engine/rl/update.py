@@ -21,8 +21,8 @@ from vidqa.engine.objectives.grpo import PolicyGradient
 from vidqa.engine.rl.rollout import Group
 from vidqa.families import VisionSizes
 from vidqa.planning.budget.params import ADAPTER
-from vidqa.planning.packing.packs import plan_packs
-from vidqa.planning.packing.prefix_sharing import Workload, group_tokens, groups_within_budget, relative_cost, workload
+from vidqa.planning.packing import plan_packs
+from vidqa.planning.prefix_sharing import Workload, group_tokens, groups_within_budget, relative_cost, workload
 from vidqa.planning.rollouts import CompletionSample, completion_sample
 from vidqa.planning.samples import Planner
 

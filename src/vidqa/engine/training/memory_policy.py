@@ -13,7 +13,7 @@ from vidqa.families import family_of
 from vidqa.planning.budget.autotune import Packing, answered_samples, best_policy, least_policy
 from vidqa.planning.budget.memory import MemoryPolicy, count_params
 from vidqa.planning.budget.params import parameters
-from vidqa.planning.packing.steps import Steps
+from vidqa.planning.packing import Steps
 from vidqa.spec import total_steps
 from vidqa.spec.models import TrainSpec
 

@@ -10,8 +10,8 @@ import torch
 from vidqa.engine.data.schedule import Schedule
 from vidqa.engine.distributed import World
 from vidqa.engine.families import family_of
-from vidqa.planning.budget.gpus import gpu_peak_flops
-from vidqa.planning.packing.prefix_sharing import workload
+from vidqa.planning.budget.speed import gpu_peak_flops
+from vidqa.planning.prefix_sharing import workload
 from vidqa.spec.models import TrainSpec
 
 

@@ -21,9 +21,8 @@ from vidqa.engine.generators.hf import TransformersSession
 from vidqa.engine.loading.fsdp import Resharding
 from vidqa.engine.objectives import SUPERVISED, Objective
 from vidqa.evaluation.results import make_item
-from vidqa.planning.packing.packs import padded_length, plan_micro_batches, plan_packs
-from vidqa.planning.packing.prefix_sharing import relative_cost, workload
-from vidqa.planning.packing.steps import pack_budget
+from vidqa.planning.packing import pack_budget, padded_length, plan_micro_batches, plan_packs
+from vidqa.planning.prefix_sharing import relative_cost, workload
 from vidqa.planning.samples import Sample
 from vidqa.spec.models import TrainSpec
 

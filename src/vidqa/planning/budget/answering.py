@@ -17,8 +17,8 @@ from typing import Any
 from vidqa.families import Sizes
 from vidqa.planning.budget.memory import BYTES_OF, GIB
 from vidqa.planning.budget.memory_constants import CONSTANTS
-from vidqa.planning.packing.packs import padded_length
-from vidqa.planning.packing.prefix_sharing import split_samples
+from vidqa.planning.packing import padded_length
+from vidqa.planning.prefix_sharing import split_samples
 from vidqa.planning.samples import Sample
 
 PAGE = 64  # tokens of a page of the native generator's cache

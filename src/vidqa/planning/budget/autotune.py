@@ -15,7 +15,6 @@ from itertools import product
 
 from vidqa.planning.budget.activation_checkpointing import Recompute
 from vidqa.planning.budget.answering import AnsweringSetup, Reading, answering_memory
-from vidqa.planning.budget.flops import recomputed_flops_share
 from vidqa.planning.budget.memory import (
     Memory,
     MemoryPolicy,
@@ -29,7 +28,8 @@ from vidqa.planning.budget.memory import (
     peak_memory,
     training_setup,
 )
-from vidqa.planning.packing.steps import Steps
+from vidqa.planning.budget.speed import recomputed_flops_share
+from vidqa.planning.packing import Steps
 from vidqa.planning.samples import Sample
 from vidqa.spec.models import GrpoSpec, TrainSpec
 

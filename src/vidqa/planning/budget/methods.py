@@ -9,8 +9,6 @@ from typing import Any
 
 from vidqa.families import Sizes, Tensor
 from vidqa.planning.budget.autotune import Forecast, least_policy, slowness
-from vidqa.planning.budget.flops import flops_of, recomputed_flops_share
-from vidqa.planning.budget.gpus import Gpu
 from vidqa.planning.budget.memory import (
     GIB,
     MemoryPolicy,
@@ -25,9 +23,9 @@ from vidqa.planning.budget.memory import (
     peak_memory,
     training_setup,
 )
-from vidqa.planning.budget.mfu import efficiency
 from vidqa.planning.budget.params import parameters
-from vidqa.planning.packing.prefix_sharing import Workload
+from vidqa.planning.budget.speed import Gpu, efficiency, flops_of, recomputed_flops_share
+from vidqa.planning.prefix_sharing import Workload
 from vidqa.spec.keys import with_values
 from vidqa.spec.models import TrainSpec
 

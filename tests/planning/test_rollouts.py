@@ -7,9 +7,8 @@ from typing import Any
 
 from test_answering_memory import LARGE
 
-from vidqa.planning.budget.rollouts import RolloutShape, rollout_memory
-from vidqa.planning.packing.steps import Steps
-from vidqa.planning.rollouts import longest_completions
+from vidqa.planning.packing import Steps
+from vidqa.planning.rollouts import RolloutShape, longest_completions, rollout_memory
 from vidqa.spec import Layer, resolve
 
 PARAMETERS = 2_000_000_000

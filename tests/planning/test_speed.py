@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vidqa.planning.budget.gpus import GPUS, find_gpu, gpu_peak_flops, mfu_on
-from vidqa.planning.budget.mfu import Efficiency
+from vidqa.planning.budget.speed import GPUS, Efficiency, find_gpu, gpu_peak_flops, mfu_on
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vidqa.planning.packing.packs import StepOrder, plan_micro_batches, plan_packs
-from vidqa.planning.packing.prefix_sharing import Workload, relative_cost
+from vidqa.planning.packing import StepOrder, plan_micro_batches, plan_packs
+from vidqa.planning.prefix_sharing import Workload, relative_cost
 
 Packs = list[list[list[int]]]
 RANKS = st.integers(1, 9)

@@ -56,7 +56,7 @@ def main(options: argparse.Namespace) -> Result:
     from vidqa.core import environment
     from vidqa.core.problem import bounded
     from vidqa.data.storage import hub
-    from vidqa.datatools.inspection import facts_text, inspect_dataset
+    from vidqa.datatools.inspection import facts_text, inspect_dataset, inspection_page
 
     model = options.model and hub.resolve_model(options.model, token=environment.hf_token(), weights=False)
     nframes = options.nframes or (None if options.fps else 8)
@@ -64,7 +64,6 @@ def main(options: argparse.Namespace) -> Result:
     inspection = inspect_dataset(options.annotations, options.media_path, **settings)
     if options.html:
         from vidqa.datatools.outputs import write_page
-        from vidqa.datatools.pages import inspection_page
 
         write_page(options.html, inspection_page(inspection))
     problems = bounded(inspection.problems)

@@ -23,7 +23,7 @@ parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with
 
 def main(options: argparse.Namespace) -> Result:
     from vidqa.core.problem import bounded, raise_errors
-    from vidqa.datatools.preview import pick, previews, terminal_text
+    from vidqa.datatools.preview import pick, preview_page, previews, terminal_text
     from vidqa.preflight.inputs import DataInputs
     from vidqa.spec.action import action_of
 
@@ -39,7 +39,6 @@ def main(options: argparse.Namespace) -> Result:
     data = {"samples": [preview.as_dict() for preview in rendered], "html": options.html}
     if options.html:
         from vidqa.datatools.outputs import write_page
-        from vidqa.datatools.pages import preview_page
 
         write_page(options.html, preview_page(f"Samples of {options.spec}", rendered, problems))
     result = Result(data, terminal_text(rendered, colour), problems, coloured=colour)

@@ -41,8 +41,7 @@ parser.add_argument("--yes", action="store_true", help="agree to the image that 
 
 def main(options: Namespace) -> Result:
     from vidqa.benchmark.report import as_text, report, write_files
-    from vidqa.benchmark.running import run_benchmark
-    from vidqa.benchmark.settings import Options, settle
+    from vidqa.benchmark.running import Options, run_benchmark, settle
     from vidqa.jobs.launch import Resources
 
     if options.limit is not None and options.limit < 1:

@@ -11,7 +11,7 @@ import pytest
 from vidqa.benchmark.problems import BENCHMARK_CONFIG, BENCHMARK_DATA
 from vidqa.benchmark.questions import read_questions
 from vidqa.benchmark.report import published
-from vidqa.benchmark.settings import Options, settle
+from vidqa.benchmark.running import Options, settle
 from vidqa.core.cli import SKILL_ROOT
 from vidqa.core.problem import ProblemError
 from vidqa.evaluation.accuracy import accuracy_interval

@@ -15,8 +15,7 @@ from tiny_world import run_engine, tiny_model
 
 from vidqa.benchmark.questions import read_questions
 from vidqa.benchmark.report import report, write_files
-from vidqa.benchmark.running import run_benchmark, write_spec
-from vidqa.benchmark.settings import Options, Settings, settle
+from vidqa.benchmark.running import Options, Settings, run_benchmark, settle, write_spec
 from vidqa.evaluation.cosmos_protocol import protocol_scores
 from vidqa.evaluation.results import read_dataset
 from vidqa.jobs.launch import Resources

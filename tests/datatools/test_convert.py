@@ -22,7 +22,8 @@ from vidqa.core.cli import SKILL_ROOT
 from vidqa.core.problem import ProblemError
 from vidqa.data import load_records
 from vidqa.data.record import Record
-from vidqa.datatools.convert import SUFFIX, convert, detected
+from vidqa.datatools.convert import SUFFIX, convert
+from vidqa.datatools.reading import detected
 
 MEDIA = {"video": ["a.mp4", "sub/b c.mp4", "é.mp4"], "image": ["p.png", "q.jpg"]}
 

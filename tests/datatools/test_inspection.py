@@ -18,8 +18,7 @@ from tests.programs import run_here
 from vidqa.core.cli import SKILL_ROOT
 from vidqa.data.record_groups import same_bytes
 from vidqa.datatools.duplicates import find_duplicates
-from vidqa.datatools.inspection import Inspection, facts_text, inspect_dataset, summary
-from vidqa.datatools.pages import histogram, inspection_page
+from vidqa.datatools.inspection import Inspection, facts_text, histogram, inspect_dataset, inspection_page, summary
 
 
 def rows_of(root: Path) -> list[dict]:

@@ -21,8 +21,7 @@ from vidqa import spec
 from vidqa.core.cli import SKILL_ROOT
 from vidqa.core.problem import ProblemError
 from vidqa.data import load_records
-from vidqa.datatools.pages import preview_page
-from vidqa.datatools.preview import Preview, pick, previews, terminal_text
+from vidqa.datatools.preview import Preview, pick, preview_page, previews, terminal_text
 from vidqa.planning.samples import Planner, training_planner
 
 SCRIPT = [sys.executable, str(SKILL_ROOT / "scripts/preview_samples.py")]

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vidqa.benchmark.questions import Question
-from vidqa.benchmark.running import Outcome
-from vidqa.benchmark.settings import Settings
+from vidqa.benchmark.running import Outcome, Settings
 from vidqa.core.files import write_json
 from vidqa.evaluation.cosmos_protocol import PROTOCOL, protocol_answer, protocol_correct, protocol_scores, reasoning_of
 from vidqa.evaluation.metrics import score

@@ -1,8 +1,9 @@
-"""Converts a data set from one format to another, says which fields had no place, and can put prompts into a form."""
+"""Converts a data set from one format to another, says which fields had no place, and can put prompts into a form:
+multiple choice with lettered options and a letter as the answer, or yes/no with yes or no."""
 
 from __future__ import annotations
 
-import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,31 +12,23 @@ from typing import Any
 
 from vidqa.core.problem import Problem, ProblemError, raise_errors
 from vidqa.data import fingerprint
-from vidqa.data.load import Pair, load_pairs, read_pairs
-from vidqa.data.media import media_source
-from vidqa.data.parse import RowReader
-from vidqa.data.problems import FILE_MISSING, LEFT_OUT, OPTION, SPLIT, ProblemCollector
-from vidqa.data.reader import NAMES
-from vidqa.data.record import MediaRef, Record
-from vidqa.data.sources import Source, kind_of_source, open_source
-from vidqa.data.sources._base import address_of
-from vidqa.data.sources.captions import CAPTIONS_FOLDER
-from vidqa.data.sources.data_folder import DATA_FOLDER
-from vidqa.data.sources.files import ANNOTATION_FILE, CSV_FILE
-from vidqa.data.sources.user_function import USER_FUNCTION
-from vidqa.data.sources.web_dataset import WEB_DATASET
-from vidqa.data.splits import holds_tables
-from vidqa.datatools import prompts, tao
-from vidqa.datatools.merge import Imported, merged
+from vidqa.data.conversation import split_thinking
+from vidqa.data.problems import LEFT_OUT, OPTION, ProblemCollector
+from vidqa.data.record import Record
 from vidqa.datatools.outputs import json_lines, json_list, write_new
-from vidqa.datatools.problems import FORMAT, PROMPT
+from vidqa.datatools.problems import PROMPT
+from vidqa.datatools.reading import JSON_FORMATS, merged, read_source
 from vidqa.datatools.written_rows import count_fields, hub_folder, llava_row, messages_row, other_fields, parquet_bytes
+from vidqa.evaluation.choices import options_of
 
-JSON_FORMATS = ("llava", "messages", "jsonl")
 SUFFIX = {"llava": ".json", "messages": ".json", "jsonl": ".jsonl", "parquet": ".parquet"}
-KINDS = {**dict.fromkeys(JSON_FORMATS, ANNOTATION_FILE), "csv": CSV_FILE, "parquet": DATA_FOLDER, "hf": DATA_FOLDER}
-AS_SOURCES = (USER_FUNCTION, CAPTIONS_FOLDER, WEB_DATASET)  # kinds of which one form alone is known
 MOST_NAMED = 20  # dropped fields in the warning; the facts have all
+ASK_LETTER = "Answer with the letter of the right option."
+ASK_YES_NO = "Answer with yes or no."
+MOST_OPTIONS = 26
+LETTER = re.compile(r"[(\[]?([A-Za-z])[)\].:]{0,2}")
+YES_NO = re.compile(r"(yes|true|1|no|false|0)\W{0,2}", re.IGNORECASE)
+ASKS_YES_NO = re.compile(r"\byes\s*(?:or|/)\s*no\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -121,7 +114,7 @@ def _prompted(
     formed_records, collector = [], ProblemCollector("--prompt")
     for record, other in zip(records, fields, strict=True):
         try:
-            formed, form = prompts.apply(record, other, forms)
+            formed, form = _in_form(record, other, forms)
         except ProblemError as wrong:
             for problem in wrong.problems:
                 collector.add(PROMPT, problem.where, problem.message)
@@ -155,94 +148,74 @@ def _output(out: Path, to: str) -> Path:
     return out / f"annotations{ending}" if ending else out
 
 
-def read_source(path: str | Path, form: str, media_path: str, columns: Mapping[str, str]) -> Imported:
-    """The data set at `path`. Raises what is wrong with it."""
-    kind = kind_of_source(str(path))
-    if form == "auto" and kind in AS_SOURCES:
-        return _of_source(kind.name, open_source(path, media_path, kind, columns))
-    place, part = address_of(str(path))
-    place = os.path.abspath(place)
-    if not os.path.exists(place):
-        raise FILE_MISSING.error(place, "there is no such file or folder")
-    form = detected(Path(place)) if form == "auto" else form
-    if form in KINDS:
-        return _of_source(form, open_source(f"{place}#{part}" if part else place, media_path, KINDS[form], columns))
-    if part:
-        raise SPLIT.error(place, f"{form} has no splits: {part!r} is not there")
-    return _tao(Path(place), form, media_path)
+def _options(value: Any) -> list[str]:
+    """The options of a field: a list, or a text with | between them; empty where it is neither."""
+    if isinstance(value, str):
+        value = value.split("|")
+    if not isinstance(value, list) or not all(isinstance(option, str) for option in value):
+        return []
+    return [option.strip() for option in value if option.strip()]
 
 
-def _of_source(form: str, source: Source) -> Imported:
-    """What a source gives. Raises what is wrong with it."""
-    pairs, warnings = load_pairs(source)
-    root = source.media.root
-    if source.media.named is not None:
-        pairs = [Pair(pair.row, _named_from(pair.record, root)) for pair in pairs]
-    return Imported(form, pairs, root, Counter(), warnings)
+def _as_mcq(record: Record, options: list[str]) -> Record | None:
+    """The record's last question with lettered options and its answer as a letter; None where it has no options.
+
+    Options come from the field, else from the question itself. Raises DATATOOLS_PROMPT.
+    """
+    listed = options_of(record.question)
+    options = options or list(listed.values())
+    if not 2 <= len(options) <= MOST_OPTIONS:
+        return None
+    letters = [chr(ord("A") + at) for at in range(len(options))]
+    thinking, answer = split_thinking(record.answer)
+    letter = _letter(answer, options, letters)
+    if letter is None:
+        message = f"the answer {answer[:60]!r} is not one of {', '.join(map(repr, options))[:200]}"
+        raise PROMPT.error(f"{record.source} (id {record.id})", message)
+    lines = [] if listed else [f"({name}) {option}" for name, option in zip(letters, options, strict=True)]
+    lines += [] if ASK_LETTER in record.question else [ASK_LETTER]
+    return _rewritten(record, lines, thinking + letter)
 
 
-def _named_from(record: Record, root: str) -> Record:
-    """The record with names by which an annotation file reaches media that were found by their last names."""
-    media = [replace(ref, written=_name_from(ref, root)) for ref in record.media]
-    return replace(record, media=tuple(media))
+def _as_yes_no(record: Record) -> Record | None:
+    """The record with an instruction and the answer Yes or No; None where its answer says more, or something else."""
+    thinking, answer = split_thinking(record.answer)
+    match = YES_NO.fullmatch(answer)
+    if not match:
+        return None
+    lines = [] if ASKS_YES_NO.search(record.question) else [ASK_YES_NO]
+    return _rewritten(record, lines, thinking + ("Yes" if match[1].lower() in ("yes", "true", "1") else "No"))
 
 
-def _name_from(ref: MediaRef, root: str) -> str:
-    if os.path.join(root, ref.written) in (ref.path, f"{ref.path}!{ref.member}"):
-        return ref.written
-    return os.path.relpath(ref.file, root) if ref.file.startswith(root + os.sep) else ref.file
+def _letter(answer: str, options: list[str], letters: list[str]) -> str | None:
+    """An option's own text comes first: an option may be called "B"."""
+    same = [letter for letter, option in zip(letters, options, strict=True) if option.casefold() == answer.casefold()]
+    if same:
+        return same[0] if len(same) == 1 else None
+    match = LETTER.fullmatch(answer)
+    return match[1].upper() if match and match[1].upper() in letters else None
 
 
-def _tao(path: Path, form: str, media_path: str) -> Imported:
-    """The samples of one of TAO's formats. Problems name the file they are in, ids are unique over all files."""
-    folder = path if path.is_dir() else path.parent
-    files = [folder / "meta.json"] if form == tao.COSMOS else tao.tao_vl_files(path)
-    if not files:
-        raise FORMAT.error(path, f"no file of the folder has the format {tao.TAO_VL}")
-    source = media_source(folder / "annotations", media_path, root_mode=False)
-    dropped: Counter[str] = Counter()
-    pairs, problems, ids = [], [], dict[str, int]()
-    for file in files:
-        collector = ProblemCollector(str(file))
-        if form == tao.COSMOS:
-            rows = tao.cosmos_rows(folder, collector, dropped)
-        else:
-            rows = tao.tao_vl_rows(file, collector, dropped, own_root=not media_path, alone=len(files) == 1)
-        reader = RowReader(file.name, source, collector, need_answers=True, ids=ids)
-        pairs += read_pairs(rows, reader)
-        problems += collector.problems
-    raise_errors(problems)
-    return Imported(form, pairs, source.root, dropped, problems)
+def _rewritten(record: Record, lines: list[str], answer: str) -> Record:
+    """`lines` at the end of the last user turn, and another text in the last assistant turn."""
+    turns = list(record.turns)
+    at = max(at for at, turn in enumerate(turns) if turn.role == "user")
+    parts = list(turns[at].parts)
+    if lines:
+        last = parts.pop() if isinstance(parts[-1], str) else ""
+        parts.append("\n".join(filter(None, [str(last).rstrip(), *lines])))
+    turns[at] = replace(turns[at], parts=tuple(parts))
+    at = max(at for at, turn in enumerate(turns) if turn.role == "assistant")
+    turns[at] = replace(turns[at], parts=(answer,))
+    return replace(record, turns=tuple(turns))
 
 
-def detected(path: Path) -> str:
-    """The format of what lies at `path`. Raises DATATOOLS_FORMAT."""
-    if path.is_file():
-        suffix = path.suffix.lower()
-        if suffix in (".csv", ".tsv", ".parquet"):
-            return "csv" if suffix != ".parquet" else "parquet"
-        if suffix in (".json", ".jsonl"):
-            return _of_json(path)
-        raise FORMAT.error(path, f"{suffix or 'no ending'} is not .json, .jsonl, .csv, .tsv or .parquet")
-    if any((path / name).is_file() for name in NAMES):
-        return "llava"
-    if (path / "meta.json").is_file():
-        return tao.COSMOS
-    if holds_tables(path):
-        return "hf"
-    if tao.tao_vl_files(path):
-        return tao.TAO_VL
-    message = "the folder holds no annotations.json(l), no meta.json, no parquet or Arrow files"
-    raise FORMAT.error(path, message)
-
-
-def _of_json(path: Path) -> str:
-    """A list and lines of JSON are read alike; an object is one of TAO's formats if it says so."""
-    with path.open("rb") as file:
-        start = file.read(4096).lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
-    whole = tao.read_object(path) if start == b"{" and path.suffix.lower() == ".json" else None
-    if whole and whole.get("format") == tao.TAO_VL:
-        return tao.TAO_VL
-    if whole and whole.get("version") == tao.COSMOS and path.name == "meta.json":
-        return tao.COSMOS
-    return "jsonl" if path.suffix.lower() == ".jsonl" else "llava"
+def _in_form(record: Record, fields: dict[str, Any], forms: list[str]) -> tuple[Record, str | None]:
+    """(the record in the first of the forms that fits it, that form); options that were used leave `fields`."""
+    for form in forms:
+        formed = _as_mcq(record, _options(fields.get("options"))) if form == "mcq" else _as_yes_no(record)
+        if formed is not None:
+            if form == "mcq":
+                fields.pop("options", None)
+            return formed, form
+    return record, None

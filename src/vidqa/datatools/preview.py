@@ -1,4 +1,5 @@
-"""Samples exactly as a model sees them: the rendered chat in pieces, given or learned, and media as frame plans."""
+"""Samples exactly as a model sees them: the rendered chat in pieces, given or learned, and media as frame plans; for a
+terminal, and as a page with the planned frames."""
 
 from __future__ import annotations
 
@@ -11,16 +12,19 @@ from typing import Any
 import numpy as np
 
 from vidqa.core.cli import printable
+from vidqa.core.pages.page import image_url, page
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.data.problems import FIELD
 from vidqa.data.record import MediaRef, Record
 from vidqa.datatools.problems import SAMPLE_UNKNOWN
+from vidqa.evaluation.thumbnails import poster_frames
 from vidqa.families.chat import Chat, Encoded
 from vidqa.planning.samples import Planner, Sample
 from vidqa.video.types import FramePlan
 
 SHOWN = 4000  # characters of one piece in a result
 ANSWER = "end the conversation with an assistant turn, and check the response mode"
+MOST_FRAMES = 32  # pictures of one medium; the line above them names how many there are
 TIMES = 8  # frames named in a line; a page shows all
 
 
@@ -178,3 +182,35 @@ def _terminal(preview: Preview, colour: bool) -> str:
     with console.capture() as captured:
         console.print(text, end="")
     return captured.get().rstrip()
+
+
+def preview_page(title: str, rendered: Sequence[Preview], problems: Sequence[Problem]) -> str:
+    """The page as HTML. Of long videos `MOST_FRAMES` of the planned frames are shown, evenly spread."""
+    samples = [
+        {**preview.as_dict(), "for_generation": preview.for_generation, "pieces": list(map(_shown, preview.pieces))}
+        for preview in rendered
+    ]
+    return page("datatools/preview.html.j2", title=title, samples=samples, problems=problems)
+
+
+def _shown(piece: Piece) -> dict[str, Any]:
+    shown: dict[str, Any] = {"kind": piece.kind, "text": piece.text, "plan": piece.plan}
+    if piece.plan is None or piece.ref is None:
+        return shown
+    indices, times = piece.plan.indices, piece.plan.times_s or (0.0,)
+    step = max(1, -(-len(indices) // MOST_FRAMES))
+    urls, fault = frame_urls(piece.ref, indices[::step])
+    frames = [
+        {"url": url, "index": index, "time": time}
+        for url, index, time in zip(urls, indices[::step], times[::step], strict=False)
+    ]
+    return {**shown, "token_line": token_line(piece), "frames": frames, "fault": fault}
+
+
+def frame_urls(ref: MediaRef, indices: Sequence[int], width: int = 200) -> tuple[list[str], str]:
+    """(frames of a medium as data URLs, what is wrong with it or "")."""
+    try:
+        frames = poster_frames(ref.path, ref.member, indices, width)
+    except ProblemError as unreadable:
+        return [], unreadable.problems[0].message
+    return [image_url(frame) for frame in frames], ""

@@ -1,0 +1,207 @@
+"""Reads data sets of every format as rows with their records, and puts several of them into one: media named so that
+one file reaches them all, ids that stay apart."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from vidqa.core.problem import Problem, ProblemError, raise_errors
+from vidqa.data.load import Pair, load_pairs, read_pairs
+from vidqa.data.media import media_source
+from vidqa.data.parse import RowReader
+from vidqa.data.problems import FILE_MISSING, SPLIT, ProblemCollector
+from vidqa.data.reader import NAMES
+from vidqa.data.record import MediaRef, Record
+from vidqa.data.sources import Source, kind_of_source, open_source
+from vidqa.data.sources._base import address_of
+from vidqa.data.sources.captions import CAPTIONS_FOLDER
+from vidqa.data.sources.data_folder import DATA_FOLDER
+from vidqa.data.sources.files import ANNOTATION_FILE, CSV_FILE
+from vidqa.data.sources.user_function import USER_FUNCTION
+from vidqa.data.sources.web_dataset import WEB_DATASET
+from vidqa.data.splits import holds_tables
+from vidqa.datatools import tao
+from vidqa.datatools.problems import FORMAT
+
+JSON_FORMATS = ("llava", "messages", "jsonl")
+KINDS = {**dict.fromkeys(JSON_FORMATS, ANNOTATION_FILE), "csv": CSV_FILE, "parquet": DATA_FOLDER, "hf": DATA_FOLDER}
+AS_SOURCES = (USER_FUNCTION, CAPTIONS_FOLDER, WEB_DATASET)  # kinds of which one form alone is known
+NAMED = 5
+UNPACK = "unpack the archive (tar -xf videos.tar) beside its annotations, and merge again"
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What was read: the format it is in, its rows with their records, and where the media are."""
+
+    form: str
+    pairs: list[Pair]
+    media_path: str
+    dropped: Counter[str]
+    warnings: list[Problem]
+    new_ids: tuple[str, ...] = ()  # given where sets that were merged had the same
+
+
+def read_source(path: str | Path, form: str, media_path: str, columns: Mapping[str, str]) -> Imported:
+    """The data set at `path`. Raises what is wrong with it."""
+    kind = kind_of_source(str(path))
+    if form == "auto" and kind in AS_SOURCES:
+        return _of_source(kind.name, open_source(path, media_path, kind, columns))
+    place, part = address_of(str(path))
+    place = os.path.abspath(place)
+    if not os.path.exists(place):
+        raise FILE_MISSING.error(place, "there is no such file or folder")
+    form = detected(Path(place)) if form == "auto" else form
+    if form in KINDS:
+        return _of_source(form, open_source(f"{place}#{part}" if part else place, media_path, KINDS[form], columns))
+    if part:
+        raise SPLIT.error(place, f"{form} has no splits: {part!r} is not there")
+    return _tao(Path(place), form, media_path)
+
+
+def _of_source(form: str, source: Source) -> Imported:
+    """What a source gives. Raises what is wrong with it."""
+    pairs, warnings = load_pairs(source)
+    root = source.media.root
+    if source.media.named is not None:
+        pairs = [Pair(pair.row, _named_from(pair.record, root)) for pair in pairs]
+    return Imported(form, pairs, root, Counter(), warnings)
+
+
+def _named_from(record: Record, root: str) -> Record:
+    """The record with names by which an annotation file reaches media that were found by their last names."""
+    media = [replace(ref, written=_name_from(ref, root)) for ref in record.media]
+    return replace(record, media=tuple(media))
+
+
+def _name_from(ref: MediaRef, root: str) -> str:
+    if os.path.join(root, ref.written) in (ref.path, f"{ref.path}!{ref.member}"):
+        return ref.written
+    return os.path.relpath(ref.file, root) if ref.file.startswith(root + os.sep) else ref.file
+
+
+def _tao(path: Path, form: str, media_path: str) -> Imported:
+    """The samples of one of TAO's formats. Problems name the file they are in, ids are unique over all files."""
+    folder = path if path.is_dir() else path.parent
+    files = [folder / "meta.json"] if form == tao.COSMOS else tao.tao_vl_files(path)
+    if not files:
+        raise FORMAT.error(path, f"no file of the folder has the format {tao.TAO_VL}")
+    source = media_source(folder / "annotations", media_path, root_mode=False)
+    dropped: Counter[str] = Counter()
+    pairs, problems, ids = [], [], dict[str, int]()
+    for file in files:
+        collector = ProblemCollector(str(file))
+        if form == tao.COSMOS:
+            rows = tao.cosmos_rows(folder, collector, dropped)
+        else:
+            rows = tao.tao_vl_rows(file, collector, dropped, own_root=not media_path, alone=len(files) == 1)
+        reader = RowReader(file.name, source, collector, need_answers=True, ids=ids)
+        pairs += read_pairs(rows, reader)
+        problems += collector.problems
+    raise_errors(problems)
+    return Imported(form, pairs, source.root, dropped, problems)
+
+
+def detected(path: Path) -> str:
+    """The format of what lies at `path`. Raises DATATOOLS_FORMAT."""
+    if path.is_file():
+        suffix = path.suffix.lower()
+        if suffix in (".csv", ".tsv", ".parquet"):
+            return "csv" if suffix != ".parquet" else "parquet"
+        if suffix in (".json", ".jsonl"):
+            return _of_json(path)
+        raise FORMAT.error(path, f"{suffix or 'no ending'} is not .json, .jsonl, .csv, .tsv or .parquet")
+    if any((path / name).is_file() for name in NAMES):
+        return "llava"
+    if (path / "meta.json").is_file():
+        return tao.COSMOS
+    if holds_tables(path):
+        return "hf"
+    if tao.tao_vl_files(path):
+        return tao.TAO_VL
+    message = "the folder holds no annotations.json(l), no meta.json, no parquet or Arrow files"
+    raise FORMAT.error(path, message)
+
+
+def _of_json(path: Path) -> str:
+    """A list and lines of JSON are read alike; an object is one of TAO's formats if it says so."""
+    with path.open("rb") as file:
+        start = file.read(4096).lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
+    whole = tao.read_object(path) if start == b"{" and path.suffix.lower() == ".json" else None
+    if whole and whole.get("format") == tao.TAO_VL:
+        return tao.TAO_VL
+    if whole and whole.get("version") == tao.COSMOS and path.name == "meta.json":
+        return tao.COSMOS
+    return "jsonl" if path.suffix.lower() == ".jsonl" else "llava"
+
+
+def merged(sets: Sequence[Imported], folder: Path) -> Imported:
+    """The sets as one, for an annotation file in `folder`.
+
+    Media keep their names where all sets name them from one place. Otherwise they are named relative to `folder` where
+    all lie below it, and by their absolute paths where they do not; the media path is then `folder` or "". An id that
+    an earlier set has gets the number of its own set behind it. Raises DATATOOLS_FORMAT.
+    """
+    if len(sets) == 1:
+        return sets[0]
+    places = {one.media_path for one in sets}
+    media_path = places.pop() if len(places) == 1 else _renamed(sets, folder)
+    used_ids: set[str] = set()
+    new_ids: list[str] = []
+    pairs: list[Pair] = []
+    for number, one in enumerate(sets, start=1):
+        own = {pair.record.id for pair in one.pairs}
+        for pair in one.pairs:
+            record = pair.record
+            if record.id in used_ids:
+                record = replace(record, id=_free(record.id, number, used_ids | own))
+                new_ids.append(record.id)
+            pairs.append(Pair(pair.row, record))
+        used_ids |= {pair.record.id for pair in pairs[len(pairs) - len(one.pairs) :]}
+    return Imported(
+        " + ".join(dict.fromkeys(one.form for one in sets)),
+        pairs,
+        media_path,
+        sum((one.dropped for one in sets), Counter()),
+        [problem for one in sets for problem in one.warnings],
+        tuple(new_ids),
+    )
+
+
+def _free(name: str, number: int, used: set[str]) -> str:
+    new = f"{name}-{number}"
+    while new in used:
+        new += f"-{number}"
+    return new
+
+
+def _renamed(sets: Sequence[Imported], folder: Path) -> str:
+    """Gives the media of all sets names that hold in one file; what these are relative to, "" where to nothing."""
+    archived = [ref for one in sets for ref in _refs(one) if not _is_named_file(ref, one.media_path)]
+    if archived:
+        shown = ", ".join(dict.fromkeys(ref.key for ref in archived[:NAMED]))
+        raise ProblemError([FORMAT.at(shown, f"{len(archived)} media lie inside an archive", UNPACK)])
+    root = os.path.abspath(folder)
+    below = all(ref.path.startswith(root + os.sep) for one in sets for ref in _refs(one))
+    for one in sets:
+        for at, pair in enumerate(one.pairs):
+            names = [os.path.normpath(ref.path) for ref in pair.record.media]
+            names = [os.path.relpath(name, root) for name in names] if below else names
+            media = [replace(ref, written=name) for ref, name in zip(pair.record.media, names, strict=True)]
+            one.pairs[at] = Pair(pair.row, replace(pair.record, media=tuple(media)))
+    return root if below else ""
+
+
+def _refs(one: Imported) -> list[MediaRef]:
+    records: list[Record] = [pair.record for pair in one.pairs]
+    return list({ref.key: ref for record in records for ref in record.media}.values())
+
+
+def _is_named_file(ref: MediaRef, media_path: str) -> bool:
+    """Whether the medium is the very file that its name says, not something inside an archive."""
+    written = ref.written.removeprefix("file://")
+    return ref.member is None and ref.path in (written, os.path.join(media_path, os.path.normpath(written)))

@@ -32,7 +32,7 @@ from vidqa.engine.families import family_of
 from vidqa.engine.generators._base import Request, Sampling, Settings
 from vidqa.engine.generators.hf import TransformersSession
 from vidqa.engine.generators.native import NativeSession
-from vidqa.engine.model.paged_cache import PAGE
+from vidqa.planning.budget.answering import PAGE
 from vidqa.planning.budget.speed import gpu_peak_flops
 from vidqa.planning.prefix_sharing import prefix_groups, workload
 from vidqa.planning.samples import Planner, Prompting, Sample

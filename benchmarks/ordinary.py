@@ -40,7 +40,7 @@ from transformers import (
 )
 
 from vidqa.engine.families import family_of
-from vidqa.engine.training.meter import peak_flops
+from vidqa.engine.training.learner import peak_flops
 from vidqa.planning.prefix_sharing import Workload
 
 LORA_TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]

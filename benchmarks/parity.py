@@ -32,8 +32,8 @@ from vidqa.engine.data.frames import open_frames
 from vidqa.engine.data.planned_samples import fitting
 from vidqa.engine.generators import NATIVE, TRANSFORMERS
 from vidqa.engine.generators._base import Generator, Request, Result, Settings
-from vidqa.engine.gpu_memory import release_memory
 from vidqa.engine.loading.load import DTYPES
+from vidqa.engine.memory import release_memory
 from vidqa.families.chat import Chat
 from vidqa.jobs.local_job import ACTION, inference_job
 from vidqa.planning.plan import load_sets, make_plan

@@ -39,8 +39,8 @@ from vidqa.engine.generators._base import Settings
 from vidqa.engine.generators.native import NativeSession
 from vidqa.engine.kernels import kernels_for
 from vidqa.engine.loading.load import empty_model
-from vidqa.engine.model.paged_cache import PAGE
 from vidqa.engine.model.quantized import CODE, Rounding, beside_zeros, step_of
+from vidqa.planning.budget.answering import PAGE
 from vidqa.spec import Layer, dump, resolve
 
 PARTS = ("products", "decode", "prefill", "rtn", "gptq")

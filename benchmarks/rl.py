@@ -195,7 +195,7 @@ def decode(spec: Any, tiny: bool) -> dict[str, Any]:
     from vidqa.engine.generators._base import Settings
     from vidqa.engine.generators.native import NativeSession
     from vidqa.engine.loading.load import empty_model
-    from vidqa.engine.model.paged_cache import PAGE
+    from vidqa.planning.budget.answering import PAGE
     from vidqa.planning.rollouts import prompt_planner
 
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")

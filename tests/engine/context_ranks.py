@@ -19,9 +19,9 @@ from transformers import AutoConfig
 
 from vidqa.data import load_records
 from vidqa.engine import distributed
-from vidqa.engine.context_parallel import WHOLE, Context
 from vidqa.engine.data.collate import Collator
-from vidqa.engine.data.resize import resize_frames
+from vidqa.engine.data.pixels import resize_frames
+from vidqa.engine.distributed import WHOLE, Context
 from vidqa.engine.families import torch_half
 from vidqa.engine.families.tiny_qwen3_vl import initialise
 from vidqa.engine.model.float8 import use_float8

@@ -29,12 +29,11 @@ from vidqa.data import load_records
 from vidqa.engine import distributed
 from vidqa.engine.checkpoint.state import own_weights, sharded_parameters
 from vidqa.engine.data.collate import Collator
-from vidqa.engine.data.resize import resize_frames
+from vidqa.engine.data.pixels import resize_frames
 from vidqa.engine.distributed import World, local_part
 from vidqa.engine.export import format_of
 from vidqa.engine.export._base import ExportFormat, Trained
-from vidqa.engine.export.adapter import ADAPTER
-from vidqa.engine.export.merged import MERGED, merged_adapter
+from vidqa.engine.export.adapter import ADAPTER, MERGED, merged_adapter
 from vidqa.engine.export.proof import prove_loss, stock_loss
 from vidqa.engine.loading.load import load_sharded
 from vidqa.planning.budget.activation_checkpointing import NOTHING

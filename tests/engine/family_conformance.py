@@ -22,7 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from vidqa.data import load_records
 from vidqa.engine.data.collate import Collator
 from vidqa.engine.data.hf_inputs import stock_inputs
-from vidqa.engine.data.resize import resize_frames
+from vidqa.engine.data.pixels import resize_frames
 from vidqa.engine.export.proof import stock_loss
 from vidqa.engine.families import FAMILIES, family_of
 from vidqa.engine.families.tiny_qwen3_vl import write_tiny_model as tiny_qwen3_vl

@@ -11,7 +11,7 @@ from itertools import product
 import torch
 
 from vidqa.engine.kernels import cuda, float8, int4, plain
-from vidqa.engine.kernels.casting import cast
+from vidqa.engine.kernels.float8 import cast
 from vidqa.engine.model.layers import Norm
 from vidqa.engine.model.quantized import CODE, Rounding
 

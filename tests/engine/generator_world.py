@@ -19,7 +19,7 @@ from transformers import LogitsProcessor, LogitsProcessorList
 
 from vidqa.data import load_records
 from vidqa.engine.data.hf_inputs import stock_inputs
-from vidqa.engine.data.resize import resize_frames
+from vidqa.engine.data.pixels import resize_frames
 from vidqa.engine.families import FAMILIES, torch_half
 from vidqa.engine.generators._base import Generator, Request, Result, Sampling, Settings
 from vidqa.planning.samples import Planner, Prompting

@@ -24,9 +24,9 @@ from vidqa.core.run_folder import RunFolder
 from vidqa.engine import distributed
 from vidqa.engine import train as program
 from vidqa.engine.data.dataloader import Step
-from vidqa.engine.objectives import Objective
 from vidqa.engine.signals import STOP_SIGNALS
 from vidqa.engine.training.learner import Learner
+from vidqa.engine.training.objectives import Objective
 from vidqa.spec import load
 
 

@@ -10,9 +10,8 @@ import pytest
 
 from vidqa.core.problem import ProblemError
 from vidqa.core.run_folder import RunFolder
-from vidqa.engine.bad_samples import BadSamples
-from vidqa.engine.context_parallel import Context
-from vidqa.engine.distributed import alone
+from vidqa.engine.data.planned_samples import BadSamples
+from vidqa.engine.distributed import Context, alone
 from vidqa.video.problems import VIDEO_DECODE_TIMEOUT, VIDEO_UNREADABLE
 
 LATE, BROKEN = (code.at("a.mp4", "not decoded") for code in (VIDEO_DECODE_TIMEOUT, VIDEO_UNREADABLE))

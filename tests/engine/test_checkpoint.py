@@ -18,10 +18,10 @@ from tiny_world import losses, run_engine, tiny_data, tiny_model, tiny_spec
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from vidqa.core.run_folder import RunFolder
-from vidqa.engine import host_memory
-from vidqa.engine.checkpoint import safetensors_writer
-from vidqa.engine.checkpoint.pinned_snapshot import PinnedSnapshot
-from vidqa.engine.checkpoint.safetensors_writer import TensorRows, create_files, plan_shards, write_rows
+from vidqa.engine import memory
+from vidqa.engine.checkpoint.async_save import PinnedSnapshot
+from vidqa.engine.export import writing
+from vidqa.engine.export.writing import TensorRows, create_files, plan_shards, write_rows
 
 HERE = Path(__file__).parent
 CPU = torch.device("cpu")
@@ -34,7 +34,7 @@ def tensors_of(seed: int) -> dict[str, torch.Tensor]:
 
 
 def test_a_copy_is_what_the_tensors_were(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_memory, "BLOCK_BYTES", 1024)  # several tensors to a block, and one larger than a block
+    monkeypatch.setattr(memory, "BLOCK_BYTES", 1024)  # several tensors to a block, and one larger than a block
     place, live = PinnedSnapshot(CPU), tensors_of(0)
     was = {name: tensor.clone() for name, tensor in live.items()}
     copies = place.copy(live)
@@ -72,14 +72,14 @@ def test_copies_that_fail_hold_no_update() -> None:
 
 
 def test_blocks_are_filled_in_order_and_never_overrun() -> None:
-    sizes = {"a": 100, "b": 200, "c": host_memory.BLOCK_BYTES, "d": 3 * host_memory.BLOCK_BYTES, "e": 1, "f": 1}
-    assert host_memory._blocks(sizes) == [["a", "b"], ["c"], ["d"], ["e", "f"]]
-    assert host_memory._blocks({"none of its rows are here": 0, **sizes})[0] == [
+    sizes = {"a": 100, "b": 200, "c": memory.BLOCK_BYTES, "d": 3 * memory.BLOCK_BYTES, "e": 1, "f": 1}
+    assert memory._blocks(sizes) == [["a", "b"], ["c"], ["d"], ["e", "f"]]
+    assert memory._blocks({"none of its rows are here": 0, **sizes})[0] == [
         "none of its rows are here",
         "a",
         "b",
     ]
-    assert host_memory._blocks({}) == []
+    assert memory._blocks({}) == []
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -87,7 +87,7 @@ def test_blocks_are_filled_in_order_and_never_overrun() -> None:
 def test_ranks_write_the_files_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, limit: int
 ) -> None:
-    monkeypatch.setattr(safetensors_writer, "SHARD_BYTES", limit)
+    monkeypatch.setattr(writing, "SHARD_BYTES", limit)
     whole = {name: tensor for name, tensor in tensors_of(1).items() if tensor.numel()}
     plan = plan_shards({name: tuple(t.shape) for name, t in whole.items()}, dtype, "model")
     create_files(tmp_path, plan, "model")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from vidqa.engine.model.compiling import any_length, prepare_compiler
 from vidqa.engine.model.layers import Norm, layer_norm, root_mean_square_norm
+from vidqa.engine.torch_private import any_length, prepare_compiler
 
 NORMS = [root_mean_square_norm, layer_norm]
 

@@ -20,9 +20,9 @@ from text_encoder import write_sentence_model
 from tiny_world import engine_command, run_engine, tiny_data, tiny_model
 
 from vidqa.core.problem import ProblemError
+from vidqa.engine.actions.embed import Vectors
 from vidqa.engine.actions.embedder import _pooled
-from vidqa.engine.actions.embedding_store import Vectors
-from vidqa.engine.data.resize import patchify, resize_frames
+from vidqa.engine.data.pixels import patchify, resize_frames
 from vidqa.engine.export import load_export
 from vidqa.gaps.curation.embeddings import Table, queries_in
 from vidqa.planning.samples import evaluation_planner

@@ -27,7 +27,7 @@ from vidqa.core.problem import ProblemError
 from vidqa.data import load_records
 from vidqa.engine.answering.answers import Answer, SavedAnswers
 from vidqa.engine.data.hf_inputs import stock_inputs
-from vidqa.engine.data.resize import resize_frames
+from vidqa.engine.data.pixels import resize_frames
 from vidqa.planning.samples import Planner, Prompting, evaluation_planner, training_planner
 from vidqa.spec import Layer, dump, load, resolve
 from vidqa.video import decode_frames, decode_image, probe

@@ -13,8 +13,7 @@ from tiny_world import tiny_model
 
 from vidqa.engine.export import FORMATS, format_for
 from vidqa.engine.export._base import Trained
-from vidqa.engine.export.adapter import ADAPTER
-from vidqa.engine.export.merged import MERGED
+from vidqa.engine.export.adapter import ADAPTER, MERGED
 from vidqa.engine.export.weights import WEIGHTS
 from vidqa.engine.export.writing import copy_settings
 from vidqa.families import family_of

@@ -22,7 +22,7 @@ from vidqa.engine.data import frame_cache, prefetch
 from vidqa.engine.data.feature_cache import FeatureCache, tower_name
 from vidqa.engine.data.frame_cache import FrameCache
 from vidqa.engine.data.frames import FrameSource
-from vidqa.engine.training.meter import Meter
+from vidqa.engine.training.learner import Meter
 from vidqa.planning.features import cache_share
 from vidqa.planning.prefix_sharing import workload
 from vidqa.planning.samples import Sample

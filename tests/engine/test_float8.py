@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from vidqa.engine.model.compiling import any_length
 from vidqa.engine.model.float8 import FLOAT8, NARROW, WIDE, both_ways, products, turned, use_float8
+from vidqa.engine.torch_private import any_length
 
 DEVICES = [
     "cpu",

@@ -22,9 +22,9 @@ from vidqa.engine.data.hf_inputs import stock_inputs
 from vidqa.engine.distributed import World
 from vidqa.engine.families import torch_half
 from vidqa.engine.loading.load import load_reference, load_sharded
-from vidqa.engine.objectives.grpo import PolicyGradient
 from vidqa.engine.rl.rollout import Drawn, Group, Question
 from vidqa.engine.rl.update import Updates, without_adapters
+from vidqa.engine.training.objectives import PolicyGradient
 from vidqa.evaluation.rewards import Completion, Reward
 from vidqa.families import family_of
 from vidqa.planning.budget.activation_checkpointing import NOTHING

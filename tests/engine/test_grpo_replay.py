@@ -15,7 +15,7 @@ from rl_world import rl_here, rl_model, rl_spec
 from vidqa.core.problem import ProblemError
 from vidqa.core.run_folder import RunFolder, read_rollouts, rollout_file
 from vidqa.engine.rl import replay
-from vidqa.engine.rl.record import RolloutRecord, cut_off, frame_of
+from vidqa.engine.rl.rollout import RolloutRecord, cut_off, frame_of
 from vidqa.engine.rl.train import Training, open_training
 from vidqa.spec import load
 from vidqa.spec.keys import with_values

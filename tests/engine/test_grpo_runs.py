@@ -26,9 +26,9 @@ from vidqa.core.problem import ProblemError
 from vidqa.core.run_folder import read_rollouts
 from vidqa.engine.families.qwen_vl import VISION_IDS
 from vidqa.engine.model import quantized
-from vidqa.engine.objectives.grpo import PolicyGradient
-from vidqa.engine.rl import rollout, train, weights
-from vidqa.engine.rl.rollout import RolloutModel
+from vidqa.engine.rl import rollout, rollout_model, train
+from vidqa.engine.rl.rollout_model import RolloutModel
+from vidqa.engine.training.objectives import PolicyGradient
 from vidqa.evaluation.rl_page import posters
 
 LORA = {"policy.lora": {}, "policy.lora.lora_dropout": 0.0, "policy.lora.init_lora_weights": False}
@@ -98,13 +98,13 @@ def skip_one_unit(tensors: Any, targets: Any) -> None:
         COPY(tensors, targets)
 
 
-COPY = weights.copy_weights
+COPY = rollout_model.copy_weights
 
 
 def test_a_unit_that_is_not_copied_ends_the_run(
     one_world: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(weights, "copy_weights", skip_one_unit)
+    monkeypatch.setattr(rollout_model, "copy_weights", skip_one_unit)
     spec = rl_spec(tmp_path, one_world)
     assert difference_of(lambda: rl_here(spec, tmp_path / "run")) == "weights"
 
@@ -133,9 +133,9 @@ def test_an_adapter_of_an_earlier_step_ends_the_run(
         if len(calls) <= UNITS:
             COPY(tensors, targets)
 
-    monkeypatch.setattr(weights, "copy_weights", once)
+    monkeypatch.setattr(rollout_model, "copy_weights", once)
     with pytest.MonkeyPatch.context() as counting:
-        counting.setattr(weights, "copy_weights", COPY)
+        counting.setattr(rollout_model, "copy_weights", COPY)
     UNITS = 10_000
     sync = RolloutModel.sync
 

@@ -8,10 +8,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from vidqa.engine.rl.meter import PHASES, StepMeter
-from vidqa.engine.rl.rollout import QuestionStream
-from vidqa.engine.rl.update import advantages, token_weights
-from vidqa.engine.rl.watch import StopWatch
+from vidqa.engine.rl.meter import PHASES, StepMeter, StopWatch
+from vidqa.engine.rl.rollout import QuestionStream, advantages
+from vidqa.engine.rl.update import token_weights
 
 POLICY = SimpleNamespace(dataloader_seed=0, dataloader_shuffle=True)
 LABELS = ["A"] * 80 + ["B"] * 15 + ["C"] * 5

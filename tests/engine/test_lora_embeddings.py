@@ -17,10 +17,10 @@ from tiny_world import losses, run_engine, tiny_data, tiny_model, tiny_spec
 from transformers import AutoProcessor, Qwen3VLForConditionalGeneration
 
 from vidqa.data import load_records
-from vidqa.engine.data.resize import resize_frames
+from vidqa.engine.data.pixels import resize_frames
 from vidqa.engine.distributed import alone
 from vidqa.engine.export import load_export
-from vidqa.engine.export.merged import MERGED, merged_adapter
+from vidqa.engine.export.adapter import MERGED, merged_adapter
 from vidqa.engine.export.proof import stock_loss
 from vidqa.planning.samples import training_planner
 from vidqa.spec import Layer, dump, load, resolve

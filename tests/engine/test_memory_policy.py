@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.cuda._utils import _get_device_index
 
-from vidqa.engine.gpu_memory import free_memory, share_of_gpu, use_memory
+from vidqa.engine.memory import free_memory, share_of_gpu, use_memory
 from vidqa.planning.budget.memory import GIB
 from vidqa.planning.budget.memory_constants import CONSTANTS
 

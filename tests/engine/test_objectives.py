@@ -14,8 +14,8 @@ from in_process import events, train_here
 from tiny_world import tiny_data, tiny_model, tiny_spec
 
 from vidqa.engine.data.dataloader import Step
-from vidqa.engine.objectives import Sums
 from vidqa.engine.training.learner import Learner
+from vidqa.engine.training.objectives import Sums
 from vidqa.planning.samples import Sample
 
 CLIP = 0.2

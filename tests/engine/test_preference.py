@@ -20,14 +20,14 @@ from transformers import Qwen3VLForConditionalGeneration
 from vidqa.core.problem import ProblemError
 from vidqa.data import load_records
 from vidqa.engine import distributed
+from vidqa.engine.data.collate import PairCollator
 from vidqa.engine.data.frames import open_frames
 from vidqa.engine.data.hf_inputs import stock_inputs
-from vidqa.engine.data.pairs import PairCollator
 from vidqa.engine.distributed import local_part
 from vidqa.engine.loading.freeze import base_name
 from vidqa.engine.loading.load import load_sharded
-from vidqa.engine.objectives.preference import Preference
 from vidqa.engine.training import reference
+from vidqa.engine.training.objectives import Preference
 from vidqa.planning.budget.activation_checkpointing import NOTHING
 from vidqa.planning.pairs import PairSample, plan_pairs, rejecting
 from vidqa.planning.samples import Sample, training_planner

@@ -120,7 +120,7 @@ def test_wandb_that_cannot_be_reached_is_offline_with_one_warning(
     with socket.socket() as nobody_answers:
         nobody_answers.bind(("127.0.0.1", 0))
         monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{nobody_answers.getsockname()[1]}")
-        monkeypatch.setattr("vidqa.engine.trackers.REACHED_S", 1.0)
+        monkeypatch.setattr("vidqa.engine.progress.REACHED_S", 1.0)
         started = time.monotonic()
         _log(RunFolder(tmp_path), logger=["wandb"], project_name="p", experiment_name="e")
         assert time.monotonic() - started < 30

@@ -18,7 +18,7 @@ from tiny_world import tiny_data, tiny_model
 
 from vidqa.core.run_folder import RunFolder
 from vidqa.engine.quantize import gate, run
-from vidqa.engine.quantize.search import larger_keeps
+from vidqa.engine.quantize.gate import larger_keeps
 from vidqa.planning.quantization import QuantizationPlan, fused_group
 from vidqa.spec import Layer, dump, resolve
 

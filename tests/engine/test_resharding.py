@@ -17,9 +17,9 @@ from vidqa.core.problem import ProblemError
 from vidqa.engine.data.dataloader import Step
 from vidqa.engine.distributed import World, local_part
 from vidqa.engine.loading import fsdp
-from vidqa.engine.objectives import Sums
 from vidqa.engine.signals import StopRequest
 from vidqa.engine.training.learner import Learner
+from vidqa.engine.training.objectives import Sums
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from PIL import Image
 from transformers import Qwen2VLImageProcessor, Qwen3VLVideoProcessor
 from transformers.image_utils import load_image
 
-from vidqa.engine.data.resize import patchify, resize_frames
+from vidqa.engine.data.pixels import patchify, resize_frames
 from vidqa.video import decode_frames, decode_image, plan_frames, plan_image, probe, probe_image
 from vidqa.video.types import PixelRules, VideoMeta, VisionSpec
 

@@ -11,9 +11,8 @@ import pytest
 import torch
 
 from vidqa.engine.data.host_to_device import BatchSender, mapped
-from vidqa.engine.data.pixels import Pixels, pixels_of
+from vidqa.engine.data.pixels import Pixels, patchify, pixels_of
 from vidqa.engine.data.prefetch import BoundedQueue
-from vidqa.engine.data.resize import patchify
 from vidqa.video.types import PixelRules
 
 UNEVEN = PixelRules(16, 2, 2, 1, 1 << 20, mean=(122.8, 116.7, 104.1), std=(68.5, 66.6, 70.3))

@@ -23,8 +23,7 @@ from vidqa.core.cli import SKILL_ROOT
 from vidqa.core.environment import foreign_environment
 from vidqa.engine.distributed import alone
 from vidqa.engine.export._base import Trained
-from vidqa.engine.export.adapter import ADAPTER
-from vidqa.engine.export.merged import MERGED, merged_adapter
+from vidqa.engine.export.adapter import ADAPTER, MERGED, merged_adapter
 from vidqa.engine.generators import NATIVE
 from vidqa.engine.generators._base import Request, Result
 from vidqa.engine.loading.freeze import is_adapter, lora_config

@@ -25,8 +25,7 @@ from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLModel
 from transformers.video_utils import VideoMetadata
 
 from vidqa.core.problem import ProblemError
-from vidqa.engine.data.pixels import as_tensor
-from vidqa.engine.data.resize import patchify, resize_frames
+from vidqa.engine.data.pixels import as_tensor, patchify, resize_frames
 from vidqa.families import family_of
 from vidqa.families.qwen2_5_vl import QWEN2_5_VL, expand, geometry, parameter_name, rope_positions
 from vidqa.video import decode_frames, plan_frames, probe, vision_spec

@@ -16,14 +16,14 @@ from transformers import (
     Qwen3VLForConditionalGeneration,
 )
 
-from vidqa.engine import context_parallel
-from vidqa.engine.context_parallel import WHOLE
+from vidqa.engine import distributed
+from vidqa.engine.distributed import WHOLE
 from vidqa.engine.families import qwen2_5_vl, qwen3_vl
 from vidqa.engine.families.qwen_vl import decoder_layer, vision_block
 from vidqa.engine.families.qwen_vl_layers import EAGER, Dense
 from vidqa.engine.loading.freeze import choose_trainable
-from vidqa.engine.model.compiling import any_length, prepare_compiler
 from vidqa.engine.model.float8 import use_float8
+from vidqa.engine.torch_private import any_length, prepare_compiler
 from vidqa.families import Sizes, TextSizes, VisionSizes
 from vidqa.families.qwen3_vl import tensors as tensors_of_qwen3
 from vidqa.planning.budget.activation_checkpointing import RecomputeLevel, fixed_recompute, recompute_path
@@ -191,15 +191,13 @@ def test_what_a_decoder_layer_keeps(fused: bool, rounded: bool, dropout: float |
 
 @pytest.mark.parametrize("fused", [False, True])
 def test_what_a_decoder_layer_of_two_ranks_keeps(fused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        context_parallel, "_exchanged", lambda tensor, _: tensor.contiguous().clone()
-    )  # both have the same
+    monkeypatch.setattr(distributed, "_exchanged", lambda tensor, _: tensor.contiguous().clone())  # both have the same
     setup = TrainingSetup(2, compiled=fused, lora=True, exchanges=True)
     hidden, wide, heads, kv_heads = WIDTHS[4]
     dense = compiled() if fused else EAGER
     layer = tiny(hidden, wide, heads, kv_heads, (64, 128), 0.0).model.language_model.layers[0]
     turn = torch.randn(TOKENS, 128, dtype=torch.bfloat16)
-    shared, all_rows = context_parallel.Context(0, 2), ((0, 1, 2 * TOKENS),)
+    shared, all_rows = distributed.Context(0, 2), ((0, 1, 2 * TOKENS),)
     for again in RECOMPUTED if fused else RECOMPUTED[:1]:
         run = lambda x: decoder_layer(shared, dense, layer, x, turn, turn, all_rows, None, again=again)  # noqa: E731, B023
         found = kept_per_token(run, layer, hidden, turn, compiles=fused)

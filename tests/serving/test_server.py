@@ -29,7 +29,7 @@ from tiny_world import tiny_data, tiny_model
 from vidqa.data import load_records
 from vidqa.data.record import Record, Turn
 from vidqa.engine.data.frames import FrameSource
-from vidqa.engine.data.resize import resize_frames
+from vidqa.engine.data.pixels import resize_frames
 from vidqa.engine.engine_thread import EngineThread
 from vidqa.engine.generators import GENERATORS
 from vidqa.engine.generators._base import Request, Sampling, Settings

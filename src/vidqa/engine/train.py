@@ -11,24 +11,20 @@ from typing import Any
 import torch
 
 from vidqa.core.run_folder import RunFolder
-from vidqa.engine.data.collate import Collator
+from vidqa.engine.data.collate import Collator, PairCollator
 from vidqa.engine.data.dataloader import Dataloader, open_dataloader
-from vidqa.engine.data.pairs import PairCollator
 from vidqa.engine.data.planned_samples import check_steps, prepare_training, write_plan
 from vidqa.engine.data.schedule import Schedule
 from vidqa.engine.distributed import World
 from vidqa.engine.families import family_of
-from vidqa.engine.objectives import SUPERVISED, Objective
-from vidqa.engine.objectives.preference import Preference
 from vidqa.engine.problems import ENGINE_NO_GRADIENT, ENGINE_NOT_FINITE
-from vidqa.engine.progress import Progress, Silent
+from vidqa.engine.progress import Progress, Silent, require_trackers
 from vidqa.engine.signals import StopRequest
-from vidqa.engine.trackers import require_trackers
-from vidqa.engine.training.memory_policy import choose_memory_policy
-from vidqa.engine.training.meter import Meter
+from vidqa.engine.training.learner import Meter
+from vidqa.engine.training.objectives import SUPERVISED, Objective, Preference
 from vidqa.engine.training.reference import load_reference
 from vidqa.engine.training.resume import Start, start_of
-from vidqa.engine.training.trainer import Trainer, build_learner, start_world
+from vidqa.engine.training.trainer import Trainer, build_learner, choose_memory_policy, start_world
 from vidqa.engine.training.validate import Validator
 from vidqa.engine.training.warmup import make_ready
 from vidqa.planning.pairs import PairSample, learns_pairs

@@ -1,6 +1,6 @@
 """Decodes in worker processes that are killed when they hang: one bad file costs its time limit, not the run.
 
-with DecodePool(workers=4, timeout_s=60, transform="vidqa.engine.data.resize:resize_frames") as pool:
+with DecodePool(workers=4, timeout_s=60, transform="vidqa.engine.data.pixels:resize_frames") as pool:
     answers = [pool.submit(request) for request in requests]
     frames = answers[0].result()                    # an array or a Problem
 """

@@ -4,8 +4,9 @@
         --run-dir results/my-run
 
 A video's vector is the mean of its vision tokens, beside how much their mean changes over time. A question's vector is
-the mean of its tokens' embeddings. Vectors are kept beside the run, so that a file, once embedded, is not decoded
-again by this run or the next. A pool and what it is searched for can be two sets of one run, each with its own table.
+the mean of its tokens' embeddings. Vectors are kept beside the run (`Vectors`), so that a file, once embedded, is not
+decoded again by this run or the next. A pool and what it is searched for can be two sets of one run, each with its own
+table.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from itertools import chain
@@ -32,14 +34,12 @@ from vidqa.core.run_folder import EMBEDDINGS, QUERY_EMBEDDINGS, RunFolder
 from vidqa.data.record import MediaRef, Record
 from vidqa.engine import distributed
 from vidqa.engine.actions.embedder import Embedder, widths_of
-from vidqa.engine.actions.embedding_store import KEY_BYTES, Vectors
 from vidqa.engine.actions.inference import failures
-from vidqa.engine.actions.write_results import fingerprint_model
+from vidqa.engine.answering.answers import fingerprint_model
 from vidqa.engine.answering.batch_inference import Failed, model_folders
 from vidqa.engine.answering.prompts import early
-from vidqa.engine.bad_samples import end_if_bad
 from vidqa.engine.data.frames import FrameSource, open_frames
-from vidqa.engine.data.planned_samples import fitting, shared_plan
+from vidqa.engine.data.planned_samples import end_if_bad, fitting, shared_plan
 from vidqa.engine.distributed import World
 from vidqa.engine.progress import open_evaluation
 from vidqa.engine.signals import StopRequest
@@ -55,6 +55,8 @@ FOLDER = ".embeddings"  # beside the runs: the vectors of all of them
 BATCHES_AHEAD = 2
 TEXTS = 256  # at a time
 ROWS = 1024  # written at a time
+KEY_BYTES = 16
+ENDING = ".rows"
 Keys = tuple[bytes, ...]
 
 
@@ -236,3 +238,54 @@ def _row(record: Record, keys: Keys | None, stores: Stores, why: Failed) -> dict
         "text_embedding": stores.text.get(_digest(question)) if question else None,
         "problem": why[record.id][0].code if record.id in why else None,
     }
+
+
+def _stored_row(width: int) -> np.dtype:
+    return np.dtype([("key", f"V{KEY_BYTES}"), ("vector", "<f4", (width,)), ("checksum", "<u4")])
+
+
+class Vectors:
+    """Vectors on disk by key, each of `width` numbers: one append-only file per rank and run. All files of a folder are
+    read together; this process appends to the one that `writer` names.
+
+    A row is a key, a vector and a checksum. What a kill left of a last row is cut off before the next is written; a row
+    that is damaged counts as absent."""
+
+    def __init__(self, folder: Path, width: int, writer: str) -> None:
+        self.folder, self.row, self.path = folder, _stored_row(width), folder / f"{writer}{ENDING}"
+        folder.mkdir(parents=True, exist_ok=True)
+        if self.path.exists():
+            os.truncate(self.path, self.path.stat().st_size // self.row.itemsize * self.row.itemsize)
+        self._files: list[np.ndarray] = []
+        self._places: dict[bytes, tuple[int, int]] = {}
+
+    def append(self, vectors: Mapping[bytes, np.ndarray]) -> None:
+        """Add float32 [width] by key; they are on disk when this returns."""
+        rows = np.zeros(len(vectors), self.row)
+        for at, (key, vector) in enumerate(vectors.items()):
+            rows[at] = (np.void(key), vector, zlib.crc32(np.ascontiguousarray(vector, "<f4").tobytes()))
+        with self.path.open("ab") as file:
+            file.write(rows.tobytes())
+            file.flush()
+            os.fsync(file.fileno())
+
+    def look(self) -> None:
+        """Take in what all files hold now; without it `get` knows nothing. Call it while no rank writes."""
+        self._files, self._places = [], {}
+        for number, path in enumerate(sorted(self.folder.glob(f"*{ENDING}"))):
+            count = path.stat().st_size // self.row.itemsize
+            rows = np.memmap(path, self.row, "r", shape=(count,)) if count else np.zeros(0, self.row)
+            self._files.append(rows)
+            for at in range(count):
+                if zlib.crc32(rows["vector"][at].tobytes()) == rows["checksum"][at]:
+                    self._places.setdefault(bytes(rows["key"][at]), (number, at))
+
+    def __contains__(self, key: bytes) -> bool:
+        return key in self._places
+
+    def get(self, key: bytes) -> np.ndarray | None:
+        """float32 [width], or None."""
+        if key not in self._places:
+            return None
+        number, at = self._places[key]
+        return np.array(self._files[number]["vector"][at])

@@ -27,8 +27,7 @@ from vidqa.engine.data.frames import open_frames
 from vidqa.engine.distributed import alone
 from vidqa.engine.export import MERGED, format_of
 from vidqa.engine.export._base import ExportFormat
-from vidqa.engine.export.adapter import ADAPTER, load_adapted
-from vidqa.engine.export.merged import merged_adapter
+from vidqa.engine.export.adapter import ADAPTER, load_adapted, merged_adapter
 from vidqa.engine.export.proof import PROOF, prove_loss, require_same_loss, stock_loss
 from vidqa.engine.model import DTYPES
 from vidqa.engine.problems import ENGINE_OUT_OF_MEMORY, ENGINE_PROOF_SAMPLE, ENGINE_WEIGHTS_MISMATCH, unwritable

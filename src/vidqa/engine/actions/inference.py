@@ -21,8 +21,7 @@ from vidqa.core.problem import Exit, Problem, raise_errors
 from vidqa.core.run_folder import ANSWERS, ANSWERS_TABLE, RunFolder
 from vidqa.data.record import Record
 from vidqa.engine import distributed
-from vidqa.engine.actions.write_results import answers_recipe, fingerprint_model, require_answers
-from vidqa.engine.answering.answers import Answer
+from vidqa.engine.answering.answers import Answer, answers_recipe, fingerprint_model, require_answers
 from vidqa.engine.answering.batch_inference import Failed, InferenceTask, generate_all, model_folders
 from vidqa.engine.data.planned_samples import fitting, shared_plan
 from vidqa.engine.signals import StopRequest

@@ -1,23 +1,34 @@
-"""Answers, from tokens to disk: one append-only file per rank, merged by sample id."""
+"""Answers: their recipe, which says what they depend on; from tokens to disk, one append-only file per rank, merged by
+sample id."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from vidqa.core.cli import note
 from vidqa.core.files import remove
+from vidqa.core.run_folder import RunFolder
+from vidqa.data import fingerprint
+from vidqa.data.record import Record
 from vidqa.engine.generators._base import Result
-from vidqa.engine.problems import ENGINE_ANSWERS_UNREADABLE
+from vidqa.engine.problems import ENGINE_ANSWERS_MISSING, ENGINE_ANSWERS_UNREADABLE
 from vidqa.evaluation.results import FREE
 from vidqa.families.chat import Chat
+from vidqa.planning.resume_compat import weights_hash
+from vidqa.planning.samples import Planner, Sample
+from vidqa.spec.models import EvaluateSpec, InferenceSpec
+from vidqa.video.types import VisionSpec
 
 KINDS = {"sample_id": str, "text": str, "finish_reason": str, "tokens": int}
+NAMED = 5  # samples that a message names
+AnsweringSpec = EvaluateSpec | InferenceSpec
 
 
 @dataclass(frozen=True)
@@ -100,3 +111,75 @@ def _answer(item: Any, where: str) -> tuple[str, Answer]:
     if wrong:
         raise ENGINE_ANSWERS_UNREADABLE.error(where, f"an answer {', and '.join(wrong)}"[:400])
     return item.pop("sample_id"), Answer(**item)
+
+
+def require_answers(
+    samples: Sequence[Sample], answers: Mapping[str, Answer], undecoded: Set[str], run: RunFolder
+) -> None:
+    """Raises ENGINE_ANSWERS_MISSING where a planned sample that could be decoded has no answer."""
+    expected = [sample.record.id for sample in samples if sample.record.id not in undecoded]
+    if missing := [sample_id for sample_id in expected if sample_id not in answers]:
+        message = f"{len(missing)} of {len(expected)} answers are missing: {first_names(missing)}"
+        raise ENGINE_ANSWERS_MISSING.error(run.path / "answers", message)
+
+
+def first_names(names: Sequence[str]) -> str:
+    """A few of the names, for a message."""
+    return ", ".join([*names[:NAMED], "..."][: len(names)])
+
+
+def answers_recipe(
+    spec: AnsweringSpec, how: Any, planner: Planner, records: Sequence[Record], model: dict[str, Any]
+) -> dict[str, Any]:
+    """The recipe of answers. `how` is the spec's table with seed and generator."""
+    rules = planner.vision.video
+    return {
+        "schema_version": 1,
+        "model": model,
+        "data_fingerprint": fingerprint(records),
+        "samples": len(records),
+        "frames": {
+            "fps": planner.vision.fps,
+            "nframes": planner.vision.nframes,
+            "total_pixels": planner.vision.total_pixels,
+            "max_frame_pixels": planner.vision.max_pixels,
+            **_asked_beside(planner.vision),
+            "min_pixels": rules.min_pixels,
+            "max_pixels": rules.max_pixels,
+            "patch_size": rules.patch_size,
+            "merge_size": rules.merge_size,
+        },
+        "prompt": {
+            "system_prompt": planner.prompting.system_prompt,
+            "chat_template_sha256": hashlib.sha256(planner.chat.template.source.encode()).hexdigest(),
+        },
+        "generation": {
+            "max_tokens": spec.generation.max_tokens,
+            "temperature": spec.generation.temperature,
+            "repetition_penalty": spec.generation.repetition_penalty,
+            **{name: value for name, (value, usual) in _likeliest(spec).items() if value != usual},
+            "seed": how.seed,
+            "dtype": spec.model.dtype,
+            # Left out for the reference, as in older recipes.
+            **({} if how.generator == "transformers" else {"generator": how.generator}),
+        },
+        "versions": {name: version(name) for name in ("torch", "transformers", "peft", "av")},
+    }
+
+
+def fingerprint_model(folder: Path, base: Path | None) -> dict[str, Any]:
+    """Identifies the evaluated weights."""
+    return {"folder": str(folder), "base": str(base) if base else None, "sha256": weights_hash(folder, base)}
+
+
+def _asked_beside(vision: VisionSpec) -> dict[str, Any]:
+    """Settings of frames that differ from the defaults, so that earlier recipes stay the same."""
+    keys = {"min_frame_pixels": vision.min_pixels, "sides": vision.sides, "shown_s": vision.shown}
+    keys["cap_pixels_per_frame"] = vision.video.capped or None
+    return {name: value for name, value in keys.items() if value is not None}
+
+
+def _likeliest(spec: AnsweringSpec) -> dict[str, tuple[float, float]]:
+    """Which tokens are drawn from, each with the value that changes nothing."""
+    usual = {"top_p": 1.0, "top_k": 0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
+    return {name: (getattr(spec.generation, name), value) for name, value in usual.items()}

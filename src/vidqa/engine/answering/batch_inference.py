@@ -15,15 +15,14 @@ from typing import Any
 
 from vidqa.core.problem import Problem
 from vidqa.core.run_folder import RunFolder
-from vidqa.engine.answering.answers import Answer, SavedAnswers
-from vidqa.engine.answering.candidates import Candidates
-from vidqa.engine.answering.prompts import Prompts
-from vidqa.engine.bad_samples import end_if_bad
+from vidqa.engine.answering.answers import Answer, AnsweringSpec, SavedAnswers
+from vidqa.engine.answering.prompts import Candidates, Prompts
 from vidqa.engine.data.frames import FrameSource, open_frames
+from vidqa.engine.data.planned_samples import end_if_bad
 from vidqa.engine.distributed import World
 from vidqa.engine.generators import GENERATORS
 from vidqa.engine.generators._base import Result, Sampling, Session, Settings
-from vidqa.engine.gpu_memory import use_memory
+from vidqa.engine.memory import use_memory
 from vidqa.engine.model import DTYPES
 from vidqa.engine.progress import Progress, Silent, open_evaluation
 from vidqa.engine.signals import StopRequest
@@ -31,12 +30,11 @@ from vidqa.evaluation.cosmos_protocol import LONGER, WARMER, protocol_answer
 from vidqa.families import require_plain_weights
 from vidqa.planning.prefix_sharing import max_tokens, split_samples
 from vidqa.planning.samples import Planner, Sample
-from vidqa.spec.models import EmbedSpec, EvaluateSpec, InferenceSpec
+from vidqa.spec.models import EmbedSpec
 
 BATCHES_AHEAD = 2  # batches that are decoded while the model answers
 WAITED_MUCH = 0.2  # share of the time that is said
 SHORT_S = 60.0  # a short run waits for its first frames, whatever decodes them
-AnsweringSpec = EvaluateSpec | InferenceSpec
 Failed = dict[str, list[Problem]]  # problems of samples without an answer, by sample id
 
 

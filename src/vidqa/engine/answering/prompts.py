@@ -1,4 +1,4 @@
-"""Generation requests from planned samples, whose videos are decoded ahead."""
+"""Generation requests from planned samples, whose videos are decoded ahead, and what becomes of their results."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from vidqa.core.problem import ProblemError
+from vidqa.data.record import Record
 from vidqa.engine.answering.answers import Answer, answer_of
-from vidqa.engine.answering.candidates import Candidates
 from vidqa.engine.data.frames import FrameSource
 from vidqa.engine.generators._base import Request, Result, Sampling
+from vidqa.evaluation.answers import allowed_answers
+from vidqa.families.chat import Chat
 from vidqa.planning.samples import Planner, Sample
 
 Item = TypeVar("Item")
@@ -82,3 +84,29 @@ def early(items: Iterable[Item], count: int) -> Iterator[Item]:
         if len(window) > count:
             yield window.popleft()
     yield from window
+
+
+class Candidates:
+    """Scored answers: the likeliest of the few answers that a question allows, without generating. Holds the candidates
+    of submitted questions until their results come."""
+
+    def __init__(self, chat: Chat, task_type: str) -> None:
+        self.chat, self.task_type = chat, task_type
+        self.forms: dict[str, dict[tuple[int, ...], str]] = {}
+
+    def token_ids(self, record: Record) -> tuple[tuple[int, ...], ...]:
+        """The allowed beginnings of a response, in token ids; none for an open question."""
+        allowed = allowed_answers(record.question, record.answer, self.task_type)
+        forms = {self.chat.text_ids(form): answer for answer, spellings in allowed.items() for form in spellings}
+        if forms:
+            self.forms[record.id] = forms
+        return tuple(forms)
+
+    def answer(self, result: Result) -> Answer:
+        """The likeliest answer. The probability of an answer is the sum over its forms."""
+        forms = self.forms.pop(result.id)
+        scores: dict[str, list[float]] = {answer: [] for answer in forms.values()}
+        for answer, score in zip(forms.values(), result.scores, strict=True):
+            scores[answer].append(score)
+        logprobs = {answer: float(np.logaddexp.reduce(logs)) for answer, logs in scores.items()}
+        return Answer(max(logprobs, key=lambda answer: logprobs[answer]), "scored", 0, logprobs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -10,17 +11,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from vidqa.engine.context_parallel import WHOLE, Context
 from vidqa.engine.data.feature_cache import CachedFeatures, FeatureCache, Features
 from vidqa.engine.data.host_to_device import mapped
 from vidqa.engine.data.layout import lay_out, prefix_lengths, prefixes_of
 from vidqa.engine.data.pixels import Pixels, pixels_of
+from vidqa.engine.distributed import WHOLE, Context
 from vidqa.engine.families import torch_half
 from vidqa.engine.families._base import Grid, VisionIndex
 from vidqa.engine.model.attention import Segments, segments_of
 from vidqa.engine.model.suffixes import Suffixes
 from vidqa.families import VisionSizes
 from vidqa.planning.packing import padded_length
+from vidqa.planning.pairs import PairSample
 from vidqa.planning.prefix_sharing import tower_workload
 from vidqa.planning.samples import Planner, Sample
 from vidqa.video.types import FramePlan, PixelRules
@@ -247,3 +249,41 @@ def _among(places: np.ndarray, own: slice) -> np.ndarray:
 def _frame_size(plan: FramePlan) -> tuple[int, int]:
     """Rows and columns of patches: frames of one size stand together."""
     return plan.grid[1], plan.grid[2]
+
+
+class PairCollator(Collator):
+    """In `Batch.samples` the answers of pair n are 2n, the right one, and 2n + 1. With `share`, pairs about one video
+    have that in common, too. `first` is added to n: the pairs of a validation set follow those of the training set."""
+
+    first = 0
+
+    def __init__(self, *args: Any, share: bool = False, **options: Any) -> None:
+        super().__init__(*args, share=True, **options)
+        self.shares_videos = share
+
+    def behind(self, count: int) -> PairCollator:
+        """The same collator for a set whose pairs are numbered from `count` on."""
+        other = copy(self)
+        other.first = count
+        return other
+
+    def __call__(
+        self,
+        numbers: Sequence[int],
+        samples: Sequence[Sample],
+        frames: Sequence[Sequence[Any]],
+        features: FeatureCache | None = None,
+    ) -> Batch:
+        answers = [2 * (self.first + number) + side for number in numbers for side in (0, 1)]
+        doubled = [of_sample for of_sample in frames for _ in (0, 1)]
+        return super().__call__(answers, self._halves(samples), doubled, features)
+
+    def segments(self, samples: Sequence[Sample]) -> tuple[Segments, Segments]:
+        return super().segments(self._halves(samples))
+
+    def _halves(self, samples: Sequence[Sample]) -> list[Sample]:
+        halves: list[Sample] = []
+        for place, pair in enumerate(samples):
+            assert isinstance(pair, PairSample)
+            halves += pair.halves(pair.prefix_key if self.shares_videos else str(place).encode())
+        return halves

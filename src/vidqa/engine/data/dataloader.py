@@ -10,11 +10,10 @@ from itertools import islice
 from pathlib import Path
 
 from vidqa.core.cli import note
-from vidqa.engine.data.collate import Collator, TokenValues
+from vidqa.engine.data.collate import Collator, PairCollator, TokenValues
 from vidqa.engine.data.feature_cache import FeatureCache, tower_name
 from vidqa.engine.data.frame_cache import FrameCache
 from vidqa.engine.data.frames import FrameSource, open_frames
-from vidqa.engine.data.pairs import PairCollator
 from vidqa.engine.data.prefetch import LoadedBatch, Prefetcher
 from vidqa.engine.data.schedule import Schedule
 from vidqa.engine.distributed import World

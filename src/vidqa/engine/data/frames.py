@@ -25,7 +25,7 @@ from vidqa.spec.run_tables import DecodeEngine
 from vidqa.video.pool import Decoded, DecodePool, DecodeRequest, FramesFile
 from vidqa.video.types import FramePlan
 
-RESIZE = "vidqa.engine.data.resize:resize_frames"
+RESIZE = "vidqa.engine.data.pixels:resize_frames"
 STORE = "vidqa.engine.data.frame_cache:write_entry"
 
 Awaited = np.ndarray | Future

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from vidqa.engine.data.pixels import as_tensor
-from vidqa.engine.data.resize import patchify
+from vidqa.engine.data.pixels import as_tensor, patchify
 from vidqa.engine.families import torch_half
 from vidqa.planning.samples import Planner
 from vidqa.video.types import FramePlan

@@ -1,4 +1,5 @@
-"""LoRA: an adapter folder for stock PEFT, with the processor and tokenizer of the base model."""
+"""LoRA: an adapter folder for stock PEFT, or, merged into its base by stock PEFT, a model folder again. Both have the
+processor and tokenizer of the base model."""
 
 from __future__ import annotations
 
@@ -12,13 +13,14 @@ from torch import nn
 from vidqa.core.files import read_object, write_json
 from vidqa.engine.distributed import World
 from vidqa.engine.export._base import ExportFormat, Trained
-from vidqa.engine.export.weights import load_weights
+from vidqa.engine.export.weights import WEIGHTS, load_weights
 from vidqa.engine.export.writing import copy_settings, rows_as_trained, shapes_of, write_together
 from vidqa.engine.families import family_of
 from vidqa.engine.loading.freeze import is_adapter, is_added, lora_config
 from vidqa.engine.loading.safetensors_reader import stored_tensors
 from vidqa.engine.model.quantized_base import round_layers
 from vidqa.engine.problems import ENGINE_WEIGHTS_MISMATCH
+from vidqa.families._base import read_json
 from vidqa.families.problems import MODEL_FILE_MISSING
 from vidqa.planning.adapters import CONFIG, PRECISION, adapter_name, base_precision, check_adapter
 
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from peft import PeftModel  # with bitsandbytes beside it, importing it takes seconds
 
 STEM = "adapter_model"
+MARK = "merged.json"  # what was merged: whole models of other folders do not say whether an adapter was
+TIED = "tie_word_embeddings"
 OF_WHOLE_MODELS = ("config.json", "generation_config.json")  # with them the folder would be taken for a whole model
 
 
@@ -116,3 +120,38 @@ def _untie(model: Any) -> None:
 
 
 ADAPTER = ExportFormat("adapter", CONFIG, STEM, _write, _check, _load)
+
+
+def merged_adapter(exports: Path, base: Path, lora: Any, adapter: Path, dtype: torch.dtype, capped: Any) -> Trained:
+    """The export of the adapter in the folder `adapter`, trained with the spec's table `lora` from the folder `base`,
+    into a folder of `exports`. Holds the whole model in host memory. An adapter of a base in few bits is merged into
+    the ordinary one, in float32. Raises as `ADAPTER.load` does."""
+    if base_precision(adapter):
+        model = merge_in_float32(load_adapted(adapter, base, dtype))
+    else:
+        model = ADAPTER.load(adapter, base, dtype, torch.device("cpu"))
+    parameters = dict(model.named_parameters())
+    return Trained(exports, base, lora, dtype, parameters, parameters, capped)
+
+
+def _write_merged(trained: Trained, name: str, world: World) -> Path:
+    """By one process."""
+    folder = WEIGHTS.write(trained, name, world)
+    # An adapter on a tied head or on its embeddings is of one of the two: merged, each has weights of its own.
+    untied = "lm_head.weight" in trained.parameters and bool(read_json(trained.base, "config.json").get(TIED))
+    if untied:
+        _untie_settings(folder)
+    write_json(folder / MARK, {"schema_version": 1, "lora": trained.lora.model_dump(), "head_untied": untied})
+    return folder
+
+
+def _untie_settings(folder: Path) -> None:
+    config = read_json(folder, "config.json")
+    config[TIED] = False
+    for table in config.values():
+        if isinstance(table, dict) and TIED in table:
+            table[TIED] = False
+    write_json(folder / "config.json", config)
+
+
+MERGED = ExportFormat("merged", MARK, WEIGHTS.stem, _write_merged, WEIGHTS.check, WEIGHTS.load)

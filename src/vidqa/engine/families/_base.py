@@ -11,11 +11,11 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import register_fsdp_forward_method
 
-from vidqa.engine.context_parallel import WHOLE, Context
+from vidqa.engine.distributed import WHOLE, Context
 from vidqa.engine.model.attention import Segments
-from vidqa.engine.model.paged_cache import PagedCache
 from vidqa.families import Family, VisionSizes
 from vidqa.planning.budget.activation_checkpointing import NOTHING, Recompute
+from vidqa.planning.budget.answering import PAGE
 from vidqa.planning.budget.speed import FlopsModel, flops_model
 from vidqa.video.types import FramePlan
 
@@ -64,6 +64,24 @@ def run_gathered(unit: Any) -> None:
 
     unit.gathered = gathered
     register_fsdp_forward_method(unit, "gathered")
+
+
+@dataclass(frozen=True)
+class PagedCache:
+    """`keys` and `values` are [layers, pages * PAGE, key heads, values per head]. Page 0 belongs to no prompt: rows of
+    a decode step that hold no prompt write there."""
+
+    keys: torch.Tensor
+    values: torch.Tensor
+
+    @staticmethod
+    def bytes_per_token(layers: int, heads: int, width: int, dtype: torch.dtype) -> int:
+        return 2 * layers * heads * width * dtype.itemsize
+
+    @staticmethod
+    def empty(pages: int, layers: int, heads: int, width: int, dtype: torch.dtype, device: torch.device) -> PagedCache:
+        shape = (layers, pages * PAGE, heads, width)
+        return PagedCache(*(torch.zeros(shape, dtype=dtype, device=device) for _ in range(2)))
 
 
 class CachedForward(Protocol):

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from vidqa.engine.context_parallel import WHOLE, Context
+from vidqa.engine.distributed import WHOLE, Context
 from vidqa.engine.families._base import Heads, in_unit
 from vidqa.engine.families.qwen_vl_layers import (
     EAGER,

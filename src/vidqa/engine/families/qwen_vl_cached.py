@@ -17,13 +17,14 @@ from typing import Any, NamedTuple
 
 import torch
 
+from vidqa.engine.families._base import PagedCache
 from vidqa.engine.families.qwen_vl import Parts, place_features, vision_block
 from vidqa.engine.families.qwen_vl_layers import EAGER, VisionInput
 from vidqa.engine.kernels import kernels_for
 from vidqa.engine.model.attention import attend
 from vidqa.engine.model.layers import Norm, norm, normed, project
-from vidqa.engine.model.paged_cache import PAGE, PagedCache
 from vidqa.engine.model.quantized import Matrix, matrix_of, product, require_plain_inputs
+from vidqa.planning.budget.answering import PAGE
 
 Rotation = tuple[torch.Tensor, torch.Tensor]  # cosine and sine [T, E]
 # (number of the layer, query [T, H, E] rotated, key and value [T, K, E], the key's norm, rotation) -> [T, H * E]

@@ -159,7 +159,7 @@ EAGER = Dense()
 @cache
 def compiled() -> Dense:
     """The same functions through torch.compile: one graph each, for any number of tokens."""
-    from vidqa.engine.model.compiling import any_length, prepare_compiler  # the compiler takes seconds to import
+    from vidqa.engine.torch_private import any_length, prepare_compiler  # the compiler takes seconds to import
 
     prepare_compiler()
     return Dense(*(any_length(torch.compile(function, fullgraph=True)) for function in EAGER))

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from vidqa.engine.families._base import PagedCache
 from vidqa.engine.generators.sampler import SequenceState, draw
-from vidqa.engine.model.paged_cache import PagedCache
 from vidqa.planning.budget.answering import CAPTURED
 
 SPARE = 8  # times the rows of a step that its graph may be for

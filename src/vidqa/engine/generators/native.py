@@ -19,6 +19,7 @@ from vidqa.engine.data.collate import Collator
 from vidqa.engine.data.layout import Layout, lay_out
 from vidqa.engine.export import load_export
 from vidqa.engine.families import family_of
+from vidqa.engine.families._base import PagedCache
 from vidqa.engine.generators._base import Generator, Request, Result, Settings, ready
 from vidqa.engine.generators.decode_graph import Decoder, DecodingRow
 from vidqa.engine.generators.sampler import (
@@ -28,13 +29,37 @@ from vidqa.engine.generators.sampler import (
     next_tokens,
     score_candidates,
 )
-from vidqa.engine.gpu_memory import free_memory
+from vidqa.engine.memory import free_memory
 from vidqa.engine.model.attention import Call, attend_zeros
-from vidqa.engine.model.paged_cache import PAGE, PagedCache, Pages
 from vidqa.planning.budget import answering
+from vidqa.planning.budget.answering import PAGE
 
 PACK_TOKENS = {"cuda": answering.PACK_TOKENS, "cpu": 2048}  # tokens of a pack
 Prompt = tuple[Request, Sequence[np.ndarray]]  # a request with its frames
+
+
+class Pages:
+    """Counts who uses each page; those that nobody uses are free."""
+
+    def __init__(self, count: int) -> None:
+        self.free = list(range(count - 1, 0, -1))
+        self.users = [0] * count
+
+    def take(self, count: int) -> list[int]:
+        pages = [self.free.pop() for _ in range(count)]
+        for page in pages:
+            self.users[page] = 1
+        return pages
+
+    def share(self, pages: Sequence[int]) -> None:
+        for page in pages:
+            self.users[page] += 1
+
+    def give_back(self, pages: Iterable[int]) -> None:
+        for page in pages:
+            self.users[page] -= 1
+            if not self.users[page]:
+                self.free.append(page)
 
 
 def pages_of(request: Request) -> int:

@@ -1,10 +1,15 @@
-"""Triton kernels for generation with weights in 8-bit floats: rounding of rows, and products of a few rows.
+"""Triton kernels for 8-bit floats: for generation rounding of rows and products of a few rows, for training a rounding
+that also turns a matrix.
 
 A step of few rows takes the time in which its weights are read, and a product for many rows gives most multiprocessors
 nothing to read then. Here every program reads some rows of the weight whole and multiplies them with all rows of the
 step. Sums are in float32 and in one order.
 
-Shape letters: T rows of a step, D width, O outputs.
+Matrix products in 8-bit floats read both factors along the dimension that they sum over. Backward sums over what
+forward keeps, so there every factor is needed the other way round: `cast` reads it once and writes it along its columns
+and, where that is asked for, along its rows.
+
+Shape letters: T rows of a step, D width, O outputs, M rows and N columns of any matrix.
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ import triton.language as tl
 
 from vidqa.engine.torch_private import scaled_mm
 
+BLOCK = 128  # rows and columns of a tile: a line of each side is as long as what memory gives at a time
 FEW_ROWS = 128  # up to which `few_rows_product` is taken
 LARGEST: tl.constexpr = tl.constexpr(448.0)  # of E4M3
 LEAST: tl.constexpr = tl.constexpr(1e-12)  # of a row that is all zero
@@ -151,3 +157,34 @@ def float8_product(
     if len(codes_TD) <= FEW_ROWS:
         return few_rows_product(codes_TD, step_T1, weight_OD, scale_1O, dtype)
     return scaled_mm(codes_TD, weight_OD.t(), scale_a=step_T1, scale_b=scale_1O, out_dtype=dtype, use_fast_accum=True)
+
+
+@triton.jit
+def _cast_kernel(
+    source, scale, rows, columns, height, width, filled, source_row, rows_row, columns_row,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    across = tl.cdiv(width, BLOCK)
+    tile = tl.program_id(0)
+    m = (tile // across) * BLOCK + tl.arange(0, BLOCK)
+    n = (tile % across) * BLOCK + tl.arange(0, BLOCK)
+    inside = (m < height)[:, None] & (n < width)[None, :]
+    wide = tl.load(source + m[:, None].to(tl.int64) * source_row + n[None, :], mask=inside, other=0.0).to(tl.float32)
+    rounded = (wide * tl.load(scale)).to(columns.dtype.element_ty)
+    if ROWS:
+        tl.store(rows + m[:, None].to(tl.int64) * rows_row + n[None, :], rounded, mask=inside)
+    turned = (n < width)[:, None] & (m < filled)[None, :]
+    tl.store(columns + n[:, None].to(tl.int64) * columns_row + m[None, :], tl.trans(rounded), mask=turned)
+
+
+def cast(source_MN: torch.Tensor, scale: torch.Tensor, columns_NM: torch.Tensor, rows_MN: torch.Tensor | None) -> None:
+    """Write `source * scale`, rounded, along its columns and along its rows. All may be parts of wider matrices.
+    Columns may be longer than those of the source: zeros follow."""
+    source_MN = source_MN if source_MN.stride(1) == 1 else source_MN.contiguous()
+    (height, width), filled = source_MN.shape, columns_NM.shape[1]
+    tiles = triton.cdiv(filled, BLOCK) * triton.cdiv(width, BLOCK)
+    rows = columns_NM if rows_MN is None else rows_MN
+    _cast_kernel[(tiles,)](
+        source_MN, scale, rows, columns_NM, height, width, filled,
+        source_MN.stride(0), rows.stride(0), columns_NM.stride(0), ROWS=rows_MN is not None, BLOCK=BLOCK, num_warps=8,
+    )  # fmt: skip

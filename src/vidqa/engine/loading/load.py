@@ -23,9 +23,9 @@ from vidqa.core.problem import raise_errors
 from vidqa.engine.distributed import World, local_part
 from vidqa.engine.families import TorchFamily, family_of, torch_half
 from vidqa.engine.families._base import run_gathered
-from vidqa.engine.host_memory import host_memory_like
 from vidqa.engine.loading.freeze import base_module, base_name, choose_trainable, is_adapter, is_added
 from vidqa.engine.loading.safetensors_reader import RowRead, StoredTensor, model_tensors, read_rows, stored_tensors
+from vidqa.engine.memory import host_memory_like
 from vidqa.engine.model import DTYPES
 from vidqa.engine.model.float8 import use_float8
 from vidqa.engine.model.quantized_base import QuantizedLinear, quantize_layers, quantized_layers

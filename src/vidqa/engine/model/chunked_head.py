@@ -62,7 +62,7 @@ def _policy(
 
 @cache
 def _compiled_policy() -> Callable[..., torch.Tensor]:
-    from vidqa.engine.model.compiling import any_length  # the compiler takes seconds to import
+    from vidqa.engine.torch_private import any_length  # the compiler takes seconds to import
 
     return any_length(torch.compile(_policy, fullgraph=True))
 

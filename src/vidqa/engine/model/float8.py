@@ -176,7 +176,7 @@ def _(parts: list[torch.Tensor], scale: torch.Tensor) -> Any:
 
 def _cast(source_MN: torch.Tensor, scale: torch.Tensor, columns_NM: torch.Tensor, rows_MN: torch.Tensor | None) -> None:
     if source_MN.is_cuda:
-        from vidqa.engine.kernels.casting import cast  # Triton
+        from vidqa.engine.kernels.float8 import cast  # Triton
 
         cast(source_MN, scale, columns_NM, rows_MN)
         return

@@ -30,17 +30,16 @@ from vidqa.core.run_folder import EXPORT, RunFolder
 from vidqa.engine.data.planned_samples import fitting, shared_plan
 from vidqa.engine.distributed import World, alone
 from vidqa.engine.export._base import Trained
-from vidqa.engine.export.merged import MERGED, merged_adapter
+from vidqa.engine.export.adapter import MERGED, merged_adapter
 from vidqa.engine.export.weights import load_weights
 from vidqa.engine.export.writing import copy_settings
-from vidqa.engine.gpu_memory import release_memory
+from vidqa.engine.memory import release_memory
 from vidqa.engine.problems import ENGINE_NO_SAMPLES, ENGINE_QUANTIZE_ADAPTER, unwritable
 from vidqa.engine.quantize.calibration import PROVING, Calibration, choose_calibration, decoded, decoder_rows
 from vidqa.engine.quantize.card import FACTS, write_card
-from vidqa.engine.quantize.gate import pass_gate
+from vidqa.engine.quantize.gate import Products, larger_keeps, output_errors, pass_gate, recorded_products
 from vidqa.engine.quantize.proof import Measured, measure, prove
 from vidqa.engine.quantize.recipe import compress
-from vidqa.engine.quantize.search import Products, larger_keeps, output_errors, recorded_products
 from vidqa.families import family_of, quantization_of, require_plain_weights
 from vidqa.families.weights import weight_bytes
 from vidqa.planning.plan import usable

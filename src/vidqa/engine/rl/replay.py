@@ -31,9 +31,8 @@ from vidqa.core.run_folder import (
 from vidqa.engine.distributed import World
 from vidqa.engine.generators._base import Result
 from vidqa.engine.problems import ENGINE_REPLAY_MISSING, ENGINE_UNPROVEN
-from vidqa.engine.rl.rollout import Group
+from vidqa.engine.rl.rollout import Group, advantages
 from vidqa.engine.rl.train import Training, open_training
-from vidqa.engine.rl.update import advantages
 from vidqa.spec.keys import with_values
 
 PROOF = "replay.json"

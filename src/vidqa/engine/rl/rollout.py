@@ -1,37 +1,33 @@
-"""Rollouts: which questions a step asks, and groups of completions, drawn by the native generator from a copy of the
-weights that are trained."""
+"""Rollouts: which questions a step asks, groups of completions, drawn by the native generator from a copy of the
+trained weights, and their record in the run's folder (`core.run_folder`)."""
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import nn
-from transformers import AutoConfig
+import pyarrow as pa
 
+from vidqa.core.files import replacing
 from vidqa.core.problem import Problem, ProblemError
+from vidqa.core.run_folder import rank_of, read_rollouts, rollout_file, rollout_files
 from vidqa.engine.data.frames import FrameSource
-from vidqa.engine.distributed import World
-from vidqa.engine.families import family_of
-from vidqa.engine.generators._base import Request, Result, Sampling, Settings
-from vidqa.engine.generators.native import NativeSession
-from vidqa.engine.loading.load import empty_model
-from vidqa.engine.model import DTYPES
-from vidqa.engine.problems import ENGINE_ROLLOUT_DIFFERS
-from vidqa.engine.rl.weights import RolloutWeights
-from vidqa.engine.torch_private import keystr, tree_leaves_with_path
+from vidqa.engine.generators._base import Request, Result, Sampling
+from vidqa.engine.rl.rollout_model import RolloutModel
 from vidqa.evaluation.rewards import Completion, Reward, Rewards
-from vidqa.planning.rollouts import RolloutShape
 from vidqa.planning.samples import Planner, Sample
 
 ORDERS_KEPT = 64  # permutations that are remembered
+CODEC = pa.Codec("zstd")
+SHOWN = 4  # frames of a question that its page shows, over all of its media
 
 
 class QuestionStream:
@@ -107,40 +103,13 @@ class Group:
         return np.array([drawn.reward.parts[name] for drawn in self.drawn])
 
 
-class RolloutModel:
-    """The model that draws, on every rank, beside the sharded `trainer`."""
-
-    def __init__(
-        self, spec: Any, folder: Path, planner: Planner, trainer: Any, shape: RolloutShape, world: World
-    ) -> None:
-        dtype = DTYPES[spec.train.param_dtype]
-        model = empty_model(folder, dtype, world.device)
-        self.banned = banned_ids(folder, planner)
-        self.weights = RolloutWeights(trainer, model)
-        settings = Settings(folder, None, dtype, world.device, planner, shape.longest, batch_size=shape.rows)
-        self.session = NativeSession(model, settings, banned=self.banned, pages=shape.pages)
-        require_views(self.session.forward, model)
-
-    def sync(self) -> None:
-        """Copy the trainer's weights; every rank takes part. Raises ENGINE_ROLLOUT_DIFFERS."""
-        self.weights.sync()
-
-
-def banned_ids(folder: Path, planner: Planner) -> tuple[int, ...]:
-    """Token ids that no completion of the model in `folder` has."""
-    config = AutoConfig.from_pretrained(folder)
-    return family_of(config).never_drawn(config, len(planner.chat.tokens.core.get_vocab()))
-
-
-def require_views(forward: Any, model: nn.Module) -> None:
-    """Every tensor that the generator's forward holds must lie in the memory of a parameter: a copy would keep old
-    values. Raises ENGINE_ROLLOUT_DIFFERS."""
-    storages = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-    for number, layer in enumerate(forward.layers):
-        for path, value in tree_leaves_with_path(layer):
-            if isinstance(value, torch.Tensor) and value.untyped_storage().data_ptr() not in storages:
-                message = f"{keystr(path)} is a copy of the model's weights"
-                raise ENGINE_ROLLOUT_DIFFERS.error(f"layer {number}", message)
+def advantages(rewards: np.ndarray, *, divided: bool) -> np.ndarray:
+    """Of the rewards of one group, float64 [G]: r - mean, `divided` by the population's deviation + 1e-6. Equal rewards
+    have none: compared by their largest and smallest, since a deviation that is only rounding would be divided by."""
+    if rewards.max() == rewards.min():
+        return np.zeros_like(rewards)
+    centred = rewards - rewards.mean()
+    return centred / (rewards.std() + 1e-6) if divided else centred
 
 
 class Rollouts:
@@ -225,3 +194,70 @@ class Rollouts:
         completion = Completion(question.sample.record, text, result.token_ids, result.finish_reason)
         logprobs = np.array(result.logprobs, np.float32)
         return Drawn(result.token_ids, logprobs, completion, rewards(completion))
+
+
+class RolloutRecord:
+    """Appends the groups of each step. A resumed run cuts off what is behind its checkpoint."""
+
+    def __init__(self, folder: Path, rank: int, step: int, ranks: int) -> None:
+        """`step` steps are done; lines of later ones are dropped, also from the files of ranks that there are no more:
+        each rank looks after its own file and after every `ranks`th one behind it."""
+        self.path = rollout_file(folder, rank)
+        for path in rollout_files(folder):
+            if rank_of(path) % ranks == rank:
+                cut_off(path, step)
+
+    def write(self, step: int, groups: Sequence[Group], dropped: Sequence[Group], *, divided: bool) -> None:
+        """Of the step that is done as the `step`th: groups that it learned from, and those that dapo dropped."""
+        lines = []
+        for place, group in enumerate([*groups, *dropped]):
+            shares = advantages(group.rewards, divided=divided)
+            for number, (drawn, advantage) in enumerate(zip(group.drawn, shares, strict=True)):
+                lines.append(
+                    {
+                        "step": step,
+                        "slot": group.question.slot,
+                        "id": group.question.sample.record.id,
+                        "question": group.question.sample.record.question,
+                        "answer": group.question.sample.record.answer,
+                        "media": _media(group.question.sample),
+                        "completion": number,
+                        "token_ids": list(drawn.token_ids),
+                        "logprobs": [float(str(value)) for value in drawn.logprobs],
+                        "finish_reason": drawn.completion.finish_reason,
+                        "text": drawn.completion.text,
+                        "reward": drawn.reward.total,
+                        "parts": dict(drawn.reward.parts),
+                        "advantage": float(advantage),
+                        "dropped": place >= len(groups),
+                    }
+                )
+        if lines:
+            with self.path.open("ab") as file:
+                file.write(frame_of(lines))
+
+
+def frame_of(lines: Sequence[dict[str, Any]]) -> bytes:
+    """The compressed frame of a step."""
+    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode()
+    return CODEC.compress(text, asbytes=True)
+
+
+def cut_off(path: Path, step: int) -> None:
+    """Drop what a file holds of steps later than `step`: the file is then what it was after that step, byte by byte."""
+    steps = groupby((line for line in read_rollouts(path) if line["step"] <= step), key=lambda line: line["step"])
+    with replacing(path) as shortened, shortened.open("wb") as file:
+        file.writelines(frame_of(list(lines)) for _, lines in steps)
+
+
+def _media(sample: Sample) -> list[dict[str, Any]]:
+    """The files of a question's media with a few of the frames that the model saw of each, evenly spread."""
+    count = max(1, SHOWN // max(1, len(sample.plans)))
+    return [
+        {
+            "path": ref.path,
+            "member": ref.member,
+            "frames": [plan.indices[i * len(plan.indices) // count] for i in range(min(count, len(plan.indices)))],
+        }
+        for ref, plan in list(zip(sample.record.media, sample.plans, strict=True))[:SHOWN]
+    ]

@@ -21,19 +21,16 @@ from vidqa.engine.data.schedule import StepSchedule
 from vidqa.engine.distributed import World
 from vidqa.engine.generators._base import Sampling
 from vidqa.engine.loading.load import load_reference
-from vidqa.engine.objectives.grpo import PolicyGradient
 from vidqa.engine.problems import ENGINE_NOT_FINITE, ENGINE_ROLLOUT_DIFFERS
-from vidqa.engine.progress import Progress, Silent
-from vidqa.engine.rl.meter import StepMeter
-from vidqa.engine.rl.record import RolloutRecord
-from vidqa.engine.rl.rollout import Group, Question, QuestionStream, RolloutModel, Rollouts, banned_ids
+from vidqa.engine.progress import Progress, Silent, require_trackers
+from vidqa.engine.rl.meter import StepMeter, StopWatch
+from vidqa.engine.rl.rollout import Group, Question, QuestionStream, RolloutRecord, Rollouts
+from vidqa.engine.rl.rollout_model import RolloutModel, banned_ids
 from vidqa.engine.rl.update import Updates, without_adapters
-from vidqa.engine.rl.watch import StopWatch
 from vidqa.engine.signals import StopRequest
-from vidqa.engine.trackers import require_trackers
-from vidqa.engine.training.memory_policy import memory_policy_of
+from vidqa.engine.training.objectives import PolicyGradient
 from vidqa.engine.training.resume import Start, start_of
-from vidqa.engine.training.trainer import Trainer, build_learner, start_world
+from vidqa.engine.training.trainer import Trainer, build_learner, memory_policy_of, start_world
 from vidqa.engine.training.warmup import map_memory
 from vidqa.evaluation.problems import REWARD_CONSTANT
 from vidqa.evaluation.rewards import Rewards, label_of, shuffled_options

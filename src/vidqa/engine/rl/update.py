@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from vidqa.engine.context_parallel import WHOLE
 from vidqa.engine.data.collate import Batch, Collator
 from vidqa.engine.data.dataloader import Step
 from vidqa.engine.data.host_to_device import BatchSender
 from vidqa.engine.data.prefetch import LoadedBatch
-from vidqa.engine.distributed import World
-from vidqa.engine.objectives.grpo import PolicyGradient
-from vidqa.engine.rl.rollout import Group
+from vidqa.engine.distributed import WHOLE, World
+from vidqa.engine.rl.rollout import Group, advantages
+from vidqa.engine.training.objectives import PolicyGradient
 from vidqa.families import VisionSizes
 from vidqa.planning.budget.params import ADAPTER
 from vidqa.planning.packing import plan_packs
@@ -28,15 +27,6 @@ from vidqa.planning.samples import Planner
 
 VALUES = ("advantage", "rollout", "weight")  # of every completion, for the objective
 FEW_BITS = 3  # see `attention.segments_of`: packs of rollouts are of other shapes in every step
-
-
-def advantages(rewards: np.ndarray, *, divided: bool) -> np.ndarray:
-    """Of the rewards of one group, float64 [G]: r - mean, `divided` by the population's deviation + 1e-6. Equal rewards
-    have none: compared by their largest and smallest, since a deviation that is only rounding would be divided by."""
-    if rewards.max() == rewards.min():
-        return np.zeros_like(rewards)
-    centred = rewards - rewards.mean()
-    return centred / (rewards.std() + 1e-6) if divided else centred
 
 
 def token_weights(

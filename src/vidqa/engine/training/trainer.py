@@ -1,9 +1,12 @@
-"""What all trainings share: the learner, the state that a run starts from, what it saves, and how it ends."""
+"""What all trainings share: the memory policy, the learner, the state that a run starts from, what it saves, and how it
+ends."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,25 +17,32 @@ from vidqa.core.environment import world_size
 from vidqa.core.problem import Exit, ProblemError, raise_errors
 from vidqa.core.run_folder import RunFolder
 from vidqa.engine import distributed
-from vidqa.engine.bad_samples import BadSamples
 from vidqa.engine.data.collate import Collator
 from vidqa.engine.data.frames import FrameSource
+from vidqa.engine.data.planned_samples import BadSamples, Prepared
 from vidqa.engine.data.schedule import StepSchedule
 from vidqa.engine.distributed import World
 from vidqa.engine.loading.freeze import trainable_table
 from vidqa.engine.loading.fsdp import Resharding
 from vidqa.engine.loading.load import load_adapter, load_sharded
+from vidqa.engine.memory import use_memory
 from vidqa.engine.model.quantized_base import EXTRA
-from vidqa.engine.objectives import Objective
 from vidqa.engine.progress import Progress, Silent, open_progress
 from vidqa.engine.signals import StopRequest
 from vidqa.engine.training.learner import Learner
+from vidqa.engine.training.objectives import Objective
 from vidqa.engine.training.optimizer import build_optimizer, set_learning_rates
 from vidqa.engine.training.resume import Start, resume, trainer_facts
 from vidqa.engine.training.saving import Saver
+from vidqa.families import family_of
+from vidqa.planning.budget.autotune import Packing, answered_samples, best_policy, least_policy
+from vidqa.planning.budget.memory import MemoryPolicy, count_params
 from vidqa.planning.budget.methods import FIRST_OF_BITSANDBYTES
+from vidqa.planning.budget.params import parameters
+from vidqa.planning.packing import Steps
 from vidqa.planning.samples import Sample
-from vidqa.spec import check_with_gpus
+from vidqa.spec import check_with_gpus, total_steps
+from vidqa.spec.models import TrainSpec
 from vidqa.spec.rules import bitsandbytes_key
 
 
@@ -57,6 +67,33 @@ def compute_in_this_thread() -> None:
     torch.get_num_threads()  # which settles the number of this thread
     with ThreadPoolExecutor(1) as started:
         started.submit(torch.set_num_threads, 1).result()
+
+
+def choose_memory_policy(spec: TrainSpec, folder: Path, data: Prepared, world: World) -> MemoryPolicy:
+    """The policy of the spec; where it leaves a choice, the fastest that fits the smallest GPU of the run. A CPU's
+    memory is not estimated: everything is computed again there, in packs of the usual size."""
+    steps_of = partial(Steps, spec, data.train, world.data_ranks, world.device.type)
+    answered = answered_samples(spec, data.validation)
+    return memory_policy_of(spec, folder, world, Packing(steps_of, total_steps(spec, len(data.train)), answered))
+
+
+def memory_policy_of(
+    spec: TrainSpec, folder: Path, world: World, packing: Packing, taken_gib: float = 0.0
+) -> MemoryPolicy:
+    """The same for any packs, where `taken_gib` of each GPU are for something else than training."""
+    limit_gib = spec.engine.gpu_memory_gib
+    memory_gib = min(world.gather(use_memory(world.device, limit_gib))) if world.device.type == "cuda" else None
+
+    def fastest() -> MemoryPolicy:
+        family = family_of(folder)
+        sizes = family.sizes_of(folder)
+        model = count_params(sizes, parameters(family.tensors(sizes), spec.policy))
+        if memory_gib is None:
+            return least_policy(spec, model)
+        chosen = best_policy(spec, model, packing, memory_gib - taken_gib)
+        return replace(chosen.policy, peak_gib=chosen.memory.peak_gib + taken_gib)
+
+    return world.on_main(fastest)
 
 
 def build_learner(

@@ -11,15 +11,15 @@ import torch.distributed as dist
 from vidqa.core.problem import Problem
 from vidqa.engine.answering.answers import answer_of
 from vidqa.engine.answering.prompts import Prompts
-from vidqa.engine.bad_samples import BadSamples, end_if_bad
 from vidqa.engine.data.collate import Collator
 from vidqa.engine.data.frames import FrameSource
+from vidqa.engine.data.planned_samples import BadSamples, end_if_bad
 from vidqa.engine.data.prefetch import Prefetcher
 from vidqa.engine.distributed import World
 from vidqa.engine.generators._base import Sampling
 from vidqa.engine.generators.hf import TransformersSession
 from vidqa.engine.loading.fsdp import Resharding
-from vidqa.engine.objectives import SUPERVISED, Objective
+from vidqa.engine.training.objectives import SUPERVISED, Objective
 from vidqa.evaluation.results import make_item
 from vidqa.planning.packing import pack_budget, padded_length, plan_micro_batches, plan_packs
 from vidqa.planning.prefix_sharing import relative_cost, workload

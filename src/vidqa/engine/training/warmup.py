@@ -21,7 +21,7 @@ from vidqa.engine.data.schedule import Schedule
 from vidqa.engine.distributed import World
 from vidqa.engine.families import family_of
 from vidqa.engine.families._base import Heads
-from vidqa.engine.gpu_memory import share_of_gpu
+from vidqa.engine.memory import share_of_gpu, use_device
 from vidqa.engine.model.attention import attend_zeros
 from vidqa.planning.budget.activation_checkpointing import Recompute
 from vidqa.planning.budget.memory import GIB
@@ -48,7 +48,7 @@ def plan_kernels(calls: Calls, recompute: Recompute, model: Any, world: World) -
         (decoder, True, True, recompute.decoder),
         (vision, False, bool(family.trained_vision(model)), recompute.vision),
     ]
-    with ThreadPoolExecutor(1, "kernels", _use, (world.device,)) as waiting:
+    with ThreadPoolExecutor(1, "kernels", use_device, (world.device,)) as waiting:
         backward = waiting.submit(lambda: None)
         for shapes, (heads, causal, trains, layers) in zip(calls, towers, strict=True):
             for call in shapes[:MOST_SHAPES]:
@@ -87,9 +87,3 @@ def map_memory(peak_gib: float, device: torch.device) -> None:
             pieces.append(torch.empty(PIECE_BYTES, dtype=torch.uint8, device=device))
     pieces.clear()
     torch.cuda.reset_peak_memory_stats(device)  # it counts what the run uses
-
-
-def _use(device: torch.device) -> None:
-    """A new thread would use the first GPU."""
-    if device.type == "cuda":
-        torch.cuda.set_device(device)

@@ -1,4 +1,5 @@
-"""The rollout model's weights: copies of what the trainer computes with, made anew after every update, and proved.
+"""The model that draws completions, and its weights: copies of what the trainer computes with, made anew after every
+update, and proved.
 
 The trainer's units are gathered one after the other; adapters are merged in float32. Tensors are written in place, so
 that captured graphs go on with the new weights, and every one of them is then compared bit by bit.
@@ -8,18 +9,64 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
+from transformers import AutoConfig
 
+from vidqa.engine.distributed import World
 from vidqa.engine.families import family_of
+from vidqa.engine.generators._base import Settings
+from vidqa.engine.generators.native import NativeSession
 from vidqa.engine.loading.freeze import base_name, is_adapter
+from vidqa.engine.loading.load import empty_model
+from vidqa.engine.model import DTYPES
 from vidqa.engine.problems import ENGINE_ROLLOUT_DIFFERS
+from vidqa.engine.torch_private import keystr, tree_leaves_with_path
 from vidqa.planning.budget.params import ADAPTER
+from vidqa.planning.rollouts import RolloutShape
+from vidqa.planning.samples import Planner
 
 BITS = {2: torch.int16, 4: torch.int32}  # integers of as many bytes: NaN equals itself
+
+
+class RolloutModel:
+    """The model that draws, on every rank, beside the sharded `trainer`."""
+
+    def __init__(
+        self, spec: Any, folder: Path, planner: Planner, trainer: Any, shape: RolloutShape, world: World
+    ) -> None:
+        dtype = DTYPES[spec.train.param_dtype]
+        model = empty_model(folder, dtype, world.device)
+        self.banned = banned_ids(folder, planner)
+        self.weights = RolloutWeights(trainer, model)
+        settings = Settings(folder, None, dtype, world.device, planner, shape.longest, batch_size=shape.rows)
+        self.session = NativeSession(model, settings, banned=self.banned, pages=shape.pages)
+        require_views(self.session.forward, model)
+
+    def sync(self) -> None:
+        """Copy the trainer's weights; every rank takes part. Raises ENGINE_ROLLOUT_DIFFERS."""
+        self.weights.sync()
+
+
+def banned_ids(folder: Path, planner: Planner) -> tuple[int, ...]:
+    """Token ids that no completion of the model in `folder` has."""
+    config = AutoConfig.from_pretrained(folder)
+    return family_of(config).never_drawn(config, len(planner.chat.tokens.core.get_vocab()))
+
+
+def require_views(forward: Any, model: nn.Module) -> None:
+    """Every tensor that the generator's forward holds must lie in the memory of a parameter: a copy would keep old
+    values. Raises ENGINE_ROLLOUT_DIFFERS."""
+    storages = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    for number, layer in enumerate(forward.layers):
+        for path, value in tree_leaves_with_path(layer):
+            if isinstance(value, torch.Tensor) and value.untyped_storage().data_ptr() not in storages:
+                message = f"{keystr(path)} is a copy of the model's weights"
+                raise ENGINE_ROLLOUT_DIFFERS.error(f"layer {number}", message)
 
 
 class Source(NamedTuple):

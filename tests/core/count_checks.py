@@ -7,8 +7,8 @@ from vidqa.core.files import read_object
 from vidqa.core.problem import Problem
 from vidqa.data.problems import MEDIA_MISSING
 from vidqa.jobs.job_results import JobResults
-from vidqa.preflight._base import Check
 from vidqa.preflight.inputs import DataInputs
+from vidqa.preflight.registry import Check
 
 
 def few(context: DataInputs) -> list[Problem]:

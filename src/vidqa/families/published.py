@@ -1,4 +1,4 @@
-"""Published models by their name on the hub: sizes, for an estimate before a download, and licenses.
+"""Published models by their name on the hub: licenses, sizes, and a folder for estimates before a download.
 
 published_models.json holds the sizes of their published config.json. Once a model is downloaded, its own files count.
 """
@@ -6,11 +6,42 @@ published_models.json holds the sizes of their published config.json. Once a mod
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from vidqa.core.problem import ProblemError
+from vidqa.data.storage import hub
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 TABLE = Path(__file__).with_name("published_models.json")
+SPECIAL = (
+    *("<|endoftext|>", "<|im_start|>", "<|im_end|>"),
+    *("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"),
+)
+UNKNOWN = "<piece>"
+PIECE = r"[A-Za-z]{1,6}|[^ ]"
+TEMPLATE = """\
+{%- for message in messages -%}
+<|im_start|>{{ message.role }}
+{% if message.content is string -%}
+{{ message.content }}
+{%- else -%}
+{%- for part in message.content -%}
+{%- if part.type == "text" -%}{{ part.text }}
+{%- else -%}<|vision_start|><|{{ part.type }}_pad|><|vision_end|>
+{%- endif -%}
+{%- endfor -%}
+{%- endif -%}
+<|im_end|>
+{% endfor -%}
+{%- if add_generation_prompt -%}
+<|im_start|>assistant
+{% endif -%}
+"""
 
 
 class Published(NamedTuple):
@@ -45,3 +76,38 @@ def _models() -> dict[str, Published]:
         for model in content["models"]
         for name in model["names"]
     }
+
+
+def write_offline_model(names: Iterable[str], folder: Path) -> str | None:
+    """Fill `folder` for the first of these models in the table, in place of one that is not available now; returns its
+    repository or None. Sizes and video tokens are those of the published model. Without its tokenizer, text is counted
+    in pieces of up to six letters, single digits and single signs, which is close to such a tokenizer."""
+    for name in names:
+        repository = _repository(name)
+        model = published(repository) if repository else None
+        if model:
+            tables = {"config.json": model.config, "processor_config.json": model.processor}
+            tables["tokenizer_config.json"] = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
+            for file, value in tables.items():
+                (folder / file).write_text(json.dumps(value), encoding="utf-8")
+            (folder / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
+            _tokenizer().save(str(folder / "tokenizer.json"))
+            return repository
+    return None
+
+
+def _repository(name: str) -> str:
+    try:
+        return hub.parse(name).repository if hub.is_hub_name(name) else ""
+    except ProblemError:
+        return ""
+
+
+def _tokenizer() -> Tokenizer:
+    from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers
+
+    tokenizer = Tokenizer(models.WordLevel({UNKNOWN: 0}, unk_token=UNKNOWN))
+    spaces = pre_tokenizers.Split(Regex(" +"), "removed")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([spaces, pre_tokenizers.Split(Regex(PIECE), "isolated")])
+    tokenizer.add_special_tokens([AddedToken(text, special=True) for text in SPECIAL])
+    return tokenizer

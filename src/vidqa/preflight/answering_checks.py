@@ -32,9 +32,8 @@ from vidqa.planning.budget.memory import BYTES_OF, GIB, fits
 from vidqa.planning.budget.speed import START_S, Gpu, flops_model
 from vidqa.planning.prefix_sharing import max_tokens, workload
 from vidqa.planning.samples import Sample
-from vidqa.preflight._base import Check
-from vidqa.preflight.gpu_checks import NOTHING_HELPS, too_much, usable_memory
 from vidqa.preflight.inputs import DataInputs, ModelInputs, RunInputs, Skip
+from vidqa.preflight.memory_checks import NOTHING_HELPS, too_much, usable_memory
 from vidqa.preflight.model_checks import architecture_parameters
 from vidqa.preflight.problems import ANSWER_LENGTH
 from vidqa.spec.evaluate_tables import metric_models
@@ -161,12 +160,6 @@ def scoring_function(inputs: RunInputs) -> list[Problem]:
     inputs.require_visible(Path(os.path.expanduser(file_of(function))))
     require_function(function)
     return []
-
-
-CHECKS = (
-    Check("model", "models of metrics", metric_folders, ("spec",)),
-    Check("spec", "scoring function", scoring_function, ("spec",)),
-)
 
 
 # Measured with Qwen3-VL-2B on one H200 (benchmarks/results/generation.json).

@@ -1,4 +1,5 @@
-"""The environment: engine packages, open files, output folder, shared memory; and the check of the platform itself."""
+"""The environment: engine packages, GPUs, open files, output folder, shared memory; and the check of the platform
+itself."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import sys
 import tempfile
 import time
 import tomllib
+from collections.abc import Callable
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -17,7 +19,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from vidqa import spec
-from vidqa.core._optional import PACKAGE_MISSING, installing
+from vidqa.core._optional import GPU_ARCH, PACKAGE_MISSING, installing
 from vidqa.core.cli import FILE_REFUSED, SKILL_ROOT
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.jobs import launch
@@ -25,27 +27,40 @@ from vidqa.jobs.job_spec import load_job_spec
 from vidqa.jobs.platforms import platform, site
 from vidqa.jobs.platforms.local import cpu_count
 from vidqa.jobs.problems import PLATFORM_UNREACHABLE
+from vidqa.planning.budget.methods import FIRST_OF_BITSANDBYTES
+from vidqa.preflight.gpus import (
+    COSMOS_RL_GPUS,
+    NONE_HERE,
+    Build,
+    driver_cuda,
+    engine_build,
+    least_memory,
+    runs_on,
+    version_of,
+)
 from vidqa.preflight.inputs import ModelInputs, RunInputs, Skip
 from vidqa.preflight.problems import MACHINE_LIMITS
+from vidqa.spec.rules import bitsandbytes_key
 
 SHM_NEEDED = 1024**3
 FILES_NEEDED = 1024
+FIRST_WITH_FP8 = (8, 9)
 MOST_SKEW_S = 5.0  # tolerates file systems that store whole or even seconds
 
 
 def packages(inputs: RunInputs) -> list[Problem]:
     """The engine's packages, by their installed versions, without importing them."""
     inputs.facts["python"] = ".".join(map(str, sys.version_info[:3]))
-    return _unfit(inputs, "engine", "the engine")
+    return _unmet(inputs, "engine", "the engine")
 
 
 def optional_packages(inputs: RunInputs) -> list[Problem]:
     """Packages that only some specs need: trackers, 8-bit products."""
     needed = inputs.declared_action.packages(inputs.spec)
-    return [problem for extra, why in needed.items() for problem in _unfit(inputs, extra, why)]
+    return [problem for extra, why in needed.items() for problem in _unmet(inputs, extra, why)]
 
 
-def _unfit(inputs: RunInputs, extra: str, why: str) -> list[Problem]:
+def _unmet(inputs: RunInputs, extra: str, why: str) -> list[Problem]:
     """Packages of an extra of this project that are missing or too old; `why` needs them."""
     problems = []
     versions: dict[str, str | None] = inputs.facts.setdefault("packages", {})
@@ -91,6 +106,72 @@ def installed(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
+
+
+def gpus(inputs: RunInputs) -> list[Problem]:
+    """Driver, CUDA, and the architecture of every GPU against what the engine's image was compiled for."""
+    all_gpus = inputs.gpus
+    if not all_gpus:
+        raise Skip(NONE_HERE)
+    first = all_gpus[0]
+    inputs.facts |= {"gpu_names": sorted({gpu.name for gpu in all_gpus}), "gpu_memory_gb": least_memory(all_gpus)}
+    inputs.facts["gpu_arch"] = sorted({gpu.arch for gpu in all_gpus if gpu.arch})
+    build = None
+    if not inputs.declared.anything and inputs.engine == "vidqa":
+        inputs.facts |= {"driver": first.driver, "driver_cuda": driver_cuda()}
+        build = engine_build()
+    return [*_driver(inputs, build), *_architectures(inputs, build)]
+
+
+def eight_bits(inputs: RunInputs) -> list[Problem]:
+    """Whether every GPU has the kernels for few bits that the spec asks for."""
+    if inputs.training is None:
+        return []
+    if (key := bitsandbytes_key(inputs.training)) is not None:
+        remedy = f"leave {key} at its default, or use a GPU from sm_75 on"
+        message = f"bitsandbytes has no kernels for it, {key} asks for them"
+        return _unfit_gpus(inputs, lambda arch: version_of(arch) >= FIRST_OF_BITSANDBYTES, message, remedy)
+    if not inputs.training.train.fp8.enable_fp8:
+        return []
+    remedy = "set train.fp8.enable_fp8 = false, or use a GPU from sm_89 on"
+    message = "it multiplies no 8-bit floats, train.fp8 asks for it"
+    return _unfit_gpus(inputs, lambda arch: version_of(arch) >= FIRST_WITH_FP8, message, remedy)
+
+
+def _unfit_gpus(
+    inputs: RunInputs, is_fit: Callable[[str], bool], message: str, remedy: str | None = None
+) -> list[Problem]:
+    """ENV_GPU_ARCH for every architecture of the job's GPUs that is not fit."""
+    arches = sorted({gpu.arch for gpu in inputs.gpus if gpu.arch})
+    return [GPU_ARCH.at(f"GPU {arch}", message, remedy) for arch in arches if not is_fit(arch)]
+
+
+def _driver(inputs: RunInputs, build: Build | None) -> list[Problem]:
+    """A driver runs every CUDA of its own major version and of the older ones."""
+    newest = inputs.facts.get("driver_cuda")
+    if build is None or not build.cuda or newest is None:
+        return []
+    inputs.facts["engine_cuda"] = build.cuda
+    if int(build.cuda.split(".")[0]) <= int(newest.split(".")[0]):
+        return []
+    driver = inputs.facts["driver"]
+    message = f"torch is built for CUDA {build.cuda}; driver {driver} runs CUDA up to {newest}"
+    return [GPU_ARCH.at("nvidia-smi", message)]
+
+
+def _architectures(inputs: RunInputs, build: Build | None) -> list[Problem]:
+    if inputs.engine == "cosmos-rl":
+        inputs.facts["engine_architectures"] = list(COSMOS_RL_GPUS)
+        released = [version_of(arch) for arch in COSMOS_RL_GPUS]
+        message = f"NVIDIA's cosmos-rl image is released for {', '.join(COSMOS_RL_GPUS)}"
+        remedy = "use one of these GPUs, an image that is released for yours, or our own engine"
+        return _unfit_gpus(inputs, lambda arch: version_of(arch) in released, message, remedy)
+    built = build.architectures if build else ()
+    inputs.facts["engine_architectures"] = list(built) or "asked of torch where the GPU is"
+    if not built:
+        return []
+    message = f"the {inputs.engine} engine is compiled for {', '.join(built)}"
+    return _unfit_gpus(inputs, lambda arch: runs_on(arch, built), message)
 
 
 def open_files(inputs: RunInputs) -> list[Problem]:

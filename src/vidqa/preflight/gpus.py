@@ -29,6 +29,7 @@ ASK_TORCH = "import json, torch; print(json.dumps([torch.version.cuda, torch.cud
 COSMOS_RL_GPUS = ("sm_80", "sm_90", "sm_100", "sm_103", "sm_120")
 
 
+NONE_HERE = "no GPU is visible here; declare the job's with --gpu-count, --gpu-memory-gb and --gpu-arch"
 NAMELESS = ("declared", "unknown")  # GPUs of which only the architecture may be known
 # The usual GPU of an architecture, for declared GPUs, which have no name; another one where memory is small.
 USUAL = {"sm_80": "A100", "sm_89": "L40S", "sm_90": "H100", "sm_100": "B200", "sm_120": "RTX PRO 6000"}

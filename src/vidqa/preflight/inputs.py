@@ -20,6 +20,7 @@ from vidqa.data.reader import NAMES
 from vidqa.data.record import MediaRef, Record
 from vidqa.data.storage import hub
 from vidqa.families import Family, Sizes, family_of
+from vidqa.families.published import write_offline_model
 from vidqa.jobs.job_spec import JobSpec, model_names, process_count
 from vidqa.jobs.launch import Resources
 from vidqa.jobs.platforms import site
@@ -39,7 +40,6 @@ from vidqa.planning.plan import (
 from vidqa.planning.samples import Planner, Sample
 from vidqa.preflight.gpus import Declared, Gpu, declared_or_visible
 from vidqa.preflight.media_probe import ProbeRow
-from vidqa.preflight.offline_model import write_offline_model
 from vidqa.spec.keys import value_at
 from vidqa.spec.models import EvaluateSpec, Spec, TrainSpec
 from vidqa.spec.run_tables import DecodeEngine

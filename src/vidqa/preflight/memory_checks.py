@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -13,16 +13,15 @@ from vidqa import spec
 from vidqa.core.problem import Problem
 from vidqa.planning.budget.autotune import Forecast, Packing, answered_samples, best_policy, least_policy
 from vidqa.planning.budget.memory import GIB, ParamCounts, fits, moments_bytes, training_setup
+from vidqa.planning.budget.memory_constants import CONSTANTS
 from vidqa.planning.budget.methods import host_bytes, what_fits
 from vidqa.planning.budget.speed import recomputed_flops_share
 from vidqa.planning.packing import Steps, pack_budget
 from vidqa.planning.prefix_sharing import max_tokens
 from vidqa.planning.rollouts import base_parameters, rollout_memory, rollout_shape, update_packing
 from vidqa.planning.samples import Sample
-from vidqa.preflight import answering_checks
-from vidqa.preflight.gpu_checks import NONE_HERE, NOTHING_HELPS, too_much, usable_memory
-from vidqa.preflight.gpus import card_of
-from vidqa.preflight.inputs import DataInputs, ModelInputs, Skip
+from vidqa.preflight.gpus import NONE_HERE, card_of, least_memory
+from vidqa.preflight.inputs import DataInputs, ModelInputs, RunInputs, Skip
 from vidqa.preflight.problems import MEMORY
 from vidqa.spec.keys import with_values
 from vidqa.spec.models import GrpoSpec, TrainSpec
@@ -33,12 +32,17 @@ COARSE = 1024  # pack budgets are tried in steps of so many tokens
 Change = dict[str, Any]
 ADAPTERS: Change = {"policy.lora": {}, "policy.freeze_pattern": None, "policy.trainable_pattern": None}
 
+NOTHING_HELPS = (
+    "no change of the spec makes it fit: use GPUs with more memory, a smaller model, or fewer and smaller frames"
+)
+RAISE = "raise engine.gpu_memory_gib, which leaves the rest of the GPU to others"
+
 
 def memory(inputs: DataInputs) -> list[Problem]:
     """Compare the peak of one GPU for the heaviest pack with the memory of the GPUs, found or declared."""
     train_spec = inputs.training
     if train_spec is None:
-        return answering_checks.memory(inputs)
+        raise Skip("nothing is trained")
     samples, _ = inputs.training_steps(train_spec)
     has_gib = usable_memory(inputs)
     model = inputs.memory_model(train_spec)
@@ -56,6 +60,29 @@ def memory(inputs: DataInputs) -> list[Problem]:
 def _answered(inputs: DataInputs, train_spec: TrainSpec) -> Sequence[Sample]:
     held = inputs.usable("validation") if "validation" in inputs.planned else ()
     return answered_samples(train_spec, held)
+
+
+def usable_memory(inputs: RunInputs) -> float | None:
+    """GiB that the job may take of the smallest GPU; None where that is not known."""
+    engine = getattr(inputs.spec, "engine", None)  # an action of somebody else may have none
+    has_gib, limit_gib = least_memory(inputs.gpus), getattr(engine, "gpu_memory_gib", None)
+    return has_gib if has_gib is None or limit_gib is None else min(has_gib, limit_gib)
+
+
+def too_much(inputs: RunInputs, peak_gib: float, details: str, remedy: Callable[[float], str]) -> list[Problem]:
+    """MEMORY if the peak does not fit: an error, or a warning if it may fit within the error of the prediction.
+    `remedy` finds a change that fits a GPU of that many GiB; it is called only when needed."""
+    has_gib, whole_gib = usable_memory(inputs), least_memory(inputs.gpus)
+    if has_gib is None or whole_gib is None or fits(peak_gib, has_gib):
+        return []
+    advice = remedy(has_gib)
+    if has_gib < whole_gib and fits(peak_gib, whole_gib):
+        advice = RAISE if advice == NOTHING_HELPS else f"{RAISE}, or {advice}"
+    message = (
+        f"about {peak_gib:.1f} GiB, and {CONSTANTS.outside_gib:.0f} for CUDA, of {has_gib:.1f} GiB a GPU; {details}"
+    )
+    sure = peak_gib + CONSTANTS.outside_gib > has_gib
+    return [MEMORY.at("GPU memory", message, advice, severity="error" if sure else "warning")]
 
 
 def methods(inputs: ModelInputs) -> list[Problem]:

@@ -9,7 +9,6 @@ from typing import Any
 from vidqa.core.problem import Problem
 from vidqa.planning.budget.memory import GIB
 from vidqa.planning.quantization import BF16, calibration_problems, plan_quantization
-from vidqa.preflight._base import Check
 from vidqa.preflight.disk_checks import DiskNeed, disk_problems
 from vidqa.preflight.environment_checks import existing
 from vidqa.preflight.inputs import DataInputs, ModelInputs, RunInputs, Skip
@@ -76,11 +75,3 @@ def evaluation_file(inputs: RunInputs) -> list[Problem]:
 
 def _quantize(inputs: RunInputs) -> Any:
     return inputs.spec.quantize  # type: ignore[attr-defined]
-
-
-CHECKS = (
-    Check("model", "quantized modules", modules, ("models",)),
-    Check("spec", "evaluation of the quantized model", evaluation_file, ("spec",)),
-    Check("budget", "calibration samples", samples, ("planned",)),
-    Check("budget", "room to quantize", room, ("planned",)),
-)

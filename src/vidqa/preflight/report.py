@@ -18,11 +18,10 @@ from vidqa.jobs.job_spec import JobSpec, load_job_spec
 from vidqa.jobs.launch import Resources
 from vidqa.jobs.problems import NOT_SEEN
 from vidqa.preflight import launch_gate
-from vidqa.preflight._base import AtLaunch, Check, CheckResult, run_check
 from vidqa.preflight.gpus import Declared
 from vidqa.preflight.inputs import DataInputs, Skip
 from vidqa.preflight.launch_gate import CachedReport, ReportKey
-from vidqa.preflight.registry import CHECKS, GROUPS, LEAKS
+from vidqa.preflight.registry import CHECKS, GROUPS, LEAKS, AtLaunch, Check, CheckResult, run_check
 from vidqa.preflight.summary import summary
 from vidqa.spec.action import action_of
 from vidqa.spec.keys import value_at

@@ -149,7 +149,7 @@ class Action:
     measured_by: str = ""  # the action that measures what this one makes
     # evaluation(spec): the file of a spec of that action, where a spec names one; its data are protected.
     evaluation: Callable[[Any], str] = lambda spec: ""
-    checks: Named = ()  # further checks of preflight, a sequence of vidqa.preflight._base.Check
+    checks: Named = ()  # further checks of preflight, a sequence of vidqa.preflight.registry.Check
 
     @property
     def spec_model(self) -> Any:

@@ -51,5 +51,5 @@ QUANTIZE = Action(
     ),
     measured_by="evaluate",
     evaluation=lambda spec: spec.quantize.evaluate,
-    checks="vidqa.preflight.quantize_checks:CHECKS",
+    checks="vidqa.preflight.registry:QUANTIZING",
 )

@@ -70,7 +70,7 @@ EVALUATE = answering(
     nested_in="evaluate",  # as TAO once kept them
     outcome="vidqa.jobs.job_results:of_evaluation",
     program="vidqa.engine.actions.evaluate:evaluate",
-    checks="vidqa.preflight.answering_checks:CHECKS",
+    checks="vidqa.preflight.registry:ANSWERING",
 )
 
 # Inference: a model answers questions about videos and images that nobody has answered yet.

@@ -29,7 +29,7 @@ from vidqa.engine.model import quantized
 from vidqa.engine.rl import rollout, rollout_model, train
 from vidqa.engine.rl.rollout_model import RolloutModel
 from vidqa.engine.training.objectives import PolicyGradient
-from vidqa.evaluation.rl_page import posters
+from vidqa.evaluation.pages import posters
 
 LORA = {"policy.lora": {}, "policy.lora.lora_dropout": 0.0, "policy.lora.init_lora_weights": False}
 NEW_LORA = {**LORA, "policy.lora.init_lora_weights": True}

@@ -11,15 +11,19 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from vidqa.data.conversation import without_thinking
-from vidqa.evaluation.choices import options_of, read_letter, without_prefix
-from vidqa.evaluation.marks import final_box, plain
-from vidqa.evaluation.quantities import is_number, parse_number, units_named
-from vidqa.evaluation.text import as_text, clean, normalise
+from vidqa.evaluation.choices import Reading, options_of, read_letter, without_prefix
+from vidqa.evaluation.quantities import UNITS, is_number, parse_number, units_named
+from vidqa.evaluation.text import as_text, clean, normalise, plain
 
 RULES = "vidqa.answers.v2"  # belongs in a recipe: scores by other rules do not compare
 DIRECTION_TASK = "its_directionality"
 KINDS = ("yes_no", "letter", "number", "direction", "text")
 STATUSES = ("parsed", "truncated", "unparsed", "empty")
+YES_NO: dict[str, tuple[str, ...]] = {"Yes": ("Yes", "yes", "True", "true"), "No": ("No", "no", "False", "false")}
+_REMEMBERED = 200  # characters: only short texts are kept by caches, so that their memory is bounded
+_BOX = re.compile(r"\\?\b(?:boxed|fbox)\s*(?=\{)|\\boxed\s+(?=[A-Za-z0-9](?![A-Za-z0-9]))")
+_NOT = re.compile(r"\b(?:not|never|rather than|instead of)[\s$\\(\[]*$", re.IGNORECASE)
+_BETWEEN_TWO = re.compile(r"[\s$,;&/|.\\()\[\]]*(?:and|or|and/or)?[\s$,;&/|\\()\[\]]*", re.IGNORECASE)
 
 
 class Parsed(NamedTuple):
@@ -36,13 +40,6 @@ class Final(NamedTuple):
     text: str
     closed: bool
     in_thinking: bool  # the response ends before its thinking does
-
-
-class Reading(NamedTuple):
-    """`settled` when the answer stands complete at the start, so that a later cut cannot have changed it."""
-
-    answer: str
-    settled: bool = False
 
 
 def parse_answer(
@@ -132,21 +129,50 @@ def final_answer(text: object) -> Final:
 
 def _unboxed(text: str, is_closed: bool) -> Final:
     """Plain text; of a response with a \\boxed{..}, what the last one holds."""
-    if box := final_box(text):
+    if box := _last_box(text):
         return Final(plain(box[0]), is_closed or box[1], False)
     return Final(plain(text), is_closed, False)
 
 
+def _last_box(text: str) -> tuple[str, bool] | None:
+    """(what the last box holds, whether it is closed); both boxes where two stand side by side. None without a box."""
+    if "box" not in text:
+        return None
+    marks = [mark for mark in _BOX.finditer(text) if not _NOT.search(text[max(0, mark.start() - 30) : mark.start()])]
+    if not marks:
+        return None
+    boxes = [_group(text, mark.end()) for mark in marks[-2:]]
+    content, end = boxes[-1]
+    if len(boxes) == 2 and _BETWEEN_TWO.fullmatch(text[boxes[0][1] : marks[-1].start()]):
+        content = content if content.strip() == boxes[0][0].strip() else f"{boxes[0][0]} and {content}"
+    return f"{content}{_unit_after(content, text[end : end + 60])}", end <= len(text)
+
+
+def _group(text: str, start: int) -> tuple[str, int]:
+    """(content, end) of the group in braces at `start`, or of the one character there; the end of a group without its
+    last brace lies behind the text."""
+    if text[start] != "{":
+        return text[start], start + 1
+    depth = 0
+    for at in range(start, len(text)):
+        depth += (text[at] == "{") - (text[at] == "}")
+        if not depth:
+            return text[start + 1 : at], at + 1
+    return text[start + 1 :], len(text) + 1
+
+
+def _unit_after(content: str, after: str) -> str:
+    """The unit behind a box with a number: "\\boxed{12} minutes" is no 12."""
+    if not re.search(r"\d\s*\}*\s*$", content):
+        return ""
+    unit = re.match(r"[\s$)\]]*(%|°|[^\W\d_]+(?:/[a-z]+)?)", plain(after))
+    return f" {unit[1]}" if unit and unit[1].lower() in UNITS else ""
+
+
 def answer_text(text: object) -> str:
-    """A free-text answer in its own wording, of a response or a ground truth: what `_text` normalises, and what metrics
-    of text compare."""
+    """A free-text answer in its own wording, of a response or a ground truth: before it is normalised: what metrics of
+    text compare."""
     return without_prefix(final_answer(text).text)
-
-
-_REMEMBERED = 200  # only short texts are kept by caches, so that their memory is bounded
-
-
-YES_NO: dict[str, tuple[str, ...]] = {"Yes": ("Yes", "yes", "True", "true"), "No": ("No", "no", "False", "false")}
 
 
 def allowed_answers(question: str, gt: str, task_type: str = "") -> dict[str, tuple[str, ...]]:
@@ -173,7 +199,7 @@ def kind_of(expected: str, question: str, task_type: str = "") -> str:
     if task_type == DIRECTION_TASK and _direction(text, question):
         return "direction"
     options = options_of(question)
-    if options and _letter(text, options):
+    if options and read_letter(text, options):
         return "letter"
     if _YES_NO_EXPECTED.fullmatch(text):
         return "yes_no"
@@ -247,11 +273,6 @@ def _answers(text: str, leads: re.Match[str]) -> bool:
     )
 
 
-def _letter(text: str, options: dict[str, str]) -> Reading | None:
-    chosen = read_letter(text, options)
-    return Reading(*chosen) if chosen else None
-
-
 _DIRECTIONS = {
     **dict.fromkeys(("left", "leftward", "leftwards"), "left"),
     **dict.fromkeys(("right", "rightward", "rightwards"), "right"),
@@ -270,14 +291,9 @@ def _direction(text: str, question: str) -> Reading | None:
     if len(parts) > 1 and len(after) == 1:
         return Reading(after.pop())
     options = options_of(question)
-    chosen = _letter(text, options) if options else None
+    chosen = read_letter(text, options) if options else None
     option = _DIRECTION_WORD.search(options.get(chosen.answer, "")) if chosen else None
     return Reading(_DIRECTIONS[option[1].lower()], chosen.settled) if option and chosen else None
-
-
-def _text(text: str) -> Reading | None:
-    answer = normalise(without_prefix(text))
-    return Reading(answer) if answer else None
 
 
 def _find(kind: str, text: str, question: str, truth: str) -> Reading | None:
@@ -285,12 +301,11 @@ def _find(kind: str, text: str, question: str, truth: str) -> Reading | None:
     if kind == "yes_no":
         return _yes_no(text)
     if kind == "letter":
-        return _letter(text, options_of(question))
+        return read_letter(text, options_of(question))
     if kind == "direction":
         return _direction(text, question)
-    return _number(text, question, truth) if kind == "number" else _text(text)
-
-
-def _number(text: str, question: str, expected: str) -> Reading | None:
-    value = parse_number(text, units_named(expected, question))
-    return None if value is None else Reading(value)
+    if kind == "number":
+        number = parse_number(text, units_named(truth, question))
+        return None if number is None else Reading(number)
+    answer = normalise(without_prefix(text))
+    return Reading(answer) if answer else None

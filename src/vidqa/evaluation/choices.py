@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from typing import NamedTuple
 
 from vidqa.evaluation.text import normalise
 
@@ -153,12 +154,19 @@ _TAKEN_BACK = re.compile(
 _REASON = ("", "because", "since", "as", "for", "and", "or", "is", "but", "which", "so", "due", "not")
 
 
+class Reading(NamedTuple):
+    """`settled` when the answer stands complete at the start, so that a later cut cannot have changed it."""
+
+    answer: str
+    settled: bool = False
+
+
 class Unclear(Exception):
     """The response names several letters as its answer, or takes one back."""
 
 
-def read_letter(text: str, options: dict[str, str]) -> tuple[str, bool] | None:
-    """(letter, whether it also leads the response), or None where no single option is clearly chosen.
+def read_letter(text: str, options: dict[str, str]) -> Reading | None:
+    """The letter, settled where it also leads the response; None where no single option is clearly chosen.
 
     `options` are the question's, by letter; empty where they are unknown.
     """
@@ -169,7 +177,7 @@ def read_letter(text: str, options: dict[str, str]) -> tuple[str, bool] | None:
         return None
 
 
-def _chosen(text: str, options: dict[str, str]) -> tuple[str, bool] | None:
+def _chosen(text: str, options: dict[str, str]) -> Reading | None:
     lines = [line for line in text.split("\n") if line.strip()]
     if not lines:
         return None
@@ -183,11 +191,11 @@ def _chosen(text: str, options: dict[str, str]) -> tuple[str, bool] | None:
         letter = strong.pop()
         if not cued and leads not in (None, letter):
             raise Unclear
-        return letter, leads == letter
+        return Reading(letter, leads == letter)
     if leads:
-        return leads, True
+        return Reading(leads, True)
     weak = _last_option(lines, options) or _named_option(text, options) or _only_option(text, options)
-    return (weak, False) if weak else None
+    return Reading(weak) if weak else None
 
 
 def _alone(line: str, options: dict[str, str]) -> str | None:

@@ -1,5 +1,7 @@
 """report.html of an evaluation and the page of a comparison: scores and, with frames of their videos, what went wrong.
 
+    python -m vidqa.evaluation.pages RUN_FOLDER        writes report.html of reinforcement learning
+
 Each page is one file that needs no network. Everything that came from a model or a user is escaped and bounded, and a
 content policy lets only the page's own script run.
 """
@@ -7,6 +9,7 @@ content policy lets only the page's own script run.
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache, partial
@@ -15,10 +18,11 @@ from typing import Any
 
 from vidqa.core.files import write_text
 from vidqa.core.pages.page import card_images, page, percent
+from vidqa.core.pages.training import main as write_training_page
 from vidqa.evaluation.comparison import Comparison, Difference, DropGate, Pair, Side
 from vidqa.evaluation.results import Item
 from vidqa.evaluation.text import as_text
-from vidqa.evaluation.thumbnails import card_frames
+from vidqa.evaluation.thumbnails import card_frames, poster_frames
 
 FAILURES = 200  # of an evaluation, shown with frames; the others follow as rows
 ROWS = 2000  # failures shown as rows; the results file has all
@@ -161,3 +165,17 @@ def points(value: float) -> str:
 def _interval(difference: Difference) -> str:
     low, high = difference.ci95
     return f"{points(difference.difference)} points (95 %: {points(low)} to {points(high)})"
+
+
+# --- reinforcement learning ------------------------------------------------------------------------------------------
+
+
+def posters(line: dict[str, Any]) -> list[bytes]:
+    """JPEG of the frames that a line of a rollouts file names, for the page of any training. Raises
+    POSTER_UNREADABLE."""
+    media = line.get("media") or ()  # older files have none
+    return [jpeg for medium in media for jpeg in poster_frames(medium["path"], medium["member"], medium["frames"])]
+
+
+if __name__ == "__main__":
+    sys.exit(write_training_page(Path(sys.argv[1]), posters))

@@ -1,4 +1,4 @@
-"""Comparing plain text: cleaning, the normalised form, token F1 and ROUGE-L."""
+"""Plain text: cleaning, the marks of LaTeX, Markdown and HTML, the normalised form, token F1 and ROUGE-L."""
 
 from __future__ import annotations
 
@@ -41,6 +41,64 @@ def clean(value: object) -> str:
         return text
     text = unicodedata.normalize("NFKC", _ANNEXED.sub(_apart, text))
     return "".join(c for c in text if unicodedata.category(c) != "Cf")  # zero-width and direction marks
+
+
+# --- marks of style --------------------------------------------------------------------------------------------------
+
+_STRUCK = re.compile(r"~~[^~\n]{1,200}~~|<(s|del|strike)>[^<>]{0,200}</\1>", re.IGNORECASE)  # withdrawn by the writer
+_BREAK = re.compile(r"<(?:br|/p|/div|/li)\b[^<>]{0,40}>", re.IGNORECASE)
+_ANGLES = re.compile(r"<([A-Za-z])>", re.IGNORECASE)  # "<B>" that opens nothing
+_RAISED = re.compile(r"(?<=\d)<sup>", re.IGNORECASE)
+_TAG = re.compile(
+    r"</?(?:b|strong|i|em|u|mark|code|span|p|div|li|ul|ol|font|small|big|sup|sub|center|h[1-6])\b[^<>]{0,80}>", re.I
+)
+_BOLD = re.compile(r"(?<!\d)(?:\*\*|__)|(?:\*\*|__)(?!\d)")  # "3**2" is a power
+_EMPHASIS = re.compile(r"(?<![\w*])([*_])(?=[^\s*_])([^*_\n]{1,200})(?<!\s)\1(?![\w*])")
+_DOLLARS = re.compile(r"\$\$?\s*(\(?[A-Za-z]\)?|[-+−]?[0-9][0-9.,/^ ×]*%?)\s*\$\$?(?!\d)")
+
+_FRACTION = re.compile(r"\\[dtc]?frac\s*(?:\{\s*([^{}]{1,20}?)\s*\}|(\d))\s*(?:\{\s*([^{}]{1,20}?)\s*\}|(\d))")
+_SIGNS = {
+    **dict.fromkeys(("times", "cdot", "ast"), "×"),
+    **dict.fromkeys(("rightarrow", "to", "Rightarrow", "implies", "longrightarrow"), "→"),
+    **dict.fromkeys(("geq", "ge"), "≥"),
+    **dict.fromkeys(("leq", "le"), "≤"),
+    **dict.fromkeys(("approx", "sim", "simeq"), "≈"),
+    **{"pm": "±", "neq": "≠", "ne": "≠", "circ": "°", "degree": "°", "lt": "<", "gt": ">"},
+    **dict.fromkeys(("quad", "qquad", "newline", "par"), " "),
+}
+_STYLE = re.compile(
+    r"\\(?:text[a-z]*|math[a-z]*|emph|underline|boldsymbol|bm|[mh]box|fbox|boxed|operatorname\*?|displaystyle|left|right"
+    r"|bf|it|rm|sf|tt|[lL]arge|huge|big[lr]?|Big[lr]?|checkmark|color\{[^{}]{0,20}\}|textcolor\{[^{}]{0,20}\})(?![A-Za-z])"
+)
+_COMMAND = re.compile(r"\\([A-Za-z]+)")
+
+
+def plain(text: str) -> str:
+    """The text without the marks of LaTeX, Markdown and HTML; what was struck out is gone."""
+    if "~~" in text or "<" in text:
+        text = _RAISED.sub("^", _BREAK.sub("\n", _STRUCK.sub(" ", text)))
+        text = _TAG.sub("", text if "</" in text else _ANGLES.sub(r"(\1)", text))
+    if "\\" in text:
+        text = _without_commands(text)
+    if "$" in text:
+        text = _DOLLARS.sub(r"\1", text)
+    text = _BOLD.sub("", text)
+    if "*" in text or "_" in text:
+        text = _EMPHASIS.sub(r"\2", text)
+    return text.strip(" \t\r\n`")
+
+
+def _without_commands(text: str) -> str:
+    text = _FRACTION.sub(lambda part: f" {part[1] or part[2]}/{part[3] or part[4]} ", text)
+    text = re.sub(r"\\[ ,;:!]|\\\\", " ", re.sub(r"\\([%$&#_{}])", r"\1", text))
+    text = re.sub(r"\\[()\[\]]", " ", text)
+    text, styles = _STYLE.subn("", text)
+    text = _COMMAND.sub(lambda command: _SIGNS.get(command[1], command[0]), text)
+    text = re.sub(r"\^\s*\{?\s*°\s*\}?", "°", text)
+    return re.sub(r"[{}]", "", text) if styles or "{" in text else text
+
+
+# --- comparing -------------------------------------------------------------------------------------------------------
 
 
 def tokens(text: str) -> list[str]:

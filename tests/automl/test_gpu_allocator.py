@@ -15,12 +15,12 @@ import pytest
 from small_studies import carry_out, gpus_over_time, history, write_study
 
 from vidqa import spec
-from vidqa.automl import estimate, gpu_allocator, trial_jobs
+from vidqa.automl import estimate, trial_jobs
 from vidqa.automl.controller import Controller, controlling
-from vidqa.automl.gpu_allocator import GpuAllocator
 from vidqa.automl.journal import JOURNAL
 from vidqa.automl.specs import write_evaluation
 from vidqa.automl.study import open_study
+from vidqa.automl.trial_jobs import GpuAllocator
 from vidqa.core import environment
 from vidqa.core.problem import ProblemError
 from vidqa.jobs import cost
@@ -37,7 +37,7 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 80 GiB each, by the names 4 and 6."""
     monkeypatch.setattr(local, "_installed_gpus", lambda: 3)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
-    monkeypatch.setattr(gpu_allocator, "visible_gpus", lambda: [gpus.Gpu("card", CARD_GIB)] * 2)
+    monkeypatch.setattr("vidqa.automl.study.visible_gpus", lambda: [gpus.Gpu("card", CARD_GIB)] * 2)
 
 
 def stopped_at(study: Path, point: Callable[[Controller], bool]) -> Controller:
@@ -194,10 +194,10 @@ def test_what_cannot_share_is_refused(tmp_path: Path, two_gpus: None, monkeypatc
     with pytest.raises(ProblemError, match=r"STUDY_SETTINGS(.|\n)*2 processes, on a GPU each"):
         open_study(study)
     (study / "train.toml").write_text(text)
-    monkeypatch.setattr(gpu_allocator, "visible_gpus", lambda: [gpus.Gpu("unknown")])
+    monkeypatch.setattr("vidqa.automl.study.visible_gpus", lambda: [gpus.Gpu("unknown")])
     with pytest.raises(ProblemError, match=r"STUDY_SETTINGS(.|\n)*is not known"):
         open_study(study)
-    monkeypatch.setattr(gpu_allocator, "visible_gpus", list)
+    monkeypatch.setattr("vidqa.automl.study.visible_gpus", list)
     assert open_study(study).memory_gib is None, "on a CPU there is nothing to share out"
 
 

@@ -24,13 +24,12 @@ from vidqa import __version__
 from vidqa.automl import journal
 from vidqa.automl.decisions import Decision, Done, Promote, Prune, Start, Trial, Wait, values_text
 from vidqa.automl.finals import Finals, is_stranded, removable, remove_whole
-from vidqa.automl.gpu_allocator import GpuAllocator
 from vidqa.automl.history import TEMPLATE, Event, History
 from vidqa.automl.journal import SCHEMA_VERSION, Journal, Request, only_controller
 from vidqa.automl.problems import STUDY_FAILING
 from vidqa.automl.repair import repaired
 from vidqa.automl.study import Study, open_study
-from vidqa.automl.trial_jobs import Jobs
+from vidqa.automl.trial_jobs import GpuAllocator, Jobs
 from vidqa.automl.trials import Trials
 from vidqa.core.cli import Parser, Result, note, run
 from vidqa.core.files import require_owned

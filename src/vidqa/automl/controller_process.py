@@ -18,9 +18,9 @@ from vidqa.automl.journal import (
     remove_request,
     send_request,
 )
-from vidqa.automl.problems import STUDY_MISSING, STUDY_SETTINGS
+from vidqa.automl.problems import STUDY_SETTINGS
 from vidqa.automl.settings import read_settings, write_settings
-from vidqa.automl.status import status
+from vidqa.automl.status import begun, status
 from vidqa.automl.study import history_of, study_of
 from vidqa.automl.trial_jobs import STOP_GRACE_S
 from vidqa.core.cli import SKILL_ROOT, Result
@@ -36,8 +36,7 @@ BEGIN_S = 60.0  # at most, until a controller works on the study
 def start(folder: Path, trials: int | None = None) -> None:
     """Start a controller that outlives this process; returns once it works on the study. `trials` extends the study to
     so many in all. Raises STUDY_BUSY, STUDY_CHANGED, and the problems of its start."""
-    if not (folder / "study.toml").is_file():
-        raise STUDY_MISSING.error(folder, "there is no study.toml in it")
+    read_settings(folder)
     with only_controller(folder):  # a second controller is refused before a process is started
         if trials is not None:
             extend(folder, trials)
@@ -99,9 +98,7 @@ def stop(folder: Path) -> None:
     from vidqa.automl.controller import controlling
     from vidqa.preflight import launch_gate
 
-    if not read(folder).events:
-        raise STUDY_MISSING.error(folder, "nothing of it was started")
-    if history_of(folder)[0].finished and controller_of(folder) is None:
+    if begun(folder).history.finished and controller_of(folder) is None:
         return
     send_request(folder, STOP, {})
     deadline = time.monotonic() + STOP_GRACE_S

@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vidqa.automl.gpu_allocator import GpuAllocator, memory_share
 from vidqa.automl.problems import STUDY_SETTINGS
-from vidqa.automl.study import Study
+from vidqa.automl.study import Study, memory_share
+from vidqa.automl.trial_jobs import GpuAllocator
 from vidqa.core.cli import FILE_REFUSED
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.core.run_folder import RunFolder

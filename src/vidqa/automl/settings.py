@@ -24,6 +24,7 @@ from vidqa.jobs.launch import Resources
 
 FILE = "study.toml"
 TRAIN, EVALUATE, TEST = "train.toml", "evaluate.toml", "test.toml"
+ON_THIS_MACHINE = ("local", "docker")  # platforms whose jobs use its GPUs
 FROM_TRAINING = ("val/", "train/", "perf/")  # metrics that a training writes itself
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from vidqa.automl.decisions import Goal, Trial, values_text
 from vidqa.automl.history import BASELINE, History
-from vidqa.automl.journal import controller_of, pending_requests, read
+from vidqa.automl.journal import Read, controller_of, pending_requests, read
 from vidqa.automl.problems import STUDY_MISSING, STUDY_NOT_DONE
+from vidqa.automl.settings import FILE
 from vidqa.core.cli import Result, command
 from vidqa.core.problem import ProblemError
 from vidqa.jobs import records, watch
@@ -19,12 +20,7 @@ SHOWN = 10  # of the best trials, on a terminal
 
 def status(folder: Path) -> Result:
     """Raises STUDY_MISSING, STUDY_JOURNAL."""
-    journal = read(folder)
-    if not journal.events:
-        planned = (folder / "study.toml").is_file()
-        message = "it is planned, and not started" if planned else "it holds no study"
-        advice = f"start it: {command('run_automl', 'start', '--study', folder)}" if planned else None
-        raise STUDY_MISSING.error(folder, message, advice)
+    journal = begun(folder)
     history, controller = journal.history, controller_of(folder)
     data = {"study": str(folder), "state": state_of(history, alive=controller is not None), **_facts(history)}
     data["controller"] = controller.as_dict() if controller else None
@@ -37,6 +33,17 @@ def status(folder: Path) -> Result:
     stopped = STUDY_NOT_DONE.at(folder, f"it was stopped: {history.stopped}", severity="warning")
     problems = [stopped] if history.stopped and not history.finished else []
     return Result(data, _text(data), problems, following, exit_code=0)
+
+
+def begun(folder: Path) -> Read:
+    """The journal of a study that was started. Raises STUDY_MISSING, STUDY_JOURNAL."""
+    journal = read(folder)
+    if not journal.events:
+        planned = (folder / FILE).is_file()
+        message = "it is planned, and not started" if planned else "it holds no study"
+        advice = f"start it: {command('run_automl', 'start', '--study', folder)}" if planned else None
+        raise STUDY_MISSING.error(folder, message, advice)
+    return journal
 
 
 def state_of(history: History, *, alive: bool) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import floor
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,15 @@ from vidqa import spec
 from vidqa.automl import data_share
 from vidqa.automl.algorithms import BY_STEPS, Fidelity, Searcher, algorithm
 from vidqa.automl.decisions import Goal
-from vidqa.automl.gpu_allocator import memory_share
 from vidqa.automl.history import History
 from vidqa.automl.journal import read
 from vidqa.automl.problems import STUDY_CHANGED, STUDY_MISSING, STUDY_SETTINGS
-from vidqa.automl.settings import Settings, read_settings
+from vidqa.automl.settings import FILE, ON_THIS_MACHINE, Settings, read_settings
 from vidqa.automl.space import Space, space_of
 from vidqa.core.cli import USAGE
 from vidqa.core.files import content_hash
+from vidqa.jobs.job_spec import process_count
+from vidqa.preflight.gpus import least_memory, visible_gpus
 from vidqa.spec import Spec, TrainSpec
 from vidqa.spec.keys import with_values
 from vidqa.spec.schedule import train_samples
@@ -30,6 +32,8 @@ FREE = {"limits", "finals", "keep", "platform", "resources", "max_concurrent", "
 UNCOUNTED = (
     "name annotations that can be read here, add --set steps.longest=N, or choose --algorithm bayesian"  # remedy
 )
+DRIVER_GIB = 1.0  # of a GPU, which no job can have
+ALONE = "set resources.trials_per_gpu = 1, or use trainings and evaluations of one process on local or docker"
 SIZED = ("cma-es", "pbt")  # algorithms whose population depends on the number of trials
 
 
@@ -163,6 +167,28 @@ def study_of(folder: Path, settings: Settings) -> Study:
     return Study(folder, settings, base, space, searcher, data, memory_gib, evaluations)
 
 
+def memory_share(folder: Path, settings: Settings, specs: Sequence[Spec]) -> float | None:
+    """GiB of a GPU for each of the jobs of a study that share it, the same on all GPUs of this machine; None where they
+    share none. Raises STUDY_SETTINGS where they are to share and cannot."""
+    jobs, where = settings.resources.trials_per_gpu, f"{folder / FILE} resources.trials_per_gpu"
+    if jobs == 1:
+        return None
+    if settings.platform not in ON_THIS_MACHINE:
+        message = f"{jobs} trials are to share a GPU; on {settings.platform} its scheduler gives GPUs away, whole ones"
+        raise STUDY_SETTINGS.error(where, message, ALONE)
+    most = max(map(process_count, specs))
+    if most > 1:
+        message = f"{jobs} trials are to share a GPU, and a job of this study has {most} processes, on a GPU each"
+        raise STUDY_SETTINGS.error(where, message, ALONE)
+    gpus = visible_gpus() if settings.resources.gpus != 0 else []
+    if not gpus:
+        return None
+    if (total_gib := least_memory(gpus)) is None:
+        message = "the memory of this machine's GPUs, of which each trial would take its share, is not known"
+        raise STUDY_SETTINGS.error("nvidia-smi", message, "let nvidia-smi work, or set resources.trials_per_gpu = 1")
+    return floor(10 * (total_gib - DRIVER_GIB) / jobs) / 10
+
+
 def _space(settings: Settings, base: TrainSpec, *, by_steps: bool) -> Space:
     mesh = base.policy.parallelism
     return space_of(
@@ -205,7 +231,7 @@ def history_of(folder: Path) -> tuple[History, str]:
     """The state of a study, and a note of what its journal skips. No lock is needed. Raises STUDY_MISSING,
     STUDY_JOURNAL."""
     journal = read(folder)
-    if not journal.events and not (folder / "study.toml").is_file():
+    if not journal.events and not (folder / FILE).is_file():
         raise STUDY_MISSING.error(folder, "it holds no study")
     return journal.history, journal.note
 

@@ -2,26 +2,32 @@
 
 A spec in a folder of its own has one job, so that a controller finds the jobs of a killed one. A job that its machine
 or platform ended is retried and counts for no trial.
+
+On this machine each GPU goes to one job, or to as many as the settings say; a cluster's scheduler does this itself. A
+job sees its GPUs in the CUDA_VISIBLE_DEVICES of its own environment.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, Protocol
 
-from vidqa.automl.gpu_allocator import GpuAllocator
 from vidqa.automl.history import Event, History, Work
 from vidqa.automl.problems import STUDY_INTERRUPTED
-from vidqa.automl.settings import Limits
+from vidqa.automl.settings import ON_THIS_MACHINE, Limits
+from vidqa.core import environment
 from vidqa.core.cli import note
 from vidqa.core.problem import ProblemError
 from vidqa.core.run_folder import METRICS
 from vidqa.jobs import cost, failure
 from vidqa.jobs.api import JobHandle, attach
 from vidqa.jobs.launch import Ready
+from vidqa.jobs.platforms import local
 from vidqa.jobs.platforms._base import INFRASTRUCTURE, State
 from vidqa.jobs.records import JobRecord
 
@@ -176,6 +182,31 @@ class Jobs:
         if running:
             with ThreadPoolExecutor(len(running)) as pool:
                 list(pool.map(lambda job_id: attach(job_id).cancel(STOP_GRACE_S), running))
+
+
+class GpuAllocator:
+    """`names` are the GPUs that a controller may assign, none where a scheduler does; `jobs_per_gpu` share one."""
+
+    def __init__(self, platform: str, gpus: int | None, jobs_per_gpu: int = 1) -> None:
+        count = local.gpu_count() if platform in ON_THIS_MACHINE and gpus != 0 else 0
+        self.names = (environment.visible_gpus() or [str(number) for number in range(count)])[:count]
+        self.jobs_per_gpu = jobs_per_gpu
+
+    def free(self, used: Sequence[tuple[str, int]], processes: int, busy: Collection[str] = ()) -> list[str] | None:
+        """GPUs for the processes of a job, the emptiest first; None where too few have room. A job that needs more than
+        there are gets them all, and its launch reports the problem.
+
+        `used` has for each running job its GPU and how many such jobs share it, which may differ from now: a controller
+        may have been restarted with another number. A `busy` GPU gets no job now.
+        """
+        load = {name: sum((Fraction(1, jobs) for gpu, jobs in used if gpu == name), Fraction()) for name in self.names}
+        free = [name for name in self.names if load[name] + Fraction(1, self.jobs_per_gpu) <= 1 and name not in busy]
+        free.sort(key=load.__getitem__)
+        return free[:processes] if len(free) >= min(processes, len(self.names)) else None
+
+    def only(self, names: Sequence[str]) -> AbstractContextManager[None]:
+        """A launch inside the block sees these GPUs alone."""
+        return environment.with_gpus(names) if self.names else nullcontext()
 
 
 class HangDetection:

@@ -37,7 +37,7 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     options = parser.parse_args()
-    adopt({"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": python_path(ROOT / "src")})
+    adopt({"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": python_path()})
     ledger = Ledger("audit", options)
     for seed in options.seeds:
         for row in audited(options.out.absolute() / f"seed-{seed}", seed, options.tiny):

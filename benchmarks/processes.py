@@ -45,7 +45,7 @@ def start(command: Sequence[str], log: Path, limit_s: float, gpus: Sequence[int]
     """Start a Python program of this project with `gpus` visible, of those that this program sees (none named: all)."""
     log.parent.mkdir(parents=True, exist_ok=True)
     changes = {
-        "PYTHONPATH": python_path(SKILL_ROOT / "src"),
+        "PYTHONPATH": python_path(),
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "4" if gpus else "1"),
         "TOKENIZERS_PARALLELISM": "false",

@@ -65,7 +65,7 @@ ERRORS = ("ENOLCK", "ENOSYS")
 
 
 def python(program: str, *words: object) -> subprocess.Popen[str]:
-    environment = child_environment(PYTHONPATH=f"{SKILL_ROOT}:{python_path(SKILL_ROOT / 'src')}")
+    environment = child_environment(PYTHONPATH=f"{SKILL_ROOT}:{python_path()}")
     command = [sys.executable, "-c", program, *map(str, words)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=SKILL_ROOT)
 

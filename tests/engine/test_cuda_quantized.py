@@ -16,7 +16,6 @@ import torch
 from generator_world import *  # noqa: F403
 from generator_world import GREEDY, World, changed
 from quantized_folder import quantized
-from tiny_world import SOURCE
 
 from vidqa.core.environment import child_environment, python_path
 from vidqa.engine.generators import NATIVE, TRANSFORMERS
@@ -27,7 +26,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 
 def test_kernels_round_and_multiply_as_plain_ones() -> None:
     command = [sys.executable, str(Path(__file__).with_name("float8_kernels.py"))]
-    environment = child_environment(PYTHONPATH=python_path(SOURCE))
+    environment = child_environment(PYTHONPATH=python_path())
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
 

@@ -328,7 +328,7 @@ def read_job(world: World, file: Path) -> Any:
         found, problems = records.scan()
         said = [problems]
         for record in found:
-            said += [jobs.progress(record), jobs.describe(record), jobs.problems_of(record), jobs.exit_code(record)]
+            said += [record.run.read_status(), jobs.describe(record), jobs.problems_of(record), jobs.exit_code(record)]
             said.append(record.as_dict())
         return [*said, records.read("j").as_dict()]
     finally:

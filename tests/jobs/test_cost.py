@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from vidqa.core.environment import jobs_folder
 from vidqa.jobs import cost, records
 from vidqa.jobs.cost import Cost, cost_of
 from vidqa.jobs.platforms import job_store
@@ -66,6 +67,6 @@ def test_the_queue_is_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("text", ["", "[]", '{"spans": 1}', '{"spans": [[1, 2]]}', '{"spans": [["x", ""]]}'])
 def test_damaged_spans_are_none(tmp_path: Path, text: str) -> None:
     record = kept(tmp_path, "j", state=State.COMPLETE)
-    (job_store.folder() / ".j.spans").write_text(text)
+    (jobs_folder() / ".j.spans").write_text(text)
     job_store.write_exit("j", {"ended": after(10)})
     assert cost.running_s(record) in (0, 10)

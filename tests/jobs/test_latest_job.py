@@ -16,6 +16,7 @@ import pytest
 from tests.jobs.jobs_script import ask
 from tests.platforms.conftest import ENOUGH_S, until_engine_runs
 from vidqa.core import files
+from vidqa.core.environment import jobs_folder
 from vidqa.core.problem import Exit, ProblemError
 from vidqa.jobs import records, runs
 from vidqa.jobs import watch as jobs
@@ -75,7 +76,7 @@ def test_what_changes_a_job_wants_its_id(stand_in: None, write_spec: WriteSpec, 
 
 def test_a_record_that_cannot_be_read_is_told_beside_the_latest(over_at_once: None, write_spec: WriteSpec) -> None:
     record = ended(write_spec("complete"))
-    (job_store.folder() / "perhaps-later.json").write_text("{")
+    (jobs_folder() / "perhaps-later.json").write_text("{")
     said = ask("status", "latest")
     assert said["ok"] and said["data"]["job_id"] == record.job_id
     assert codes(said) == ["JOB_RECORD_BROKEN"]

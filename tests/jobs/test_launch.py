@@ -18,13 +18,13 @@ from programs import run_here
 from tests.jobs.jobs_script import ask
 from tests.platforms.conftest import ENOUGH_S
 from vidqa.core import environment, files
+from vidqa.core.environment import jobs_folder
 from vidqa.core.locks import try_lock
 from vidqa.core.problem import Exit, ProblemError
 from vidqa.jobs import job_results, records
 from vidqa.jobs import launch as launching
 from vidqa.jobs import watch as jobs
 from vidqa.jobs.launch import Resources, dry_run, launch
-from vidqa.jobs.platforms import job_store
 from vidqa.jobs.platforms._base import State
 from vidqa.jobs.platforms.local import LOCAL
 
@@ -225,7 +225,7 @@ def test_the_newest_jobs_are_listed_and_the_others_counted(over_at_once: None, w
     listed = job_results.of_listing(*jobs.listing())
     assert listed.data["count"] == job_results.MOST_LISTED + 2 and len(listed.data["jobs"]) == job_results.MOST_LISTED
     assert listed.data["jobs"][0]["job_id"] == record.job_id
-    assert listed.text.splitlines()[-1] == f"and 2 older ones, in {job_store.folder()}"
+    assert listed.text.splitlines()[-1] == f"and 2 older ones, in {jobs_folder()}"
 
 
 def test_no_lines_of_a_log_are_none(stand_in: None, write_spec: WriteSpec) -> None:
@@ -267,13 +267,13 @@ def test_a_slow_cluster_keeps_no_other_launch_waiting(
         ask = getattr(LOCAL, name)
 
         def asked(*words: object) -> object:
-            with (job_store.folder() / ".launch.lock").open("a") as lock:
+            with (jobs_folder() / ".launch.lock").open("a") as lock:
                 held.extend([name] * (not try_lock(lock.fileno(), Path(lock.name))))
             return ask(*words)
 
         return asked
 
-    (job_store.folder()).mkdir(parents=True, exist_ok=True)
+    (jobs_folder()).mkdir(parents=True, exist_ok=True)
     slow = replace(LOCAL, **{name: watched(name) for name in ("check", "submit", "status")})
     monkeypatch.setattr(launching, "platform", lambda _: slow)
     monkeypatch.setattr(jobs, "platform", lambda _: slow)

@@ -22,11 +22,11 @@ import pytest
 from tiny_world import losses, run_engine, tiny_data, tiny_model, tiny_spec
 
 from tests.platforms.conftest import until_complete, until_engine_runs
+from vidqa.core.environment import jobs_folder
 from vidqa.core.problem import Exit, ProblemError
 from vidqa.jobs import records
 from vidqa.jobs import watch as jobs
 from vidqa.jobs.launch import Launched, Resources, dry_run, launch, retry
-from vidqa.jobs.platforms import job_store
 from vidqa.jobs.platforms._base import Rendered, State
 from vidqa.jobs.records import JobRecord
 from vidqa.preflight import launch_gate
@@ -114,7 +114,7 @@ def test_a_failure_has_the_engines_exit_code_and_a_class(
     assert (record.state, jobs.exit_code(record)) == (State.ERROR, exit_code)
     assert record.failure and record.failure["class"] == kind and evidence in record.failure["evidence"]
     assert records.update(record.job_id, state=State.COMPLETE) == record
-    status = jobs.progress(record)
+    status = record.run.read_status()
     assert (status["state"], status["exit_code"], status["step"]) == (State.ERROR, record.exit_code, 1)
     if manner == "fail":  # it would fail again
         with pytest.raises(ProblemError) as refused:
@@ -180,7 +180,7 @@ def test_a_job_outlives_its_launcher_and_is_found_again(rig: Rig, write_spec: Wr
 def test_a_launcher_killed_in_between_leaves_a_true_record(rig: Rig, write_spec: WriteSpec, stand_in: None) -> None:
     launcher = rig.launcher(write_spec("hang"))
     deadline = time.monotonic() + 300
-    while not list(job_store.folder().glob("*T*.json")) and time.monotonic() < deadline:
+    while not list(jobs_folder().glob("*T*.json")) and time.monotonic() < deadline:
         time.sleep(0.002)
     os.killpg(launcher.pid, signal.SIGKILL)
     launcher.communicate()

@@ -19,7 +19,6 @@ from tests.platforms.stand_in import install
 from vidqa.core import files
 from vidqa.core.run_folder import RunFolder
 from vidqa.jobs import records
-from vidqa.jobs import watch as jobs
 from vidqa.jobs.platforms import job_store, local, processes
 from vidqa.jobs.platforms import slurm as slurm_platform
 from vidqa.jobs.platforms._base import Job, Rendered, State
@@ -140,8 +139,8 @@ def slurm(slurm_daemons: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> Itera
 def until_complete(record: JobRecord) -> None:
     """Until the engine says so, whatever its platform says."""
     deadline = time.monotonic() + 300
-    while jobs.progress(record).get("state") != State.COMPLETE:
-        assert time.monotonic() < deadline, f"{jobs.progress(record)}\n{record.log.read_text(errors='replace')}"
+    while record.run.read_status().get("state") != State.COMPLETE:
+        assert time.monotonic() < deadline, f"{record.run.read_status()}\n{record.log.read_text(errors='replace')}"
         time.sleep(0.05)
 
 

@@ -112,7 +112,7 @@ def test_the_launcher_does_not_see_the_run_folder(
     record = jobs.wait(record, 30)
     assert (record.state, record.exit_code, record.message) == (State.ERROR, 4, "no room")
     assert jobs.problems_of(record)[0].code == "ENGINE_X"
-    assert jobs.progress(record)["step"] == 7
+    assert record.run.read_status()["step"] == 7
     assert "manner hang" in jobs.tail(record, 5)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.platforms.test_kubernetes_state import pod, submitted
-from vidqa.jobs.platforms import job_store
+from vidqa.core.environment import jobs_folder
 from vidqa.jobs.platforms.kubernetes.log import gather, path_of, read_log, tail_of
 from vidqa.jobs.problems import PLATFORM_SILENT
 
@@ -83,7 +83,7 @@ def test_a_node_that_is_lost_has_no_log() -> None:
 
 
 def test_of_a_long_log_only_what_is_asked_is_read() -> None:
-    job_store.folder().mkdir(parents=True, exist_ok=True)
+    jobs_folder().mkdir(parents=True, exist_ok=True)
     with path_of(submitted()).open("wb") as kept:
         kept.truncate(2**26)
         kept.seek(2**26)

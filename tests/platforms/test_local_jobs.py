@@ -17,12 +17,13 @@ import listening
 import pytest
 
 from tests.platforms.conftest import ENOUGH_S, until_engine_runs
+from vidqa.core.environment import jobs_folder
 from vidqa.core.problem import Exit, ProblemError
 from vidqa.core.run_folder import RunFolder
 from vidqa.jobs import job_results, records
 from vidqa.jobs import watch as jobs
 from vidqa.jobs.launch import launch, retry
-from vidqa.jobs.platforms import job_store, local, processes
+from vidqa.jobs.platforms import local, processes
 from vidqa.jobs.platforms._base import State
 from vidqa.jobs.platforms.processes import Identity, job_processes, supervisors
 from vidqa.jobs.records import JobRecord
@@ -163,7 +164,7 @@ def test_a_job_of_another_machine_is_left_as_it_is(over_at_once: None, write_spe
 
 def test_a_broken_record_is_named_and_the_others_are_listed(over_at_once: None, write_spec: WriteSpec) -> None:
     record = ended(started(write_spec("complete")))
-    (job_store.folder() / "broken.json").write_text("{")
+    (jobs_folder() / "broken.json").write_text("{")
     listed, problems = jobs.listing()
     assert [r.job_id for r in listed] == [record.job_id]
     assert [(p.code, p.severity) for p in problems] == [("JOB_RECORD_BROKEN", "warning")]

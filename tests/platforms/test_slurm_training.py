@@ -43,7 +43,7 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def until_step(record: JobRecord, step: int) -> None:
     deadline = time.monotonic() + LIMIT_S
-    while jobs.progress(record).get("step", 0) < step:
+    while record.run.read_status().get("step", 0) < step:
         seen = jobs.observe(record)
         assert not seen.state.is_terminal and time.monotonic() < deadline, f"{seen.state}\n{record.log.read_text()}"
         time.sleep(0.05)

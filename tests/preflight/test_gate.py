@@ -318,7 +318,7 @@ def test_a_retry_and_a_resume_find_the_report(spec: Path, capsys: pytest.Capture
     assert ready(preflight(spec, "local"))
     first = launch("train", spec, "local", ready=launch_gate.ready).record
     if manner == "resumable":
-        while jobs.progress(first).get("state") != State.RUNNING:
+        while first.run.read_status().get("state") != State.RUNNING:
             first = jobs.observe(first)
         jobs.cancel(first.job_id, ENOUGH_S)
     first = jobs.wait(first, ENOUGH_S)

@@ -36,7 +36,7 @@ def python(*words: object, read: bool = False) -> str:
     """Run one command in the repository's folder; a failure ends the demo with that command's exit code."""
     typed = [*map(str, words)]
     print(f"\n$ python {shlex.join(typed)}", flush=True)
-    environment = child_environment(PYTHONPATH=python_path(SKILL_ROOT / "src"), PYTHONSAFEPATH="1")
+    environment = child_environment(PYTHONPATH=python_path(), PYTHONSAFEPATH="1")
     done = subprocess.run(
         [sys.executable, *typed], cwd=SKILL_ROOT, env=environment, text=True, stdout=subprocess.PIPE if read else None
     )

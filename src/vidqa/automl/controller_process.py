@@ -23,7 +23,7 @@ from vidqa.automl.settings import read_settings, write_settings
 from vidqa.automl.status import begun, status
 from vidqa.automl.study import history_of, study_of
 from vidqa.automl.trial_jobs import STOP_GRACE_S
-from vidqa.core.cli import SKILL_ROOT, Result
+from vidqa.core.cli import Result
 from vidqa.core.environment import child_environment, python_path
 from vidqa.core.files import read_object, remove
 from vidqa.core.problem import Exit, Problem, exit_code_of, raise_errors
@@ -42,7 +42,7 @@ def start(folder: Path, trials: int | None = None) -> None:
             extend(folder, trials)
     remove(folder / OUTPUT, owner=folder)
     words = [sys.executable, "-P", "-m", "vidqa.automl.controller", "--study", str(folder.absolute()), "--json"]
-    environment = child_environment(PYTHONPATH=python_path(SKILL_ROOT / "src"))
+    environment = child_environment(PYTHONPATH=python_path())
     with (folder / LOG).open("ab") as log, (folder / OUTPUT).open("wb") as output:
         process = subprocess.Popen(
             words, stdin=subprocess.DEVNULL, stdout=output, stderr=log, env=environment, start_new_session=True

@@ -13,7 +13,7 @@ from vidqa.automl.problems import STUDY_MISSING, STUDY_NOT_DONE
 from vidqa.automl.settings import FILE
 from vidqa.core.cli import Result, command
 from vidqa.core.problem import ProblemError
-from vidqa.jobs import records, watch
+from vidqa.jobs import records
 
 SHOWN = 10  # of the best trials, on a terminal
 
@@ -118,7 +118,7 @@ def _running(history: History, trial: Trial) -> dict[str, Any]:
         record = records.read(work.job_id)
     except ProblemError:
         return row
-    progress = watch.progress(record)
+    progress = record.run.read_status()
     return row | {"state": str(record.state), "step": progress.get("step"), "total_steps": progress.get("total_steps")}
 
 

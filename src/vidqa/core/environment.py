@@ -24,6 +24,7 @@ OF_THE_ENGINE = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 LOOPBACK = "127.0.0.1"
 ON_ONE_NODE = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "=lo"}
 GPUS = "CUDA_VISIBLE_DEVICES"
+SOURCE = Path(__file__).parents[2]  # the folder that holds this package
 _LENT: ContextVar[tuple[str, ...] | None] = ContextVar("lent", default=None)  # the GPUs of a launch in this context
 SHORTEST_SECRET = 8  # characters; what is shorter is a placeholder, and occurs by chance
 _CREDENTIALS = re.compile(r"://(?:[^\s/'\"<>@]+|[^\s/'\"<>@:]*:(?!\d+/)[^\s'\"<>@]*)@")
@@ -160,9 +161,9 @@ def redacted(text: str) -> str:
     return _TOKEN.sub(r"\1<token>", text)
 
 
-def python_path(first: Path) -> str:
-    """A PYTHONPATH with `first` before the present one. An empty part would mean the working folder."""
-    return os.pathsep.join([str(first), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])
+def python_path() -> str:
+    """A PYTHONPATH with this program before the present one. An empty part would mean the working folder."""
+    return os.pathsep.join([str(SOURCE), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])
 
 
 def child_environment(**changes: str) -> dict[str, str]:

@@ -27,6 +27,7 @@ EMBEDDINGS = "embeddings.parquet"  # of an embedding: a row for each record
 QUERY_EMBEDDINGS = "query_embeddings.parquet"  # the same of its second set, where it has one
 TRAINER = "trainer.json"  # the facts of a checkpoint
 EXPORT = "export.json"  # the facts of a complete export: step, spec, data, the trainer's loss
+PROOF = "proof.json"  # of an export that was loaded again: the trainer's loss and its own
 POLICY, METADATA = "policy", ".metadata"  # its folder of tensors, and the table of them
 UNFINISHED = ".unfinished-"  # before the name of a folder that is being written or removed
 _STATUS = {

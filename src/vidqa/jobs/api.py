@@ -74,7 +74,7 @@ class JobHandle:
 
     def progress(self) -> dict[str, Any]:
         """The engine's last status.json: step, total_steps, eta_s, message."""
-        return watch.progress(records.read(self.job_id))
+        return self._run.read_status()
 
     def new_metrics(self, after: Position = BEGINNING) -> list[Row]:
         """The rows written after a position, without waiting for more: for programs that watch many jobs."""

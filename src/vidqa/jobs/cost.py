@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vidqa.core import files
+from vidqa.core.environment import jobs_folder
 from vidqa.jobs import records
 from vidqa.jobs.platforms import job_store
 from vidqa.jobs.platforms._base import State, instant
@@ -60,7 +61,7 @@ def write_span(job_id: str, state: State) -> None:
 
 
 def _file(job_id: str) -> Path:
-    return job_store.folder() / f".{job_id}.spans"
+    return jobs_folder() / f".{job_id}.spans"
 
 
 def _spans(job_id: str) -> list[list[str]]:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from vidqa.core import actions, files
 from vidqa.core.cli import Result, command, refused_writes
+from vidqa.core.environment import jobs_folder
 from vidqa.core.files import open_plain, read_object
 from vidqa.core.problem import Exit, Problem, ProblemError, bounded, exit_code_of
 from vidqa.core.run_folder import ANSWERS, EMBEDDINGS, QUERY_EMBEDDINGS
 from vidqa.jobs import failure, records, watch
-from vidqa.jobs.platforms import job_store
 from vidqa.jobs.platforms._base import HAND_OVER, RUN_SCRIPT, SPEC_FILE, Platform, State, copy_command
 from vidqa.jobs.problems import JOB_RECORD_BROKEN
 from vidqa.jobs.records import SKIPPED, JobRecord
@@ -125,7 +125,7 @@ def of_job(record: JobRecord) -> Result:
     if record.state in (State.STOPPED, State.CANCELED, State.ERROR) and not failure.why_not_again(record.failure):
         verbs.append("retry")
     shown = results_of(record)
-    data = {**record.as_dict(), "progress": watch.progress(record), **shown.facts}
+    data = {**record.as_dict(), "progress": record.run.read_status(), **shown.facts}
     commands = [command("jobs", verb, record.job_id) for verb in verbs]
     if record.preflight == SKIPPED and record.state != State.COMPLETE:
         commands.append(command("preflight", "--spec", record.spec, "--platform", record.platform))
@@ -143,13 +143,13 @@ def of_listing(listed: list[JobRecord], problems: list[Problem]) -> Result:
     broken = [job_id for job_id in named if job_id not in readable]
     lines = [f"{r.job_id}  {r.action:<8}  {r.platform}  {r.state:<8}  {r.run_dir}" for r in shown]
     if len(listed) > len(shown):
-        lines.append(f"and {len(listed) - len(shown)} older ones, in {job_store.folder()}")
+        lines.append(f"and {len(listed) - len(shown)} older ones, in {jobs_folder()}")
     lines += [f"{job_id}  its record cannot be read" for job_id in broken[:MOST_LISTED]]
     data = {
         "jobs": [record.as_dict() for record in shown],
         "count": len(listed),
         "unreadable": broken[:MOST_LISTED],
-        "folder": str(job_store.folder()),
+        "folder": str(jobs_folder()),
     }
     return Result(data, "\n".join(lines) or "no jobs yet", bounded(problems))
 

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from vidqa.core import files
+from vidqa.core.environment import jobs_folder
 from vidqa.core.problem import Problem, ProblemError, control_characters
 from vidqa.jobs.platforms import NAMES, job_store
 from vidqa.jobs.platforms._base import Submitted
@@ -75,7 +76,7 @@ def write(record: JobRecord) -> JobRecord:
 def read(job_id: str) -> JobRecord:
     """The record of one job. Raises JOB_NOT_FOUND, JOB_RECORD_BROKEN."""
     if not re.fullmatch(r"[\w.-]+", job_id) or not os.path.lexists(record_file(job_id)):
-        raise JOB_NOT_FOUND.error(job_id, f"there is no job {job_id!r} in {job_store.folder()}")
+        raise JOB_NOT_FOUND.error(job_id, f"there is no job {job_id!r} in {jobs_folder()}")
     return _parse(record_file(job_id))
 
 
@@ -93,7 +94,7 @@ def scan(spec_fingerprint: str = "") -> tuple[list[JobRecord], list[Problem]]:
 def names(spec_fingerprint: str = "") -> list[str]:
     """The names of all jobs, or of those that may be of a spec, also of those whose records cannot be read."""
     pattern = f"*-{name_of(spec_fingerprint)}*.json" if spec_fingerprint else "*.json"
-    return sorted(p.stem for p in job_store.folder().glob(pattern) if not p.name.endswith(".exit.json"))
+    return sorted(p.stem for p in jobs_folder().glob(pattern) if not p.name.endswith(".exit.json"))
 
 
 def name_of(spec_fingerprint: str) -> str:

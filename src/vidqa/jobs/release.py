@@ -14,18 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vidqa.core.cli import SKILL_ROOT
 from vidqa.core.environment import OF_THE_ENGINE, PARENT, child_environment, python_path
 from vidqa.core.files import now, read_object, remove, write_json, write_text
 from vidqa.core.problem import Problem, ProblemError
-from vidqa.core.run_folder import EXPORT, UNFINISHED, RunFolder
+from vidqa.core.run_folder import EXPORT, PROOF, UNFINISHED, RunFolder
 from vidqa.families.weights import check_weights
 from vidqa.jobs.exports import ExportSource, origin_of, point_to_hub
 from vidqa.jobs.model_card import Card, Scores, scores_of
 from vidqa.jobs.problems import EXPORT_FAILED, EXPORT_OUT
 
 CARD = "README.md"
-PROOF = "proof.json"
 
 
 @dataclass(frozen=True)
@@ -96,7 +94,7 @@ def _make(source: ExportSource, out: Path, identity: dict[str, Any], *, merge: b
 
 def _in_engine(words: list[str]) -> dict[str, Any]:
     """What the program that knows the libraries of models says it has made: its memory is free again when it ends."""
-    own = {"PYTHONPATH": python_path(SKILL_ROOT / "src"), PARENT: str(os.getpid())}
+    own = {"PYTHONPATH": python_path(), PARENT: str(os.getpid())}
     environment = child_environment(**own, **OF_THE_ENGINE)
     program = [sys.executable, "-P", "-m", "vidqa.engine.actions.export", *words, "--json"]
     done = subprocess.run(program, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, env=environment)

@@ -123,14 +123,9 @@ def listing() -> tuple[list[JobRecord], list[Problem]]:
     return shown + newest_first[MOST_LISTED:], problems
 
 
-def progress(record: JobRecord) -> dict[str, Any]:
-    """The engine's status.json: step, total_steps, eta_s, message."""
-    return record.run.read_status()
-
-
 def describe(record: JobRecord) -> str:
     """A job in a few lines for a person."""
-    status = progress(record)
+    status = record.run.read_status()
     steps = f"{status.get('step')} of {status['total_steps']}" if status.get("total_steps") else "-"
     left = f", about {status['eta_s']:.0f} s left" if status.get("eta_s") and not record.state.is_terminal else ""
     processes = f"{record.processes} process" + "es" * (record.processes != 1)

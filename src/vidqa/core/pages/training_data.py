@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from vidqa.core.files import read_json, read_object
-from vidqa.core.run_folder import EXPORT, METRICS, TRAINER, RunFolder, read_metrics
+from vidqa.core.run_folder import EXPORT, METRICS, PROOF, TRAINER, RunFolder, read_metrics
 
 Point = tuple[float, float]
 Event = dict[str, Any]
-PROOF = "proof.json"
 MOST = 1e300  # of a number; JSON may spell larger ones, which no chart can hold
 MOST_PARENTS = 20  # runs that a run may have gone on from, one after the other
 

@@ -21,14 +21,14 @@ from vidqa.core.environment import take_parent
 from vidqa.core.files import read_object
 from vidqa.core.parent_death_signal import end_with
 from vidqa.core.problem import Problem, ProblemError
-from vidqa.core.run_folder import EXPORT, RunFolder
+from vidqa.core.run_folder import EXPORT, PROOF, RunFolder
 from vidqa.data import check_records
 from vidqa.engine.data.frames import open_frames
 from vidqa.engine.distributed import alone
 from vidqa.engine.export import MERGED, format_of
 from vidqa.engine.export._base import ExportFormat
 from vidqa.engine.export.adapter import ADAPTER, load_adapted, merged_adapter
-from vidqa.engine.export.proof import PROOF, prove_loss, require_same_loss, stock_loss
+from vidqa.engine.export.proof import prove_loss, require_same_loss, stock_loss
 from vidqa.engine.model import DTYPES
 from vidqa.engine.problems import ENGINE_OUT_OF_MEMORY, ENGINE_PROOF_SAMPLE, ENGINE_WEIGHTS_MISMATCH, unwritable
 from vidqa.planning.adapters import base_precision

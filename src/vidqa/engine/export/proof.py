@@ -11,13 +11,13 @@ import torch
 import torch.nn.functional as F
 
 from vidqa.core.files import write_json
+from vidqa.core.run_folder import PROOF
 from vidqa.engine.data.hf_inputs import stock_inputs
 from vidqa.engine.export._base import ExportFormat
 from vidqa.engine.model.chunked_head import HEAD_ROWS
 from vidqa.engine.problems import ENGINE_UNPROVEN
 from vidqa.planning.samples import Planner, Sample
 
-PROOF = "proof.json"  # in an export that is proved
 # Two orders of summation, in the precision of the export.
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 5e-2}
 

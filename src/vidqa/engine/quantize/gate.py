@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from vidqa.core.cli import SKILL_ROOT, note
+from vidqa.core.cli import note
 from vidqa.core.environment import OF_THE_ENGINE, PARENT, foreign_environment, python_path
 from vidqa.core.files import read_object, write_json, write_text
 from vidqa.core.problem import ProblemError
@@ -88,7 +88,7 @@ def evaluate(evaluation: Any, model: Path, place: Path) -> None:
     torchrun = [sys.executable, "-P", "-m", "vidqa.engine.torchrun", "--standalone"]
     engine = ["--nproc-per-node", str(evaluation.num_gpus), "-m", "vidqa.engine", "evaluate"]
     environment = {**foreign_environment(**OF_THE_ENGINE), PARENT: str(os.getpid())}
-    environment["PYTHONPATH"] = python_path(SKILL_ROOT / "src")
+    environment["PYTHONPATH"] = python_path()
     done = subprocess.run(
         [*torchrun, *engine, "--spec", str(written), "--run-dir", str(place)],
         stdin=subprocess.DEVNULL,

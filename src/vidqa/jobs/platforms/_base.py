@@ -17,8 +17,6 @@ from vidqa.core.problem import Problem, control_characters, raise_errors
 from vidqa.core.run_folder import RunFolder
 from vidqa.jobs.problems import PLATFORM_PATH
 
-# Passed to a job by name, from the environment of the launcher.
-SECRETS = SECRET_NAMES
 # Endpoints for the upload at the end of a job, if not the default ones.
 ADDRESSES = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_DEFAULT_REGION", "HF_ENDPOINT")
 SAVE_S = 600  # how long torchrun lets its processes write a checkpoint after a stop request
@@ -100,7 +98,7 @@ class Rendered:
 
     command: tuple[str, ...]
     environment: dict[str, str]
-    secrets: tuple[str, ...] = SECRETS
+    secrets: tuple[str, ...] = SECRET_NAMES
     files: dict[str, str] = field(default_factory=dict)
 
     @property

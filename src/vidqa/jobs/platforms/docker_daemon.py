@@ -9,7 +9,7 @@ import io
 import json
 import re
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -114,8 +114,17 @@ def unless_over() -> Iterator[None]:
 
 def image_facts(client: Any, image: str) -> dict[str, Any] | None:
     """The facts of an image that the daemon has, else None."""
+    return _facts(client.inspect_image, image)
+
+
+def container_facts(client: Any, name: str) -> dict[str, Any] | None:
+    """The facts of a container, None where there is none."""
+    return _facts(client.inspect_container, name)
+
+
+def _facts(inspect: Callable[[str], dict[str, Any]], name: str) -> dict[str, Any] | None:
     try:
-        return dict(client.inspect_image(image))
+        return dict(inspect(name))
     except NotFound:
         return None
 
@@ -126,14 +135,6 @@ def pull(client: Any, image: str) -> None:
         for line in client.pull(image, stream=True, decode=True):
             if "error" in line:
                 raise APIError(str(line["error"]), explanation=str(line["error"]))
-
-
-def container_facts(client: Any, name: str) -> dict[str, Any] | None:
-    """The facts of a container, None where there is none."""
-    try:
-        return dict(client.inspect_container(name))
-    except NotFound:
-        return None
 
 
 def put_file(client: Any, container: str, path: Path, value: Any, owner: str) -> None:

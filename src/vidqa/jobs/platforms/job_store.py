@@ -7,8 +7,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from vidqa.core import environment, files, locks
+from vidqa.core import files, locks
 from vidqa.core.cli import FILE_REFUSED, refused_writes
+from vidqa.core.environment import jobs_folder
 from vidqa.core.problem import ProblemError
 from vidqa.jobs.problems import JOB_LAUNCH_BUSY
 
@@ -16,17 +17,13 @@ LOCK_WAIT_S = 60.0
 OTHER_FOLDER = "let VIDQA_STATE_DIR name a folder that you may write"
 
 
-def folder() -> Path:
-    return environment.jobs_folder()
-
-
 def record_file(job_id: str) -> Path:
-    return folder() / f"{job_id}.json"
+    return jobs_folder() / f"{job_id}.json"
 
 
 def exit_file(job_id: str) -> Path:
     """The file in which a platform stores the end of a job, for when the job itself is gone."""
-    return folder() / f"{job_id}.exit.json"
+    return jobs_folder() / f"{job_id}.exit.json"
 
 
 def read_exit(job_id: str) -> dict[str, Any]:
@@ -41,7 +38,7 @@ def write_exit(job_id: str, ending: dict[str, Any]) -> None:
 
 def write(path: Path, value: dict[str, Any]) -> None:
     """Raises FILE_REFUSED."""
-    with refused_writes(folder(), OTHER_FOLDER):
+    with refused_writes(jobs_folder(), OTHER_FOLDER):
         files.write_json(path, value)
 
 
@@ -49,15 +46,15 @@ def write(path: Path, value: dict[str, Any]) -> None:
 def lock(name: str) -> Iterator[None]:
     """A lock among all processes, released by the system when its holder dies. Raises JOB_LAUNCH_BUSY,
     FILE_REFUSED."""
-    path = folder() / f".{name}.lock"
+    path = jobs_folder() / f".{name}.lock"
     with ExitStack() as held:
         try:
-            folder().mkdir(parents=True, exist_ok=True)
+            jobs_folder().mkdir(parents=True, exist_ok=True)
             held.enter_context(locks.locked(path, wait_s=LOCK_WAIT_S))
         except ProblemError as refused:
             if refused.problems[0].code != locks.LOCK_HELD.name:
                 raise
             raise JOB_LAUNCH_BUSY.error(path, f"not free after {LOCK_WAIT_S:.0f} s") from None
         except OSError as failed:
-            raise FILE_REFUSED.error(folder(), f"the lock cannot be made: {failed}", OTHER_FOLDER) from failed
+            raise FILE_REFUSED.error(jobs_folder(), f"the lock cannot be made: {failed}", OTHER_FOLDER) from failed
         yield

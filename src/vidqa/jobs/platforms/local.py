@@ -18,7 +18,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import vidqa
 from vidqa.core import environment
 from vidqa.core._optional import PACKAGE_MISSING
 from vidqa.core.problem import Problem
@@ -106,7 +105,7 @@ def render(job: Job) -> Rendered:
     settings = engine_environment(job, None if own_threads else cpu_count())
     if job.gpus == 0:
         settings["CUDA_VISIBLE_DEVICES"] = ""
-    settings["PYTHONPATH"] = environment.python_path(Path(vidqa.__file__).parents[1])
+    settings["PYTHONPATH"] = environment.python_path()
     return Rendered(torchrun(sys.executable, job), settings)
 
 

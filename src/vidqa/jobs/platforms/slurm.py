@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import vidqa
+from vidqa.core.environment import SECRET_NAMES
 from vidqa.core.problem import Exit, Problem, ProblemError
 from vidqa.jobs.platforms import exit_state, slurm_script
 from vidqa.jobs.platforms._base import (
     HAND_OVER,
     INFRASTRUCTURE,
     OUT_OF_MEMORY,
-    SECRETS,
     SPEC_FILE,
     Job,
     Observed,
@@ -119,7 +119,7 @@ def render(job: Job) -> Rendered:
         site: SlurmSite = job.settings
         python = [slurm_script.python_of(site)] if site.backend == "venv" else []
         scripts[HAND_OVER] = slurm_script.hand_over(job, (SPEC_FILE, *scripts), SCRIPT, python)
-    return Rendered(command, {}, SECRETS, scripts)
+    return Rendered(command, {}, SECRET_NAMES, scripts)
 
 
 def submit_command(job: Job, folder: Path) -> str:

@@ -14,10 +14,10 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-import vidqa
 from vidqa.core import environment
+from vidqa.core.environment import SECRET_NAMES
 from vidqa.core.problem import Problem
-from vidqa.jobs.platforms._base import HAND_OVER, SECRETS, Job
+from vidqa.jobs.platforms._base import HAND_OVER, Job
 from vidqa.jobs.platforms.engine_command import GO_ON, Placeholder, engine_environment, torchrun
 from vidqa.jobs.platforms.mounts import mounts
 from vidqa.jobs.platforms.site import Interface, SiteSettings, cache_folder, is_unseen
@@ -192,7 +192,7 @@ def _source(job: Job) -> str:
     site: SlurmSite = job.settings
     if site.checkout:
         return f"{site.checkout}/src"
-    return "" if is_unseen(site, job.run_dir) else environment.python_path(Path(vidqa.__file__).parents[1])
+    return "" if is_unseen(site, job.run_dir) else environment.python_path()
 
 
 def hand_over(job: Job, names: Iterable[str], script: str, programs: Iterable[str] = ()) -> str:
@@ -295,7 +295,7 @@ def directives(job: Job, *, restarts: bool = True) -> list[str]:
         "constraint": site.constraint,
         "time": site.time,
         "signal": f"USR1@{site.warning_s}" if restarts else "",
-        "export": ",".join(SECRETS) if restarts else "",
+        "export": ",".join(SECRET_NAMES) if restarts else "",
     }
     flags = ["--exclusive"] * site.exclusive + ["--requeue"] * restarts + site.options
     return [_directive(f"--{name}={value}") for name, value in options.items() if value] + [*map(_directive, flags)]

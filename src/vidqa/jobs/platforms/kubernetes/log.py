@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from vidqa.core import files
+from vidqa.core.environment import jobs_folder
 from vidqa.core.problem import ProblemError
 from vidqa.jobs.platforms import job_store
 from vidqa.jobs.platforms._base import Submitted, instant, read_log_file, run_folder_log
@@ -26,7 +27,7 @@ Json = dict[str, Any]
 
 
 def path_of(job: Submitted) -> Path:
-    return job_store.folder() / f"{job.job_id}.log"
+    return jobs_folder() / f"{job.job_id}.log"
 
 
 def gather(job: Submitted, cluster: Cluster, pods: Sequence[Json]) -> None:
@@ -94,7 +95,7 @@ def _places(job: Submitted) -> dict[str, Json]:
 
 
 def _places_file(job: Submitted) -> Path:
-    return job_store.folder() / f".{job.job_id}.log-places"
+    return jobs_folder() / f".{job.job_id}.log-places"
 
 
 def _container(pod: Json) -> str:

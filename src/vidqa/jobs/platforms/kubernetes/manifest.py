@@ -13,8 +13,9 @@ from typing import Any
 
 import yaml
 
+from vidqa.core.environment import SECRET_NAMES
 from vidqa.core.problem import Exit
-from vidqa.jobs.platforms._base import SECRETS, Job
+from vidqa.jobs.platforms._base import Job
 from vidqa.jobs.platforms.engine_command import (
     GO_ON,
     RENDEZVOUS_PORT,
@@ -73,32 +74,24 @@ def escaped_words(words: Iterable[str]) -> list[str]:
 def command(job: Job) -> tuple[str, ...]:
     """The command of a pod: the pod program, and after `--` the torchrun that it starts. The spec is the mounted one:
     that in the run folder may be the launcher's, with other paths."""
-    return _words(in_pod(job), site_of(job))
+    return _command(in_pod(job), site_of(job))
 
 
-def _words(job: Job, site: KubernetesSite) -> tuple[str, ...]:
-    return tuple(f"{SPEC_MOUNT}/{SPEC}" if word == str(job.spec) else word for word in _pod_command(job, site))
-
-
-def _pod_command(job: Job, site: KubernetesSite) -> tuple[str, ...]:
+def _command(job: Job, site: KubernetesSite) -> tuple[str, ...]:
+    """`command` of a job with the paths of its pods."""
     about = ("--job", job.job_id, "--run-dir", str(job.run_dir), "--given", SPEC_MOUNT, "--last-words", LAST_WORDS)
-    start = (site.python, "-m", "vidqa.jobs.platforms.kubernetes.pod", *about)
+    node, first_node = "0", tuple[str, ...]()
     if site.form == "trainjob":  # the runtime sets nodes, ranks and the rendezvous in PET_* variables
-        return (
-            *start,
-            "--node",
-            Placeholder("$(PET_NODE_RANK)"),
-            "--",
-            site.python,
-            *TORCHRUN,
-            *engine_words(job),
-            GO_ON,
-        )
-    if job.nodes == 1:
-        return (*start, "--node", "0", "--", *torchrun(site.python, job), GO_ON)
-    first, index = f"{name_of(job.job_id)}-0.{name_of(job.job_id)}", Placeholder("$(JOB_COMPLETION_INDEX)")
-    ranks = torchrun(site.python, job, f"{first}:{_port(job, site)}", index)  # rank 0, and its log, in the first pod
-    return (*start, "--node", index, "--first-node", first, "--", *ranks, GO_ON)
+        node, engine = Placeholder("$(PET_NODE_RANK)"), (site.python, *TORCHRUN, *engine_words(job))
+    elif job.nodes == 1:
+        engine = torchrun(site.python, job)
+    else:  # rank 0, and its log, in the first pod
+        host, node = f"{name_of(job.job_id)}-0.{name_of(job.job_id)}", Placeholder("$(JOB_COMPLETION_INDEX)")
+        first_node = ("--first-node", host)
+        engine = torchrun(site.python, job, f"{host}:{_port(job, site)}", node)
+    engine = tuple(f"{SPEC_MOUNT}/{SPEC}" if word == str(job.spec) else word for word in engine)
+    start = (site.python, "-m", "vidqa.jobs.platforms.kubernetes.pod", *about)
+    return (*start, "--node", node, *first_node, "--", *engine, GO_ON)
 
 
 def _port(job: Job, site: KubernetesSite) -> int:
@@ -199,7 +192,7 @@ def _container(job: Job, site: KubernetesSite) -> Json:
     return {
         "name": CONTAINER,
         "image": job.image or site.image,
-        "command": escaped_words(_words(job, site)),
+        "command": escaped_words(_command(job, site)),
         "env": _environment(job, site),
         "resources": _resources(job, site),
         "securityContext": {"allowPrivilegeEscalation": False, **_capabilities(site)},
@@ -263,7 +256,7 @@ def _environment(job: Job, site: KubernetesSite) -> list[Json]:
     """Plain settings, and secrets by reference: a pod does not start without a needed key."""
     cache = str(cache_folder(site) or OWN_CACHE)
     settings = {**engine_environment(job, site.cpus or None), "VIDQA_CACHE_DIR": cache, **site.environment}
-    keys = [{"name": site.secret, "key": name, "optional": name not in needed(job)} for name in SECRETS]
+    keys = [{"name": site.secret, "key": name, "optional": name not in needed(job)} for name in SECRET_NAMES]
     return [*plain(settings), *({"name": key["key"], "valueFrom": {"secretKeyRef": key}} for key in keys)]
 
 

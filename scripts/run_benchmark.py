@@ -41,15 +41,25 @@ parser.add_argument("--yes", action="store_true", help="agree to the image that 
 
 def main(options: Namespace) -> Result:
     from vidqa.benchmark.report import as_text, report, write_files
-    from vidqa.benchmark.running import Options, run_benchmark, settle
+    from vidqa.benchmark.running import run_benchmark, settle
     from vidqa.jobs.launch import Resources
 
     if options.limit is not None and options.limit < 1:
         parser.error("--limit is a number of questions, 1 or more")
-    words = (options.data, options.results_dir, tuple(options.datasets), options.model, options.which)
-    chosen = Options(*words, options.answer_type, options.retries, options.limit, options.config, tuple(options.set))
-    resources = Resources(options.nodes, options.gpus, options.image, options.site, options.yes)
-    settings = settle(chosen, options.platform, resources)
+    settings = settle(
+        options.data,
+        options.results_dir,
+        options.platform,
+        Resources(options.nodes, options.gpus, options.image, options.site, options.yes),
+        datasets=options.datasets,
+        model=options.model,
+        which=options.which,
+        answer_type=options.answer_type,
+        retries=options.retries,
+        limit=options.limit,
+        config=options.config,
+        sets=options.set,
+    )
     outcome = run_benchmark(settings)
     scores = report(settings, outcome)
     write_files(settings, outcome, scores)

@@ -11,7 +11,7 @@ import pytest
 from vidqa.benchmark.problems import BENCHMARK_CONFIG, BENCHMARK_DATA
 from vidqa.benchmark.questions import read_questions
 from vidqa.benchmark.report import published
-from vidqa.benchmark.running import Options, settle
+from vidqa.benchmark.running import settle
 from vidqa.core.cli import SKILL_ROOT
 from vidqa.core.problem import ProblemError
 from vidqa.evaluation.accuracy import accuracy_interval
@@ -146,8 +146,7 @@ generation: {max_retries: 3, max_tokens: 512, temperature: 0.7, repetition_penal
 @pytest.mark.parametrize(("answer_type", "generation"), [("reasoning", (0.7, 512)), ("letter", (0.0, 10))])
 def test_a_configuration_of_theirs_is_taken(tmp_path: Path, answer_type: str, generation: tuple[float, int]) -> None:
     (tmp_path / "evaluate.yaml").write_text(CONFIG % answer_type)
-    asked = Options(tmp_path, tmp_path / "out", config=tmp_path / "evaluate.yaml")
-    found = settle(asked, "local", Resources())
+    found = settle(tmp_path, tmp_path / "out", "local", Resources(), config=tmp_path / "evaluate.yaml")
     assert (found.datasets, found.answer_type, found.retries) == (("robovqa", "av"), answer_type, 3)
     assert found.folder == tmp_path / "out/Cosmos-Reason1-7B" / answer_type
     assert [problem.where for problem in found.problems] == ["model.tp_size"]
@@ -159,10 +158,8 @@ def test_a_configuration_of_theirs_is_taken(tmp_path: Path, answer_type: str, ge
 
 
 def test_the_protocol_holds_where_nothing_is_said_and_options_win(tmp_path: Path) -> None:
-    asked = Options(
-        tmp_path, tmp_path, ("av", "av"), "hf_model://nvidia/Cosmos-Reason2-2B", sets=("generation.top_p=0.9",)
-    )
-    found = settle(asked, "local", Resources())
+    options = {"datasets": ("av", "av"), "model": "hf_model://nvidia/Cosmos-Reason2-2B"}
+    found = settle(tmp_path, tmp_path, "local", Resources(), **options, sets=("generation.top_p=0.9",))
     spec = resolve("evaluate", [*found.layers, DATA]).spec
     assert (found.datasets, found.answer_type, found.retries, spec.generation.top_p) == (("av",), "reasoning", 10, 0.9)
     assert (spec.vision.fps, spec.evaluation.seed, spec.model.max_length) == (4, 1, 128000)
@@ -180,9 +177,9 @@ def test_the_protocol_holds_where_nothing_is_said_and_options_win(tmp_path: Path
 )
 def test_a_configuration_that_cannot_be_taken_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "evaluate.yaml").write_text(text)
-    asked = Options(tmp_path, tmp_path, model="hf_model://a/b", config=tmp_path / "evaluate.yaml")
+    config = tmp_path / "evaluate.yaml"
     with pytest.raises(ProblemError) as wrong:
-        settle(asked, "local", Resources())
+        settle(tmp_path, tmp_path, "local", Resources(), model="hf_model://a/b", config=config)
     assert [problem.code for problem in wrong.value.problems] == [BENCHMARK_CONFIG.name]
 
 

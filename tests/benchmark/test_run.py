@@ -15,7 +15,7 @@ from tiny_world import run_engine, tiny_model
 
 from vidqa.benchmark.questions import read_questions
 from vidqa.benchmark.report import report, write_files
-from vidqa.benchmark.running import Options, Settings, run_benchmark, settle, write_spec
+from vidqa.benchmark.running import Settings, run_benchmark, settle, write_spec
 from vidqa.evaluation.cosmos_protocol import protocol_scores
 from vidqa.evaluation.results import read_dataset
 from vidqa.jobs.launch import Resources
@@ -44,8 +44,8 @@ def write_benchmark(home: Path, planted: dict[str, str]) -> None:
 
 def settings_of(folder: Path, model: Path, out: str) -> Settings:
     sets = ("model.dtype=float32", "generation.max_tokens=2", "engine.decode_workers=1")
-    asked = Options(folder / "data", folder / out, ("robovqa", "av"), str(model), None, "letter", 1, sets=sets)
-    return settle(asked, "local", Resources())
+    options = {"datasets": ("robovqa", "av"), "model": str(model), "answer_type": "letter", "retries": 1}
+    return settle(folder / "data", folder / out, "local", Resources(), **options, sets=sets)
 
 
 def raw_answers(run: Path) -> dict[str, str]:
@@ -59,7 +59,7 @@ def test_planted_scores_are_found_with_failing_and_empty_answers(tmp_path: Path)
     model = tiny_model(tmp_path)
     write_benchmark(tmp_path / "data", {})
     first = settings_of(tmp_path, model, "first")
-    questions, _ = read_questions(first.data, first.datasets, "letter", None)
+    questions, _ = read_questions(first.home, first.datasets, "letter", None)
     run_engine("evaluate", write_spec(replace(first, retries=0), questions), tmp_path / "first-run")
     said = raw_answers(tmp_path / "first-run")
     letters = {name: re.search("[A-Z]", text) for name, text in said.items() if not name.endswith("c1.mp4#0")}

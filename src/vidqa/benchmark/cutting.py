@@ -201,10 +201,10 @@ class Cut:
 
 def cut(name: str, raw: Path, data: Path) -> Cut:
     """Cut the missing clips of a subset. Raises BENCHMARK_DATA, BENCHMARK_CUT."""
-    clips = clips_of(home_of(data), name)
-    result = Cut(home_of(data) / name / "clips")
+    home = home_of(data)
+    result = Cut(home / name / "clips")
     missing: list[str] = []
-    for clip in clips:
+    for clip in clips_of(home, name):
         (result.existing if (result.folder / clip).is_file() else missing).append(clip)
     with counting(f"{name} clips", len(missing)) as advance:
         for clip, source in SOURCES[name](raw, missing) if missing else ():

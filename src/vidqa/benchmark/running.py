@@ -47,27 +47,12 @@ PROTOCOL = {
 
 
 @dataclass(frozen=True)
-class Options:
-    """The options of a user. None and an empty tuple mean the value of `config`, or else the protocol's."""
-
-    data: Path
-    out: Path
-    datasets: tuple[str, ...] = ()
-    model: str | None = None
-    which: str | None = None
-    answer_type: str | None = None
-    retries: int | None = None
-    limit: int | None = None
-    config: Path | None = None
-    sets: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class Settings:
-    """The settings of a run. `layers` are those of an evaluation without its data; a later one wins."""
+    """The settings of a run. `home` holds the subsets; results go to `folder`, named for the model and the answer type
+    as Cosmos-Reason1 has it. `layers` are those of an evaluation without its data; a later one wins."""
 
-    data: Path
-    out: Path
+    home: Path
+    folder: Path
     datasets: tuple[str, ...]
     model: str
     answer_type: str
@@ -78,54 +63,51 @@ class Settings:
     platform: str
     resources: Resources
 
-    @property
-    def home(self) -> Path:
-        """The folder that holds the subsets."""
-        return home_of(self.data)
 
-    @property
-    def folder(self) -> Path:
-        """Where results go: the model's name and the answer type, as Cosmos-Reason1 has it."""
-        name = self.model.rstrip("/").rsplit("/", 1)[-1]
-        return self.out / name / self.answer_type
-
-
-def settle(options: Options, platform: str, resources: Resources) -> Settings:
-    """Raises BENCHMARK_CONFIG, and the problems of the file and of the model."""
-    table, problems = _configured(options.config)
+def settle(
+    data: Path,
+    out: Path,
+    platform: str,
+    resources: Resources,
+    *,
+    datasets: Sequence[str] = (),
+    model: str | None = None,
+    which: str | None = None,
+    answer_type: str | None = None,
+    retries: int | None = None,
+    limit: int | None = None,
+    config: Path | None = None,
+    sets: Sequence[str] = (),
+) -> Settings:
+    """The settings by a user's options; None and an empty sequence mean the value of `config`, or else the protocol's.
+    Raises BENCHMARK_CONFIG, and the problems of the file and of the model."""
+    table, problems = _configured(config)
     own = {name: table.pop(name, default) for name, default in OWN.items()}
-    model, datasets = options.model or own["model.model_name"], options.datasets or tuple(own["datasets"])
+    model, datasets = model or own["model.model_name"], datasets or own["datasets"]
     if not isinstance(model, str) or not model:
         raise BENCHMARK_CONFIG.error("--model", "no option and no --config names a model")
     if not datasets:
         raise BENCHMARK_CONFIG.error("--datasets", "no option and no --config names a subset")
-    answer_type = options.answer_type or own["evaluation.answer_type"]
+    answer_type = answer_type or own["evaluation.answer_type"]
     if answer_type not in ANSWER_TYPES:
         raise BENCHMARK_CONFIG.error("evaluation.answer_type", f"{answer_type!r} is none of {', '.join(ANSWER_TYPES)}")
-    retries = own["generation.max_retries"] if options.retries is None else options.retries
+    retries = own["generation.max_retries"] if retries is None else retries
     if not isinstance(retries, int) or retries < 0:
         raise BENCHMARK_CONFIG.error("generation.max_retries", f"{retries!r} is no number of retries")
     model = f"hf_model://{model}" if BARE_ID.match(model) and not os.path.isdir(model) else model
-    weights = {"model.enable_lora": False, **model_layer("evaluate", model, options.which).table}
+    weights = {"model.enable_lora": False, **model_layer("evaluate", model, which).table}
     layers = (
         Layer("protocol", PROTOCOL),
-        Layer(str(options.config), table),
+        Layer(str(config), table),
         Layer("answers of a letter", LETTER if answer_type == "letter" else {}),
         Layer("--model", {key: value for key, value in weights.items() if key.startswith("model.")}),
-        parse_set(options.sets),
+        parse_set(sets),
     )
+    home = home_of(data.expanduser().absolute())
+    folder = out.expanduser().absolute() / model.rstrip("/").rsplit("/", 1)[-1] / answer_type
+    names = tuple(dict.fromkeys(datasets))
     return Settings(
-        data=options.data.expanduser().absolute(),
-        out=options.out.expanduser().absolute(),
-        datasets=tuple(dict.fromkeys(datasets)),
-        model=model,
-        answer_type=answer_type,
-        retries=retries,
-        limit=options.limit,
-        layers=layers,
-        problems=tuple(problems),
-        platform=platform,
-        resources=resources,
+        home, folder, names, model, answer_type, retries, limit, layers, tuple(problems), platform, resources
     )
 
 
@@ -170,7 +152,7 @@ class Outcome:
 
 def run_benchmark(settings: Settings) -> Outcome:
     """Ask every question, and those without an answer again. Raises the problems of the data, the spec and the jobs."""
-    questions, problems = read_questions(settings.data, settings.datasets, settings.answer_type, settings.limit)
+    questions, problems = read_questions(settings.home, settings.datasets, settings.answer_type, settings.limit)
     spec = write_spec(settings, questions)
     note(f"{len(questions)} questions; {command('launch', 'evaluate', '--spec', spec, '--wait')}")
     job = api.completed("evaluate", spec, settings.platform, settings.resources, ready=READY)

@@ -1,17 +1,36 @@
-"""Records and files that are there more than once: same question, contradicting answers, same bytes."""
+"""Records and files that are there more than once (the same question, contradicting answers, the same bytes), and what
+a split must not tear apart: these, files that look alike or have one stem, and clips of one recording."""
 
 from __future__ import annotations
 
+import os
+import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from vidqa.core.problem import Problem
-from vidqa.data.problems import shown_names
-from vidqa.data.record import Record
+from vidqa.data.load import Pair
+from vidqa.data.near_duplicates import groups_alike
+from vidqa.data.problems import OPTION, shown_names
+from vidqa.data.record import MediaRef, Record
 from vidqa.data.record_groups import same_bytes
-from vidqa.datatools.problems import DUPLICATES
+from vidqa.datatools.problems import DUPLICATES, SPLIT
 from vidqa.evaluation.answers import parse_expected
+from vidqa.video.probe import probe_many
+
+NUMBERED = r"(.*[^0-9/])[0-9]+[.][^.]+$"
+REMEDY = "name a field, such as camera, or a pattern whose group is the recording, such as '(.*)_[0-9]+[.]mp4'"
+MOST_OF_A_STEM = 8  # files; a stem that more have, such as "video", says nothing
+LOOKS, CONTENT, STEM, GROUP = "look_alike", "same_content", "same_stem", "group"
+SHOWN = {
+    LOOKS: "files that look alike",
+    CONTENT: "files with the same content",
+    STEM: "files with the same stem",
+    GROUP: "records of a group",
+}
 
 
 @dataclass(frozen=True)
@@ -67,3 +86,145 @@ def compared_answer(record: Record) -> str:
 
 def _plain(text: str) -> str:
     return " ".join(text.casefold().split())
+
+
+@dataclass
+class SplitGroups:
+    """Groups of records that stay on one side. `named` says what each consists of, by reason: media as the annotations
+    call them, or, of a group that was asked for, its records' ids; `group_names` has the names of those."""
+
+    ties: list[list[int]] = field(default_factory=list)
+    named: dict[str, list[list[str]]] = field(default_factory=lambda: defaultdict(list))
+    group_names: list[str] = field(default_factory=list)
+    pairs_alike: int = 0
+    not_seen: int = 0  # media that could not be decoded, so that what they look like is not known
+    without_group: int = 0  # records that --group-by says nothing about
+
+    def facts(self) -> dict[str, Any]:
+        """Counts by reason."""
+        counts = {
+            reason: {"groups": len(groups), "members": sum(map(len, groups))} for reason, groups in self.named.items()
+        }
+        if LOOKS in counts:
+            counts[LOOKS]["pairs"] = self.pairs_alike
+        return {**counts, "not_seen": self.not_seen, "without_group": self.without_group}
+
+    def lists(self) -> dict[str, Any]:
+        """What together.json holds: the members of each group by reason, those of --group-by by their names."""
+        own = {GROUP: dict(zip(self.group_names, self.named[GROUP], strict=True))} if GROUP in self.named else {}
+        return {**self.named, **own}
+
+    def text(self) -> list[str]:
+        """For a person, a line for each reason."""
+        lines = []
+        for reason, groups in self.named.items():
+            pairs = f", {self.pairs_alike:,} pairs" if reason == LOOKS else ""
+            count = sum(map(len, groups))
+            lines.append(f"kept together: {count:,} {SHOWN[reason]}, in {len(groups):,} groups{pairs}")
+        if self.not_seen:
+            lines.append(f"not looked at: {self.not_seen:,} files that cannot be decoded")
+        if self.without_group:
+            lines.append(f"without a group: {self.without_group:,} records; each goes by its own video")
+        return lines
+
+
+def find_split_groups(pairs: Sequence[Pair], group_by: str, *, ignore_looks: bool) -> SplitGroups:
+    """What must stay together in these records. Raises DATA_OPTION."""
+    result = SplitGroups()
+    users: dict[str, list[int]] = defaultdict(list)
+    media: dict[str, MediaRef] = {}
+    for at, pair in enumerate(pairs):
+        for ref in pair.record.media:
+            media.setdefault(ref.key, ref)
+            users[ref.key].append(at)
+    if group_by:
+        _by_group(pairs, group_by, result)
+    reasons = {CONTENT: same_bytes(media.values()), STEM: _same_stem(media.values())}
+    if not ignore_looks:
+        reasons[LOOKS] = _alike(media, result)
+    for reason, groups in reasons.items():
+        for group in groups:
+            result.ties.append([users[key][0] for key in group])
+            result.named[reason].append([_shown(media[key]) for key in group])
+    return result
+
+
+def torn_recordings(parts: Mapping[str, Sequence[Record]], out: Path) -> list[Problem]:
+    """A warning where files whose names differ by a number alone, as those of clips of one recording do, are in both
+    parts. Where all names are one but for a number, they say nothing about recordings."""
+    names: dict[str, set[str]] = defaultdict(set)
+    sides: dict[str, set[str]] = defaultdict(set)
+    for side, records in parts.items():
+        for written in (ref.written for record in records for ref in record.media):
+            if match := re.search(NUMBERED, written):
+                names[match[1]].add(written)
+                sides[match[1]].add(side)
+    torn = [recording for recording, both in sides.items() if len(both) > 1 and len(names[recording]) > 1]
+    if not torn or len(names) < 2:
+        return []
+    counts = f"{len(torn)} of {len(names)}"
+    message = f"{counts} groups of files whose names differ by a number alone are in both parts: {shown_names(torn)}"
+    return [SPLIT.at(out / "split.json", message, severity="warning")]
+
+
+def _shown(ref: MediaRef) -> str:
+    return ref.written if ref.member is None else ref.key
+
+
+def _alike(media: dict[str, MediaRef], result: SplitGroups) -> list[list[str]]:
+    headers = dict(zip(media, probe_many(media.values()), strict=True))
+    groups, result.pairs_alike, compared = groups_alike(media.values(), headers)
+    result.not_seen = len(media) - compared
+    return groups
+
+
+def _same_stem(media: Iterable[MediaRef]) -> list[list[str]]:
+    """Keys of files with one name but for folder and ending. Beyond one folder a mere number says nothing, nor does a
+    name that many files have."""
+    near: dict[tuple[str, str], list[str]] = defaultdict(list)
+    far: dict[str, list[str]] = defaultdict(list)
+    for ref in media:
+        folder, name = os.path.split(ref.member or ref.path)
+        stem = os.path.splitext(name)[0].casefold()
+        near[folder, stem].append(ref.key)
+        far[stem].append(ref.key)
+    telling = [keys for stem, keys in far.items() if len(keys) <= MOST_OF_A_STEM and re.search(r"[^\W\d_]", stem)]
+    covered = {key for keys in telling for key in keys}
+    groups = [*telling, *(keys for keys in near.values() if keys[0] not in covered)]
+    return [sorted(keys) for keys in groups if len(keys) > 1]
+
+
+def _by_group(pairs: Sequence[Pair], group_by: str, result: SplitGroups) -> None:
+    groups: dict[str, list[int]] = defaultdict(list)
+    columns = {name for pair in pairs for name in pair.row}
+    pattern = None if group_by in columns else _pattern(group_by)
+    for at, pair in enumerate(pairs):
+        names = _names(pair, group_by, pattern)
+        for name in names:
+            groups[name].append(at)
+        result.without_group += not names
+    if not groups:
+        there = ", ".join(sorted(map(str, columns))[:12])
+        message = f"{group_by!r} is no field of the records (there are: {there}) and matches no name of a medium"
+        raise OPTION.error("--group-by", message, REMEDY)
+    several = {name: group for name, group in groups.items() if len(group) > 1}
+    result.named[GROUP] = [[pairs[at].record.id for at in group] for group in several.values()]
+    result.group_names = list(several)
+    result.ties += several.values()
+
+
+def _names(pair: Pair, group_by: str, pattern: re.Pattern[str] | None) -> list[str]:
+    if pattern is None:
+        value = pair.row.get(group_by)
+        return [] if value is None or value == "" else [str(value)]
+    matches = (pattern.search(ref.written) for ref in pair.record.media)
+    return list(dict.fromkeys("/".join(filter(None, m.groups())) or m.group() for m in matches if m))
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as wrong:
+        raise OPTION.error(
+            "--group-by", f"{text!r} is no field of the records and no regular expression: {wrong}", REMEDY
+        ) from wrong

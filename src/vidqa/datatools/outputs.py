@@ -24,11 +24,7 @@ def write_new(files: Mapping[Path, bytes]) -> bool:
         raise ProblemError([OUTPUT_EXISTS.at(path, "the file is there and holds something else") for path in other])
     new = [path for path, content in there.items() if content is None]
     for path in new:
-        try:
-            with replacing(path) as temporary:
-                temporary.write_bytes(files[path])
-        except OSError as refused:
-            raise NO_SPACE.error(path, f"cannot be written: {refused.strerror or refused}") from refused
+        _write(path, files[path])
     return bool(new)
 
 
@@ -41,9 +37,13 @@ def _content(path: Path) -> bytes | None:
 
 def write_page(path: Path, html: str) -> None:
     """A page is made anew every time. Raises STORAGE_NO_SPACE."""
+    _write(path, html.encode("utf-8", "replace"))
+
+
+def _write(path: Path, content: bytes) -> None:
     try:
         with replacing(path) as temporary:
-            temporary.write_text(html, encoding="utf-8", errors="replace")
+            temporary.write_bytes(content)
     except OSError as refused:
         raise NO_SPACE.error(path, f"cannot be written: {refused.strerror or refused}") from refused
 

@@ -20,8 +20,7 @@ from vidqa.data.sources import Source, kind_of_source, open_source
 from vidqa.data.sources._base import address_of
 from vidqa.data.sources.captions import CAPTIONS_FOLDER
 from vidqa.data.sources.data_folder import DATA_FOLDER
-from vidqa.data.sources.files import ANNOTATION_FILE, CSV_FILE
-from vidqa.data.sources.user_function import USER_FUNCTION
+from vidqa.data.sources.files import ANNOTATION_FILE, CSV_FILE, USER_FUNCTION
 from vidqa.data.sources.web_dataset import WEB_DATASET
 from vidqa.data.splits import holds_tables
 from vidqa.datatools import tao

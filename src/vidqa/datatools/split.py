@@ -21,10 +21,16 @@ from vidqa.data.record import Record
 from vidqa.data.record_groups import drawn_groups, groups_sharing_media, stratified
 from vidqa.data.sources import Source, open_source
 from vidqa.data.splits import SPLITS
-from vidqa.datatools.duplicates import answer_class, same_content_problems
+from vidqa.datatools.duplicates import (
+    CONTENT,
+    SplitGroups,
+    answer_class,
+    find_split_groups,
+    same_content_problems,
+    torn_recordings,
+)
 from vidqa.datatools.outputs import json_list, json_page, write_new
 from vidqa.datatools.problems import SPLIT
-from vidqa.datatools.split_groups import CONTENT, SplitGroups, find_split_groups, torn_recordings
 
 PARTS = ("train", "val")
 PARTS_NAMED = (*SPLITS, "kpi", "selection")  # folders of one part of a data set

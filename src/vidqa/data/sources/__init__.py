@@ -21,16 +21,12 @@ from vidqa.data.sources._base import (
 )
 from vidqa.data.sources.captions import CAPTIONS_FOLDER
 from vidqa.data.sources.data_folder import DATA_FOLDER
-from vidqa.data.sources.files import ANNOTATION_FILE, CSV_FILE, MEDIA_FILES
-from vidqa.data.sources.user_function import USER_FUNCTION
+from vidqa.data.sources.files import ANNOTATION_FILE, CSV_FILE, MEDIA_FILES, USER_FUNCTION
 from vidqa.data.sources.web_dataset import WEB_DATASET
 from vidqa.data.tables import NO_NAMES, rename_fields
 
-# In the order in which they are tried.
-SOURCE_KINDS = (
-    *(USER_FUNCTION, CSV_FILE, CAPTIONS_FOLDER, WEB_DATASET, DATA_FOLDER),
-    *(MEDIA_FILES, ANNOTATION_FILE),
-)
+# In the order in which they are tried; the last one recognises every path.
+SOURCE_KINDS = (USER_FUNCTION, CSV_FILE, CAPTIONS_FOLDER, WEB_DATASET, DATA_FOLDER, MEDIA_FILES, ANNOTATION_FILE)
 
 __all__ = [
     "SOURCE_KINDS",
@@ -50,10 +46,7 @@ __all__ = [
 def kind_of_source(path: str) -> SourceKind:
     """The first kind that recognises what lies at a path."""
     place, part = address_of(path)
-    for kind in SOURCE_KINDS:
-        if kind.recognises(path if not part or kind.reads_part(part) else place):
-            return kind
-    raise AssertionError("the last kind recognises every path")
+    return next(kind for kind in SOURCE_KINDS if kind.recognises(path if not part or kind.reads_part(part) else place))
 
 
 def open_source(

@@ -149,9 +149,14 @@ def part_of(source: Source, part: str) -> Source:
         return rows_of_cuts(parts, part, str(source.path), collector)
 
     def fingerprint() -> str:
-        return hashlib.sha256(repr((source.fingerprint(), [cut[1:] for cut in cuts])).encode()).hexdigest()
+        return digest_of((source.fingerprint(), [cut[1:] for cut in cuts]))
 
     return replace(source, rows=rows, fingerprint=fingerprint)
+
+
+def digest_of(content: object) -> str:
+    """What a source's `fingerprint` gives: the sha256 (hex) of what its rows depend on."""
+    return hashlib.sha256(repr(content).encode("utf-8", "surrogateescape")).hexdigest()
 
 
 Part = tuple[Cut, Callable[[], int], Callable[[], Iterator[Row]]]  # how many rows there are, and the rows

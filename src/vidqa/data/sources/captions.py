@@ -7,7 +7,6 @@ keys: [weather, lighting]   those that are answered, in this order; KEYS where i
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from bisect import bisect_left
@@ -21,7 +20,7 @@ import yaml
 from vidqa.core.files import content_hash, parse_json
 from vidqa.data.media import media_source
 from vidqa.data.problems import EMPTY, FIELD, LEFT_OUT, SYNTAX, ProblemCollector, shown_names
-from vidqa.data.sources._base import Names, Rows, Source, SourceKind, address_of
+from vidqa.data.sources._base import Names, Rows, Source, SourceKind, address_of, digest_of
 
 VIDEOS, METAS, LABEL = "videos", "metas", ".label.json"
 ASKS = "captions.yaml"
@@ -141,8 +140,7 @@ def _open(path: str, media_path: str, renamed: Names) -> Source:
             collector.add(EMPTY, str(folder / METAS), "no label is there")
 
     def fingerprint() -> str:
-        parts = [asks, *((file.name, content_hash(file)) for file in labels)]
-        return hashlib.sha256(repr(parts).encode("utf-8", "surrogateescape")).hexdigest()
+        return digest_of([asks, *((file.name, content_hash(file)) for file in labels)])
 
     return Source(folder / METAS, media, rows, fingerprint)
 

@@ -20,7 +20,7 @@ from vidqa.data.media import MediaSource, kind_of, media_source
 from vidqa.data.media_cache import EmbeddedMedia
 from vidqa.data.problems import ProblemCollector
 from vidqa.data.reader import NAMES, read_rows
-from vidqa.data.sources._base import Names, Rows, Source, SourceKind, address_of, rows_of_cuts
+from vidqa.data.sources._base import Names, Rows, Source, SourceKind, address_of, digest_of, rows_of_cuts
 from vidqa.data.splits import files_of, holds_tables, subset_and_cuts
 from vidqa.data.tables import csv_rows, has_bytes, rename_fields, rows_in_tables, table_rows
 
@@ -60,7 +60,7 @@ def _open(path: str, media_path: str, renamed: Names) -> Source:
     def fingerprint() -> str:
         """Of every file that is read, and of the part that is taken."""
         hashes = [[content_hash(file) for file in of_cut] for of_cut in files]
-        return hashlib.sha256(repr(([cut[1:] for cut in cuts], hashes)).encode()).hexdigest()
+        return digest_of(([cut[1:] for cut in cuts], hashes))
 
     return Source(folder, media, rows, fingerprint)
 

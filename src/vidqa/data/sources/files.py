@@ -1,8 +1,9 @@
-"""Sources that are files as they lie there: annotations as JSON or CSV, and media without annotations.
+"""Sources that are files as they lie there: annotations as JSON or CSV, media without annotations, a user's Python.
 
 An annotation file is a JSON list or JSON lines, or lies as annotations.json(l) in a dataset folder. A CSV file (.tsv:
 tabs) has a header that names the columns video (or file, path, clip), question and answer. Media are a file, a folder
-or an archive, each video and image of which is a record without a question.
+or an archive, each video and image of which is a record without a question. A Python file holds a function that yields
+records, `my_module.py:records`, or `my_module.py:records#WORD`, which it is given; it runs in a process of its own.
 """
 
 from __future__ import annotations
@@ -12,13 +13,17 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from vidqa.core.files import content_hash
+from vidqa.core.user_function import UserFunction, UserFunctionError
 from vidqa.data.archive import is_archive, open_archive
+from vidqa.data.foreign_rows import question_row
 from vidqa.data.media import MediaSource, is_medium, kind_of, media_source
-from vidqa.data.problems import FILE_MISSING, ProblemCollector
-from vidqa.data.reader import NAMES, annotation_file, read_rows
-from vidqa.data.sources._base import Names, Rows, Source, SourceKind
+from vidqa.data.problems import EMPTY, FILE_MISSING, ProblemCollector
+from vidqa.data.problems import FUNCTION as FUNCTION_FAILED
+from vidqa.data.reader import NAMES, TOO_DEEP, annotation_file, is_deep, read_rows
+from vidqa.data.sources._base import FUNCTION, Names, Rows, Source, SourceKind, digest_of
 from vidqa.data.tables import csv_rows
 
 
@@ -90,3 +95,43 @@ def _open_csv(path: str, media_path: str, renamed: Names) -> Source:
 
 
 CSV_FILE = SourceKind("CSV file", _is_csv, _open_csv, renames=True)
+
+
+def _open_function(path: str, media_path: str, renamed: Names) -> Source:
+    """Raises DATA_FILE_MISSING."""
+    match = FUNCTION.fullmatch(path)
+    assert match is not None  # it was recognised
+    file = Path(os.path.abspath(os.path.expanduser(match["file"])))
+    if not file.is_file():
+        raise FILE_MISSING.error(file, "there is no such Python file", "give FILE.py:FUNCTION")
+    name, argument = match["name"], match["given"]
+
+    def rows(collector: ProblemCollector) -> Rows:
+        index = -1
+        for index, row in enumerate(_yielded(file, name, argument, collector)):
+            if is_deep(row):
+                collector.add(FUNCTION_FAILED, f"{file}:{name}[{index}]", TOO_DEEP)
+            else:
+                yield index, question_row(row)
+        if index < 0 and not collector.errors:
+            collector.add(EMPTY, f"{file}:{name}", "the function yields no record")
+
+    def fingerprint() -> str:
+        read = [content_hash(Path(argument))] if argument and os.path.isfile(argument) else []
+        return digest_of([content_hash(file), name, argument, *read])
+
+    return Source(file, media_source(file, media_path, root_mode=False), rows, fingerprint)
+
+
+def _yielded(file: Path, name: str, argument: str | None, collector: ProblemCollector) -> Iterator[Any]:
+    """What the function yields, until it ends or fails, which becomes a finding."""
+    try:
+        with UserFunction(file, name) as function:
+            yield from function.rows([] if argument is None else [argument])
+    except UserFunctionError as failed:
+        collector.add(FUNCTION_FAILED, failed.where or f"{file}:{name}", failed.message)
+
+
+USER_FUNCTION = SourceKind(
+    "user's function", lambda path: bool(FUNCTION.fullmatch(path)), _open_function, reads_part=lambda part: True
+)

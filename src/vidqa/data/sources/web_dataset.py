@@ -6,7 +6,6 @@ shards/train-{000000..000007}.tar      shards/*.tar      a folder that holds not
 from __future__ import annotations
 
 import glob
-import hashlib
 import json
 import os
 import re
@@ -22,7 +21,7 @@ from vidqa.data.foreign_rows import MEDIA, question_row
 from vidqa.data.media import MediaSource, kind_of, media_source
 from vidqa.data.media_cache import open_tar, plain_members
 from vidqa.data.problems import EMPTY, FILE_MISSING, LEFT_OUT, SYNTAX, TAR_BROKEN, ProblemCollector, shown_names
-from vidqa.data.sources._base import Names, Rows, Source, SourceKind
+from vidqa.data.sources._base import Names, Rows, Source, SourceKind, digest_of
 
 BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}")
 MOST_SHARDS = 100_000
@@ -142,11 +141,8 @@ def _open(path: str, media_path: str, renamed: Names) -> Source:
         if not index and not collector.errors:
             collector.add(EMPTY, path, "no record is in the shards")
 
-    def fingerprint() -> str:
-        return hashlib.sha256(repr([content_hash(shard) for shard in shards]).encode()).hexdigest()
-
     named = shards[0] if len(shards) == 1 else folder
-    return Source(named, media, rows, fingerprint)
+    return Source(named, media, rows, lambda: digest_of([content_hash(shard) for shard in shards]))
 
 
 WEB_DATASET = SourceKind("WebDataset", _recognises, _open)

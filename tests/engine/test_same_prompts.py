@@ -36,9 +36,8 @@ from vidqa.families import family_of
 from vidqa.planning.plan import load_sets
 from vidqa.planning.samples import evaluation_planner, training_planner
 from vidqa.serving._base import Limits
-from vidqa.serving.download import Hosts
 from vidqa.serving.handler import RequestHandler
-from vidqa.serving.media import MediaAccess, MediaStore
+from vidqa.serving.media import Hosts, MediaAccess, MediaStore
 from vidqa.serving.schema import ChatRequest
 from vidqa.spec import Layer, load, resolve
 

@@ -29,16 +29,13 @@ from tiny_world import tiny_model
 
 from vidqa.core.problem import ProblemError
 from vidqa.families.chat import Chat, load_chat
-from vidqa.serving._base import Limits
+from vidqa.serving._base import Limits, listen
 from vidqa.serving.app import failure
-from vidqa.serving.auth import listen
-from vidqa.serving.connections import Connection
-from vidqa.serving.download import Hosts
+from vidqa.serving.connections import Connection, Uploads
 from vidqa.serving.grammar import Grammars
-from vidqa.serving.media import MediaAccess, MediaStore
+from vidqa.serving.media import Hosts, MediaAccess, MediaStore
 from vidqa.serving.openai_responses import status_of
 from vidqa.serving.schema import NamedMedium, parse_request
-from vidqa.serving.uploads import Uploads
 
 LIMITS = Limits(body_start_s=3.0, connections=12, header_s=1.0, read_s=1.0)
 UPLOADS = 4

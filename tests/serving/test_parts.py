@@ -16,10 +16,10 @@ from tiny_world import tiny_model
 from vidqa.core.problem import ProblemError
 from vidqa.families.chat import Chat, load_chat
 from vidqa.planning.requests import Sampling
-from vidqa.serving.auth import listen, served_key
+from vidqa.serving._base import listen, served_key
 from vidqa.serving.detokenizer import Detokenizer
-from vidqa.serving.download import Hosts, _is_public
 from vidqa.serving.handler import RequestHandler
+from vidqa.serving.media import Hosts, _is_public
 from vidqa.serving.openai_responses import token_bytes
 from vidqa.serving.schema import ChatRequest, parse_request
 from vidqa.serving.start import name_of, serving_layers

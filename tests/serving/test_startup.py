@@ -10,7 +10,7 @@ import uvicorn
 from uvicorn.lifespan.off import LifespanOff
 
 from vidqa.engine.serve import Server
-from vidqa.serving.auth import listen
+from vidqa.serving._base import listen
 
 
 def test_a_server_accepts_connections_when_it_says_that_it_has_begun() -> None:

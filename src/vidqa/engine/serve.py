@@ -38,13 +38,11 @@ from vidqa.engine.model import DTYPES
 from vidqa.engine.signals import hard_exit
 from vidqa.planning.requests import Sampling
 from vidqa.planning.samples import evaluation_planner
-from vidqa.serving._base import MB, Limits
+from vidqa.serving._base import LOOPBACK, MB, Limits, listen, served_key
 from vidqa.serving.app import ServerApp
-from vidqa.serving.auth import LOOPBACK, listen, served_key
 from vidqa.serving.connections import Connection
-from vidqa.serving.download import Hosts
 from vidqa.serving.handler import RequestHandler
-from vidqa.serving.media import MediaAccess, MediaStore
+from vidqa.serving.media import Hosts, MediaAccess, MediaStore
 from vidqa.serving.problems import FAILED
 from vidqa.spec import Layer, resolve
 

@@ -1,7 +1,8 @@
-"""The interface between the HTTP side and the thread that owns the model, and the server's limits."""
+"""What the server rests on: its limits, its key and address, and the interface to the thread that owns the model."""
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -10,8 +11,13 @@ from typing import Any, Protocol
 from vidqa.data.record import MediaRef
 from vidqa.planning.requests import Request, Result
 from vidqa.planning.samples import Planner, Sample
+from vidqa.serving.problems import ADDRESS, OPTION
 
 MB = 1 << 20
+SHORTEST_KEY = 16  # characters; a shorter one could be guessed, and could not be kept out of logs
+NEED_KEY = "Set VIDQA_API_KEY in the environment, or leave --host out: then only this machine reaches the server."
+LONGER_KEY = "Set a longer one, for example that of `openssl rand -hex 24`."
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +36,27 @@ class Limits:
     header_s: float = 10.0
     read_s: float = 60.0
     fetch_s: float = 30.0
+
+
+def served_key(host: str, key: str | None) -> str | None:
+    """The key that clients need. Raises SERVE_OPTION."""
+    if key is None and host not in LOOPBACK:
+        raise OPTION.error("--host", f"{host} is reached by other machines, and VIDQA_API_KEY is not set", NEED_KEY)
+    if key is not None and len(key) < SHORTEST_KEY:
+        raise OPTION.error("VIDQA_API_KEY", f"{len(key)} characters; {SHORTEST_KEY} are needed", LONGER_KEY)
+    return key
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket. Raises SERVE_ADDRESS."""
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+    except (OSError, OverflowError) as failed:
+        listener.close()
+        raise ADDRESS.error(f"{host}:{port}", str(failed)) from failed
+    return listener
 
 
 class Backend(Protocol):

@@ -22,12 +22,12 @@ from vidqa.core.cli import note
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.planning.requests import Result
 from vidqa.serving._base import Limits
+from vidqa.serving.connections import Uploads
 from vidqa.serving.detokenizer import Piece
 from vidqa.serving.handler import Answers, RequestHandler
 from vidqa.serving.openai_responses import ResponseWriter, error_response
 from vidqa.serving.problems import BUSY, FAILED, NOT_FOUND, UNAUTHORIZED
 from vidqa.serving.schema import ChatRequest, parse_request
-from vidqa.serving.uploads import Uploads
 
 LEFT = 499  # status of a request whose client has left, in logs and metrics alone
 RETRY_S = "1"

@@ -14,8 +14,8 @@ from typing import NoReturn
 from vidqa.core import environment
 from vidqa.jobs.local_job import ACTION, inference_job
 from vidqa.jobs.platforms import local
-from vidqa.serving.auth import served_key
-from vidqa.serving.download import Hosts
+from vidqa.serving._base import served_key
+from vidqa.serving.media import Hosts
 from vidqa.serving.problems import OPTION
 from vidqa.spec import Layer, parse_set
 from vidqa.spec.parent_layers import model_layer

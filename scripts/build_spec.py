@@ -52,8 +52,9 @@ parser.add_argument("--out", type=Path, metavar="FILE", help="write the spec her
 
 def main(args: argparse.Namespace) -> Result:
     from vidqa.spec import dump, explain, fingerprint
-    from vidqa.spec.build import Request, build, output_format, write_spec
+    from vidqa.spec.build import Request, build
     from vidqa.spec.schedule import train_samples
+    from vidqa.spec.serialization import output_format, write_spec
 
     form = output_format(args.format, args.out)
     named = {name: getattr(args, name) for name in ("profile", "parent_run", "which", "model", "results_dir", "target")}

@@ -25,7 +25,7 @@ def main(options: argparse.Namespace) -> Result:
     from vidqa.core.problem import bounded, raise_errors
     from vidqa.datatools.preview import pick, preview_page, previews, terminal_text
     from vidqa.preflight.inputs import DataInputs
-    from vidqa.spec.action import action_of
+    from vidqa.spec.layers import action_of
 
     inputs = DataInputs(options.spec, action_of(options.spec), "local")
     sets = inputs.annotations if options.sample else inputs.annotations[:1]

@@ -14,9 +14,8 @@ import pytest
 from vidqa.core import actions
 from vidqa.core.actions import Action, resolve
 from vidqa.core.problem import ProblemError
-from vidqa.spec.action import action_of, require_action
 from vidqa.spec.keys import flat, leaves
-from vidqa.spec.layers import read_layer
+from vidqa.spec.layers import action_of, read_layer, require_action
 
 NAMED_BY_THE_ONE_BEFORE = ("processes_key", "fills_gpus")
 NAMED = ("spec", "rules", "outcome", "program", "proof")

@@ -13,7 +13,7 @@ from tiny_world import tiny_data, tiny_model, tiny_spec
 from vidqa.core.problem import ProblemError
 from vidqa.preflight.report import preflight
 from vidqa.spec import Layer, resolve
-from vidqa.spec.learning_rates import part_of, part_problems, rate_of
+from vidqa.spec.schedule import part_of, part_problems, rate_of
 
 NAMES = {
     "model.visual.patch_embed.proj.weight": "vision",

@@ -21,7 +21,7 @@ from vidqa.evaluation.rewards import (
     question_problems,
     shuffled_options,
 )
-from vidqa.spec.grpo_rules import REWARDS
+from vidqa.spec.grpo_tables import REWARDS
 
 COLOURS = "What colour is it?\n(A) red\n(B) blue\n(C) dark red\nAnswer with the letter."
 NO_PENALTY = SimpleNamespace(overlong_reward=SimpleNamespace(enable_overlong_penalty=False))

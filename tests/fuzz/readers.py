@@ -37,7 +37,7 @@ from vidqa.jobs import records
 from vidqa.jobs import watch as jobs
 from vidqa.preflight import media_probe as probe_table
 from vidqa.spec import Layer, dump, explain, read_layer, resolve
-from vidqa.spec.compat.cosmos import cosmos_table, missing_fps
+from vidqa.spec.cosmos import cosmos_table, missing_fps
 from vidqa.spec.layers import parse_set
 from vidqa.spec.run_lookup import find_checkpoint, find_export
 from vidqa.video import probe, probe_image

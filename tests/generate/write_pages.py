@@ -24,8 +24,7 @@ import vidqa
 from vidqa.core import actions
 from vidqa.core.cli import SKILL_ROOT
 from vidqa.core.files import write_text
-from vidqa.spec.json_schema import schema
-from vidqa.spec.keys import leaves, nested
+from vidqa.spec.keys import leaves, nested, schema
 
 FILLED = {**PARTS, "references/migrating.md": pages.in_migrating}
 MANIFEST = "schemas/manifest.json"

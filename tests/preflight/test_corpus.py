@@ -17,7 +17,7 @@ from vidqa.core.problem import Exit, ProblemError
 from vidqa.jobs.job_spec import load_job_spec
 from vidqa.jobs.launch import Resources, dry_run
 from vidqa.preflight import launch_gate
-from vidqa.spec.action import action_of
+from vidqa.spec.layers import action_of
 
 
 @pytest.fixture(scope="module")

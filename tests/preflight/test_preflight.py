@@ -20,7 +20,7 @@ from vidqa.core.problem import Exit, ProblemError
 from vidqa.data import load_records
 from vidqa.planning.samples import Planner, Prompting
 from vidqa.preflight.report import Report, preflight
-from vidqa.spec.action import action_of
+from vidqa.spec.layers import action_of
 
 WriteSpec = Callable[..., Path]
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "preflight.py"

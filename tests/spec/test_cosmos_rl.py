@@ -19,10 +19,9 @@ from pydantic import BaseModel
 from vidqa.core.actions import action
 from vidqa.core.problem import ProblemError
 from vidqa.spec import Layer, TrainSpec, dump, resolve
-from vidqa.spec.build import Request, build
-from vidqa.spec.compat.cosmos import cosmos_table, target_table, video_fps_problems
+from vidqa.spec.build import Request, build, profile_layer
+from vidqa.spec.cosmos import cosmos_table, target_table, video_fps_problems
 from vidqa.spec.keys import flat
-from vidqa.spec.parent_layers import profile_layer
 from vidqa.spec.schedule import train_samples
 from vidqa.spec.serialization import render
 

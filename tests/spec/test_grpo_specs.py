@@ -11,7 +11,6 @@ from vidqa.core.problem import ProblemError
 from vidqa.planning.resume_compat import spec_changes, spec_facts
 from vidqa.spec import DataFacts, Layer, check_with_data, dump, load, resolve
 from vidqa.spec.build import Request, build
-from vidqa.spec.grpo_rules import temperature_of
 from vidqa.spec.models import GrpoSpec
 from vidqa.spec.schedule import effective_batch
 
@@ -106,7 +105,7 @@ def test_the_recipe_of_cosmos_reason1_is_taken_as_it_is(tmp_path: Path) -> None:
     resolved = build(Request("grpo", overrides=(file,)))
     spec = resolved.spec
     assert isinstance(spec, GrpoSpec)
-    assert (effective_batch(spec), temperature_of(spec)) == (16, 0.9)
+    assert (effective_batch(spec), spec.temperature) == (16, 0.9)
     assert spec.custom.train_dataset.annotation_path == "hf_dataset://nvidia/Cosmos-Reason1-RL-Dataset#robovqa:"
     assert spec.train.optm_betas == [0.9, 0.95] and spec.rollout.max_response_length == 6144
     without_effect = {problem.where.split()[-1] for problem in resolved.warnings if problem.code == "SPEC_NO_EFFECT"}
@@ -198,7 +197,7 @@ def test_what_is_not_possible_is_refused(changes: dict[str, Any], code: str) -> 
 )
 def test_the_temperature_that_is_not_set_follows_the_other(changes: dict[str, Any]) -> None:
     spec = resolve("grpo", [Layer("test", {**DATA, **changes})]).spec
-    assert isinstance(spec, GrpoSpec) and temperature_of(spec) == 0.7
+    assert isinstance(spec, GrpoSpec) and spec.temperature == 0.7
 
 
 def test_a_set_without_a_step_says_how_many_completions_fit() -> None:

@@ -6,9 +6,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from vidqa.core import actions
-from vidqa.spec.json_schema import expected, properties, schema
-from vidqa.spec.keys import leaves
-from vidqa.spec.native_support import facts
+from vidqa.spec.keys import expected, facts, leaves, properties, schema
 
 ACTIONS = list(actions.names())
 

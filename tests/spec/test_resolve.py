@@ -11,9 +11,9 @@ from vidqa.core.actions import action
 from vidqa.core.actions import action as declared
 from vidqa.core.problem import MOST_PROBLEMS, Problem, ProblemError
 from vidqa.spec import Layer, dump, fingerprint, load, parse_set, read_layer, resolve
+from vidqa.spec.build import profile_layer
 from vidqa.spec.keys import leaves
 from vidqa.spec.layers import parse_value
-from vidqa.spec.parent_layers import profile_layer
 
 TAO = json.loads((Path(__file__).parent / "tao_keys.json").read_text())
 TAOS = [(action, version) for action, versions in TAO.items() for version in versions]

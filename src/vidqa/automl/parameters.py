@@ -23,9 +23,9 @@ from typing import Any, Literal
 
 from vidqa.automl.problems import RANGE
 from vidqa.core.problem import ProblemError
-from vidqa.spec.json_schema import expected, properties
+from vidqa.spec.keys import expected, properties
 from vidqa.spec.layers import parse_value
-from vidqa.spec.learning_rates import KEY as RATES
+from vidqa.spec.schedule import LEARNING_RATE
 
 Kind = Literal["float", "int", "categorical"]
 ACTION = "train"
@@ -178,7 +178,7 @@ def same(one: Any, other: Any) -> bool:
 
 def schema_key(key: str) -> str:
     """The key of the schema that describes `key`: of the learning rate of a part, that of all parts."""
-    return RATES if key.startswith(f"{RATES}.") else key
+    return LEARNING_RATE if key.startswith(f"{LEARNING_RATE}.") else key
 
 
 def declared(key: str) -> Mapping[str, Any]:

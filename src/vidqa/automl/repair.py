@@ -17,7 +17,7 @@ from vidqa.spec import DataFacts, check, check_with_data
 from vidqa.spec.keys import value_at
 from vidqa.spec.layers import brief
 from vidqa.spec.models import TrainSpec
-from vidqa.spec.rules import VISION_TARGETS
+from vidqa.spec.train_rules import VISION_TARGETS
 
 WARMUP_EPOCHS = "train.optm_warmup_epochs"
 TARGETS, SAVED = "policy.lora.target_modules", "policy.lora.modules_to_save"

@@ -9,15 +9,22 @@ from typing import Any
 from pydantic import ValidationError
 
 from vidqa.automl.decisions import Values
-from vidqa.automl.parameters import ACTION, RATES, Condition, Parameter, declared, read_parameter, same, schema_key
+from vidqa.automl.parameters import (
+    ACTION,
+    LEARNING_RATE,
+    Condition,
+    Parameter,
+    declared,
+    read_parameter,
+    same,
+    schema_key,
+)
 from vidqa.automl.problems import RANGE
 from vidqa.core import actions
 from vidqa.core.problem import Problem, ProblemError, raise_errors
-from vidqa.spec.json_schema import expected
-from vidqa.spec.keys import leaves, nearest, value_at, with_values
+from vidqa.spec.keys import expected, facts, leaves, nearest, value_at, with_values
 from vidqa.spec.layers import brief
 from vidqa.spec.models import TrainSpec
-from vidqa.spec.native_support import facts
 
 BATCH, MICRO, EPOCHS = "train.train_batch_per_replica", "train.train_policy.mini_batch", "train.epoch"
 LORA = "policy.lora"
@@ -110,7 +117,7 @@ def space_of(
         for key in ranges
         if only_keys and key not in only_keys
     ]
-    raise_errors([*_unknown(fixed, "--fix", [*_keys(spec), RATES]), *outside])
+    raise_errors([*_unknown(fixed, "--fix", [*_keys(spec), LEARNING_RATE]), *outside])
     spec_keys = _keys(_with(spec, fixed))
     raise_errors([*_unknown(ranges, "--range", spec_keys), *_unknown(only_keys, "--only", spec_keys)])
     ranges = {**only_keys, **ranges}
@@ -124,8 +131,9 @@ def space_of(
     base = _with(spec, fixed)
     default = set() if only_keys else _default_keys(base, by_steps=by_steps)
     keys = [key for key in spec_keys if key in ranges or (key in default and key not in fixed)]
-    if RATES in keys and isinstance(base.train.optm_lr, list):
-        raise RANGE.error(RATES, "a list of rates is not searched", "write { decoder = ..., vision = ... }, or fix it")
+    if LEARNING_RATE in keys and isinstance(base.train.optm_lr, list):
+        remedy = "write { decoder = ..., vision = ... }, or fix it"
+        raise RANGE.error(LEARNING_RATE, "a list of rates is not searched", remedy)
     parameters = _with_batches(_parameters(keys, ranges, base), base, samples, ranks, notes)
     for one in parameters:
         value = value_at(base, one.name)
@@ -141,8 +149,8 @@ def space_of(
 def _keys(spec: TrainSpec) -> list[str]:
     """Every key of a spec; where parts of the model have learning rates of their own, these in place of the one."""
     rates = spec.train.optm_lr
-    parts = [f"{RATES}.{part}" for part in rates] if isinstance(rates, dict) else [RATES]
-    return [name for key in leaves(ACTION) for name in (parts if key == RATES else [key])]
+    parts = [f"{LEARNING_RATE}.{part}" for part in rates] if isinstance(rates, dict) else [LEARNING_RATE]
+    return [name for key in leaves(ACTION) for name in (parts if key == LEARNING_RATE else [key])]
 
 
 def _default_keys(base: TrainSpec, *, by_steps: bool) -> set[str]:
@@ -160,8 +168,8 @@ def _full_names(table: Mapping[str, Any]) -> dict[str, Any]:
 def _unknown(keys: Mapping[str, Any], option: str, spec_keys: Sequence[str]) -> Iterator[Problem]:
     for key in keys:
         if key not in spec_keys:
-            is_rate = key.startswith(RATES)
-            close = [name for name in spec_keys if name.startswith(RATES)] if is_rate else nearest(ACTION, key)
+            is_rate = key.startswith(LEARNING_RATE)
+            close = [name for name in spec_keys if name.startswith(LEARNING_RATE)] if is_rate else nearest(ACTION, key)
             remedy = f"did you mean {', '.join(close)}?" if close else None
             yield RANGE.at(f"{option} {key}", f"{key} is not a key of this train spec", remedy)
         elif facts(leaves(ACTION)[schema_key(key)])["x-native"] == "no effect":

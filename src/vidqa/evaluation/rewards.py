@@ -23,7 +23,7 @@ from vidqa.evaluation.problems import METRIC_FUNCTION, REWARD_LABELS, REWARD_REF
 from vidqa.evaluation.results import make_item
 from vidqa.evaluation.text import normalise, tokens
 from vidqa.evaluation.text import token_f1 as bag_f1
-from vidqa.spec.grpo_rules import REWARDS, reward_weights
+from vidqa.spec.grpo_tables import REWARDS, reward_weights
 
 OVERLONG = "overlong"
 NUMERIC = ("number", "distance")

@@ -29,7 +29,7 @@ from vidqa.jobs.platforms.slurm import unseen
 from vidqa.jobs.platforms.slurm_script import image_problems
 from vidqa.jobs.problems import PLATFORM_IMAGE_UNUSED
 from vidqa.jobs.runs import new_name
-from vidqa.spec.compat.cosmos import cosmos_table, video_fps_problems
+from vidqa.spec.cosmos import cosmos_table, video_fps_problems
 from vidqa.spec.models import TrainSpec
 from vidqa.spec.problems import NOT_SUPPORTED
 from vidqa.spec.schedule import train_samples

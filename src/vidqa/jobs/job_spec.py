@@ -23,8 +23,8 @@ from vidqa.data.storage import hub
 from vidqa.jobs.platforms.mounts import media_folders
 from vidqa.jobs.platforms.site import cache_folder, is_unseen
 from vidqa.jobs.records import JobRecord
-from vidqa.spec.action import require_action
 from vidqa.spec.keys import SpecT, value_at, with_values
+from vidqa.spec.layers import require_action
 from vidqa.spec.models import Spec
 
 # Keys that may name functions of the user's beside annotations; an action that has them `reads` them.

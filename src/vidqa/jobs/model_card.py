@@ -24,7 +24,7 @@ from vidqa.jobs.exports import ExportSource, Origin
 from vidqa.jobs.job_results import dataset_of
 from vidqa.planning.resume_compat import same_weights
 from vidqa.spec import effective_batch
-from vidqa.spec.grpo_rules import reward_weights, temperature_of
+from vidqa.spec.grpo_tables import reward_weights
 from vidqa.spec.models import GrpoSpec
 
 HUB = "https://huggingface.co/"
@@ -220,7 +220,7 @@ def _policy(spec: GrpoSpec) -> dict[str, object]:
         "questions a step": effective_batch(spec),
         "completions of a question": rollout.n_generation,
         "longest completion": f"{rollout.max_response_length} tokens",
-        "temperature of completions": f"{temperature_of(spec):g}",
+        "temperature of completions": f"{spec.temperature:g}",
         "weight of the KL divergence": f"{policy.kl_beta:g}",
     }
 

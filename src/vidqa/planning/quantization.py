@@ -13,8 +13,7 @@ from vidqa.data.record_groups import media_by_file, same_bytes_between
 from vidqa.families import Tensor, family_of
 from vidqa.planning.problems import QUANTIZE_CALIBRATION, QUANTIZE_MODULES
 from vidqa.planning.samples import Sample
-from vidqa.spec.quantize_rules import GROUPED, few_samples
-from vidqa.spec.quantize_tables import Quantize
+from vidqa.spec.quantize_tables import GROUPED, Quantize, few_samples
 
 # Linear layers that other programs compute as one product, so that they share a scheme.
 FUSED = {"q_proj": "qkv", "k_proj": "qkv", "v_proj": "qkv", "gate_proj": "gate_up", "up_proj": "gate_up"}

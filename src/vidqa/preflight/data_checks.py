@@ -21,7 +21,7 @@ from vidqa.preflight import media_probe
 from vidqa.preflight.inputs import DataInputs, Skip
 from vidqa.preflight.problems import LABELS_UNBALANCED, SPLIT_LEAK
 from vidqa.spec import effective_batch
-from vidqa.spec.grpo_rules import reward_weights
+from vidqa.spec.grpo_tables import reward_weights
 from vidqa.spec.models import EvaluateSpec, GrpoSpec
 
 FEWEST_ANSWERS = 20  # of one kind; fewer say nothing about balance

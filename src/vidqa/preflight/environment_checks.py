@@ -40,7 +40,7 @@ from vidqa.preflight.gpus import (
 )
 from vidqa.preflight.inputs import ModelInputs, RunInputs, Skip
 from vidqa.preflight.problems import MACHINE_LIMITS
-from vidqa.spec.rules import bitsandbytes_key
+from vidqa.spec.train_rules import bitsandbytes_key
 
 SHM_NEEDED = 1024**3
 FILES_NEEDED = 1024

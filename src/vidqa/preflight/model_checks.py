@@ -17,7 +17,7 @@ from vidqa.planning.adapters import CONFIG, adapter_problems, base_problems, che
 from vidqa.preflight.inputs import ModelInputs, RunInputs
 from vidqa.preflight.problems import TIED_ADAPTER
 from vidqa.spec import check_with_heads
-from vidqa.spec.learning_rates import part_problems
+from vidqa.spec.schedule import part_problems
 
 TIED = ("embed_tokens", "lm_head")
 

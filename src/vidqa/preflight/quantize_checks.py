@@ -14,7 +14,7 @@ from vidqa.preflight.environment_checks import existing
 from vidqa.preflight.inputs import DataInputs, ModelInputs, RunInputs, Skip
 from vidqa.preflight.memory_checks import available_gib
 from vidqa.preflight.problems import MEMORY
-from vidqa.spec.quantize_rules import needs_calibration
+from vidqa.spec.quantize_tables import needs_calibration
 
 
 def modules(inputs: ModelInputs) -> list[Problem]:

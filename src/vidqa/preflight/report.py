@@ -23,8 +23,8 @@ from vidqa.preflight.inputs import DataInputs, Skip
 from vidqa.preflight.launch_gate import CachedReport, ReportKey
 from vidqa.preflight.registry import CHECKS, GROUPS, LEAKS, AtLaunch, Check, CheckResult, run_check
 from vidqa.preflight.summary import summary
-from vidqa.spec.action import action_of
 from vidqa.spec.keys import value_at
+from vidqa.spec.layers import action_of
 from vidqa.spec.problems import MODEL_MAX_LENGTH
 
 ORDER = ("error", "warning", "blocked", "ok", "skipped")  # of a group: the first that a check has

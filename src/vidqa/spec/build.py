@@ -7,21 +7,26 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from vidqa.core import actions
-from vidqa.core.cli import FILE_REFUSED, SKILL_ROOT
-from vidqa.core.files import read_object, write_text
+from vidqa.core.files import read_object
 from vidqa.core.problem import Problem, ProblemError, raise_errors
-from vidqa.spec.compat.cosmos import target_table, video_fps_problems
-from vidqa.spec.layers import Layer, format_of, parse_set, read_layer
+from vidqa.spec.cosmos import target_table, video_fps_problems
+from vidqa.spec.layers import Layer, parse_set, read_layer
 from vidqa.spec.models import TrainSpec
-from vidqa.spec.parent_layers import PARENT_LAYER, parent_layer, profile_layer, root_layer, weights_layer
-from vidqa.spec.problems import CONFLICT, FILE, NO_RUN
+from vidqa.spec.parent_layers import PARENT_LAYER, parent_layer, weights_layer
+from vidqa.spec.problems import CONFLICT, FILE, NO_RUN, VALUE
 from vidqa.spec.resolve import Resolved, resolve
 from vidqa.spec.rules import BARE_ID, unreached_steps
 from vidqa.spec.run_lookup import run_folder_of
 from vidqa.spec.schedule import effective_batch, total_steps, train_samples
+
+ROOT_REMEDY = (
+    "put annotations.json there; a file, a captions folder, shards, a data set of the hub, or a split of one, such as "
+    "DATA#train[:100], is named with --set '{annotations}={root}' (and --set {media}=FOLDER where media lie elsewhere)"
+)
+ARCHIVES = ("videos.tar.gz", "images.tar.gz", "videos.tar", "images.tar")
 
 
 @dataclass(frozen=True)
@@ -66,7 +71,7 @@ def _makers(request: Request) -> Iterator[Callable[[], Layer]]:
     elif request.which is not None:
         yield partial(_no_run, request.which)
     for part, root in request.roots:
-        yield partial(_root, action, part, root)
+        yield partial(_root_layer, action, part, root)
     for path in request.overrides:
         yield partial(read_layer, path)
     if request.model is not None:
@@ -95,12 +100,39 @@ def _no_run(which: str) -> Layer:
     raise NO_RUN.error("--which", f"{which} is asked for, and no run is named", "name the run with --parent-run")
 
 
-def _root(action: str, part: str, root: str) -> Layer:
+def profile_layer(action: str, name: str | None) -> Layer:
+    """A named starting point, such as full, frozen-vision or lora for training; the first one where none is named.
+    Raises SPEC_VALUE."""
+    profiles = actions.action(action).profiles
+    name = name or next(iter(profiles))
+    if name not in profiles:
+        raise VALUE.error("--profile", f"{name!r} is not a profile for {action}", f"use one of: {', '.join(profiles)}")
+    return Layer(f"profile {name}", dict(profiles[name]))
+
+
+def _root_layer(action: str, part: str, root: str) -> Layer:
+    """A set of records in one folder: annotations.json, and media below it or in an archive.
+
+    A remote root (with ://) is taken as it is. Raises SPEC_FILE where a local one has no annotations, or the action has
+    no such set.
+    """
     roots = {data.root: data for data in actions.action(action).data}
     if part not in roots:
         remedy = f"use {', '.join(f'--{name}-root' for name in roots)}"
         raise FILE.error(f"--{part}-root", f"a spec for {action} has no {part} data", remedy)
-    return root_layer(roots[part], root)
+    data = roots[part]
+    annotations, media = data.annotations, data.media
+    if "://" in root:
+        table: dict[str, Any] = {annotations: f"{root.rstrip('/')}/annotations.json", media: root}
+    else:
+        folder = Path(os.path.expanduser(root)).absolute()
+        file = next((folder / n for n in ("annotations.json", "annotations.jsonl") if os.path.isfile(folder / n)), None)
+        if file is None:
+            what = "there is no annotations.json in it" if os.path.isdir(folder) else "it is no folder"
+            raise FILE.error(folder, what, ROOT_REMEDY.format(annotations=annotations, root=root, media=media))
+        archive = next((folder / name for name in ARCHIVES if (folder / name).is_file()), folder)
+        table = {annotations: str(file), media: str(archive)}
+    return Layer(f"data root {root}", {**table, **data.root_sets})
 
 
 def _for_cosmos(resolved: Resolved) -> Resolved:
@@ -139,26 +171,3 @@ def _earlier_run(request: Request, origin: str) -> Path | None:
     if request.parent_run is not None and origin.startswith(PARENT_LAYER):
         return run_folder_of(request.parent_run)
     return next((path.parent for path in request.overrides if str(path) == origin and path.name == "spec.toml"), None)
-
-
-def output_format(named_format: str | None, out: Path | None) -> str:
-    """The format that the name of the file `out` says, else the one asked for, else TOML. Raises SPEC_FILE."""
-    if out is None:
-        return named_format or "toml"
-    named = format_of(out)
-    if named_format not in (None, named):
-        message = f"the name is that of a {named} file, and --format is {named_format}"
-        raise FILE.error(out, message, "leave --format out")
-    return named
-
-
-def write_spec(out: Path, text: str, schema_of: str = "") -> None:
-    """Write a spec; with `schema_of` an action, TOML begins with the line by which editors find its schema. Raises
-    ENV_FILE_REFUSED."""
-    if schema_of and out.suffix == ".toml":
-        schema = os.path.relpath(SKILL_ROOT / "schemas" / f"{schema_of}.schema.json", out.absolute().parent)
-        text = f"#:schema {schema}\n\n{text}"
-    try:
-        write_text(out, text)
-    except OSError as refused:
-        raise FILE_REFUSED.error(out, f"it cannot be written: {refused.strerror or refused}") from refused

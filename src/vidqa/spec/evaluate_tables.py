@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from vidqa.spec._field import Count, NotNegative, Positive, PositiveFloat, Share, Table, key, table
-from vidqa.spec.compat.keys import with_compat_keys
+from vidqa.spec.compat_keys import with_compat_keys
 from vidqa.spec.policy_tables import DEFAULT_MODEL
 from vidqa.spec.run_tables import DecodeEngine
 

@@ -1,17 +1,26 @@
-"""The tables that reinforcement learning by GRPO has in place of, or beside, those of supervised training."""
+"""The tables that reinforcement learning by GRPO has in place of, or beside, those of supervised training, and the
+names of its rewards."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from vidqa.spec._field import Count, CountOrNull, NotNegative, Positive, PositiveFloat, Share, Table, key, table
-from vidqa.spec.compat.keys import with_compat_keys
+from vidqa.spec.compat_keys import with_compat_keys
 from vidqa.spec.run_tables import TrainEngine, Validation
 from vidqa.spec.train_tables import LearningRate, Train, TrainDataset
 
 Reward = str | list[str] | dict[str, float]
+# What each name of a built-in reward means.
+REWARDS = {name: name for name in ("accuracy", "format", "format_strict", "number", "distance", "token_f1")}
+REWARDS["single_choice"] = "accuracy"  # cosmos-rl's name
+REWARD_NAMES = "name accuracy, format, format_strict, number, distance, token_f1 or FILE.py:FUNCTION"  # remedy
+USER_FUNCTION = re.compile(r"^(?P<file>.+\.py):(?P<function>[A-Za-z_]\w*)$")
+MOST_RETRIES = 10  # rounds that dapo takes where max_retry_for_on_policy is -1
 
 
 class OverlongReward(Table):
@@ -192,3 +201,10 @@ class GrpoEngine(TrainEngine):
         10.0, "Reward limit", "Seconds of one call of your own reward function; more is an error."
     )
     stop: StopRules = table(StopRules, "Stop rules", "When a run that goes wrong ends by itself.")
+
+
+def reward_weights(value: Any) -> dict[str, float]:
+    """The weight of each reward that a `reward_function` names: one name, a list (weight 1 each) or a table."""
+    if isinstance(value, Mapping):
+        return {str(name): float(weight) for name, weight in value.items()}
+    return dict.fromkeys([value] if isinstance(value, str) else value, 1.0)

@@ -1,4 +1,5 @@
-"""Layers: tables of keys from files, data roots and the command line, laid over each other; the later one wins."""
+"""Layers: tables of keys from files, data roots and the command line, laid over each other; the later one wins. The
+tables of a layer tell which action it is for."""
 
 from __future__ import annotations
 
@@ -16,11 +17,12 @@ from typing import Any
 import yaml
 
 from vidqa.core import actions
+from vidqa.core.actions import ACTION
 from vidqa.core.files import open_plain
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.spec._field import Table
-from vidqa.spec.compat.renamed_keys import NO_SPECS, OF_THEIR_PROCESSES, REMOVED, RENAMED, is_reinforcement
-from vidqa.spec.keys import leaves, nearest, table_of, value_in
+from vidqa.spec.compat_keys import NO_SPECS, OF_THEIR_PROCESSES, REMOVED, RENAMED
+from vidqa.spec.keys import leaves, nearest, reinforcement_keys, table_of, value_in
 from vidqa.spec.problems import FILE, NO_EFFECT, UNKNOWN_KEY, VALUE
 
 DEEPEST = 100  # levels of tables and lists in a spec
@@ -209,13 +211,14 @@ def _elsewhere(action: str, layer: Layer, path: str, value: Any) -> Iterator[tup
 
 def _unknown(action: str, layer: Layer, path: str) -> Problem:
     where, is_of_processes = place(layer, path), path.split(".")[0] in OF_THEIR_PROCESSES
+    is_reinforcement = any(path == name or path.startswith(f"{name}.") for name in reinforcement_keys())
     # A run's resolved configuration names all of these.
-    if (is_of_processes or is_reinforcement(path)) and training_type(layer) == "sft":
+    if (is_of_processes or is_reinforcement) and training_type(layer) == "sft":
         message = f"{path} is a key that cosmos-rl's supervised fine-tuning does not read either"
         return NO_EFFECT.at(where, message, "remove it, or ignore this", severity="warning")
     if path in NO_SPECS:
         whose, remedy = NO_SPECS[path]
-    elif action == "train" and is_reinforcement(path):
+    elif action == "train" and is_reinforcement:
         whose, remedy = "cosmos-rl's reinforcement learning; this is supervised fine-tuning", "remove it"
     elif is_of_processes:
         whose, remedy = "cosmos-rl's own processes, which do not run here", "remove it"
@@ -242,3 +245,37 @@ def place(layer: Layer, path: str) -> str:
         if re.match(rf"""^[\s{{\-]*["']?([\w.]+\.)?{last}["']?\s*[=:]|^\s*\[([\w.]+\.)?{last}\]""", line)
     ]
     return f"{layer.name}:{lines[0]} {path}" if len(lines) == 1 else f"{layer.name} {path}"
+
+
+def action_of(spec_path: Path) -> str:
+    """The action whose tables a spec has, and none of another's; of those that share all of its tables, the first.
+    Raises SPEC_ACTION where there is none, or where its tables are of several."""
+    layer = read_layer(spec_path)
+    own = _tables_by_action(layer)
+    most = max(map(len, own.values()))
+    best = [name for name, tables in own.items() if len(tables) == most]
+    if most and all(own[name] == own[best[0]] for name in best):
+        return best[0]
+    tables = ", ".join(sorted(_tables(layer))) or "none"
+    message = f"its tables ({tables}) are of no single action"
+    raise ACTION.error(spec_path, message, "say " + " or ".join(f"--action {name}" for name in best))
+
+
+def require_action(layer: Layer, spec_path: Path, action: str) -> None:
+    """Raise SPEC_ACTION for an action that there is not, and for a spec that has tables of another, of which this one
+    has fewer."""
+    own = _tables_by_action(layer)
+    mine = own[actions.action(action).name]
+    other = max(own, key=lambda name: len(own[name]))
+    if len(own[other]) > len(mine) and (not mine or mine < own[other]):
+        message = f"{action} is asked for, and this is a spec for {other}"
+        raise ACTION.error(spec_path, message, f"name a spec that build_spec.py {action} wrote, or ask for {other}")
+
+
+def _tables_by_action(layer: Layer) -> dict[str, set[str]]:
+    """The tables and short names of a spec that each action has."""
+    return {declared.name: _tables(layer) & {*declared.tables, *declared.shorthand} for declared in actions.every()}
+
+
+def _tables(layer: Layer) -> set[str]:
+    return {key.split(".")[0] for key in layer.table}

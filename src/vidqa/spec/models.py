@@ -58,6 +58,11 @@ class GrpoSpec(TrainSpec):
     validation: GrpoValidation = table(GrpoValidation, "Validation", "Measuring while training.")
     engine: GrpoEngine = table(GrpoEngine, "Engine", "Keys of our own engine; left out for cosmos-rl.")
 
+    @property
+    def temperature(self) -> float:
+        """The temperature of rollouts and of the trainer's softmax: the one that is set, else 1."""
+        return self.train.train_policy.temperature or self.rollout.sampling_config.temperature or 1.0
+
 
 class EvaluateSpec(Spec):
     """Answering an annotated set of videos and scoring the answers."""

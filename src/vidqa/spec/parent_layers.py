@@ -1,4 +1,4 @@
-"""Layers that are not files of keys: profiles, data roots, a parent run."""
+"""Layers that come from a model: a run that is continued, evaluated or refined, an export, an adapter."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from vidqa.core import actions
-from vidqa.core.actions import DataSet
 from vidqa.core.actions.train import held_out
 from vidqa.core.files import read_object
 from vidqa.core.problem import ProblemError
@@ -15,51 +14,17 @@ from vidqa.spec.adapter_keys import base_of, continued_adapter, is_adapter
 from vidqa.spec.keys import flat
 from vidqa.spec.layers import Layer, read_layer
 from vidqa.spec.models import QuantizeSpec, Spec, TrainSpec
-from vidqa.spec.problems import FILE, MODEL, NO_RUN, VALUE
+from vidqa.spec.problems import MODEL, NO_RUN
 from vidqa.spec.resolve import load, load_training
 from vidqa.spec.run_lookup import ADAPTER, EXPORTS, find_checkpoint, find_export, run_folder_of
 from vidqa.spec.run_tables import Vision
 
-REMEDY = (
-    "put annotations.json there; a file, a captions folder, shards, a data set of the hub, or a split of one, such as "
-    "DATA#train[:100], is named with --set '{annotations}={root}' (and --set {media}=FOLDER where media lie elsewhere)"
-)
 PARENT_LAYER = "parent run"
-ARCHIVES = ("videos.tar.gz", "images.tar.gz", "videos.tar", "images.tar")
 # What an evaluation takes over from the run that trained its model: a video must become the same frames.
 SAME_IN_BOTH = {
     **{f"vision.{name}": f"custom.vision.{name}" for name in Vision.model_fields},
     "dataset.system_prompt": "custom.system_prompt",
 }
-
-
-def profile_layer(action: str, name: str | None) -> Layer:
-    """A named starting point, such as full, frozen-vision or lora for training; the first one where none is named.
-    Raises SPEC_VALUE."""
-    profiles = actions.action(action).profiles
-    name = name or next(iter(profiles))
-    if name not in profiles:
-        raise VALUE.error("--profile", f"{name!r} is not a profile for {action}", f"use one of: {', '.join(profiles)}")
-    return Layer(f"profile {name}", dict(profiles[name]))
-
-
-def root_layer(data: DataSet, root: str) -> Layer:
-    """A set of records in one folder: annotations.json, and media below it or in an archive.
-
-    A remote root (with ://) is taken as it is. Raises SPEC_FILE where a local one has no annotations.
-    """
-    annotations, media = data.annotations, data.media
-    if "://" in root:
-        table: dict[str, Any] = {annotations: f"{root.rstrip('/')}/annotations.json", media: root}
-    else:
-        folder = Path(os.path.expanduser(root)).absolute()
-        file = next((folder / n for n in ("annotations.json", "annotations.jsonl") if os.path.isfile(folder / n)), None)
-        if file is None:
-            what = "there is no annotations.json in it" if os.path.isdir(folder) else "it is no folder"
-            raise FILE.error(folder, what, REMEDY.format(annotations=annotations, root=root, media=media))
-        archive = next((folder / name for name in ARCHIVES if (folder / name).is_file()), folder)
-        table = {annotations: str(file), media: str(archive)}
-    return Layer(f"data root {root}", {**table, **data.root_sets})
 
 
 def parent_layer(action: str, run: Path, which: str | None) -> Layer:

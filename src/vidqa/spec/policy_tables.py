@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from vidqa.spec._field import Positive, PositiveFloat, Table, key, table
-from vidqa.spec.compat.keys import with_compat_keys
+from vidqa.spec.compat_keys import with_compat_keys
 
 DEFAULT_MODEL = "hf_model://nvidia/Cosmos-Reason2-8B"
 DECODER_PROJECTIONS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]

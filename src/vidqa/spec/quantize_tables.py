@@ -1,4 +1,5 @@
-"""The tables of a quantization: the model, the samples that calibrate and prove it, and how it becomes smaller."""
+"""The tables of a quantization: the model, the samples that calibrate and prove it, how it becomes smaller, and
+what its scheme and method mean."""
 
 from __future__ import annotations
 
@@ -7,12 +8,17 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from vidqa.spec._field import Count, NotNegative, Positive, Table, key
-from vidqa.spec.compat.keys import with_compat_keys
+from vidqa.spec.compat_keys import with_compat_keys
 from vidqa.spec.evaluate_tables import EvaluateDataset
 from vidqa.spec.policy_tables import DEFAULT_MODEL
 from vidqa.spec.run_tables import DecodeEngine
 
 SchemeName = Literal["FP8_DYNAMIC", "FP8", "W8A8", "W8A16", "W4A16", "NVFP4", "NVFP4A16"]
+AUTO = {"W8A8": "gptq", "W4A16": "gptq"}  # the method of "auto", where it is not rounding to nearest
+METHODS = {"gptq": ("W8A8", "W8A16", "W4A16"), "awq": ("W8A16", "W4A16")}  # the schemes of each other method
+OBSERVED = ("FP8", "NVFP4")  # activations have scales that calibration observes
+FEWEST, FEW = 16, 64  # calibration samples; fewer than FEW need quantize.force
+GROUPED = ("W8A16", "W4A16")  # schemes that quantize.group_size is of
 
 
 class QuantizeModel(Table):
@@ -94,3 +100,29 @@ class Quantize(Table):
 
 class QuantizeEngine(DecodeEngine):
     decode_workers: Count = key(2, "Decode workers", "Processes that decode videos.")
+
+
+def method_of(quantize: Quantize) -> str:
+    """rtn, gptq or awq."""
+    return AUTO.get(quantize.quantization_scheme, "rtn") if quantize.method == "auto" else quantize.method
+
+
+def is_smoothed(quantize: Quantize) -> bool:
+    """Whether SmoothQuant comes before the method."""
+    is_auto = quantize.method == "auto" and quantize.quantization_scheme == "W8A8"
+    return is_auto and quantize.smoothing_strength > 0
+
+
+def needs_calibration(quantize: Quantize) -> bool:
+    """Whether training samples decide any number of the result."""
+    observed = quantize.quantization_scheme in OBSERVED or quantize.kv_precision == "fp8"
+    return observed or method_of(quantize) != "rtn"
+
+
+def few_samples(quantize: Quantize, count: int) -> str:
+    """Why so many samples are too few; empty where they are enough."""
+    if count < FEWEST:
+        return f"{count} samples calibrate; at least {FEWEST} are needed"
+    if count < FEW and not quantize.force:
+        return f"{count} samples calibrate; fewer than {FEW} need quantize.force = true"
+    return ""

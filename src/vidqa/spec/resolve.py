@@ -18,8 +18,7 @@ from vidqa.core.environment import redacted
 from vidqa.core.problem import Problem, ProblemError, bounded, control_characters, raise_errors
 from vidqa.spec._field import Table
 from vidqa.spec.adapter_keys import adapter_keys, is_adapter
-from vidqa.spec.json_schema import expected
-from vidqa.spec.keys import flat, leaves, table_of, value_in
+from vidqa.spec.keys import expected, flat, leaves, table_of, value_in
 from vidqa.spec.layers import DEEPEST, Layer, brief, entries, place, read_layer, texts, training_type
 from vidqa.spec.models import EvaluateSpec, InferenceSpec, Spec, TrainSpec
 from vidqa.spec.problems import CONFLICT, FILE, SECRET, UNKNOWN_KEY, VALUE

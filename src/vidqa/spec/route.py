@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from vidqa.core import actions
-from vidqa.core.problem import Problem
+from vidqa.core.problem import Problem, ProblemError
+from vidqa.spec.layers import read_layer
 from vidqa.spec.problems import AUTOML_NO_SEARCH, AUTOML_NOT_RUNNABLE
 
 CONFIG, INFO = "config.json", "references/skill_info.yaml"
@@ -50,7 +48,7 @@ def route_train(automl: str, root: Path) -> Decision:
     if automl == "auto" and isinstance(info, dict) and info.get("automl_enabled") is not True:
         return Decision("direct", True, f"automl_enabled is not true in {INFO}")
     problems = [
-        AUTOML_NOT_RUNNABLE.at(root / name, f"{name} {why}") for name, why in tables.items() if isinstance(why, str)
+        AUTOML_NOT_RUNNABLE.at(root / name, f"{name}: {why}") for name, why in tables.items() if isinstance(why, str)
     ]
     search = config.get("automl") if isinstance(config, dict) else None
     if isinstance(config, dict) and not (isinstance(search, dict) and search.get("runnable") is True):
@@ -77,10 +75,6 @@ def _needed() -> list[str]:
 def _read(path: Path) -> dict[str, Any] | str:
     """The table in a JSON or YAML file, or why it cannot be read."""
     try:
-        text = path.read_text(encoding="utf-8")
-        table = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-    except FileNotFoundError:
-        return "is missing"
-    except (OSError, ValueError, yaml.YAMLError) as broken:
-        return f"cannot be read: {type(broken).__name__}"
-    return table if isinstance(table, dict) else "does not hold a table"
+        return read_layer(path).table
+    except ProblemError as unreadable:
+        return unreadable.problems[0].message

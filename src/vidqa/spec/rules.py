@@ -1,4 +1,5 @@
-"""Rules that look at several keys at once, and rules that need to know the data."""
+"""Rules of a spec: what our own engine does with each key, what needs to know the data or the GPUs, and the rules of
+the actions that read records with a model. Those of trainings are in `train_rules`."""
 
 from __future__ import annotations
 
@@ -8,31 +9,30 @@ import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from pydantic.fields import FieldInfo
 
 from vidqa.core.actions import action_for, resolve
-from vidqa.core.problem import Problem, ProblemError
+from vidqa.core.problem import Problem
 from vidqa.spec import problems as codes
-from vidqa.spec.adapter_keys import differences, is_adapter
 from vidqa.spec.evaluate_tables import METRIC_MODELS, is_folder, metric_models
-from vidqa.spec.learning_rates import shape_problems
+from vidqa.spec.keys import facts, flat, leaves
+from vidqa.spec.layers import brief
 from vidqa.spec.models import EmbedSpec, EvaluateSpec, GrpoSpec, InferenceSpec, QuantizeSpec, Spec, TrainSpec
-from vidqa.spec.native_support import native_problems
-from vidqa.spec.policy_tables import Lora, Policy
+from vidqa.spec.policy_tables import Policy
+from vidqa.spec.quantize_tables import METHODS, few_samples, is_smoothed, needs_calibration
 from vidqa.spec.run_lookup import ADAPTER, EXPORTS
 from vidqa.spec.run_tables import Vision
 from vidqa.spec.schedule import effective_batch, steps_per_epoch, total_steps, warmup_steps
 
-VIDEO_LENGTH = 40960  # tokens below which a video sample may not fit
 HF_MODEL = re.compile(r"^hf_model://[\w.-]+/[\w.-]+(@[\w./-]+)?$")
-HUB_NAME = re.compile(r"([\w.-]+/)?[\w.-]+")
-HIGHEST_RATE = {"a full fine-tune": 1e-4, "LoRA": 1e-3}
 BARE_ID = re.compile(r"^[\w-][\w.-]*/[\w.-]+$")
 KEEP_ONE = "keep one: fps for clips of different length, nframes for the same cost per clip"
 VALIDATE = (
     "set validation.enable to true and one set to validate on (custom.val_dataset, or "
     "train.train_policy.dataset.test_size such as 0.1), or validation.enable to false and none"
 )
-VISION_TARGETS = ("all-linear", "attn.qkv", "attn.proj")
 
 
 @dataclass(frozen=True)
@@ -135,43 +135,31 @@ def unreached_steps(spec: TrainSpec, train_samples: int) -> Iterator[Problem]:
     yield codes.CONFLICT.at("train.max_num_steps", message, remedy, severity="warning")
 
 
-def train_rules(spec: TrainSpec) -> Iterator[Problem]:
-    """What is wrong with a supervised training, whatever its data."""
-    yield from training_rules(spec)
-    batch, micro = spec.train.train_batch_per_replica, spec.train.train_policy.mini_batch
-    if batch % micro:
-        message = f"train_batch_per_replica {batch} is not a multiple of mini_batch {micro}"
-        near = max(micro, batch // micro * micro)
-        yield codes.CONFLICT.at("train.train_batch_per_replica", message, f"set it to {near}, or mini_batch to 1")
+def native_problems(spec: Spec) -> list[Problem]:
+    """An error for every value that our engine does not take, a warning for every one that changes nothing."""
+    values, fields = flat(spec), leaves(action_for(spec).name)
+    problems = [_native_problem(path, values[path], field) for path, field in fields.items() if path in values]
+    if "tao" in values.get("logging.logger", ()):
+        message = "there is no tracker tao here"
+        problems.append(codes.NO_EFFECT.at("logging.logger", message, 'use ["console"]', severity="warning"))
+    return [problem for problem in problems if problem]
 
 
-def training_rules(spec: TrainSpec) -> Iterator[Problem]:
-    """What is wrong with a training of any kind."""
-    data = spec.custom.train_dataset
-    yield from required("train.output_dir", spec.train.output_dir)
-    yield from required("custom.train_dataset.annotation_path", data.annotation_path)
-    yield from _vision(spec.custom.vision, "custom.vision")
-    yield from _model_name("policy.model_name_or_path", spec.policy.model_name_or_path)
-    yield from _optimizer(spec)
-    yield from _validation(spec)
-    yield from _uploads(spec)
-    yield from _patterns(spec)
-    if spec.policy.lora is not None:
-        yield from _lora(spec.policy.lora)
-    yield from _preference(spec)
-    yield from _quantized_base(spec.policy)
-    if spec.engine.share_video_prefix and not spec.engine.packing:
-        message = "share_video_prefix is true and packing is false: videos are shared only inside packs"
-        yield codes.CONFLICT.at("engine.share_video_prefix", message)
-    if spec.train.fp8.enable_fp8 and spec.train.fsdp_offload:
-        message = "enable_fp8 and fsdp_offload are both true: moving weights takes longer than fp8 saves"
-        yield codes.CONFLICT.at("train.fp8.enable_fp8", message, "set one of them to false")
-    if spec.train.fp8.enable_fp8 and spec.policy.lora is not None:
-        message = "enable_fp8 is true, and policy.lora is set: it does not make frozen matrices faster"
-        yield codes.CONFLICT.at("train.fp8.enable_fp8", message)
-    if (most := spec.policy.model_max_length) < VIDEO_LENGTH:
-        message = f"model_max_length is {most}; videos may need {VIDEO_LENGTH}"
-        yield codes.MODEL_MAX_LENGTH.at("policy.model_max_length", message, severity="warning")
+def _native_problem(path: str, value: Any, field: FieldInfo) -> Problem | None:
+    about = facts(field)
+    native, instead = about["x-native"], about.get("x-instead")
+    if native == "no effect" and value != field.default:
+        remedy = f"use {instead} instead" if instead else "remove it, or ignore this"
+        return codes.NO_EFFECT.at(path, f"{path} = {brief(value)} changes nothing here", remedy, severity="warning")
+    if isinstance(native, dict) and not _allowed(native["only"], value):
+        only = " or ".join(map(repr, native["only"]))
+        remedy = f"use {instead} instead" if instead else f"set {path} to {only}, or use --target cosmos-rl"
+        return codes.NOT_SUPPORTED.at(path, f"our engine takes only {only}; got {brief(value)}", remedy)
+    return None
+
+
+def _allowed(only: list[Any], value: Any) -> bool:
+    return any(value == allowed and isinstance(value, bool) == isinstance(allowed, bool) for allowed in only)
 
 
 def evaluate_rules(spec: EvaluateSpec) -> Iterator[Problem]:
@@ -210,14 +198,14 @@ def reading_rules(
     one."""
     yield from required("dataset.annotation_path", spec.dataset.annotation_path)
     yield from required("results_dir", spec.results_dir)
-    yield from _vision(spec.vision, "vision")
+    yield from vision_rules(spec.vision, "vision")
     model = spec.model
-    yield from _model_name(f"model.{model_key}", getattr(model, model_key), adapter_allowed=model.enable_lora)
+    yield from model_name_rules(f"model.{model_key}", getattr(model, model_key), adapter_allowed=model.enable_lora)
     if model.enable_lora and not model.base_model_path:
         message = "enable_lora is true and base_model_path is empty"
         yield codes.VALUE.at("model.base_model_path", message, "name the adapter's base")
     elif model.enable_lora:
-        yield from _model_name("model.base_model_path", model.base_model_path)
+        yield from model_name_rules("model.base_model_path", model.base_model_path)
 
 
 def required(path: str, value: str) -> Iterator[Problem]:
@@ -225,7 +213,7 @@ def required(path: str, value: str) -> Iterator[Problem]:
         yield codes.VALUE.at(path, f"{path} is empty", f"set {path}")
 
 
-def _vision(vision: Vision, path: str) -> Iterator[Problem]:
+def vision_rules(vision: Vision, path: str) -> Iterator[Problem]:
     if vision.fps is not None and vision.nframes is not None:
         yield codes.CONFLICT.at(f"{path}.fps", f"fps is {vision.fps:g} and nframes is {vision.nframes}", KEEP_ONE)
     if vision.fps is None and vision.nframes is None:
@@ -244,7 +232,7 @@ def _vision(vision: Vision, path: str) -> Iterator[Problem]:
         yield codes.CONFLICT.at(path, message, "leave min_frames and max_frames out, or nframes")
 
 
-def _model_name(path: str, name: str, *, adapter_allowed: bool = False) -> Iterator[Problem]:
+def model_name_rules(path: str, name: str, *, adapter_allowed: bool = False) -> Iterator[Problem]:
     """What is wrong with the name of a whole model: empty, no name of the hub, or the folder of an adapter or a run."""
     yield from required(path, name)
     folder, merge = Path(os.path.expanduser(name)), f"python scripts/export.py {shlex.quote(name)} --merge --out FOLDER"
@@ -266,59 +254,27 @@ def _model_name(path: str, name: str, *, adapter_allowed: bool = False) -> Itera
         yield codes.MODEL.at(path, f"{name} is the folder of a run", remedy)
 
 
-def _optimizer(spec: TrainSpec) -> Iterator[Problem]:
-    rate = spec.train.optm_lr
-    yield from shape_problems(rate)
-    rates = [rate] if isinstance(rate, int | float) else list(rate.values()) if isinstance(rate, dict) else rate
-    if not any(rates):
-        yield codes.VALUE.at("train.optm_lr", f"the learning rate is {rate}", "set it, such as 1e-5")
-    kind = "a full fine-tune" if spec.policy.lora is None else "LoRA"
-    remedy = "lower train.optm_lr: about 1e-5 for a full fine-tune, 1e-4 for LoRA"
-    highest = HIGHEST_RATE[kind]
-    if isinstance(spec, GrpoSpec):
-        highest, kind = highest / 10, f"reinforcement learning ({kind})"
-        remedy = "lower train.optm_lr: about 1e-6 for full training, 1e-5 for LoRA"
-    if any(value > highest for value in rates):
-        message = f"the learning rate {rate} is above {highest:g}, which is high for {kind}"
-        yield codes.VALUE.at("train.optm_lr", message, remedy, severity="warning")
-    if spec.train.optm_warmup_steps is not None and spec.train.optm_warmup_epochs is not None:
-        yield codes.CONFLICT.at("train.optm_warmup_steps", "optm_warmup_steps and optm_warmup_epochs are both set")
-
-
-def _validation(spec: TrainSpec) -> Iterator[Problem]:
-    annotations, part = spec.custom.val_dataset.annotation_path, spec.train.train_policy.dataset.test_size
-    valid = spec.validation
-    if valid.enable and not annotations and part is None:
-        yield codes.CONFLICT.at("validation.enable", "neither custom.val_dataset nor test_size is set", VALIDATE)
-    if valid.enable and not valid.freq and not valid.freq_in_epoch:
-        yield codes.VALUE.at("validation.freq_in_epoch", "freq and freq_in_epoch are both 0", "set one of them")
-    if annotations and part is not None:
-        message = "custom.val_dataset is used and test_size is not"
-        yield codes.CONFLICT.at("train.train_policy.dataset.test_size", message, VALIDATE, severity="warning")
-    if (annotations or part is not None) and not valid.enable:
-        message = "there is a validation set and validation.enable is false"
-        yield codes.CONFLICT.at("validation.enable", message, VALIDATE, severity="warning")
-
-
-def _uploads(spec: TrainSpec) -> Iterator[Problem]:
-    ckpt = spec.train.ckpt
-    if ckpt.upload_s3:
-        yield from required("train.ckpt.s3_bucket", ckpt.s3_bucket or "")
-    if ckpt.upload_hf and not HUB_NAME.fullmatch(ckpt.hf_repo_name):
-        message = f"{ckpt.hf_repo_name!r} is not organisation/name or name"
-        yield codes.VALUE.at("train.ckpt.hf_repo_name", message, "correct it")
-
-
-def _patterns(spec: TrainSpec) -> Iterator[Problem]:
-    policy = spec.policy
-    if policy.freeze_pattern is not None and policy.trainable_pattern is not None:
-        yield codes.CONFLICT.at("policy.freeze_pattern", "freeze_pattern and trainable_pattern are both set")
-    groups = {"policy.freeze_pattern": policy.freeze_pattern, "policy.trainable_pattern": policy.trainable_pattern}
-    if policy.lora is not None:
-        groups["policy.lora.r_pattern"] = list(policy.lora.r_pattern or {})
-        groups["policy.lora.alpha_pattern"] = list(policy.lora.alpha_pattern or {})
-    for path, patterns in groups.items():
-        yield from pattern_rules(path, patterns or [])
+def quantize_rules(spec: QuantizeSpec) -> Iterator[Problem]:
+    """What is wrong with a quantization, whatever its data."""
+    quantize = spec.quantize
+    yield from reading_rules(spec, "model_path")
+    scheme, method = quantize.quantization_scheme, quantize.method
+    if scheme not in METHODS.get(method, (scheme,)):
+        message = f"method is {method!r} and quantization_scheme is {scheme}"
+        possible = ", ".join(name for name in ("auto", "rtn", *METHODS) if scheme in METHODS.get(name, (scheme,)))
+        yield codes.CONFLICT.at("quantize.method", message, f"set quantize.method to one of {possible}")
+    count = quantize.num_calibration_samples
+    if needs_calibration(quantize) and (problem := few_samples(quantize, count)):
+        yield codes.VALUE.at("quantize.num_calibration_samples", problem, "set it to 64 or more")
+    yield from pattern_rules("quantize.keep", quantize.keep)
+    if quantize.search:
+        yield from required("quantize.evaluate", quantize.evaluate)
+        if method == "awq" or is_smoothed(quantize):
+            message = "quantize.search compares outputs of layers for the same inputs, which SmoothQuant and AWQ scale"
+            yield codes.CONFLICT.at("quantize.method", message, 'set quantize.method = "gptq"')
+    if quantize.evaluate and not os.path.isfile(os.path.expanduser(quantize.evaluate)):
+        message = f"there is no file {quantize.evaluate!r}"
+        yield codes.VALUE.at("quantize.evaluate", message, "name the spec that build_spec.py evaluate wrote")
 
 
 def pattern_rules(path: str, patterns: Iterable[str]) -> Iterator[Problem]:
@@ -328,71 +284,3 @@ def pattern_rules(path: str, patterns: Iterable[str]) -> Iterator[Problem]:
             re.compile(pattern)
         except re.error as broken:
             yield codes.VALUE.at(path, f"{pattern!r} is not a regular expression: {broken}")
-
-
-def bitsandbytes_key(spec: TrainSpec) -> str | None:
-    """The key that asks for bitsandbytes; None where none does."""
-    if spec.policy.quantization == "nf4":
-        return "policy.quantization"
-    return "train.optm_name" if spec.train.optm_name == "AdamW8bit" else None
-
-
-def _quantized_base(policy: Policy) -> Iterator[Problem]:
-    key, precision, size = "policy.quantization", policy.quantization, policy.parallelism.cp_size
-    if precision and policy.lora is None:
-        message = f"quantization is {precision}, and policy.lora is absent: matrices of few bits cannot train"
-        yield codes.CONFLICT.at(key, message, "build the spec with --profile small-card, or set quantization = null")
-    if precision and size > 1:
-        message = f"quantization is {precision}, and cp_size is {size}"
-        yield codes.CONFLICT.at(key, message, "set policy.parallelism.cp_size = 1, or quantization = null")
-
-
-def _preference(spec: TrainSpec) -> Iterator[Problem]:
-    engine = spec.engine
-    if engine.objective != "dpo":
-        for name in ("dpo_beta", "dpo_label_smoothing", "dpo_sft_weight"):
-            if (value := getattr(engine, name)) != type(engine).model_fields[name].default:
-                message = f'{name} is {value:g}, and engine.objective is "{engine.objective}"'
-                remedy = "set engine.objective to dpo, or leave it out"
-                yield codes.NO_EFFECT.at(f"engine.{name}", message, remedy, severity="warning")
-    elif (size := spec.policy.parallelism.cp_size) > 1:
-        message = f'cp_size is {size}, and engine.objective is "dpo": GPUs of a context have parts of an answer'
-        yield codes.CONFLICT.at("policy.parallelism.cp_size", message, "set it to 1")
-
-
-def _lora(lora: Lora) -> Iterator[Problem]:
-    yield from _continued_adapter(lora)
-    if not lora.target_modules:
-        yield codes.VALUE.at("policy.lora.target_modules", "the list is empty", "set it, such as all-linear")
-    targets = {lora.target_modules} if isinstance(lora.target_modules, str) else set(lora.target_modules)
-    saved = set(lora.modules_to_save or [])
-    clash = targets & saved
-    if any("visual" in module for module in saved):  # the whole vision tower trains in full
-        clash |= targets & set(VISION_TARGETS)
-    if clash:
-        message = f"{', '.join(sorted(clash))} would have adapters and train in full through {sorted(saved)}"
-        yield codes.CONFLICT.at("policy.lora.target_modules", message)
-
-
-def _continued_adapter(lora: Lora) -> Iterator[Problem]:
-    """What does not fit between policy.lora and the adapter that it continues, where that is on this machine."""
-    path, name = "policy.lora.lora_path", lora.lora_path
-    if not name:
-        return
-    folder = Path(os.path.expanduser(name))
-    if "://" in name:
-        remedy = "fetch it first: hf download ORG/NAME --local-dir FOLDER, then name FOLDER"
-        yield codes.VALUE.at(path, f"{name} is no folder", remedy)
-    elif folder.is_dir() and not is_adapter(folder):
-        yield codes.MODEL.at(path, f"{name} holds no {ADAPTER}", "name the folder of an adapter, such as RUN/best")
-    if not is_adapter(folder):
-        return
-    try:
-        differing = differences(folder, lora)
-    except ProblemError as unusable:
-        yield from unusable.problems
-        return
-    for key, stored, value in differing:
-        message = f"it is {value!r:.80}, and {stored!r:.80} in the adapter {name}"
-        remedy = "leave it out: it is taken from the adapter; or leave lora_path out for a new one"
-        yield codes.CONFLICT.at(f"policy.lora.{key}", message, remedy)

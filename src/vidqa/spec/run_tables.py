@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from vidqa.spec._field import Count, CountOrNull, NotNegative, Positive, PositiveFloat, Table, key, table
-from vidqa.spec.compat.keys import with_compat_keys
+from vidqa.spec.compat_keys import with_compat_keys
 from vidqa.spec.train_tables import ValidationDataset
 
 Logger = Annotated[

@@ -1,18 +1,23 @@
-"""A spec as text: TOML, YAML or JSON, a listing of where each value comes from, and a fingerprint."""
+"""A spec as text and as a file: TOML, YAML or JSON, a listing of where each value comes from, and a fingerprint."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
+from pathlib import Path
 from typing import Any
 
 import tomli_w
 import yaml
 
 from vidqa.core.actions import action_for
+from vidqa.core.cli import FILE_REFUSED, SKILL_ROOT
+from vidqa.core.files import write_text
 from vidqa.core.problem import raise_errors
-from vidqa.spec.compat.cosmos import target_table
+from vidqa.spec.cosmos import target_table
 from vidqa.spec.keys import flat
+from vidqa.spec.layers import format_of
 from vidqa.spec.models import Spec
 from vidqa.spec.problems import FILE
 from vidqa.spec.resolve import Resolved
@@ -59,3 +64,26 @@ def fingerprint(spec: Spec) -> str:
     values = {path: value for path, value in flat(spec).items() if path not in left_out}
     text = json.dumps(values, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def output_format(named_format: str | None, out: Path | None) -> str:
+    """The format that the name of the file `out` says, else the one asked for, else TOML. Raises SPEC_FILE."""
+    if out is None:
+        return named_format or "toml"
+    named = format_of(out)
+    if named_format not in (None, named):
+        message = f"the name is that of a {named} file, and --format is {named_format}"
+        raise FILE.error(out, message, "leave --format out")
+    return named
+
+
+def write_spec(out: Path, text: str, schema_of: str = "") -> None:
+    """Write a spec; with `schema_of` an action, TOML begins with the line by which editors find its schema. Raises
+    ENV_FILE_REFUSED."""
+    if schema_of and out.suffix == ".toml":
+        schema = os.path.relpath(SKILL_ROOT / "schemas" / f"{schema_of}.schema.json", out.absolute().parent)
+        text = f"#:schema {schema}\n\n{text}"
+    try:
+        write_text(out, text)
+    except OSError as refused:
+        raise FILE_REFUSED.error(out, f"it cannot be written: {refused.strerror or refused}") from refused

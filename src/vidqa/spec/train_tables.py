@@ -18,7 +18,7 @@ from vidqa.spec._field import (
     null_is,
     table,
 )
-from vidqa.spec.compat.keys import with_compat_keys
+from vidqa.spec.compat_keys import with_compat_keys
 
 Dtype = Literal["bfloat16", "float16", "float32"]
 Recipe = Literal["dynamic_scaling", "delayed_scaling"]

@@ -20,7 +20,7 @@ QUANTIZE = Action(
     data=(DataSet("calibration", "dataset.annotation_path", "dataset.media_dir", root="train", teaches=True),),
     decoding="engine",
     reads=lambda spec: ("quantize.evaluate",) if spec.quantize.evaluate else (),
-    rules="vidqa.spec.quantize_rules:quantize_rules",
+    rules="vidqa.spec.rules:quantize_rules",
     built_from="--parent-run RUN --set scheme=FP8_DYNAMIC",
     shorthand={
         "model_path": "model.model_path",

@@ -72,7 +72,7 @@ TRAIN = Action(
     ),
     reads=_reads,
     decoding="engine",
-    rules="vidqa.spec.rules:train_rules",
+    rules="vidqa.spec.train_rules:train_rules",
     built_from="--train-root DATA",
     profiles={
         "full": {},
@@ -135,7 +135,7 @@ GRPO = replace(
     spec="vidqa.spec.models:GrpoSpec",
     tables=("train", "policy", "custom", "validation", "logging", "rollout"),
     reads=lambda spec: (*TRAIN.reads(spec), "train.train_policy.reward_function", "validation.reward_function"),
-    rules="vidqa.spec.grpo_rules:grpo_rules",
+    rules="vidqa.spec.train_rules:grpo_rules",
     built_from="--parent-run RUN --train-root DATA",
     profiles={
         "full": {},

@@ -22,7 +22,7 @@ from vidqa.planning.plan import load_sets
 from vidqa.planning.quantization import calibration_problems, overlap_problems
 from vidqa.planning.samples import Planner, Sample
 from vidqa.spec import load
-from vidqa.spec.quantize_rules import needs_calibration
+from vidqa.spec.quantize_tables import needs_calibration
 
 PROVING = 8  # samples whose log-probabilities prove the result
 

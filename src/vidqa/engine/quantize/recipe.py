@@ -13,7 +13,7 @@ from vidqa.core._optional import require
 from vidqa.engine.families import family_of
 from vidqa.engine.problems import ENGINE_QUANTIZE_AWQ
 from vidqa.planning.quantization import QuantizationPlan
-from vidqa.spec.quantize_rules import GROUPED, is_smoothed, method_of
+from vidqa.spec.quantize_tables import GROUPED, is_smoothed, method_of
 
 # Activations behind a norm are scaled down, and the weights that read them up.
 SMOOTHED = [

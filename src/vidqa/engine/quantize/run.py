@@ -47,7 +47,7 @@ from vidqa.planning.quantization import QuantizationPlan, fused_group, group_of,
 from vidqa.planning.resume_compat import weights_hash
 from vidqa.planning.samples import Planner, calibration_planner
 from vidqa.spec import check_with_gpus, load
-from vidqa.spec.quantize_rules import method_of, needs_calibration
+from vidqa.spec.quantize_tables import method_of, needs_calibration
 
 NAME = "final"  # of the export of the run, as --parent-run finds it
 SHARD = "5GB"

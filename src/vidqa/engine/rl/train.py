@@ -40,7 +40,7 @@ from vidqa.planning.packing import pack_budget
 from vidqa.planning.prefix_sharing import max_tokens, split_indices
 from vidqa.planning.rollouts import RolloutShape, prompt_planner, rollout_memory, rollout_shape, update_packing
 from vidqa.planning.samples import Planner, training_planner
-from vidqa.spec.grpo_rules import MOST_RETRIES, REWARDS, reward_weights, temperature_of
+from vidqa.spec.grpo_tables import MOST_RETRIES, REWARDS, reward_weights
 
 # The largest difference of trainer and rollout log-probabilities with which a run goes on: of any token in float32, on
 # average in bfloat16. There both round logits to 8 bits: the mean is below 0.01 for a tiny model, and 0.015 (2B) to
@@ -105,7 +105,7 @@ class Training(Trainer):
         # What learns, and what it learns from.
         objective = PolicyGradient(
             self.policy,
-            temperature=temperature_of(spec),
+            temperature=spec.temperature,
             banned=torch.tensor(banned_ids(folder, planner), dtype=torch.int64, device=world.device),
             compile=spec.train.compile and world.device.type == "cuda",
         )
@@ -226,7 +226,7 @@ class Training(Trainer):
     def _rollout(self, step: int) -> tuple[list[Group], list[Group]]:
         """This rank's groups of a step, and those that dapo drops, for which it draws further questions."""
         sampling = Sampling(
-            self.spec.rollout.max_response_length, temperature=temperature_of(self.spec), seed=self.spec.rollout.seed
+            self.spec.rollout.max_response_length, temperature=self.spec.temperature, seed=self.spec.rollout.seed
         )
         is_dapo, retries = self.policy.variant == "dapo", self.policy.max_retry_for_on_policy
         groups, dropped = list[Group](), list[Group]()

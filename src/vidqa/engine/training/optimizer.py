@@ -22,7 +22,7 @@ from vidqa.engine.checkpoint.state import MOMENTS, SCALES
 from vidqa.engine.distributed import local_part
 from vidqa.engine.torch_private import dtensor_like, foreach_mul_
 from vidqa.planning.budget.params import BLOCK, has_8bit_moments
-from vidqa.spec.learning_rates import PARTS, part_of, part_problems, rate_of
+from vidqa.spec.schedule import PARTS, part_of, part_problems, rate_of
 
 PART = 16 * 1024**2  # numbers of a parameter in host memory that are updated at a time
 

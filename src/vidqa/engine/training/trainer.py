@@ -43,7 +43,7 @@ from vidqa.planning.packing import Steps
 from vidqa.planning.samples import Sample
 from vidqa.spec import check_with_gpus, total_steps
 from vidqa.spec.models import TrainSpec
-from vidqa.spec.rules import bitsandbytes_key
+from vidqa.spec.train_rules import bitsandbytes_key
 
 
 def start_world(spec: Any) -> World:

@@ -20,7 +20,8 @@ from vidqa.gaps.problems import DEFT_SETTING
 from vidqa.jobs import api
 from vidqa.jobs.launch import Resources
 from vidqa.preflight import launch_gate as gate
-from vidqa.spec.build import Request, build, write_spec
+from vidqa.spec.build import Request, build
+from vidqa.spec.serialization import write_spec
 
 READY = gate.of_engine("vidqa")
 T = TypeVar("T")

@@ -9,10 +9,9 @@ from typing import Any
 from vidqa.core.files import read_object
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.spec.keys import flat, leaves, nested
-from vidqa.spec.learning_rates import PARTS, rate_of
 from vidqa.spec.models import EvaluateSpec, GrpoSpec, Spec, TrainSpec
 from vidqa.spec.problems import NOT_SUPPORTED
-from vidqa.spec.schedule import steps_per_epoch
+from vidqa.spec.schedule import PARTS, rate_of, steps_per_epoch
 
 # Keys of TAO and of our engine that cosmos-rl's configuration class does not have.
 UNKNOWN_THERE = {

@@ -1,5 +1,5 @@
-"""Keys that change nothing here, most of them of cosmos-rl and TAO. A spec takes them, so that a user's file moves over
-unchanged."""
+"""Keys of cosmos-rl and TAO here. A spec takes many without effect, so that a user's file moves over unchanged; others
+stand elsewhere, or are refused with a reason."""
 
 from __future__ import annotations
 
@@ -169,6 +169,39 @@ DEFAULT_ONLY: list[tuple[Any, ...]] = [
     ("GrpoEngine", "keep_features", bool, False, "Keep features", "Features of a frozen tower are not kept: a question's frames are held for its step."),
 ]
 # fmt: on
+# Where a key of NVIDIA's example files, or of an older cosmos-rl, stands here.
+RENAMED = {
+    "custom.vision.num_frames": "custom.vision.nframes",
+    "vision.num_frames": "vision.nframes",
+    "custom.dataset.path": "custom.train_dataset.annotation_path",
+    "custom.dataset.annotation_path": "custom.train_dataset.annotation_path",
+    "custom.dataset.media_path": "custom.train_dataset.media_path",
+    "custom.dataset.system_prompt": "custom.system_prompt",
+    "train.enable_validation": "validation.enable",
+    "train.validation_step": "validation.freq",
+    "train.validation_batch_per_replica": "validation.batch_size",
+}
+# Keys that something else than a spec has: what, and what to write here.
+_LOADER = "write a function that yields the records of this set, and let custom.loader name it: FILE.py:FUNCTION"
+OF_THEIR_LOADERS = {"custom.dataset.dataset_root": _LOADER, "custom.dataset.meta_file": _LOADER}
+NO_SPECS = {
+    **{path: ("the loader of a recipe of the cookbook alone", _LOADER) for path in OF_THEIR_LOADERS},
+    "parent_job_id": ("a workflow, not of a spec", "give it to build_spec.py: --parent-job-id JOB"),
+    "automl_policy": ("a workflow, not of a spec", "give it to route_train.py: --automl auto, on or off"),
+}
+# Keys that earlier versions had; where the value is the default that they wrote, the key says nothing.
+_VLLM = "remove it; vLLM's own server answers with an exported folder, see references/serving.md"
+REMOVED: dict[str, tuple[object, str]] = {"engine.vllm.python": ("", _VLLM)}
+# Tables and keys of cosmos-rl's own processes.
+OF_THEIR_PROCESSES = ("profiler", "controller_execution_id")
+# Tables and keys of cosmos-rl that only its reinforcement learning reads, beside the keys of a GRPO spec.
+REINFORCEMENT = (
+    *("rollout", "distillation", "vla", "policy.diffusers", "policy.is_diffusers", "validation.remote_reward"),
+    *("train.coalesce_weight_sync", "train.logprob_dtype", "train.p2p_sync_pack_tensors", "train.prefetch_payloads"),
+    *("train.p2r_sync_groups_per_round", "train.transfer_dtype", "train.train_policy.overlong_reward"),
+    *("train.train_policy.remote_reward", "train.train_policy.reset_optimizer_with_reference"),
+    "train.train_policy.uncentralized_training",
+)
 
 
 def with_compat_keys(table: type[T]) -> type[T]:

@@ -88,29 +88,25 @@ def main(options: Namespace) -> Result:
             named=named,
         )
         return plan(folder, request)
-    if options.verb in ("suggest", "enqueue", "tell"):
-        from vidqa.automl import manual_trials
-
-        if options.verb == "suggest":
-            return manual_trials.suggest(folder, options.count)
-        if options.verb == "enqueue":
-            return manual_trials.enqueue(folder, options.set, options.proposer)
-        return manual_trials.tell(folder, options.set, options.objective, options.proposer)
     if options.verb == "report":
         from vidqa.automl.report import report
 
         return report(folder)
+    from vidqa.automl import commands
     from vidqa.automl.status import status
 
-    if options.verb in ("start", "stop"):
-        from vidqa.automl import controller_process
-
-        if options.verb == "start":
-            controller_process.start(folder, options.trials)
-        else:
-            controller_process.stop(folder)
+    if options.verb == "suggest":
+        return commands.suggest(folder, options.count)
+    if options.verb == "enqueue":
+        return commands.enqueue(folder, options.set, options.proposer)
+    if options.verb == "tell":
+        return commands.tell(folder, options.set, options.objective, options.proposer)
+    if options.verb == "start":
+        commands.start(folder, options.trials)
         if options.wait:
-            return controller_process.wait(folder, options.timeout, note)
+            return commands.wait(folder, options.timeout, note)
+    if options.verb == "stop":
+        commands.stop(folder)
     return status(folder)
 
 

@@ -20,7 +20,7 @@ from small_studies import RATE, carry_out, gpus_over_time, history, outcome, wri
 from tiny_world import SOURCE
 
 from vidqa import spec
-from vidqa.automl import controller_process, journal, manual_trials
+from vidqa.automl import commands, journal
 from vidqa.automl.controller import Controller
 from vidqa.automl.journal import only_controller, read
 from vidqa.automl.report import report
@@ -107,8 +107,8 @@ def test_another_controller_is_refused_and_a_changed_space_too(tmp_path: Path) -
 )
 def test_a_trial_that_fails_keeps_its_spec_and_the_search_goes_on(tmp_path: Path, manner: str, said: str) -> None:
     study = write_study(tmp_path, manner=manner, algorithm="agent", max_trials=3)
-    manual_trials.enqueue(study, [f"{RATE}=5e-3"], "agent")
-    manual_trials.enqueue(study, [f"{RATE}=1e-3"], "agent")
+    commands.enqueue(study, [f"{RATE}=5e-3"], "agent")
+    commands.enqueue(study, [f"{RATE}=1e-3"], "agent")
     found = carry_out(study)
     assert [trial.state for trial in found.trials] == ["complete", "failed", "complete"]
     assert said in found.trials[1].why and (study / "trials/1/rung-0/spec.toml").is_file()
@@ -126,7 +126,7 @@ def test_a_trial_that_hangs_is_ended_and_has_failed(tmp_path: Path) -> None:
 def test_failures_for_one_reason_stop_the_study_with_it(tmp_path: Path) -> None:
     study = write_study(tmp_path, "limits.failures_in_a_row=2", manner="nan", algorithm="agent", max_trials=9)
     for rate in ("4e-3", "5e-3", "6e-3"):
-        manual_trials.enqueue(study, [f"{RATE}={rate}"], "agent")
+        commands.enqueue(study, [f"{RATE}={rate}"], "agent")
     with pytest.raises(ProblemError, match=r"STUDY_FAILING(.|\n)*all for one reason .spec: ENGINE_NOT_FINITE."):
         carry_out(study)
     assert "STUDY_FAILING" in (history(study).stopped or "") and status(study).data["state"] == "stopped"
@@ -191,8 +191,8 @@ def test_a_study_that_has_ended_goes_on_with_more_trials(tmp_path: Path) -> None
     assert before.finished and any(trial.state == "paused" for trial in before.trials)
     reruns = {name for name in before.scores if name.startswith("final-")}
     with pytest.raises(ProblemError, match=r"STUDY_SETTINGS(.|\n)*the study has 4 trials"):
-        controller_process.extend(study, 4)
-    controller_process.extend(study, 7)
+        commands.extend(study, 4)
+    commands.extend(study, 7)
     found = carry_out(study)
     assert found.finished and len(found.trials) == 7 and status(study).data["max_trials"] == 7
     for entry, was in zip(found.trials, before.trials, strict=False):
@@ -209,7 +209,7 @@ def test_a_longer_hyperband_has_more_brackets(tmp_path: Path) -> None:
     sets = ("steps.shortest=2", "steps.longest=8", "steps.reduction=2")
     study = write_study(tmp_path, *sets, algorithm="dehb", max_trials=5)  # the name of hyperband-de in older studies
     assert len(carry_out(study).rungs) == 2
-    controller_process.extend(study, 8)
+    commands.extend(study, 8)
     found = carry_out(study)
     assert found.finished and len(found.rungs) == 3 and {trial.bracket for trial in found.trials} == {0, 1, 2}
     assert status(study).data["count"] == 8 and history(study).rungs == found.rungs
@@ -233,7 +233,7 @@ def test_a_population_stays_as_large_as_it_was(tmp_path: Path, algorithm: str) -
     study = write_study(tmp_path, "steps.longest=2", algorithm=algorithm, max_trials=1)
     carry_out(study)
     with pytest.raises(ProblemError, match=r"STUDY_CHANGED(.|\n)*sizes its population"):
-        controller_process.extend(study, 9)
+        commands.extend(study, 9)
     assert "max_trials = 1\n" in (study / "study.toml").read_text()
 
 
@@ -264,19 +264,19 @@ def test_a_target_ends_the_search(tmp_path: Path) -> None:
 def test_trials_that_are_no_better_end_the_search(tmp_path: Path) -> None:
     study = write_study(tmp_path, "limits.no_progress=2", algorithm="agent", max_trials=9, max_concurrent=1)
     for rate in ("1e-3", "1e-4", "1e-5", "1e-2"):  # the first is the best
-        manual_trials.enqueue(study, [f"{RATE}={rate}"], "agent")
+        commands.enqueue(study, [f"{RATE}={rate}"], "agent")
     found = carry_out(study)
     assert len(found.trials) == 4 and found.searched == "2 trials in a row were no better" and found.winner == 1
 
 
 def test_a_trial_made_elsewhere_is_told_and_counts(tmp_path: Path) -> None:
     study = write_study(tmp_path, algorithm="agent", max_trials=2)
-    manual_trials.tell(study, [f"{RATE}=2e-3"], [0.01], "colleague")
+    commands.tell(study, [f"{RATE}=2e-3"], [0.01], "colleague")
     with pytest.raises(ProblemError, match="AUTOML_RANGE"):
-        manual_trials.enqueue(study, [f"{RATE}=3.0"], "agent")
+        commands.enqueue(study, [f"{RATE}=3.0"], "agent")
     with pytest.raises(ProblemError, match=r"USAGE"):
-        manual_trials.tell(study, [f"{RATE}=2e-3"], [0.01, 2.0], "colleague")
-    manual_trials.enqueue(study, [f"{RATE}=1e-4"], "agent")
+        commands.tell(study, [f"{RATE}=2e-3"], [0.01, 2.0], "colleague")
+    commands.enqueue(study, [f"{RATE}=1e-4"], "agent")
     found = carry_out(study)
     told = next(trial for trial in found.trials if trial.proposer == "colleague")
     assert found.winner == told.number and told.objective == 0.01
@@ -286,7 +286,7 @@ def test_a_trial_made_elsewhere_is_told_and_counts(tmp_path: Path) -> None:
 
 def test_suggestions_are_those_that_the_search_will_try(tmp_path: Path) -> None:
     study = write_study(tmp_path, max_trials=3, max_concurrent=1)
-    said = manual_trials.suggest(study, 3).data["suggestions"]
+    said = commands.suggest(study, 3).data["suggestions"]
     assert not (study / "journal.jsonl").exists()
     assert [trial.values for trial in carry_out(study).trials] == [row["values"] for row in said]
 

@@ -17,7 +17,7 @@ from tests.platforms.conftest import docker_daemon, docker_host, docker_image, s
 from tests.platforms.kubernetes_api import cluster
 from tests.platforms.slurm_cluster import SlurmCluster
 from tests.platforms.specs import write_docker_site
-from vidqa.automl import manual_trials
+from vidqa.automl import commands
 from vidqa.jobs import records
 from vidqa.jobs.platforms.kubernetes import platform as kubernetes
 
@@ -78,7 +78,7 @@ def test_trials_whose_nodes_are_lost_go_on_when_the_nodes_are_back(slurm: SlurmC
     site.write_text("[slurm]\nrestarts = 0\n")  # so that the study itself has to begin again
     sets = ("platform=slurm", "resources.gpus=0", f"resources.site={site}")
     study = write_study(tmp_path, *sets, manner="hang", algorithm="agent", max_trials=2)
-    manual_trials.enqueue(study, [f"{RATE}=1e-3"], "agent")
+    commands.enqueue(study, [f"{RATE}=1e-3"], "agent")
     thread = threading.Thread(target=carry_out, args=(study,))
     thread.start()
     deadline = time.monotonic() + ENOUGH_S

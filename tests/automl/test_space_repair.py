@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from search_spaces import BATCH, DECAY, RATE, lora, space, template
 
-from vidqa.automl.repair import repaired
+from vidqa.automl.specs import repaired
 from vidqa.core.problem import ProblemError
 from vidqa.spec import DataFacts, check_with_data
 

@@ -12,7 +12,7 @@ import pytest
 from programs import program
 from small_studies import RATE, carry_out, write_study
 
-from vidqa.automl import controller_process, journal
+from vidqa.automl import commands, journal
 from vidqa.automl.journal import JOURNAL, only_controller
 from vidqa.automl.status import status
 from vidqa.core.cli import SKILL_ROOT, run
@@ -145,10 +145,10 @@ def test_a_started_study_can_be_told_of_at_once(tmp_path: Path, monkeypatch: pyt
         return begun[0]
 
     monkeypatch.setattr(subprocess, "Popen", begin)
-    controller_process.start(study)
+    commands.start(study)
     try:
         assert status(study).data["state"] == "searching"
         with pytest.raises(ProblemError, match="STUDY_BUSY"):
-            controller_process.start(study)
+            commands.start(study)
     finally:
         begun[0].communicate()

@@ -15,7 +15,7 @@ from small_studies import RATE, carry_out, history, install
 from tiny_world import tiny_data, tiny_model, tiny_spec
 
 from tests.platforms.conftest import state
-from vidqa.automl import controller_process
+from vidqa.automl import commands
 from vidqa.core.problem import ProblemError
 from vidqa.gaps.deft.commands import create
 from vidqa.gaps.deft.context import StageContext, StageResult
@@ -67,18 +67,18 @@ def test_the_best_training_of_a_study_is_the_rounds_and_one_that_stopped_goes_on
         loop.next()
 
     with monkeypatch.context() as stopped:
-        stopped.setattr(controller_process, "start", lambda study, trials: (study / controller_process.LOG).touch())
-        stopped.setattr(controller_process, "status", lambda _: controller_process.Result({}))  # there is none yet
+        stopped.setattr(commands, "start", lambda study, trials: (study / commands.LOG).touch())
+        stopped.setattr(commands, "status", lambda _: commands.Result({}))  # there is none yet
         with pytest.raises(ProblemError, match="no winner"):
             loop.next()
     assert loop.state.ending and loop.state.ending.waits
 
     def start(study: Path, trials: int | None) -> None:
         assert trials is None
-        (study / controller_process.LOG).touch()
+        (study / commands.LOG).touch()
         carry_out(study)
 
-    monkeypatch.setattr(controller_process, "start", start)
+    monkeypatch.setattr(commands, "start", start)
     assert to_the_end(Loop(loop.folder)).rule == "rounds"
     trained = Loop(loop.folder).state.rounds[1].stages["train"]
     study = Path(str(trained.facts["study"]))

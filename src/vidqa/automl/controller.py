@@ -27,7 +27,7 @@ from vidqa.automl.finals import Finals, is_stranded, removable, remove_whole
 from vidqa.automl.history import TEMPLATE, Event, History
 from vidqa.automl.journal import SCHEMA_VERSION, Journal, Request, only_controller
 from vidqa.automl.problems import STUDY_FAILING
-from vidqa.automl.repair import repaired
+from vidqa.automl.specs import repaired
 from vidqa.automl.study import Study, open_study
 from vidqa.automl.trial_jobs import GpuAllocator, Jobs
 from vidqa.automl.trials import Trials

@@ -11,11 +11,9 @@ from pydantic import ValidationError
 
 from vidqa import spec
 from vidqa.automl import data_share, estimate, specs
-from vidqa.automl.decisions import Start, Trial, values_text
-from vidqa.automl.history import TEMPLATE
+from vidqa.automl.decisions import values_text
 from vidqa.automl.journal import read
 from vidqa.automl.problems import STUDY_CHANGED, STUDY_SETTINGS
-from vidqa.automl.repair import repaired
 from vidqa.automl.settings import EVALUATE, FILE, TEST, TRAIN, Finals, checked, write_settings
 from vidqa.automl.study import Study, open_study
 from vidqa.core import files
@@ -55,7 +53,7 @@ def plan(folder: Path, request: PlanRequest | None) -> Result:
         write(folder, request)
     study = open_study(folder)
     read(folder)  # a damaged journal is reported now
-    first = suggested(study, [], FIRST)
+    first = specs.suggested(study, [], FIRST)
     written = _write_first(study, first)
     cost, problems = estimate.of_study(study, written[0])
     data = {
@@ -70,22 +68,6 @@ def plan(folder: Path, request: PlanRequest | None) -> Result:
     ready = not any(problem.severity == "error" for problem in problems)
     following = [command("run_automl", "start", "--study", folder)] if ready else []
     return Result(data, _text(study, data), problems, following)
-
-
-def suggested(study: Study, trials: list[Trial], count: int) -> list[dict[str, Any]]:
-    """The next trials, as if each had begun: number, proposer, values, repairs. Nothing is started or written."""
-    rows: list[dict[str, Any]] = []
-    trials = list(trials)
-    while len(rows) < count:
-        template = Start(study.space.default(study.base), TEMPLATE)
-        start = study.algorithm.next(trials) if trials else template
-        if not isinstance(start, Start):
-            break
-        values, repairs = repaired(study.space, study.base, start.values)
-        number, place = len(trials), (start.rung, start.bracket, start.parent, start.extra)
-        rows.append({"number": number, "proposer": start.proposer, "values": values, "repairs": list(repairs)})
-        trials.append(Trial(number, values, start.proposer, "running", (), *place))
-    return rows
 
 
 def write(folder: Path, request: PlanRequest) -> None:

@@ -26,7 +26,7 @@ from vidqa.jobs.job_spec import process_count
 from vidqa.preflight.gpus import least_memory, visible_gpus
 from vidqa.spec import Spec, TrainSpec
 from vidqa.spec.keys import with_values
-from vidqa.spec.schedule import train_samples
+from vidqa.spec.schedule import data_ranks, train_samples
 
 FREE = {"limits", "finals", "keep", "platform", "resources", "max_concurrent", "max_trials", "test"}
 UNCOUNTED = (
@@ -190,14 +190,13 @@ def memory_share(folder: Path, settings: Settings, specs: Sequence[Spec]) -> flo
 
 
 def _space(settings: Settings, base: TrainSpec, *, by_steps: bool) -> Space:
-    mesh = base.policy.parallelism
     return space_of(
         base,
         ranges=settings.ranges,
         fixed=settings.fixed,
         only=settings.only,
         samples=train_samples(base),
-        ranks=mesh.dp_shard_size * mesh.dp_replicate_size,
+        ranks=data_ranks(base),
         by_steps=by_steps,
     )
 

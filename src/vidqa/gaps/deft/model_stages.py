@@ -51,7 +51,7 @@ def train_one(context: StageContext, recipe: str) -> StageResult:
 
 def _search(context: StageContext) -> StageResult:
     """Run a study in the round's folder; an interrupted one goes on. Raises DEFT_GATE without a winner."""
-    from vidqa.automl import controller_process
+    from vidqa.automl import commands
     from vidqa.automl.journal import controller_of
     from vidqa.automl.plan import plan
     from vidqa.automl.report import report
@@ -61,15 +61,15 @@ def _search(context: StageContext) -> StageResult:
     key = f"{fingerprint(recipe)} {fingerprint(context.output('train set'))}"
     folder = context.place / f"study-{hashlib.sha256(key.encode()).hexdigest()[:8]}"
     if controller_of(folder):
-        controller_process.follow(folder, None, note)
+        commands.follow(folder, None, note)
     if not (folder / "study.toml").is_file() or not history_of(folder)[0].created:
         words = [word for text in _resources(context) for word in ("--set", text)] + context.settings.study
         runner.announce("run_automl", "plan", "--study", folder, "--spec", recipe, *words)
         raise_errors(plan(folder, _study_request(recipe, words)).problems)
     if not history_of(folder)[0].finished:
         runner.announce("run_automl", "start", "--study", folder, "--wait")
-        controller_process.start(folder, None)
-        raise_errors(controller_process.wait(folder, None, note).problems)
+        commands.start(folder, None)
+        raise_errors(commands.wait(folder, None, note).problems)
     history = history_of(folder)[0]
     if not history.finished or history.winner is None:
         raise DEFT_GATE.error(folder, f"the study has no winner: {history.stopped or 'all of its trials have failed'}")

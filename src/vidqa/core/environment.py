@@ -102,14 +102,17 @@ def master_port() -> int:
 def take_rendezvous() -> int | None:
     """The handle of the socket where this process, rank 0, listens for the others; None where nobody opened one. It is
     taken out of the environment: what this process starts does not have it."""
-    written = os.environ.pop(RENDEZVOUS, None)
-    return int(written) if written else None
+    return _take(RENDEZVOUS)
 
 
 def take_parent() -> int | None:
     """The process id of the script or torchrun that started this process, with which it ends; None where none did. It
     is taken out of the environment: what this process starts has another parent."""
-    written = os.environ.pop(PARENT, None)
+    return _take(PARENT)
+
+
+def _take(name: str) -> int | None:
+    written = os.environ.pop(name, None)
     return int(written) if written else None
 
 

@@ -1,8 +1,8 @@
 """Exports of runs: which one is meant, and where its model comes from, as far as that is known here.
 
-found = find("outputs/train/RUN")                      its best export
-found = find("outputs/train/RUN/safetensors/step_40")
-found = find("latest", "step_40")                      of the newest run of the present folder that has exports
+source = find("outputs/train/RUN")                      its best export
+source = find("outputs/train/RUN/safetensors/step_40")
+source = find("latest", "step_40")                      of the newest run of the present folder that has exports
 """
 
 from __future__ import annotations

@@ -98,101 +98,94 @@ def _set_of(folder: Path) -> str:
     return path.parent.name if path.stem == "annotations" and path.parent.name else path.stem
 
 
-@dataclass(frozen=True)
-class Card:
-    """`name` is that of the folder; `merged` says that an adapter went into its base; `proof` is proof.json."""
+def card_text(
+    source: ExportSource, origin: Origin, name: str, scores: Sequence[Scores], proof: Mapping[str, Any], *, merged: bool
+) -> str:
+    """The model card of the folder `name`; `merged` says that an adapter went into its base, `proof` is proof.json."""
+    spec = source.spec
+    prompt, vision = spec.custom.system_prompt, spec.custom.vision
+    is_adapter = source.is_adapter and not merged
+    environment = Environment(loader=PackageLoader("vidqa.jobs", "."), keep_trailing_newline=True)
+    environment.filters["plain"] = _plain
+    return environment.get_template(TEMPLATE).render(
+        front=_front_matter(source, origin, is_adapter),
+        name=name,
+        grpo=isinstance(spec, GrpoSpec),
+        adapter=is_adapter,
+        merged=merged,
+        base=_base(origin),
+        base_name=origin.name,
+        scores=[_score_row(evaluated) for evaluated in scores],
+        settings=_settings(scores),
+        training=_training(source, origin),
+        prompt=prompt,
+        fence="`" * max(3, 1 + max((len(run) for run in re.findall("`+", prompt)), default=0)),
+        sample=str(proof.get("sample_id")),
+        reloaded_loss=_loss(proof.get("reloaded_loss")),
+        trainer_loss=_loss(proof.get("trainer_loss")),
+        frames=_sampling(vision.fps, vision.nframes),
+        license=_license(origin.license),
+    )
 
-    source: ExportSource
-    origin: Origin
-    name: str
-    merged: bool
-    scores: Sequence[Scores]
-    proof: Mapping[str, Any]
 
-    @property
-    def stays_adapter(self) -> bool:
-        return self.source.is_adapter and not self.merged
+def _front_matter(source: ExportSource, origin: Origin, is_adapter: bool) -> str:
+    base = origin.repository or origin.ancestor
+    relation = "adapter" if is_adapter else "finetune"
+    tags = ["lora"] if source.is_adapter else []
+    tags += ["reinforcement-learning", "grpo"] if isinstance(source.spec, GrpoSpec) else []
+    settings = {
+        **origin.license,
+        **({"base_model": [base], "base_model_relation": relation} if base else {}),
+        "library_name": "peft" if is_adapter else "transformers",
+        "pipeline_tag": "image-text-to-text",
+        "tags": ["video", "video-question-answering", *tags],
+    }
+    return front_matter_text(settings)
 
-    def text(self) -> str:
-        spec = self.source.spec
-        prompt, vision = spec.custom.system_prompt, spec.custom.vision
-        environment = Environment(loader=PackageLoader("vidqa.jobs", "."), keep_trailing_newline=True)
-        environment.filters["plain"] = _plain
-        return environment.get_template(TEMPLATE).render(
-            front=self._front(),
-            name=self.name,
-            grpo=isinstance(spec, GrpoSpec),
-            adapter=self.stays_adapter,
-            merged=self.merged,
-            base=self._base(),
-            base_name=self.origin.name,
-            scores=[_score_row(scores) for scores in self.scores],
-            settings=self._settings(),
-            training=self._training(),
-            prompt=prompt,
-            fence="`" * max(3, 1 + max((len(run) for run in re.findall("`+", prompt)), default=0)),
-            sample=str(self.proof.get("sample_id")),
-            reloaded_loss=_loss(self.proof.get("reloaded_loss")),
-            trainer_loss=_loss(self.proof.get("trainer_loss")),
-            frames=_sampling(vision.fps, vision.nframes),
-            license=_license(self.origin.license),
-        )
 
-    def _front(self) -> str:
-        base = self.origin.repository or self.origin.ancestor
-        relation = "adapter" if self.stays_adapter else "finetune"
-        tags = ["lora"] if self.source.is_adapter else []
-        tags += ["reinforcement-learning", "grpo"] if isinstance(self.source.spec, GrpoSpec) else []
-        settings = {
-            **self.origin.license,
-            **({"base_model": [base], "base_model_relation": relation} if base else {}),
-            "library_name": "peft" if self.stays_adapter else "transformers",
-            "pipeline_tag": "image-text-to-text",
-            "tags": ["video", "video-question-answering", *tags],
-        }
-        return front_matter_text(settings)
+def _base(origin: Origin) -> str:
+    repository = origin.repository
+    base = f"[{repository}]({HUB}{repository})" if repository else f"the local model `{_plain(origin.name)}`"
+    return f"{base} (run {_plain(origin.parent)})" if origin.parent else base
 
-    def _base(self) -> str:
-        repository = self.origin.repository
-        base = f"[{repository}]({HUB}{repository})" if repository else f"the local model `{_plain(self.origin.name)}`"
-        return f"{base} (run {_plain(self.origin.parent)})" if self.origin.parent else base
 
-    def _settings(self) -> list[str]:
-        """How the answers were generated, each way once."""
-        recipes = {str(s.export.recipe.get("generation", {})): s.export.recipe for s in self.scores}
-        settings = []
-        for recipe in recipes.values():
-            generation, frames = recipe.get("generation", {}), recipe.get("frames", {})
-            most, temperature, dtype = (generation.get(key) for key in ("max_tokens", "temperature", "dtype"))
-            sampled = _sampling(frames.get("fps"), frames.get("nframes"))
-            settings.append(f"{sampled}, at most {most} tokens, temperature {temperature}, {dtype}")
-        return settings
+def _settings(scores: Sequence[Scores]) -> list[str]:
+    """How the answers were generated, each way once."""
+    recipes = {str(s.export.recipe.get("generation", {})): s.export.recipe for s in scores}
+    settings = []
+    for recipe in recipes.values():
+        generation, frames = recipe.get("generation", {}), recipe.get("frames", {})
+        most, temperature, dtype = (generation.get(key) for key in ("max_tokens", "temperature", "dtype"))
+        sampled = _sampling(frames.get("fps"), frames.get("nframes"))
+        settings.append(f"{sampled}, at most {most} tokens, temperature {temperature}, {dtype}")
+    return settings
 
-    def _training(self) -> list[tuple[str, str]]:
-        spec, run = self.source.spec, self.source.run
-        facts, plan, train = run.read_run(), read_object(run.path / "plan.json"), spec.train
-        best = read_object(run.path / "best.json")
-        order = self.source.facts.get("order", {})
-        vision, lora = spec.custom.vision, spec.policy.lora
-        rows: dict[str, object] = {
-            "data fingerprint": facts.get("data_fingerprint") or order.get("data_fingerprint"),
-            "samples": plan.get("train_samples") or order.get("samples"),
-            "steps": self.source.facts.get("step"),
-            "epochs asked for": train.epoch,
-            **(_policy(spec) if isinstance(spec, GrpoSpec) else {"samples a step": effective_batch(spec)}),
-            "learning rate": train.optm_lr,
-            "precision": train.param_dtype,
-            "seed": train.seed,
-            "what trains": _lora(lora) if lora else "full fine-tune",
-            "frozen": ", ".join(spec.policy.freeze_pattern or ()),
-            "frames of a video": _sampling(vision.fps, vision.nframes),
-            "context": f"{spec.policy.model_max_length} tokens",
-            "chosen": _chosen(best) if best.get("name") == self.source.export.name else "",
-            "run": f"{run.path.name}, {self.source.export.name}",
-            "started from": self.origin.parent,
-            "program": f"finetune-cosmos-reason {facts.get('vidqa_version', '')}".strip(),
-        }
-        return [(key, as_text(value)) for key, value in rows.items() if value not in (None, "", 0)]
+
+def _training(source: ExportSource, origin: Origin) -> list[tuple[str, str]]:
+    spec, run = source.spec, source.run
+    facts, plan, train = run.read_run(), read_object(run.path / "plan.json"), spec.train
+    best = read_object(run.path / "best.json")
+    order = source.facts.get("order", {})
+    vision, lora = spec.custom.vision, spec.policy.lora
+    rows: dict[str, object] = {
+        "data fingerprint": facts.get("data_fingerprint") or order.get("data_fingerprint"),
+        "samples": plan.get("train_samples") or order.get("samples"),
+        "steps": source.facts.get("step"),
+        "epochs asked for": train.epoch,
+        **(_policy(spec) if isinstance(spec, GrpoSpec) else {"samples a step": effective_batch(spec)}),
+        "learning rate": train.optm_lr,
+        "precision": train.param_dtype,
+        "seed": train.seed,
+        "what trains": _lora(lora) if lora else "full fine-tune",
+        "frozen": ", ".join(spec.policy.freeze_pattern or ()),
+        "frames of a video": _sampling(vision.fps, vision.nframes),
+        "context": f"{spec.policy.model_max_length} tokens",
+        "chosen": _chosen(best) if best.get("name") == source.export.name else "",
+        "run": f"{run.path.name}, {source.export.name}",
+        "started from": origin.parent,
+        "program": f"finetune-cosmos-reason {facts.get('vidqa_version', '')}".strip(),
+    }
+    return [(key, as_text(value)) for key, value in rows.items() if value not in (None, "", 0)]
 
 
 def _score_row(scores: Scores) -> list[str]:

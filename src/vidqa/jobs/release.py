@@ -20,7 +20,7 @@ from vidqa.core.problem import Problem, ProblemError
 from vidqa.core.run_folder import EXPORT, PROOF, UNFINISHED, RunFolder
 from vidqa.families.weights import check_weights
 from vidqa.jobs.exports import ExportSource, origin_of, point_to_hub
-from vidqa.jobs.model_card import Card, Scores, scores_of
+from vidqa.jobs.model_card import Scores, card_text, scores_of
 from vidqa.jobs.problems import EXPORT_FAILED, EXPORT_OUT
 
 CARD = "README.md"
@@ -114,5 +114,5 @@ def _with_card(source: ExportSource, out: Path, how: str, facts: dict[str, Any],
     if source.is_adapter and not merge:
         point_to_hub(out, origin)
     scores = scores_of(source, out)
-    write_text(out / CARD, Card(source, origin, out.name, merge, scores, proof).text())
+    write_text(out / CARD, card_text(source, origin, out.name, scores, proof, merged=merge))
     return Release(out, how, str(facts.get("format")), proof, scores)

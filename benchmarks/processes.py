@@ -16,7 +16,7 @@ SKILL_ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(SKILL_ROOT / "src")]
 
 from vidqa.core.environment import child_environment, python_path
-from vidqa.jobs.platforms.engine_command import ALLOCATOR
+from vidqa.jobs.platforms.engine_process import ALLOCATOR
 
 POLL_S = 0.2
 

@@ -42,7 +42,7 @@ from video_set import write_set
 from vidqa.core.run_folder import RunFolder
 from vidqa.engine.data.dataloader import Step
 from vidqa.engine.model import DTYPES
-from vidqa.jobs.platforms.engine_command import ALLOCATOR
+from vidqa.jobs.platforms.engine_process import ALLOCATOR
 from vidqa.spec import Layer, dump, parse_set, resolve
 
 PARTS = ("ours", "alone", "decode", "ordinary", "trl", "profile")

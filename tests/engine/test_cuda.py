@@ -19,7 +19,7 @@ from transformers import AutoConfig, Qwen3VLForConditionalGeneration
 from vidqa.engine.distributed import alone
 from vidqa.engine.kernels import kernels_for, plain
 from vidqa.engine.training import warmup
-from vidqa.jobs.platforms.engine_command import ALLOCATOR
+from vidqa.jobs.platforms.engine_process import ALLOCATOR
 from vidqa.planning.budget.activation_checkpointing import NOTHING
 from vidqa.spec import Layer, dump, resolve
 

@@ -6,7 +6,7 @@ import pytest
 
 from vidqa.core.problem import Problem
 from vidqa.jobs import failure
-from vidqa.jobs.platforms import exit_state
+from vidqa.jobs.platforms import engine_process
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ KILLED = "an engine process was killed (SIGKILL), by someone or something outsid
     ],
 )
 def test_memory_was_full_where_there_is_evidence(line: str, kind: str) -> None:
-    assert exit_state.how_it_died(137, "") == KILLED
+    assert engine_process.how_it_died(137, "") == KILLED
     found = failure.classify(5, KILLED, [], f"step 1\n{line}\n")
     assert found == {"class": kind, "evidence": line if kind == "out of memory" else KILLED}
 

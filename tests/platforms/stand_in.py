@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from vidqa.jobs.platforms import NAMES, engine_command
+from vidqa.jobs.platforms import NAMES, engine_process
 from vidqa.jobs.platforms._base import Job
 
 ENGINE = Path(__file__).with_name("stand_in_engine.py")
@@ -30,7 +30,7 @@ def engine_environment(job: Job, cores: int | None = None) -> dict[str, str]:
     return {**REAL_ENVIRONMENT(job, cores), "RANK": "0"}
 
 
-REAL_ENVIRONMENT = engine_command.engine_environment
+REAL_ENVIRONMENT = engine_process.engine_environment
 
 
 def install(set_attribute: Callable[[Any, str, Any], None] = setattr, *, under_torchrun: bool = False) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from vidqa.jobs import failure
-from vidqa.jobs.platforms import exit_state
+from vidqa.jobs.platforms import engine_process
 from vidqa.jobs.platforms.supervisor import MemoryKills, memory_evidence, memory_kills
 
 LIMIT = 192 << 20
@@ -78,7 +78,7 @@ def test_the_log_of_a_job_that_the_kernel_ended_says_so(small_group: Path) -> No
 
     words = [sys.executable, "-m", "vidqa.jobs.platforms.supervisor", "memory-test", "-", sys.executable, "-c"]
     done = subprocess.run([*words, GREEDY], preexec_fn=enter, capture_output=True, text=True)
-    message = exit_state.how_it_died(done.returncode, done.stdout)
+    message = engine_process.how_it_died(done.returncode, done.stdout)
     assert done.returncode == 137 and "SIGKILL" in message and f"oom_kill in {small_group}" in done.stdout, done
     assert failure.classify(5, message, [], done.stdout)["class"] == failure.OUT_OF_MEMORY
     by_hand = "import os; os.kill(os.getpid(), 9)"

@@ -14,7 +14,7 @@ from vidqa.core import files
 from vidqa.core.problem import ProblemError
 from vidqa.jobs.platforms import slurm, slurm_script
 from vidqa.jobs.platforms._base import Job, State, Submitted
-from vidqa.jobs.platforms.engine_command import engine_environment
+from vidqa.jobs.platforms.engine_process import engine_environment
 from vidqa.jobs.platforms.processes import this_process
 from vidqa.jobs.platforms.site import validate
 from vidqa.jobs.platforms.slurm_commands import SlurmCommands, SlurmJob, accounted, find, slurm_job

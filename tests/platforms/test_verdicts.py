@@ -9,9 +9,9 @@ import pytest
 
 from vidqa.core.problem import Exit
 from vidqa.core.run_folder import RunFolder
-from vidqa.jobs.platforms import exit_state
+from vidqa.jobs.platforms import engine_process
 from vidqa.jobs.platforms._base import State, Submitted, run_folder_log
-from vidqa.jobs.platforms.exit_state import EngineStatus
+from vidqa.jobs.platforms.engine_process import EngineStatus
 
 
 def submitted(run_dir: Path = Path("x"), **changes: Any) -> Submitted:
@@ -44,7 +44,7 @@ BUSY = EngineStatus(State.RUNNING, None, "")
     ],
 )
 def test_a_job_that_has_ended(exit_code: int, said: EngineStatus, cancelled: bool, state: State, kept: int) -> None:
-    seen = exit_state.ended(submitted(cancel_requested="now" if cancelled else None), exit_code, said, "")
+    seen = engine_process.ended(submitted(cancel_requested="now" if cancelled else None), exit_code, said, "")
     assert (seen.state, seen.exit_code) == (state, kept)
 
 
@@ -60,7 +60,7 @@ def test_a_job_that_has_ended(exit_code: int, said: EngineStatus, cancelled: boo
     ],
 )
 def test_how_processes_died(exit_code: int, log: str, shown: str) -> None:
-    assert shown in exit_state.how_it_died(exit_code, log)
+    assert shown in engine_process.how_it_died(exit_code, log)
 
 
 def test_a_job_of_which_nothing_is_left(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_a_job_of_which_nothing_is_left(tmp_path: Path) -> None:
     for status in (DONE, SAVED, BUSY):
         assert status.state
         RunFolder(tmp_path).write_status(status.state, message=status.message, exit_code=status.exit_code)
-        states.append((seen := exit_state.vanished(submitted(tmp_path), "gone")).state)
+        states.append((seen := engine_process.vanished(submitted(tmp_path), "gone")).state)
     assert states == [State.COMPLETE, State.STOPPED, State.ERROR]
     assert (seen.state, seen.exit_code, seen.message) == (State.ERROR, Exit.JOB_FAILED, "gone")
 
@@ -80,4 +80,4 @@ def test_a_broken_status_says_nothing_wrong(status: object) -> None:
 
 def test_the_log_of_an_earlier_job_is_no_evidence(tmp_path: Path) -> None:
     (tmp_path / "log.txt").write_bytes(b"CUDA out of memory\nnow\n")
-    assert exit_state.tail(run_folder_log, submitted(tmp_path, log_start=19)) == "now\n"
+    assert engine_process.tail(run_folder_log, submitted(tmp_path, log_start=19)) == "now\n"

@@ -14,7 +14,7 @@ from vidqa.core import files
 from vidqa.core.cli import command
 from vidqa.core.problem import Exit, Problem, ProblemError
 from vidqa.jobs import cost, failure, records
-from vidqa.jobs.platforms import exit_state, platform
+from vidqa.jobs.platforms import engine_process, platform
 from vidqa.jobs.platforms._base import Observed, State
 from vidqa.jobs.problems import JOB_FAILED, JOB_NOT_DONE, JOB_NOT_FOUND, JOB_OUT_OF_MEMORY
 from vidqa.jobs.records import JobRecord
@@ -46,7 +46,7 @@ def _cancelled(record: JobRecord) -> JobRecord:
 def _store(record: JobRecord, observed: Observed) -> JobRecord:
     why = observed.failure if observed.state == State.ERROR else None
     if observed.state == State.ERROR and not why:
-        log = exit_state.tail(platform(record.platform).log, record)
+        log = engine_process.tail(platform(record.platform).log, record)
         why = failure.classify(observed.exit_code, observed.message, record.run.read_problems(), log)
     changes: dict[str, Any] = {
         "state": observed.state,

@@ -4,7 +4,7 @@ On a GPU the copies run on a stream of their own into pinned memory, beside the 
 the update of the weights waits for them, and it waits on the device. The thread that saves launches them: a stream
 takes a thousand at once, a large model has more, and whoever launches those waits. The memory is taken once, in the
 background, and kept: as many bytes as are copied. A job's environment has it found page by page before it is pinned
-(see `platforms.engine_command`): until CUDA has pinned memory, nobody can launch a kernel.
+(see `platforms.engine_process`): until CUDA has pinned memory, nobody can launch a kernel.
 """
 
 from __future__ import annotations

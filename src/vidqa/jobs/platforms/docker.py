@@ -21,7 +21,7 @@ from vidqa.core import environment
 from vidqa.core.cli import refused_writes
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.core.versions import git_commit
-from vidqa.jobs.platforms import docker_daemon, exit_state, local
+from vidqa.jobs.platforms import docker_daemon, local
 from vidqa.jobs.platforms._base import (
     OUT_OF_MEMORY,
     Job,
@@ -34,7 +34,7 @@ from vidqa.jobs.platforms._base import (
 )
 from vidqa.jobs.platforms.container_entrypoint import SECRETS_FILE
 from vidqa.jobs.platforms.docker_daemon import container_facts, daemon, image_facts, is_local, refusals, unless_over
-from vidqa.jobs.platforms.engine_command import engine_environment, torchrun
+from vidqa.jobs.platforms.engine_process import ended_here, engine_environment, torchrun, vanished
 from vidqa.jobs.platforms.job_store import read_exit, write_exit
 from vidqa.jobs.platforms.local import gpu_problems
 from vidqa.jobs.platforms.mounts import Mount, mounts, shadowed_image_paths
@@ -244,7 +244,7 @@ def _poll(client: Any, job: Submitted) -> Observed:
         return _without_container(client, job)
     if stage == "created":
         _remove(client, facts["Id"])
-        return exit_state.vanished(job, "the launcher ended before it had started it")
+        return vanished(job, "the launcher ended before it had started it")
     return _collect(client, job, facts) if stage in ("exited", "dead") else Observed(State.RUNNING)
 
 
@@ -252,7 +252,7 @@ def _without_container(client: Any, job: Submitted) -> Observed:
     if job.reference and client.info()["ID"] != job.reference.get("daemon"):
         return Observed(job.state, None, f"it runs with another Docker daemon than {docker_daemon.address()}")
     # Another process may have collected and removed the container meanwhile.
-    return _ended(job) or exit_state.vanished(job, "its container vanished: removed by someone else")
+    return _ended(job) or vanished(job, "its container vanished: removed by someone else")
 
 
 def _collect(client: Any, job: Submitted, facts: dict[str, Any]) -> Observed:
@@ -289,7 +289,7 @@ def _ended(job: Submitted) -> Observed | None:
 
 def _ending(job: Submitted, left: dict[str, Any]) -> Observed:
     """The end state of a job, from the stored end of the container and the engine's status."""
-    observed = exit_state.ended_here(job, left["exit_code"])
+    observed = ended_here(job, left["exit_code"])
     if observed.state != State.ERROR or not left.get("out_of_memory"):
         return observed
     limit = "the container was killed: it had reached its memory limit"

@@ -21,7 +21,6 @@ from typing import Any
 from vidqa.core import environment
 from vidqa.core._optional import PACKAGE_MISSING
 from vidqa.core.problem import Problem
-from vidqa.jobs.platforms import exit_state
 from vidqa.jobs.platforms._base import (
     RUN_SCRIPT,
     SPEC_FILE,
@@ -33,7 +32,7 @@ from vidqa.jobs.platforms._base import (
     Submitted,
     copy_command,
 )
-from vidqa.jobs.platforms.engine_command import engine_environment, torchrun
+from vidqa.jobs.platforms.engine_process import ended_here, engine_environment, torchrun, vanished
 from vidqa.jobs.platforms.job_store import exit_file, read_exit
 from vidqa.jobs.platforms.processes import (
     JOB_VARIABLE,
@@ -157,7 +156,7 @@ def status(job: Submitted) -> Observed:
     if launching:
         return Observed(State.PENDING)
     # It may have ended normally meanwhile.
-    return _ended(job) or exit_state.vanished(job, "the process vanished, and no exit code of it can be read")
+    return _ended(job) or vanished(job, "the process vanished, and no exit code of it can be read")
 
 
 def _supervisor_of(job: Submitted) -> Identity | None:
@@ -193,7 +192,7 @@ def _await_supervisor(job: Submitted) -> None:
 def _ended(job: Submitted) -> Observed | None:
     """The end state, from the exit file and the engine's status; None without a readable exit file."""
     exit_code = read_exit(job.job_id).get("exit_code")
-    return exit_state.ended_here(job, exit_code) if isinstance(exit_code, int) else None
+    return ended_here(job, exit_code) if isinstance(exit_code, int) else None
 
 
 LOCAL = Platform(

@@ -18,7 +18,7 @@ from typing import Any
 import vidqa
 from vidqa.core.environment import SECRET_NAMES
 from vidqa.core.problem import Exit, Problem, ProblemError
-from vidqa.jobs.platforms import exit_state, slurm_script
+from vidqa.jobs.platforms import slurm_script
 from vidqa.jobs.platforms._base import (
     HAND_OVER,
     INFRASTRUCTURE,
@@ -32,6 +32,7 @@ from vidqa.jobs.platforms._base import (
     Submitted,
     copy_command,
 )
+from vidqa.jobs.platforms.engine_process import ended_here, vanished
 from vidqa.jobs.platforms.processes import Identity
 from vidqa.jobs.platforms.site import is_unseen, settings_of
 from vidqa.jobs.platforms.slurm_commands import PATIENCE_S, SlurmCommands, SlurmJob, accounted, find, slurm_job
@@ -162,7 +163,7 @@ def status(job: Submitted) -> Observed:
         if slurm_id is None and launching:
             return Observed(State.PENDING, None, "it is being submitted")
         if slurm_id is None:
-            return exit_state.vanished(job, "its launcher ended before SLURM had taken it")
+            return vanished(job, "its launcher ended before SLURM had taken it")
         named = slurm_id, _name(job)
         job_in_slurm = slurm_job(cluster, *named) or _exit_code_left(job, slurm_id) or accounted(cluster, *named)
     except ProblemError as silent:
@@ -241,15 +242,15 @@ def _observed(job: Submitted, slurm_id: str, job_in_slurm: SlurmJob | None) -> O
     if job_in_slurm and job_in_slurm.state not in ENDS:
         return Observed(State.RUNNING, None, again.removesuffix("; "))
     if job_in_slurm is None:
-        return exit_state.vanished(job, f"it vanished: SLURM knows no job {slurm_id} of it, and it left no exit code")
+        return vanished(job, f"it vanished: SLURM knows no job {slurm_id} of it, and it left no exit code")
     if job_in_slurm.state in ENDED_BY_ITSELF:
         code = int(Exit.JOB_FAILED) if job_in_slurm.exit_code is None else job_in_slurm.exit_code
-        return exit_state.ended_here(job, code)
+        return ended_here(job, code)
     if job_in_slurm.state == "CANCELLED":
-        observed = exit_state.vanished(job, "it was canceled in SLURM before it had saved itself")
+        observed = vanished(job, "it was canceled in SLURM before it had saved itself")
         return observed if observed.state == State.COMPLETE else replace(observed, state=State.CANCELED)
     kind, message = ENDED_BY_SLURM[job_in_slurm.state]
-    observed = exit_state.vanished(job, "")
+    observed = vanished(job, "")
     if observed.state != State.COMPLETE:
         saved = "it had saved itself" if observed.exit_code == Exit.NOT_DONE else "what it had not saved is lost"
         observed = replace(observed, message=f"{message} ({job_in_slurm.state}); {saved}")

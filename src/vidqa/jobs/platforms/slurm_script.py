@@ -18,7 +18,7 @@ from vidqa.core import environment
 from vidqa.core.environment import SECRET_NAMES
 from vidqa.core.problem import Problem
 from vidqa.jobs.platforms._base import HAND_OVER, Job
-from vidqa.jobs.platforms.engine_command import GO_ON, Placeholder, engine_environment, torchrun
+from vidqa.jobs.platforms.engine_process import GO_ON, Placeholder, engine_environment, torchrun
 from vidqa.jobs.platforms.mounts import mounts
 from vidqa.jobs.platforms.site import Interface, SiteSettings, cache_folder, is_unseen
 from vidqa.jobs.problems import PLATFORM_IMAGE_UNUSED, PLATFORM_PATH, SITE_SETTINGS

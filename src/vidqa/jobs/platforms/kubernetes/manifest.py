@@ -16,7 +16,7 @@ import yaml
 from vidqa.core.environment import SECRET_NAMES
 from vidqa.core.problem import Exit
 from vidqa.jobs.platforms._base import Job
-from vidqa.jobs.platforms.engine_command import (
+from vidqa.jobs.platforms.engine_process import (
     GO_ON,
     RENDEZVOUS_PORT,
     TORCHRUN,

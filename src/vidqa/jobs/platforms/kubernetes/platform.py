@@ -25,8 +25,7 @@ from vidqa.core.cli import note
 from vidqa.core.environment import SECRET_NAMES
 from vidqa.core.problem import Exit, Problem, ProblemError
 from vidqa.jobs.platforms._base import Job, Observed, Platform, Rendered, State, Submitted
-from vidqa.jobs.platforms.engine_command import engine_environment
-from vidqa.jobs.platforms.exit_state import EngineStatus, vanished
+from vidqa.jobs.platforms.engine_process import EngineStatus, engine_environment, vanished
 from vidqa.jobs.platforms.job_store import read_exit, write_exit
 from vidqa.jobs.platforms.kubernetes.client import PLURALS, ApiError, Cluster, connect, refusal
 from vidqa.jobs.platforms.kubernetes.log import gather, read_log, tail_of

@@ -23,7 +23,7 @@ from vidqa.core.problem import Exit
 from vidqa.core.run_folder import RUN_SCHEMA, RunFolder
 from vidqa.jobs.platforms._base import State
 from vidqa.jobs.platforms.container_entrypoint import copied_output
-from vidqa.jobs.platforms.exit_state import EngineStatus, was_signalled
+from vidqa.jobs.platforms.engine_process import EngineStatus, was_signalled
 from vidqa.jobs.platforms.supervisor import supervise
 
 FIRST_NODE_S = 900.0  # the first node may pull its image much later

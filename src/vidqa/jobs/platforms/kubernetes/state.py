@@ -10,7 +10,7 @@ from typing import Any
 
 from vidqa.core.problem import Exit
 from vidqa.jobs.platforms._base import IMAGE, INFRASTRUCTURE, OUT_OF_MEMORY, Observed, State, Submitted
-from vidqa.jobs.platforms.exit_state import EngineStatus, ended
+from vidqa.jobs.platforms.engine_process import EngineStatus, ended
 from vidqa.jobs.platforms.kubernetes.manifest import CONTAINER, NODE_LABEL, TRAINJOB_CONTAINER
 
 Json = dict[str, Any]

@@ -19,8 +19,8 @@ from peft import LoraConfig, get_peft_model
 from PIL import Image
 
 from vidqa.data import load_records
+from vidqa.engine.data.collate import stock_inputs
 from vidqa.engine.data.frames import FrameSource
-from vidqa.engine.data.hf_inputs import stock_inputs
 from vidqa.engine.export import load_export
 from vidqa.engine.families import torch_half
 from vidqa.engine.model import DTYPES

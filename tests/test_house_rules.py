@@ -52,7 +52,6 @@ ENGINE_ORDER = (
     ("families",),
     ("loading",),
     ("data",),
-    ("checkpoint",),
     ("export",),
     ("generators",),
     ("answering",),

@@ -27,7 +27,6 @@ from vidqa.core.problem import ProblemError
 from vidqa.core.run_folder import RunFolder
 from vidqa.data import load_records
 from vidqa.engine import distributed
-from vidqa.engine.checkpoint.state import own_weights, sharded_parameters
 from vidqa.engine.data.collate import Collator
 from vidqa.engine.data.pixels import resize_frames
 from vidqa.engine.distributed import World, local_part
@@ -36,6 +35,7 @@ from vidqa.engine.export._base import ExportFormat, Trained
 from vidqa.engine.export.adapter import ADAPTER, MERGED, merged_adapter
 from vidqa.engine.export.proof import prove_loss, stock_loss
 from vidqa.engine.loading.load import load_sharded
+from vidqa.engine.training.checkpoint import own_weights, sharded_parameters
 from vidqa.planning.budget.activation_checkpointing import NOTHING
 from vidqa.planning.samples import Planner, Sample, training_planner
 from vidqa.spec import load

@@ -20,8 +20,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from vidqa.data import load_records
-from vidqa.engine.data.collate import Collator
-from vidqa.engine.data.hf_inputs import stock_inputs
+from vidqa.engine.data.collate import Collator, stock_inputs
 from vidqa.engine.data.pixels import resize_frames
 from vidqa.engine.export.proof import stock_loss
 from vidqa.engine.families import FAMILIES, family_of

@@ -18,7 +18,7 @@ from tiny_world import tiny_data, tiny_model
 from transformers import LogitsProcessor, LogitsProcessorList
 
 from vidqa.data import load_records
-from vidqa.engine.data.hf_inputs import stock_inputs
+from vidqa.engine.data.collate import stock_inputs
 from vidqa.engine.data.pixels import resize_frames
 from vidqa.engine.families import FAMILIES, torch_half
 from vidqa.engine.generators._base import Generator, Request, Result, Sampling, Settings

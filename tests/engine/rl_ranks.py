@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from vidqa.core.run_folder import RunFolder, read_rollouts, rollout_file
-from vidqa.engine.checkpoint.state import training_state
 from vidqa.engine.rl.replay import rewarded_again
 from vidqa.engine.rl.train import open_training
+from vidqa.engine.training.checkpoint import training_state
 from vidqa.spec import load
 
 

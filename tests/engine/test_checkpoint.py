@@ -19,9 +19,9 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from vidqa.core.run_folder import RunFolder
 from vidqa.engine import memory
-from vidqa.engine.checkpoint.async_save import PinnedSnapshot
 from vidqa.engine.export import writing
 from vidqa.engine.export.writing import TensorRows, create_files, plan_shards, write_rows
+from vidqa.engine.training.async_save import PinnedSnapshot
 
 HERE = Path(__file__).parent
 CPU = torch.device("cpu")

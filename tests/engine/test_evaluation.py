@@ -26,7 +26,7 @@ from transformers.video_utils import VideoMetadata
 from vidqa.core.problem import ProblemError
 from vidqa.data import load_records
 from vidqa.engine.answering.answers import Answer, SavedAnswers
-from vidqa.engine.data.hf_inputs import stock_inputs
+from vidqa.engine.data.collate import stock_inputs
 from vidqa.engine.data.pixels import resize_frames
 from vidqa.planning.samples import Planner, Prompting, evaluation_planner, training_planner
 from vidqa.spec import Layer, dump, load, resolve

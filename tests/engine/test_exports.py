@@ -6,13 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 from export_conformance import *  # noqa: F403
 from export_conformance import Kind
 from tiny_world import tiny_model
 
 from vidqa.engine.export import FORMATS, format_for
-from vidqa.engine.export._base import Trained
 from vidqa.engine.export.adapter import ADAPTER, MERGED
 from vidqa.engine.export.weights import WEIGHTS
 from vidqa.engine.export.writing import copy_settings
@@ -45,7 +43,7 @@ def test_an_export_says_whether_frames_are_capped(tmp_path: Path, asked: bool | 
     settings["video_processor"]["cap_pixels_per_frame"] = by_base
     place.write_text(json.dumps(settings))
     export.mkdir()
-    copy_settings(Trained(tmp_path, base, None, torch.float32, {}, {}, asked), export)
+    copy_settings(base, export, asked)
     written = json.loads((export / place.name).read_text())
     capped = bool(by_base if asked is None else asked)
     assert written["video_processor"].pop("cap_pixels_per_frame") is capped

@@ -17,8 +17,8 @@ from rl_world import rl_model, rl_spec
 
 from vidqa.data import load_records
 from vidqa.engine import distributed
+from vidqa.engine.data.collate import stock_inputs
 from vidqa.engine.data.frames import FrameSource
-from vidqa.engine.data.hf_inputs import stock_inputs
 from vidqa.engine.distributed import World
 from vidqa.engine.families import torch_half
 from vidqa.engine.loading.load import load_reference, load_sharded

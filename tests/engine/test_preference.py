@@ -20,9 +20,8 @@ from transformers import Qwen3VLForConditionalGeneration
 from vidqa.core.problem import ProblemError
 from vidqa.data import load_records
 from vidqa.engine import distributed
-from vidqa.engine.data.collate import PairCollator
+from vidqa.engine.data.collate import PairCollator, stock_inputs
 from vidqa.engine.data.frames import open_frames
-from vidqa.engine.data.hf_inputs import stock_inputs
 from vidqa.engine.distributed import local_part
 from vidqa.engine.loading.freeze import base_name
 from vidqa.engine.loading.load import load_sharded

@@ -24,9 +24,8 @@ from awkward import AWKWARD, write_awkward
 from tiny_world import QUESTIONS, tiny_model, tiny_spec
 
 from vidqa.engine.answering.prompts import Prompts
-from vidqa.engine.data.collate import Collator
+from vidqa.engine.data.collate import Collator, stock_inputs
 from vidqa.engine.data.frames import FrameSource, open_frames
-from vidqa.engine.data.hf_inputs import stock_inputs
 from vidqa.engine.data.prefetch import Prefetcher
 from vidqa.engine.engine_thread import EngineThread
 from vidqa.engine.generators._base import Request, Result, Sampling, Session, Settings

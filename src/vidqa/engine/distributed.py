@@ -90,7 +90,6 @@ def _exchanged(tensor: torch.Tensor, group: Any) -> torch.Tensor:
 
 
 Value = TypeVar("Value")
-ANSWERING_TIMEOUT_S = 7200.0  # ranks answer at their own pace and meet at the end
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:

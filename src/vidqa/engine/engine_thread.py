@@ -14,8 +14,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from vidqa.core.problem import Code, Problem, ProblemError
 from vidqa.data.record import MediaRef
 from vidqa.engine.data.frames import FrameSource
@@ -140,7 +138,7 @@ class EngineThread(threading.Thread):
                     self._decoding.remove(job)
                     self._running[job.request.id] = job
                     cancelled = partial(self._is_cancelled, job)
-                    return replace(job.request, frames=partial(self._frames, job), cancelled=cancelled)
+                    return replace(job.request, frames=partial(self._source.frames, job.ticket), cancelled=cancelled)
         return None
 
     def _is_cancelled(self, job: _Job) -> bool:
@@ -152,13 +150,6 @@ class EngineThread(threading.Thread):
         for frames in (frames for media in ticket for frames in media if isinstance(frames, Future)):
             frames.add_done_callback(lambda _: self._wake.set())
         return ticket
-
-    def _frames(self, job: _Job) -> Sequence[np.ndarray]:
-        (frames,), problems = self._source.collect(job.ticket)
-        job.ticket.clear()  # frees them once they are on the device
-        if problems:
-            raise ProblemError(problems)
-        return frames
 
     def _finish(self, result: Result) -> None:
         with self._lock:

@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import signal
 import socket
@@ -18,25 +17,23 @@ import tomllib
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 import uvicorn
 
 from vidqa.core import environment
 from vidqa.core.cli import Parser, Result, note, print_result, run
 from vidqa.core.files import remove
-from vidqa.engine.answering.batch_inference import model_folders
+from vidqa.engine.answering.batch_inference import model_folders, sampling_of
 from vidqa.engine.data.frames import open_frames
+from vidqa.engine.distributed import alone
 from vidqa.engine.engine_thread import EngineThread
 from vidqa.engine.generators import GENERATORS
 from vidqa.engine.generators._base import Settings
 from vidqa.engine.model import DTYPES
 from vidqa.engine.signals import hard_exit
-from vidqa.planning.requests import Sampling
 from vidqa.planning.samples import evaluation_planner
 from vidqa.serving._base import LOOPBACK, MB, Limits, listen, served_key
 from vidqa.serving.app import ServerApp
@@ -57,8 +54,6 @@ def main(arguments: Namespace) -> Result:
     options = Namespace(**arguments.arguments)
     key = served_key(options.host, environment.serving_key())
     spec = resolve("inference", [Layer("spec", tomllib.loads(options.spec))]).spec
-    # With torchao installed, this logger warns in every process of calls that a later PyTorch deprecates.
-    logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)
     with (
         closing(listen(options.host, options.port)) as listener,
         tempfile.TemporaryDirectory(prefix="vidqa-media-") as own,
@@ -139,9 +134,8 @@ def opened(spec: Any) -> Iterator[EngineThread]:
     """The thread that generates, once its model is loaded or has failed to."""
     folder, base = model_folders(spec)
     planner = evaluation_planner(spec, base or folder)
-    device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     most, longest = spec.inference.batch_size, spec.model.max_length
-    settings = Settings(folder, base, DTYPES[spec.model.dtype], device, planner, longest, batch_size=most)
+    settings = Settings(folder, base, DTYPES[spec.model.dtype], alone().device, planner, longest, batch_size=most)
     generator, workers = GENERATORS[spec.inference.generator], max(1, spec.engine.decode_workers)
     with open_frames(spec.engine, workers) as source:
         backend = EngineThread(lambda: generator.open(settings), planner, source, longest=longest, most=most)
@@ -156,9 +150,7 @@ def server_app(options: Namespace, spec: Any, backend: EngineThread, key: str | 
     limits = Limits(options.max_body_mb * MB, options.max_media_mb * MB, options.queue, connections=connections)
     folders = tuple(os.path.realpath(folder) for folder in options.allow_path)
     access = MediaAccess(folders, Hosts.parse(options.allow_host), MediaStore(own), limits)
-    names = [field.name for field in fields(Sampling) if field.name != "seed"]
-    defaults = Sampling(**{name: getattr(spec.generation, name) for name in names})
-    handler = RequestHandler(backend, access, defaults, options.choices)
+    handler = RequestHandler(backend, access, sampling_of(spec), options.choices)
     # Without a key only names of this machine are accepted as Host headers, against DNS rebinding.
     hosts = LOOPBACK | {options.host} if key is None else frozenset()
     return ServerApp(options.name, handler, limits, key, hosts)

@@ -12,9 +12,8 @@ import torch
 
 from vidqa.core.run_folder import RunFolder
 from vidqa.engine.data.collate import Collator, PairCollator
-from vidqa.engine.data.dataloader import Dataloader, open_dataloader
+from vidqa.engine.data.dataloader import Dataloader, Schedule, open_dataloader
 from vidqa.engine.data.planned_samples import check_steps, prepare_training, write_plan
-from vidqa.engine.data.schedule import Schedule
 from vidqa.engine.distributed import World
 from vidqa.engine.families import family_of
 from vidqa.engine.problems import ENGINE_NO_GRADIENT, ENGINE_NOT_FINITE

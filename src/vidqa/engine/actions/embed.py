@@ -27,16 +27,14 @@ import numpy as np
 
 import vidqa
 from vidqa.core.actions.reading import NO_QUESTION
-from vidqa.core.environment import world_size
 from vidqa.core.files import replacing, write_json
-from vidqa.core.problem import Exit, Problem, raise_errors
+from vidqa.core.problem import Exit, Problem
 from vidqa.core.run_folder import EMBEDDINGS, QUERY_EMBEDDINGS, RunFolder
 from vidqa.data.record import MediaRef, Record
-from vidqa.engine import distributed
 from vidqa.engine.actions.embedder import Embedder, widths_of
 from vidqa.engine.actions.inference import failures
 from vidqa.engine.answering.answers import fingerprint_model
-from vidqa.engine.answering.batch_inference import Failed, model_folders
+from vidqa.engine.answering.batch_inference import Failed, model_folders, start_answering
 from vidqa.engine.answering.prompts import early
 from vidqa.engine.data.frames import FrameSource, open_frames
 from vidqa.engine.data.planned_samples import end_if_bad, fitting, shared_plan
@@ -46,7 +44,6 @@ from vidqa.engine.signals import StopRequest
 from vidqa.gaps.curation.embeddings import SCHEMA_VERSION, VECTORS, schema, table_of
 from vidqa.planning.resume_compat import weights_hash
 from vidqa.planning.samples import Planner, Sample, evaluation_planner
-from vidqa.spec import check_with_gpus
 from vidqa.spec.models import EmbedSpec
 from vidqa.video.types import FramePlan
 
@@ -75,8 +72,7 @@ class Stores:
 def embed(spec: EmbedSpec, run: RunFolder) -> int:
     """Carry out an EmbedSpec in `run`. Returns 0, or 6 when a signal stopped it (vectors so far are kept)."""
     stop = StopRequest()
-    raise_errors(check_with_gpus(spec, world_size()))
-    world = distributed.start(1, spec.num_gpus, distributed.ANSWERING_TIMEOUT_S)
+    world = start_answering(spec)
     folder, base = model_folders(spec)
 
     planner = evaluation_planner(spec, base or folder)

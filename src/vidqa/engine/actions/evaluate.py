@@ -13,12 +13,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from vidqa.core.environment import world_size
 from vidqa.core.files import remove, write_json
-from vidqa.core.problem import Exit, Problem, raise_errors
+from vidqa.core.problem import Exit, Problem
 from vidqa.core.run_folder import RunFolder
 from vidqa.data.record import Record
-from vidqa.engine import distributed
 from vidqa.engine.actions.text_metrics import open_measures
 from vidqa.engine.answering.answers import (
     Answer,
@@ -27,7 +25,7 @@ from vidqa.engine.answering.answers import (
     first_names,
     require_answers,
 )
-from vidqa.engine.answering.batch_inference import InferenceTask, generate_all, model_folders
+from vidqa.engine.answering.batch_inference import InferenceTask, generate_all, model_folders, start_answering
 from vidqa.engine.answering.prompts import Candidates
 from vidqa.engine.data.planned_samples import prepare_evaluation
 from vidqa.engine.problems import ENGINE_BAD_SAMPLE
@@ -39,7 +37,6 @@ from vidqa.evaluation.results import make_item
 from vidqa.evaluation.thumbnails import poster_frames
 from vidqa.evaluation.user_scores import function_recipe, user_scores
 from vidqa.planning.samples import Planner, Sample, evaluation_planner
-from vidqa.spec import check_with_gpus
 from vidqa.spec.evaluate_tables import metric_models
 from vidqa.spec.keys import value_at
 from vidqa.spec.models import EvaluateSpec
@@ -51,8 +48,7 @@ UNDECODABLE = "error"  # finish_reason of a sample whose video could not be read
 def evaluate(spec: EvaluateSpec, run: RunFolder) -> int:
     """Carry out an EvaluateSpec in `run`. Returns 0, or 6 when a signal stopped it (answers so far are kept)."""
     stop = StopRequest()
-    raise_errors(check_with_gpus(spec, world_size()))
-    world = distributed.start(1, spec.num_gpus, distributed.ANSWERING_TIMEOUT_S)
+    world = start_answering(spec)
     folder, base = model_folders(spec)
 
     # The questions: the same plan of frames and tokens as in training.

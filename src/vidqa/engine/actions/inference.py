@@ -15,21 +15,18 @@ from collections.abc import Mapping, Sequence
 from itertools import chain, groupby
 from typing import Any
 
-from vidqa.core.environment import world_size
 from vidqa.core.files import replacing, write_json, write_text
-from vidqa.core.problem import Exit, Problem, raise_errors
+from vidqa.core.problem import Exit, Problem
 from vidqa.core.run_folder import ANSWERS, ANSWERS_TABLE, RunFolder
 from vidqa.data.record import Record
-from vidqa.engine import distributed
 from vidqa.engine.answering.answers import Answer, answers_recipe, fingerprint_model, require_answers
-from vidqa.engine.answering.batch_inference import Failed, InferenceTask, generate_all, model_folders
+from vidqa.engine.answering.batch_inference import Failed, InferenceTask, generate_all, model_folders, start_answering
 from vidqa.engine.data.planned_samples import fitting, shared_plan
 from vidqa.engine.signals import StopRequest
 from vidqa.evaluation.answers import parse_answer
 from vidqa.evaluation.window_merge import WindowAnswer, expected_of, merged
 from vidqa.planning.plan import PlannedSet, source_id, window_of
 from vidqa.planning.samples import Sample, evaluation_planner
-from vidqa.spec import check_with_gpus
 from vidqa.spec.models import InferenceSpec
 
 Row = dict[str, Any]
@@ -40,8 +37,7 @@ OF_A_WINDOW = ("response", "answer", "status", "finish_reason", "tokens", "promp
 def inference(spec: InferenceSpec, run: RunFolder) -> int:
     """Carry out an InferenceSpec in `run`. Returns 0, or 6 when a signal stopped it (answers so far are kept)."""
     stop = StopRequest()
-    raise_errors(check_with_gpus(spec, world_size()))
-    world = distributed.start(1, spec.num_gpus, distributed.ANSWERING_TIMEOUT_S)
+    world = start_answering(spec)
     folder, base = model_folders(spec)
 
     planner = evaluation_planner(spec, base or folder)

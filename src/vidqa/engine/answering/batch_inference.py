@@ -7,14 +7,16 @@ killed run loses at most one batch, and a later run answers the rest.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from vidqa.core.problem import Problem
+from vidqa.core.environment import world_size
+from vidqa.core.problem import Problem, raise_errors
 from vidqa.core.run_folder import RunFolder
+from vidqa.engine import distributed
 from vidqa.engine.answering.answers import Answer, AnsweringSpec, SavedAnswers
 from vidqa.engine.answering.prompts import Candidates, Prompts
 from vidqa.engine.data.frames import FrameSource, open_frames
@@ -30,8 +32,10 @@ from vidqa.evaluation.cosmos_protocol import LONGER, WARMER, protocol_answer
 from vidqa.families import require_plain_weights
 from vidqa.planning.prefix_sharing import max_tokens, split_samples
 from vidqa.planning.samples import Planner, Sample
+from vidqa.spec import check_with_gpus
 from vidqa.spec.models import EmbedSpec
 
+ANSWERING_TIMEOUT_S = 7200.0  # ranks answer at their own pace and meet at the end
 BATCHES_AHEAD = 2  # batches that are decoded while the model answers
 WAITED_MUCH = 0.2  # share of the time that is said
 SHORT_S = 60.0  # a short run waits for its first frames, whatever decodes them
@@ -68,6 +72,12 @@ class InferenceResult:
         return self.saved.read()
 
 
+def start_answering(spec: AnsweringSpec | EmbedSpec) -> World:
+    """Join the ranks of a run that answers or embeds. Raises what check_with_gpus finds."""
+    raise_errors(check_with_gpus(spec, world_size()))
+    return distributed.start(1, spec.num_gpus, ANSWERING_TIMEOUT_S)
+
+
 def generate_all(
     work: InferenceTask,
     planner: Planner,
@@ -100,10 +110,7 @@ def generate_all(
             writer = ResultWriter(saved, prompts, progress, len(mine), size, fails=spec.engine.on_bad_sample == "fail")
             world.gather(None)  # speed is measured from here, where every rank has its model
             started = time.perf_counter()
-            for results in session.generate(requests):
-                writer.save(results)
-                if stop.signal_name:
-                    break
+            writer.save_until_stopped(session.generate(requests), stop)
             seconds = time.perf_counter() - started
             outcome = (stop.signal_name is not None, writer.failed, writer.answered, seconds, prompts.waited)
             stopped, failures, answered, took, waited = zip(*world.gather(outcome), strict=True)
@@ -164,10 +171,7 @@ class Retries:
         prompts = Prompts(self.planner, self.source, sampling, BATCHES_AHEAD * how.batch_size, None)
         fails = spec.engine.on_bad_sample == "fail"
         writer = ResultWriter(saved, prompts, self.progress, len(mine), how.batch_size, fails, first_step=self.step)
-        for results in self.session.generate(prompts.requests(mine)):
-            writer.save(results)
-            if self.work.stop.signal_name:
-                break
+        writer.save_until_stopped(self.session.generate(prompts.requests(mine)), self.work.stop)
         self.step += -(-len(mine) // how.batch_size)
 
 
@@ -209,7 +213,7 @@ def model_folders(spec: AnsweringSpec | EmbedSpec) -> tuple[Path, Path | None]:
     return folder, base
 
 
-def sampling_of(spec: AnsweringSpec, seed: int) -> Sampling:
+def sampling_of(spec: AnsweringSpec, seed: int = 0) -> Sampling:
     generation = spec.generation
     return Sampling(
         generation.max_tokens,
@@ -238,6 +242,12 @@ class ResultWriter:
     failed: Failed = field(default_factory=dict)
     answered: int = 0
     reported: tuple[int, int, float, float] = field(default_factory=lambda: (0, 0, time.perf_counter(), 0.0))
+
+    def save_until_stopped(self, batches: Iterable[Sequence[Result]], stop: StopRequest) -> None:
+        for results in batches:
+            self.save(results)
+            if stop.signal_name:
+                break
 
     def save(self, results: Sequence[Result]) -> None:
         """Results are on disk when this returns. A sample that cannot be decoded is left out, or ends the run."""

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from vidqa.core.problem import ProblemError
 from vidqa.data.record import Record
 from vidqa.engine.answering.answers import Answer, answer_of
 from vidqa.engine.data.frames import FrameSource
@@ -68,12 +67,10 @@ class Prompts:
 
     def _frames(self, ticket: list[Any]) -> Sequence[np.ndarray]:
         started = time.perf_counter()
-        (frames,), problems = self.source.collect(ticket)
-        self.waited += time.perf_counter() - started
-        ticket.clear()  # whoever still holds the request does not hold the frames
-        if problems:
-            raise ProblemError(problems)
-        return frames
+        try:
+            return self.source.frames(ticket)
+        finally:
+            self.waited += time.perf_counter() - started
 
 
 def early(items: Iterable[Item], count: int) -> Iterator[Item]:

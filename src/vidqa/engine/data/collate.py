@@ -1,4 +1,5 @@
-"""One packed batch from samples: tokens, positions, labels and every index the model needs, all made on the CPU."""
+"""Batches from samples, made on the CPU: packed, with tokens, positions, labels and every index that our forward needs;
+or padded, for a stock model of transformers."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ import torch
 from vidqa.engine.data.feature_cache import CachedFeatures, FeatureCache, Features
 from vidqa.engine.data.host_to_device import mapped
 from vidqa.engine.data.layout import lay_out, prefix_lengths, prefixes_of
-from vidqa.engine.data.pixels import Pixels, pixels_of
+from vidqa.engine.data.pixels import Pixels, as_tensor, patchify, pixels_of
 from vidqa.engine.distributed import WHOLE, Context
 from vidqa.engine.families import torch_half
 from vidqa.engine.families._base import Grid, VisionIndex
@@ -149,13 +150,17 @@ class Collator:
         return decoder, frames
 
     def _tokens(self, sample: Sample, usable: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Token ids [S], supervised [S] and positions [3, S]; they must be what was planned."""
+        """Token ids [S], supervised [S] and positions [3, S]."""
+        ids, supervised = self._encoded(sample)
+        positions = self.planner.family.rope_positions
+        return ids, supervised & usable, positions(ids, self.image_id, self.video_id, sample.plans, self.geometry)
+
+    def _encoded(self, sample: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Token ids int64 [S] and which are supervised, bool [S]; they must be what was planned."""
         encoded = self.planner.encode(sample)
         ids = encoded.token_ids.astype(np.int64)
         assert len(ids) == sample.length, f"{sample.record.source}: built {len(ids)} tokens, planned {sample.length}"
-        positions = self.planner.family.rope_positions
-        position = positions(ids, self.image_id, self.video_id, sample.plans, self.geometry)
-        return ids, encoded.supervised & usable, position
+        return ids, encoded.supervised
 
     def _media(self, placed: Sequence[Placed], own: slice, features: FeatureCache | None) -> list[_Medium]:
         """The media with rows of this rank (`own`), grouped by frame size so that each size is one dense batch in the
@@ -287,3 +292,42 @@ class PairCollator(Collator):
             assert isinstance(pair, PairSample)
             halves += pair.halves(pair.prefix_key if self.shares_videos else str(place).encode())
         return halves
+
+
+def stock_inputs(
+    planner: Planner,
+    prompts: Sequence[np.ndarray],
+    plans: Sequence[Sequence[FramePlan]],
+    frames: Sequence[Sequence[np.ndarray]],
+    device: torch.device,
+) -> dict[str, torch.Tensor]:
+    """The inputs of a batch: `prompts[i]` are token ids, `plans[i]` their media in reading order, and `frames[i][m]` is
+    uint8 [n, 3, h, w]."""
+    width = max(map(len, prompts))
+    ids = np.full((len(prompts), width), planner.chat.pad_id, dtype=np.int64)
+    mask = np.zeros_like(ids)
+    for number, row in enumerate(prompts):
+        ids[number, width - len(row) :] = row
+        mask[number, width - len(row) :] = 1
+    slots = planner.chat.slot_ids
+    kinds = np.where(ids == slots["image"], 1, np.where(ids == slots["video"], 2, 0))
+    inputs = {"input_ids": ids, "attention_mask": mask, "mm_token_type_ids": kinds}
+    tensors = {name: torch.from_numpy(value) for name, value in inputs.items()}
+    for kind, pixels, grid in (
+        ("image", "pixel_values", "image_grid_thw"),
+        ("video", "pixel_values_videos", "video_grid_thw"),
+    ):
+        rules = getattr(planner.geometry, kind)
+        media = [
+            (plan, array)
+            for row_plans, arrays in zip(plans, frames, strict=True)
+            for plan, array in zip(row_plans, arrays, strict=True)
+            if plan.kind == kind
+        ]
+        if media:
+            parts = [patchify(as_tensor(array), rules, rules.mean, rules.std) for _, array in media]
+            tensors[pixels] = torch.cat(parts)
+            tensors[grid] = torch.tensor([plan.grid for plan, _ in media])
+        if media and kind == "video":
+            tensors |= torch_half(planner.family).video_inputs([plan for plan, _ in media])
+    return {name: tensor.to(device) for name, tensor in tensors.items()}

@@ -16,7 +16,7 @@ import numpy as np
 from vidqa.core.cli import note
 from vidqa.core.environment import cache_folder
 from vidqa.core.files import remove
-from vidqa.core.problem import Exit, Problem
+from vidqa.core.problem import Exit, Problem, ProblemError
 from vidqa.data.record import MediaRef
 from vidqa.engine.data.claims import Claims, Waiting
 from vidqa.engine.data.frame_cache import FrameCache
@@ -30,10 +30,6 @@ STORE = "vidqa.engine.data.frame_cache:write_entry"
 
 Awaited = np.ndarray | Future
 CacheLookup = Callable[[MediaRef, FramePlan], Any]
-
-
-def unknown(ref: MediaRef, plan: FramePlan) -> None:
-    """Nothing is known of any medium."""
 
 
 @contextmanager
@@ -80,11 +76,14 @@ class FrameSource:
             self._waiting = Waiting(self._claims, self._claimed)
             self._waiting.start()
 
-    def request(self, samples: Sequence[Sample], lookup: CacheLookup = unknown) -> list[list[Any]]:
-        """A ticket for `collect`: per sample and medium its frames, or what will give them. What is `known` of a medium
-        comes instead of frames."""
+    def request(self, samples: Sequence[Sample], lookup: CacheLookup | None = None) -> list[list[Any]]:
+        """A ticket for `collect`: per sample and medium its frames, or what will give them. What `lookup` has of a
+        medium comes instead of frames."""
         return [
-            [lookup(ref, plan) or self._start(ref, plan) for ref, plan in zip(s.record.media, s.plans, strict=True)]
+            [
+                (lookup and lookup(ref, plan)) or self._start(ref, plan)
+                for ref, plan in zip(s.record.media, s.plans, strict=True)
+            ]
             for s in samples
         ]
 
@@ -97,6 +96,15 @@ class FrameSource:
         results = [[item.result() if isinstance(item, Future) else item for item in media] for media in ticket]
         problems = [item for media in results for item in media if isinstance(item, Problem)]
         return [[None if isinstance(item, Problem) else item for item in media] for media in results], problems
+
+    def frames(self, ticket: list[list[Any]]) -> list[np.ndarray]:
+        """The frames of one sample, uint8 [n, 3, h, w] of each medium. Empties the ticket: whoever still holds it does
+        not hold them. Raises the problems of media that cannot be decoded."""
+        (frames,), problems = self.collect(ticket)
+        ticket.clear()
+        if problems:
+            raise ProblemError(problems)
+        return frames
 
     def close(self) -> None:
         """Stop at once and cancel the pending requests."""

@@ -17,7 +17,7 @@ import torch
 from vidqa.core.problem import Problem
 from vidqa.engine.data.collate import Batch, Collator
 from vidqa.engine.data.feature_cache import FeatureCache, Features
-from vidqa.engine.data.frames import FrameSource, unknown
+from vidqa.engine.data.frames import FrameSource
 from vidqa.engine.data.host_to_device import BatchSender, SentBatch
 from vidqa.planning.samples import Sample
 
@@ -109,7 +109,7 @@ class Prefetcher:
 
     def _ask(self, numbers: Sequence[int]) -> _Requested:
         samples = [self._samples[i] for i in numbers]
-        lookup = self._features.get if self._features else unknown
+        lookup = self._features.get if self._features else None
         return _Requested(numbers, samples, self._source.request(samples, lookup), frame_bytes(samples))
 
     def _collated(self, requested: _Requested) -> tuple[SentBatch, list[Problem]]:

@@ -38,7 +38,7 @@ def _write(trained: Trained, name: str, world: World) -> Path:
     names = {adapter_name(inside): inside for inside in trains if ".original_module." not in inside}
 
     def settings(folder: Path) -> None:
-        copy_settings(trained, folder, without=OF_WHOLE_MODELS)
+        copy_settings(trained.base, folder, trained.capped, without=OF_WHOLE_MODELS)
         config = lora_config(trained.lora)
         config.base_model_name_or_path = str(trained.base)
         config.inference_mode = True

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from vidqa.core.files import write_json
 from vidqa.core.run_folder import PROOF
-from vidqa.engine.data.hf_inputs import stock_inputs
+from vidqa.engine.data.collate import stock_inputs
 from vidqa.engine.export._base import ExportFormat
 from vidqa.engine.model.chunked_head import HEAD_ROWS
 from vidqa.engine.problems import ENGINE_UNPROVEN

@@ -29,7 +29,11 @@ def _write(trained: Trained, name: str, world: World) -> Path:
     parameters = [inside for inside in sorted(trained.parameters) if ".original_module." not in inside]
     names = named_as(model_tensors(trained.base), parameters)
     shapes, rows = shapes_of(trained, names), rows_as_trained(trained, names, world)
-    return write_together(trained, name, STEM, shapes, rows, world, lambda folder: copy_settings(trained, folder))
+
+    def settings(folder: Path) -> None:
+        copy_settings(trained.base, folder, trained.capped)
+
+    return write_together(trained, name, STEM, shapes, rows, world, settings)
 
 
 def check_tensors(export: Path, base: Path) -> None:

@@ -193,14 +193,14 @@ def _write_at(handle: int, offset: int, values: torch.Tensor) -> None:
         left, offset = left[written:], offset + written
 
 
-def copy_settings(trained: Trained, folder: Path, without: Sequence[str] = ()) -> None:
+def copy_settings(base: Path, folder: Path, capped: bool | None, without: Sequence[str] = ()) -> None:
     """Copy config, tokenizer, chat template and processors of the base model. No code: plain transformers needs none,
     and whoever loads an export with trust_remote_code would run it. The video processor says whether frames are capped,
     since versions of transformers differ where it says nothing."""
-    for path in trained.base.iterdir():
+    for path in base.iterdir():
         if path.is_file() and _is_copied(path) and path.name not in without:
             _copy_without_code(path, folder / path.name)
-    family_of(trained.base).write_frame_cap(folder, trained.capped)
+    family_of(base).write_frame_cap(folder, capped)
 
 
 def _is_copied(path: Path) -> bool:

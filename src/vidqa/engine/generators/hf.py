@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 
-from vidqa.engine.data.hf_inputs import stock_inputs
+from vidqa.engine.data.collate import stock_inputs
 from vidqa.engine.export import load_export
 from vidqa.engine.generators._base import Generator, Request, Result, Settings, ready
 from vidqa.engine.generators.sampler import (

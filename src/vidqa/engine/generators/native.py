@@ -82,11 +82,8 @@ def pack_parts(request: Request) -> list[Request]:
 class PromptCollator(Collator):
     """Batches of prompts from their token ids, without labels."""
 
-    def _tokens(self, sample: Any, usable: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        ids = sample.token_ids.astype(np.int64)
-        positions = self.planner.family.rope_positions
-        position = positions(ids, self.image_id, self.video_id, sample.plans, self.geometry)
-        return ids, np.zeros(len(ids), bool), position
+    def _encoded(self, sample: Any) -> tuple[np.ndarray, np.ndarray]:
+        return sample.token_ids.astype(np.int64), np.zeros(len(sample.token_ids), bool)
 
 
 class NativeSession:

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from vidqa.core.problem import ProblemError, raise_errors
+from vidqa.core.problem import raise_errors
+from vidqa.engine.answering.prompts import early
+from vidqa.engine.data.collate import stock_inputs
 from vidqa.engine.data.frames import open_frames
-from vidqa.engine.data.hf_inputs import stock_inputs
 from vidqa.engine.families import family_of
 from vidqa.engine.torch_private import tree_map_only
 from vidqa.evaluation.answers import parse_expected
@@ -81,18 +82,11 @@ def kind_of(sample: Sample) -> str:
 
 def decoded(spec: Any, samples: Sequence[Sample]) -> Iterator[tuple[Sample, list[np.ndarray]]]:
     """Samples with the frames of their media, uint8 [n, 3, h, w]. Raises the problems of media that do not decode."""
-    engine = spec.engine
-    with open_frames(engine, engine.decode_workers) as source:
-        ahead = max(1, engine.decode_workers) * 2
-        tickets = [source.request([sample]) for sample in samples[:ahead]]
-        for number, sample in enumerate(samples):
-            frames, problems = source.collect(tickets[number])
-            if problems:
-                raise ProblemError(problems)
-            if number + ahead < len(samples):
-                tickets.append(source.request([samples[number + ahead]]))
-            tickets[number] = []
-            yield sample, [np.array(array) for array in frames[0]]
+    workers = spec.engine.decode_workers
+    with open_frames(spec.engine, workers) as source:
+        begun = ((sample, source.request([sample])) for sample in samples)
+        for sample, ticket in early(begun, 2 * max(1, workers)):
+            yield sample, [np.array(array) for array in source.frames(ticket)]
 
 
 def decoder_rows(model: Any, planner: Planner, spec: Any, samples: Sequence[Sample]) -> list[dict[str, Any]]:

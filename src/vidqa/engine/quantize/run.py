@@ -29,7 +29,6 @@ from vidqa.core.problem import Exit, ProblemError, raise_errors
 from vidqa.core.run_folder import EXPORT, RunFolder
 from vidqa.engine.data.planned_samples import fitting, shared_plan
 from vidqa.engine.distributed import World, alone
-from vidqa.engine.export._base import Trained
 from vidqa.engine.export.adapter import MERGED, merged_adapter
 from vidqa.engine.export.weights import load_weights
 from vidqa.engine.export.writing import copy_settings
@@ -177,7 +176,7 @@ def write_folder(model: Any, source: Path, run: RunFolder) -> Path:
     table, parameter_name = quantization_of(folder), family_of(source).parameter_name
     # Files may have older names than modules; loaders look for either.
     table["ignore"] = sorted({*table["ignore"], *map(parameter_name, table["ignore"])})
-    copy_settings(Trained(run.exports, source, None, torch.bfloat16, {}, {}), folder)
+    copy_settings(source, folder, None)
     write_json(folder / "config.json", {**read_object(source / "config.json"), "quantization_config": table})
     return folder
 

@@ -13,10 +13,9 @@ import numpy as np
 import torch
 
 from vidqa.engine.distributed import World
-from vidqa.engine.families import family_of
 from vidqa.engine.rl.rollout import Group, Rollouts
 from vidqa.engine.rl.update import Micro
-from vidqa.engine.training.learner import peak_flops
+from vidqa.engine.training.learner import flops_of, peak_flops
 
 PHASES = ("rollout", "rewards", "data_wait", "plan", "old", "reference", "update", "sync", "validation")
 COUNTS = ("groups", "groups_dropped", "groups_equal", "groups_all_right", "groups_all_wrong")
@@ -33,10 +32,7 @@ class StepMeter:
     """Of one step after the other. What it returns is the same on every rank."""
 
     def __init__(self, spec: Any, model: Any, world: World) -> None:
-        self.world, self.peak = world, peak_flops(world.device)
-        family, full = family_of(model), spec.policy.lora is None
-        vision_trains = bool(family.trained_vision(model))
-        self.flops = family.flops(model.config, vision_trains=vision_trains, decoder_trains=full)
+        self.world, self.flops, self.peak = world, flops_of(model, spec), peak_flops(world.device)
         self.started = time.perf_counter()
         self.seconds = dict.fromkeys(PHASES, 0.0)
         self.trained_tokens, self.work = 0, 0.0

@@ -15,9 +15,9 @@ import torch
 
 from vidqa.core.run_folder import RunFolder
 from vidqa.engine.data.collate import Collator
+from vidqa.engine.data.dataloader import StepSchedule
 from vidqa.engine.data.frames import FrameSource, open_frames
 from vidqa.engine.data.planned_samples import Prepared, check_steps, prepare_questions, write_plan
-from vidqa.engine.data.schedule import StepSchedule
 from vidqa.engine.distributed import World
 from vidqa.engine.generators._base import Sampling
 from vidqa.engine.loading.load import load_reference

@@ -44,12 +44,9 @@ def token_weights(
 class UpdateCollator(Collator):
     """Batches of prompts with completions, whose tokens are given."""
 
-    def _tokens(self, sample: Any, usable: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _encoded(self, sample: Any) -> tuple[np.ndarray, np.ndarray]:
         ids = sample.token_ids.astype(np.int64)
-        supervised = np.arange(len(ids)) >= len(ids) - sample.supervised
-        positions = self.planner.family.rope_positions
-        position = positions(ids, self.image_id, self.video_id, sample.plans, self.geometry)
-        return ids, supervised & usable, position
+        return ids, np.arange(len(ids)) >= len(ids) - sample.supervised
 
     def _values(self, placed: Any, learns: np.ndarray) -> dict[str, torch.Tensor]:
         """A pack of a rank that has no group left holds no samples, but the values that the objective asks for."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,16 +14,16 @@ import torch
 import torch.distributed as dist
 
 from vidqa.core.problem import Problem
-from vidqa.engine.data.dataloader import Step
-from vidqa.engine.data.schedule import Schedule
+from vidqa.engine.data.dataloader import Schedule, Step
 from vidqa.engine.distributed import World
 from vidqa.engine.families import family_of
 from vidqa.engine.loading.fsdp import Resharding
 from vidqa.engine.problems import ENGINE_NO_GRADIENT
+from vidqa.engine.progress import Progress, Silent
 from vidqa.engine.signals import StopRequest
 from vidqa.engine.training.objectives import Objective
 from vidqa.engine.training.optimizer import clip_gradients, trained_by
-from vidqa.planning.budget.speed import gpu_peak_flops
+from vidqa.planning.budget.speed import FlopsModel, gpu_peak_flops
 from vidqa.planning.prefix_sharing import workload
 from vidqa.spec.models import TrainSpec
 
@@ -151,24 +151,28 @@ def peak_flops(device: torch.device) -> float | None:
     return gpu_peak_flops(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
 
 
+def flops_of(model: Any, spec: Any) -> FlopsModel:
+    """The work of a model that trains as a TrainSpec or a GrpoSpec says."""
+    family = family_of(model)
+    vision_trains = bool(family.trained_vision(model))
+    return family.flops(model.config, vision_trains=vision_trains, decoder_trains=spec.policy.lora is None)
+
+
 class Meter:
     """Reports every `logging.log_interval` steps: the loss and the objective's metrics, times per step."""
 
     def __init__(self, spec: TrainSpec, model: Any, schedule: Schedule, world: World) -> None:
         self.interval, self.schedule, self.world = spec.logging.log_interval, schedule, world
-        family, full = family_of(model), spec.policy.lora is None
-        vision_trains = bool(family.trained_vision(model))
-        self.flops = family.flops(model.config, vision_trains=vision_trains, decoder_trains=full)
-        self.peak = peak_flops(world.device)
+        self.flops, self.peak = flops_of(model, spec), peak_flops(world.device)
         self._reset()
 
     def _reset(self) -> None:
         self.loss_sum = self.seconds = self.waited = self.work = self.work_whole = 0.0
         self.count = self.tokens = self.steps = 0
-        self.metrics = Counter[str]()
+        self.metrics = defaultdict[str, float](float)
 
-    def step(self, step: int, outcome: Any, rate: float, progress: Any) -> None:
-        """Add the outcome of a step (a `learner.StepOutcome`), and log every `logging.log_interval` steps."""
+    def step(self, step: int, outcome: StepOutcome, rate: float, progress: Progress | Silent) -> None:
+        """Add the outcome of a step, and log every `logging.log_interval` steps."""
         works = [workload(unit, self.schedule.data.train) for unit in self.schedule.units(step)]
         self.loss_sum += outcome.loss * outcome.count
         self.count += outcome.count

@@ -18,9 +18,9 @@ from torch.distributed.tensor import DTensor
 
 from vidqa.core._optional import require
 from vidqa.core.problem import raise_errors
-from vidqa.engine.checkpoint.state import MOMENTS, SCALES
 from vidqa.engine.distributed import local_part
 from vidqa.engine.torch_private import dtensor_like, foreach_mul_
+from vidqa.engine.training.checkpoint import MOMENTS, SCALES
 from vidqa.planning.budget.params import BLOCK, has_8bit_moments
 from vidqa.spec.schedule import PARTS, part_of, part_problems, rate_of
 

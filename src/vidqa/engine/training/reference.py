@@ -20,11 +20,10 @@ from vidqa.core.files import replacing
 from vidqa.core.problem import Problem
 from vidqa.core.run_folder import RunFolder
 from vidqa.engine.data.collate import PairCollator
-from vidqa.engine.data.dataloader import note_of
+from vidqa.engine.data.dataloader import Schedule, note_of
 from vidqa.engine.data.frames import FrameSource
 from vidqa.engine.data.planned_samples import BadSamples
 from vidqa.engine.data.prefetch import Prefetcher
-from vidqa.engine.data.schedule import Schedule
 from vidqa.engine.training.objectives import Preference
 from vidqa.engine.training.validate import plan_forward
 from vidqa.planning.pairs import PairSample

@@ -10,10 +10,10 @@ from typing import Any
 from vidqa.core.cli import note
 from vidqa.core.problem import ProblemError
 from vidqa.core.run_folder import RunFolder
-from vidqa.engine.checkpoint.state import inspect, load_state
 from vidqa.engine.data.planned_samples import Prepared
 from vidqa.engine.distributed import World
 from vidqa.engine.problems import ENGINE_NO_CHECKPOINT, ENGINE_RESUME_MISMATCH
+from vidqa.engine.training.checkpoint import inspect, load_state
 from vidqa.planning.resume_compat import (
     compare,
     order_facts,

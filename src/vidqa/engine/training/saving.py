@@ -15,11 +15,9 @@ import torch
 from vidqa.core.cli import note
 from vidqa.core.files import remove, write_json
 from vidqa.core.run_folder import EXPORT, TRAINER, RunFolder
-from vidqa.engine.checkpoint.async_save import Background, PinnedSnapshot
-from vidqa.engine.checkpoint.state import own_weights, save_state, sharded_parameters, training_state
 from vidqa.engine.data.collate import Collator
+from vidqa.engine.data.dataloader import StepSchedule
 from vidqa.engine.data.frames import FrameSource
-from vidqa.engine.data.schedule import StepSchedule
 from vidqa.engine.export import format_for
 from vidqa.engine.export._base import Trained
 from vidqa.engine.export.best import LOSS, REWARD, Best, adopt_best, best_of, write_best
@@ -27,6 +25,8 @@ from vidqa.engine.export.proof import prove_loss
 from vidqa.engine.memory import release_memory
 from vidqa.engine.model import DTYPES
 from vidqa.engine.problems import ENGINE_NOT_FINITE
+from vidqa.engine.training.async_save import Background, PinnedSnapshot
+from vidqa.engine.training.checkpoint import own_weights, save_state, sharded_parameters, training_state
 from vidqa.engine.training.resume import Start
 from vidqa.planning.samples import Sample
 

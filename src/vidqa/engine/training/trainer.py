@@ -18,9 +18,9 @@ from vidqa.core.problem import Exit, ProblemError, raise_errors
 from vidqa.core.run_folder import RunFolder
 from vidqa.engine import distributed
 from vidqa.engine.data.collate import Collator
+from vidqa.engine.data.dataloader import StepSchedule
 from vidqa.engine.data.frames import FrameSource
 from vidqa.engine.data.planned_samples import BadSamples, Prepared
-from vidqa.engine.data.schedule import StepSchedule
 from vidqa.engine.distributed import World
 from vidqa.engine.loading.freeze import trainable_table
 from vidqa.engine.loading.fsdp import Resharding

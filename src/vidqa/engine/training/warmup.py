@@ -16,8 +16,7 @@ from typing import Any
 import torch
 
 from vidqa.engine.data.collate import Collator
-from vidqa.engine.data.dataloader import MOST_SHAPES, Calls
-from vidqa.engine.data.schedule import Schedule
+from vidqa.engine.data.dataloader import MOST_SHAPES, Calls, Schedule
 from vidqa.engine.distributed import World
 from vidqa.engine.families import family_of
 from vidqa.engine.families._base import Heads

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from statistics import fmean
 from types import MappingProxyType
 from typing import Any
@@ -123,8 +123,7 @@ def yes_no_table(items: Sequence[Item]) -> dict[str, Any]:
     pairs = Counter((item["parsed_gt"], item["parsed_response"] or "") for item in items)
     tp, fn, fp, tn = (pairs[gt, predicted] for gt in ("yes", "no") for predicted in ("yes", "no"))
     yes, no = _count(items, "parsed_gt", "yes"), _count(items, "parsed_gt", "no")
-    recall, specificity, precision = _ratio(tp, yes), _ratio(tn, no), _ratio(tp, tp + fp)
-    present = [value for value in (recall, specificity) if value is not None]
+    scores, specificity = _class_scores(tp, tp + fp, yes), _ratio(tn, no)
     return {
         "n": len(items),
         "tp": tp,
@@ -134,11 +133,9 @@ def yes_no_table(items: Sequence[Item]) -> dict[str, Any]:
         "unanswered_yes": yes - tp - fn,
         "unanswered_no": no - tn - fp,
         "accuracy": _ratio(tp + tn, len(items)),
-        "balanced_accuracy": round(fmean(present), 6) if present else None,
-        "precision": precision,
-        "recall": recall,
+        "balanced_accuracy": _mean([scores["recall"], specificity]),
+        **scores,
         "specificity": specificity,
-        "f1": _f1(tp, tp + fp, yes),
     }
 
 
@@ -157,16 +154,8 @@ def confusion(items: Sequence[Item], classes: Sequence[str] | None = None) -> di
     predicted = {name: sum(cells[row, name] for row in classes) for name in classes}
     actual = {name: sum(cells[name, column] for column in columns) for name in classes}
     per_class = {
-        name: {
-            "n": actual[name],
-            "precision": _ratio(cells[name, name], predicted[name]),
-            "recall": _ratio(cells[name, name], actual[name]),
-            "f1": _f1(cells[name, name], predicted[name], actual[name]),
-        }
-        for name in classes
+        name: {"n": actual[name], **_class_scores(cells[name, name], predicted[name], actual[name])} for name in classes
     }
-    scored = [row["f1"] for row in per_class.values() if row["f1"] is not None]
-    recalls = [row["recall"] for row in per_class.values() if row["recall"] is not None]
     return {
         "n": len(items),
         "classes": list(classes),
@@ -174,8 +163,8 @@ def confusion(items: Sequence[Item], classes: Sequence[str] | None = None) -> di
         "matrix": [[cells[row, column] for column in columns] for row in classes],
         "per_class": per_class,
         "accuracy": _ratio(sum(cells[name, name] for name in classes), len(items)),
-        "balanced_accuracy": round(fmean(recalls), 6) if recalls else None,
-        "macro_f1": round(fmean(scored), 6) if scored else None,
+        "balanced_accuracy": _mean([row["recall"] for row in per_class.values()]),
+        "macro_f1": _mean([row["f1"] for row in per_class.values()]),
     }
 
 
@@ -262,5 +251,15 @@ def _ratio(part: int, whole: int) -> float | None:
     return round(part / whole, 6) if whole else None
 
 
-def _f1(hits: int, predicted: int, actual: int) -> float | None:
-    return round(2 * hits / (predicted + actual), 6) if predicted + actual else None
+def _class_scores(hits: int, predicted: int, actual: int) -> dict[str, float | None]:
+    return {
+        "precision": _ratio(hits, predicted),
+        "recall": _ratio(hits, actual),
+        "f1": _ratio(2 * hits, predicted + actual),
+    }
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    """The mean of those that there are; None without any."""
+    present = [value for value in values if value is not None]
+    return round(fmean(present), 6) if present else None

@@ -49,8 +49,8 @@ parser.add_argument("--fail-on-gaps", action="store_true", help="exit with 3 if 
 
 
 def main(options: Namespace) -> Result:
-    from vidqa.evaluation.problems import GAPS_FOUND
     from vidqa.gaps.analysis.report import GapAnalysis, find_gaps, next_commands
+    from vidqa.gaps.problems import GAPS_FOUND
 
     fields = chosen(options)
     fail_on_gaps = fields.pop("fail_on_gaps")

@@ -1,4 +1,4 @@
-"""Problem codes of scoring: results files, metrics and poster frames."""
+"""Problem codes of scoring: results files, metrics, poster frames, comparisons and rewards."""
 
 from vidqa.core.problem import Code, Exit
 
@@ -66,30 +66,6 @@ COMPARISON_WORSE = Code(
     "The second evaluation is worse, and --fail-if-worse was given; or it lost more accuracy than --max-drop allows.",
     "Keep the first model; --html shows what the second one broke. Where the interval of a loss is wide, evaluate as "
     "many questions as the message names.",
-)
-
-# Of gap analysis.
-GAPS_ANNOTATIONS = Code(
-    "GAPS_ANNOTATIONS",
-    "The annotations that were evaluated are missing or cannot be read, or results do not join with them for certain.",
-    "Give the annotations that were evaluated: a JSON list, JSON lines, or a folder with annotations.json. A sample_id "
-    "in each result, and an id of its own in each annotation, join for certain; evaluate again if the annotations were "
-    "corrected since.",
-)
-GAPS_NO_RESULT = Code(
-    "GAPS_NO_RESULT",
-    "Some annotated samples have no result; they are gaps of error type missing.",
-    "Resume the evaluation (evaluation.skip_saved = true, evaluation.limit = -1), then analyze again.",
-)
-GAPS_NO_GROUND_TRUTH = Code(
-    "GAPS_NO_GROUND_TRUTH",
-    "Some results have no ground truth, neither their own nor an annotation's; they cannot be judged.",
-    "Add the answer as the last assistant turn of the annotation.",
-)
-GAPS_FOUND = Code(
-    "GAPS_FOUND",
-    "There are gaps, and --fail-on-gaps asks that this counts as a failure.",
-    "Look at the gap table; leave --fail-on-gaps out where gaps are expected.",
 )
 
 # Of rewards and the questions that they are for.

@@ -1,7 +1,29 @@
-"""Problems of choosing, making and assembling training data, and of the DEFT loop."""
+"""Problems of gap analysis, of choosing, making and assembling training data, and of the DEFT loop."""
 
 from vidqa.core.problem import Code, Exit
 
+GAPS_ANNOTATIONS = Code(
+    "GAPS_ANNOTATIONS",
+    "The annotations that were evaluated are missing or cannot be read, or results do not join with them for certain.",
+    "Give the annotations that were evaluated: a JSON list, JSON lines, or a folder with annotations.json. A sample_id "
+    "in each result, and an id of its own in each annotation, join for certain; evaluate again if the annotations were "
+    "corrected since.",
+)
+GAPS_NO_RESULT = Code(
+    "GAPS_NO_RESULT",
+    "Some annotated samples have no result; they are gaps of error type missing.",
+    "Resume the evaluation (evaluation.skip_saved = true, evaluation.limit = -1), then analyze again.",
+)
+GAPS_NO_GROUND_TRUTH = Code(
+    "GAPS_NO_GROUND_TRUTH",
+    "Some results have no ground truth, neither their own nor an annotation's; they cannot be judged.",
+    "Add the answer as the last assistant turn of the annotation.",
+)
+GAPS_FOUND = Code(
+    "GAPS_FOUND",
+    "There are gaps, and --fail-on-gaps asks that this counts as a failure.",
+    "Look at the gap table; leave --fail-on-gaps out where gaps are expected.",
+)
 INPUT = Code(
     "CURATION_INPUT",
     "Embeddings, a table of gaps or of mined rows, tasks, or a person's answers cannot be read, or do not belong "

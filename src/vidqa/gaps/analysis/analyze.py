@@ -13,13 +13,7 @@ from vidqa.core.cli import USAGE
 from vidqa.core.gc_pause import paused
 from vidqa.core.problem import Code, Problem, raise_errors
 from vidqa.data.problems import ProblemCollector
-from vidqa.evaluation.problems import (
-    GAPS_ANNOTATIONS,
-    GAPS_NO_GROUND_TRUTH,
-    GAPS_NO_RESULT,
-    METRIC_OTHER_KIND,
-    RESULTS_TWICE,
-)
+from vidqa.evaluation.problems import METRIC_OTHER_KIND, RESULTS_TWICE
 from vidqa.evaluation.results import Item, is_scored, json_items, usable
 from vidqa.evaluation.text import normalise
 from vidqa.gaps.analysis.annotations import AnnotationIndex, annotation_file, read_annotations
@@ -42,6 +36,7 @@ from vidqa.gaps.analysis.storage import (
     storage_problems,
     write_gaps,
 )
+from vidqa.gaps.problems import GAPS_ANNOTATIONS, GAPS_NO_GROUND_TRUTH, GAPS_NO_RESULT
 
 OTHER_KIND = "ground truths are not of the kind that the mode asks for; they are compared as in mode normalized"
 REPEATED = "samples have more than one result; equal ones are counted once, different ones are all kept"

@@ -20,10 +20,10 @@ from vidqa.data.media import MediaSource, media_source
 from vidqa.data.problems import EMPTY, ProblemCollector
 from vidqa.data.reader import NAMES, rows_in
 from vidqa.data.record import MediaRef
-from vidqa.evaluation.problems import GAPS_ANNOTATIONS
 from vidqa.evaluation.results import Item, shown
 from vidqa.evaluation.text import as_text, normalise
 from vidqa.gaps.analysis.storage import exists, filesystem, is_remote, read_bytes, storage_problems
+from vidqa.gaps.problems import GAPS_ANNOTATIONS
 
 Span = tuple[float, float]  # seconds of the video
 # The fields by which records say where in the video the event is that a question asks about.

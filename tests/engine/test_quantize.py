@@ -264,9 +264,9 @@ def test_what_a_spec_refuses(world: SimpleNamespace, tmp_path: Path, changes: An
 @pytest.mark.parametrize(
     ("changes", "code", "words"),
     [
-        ({"quantize__group_size": 128}, "QUANTIZE_MODULES", "layers.0.self_attn.q_proj"),
-        ({"quantize__keep": ["visual"]}, "QUANTIZE_MODULES", "matches no linear layer"),
-        ({"quantize__keep": ["layers"]}, "QUANTIZE_MODULES", "every linear layer"),
+        ({"quantize__group_size": 128}, "SPEC_VALUE", "layers.0.self_attn.q_proj"),
+        ({"quantize__keep": ["visual"]}, "SPEC_VALUE", "matches no linear layer"),
+        ({"quantize__keep": ["layers"]}, "SPEC_VALUE", "every linear layer"),
         ({"quantize__max_sequence_length": 40}, "SAMPLE_TOO_LONG", "40 allowed"),
     ],
 )

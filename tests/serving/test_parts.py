@@ -167,8 +167,8 @@ def test_the_place_of_a_form_is_the_field_that_names_it() -> None:
 
 def test_other_machines_need_a_key() -> None:
     assert served_key("127.0.0.1", None) is None and served_key("0.0.0.0", "0123456789abcdef") == "0123456789abcdef"
-    for host, key, code in (("0.0.0.0", None, "SERVE_OPTION"), ("127.0.0.1", "short", "SERVE_OPTION")):
-        with pytest.raises(ProblemError, match=code):
+    for host, key, words in (("0.0.0.0", None, "VIDQA_API_KEY is not set"), ("127.0.0.1", "short", "16 are needed")):
+        with pytest.raises(ProblemError, match=words):
             served_key(host, key)
 
 

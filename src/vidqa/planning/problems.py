@@ -15,12 +15,6 @@ SAMPLE_ANSWERS = Code(
     "rejected answer that differs from it (assemble_dataset.py --pairs writes them); train other records with "
     'engine.objective = "sft".',
 )
-QUANTIZE_MODULES = Code(
-    "QUANTIZE_MODULES",
-    "The weights that share a scale do not divide a layer's inputs, or quantize.keep matches no module, or all.",
-    "Set quantize.group_size to a divisor of every layer's inputs. Name decoder modules that stay as they are, such as "
-    "layers\\.0\\. or down_proj, in quantize.keep.",
-)
 QUANTIZE_CALIBRATION = Code(
     "QUANTIZE_CALIBRATION",
     "The samples to calibrate on are too few, have no video or image, or have videos of the evaluation that measures "

@@ -11,12 +11,14 @@ from vidqa.core.problem import Problem
 from vidqa.data.record import Record
 from vidqa.data.record_groups import media_by_file, same_bytes_between
 from vidqa.families import Tensor, family_of
-from vidqa.planning.problems import QUANTIZE_CALIBRATION, QUANTIZE_MODULES
+from vidqa.planning.problems import QUANTIZE_CALIBRATION
 from vidqa.planning.samples import Sample
+from vidqa.spec.problems import VALUE
 from vidqa.spec.quantize_tables import GROUPED, Quantize, few_samples
 
 # Linear layers that other programs compute as one product, so that they share a scheme.
 FUSED = {"q_proj": "qkv", "k_proj": "qkv", "v_proj": "qkv", "gate_proj": "gate_up", "up_proj": "gate_up"}
+NAME_MODULES = "name decoder modules that stay as they are, such as layers\\.0\\. or down_proj"
 WEIGHT = ".weight"
 BF16 = 2
 NVFP4_GROUP = 16  # weights that share a scale, of one byte
@@ -34,7 +36,7 @@ class QuantizationPlan:
 
 
 def plan_quantization(folder: Path, quantize: Quantize) -> tuple[QuantizationPlan, list[Problem]]:
-    """The plan for the model in `folder` with the spec's table `quantize`. Problems: QUANTIZE_MODULES for a pattern
+    """The plan for the model in `folder` with the spec's table `quantize`. Problems: SPEC_VALUE for a pattern
     that matches nothing or everything, or groups that do not divide."""
     family = family_of(folder)
     tensors = family.tensors(family.sizes_of(folder))
@@ -44,10 +46,11 @@ def plan_quantization(folder: Path, quantize: Quantize) -> tuple[QuantizationPla
         matched = {fused_group(name) for name in linear if re.search(pattern, name)}
         excluded |= matched
         if not matched:
-            problems.append(QUANTIZE_MODULES.at("quantize.keep", f"{pattern!r} matches no linear layer of the decoder"))
+            message = f"{pattern!r} matches no linear layer of the decoder"
+            problems.append(VALUE.at("quantize.keep", message, NAME_MODULES))
     modules = {name: shape for name, shape in linear.items() if fused_group(name) not in excluded}
     if not modules:
-        problems.append(QUANTIZE_MODULES.at("quantize.keep", "every linear layer of the decoder is kept"))
+        problems.append(VALUE.at("quantize.keep", "every linear layer of the decoder is kept", NAME_MODULES))
     problems += _group_problems(modules, quantize)
     small = sum(out * _row_bytes(width, quantize) for out, width in modules.values())
     parameters = sum(t.numel for t in tensors)
@@ -88,9 +91,10 @@ def _group_problems(modules: dict[str, tuple[int, int]], quantize: Quantize) -> 
     name, width = next(iter(wrong.items()))
     message = f"{size} does not divide the {width} inputs of {name} ({len(wrong)} layers are like it)"
     possible = [str(group) for group in (128, 64, 32, 16) if not any(w % group for _, w in modules.values())]
-    can_change = possible and quantize.quantization_scheme in GROUPED
-    remedy = f"set quantize.group_size to {' or '.join(possible)}" if can_change else None
-    return [QUANTIZE_MODULES.at("quantize.group_size", message, remedy)]
+    remedy = "choose a scheme whose scales are of whole rows, such as FP8_DYNAMIC or W8A8"
+    if possible and quantize.quantization_scheme in GROUPED:
+        remedy = f"set quantize.group_size to {' or '.join(possible)}"
+    return [VALUE.at("quantize.group_size", message, remedy)]
 
 
 def calibration_problems(quantize: Quantize, samples: Sequence[Sample]) -> list[Problem]:

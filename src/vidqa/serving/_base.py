@@ -8,10 +8,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from vidqa.core.cli import USAGE
 from vidqa.data.record import MediaRef
 from vidqa.planning.requests import Request, Result
 from vidqa.planning.samples import Planner, Sample
-from vidqa.serving.problems import ADDRESS, OPTION
+from vidqa.serving.problems import ADDRESS
 
 MB = 1 << 20
 SHORTEST_KEY = 16  # characters; a shorter one could be guessed, and could not be kept out of logs
@@ -39,11 +40,11 @@ class Limits:
 
 
 def served_key(host: str, key: str | None) -> str | None:
-    """The key that clients need. Raises SERVE_OPTION."""
+    """The key that clients need. Raises USAGE."""
     if key is None and host not in LOOPBACK:
-        raise OPTION.error("--host", f"{host} is reached by other machines, and VIDQA_API_KEY is not set", NEED_KEY)
+        raise USAGE.error("--host", f"{host} is reached by other machines, and VIDQA_API_KEY is not set", NEED_KEY)
     if key is not None and len(key) < SHORTEST_KEY:
-        raise OPTION.error("VIDQA_API_KEY", f"{len(key)} characters; {SHORTEST_KEY} are needed", LONGER_KEY)
+        raise USAGE.error("VIDQA_API_KEY", f"{len(key)} characters; {SHORTEST_KEY} are needed", LONGER_KEY)
     return key
 
 

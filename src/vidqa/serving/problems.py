@@ -14,13 +14,6 @@ FAILED = Code(
     "Read the log of the server, and start it again.",
     Exit.JOB_FAILED,
 )
-OPTION = Code(
-    "SERVE_OPTION",
-    "An option of the server or its key in VIDQA_API_KEY has an invalid value, or a server that other machines reach "
-    "has no key.",
-    "Correct it; references/serving.md says what the options mean.",
-    Exit.USAGE,
-)
 REQUEST = Code(
     "SERVE_REQUEST",
     "A request is no JSON object, does not arrive in time, is invalid, or asks for what the server does not support.",

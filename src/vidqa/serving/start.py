@@ -12,11 +12,11 @@ from tempfile import TemporaryDirectory
 from typing import NoReturn
 
 from vidqa.core import environment
+from vidqa.core.cli import USAGE
 from vidqa.jobs.local_job import ACTION, inference_job
 from vidqa.jobs.platforms import local
 from vidqa.serving._base import served_key
 from vidqa.serving.media import Hosts
-from vidqa.serving.problems import OPTION
 from vidqa.spec import Layer, parse_set
 from vidqa.spec.parent_layers import model_layer
 
@@ -50,13 +50,13 @@ def _check(options: Namespace) -> None:
     try:
         Hosts.parse(options.allow_host)
     except ValueError as wrong:
-        raise OPTION.error("--allow-host", str(wrong)) from wrong
+        raise USAGE.error("--allow-host", str(wrong), "name it as HOST or HOST:PORT") from wrong
     for folder in options.allow_path:
         if not os.path.isdir(folder):
-            raise OPTION.error("--allow-path", f"there is no folder {folder}")
+            raise USAGE.error("--allow-path", f"there is no folder {folder}", "correct its name")
     for name in ("queue", "max_body_mb", "max_media_mb"):
         if (value := getattr(options, name)) < 1:
-            raise OPTION.error(f"--{name.replace('_', '-')}", f"{value} is less than 1")
+            raise USAGE.error(f"--{name.replace('_', '-')}", f"{value} is less than 1", "name 1 or more")
 
 
 def serving_layers(model: str, which: str | None, sets: Sequence[str], folder: Path) -> list[Layer]:

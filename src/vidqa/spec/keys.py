@@ -78,12 +78,19 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     """Values by dotted path as tables in tables."""
     whole: dict[str, Any] = {}
     for path, value in values.items():
-        *tables, last = path.split(".")
-        inside = whole
-        for name in tables:
-            inside = inside.setdefault(name, {})
-        inside[last] = value
+        table, last = table_at(whole, path)
+        table[last] = value
     return whole
+
+
+def table_at(tables: dict[str, Any], path: str) -> tuple[dict[str, Any], str]:
+    """The innermost table of a dotted path, made where there is none, and the path's last name."""
+    *outer, last = path.split(".")
+    for name in outer:
+        if not isinstance(tables.get(name), dict):
+            tables[name] = {}
+        tables = tables[name]
+    return tables, last
 
 
 def value_in(values: Mapping[str, Any], path: str) -> Any:
@@ -106,10 +113,7 @@ def with_values(spec: SpecT, values: Mapping[str, Any]) -> SpecT:
     """A copy of a spec with other values at some dotted keys."""
     tables = spec.model_dump()
     for key, value in values.items():
-        *path, name = key.split(".")
-        table = tables
-        for part in path:
-            table = table[part]
+        table, name = table_at(tables, key)
         table[name] = value
     return type(spec).model_validate(tables)
 

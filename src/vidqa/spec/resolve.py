@@ -18,7 +18,7 @@ from vidqa.core.environment import redacted
 from vidqa.core.problem import Problem, ProblemError, bounded, control_characters, raise_errors
 from vidqa.spec._field import Table
 from vidqa.spec.adapter_keys import adapter_keys, is_adapter
-from vidqa.spec.keys import expected, flat, leaves, table_of, value_in
+from vidqa.spec.keys import expected, flat, leaves, table_at, table_of, value_in
 from vidqa.spec.layers import DEEPEST, Layer, brief, entries, place, read_layer, texts, training_type
 from vidqa.spec.models import EvaluateSpec, InferenceSpec, Spec, TrainSpec
 from vidqa.spec.problems import CONFLICT, FILE, SECRET, UNKNOWN_KEY, VALUE
@@ -197,15 +197,10 @@ class _LayerMerger:
             self._put(LOADER, "", layer)
 
     def _put(self, path: str, value: Any, layer: Layer) -> None:
-        *tables, last = path.split(".")
-        inside = self.values
-        for name in tables:
-            if not isinstance(inside.get(name), dict):
-                inside[name] = {}
-            inside = inside[name]
+        table, last = table_at(self.values, path)
         # Of a table {} makes sure that it is there, and None takes it away.
-        if path in leaves(self.action) or value is None or not isinstance(inside.get(last), dict):
-            inside[last] = value
+        if path in leaves(self.action) or value is None or not isinstance(table.get(last), dict):
+            table[last] = value
         self.origins[path] = layer.name
         self.sources[path] = layer
 

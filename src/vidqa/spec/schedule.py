@@ -61,36 +61,33 @@ def warmup_steps(spec: TrainSpec, train_samples: int) -> int:
 def train_samples(spec: Spec) -> int | None:
     """Records that train, without those that `test_size` holds out; None where there are none or they cannot be read
     here. Samples that are too long, or whose media are broken, are found by preflight alone."""
-    if not actions.action_for(spec).trains:
+    declared = actions.action_for(spec)
+    if not declared.trains or declared.sampling is None:
         return None
     from vidqa.data import open_source  # readers of tables and archives, which most scripts do without
 
-    train_spec = cast(TrainSpec, spec)
-    policy, train_set = train_spec.train.train_policy, train_spec.custom.train_dataset
-    held_out = None if train_spec.custom.val_dataset.annotation_path else policy.dataset.test_size
+    train_set = cast(TrainSpec, spec).custom.train_dataset
+    place = (train_set.annotation_path, train_set.media_path)
     try:
-        source = open_source(train_set.annotation_path, train_set.media_path)
-        if not source.is_annotated:
-            return None
-        place = (train_set.annotation_path, train_set.media_path)
-        return _count(*place, held_out or 0, policy.dataloader_seed, source.fingerprint())
+        source = open_source(*place)
+        return _count(*place, declared.sampling.held_out(spec), source.fingerprint()) if source.is_annotated else None
     except (ProblemError, OSError):
         return None
 
 
 @lru_cache(maxsize=64)
-def _count(annotations: str, media: str, test_size: int | float, seed: int, fingerprint: str) -> int | None:
+def _count(annotations: str, media: str, held_out: tuple[float, int] | None, fingerprint: str) -> int | None:
     """`fingerprint` is that of the source: a count holds as long as the rows stay. Raises ProblemError."""
     from vidqa.data import check_records, open_source, split_by_video
     from vidqa.data.problems import ProblemCollector
 
-    if not test_size:
+    if held_out is None:
         collector = ProblemCollector(annotations)
         rows = sum(1 for _ in open_source(annotations, media).rows(collector))
         is_whole = not any(problem.severity == "error" for problem in collector.problems)
         return rows if rows and is_whole else None
     records, _ = check_records(annotations, media, keep_missing=True)
-    return len(split_by_video(records, test_size, seed)[0]) or None
+    return len(split_by_video(records, *held_out)[0]) or None
 
 
 def part_of(name: str) -> str:

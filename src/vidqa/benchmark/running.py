@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from vidqa.benchmark.problems import BENCHMARK_CONFIG
 from vidqa.benchmark.questions import Question, home_of, read_questions
 from vidqa.core.cli import command, note
@@ -162,27 +164,32 @@ def run_benchmark(settings: Settings) -> Outcome:
     outcome = Outcome(questions, run, {question.id: first[question.id] for question in questions})
     outcome.problems += [*settings.problems, *problems, *job.problems]
     outcome.last, outcome.attempts = dict(outcome.first), dict.fromkeys(outcome.first, 1)
-    for row in read_retries(run):
-        name = row["sample_id"]
-        outcome.last[name] = judged({**first[name], "response": row["response"], "finish_reason": row["finish_reason"]})
-        outcome.attempts[name] = row["attempt"] + 1
+    for retry in _retries(run):
+        answer = {"response": retry.response, "finish_reason": retry.finish_reason}
+        outcome.last[retry.sample_id] = judged({**first[retry.sample_id], **answer})
+        outcome.attempts[retry.sample_id] = retry.attempt + 1
     return outcome
 
 
-def read_retries(run: Path) -> list[dict[str, Any]]:
+class _Retry(msgspec.Struct):
+    attempt: int
+    sample_id: str
+    response: str
+    finish_reason: str
+
+
+def _retries(run: Path) -> list[_Retry]:
     """The answers of further attempts, in their order; none where nothing was asked again. Raises RESULTS_FORMAT."""
     file = run / "retries.json"
     if not file.is_file():
         return []
     try:
-        rows = parse_json(file, MOST_BYTES)
-        kinds = {"attempt": int, "sample_id": str, "response": str, "finish_reason": str}
-        if all(type(row[name]) is kind for row in rows for name, kind in kinds.items()):
-            return sorted(rows, key=lambda row: row["attempt"])
-    except (OSError, ValueError, TypeError, KeyError):
-        pass
-    remedy = "remove the run folder and run the benchmark again"
-    raise RESULTS_FORMAT.error(file, "it cannot be read as the answers of further attempts", remedy)
+        retries = msgspec.convert(parse_json(file, MOST_BYTES), list[_Retry])
+    except (OSError, ValueError) as broken:
+        remedy = "remove the run folder and run the benchmark again"
+        message = f"it cannot be read as the answers of further attempts: {broken}"
+        raise RESULTS_FORMAT.error(file, message, remedy) from broken
+    return sorted(retries, key=lambda retry: retry.attempt)
 
 
 def write_spec(settings: Settings, questions: Sequence[Question]) -> Path:

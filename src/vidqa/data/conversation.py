@@ -14,6 +14,8 @@ from typing import Any
 from vidqa.data.record import MediumKeys
 from vidqa.video.types import KEYS_OF, VIDEO_KEYS, contradictions, without_effect
 
+ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
+KIND_FIELDS = ("kind", "type", "question_type", "category")
 LEARNED = frozenset(("loss", "weight", "train"))  # of a turn: ms-swift's, OpenAI's and axolotl's
 TURN_KEYS = {"from", "role", "value", "content", *LEARNED}
 # Of a record, with what other trainers do by it.
@@ -222,3 +224,10 @@ def unclosed(answer: str) -> str:
         if depth not in (0, 1):
             return "</think> without <think> before it" if depth < 0 else "<think> inside <think>"
     return "<think> without </think> after it" if depth else ""
+
+
+def is_text(value: Any) -> bool:
+    """Whether a value is a text without half a surrogate pair, which no file and no tokenizer can take."""
+    if not isinstance(value, str) or value.isascii():
+        return isinstance(value, str)
+    return not any("\ud800" <= character <= "\udfff" for character in value)

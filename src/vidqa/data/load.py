@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, TypedDict, Unpack
 
 from vidqa.core.gc_pause import paused
 from vidqa.core.problem import Problem, ProblemError, raise_errors
-from vidqa.data.conversation import KINDS, TAG
+from vidqa.data.conversation import KIND_FIELDS, KINDS, ROLES, TAG
 from vidqa.data.media import MediaSource
-from vidqa.data.parse import KIND_FIELDS, ROLES, RowReader
+from vidqa.data.parse import RowReader
 from vidqa.data.problems import EMPTY, FILE_MISSING, ProblemCollector
 from vidqa.data.reader import NAMES
 from vidqa.data.record import Record

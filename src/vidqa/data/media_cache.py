@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import os
 import shutil
 import tarfile
@@ -21,6 +20,8 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
+
+import msgspec
 
 from vidqa.core.environment import cache_folder
 from vidqa.core.files import content_hash, remove, replacing, write_json
@@ -189,9 +190,8 @@ def _bytes_below(folder: Path) -> int:
 def _read_index(path: Path) -> dict[str, tuple[int, int]] | None:
     """The index of an earlier process; None where it is not there or damaged."""
     try:
-        written = json.loads(path.read_text(encoding="utf-8"))
-        return {name: (int(number), int(size)) for name, (number, size) in written.items()}
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, tuple[int, int]])
+    except (OSError, ValueError, RecursionError):
         return None
 
 

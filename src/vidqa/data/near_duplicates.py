@@ -34,6 +34,15 @@ FINE = 8  # pixels of each cell and side that are looked at
 PIECE, WIDE = 256, 16384  # files compared with how many others at once, to bound memory
 PAIRS_AT_ONCE = 1 << 16  # pairs whose greys are compared at once
 MOST_PAIRS = 1_000_000  # that are named; clips that are all black make more
+EVENLY = 8  # frames that a plan takes by default; its first, middle and last are sampled
+MOST_WORKERS = 16
+TIMEOUT_S = 60.0
+MOST_KEPT = 1_000_000  # files in the cache
+AT_ONCE = 4096  # files between two saves, so that an interruption loses no more
+THUMBNAILS = "vidqa.data.near_duplicates:thumbnails"  # the transform of a decode pool
+# The names in the cache are older than those here.
+TABLE = "CREATE TABLE IF NOT EXISTS glance (path TEXT, member TEXT, stamp TEXT, seen BLOB, PRIMARY KEY (path, member))"
+Frames = tuple[int, ...]
 
 
 def thumbnails(frames: np.ndarray, height: int, width: int) -> np.ndarray:
@@ -131,17 +140,6 @@ def _bits(grey: np.ndarray) -> np.ndarray:
     return np.packbits(bright, axis=-1).view(np.uint64)[..., 0]
 
 
-EVENLY = 8  # frames that a plan takes by default; its first, middle and last are sampled
-MOST_WORKERS = 16
-TIMEOUT_S = 60.0
-MOST_KEPT = 1_000_000  # files in the cache
-AT_ONCE = 4096  # files between two saves, so that an interruption loses no more
-THUMBNAILS = "vidqa.data.near_duplicates:thumbnails"  # the transform of a decode pool
-# The names in the cache are older than those here.
-TABLE = "CREATE TABLE IF NOT EXISTS glance (path TEXT, member TEXT, stamp TEXT, seen BLOB, PRIMARY KEY (path, member))"
-Frames = tuple[int, ...]
-
-
 def sampled_frames(header: Header) -> Frames | None:
     """The numbers of the frames; None where the file cannot be read."""
     if isinstance(header, VideoMeta):
@@ -168,7 +166,9 @@ def signatures(
     ):
         for start in range(0, len(left), AT_ONCE):
             part = left[start : start + AT_ONCE]
-            answers = [pool.submit(_request(*sampled[key])) for key in part]
+            chosen = (sampled[key] for key in part)
+            requests = [DecodeRequest(ref.path, ref.member, ref.kind, frames, 0, 0) for ref, frames in chosen]
+            answers = [pool.submit(request) for request in requests]
             new = {}
             for key, answer in zip(part, answers, strict=True):
                 frames = answer.result()
@@ -183,10 +183,6 @@ def signatures(
 def keep_signatures(entries: Iterable[tuple[MediaRef, Frames, bytes]], headers: Mapping[str, Header]) -> None:
     """Keep signatures that were made elsewhere, where they are of the frames that are sampled here."""
     _keep([entry for entry in entries if entry[1] == sampled_frames(headers[entry[0].key])])
-
-
-def _request(ref: MediaRef, frames: Frames) -> DecodeRequest:
-    return DecodeRequest(ref.path, ref.member, ref.kind, frames, 0, 0)
 
 
 def _place() -> Path:

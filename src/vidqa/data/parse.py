@@ -11,13 +11,16 @@ from typing import Any, NamedTuple, NoReturn, ParamSpec, TypeVar
 from vidqa.core.problem import Code
 from vidqa.data import problems
 from vidqa.data.conversation import (
+    KIND_FIELDS,
     KINDS,
     LEARNED,
+    ROLES,
     TAG,
     Piece,
     Slot,
     fill_slots,
     is_learned,
+    is_text,
     medium_keys,
     medium_name,
     pieces_of_text,
@@ -33,8 +36,6 @@ from vidqa.data.problems import ProblemCollector
 from vidqa.data.reader import type_name
 from vidqa.data.record import ORIGINS, MediaRef, Provenance, Record, Turn
 
-ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
-KIND_FIELDS = ("kind", "type", "question_type", "category")
 SHORT = reprlib.Repr()  # values in messages: bounded in length and in depth
 SHORT.maxstring = SHORT.maxother = 60
 MOST_FPS, LONGEST = 1e5, 500  # of a video; characters of a message
@@ -44,8 +45,6 @@ TURN_ORDER = (
     '"system" (or "role": "user", "assistant" or "system")'
 )
 THINKING = "it would be learned as the answer: write <think>reasoning</think> before the answer, or no tag at all"
-
-
 Value = TypeVar("Value")
 Args = ParamSpec("Args")
 
@@ -159,7 +158,7 @@ class _Row:
         if value is None:
             value = self.reader.rows if self.reader.by_line else self.index
         record_id = str(value)
-        if isinstance(value, bool) or not isinstance(value, (str, int)) or not record_id or not _is_text(record_id):
+        if isinstance(value, bool) or not isinstance(value, (str, int)) or not record_id or not is_text(record_id):
             self.invalid("id", "a string of valid characters or an integer", value, f'"id": "clip-{self.index}"')
         first = self.reader.ids.setdefault(record_id, self.index)
         if first != self.index:
@@ -188,13 +187,13 @@ class _Row:
             content = turn.get("value", turn.get("content"))
             parts = content if isinstance(content, list) else [content]
             texts: list[Any] = [part.get("text") if isinstance(part, dict) else part for part in parts]
-            if all(map(_is_text, texts)):
+            if all(map(is_text, texts)):
                 return "".join(texts).strip() or None
         self.invalid("rejected", "the wrong answer in place of the last turn", value, '"rejected": "No"')
 
     def _kind(self) -> str | None:
         kind = next((self.row[name] for name in KIND_FIELDS if isinstance(self.row.get(name), str)), None)
-        return kind if kind and _is_text(kind) else None
+        return kind if kind and is_text(kind) else None
 
     def _provenance(self) -> Provenance | None:
         """An origin alone, or an object. What says something else is a field of the user's own: it warns, and stays."""
@@ -205,7 +204,7 @@ class _Row:
         if isinstance(fields, dict) and not fields.keys() - {"origin", "round", "gap"}:
             number, gap = fields.get("round"), fields.get("gap")
             sound = number is None or (isinstance(number, int) and not isinstance(number, bool) and number >= 0)
-            sound = sound and (gap is None or _is_text(gap))
+            sound = sound and (gap is None or is_text(gap))
             if sound and fields.get("origin") in ORIGINS:
                 return Provenance(fields["origin"], number, gap)
         message = f"not used: expected an origin ({', '.join(ORIGINS)}) or an object, got {SHORT.repr(value)}"
@@ -223,7 +222,7 @@ class _Row:
                     continue
                 names = value if isinstance(value, list) else [value]
                 for at, name in enumerate(names):
-                    if not name or not _is_text(name):
+                    if not name or not is_text(name):
                         place = f"{key}[{at}]" if isinstance(value, list) else key
                         self.invalid(place, "the name of a file", name, f'"{key}": "clip-1.mp4"')
                 listed.setdefault(kind, []).extend(names)
@@ -308,7 +307,7 @@ class _Row:
     def _content(self, content: Any, role: str, field: str) -> list[Piece]:
         example = f'"{field.rsplit(".", 1)[-1]}": "Is the door open?"'
         if isinstance(content, str):
-            if not _is_text(content):
+            if not is_text(content):
                 self.invalid(field, "valid characters", content, example)
             return pieces_of_text(content) if role == "user" else [content]
         if not isinstance(content, list):
@@ -329,7 +328,7 @@ class _Row:
             self.wrong(problems.FIELD, field, f"a {kind} stands in a turn of the {role}", "move it to a user turn")
             raise _Invalid
         name, others = medium_name(kind, part)
-        if name is not None and (not name or not _is_text(name)):
+        if name is not None and (not name or not is_text(name)):
             self.invalid(field, "the name of a file", name, f'{{"type": "{kind}", "{kind}": "clip-1.mp4"}}')
         keys, wrong, unused = medium_keys(kind, part, {"type", kind, f"{kind}_url", "path", "url"})
         self.unused(field, others + unused)
@@ -339,7 +338,7 @@ class _Row:
 
     def _text_part(self, part: dict[str, Any], text: str, role: str, field: str) -> list[Piece]:
         """The pieces of a text part: its tags are text where media are parts of their own or the record has none."""
-        if not _is_text(text):
+        if not is_text(text):
             self.invalid(field, "valid characters", text, '{"type": "text", "text": "Is the door open?"}')
         self.unused(field, unused_in(part, {"type", "text"}))
         if role != "user" or not self.has_places_in_parts or not TAG.search(text):
@@ -410,10 +409,3 @@ class _Row:
         if not is_kept:
             raise _Invalid
         return MediaRef(kind, name, result.path or name)
-
-
-def _is_text(value: Any) -> bool:
-    """Whether a value is a text without half a surrogate pair, which no file and no tokenizer can take."""
-    if not isinstance(value, str) or value.isascii():
-        return isinstance(value, str)
-    return not any("\ud800" <= character <= "\udfff" for character in value)

@@ -75,8 +75,12 @@ def _gain(counts: Counter[str], chosen: Counter[str], targets: dict[str, float])
 
 def drawn_groups(records: Sequence[Record], seed: int, together: Iterable[Sequence[int]] = ()) -> list[list[int]]:
     """The groups of `groups_sharing_media` in an order drawn from the seed and their ids."""
-    groups = groups_sharing_media(records, together)
-    return sorted(groups, key=lambda group: _draw(seed, min(records[at].id for at in group)))
+
+    def draw(group: Sequence[int]) -> bytes:
+        name = min(records[at].id for at in group)
+        return hashlib.sha256(f"{seed}/{name}".encode()).digest()
+
+    return sorted(groups_sharing_media(records, together), key=draw)
 
 
 def groups_sharing_media(records: Sequence[Record], together: Iterable[Sequence[int]] = ()) -> list[list[int]]:
@@ -98,11 +102,6 @@ def connected(count: int, pairs: Sequence[Sequence[int]] | np.ndarray) -> list[l
     for number, label in enumerate(labels.tolist()):
         groups[label].append(number)
     return list(groups.values())
-
-
-def _draw(seed: int, name: str) -> bytes:
-    """Where a name comes in the order of this seed."""
-    return hashlib.sha256(f"{seed}/{name}".encode()).digest()
 
 
 def same_bytes(media: Iterable[MediaRef]) -> list[list[str]]:

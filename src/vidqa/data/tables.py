@@ -25,7 +25,7 @@ Rows = Iterator[tuple[int, Any]]
 NO_NAMES: Mapping[str, str] = {}
 
 
-def csv_rows(path: Path, collector: ProblemCollector, renamed: Mapping[str, str] = NO_NAMES) -> Rows:
+def csv_rows(path: Path, collector: ProblemCollector, renamed: Mapping[str, str]) -> Rows:
     """(line on which it begins, row) for each row of a CSV (.tsv: tabs) with a header line. Empty cells are left out.
 
     `renamed` gives columns the names that they are read by: {"video": "recording"}.
@@ -109,8 +109,8 @@ def rename_fields(row: Any, renamed: Mapping[str, str]) -> Any:
 def table_rows(
     files: Sequence[Path],
     collector: ProblemCollector,
-    renamed: Mapping[str, str] = NO_NAMES,
-    embedded: EmbeddedMedia | None = None,
+    renamed: Mapping[str, str],
+    embedded: EmbeddedMedia | None,
 ) -> Rows:
     """Rows of parquet files or of the Arrow files that `save_to_disk` writes, in order; empty fields are left out.
 

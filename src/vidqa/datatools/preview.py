@@ -24,6 +24,7 @@ from vidqa.video.types import FramePlan
 
 SHOWN = 4000  # characters of one piece in a result
 ANSWER = "end the conversation with an assistant turn, and check the response mode"
+FRAME_WIDTH = 200  # pixels of a picture on the page
 MOST_FRAMES = 32  # pictures of one medium; the line above them names how many there are
 TIMES = 8  # frames named in a line; a page shows all
 
@@ -199,18 +200,13 @@ def _shown(piece: Piece) -> dict[str, Any]:
         return shown
     indices, times = piece.plan.indices, piece.plan.times_s or (0.0,)
     step = max(1, -(-len(indices) // MOST_FRAMES))
-    urls, fault = frame_urls(piece.ref, indices[::step])
+    pictures, fault = [], ""
+    try:
+        pictures = poster_frames(piece.ref.path, piece.ref.member, indices[::step], FRAME_WIDTH)
+    except ProblemError as unreadable:
+        fault = unreadable.problems[0].message
     frames = [
-        {"url": url, "index": index, "time": time}
-        for url, index, time in zip(urls, indices[::step], times[::step], strict=False)
+        {"url": image_url(picture), "index": index, "time": time}
+        for picture, index, time in zip(pictures, indices[::step], times[::step], strict=False)
     ]
     return {**shown, "token_line": token_line(piece), "frames": frames, "fault": fault}
-
-
-def frame_urls(ref: MediaRef, indices: Sequence[int], width: int = 200) -> tuple[list[str], str]:
-    """(frames of a medium as data URLs, what is wrong with it or "")."""
-    try:
-        frames = poster_frames(ref.path, ref.member, indices, width)
-    except ProblemError as unreadable:
-        return [], unreadable.problems[0].message
-    return [image_url(frame) for frame in frames], ""

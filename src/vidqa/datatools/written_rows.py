@@ -11,8 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from vidqa.data.conversation import TAG, TURN_KEYS
-from vidqa.data.parse import KIND_FIELDS
+from vidqa.data.conversation import KIND_FIELDS, TAG, TURN_KEYS
 from vidqa.data.record import Record, Turn
 from vidqa.video.types import KEYS_OF, VIDEO_KEYS
 

@@ -13,9 +13,9 @@ from vidqa.core import actions
 from vidqa.core.files import write_json
 from vidqa.core.problem import Problem, raise_errors
 from vidqa.data import problems as codes
-from vidqa.data.conversation import KINDS, TAG
+from vidqa.data.conversation import KINDS, ROLES, TAG
 from vidqa.data.media import MediaSource
-from vidqa.data.parse import ROLES, RowReader
+from vidqa.data.parse import RowReader
 from vidqa.data.problems import ProblemCollector
 from vidqa.data.record import Record
 from vidqa.data.sources import open_source

@@ -262,7 +262,7 @@ def _mean_rate(times_s: np.ndarray) -> float:
     return len(times_s) / float(times_s[-1] - times_s[0] + np.median(np.diff(times_s)))
 
 
-def _lost_leading(path: str | Path, member: str | None, first: int, seconds: Set[int] = frozenset()) -> int:
+def _lost_leading(path: str | Path, member: str | None, first: int, seconds: Set[int]) -> int:
     """How many pictures are shown before keyframe packet `first` and cannot be decoded without what came before it.
 
     0 where the decoder gives them all, or finds a packet damaged, which decoding reports. Where it leaves out one, none

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from vidqa.data.media import MediaSource
 from vidqa.data.problems import EMPTY, ProblemCollector
@@ -31,20 +31,13 @@ Names = Mapping[str, str]  # of fields, with the names that are written
 Rows = Iterator[tuple[int, Any]]  # each with its index
 
 
-class Address(NamedTuple):
-    """`part` is what stands behind `#`; empty where all is meant."""
-
-    place: str
-    part: str
-
-
-def address_of(written: str) -> Address:
-    """What is written, taken apart. A file whose name holds `#` is that file."""
+def address_of(written: str) -> tuple[str, str]:
+    """(path, the part behind `#`, empty where all is meant). A file whose name holds `#` is that file."""
     place = os.path.expanduser(written)
     if "#" not in written or os.path.exists(place):
-        return Address(place, "")
+        return place, ""
     place, _, part = place.partition("#")
-    return Address(place, part)
+    return place, part
 
 
 def file_of(written: str) -> str:

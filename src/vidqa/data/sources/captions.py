@@ -13,8 +13,9 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+import msgspec
 import yaml
 
 from vidqa.core.files import content_hash, parse_json
@@ -47,24 +48,21 @@ class Asks(NamedTuple):
     keys: tuple[str, ...]
 
 
+class _CaptionsFile(msgspec.Struct, forbid_unknown_fields=True):
+    system_prompt: str = SYSTEM
+    user_prompt: str | msgspec.UnsetType = msgspec.UNSET
+    keys: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)] = KEYS
+
+
 def read_asks(file: Path) -> Asks:
     """What captions.yaml says, or this module where there is none. Raises DATA_FIELD."""
     try:
-        written = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        content = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else None
+        written = msgspec.convert({} if content is None else content, _CaptionsFile)
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as broken:
         raise FIELD.error(file, f"it cannot be read: {str(broken)[:200]}", REMEDY) from broken
-    written = {} if written is None else written
-    if not isinstance(written, dict) or written.keys() - {"system_prompt", "user_prompt", "keys"}:
-        raise FIELD.error(
-            file, f"it holds {', '.join(map(str, written))[:200] if written else 'something else'}", REMEDY
-        )
-    keys = written.get("keys", list(KEYS))
-    if not isinstance(keys, list) or not keys or not all(isinstance(key, str) for key in keys):
-        raise FIELD.error(file, f"keys is {keys!r:.200}, not a list of names", REMEDY)
-    prompts = written.get("system_prompt", SYSTEM), written.get("user_prompt", USER.format(", ".join(keys)))
-    if not all(isinstance(prompt, str) for prompt in prompts):
-        raise FIELD.error(file, "system_prompt and user_prompt are texts", REMEDY)
-    return Asks(prompts[0].strip(), prompts[1].strip(), tuple(keys))
+    user = USER.format(", ".join(written.keys)) if written.user_prompt is msgspec.UNSET else written.user_prompt
+    return Asks(written.system_prompt.strip(), user.strip(), written.keys)
 
 
 def _row(name: str, label: dict[str, Any], video: str, asks: Asks) -> dict[str, Any]:

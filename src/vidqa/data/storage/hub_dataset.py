@@ -41,7 +41,6 @@ class RemoteFile(NamedTuple):
 class Listing(NamedTuple):
     """What a repository holds at one commit."""
 
-    repository: str
     commit: str
     files: list[RemoteFile]
 
@@ -97,7 +96,7 @@ def listing(name: str) -> Listing:
             _require_apart(files)
     except HTTPError as failed:
         raise ProblemError([hub.refusal(name, failed)]) from failed
-    return Listing(repository, commit, files)
+    return Listing(commit, files)
 
 
 def _remote_file(entry: Any) -> RemoteFile:

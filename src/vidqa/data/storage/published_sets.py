@@ -205,8 +205,8 @@ class Annotated(NamedTuple):
     warnings: list[Problem]
 
 
-def write_annotations(folder: Path, column: str = "weather", question: str = "", split: str = "train") -> Annotated:
-    """Write annotations.json: a question about each video of a split, whose answer is its value in `column` of
+def write_annotations(folder: Path, column: str = "weather", question: str = "") -> Annotated:
+    """Write annotations.json: a question about each video for training, whose answer is its value in `column` of
     metadata.csv, or Yes or No for `collision`. Every folder with a metadata.csv is read.
 
     Raises DATA_FIELD where no table has the column, or no question is known for it, DATA_EMPTY where no row makes a
@@ -216,9 +216,10 @@ def write_annotations(folder: Path, column: str = "weather", question: str = "",
     if not prompt:
         raise FIELD.error("--answer-column", f"no question is known for the column {column!r}", "give --question")
     rows: list[dict[str, Any]] = []
+    training = folder / "train"
     left_out: Counter[str] = Counter()
     columns: dict[str, None] = {}
-    for table, row in _rows(folder / split):
+    for table, row in _rows(training):
         columns |= dict.fromkeys([*(str(name) for name in row if name), COLLISION])
         name = row.get("file_name") or ""
         answer = LABELS.get(table.parent.name, "") if column == COLLISION else row.get(column) or ""
@@ -236,9 +237,9 @@ def write_annotations(folder: Path, column: str = "weather", question: str = "",
     total = len(rows) + left_out.total()
     reasons = [f"{count} of {total} rows {why}" for why, count in left_out.items()]
     if not rows:
-        raise EMPTY.error(folder / split, "; ".join(reasons) or f"no {METADATA} is there")
+        raise EMPTY.error(training, "; ".join(reasons) or f"no {METADATA} is there")
     write_json(folder / "annotations.json", rows)
-    warnings = [LEFT_OUT.at(folder / split, message, severity="warning") for message in reasons]
+    warnings = [LEFT_OUT.at(training, message, severity="warning") for message in reasons]
     return Annotated(folder / "annotations.json", len(rows), warnings)
 
 

@@ -17,6 +17,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import msgspec
+
 from vidqa.core import environment, files
 from vidqa.core.cli import note
 from vidqa.core.locks import locked
@@ -114,13 +116,13 @@ def read_record(folder: Path) -> dict[str, Staged]:
     """The files that have arrived, by address. A line that was cut off by a kill is left out."""
     by_address = {}
     try:
-        lines = (folder / RECORD).read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = (folder / RECORD).read_bytes().splitlines()
     except FileNotFoundError:
         return {}
     for line in lines:
         try:
-            staged = Staged(**json.loads(line))
-        except (ValueError, TypeError, RecursionError):
+            staged = msgspec.json.decode(line, type=Staged)
+        except ValueError:
             continue
         by_address[staged.source] = staged
     return by_address

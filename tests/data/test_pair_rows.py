@@ -10,7 +10,7 @@ import pytest
 
 from vidqa.core.problem import ProblemError
 from vidqa.data import check_records, fingerprint, load_records
-from vidqa.datatools.written_rows import llava_row, messages_row
+from vidqa.datatools.outputs import llava_row, messages_row
 
 ASK = [{"role": "user", "content": [{"type": "video", "video": "a.mp4"}, {"type": "text", "text": "Is it open?"}]}]
 YES, NO = {"role": "assistant", "content": "Yes"}, {"role": "assistant", "content": "No"}

@@ -11,7 +11,7 @@ import os
 import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import numpy as np
@@ -197,15 +197,15 @@ def _stamp(ref: MediaRef, frames: Frames) -> str:
 
 def _cached(sampled: Mapping[str, tuple[MediaRef, Frames]]) -> dict[str, bytes]:
     cached = {}
-    try:
-        with closing(sqlite3.connect(f"{_place().absolute().as_uri()}?mode=ro", uri=True)) as table:
-            for key, (ref, frames) in sampled.items():
-                query = "SELECT seen FROM glance WHERE path = ? AND member = ? AND stamp = ?"
-                row = table.execute(query, (ref.path, ref.member or "", _stamp(ref, frames))).fetchone()
-                if row and isinstance(row[0], bytes) and len(row[0]) == 192:
-                    cached[key] = row[0]
-    except (sqlite3.Error, OSError, UnicodeError):  # not there yet, or damaged: what is missing is decoded
-        pass
+    with (
+        suppress(sqlite3.Error, OSError, UnicodeError),  # not there yet, or damaged: what is missing is decoded
+        closing(sqlite3.connect(f"{_place().absolute().as_uri()}?mode=ro", uri=True)) as table,
+    ):
+        for key, (ref, frames) in sampled.items():
+            query = "SELECT seen FROM glance WHERE path = ? AND member = ? AND stamp = ?"
+            row = table.execute(query, (ref.path, ref.member or "", _stamp(ref, frames))).fetchone()
+            if row and isinstance(row[0], bytes) and len(row[0]) == 192:
+                cached[key] = row[0]
     return cached
 
 

@@ -15,10 +15,19 @@ from vidqa.data import fingerprint
 from vidqa.data.conversation import split_thinking
 from vidqa.data.problems import LEFT_OUT, OPTION, ProblemCollector
 from vidqa.data.record import Record
-from vidqa.datatools.outputs import json_lines, json_list, write_new
+from vidqa.datatools.outputs import (
+    count_fields,
+    hub_folder,
+    json_lines,
+    json_list,
+    llava_row,
+    messages_row,
+    other_fields,
+    parquet_bytes,
+    write_new,
+)
 from vidqa.datatools.problems import PROMPT
 from vidqa.datatools.reading import JSON_FORMATS, merged, read_source
-from vidqa.datatools.written_rows import count_fields, hub_folder, llava_row, messages_row, other_fields, parquet_bytes
 from vidqa.evaluation.choices import options_of
 
 SUFFIX = {"llava": ".json", "messages": ".json", "jsonl": ".jsonl", "parquet": ".parquet"}

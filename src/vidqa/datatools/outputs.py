@@ -1,15 +1,181 @@
-"""Output files that never replace another one in silence: the same content is left alone, a different one refused."""
+"""What data tools write: records in the shapes that are read (LLaVA turns, role/content messages, parquet, a Hugging
+Face data set folder), what has no place in them, and files that never replace another one in silence: the same content
+is left alone, a different one refused.
+"""
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from vidqa.core.files import replacing
 from vidqa.core.problem import ProblemError
+from vidqa.data.conversation import KIND_FIELDS, TAG, TURN_KEYS
 from vidqa.data.problems import NO_SPACE, OUTPUT_EXISTS
+from vidqa.data.record import Record, Turn
+from vidqa.video.types import KEYS_OF, VIDEO_KEYS
+
+SPEAKERS = {"user": "human", "assistant": "gpt", "system": "system"}
+CARRIED = {"id", "video", "videos", "image", "images", "video_fps", "kind", "system", "rejected"}  # what a record holds
+PART_FIELDS = {"type", "text", "video", "image", "video_url", "image_url", "path", "url"}
+CARD = """---
+configs:
+- config_name: default
+  data_files:
+  - split: train
+    path: data/train-*.parquet
+---
+
+# Questions and answers about videos
+
+{n} records. Each row has an `id`, a `kind` of question, the file's `video_fps` where it was annotated, and
+`messages`: turns with `role` and `content`, a list of parts of `type` text, video or image. A part of type video names
+a file, relative to the folder that holds the media; the media themselves are not in the table.
+"""
+
+
+def llava_row(record: Record) -> dict[str, Any]:
+    """The record with its media listed and a tag for each of them in the turns."""
+    row: dict[str, Any] = {"id": record.id}
+    for kind in ("video", "image"):
+        names = [medium.written for medium in record.media if medium.kind == kind]
+        if names:
+            row[kind] = names[0] if len(names) == 1 else names
+    row |= _optional(record)
+    tagged = _content if _needs_parts(record) else _tagged
+    turns = [{"from": SPEAKERS[turn.role], "value": tagged(record, turn), **_unlearned(turn)} for turn in record.turns]
+    return {**row, "conversations": turns}
+
+
+def messages_row(record: Record) -> dict[str, Any]:
+    """The record as role/content messages; a turn with media has a list of parts that name the files."""
+    turns = [{"role": turn.role, "content": _content(record, turn), **_unlearned(turn)} for turn in record.turns]
+    return {"id": record.id, **_optional(record), "messages": turns}
+
+
+def table_row(record: Record) -> dict[str, Any]:
+    """The record for a table: every column there, every content a list of parts, so that all rows have one type."""
+    turns = [
+        {"role": turn.role, "content": [_part(record, part, fill=True) for part in turn.parts], **_unlearned(turn)}
+        for turn in record.turns
+    ]
+    provenance = record.provenance and asdict(record.provenance)
+    row = {"id": record.id, "kind": record.kind, "video_fps": record.video_fps}
+    return {**row, "provenance": provenance, "messages": turns}
+
+
+def _optional(record: Record) -> dict[str, Any]:
+    provenance = record.provenance.as_field() if record.provenance else None
+    fields = {"kind": record.kind, "video_fps": record.video_fps, "provenance": provenance, "rejected": record.rejected}
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _unlearned(turn: Turn) -> dict[str, bool]:
+    return {} if turn.learned else {"loss": False}
+
+
+def _needs_parts(record: Record) -> bool:
+    """Whether tags cannot say what is shown: a medium has keys, or a text holds what would be read as a tag."""
+    texts = (part for turn in record.turns if turn.role == "user" for part in turn.parts if isinstance(part, str))
+    return any(ref.keys for ref in record.media) or any(map(TAG.search, texts))
+
+
+def _tagged(record: Record, turn: Turn) -> str:
+    return "\n".join(part if isinstance(part, str) else f"<{record.media[part].kind}>" for part in turn.parts)
+
+
+def _content(record: Record, turn: Turn) -> str | list[dict[str, Any]]:
+    if all(isinstance(part, str) for part in turn.parts) and not (turn.role == "user" and TAG.search(turn.text)):
+        return turn.text
+    return [_part(record, part, fill=False) for part in turn.parts]
+
+
+def _part(record: Record, part: str | int, *, fill: bool) -> dict[str, Any]:
+    empty = dict.fromkeys(("type", "text", "video", "image")) if fill else {}
+    if isinstance(part, str):
+        return {**empty, "type": "text", "text": part}
+    medium = record.media[part]
+    return {**empty, "type": medium.kind, medium.kind: medium.written, **dict(medium.keys)}
+
+
+def other_fields(row: dict[str, Any], record: Record) -> tuple[dict[str, Any], list[str]]:
+    """(the row's fields that a record does not hold, names of what no JSON shape of ours can keep)."""
+    conversation = "conversations" if row.get("conversations") is not None else "messages"
+    named_kind = next((name for name in KIND_FIELDS if isinstance(row.get(name), str)), None)
+    others, lost = {}, _lost_in_turns(row.get(conversation), conversation)
+    for name, value in row.items():
+        if name in CARRIED or name in (conversation, named_kind) or value is None:
+            continue
+        if name == "provenance" and record.provenance is not None:
+            continue
+        if name in ("conversations", "messages") or (name in KIND_FIELDS and record.kind is None) or not _plain(value):
+            lost.append(name)
+        else:
+            others[name] = value
+    return others, lost
+
+
+def _plain(value: object) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
+
+
+def _lost_in_turns(turns: Any, field: str) -> list[str]:
+    lost = set()
+    for turn in turns:
+        lost |= {f"{field}[].{name}" for name, value in turn.items() if name not in TURN_KEYS and value is not None}
+        content = turn.get("value", turn.get("content"))
+        for part in content if isinstance(content, list) else ():
+            names = part if isinstance(part, dict) else {}
+            part_fields = PART_FIELDS | KEYS_OF.get(str(names.get("type")).removesuffix("_url"), {}).keys()
+            unknown = (name for name in names if name not in part_fields and part[name] is not None)
+            lost |= {f"{field}[].content[].{name}" for name in unknown}
+    return sorted(lost)
+
+
+def count_fields(names: Iterable[str], dropped: Counter[str]) -> None:
+    """One more record has lost each of these."""
+    dropped.update({name.encode("utf-8", "replace").decode() for name in names})
+
+
+def parquet_bytes(records: Sequence[Record]) -> bytes:
+    """A parquet file with the columns id, kind, video_fps and messages; provenance where a record has one."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    types = {int: pa.int64(), float: pa.float64()}
+    keys = {name for record in records for ref in record.media for name, _ in ref.keys}
+    texts = [(name, pa.string()) for name in ("type", "text", "video", "image")]
+    part = pa.struct([*texts, *((name, types[VIDEO_KEYS[name]]) for name in sorted(keys))])
+    all_learned = all(turn.learned for record in records for turn in record.turns)
+    loss = [] if all_learned else [("loss", pa.bool_())]
+    turn = pa.struct([("role", pa.string()), ("content", pa.list_(part)), *loss])
+    columns = [("id", pa.string()), ("kind", pa.string()), ("video_fps", pa.float64())]
+    if any(record.provenance for record in records):
+        columns.append(
+            ("provenance", pa.struct([("origin", pa.string()), ("round", pa.int64()), ("gap", pa.string())]))
+        )
+    columns.append(("messages", pa.list_(turn)))
+    table = pa.Table.from_pylist([table_row(record) for record in records], schema=pa.schema(columns))
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer)
+    return buffer.getvalue()
+
+
+def hub_folder(folder: Path, records: Sequence[Record]) -> dict[Path, bytes]:
+    """The files of a folder that `datasets.load_dataset(folder)` reads: one parquet shard and a card."""
+    return {
+        folder / "data" / "train-00000-of-00001.parquet": parquet_bytes(records),
+        folder / "README.md": CARD.format(n=len(records)).encode(),
+    }
 
 
 def write_new(files: Mapping[Path, bytes]) -> bool:
@@ -18,7 +184,7 @@ def write_new(files: Mapping[Path, bytes]) -> bool:
     Nothing is written if any of them is there with another content. Raises DATA_OUTPUT_EXISTS,
     STORAGE_NO_SPACE.
     """
-    there = {path: _content(path) for path in files}
+    there = {path: _content_of(path) for path in files}
     other = [path for path, content in there.items() if content is not None and content != files[path]]
     if other:
         raise ProblemError([OUTPUT_EXISTS.at(path, "the file is there and holds something else") for path in other])
@@ -28,7 +194,7 @@ def write_new(files: Mapping[Path, bytes]) -> bool:
     return bool(new)
 
 
-def _content(path: Path) -> bytes | None:
+def _content_of(path: Path) -> bytes | None:
     try:
         return path.read_bytes() if path.exists() else None
     except OSError as refused:

@@ -17,7 +17,7 @@ from vidqa.data import open_source
 from vidqa.data.parse import RowReader
 from vidqa.data.problems import ProblemCollector
 from vidqa.data.record import Provenance, Record
-from vidqa.datatools.written_rows import llava_row, other_fields
+from vidqa.datatools.outputs import llava_row, other_fields
 from vidqa.gaps.problems import INPUT
 
 Row = dict[str, Any]

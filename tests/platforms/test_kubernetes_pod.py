@@ -84,7 +84,7 @@ def test_the_run_folder_is_prepared_and_the_log_kept_twice(tmp_path: Path) -> No
 
 
 def test_last_words_stay_within_what_a_cluster_keeps(tmp_path: Path) -> None:
-    problem = {"code": "X", "where": "w", "message": "m" * 900, "remedy": "r", "exit_code": 3}
+    problem = {"code": "X", "where": "w", "message": "m" * 850, "remedy": "r", "exit_code": 3, "severity": "error"}
     program = f"(run / 'problems.json').write_text(json.dumps([{problem!r}] * 20));"
     code, words, _ = pod(tmp_path, program + status("ERROR", 3, "ä" * 5000) + "sys.exit(1)")
     assert code == 3 and (tmp_path / "last-words-0").stat().st_size <= 4096

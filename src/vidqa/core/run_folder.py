@@ -225,8 +225,8 @@ def read_checkpoint(folder: Path) -> dict[str, Any]:
     """The facts (trainer.json) of a checkpoint whose files are all there, in the sizes that were written. Raises
     ValueError, which says what is wrong. A checkpoint of an earlier version does not name its files."""
     try:
-        facts = json.loads((folder / TRAINER).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as unreadable:
+        facts = read_json(folder / TRAINER)
+    except (OSError, ValueError) as unreadable:
         raise ValueError(f"{TRAINER} cannot be read: {unreadable}") from unreadable
     if not isinstance(facts, dict) or not _is(facts.get("step"), int):
         raise ValueError(f"{TRAINER} names no step")
@@ -284,10 +284,8 @@ def _crc32(path: Path) -> str:
 
 def _step_of(path: Path) -> int:
     """The step that a facts file names; -1 where there is none."""
-    try:
-        return int(json.loads(path.read_text(encoding="utf-8"))["step"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError):
-        return -1
+    step: Any = read_object(path).get("step")
+    return step if _is(step, int) else -1
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

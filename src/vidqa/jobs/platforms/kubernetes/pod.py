@@ -138,7 +138,8 @@ def _settled_exit_code(run: RunFolder, ended: int, wait_s: float) -> int:
 
 def _leave_last_words(path: Path, run: RunFolder, ended: int) -> None:
     """Write the command's exit code, status.json and as many problems as the cluster keeps."""
-    words: dict[str, Any] = {"ended": ended, "status": run.read_status(), "problems": _problems(run)}
+    problems = [problem.as_dict() for problem in run.read_problems()]
+    words: dict[str, Any] = {"ended": ended, "status": run.read_status(), "problems": problems}
     while len(_bytes(words)) > MOST_BYTES:
         if words["problems"]:
             words["problems"] = words["problems"][:-1]
@@ -153,14 +154,6 @@ def _leave_last_words(path: Path, run: RunFolder, ended: int) -> None:
 
 def _bytes(words: dict[str, Any]) -> bytes:
     return json.dumps(words, ensure_ascii=False).encode()
-
-
-def _problems(run: RunFolder) -> list[Any]:
-    try:
-        problems = json.loads((run.path / "problems.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return []
-    return problems if isinstance(problems, list) else []
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from vidqa.jobs import cost, failure
 from vidqa.jobs.api import JobHandle, attach
 from vidqa.jobs.launch import Ready
 from vidqa.jobs.platforms import local
-from vidqa.jobs.platforms._base import INFRASTRUCTURE, State
+from vidqa.jobs.platforms._base import INFRASTRUCTURE, Failure, State
 from vidqa.jobs.records import JobRecord
 
 AGAIN_S = 10.0  # before a submission that its platform refused is repeated
@@ -145,7 +145,7 @@ class Jobs:
         self.refusals[name] = self.refusals.get(name, 0) + 1
         return self.refusals[name]
 
-    def _end(self, name: str, record: JobRecord, why: dict[str, str] | None) -> Event:
+    def _end(self, name: str, record: JobRecord, why: Failure | None) -> Event:
         spent, work = cost.cost_of(record.run_dir), self.history.work.get(name)
         places = work.places if work else 1  # a job on a shared GPU is charged its part
         return self.append(
@@ -243,8 +243,8 @@ def _may_retry(record: JobRecord) -> bool:
     """Whether its machine, its platform, or `stop` ended a job, not what it computed."""
     if record.state in (State.STOPPED, State.CANCELED):
         return True
-    return (record.failure or {}).get("class") == INFRASTRUCTURE
+    return record.failure is not None and record.failure["class"] == INFRASTRUCTURE
 
 
-def _failure(record: JobRecord) -> dict[str, str]:
+def _failure(record: JobRecord) -> Failure:
     return record.failure or {"class": str(record.state).lower(), "evidence": record.message or str(record.state)}

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from vidqa.core import environment
 from vidqa.core.problem import Exit, Problem
-from vidqa.jobs.platforms._base import IMAGE, INFRASTRUCTURE, OUT_OF_MEMORY
+from vidqa.jobs.platforms._base import IMAGE, INFRASTRUCTURE, OUT_OF_MEMORY, Failure
 
 DATA, CREDENTIAL, SPEC, PROGRAM = "data", "credential", "spec", "program"
 CLASSES = (INFRASTRUCTURE, DATA, IMAGE, CREDENTIAL, SPEC, PROGRAM, OUT_OF_MEMORY)
@@ -69,8 +69,8 @@ BY_LINE = (
 EVIDENCE_LENGTH = 300
 
 
-def classify(exit_code: int | None, message: str, problems: Sequence[Problem], log_tail: str) -> dict[str, str]:
-    """{"class": one of CLASSES, "evidence": the problem or the log line}."""
+def classify(exit_code: int | None, message: str, problems: Sequence[Problem], log_tail: str) -> Failure:
+    """The class is one of CLASSES; the evidence is the problem or the log line."""
     errors = [problem for problem in problems if problem.severity == "error"]
     kind_of_code = _of_code(errors[0].code) if errors else None
     if kind_of_code:
@@ -89,11 +89,11 @@ def classify(exit_code: int | None, message: str, problems: Sequence[Problem], l
     return _failure(PROGRAM, message or next((line.strip() for line in reversed(lines) if line.strip()), ""))
 
 
-def why_not_again(failure: dict[str, str] | None) -> str | None:
+def why_not_again(failure: Failure | None) -> str | None:
     """Why the same job would fail again; None where another try may help."""
-    if failure is None or failure.get("class") not in FAILS_AGAIN:
+    if failure is None or failure["class"] not in FAILS_AGAIN:
         return None
-    return f"it failed for a reason of class {failure['class']}, which stays: {failure.get('evidence', '')}"
+    return f"it failed for a reason of class {failure['class']}, which stays: {failure['evidence']}"
 
 
 def _of_code(code: str) -> str | None:
@@ -102,5 +102,5 @@ def _of_code(code: str) -> str | None:
     return BY_CODE[max(matching, key=len)] if matching else None
 
 
-def _failure(kind: str, evidence: str) -> dict[str, str]:
+def _failure(kind: str, evidence: str) -> Failure:
     return {"class": kind, "evidence": environment.redacted(evidence)[:EVIDENCE_LENGTH]}

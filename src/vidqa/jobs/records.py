@@ -20,7 +20,7 @@ from vidqa.core import files
 from vidqa.core.environment import jobs_folder
 from vidqa.core.problem import Problem, ProblemError, control_characters
 from vidqa.jobs.platforms import NAMES, job_store
-from vidqa.jobs.platforms._base import Submitted
+from vidqa.jobs.platforms._base import Failure, Submitted
 from vidqa.jobs.platforms.job_store import record_file
 from vidqa.jobs.platforms.processes import Identity
 from vidqa.jobs.problems import JOB_NOT_FOUND, JOB_RECORD_BROKEN
@@ -53,7 +53,7 @@ class JobRecord(Submitted):
     image: str | None = None
     preflight: str = ""
     retry_of: str | None = None
-    failure: dict[str, str] | None = None
+    failure: Failure | None = None
     schema_version: int = SCHEMA_VERSION
 
     def as_dict(self) -> dict[str, Any]:
@@ -151,4 +151,3 @@ def _ranges(record: JobRecord) -> Iterator[tuple[str, bool]]:
         yield name, Path(text).is_absolute() and not control_characters(text)
     for name in ("processes", "nodes", "gpus", "log_start", "sequence"):
         yield name, 0 <= getattr(record, name) < MOST_NUMBER
-    yield "failure", record.failure is None or {"class", "evidence"} <= record.failure.keys()

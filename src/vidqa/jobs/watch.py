@@ -188,10 +188,10 @@ def problems_of(record: JobRecord) -> list[Problem]:
 
 def _problem_of(record: JobRecord) -> Problem:
     """The problem of a failed job whose engine wrote none."""
-    kind, message = (record.failure or {}).get("class"), record.message or "the job failed"
-    if kind == failure.OUT_OF_MEMORY:
-        return JOB_OUT_OF_MEMORY.at(record.job_id, f"{message}: {(record.failure or {})['evidence']}")
-    if kind == failure.INFRASTRUCTURE:
+    why, message = record.failure, record.message or "the job failed"
+    if why and why["class"] == failure.OUT_OF_MEMORY:
+        return JOB_OUT_OF_MEMORY.at(record.job_id, f"{message}: {why['evidence']}")
+    if why and why["class"] == failure.INFRASTRUCTURE:
         retry = command("jobs", "retry", record.job_id)
         return JOB_FAILED.at(record.job_id, message, f"it goes on from its newest checkpoint: {retry}")
     return JOB_FAILED.at(record.job_id, message, f"read its log: {record.log}")

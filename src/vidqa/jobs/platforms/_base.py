@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from vidqa.core import environment, files
 from vidqa.core.cli import FILE_REFUSED
@@ -141,19 +141,23 @@ class Submitted:
         return self.run.path / "log.txt"
 
 
+# Why a job failed: one of the classes of jobs/failure.py, and the problem or log line that says so.
+Failure = TypedDict("Failure", {"class": str, "evidence": str})
+
+
 @dataclass(frozen=True)
 class Observed:
     """The state of a job as the platform sees it now. `exit_code` is the engine's, a `core.problem.Exit`, once
     known.
 
-    `failure` is {"class": ..., "evidence": ...} where the platform itself knows why the job failed; otherwise what the
-    engine and the log say decides.
+    `failure` is set where the platform itself knows why the job failed; otherwise what the engine and the log say
+    decides.
     """
 
     state: State
     exit_code: int | None = None
     message: str = ""
-    failure: dict[str, str] | None = None
+    failure: Failure | None = None
 
 
 def run_folder_log(job: Submitted, position: int) -> tuple[bytes, int]:

@@ -24,7 +24,7 @@ from vidqa.core._optional import PACKAGE_MISSING
 from vidqa.core.cli import note
 from vidqa.core.environment import SECRET_NAMES
 from vidqa.core.problem import Exit, Problem, ProblemError
-from vidqa.jobs.platforms._base import Job, Observed, Platform, Rendered, State, Submitted
+from vidqa.jobs.platforms._base import Failure, Job, Observed, Platform, Rendered, State, Submitted
 from vidqa.jobs.platforms.engine_process import EngineStatus, engine_environment, vanished
 from vidqa.jobs.platforms.job_store import read_exit, write_exit
 from vidqa.jobs.platforms.kubernetes.client import PLURALS, ApiError, Cluster, connect, refusal
@@ -214,7 +214,7 @@ def _poll(job: Submitted, cluster: Cluster) -> Observed:
     limit = _site(job).start_limit_s
     if blocked and (datetime.now(UTC) - blocked.since).total_seconds() > limit:
         cluster.delete(_main(job))
-        failure = {"class": blocked.kind, "evidence": blocked.message}
+        failure: Failure = {"class": blocked.kind, "evidence": blocked.message}
         message = (
             f"it was ended after {limit} s, since its image or its settings kept it from starting: {blocked.message}"
         )
@@ -321,10 +321,9 @@ def _store_end(job: Submitted, end_state: Observed) -> Observed:
 def _stored_end(job: Submitted) -> Observed | None:
     """The stored end; None where there is none that can be read."""
     try:
-        end_state = msgspec.convert(read_exit(job.job_id), Observed)
+        return msgspec.convert(read_exit(job.job_id), Observed)
     except msgspec.ValidationError:
         return None
-    return end_state if end_state.failure is None or {"class", "evidence"} <= end_state.failure.keys() else None
 
 
 def log(job: Submitted, position: int) -> tuple[bytes, int]:

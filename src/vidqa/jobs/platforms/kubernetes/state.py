@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from vidqa.core.problem import Exit
-from vidqa.jobs.platforms._base import IMAGE, INFRASTRUCTURE, OUT_OF_MEMORY, Observed, State, Submitted
+from vidqa.jobs.platforms._base import IMAGE, INFRASTRUCTURE, OUT_OF_MEMORY, Failure, Observed, State, Submitted
 from vidqa.jobs.platforms.engine_process import EngineStatus, ended
 from vidqa.jobs.platforms.kubernetes.manifest import CONTAINER, NODE_LABEL, TRAINJOB_CONTAINER
 
@@ -68,8 +68,8 @@ def failed(condition: Json, pods: Sequence[Json], job: Submitted, log_tail: str)
     ending = decisive(pods)
     if ending is None:
         reason = f"{condition.get('reason')}: {condition.get('message')}"
-        evidence = {"class": INFRASTRUCTURE, "evidence": reason[:300]}
-        return Observed(State.ERROR, int(Exit.JOB_FAILED), f"the cluster ended it: {reason}", evidence)
+        why: Failure = {"class": INFRASTRUCTURE, "evidence": reason[:300]}
+        return Observed(State.ERROR, int(Exit.JOB_FAILED), f"the cluster ended it: {reason}", why)
     return verdict(ending, pods, job, log_tail)
 
 

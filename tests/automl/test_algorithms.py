@@ -9,8 +9,7 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from known_functions import ACCURACY, LOSS, MIXED, RUNGS, end, made, training
-from simulation import Simulation, simulated
+from simulation import ACCURACY, LOSS, MIXED, RUNGS, Simulation, end, made, simulated, training
 
 from vidqa.automl.algorithms import NAMES, Fidelity, Searcher, algorithm
 from vidqa.automl.algorithms._base import Task

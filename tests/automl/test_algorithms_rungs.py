@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from known_functions import RUNGS, end, made, training
-from simulation import Simulation, simulated
+from simulation import RUNGS, Simulation, end, made, simulated, training
 
 from vidqa.automl.algorithms import Fidelity
 from vidqa.automl.algorithms.rungs import Bracket, brackets, intervals, ladder

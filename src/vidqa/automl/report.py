@@ -52,7 +52,7 @@ def report(folder: Path) -> Result:
     if best is None:
         advice = "wait, or look at its failures: run_automl.py status"
         raise STUDY_MISSING.error(folder, "no trial was measured yet", advice)
-    data = _facts(study, history, finals)
+    data = _facts(finals)
     data |= {"winner": best.number, "best_values": best.values, "note": note}
     changes = {**study.space.fixed, **study.space.within(best.values)}
     files.write_text(folder / BEST_SPEC, spec.dump(with_values(study.base, changes)))
@@ -70,19 +70,20 @@ def report(folder: Path) -> Result:
     return Result(data, _text(data), problems, following)
 
 
-def _facts(study: Study, history: History, finals: Finals) -> dict[str, Any]:
+def _facts(finals: Finals) -> dict[str, Any]:
+    study, history = finals.study, finals.history
     return {
         "algorithm": study.settings.algorithm,
         "goal": {"metric": study.goal.metric, "direction": study.goal.direction},
         "trials": len(history.trials),
         "hours": round(history.elapsed_s / 3600, 4),
         "gpu_hours": round(history.gpu_seconds / 3600, 4),
-        "table": table_of(study, history, finals),
-        "comparison": comparisons(history),
-        "bias": bias_of(study, history, finals),
-        "importance": importance(study.space, history.completed),
+        "table": _table(finals),
+        "comparison": _comparisons(history),
+        "bias": _bias(finals),
+        "importance": _importance(study.space, history.completed),
         "skipped": history.skipped,
-        "failed_re_runs": failed_reruns(history),
+        "failed_re_runs": [f"{name}: {row['failed']}" for name, row in history.scores.items() if "failed" in row],
         "removable": [str(path) for path in removable(study, history)],
     }
 
@@ -99,7 +100,7 @@ def _page(study: Study, history: History, data: dict[str, Any]) -> str:
         history=_history(study, history),
         parallel=_parallel(study, ranked),
         parameters=_slices_of_parameters(study, history),
-        slices=slices(history, None if history.winner is None else history.trials[history.winner]),
+        slices=_slices(history, None if history.winner is None else history.trials[history.winner]),
     )
 
 
@@ -128,8 +129,9 @@ def _text(data: dict[str, Any]) -> str:
 # --- results ---------------------------------------------------------------------------------------------------------
 
 
-def table_of(study: Study, history: History, finals: Finals) -> list[Row]:
+def _table(finals: Finals) -> list[Row]:
     """A row for the baseline, the template, each of the best trials; the winner is marked."""
+    study, history = finals.study, finals.history
 
     def row(who: str, trial: Trial | None, searched: Any, ci95: Any, reruns: list[float], test: str) -> Row:
         return {
@@ -139,14 +141,18 @@ def table_of(study: Study, history: History, finals: Finals) -> list[Row]:
             "ci95": ci95 if study.goal.metric == "accuracy" else None,
             "re_runs": reruns,
             "mean": fmean(reruns) if reruns else None,
-            "test": _tests(study, history, test),
+            "test": [value for value in tested(test) if isinstance(value, int | float)],
         }
 
-    top = history.ranked(study.goal)[: study.settings.finals.top]
+    def tested(test: str) -> list[Any]:
+        metric = "accuracy" if study.settings.of_training(study.goal.metric) else study.goal.metric
+        return [history.scores[name].get(metric) for name in _tests_of(history, test)]
+
     rows = []
     if score := history.scores.get(BASELINE):
         metric = score.get(study.goal.metric)
         rows.append(row("model before training", None, metric, score.get("accuracy_ci95"), [], f"{TESTS}/{BASELINE}"))
+    top = history.ranked(study.goal)[: study.settings.finals.top]
     for trial in [*(trial for trial in finals.candidates() if trial not in top), *top]:
         roles = {"template": trial is history.template, "winner": trial.number == history.winner}
         who = ", ".join(name for name, has_role in roles.items() if has_role) or f"trial {trial.number}"
@@ -155,25 +161,18 @@ def table_of(study: Study, history: History, finals: Finals) -> list[Row]:
     return rows
 
 
-def _tests(study: Study, history: History, prefix: str) -> list[float]:
-    """The results of the test evaluations of the baseline or a trial, by seed."""
-    metric = "accuracy" if study.settings.of_training(study.goal.metric) else study.goal.metric
-    values = [history.scores[name].get(metric) for name in tests_of(history, prefix)]
-    return [value for value in values if isinstance(value, int | float)]
-
-
-def tests_of(history: History, prefix: str) -> list[str]:
+def _tests_of(history: History, prefix: str) -> list[str]:
     """The names of the test evaluations of the baseline or a trial: one, or one for each seed."""
     return sorted(name for name in history.scores if name == prefix or name.startswith(f"{prefix}/"))
 
 
-def comparisons(history: History) -> list[Row]:
+def _comparisons(history: History) -> list[Row]:
     """The winner beside the template on the test set, question by question, for each seed."""
     rows: list[Row] = []
     if history.winner is None or history.template is None or history.template.number == history.winner:
         return rows
     winner, template = test_of(history.trials[history.winner]), test_of(history.template)
-    for name in tests_of(history, winner):
+    for name in _tests_of(history, winner):
         score, other = history.scores[name], history.scores.get(name.replace(winner, template, 1))
         if other is None or "run_dir" not in {*score} & {*other}:
             continue
@@ -188,7 +187,7 @@ def comparisons(history: History) -> list[Row]:
     return rows
 
 
-def slices(history: History, winner: Trial | None) -> list[Row]:
+def _slices(history: History, winner: Trial | None) -> list[Row]:
     """Accuracy by kind of question on the test set: of the untrained model, and of the first runs of template and
     winner."""
     tests = {"baseline": f"{TESTS}/{BASELINE}"}
@@ -196,16 +195,17 @@ def slices(history: History, winner: Trial | None) -> list[Row]:
         tests |= {who: test_of(trial)} if trial else {}
     rows: dict[str, Row] = {}
     for who, test in tests.items():
-        names = tests_of(history, test)
+        names = _tests_of(history, test)
         for kind, row in (history.scores[names[0]].get("by_kind", {}) if names else {}).items():
             rows.setdefault(kind, {"kind": kind, "n": row.get("n")})[who] = row.get("accuracy")
     return list(rows.values())
 
 
-def bias_of(study: Study, history: History, finals: Finals) -> str:
+def _bias(finals: Finals) -> str:
     """How much of the best trial's lead was chance, in words."""
-    best = history.ranked(study.goal)
-    if not best or best[0].objective is None:
+    history = finals.history
+    best = history.ranked(finals.study.goal)
+    if not best:
         return "No trial was measured."
     reruns = finals.rerun_objectives(best[0])
     text = f"Trial {best[0].number} was the best of {len(history.completed)} with {best[0].objective:.5g}. "
@@ -219,14 +219,10 @@ def bias_of(study: Study, history: History, finals: Finals) -> str:
     return text + f"Trained again with {seeds} it reached {change}; this is the number to expect."
 
 
-def failed_reruns(history: History) -> list[str]:
-    return [f"{name}: {score['failed']}" for name, score in history.scores.items() if "failed" in score]
-
-
 # --- importance ------------------------------------------------------------------------------------------------------
 
 
-def importance(space: Space, trials: Sequence[Trial]) -> dict[str, float]:
+def _importance(space: Space, trials: Sequence[Trial]) -> dict[str, float]:
     """For each parameter the share 0..1 of the ranks' variance between the parts of its range, corrected for chance
     (omega squared). Ranks, since one diverged trial would outweigh all others. Empty for few trials.
 

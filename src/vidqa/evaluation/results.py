@@ -116,6 +116,17 @@ def is_scored(item: Item) -> bool:
     )
 
 
+def groups(items: Sequence[Item], name: str) -> list[tuple[str, list[Item]]]:
+    """The items by one of their fields, in the order of its values."""
+    items_of: dict[str, list[Item]] = defaultdict(list)
+    for item in items:
+        items_of[item[name]].append(item)
+    return sorted(items_of.items())
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
 def read_results(path: str | Path) -> list[Item]:
     """Every result of a results.json, whoever wrote it, judged. Raises ProblemError with all errors of the file."""
     items, problems = check_results(path)
@@ -205,14 +216,6 @@ def shown(value: object) -> str:
     return f"{type(value).__name__} {text[:40]}{'…' if len(text) > 40 else ''}"
 
 
-def groups(items: Sequence[Item], name: str) -> list[tuple[str, list[Item]]]:
-    """The items by one of their fields, in the order of its values."""
-    items_of: dict[str, list[Item]] = defaultdict(list)
-    for item in items:
-        items_of[item[name]].append(item)
-    return sorted(items_of.items())
-
-
 # --- folders ----------------------------------------------------------------------------------------------------------
 
 
@@ -274,8 +277,8 @@ def read_dataset(place: Path, dataset: str) -> tuple[list[Item], list[Problem]]:
         there = _listed({path.parent.name for path in _files_of_videos(place)})
         raise RESULTS_FOLDER.error(place, f"there is no folder {dataset} in it; folders of answers: {there}")
     if len(folders) > 1:
-        shown = ", ".join(map(str, folders[:3]))
-        raise RESULTS_FOLDER.error(place, f"{len(folders)} folders have the name {dataset}: {shown}")
+        names = _listed(set(map(str, folders)))
+        raise RESULTS_FOLDER.error(place, f"{len(folders)} folders have the name {dataset}: {names}")
     return read_evaluation(folders[0])
 
 

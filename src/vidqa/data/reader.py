@@ -42,14 +42,18 @@ class Fault(NamedTuple):
     element: int | None = None
 
 
+def annotations_in_folder(folder: Path) -> Path | None:
+    """annotations.json or .jsonl in a folder; None where it has neither."""
+    return next((folder / name for name in NAMES if (folder / name).is_file()), None)
+
+
 def annotation_file(annotation_path: str | Path) -> Path:
     """The annotation file that `annotation_path` means: itself, or annotations.json(l) inside it (root mode)."""
     path = Path(os.path.expanduser(annotation_path))
     if not str(annotation_path):
         raise FILE_MISSING.error("annotation_path", "no annotation path is given")
     if os.path.isdir(path):  # False, too, for a name that no file can have
-        file = next((path / name for name in NAMES if (path / name).is_file()), None)
-        if file is None:
+        if (file := annotations_in_folder(path)) is None:
             raise FILE_MISSING.error(path, f"the folder holds neither {' nor '.join(NAMES)}")
         return file
     if not os.path.isfile(path):

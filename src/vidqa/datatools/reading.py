@@ -14,7 +14,7 @@ from vidqa.data.load import Pair, load_pairs, read_pairs
 from vidqa.data.media import media_source
 from vidqa.data.parse import RowReader
 from vidqa.data.problems import FILE_MISSING, SPLIT, ProblemCollector
-from vidqa.data.reader import NAMES
+from vidqa.data.reader import annotations_in_folder
 from vidqa.data.record import MediaRef, Record
 from vidqa.data.sources import Source, kind_of_source, open_source
 from vidqa.data.sources._base import address_of
@@ -114,7 +114,7 @@ def detected(path: Path) -> str:
         if suffix in (".json", ".jsonl"):
             return _of_json(path)
         raise FORMAT.error(path, f"{suffix or 'no ending'} is not .json, .jsonl, .csv, .tsv or .parquet")
-    if any((path / name).is_file() for name in NAMES):
+    if annotations_in_folder(path):
         return "llava"
     if (path / "meta.json").is_file():
         return tao.COSMOS

@@ -16,7 +16,7 @@ from vidqa.core.actions import Action, RecordSampling
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.data import storage
 from vidqa.data.problems import MEDIA_MISSING
-from vidqa.data.reader import NAMES
+from vidqa.data.reader import annotations_in_folder
 from vidqa.data.record import MediaRef, Record
 from vidqa.data.storage import hub
 from vidqa.families import Family, Sizes, family_of
@@ -251,7 +251,7 @@ class DataInputs(ModelInputs):
         if self.kpi_root is None:
             return None
         # As the DEFT loop evaluates it: beside its annotations, or where absolute names say.
-        file = next((path for name in NAMES if (path := self.kpi_root / name).is_file()), None)
+        file = annotations_in_folder(self.kpi_root)
         media = str(self.kpi_root) if file else ""
         return self._read(SetSource("kpi", str(file or self.kpi_root), media))
 

@@ -171,7 +171,7 @@ def read_annotations(path: str, media_path: str = "", extras: dict[int, Extra] |
             continue
         fields = fast_row(row)
         if extras is not None:
-            extras[len(annotations.rows)] = extra_of(row)
+            extras[len(annotations.rows)] = Extra(tuple(_tags(row.get("tags")))[:MOST_TAGS], _span(row))
         written, kind = intern(as_text(fields.medium)), intern(as_text(fields.kind)) if fields.kind else ""
         question, answer = as_text(fields.question).strip(), as_text(fields.answer).strip()
         name = as_text(row.get("id")) or str(index)
@@ -207,12 +207,8 @@ def full_path(written: str, root: str) -> str:
     return os.path.normpath(joined) if ("/." in joined or "//" in joined) and not is_remote(root) else joined
 
 
-def extra_of(row: Mapping[str, Any]) -> Extra:
-    """The tags and span of an annotation. `tags` is a list of words, or names with one value each."""
-    return Extra(tuple(_tags(row.get("tags")))[:MOST_TAGS], _span(row))
-
-
 def _tags(tags: Any) -> list[tuple[str, str]]:
+    """Of an annotation: a list of words, or names with one value each."""
     if isinstance(tags, Mapping):
         plain = {name: value for name, value in tags.items() if isinstance(value, (str, int, float, bool))}
         return [(f"tag {name}", str(value)) for name, value in plain.items()]

@@ -145,18 +145,16 @@ def _thirds(answers: Sequence[ScoredAnswer], stats: Mapping[str, VideoStats]) ->
 
 def _slice(key: tuple[str, str], answers: Sequence[ScoredAnswer], whole: float) -> Slice:
     readable = [answer for answer in answers if answer.is_answer]
-    wrong = [answer.error == "wrong" for answer in readable]
-    videos = [answer.video for answer in readable]
-    limits = accuracy_interval(wrong, videos)
-    rate = sum(wrong) / len(wrong) if wrong else 0.0
+    counts = _wrong(readable)
+    rate = counts["rate"] or 0.0
     return Slice(
         dimension=key[0],
         name=key[1],
         n=len(readable),
-        videos=len(set(video_clusters(videos))),
-        wrong=sum(wrong),
+        videos=len(set(video_clusters(answer.video for answer in readable))),
+        wrong=counts["wrong"],
         rate=round(rate, 6),
-        ci95=(limits.low, limits.high) if limits else (0.0, 1.0),
+        ci95=tuple(counts["ci95"] or (0.0, 1.0)),
         lift=round(rate / whole, 4) if whole else None,
         unanswered=len(answers) - len(readable),
     )

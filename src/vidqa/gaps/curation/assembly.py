@@ -244,12 +244,9 @@ def _rows(request: Assembly, base: Sequence[Pair], chosen: Sequence[Pair]) -> li
             names.add(name)
             provenance = record.provenance or Provenance(origin, None if origin == "base" else request.round)
             details = row.get("curation")
-            annotation = written(
-                row, replace(record, id=name), provenance, details if isinstance(details, dict) else {}
+            rows.append(
+                written(row, replace(record, id=name), provenance, details if isinstance(details, dict) else {})
             )
-            if not annotation["curation"]:
-                del annotation["curation"]
-            rows.append(annotation)
     return rows
 
 

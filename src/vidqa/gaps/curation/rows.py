@@ -52,7 +52,7 @@ def written(row: Mapping[str, Any], record: Record, provenance: Provenance, deta
     others.pop("question", None)
     others.pop("curation", None)
     annotation = llava_row(replace(record, provenance=provenance))
-    return {**annotation, **others, "curation": dict(details)}
+    return {**annotation, **others, **({"curation": dict(details)} if details else {})}
 
 
 def read_columns(table: Path, *names: str) -> list[dict[str, Any]]:

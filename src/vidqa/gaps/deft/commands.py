@@ -16,7 +16,7 @@ from vidqa.core.cli import Result, command
 from vidqa.core.files import write_text
 from vidqa.core.pages.page import percent
 from vidqa.core.problem import Exit, Problem, ProblemError
-from vidqa.data.reader import NAMES
+from vidqa.data.reader import annotations_in_folder
 from vidqa.gaps.deft.context import AUDIT_ANSWERS, EVALUATE_SPEC, LABELS, LOG, TRAIN_SPEC, StageContext, is_labelled
 from vidqa.gaps.deft.loop import Log, Loop, PendingStage, Step, locked_folder, write_state
 from vidqa.gaps.deft.report import write_report
@@ -132,7 +132,7 @@ def _check_sets(settings: Settings) -> None:
             continue
         if not os.path.isdir(place):
             raise DEFT_SETTING.error(f"sets.{name}", f"{place} is no folder", "name the folder of a set")
-        if name != "pool" and not any((Path(place) / file).is_file() for file in NAMES):
+        if name != "pool" and annotations_in_folder(Path(place)) is None:
             raise DEFT_SETTING.error(f"sets.{name}", f"{place} has no annotations.json", "name the folder of a set")
     for name, place in folders.items():
         if (twin := set_of.setdefault(os.path.realpath(place), name)) != name:

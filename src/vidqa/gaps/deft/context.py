@@ -11,7 +11,7 @@ from typing import Any
 
 from vidqa import spec
 from vidqa.core.files import content_hash
-from vidqa.data.reader import NAMES
+from vidqa.data.reader import annotations_in_folder
 from vidqa.gaps.deft.state import Accepted, Cost, Fact, LoopState, RoundState, Settings
 
 STATE, LOG, LOCK = "deft_state.json", "deft_log.jsonl", ".deft_lock"
@@ -127,7 +127,7 @@ def annotations_in(folder: str | None) -> Path | None:
     if folder is None:
         return None
     place = Path(folder)
-    return next((place / name for name in NAMES if (place / name).is_file()), place)
+    return annotations_in_folder(place) or place
 
 
 def media_of(place: str) -> str:

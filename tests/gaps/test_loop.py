@@ -156,7 +156,13 @@ def test_two_programs_do_not_carry_out_one_loop(cheap: Cheap, tmp_path: Path) ->
         assert isinstance(loop.pending(), PendingStage)
 
 
-@pytest.mark.parametrize("sets", ["stop.rounds=0", "stop.round=2", "sets.kpi_looks=-1", "where.platform=moon", "audit"])
+@pytest.mark.parametrize(
+    "sets",
+    [
+        *("stop.rounds=0", "stop.round=2", "sets.kpi_looks=-1", "where.platform=moon", "audit"),
+        *("stop.target=[", "stop.target={a: b: c", "words.mine='--per-gap 4"),
+    ],
+)
 def test_a_wrong_setting_is_named(tmp_path: Path, sets: str) -> None:
     with pytest.raises(ProblemError, match="DEFT_SETTING"):
         create(tmp_path / "loop", wanted(tmp_path, sets))

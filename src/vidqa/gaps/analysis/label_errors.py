@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from vidqa.core.files import read_object, write_json
+from vidqa.core.files import read_object, write_json, write_text
 from vidqa.core.pages.page import page
 from vidqa.evaluation.accuracy import video_clusters
 from vidqa.evaluation.results import read_evaluation
@@ -36,7 +36,7 @@ MOST_AUDITED = 2000  # labels in the queue
 NEIGHBOURS = 9
 FEWEST = 12  # answers to one question, of which neighbours say something
 AT_ONCE = 1024  # rows of a block of similarities
-SCHEMA = "vidqa.audit_answers.v1"
+QUEUE_SCHEMA, ANSWERS_SCHEMA = "vidqa.audit.v1", "vidqa.audit_answers.v1"
 VERDICTS = ("right", "wrong", "unclear")
 CARDS, FRAMES = 200, 6  # labels on the page, the most doubtful first; pictures of each
 SHOWN = 1500  # characters of one text
@@ -57,10 +57,15 @@ class Suspect:
         return 1 / (1 + math.exp(-self.score))
 
 
-def audit_items(
-    scored: ScoredAnswers, others: Sequence[Path], vectors: UnitVectors, audited: Mapping[str, Answered]
+def write_audit(
+    path: Path,
+    scored: ScoredAnswers,
+    others: Sequence[Path],
+    vectors: UnitVectors,
+    audited: Mapping[str, Answered],
 ) -> list[dict[str, Any]]:
-    """The queue: doubtful labels, the most doubtful first, with a person's verdict where there is one.
+    """Write the queue, and the page that asks a person about it beside it, as .html. Returns the queue: doubtful
+    labels, the most doubtful first, with a person's verdict where there is one.
 
     Raises RESULTS_FOLDER for another evaluation that does not exist."""
     answers = scored.answers
@@ -68,7 +73,10 @@ def audit_items(
     models: dict[str, Witness] = {"this evaluation": parsed}
     models |= {place.name: _answers_of(place, scored) for place in others}
     suspects = suspects_of(answers, models, neighbour_labels(answers, vectors.media))
-    return [_item(suspect, answers[suspect.at], audited) for suspect in suspects[:MOST_AUDITED]]
+    items = [_item(suspect, answers[suspect.at], audited) for suspect in suspects[:MOST_AUDITED]]
+    write_json(path, {"schema": QUEUE_SCHEMA, "count": len(items), "items": items})
+    write_text(path.with_suffix(".html"), audit_page(items))
+    return items
 
 
 def _answers_of(place: Path, scored: ScoredAnswers) -> dict[int, str]:
@@ -223,16 +231,16 @@ def audit_page(items: Sequence[dict[str, Any]]) -> str:
         cards=cards,
         count=len(items),
         verdicts=VERDICTS,
-        schema=SCHEMA,
+        schema=ANSWERS_SCHEMA,
     )
 
 
 def read_answers(path: Path) -> dict[str, Answered]:
     """By sample id. Raises CURATION_INPUT."""
     table = read_saved(path)
-    answers = table.get("answers") if isinstance(table, dict) and table.get("schema") == SCHEMA else None
+    answers = table.get("answers") if isinstance(table, dict) and table.get("schema") == ANSWERS_SCHEMA else None
     if not isinstance(answers, dict):
-        raise INPUT.error(path, f"it is no object of schema {SCHEMA} with answers")
+        raise INPUT.error(path, f"it is no object of schema {ANSWERS_SCHEMA} with answers")
     return {name: _answered(path, name, value) for name, value in answers.items()}
 
 
@@ -251,4 +259,4 @@ def add_answers(path: Path, store: Path) -> None:
     """
     before = read_object(store).get("answers", {}) if store.is_file() else {}
     new = {name: answer._asdict() for name, answer in read_answers(path).items()}
-    write_json(store, {"schema": SCHEMA, "answers": {**before, **new}})
+    write_json(store, {"schema": ANSWERS_SCHEMA, "answers": {**before, **new}})

@@ -11,15 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from vidqa.core.cli import command
-from vidqa.core.files import write_json, write_text
 from vidqa.gaps.analysis.analyze import Gaps, analyze
 from vidqa.gaps.analysis.breakdowns import ON_TERMINAL, slices_sentence, slices_text, write_slices
-from vidqa.gaps.analysis.label_errors import audit_items, audit_page, read_answers
+from vidqa.gaps.analysis.label_errors import read_answers, write_audit
 from vidqa.gaps.analysis.scored_answers import ERROR_TYPES, Mode, ScoredAnswers
 from vidqa.gaps.analysis.storage import is_remote
 from vidqa.gaps.curation.embeddings import unit_vectors
 
-AUDIT = "vidqa.audit.v1"
 ROWS = 40  # kinds on the terminal
 
 
@@ -67,10 +65,8 @@ def find_gaps(request: GapAnalysis) -> GapReport:
         data |= {"slices": str(request.slices), "worst_slices": worst, "slices_say": slices_sentence(table)}
         lines.append(slices_text(table))
     if scored and request.audit:
-        items = audit_items(scored, request.other_results, vectors, audited)
+        items = write_audit(request.audit, scored, request.other_results, vectors, audited)
         page = request.audit.with_suffix(".html")
-        write_json(request.audit, {"schema": AUDIT, "count": len(items), "items": items})
-        write_text(page, audit_page(items))
         wrong = sum(item["probability"] >= 0.5 and not item["verdict"] for item in items)
         data |= {"audit": str(request.audit), "audit_page": str(page), "doubtful": len(items), "probably_wrong": wrong}
         lines.append(f"{len(items)} doubtful labels, {wrong} of them probably wrong: {page}")

@@ -22,10 +22,10 @@ from vidqa.datatools.duplicates import answer_class, compared_answer
 from vidqa.datatools.outputs import json_list
 from vidqa.gaps.curation.leaks import SAME_ID, Leak, Protected, find_leaks
 from vidqa.gaps.curation.rows import Row, counted, read_columns, read_rows, written
+from vidqa.gaps.curation.selection import FEW
 from vidqa.gaps.problems import LEAK, NOTHING_NEW
 
 ANNOTATIONS, LEAKS, SUMMARY = "annotations.json", "leaks.json", "assembly.json"
-FEW = 12  # different answers of a slice that are balanced
 NAMED = 5  # leaks that a problem names
 WRONG = ("wrong", "unparsed")  # errors whose response is an answer that can be rejected
 

@@ -22,6 +22,7 @@ from vidqa.gaps.deft.loop import Log, Loop, PendingStage, Step, locked_folder, w
 from vidqa.gaps.deft.report import write_report
 from vidqa.gaps.deft.state import Ending, Sets, Settings, Stop, Strict, Where, fold
 from vidqa.gaps.problems import DEFT_FOLDER, DEFT_SETTING, LEAK
+from vidqa.spec.layers import parse_value
 
 ANSWERS = {"audit needed": "--audit-answers", "labels needed": "--labels"}  # by rule: option for a person's answers
 TABLES: dict[str, type[Strict]] = {"sets": Sets, "where": Where, "stop": Stop}
@@ -102,8 +103,6 @@ def _with_sets(table: dict[str, Any], sets: list[str]) -> dict[str, Any]:
     """The table with KEY=VALUE at dotted keys; words of stages and keys of trainings are split as a shell would.
 
     Raises DEFT_SETTING."""
-    import yaml
-
     for word in sets:
         key, equals, value = word.partition("=")
         parts = key.split(".")
@@ -115,8 +114,15 @@ def _with_sets(table: dict[str, Any], sets: list[str]) -> dict[str, Any]:
             if not isinstance(inner, dict):
                 raise DEFT_SETTING.error(key, f"{part} is a value, not a table")
         is_words = parts[0] == "words" or parts in (["train"], ["study"])
-        inner[parts[-1]] = shlex.split(value) if is_words else yaml.safe_load(value)
+        inner[parts[-1]] = _words(key, value) if is_words else parse_value(value) if value else None
     return table
+
+
+def _words(key: str, text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as unclosed:
+        raise DEFT_SETTING.error(key, f"{text!r} cannot be split into words: {unclosed}") from unclosed
 
 
 def _absolute(place: str) -> str:

@@ -45,10 +45,10 @@ def test_gpus_are_read_from_nvidia_smi(case: Case) -> None:
 
 def test_what_is_declared_wins(case: Case) -> None:
     machine(case, H200, cuda="13.0", count=1)
-    assert declared_or_visible(Declared(), lambda: 8) == visible_gpus()
-    assert declared_or_visible(Declared(2, 80.0, "sm_80"), lambda: 8) == [Gpu("NVIDIA H200", 80.0, "sm_80")] * 2
+    assert declared_or_visible(Declared(), 8) == visible_gpus()
+    assert declared_or_visible(Declared(2, 80.0, "sm_80"), 8) == [Gpu("NVIDIA H200", 80.0, "sm_80")] * 2
     case.patch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert declared_or_visible(Declared(gpu_memory_gb=80), lambda: 8) == [Gpu("declared", 80)] * 8
+    assert declared_or_visible(Declared(gpu_memory_gb=80), 8) == [Gpu("declared", 80)] * 8
 
 
 @pytest.mark.parametrize(

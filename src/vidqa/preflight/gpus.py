@@ -7,7 +7,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -15,7 +15,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from vidqa.core import environment, files
-from vidqa.core.problem import ProblemError
 from vidqa.jobs.platforms import local
 from vidqa.planning.budget import speed
 
@@ -67,24 +66,15 @@ class Build:
     architectures: tuple[str, ...]
 
 
-def declared_or_visible(declared: Declared, processes: Callable[[], int]) -> list[Gpu]:
+def declared_or_visible(declared: Declared, processes: int) -> list[Gpu]:
     """The GPUs as declared, else as found. If only their kind is declared and none is found, one per process of the
-    spec."""
+    job."""
     visible = visible_gpus()
     if not declared.anything:
         return visible
-    count = declared.gpu_count
-    if count is None:
-        count = len(visible) or _number(processes)
+    count = declared.gpu_count if declared.gpu_count is not None else len(visible) or processes
     like = visible[0] if visible else Gpu("declared")
     return [Gpu(like.name, declared.gpu_memory_gb or like.memory_gb, declared.gpu_arch or like.arch)] * count
-
-
-def _number(processes: Callable[[], int]) -> int:
-    try:
-        return processes()
-    except ProblemError:  # the check of the spec reports it
-        return 1
 
 
 def visible_gpus() -> list[Gpu]:

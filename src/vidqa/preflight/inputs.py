@@ -81,8 +81,8 @@ class RunInputs:
     engine: str = "vidqa"  # the image of the job: vidqa or cosmos-rl
     evaluate_spec: Path | None = None  # the evaluation that a training is measured with
     kpi_root: Path | None = None  # its data, where it has no spec
-    job_spec: JobSpec | None = None  # of a launch, which has resolved the spec; nothing is then written beside the spec
-    at_launch: bool = False
+    job_spec: JobSpec | None = None  # of a launch, which has resolved the spec
+    at_launch: bool = False  # or in the plan of a study: nothing is written beside the spec
     elsewhere: bool = False  # the job runs on another machine, which may have other media
     facts: dict[str, Any] = field(default_factory=dict)
     missing: dict[str, list[Problem]] = field(default_factory=dict)  # parts that are not available, and why
@@ -136,7 +136,11 @@ class RunInputs:
     @once
     def gpus(self) -> list[Gpu]:
         """The declared GPUs, else those of this machine."""
-        return declared_or_visible(self.declared, lambda: self.processes)
+        try:
+            processes = self.processes
+        except ProblemError:  # the check of the spec reports it
+            processes = 1
+        return declared_or_visible(self.declared, processes)
 
     @property
     def bad_sample_severity(self) -> str:

@@ -38,11 +38,8 @@ NOTHING_HELPS = (
 RAISE = "raise engine.gpu_memory_gib, which leaves the rest of the GPU to others"
 
 
-def memory(inputs: DataInputs) -> list[Problem]:
+def memory(inputs: DataInputs, train_spec: TrainSpec) -> list[Problem]:
     """Compare the peak of one GPU for the heaviest pack with the memory of the GPUs, found or declared."""
-    train_spec = inputs.training
-    if train_spec is None:
-        raise Skip("nothing is trained")
     samples, _ = inputs.training_steps(train_spec)
     has_gib = usable_memory(inputs)
     model = inputs.memory_model(train_spec)

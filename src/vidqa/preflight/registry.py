@@ -48,7 +48,8 @@ class Check:
 
 
 def _gpu_memory(inputs: DataInputs) -> list[Problem]:
-    return memory_checks.memory(inputs) if inputs.training else answering_checks.memory(inputs)
+    training = inputs.training
+    return memory_checks.memory(inputs, training) if training else answering_checks.memory(inputs)
 
 
 CHECKPOINT, HERE, NEVER = AtLaunch.CHECKPOINT, AtLaunch.HERE, AtLaunch.NEVER

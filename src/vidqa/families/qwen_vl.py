@@ -72,18 +72,18 @@ def video_settings(folder: Path, defaults: dict[str, Any], *, older_bounds: bool
     """The video processor's settings. Raises MODEL_FILE_MISSING, MODEL_UNSUPPORTED."""
     place, settings = _settings(folder, "video_processor", (VIDEO_FILE, IMAGE_FILE), defaults)
     if older_bounds:
-        take_older_bounds(settings)
+        _take_older_bounds(settings)
     return parse({"video_processor": settings}, "video_processor", place, ProcessorSettings)
 
 
 def image_rules(folder: Path) -> PixelRules:
     """The rules of the image processor, one class for all. Raises MODEL_FILE_MISSING, MODEL_UNSUPPORTED."""
     place, settings = _settings(folder, "image_processor", (IMAGE_FILE,), IMAGE_DEFAULTS)
-    take_older_bounds(settings)
+    _take_older_bounds(settings)
     return pixel_rules(parse({"image_processor": settings}, "image_processor", place, ProcessorSettings))
 
 
-def take_older_bounds(settings: dict[str, Any]) -> None:
+def _take_older_bounds(settings: dict[str, Any]) -> None:
     """Older processors wrote min_pixels and max_pixels beside size, and these win."""
     for name, older in (("shortest_edge", "min_pixels"), ("longest_edge", "max_pixels")):
         settings["size"][name] = settings.get(older) or settings["size"].get(name)

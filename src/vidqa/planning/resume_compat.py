@@ -80,7 +80,7 @@ def compare(checkpoint: Path, before: Mapping[str, Any], now: Mapping[str, Any])
     """Of a checkpoint's facts `before` and those of a run (`order`, `weights`, `spec`; a part that is unknown is left
     out) what may not differ and does, and the keys that differ and change what is learned, both as text."""
     refused = {what: changes(before.get(part, {}), now[part]) for part, what in FACT_NAMES.items() if part in now}
-    recorded = recorded_spec(checkpoint, before)
+    recorded = _recorded_spec(checkpoint, before)
     differences = ["unknown: the checkpoint does not say with which spec it was trained"]
     if recorded is not None:
         refused[SAMPLE_RULE], differences = spec_changes(recorded, now["spec"])
@@ -110,7 +110,7 @@ def spec_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[lis
     return refused, [text for key, text in texts.items() if key not in idle and not key.startswith(SAMPLE_KEYS)]
 
 
-def recorded_spec(checkpoint: Path, facts: Mapping[str, Any]) -> dict[str, Any] | None:
+def _recorded_spec(checkpoint: Path, facts: Mapping[str, Any]) -> dict[str, Any] | None:
     """What a checkpoint's facts say of the spec it was trained with; one of an earlier version does not say it, and the
     spec of its run folder is taken. None where there is neither."""
     recorded = facts.get("spec")

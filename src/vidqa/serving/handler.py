@@ -119,13 +119,13 @@ class RequestHandler:
             if isinstance(header, (ImageMeta, VideoMeta)) and header.width * header.height > MOST_PIXELS
         ]
         if problems:
-            raise ProblemError([in_request(problem, places) for problem in problems])
+            raise ProblemError([_in_request(problem, places) for problem in problems])
         planner = self._planner(request)
         planner.take({ref.key: header for ref, header in zip(media, headers, strict=True)})
         record = Record("request", turns, tuple(media), source="messages")
         samples, problems = await self.in_thread(planner.plan, [record])
         if problems:
-            raise ProblemError([in_request(problem, places) for problem in problems])
+            raise ProblemError([_in_request(problem, places) for problem in problems])
         return samples[0]
 
     def _planner(self, request: ChatRequest) -> Planner:
@@ -210,7 +210,7 @@ def _send(loop: asyncio.AbstractEventLoop, queue: asyncio.Queue[Any], number: in
         loop.call_soon_threadsafe(queue.put_nowait, (number, item))
 
 
-def in_request(problem: Problem, places: dict[str, str]) -> Problem:
+def _in_request(problem: Problem, places: dict[str, str]) -> Problem:
     """A problem with the request's names of media in place of file paths."""
     where, message = problem.where, problem.message
     for path, place in places.items():

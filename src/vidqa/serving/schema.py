@@ -261,7 +261,7 @@ def _check(request: ChatRequest) -> None:
     if structured and (structured.choice is None) == (structured.json_ is None):
         raise REQUEST.error("structured_outputs", "exactly one of choice and json is needed")
     if request.mm_processor_kwargs:
-        check_keys(keys_in(request.mm_processor_kwargs), "mm_processor_kwargs")
+        _check_keys(_keys_in(request.mm_processor_kwargs), "mm_processor_kwargs")
     if request.messages[-1].role != "user":
         raise REQUEST.error(f"messages[{len(request.messages) - 1}]", "the last message must be the user's")
 
@@ -296,8 +296,8 @@ def conversation(messages: Sequence[Message]) -> tuple[tuple[Turn, ...], list[Na
             url = part.video_url.url if isinstance(part, VideoPart) else part.image_url.url
             parts.append(len(media))
             kind = "video" if video else "image"
-            keys = keys_in(part)
-            check_keys(keys, f"{where}[{number}]")
+            keys = _keys_in(part)
+            _check_keys(keys, f"{where}[{number}]")
             media.append(NamedMedium(kind, url, f"{where}[{number}].{kind}_url", tuple(sorted(keys.items()))))
         turns.append(Turn(role, (message.content,) if isinstance(message.content, str) else tuple(parts)))
     if len(media) > MOST_MEDIA:
@@ -305,12 +305,12 @@ def conversation(messages: Sequence[Message]) -> tuple[tuple[Turn, ...], list[Na
     return tuple(turns), media
 
 
-def keys_in(values: ImageKeys) -> dict[str, float]:
+def _keys_in(values: ImageKeys) -> dict[str, float]:
     """The keys of a part, or of all media, that say how they become frames."""
     return values.model_dump(include=set(VISION_KEYS), exclude_none=True)
 
 
-def check_keys(keys: dict[str, float], where: str) -> None:
+def _check_keys(keys: dict[str, float], where: str) -> None:
     """Raises SERVE_REQUEST where keys contradict each other, or leave others without effect."""
     for message in (*contradictions(keys), *without_effect(keys)):
         raise REQUEST.error(where, message)

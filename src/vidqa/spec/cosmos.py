@@ -45,12 +45,12 @@ def target_table(spec: Spec, train_samples: int | None = None) -> tuple[dict[str
     if isinstance(spec, TrainSpec) and not isinstance(spec, GrpoSpec):
         return cosmos_table(spec, train_samples)
     if isinstance(spec, EvaluateSpec):
-        return evaluator_table(spec)
+        return _evaluator_table(spec)
     message = "only the specs of a training and of an evaluation are written in the container's keys"
     return {}, [NOT_SUPPORTED.at("--target", message, "use --target native")]
 
 
-def evaluator_table(spec: EvaluateSpec) -> tuple[dict[str, Any], list[Problem]]:
+def _evaluator_table(spec: EvaluateSpec) -> tuple[dict[str, Any], list[Problem]]:
     """The table that TAO's evaluator reads, and a warning for each value that it cannot hold."""
     defaults = leaves("evaluate")
     values, problems = {}, []

@@ -170,21 +170,21 @@ def _table(whole: dict[str, Any], prop: dict[str, Any]) -> dict[str, Any] | None
 def expected(action: str, path: str) -> str:
     """What a key may hold, in words: "whole number of at least 1, or unset"."""
     prop = properties(action).get(path)
-    return "a table of keys" if prop is None else in_words(prop)
+    return "a table of keys" if prop is None else _in_words(prop)
 
 
-def in_words(prop: dict[str, Any]) -> str:
+def _in_words(prop: dict[str, Any]) -> str:
     if "anyOf" in prop:
-        return ", or ".join(dict.fromkeys(in_words(choice) for choice in prop["anyOf"]))
+        return ", or ".join(dict.fromkeys(_in_words(choice) for choice in prop["anyOf"]))
     if "const" in prop:
         return _quoted(prop["const"])
     if "enum" in prop:
         return "one of " + ", ".join(map(_quoted, prop["enum"]))
     if prop.get("type") == "array":
-        items, count = in_words(prop["items"]), prop.get("minItems")
+        items, count = _in_words(prop["items"]), prop.get("minItems")
         return f"list of {count} values, each {items}" if count else f"list, each item {items}"
     if prop.get("type") == "object":
-        return f"table of name to {in_words(prop['additionalProperties'])}"
+        return f"table of name to {_in_words(prop['additionalProperties'])}"
     limits = " and ".join(f"{words} {prop[name]}" for name, words in LIMITS.items() if name in prop)
     return WORDS[prop["type"]] + (f" ({limits})" if limits else "")
 

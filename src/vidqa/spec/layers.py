@@ -145,7 +145,7 @@ def entries(action: str, layer: Layer) -> Iterator[tuple[str, Any] | Problem]:
     A path to a table comes with None (the table is taken away) or {} (it is there, with its defaults).
     """
     table, declared = layer.table, actions.action(action)
-    if is_benchmark_config(table):
+    if _is_benchmark_config(table):
         message = "it is a configuration of Cosmos-Reason1's benchmark: its datasets are a list of subsets"
         remedy = f"python scripts/run_benchmark.py --data DATA --config {shlex.quote(layer.name)}"
         yield FILE.at(layer.name, message, remedy)
@@ -159,7 +159,7 @@ def entries(action: str, layer: Layer) -> Iterator[tuple[str, Any] | Problem]:
         yield from _place(action, layer, declared.spec_model, path, value, "")
 
 
-def is_benchmark_config(table: dict[str, Any]) -> bool:
+def _is_benchmark_config(table: dict[str, Any]) -> bool:
     """Whether a file is of Cosmos-Reason1's benchmark: a list of data sets beside tables of an evaluation."""
     tables = ("model", "evaluation", "generation")
     return isinstance(table.get("datasets"), list) and not table.keys().isdisjoint(tables)

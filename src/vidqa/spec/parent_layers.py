@@ -38,7 +38,7 @@ def parent_layer(action: str, run: Path, which: str | None) -> Layer:
     if action == "train" and is_adapter(run):
         if which is not None:
             raise NO_RUN.error("--which", f"{which} is asked for, and {run} is an adapter, not a run", "leave it out")
-        return Layer(f"{PARENT_LAYER} {run}", begun_with(run))
+        return Layer(f"{PARENT_LAYER} {run}", _begun_with(run))
     which = which or parent.which
     return Layer(f"{PARENT_LAYER} {run} ({which})", actions.resolve(parent.keys)(run, run_folder_of(run), which))
 
@@ -102,10 +102,10 @@ def weights_layer(option: str, action: str, name: str) -> Layer | None:
     if not name or "://" in name or not os.path.isdir(place) or action != "train":
         return None
     adapter = place if is_adapter(place) else _adapter_of(place, "best") if (place / EXPORTS).is_dir() else None
-    return Layer(f"{option} {name}", begun_with(adapter)) if adapter else None
+    return Layer(f"{option} {name}", _begun_with(adapter)) if adapter else None
 
 
-def begun_with(adapter: Path) -> dict[str, Any]:
+def _begun_with(adapter: Path) -> dict[str, Any]:
     """What a training takes that begins with `adapter`: base model and adapter, and the frames and the prompt of the
     run that trained it, where it is one of this program."""
     values = continued_adapter(adapter)

@@ -100,7 +100,7 @@ def resolve(action: str, layers: Iterable[Layer], target: str = "native") -> Res
     return Resolved(spec, origins, problems, tuple(merger.layers))
 
 
-def address_of_named(named: dict[str, Any]) -> str:
+def _address_of_named(named: dict[str, Any]) -> str:
     """The annotation path of a data set that is named by name, subset, split and revision: a folder, or the hub's."""
     name, subset, split = str(named["name"]), named.get("subset") or "", named.get("split", "")
     split = "+".join(map(str, split)) if isinstance(split, list) else str(split or "")
@@ -182,7 +182,7 @@ class _LayerMerger:
         named = value_in(self.values, NAMED)
         if named and isinstance(named, dict) and named.get("name") and not value_in(self.values, TRAIN_SET):
             layer = self.sources[f"{NAMED}.name"]
-            self._put(TRAIN_SET, address_of_named(named), layer)
+            self._put(TRAIN_SET, _address_of_named(named), layer)
             for name, usual in (("name", ""), ("subset", ""), ("split", "train"), ("revision", "")):
                 self._put(f"{NAMED}.{name}", usual, layer)
         loader = value_in(self.values, LOADER)

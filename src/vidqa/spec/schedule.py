@@ -97,7 +97,7 @@ def part_of(name: str) -> str:
     return "merger" if ".merger." in name or ".deepstack_merger_list." in name else "vision"
 
 
-def named_rates(rates: Rates) -> dict[str, float]:
+def _named_rates(rates: Rates) -> dict[str, float]:
     """The rates that a spec gives to parts by name; a number gives none."""
     if isinstance(rates, list):
         return dict(zip(PARTS, rates, strict=False))
@@ -111,7 +111,7 @@ def rate_of(rates: Rates, part: str) -> float | None:
     """The peak rate of a part; None where the spec gives it none."""
     if isinstance(rates, int | float):
         return float(rates)
-    named = named_rates(rates)
+    named = _named_rates(rates)
     names = (part, "vision", "global") if part == "merger" else (part, "global")
     return next((named[name] for name in names if name in named), None)
 
@@ -132,7 +132,7 @@ def part_problems(rates: Rates, trained: Iterable[str]) -> list[Problem]:
     the names of the parameters that train."""
     parts = {part_of(name) for name in trained}
     problems = []
-    for part in named_rates(rates):
+    for part in _named_rates(rates):
         if part in PARTS and part not in parts:
             remedy = "leave its rate out, or let it train (policy.freeze_pattern, policy.lora.target_modules)"
             problems.append(CONFLICT.at(f"{LEARNING_RATE}.{part}", f"nothing of the part {part} trains", remedy))

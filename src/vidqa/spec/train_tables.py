@@ -18,11 +18,9 @@ from vidqa.spec._field import (
     null_is,
     table,
 )
-from vidqa.spec.compat_keys import with_compat_keys
+from vidqa.spec.compat_keys import Granularity, with_compat_keys
 
 Dtype = Literal["bfloat16", "float16", "float32"]
-Recipe = Literal["dynamic_scaling", "delayed_scaling"]
-Granularity = Literal["rowwise", "tensorwise"]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 Decay = Annotated[Literal["linear", "sqrt", "cosine", "none"], null_is("none")]
 FALLING = {"train.optm_decay_type": ["linear", "sqrt", "cosine"]}

@@ -12,14 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from vidqa.families import Sizes
-from vidqa.planning.budget.memory import BYTES_OF, GIB
+from vidqa.planning.budget.memory import BYTES_OF, GIB, PeakMemory
 from vidqa.planning.budget.memory_constants import CONSTANTS
 from vidqa.planning.packing import padded_length
 from vidqa.planning.prefix_sharing import split_samples
 from vidqa.planning.samples import Sample
+from vidqa.spec.evaluate_tables import Evaluation, Inference
+from vidqa.spec.models import EvaluateSpec, InferenceSpec
 
 PAGE = 64  # tokens of a page of the native generator's cache
 PACK_TOKENS = 16384  # of prompts that it reads together on a GPU
@@ -59,9 +60,11 @@ class AnsweringSetup:
         return max(self.batch, ROWS) if self.generator == "native" else self.batch
 
 
-def answering_setup(spec: Any, work: Any, longest: int, longer: int = 0) -> AnsweringSetup:
-    """Of a spec whose table `work` says how its samples are answered; the longest of them has `longest` tokens. Further
-    attempts may have `longer` tokens more."""
+def answering_setup(
+    spec: EvaluateSpec | InferenceSpec, work: Evaluation | Inference, longest: int, longer: int = 0
+) -> AnsweringSetup:
+    """`work` is the spec's table that says how its samples are answered. The longest of them has `longest` tokens;
+    further attempts may have `longer` tokens more."""
     answer = spec.generation.max_tokens + longer
     most = min(spec.model.max_length, longest + answer)
     return AnsweringSetup(work.generator, BYTES_OF[spec.model.dtype], work.batch_size, most, answer)
@@ -116,26 +119,15 @@ def _packs(share: Sequence[Sample], rows: int) -> Iterator[Reading]:
 
 
 @dataclass(frozen=True)
-class AnsweringMemory:
-    """Bytes on one GPU: `always`, and in addition at each of three moments. `weights` and `cache`, at its longest, are
-    parts of these."""
+class AnsweringMemory(PeakMemory):
+    """The memory of answering. `weights` and `cache`, at its longest, are parts of it."""
 
+    MOMENTS = ("vision", "decoder", "decode")
     weights: float
-    always: float
     cache: float
     vision: float
     decoder: float
     decode: float
-
-    @property
-    def moment(self) -> str:
-        """The moment of the peak."""
-        return max(("vision", "decoder", "decode"), key=lambda name: getattr(self, name))
-
-    @property
-    def peak_gib(self) -> float:
-        """The peak of PyTorch's tensors (`torch.cuda.max_memory_allocated`)."""
-        return (self.always + getattr(self, self.moment)) / GIB
 
 
 def answering_memory(

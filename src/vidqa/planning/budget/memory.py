@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from vidqa.families import Sizes
 from vidqa.planning.budget.activation_checkpointing import (
@@ -138,24 +138,32 @@ class MicroStep:
 
 
 @dataclass(frozen=True)
-class Memory:
-    """Bytes of one GPU: `always`, and besides it at each moment."""
+class PeakMemory:
+    """Bytes of one GPU: `always`, and besides it at each of the moments."""
 
+    MOMENTS: ClassVar[tuple[str, ...]]
     always: float
-    decoder: float
-    vision: float
-    root: float
-    generation: float = 0.0
 
     @property
     def moment(self) -> str:
         """The moment of the peak."""
-        return max(("decoder", "vision", "root", "generation"), key=lambda name: getattr(self, name))
+        return max(self.MOMENTS, key=lambda name: getattr(self, name))
 
     @property
     def peak_gib(self) -> float:
         """The most that PyTorch's tensors take (`torch.cuda.max_memory_allocated`)."""
         return (self.always + getattr(self, self.moment)) / GIB
+
+
+@dataclass(frozen=True)
+class Memory(PeakMemory):
+    """The memory of a training."""
+
+    MOMENTS = ("decoder", "vision", "root", "generation")
+    decoder: float
+    vision: float
+    root: float
+    generation: float = 0.0
 
 
 def fits(peak_gib: float, memory_gib: float) -> bool:

@@ -52,12 +52,12 @@ class FlopsModel:
             + self.per_supervised * work.supervised
             + self.per_patch * work.patches
             + self.per_patch_pair * work.patch_pairs
-            + (self.per_window_pair * window_pairs(work.grids, self.window) if self.window else 0.0)
+            + (self.per_window_pair * _window_pairs(work.grids, self.window) if self.window else 0.0)
             for work in works
         )
 
 
-def window_pairs(grids: Iterable[tuple[int, int, int]], window: int) -> int:
+def _window_pairs(grids: Iterable[tuple[int, int, int]], window: int) -> int:
     """Pairs of patches inside the windows of every frame; the last window of a side is what is left of it."""
 
     def squares(side: int) -> int:

@@ -1,16 +1,22 @@
-"""Chat templates that would fill the memory or run for minutes are refused; the usual ones are not, however long a
-conversation is."""
+"""Chat templates and tokenizers that would fill the memory or run for minutes are refused; the usual ones are not,
+however long a conversation is."""
 
 from __future__ import annotations
 
+import json
 import resource
+import shutil
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from vidqa.core.problem import ProblemError
+from vidqa.families.chat import load_chat
 from vidqa.families.chat_template import Template
 
+REPLACE = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
 ROUNDS = "{% set n = namespace(x='ab' * 99, l=[1], i=3, o=0) %}{% for _ in range(40) %}{% set n.x = BODY %}{% endfor %}"
 EACH = "{% set a = 'a' * 100000 %}{% for _ in range(99999) %}{% set b = BODY %}{% endfor %}"
 BOMBS = [
@@ -89,3 +95,38 @@ def test_a_long_conversation_is_rendered(turns: int, letters: int) -> None:
 def test_a_template_of_a_megabyte_is_not_compiled() -> None:
     with pytest.raises(ProblemError, match="characters"):
         Template("{{ 1 }}" * 200_000, "chat_template.jinja", {})
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("normalizer", {"type": "Prepend", "prepend": "x" * 10_000_000}),
+        ("normalizer", {"type": "Sequence", "normalizers": [REPLACE] * 40}),
+        (
+            "normalizer",
+            {"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "Sequence", "normalizers": [REPLACE]}]},
+        ),
+        ("normalizer", {"type": "Replace", "pattern": {"Regex": "(a+)+$"}, "content": ""}),
+        (
+            "pre_tokenizer",
+            {"type": "Split", "pattern": {"Regex": "a|" * 20_000}, "behavior": "Isolated", "invert": False},
+        ),
+    ],
+)
+def test_a_part_without_bounds_is_refused_at_once(model_folder: Path, tmp_path: Path, part: str, value: Any) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(model_folder, folder)
+    described = json.loads((folder / "tokenizer.json").read_text())
+    (folder / "tokenizer.json").write_text(json.dumps({**described, part: value}))
+    began = time.process_time()
+    with pytest.raises(ProblemError, match=f"MODEL_UNSUPPORTED.*\n.*{part}"):
+        load_chat(folder)
+    assert time.process_time() - began < 60  # seconds; a quadratic tokenizer takes many minutes
+
+
+def test_the_normalizer_of_published_tokenizers_is_taken(model_folder: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(model_folder, folder)
+    described = json.loads((folder / "tokenizer.json").read_text())
+    (folder / "tokenizer.json").write_text(json.dumps({**described, "normalizer": {"type": "NFC"}}))
+    assert load_chat(folder).text_ids("e\u0301") == load_chat(folder).text_ids("\u00e9")

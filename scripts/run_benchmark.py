@@ -40,8 +40,7 @@ parser.add_argument("--yes", action="store_true", help="agree to the image that 
 
 
 def main(options: Namespace) -> Result:
-    from vidqa.benchmark.report import as_text, report, write_files
-    from vidqa.benchmark.running import run_benchmark, settle
+    from vidqa.benchmark.running import as_text, report, run_benchmark, settle, write_files
     from vidqa.jobs.launch import Resources
 
     if options.limit is not None and options.limit < 1:

@@ -10,8 +10,7 @@ import pytest
 
 from vidqa.benchmark.problems import BENCHMARK_CONFIG, BENCHMARK_DATA
 from vidqa.benchmark.questions import read_questions
-from vidqa.benchmark.report import published
-from vidqa.benchmark.running import settle
+from vidqa.benchmark.running import published, settle
 from vidqa.core.cli import SKILL_ROOT
 from vidqa.core.problem import ProblemError
 from vidqa.evaluation.accuracy import accuracy_interval

@@ -14,8 +14,7 @@ from clips import write_clip
 from tiny_world import run_engine, tiny_model
 
 from vidqa.benchmark.questions import read_questions
-from vidqa.benchmark.report import report, write_files
-from vidqa.benchmark.running import Settings, run_benchmark, settle, write_spec
+from vidqa.benchmark.running import Settings, report, run_benchmark, settle, write_files, write_spec
 from vidqa.evaluation.cosmos_protocol import protocol_scores
 from vidqa.evaluation.results import read_dataset
 from vidqa.jobs.launch import Resources

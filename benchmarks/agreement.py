@@ -28,8 +28,9 @@ from shapes import write_random_model
 from video_set import QUESTIONS, SetShape, corpus, write_set
 
 from vidqa.engine.generators import GENERATORS
-from vidqa.engine.generators._base import Request, Result, Sampling, Settings
+from vidqa.engine.generators._base import Settings
 from vidqa.planning.prefix_sharing import split_samples
+from vidqa.planning.requests import Request, Result, Sampling
 
 SHAPE, TINY = SetShape(40, (1, 6), 8, 96, 64), SetShape(3, (1, 3), 4, 96, 64)
 GREEDY = Sampling(max_tokens=16)

@@ -29,12 +29,13 @@ from vidqa.data import load_records
 from vidqa.engine.data.frames import FrameSource
 from vidqa.engine.export import load_export
 from vidqa.engine.families import family_of
-from vidqa.engine.generators._base import Request, Sampling, Settings
+from vidqa.engine.generators._base import Settings
 from vidqa.engine.generators.hf import TransformersSession
 from vidqa.engine.generators.native import NativeSession
 from vidqa.planning.budget.answering import PAGE
 from vidqa.planning.budget.speed import gpu_peak_flops
 from vidqa.planning.prefix_sharing import prefix_groups, workload
+from vidqa.planning.requests import Request, Sampling
 from vidqa.planning.samples import Planner, Prompting, Sample
 
 FPS = 1.4  # clips of 5 to 40 seconds become 1k to 8k tokens

@@ -31,12 +31,13 @@ from vidqa.engine.answering.prompts import Prompts
 from vidqa.engine.data.frames import open_frames
 from vidqa.engine.data.planned_samples import fitting
 from vidqa.engine.generators import NATIVE, TRANSFORMERS
-from vidqa.engine.generators._base import Generator, Request, Result, Settings
+from vidqa.engine.generators._base import Generator, Settings
 from vidqa.engine.loading.load import DTYPES
 from vidqa.engine.memory import release_memory
 from vidqa.families.chat import Chat
 from vidqa.jobs.local_job import ACTION, inference_job
 from vidqa.planning.plan import load_sets, make_plan
+from vidqa.planning.requests import Request, Result
 from vidqa.planning.samples import Planner, Sample, evaluation_planner
 from vidqa.spec import Layer, load, parse_set
 from vidqa.spec.parent_layers import model_layer

@@ -13,8 +13,8 @@ from parity import compare, exceeded
 from tiny_world import tiny_data, tiny_model
 
 from vidqa.core.cli import SKILL_ROOT
-from vidqa.engine.generators._base import Result
 from vidqa.families.chat import Chat, load_chat
+from vidqa.planning.requests import Result
 
 
 @pytest.fixture(scope="module")

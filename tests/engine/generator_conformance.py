@@ -18,7 +18,8 @@ from generator_world import *  # noqa: F403
 from generator_world import DRAWN, GREEDY, Answering, World, changed
 
 from vidqa.core.problem import ProblemError
-from vidqa.engine.generators._base import Generator, Request, Result, Sampling
+from vidqa.engine.generators._base import Generator
+from vidqa.planning.requests import Request, Result, Sampling
 from vidqa.video.problems import VIDEO_UNREADABLE
 
 

@@ -21,7 +21,8 @@ from vidqa.data import load_records
 from vidqa.engine.data.collate import stock_inputs
 from vidqa.engine.data.pixels import resize_frames
 from vidqa.engine.families import FAMILIES, torch_half
-from vidqa.engine.generators._base import Generator, Request, Result, Sampling, Settings
+from vidqa.engine.generators._base import Generator, Settings
+from vidqa.planning.requests import Request, Result, Sampling
 from vidqa.planning.samples import Planner, Prompting
 from vidqa.video import decode_frames, decode_image
 

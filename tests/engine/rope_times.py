@@ -8,7 +8,7 @@ import pytest
 from generator_conformance import Only
 from generator_world import GREEDY, Answering, World, changed
 
-from vidqa.engine.generators._base import Request
+from vidqa.planning.requests import Request
 
 
 def slower(world: World, step_s: float) -> list[Request]:

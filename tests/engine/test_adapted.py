@@ -9,8 +9,7 @@ import torch
 import torch.nn.functional as F
 from peft import LoraConfig, inject_adapter_in_model
 
-from vidqa.engine.model.fused_lora import Adapter, own
-from vidqa.engine.model.layers import Projection, project, projection
+from vidqa.engine.model.layers import Adapter, Projection, own, project, projection
 from vidqa.engine.rl.update import without_adapters
 
 TOKENS, WIDTH = 29, 48

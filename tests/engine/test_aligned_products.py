@@ -7,8 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from vidqa.engine.families.qwen_vl_layers import ALIGNED, VisionOutput, after_vision_attention, aligned
-from vidqa.engine.model.fused_lora import Adapter
-from vidqa.engine.model.layers import Norm, Projection, project, root_mean_square_norm
+from vidqa.engine.model.layers import Adapter, Norm, Projection, project, root_mean_square_norm
 
 WIDTH, INNER = 16, 20
 

@@ -94,11 +94,11 @@ def holder(folder: Path, key: str) -> subprocess.Popen:
 
 def test_a_killed_owner_frees_its_claim(tmp_path: Path) -> None:
     claims, passed_on = Claims(tmp_path, "60s"), threading.Event()
-    waiting = Waiting(claims, lambda _: passed_on.set())
+    waiting = Waiting(claims)
     waiting.start()
     with holder(tmp_path, KEY) as owner:
         assert not claims.take(KEY)
-        waiting.add(type("Claimant", (), {"key": KEY})())
+        waiting.add(KEY, passed_on.set)
         assert not passed_on.wait(0.3)
         owner.kill()
     assert passed_on.wait(20)

@@ -16,8 +16,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
 
 from vidqa.engine.distributed import local_part
-from vidqa.engine.model.fused_lora import Adapter
-from vidqa.engine.model.layers import Projection, project
+from vidqa.engine.model.layers import Adapter, Projection, project
 from vidqa.engine.model.quantized_base import dense, quantized
 from vidqa.engine.training import optimizer
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from vidqa.engine.answering.prompts import Prompts
-from vidqa.engine.generators._base import Sampling
+from vidqa.planning.requests import Sampling
 
 
 class Begun(list):

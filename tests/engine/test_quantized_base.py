@@ -22,8 +22,7 @@ from transformers import BitsAndBytesConfig, Qwen3VLForConditionalGeneration
 from vidqa.core.problem import ProblemError
 from vidqa.engine.actions.export import proof_sample
 from vidqa.engine.export.proof import stock_loss
-from vidqa.engine.model.fused_lora import Adapter
-from vidqa.engine.model.layers import Projection, project
+from vidqa.engine.model.layers import Adapter, Projection, project
 from vidqa.engine.model.quantized_base import dense, quantized
 from vidqa.planning.adapters import base_precision, check_base_precision
 from vidqa.planning.samples import training_planner

@@ -25,11 +25,12 @@ from vidqa.core.problem import ProblemError
 from vidqa.engine.export import load_export
 from vidqa.engine.export.weights import load_weights
 from vidqa.engine.generators import NATIVE, TRANSFORMERS
-from vidqa.engine.generators._base import Generator, Request, Result, Session
+from vidqa.engine.generators._base import Generator, Session
 from vidqa.engine.generators.native import NativeSession
 from vidqa.engine.kernels import plain
 from vidqa.engine.loading.load import meta_model
 from vidqa.engine.model.quantized import Matrix, Rounding, dequantize, matrix_of, product
+from vidqa.planning.requests import Request, Result
 from vidqa.planning.samples import training_planner
 from vidqa.spec import Layer, dump, load, resolve
 

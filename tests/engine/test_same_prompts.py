@@ -28,11 +28,12 @@ from vidqa.engine.data.collate import Collator, stock_inputs
 from vidqa.engine.data.frames import FrameSource, open_frames
 from vidqa.engine.data.prefetch import Prefetcher
 from vidqa.engine.engine_thread import EngineThread
-from vidqa.engine.generators._base import Request, Result, Sampling, Session, Settings
+from vidqa.engine.generators._base import Session, Settings
 from vidqa.engine.generators.hf import TRANSFORMERS
 from vidqa.engine.generators.native import PromptCollator
 from vidqa.families import family_of
 from vidqa.planning.plan import load_sets
+from vidqa.planning.requests import Request, Result, Sampling
 from vidqa.planning.samples import evaluation_planner, training_planner
 from vidqa.serving._base import Limits
 from vidqa.serving.handler import RequestHandler

@@ -26,9 +26,9 @@ from transformers import Qwen3VLForConditionalGeneration
 from vidqa.core.run_folder import RunFolder
 from vidqa.engine.export.best import adopt_best, best_of
 from vidqa.engine.export.weights import WEIGHTS
-from vidqa.engine.generators._base import Result
 from vidqa.engine.generators.hf import TransformersSession
 from vidqa.engine.training import saving
+from vidqa.planning.requests import Result
 from vidqa.spec import EvaluateSpec
 
 STEPS = 6

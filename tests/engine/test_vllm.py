@@ -25,9 +25,9 @@ from vidqa.engine.distributed import alone
 from vidqa.engine.export._base import Trained
 from vidqa.engine.export.adapter import ADAPTER, MERGED, merged_adapter
 from vidqa.engine.generators import NATIVE
-from vidqa.engine.generators._base import Request, Result
 from vidqa.engine.loading.freeze import is_adapter, lora_config
 from vidqa.engine.loading.load import meta_model
+from vidqa.planning.requests import Request, Result
 from vidqa.planning.samples import Planner
 from vidqa.spec import load
 

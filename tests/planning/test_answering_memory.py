@@ -19,7 +19,7 @@ from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 from vidqa.data import load_records
 from vidqa.engine.data.frames import FrameSource
 from vidqa.engine.families.tiny_qwen3_vl import tiny_config, tiny_processor
-from vidqa.engine.generators._base import Request, Sampling, Settings
+from vidqa.engine.generators._base import Settings
 from vidqa.engine.generators.hf import TransformersSession
 from vidqa.engine.generators.native import NativeSession
 from vidqa.families import Sizes, TextSizes, VisionSizes, family_of
@@ -36,6 +36,7 @@ from vidqa.planning.budget.answering import (
     readings,
 )
 from vidqa.planning.budget.memory import GIB
+from vidqa.planning.requests import Request, Sampling
 from vidqa.planning.samples import Planner, Prompting
 
 WITHIN = 0.06

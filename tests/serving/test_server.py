@@ -32,8 +32,9 @@ from vidqa.engine.data.frames import FrameSource
 from vidqa.engine.data.pixels import resize_frames
 from vidqa.engine.engine_thread import EngineThread
 from vidqa.engine.generators import GENERATORS
-from vidqa.engine.generators._base import Request, Sampling, Settings
+from vidqa.engine.generators._base import Settings
 from vidqa.engine.serve import GRACE_S, LAST_S
+from vidqa.planning.requests import Request, Sampling
 from vidqa.planning.samples import Planner, Prompting
 from vidqa.video import decode_frames
 

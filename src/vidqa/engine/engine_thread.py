@@ -17,7 +17,8 @@ from typing import Any
 from vidqa.core.problem import Code, Problem, ProblemError
 from vidqa.data.record import MediaRef
 from vidqa.engine.data.frames import FrameSource
-from vidqa.engine.generators._base import Request, Result, Session
+from vidqa.engine.generators._base import Session
+from vidqa.planning.requests import Request, Result
 from vidqa.planning.samples import Planner, Sample
 from vidqa.serving.problems import FAILED, STOPPING
 from vidqa.video.pool import DecodePool, ProbeRequest

@@ -26,13 +26,10 @@ import uvicorn
 from vidqa.core import environment
 from vidqa.core.cli import Parser, Result, note, print_result, run
 from vidqa.core.files import remove
-from vidqa.engine.answering.batch_inference import model_folders, sampling_of
+from vidqa.engine.answering.batch_inference import model_folders, open_session, sampling_of
 from vidqa.engine.data.frames import open_frames
 from vidqa.engine.distributed import alone
 from vidqa.engine.engine_thread import EngineThread
-from vidqa.engine.generators import GENERATORS
-from vidqa.engine.generators._base import Settings
-from vidqa.engine.model import DTYPES
 from vidqa.engine.signals import hard_exit
 from vidqa.planning.samples import evaluation_planner
 from vidqa.serving._base import LOOPBACK, MB, Limits, listen, served_key
@@ -135,10 +132,9 @@ def opened(spec: Any) -> Iterator[EngineThread]:
     folder, base = model_folders(spec)
     planner = evaluation_planner(spec, base or folder)
     most, longest = spec.inference.batch_size, spec.model.max_length
-    settings = Settings(folder, base, DTYPES[spec.model.dtype], alone().device, planner, longest, batch_size=most)
-    generator, workers = GENERATORS[spec.inference.generator], max(1, spec.engine.decode_workers)
-    with open_frames(spec.engine, workers) as source:
-        backend = EngineThread(lambda: generator.open(settings), planner, source, longest=longest, most=most)
+    open_model = partial(open_session, spec, spec.inference.generator, planner, alone().device, longest, most)
+    with open_frames(spec.engine, spec.engine.decode_workers) as source:
+        backend = EngineThread(open_model, planner, source, longest=longest, most=most)
         with closing(backend):
             backend.start()
             backend.opened.wait()

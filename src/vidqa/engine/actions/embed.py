@@ -236,10 +236,6 @@ def _row(record: Record, keys: Keys | None, stores: Stores, why: Failed) -> dict
     }
 
 
-def _stored_row(width: int) -> np.dtype:
-    return np.dtype([("key", f"V{KEY_BYTES}"), ("vector", "<f4", (width,)), ("checksum", "<u4")])
-
-
 class Vectors:
     """Vectors on disk by key, each of `width` numbers: one append-only file per rank and run. All files of a folder are
     read together; this process appends to the one that `writer` names.
@@ -248,7 +244,8 @@ class Vectors:
     that is damaged counts as absent."""
 
     def __init__(self, folder: Path, width: int, writer: str) -> None:
-        self.folder, self.row, self.path = folder, _stored_row(width), folder / f"{writer}{ENDING}"
+        self.folder, self.path = folder, folder / f"{writer}{ENDING}"
+        self.row = np.dtype([("key", f"V{KEY_BYTES}"), ("vector", "<f4", (width,)), ("checksum", "<u4")])
         folder.mkdir(parents=True, exist_ok=True)
         if self.path.exists():
             os.truncate(self.path, self.path.stat().st_size // self.row.itemsize * self.row.itemsize)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -99,12 +100,9 @@ def bertscore(model: TextModel, layer: int) -> Measure:
         return precision, recall, 2 * precision * recall / both if both else 0.0
 
     def measure(answers: Sequence[str], expected: Sequence[str]) -> Scores:
-        vectors = _of_texts(partial_vectors, answers, expected)
+        vectors = _of_texts(partial(model.vectors, layer=layer or None), answers, expected)
         columns = zip(*(scores_of(vectors[a], vectors[e]) for a, e in zip(answers, expected, strict=True)), strict=True)
         return dict(zip(("bertscore_precision", "bertscore_recall", "bertscore_f1"), columns, strict=True))
-
-    def partial_vectors(texts: Sequence[str]) -> Sequence[Any]:
-        return model.vectors(texts, layer or None)
 
     return measure
 

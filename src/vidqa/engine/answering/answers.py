@@ -17,16 +17,18 @@ from vidqa.core.files import remove
 from vidqa.core.run_folder import RunFolder
 from vidqa.data import fingerprint
 from vidqa.data.record import Record
-from vidqa.engine.generators._base import Result
 from vidqa.engine.problems import ENGINE_ANSWERS_MISSING, ENGINE_ANSWERS_UNREADABLE
 from vidqa.evaluation.results import FREE
 from vidqa.families.chat import Chat
+from vidqa.planning.requests import Result
 from vidqa.planning.resume_compat import weights_hash
 from vidqa.planning.samples import Planner, Sample
 from vidqa.spec.models import EvaluateSpec, InferenceSpec
 from vidqa.video.types import VisionSpec
 
 KINDS = {"sample_id": str, "text": str, "finish_reason": str, "tokens": int}
+# Settings of a draw that a recipe names where they differ from these, which change nothing.
+DRAWS_ANY = {"top_p": 1.0, "top_k": 0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
 NAMED = 5  # samples that a message names
 AnsweringSpec = EvaluateSpec | InferenceSpec
 
@@ -132,7 +134,7 @@ def answers_recipe(
     spec: AnsweringSpec, how: Any, planner: Planner, records: Sequence[Record], model: dict[str, Any]
 ) -> dict[str, Any]:
     """The recipe of answers. `how` is the spec's table with seed and generator."""
-    rules = planner.vision.video
+    rules, drawn = planner.vision.video, {name: getattr(spec.generation, name) for name in DRAWS_ANY}
     return {
         "schema_version": 1,
         "model": model,
@@ -157,7 +159,7 @@ def answers_recipe(
             "max_tokens": spec.generation.max_tokens,
             "temperature": spec.generation.temperature,
             "repetition_penalty": spec.generation.repetition_penalty,
-            **{name: value for name, (value, usual) in _likeliest(spec).items() if value != usual},
+            **{name: value for name, value in drawn.items() if value != DRAWS_ANY[name]},
             "seed": how.seed,
             "dtype": spec.model.dtype,
             # Left out for the reference, as in older recipes.
@@ -177,9 +179,3 @@ def _asked_beside(vision: VisionSpec) -> dict[str, Any]:
     keys = {"min_frame_pixels": vision.min_pixels, "sides": vision.sides, "shown_s": vision.shown}
     keys["cap_pixels_per_frame"] = vision.video.capped or None
     return {name: value for name, value in keys.items() if value is not None}
-
-
-def _likeliest(spec: AnsweringSpec) -> dict[str, tuple[float, float]]:
-    """Which tokens are drawn from, each with the value that changes nothing."""
-    usual = {"top_p": 1.0, "top_k": 0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
-    return {name: (getattr(spec.generation, name), value) for name, value in usual.items()}

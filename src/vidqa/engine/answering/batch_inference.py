@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from vidqa.core.environment import world_size
 from vidqa.core.problem import Problem, raise_errors
 from vidqa.core.run_folder import RunFolder
@@ -23,7 +25,7 @@ from vidqa.engine.data.frames import FrameSource, open_frames
 from vidqa.engine.data.planned_samples import end_if_bad
 from vidqa.engine.distributed import World
 from vidqa.engine.generators import GENERATORS
-from vidqa.engine.generators._base import Result, Sampling, Session, Settings
+from vidqa.engine.generators._base import Session, Settings
 from vidqa.engine.memory import use_memory
 from vidqa.engine.model import DTYPES
 from vidqa.engine.progress import Progress, Silent, open_evaluation
@@ -31,6 +33,7 @@ from vidqa.engine.signals import StopRequest
 from vidqa.evaluation.cosmos_protocol import LONGER, WARMER, protocol_answer
 from vidqa.families import require_plain_weights
 from vidqa.planning.prefix_sharing import max_tokens, split_samples
+from vidqa.planning.requests import Result, Sampling
 from vidqa.planning.samples import Planner, Sample
 from vidqa.spec import check_with_gpus
 from vidqa.spec.models import EmbedSpec
@@ -78,6 +81,15 @@ def start_answering(spec: AnsweringSpec | EmbedSpec) -> World:
     return distributed.start(1, spec.num_gpus, ANSWERING_TIMEOUT_S)
 
 
+def open_session(
+    spec: AnsweringSpec, generator: str, planner: Planner, device: torch.device, longest: int, batch_size: int
+) -> Session:
+    """The spec's model, loaded by a generator."""
+    folder, base = model_folders(spec)
+    settings = Settings(folder, base, DTYPES[spec.model.dtype], device, planner, longest, batch_size)
+    return GENERATORS[generator].open(settings)
+
+
 def generate_all(
     work: InferenceTask,
     planner: Planner,
@@ -90,23 +102,21 @@ def generate_all(
     spec, how, world, run, stop = work.spec, work.how, work.world, work.run, work.stop
     if world.device.type == "cuda":
         use_memory(world.device, spec.engine.gpu_memory_gib)
-    folder, base = model_folders(spec)
     saved = SavedAnswers(run.path / "answers", recipe, world.rank)
     done = world.on_main(lambda: saved.read() if how.skip_saved else saved.forget())
     mine = split_samples([sample for sample in samples if sample.record.id not in done], world.size)[world.rank]
 
-    size, workers = how.batch_size, max(1, spec.engine.decode_workers)
-    longest, dtype = longest_sequence(spec, mine), DTYPES[spec.model.dtype]
+    size = how.batch_size
+    longest = longest_sequence(spec, mine)
     if work.retries:
         longest = min(spec.model.max_length, longest_sequence(spec, samples) + LONGER * work.retries)
-    settings = Settings(folder, base, dtype, world.device, planner, longest, batch_size=size)
     with (
         open_evaluation(run, world, -(-len(mine) // size)) as progress,
-        open_frames(spec.engine, workers) as source,
+        open_frames(spec.engine, spec.engine.decode_workers) as source,
     ):
         prompts = Prompts(planner, source, sampling_of(spec, how.seed), BATCHES_AHEAD * size, candidates)
         requests = prompts.requests(mine)  # the first videos are decoded while the model is loaded
-        with closing(GENERATORS[how.generator].open(settings)) as session:
+        with closing(open_session(spec, how.generator, planner, world.device, longest, size)) as session:
             writer = ResultWriter(saved, prompts, progress, len(mine), size, fails=spec.engine.on_bad_sample == "fail")
             world.gather(None)  # speed is measured from here, where every rank has its model
             started = time.perf_counter()

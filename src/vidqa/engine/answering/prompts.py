@@ -14,9 +14,9 @@ import numpy as np
 from vidqa.data.record import Record
 from vidqa.engine.answering.answers import Answer, answer_of
 from vidqa.engine.data.frames import FrameSource
-from vidqa.engine.generators._base import Request, Result, Sampling
 from vidqa.evaluation.answers import allowed_answers
 from vidqa.families.chat import Chat
+from vidqa.planning.requests import Request, Result, Sampling
 from vidqa.planning.samples import Planner, Sample
 
 Item = TypeVar("Item")

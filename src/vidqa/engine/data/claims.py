@@ -18,7 +18,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
-from typing import Protocol
 
 from vidqa.core.files import remove, write_json
 from vidqa.core.problem import Problem
@@ -79,30 +78,24 @@ class Claims:
         return self.folder / key[:2] / f"{key}.{self.terms}.failed"
 
 
-class Claimant(Protocol):
-    """Anything with a key, which waits for a claim."""
-
-    @property
-    def key(self) -> str: ...
-
-
 class Waiting(threading.Thread):
-    """Waits for claims that other processes hold; calls `mine(claimant)` once this process has got one."""
+    """Waits for claims that other processes hold."""
 
-    def __init__(self, claims: Claims, mine: Callable[..., None]) -> None:
+    def __init__(self, claims: Claims) -> None:
         super().__init__(name="claims", daemon=True)
-        self._claims, self._mine = claims, mine
-        self._new: queue.SimpleQueue[Claimant | None] = queue.SimpleQueue()
+        self._claims = claims
+        self._new: queue.SimpleQueue[tuple[str, Callable[[], None]] | None] = queue.SimpleQueue()
 
-    def add(self, claimant: Claimant) -> None:
-        self._new.put(claimant)
+    def add(self, key: str, claimed: Callable[[], None]) -> None:
+        """Call `claimed` once this process has got the claim."""
+        self._new.put((key, claimed))
 
     def close(self) -> None:
         self._new.put(None)
         self.join()
 
     def run(self) -> None:
-        waiting: list[Claimant] = []
+        waiting: list[tuple[str, Callable[[], None]]] = []
         while True:
             try:
                 new = self._new.get(timeout=POLL_S if waiting else None)
@@ -112,12 +105,12 @@ class Waiting(threading.Thread):
                 if new is None:
                     return
                 waiting.append(new)
-            waiting = [request for request in waiting if not self._passed_on(request)]
+            waiting = [(key, claimed) for key, claimed in waiting if not self._passed_on(key, claimed)]
 
-    def _passed_on(self, claimant: Claimant) -> bool:
-        if not self._claims.take(claimant.key):
+    def _passed_on(self, key: str, claimed: Callable[[], None]) -> bool:
+        if not self._claims.take(key):
             return False
-        self._mine(claimant)
+        claimed()
         return True
 
 

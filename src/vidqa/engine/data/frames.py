@@ -73,7 +73,7 @@ class FrameSource:
         self._closing = False
         if cache:
             self._claims = Claims(cache.folder, terms=f"{timeout_s:g}s")
-            self._waiting = Waiting(self._claims, self._claimed)
+            self._waiting = Waiting(self._claims)
             self._waiting.start()
 
     def request(self, samples: Sequence[Sample], lookup: CacheLookup | None = None) -> list[list[Any]]:
@@ -139,7 +139,7 @@ class FrameSource:
         """Whether a free worker should decode it: not if another process decodes it now or has just done so."""
         assert self.cache
         if not self._claims.take(pending.key):
-            self._waiting.add(pending)
+            self._waiting.add(pending.key, partial(self._claimed, pending))
             return False
         if (cached := self.cache.get(pending.key)) is not None:
             self._settle(pending, cached)

@@ -12,10 +12,8 @@ import torch
 
 from vidqa.core.problem import ProblemError
 from vidqa.planning.problems import SAMPLE_TOO_LONG
-from vidqa.planning.requests import Constraint, Request, Result, Sampling
+from vidqa.planning.requests import Request, Result
 from vidqa.planning.samples import Planner
-
-__all__ = ["Constraint", "Generator", "Request", "Result", "Sampling", "Session", "Settings", "ready"]
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria,
 
 from vidqa.engine.data.collate import stock_inputs
 from vidqa.engine.export import load_export
-from vidqa.engine.generators._base import Generator, Request, Result, Settings, ready
+from vidqa.engine.generators._base import Generator, Settings, ready
 from vidqa.engine.generators.sampler import (
     SequenceState,
     append_tokens,
@@ -20,6 +20,7 @@ from vidqa.engine.generators.sampler import (
     next_tokens,
     score_candidates,
 )
+from vidqa.planning.requests import Request, Result
 from vidqa.planning.samples import Planner
 
 

@@ -20,7 +20,7 @@ from vidqa.engine.data.layout import Layout, lay_out
 from vidqa.engine.export import load_export
 from vidqa.engine.families import family_of
 from vidqa.engine.families._base import PagedCache
-from vidqa.engine.generators._base import Generator, Request, Result, Settings, ready
+from vidqa.engine.generators._base import Generator, Settings, ready
 from vidqa.engine.generators.decode_graph import Decoder, DecodingRow
 from vidqa.engine.generators.sampler import (
     SequenceState,
@@ -33,6 +33,7 @@ from vidqa.engine.memory import free_memory
 from vidqa.engine.model.attention import Call, attend_zeros
 from vidqa.planning.budget import answering
 from vidqa.planning.budget.answering import PAGE
+from vidqa.planning.requests import Request, Result
 
 PACK_TOKENS = {"cuda": answering.PACK_TOKENS, "cpu": 2048}  # tokens of a pack
 Prompt = tuple[Request, Sequence[np.ndarray]]  # a request with its frames

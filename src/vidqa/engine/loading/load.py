@@ -81,8 +81,6 @@ def load_sharded(
         quantize_layers(family.decoder_units(model), policy.quantization)
     _shard(model, family, world, compute, DTYPES[train.fsdp_reduce_dtype], offload=train.fsdp_offload)
     _take_memory(model, device, offload=train.fsdp_offload)
-    _tie_head(model)
-    _restore_buffers(model)
     model.train()
     rows, batches = own_rows(model, folder), quantized_rows(model, folder)
     with ThreadPoolExecutor(1, "weights") as reader:
@@ -105,9 +103,7 @@ def load_reference(folder: Path, policy: Any, train: Any, world: World, recomput
     model.packed = family.packed_forward(model, recompute=recompute, compile=train.compile and device.type == "cuda")
     if world.is_sharded:
         _shard(model, family, world, compute, compute)
-    model.to_empty(device=device)
-    _tie_head(model)
-    _restore_buffers(model)
+    _take_memory(model, device)
     read_rows(own_rows(model, folder))
     return model.train()
 
@@ -118,9 +114,7 @@ def empty_model(folder: Path, dtype: torch.dtype, device: torch.device) -> Any:
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype)
     model.requires_grad_(False)
-    model.to_empty(device=device)
-    _tie_head(model)
-    _restore_buffers(model)
+    _take_memory(model, device)
     return model.eval()
 
 
@@ -152,13 +146,17 @@ def _tie_head(model: Any) -> None:
         base_module(model.get_output_embeddings()).weight = base_module(model.get_input_embeddings()).weight
 
 
-def _take_memory(model: nn.Module, device: torch.device, *, offload: bool) -> None:
-    """Memory for parameters and buffers, not written yet; with `offload` FSDP's parameters are in host memory that is
-    pinned already: FSDP would pin a copy of each."""
-    if not offload:
-        model.to_empty(device=device)
-        return
-    model.to_empty(device="cpu")
+def _take_memory(model: Any, device: torch.device, *, offload: bool = False) -> None:
+    """Memory for the parameters of a meta model, not written yet, and its buffers. With `offload` FSDP's parameters are
+    in host memory that is pinned already: FSDP would pin a copy of each."""
+    model.to_empty(device="cpu" if offload else device)
+    if offload:
+        _pin_shards(model, device)
+    _tie_head(model)
+    _restore_buffers(model)
+
+
+def _pin_shards(model: nn.Module, device: torch.device) -> None:
     for tensor in (*model.parameters(), *model.buffers()):
         if not isinstance(tensor, DTensor):
             tensor.data = torch.empty_like(tensor, device=device)
@@ -266,7 +264,8 @@ def local_rows(parameter: torch.Tensor) -> tuple[torch.Tensor, tuple[slice, ...]
 def _initialise_adapters(model: nn.Module, seed: int, lora: Any) -> None:
     """LoRA's A and B as PEFT initialises them, the same on any number of ranks: each matrix is drawn whole from a seed
     and its position, and every rank keeps its rows."""
-    for number, (name, parameter) in enumerate(_adapters(model)):
+    adapters = [(name, parameter) for name, parameter in model.named_parameters() if is_adapter(name)]
+    for number, (name, parameter) in enumerate(adapters):
         generator = torch.Generator().manual_seed(seed * 100_003 + number)
         whole = _first_values(name, parameter.shape, lora.init_lora_weights, generator)
         local, rows = local_rows(parameter)
@@ -298,10 +297,6 @@ def _first_values(name: str, shape: torch.Size, how: bool | str, generator: torc
     if how == "gaussian":
         return values.normal_(std=1 / shape[0], generator=generator)
     return nn.init.kaiming_uniform_(values, a=math.sqrt(5), generator=generator)
-
-
-def _adapters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    return ((name, parameter) for name, parameter in model.named_parameters() if is_adapter(name))
 
 
 def _restore_buffers(model: nn.Module) -> None:

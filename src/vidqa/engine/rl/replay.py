@@ -29,10 +29,10 @@ from vidqa.core.run_folder import (
     rollout_files,
 )
 from vidqa.engine.distributed import World
-from vidqa.engine.generators._base import Result
 from vidqa.engine.problems import ENGINE_REPLAY_MISSING, ENGINE_UNPROVEN
 from vidqa.engine.rl.rollout import Group, advantages
 from vidqa.engine.rl.train import Training, open_training
+from vidqa.planning.requests import Result
 from vidqa.spec.keys import with_values
 
 PROOF = "replay.json"

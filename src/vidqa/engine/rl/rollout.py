@@ -20,9 +20,9 @@ from vidqa.core.files import replacing
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.core.run_folder import rank_of, read_rollouts, rollout_file, rollout_files
 from vidqa.engine.data.frames import FrameSource
-from vidqa.engine.generators._base import Request, Result, Sampling
 from vidqa.engine.rl.rollout_model import RolloutModel
 from vidqa.evaluation.rewards import Completion, Reward, Rewards
+from vidqa.planning.requests import Request, Result, Sampling
 from vidqa.planning.samples import Planner, Sample
 
 ORDERS_KEPT = 64  # permutations that are remembered

@@ -19,7 +19,6 @@ from vidqa.engine.data.dataloader import StepSchedule
 from vidqa.engine.data.frames import FrameSource, open_frames
 from vidqa.engine.data.planned_samples import Prepared, check_steps, prepare_questions, write_plan
 from vidqa.engine.distributed import World
-from vidqa.engine.generators._base import Sampling
 from vidqa.engine.loading.load import load_reference
 from vidqa.engine.problems import ENGINE_NOT_FINITE, ENGINE_ROLLOUT_DIFFERS
 from vidqa.engine.progress import Progress, Silent, require_trackers
@@ -38,6 +37,7 @@ from vidqa.families import family_of as tables_of
 from vidqa.planning.budget.params import parameters
 from vidqa.planning.packing import pack_budget
 from vidqa.planning.prefix_sharing import max_tokens, split_indices
+from vidqa.planning.requests import Sampling
 from vidqa.planning.rollouts import RolloutShape, prompt_planner, rollout_memory, rollout_shape, update_packing
 from vidqa.planning.samples import Planner, training_planner
 from vidqa.spec.grpo_tables import MOST_RETRIES, REWARDS, reward_weights

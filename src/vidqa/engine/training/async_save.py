@@ -120,17 +120,12 @@ class PinnedSnapshot:
             self._launched.set()
         if self._copied:
             self._copied.synchronize()
-        return {name: _like(tensor, self._slots[name]) for name, tensor in tensors.items()}
+        copies = {name: self._slots[name] for name in tensors}
+        sharded = {name: tensor for name, tensor in tensors.items() if isinstance(tensor, DTensor)}
+        return copies | {name: dtensor_like(tensor, copies[name]) for name, tensor in sharded.items()}
 
     def hold_update(self) -> None:
         """Called before every optimizer step: what this thread launches from now on runs after the copies."""
         self._launched.wait()
         if self._copied is not None:
             torch.cuda.current_stream().wait_event(self._copied)
-
-
-def _like(tensor: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
-    """`part` as what `tensor` is: where that is sharded, the same rows of the same whole."""
-    if not isinstance(tensor, DTensor):
-        return part
-    return dtensor_like(tensor, part)

@@ -16,13 +16,13 @@ from vidqa.engine.data.frames import FrameSource
 from vidqa.engine.data.planned_samples import BadSamples, end_if_bad
 from vidqa.engine.data.prefetch import Prefetcher
 from vidqa.engine.distributed import World
-from vidqa.engine.generators._base import Sampling
 from vidqa.engine.generators.hf import TransformersSession
 from vidqa.engine.loading.fsdp import Resharding
 from vidqa.engine.training.objectives import SUPERVISED, Objective
 from vidqa.evaluation.results import make_item
 from vidqa.planning.packing import pack_budget, padded_length, plan_micro_batches, plan_packs
 from vidqa.planning.prefix_sharing import relative_cost, workload
+from vidqa.planning.requests import Sampling
 from vidqa.planning.samples import Sample
 from vidqa.spec.models import TrainSpec
 

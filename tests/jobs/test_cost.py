@@ -29,7 +29,7 @@ def kept(tmp_path: Path, job_id: str, **changes: Any) -> JobRecord:
     names = ("action", "spec", "inputs_fingerprint", "model")
     texts = {**dict.fromkeys(names, "x"), "spec_fingerprint": "f", "output_dir": str(tmp_path)}
     fields = {**texts, "platform": "slurm", "processes": 2, "gpus": 2, "created": after(0), **changes}
-    launcher = this_process().as_dict()
+    launcher = this_process()
     return records.write(JobRecord(job_id=job_id, run_dir=str(tmp_path / "r"), launcher=launcher, **fields))
 
 

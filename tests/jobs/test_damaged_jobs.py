@@ -29,6 +29,7 @@ from vidqa.jobs import watch as jobs
 from vidqa.jobs.launch import launch
 from vidqa.jobs.platforms import NAMES
 from vidqa.jobs.platforms._base import State
+from vidqa.jobs.platforms.processes import Identity
 from vidqa.jobs.records import JobRecord
 
 SEED = 20260101
@@ -196,11 +197,11 @@ def make_target(template: JobRecord, damage: Damage, number: int) -> Target:
         **{"job_id": name, "run_dir": str(run), "platform": damage.platform, "state": damage.state},
         **{"reference": REFERENCES[damage.platform], "settings": SETTINGS[damage.platform]},
         **{"failure": template.failure if damage.state == State.ERROR else None},
-        **{"exit_code": template.exit_code if over else None, "launcher": REFERENCES["local"]},
+        **{"exit_code": template.exit_code if over else None, "launcher": Identity(**REFERENCES["local"])},
     )
     if damage.platform == "local" or not over:
-        host = {"host": template.launcher["host"], "boot": template.launcher["boot"]}
-        record = replace(record, launcher={**REFERENCES["local"], **host})
+        here = {"host": template.launcher.host, "boot": template.launcher.boot}
+        record = replace(record, launcher=replace(record.launcher, **here))
     target = Target(
         job_store.record_file(name), job_store.exit_file(name), run, json.loads(json.dumps(record.as_dict()))
     )

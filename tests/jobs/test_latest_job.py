@@ -50,7 +50,7 @@ def test_latest_is_of_this_folder(
         for verb in ("status", "wait"):
             assert ask(verb, "latest")["data"]["job_id"] == ask(verb)["data"]["job_id"] == record.job_id
         shown = jobs.describe(record)
-        assert str(tmp_path / name) in shown and record.launcher["host"] in shown and record.spec in shown
+        assert str(tmp_path / name) in shown and record.launcher.host in shown and record.spec in shown
     (tmp_path / "nobody's").mkdir()
     monkeypatch.chdir(tmp_path / "nobody's")
     said = ask("logs", "latest")
@@ -191,7 +191,7 @@ def test_a_list_looks_at_no_more_jobs_than_it_shows(
 ) -> None:
     """All of them are over, and nobody has looked since."""
     record = ended(write_spec("complete"))
-    launcher = {**record.launcher, "started": 0}
+    launcher = replace(record.launcher, started=0)
     for number in range(3 * jobs.MOST_LISTED):
         over = replace(record, job_id=f"job{number:03}", sequence=number + 2, launcher=launcher, state=State.RUNNING)
         records.write(over)

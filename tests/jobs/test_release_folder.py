@@ -367,7 +367,7 @@ def test_an_export_is_found_by_run_name_and_latest(
 
 def _record(**facts: Any) -> JobRecord:
     texts = dict.fromkeys(("action", "spec", "spec_fingerprint", "inputs_fingerprint", "model"), "a")
-    launcher = this_process().as_dict()
+    launcher = this_process()
     place = {"platform": "local", "processes": 1, "created": now(), "launcher": launcher, "output_dir": "/outputs"}
     return JobRecord(**place, **texts, **facts)
 

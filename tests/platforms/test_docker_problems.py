@@ -280,7 +280,7 @@ def test_a_launcher_that_ends_while_we_look_has_started_its_container(
             return facts
 
         monkeypatch.setattr(docker_platform, "container_facts", not_started_yet)
-        changes = {"job_id": "new", "state": State.PENDING, "reference": None, "launcher": identity.as_dict()}
+        changes = {"job_id": "new", "state": State.PENDING, "reference": None, "launcher": identity}
         mine = records.write(replace(record, **changes))
         assert jobs.observe(mine).state == State.PENDING
         assert containers(docker_host) == [container_name("new")]

@@ -12,6 +12,7 @@ import pytest
 from vidqa.jobs.platforms._base import State, Submitted
 from vidqa.jobs.platforms.kubernetes.manifest import NODE_LABEL
 from vidqa.jobs.platforms.kubernetes.state import decisive, observed, stuck
+from vidqa.jobs.platforms.processes import this_process
 
 FAILED = {
     "status": {"conditions": [{"type": "Failed", "status": "True", "reason": "PodFailurePolicy", "message": "m"}]}
@@ -19,7 +20,7 @@ FAILED = {
 
 
 def submitted(**more: Any) -> Submitted:
-    return Submitted("j", Path("/o/j"), created="", launcher={}, **more)
+    return Submitted("j", Path("/o/j"), created="", launcher=this_process(), **more)
 
 
 def pod(name: str = "p", node: int = 0, conditions: list[dict[str, str]] | None = None, **state: Any) -> dict[str, Any]:

@@ -82,8 +82,8 @@ def test_a_launcher_that_died_before_submitting_leaves_an_error(over_at_once: No
     Path(gone.run_dir, "status.json").unlink()
     me = Identity.of_pid(os.getpid())
     assert me
-    assert jobs.observe(records.write(replace(gone, launcher=me.as_dict()))).state == State.PENDING
-    reused = replace(gone, launcher={**me.as_dict(), "started": me.started - 1})
+    assert jobs.observe(records.write(replace(gone, launcher=me))).state == State.PENDING
+    reused = replace(gone, launcher=replace(me, started=me.started - 1))
     assert jobs.observe(records.write(reused)).state == State.ERROR
 
 
@@ -100,7 +100,7 @@ def test_a_launcher_that_ends_while_we_look_has_started_its_job(
             return []
 
         monkeypatch.setattr(local, "engine_processes", none_yet)
-        changes = {"job_id": "new", "state": State.PENDING, "reference": None, "launcher": identity.as_dict()}
+        changes = {"job_id": "new", "state": State.PENDING, "reference": None, "launcher": identity}
         assert jobs.observe(records.write(replace(record, **changes))).state == State.PENDING
 
 
@@ -110,7 +110,7 @@ def test_a_supervisor_that_has_just_begun_is_not_taken_for_gone(over_at_once: No
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
         found = Identity.of_pid(process.pid)
         assert found
-        new = {"job_id": "new", "state": State.PENDING, "launcher": {**record.launcher, "started": 0}}
+        new = {"job_id": "new", "state": State.PENDING, "launcher": replace(record.launcher, started=0)}
         begun = records.write(replace(record, **new, reference=found.as_dict()))
         assert jobs.observe(begun).state == State.PENDING
         process.kill()
@@ -156,7 +156,7 @@ def test_a_reused_pid_is_not_signalled() -> None:
 
 def test_a_job_of_another_machine_is_left_as_it_is(over_at_once: None, write_spec: WriteSpec) -> None:
     record = ended(started(write_spec("complete")))
-    far = {**record.launcher, "host": "elsewhere"}
+    far = replace(record.launcher, host="elsewhere")
     record = records.write(replace(record, job_id="far", state=State.RUNNING, launcher=far))
     seen = jobs.observe(record)
     assert seen.state == State.RUNNING and "elsewhere" in seen.message

@@ -199,11 +199,11 @@ def test_a_node_that_is_dead_before_slurm_knows(
 def test_a_launcher_that_died_after_submitting(slurm_stand_in: SlurmCluster, write_spec: WriteSpec, site: Site) -> None:
     record = started(write_spec("hang"), site())
     until(record, "manner hang")
-    gone = {**this_process().as_dict(), "started": 1}
+    gone = replace(this_process(), started=1)
     lost = records.write(replace(record, reference=None, launcher=gone))
     assert jobs.observe(lost).state == State.RUNNING
     assert jobs.cancel(record.job_id, LIMIT_S).state == State.CANCELED
-    never = records.write(replace(lost, job_id="never", launcher=this_process().as_dict(), state=State.PENDING))
+    never = records.write(replace(lost, job_id="never", launcher=this_process(), state=State.PENDING))
     assert jobs.observe(never).message == "it is being submitted"
     dead = records.write(replace(never, launcher=gone, run_dir=str(Path(record.run_dir).parent / "never")))
     assert jobs.observe(dead).state == State.ERROR

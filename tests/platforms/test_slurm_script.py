@@ -53,7 +53,7 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def submitted(run_dir: Path, **changes: Any) -> Submitted:
     """A job that SLURM has as number 7, and whose launcher is gone."""
-    gone = {**this_process().as_dict(), "started": 1}
+    gone = replace(this_process(), started=1)
     place = {"slurm_id": "7", "name": "vidqa-x"}
     there = Submitted("x", run_dir, files.now(), gone, state=State.RUNNING, reference=place)
     return replace(there, **changes)
@@ -307,7 +307,7 @@ def test_a_launcher_of_another_machine_is_waited_for_only_so_long(
     programs: Path, tmp_path: Path, created: str | None, seen: str
 ) -> None:
     program(programs, "squeue")
-    elsewhere = {**this_process().as_dict(), "host": "another"}
+    elsewhere = replace(this_process(), host="another")
     asked = submitted(tmp_path, launcher=elsewhere, state=State.PENDING, reference=None, cancel_requested="now")
     assert slurm.status(replace(asked, created=created or asked.created)).state == seen
 

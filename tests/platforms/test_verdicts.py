@@ -12,10 +12,11 @@ from vidqa.core.run_folder import RunFolder
 from vidqa.jobs.platforms import engine_process
 from vidqa.jobs.platforms._base import State, Submitted, run_folder_log
 from vidqa.jobs.platforms.engine_process import EngineStatus
+from vidqa.jobs.platforms.processes import this_process
 
 
 def submitted(run_dir: Path = Path("x"), **changes: Any) -> Submitted:
-    return Submitted("x", run_dir, created="x", launcher={}, **changes)
+    return Submitted("x", run_dir, created="x", launcher=this_process(), **changes)
 
 
 SAVED = EngineStatus(State.STOPPED, 6, "saved")

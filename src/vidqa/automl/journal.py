@@ -18,6 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
+import msgspec
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from vidqa import __version__
@@ -242,8 +243,8 @@ def only_controller(folder: Path) -> Iterator[None]:
 def controller_of(folder: Path) -> Identity | None:
     """The process that controls a study now, as far as it is visible from here; None if there is none."""
     try:
-        controller = Identity.from_dict(read_object(folder / LOCK))
-    except (KeyError, ValueError, TypeError):
+        controller = msgspec.convert(read_object(folder / LOCK), Identity)
+    except msgspec.ValidationError:
         return None
     return controller if controller.may_be_alive else None
 

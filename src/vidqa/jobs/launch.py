@@ -335,7 +335,7 @@ def _reserve(
         folder=str(Path.cwd()),
         processes=job.processes,
         created=files.now(),
-        launcher=this_process().as_dict(),
+        launcher=this_process(),
         parent=runs.run_that_made(Path(job_spec.model_folder)) if job_spec.models else None,
         nodes=job.nodes,
         gpus=job.gpus,

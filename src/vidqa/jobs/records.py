@@ -22,7 +22,6 @@ from vidqa.core.problem import Problem, ProblemError, control_characters
 from vidqa.jobs.platforms import NAMES, job_store
 from vidqa.jobs.platforms._base import Failure, Submitted
 from vidqa.jobs.platforms.job_store import record_file
-from vidqa.jobs.platforms.processes import Identity
 from vidqa.jobs.problems import JOB_NOT_FOUND, JOB_RECORD_BROKEN
 
 SCHEMA_VERSION = 1
@@ -132,7 +131,6 @@ def _parse(path: Path) -> JobRecord:
 def _parsed(path: Path, _stamp: tuple[int, ...]) -> JobRecord:
     try:
         record = msgspec.convert(files.read_json(path), JobRecord)
-        msgspec.convert(record.launcher, Identity)
     except (OSError, ValueError, msgspec.ValidationError) as broken:
         raise JOB_RECORD_BROKEN.error(path, f"{type(broken).__name__}: {str(broken)[:500]}") from broken
     wrong = [name for name, sound in _ranges(record) if not sound]

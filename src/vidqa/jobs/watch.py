@@ -138,7 +138,7 @@ def describe(record: JobRecord) -> str:
         "run": record.run_dir,
         "log": record.log,
         "spec": record.spec,
-        "launched": f"{record.created} on {record.launcher['host']}, from {record.folder or 'a folder not recorded'}",
+        "launched": f"{record.created} on {record.launcher.host}, from {record.folder or 'a folder not recorded'}",
     }
     return "\n".join(f"{name:<9} {value}" for name, value in rows.items())
 

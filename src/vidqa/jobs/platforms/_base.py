@@ -15,6 +15,7 @@ from vidqa.core.cli import FILE_REFUSED
 from vidqa.core.environment import SECRET_NAMES
 from vidqa.core.problem import Problem, control_characters, raise_errors
 from vidqa.core.run_folder import RunFolder
+from vidqa.jobs.platforms.processes import Identity
 from vidqa.jobs.problems import PLATFORM_PATH
 
 # Endpoints for the upload at the end of a job, if not the default ones.
@@ -114,7 +115,7 @@ class Rendered:
 class Submitted:
     """The part of a job's record by which its platform finds it again.
 
-    `launcher` is the `processes.Identity` of the launcher, `reference` the result of `submit` (None: not yet), and
+    `launcher` is the process that launched it, `reference` the result of `submit` (None: not yet), and
     `settings` the platform's settings as recorded (`site.settings_of`). `state`, `exit_code` and `message` are the last
     observed ones. In a log shared with earlier jobs, this job's part begins at byte `log_start`.
     """
@@ -122,7 +123,7 @@ class Submitted:
     job_id: str
     run_dir: str
     created: str
-    launcher: dict[str, Any]
+    launcher: Identity
     nodes: int = 1
     settings: dict[str, Any] | None = None
     reference: dict[str, Any] | None = None

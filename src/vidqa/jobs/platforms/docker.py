@@ -38,7 +38,6 @@ from vidqa.jobs.platforms.engine_process import ended_here, engine_environment, 
 from vidqa.jobs.platforms.job_store import read_exit, write_exit
 from vidqa.jobs.platforms.local import gpu_problems
 from vidqa.jobs.platforms.mounts import Mount, mounts, shadowed_image_paths
-from vidqa.jobs.platforms.processes import Identity
 from vidqa.jobs.platforms.site import SiteSettings, settings_of
 from vidqa.jobs.problems import (
     IMAGE_UNUSABLE,
@@ -235,7 +234,7 @@ def status(job: Submitted) -> Observed:
 
 def _poll(client: Any, job: Submitted) -> Observed:
     # First: the launcher may start its container and end meanwhile.
-    launching = job.reference is None and Identity.from_dict(job.launcher).may_be_alive
+    launching = job.reference is None and job.launcher.may_be_alive
     facts = container_facts(client, container_name(job.job_id))
     stage = facts["State"]["Status"] if facts else None
     if launching and stage in (None, "created"):

@@ -144,10 +144,9 @@ def status(job: Submitted) -> Observed:
     ended = _ended(job)
     if ended is not None:
         return ended
-    launcher = Identity.from_dict(job.launcher)
-    if launcher.host != this_process().host:
-        return Observed(job.state, None, f"it was started on {launcher.host}; ask there")
-    launching = job.reference is None and launcher.is_alive  # first: it may start its job and end meanwhile
+    if job.launcher.host != this_process().host:
+        return Observed(job.state, None, f"it was started on {job.launcher.host}; ask there")
+    launching = job.reference is None and job.launcher.is_alive  # first: it may start its job and end meanwhile
     supervisor = _supervisor_of(job)
     if engine_processes(job.job_id, below=supervisor):
         return Observed(State.RUNNING)

@@ -36,10 +36,6 @@ class Identity:
             return None
         return Identity(pid, int(fields[19]), boot_id(), socket.gethostname())
 
-    @staticmethod
-    def from_dict(fields: dict[str, Any]) -> Identity:
-        return Identity(int(fields["pid"]), int(fields["started"]), str(fields["boot"]), str(fields["host"]))
-
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 

@@ -33,7 +33,6 @@ from vidqa.jobs.platforms._base import (
     copy_command,
 )
 from vidqa.jobs.platforms.engine_process import ended_here, vanished
-from vidqa.jobs.platforms.processes import Identity
 from vidqa.jobs.platforms.site import is_unseen, settings_of
 from vidqa.jobs.platforms.slurm_commands import PATIENCE_S, SlurmCommands, SlurmJob, accounted, find, slurm_job
 from vidqa.jobs.platforms.slurm_script import SCRIPT, TASK, SlurmSite, image_problems
@@ -207,9 +206,8 @@ def _cluster(job: Submitted) -> SlurmCommands:
 def _may_be_launching(job: Submitted) -> bool:
     """Whether the job's launcher may still submit it. For a launcher on another machine the record's age decides, since
     its process cannot be observed."""
-    launcher = Identity.from_dict(job.launcher)
     oldest = (datetime.now(UTC) - LAUNCH_LIMIT).isoformat(timespec="seconds")  # as files.now writes it
-    return launcher.is_alive or (launcher.may_be_alive and job.created > oldest)
+    return job.launcher.is_alive or (job.launcher.may_be_alive and job.created > oldest)
 
 
 def _slurm_id(job: Submitted, cluster: SlurmCommands) -> str | None:

@@ -32,7 +32,6 @@ from vidqa.jobs.platforms.kubernetes.log import gather, read_log, tail_of
 from vidqa.jobs.platforms.kubernetes.manifest import JOB_LABEL, command, manifest, name_of, needed, objects
 from vidqa.jobs.platforms.kubernetes.site import KubernetesSite, path_problems, site_of
 from vidqa.jobs.platforms.kubernetes.state import decisive, endings, observed, stuck, verdict
-from vidqa.jobs.platforms.processes import Identity
 from vidqa.jobs.platforms.site import settings_of
 from vidqa.jobs.problems import PLATFORM_REFUSED, PLATFORM_SILENT, PLATFORM_UNREACHABLE
 
@@ -196,7 +195,7 @@ def status(job: Submitted) -> Observed:
 
 def _poll(job: Submitted, cluster: Cluster) -> Observed:
     # First: the launcher may create its Job and end meanwhile.
-    launching = job.reference is None and Identity.from_dict(job.launcher).may_be_alive
+    launching = job.reference is None and job.launcher.may_be_alive
     owner = _owner_of(job, cluster)
     pods, _ = cluster.pods(_selector(job))
     if owner is None and not pods and launching and not job.cancel_requested:

@@ -30,8 +30,7 @@ from vidqa.engine.families import family_of
 from vidqa.engine.generators._base import Settings
 from vidqa.engine.generators.native import NativeSession
 from vidqa.families import family_of as tables_of
-from vidqa.planning.budget.memory import count_params
-from vidqa.planning.budget.params import parameters
+from vidqa.planning.budget.params import count_params, parameters
 from vidqa.planning.budget.speed import flops_model
 from vidqa.planning.plan import load_sets
 from vidqa.planning.prefix_sharing import workload

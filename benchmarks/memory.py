@@ -25,8 +25,8 @@ from video_set import SetShape
 from vidqa.core.files import write_json
 from vidqa.families import family_of
 from vidqa.planning.budget.autotune import heaviest_micro_steps
-from vidqa.planning.budget.memory import count_params, peak_memory, read_memory_policy, training_setup
-from vidqa.planning.budget.params import parameters
+from vidqa.planning.budget.memory import peak_memory, read_memory_policy, training_setup
+from vidqa.planning.budget.params import count_params, parameters
 from vidqa.planning.packing import Steps
 from vidqa.planning.plan import load_sets
 from vidqa.planning.samples import training_planner

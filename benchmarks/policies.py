@@ -27,8 +27,8 @@ from video_set import SetShape
 
 from vidqa.families import family_of
 from vidqa.planning.budget.autotune import Packing, best_policy
-from vidqa.planning.budget.memory import GIB, count_params, fits
-from vidqa.planning.budget.params import parameters
+from vidqa.planning.budget.memory import GIB, fits
+from vidqa.planning.budget.params import count_params, parameters
 from vidqa.planning.packing import Steps
 from vidqa.planning.plan import load_sets
 from vidqa.planning.samples import training_planner

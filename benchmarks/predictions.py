@@ -18,16 +18,8 @@ from typing import Any
 
 from vidqa.families import FAMILIES, Family, Sizes, TextSizes, VisionSizes
 from vidqa.planning.budget.answering import AnsweringSetup, Reading, answering_memory
-from vidqa.planning.budget.memory import (
-    MemoryPolicy,
-    MicroStep,
-    ParamCounts,
-    count_params,
-    peak_memory,
-    read_memory_policy,
-    training_setup,
-)
-from vidqa.planning.budget.params import parameters
+from vidqa.planning.budget.memory import MemoryPolicy, MicroStep, peak_memory, read_memory_policy, training_setup
+from vidqa.planning.budget.params import ParamCounts, count_params, parameters
 from vidqa.spec.models import TrainSpec
 
 READING_KEYS = {"seen": "shared"}  # of earlier rows

@@ -27,19 +27,9 @@ from vidqa.engine.torch_private import any_length, prepare_compiler
 from vidqa.families import Sizes, TextSizes, VisionSizes
 from vidqa.families.qwen3_vl import tensors as tensors_of_qwen3
 from vidqa.planning.budget.activation_checkpointing import RecomputeLevel, fixed_recompute, recompute_path
-from vidqa.planning.budget.memory import (
-    MicroStep,
-    ParamCount,
-    ParamCounts,
-    TrainingSetup,
-    block_widths,
-    count_params,
-    fits,
-    layer_widths,
-    peak_memory,
-)
+from vidqa.planning.budget.memory import MicroStep, TrainingSetup, block_widths, fits, layer_widths, peak_memory
 from vidqa.planning.budget.memory_constants import Widths
-from vidqa.planning.budget.params import parameters
+from vidqa.planning.budget.params import ParamCount, ParamCounts, count_params, parameters
 from vidqa.planning.budget.speed import efficiency
 from vidqa.spec.policy_tables import Policy
 

@@ -11,9 +11,9 @@ import pytest
 from vidqa.families import family_of
 from vidqa.families.published import published
 from vidqa.planning.budget.autotune import least_policy
-from vidqa.planning.budget.memory import count_params, training_setup, weights_and_optimizer
+from vidqa.planning.budget.memory import training_setup, weights_and_optimizer
 from vidqa.planning.budget.methods import Fit, host_bytes, micro_step_seconds, step_seconds, what_fits
-from vidqa.planning.budget.params import parameters
+from vidqa.planning.budget.params import count_params, parameters
 from vidqa.planning.budget.speed import GPUS
 from vidqa.spec import Layer, check, resolve
 from vidqa.spec.keys import with_values

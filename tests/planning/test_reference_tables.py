@@ -10,15 +10,8 @@ from vidqa.data.record import Record
 from vidqa.families import family_of
 from vidqa.families.published import published
 from vidqa.planning.budget.autotune import Packing, best_policy
-from vidqa.planning.budget.memory import (
-    MicroStep,
-    TrainingSetup,
-    count_params,
-    fits,
-    layer_widths,
-    training_setup,
-)
-from vidqa.planning.budget.params import parameters
+from vidqa.planning.budget.memory import MicroStep, TrainingSetup, fits, layer_widths, training_setup
+from vidqa.planning.budget.params import count_params, parameters
 from vidqa.planning.budget.speed import GPUS, START_S, efficiency, flops_model, recomputed_flops_share
 from vidqa.planning.packing import Steps
 from vidqa.planning.prefix_sharing import workload

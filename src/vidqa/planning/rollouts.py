@@ -17,7 +17,8 @@ import numpy as np
 from vidqa.families import Sizes, require_plain_weights
 from vidqa.planning.budget.answering import CAPTURED, FLOAT, PAGE, cache_bytes_per_token
 from vidqa.planning.budget.autotune import Packing
-from vidqa.planning.budget.memory import BYTES_OF, GIB, ParamCounts
+from vidqa.planning.budget.memory import BYTES_OF, GIB
+from vidqa.planning.budget.params import ParamCounts
 from vidqa.planning.budget.speed import FlopsModel, Gpu
 from vidqa.planning.packing import Steps
 from vidqa.planning.prefix_sharing import max_tokens, workload

@@ -10,15 +10,9 @@ from typing import Any
 from vidqa import spec
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.planning.budget.autotune import least_policy
-from vidqa.planning.budget.memory import (
-    MemoryPolicy,
-    MicroStep,
-    ParamCounts,
-    TrainingSetup,
-    read_memory_policy,
-    training_setup,
-)
+from vidqa.planning.budget.memory import MemoryPolicy, MicroStep, TrainingSetup, read_memory_policy, training_setup
 from vidqa.planning.budget.methods import micro_step_seconds, step_seconds
+from vidqa.planning.budget.params import ParamCounts
 from vidqa.planning.budget.speed import START_S, FlopsModel, Gpu, efficiency, flops_of, recomputed_flops_share
 from vidqa.planning.packing import Steps, pack_budget
 from vidqa.planning.plan import too_long, without_labels

@@ -24,8 +24,7 @@ from vidqa.families.published import write_offline_model
 from vidqa.jobs.job_spec import JobSpec, model_names, process_count
 from vidqa.jobs.launch import Resources
 from vidqa.jobs.platforms import site
-from vidqa.planning.budget.memory import ParamCounts, count_params
-from vidqa.planning.budget.params import Parameter, parameters
+from vidqa.planning.budget.params import ParamCounts, Parameter, count_params, parameters
 from vidqa.planning.plan import (
     Plan,
     PlannedSet,

@@ -12,9 +12,10 @@ from typing import Any
 from vidqa import spec
 from vidqa.core.problem import Problem
 from vidqa.planning.budget.autotune import Forecast, Packing, answered_samples, best_policy, least_policy
-from vidqa.planning.budget.memory import GIB, ParamCounts, fits, moments_bytes, training_setup
+from vidqa.planning.budget.memory import GIB, fits, moments_bytes, training_setup
 from vidqa.planning.budget.memory_constants import CONSTANTS
 from vidqa.planning.budget.methods import host_bytes, what_fits
+from vidqa.planning.budget.params import ParamCounts
 from vidqa.planning.budget.speed import recomputed_flops_share
 from vidqa.planning.packing import Steps, pack_budget
 from vidqa.planning.prefix_sharing import max_tokens

@@ -36,9 +36,9 @@ from vidqa.engine.training.resume import Start, resume, trainer_facts
 from vidqa.engine.training.saving import Saver
 from vidqa.families import family_of
 from vidqa.planning.budget.autotune import Packing, answered_samples, best_policy, least_policy
-from vidqa.planning.budget.memory import MemoryPolicy, count_params
+from vidqa.planning.budget.memory import MemoryPolicy
 from vidqa.planning.budget.methods import FIRST_OF_BITSANDBYTES
-from vidqa.planning.budget.params import parameters
+from vidqa.planning.budget.params import count_params, parameters
 from vidqa.planning.packing import Steps
 from vidqa.planning.samples import Sample
 from vidqa.spec import check_with_gpus, total_steps

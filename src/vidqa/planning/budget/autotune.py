@@ -19,7 +19,6 @@ from vidqa.planning.budget.memory import (
     Memory,
     MemoryPolicy,
     MicroStep,
-    ParamCounts,
     Reshard,
     TrainingSetup,
     allowed_recompute,
@@ -28,6 +27,7 @@ from vidqa.planning.budget.memory import (
     peak_memory,
     training_setup,
 )
+from vidqa.planning.budget.params import ParamCounts
 from vidqa.planning.budget.speed import recomputed_flops_share
 from vidqa.planning.packing import Steps
 from vidqa.planning.samples import Sample
@@ -62,12 +62,12 @@ class Packing:
         self, steps_of: Callable[[int | None], Steps], total_steps: int, answered: Sequence[Sample] = ()
     ) -> None:
         self.steps_of, self.total, self.answered = steps_of, total_steps, answered
-        self._found: dict[int | None, list[MicroStep]] = {}
+        self._heaviest: dict[int | None, list[MicroStep]] = {}
 
     def heaviest(self, pack_tokens: int | None) -> list[MicroStep]:
-        if pack_tokens not in self._found:
-            self._found[pack_tokens] = heaviest_micro_steps(self.steps_of(pack_tokens), self.total)
-        return self._found[pack_tokens]
+        if pack_tokens not in self._heaviest:
+            self._heaviest[pack_tokens] = heaviest_micro_steps(self.steps_of(pack_tokens), self.total)
+        return self._heaviest[pack_tokens]
 
     def sizes(self, spec: TrainSpec) -> Sequence[int | None]:
         """Tokens of the packs that are tried, the largest first; None where the spec decides."""
@@ -126,8 +126,8 @@ def least_policy(spec: TrainSpec, model: ParamCounts) -> MemoryPolicy:
 def _fitting(spec: TrainSpec, model: ParamCounts, packing: Packing, memory_gib: float) -> Iterator[Forecast]:
     """For every pack size and reshard mode the fitting policy of least recomputation. Sizes end where nothing has to
     be recomputed: smaller packs would be slower."""
-    choices, ways = _choices(spec, model), allowed_reshard(spec)
-    for pack_tokens, reshard in product(packing.sizes(spec), ways):
+    choices, reshards = _choices(spec, model), allowed_reshard(spec)
+    for pack_tokens, reshard in product(packing.sizes(spec), reshards):
 
         def forecast_at(number: int, pack_tokens: int | None = pack_tokens, reshard: Reshard = reshard) -> Forecast:
             return _heaviest(spec, model, packing, MemoryPolicy(choices[number], reshard, pack_tokens))
@@ -137,7 +137,7 @@ def _fitting(spec: TrainSpec, model: ParamCounts, packing: Packing, memory_gib: 
         )
         if number < len(choices):
             yield forecast_at(number)
-        if number == 0 and reshard == ways[0]:
+        if number == 0 and reshard == reshards[0]:
             return
 
 

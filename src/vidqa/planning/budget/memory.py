@@ -13,7 +13,7 @@ engine's own code, which a test repeats, and the rest follows from how FSDP work
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, get_args
 
@@ -28,7 +28,7 @@ from vidqa.planning.budget.activation_checkpointing import (
     recompute_path,
 )
 from vidqa.planning.budget.memory_constants import CONSTANTS, Widths
-from vidqa.planning.budget.params import Parameter, has_8bit_moments
+from vidqa.planning.budget.params import ParamCount, ParamCounts
 from vidqa.spec.models import TrainSpec
 
 GIB = 1024**3
@@ -169,55 +169,6 @@ class Memory(PeakMemory):
 def fits(peak_gib: float, memory_gib: float) -> bool:
     """Whether a GPU has room for a predicted peak, should the prediction be wrong by as much as it may."""
     return peak_gib * (1 + CONSTANTS.error) + CONSTANTS.outside_gib <= memory_gib
-
-
-@dataclass(frozen=True)
-class ParamCount:
-    """Numbers of parameters: in all, of those that train, of those of them whose moments AdamW8bit keeps in 8 bits, and
-    of those that policy.quantization holds in few bits."""
-
-    every: int
-    trained: int
-    moments_8bit: int = 0
-    quantizable: int = 0
-
-
-@dataclass(frozen=True)
-class ParamCounts:
-    """A model's sizes, and its parameters counted by what they are sharded with."""
-
-    sizes: Sizes
-    every: ParamCount
-    root: ParamCount
-    layer: ParamCount  # one decoder layer
-    block: ParamCount  # one vision block
-    head: ParamCount
-    vision: ParamCount  # the vision tower with its mergers
-
-
-def count_params(sizes: Sizes, parameters: Sequence[Parameter]) -> ParamCounts:
-    def count(chosen: Callable[[Parameter], bool]) -> ParamCount:
-        matches = [parameter for parameter in parameters if chosen(parameter)]
-        return ParamCount(
-            sum(p.numel for p in matches),
-            sum(p.numel for p in matches if p.trains),
-            sum(p.numel for p in matches if p.trains and has_8bit_moments(p.shape)),
-            sum(p.numel for p in matches if p.is_quantized),
-        )
-
-    units = {parameter.unit for parameter in parameters if parameter.unit}
-    layer = min(unit for unit in units if ".layers." in unit)
-    block = min(unit for unit in units if ".blocks." in unit)
-    head = "embed_tokens" if sizes.text.tied else "lm_head"
-    return ParamCounts(
-        sizes=sizes,
-        every=count(lambda p: True),
-        root=count(lambda p: not p.unit),
-        layer=count(lambda p: p.unit == layer),
-        block=count(lambda p: p.unit == block),
-        head=count(lambda p: head in p.name),
-        vision=count(lambda p: ".visual." in p.name),
-    )
 
 
 def peak_memory(model: ParamCounts, setup: TrainingSetup, micro_step: MicroStep) -> Memory:

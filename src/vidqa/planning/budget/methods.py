@@ -13,17 +13,15 @@ from vidqa.planning.budget.memory import (
     GIB,
     MemoryPolicy,
     MicroStep,
-    ParamCounts,
     TrainingSetup,
     allowed_recompute,
     allowed_reshard,
-    count_params,
     fits,
     moments_bytes,
     peak_memory,
     training_setup,
 )
-from vidqa.planning.budget.params import parameters
+from vidqa.planning.budget.params import ParamCounts, count_params, parameters
 from vidqa.planning.budget.speed import Gpu, efficiency, flops_of, recomputed_flops_share
 from vidqa.planning.prefix_sharing import Workload
 from vidqa.spec.keys import with_values

@@ -1,14 +1,14 @@
-"""Which parameters of a model train: the spec's patterns and LoRA, applied to names and shapes. The engine applies the
-same rules to the model itself."""
+"""Which parameters of a model train, and how many: the spec's patterns and LoRA, applied to names and shapes. The
+engine applies the same rules to the model itself."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from vidqa.families import Tensor
+from vidqa.families import Sizes, Tensor
 from vidqa.spec.policy_tables import Lora, Policy
 
 BLOCK = 256  # numbers of a row that share a scale in 8-bit moments
@@ -124,3 +124,52 @@ def _matrices(tensor: Tensor, rank: int) -> list[tuple[str, tuple[int, ...]]]:
         (f"lora_A.{ADAPTER}.weight", (rank, *columns)),
         (f"lora_B.{ADAPTER}.weight", (rows, rank, *(1 for _ in columns[1:]))),
     ]
+
+
+@dataclass(frozen=True)
+class ParamCount:
+    """Numbers of parameters: in all, of those that train, of those of them whose moments AdamW8bit keeps in 8 bits, and
+    of those that policy.quantization holds in few bits."""
+
+    every: int
+    trained: int
+    moments_8bit: int = 0
+    quantizable: int = 0
+
+
+@dataclass(frozen=True)
+class ParamCounts:
+    """A model's sizes, and its parameters counted by what they are sharded with."""
+
+    sizes: Sizes
+    every: ParamCount
+    root: ParamCount
+    layer: ParamCount  # one decoder layer
+    block: ParamCount  # one vision block
+    head: ParamCount
+    vision: ParamCount  # the vision tower with its mergers
+
+
+def count_params(sizes: Sizes, parameters: Sequence[Parameter]) -> ParamCounts:
+    def count(chosen: Callable[[Parameter], bool]) -> ParamCount:
+        matches = [parameter for parameter in parameters if chosen(parameter)]
+        return ParamCount(
+            sum(p.numel for p in matches),
+            sum(p.numel for p in matches if p.trains),
+            sum(p.numel for p in matches if p.trains and has_8bit_moments(p.shape)),
+            sum(p.numel for p in matches if p.is_quantized),
+        )
+
+    units = {parameter.unit for parameter in parameters if parameter.unit}
+    layer = min(unit for unit in units if ".layers." in unit)
+    block = min(unit for unit in units if ".blocks." in unit)
+    head = "embed_tokens" if sizes.text.tied else "lm_head"
+    return ParamCounts(
+        sizes=sizes,
+        every=count(lambda p: True),
+        root=count(lambda p: not p.unit),
+        layer=count(lambda p: p.unit == layer),
+        block=count(lambda p: p.unit == block),
+        head=count(lambda p: head in p.name),
+        vision=count(lambda p: ".visual." in p.name),
+    )

@@ -19,7 +19,8 @@ from typing import NamedTuple
 
 from vidqa.families import Sizes
 from vidqa.planning.budget.activation_checkpointing import Recompute
-from vidqa.planning.budget.memory import MicroStep, ParamCounts, TrainingSetup
+from vidqa.planning.budget.memory import MicroStep, TrainingSetup
+from vidqa.planning.budget.params import ParamCounts
 from vidqa.planning.prefix_sharing import Workload
 from vidqa.spec.models import TrainSpec
 
@@ -167,7 +168,7 @@ BANDWIDTH_SHARE, MEASURED_ON = 0.118, "H200"
 
 
 def find_gpu(name: str) -> Gpu | None:
-    """The card of a device's name, or of a word of CARDS; None where it is not known."""
+    """The card of a device's name, or of a key of GPUS; None where it is not known."""
     device = name.removeprefix("NVIDIA ")
     return GPUS.get(name) or next((card for card in GPUS.values() if device in card.devices), None)
 

@@ -72,6 +72,14 @@ def test_a_split_of_a_set_is_named_and_only_its_media_are_fetched(bucket: Any) -
         assert [path.name for path in Path(media).iterdir()] == ["b.mp4"]
 
 
+def test_media_of_questions_without_answers_are_fetched(bucket: Any) -> None:
+    put(bucket, ["a.mp4"])
+    bucket.pipe("lake/set/asked.csv", b"video,question\na.mp4,Is it open?\n")
+    annotations, media = stage_set("s3://lake/set/asked.csv", VIDEOS)
+    (record,) = load_records(annotations, media, need_answers=False)
+    assert record.media[0].path == f"{media}/a.mp4"
+
+
 def test_nothing_is_fetched_twice_and_what_changed_is(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     put(bucket, ["a.mp4", "b.mp4"])
     stage_set(SET, VIDEOS)

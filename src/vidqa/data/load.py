@@ -52,7 +52,7 @@ def load_pairs(source: Source) -> tuple[list[Pair], list[Problem]]:
     """Rows and records of a source, and its warnings. Raises ProblemError with everything that is wrong."""
     _require_annotated(source)
     collector = ProblemCollector(str(source.path))
-    reader = RowReader(source.path.name, source.media, collector, need_answers=True, by_line=source.by_line)
+    reader = RowReader(source.path.name, source.media, collector, by_line=source.by_line)
     pairs = read_pairs(source.rows(collector), reader)
     raise_errors(collector.problems)
     return pairs, collector.problems
@@ -87,17 +87,19 @@ def check_set(
     annotation_path: str | Path, media_path: str | Path, **reading: Unpack[Reading]
 ) -> tuple[list[Record], list[Problem], MediaSource | None]:
     """What `check_records` gives, and where the media are; None where there is no such place."""
-    options = Reading(need_answers=True) | reading
-    collector = ProblemCollector(str(annotation_path), options["need_answers"])
+    collector = ProblemCollector(str(annotation_path), reading.get("need_answers", True))
+    keep_missing, prompt = reading.get("keep_missing", False), reading.get("prompt", "")
     records: list[Record] = []
     media = None
     try:
         with paused():
             source = open_source(annotation_path, media_path)
-            if options["need_answers"]:
+            if collector.need_answers:
                 _require_annotated(source)
             media, collector.file = source.media, str(source.path)
-            reader = RowReader(source.path.name, media, collector, by_line=source.by_line, **options)
+            reader = RowReader(
+                source.path.name, media, collector, by_line=source.by_line, keep_missing=keep_missing, prompt=prompt
+            )
             for pair in pairs_of(source.rows(collector), reader):
                 records.append(pair.record)
     except ProblemError as stopped:

@@ -60,16 +60,15 @@ class RowReader:
     """Reads the rows of one file; what is wrong goes to `collector`. Ids must be unique among its rows, and those of
     `ids`, the ids of earlier files with the places of their rows.
 
-    With `need_answers` every conversation must end with an assistant turn; without, the question is enough: in a
-    conversation, in the field `question`, or `prompt` for a record that has none. With `by_line` the indices of rows
-    are the lines of the file on which they begin, and are shown as editors write them. With `keep_missing` a record
-    whose medium is not there is warned of and kept: who probes the medium finds it broken.
+    Where the collector needs answers every conversation must end with an assistant turn; else the question is enough:
+    in a conversation, in the field `question`, or `prompt` for a record that has none. With `by_line` the indices of
+    rows are the lines of the file on which they begin, and are shown as editors write them. With `keep_missing` a
+    record whose medium is not there is warned of and kept: who probes the medium finds it broken.
     """
 
     name: str
     source: MediaSource
     collector: ProblemCollector
-    need_answers: bool
     _: KW_ONLY
     by_line: bool = False
     keep_missing: bool = False
@@ -104,6 +103,7 @@ class _Row:
 
     def __init__(self, reader: RowReader, index: int, row: Any) -> None:
         self.reader, self.index, self.row = reader, index, row
+        self.need_answers = reader.collector.need_answers
         self.id: str | None = None
         self.is_unasked = False
         self.has_places_in_parts = False  # whether a tag in a part of type text is the place of a medium
@@ -231,7 +231,7 @@ class _Row:
     def _conversation(self) -> list[Spoken]:
         field = "conversations" if self.row.get("conversations") is not None else "messages"
         turns = self.row.get(field)
-        if turns is None and not self.reader.need_answers:
+        if turns is None and not self.need_answers:
             return [self._question()]
         if turns is None:
             self._conversation_missing()
@@ -360,10 +360,10 @@ class _Row:
                 return
         if not body:
             self.wrong(problems.FIELD, field, "there is only a system turn", TURN_ORDER)
-        elif body[-1] != "assistant" and self.reader.need_answers:
+        elif body[-1] != "assistant" and self.need_answers:
             self.wrong(problems.FIELD, f"{field}[{len(roles) - 1}]", "the last turn is the user's")
         for at, (role, pieces, _) in enumerate(spoken):
-            if not pieces and role == "assistant" and (self.reader.need_answers or at < len(spoken) - 1):
+            if not pieces and role == "assistant" and (self.need_answers or at < len(spoken) - 1):
                 self.wrong(problems.FIELD, f"{field}[{at}]", "the assistant says nothing")
             elif role == "assistant" and (what := unclosed("".join(map(str, pieces)))):
                 self.wrong(problems.FIELD, f"{field}[{at}]", what, THINKING, "warning")

@@ -98,7 +98,7 @@ def _tao(path: Path, form: str, media_path: str) -> Imported:
             rows = tao.cosmos_rows(folder, collector, dropped)
         else:
             rows = tao.tao_vl_rows(file, collector, dropped, own_root=not media_path, alone=len(files) == 1)
-        reader = RowReader(file.name, source, collector, need_answers=True, ids=ids)
+        reader = RowReader(file.name, source, collector, ids=ids)
         pairs += read_pairs(rows, reader)
         problems += collector.problems
     raise_errors(problems)

@@ -142,7 +142,7 @@ class _RowFixer:
     def _read(self, row: Any, index: int) -> tuple[Record | None, list[Problem]]:
         findings = ProblemCollector(self.name)
         named = {**row, "id": row["id"] if _has_id(row) else str(index)} if isinstance(row, dict) else row
-        record = RowReader(self.name, self.source, findings, need_answers=True).read(index, named)
+        record = RowReader(self.name, self.source, findings).read(index, named)
         return record, [problem for problem in findings.problems if problem.severity == "error"]
 
     def _broken(self, record: Record) -> str:

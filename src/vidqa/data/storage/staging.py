@@ -195,8 +195,8 @@ def named_media(annotations: str | Path) -> tuple[list[str], list[Problem]]:
     Raises DATA_FILE_MISSING, DATA_SPLIT.
     """
     source = _Names(None)
-    collector = ProblemCollector(str(annotations))
-    reader = RowReader(Path(annotations).name, source, collector, need_answers=False)
+    collector = ProblemCollector(str(annotations), need_answers=False)
+    reader = RowReader(Path(annotations).name, source, collector)
     for index, row in open_source(annotations).rows(collector):
         reader.read(index, row)
     names, problems = [], []

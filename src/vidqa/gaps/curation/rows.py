@@ -30,7 +30,7 @@ def read_rows(
     ProblemError with everything that is wrong with them."""
     source = open_source(annotations, media)
     findings = ProblemCollector(str(source.path), need_answers)
-    reader = RowReader(source.path.name, source.media, findings, need_answers, by_line=source.by_line)
+    reader = RowReader(source.path.name, source.media, findings, by_line=source.by_line)
     pairs = []
     for number, (index, row) in enumerate(source.rows(findings)):
         name = row.get("id") if isinstance(row, dict) else None

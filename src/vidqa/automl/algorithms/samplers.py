@@ -31,11 +31,10 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 MOST_GP = 300  # results; the time of a Gaussian process grows with their third power
-POPULATION = 20  # of nsga2, at most
-# Of CMA-ES:
-WIDTH = 1 / 6  # of the first generation, as a share of the range
-TRIES = 20  # to draw a point inside of the bounds, before one on them is taken
-NOTE = "cma-es"
+NSGA_POPULATION = 20  # at most
+CMA_WIDTH = 1 / 6  # of the first generation, as a share of the range
+CMA_TRIES = 20  # to draw a point inside of the bounds, before one on them is taken
+CMA_ES = "cma-es"  # the proposer, and the notes in the extra of its trials
 
 
 class RandomSearch(Searcher):
@@ -120,7 +119,7 @@ class Nsga2(Searcher):
 
     def proposal(self, trials: Sequence[Trial]) -> Decision:
         task, number = self.task, len(trials)
-        size = min(POPULATION, max(4, task.max_trials // 5))
+        size = min(NSGA_POPULATION, max(4, task.max_trials // 5))
         first = {"NSGAIISampler:generation": 0}
         observations = [
             Observation(trial.values, losses, trial.extra.get("nsga2", first))
@@ -249,7 +248,7 @@ class CmaEs(Searcher):
 
     def proposal(self, trials: Sequence[Trial]) -> Decision:
         strategy, generation, judged = self._replayed(trials)
-        members = [trial for trial in trials if trial.extra.get(NOTE, {}).get("generation") == generation]
+        members = [trial for trial in trials if trial.extra.get(CMA_ES, {}).get("generation") == generation]
         ended = [trial.number for trial in members if trial.state != "running"]
         size = strategy.population_size
         if len(ended) >= size:
@@ -258,14 +257,14 @@ class CmaEs(Searcher):
             generation, members = generation + 1, []
         values = self._values(strategy, generation, len(members))
         note = {"generation": generation, "member": len(members), "judged": judged}
-        return Start(self.task.unseen(values, trials), NOTE, extra={NOTE: note})
+        return Start(self.task.unseen(values, trials), CMA_ES, extra={CMA_ES: note})
 
     def _replayed(self, trials: Sequence[Trial]) -> tuple[Any, int, list[int]]:
         """The strategy as it was when the newest generation began, that generation, and by which trials the one before
         was judged."""
         strategy, generation, judged = self._fresh(trials), 0, list[int]()
         for trial in trials:
-            note = trial.extra.get(NOTE)
+            note = trial.extra.get(CMA_ES)
             if note and note["generation"] > generation:
                 generation, judged = note["generation"], note["judged"]
                 self._tell(strategy, trials, judged)
@@ -277,7 +276,7 @@ class CmaEs(Searcher):
         worst = max((loss[0] for loss in losses.values() if loss), default=0.0)
         solutions = []
         for number, loss in losses.items():
-            note: Mapping[str, Any] = trials[number].extra[NOTE]
+            note: Mapping[str, Any] = trials[number].extra[CMA_ES]
             solution = self._solution(strategy, note["generation"], note["member"])
             solutions.append((solution, loss[0] if loss else worst))
         with warnings.catch_warnings(), require("numpy", EXTRA).errstate(all="ignore"):
@@ -287,7 +286,7 @@ class CmaEs(Searcher):
     def _solution(self, strategy: Any, generation: int, member: int) -> Any:
         strategy.reseed_rng(int(self.task.stream(generation, 100 + member).integers(2**31)))
         solution = strategy.ask()
-        for _ in range(TRIES):
+        for _ in range(CMA_TRIES):
             if solution.x is None or all(0 < unit < 1 for unit in solution.x):
                 break
             solution = strategy.ask()
@@ -307,7 +306,7 @@ class CmaEs(Searcher):
         """Around the first trial, if someone else proposed it (the template), else around the middle."""
         cmaes, np = require("cmaes", EXTRA), require("numpy", EXTRA)
         numbers = [*self.free, *self.stepped]
-        start = trials[0].values if trials and NOTE not in trials[0].extra else {}
+        start = trials[0].values if trials and CMA_ES not in trials[0].extra else {}
         mean = np.array([one.unit(start[one.name]) if one.name in start else 0.5 for one in numbers])
         most = max((len(one.options) for one in self.named), default=0)
         shares = np.zeros((len(self.named), most))
@@ -323,7 +322,7 @@ class CmaEs(Searcher):
             ),
             mean=mean if numbers else None,
             sigma=1.0 if numbers else None,
-            cov=np.diag([WIDTH**2] * len(numbers)) if numbers else None,
+            cov=np.diag([CMA_WIDTH**2] * len(numbers)) if numbers else None,
             cat_param=shares if self.named else None,
             seed=self.task.seed,
         )

@@ -133,8 +133,7 @@ class Controller:
             return True
         for trial in list(self.history.running):
             self.trials.advance(trial)
-        if self.trials.lacks_baseline:
-            self.trials.baseline()
+        self.trials.advance_baseline()
         if self.history.searched is None:
             self._raise_failing()
             if why := self._limit_reached():

@@ -69,11 +69,10 @@ class Trials:
         measures it before its first step."""
         return bool(self.study.settings.evaluation) and BASELINE not in self.history.scores
 
-    def baseline(self) -> None:
-        """Advance the evaluation of the model before training."""
-        evaluation = self.study.settings.evaluation
-        assert evaluation
-        self.score_evaluation(BASELINE, evaluation, None)
+    def advance_baseline(self) -> None:
+        """Move the evaluation of the model before training on."""
+        if self.lacks_baseline and (evaluation := self.study.settings.evaluation):
+            self.score_evaluation(BASELINE, evaluation, None)
 
     def score_evaluation(self, name: str, spec_name: str, run_dir: Path | None) -> None:
         """Advance an evaluation of a run, or of the model before training, and score it at its end."""

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 
@@ -39,6 +39,7 @@ from vidqa.serving.handler import RequestHandler
 from vidqa.serving.media import Hosts, MediaAccess, MediaStore
 from vidqa.serving.problems import FAILED
 from vidqa.spec import Layer, resolve
+from vidqa.spec.models import InferenceSpec
 
 parser = Parser("Serve a model over HTTP; scripts/serve.py starts it.")
 parser.add_argument("arguments", type=json.loads, help="its options and its spec")
@@ -50,7 +51,7 @@ LAST_S = 3  # after it, for the last responses
 def main(arguments: Namespace) -> Result:
     options = Namespace(**arguments.arguments)
     key = served_key(options.host, environment.serving_key())
-    spec = resolve("inference", [Layer("spec", tomllib.loads(options.spec))]).spec
+    spec = cast(InferenceSpec, resolve("inference", [Layer("spec", tomllib.loads(options.spec))]).spec)
     with (
         closing(listen(options.host, options.port)) as listener,
         tempfile.TemporaryDirectory(prefix="vidqa-media-") as own,
@@ -127,7 +128,7 @@ class Server(uvicorn.Server):
 
 
 @contextmanager
-def opened(spec: Any) -> Iterator[EngineThread]:
+def opened(spec: InferenceSpec) -> Iterator[EngineThread]:
     """The thread that generates, once its model is loaded or has failed to."""
     folder, base = model_folders(spec)
     planner = evaluation_planner(spec, base or folder)
@@ -141,7 +142,7 @@ def opened(spec: Any) -> Iterator[EngineThread]:
             yield backend
 
 
-def server_app(options: Namespace, spec: Any, backend: EngineThread, key: str | None, own: Path) -> ServerApp:
+def server_app(options: Namespace, spec: InferenceSpec, backend: EngineThread, key: str | None, own: Path) -> ServerApp:
     connections = CONNECTIONS + 2 * (backend.most + options.queue)
     limits = Limits(options.max_body_mb * MB, options.max_media_mb * MB, options.queue, connections=connections)
     folders = tuple(os.path.realpath(folder) for folder in options.allow_path)

@@ -51,7 +51,7 @@ def train(spec: TrainSpec, run: RunFolder, objective: Objective | None = None) -
         return Training(run, schedule, start, loader, objective, stop).run_to_end(run)
 
 
-class Training(Trainer):
+class Training(Trainer[TrainSpec]):
     """A training on answers, or on pairs of answers."""
 
     def __init__(

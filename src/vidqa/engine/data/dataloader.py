@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from vidqa.core.cli import note
 from vidqa.engine.data.collate import Collator, PairCollator, TokenValues
@@ -36,12 +36,13 @@ FEW_BITS = 3
 Calls = tuple[list[Call], list[Call]]  # of the decoder's attention, and of the vision tower's
 
 
-class StepSchedule:
+SpecT = TypeVar("SpecT", bound=TrainSpec)
+
+
+class StepSchedule(Generic[SpecT]):
     """The number of steps of a run, and what is due after each."""
 
-    spec: Any  # a TrainSpec, or a GrpoSpec
-
-    def __init__(self, spec: TrainSpec, data: Prepared, world: World, policy: MemoryPolicy) -> None:
+    def __init__(self, spec: SpecT, data: Prepared, world: World, policy: MemoryPolicy) -> None:
         self.spec, self.data, self.world, self.policy = spec, data, world, policy
         self.total = total_steps(spec, len(data.train))
         self.warmup = warmup_steps(spec, len(data.train))
@@ -72,11 +73,9 @@ class StepSchedule:
         }
 
 
-class Schedule(StepSchedule):
+class Schedule(StepSchedule[TrainSpec]):
     """The steps of a supervised training: a function of the spec, the planned samples and, where the spec leaves the
     size of packs open, of the memory policy."""
-
-    spec: TrainSpec
 
     def __init__(self, spec: TrainSpec, data: Prepared, world: World, policy: MemoryPolicy) -> None:
         super().__init__(spec, data, world, policy)

@@ -23,6 +23,7 @@ from vidqa.planning.plan import load_sets
 from vidqa.planning.quantization import calibration_problems, overlap_problems
 from vidqa.planning.samples import Planner, Sample
 from vidqa.spec import load
+from vidqa.spec.models import QuantizeSpec
 from vidqa.spec.quantize_tables import needs_calibration
 
 PROVING = 8  # samples whose log-probabilities prove the result
@@ -45,7 +46,7 @@ class Calibration:
         }
 
 
-def choose_calibration(spec: Any, samples: Sequence[Sample], data_fingerprint: str) -> Calibration:
+def choose_calibration(spec: QuantizeSpec, samples: Sequence[Sample], data_fingerprint: str) -> Calibration:
     """The calibration of a QuantizeSpec from its usable samples. Raises QUANTIZE_CALIBRATION for too
     few samples, for text alone, and where the evaluation asks about the same videos."""
     quantize, calibrated = spec.quantize, needs_calibration(spec.quantize)
@@ -80,7 +81,7 @@ def kind_of(sample: Sample) -> str:
     return f"{record.kind or parse_expected(record.answer, record.question, '').kind}, {media}"
 
 
-def decoded(spec: Any, samples: Sequence[Sample]) -> Iterator[tuple[Sample, list[np.ndarray]]]:
+def decoded(spec: QuantizeSpec, samples: Sequence[Sample]) -> Iterator[tuple[Sample, list[np.ndarray]]]:
     """Samples with the frames of their media, uint8 [n, 3, h, w]. Raises the problems of media that do not decode."""
     workers = spec.engine.decode_workers
     with open_frames(spec.engine, workers) as source:
@@ -89,7 +90,7 @@ def decoded(spec: Any, samples: Sequence[Sample]) -> Iterator[tuple[Sample, list
             yield sample, [np.array(array) for array in source.frames(ticket)]
 
 
-def decoder_rows(model: Any, planner: Planner, spec: Any, samples: Sequence[Sample]) -> list[dict[str, Any]]:
+def decoder_rows(model: Any, planner: Planner, spec: QuantizeSpec, samples: Sequence[Sample]) -> list[dict[str, Any]]:
     """The inputs of the decoder for every sample (`TorchFamily.decoder_inputs`), on the host."""
     family, device = family_of(model), next(model.parameters()).device
     rows = []

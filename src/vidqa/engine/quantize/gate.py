@@ -32,6 +32,7 @@ from vidqa.evaluation.pages import comparison_text
 from vidqa.planning.quantization import QuantizationPlan, fused_group
 from vidqa.spec import dump, load
 from vidqa.spec.keys import with_values
+from vidqa.spec.models import QuantizeSpec
 
 SHARES = (0.025, 0.05, 0.1)  # of the model's parameters that stay at most, try after try
 ROWS = 64  # tokens of a sample whose outputs are compared
@@ -39,7 +40,7 @@ Products = dict[str, list[tuple[torch.Tensor, torch.Tensor]]]
 
 
 def pass_gate(
-    spec: Any,
+    spec: QuantizeSpec,
     run: RunFolder,
     source: Path,
     quantized: Path,

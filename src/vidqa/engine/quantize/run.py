@@ -46,6 +46,7 @@ from vidqa.planning.quantization import QuantizationPlan, fused_group, group_of,
 from vidqa.planning.resume_compat import weights_hash
 from vidqa.planning.samples import Planner, calibration_planner
 from vidqa.spec import check_with_gpus, load
+from vidqa.spec.models import QuantizeSpec
 from vidqa.spec.quantize_tables import method_of, needs_calibration
 
 NAME = "final"  # of the export of the run, as --parent-run finds it
@@ -53,7 +54,7 @@ SHARD = "5GB"
 LIBRARIES = ("torch", "transformers", "compressed-tensors", "llmcompressor")
 
 
-def quantize(spec: Any, run: RunFolder) -> int:
+def quantize(spec: QuantizeSpec, run: RunFolder) -> int:
     """Carry out a QuantizeSpec in `run`. Raises what is wrong before weights are read, ENGINE_UNPROVEN, and
     ENGINE_QUANTIZE_GATE where the quantized model answers worse."""
     raise_errors(check_with_gpus(spec, world_size()))
@@ -77,7 +78,7 @@ class Quantization:
     """One source folder, quantized once or, by a search, several times with more layers kept: what the model before
     gives (`before`, calibration's `rows`, and the output `errors` of fused groups) is computed the first time."""
 
-    spec: Any
+    spec: QuantizeSpec
     run: RunFolder
     planner: Planner
     plan: QuantizationPlan
@@ -135,7 +136,7 @@ class Quantization:
         return products
 
 
-def calibration_of(spec: Any, planner: Any, world: World, run: RunFolder) -> Calibration:
+def calibration_of(spec: QuantizeSpec, planner: Any, world: World, run: RunFolder) -> Calibration:
     """The samples that calibrate and prove."""
     planned = shared_plan(spec, planner, world, run)
     samples, _ = fitting(spec, planned.sets["calibration"])
@@ -145,7 +146,7 @@ def calibration_of(spec: Any, planner: Any, world: World, run: RunFolder) -> Cal
     return choose_calibration(spec, learned, planned.data_fingerprint)
 
 
-def source_folder(spec: Any, run: RunFolder, world: World) -> Path:
+def source_folder(spec: QuantizeSpec, run: RunFolder, world: World) -> Path:
     """The folder of whole weights that is quantized: the model's own, or <run>/merged, written as by export.py --merge.
     Raises MODEL_QUANTIZED, ENGINE_QUANTIZE_ADAPTER."""
     export_dir = Path(spec.model.model_path)

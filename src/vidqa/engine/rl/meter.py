@@ -16,6 +16,7 @@ from vidqa.engine.distributed import World
 from vidqa.engine.rl.rollout import Group, Rollouts
 from vidqa.engine.rl.update import Micro
 from vidqa.engine.training.learner import flops_of, peak_flops
+from vidqa.spec.models import GrpoSpec
 
 PHASES = ("rollout", "rewards", "data_wait", "plan", "old", "reference", "update", "sync", "validation")
 COUNTS = ("groups", "groups_dropped", "groups_equal", "groups_all_right", "groups_all_wrong")
@@ -31,7 +32,7 @@ Value = TypeVar("Value")
 class StepMeter:
     """Of one step after the other. What it returns is the same on every rank."""
 
-    def __init__(self, spec: Any, model: Any, world: World) -> None:
+    def __init__(self, spec: GrpoSpec, model: Any, world: World) -> None:
         self.world, self.flops, self.peak = world, flops_of(model, spec), peak_flops(world.device)
         self.started = time.perf_counter()
         self.seconds = dict.fromkeys(PHASES, 0.0)

@@ -34,6 +34,7 @@ from vidqa.engine.rl.rollout import Group, advantages
 from vidqa.engine.rl.train import Training, open_training
 from vidqa.planning.requests import Result
 from vidqa.spec.keys import with_values
+from vidqa.spec.models import GrpoSpec
 
 PROOF = "replay.json"
 NORM = "train/grad_norm"
@@ -41,7 +42,7 @@ TOLERANCE = {"float32": 1e-6, "bfloat16": 1e-2}  # of the gradient norm, relativ
 FINISH_REASONS = ("stop", "length")
 
 
-def prove(spec: Any, run: RunFolder) -> int:
+def prove(spec: GrpoSpec, run: RunFolder) -> int:
     """Replay a step of the run in whose folder `run` lies: the one behind the checkpoint that `train.resume` names,
     else behind the newest checkpoint of the run, else step 1. Writes replay.json. Raises ENGINE_REPLAY_MISSING where
     there is no such step, and ENGINE_UNPROVEN where a reward or the gradient norm is not what the run recorded.
@@ -66,7 +67,7 @@ def prove(spec: Any, run: RunFolder) -> int:
     return int(Exit.OK)
 
 
-def replayable(spec: Any, recorded: RunFolder) -> tuple[Path | None, int]:
+def replayable(spec: GrpoSpec, recorded: RunFolder) -> tuple[Path | None, int]:
     """The checkpoint to start from (None: the model folder) and the number of the step behind it. Raises
     ENGINE_REPLAY_MISSING."""
     if not rollout_files(recorded.path) or not (recorded.path / METRICS).is_file():

@@ -29,6 +29,7 @@ from vidqa.engine.torch_private import keystr, tree_leaves_with_path
 from vidqa.planning.budget.params import ADAPTER
 from vidqa.planning.rollouts import RolloutShape
 from vidqa.planning.samples import Planner
+from vidqa.spec.models import GrpoSpec
 
 BITS = {2: torch.int16, 4: torch.int32}  # integers of as many bytes: NaN equals itself
 
@@ -37,7 +38,7 @@ class RolloutModel:
     """The model that draws, on every rank, beside the sharded `trainer`."""
 
     def __init__(
-        self, spec: Any, folder: Path, planner: Planner, trainer: Any, shape: RolloutShape, world: World
+        self, spec: GrpoSpec, folder: Path, planner: Planner, trainer: Any, shape: RolloutShape, world: World
     ) -> None:
         dtype = DTYPES[spec.train.param_dtype]
         model = empty_model(folder, dtype, world.device)

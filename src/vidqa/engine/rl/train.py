@@ -34,6 +34,7 @@ from vidqa.engine.training.warmup import map_memory
 from vidqa.evaluation.problems import REWARD_CONSTANT
 from vidqa.evaluation.rewards import Rewards, label_of, shuffled_options
 from vidqa.families import family_of as tables_of
+from vidqa.planning.budget.memory import MemoryPolicy
 from vidqa.planning.budget.params import parameters
 from vidqa.planning.packing import pack_budget
 from vidqa.planning.prefix_sharing import max_tokens, split_indices
@@ -41,6 +42,7 @@ from vidqa.planning.requests import Sampling
 from vidqa.planning.rollouts import RolloutShape, prompt_planner, rollout_memory, rollout_shape, update_packing
 from vidqa.planning.samples import Planner, training_planner
 from vidqa.spec.grpo_tables import MOST_RETRIES, REWARDS, reward_weights
+from vidqa.spec.models import GrpoSpec
 
 # The largest difference of trainer and rollout log-probabilities with which a run goes on: of any token in float32, on
 # average in bfloat16. There both round logits to 8 bits: the mean is below 0.01 for a tiny model, and 0.015 (2B) to
@@ -48,14 +50,14 @@ from vidqa.spec.grpo_tables import MOST_RETRIES, REWARDS, reward_weights
 MOST_APART = {"float32": ("rollout_difference_max", 1e-4), "bfloat16": ("rollout_difference", 5e-2)}
 
 
-def train(spec: Any, run: RunFolder) -> int:
+def train(spec: GrpoSpec, run: RunFolder) -> int:
     """Carry out a GrpoSpec in `run`. Returns 0, or 6 where a signal or a stop rule ended it (saved and resumable)."""
     with open_training(spec, run) as training:
         return training.run_to_end(run)
 
 
 @contextmanager
-def open_training(spec: Any, run: RunFolder) -> Iterator[Training]:
+def open_training(spec: GrpoSpec, run: RunFolder) -> Iterator[Training]:
     """A GrpoSpec's training in `run`, where its next step is to be taken."""
     stop, folder = StopRequest(), Path(spec.policy.model_name_or_path)
     world = start_world(spec)
@@ -75,7 +77,7 @@ def open_training(spec: Any, run: RunFolder) -> Iterator[Training]:
             yield training
 
 
-def memory_policy(spec: Any, folder: Path, data: Prepared, shape: RolloutShape, world: World) -> Any:
+def memory_policy(spec: GrpoSpec, folder: Path, data: Prepared, shape: RolloutShape, world: World) -> MemoryPolicy:
     """The memory policy of updates beside the rollout model and its cache."""
     tables = tables_of(folder)
     sizes = tables.sizes_of(folder)
@@ -84,13 +86,13 @@ def memory_policy(spec: Any, folder: Path, data: Prepared, shape: RolloutShape, 
     return memory_policy_of(spec, folder, world, packing, rollout_memory(spec, sizes, count, shape).gib)
 
 
-class Training(Trainer):
+class Training(Trainer[GrpoSpec]):
     """A training by GRPO, and the model that draws its completions."""
 
     def __init__(
         self,
         run: RunFolder,
-        schedule: StepSchedule,
+        schedule: StepSchedule[GrpoSpec],
         start: Start,
         planner: Planner,
         source: FrameSource,

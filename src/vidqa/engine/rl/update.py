@@ -24,6 +24,7 @@ from vidqa.planning.packing import plan_packs
 from vidqa.planning.prefix_sharing import Workload, group_tokens, groups_within_budget, relative_cost, workload
 from vidqa.planning.rollouts import CompletionSample, completion_sample
 from vidqa.planning.samples import Planner
+from vidqa.spec.models import GrpoSpec
 
 VALUES = ("advantage", "rollout", "weight")  # of every completion, for the objective
 FEW_BITS = 3  # see `attention.segments_of`: packs of rollouts are of other shapes in every step
@@ -68,7 +69,13 @@ class Updates:
     """Makes the steps of the learner out of groups. `pack_tokens` is the budget of a pack."""
 
     def __init__(
-        self, spec: Any, planner: Planner, sizes: VisionSizes, objective: PolicyGradient, world: World, pack_tokens: int
+        self,
+        spec: GrpoSpec,
+        planner: Planner,
+        sizes: VisionSizes,
+        objective: PolicyGradient,
+        world: World,
+        pack_tokens: int,
     ) -> None:
         self.policy, self.world, self.pack_tokens = spec.train.train_policy, world, pack_tokens
         self.masks_truncated = spec.engine.truncated == "mask"

@@ -151,7 +151,7 @@ def peak_flops(device: torch.device) -> float | None:
     return gpu_peak_flops(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
 
 
-def flops_of(model: Any, spec: Any) -> FlopsModel:
+def flops_of(model: Any, spec: TrainSpec) -> FlopsModel:
     """The work of a model that trains as a TrainSpec or a GrpoSpec says."""
     family = family_of(model)
     vision_trains = bool(family.trained_vision(model))

@@ -37,7 +37,7 @@ class Saver:
     def __init__(
         self,
         run: RunFolder,
-        schedule: StepSchedule,
+        schedule: StepSchedule[Any],
         collator: Collator,
         trainer: dict[str, Any],
         start: Start,

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic
 
 import torch
 
@@ -18,7 +18,7 @@ from vidqa.core.problem import Exit, ProblemError, raise_errors
 from vidqa.core.run_folder import RunFolder
 from vidqa.engine import distributed
 from vidqa.engine.data.collate import Collator
-from vidqa.engine.data.dataloader import StepSchedule
+from vidqa.engine.data.dataloader import SpecT, StepSchedule
 from vidqa.engine.data.frames import FrameSource
 from vidqa.engine.data.planned_samples import BadSamples, Prepared
 from vidqa.engine.distributed import World
@@ -46,7 +46,7 @@ from vidqa.spec.models import TrainSpec
 from vidqa.spec.train_rules import bitsandbytes_key
 
 
-def start_world(spec: Any) -> World:
+def start_world(spec: TrainSpec) -> World:
     """Join the ranks of a training. Raises what check_with_gpus finds, ENV_PACKAGE_MISSING, and ENV_GPU_ARCH."""
     raise_errors(check_with_gpus(spec, world_size()))
     if (key := bitsandbytes_key(spec)) is not None:
@@ -97,7 +97,7 @@ def memory_policy_of(
 
 
 def build_learner(
-    schedule: StepSchedule,
+    schedule: StepSchedule[Any],
     start: Start,
     stop: StopRequest,
     objective: Objective,
@@ -126,13 +126,13 @@ def build_learner(
     )
 
 
-class Trainer:
+class Trainer(Generic[SpecT]):
     """A run from its first step, or from a checkpoint, to its last. Subclasses say what a step is (`carry_out`)."""
 
     def __init__(
         self,
         run: RunFolder,
-        schedule: StepSchedule,
+        schedule: StepSchedule[SpecT],
         start: Start,
         learner: Learner,
         collator: Collator,

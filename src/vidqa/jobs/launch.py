@@ -165,8 +165,7 @@ def dry_run(
     resources = resources or Resources()
     where = platform(platform_name)
     settings = site.read(platform_name, resources.site)
-    image_warnings = image_problems(where, settings, resources)
-    resources = with_image(where, settings, replace(resources, agreed=True), fetch=False)
+    resources, image_warnings = with_image_unasked(where, settings, resources)
     job_spec = load_job_spec(action, spec_path, fetch=False, settings=settings)
     preflight_problems = ready(job_spec, spec_path, platform_name, resources, fetch=False).problems
     job = job_of(job_spec, where, settings, resources, *name_run(job_spec, new_run=new_run))
@@ -260,16 +259,6 @@ def _used_names(output_dir: Path) -> set[str]:
     return {*records.names(), *(path.name for path in output_dir.glob("*"))}
 
 
-def image_problems(where: Platform, settings: Any, resources: Resources) -> list[Problem]:
-    """The problems of choosing an image, as warnings."""
-    try:
-        if where.needs_image(settings):
-            images.choose(resources.image, agreed=resources.agreed)
-    except ProblemError as unpinned:
-        return [replace(problem, severity="warning") for problem in unpinned.problems]
-    return []
-
-
 def refuse_busy(run_dir: Path, *, since: int | None = None) -> None:
     """Raises JOB_NOT_DONE where a job works in the folder. Only those launched after number `since` count if it is set,
     as last stored: no platform is asked."""
@@ -286,6 +275,15 @@ def with_image(where: Platform, settings: Any, resources: Resources, *, fetch: b
         return resources
     image = images.choose(resources.image, agreed=resources.agreed)
     return replace(resources, image=where.pin_image(image, settings, fetch))
+
+
+def with_image_unasked(where: Platform, settings: Any, resources: Resources) -> tuple[Resources, list[Problem]]:
+    """`with_image` for what is only shown: nothing is fetched, and that nobody agreed to the image is a warning."""
+    try:
+        return with_image(where, settings, resources, fetch=False), []
+    except ProblemError as unpinned:
+        warnings = [replace(problem, severity="warning") for problem in unpinned.problems]
+    return with_image(where, settings, replace(resources, agreed=True), fetch=False), warnings
 
 
 def job_of(job_spec: JobSpec, where: Platform, settings: Any, resources: Resources, run_dir: Path, job_id: str) -> Job:

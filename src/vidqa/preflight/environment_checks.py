@@ -220,8 +220,7 @@ def suitable(inputs: RunInputs) -> list[Problem]:
     where, declared = platform(inputs.platform), inputs.declared.anything
     settings = site.read(inputs.platform, inputs.resources.site)
     resources = replace(inputs.resources, gpus=len(inputs.gpus) if declared else None)
-    image_warnings = launch.image_problems(where, settings, resources)
-    resources = launch.with_image(where, settings, replace(resources, agreed=True), fetch=False)
+    resources, image_warnings = launch.with_image_unasked(where, settings, resources)
     try:
         job_spec = load_job_spec(inputs.action, inputs.spec_path, fetch=False, settings=settings)
     except ProblemError as unresolved:

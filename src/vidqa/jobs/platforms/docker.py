@@ -88,11 +88,11 @@ def check(job: Job) -> list[Problem]:
     problems = gpu_problems(job)
     if job.nodes > 1:
         problems.append(PLATFORM_NODES.at("--nodes", f"docker is one machine, {job.nodes} nodes are asked for"))
-    mounts = paths_of(job)
-    for path in shadowed_image_paths(mounts, THE_IMAGES_OWN):
+    mounted = paths_of(job)
+    for path in shadowed_image_paths(mounted, THE_IMAGES_OWN):
         problems.append(PLATFORM_PATH.at(path, "the image has its own files there"))
     if is_local():  # a remote daemon checks it itself
-        awaited = [mount.path for mount in mounts if mount.read_only and mount.path not in job.to_come]
+        awaited = [mount.path for mount in mounted if mount.read_only and mount.path not in job.to_come]
         gone = [path for path in awaited if not path.exists()]
         problems += [NOT_SHARED.at(path, "there is no such file or folder") for path in gone]
     try:

@@ -39,7 +39,9 @@ FINE = "Fine grained action"
 HOLOASSIST = re.compile(r"(?P<video>.+?)_coarse_\d+_fine_(?P<id>\d+)")
 AGIBOT = re.compile(r"(?P<task>\d+)-(?P<episode>\d+)-(?P<camera>\w+)-(?P<first>\d+)-(?P<end>\d+)")
 BRIDGE = re.compile(r"(?P<folder>[^.]+)\.(?P<episode>\d+)\.[^.]+\.clipframe(?P<last>\d{3,})")
+DEMUXERS = {b"\xff\xd8": "jpeg_pipe", b"\x89P": "png_pipe"}  # by the first bytes of a picture
 MOST_BYTES = 4 << 30
+BRIDGE_FPS = Fraction(30)
 IMAGES = "steps/observation/image_0"
 
 
@@ -179,14 +181,12 @@ def _episode(example: Mapping[str, list[Any]], requested: Mapping[tuple[str, str
     return next((key for key in requested if key[1] == number and dashed.endswith(key[0])), (dashed, number))
 
 
-BRIDGE_FPS = Fraction(30)
 # By subset, from the raw set and names of clips: where each clip comes from, or why it has no source.
 SOURCES: dict[str, Callable[[Path, list[str]], Iterator[tuple[str, Part | list[bytes] | ProblemError]]]] = {
     "holoassist": holoassist,
     "agibot": agibot,
     "bridgev2": bridge_episodes,
 }
-DEMUXERS = {b"\xff\xd8": "jpeg_pipe", b"\x89P": "png_pipe"}  # by the first bytes of a picture
 
 
 @dataclass

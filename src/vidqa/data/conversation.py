@@ -31,6 +31,11 @@ OTHERS = {
     **dict.fromkeys(("loss", "weight", "loss_scale", "train", "mask", "labels"), "what is learned"),
     **dict.fromkeys(VIDEO_KEYS, "the frames of a video; their place is the part of type video"),
 }
+# A line break beside a tag belongs to the tag, as in NVIDIA's own loaders: in "<video>\\nWhy?" the question is "Why?".
+TAG = re.compile(r"\n?<(video|image)>\n?")
+KINDS = ("video", "image")
+_LEADING = re.compile(r"\s*<think>.*?</think>\s*", re.DOTALL)
+_TAGS = re.compile(r"(</?think>)", re.IGNORECASE)
 MOST = 2**31
 KIND_OF_TYPE = {float: "a number", int: "a whole number"}
 
@@ -112,11 +117,6 @@ def _fits(name: str, value: float, number: type) -> bool:
     return is_large_enough and value < MOST and (number is float or value == int(value))
 
 
-# A line break beside a tag belongs to the tag, as in NVIDIA's own loaders: in "<video>\\nWhy?" the question is "Why?".
-TAG = re.compile(r"\n?<(video|image)>\n?")
-KINDS = ("video", "image")
-
-
 @dataclass(frozen=True, slots=True)
 class Slot:
     """A place for one medium in a user turn. `name` is set where the conversation itself names the file, `keys` where
@@ -187,10 +187,6 @@ def tidy(pieces: list[Piece]) -> list[Piece]:
         elif piece != "":
             joined.append(piece)
     return joined
-
-
-_LEADING = re.compile(r"\s*<think>.*?</think>\s*", re.DOTALL)
-_TAGS = re.compile(r"(</?think>)", re.IGNORECASE)
 
 
 def split_thinking(answer: str) -> tuple[str, str]:

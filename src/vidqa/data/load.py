@@ -17,6 +17,9 @@ from vidqa.data.reader import NAMES
 from vidqa.data.record import Record
 from vidqa.data.sources import Rows, Source, open_source
 
+MEDIA_FIELDS = tuple(f"{kind}{ending}" for kind in KINDS for ending in ("", "s"))
+_KIND_FIELDS = frozenset(KIND_FIELDS)
+
 
 @dataclass(frozen=True, slots=True)
 class Pair:
@@ -118,10 +121,6 @@ def load_records(annotation_path: str | Path, media_path: str | Path = "", **rea
     records, problems = check_records(annotation_path, media_path, **reading)
     raise_errors(problems)
     return records
-
-
-MEDIA_FIELDS = tuple(f"{kind}{ending}" for kind in KINDS for ending in ("", "s"))
-_KIND_FIELDS = frozenset(KIND_FIELDS)
 
 
 class FastRow(NamedTuple):

@@ -32,6 +32,8 @@ from vidqa.datatools.duplicates import (
 from vidqa.datatools.outputs import json_list, json_page, write_new
 from vidqa.datatools.problems import SPLIT
 
+ANNOTATIONS = "annotations.json"
+Links = dict[str, str]  # names in the part's folder and the files they stand for
 PARTS = ("train", "val")
 PARTS_NAMED = (*SPLITS, "kpi", "selection")  # folders of one part of a data set
 MOST_STRATA = 40  # listed in the result; split.json has all
@@ -185,10 +187,6 @@ def table(split: Split) -> str:
         lines.append(f"  and {len(split.facts['strata']) - MOST_STRATA} more strata in split.json")
     lines += split.together.text()
     return "\n".join([*lines, "" if split.written else "nothing new: the same split is there already"]).rstrip()
-
-
-ANNOTATIONS = "annotations.json"
-Links = dict[str, str]  # names in the part's folder and the files they stand for
 
 
 def links(media: MediaSource, pairs: Sequence[Pair]) -> Links | None:

@@ -19,9 +19,9 @@ PREFIX = "s3://"
 MOST_NAMED = 20  # problems of one set or run
 _ADDRESS = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?")
 DENIALS = ("AccessDenied", "403", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "NoCredentials")
+ABSENCES = ("NoSuchKey", "NoSuchBucket", "404")
 Job = TypeVar("Job")
 Result = TypeVar("Result")
-ABSENCES = ("NoSuchKey", "NoSuchBucket", "404")
 
 
 @dataclass(frozen=True)

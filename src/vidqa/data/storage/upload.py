@@ -35,6 +35,9 @@ from vidqa.data.storage.s3 import (
 
 RECORD = "uploads.json"
 FINAL = "final"  # the export of a run of quantizing
+PART = 64 << 20  # bytes of one part; a file below two parts goes in one piece
+MOST_PARTS = 9000  # S3 takes 10,000
+BLOCK = 8 << 20
 HUB_NAME = re.compile(r"([\w.-]+/)?[\w.-]+")
 
 
@@ -205,11 +208,6 @@ def _differences(api: Any, name: str, commit: str, folder: Path, files: Sequence
 def _short(failed: BaseException, token: str | None) -> str:
     text = " ".join(str(failed).split())[:300]
     return text.replace(token, "<HF_TOKEN>") if token else text
-
-
-PART = 64 << 20  # bytes of one part; a file below two parts goes in one piece
-MOST_PARTS = 9000  # S3 takes 10,000
-BLOCK = 8 << 20
 
 
 @dataclass(frozen=True)

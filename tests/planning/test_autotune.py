@@ -79,7 +79,7 @@ def test_a_frozen_tower_is_not_computed_again() -> None:
 
 def test_a_choice_that_is_written_down_stands() -> None:
     def recompute(of: TrainSpec) -> list[Any]:
-        return allowed_recompute(of, SIZES, vision_trains=True)
+        return allowed_recompute(of, model())
 
     assert recompute(spec("vision")) == [fixed_recompute("vision", SIZES)] and recompute(spec("none")) == [NOTHING]
     assert allowed_reshard(spec("vision", "false")) == ("never",)

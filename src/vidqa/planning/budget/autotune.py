@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 
-from vidqa.planning.budget.activation_checkpointing import Recompute
 from vidqa.planning.budget.answering import AnsweringSetup, Reading, answering_memory
 from vidqa.planning.budget.memory import (
     Memory,
@@ -114,19 +113,15 @@ def best_policy(spec: TrainSpec, model: ParamCounts, packing: Packing, memory_gi
     return _heaviest(spec, model, packing, replace(least_policy(spec, model), pack_tokens=packing.sizes(spec)[-1]))
 
 
-def _choices(spec: TrainSpec, model: ParamCounts) -> list[Recompute]:
-    return allowed_recompute(spec, model.sizes, vision_trains=model.vision.trained > 0)
-
-
 def least_policy(spec: TrainSpec, model: ParamCounts) -> MemoryPolicy:
     """The policy of least memory, in packs as the spec says: everything recomputed, all weights freed."""
-    return MemoryPolicy(_choices(spec, model)[-1], allowed_reshard(spec)[-1])
+    return MemoryPolicy(allowed_recompute(spec, model)[-1], allowed_reshard(spec)[-1])
 
 
 def _fitting(spec: TrainSpec, model: ParamCounts, packing: Packing, memory_gib: float) -> Iterator[Forecast]:
     """For every pack size and reshard mode the fitting policy of least recomputation. Sizes end where nothing has to
     be recomputed: smaller packs would be slower."""
-    choices, reshards = _choices(spec, model), allowed_reshard(spec)
+    choices, reshards = allowed_recompute(spec, model), allowed_reshard(spec)
     for pack_tokens, reshard in product(packing.sizes(spec), reshards):
 
         def forecast_at(number: int, pack_tokens: int | None = pack_tokens, reshard: Reshard = reshard) -> Forecast:

@@ -86,13 +86,13 @@ def read_memory_policy(record: Mapping[str, Any], sizes: Sizes) -> MemoryPolicy:
     return MemoryPolicy(read_recompute(record["recompute"], sizes), reshard[record["stay"]])
 
 
-def allowed_recompute(spec: TrainSpec, sizes: Sizes, *, vision_trains: bool) -> list[Recompute]:
+def allowed_recompute(spec: TrainSpec, model: ParamCounts) -> list[Recompute]:
     """What a TrainSpec leaves open, the least first."""
     if not spec.policy.model_gradient_checkpointing:
         return [NOTHING]
     if spec.engine.recompute == "auto":
-        return recompute_path(sizes, vision_trains=vision_trains)
-    return [fixed_recompute(spec.engine.recompute, sizes)]
+        return recompute_path(model.sizes, vision_trains=model.vision.trained > 0)
+    return [fixed_recompute(spec.engine.recompute, model.sizes)]
 
 
 def allowed_reshard(spec: TrainSpec) -> tuple[Reshard, ...]:

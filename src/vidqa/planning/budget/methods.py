@@ -85,8 +85,8 @@ def _micro_step(model: ParamCounts, tokens: int) -> MicroStep:
 
 def _speed(spec: TrainSpec, model: ParamCounts, tokens: int, limit_gib: float, card: Gpu, name: str) -> float | None:
     """Tokens a second with the fastest choice of recomputation that fits, in packs of so many tokens."""
-    trains, pack = model.vision.trained > 0, _micro_step(model, tokens)
-    choices = product(allowed_reshard(spec), allowed_recompute(spec, model.sizes, vision_trains=trains))
+    pack = _micro_step(model, tokens)
+    choices = product(allowed_reshard(spec), allowed_recompute(spec, model))
     policies = (MemoryPolicy(recompute, reshard) for reshard, recompute in choices)
     memories = ((policy, peak_memory(model, training_setup(spec, policy), pack)) for policy in policies)
     forecasts = [Forecast(memory, pack, policy) for policy, memory in memories if fits(memory.peak_gib, limit_gib)]

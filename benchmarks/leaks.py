@@ -25,7 +25,7 @@ from demo.scenes import DIAGONAL, EVENTS, STRAIGHT, draw_scene, render
 from vidqa.data.record import MediaRef, Record
 from vidqa.gaps.curation.clip_fingerprint import fingerprints
 from vidqa.gaps.curation.clip_matching import UNSURE, candidate_pairs, match_clips
-from vidqa.gaps.curation.leaks import BLOCK, Protected, find_leaks
+from vidqa.gaps.curation.leaks import BLOCK, find_leaks
 
 WIDTH, HEIGHT, FPS, CAMERAS = 160, 120, 10, 10
 WAYS = (
@@ -49,7 +49,7 @@ def main() -> None:
     ledger = Ledger("leaks", options)
     sets = write_sets(options.out / f"clips-{honest}", honest, protected, planted)
     ledger.add(timed(sets["honest"][: 5 * protected], sets["protected"]))
-    leaks = find_leaks(sets["honest"] + sets["planted"], [Protected("kpi", sets["protected"])])
+    leaks = find_leaks(sets["honest"] + sets["planted"], {"kpi": sets["protected"]})
     by_clip = {leak.new: leak for leak in sorted(leaks, key=lambda leak: leak.reason != UNSURE)}
     for kind in (*WAYS, "honest", "honest, plain ground"):
         clips = [record.id for record in sets["planted"] + sets["honest"] if record.kind == kind]

@@ -13,7 +13,7 @@ import pytest
 from vidqa.data.record import MediaRef, Record
 from vidqa.gaps.curation.clip_fingerprint import fingerprints, small
 from vidqa.gaps.curation.clip_matching import candidate_pairs
-from vidqa.gaps.curation.leaks import Leak, Protected, find_leaks, recording_of
+from vidqa.gaps.curation.leaks import Leak, Sets, find_leaks, recording_of
 
 HEIGHT, WIDTH = 96, 128
 
@@ -68,9 +68,9 @@ COPIES: dict[str, Callable[[Path], Record]] = {
 
 
 @pytest.fixture(scope="module")
-def kpi(tmp_path_factory: pytest.TempPathFactory) -> Protected:
+def kpi(tmp_path_factory: pytest.TempPathFactory) -> Sets:
     folder = tmp_path_factory.mktemp("kpi")
-    return Protected("kpi", [write(folder / "film.mp4", scene(1)), write(folder / "other.mp4", scene(2, view=9))])
+    return {"kpi": [write(folder / "film.mp4", scene(1)), write(folder / "other.mp4", scene(2, view=9))]}
 
 
 @pytest.fixture(scope="module")
@@ -79,28 +79,28 @@ def copies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
 
 
 @pytest.fixture(scope="module")
-def leaks(copies: dict[str, Record], kpi: Protected) -> list[Leak]:
+def leaks(copies: dict[str, Record], kpi: Sets) -> list[Leak]:
     """Those of all copies."""
-    return find_leaks(list(copies.values()), [kpi])
+    return find_leaks(list(copies.values()), kpi)
 
 
 @pytest.mark.parametrize("how", COPIES)
-def test_copies_are_found(kpi: Protected, copies: dict[str, Record], leaks: list[Leak], how: str) -> None:
+def test_copies_are_found(kpi: Sets, copies: dict[str, Record], leaks: list[Leak], how: str) -> None:
     (leak,) = [leak for leak in leaks if leak.new == copies[how].id]
-    assert leak.protected == kpi.records[0].id and leak.set == "kpi"
+    assert leak.protected == kpi["kpi"][0].id and leak.set == "kpi"
     assert leak.sure and leak.reason == ("cropped" if how.startswith("cropped") else "same moments")
 
 
-def test_other_clips_of_the_same_camera_are_none(kpi: Protected, tmp_path: Path) -> None:
+def test_other_clips_of_the_same_camera_are_none(kpi: Sets, tmp_path: Path) -> None:
     others = [write(tmp_path / f"{seed}.mp4", scene(seed)) for seed in range(10, 18)]
-    assert find_leaks(others, [kpi]) == []
+    assert find_leaks(others, kpi) == []
 
 
-def test_quiet_moments_of_one_camera_are_no_copies(kpi: Protected, tmp_path: Path) -> None:
+def test_quiet_moments_of_one_camera_are_no_copies(kpi: Sets, tmp_path: Path) -> None:
     empty = view_of(0)[None].astype(np.uint8)
     one, other = (np.concatenate([scene(seed)[:15], np.repeat(empty, 60, axis=0)]) for seed in (50, 51))
     kept, new = write(tmp_path / "kept.mp4", one), write(tmp_path / "new.mp4", other)
-    assert find_leaks([new], [Protected("kpi", [kept])]) == []
+    assert find_leaks([new], {"kpi": [kept]}) == []
 
 
 def plain(place: int, lit: tuple[int, ...]) -> np.ndarray:
@@ -112,7 +112,7 @@ def plain(place: int, lit: tuple[int, ...]) -> np.ndarray:
 
 
 def test_plain_clips_are_called_too_plain_unless_they_agree_in_step(tmp_path: Path) -> None:
-    protected = [Protected("kpi", [write(tmp_path / "kpi.mp4", plain(40, (0, 2, 4)))])]
+    protected = {"kpi": [write(tmp_path / "kpi.mp4", plain(40, (0, 2, 4)))]}
     (unsure,) = find_leaks([write(tmp_path / "a.mp4", plain(40, (0, 1, 3)))], protected)
     assert not unsure.sure and unsure.reason == "possible duplicate (low-detail frames)"
     (copy,) = find_leaks([write(tmp_path / "b.mp4", plain(40, (0, 2, 4)), crf=32, size=(96, 72))], protected)
@@ -121,11 +121,11 @@ def test_plain_clips_are_called_too_plain_unless_they_agree_in_step(tmp_path: Pa
 
 
 def test_unlikely_pairs_are_not_looked_at_and_no_copy_is_among_them(
-    kpi: Protected, copies: dict[str, Record], tmp_path: Path
+    kpi: Sets, copies: dict[str, Record], tmp_path: Path
 ) -> None:
     others = [write(tmp_path / f"other{seed}.mp4", scene(seed, view=seed)) for seed in range(60, 72)]
     block = [look for _, look in fingerprints(each.media[0] for each in [*copies.values(), *others]) if look]
-    held = [look for _, look in fingerprints(each.media[0] for each in kpi.records) if look]
+    held = [look for _, look in fingerprints(each.media[0] for each in kpi["kpi"]) if look]
     pairs = {(number, of) for number, of, _ in candidate_pairs(block, held)}
     assert {(number, 0) for number in range(len(copies))} <= pairs
     assert len([pair for pair in pairs if pair[0] >= len(copies)]) <= 4  # of 24
@@ -137,25 +137,25 @@ def test_cells_of_a_small_picture_are_exact() -> None:
     assert np.abs(cells - ((np.arange(64) + 0.5) * 90 / 64 - 0.5)).max() <= 0.51
 
 
-def test_files_bytes_and_ids_are_found(kpi: Protected, tmp_path: Path) -> None:
-    of = kpi.records[0].media[0]
+def test_files_bytes_and_ids_are_found(kpi: Sets, tmp_path: Path) -> None:
+    of = kpi["kpi"][0].media[0]
     (tmp_path / "link.mp4").symlink_to(of.path)
     shutil.copy(of.path, tmp_path / "copy.mp4")
     other = write(tmp_path / "film.mp4", scene(20, view=7))
-    named = Record(kpi.records[0].id, (), other.media)
+    named = Record(kpi["kpi"][0].id, (), other.media)
     link, copy = record(tmp_path / "link.mp4"), record(tmp_path / "copy.mp4")
-    reasons = {leak.new: leak.reason for leak in find_leaks([link, copy, named], [kpi])}
+    reasons = {leak.new: leak.reason for leak in find_leaks([link, copy, named], kpi)}
     assert reasons == {link.id: "the same file", copy.id: "the same bytes", named.id: "the same id"}
-    renamed = Record(kpi.records[0].id, (), write(tmp_path / "new.mp4", scene(21, view=6)).media)
-    numbered = Protected("numbered", [Record("7", (), kpi.records[1].media)])
-    assert find_leaks([renamed, Record("7", (), other.media)], [kpi, numbered]) == []
+    renamed = Record(kpi["kpi"][0].id, (), write(tmp_path / "new.mp4", scene(21, view=6)).media)
+    numbered = {"numbered": [Record("7", (), kpi["kpi"][1].media)]}
+    assert find_leaks([renamed, Record("7", (), other.media)], kpi | numbered) == []
 
 
 def test_parts_of_one_recording_are_told_by_name(tmp_path: Path) -> None:
     first, second = write(tmp_path / "tour_part1.mp4", scene(30)), write(tmp_path / "tour_part2.mp4", scene(31, view=8))
-    (leak,) = find_leaks([second], [Protected("test", [first])])
+    (leak,) = find_leaks([second], {"test": [first]})
     assert leak.reason == "parts of one recording, by name" and leak.set == "test"
-    (leak,) = find_leaks([second], [Protected("test", [record(tmp_path / "tour_part1.mp4")])], group_by="^([a-z]+)_")
+    (leak,) = find_leaks([second], {"test": [record(tmp_path / "tour_part1.mp4")]}, group_by="^([a-z]+)_")
     assert leak.reason == "parts of one recording, by name"
 
 

@@ -118,8 +118,8 @@ def analyze(
     annotated = annotation_file(kpi_ann_path)
     _keep_apart([*gaps.sources, annotated, gaps_parquet, *([jsonl] if jsonl else [])])
     with paused():
-        annotations = read_annotations(annotated, kpi_media_path, scored.extras if scored else None)
-        if scored:
+        annotations = read_annotations(annotated, kpi_media_path, with_extras=scored is not None)
+        if scored is not None:
             scored.annotations = annotations
         rows: list[Row] = []
         _Analysis(gaps, annotations, rows, mode, audited, scored).run()

@@ -63,6 +63,7 @@ class AnnotationIndex:
     rows: list[Annotation] = field(default_factory=list)
     by_id: dict[str, list[int]] = field(default_factory=dict)
     by_name: dict[str, list[int]] = field(default_factory=dict)
+    extras: dict[int, Extra] = field(default_factory=dict)  # by row, where they are asked for
     elsewhere: dict[str, str] = field(default_factory=dict)  # by file name, the video that a result of its own names
 
     def add(self, annotation: Annotation) -> None:
@@ -157,8 +158,8 @@ def annotation_file(path: str) -> str:
     return file
 
 
-def read_annotations(path: str, media_path: str = "", extras: dict[int, Extra] | None = None) -> AnnotationIndex:
-    """Read a file of annotations; `extras` gets their tags and spans, by row. Raises as `annotation_file`."""
+def read_annotations(path: str, media_path: str = "", *, with_extras: bool = False) -> AnnotationIndex:
+    """Read a file of annotations, with their tags and spans or without. Raises as `annotation_file`."""
     findings = ProblemCollector(path)
     annotations = AnnotationIndex(_root(path, media_path), _source(path, media_path))
     full_path = cache(annotations.full_path)  # many questions are about one video
@@ -170,8 +171,8 @@ def read_annotations(path: str, media_path: str = "", extras: dict[int, Extra] |
             findings.add(GAPS_ANNOTATIONS, f"{path}[{index}]", message)
             continue
         fields = fast_row(row)
-        if extras is not None:
-            extras[len(annotations.rows)] = Extra(tuple(_tags(row.get("tags")))[:MOST_TAGS], _span(row))
+        if with_extras:
+            annotations.extras[len(annotations.rows)] = Extra(tuple(_tags(row.get("tags")))[:MOST_TAGS], _span(row))
         written, kind = intern(as_text(fields.medium)), intern(as_text(fields.kind)) if fields.kind else ""
         question, answer = as_text(fields.question).strip(), as_text(fields.answer).strip()
         name = as_text(row.get("id")) or str(index)

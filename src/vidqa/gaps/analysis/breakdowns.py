@@ -73,7 +73,7 @@ def write_slices(path: Path, scored: ScoredAnswers, vectors: UnitVectors) -> dic
         "rate": wrong / len(readable) if readable else None,
         "unanswered": _unanswered(scored.answers),
         "videos_looked_at": len(stats),
-        "slices": list(map(asdict, _slices_of(scored.answers, scored.extras, stats, clusters))),
+        "slices": list(map(asdict, _slices_of(scored.answers, scored.annotations.extras, stats, clusters))),
         "yes_no": _yes_no(readable),
         "confusions": _confusions(readable),
     }

@@ -82,7 +82,6 @@ def write_audit(
 def _answers_of(place: Path, scored: ScoredAnswers) -> dict[int, str]:
     """The parsed answers of another evaluation, by the index of the same annotation's answer in this one."""
     annotations = scored.annotations
-    assert annotations is not None  # analyze sets it
     index_of = {answer.row: at for at, answer in enumerate(scored.answers) if answer.row >= 0}
     joined, answers = bytearray(len(annotations.rows)), {}
     for item in read_evaluation(place)[0]:

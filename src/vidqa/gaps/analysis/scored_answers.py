@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from vidqa.evaluation.answers import DIRECTION_TASK
 from vidqa.evaluation.results import Item, judge
-from vidqa.gaps.analysis.annotations import AnnotationIndex, Extra
+from vidqa.gaps.analysis.annotations import AnnotationIndex
 
 Mode = Literal["exact", "normalized", "bcq", "mcq"]
 ERROR_TYPES = {  # in the order of summaries
@@ -43,11 +43,10 @@ class ScoredAnswer(NamedTuple):
 
 @dataclass
 class ScoredAnswers:
-    """Every answer with its verdict, in the order of the results; further fields of annotations by row."""
+    """Every answer with its verdict, in the order of the results, and the annotations."""
 
     answers: list[ScoredAnswer] = field(default_factory=list)
-    extras: dict[int, Extra] = field(default_factory=dict)
-    annotations: AnnotationIndex | None = None
+    annotations: AnnotationIndex = field(default_factory=lambda: AnnotationIndex(""))
 
 
 class Answered(NamedTuple):

@@ -20,7 +20,7 @@ from vidqa.core.problem import Problem
 from vidqa.data.record import Provenance, Record
 from vidqa.datatools.duplicates import answer_class, compared_answer
 from vidqa.datatools.outputs import json_list
-from vidqa.gaps.curation.leaks import SAME_ID, Leak, Protected, find_leaks
+from vidqa.gaps.curation.leaks import SAME_ID, Leak, find_leaks
 from vidqa.gaps.curation.rows import Row, counted, read_columns, read_rows, written
 from vidqa.gaps.curation.selection import FEW
 from vidqa.gaps.problems import LEAK, NOTHING_NEW
@@ -93,10 +93,10 @@ def assemble(request: Assembly) -> Assembled:
     base = read_rows(request.base, request.base_media)
     left_out: Counter[str] = Counter()
     new = _with_rejected(base, request.pairs, left_out) if request.pairs else _added(request, base, left_out)
-    protected = [
-        Protected(name, [record for _, record in read_rows(*places, need_answers=False)])
+    protected = {
+        name: [record for _, record in read_rows(*places, need_answers=False)]
         for name, places in request.protected.items()
-    ]
+    }
     request.out.mkdir(parents=True, exist_ok=True)
     leaks = find_leaks([record for _, record in new], protected, request.group_by)
     write_json(request.out / LEAKS, list(map(asdict, leaks)))

@@ -1,6 +1,6 @@
 """Leaks: new rows that show what a protected set (KPI, validation, test) shows, however it was copied.
 
-    leaks = find_leaks(new_records, [Protected("kpi", kpi_records)])
+    leaks = find_leaks(new_records, {"kpi": kpi_records})
 
 Looked for: one id, one file, the same bytes, names of parts of one recording, a group that the user names, and clips
 that share moments (`clip_matching`).
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import PurePath
@@ -22,6 +22,7 @@ from vidqa.data.record_groups import real_key, same_bytes_between
 from vidqa.gaps.curation.clip_fingerprint import fingerprints
 from vidqa.gaps.curation.clip_matching import UNSURE, candidate_pairs, match_clips
 
+Sets = Mapping[str, Sequence[Record]]  # records by the name of their set
 SAME_ID = "the same id"  # the reason of a leak that no medium shows
 BLOCK = 64  # new clips that are compared at a time
 # What a cutter puts behind the name of a recording: _part2, -seg03, .chunk1, _10s_20s, _0.5-to-3.0
@@ -30,14 +31,6 @@ PARTS = re.compile(
     r"|[-_. ]\d+(?:\.\d+)?s[-_]\d+(?:\.\d+)?s|[-_. ]\d+(?:\.\d+)?s?[-_]to[-_]\d+(?:\.\d+)?s?)$",
     re.IGNORECASE,
 )
-
-
-@dataclass(frozen=True)
-class Protected:
-    """A set whose clips may not be learned from."""
-
-    name: str
-    records: Sequence[Record]
 
 
 @dataclass(frozen=True)
@@ -60,31 +53,31 @@ class Leak:
 class _Leaks:
     """Leaks by set and pair of media, the first reason of each."""
 
-    def __init__(self, new: Sequence[Record], protected: Sequence[Protected]) -> None:
+    def __init__(self, new: Sequence[Record], protected: Sets) -> None:
         self.by_pair: dict[tuple[str, str, str], Leak] = {}
         self.ours = _first_ids(new)
-        self.theirs = {part.name: _first_ids(part.records) for part in protected}
+        self.theirs = {name: _first_ids(records) for name, records in protected.items()}
 
     def add(self, name: str, reason: str, one: MediaRef, other: MediaRef) -> None:
         ids = self.ours[one.key], self.theirs[name][other.key]
         self.by_pair.setdefault((name, one.key, other.key), Leak(name, reason, *ids, one.file, other.file))
 
 
-def find_leaks(new: Sequence[Record], protected: Sequence[Protected], group_by: str = "") -> list[Leak]:
-    """Every pair of media of which a new record shows what a protected one does, under its first reason. `group_by` is
-    a pattern whose groups name the recording of a file."""
+def find_leaks(new: Sequence[Record], protected: Sets, group_by: str = "") -> list[Leak]:
+    """Every pair of media of which a new record shows what one of the sets does, which may not be learned from, under
+    its first reason. `group_by` is a pattern whose groups name the recording of a file."""
     leaks, refs = _Leaks(new, protected), _refs(new)
-    for part in protected:
-        _add_same_ids(new, part, leaks)
-        others = _refs(part.records)
+    refs_of = {name: _refs(records) for name, records in protected.items()}
+    for name, others in refs_of.items():
+        _add_same_ids(new, name, protected[name], leaks)
         for reason, pairs in (
             ("the same file", _same_file(refs, others)),
             ("the same bytes", _same_bytes(refs, others)),
             ("parts of one recording, by name", _same_stem(refs, others, group_by)),
         ):
             for one, other in pairs:
-                leaks.add(part.name, reason, one, other)
-    _add_shared_moments(refs, {part.name: _refs(part.records) for part in protected}, leaks)
+                leaks.add(name, reason, one, other)
+    _add_shared_moments(refs, refs_of, leaks)
     return list(leaks.by_pair.values())
 
 
@@ -97,18 +90,17 @@ def _first_ids(records: Sequence[Record]) -> dict[str, str]:
     return {ref.key: record.id for record in reversed(records) for ref in record.media}
 
 
-def _add_same_ids(new: Sequence[Record], protected: Protected, leaks: _Leaks) -> None:
+def _add_same_ids(new: Sequence[Record], name: str, protected: Sequence[Record], leaks: _Leaks) -> None:
     """One id, one question and one name of a file: sets of different people share ids such as q1 by chance."""
 
     def named(record: Record) -> tuple[str, ...]:
         return (record.id, record.question, *(PurePath(ref.member or ref.path).name for ref in record.media))
 
-    theirs = {named(record): record for record in protected.records}
+    theirs = {named(record): record for record in protected}
     for record in new:
         if not record.id.isdigit() and (other := theirs.get(named(record))):
             files = [row.media[0].file if row.media else "" for row in (record, other)]
-            key = (protected.name, f"id {record.id}", "")
-            leaks.by_pair[key] = Leak(protected.name, SAME_ID, record.id, other.id, *files)
+            leaks.by_pair[name, f"id {record.id}", ""] = Leak(name, SAME_ID, record.id, other.id, *files)
 
 
 Pairs = list[tuple[MediaRef, MediaRef]]

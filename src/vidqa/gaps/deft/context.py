@@ -101,7 +101,8 @@ class StageContext:
         """The file, or the text, that an input's name stands for; None without it."""
         sets, accepted = self.settings.sets, self.state.accepted
         if name in ("selection", "pool", "kpi", "test"):
-            return annotations_in(getattr(sets, name))
+            place = getattr(sets, name)
+            return annotations_in(place) if place else None
         if name.startswith("settings."):
             return repr(self.settings.model_dump().get(name.removeprefix("settings.")))
         if name in ("training run", "control run"):
@@ -122,12 +123,9 @@ class StageContext:
         return files.get(name) or self.output(name)
 
 
-def annotations_in(folder: str | None) -> Path | None:
+def annotations_in(place: str) -> Path:
     """The annotation file of a set, which may be named itself; the folder where it holds media alone."""
-    if folder is None:
-        return None
-    place = Path(folder)
-    return annotations_in_folder(place) or place
+    return annotations_in_folder(Path(place)) or Path(place)
 
 
 def media_of(place: str) -> str:
@@ -137,8 +135,7 @@ def media_of(place: str) -> str:
 
 def is_labelled(pool: str) -> bool:
     """Whether a pool has annotations, and is no folder of media alone."""
-    place = annotations_in(pool)
-    return place is not None and place.is_file()
+    return annotations_in(pool).is_file()
 
 
 def fingerprint(source: Path | str | None) -> str:

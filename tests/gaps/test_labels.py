@@ -106,7 +106,20 @@ def test_choices_and_labels_are_spelled_as_in_the_set(tmp_path: Path, ground_tru
         assert row["conversations"][1]["value"] == (same[0] if same else answer)
 
 
-@pytest.mark.parametrize("answers", [{"no": 1}, [{"what": 1}], [3], [{"id": "unknown", "answer": "yes"}]])
+@pytest.mark.parametrize(
+    "answers",
+    [
+        *({"no": 1}, [{"what": 1}], [3], [{"id": "unknown", "answer": "yes"}], [{"id": ["a"], "answer": "yes"}]),
+        [{"filepath": "a.mp4", "sample_id": "a", "question": 3, "answer": "yes"}],
+    ],
+)
 def test_other_files_are_refused(tasks: Path, answers: Any) -> None:
     with pytest.raises(ProblemError, match="CURATION_INPUT"):
         labelled(tasks / "tasks.json", given(tasks, answers))
+
+
+@pytest.mark.parametrize("other", [{"no": 1}, [3], [{"id": "a", "question": "Is it open?"}]])
+def test_other_tasks_are_refused(tasks: Path, other: Any) -> None:
+    (tasks / "other.json").write_text(json.dumps(other))
+    with pytest.raises(ProblemError, match="CURATION_INPUT"):
+        labelled(tasks / "other.json", given(tasks, [{"id": "a", "answer": "yes"}]))

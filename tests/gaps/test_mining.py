@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from simulated import unit, write_gaps, write_pool, write_table
@@ -15,7 +16,7 @@ from simulated import unit, write_gaps, write_pool, write_table
 from vidqa.core.problem import ProblemError
 from vidqa.core.run_folder import EMBEDDINGS, QUERY_EMBEDDINGS
 from vidqa.data import load_records
-from vidqa.gaps.curation.embeddings import Table
+from vidqa.gaps.curation.embeddings import FACTS, Table
 from vidqa.gaps.curation.mining import Mining, mine
 from vidqa.gaps.curation.search import nearest, pool_mean
 
@@ -172,6 +173,10 @@ def test_what_cannot_be_mined_is_a_problem_of_its_own(world: World) -> None:
     (world.root / "no-table.parquet").write_text("no table")
     with pytest.raises(ProblemError, match=r"(?s)CURATION_INPUT.*no table with sample_id"):
         mine(Mining(gaps=world.gaps, pool=pool, tried=(world.root / "no-table.parquet",), **asked))
+    without_widths = pa.table({"media_embedding": [[1.0]]}).replace_schema_metadata({FACTS: "{}"})
+    pq.write_table(without_widths, world.root / "other.parquet")
+    with pytest.raises(ProblemError, match=r"(?s)CURATION_INPUT.*widths"):
+        mine(Mining(gaps=world.gaps, pool=world.root / "other.parquet", **asked))
 
 
 def test_search_in_parts_is_search_in_whole(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

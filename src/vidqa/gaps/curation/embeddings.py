@@ -80,11 +80,10 @@ class Table:
         try:
             # Without a buffer of whole row groups, which takes as long as reading does.
             self._file = pyarrow.parquet.ParquetFile(self.path, pre_buffer=False)
-            facts = json.loads((self._file.schema_arrow.metadata or {})[FACTS])
-        except (OSError, ValueError, KeyError, pyarrow.ArrowException) as broken:
+            self.facts: dict[str, Any] = json.loads((self._file.schema_arrow.metadata or {})[FACTS])
+            self.widths: tuple[int, int] = self.facts["widths"]["media"], self.facts["widths"]["text"]
+        except (OSError, ValueError, KeyError, TypeError, pyarrow.ArrowException) as broken:
             raise INPUT.error(self.path, f"it cannot be read: {type(broken).__name__}: {broken}") from broken
-        self.facts: dict[str, Any] = facts
-        self.widths: tuple[int, int] = facts["widths"]["media"], facts["widths"]["text"]
 
     @property
     def rows(self) -> int:

@@ -23,6 +23,7 @@ from vidqa.gaps.curation.rows import Row
 from vidqa.gaps.problems import INPUT
 
 TASKS = "tasks.json"
+TASK_FIELDS = {"id", "media", "medium", "question", "kind", "provenance", "curation"}
 YES_NO = re.compile(r"(yes|no|true|false)\b(\.?)", re.IGNORECASE)
 FRAMES, SHOWN = 6, 200  # pictures of one clip; clips on the page, the others are in tasks.json
 MOST_BYTES = 1 << 30
@@ -94,12 +95,20 @@ def write_tasks(folder: Path, tasks: Sequence[Row]) -> None:
 
 def labelled(tasks: Path, answers: Path) -> tuple[list[Row], int]:
     """(annotations of what was answered, how many tasks were not). Raises CURATION_INPUT."""
-    task_of = {task["id"]: task for task in read_saved(tasks)}
+    task_of = _tasks(tasks)
     replies = _answers(read_saved(answers), answers)
     if unknown := [name for name, _, _ in replies if name not in task_of]:
         raise INPUT.error(answers, f"{len(unknown)} answers are to no task, such as {unknown[0]!r}")
     rows = {name: _annotation(task_of[name], question, answer) for name, question, answer in replies}
     return list(rows.values()), len(task_of) - len(rows)
+
+
+def _tasks(path: Path) -> dict[str, Row]:
+    """The tasks of a mining, by id. Raises CURATION_INPUT."""
+    tasks = read_saved(path)
+    if not isinstance(tasks, list) or not all(isinstance(row, dict) and row.keys() >= TASK_FIELDS for row in tasks):
+        raise INPUT.error(path, f"it is no list of tasks with {', '.join(sorted(TASK_FIELDS))}")
+    return {str(row["id"]): row for row in tasks}
 
 
 def _annotation(about: Row, question: str, answer: str) -> Row:
@@ -138,11 +147,12 @@ def _answers(value: Any, path: Path) -> list[tuple[str, str, str]]:
     for at, item in enumerate(items):
         try:
             name, question, answer = _answer(item)
+            question, answer = question.strip(), answer.strip()
         except (KeyError, TypeError, IndexError, AttributeError) as unlike:
             message = f"[{at}] is an answer of no kind that is known: {type(unlike).__name__} {unlike}"
             raise INPUT.error(path, message) from unlike
-        if answer.strip():
-            answers.append((name, question.strip(), answer.strip()))
+        if answer:
+            answers.append((str(name), question, answer))
     return answers
 
 

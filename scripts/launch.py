@@ -2,6 +2,7 @@
 
 import sys
 from argparse import Namespace
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
@@ -44,7 +45,7 @@ def main(options: Namespace) -> Result:
         parser.error("--out needs --dry-run: a launch writes the files into its run folder")
     if options.prove:
         return proved(options)
-    ready = launch_gate.skipped if options.skip_preflight else launch_gate.of_engine(options.engine)
+    ready = launch_gate.skipped if options.skip_preflight else partial(launch_gate.ready, engine=options.engine)
     resources = launch.Resources(options.nodes, options.gpus, options.image, options.site, options.yes)
     arguments = (options.action, options.spec, options.platform, resources)
     if options.engine == "cosmos-rl":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -73,7 +74,7 @@ def test_the_one_code_comes_first(case: Case, name: str) -> None:
 def refused(case: Case) -> set[str]:
     """What a launch is refused for after that preflight: by what is asked and found, or by preflight's own checks."""
     path, place = case.options.get("spec_path", case.folder / case.name), case.options.get("platform", "local")
-    ready = launch_gate.of_engine(case.options.get("engine", "vidqa"))
+    ready = partial(launch_gate.ready, engine=case.options.get("engine", "vidqa"))
     wanted = Resources(gpus=case.options["declared"].gpu_count if "declared" in case.options else None)
     try:
         asked = load_job_spec(action_of(path), path, fetch=True)

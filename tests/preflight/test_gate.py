@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -409,7 +410,7 @@ def test_a_machine_that_only_sends_jobs_away_needs_nothing_of_the_engine(spec: P
 
 def test_files_for_the_container_of_cosmos_rl(spec: Path, tmp_path: Path, media: Path) -> None:
     spec.write_text(spec.read_text() + "train.fp8.enable_fp8 = true\n")  # which our own engine does not do
-    of_cosmos = launch_gate.of_engine("cosmos-rl")
+    of_cosmos = partial(launch_gate.ready, engine="cosmos-rl")
     made = prepare("train", spec, "local", Resources(), write=True, ready=of_cosmos)
     assert made.preflight == "without decoding" and made.written
     (media / "2.mp4").unlink()

@@ -119,7 +119,7 @@ def stop(folder: Path) -> None:
         return
     if not pending:
         return
-    with controlling(folder, launch_gate.of_engine("vidqa")) as controller:
+    with controlling(folder, launch_gate.ready) as controller:
         controller.take_requests()
 
 

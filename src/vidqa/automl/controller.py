@@ -310,7 +310,7 @@ def _log_line(event: Event) -> str:
 
 def main(options: argparse.Namespace) -> Result:
     signal.signal(signal.SIGTERM, _interrupt)
-    history = control(options.study, launch_gate.of_engine("vidqa"))
+    history = control(options.study, launch_gate.ready)
     return Result({"finished": history.finished, "stopped": history.stopped, "winner": history.winner})
 
 

@@ -35,7 +35,6 @@ from vidqa.spec.layers import read_layer
 from vidqa.spec.parent_layers import model_layer
 from vidqa.spec.rules import BARE_ID
 
-READY = launch_gate.of_engine("vidqa")
 SCHEMA = "vidqa.benchmark.v1"
 ALL = "all"
 MOST_BYTES = 1 << 30  # of the answers of further attempts
@@ -165,7 +164,7 @@ def run_benchmark(settings: Settings) -> Outcome:
     questions, problems = read_questions(settings.home, settings.datasets, settings.answer_type, settings.limit)
     spec = write_spec(settings, questions)
     note(f"{len(questions)} questions; {command('launch', 'evaluate', '--spec', spec, '--wait')}")
-    job = api.completed("evaluate", spec, settings.platform, settings.resources, ready=READY)
+    job = api.completed("evaluate", spec, settings.platform, settings.resources, ready=launch_gate.ready)
     run = Path(job.record().run_dir)
     first = {item["sample_id"]: item for item in read_results(run / "results.json")}
     # By id: failed questions are in the results, too, and shift no other answer.

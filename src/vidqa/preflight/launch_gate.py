@@ -15,7 +15,6 @@ import json
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -27,7 +26,7 @@ from vidqa.core.files import now, remove, write_json
 from vidqa.core.problem import Problem
 from vidqa.data.record import Record
 from vidqa.jobs.job_spec import JobSpec, written_anew
-from vidqa.jobs.launch import Readiness, Ready, Resources
+from vidqa.jobs.launch import Readiness, Resources
 from vidqa.jobs.records import AT_LAUNCH, PASSED, SKIPPED
 from vidqa.planning import plan_cache
 from vidqa.planning.plan import Plan
@@ -85,10 +84,6 @@ def ready(
 
     problems = check_at_launch(job_spec, spec_path, platform_name, resources, engine, cached, fetch=fetch)
     return Readiness(AT_LAUNCH, problems, _plan_at(path))
-
-
-def of_engine(engine: str) -> Ready:
-    return partial(ready, engine=engine)
 
 
 def skipped(job_spec: JobSpec, spec_path: Path, platform_name: str, resources: Resources, *, fetch: bool) -> Readiness:

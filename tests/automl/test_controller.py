@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import random
+import shlex
 import signal
 import subprocess
 import sys
 import threading
 import time
 import tomllib
+from itertools import pairwise
 from pathlib import Path
 
 import optuna
@@ -32,6 +34,7 @@ from vidqa.jobs import records
 from vidqa.jobs.launch import unchecked
 from vidqa.jobs.platforms import local
 from vidqa.planning.plan import load_sets
+from vidqa.spec.layers import parse_set
 
 pytestmark = pytest.mark.usefixtures("quick_trials")
 ENOUGH_S = 600.0
@@ -289,6 +292,20 @@ def test_suggestions_are_those_that_the_search_will_try(tmp_path: Path) -> None:
     said = commands.suggest(study, 3).data["suggestions"]
     assert not (study / "journal.jsonl").exists()
     assert [trial.values for trial in carry_out(study).trials] == [row["values"] for row in said]
+
+
+def test_the_command_of_a_suggestion_has_its_values(tmp_path: Path) -> None:
+    values = {
+        "bias": True,
+        "decay": "none",
+        "shape": "cosine",
+        "layers": ["q_proj", "v_proj"],
+        "rate": 1e-5,
+        "cap": None,
+    }
+    words = shlex.split(commands._enqueue_command(tmp_path, values))
+    sets = [word for option, word in pairwise(words) if option == "--set"]
+    assert parse_set(sets).table == values and "shape=cosine" in sets
 
 
 def test_status_of_a_thousand_trials_takes_less_than_a_second_and_no_lock(tmp_path: Path) -> None:

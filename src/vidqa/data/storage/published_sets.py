@@ -86,7 +86,7 @@ def fetch(published: Published, subsets: Sequence[str], folder: Path) -> Fetched
 
     Nothing is written before the hub has agreed, every subset is known, and the disk has room.
     Raises STORAGE_DENIED, STORAGE_NOT_FOUND, STORAGE_UNREACHABLE, HUB_ANSWER, DATA_OPTION, DATA_OUTPUT_EXISTS,
-    STORAGE_NO_SPACE, STORAGE_UNREACHABLE, REMOVAL_OUTSIDE.
+    STORAGE_NO_SPACE, REMOVAL_OUTSIDE.
     """
     name = f"{hub_dataset.PREFIX}{published.repository}"
     listing = hub_dataset.listing(name)

@@ -97,6 +97,11 @@ class Record:
         return next((turn.text.strip() for turn in reversed(self.turns) if turn.role == "assistant"), "")
 
 
+def media_by_key(records: Iterable[Record]) -> dict[str, MediaRef]:
+    """The media of records, each once, by their `key`."""
+    return {ref.key: ref for record in records for ref in record.media}
+
+
 def fingerprint(records: Iterable[Record]) -> str:
     """sha256 (hex) over ids, turns, and the media's names and sizes in bytes, in the order of the records.
 

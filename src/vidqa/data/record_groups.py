@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from vidqa.data.problems import SPLIT
-from vidqa.data.record import MediaRef, Record
+from vidqa.data.record import MediaRef, Record, media_by_key
 from vidqa.video.source import content_hash
 
 TEST_SIZE = "Choose a test_size between 0 and their number, have at least two videos, or give a validation set."
@@ -130,7 +130,7 @@ def real_key(ref: MediaRef) -> str:
 
 def media_by_file(records: Iterable[Record]) -> dict[str, MediaRef]:
     """The media of records by their `real_key`: one for each file."""
-    return {real_key(ref): ref for ref in {ref.key: ref for record in records for ref in record.media}.values()}
+    return {real_key(ref): ref for ref in media_by_key(records).values()}
 
 
 def _by_size(media: Iterable[MediaRef]) -> dict[int, list[MediaRef]]:

@@ -20,7 +20,7 @@ from vidqa.core.problem import Problem
 from vidqa.data.load import check_set
 from vidqa.data.media import MediaSource
 from vidqa.data.near_duplicates import groups_alike
-from vidqa.data.record import MediaRef, Record
+from vidqa.data.record import MediaRef, Record, media_by_key
 from vidqa.data.sources.files import is_medium, media_below
 from vidqa.datatools.duplicates import answer_class, compared_answer, find_duplicates
 from vidqa.datatools.problems import DUPLICATES
@@ -74,7 +74,7 @@ def inspect_dataset(
     What is wrong with records, files and samples is among the problems, and the facts are those of the others.
     """
     records, problems, source = check_set(annotation_path, media_path)
-    refs = {ref.key: ref for record in records for ref in record.media}
+    refs = media_by_key(records)
     media, broken = _probed(refs)
     unused = unreferenced_media(source) if source is not None else UnreferencedMedia([], {})
     problems += broken + _disagreements(records, media)
@@ -343,7 +343,7 @@ def _spread(records: Sequence[Record]) -> list[tuple[MediaRef, list[Record]]]:
     """`CARDS` of the media, evenly over the set, each with the records that use it."""
     users: dict[str, tuple[MediaRef, list[Record]]] = {}
     for record in records:
-        for ref in {ref.key: ref for ref in record.media}.values():
+        for ref in media_by_key([record]).values():
             users.setdefault(ref.key, (ref, []))[1].append(record)
     every = list(users.values())
     return [every[at * len(every) // CARDS] for at in range(CARDS)] if len(every) > CARDS else every

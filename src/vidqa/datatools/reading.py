@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from vidqa.data.media import media_source
 from vidqa.data.parse import RowReader
 from vidqa.data.problems import FILE_MISSING, SPLIT, ProblemCollector
 from vidqa.data.reader import annotations_in_folder
-from vidqa.data.record import MediaRef, Record
+from vidqa.data.record import MediaRef, Record, media_by_key
 from vidqa.data.sources import Source, kind_of_source, open_source
 from vidqa.data.sources._base import address_of
 from vidqa.data.sources.captions import CAPTIONS_FOLDER
@@ -195,9 +195,8 @@ def _renamed(sets: Sequence[Imported], folder: Path) -> str:
     return root if below else ""
 
 
-def _refs(one: Imported) -> list[MediaRef]:
-    records: list[Record] = [pair.record for pair in one.pairs]
-    return list({ref.key: ref for record in records for ref in record.media}.values())
+def _refs(one: Imported) -> Iterable[MediaRef]:
+    return media_by_key(pair.record for pair in one.pairs).values()
 
 
 def _is_named_file(ref: MediaRef, media_path: str) -> bool:

@@ -17,7 +17,7 @@ from vidqa.data.load import Pair, load_pairs
 from vidqa.data.media import MediaSource
 from vidqa.data.problems import OPTION, OUTPUT_EXISTS
 from vidqa.data.problems import SPLIT as DATA_SPLIT
-from vidqa.data.record import Record
+from vidqa.data.record import Record, media_by_key
 from vidqa.data.record_groups import drawn_groups, groups_sharing_media, stratified
 from vidqa.data.sources import Source, open_source
 from vidqa.data.splits import SPLITS
@@ -155,7 +155,7 @@ def _facts(
         "parts": {
             name: {
                 "records": len(part),
-                "media": len({medium.key for record in part for medium in record.media}),
+                "media": len(media_by_key(part)),
                 "fingerprint": fingerprint(part),
             }
             for name, part in records.items()
@@ -196,7 +196,7 @@ def links(media: MediaSource, pairs: Sequence[Pair]) -> Links | None:
     """
     folder = media.folder
     names: Links = {}
-    for ref in {medium.key: medium for pair in pairs for medium in pair.record.media}.values():
+    for ref in media_by_key(pair.record for pair in pairs).values():
         name = os.path.normpath(ref.written.removeprefix("file://"))
         if folder is None or os.path.isabs(name) or name.startswith(os.pardir):
             return None

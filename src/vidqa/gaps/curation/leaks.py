@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import PurePath
 
 from threadpoolctl import threadpool_limits
 
-from vidqa.data.record import MediaRef, Record
+from vidqa.data.record import MediaRef, Record, media_by_key
 from vidqa.data.record_groups import real_key, same_bytes_between
 from vidqa.gaps.curation.clip_fingerprint import fingerprints
 from vidqa.gaps.curation.clip_matching import UNSURE, candidate_pairs, match_clips
@@ -66,8 +66,8 @@ class _Leaks:
 def find_leaks(new: Sequence[Record], protected: Sets, group_by: str = "") -> list[Leak]:
     """Every pair of media of which a new record shows what one of the sets does, which may not be learned from, under
     its first reason. `group_by` is a pattern whose groups name the recording of a file."""
-    leaks, refs = _Leaks(new, protected), _refs(new)
-    refs_of = {name: _refs(records) for name, records in protected.items()}
+    leaks, refs = _Leaks(new, protected), media_by_key(new)
+    refs_of = {name: media_by_key(records) for name, records in protected.items()}
     for name, others in refs_of.items():
         _add_same_ids(new, name, protected[name], leaks)
         for reason, pairs in (
@@ -79,10 +79,6 @@ def find_leaks(new: Sequence[Record], protected: Sets, group_by: str = "") -> li
                 leaks.add(name, reason, one, other)
     _add_shared_moments(refs, refs_of, leaks)
     return list(leaks.by_pair.values())
-
-
-def _refs(records: Iterable[Record]) -> dict[str, MediaRef]:
-    return {ref.key: ref for record in records for ref in record.media}
 
 
 def _first_ids(records: Sequence[Record]) -> dict[str, str]:

@@ -136,7 +136,7 @@ class Quantization:
         return products
 
 
-def calibration_of(spec: QuantizeSpec, planner: Any, world: World, run: RunFolder) -> Calibration:
+def calibration_of(spec: QuantizeSpec, planner: Planner, world: World, run: RunFolder) -> Calibration:
     """The samples that calibrate and prove."""
     planned = shared_plan(spec, planner, world, run)
     samples, _ = fitting(spec, planned.sets["calibration"])

@@ -15,7 +15,7 @@ import torch
 from vidqa.engine.distributed import World
 from vidqa.engine.rl.rollout import Group, Rollouts
 from vidqa.engine.rl.update import Micro
-from vidqa.engine.training.learner import flops_of, peak_flops
+from vidqa.engine.training.learner import StepOutcome, flops_of, peak_flops
 from vidqa.spec.models import GrpoSpec
 
 PHASES = ("rollout", "rewards", "data_wait", "plan", "old", "reference", "update", "sync", "validation")
@@ -85,8 +85,8 @@ class StepMeter:
         self.seconds["data_wait"] += rollouts.waited
         rollouts.reward_s = rollouts.waited = 0.0
 
-    def updated(self, outcome: Any, micro: Micro) -> dict[str, float]:
-        """After an update (a `learner.StepOutcome`)."""
+    def updated(self, outcome: StepOutcome, micro: Micro) -> dict[str, float]:
+        """The values of an update."""
         self.trained_tokens += sum(work.tokens for work in micro.work)
         self.work += self.flops.training_flops(micro.work)
         values = {"train/loss": outcome.loss, "train/grad_norm": outcome.grad_norm}

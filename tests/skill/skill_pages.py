@@ -38,8 +38,8 @@ def shell_lines(page: Path) -> Iterator[str]:
 
 
 def inline_code(page: Path) -> list[str]:
-    """What stands between single backquotes outside fenced blocks."""
-    return re.findall(r"(?<!`)`([^`\n]+)`(?!`)", prose_of(page))
+    """The code between single backquotes outside fenced blocks, in one line each."""
+    return [" ".join(code.split()) for code in re.findall(r"(?<!`)`([^`]+)`(?!`)", prose_of(page))]
 
 
 def anchors(page: Path) -> set[str]:

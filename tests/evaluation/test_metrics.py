@@ -118,7 +118,7 @@ def always_no():
     return [item("no", "No.", f"v{n}") for n in range(20)] + [item("yes", "No, it does not", f"w{n}") for n in range(3)]
 
 
-def test_the_commonest_answer_stands_beside_every_accuracy():
+def test_the_majority_baseline_stands_beside_every_accuracy():
     letters = [item(gt, "B", f"l{n}", "Which? A. car B. bus", kind="vehicle") for n, gt in enumerate("ABB")]
     found = score([*always_no(), *letters], text_metrics=())
     assert found["majority_accuracy"] == pytest.approx((20 + 2) / 26, abs=1e-6)
@@ -126,7 +126,7 @@ def test_the_commonest_answer_stands_beside_every_accuracy():
     rows = found["by_kind"]
     assert rows["yes_no"]["majority_accuracy"] == rows["yes_no"]["accuracy"] == pytest.approx(20 / 23, abs=1e-6)
     assert rows["vehicle"]["majority_answers"] == {"letter": "B"}
-    assert "95 % interval" in found["headline"] and "the commonest answer would get 84.6 %" in found["headline"]
+    assert "95 % interval" in found["headline"] and "majority-class baseline 84.6 %" in found["headline"]
 
 
 def test_a_model_that_gives_one_answer_only_is_named():

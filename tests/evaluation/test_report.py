@@ -146,12 +146,12 @@ def test_nothing_a_model_or_user_says_becomes_markup(tmp_path):
     assert page.text.count("<script>alert(1)</script>") >= 5
 
 
-def test_the_commonest_answer_and_a_model_with_one_answer_are_on_the_page(tmp_path):
+def test_the_majority_baseline_and_a_model_with_one_answer_are_on_the_page(tmp_path):
     items = [wrong(n, gt="no") for n in range(9)] + [wrong(n) for n in range(9, 12)]
     page = made(tmp_path, items)
-    assert "The commonest answer would get 75.0 % (dotted line): yes_no “no”" in " ".join(page.text.split())
+    assert "Majority-class baseline: 75.0 % (dotted line): yes_no “no”" in " ".join(page.text.split())
     assert "METRIC_ONE_ANSWER yes_no: all 12 answers are 'no'; expected are 9 x 'no', 3 x 'yes'" in page.text
-    assert [mark["title"] for mark in page.all("s")] == ["the commonest answer: 75.0 %"] * 2
+    assert [mark["title"] for mark in page.all("s")] == ["majority-class baseline: 75.0 %"] * 2
 
 
 def test_the_page_needs_no_network(tmp_path):

@@ -86,12 +86,12 @@ def _limits(share: float, n: float) -> tuple[float, float]:
     return low, high
 
 
-# --- the commonest answer ---------------------------------------------------------------------------------------------
+# --- the majority-class baseline --------------------------------------------------------------------------------------
 
 
 def majority(items: Sequence[Item]) -> dict[str, Any]:
-    """What giving the commonest right answer of each answer kind to every question of that kind would score, and which
-    answers these are ("no" to every yes/no question, "B" to every letter question)."""
+    """The majority-class baseline: the accuracy of the most common right answer of each answer kind, given to every
+    question of that kind, and these answers ("no" to every yes/no question, "B" to every letter question)."""
     hits, answers = 0, {}
     for kind, group in groups(items, "answer_kind"):
         # Of answers that are as common, the first by name, so that a score is repeatable.
@@ -138,7 +138,7 @@ def headline(scores: dict[str, Any]) -> str:
         return "no answer could be judged: there is no ground truth"
     low, high = scores["accuracy_ci95"]
     sentence = f"accuracy {_percent(scores['accuracy'])} % (95 % interval {_percent(low)} to {_percent(high)})"
-    sentence += f"; the commonest answer would get {_percent(scores['majority_accuracy'])} %"
+    sentence += f"; majority-class baseline {_percent(scores['majority_accuracy'])} %"
     only = [f"{row['answer']!r} to every {row['kind']} question" for row in scores["one_answer"][:3]]
     return f"{sentence}; the model says {', '.join(only)}" if only else sentence
 

@@ -222,7 +222,7 @@ def _kind_row(items: Sequence[Item]) -> dict[str, Any]:
 
 
 def _accuracy(items: Sequence[Item]) -> dict[str, Any]:
-    """Accuracy with its interval by video (a sample without video is one of its own) and the commonest answer's."""
+    """Accuracy with its interval by video (a sample without video is its own) and the majority-class baseline."""
     correct = [bool(item["correct"]) for item in items]
     interval = accuracy_interval(correct, [item["video_id"] for item in items])
     return {

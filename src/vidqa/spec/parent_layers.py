@@ -127,7 +127,8 @@ def refined(run: Path, home: Path, which: str) -> dict[str, Any]:
     prompt. Raises SPEC_MODEL for an adapter, whose base model would become the reference."""
     export = find_export(run, which)
     if (export / ADAPTER).is_file():
-        remedy = f"merge it first: python scripts/export.py {home} --merge --out FOLDER, then --model FOLDER"
+        remedy = f"merge it first: python scripts/export.py {home} --merge --out FOLDER, then --model FOLDER, with the "
+        remedy += f"frames and the system prompt as in {home / 'spec.toml'}"
         raise MODEL.error(export, "the run trained an adapter", remedy)
     values: dict[str, Any] = {"policy.model_name_or_path": str(export.absolute())}
     if isinstance(parent := _parent_spec(home), TrainSpec):

@@ -15,7 +15,9 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from multiprocessing import Barrier
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -96,12 +98,21 @@ def sample_of(path: Path) -> Sample:
 
 
 def ranks(folder: Path, paths: list[Path]) -> None:
-    """Two processes want the same videos; each prints how many it has decoded, sums of pixels, and problems."""
+    """Two processes want the same videos; each prints how many it has decoded, sums of pixels, and problems. The first
+    video that one has decoded waits for the first of the other: on a busy machine one alone would decode all."""
+    both = Barrier(2, timeout=60)
 
     def rank() -> None:
         cache = FrameCache(folder, 1 << 30)
-        decoded, adopt = [], cache.adopt
-        cache.adopt = lambda key, temporary: decoded.append(key) or adopt(key, temporary)  # type: ignore[method-assign]
+        decoded, adopt = list[str](), cache.adopt
+
+        def counted(key: str, temporary: Path) -> Any:
+            if not decoded:
+                both.wait()
+            decoded.append(key)
+            return adopt(key, temporary)
+
+        cache.adopt = counted  # type: ignore[method-assign]
         source = FrameSource(1, 60.0, cache)
         frames, problems = source.collect(source.request([sample_of(path) for path in paths]))
         sums = [None if array is None else int(array.sum()) for (array,) in frames]

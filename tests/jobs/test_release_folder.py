@@ -40,6 +40,8 @@ from vidqa.jobs.records import JobRecord
 from vidqa.jobs.release import write_release
 from vidqa.spec import Layer, dump, load, resolve
 from vidqa.spec.build import Request, build
+from vidqa.spec.models import EvaluateSpec, TrainSpec
+from vidqa.spec.parent_layers import model_layer, view_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*tie_word_embeddings")
 CPU = torch.device("cpu")
@@ -155,6 +157,25 @@ def test_a_merged_export_is_what_peft_merges_and_its_card_gets_the_scores_that_c
     text = (out / "README.md").read_text()
     assert f"| data | {metrics['n']} | {100 * metrics['accuracy']:.1f} % [{low}, {high}] |" in text
     assert "Not evaluated" not in text
+
+
+@pytest.mark.parametrize("merge", [True, False])
+def test_specs_for_a_folder_for_others_see_what_its_training_saw(runs: SimpleNamespace, merge: bool) -> None:
+    out = runs.folder / f"models/seen-{merge}"
+    trained = write_release(find(str(runs.lora)), out, merge=merge) and find(str(runs.lora)).spec
+    data = f"dataset.annotation_path={runs.folder}/data.json"
+    asked = build(Request("evaluate", model=str(out), sets=(data,))).spec
+    assert isinstance(asked, EvaluateSpec) and asked.vision == trained.custom.vision
+    assert asked.dataset.system_prompt == trained.custom.system_prompt == "Look | closely."
+    assert model_layer("inference", str(out)).table["vision.nframes"] == trained.custom.vision.nframes == 4
+    other = build(Request("evaluate", model=str(out), sets=(data, "vision.fps=2"))).spec
+    assert isinstance(other, EvaluateSpec) and (other.vision.nframes, other.vision.fps) == (None, 2.0)
+    data = f"custom.train_dataset.annotation_path={runs.folder}/data.json"
+    action = "grpo" if merge else "train"  # begins with the adapter
+    refined = build(Request(action, model=str(out), sets=(data,))).spec
+    assert isinstance(refined, TrainSpec) and view_of(refined) == view_of(trained)
+    fresh = build(Request("train", model=str(runs.model), sets=(data,))).spec
+    assert isinstance(fresh, TrainSpec) and fresh.custom.vision.nframes == 8
 
 
 def test_a_full_export_is_taken_as_it_is(runs: SimpleNamespace, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from vidqa.families.weights import check_weights
 from vidqa.jobs.exports import ExportSource, origin_of, point_to_hub
 from vidqa.jobs.model_card import Scores, card_text, scores_of
 from vidqa.jobs.problems import EXPORT_FAILED, EXPORT_OUT
+from vidqa.spec.parent_layers import view_of
 
 CARD = "README.md"
 
@@ -86,6 +87,7 @@ def _make(source: ExportSource, out: Path, identity: dict[str, Any], *, merge: b
         "format": report["format"],
         "trainer_loss": report["proof"]["trainer_loss"],
         "proof_sample": report["proof"]["sample_id"],
+        "spec": view_of(source.spec),  # no more of it: the folder goes to others, and its paths are private
     }
     write_json(unfinished / EXPORT, facts)
     RunFolder.publish(unfinished)

@@ -12,10 +12,11 @@ from typing import Any, cast
 from vidqa.core import actions
 from vidqa.core.files import read_object
 from vidqa.core.problem import Problem, ProblemError, raise_errors
+from vidqa.spec.adapter_keys import is_adapter
 from vidqa.spec.cosmos import target_table, video_fps_problems
 from vidqa.spec.layers import Layer, parse_set, read_layer
 from vidqa.spec.models import TrainSpec
-from vidqa.spec.parent_layers import PARENT_LAYER, parent_layer, weights_layer
+from vidqa.spec.parent_layers import PARENT_LAYER, model_keys, parent_layer, view_layer, weights_layer
 from vidqa.spec.problems import CONFLICT, FILE, NO_RUN, VALUE
 from vidqa.spec.resolve import Resolved, resolve
 from vidqa.spec.rules import BARE_ID, unreached_steps
@@ -70,6 +71,8 @@ def _makers(request: Request) -> Iterator[Callable[[], Layer]]:
         yield partial(parent_layer, action, request.parent_run, request.which)
     elif request.which is not None:
         yield partial(_no_run, request.which)
+    if request.model is not None and (view := view_layer(action, _model_name(request.model))):
+        yield lambda: view
     for part, root in request.roots:
         yield partial(_root_layer, action, part, root)
     for path in request.overrides:
@@ -83,12 +86,17 @@ def _makers(request: Request) -> Iterator[Callable[[], Layer]]:
 
 
 def _model_layer(action: str, name: str) -> Layer:
-    """The model's key; of an adapter that a training begins with, its base model and its keys. A name of the hub, also
-    one that lacks hf_model://, is taken as it is."""
-    if not BARE_ID.match(name) or os.path.isdir(name):
-        name = _absolute(name)
-    key = next((model.name for model in actions.action(action).models), "model")
+    """The model's key; of an adapter that a training begins with or that answers, its base model and its keys. A name
+    of the hub, also one that lacks hf_model://, is taken as it is."""
+    name, models = _model_name(name), actions.action(action).models
+    if any(model.only_with == "model.enable_lora" for model in models) and is_adapter(Path(name)):
+        return Layer("--model", model_keys(Path(name)))
+    key = next((model.name for model in models), "model")
     return weights_layer("--model", action, name) or Layer("--model", {key: name})
+
+
+def _model_name(name: str) -> str:
+    return name if BARE_ID.match(name) and not os.path.isdir(name) else _absolute(name)
 
 
 def _absolute(place: str) -> str:

@@ -10,6 +10,7 @@ from vidqa.core import actions
 from vidqa.core.actions.train import held_out
 from vidqa.core.files import read_object
 from vidqa.core.problem import ProblemError
+from vidqa.core.run_folder import EXPORT
 from vidqa.spec.adapter_keys import base_of, continued_adapter, is_adapter
 from vidqa.spec.keys import flat
 from vidqa.spec.layers import Layer, read_layer
@@ -25,6 +26,8 @@ SAME_IN_BOTH = {
     **{f"vision.{name}": f"custom.vision.{name}" for name in Vision.model_fields},
     "dataset.system_prompt": "custom.system_prompt",
 }
+# The keys of a training that say what its model sees of a record.
+VIEW_KEYS = (*SAME_IN_BOTH.values(), "policy.model_max_length", "custom.train_dataset.response_mode")
 
 
 def parent_layer(action: str, run: Path, which: str | None) -> Layer:
@@ -59,10 +62,44 @@ def model_layer(action: str, name: str, which: str | None = None) -> Layer:
     run = place.parent.parent
     if place.parent.name == "safetensors" and (run / "run.json").is_file():
         return parent_layer(action, run, place.name)
-    table: dict[str, Any] = {"model.model_name": str(place)}
-    if (place / ADAPTER).is_file():
-        table |= {"model.enable_lora": True, "model.base_model_path": base_of(place)}
-    return Layer(f"model {name}", table)
+    return Layer(f"model {name}", _of_evaluation(recorded_view(place)) | model_keys(place))
+
+
+def model_keys(folder: Path) -> dict[str, Any]:
+    """The keys of an evaluation for a folder of weights or of an adapter."""
+    keys: dict[str, Any] = {"model.model_name": str(folder)}
+    if (folder / ADAPTER).is_file():
+        keys |= {"model.enable_lora": True, "model.base_model_path": base_of(folder)}
+    return keys
+
+
+def view_layer(action: str, name: str) -> Layer | None:
+    """The frames and the system prompt of the training that made the model folder `name`, where the folder records
+    them. None for other models, and for a supervised training, which may begin from any weights with other frames."""
+    if "://" in name or action == "train" or actions.action(action).parent is None:
+        return None
+    view = recorded_view(Path(name))
+    trains = issubclass(actions.action(action).spec_model, TrainSpec)
+    return Layer(f"the training of {name}", view if trains else _of_evaluation(view)) if view else None
+
+
+def recorded_view(folder: Path) -> dict[str, Any]:
+    """The values of VIEW_KEYS that the export.json of a model folder or an adapter records; empty without any."""
+    recorded = read_object(folder / EXPORT).get("spec")
+    return {key: recorded[key] for key in VIEW_KEYS if key in recorded} if isinstance(recorded, dict) else {}
+
+
+def view_of(spec: Spec) -> dict[str, Any]:
+    """The values of VIEW_KEYS that a TrainSpec, or a QuantizeSpec by its own names of them, has."""
+    values = flat(spec)
+    if isinstance(spec, QuantizeSpec):
+        return {theirs: values[mine] for mine, theirs in SAME_IN_BOTH.items()}
+    return {key: values[key] for key in VIEW_KEYS}
+
+
+def _of_evaluation(view: dict[str, Any]) -> dict[str, Any]:
+    """The keys of an evaluation for those of a training."""
+    return {mine: view[theirs] for mine, theirs in SAME_IN_BOTH.items() if theirs in view}
 
 
 def continued(run: Path, home: Path, which: str) -> dict[str, Any]:
@@ -108,18 +145,11 @@ def weights_layer(option: str, action: str, name: str) -> Layer | None:
 def _begun_with(adapter: Path) -> dict[str, Any]:
     """What a training takes that begins with `adapter`: base model and adapter, and the frames and the prompt of the
     run that trained it, where it is one of this program."""
-    values = continued_adapter(adapter)
+    values = recorded_view(adapter) | continued_adapter(adapter)
     home = adapter.resolve().parent.parent
     if isinstance(parent := _parent_spec(home) if adapter.resolve().parent.name == EXPORTS else None, TrainSpec):
-        values |= {"policy.model_name_or_path": parent.policy.model_name_or_path, **_view(parent)}
+        values |= {"policy.model_name_or_path": parent.policy.model_name_or_path, **view_of(parent)}
     return values
-
-
-def _view(parent: TrainSpec) -> dict[str, Any]:
-    """The keys of a training that say what is seen of a record."""
-    trained = flat(parent)
-    names = (*SAME_IN_BOTH.values(), "policy.model_max_length", "custom.train_dataset.response_mode")
-    return {name: trained[name] for name in names}
 
 
 def refined(run: Path, home: Path, which: str) -> dict[str, Any]:
@@ -127,12 +157,11 @@ def refined(run: Path, home: Path, which: str) -> dict[str, Any]:
     prompt. Raises SPEC_MODEL for an adapter, whose base model would become the reference."""
     export = find_export(run, which)
     if (export / ADAPTER).is_file():
-        remedy = f"merge it first: python scripts/export.py {home} --merge --out FOLDER, then --model FOLDER, with the "
-        remedy += f"frames and the system prompt as in {home / 'spec.toml'}"
+        remedy = f"merge it first: python scripts/export.py {home} --merge --out FOLDER, then --model FOLDER"
         raise MODEL.error(export, "the run trained an adapter", remedy)
     values: dict[str, Any] = {"policy.model_name_or_path": str(export.absolute())}
     if isinstance(parent := _parent_spec(home), TrainSpec):
-        values |= _view(parent)
+        values |= view_of(parent)
     return values
 
 
@@ -153,9 +182,7 @@ def exported(run: Path, home: Path, which: str) -> dict[str, Any]:
     export = find_export(run, which)
     values: dict[str, Any] = {"model.model_name": str(export.absolute())}
     if parent := _parent_spec(home):
-        trained = flat(parent)
-        own = isinstance(parent, QuantizeSpec)  # its tables are those of an evaluation
-        values |= {mine: trained[mine if own else theirs] for mine, theirs in SAME_IN_BOTH.items()}
+        values |= _of_evaluation(view_of(parent))
     if (export / ADAPTER).is_file():
         base = parent.policy.model_name_or_path if isinstance(parent, TrainSpec) else base_of(export)
         values |= {"model.enable_lora": True, "model.base_model_path": base}

@@ -47,6 +47,7 @@ from vidqa.planning.resume_compat import weights_hash
 from vidqa.planning.samples import Planner, calibration_planner
 from vidqa.spec import check_with_gpus, load
 from vidqa.spec.models import QuantizeSpec
+from vidqa.spec.parent_layers import view_of
 from vidqa.spec.quantize_tables import method_of, needs_calibration
 
 NAME = "final"  # of the export of the run, as --parent-run finds it
@@ -112,7 +113,7 @@ class Quantization:
             facts = facts_of(options, self.source, folder, plan, self.calibration if self.rows else None)
             facts |= {"proof": proof, "seconds": round(time.perf_counter() - started, 1)}
             write_json(folder / FACTS, facts)
-            write_json(folder / EXPORT, {"schema_version": 1, "step": 0, "created": now()})
+            write_json(folder / EXPORT, {"schema_version": 1, "step": 0, "created": now(), "spec": view_of(self.spec)})
             write_card(folder)
             published = RunFolder.publish(folder)
         except OSError as failed:

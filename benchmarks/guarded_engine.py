@@ -64,4 +64,4 @@ if __name__ == "__main__":
     from vidqa.engine import __main__ as engine
 
     register_optimizer_step_post_hook(Watch(Path(sys.argv.pop(1))))
-    engine._leave(engine.main())
+    engine._exit_process(engine.main())

@@ -11,7 +11,7 @@ import pytest
 from tiny_world import engine_command, tiny_data, tiny_model, tiny_spec
 
 from vidqa.core.run_folder import RunFolder
-from vidqa.engine.__main__ import upload
+from vidqa.engine.__main__ import run_upload
 from vidqa.preflight import gpus
 
 pytestmark = pytest.mark.slow
@@ -70,5 +70,5 @@ def test_a_question_to_torch_about_gpus(here: Path) -> None:
 def test_an_upload_after_a_training(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
     (here / "run").mkdir()
-    upload(RunFolder(here / "run"))
+    run_upload(RunFolder(here / "run"))
     assert ran(here) == []

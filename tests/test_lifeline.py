@@ -9,7 +9,7 @@ import sys
 import time
 
 from vidqa.core.environment import child_environment
-from vidqa.jobs.platforms.processes import Identity
+from vidqa.jobs.platforms.processes import ProcessIdentity
 
 # A parent that starts a child with its own number and says the child's; then it waits, or ends at once.
 PARENT = """
@@ -58,15 +58,15 @@ def begun(child: str, parent_then: str) -> subprocess.Popen[str]:
     return subprocess.Popen(words, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def child_of(parent: subprocess.Popen[str], said: str) -> Identity | None:
+def child_of(parent: subprocess.Popen[str], said: str) -> ProcessIdentity | None:
     """The child once it has said so; None if it has ended since."""
     assert parent.stdout
     pid = int(parent.stdout.readline())
     assert parent.stdout.readline() == f"{said}\n"
-    return Identity.of_pid(pid)
+    return ProcessIdentity.of_pid(pid)
 
 
-def until_gone(process: Identity | None) -> None:
+def until_gone(process: ProcessIdentity | None) -> None:
     deadline = time.monotonic() + 60
     while process and process.is_alive:
         assert time.monotonic() < deadline, "it lives on"

@@ -33,10 +33,10 @@ def test_what_a_declaration_names_can_be_imported(action: Action) -> None:
 
 
 def test_keys_of_a_declaration_are_keys_of_its_spec(action: Action) -> None:
-    keys = [action.output_key, action.sampling.length_key, *action.not_computed]
+    keys = [action.output_key, action.sampling.length_key, *action.ignored_keys]
     keys += [key for data in action.data for key in (data.annotations, data.media, *data.root_sets)]
     keys += [key for model in action.models for key in (model.name, model.revision, model.only_with) if key]
-    keys += [key for pair in (*action.exclusive, *action.replacing) for key in pair]
+    keys += [key for pair in (*action.exclusive, *action.later_wins) for key in pair]
     keys += action.shorthand.values()
     keys += [action.resuming.key] if action.resuming else []
     assert set(keys) - set(leaves(action.name)) == set()

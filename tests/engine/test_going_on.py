@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from vidqa.core.run_folder import RunFolder
-from vidqa.engine.__main__ import going_on
+from vidqa.engine.__main__ import with_resuming
 from vidqa.spec.models import EvaluateSpec, TrainSpec
 
 CHECKPOINT = "/models/earlier/checkpoints/step_9"
@@ -18,17 +18,17 @@ CHECKPOINT = "/models/earlier/checkpoints/step_9"
 def test_a_training_resumes_from_its_own_newest_checkpoint_once_it_has_one(tmp_path: Path, asked: bool | str) -> None:
     spec = TrainSpec.model_validate({"train": {"resume": asked}})
     run = RunFolder(tmp_path)
-    assert going_on(spec, run) == spec
+    assert with_resuming(spec, run) == spec
     unfinished = run.checkpoints / ".unfinished-step_3"
     unfinished.mkdir(parents=True)
     (unfinished / "trainer.json").write_text(json.dumps({"step": 3}))
-    assert going_on(spec, run).train.resume == asked  # a save that a kill cut off is none
+    assert with_resuming(spec, run).train.resume == asked  # a save that a kill cut off is none
     unfinished.rename(run.checkpoints / "step_3")
-    again = going_on(spec, run)
+    again = with_resuming(spec, run)
     assert again.train.resume is True and again.train.model_copy(update={"resume": asked}) == spec.train
 
 
 def test_an_evaluation_keeps_the_answers_it_has(tmp_path: Path) -> None:
     spec = EvaluateSpec()
     assert not spec.evaluation.skip_saved
-    assert going_on(spec, RunFolder(tmp_path)).evaluation.skip_saved
+    assert with_resuming(spec, RunFolder(tmp_path)).evaluation.skip_saved

@@ -21,7 +21,7 @@ from tiny_world import engine_command, losses, run_engine, tiny_data, tiny_model
 
 from vidqa.core.run_folder import read_metrics
 from vidqa.engine.export import load_export
-from vidqa.jobs.platforms.processes import Identity
+from vidqa.jobs.platforms.processes import ProcessIdentity
 
 STEPS = 8
 # Small rate and large epsilon: Adam must not turn the last bit of a tiny gradient into a step of full size.
@@ -177,7 +177,7 @@ def test_a_killed_run_resumes_on_another_number_of_ranks(world: SimpleNamespace,
     spec = world.spec(name, options(before))
     process = _start(spec, run_dir, before)
     _wait_for(run_dir / "checkpoints/step_2/trainer.json", process)
-    ranks = [found for pid in _children(process.pid) if (found := Identity.of_pid(pid))]
+    ranks = [found for pid in _children(process.pid) if (found := ProcessIdentity.of_pid(pid))]
     assert len(ranks) == before
     process.kill()
     process.wait()

@@ -56,21 +56,21 @@ def _entry(action: Action) -> dict[str, Any]:
     name, place = action.name, "--spec SPEC --platform local --json"
     commands = {
         "build_spec": " ".join(
-            ["python scripts/build_spec.py", name, *filter(None, [action.built_from]), "--out SPEC --json"]
+            ["python scripts/build_spec.py", name, *filter(None, [action.build_options]), "--out SPEC --json"]
         ),
         "preflight": f"python scripts/preflight.py {place}",
         "launch": f"python scripts/launch.py {name} {place}",
     }
-    if action.is_searched:
+    if action.is_searchable:
         commands = {"route": "python scripts/route_train.py --automl auto --json", **commands}
     return {
         "implemented": True,
-        "automl": action.is_searched,
+        "automl": action.is_searchable,
         "schema": f"schemas/{name}.schema.json",
         "template": f"references/spec_template_{name}.yaml",
         "parameters": f"references/parameters_{name}.md",
         "commands": commands,
-        "dataset_keys": {key: data.needed for data in action.data for key in (data.annotations, data.media)},
+        "dataset_keys": {key: data.required_when for data in action.data for key in (data.annotations, data.media)},
         "model_key": action.models[0].name if action.models else None,
         "results_key": action.output_key,
         "resume_key": action.resuming.key if action.resuming else None,

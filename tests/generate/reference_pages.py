@@ -130,7 +130,7 @@ def parameter_lists(action: str) -> dict[str, list[str]]:
     search varies unless told otherwise, those that no search varies, and those that every run sets or users set most.
     """
     declared, keys = actions.action(action), properties(action)
-    searched = {path: prop["x-automl"] for path, prop in keys.items() if declared.is_searched and "x-automl" in prop}
+    searched = {path: prop["x-automl"] for path, prop in keys.items() if declared.is_searchable and "x-automl" in prop}
     data = [key for data_set in declared.data for key in (data_set.annotations, data_set.media)]
     choices = [key for pair in declared.exclusive[:1] for key in pair]  # how frames are taken
     often = [*data, *(model.name for model in declared.models), *declared.shorthand.values(), *choices]

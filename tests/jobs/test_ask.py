@@ -22,7 +22,7 @@ from vidqa.core.problem import ProblemError
 from vidqa.data import load_records
 from vidqa.data.record import Record
 from vidqa.jobs.local_job import Question, ask, rows_of_table, shown
-from vidqa.jobs.platforms.processes import Identity
+from vidqa.jobs.platforms.processes import ProcessIdentity
 from vidqa.spec.parent_layers import model_layer
 
 TINY = ("--set", "model.dtype=float32", "--set", "generation.max_tokens=6", "--set", "vision.nframes=4")
@@ -122,15 +122,15 @@ def test_the_engine_ends_with_a_killed_script(world: Path) -> None:
             assert time.monotonic() < deadline, "it lives on"
             time.sleep(0.05)
     finally:
-        engine.send(signal.SIGKILL)
+        engine.send_signal(signal.SIGKILL)
 
 
-def engine_of(pid: int) -> Identity | None:
+def engine_of(pid: int) -> ProcessIdentity | None:
     """The engine among the children of a process, others of which come and go."""
     for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
         with suppress(FileNotFoundError, ProcessLookupError):
             if b"vidqa.engine.torchrun" in Path(f"/proc/{child}/cmdline").read_bytes():
-                return Identity.of_pid(int(child))
+                return ProcessIdentity.of_pid(int(child))
     return None
 
 

@@ -29,7 +29,7 @@ from vidqa.jobs import watch as jobs
 from vidqa.jobs.launch import launch
 from vidqa.jobs.platforms import NAMES
 from vidqa.jobs.platforms._base import State
-from vidqa.jobs.platforms.processes import Identity
+from vidqa.jobs.platforms.processes import ProcessIdentity
 from vidqa.jobs.records import JobRecord
 
 SEED = 20260101
@@ -197,7 +197,7 @@ def make_target(template: JobRecord, damage: Damage, number: int) -> Target:
         **{"job_id": name, "run_dir": str(run), "platform": damage.platform, "state": damage.state},
         **{"reference": REFERENCES[damage.platform], "settings": SETTINGS[damage.platform]},
         **{"failure": template.failure if damage.state == State.ERROR else None},
-        **{"exit_code": template.exit_code if over else None, "launcher": Identity(**REFERENCES["local"])},
+        **{"exit_code": template.exit_code if over else None, "launcher": ProcessIdentity(**REFERENCES["local"])},
     )
     if damage.platform == "local" or not over:
         here = {"host": template.launcher.host, "boot": template.launcher.boot}

@@ -88,6 +88,6 @@ def test_evidence_holds_no_secret_and_is_short(monkeypatch: pytest.MonkeyPatch) 
 
 def test_only_what_would_fail_again_is_refused() -> None:
     for kind in failure.CLASSES:
-        reason = failure.why_not_again({"class": kind, "evidence": "because"})
+        reason = failure.why_retry_fails({"class": kind, "evidence": "because"})
         assert bool(reason) == (kind in ("spec", "data", "credential", "out of memory"))
-    assert failure.why_not_again(None) is None
+    assert failure.why_retry_fails(None) is None

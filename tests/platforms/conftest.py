@@ -53,7 +53,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def named_processes() -> set[str]:
     """The jobs of all live processes, from one look at them: some tests write hundreds of records."""
-    variables = [environment for _, environment in processes._processes("VIDQA_")]
+    variables = [environment for _, environment in processes._processes_naming("VIDQA_")]
     return {environment.get(name, "") for environment in variables for name in (JOB_VARIABLE, SUPERVISOR_VARIABLE)}
 
 

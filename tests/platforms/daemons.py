@@ -26,7 +26,7 @@ from pathlib import Path
 import pytest
 
 from vidqa.core.cli import SKILL_ROOT
-from vidqa.jobs.platforms.processes import Identity
+from vidqa.jobs.platforms.processes import ProcessIdentity
 
 FOLDER = Path(tempfile.gettempdir()) / f"vidqa-test-docker-{os.getuid()}"
 OWN = f"unix://{FOLDER}/sock"  # the daemon that is started here
@@ -106,12 +106,12 @@ def start(address: str, folder: Path = FOLDER, *, before: tuple[str, ...] = ()) 
 def stop(folder: Path = FOLDER) -> None:
     """End the daemon that wrote this folder's pid file, and wait for it."""
     try:
-        process = Identity.of_pid(int((folder / "pid").read_text()))
+        process = ProcessIdentity.of_pid(int((folder / "pid").read_text()))
     except (FileNotFoundError, ValueError):
         return
     deadline = time.monotonic() + ENOUGH_S
     if process:
-        process.send(signal.SIGTERM)
+        process.send_signal(signal.SIGTERM)
         while process.is_alive and time.monotonic() < deadline:
             time.sleep(0.1)
 

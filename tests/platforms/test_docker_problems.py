@@ -32,7 +32,7 @@ from vidqa.jobs.platforms import docker_daemon
 from vidqa.jobs.platforms._base import State
 from vidqa.jobs.platforms.docker import container_name, pinned
 from vidqa.jobs.platforms.docker_daemon import container_facts
-from vidqa.jobs.platforms.processes import Identity
+from vidqa.jobs.platforms.processes import ProcessIdentity
 from vidqa.jobs.records import JobRecord
 
 pytestmark = pytest.mark.docker
@@ -271,7 +271,7 @@ def test_a_launcher_that_ends_while_we_look_has_started_its_container(
     Path(record.run_dir, "status.json").unlink()
     docker(docker_host, "create", "--name", container_name("new"), "--label", f"vidqa.job={record.job_id}", hollow)
     with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as launcher:
-        identity = Identity.of_pid(launcher.pid)
+        identity = ProcessIdentity.of_pid(launcher.pid)
         assert identity
 
         def not_started_yet(client: Any, name: str) -> dict[str, Any] | None:

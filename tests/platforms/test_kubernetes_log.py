@@ -10,7 +10,7 @@ import pytest
 
 from tests.platforms.test_kubernetes_state import pod, submitted
 from vidqa.core.environment import jobs_folder
-from vidqa.jobs.platforms.kubernetes.log import gather, path_of, read_log, tail_of
+from vidqa.jobs.platforms.kubernetes.log import append_new_lines, log_path, pod_log_tail, read_log
 from vidqa.jobs.problems import PLATFORM_SILENT
 
 Lines = list[tuple[str, str]]
@@ -54,37 +54,37 @@ def stamp(seconds: float) -> str:
 )
 def test_every_line_is_kept_once_in_the_order_of_the_file(first: Lines, second: Lines) -> None:
     node = Node(first)
-    gather(submitted(), node, [RUNNING])
+    append_new_lines(submitted(), node, [RUNNING])
     node.lines = first + second
     for _ in range(2):
-        gather(submitted(), node, [RUNNING])
-    assert path_of(submitted()).read_text().split() == [text for _, text in first + second]
+        append_new_lines(submitted(), node, [RUNNING])
+    assert log_path(submitted()).read_text().split() == [text for _, text in first + second]
 
 
 def test_a_rotated_log_goes_on_by_its_times() -> None:
     node = Node([("2026-10-25T02:59:59+02:00", "a")])
-    gather(submitted(), node, [RUNNING])
+    append_new_lines(submitted(), node, [RUNNING])
     node.lines = [("2026-10-25T02:59:58+02:00", "before"), ("2026-10-25T02:00:01+01:00", "b")]
-    gather(submitted(), node, [RUNNING])
-    assert path_of(submitted()).read_text().split() == ["a", "b"]
+    append_new_lines(submitted(), node, [RUNNING])
+    assert log_path(submitted()).read_text().split() == ["a", "b"]
 
 
 def test_only_what_is_new_is_asked_whatever_the_offset_of_a_node() -> None:
     hours = timedelta(hours=8)
     node = Node([(f"{datetime.now(UTC) - timedelta(hours=1) + hours:%Y-%m-%dT%H:%M:%S}+08:00", "a")])
     for _ in range(2):
-        gather(submitted(), node, [RUNNING])
+        append_new_lines(submitted(), node, [RUNNING])
     assert node.asked[0] is None and 3600 <= (node.asked[1] or 0) < 3800
 
 
 def test_a_node_that_is_lost_has_no_log() -> None:
-    gather(submitted(), Lost(), [RUNNING])  # type: ignore[arg-type]
-    assert tail_of(Lost(), "p", [RUNNING]) == "" and not path_of(submitted()).exists()  # type: ignore[arg-type]
+    append_new_lines(submitted(), Lost(), [RUNNING])  # type: ignore[arg-type]
+    assert pod_log_tail(Lost(), "p", [RUNNING]) == "" and not log_path(submitted()).exists()  # type: ignore[arg-type]
 
 
 def test_of_a_long_log_only_what_is_asked_is_read() -> None:
     jobs_folder().mkdir(parents=True, exist_ok=True)
-    with path_of(submitted()).open("wb") as kept:
+    with log_path(submitted()).open("wb") as kept:
         kept.truncate(2**26)
         kept.seek(2**26)
         kept.write(b"the end\n")

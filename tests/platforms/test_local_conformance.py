@@ -25,7 +25,7 @@ def shown(record: JobRecord) -> str:
 
 def lose(record: JobRecord) -> None:
     for process in [*supervisors(record.job_id), *job_processes(record.job_id)]:
-        process.send(signal.SIGKILL)
+        process.send_signal(signal.SIGKILL)
 
 
 def ran(record: JobRecord, rendered: Rendered) -> None:

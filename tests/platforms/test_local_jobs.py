@@ -25,7 +25,7 @@ from vidqa.jobs import watch as jobs
 from vidqa.jobs.launch import launch, retry
 from vidqa.jobs.platforms import local, processes
 from vidqa.jobs.platforms._base import State
-from vidqa.jobs.platforms.processes import Identity, job_processes, supervisors
+from vidqa.jobs.platforms.processes import ProcessIdentity, job_processes, supervisors
 from vidqa.jobs.records import JobRecord
 
 WriteSpec = Callable[..., Path]
@@ -44,7 +44,7 @@ def ended(record: JobRecord) -> JobRecord:
 def test_a_signal_from_outside_is_a_stop(stand_in: None, write_spec: WriteSpec) -> None:
     record = started(write_spec("hang"))
     until_engine_runs(record)
-    assert supervisors(record.job_id)[0].send(signal.SIGTERM)
+    assert supervisors(record.job_id)[0].send_signal(signal.SIGTERM)
     record = ended(record)
     assert (record.state, record.exit_code) == (State.STOPPED, 6)
     assert jobs.exit_code(record) == 6
@@ -69,7 +69,7 @@ def test_a_job_whose_supervisor_is_killed_still_runs_and_can_be_cancelled(
 ) -> None:
     record = started(write_spec("hang"))
     until_engine_runs(record)
-    supervisors(record.job_id)[0].send(signal.SIGKILL)
+    supervisors(record.job_id)[0].send_signal(signal.SIGKILL)
     assert jobs.observe(record).state == State.RUNNING
     record = jobs.cancel(record.job_id, ENOUGH_S)
     assert (record.state, record.exit_code) == (State.CANCELED, 6)
@@ -80,7 +80,7 @@ def test_a_launcher_that_died_before_submitting_leaves_an_error(over_at_once: No
     record = ended(started(write_spec("complete")))
     gone = replace(record, job_id="gone", state=State.PENDING, reference=None, exit_code=None)
     Path(gone.run_dir, "status.json").unlink()
-    me = Identity.of_pid(os.getpid())
+    me = ProcessIdentity.of_pid(os.getpid())
     assert me
     assert jobs.observe(records.write(replace(gone, launcher=me))).state == State.PENDING
     reused = replace(gone, launcher=replace(me, started=me.started - 1))
@@ -92,10 +92,10 @@ def test_a_launcher_that_ends_while_we_look_has_started_its_job(
 ) -> None:
     record = ended(started(write_spec("complete")))
     with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as launcher:
-        identity = Identity.of_pid(launcher.pid)
+        identity = ProcessIdentity.of_pid(launcher.pid)
         assert identity
 
-        def none_yet(_: str, below: Identity | None = None) -> list[Identity]:
+        def none_yet(_: str, supervisor: ProcessIdentity | None = None) -> list[ProcessIdentity]:
             launcher.communicate()
             return []
 
@@ -108,7 +108,7 @@ def test_a_supervisor_that_has_just_begun_is_not_taken_for_gone(over_at_once: No
     """For a moment it has no environment yet in which the job's name could be read."""
     record = ended(started(write_spec("complete")))
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
-        found = Identity.of_pid(process.pid)
+        found = ProcessIdentity.of_pid(process.pid)
         assert found
         new = {"job_id": "new", "state": State.PENDING, "launcher": replace(record.launcher, started=0)}
         begun = records.write(replace(record, **new, reference=found.as_dict()))
@@ -142,16 +142,16 @@ def test_a_machine_that_hides_environments_runs_no_job(
 
 def test_a_reused_pid_is_not_signalled() -> None:
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
-        found = Identity.of_pid(process.pid)
+        found = ProcessIdentity.of_pid(process.pid)
         assert found and found.is_alive
         earlier = replace(found, started=found.started - 1)
-        assert not earlier.is_alive and not earlier.send(signal.SIGKILL)
+        assert not earlier.is_alive and not earlier.send_signal(signal.SIGKILL)
         other_boot = replace(found, boot="another")
-        assert not other_boot.send(signal.SIGKILL)
+        assert not other_boot.send_signal(signal.SIGKILL)
         assert process.poll() is None
-        assert found.send(signal.SIGKILL)
+        assert found.send_signal(signal.SIGKILL)
         process.wait()
-        assert not found.is_alive and not found.send(signal.SIGKILL)
+        assert not found.is_alive and not found.send_signal(signal.SIGKILL)
 
 
 def test_a_job_of_another_machine_is_left_as_it_is(over_at_once: None, write_spec: WriteSpec) -> None:
@@ -236,10 +236,10 @@ def test_ranks_below_a_supervisor_are_found_without_a_look_at_all_processes(monk
         while len(all_ranks) < 2 and time.monotonic() < deadline:
             all_ranks = {process.pid for process in processes.engine_processes("below")}
         assert all_ranks == {inside.pid, outside.pid}
-        supervisor = processes.Identity.of_pid(os.getpid())
+        supervisor = processes.ProcessIdentity.of_pid(os.getpid())
         monkeypatch.setattr(Path, "iterdir", None)  # as the whole of /proc is listed
         assert {process.pid for process in processes.engine_processes("below", supervisor)} == all_ranks
-        (below,) = processes.engine_processes("below", processes.Identity.of_pid(inside.pid))
+        (below,) = processes.engine_processes("below", processes.ProcessIdentity.of_pid(inside.pid))
         assert processes.parent(below.pid) == inside.pid
     finally:
         for process in (inside, outside):

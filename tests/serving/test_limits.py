@@ -30,7 +30,7 @@ from tiny_world import tiny_model
 from vidqa.core.problem import ProblemError
 from vidqa.families.chat import Chat, load_chat
 from vidqa.serving._base import Limits, listen
-from vidqa.serving.app import failure
+from vidqa.serving.app import problem_response
 from vidqa.serving.connections import Connection, Uploads
 from vidqa.serving.grammar import Grammars
 from vidqa.serving.media import Hosts, MediaAccess, MediaStore
@@ -52,7 +52,7 @@ def address() -> Iterator[tuple[str, int]]:
         try:
             return PlainTextResponse(str(len(await uploads.read(request))))
         except ProblemError as refused:
-            return failure(refused.problems)
+            return problem_response(refused.problems)
 
     async def large(request: Request) -> Response:
         return PlainTextResponse(b"x" * LARGE)

@@ -29,7 +29,7 @@ from vidqa.core import files
 from vidqa.core.cli import FILE_REFUSED, note, refused_writes
 from vidqa.core.files import now, read_object
 from vidqa.core.locks import try_lock
-from vidqa.jobs.platforms.processes import Identity, this_process
+from vidqa.jobs.platforms.processes import ProcessIdentity, this_process
 
 JOURNAL, LOCK, INBOX = "journal.jsonl", "controller.lock", "inbox"
 ENQUEUE, TELL, STOP = "enqueue", "tell", "stop"
@@ -240,10 +240,10 @@ def only_controller(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def controller_of(folder: Path) -> Identity | None:
+def controller_of(folder: Path) -> ProcessIdentity | None:
     """The process that controls a study now, as far as it is visible from here; None if there is none."""
     try:
-        controller = msgspec.convert(read_object(folder / LOCK), Identity)
+        controller = msgspec.convert(read_object(folder / LOCK), ProcessIdentity)
     except msgspec.ValidationError:
         return None
     return controller if controller.may_be_alive else None

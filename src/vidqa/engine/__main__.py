@@ -28,10 +28,11 @@ from vidqa.spec import load
 from vidqa.spec.keys import with_values
 from vidqa.spec.models import Spec
 
-REPORT_S = 60.0  # for a report, which takes less than a second
+REPORT_TIMEOUT_S = 60.0  # for a report, which takes less than a second
 
 
 def main() -> int:
+    """Run the action, write the outcome into status.json, and return the exit code."""
     if parent := take_parent():
         end_with(parent)
     parser = argparse.ArgumentParser(description="Carry out one action of a spec in a run folder.")
@@ -47,116 +48,117 @@ def main() -> int:
     try:
         action = actions.action(options.action)
     except ProblemError as unknown:
-        return _fail(run, "", unknown.problems)
+        return _end_with_problems(run, "", unknown.problems)
     if options.prove and not action.proof:
         parser.error(f"--prove is not for {action.name}")
-    page = "" if options.prove else action.page
+    report_module = "" if options.prove else action.report_module
     try:
         run.path.mkdir(parents=True, exist_ok=True)
         if rank() == 0:
             run.write_status("RUNNING", message="starting")  # replaces the status of an earlier attempt
         spec = load(options.spec, options.action)
         program = _program(action.proof if options.prove else action.program)
-        code = program(going_on(spec, run) if options.go_on else spec, run)
+        code = program(with_resuming(spec, run) if options.go_on else spec, run)
     except ProblemError as stopped:
-        return _fail(run, page, stopped.problems)
+        return _end_with_problems(run, report_module, stopped.problems)
     except OSError as failed:
-        return _fail(run, page, [unwritable(failed)])
+        return _end_with_problems(run, report_module, [unwritable(failed)])
     except Exception as bug:  # noqa: BLE001  the last place before torchrun; the log keeps the traceback
         if run.read_status().get("state") == "ERROR":  # another rank failed first, and this one lost the connection
             print(f"rank {rank()} ends because another rank did: {type(bug).__name__}", file=sys.stderr)
             return int(Exit.JOB_FAILED)
         print(redacted(traceback.format_exc()), file=sys.stderr)
-        return _fail(run, page, [_problem_of(bug, run)])
+        return _end_with_problems(run, report_module, [_problem_of_exception(bug, run)])
     if rank() == 0:
-        last = run.read_status()
+        status = run.read_status()
         state = "COMPLETE" if code == Exit.OK else "STOPPED"
-        steps = {key: last.get(key, 0) for key in ("step", "total_steps")}
+        steps = {key: status.get(key, 0) for key in ("step", "total_steps")}
         run.write_status(state, **steps, message=state.lower(), exit_code=code, unless=("ERROR",))
         if not options.prove:
-            report(run, page)
+            write_report(run, report_module)
             if state == "COMPLETE" and action.uploads(spec):
-                upload(run)
+                run_upload(run)
     return code
 
 
-def going_on(spec: Spec, run: RunFolder) -> Any:
-    """The spec for another attempt, after a platform restarted the job in its run folder: it resumes from the newest
-    checkpoint of the run, or keeps the saved answers. A first attempt has neither."""
+def with_resuming(spec: Spec, run: RunFolder) -> Any:
+    """The spec with its resume key set where an earlier attempt left a checkpoint or answers in the run folder, else
+    the spec as it is: a platform restarts a job with the command of its first attempt."""
     resuming = actions.action_for(spec).resuming
-    return with_values(spec, {resuming.key: True}) if resuming and resuming.begun(run) else spec
+    return with_values(spec, {resuming.key: True}) if resuming and resuming.can_resume(run) else spec
 
 
-def upload(run: RunFolder) -> None:
-    """Run the upload of the spec in a subprocess: the run stays complete if it fails. A stop request now stops the
-    upload, which scripts/upload.py can continue."""
+def run_upload(run: RunFolder) -> None:
+    """Upload the run as its spec says, in a subprocess: the run stays complete if that fails. From now on SIGTERM and
+    SIGUSR1 stop the upload alone, which scripts/upload.py can continue."""
     program = [sys.executable, "-P", "-m", "vidqa.data.storage.upload", str(run.path)]
     # The job runs offline, since weights are already downloaded; the upload must not.
-    sending = subprocess.Popen(program, env=child_environment(HF_HUB_OFFLINE="0"))
-    for number in (signal.SIGTERM, signal.SIGUSR1):
-        signal.signal(number, lambda *_: sending.terminate())
-    if sending.wait():
+    process = subprocess.Popen(program, env=child_environment(HF_HUB_OFFLINE="0"))
+    for stop_signal in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(stop_signal, lambda *_: process.terminate())
+    if process.wait():
         print(f"the upload is not complete; again: python scripts/upload.py {run.path}", file=sys.stderr, flush=True)
 
 
-def report(run: RunFolder, page: str) -> None:
-    """Write the page of a run by the module `page`, if any, in a subprocess: its failure does not change the end of the
-    run."""
-    if not page:
+def write_report(run: RunFolder, report_module: str) -> None:
+    """Write the HTML report of a run by `report_module`, if any, in a subprocess: if that fails, the outcome of the run
+    stays."""
+    if not report_module:
         return
-    program = [sys.executable, "-P", "-m", page, str(run.path)]
+    program = [sys.executable, "-P", "-m", report_module, str(run.path)]
     try:
-        subprocess.run(program, stdin=subprocess.DEVNULL, timeout=REPORT_S, check=False)
+        subprocess.run(program, stdin=subprocess.DEVNULL, timeout=REPORT_TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as failed:
         print(f"the report was not written: {failed}", file=sys.stderr, flush=True)
 
 
-def _program(named: str) -> Callable[[Any, RunFolder], int]:
-    """Import the program of an action, and freeze the garbage collector's view of the imported objects: scanning them
-    takes a tenth of the import, and later a third of a second inside a step."""
+def _program(program_name: str) -> Callable[[Any, RunFolder], int]:
+    """Import the program "module:name" of an action, and exempt the imported objects from garbage collection: scanning
+    them takes a tenth of the import, and later a third of a second inside a step."""
     gc.disable()
-    program = actions.resolve(named)
+    program = actions.resolve(program_name)
     gc.freeze()
     gc.enable()
     return program
 
 
-def _problem_of(bug: Exception, run: RunFolder) -> Problem:
+def _problem_of_exception(bug: Exception, run: RunFolder) -> Problem:
     if type(bug).__name__ == "OutOfMemoryError":
         return ENGINE_OUT_OF_MEMORY.at(run.path, str(bug).splitlines()[0])
     return INTERNAL.at(run.path, f"{type(bug).__name__}: {bug}", f"report it with {run.path / 'log.txt'}")
 
 
-def _fail(run: RunFolder, page: str, problems: list[Problem]) -> int:
-    """Write the problems to the log, problems.json and status.json; the first failing rank does."""
+def _end_with_problems(run: RunFolder, report_module: str, problems: list[Problem]) -> int:
+    """Print the problems, write them into problems.json and status.json unless another rank has failed first, and
+    return the exit code."""
     code = exit_code_of(problems)
     run.sweep()  # on a full disk, removing partial files makes room for the status
     for problem in problems[:50]:
         print(problem, file=sys.stderr, flush=True)
     try:
         state, message = "STOPPED" if code == Exit.NOT_DONE else "ERROR", f"{problems[0].code}: {problems[0].message}"
-        first = run.write_status(
+        is_first = run.write_status(
             state, message=message, exit_code=code, unless=("ERROR", "COMPLETE"), problems=problems
         )
-        if first and (run.path / "plan.json").exists():  # the run had begun
-            report(run, page)
+        if is_first and (run.path / "plan.json").exists():  # the run had begun
+            write_report(run, report_module)
     except OSError as unwritable:
         print(f"the run folder cannot be written: {unwritable}", file=sys.stderr)
     return code
 
 
-def _leave(code: int) -> None:
+def _exit_process(code: int) -> None:
     """End this process. A failed rank must not wait for the others when the process group is destroyed."""
     if code not in (Exit.OK, Exit.NOT_DONE):
         hard_exit(code, orderly=False)
     from vidqa.engine.distributed import stop
 
     # All is saved: ignore signals from now on.
-    for number in STOP_SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
+    for stop_signal in STOP_SIGNALS:
+        signal.signal(stop_signal, signal.SIG_IGN)
     stop()
     hard_exit(0)  # 0 for torchrun: a run that saved and stopped did not fail; status.json has 6
 
 
 if __name__ == "__main__":
-    _leave(main())
+    _exit_process(main())

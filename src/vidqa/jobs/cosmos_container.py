@@ -22,7 +22,7 @@ from vidqa.jobs.job_spec import JobSpec, fetch_weights, load_job_spec, process_c
 from vidqa.jobs.launch import Ready, Resources, as_offline_warnings, job_of, unchecked
 from vidqa.jobs.platforms import platform, site, slurm_script
 from vidqa.jobs.platforms._base import HAND_OVER, RUN_SCRIPT, Job, Rendered
-from vidqa.jobs.platforms.kubernetes.manifest import SPEC_MOUNT, escaped_words, name_of, objects, plain
+from vidqa.jobs.platforms.kubernetes.manifest import SPEC_MOUNT, escaped_words, literal_variables, object_name, objects
 from vidqa.jobs.platforms.kubernetes.site import in_pod, path_problems, site_of
 from vidqa.jobs.platforms.mounts import Mount, mounts
 from vidqa.jobs.platforms.slurm import unseen
@@ -150,7 +150,7 @@ def _local(job: Job, words: tuple[str, ...], _: str) -> tuple[str, str, str]:
 
 def _docker(job: Job, words: tuple[str, ...], _: str) -> tuple[str, str, str]:
     """One `docker run` in the foreground, with every path of the spec mounted where it is."""
-    options = [f"--name={name_of(job.job_id)}", "--rm", f"--gpus={job.gpus}", "--ipc=host", "--ulimit=memlock=-1"]
+    options = [f"--name={object_name(job.job_id)}", "--rm", f"--gpus={job.gpus}", "--ipc=host", "--ulimit=memlock=-1"]
     options += [f"--env={name}={value}" for name, value in SETTINGS.items()]
     options += [f"--volume={mount.path}:{mount.path}" + ":ro" * mount.read_only for mount in _docker_mounts(job)]
     return RUN_SCRIPT, f"#!/bin/bash\nexec {shlex.join(['docker', 'run', *options, job.image or '', *words])}\n", "bash"
@@ -180,7 +180,7 @@ def _kubernetes(job: Job, words: tuple[str, ...], toml: str) -> tuple[str, str, 
     main["spec"]["backoffLimit"] = 0
     container = main["spec"]["template"]["spec"]["containers"][0]
     container["command"] = escaped_words(words)
-    container["env"] = plain({**SETTINGS, **site_of(job).environment})
+    container["env"] = literal_variables({**SETTINGS, **site_of(job).environment})
     return "manifest.yaml", yaml.safe_dump_all([config, main], sort_keys=False, width=120), "kubectl apply -f"
 
 

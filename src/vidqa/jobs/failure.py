@@ -1,6 +1,7 @@
-"""The class of a failure and its line of evidence; they decide whether a retry of the job can succeed.
+"""Classifies the failure of a job, with a line of evidence; the class decides whether a retry can succeed.
 
-A failure is out-of-memory only where the kernel, CUDA or the platform says so: a killed process alone proves nothing.
+The first error of the run decides by its code, else the log by its lines, else the exit code. A failure is
+out-of-memory only where the kernel, CUDA or the platform says so: a killed process alone proves nothing.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from vidqa.jobs.platforms._base import IMAGE, INFRASTRUCTURE, OUT_OF_MEMORY, Fai
 
 DATA, CREDENTIAL, SPEC, PROGRAM = "data", "credential", "spec", "program"
 CLASSES = (INFRASTRUCTURE, DATA, IMAGE, CREDENTIAL, SPEC, PROGRAM, OUT_OF_MEMORY)
-FAILS_AGAIN = (SPEC, DATA, CREDENTIAL, OUT_OF_MEMORY)  # the same job would end the same way
+PERMANENT_CLASSES = (SPEC, DATA, CREDENTIAL, OUT_OF_MEMORY)  # the same job would fail again
 
-# The class of problem codes by prefix.
-BY_CODE = {
+# Prefixes of problem codes; the longest that matches decides.
+CLASS_BY_CODE_PREFIX = {
     "SPEC": SPEC,
     "AUTOML": SPEC,
     "RESUME": SPEC,
@@ -50,7 +51,7 @@ BY_CODE = {
     "PLATFORM": INFRASTRUCTURE,
 }
 # Patterns of log lines. The first pattern with a match wins, with its last matching line.
-BY_LINE = (
+CLASS_BY_LOG_PATTERN = (
     (OUT_OF_MEMORY, r"OutOfMemoryError|CUDA out of memory|oom[-_]kill|OOMKilled|Out of memory: Killed"),
     (OUT_OF_MEMORY, r"\bMemoryError\b|std::bad_alloc|Cannot allocate memory|DefaultCPUAllocator: "),
     (IMAGE, r"exec \S+ failed: No such file|executable file not found in"),
@@ -70,18 +71,20 @@ EVIDENCE_LENGTH = 300
 
 
 def classify(exit_code: int | None, message: str, problems: Sequence[Problem], log_tail: str) -> Failure:
-    """The class is one of CLASSES; the evidence is the problem or the log line."""
+    """The failure of a job that ended with `exit_code` (None: unknown) and `message`, the sentence of its platform or
+    its status. `problems` are those that the run wrote. The evidence, a problem or a log line, is redacted and cut to
+    EVIDENCE_LENGTH characters."""
     errors = [problem for problem in problems if problem.severity == "error"]
-    kind_of_code = _of_code(errors[0].code) if errors else None
-    if kind_of_code:
-        return _failure(kind_of_code, f"{errors[0].code} at {errors[0].where}: {errors[0].message}")
-    lines, killed = log_tail.splitlines(), "SIGKILL" in message
-    for kind, pattern in BY_LINE:
-        if killed and kind != OUT_OF_MEMORY:
+    class_of_code = _class_of_code(errors[0].code) if errors else None
+    if class_of_code:
+        return _failure(class_of_code, f"{errors[0].code} at {errors[0].where}: {errors[0].message}")
+    lines, is_killed = log_tail.splitlines(), "SIGKILL" in message
+    for failure_class, pattern in CLASS_BY_LOG_PATTERN:
+        if is_killed and failure_class != OUT_OF_MEMORY:
             return _failure(INFRASTRUCTURE, message)  # the last log line of a killed process is no evidence
-        hits = [line.strip() for line in lines if re.search(pattern, line)]
-        if hits:
-            return _failure(kind, hits[-1])
+        matching_lines = [line.strip() for line in lines if re.search(pattern, line)]
+        if matching_lines:
+            return _failure(failure_class, matching_lines[-1])
     if exit_code == Exit.INPUT:
         return _failure(DATA, message)
     if exit_code == Exit.ENVIRONMENT or "vanished" in message:
@@ -89,18 +92,18 @@ def classify(exit_code: int | None, message: str, problems: Sequence[Problem], l
     return _failure(PROGRAM, message or next((line.strip() for line in reversed(lines) if line.strip()), ""))
 
 
-def why_not_again(failure: Failure | None) -> str | None:
-    """Why the same job would fail again; None where another try may help."""
-    if failure is None or failure["class"] not in FAILS_AGAIN:
+def why_retry_fails(failure: Failure | None) -> str | None:
+    """Why a retry of the same job would fail again; None where it may succeed."""
+    if failure is None or failure["class"] not in PERMANENT_CLASSES:
         return None
     return f"it failed for a reason of class {failure['class']}, which stays: {failure['evidence']}"
 
 
-def _of_code(code: str) -> str | None:
+def _class_of_code(code: str) -> str | None:
     """The class of the longest prefix in BY_CODE."""
-    matching = [start for start in BY_CODE if code == start or code.startswith(f"{start}_")]
-    return BY_CODE[max(matching, key=len)] if matching else None
+    prefixes = [prefix for prefix in CLASS_BY_CODE_PREFIX if code == prefix or code.startswith(f"{prefix}_")]
+    return CLASS_BY_CODE_PREFIX[max(prefixes, key=len)] if prefixes else None
 
 
-def _failure(kind: str, evidence: str) -> Failure:
-    return {"class": kind, "evidence": environment.redacted(evidence)[:EVIDENCE_LENGTH]}
+def _failure(failure_class: str, evidence: str) -> Failure:
+    return {"class": failure_class, "evidence": environment.redacted(evidence)[:EVIDENCE_LENGTH]}

@@ -122,7 +122,7 @@ def of_cancel(record: JobRecord) -> Result:
 def of_job(record: JobRecord) -> Result:
     """The state of a job, and the commands for it."""
     verbs = ["logs"] if record.state.is_terminal else ["status", "logs"]
-    if record.state in (State.STOPPED, State.CANCELED, State.ERROR) and not failure.why_not_again(record.failure):
+    if record.state in (State.STOPPED, State.CANCELED, State.ERROR) and not failure.why_retry_fails(record.failure):
         verbs.append("retry")
     shown = results_of(record)
     data = {**record.as_dict(), "progress": record.run.read_status(), **shown.facts}
@@ -259,7 +259,7 @@ def _evaluation(trained: JobRecord) -> str:
     words = ["--eval-root", "EVAL_ROOT"]
     if dataset:
         words = [word for key, value in dataset.items() for word in ("--set", f"{key}={value}")]
-    measure = actions.action(trained.action).measured_by
+    measure = actions.action(trained.action).evaluated_by
     out = Path(trained.run_dir) / f"{measure}.toml"
     where = ("--platform", trained.platform)
     return command("build_spec", measure, "--parent-run", trained.run_dir, *words, *where, "--out", out)
@@ -267,7 +267,7 @@ def _evaluation(trained: JobRecord) -> str:
 
 def _evaluated_on(trained: JobRecord) -> dict[str, str]:
     """The annotations and media of the newest evaluation of a training's base model."""
-    measure = actions.action(trained.action).measured_by
+    measure = actions.action(trained.action).evaluated_by
     for record in records.scan()[0]:
         if record.action != measure or record.model != trained.model:
             continue

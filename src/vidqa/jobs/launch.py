@@ -193,7 +193,7 @@ def retry(record: JobRecord, *, agreed: bool = False, ready: Ready = unchecked) 
     if not record.state.is_terminal or record.state == State.COMPLETE:
         remedy = f"look at it: {command('jobs', 'status', record.job_id)}"
         raise USAGE.error(record.job_id, f"there is nothing to retry: the job is {record.state}", remedy)
-    if (reason := failure.why_not_again(record.failure)) and not agreed:
+    if (reason := failure.why_retry_fails(record.failure)) and not agreed:
         raise NOT_AGREED.error(record.job_id, reason)
     where = platform(record.platform)
     settings = site.settings_of(record, where.settings)

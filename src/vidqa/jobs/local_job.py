@@ -62,7 +62,7 @@ def prove(action: str, spec_path: Path) -> Path:
     run, JOB_NOT_DONE where a job works in it, and the problems of the engine."""
     job_spec = load_job_spec(action, spec_path, fetch=True)
     folder = job_spec.output_dir / PROOF
-    if job_spec.declared.proves_run:
+    if job_spec.declared.proves_earlier_run:
         own = spec_path.absolute().parent
         is_run = RunFolder(own).read_run().get("action") == action
         fingerprint = job_spec.spec_fingerprint

@@ -43,7 +43,7 @@ def tokens(inputs: DataInputs) -> list[Problem]:
     for place, sample in enumerate(sorted(refused, key=lambda sample: -sample.length)):
         fits = changes_that_fit(inputs, sample) if place < EXPLAINED else None
         problems.append(sample.too_long(inputs.longest_allowed, fits))
-    if inputs.training and not inputs.declared_action.draws:
+    if inputs.training and not inputs.declared_action.generates_completions:
         problems += without_labels(inputs.planned["train"].samples)
     if inputs.offline_model is not None:
         return [replace(p, severity="warning", message=f"estimated: {p.message}") for p in problems]
@@ -156,7 +156,7 @@ def sharing(inputs: DataInputs) -> list[Problem]:
     train_spec = inputs.training
     if train_spec is None:
         raise Skip("only a training shares videos")
-    if inputs.declared_action.draws:
+    if inputs.declared_action.generates_completions:
         raise Skip("completions always share their video")
     if not train_spec.engine.packing:
         raise Skip("videos are shared inside packs")

@@ -126,7 +126,7 @@ class RunInputs:
     @once
     def evaluation(self) -> EvaluateSpec | None:
         """The evaluation spec given with a training or named by the spec, if any."""
-        measure = self.declared_action.measured_by
+        measure = self.declared_action.evaluated_by
         path = self.evaluate_spec or self.declared_action.evaluation(self.spec)
         if not path or not measure:
             return None
@@ -246,7 +246,7 @@ class DataInputs(ModelInputs):
     @once
     def kpi(self) -> RecordSet | None:
         """The evaluation data given with a training, if any."""
-        if not self.declared_action.measured_by:
+        if not self.declared_action.evaluated_by:
             return None
         if self.evaluation is not None:
             (source,) = sources(self.evaluation)
@@ -283,7 +283,7 @@ class DataInputs(ModelInputs):
         """Raises Skip where sets may share anything: nothing is learned from one and measured on another."""
         if len(self.sets) < 2:
             raise Skip("there is only one set of records")
-        if not any(data.teaches for data in self.declared_action.data):
+        if not any(data.is_trained_on for data in self.declared_action.data):
             raise Skip("no set is learned from")
 
     @once
@@ -319,7 +319,9 @@ class DataInputs(ModelInputs):
     def usable(self, name: str) -> Sequence[Sample]:
         """The samples of a set that the run will use."""
         action = self.declared_action
-        trained = not action.draws and any(data.name == name and data.teaches for data in action.data)
+        trained = not action.generates_completions and any(
+            data.name == name and data.is_trained_on for data in action.data
+        )
         return usable(self.planned[name].samples, self.longest_allowed, trained=trained)
 
     def training_steps(self, train_spec: TrainSpec) -> tuple[Sequence[Sample], int]:

@@ -66,7 +66,7 @@ def architecture(inputs: ModelInputs) -> list[Problem]:
     first, *base = inputs.models.values()
     if base:
         check_adapter(first)
-    if base or any(data.teaches for data in inputs.declared_action.data):
+    if base or any(data.is_trained_on for data in inputs.declared_action.data):
         require_plain_weights(inputs.model_folder, f"{inputs.action} begins with")
     return check_with_heads(inputs.training.policy, sizes.text.kv_heads) if inputs.training else []
 

@@ -34,7 +34,7 @@ def rules(inputs: RunInputs) -> list[Problem]:
 def evaluation_rules(inputs: RunInputs) -> list[Problem]:
     if inputs.evaluate_spec is None:
         raise Skip(NO_EVALUATION)
-    measure = inputs.declared_action.measured_by or inputs.action
+    measure = inputs.declared_action.evaluated_by or inputs.action
     return spec.resolve(measure, [spec.read_layer(inputs.evaluate_spec)]).warnings
 
 

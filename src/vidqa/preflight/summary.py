@@ -34,7 +34,7 @@ def _samples(facts: Facts) -> Iterator[Line]:
         about = "about " * ("estimated_for" in facts)
         if counts and counts["tokens_per_sample"]:
             spread = counts["tokens_per_sample"]
-            count = counts["supervised_tokens"] if data.teaches else 0
+            count = counts["supervised_tokens"] if data.is_trained_on else 0
             learned = f", {count:,} of them learned" if count else ""
             yield (
                 name,

@@ -42,7 +42,7 @@ def parent_layer(action: str, run: Path, which: str | None) -> Layer:
         if which is not None:
             raise NO_RUN.error("--which", f"{which} is asked for, and {run} is an adapter, not a run", "leave it out")
         return Layer(f"{PARENT_LAYER} {run}", _begun_with(run))
-    which = which or parent.which
+    which = which or parent.save
     return Layer(f"{PARENT_LAYER} {run} ({which})", actions.resolve(parent.keys)(run, run_folder_of(run), which))
 
 

@@ -140,7 +140,7 @@ class _LayerMerger:
             if values.get(one) is not None and values.get(other) is not None:
                 self.problems.append(CONFLICT.at(place(layer, one), f"{one} and {other} are both set", "keep one"))
                 self.conflicts.add(one)
-        for pairs, empty in ((self.declared.exclusive, None), (self.declared.replacing, 0)):
+        for pairs, empty in ((self.declared.exclusive, None), (self.declared.later_wins, 0)):
             for path, cleared in (*pairs, *(pair[::-1] for pair in pairs)):
                 if values.get(path) not in (None, empty) and cleared not in values:
                     self._put(cleared, empty, layer)

@@ -67,7 +67,7 @@ def route_train(automl: str, root: Path) -> Decision:
 
 def _needed() -> list[str]:
     """The files that a search and its callers read."""
-    searched = [action.name for action in actions.every() if action.is_searched]
+    searched = [action.name for action in actions.every() if action.is_searchable]
     kinds = ("schemas/{}.schema.json", "references/spec_template_{}.yaml")
     return [INFO, *(kind.format(name) for name in searched for kind in kinds), CONFIG]
 

@@ -60,7 +60,7 @@ def explain(resolved: Resolved) -> str:
 
 def fingerprint(spec: Spec) -> str:
     """sha256 of what the spec computes: canonical JSON of every key but those that do not change it."""
-    left_out = action_for(spec).not_computed
+    left_out = action_for(spec).ignored_keys
     values = {path: value for path, value in flat(spec).items() if path not in left_out}
     text = json.dumps(values, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from vidqa.video.h264_fields import FieldReader
+from vidqa.video.h264_fields import SecondFieldDetector
 from vidqa.video.problems import VIDEO_FRAME_MISSING, VIDEO_UNREADABLE
 from vidqa.video.source import extent, open_video, place
 
@@ -167,14 +167,14 @@ def _from_packets(path: str | Path, member: str | None, container: InputContaine
     decoded_at: list[int | None] = []
     small: list[int] = []  # packet numbers
     seconds: set[int] = set()
-    fields = FieldReader(stream.codec_context.extradata) if stream.codec_context.name == "h264" else None
+    fields = SecondFieldDetector(stream.codec_context.extradata) if stream.codec_context.name == "h264" else None
     last = 0
     for packet in container.demux(stream):
         stamp = Stamp.from_packet(packet)
         if stamp is not None:
             if packet.size <= SMALL_BYTES and not packet.is_keyframe:
                 small.append(len(stamps))
-            if fields and fields.is_second(memoryview(packet)):
+            if fields and fields.is_second_field(memoryview(packet)):
                 seconds.add(len(stamps))
             stamps.append(stamp)
             decoded_at.append(packet.dts)

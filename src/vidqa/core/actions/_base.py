@@ -1,8 +1,8 @@
-"""What an action is: one declaration that every part of the program reads, and that imports none of them.
+"""The declaration of an action (train, evaluate, quantize and so on): its spec, its job and its work.
 
-Whatever needs a library, or a package above this one, is named as "module:name" and imported when it is first used:
-scripts read the table for their --help, and a look at a job reads it without pydantic or torch. A declaration of a
-plug-in may hold the object itself.
+Every part of the program reads it, and it imports none of them. What needs a library, or a package above this one, is
+named as "module:name" and imported when it is first used: the --help of a script and the status of a job need neither
+pydantic nor torch. A plug-in may declare the object itself.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-Named = Any  # an object, or the "module:name" of one
+Importable = Any  # an object, or the "module:name" from which `resolve` imports it
 
 
-def resolve(named: Named) -> Any:
-    """The object that a declaration names."""
-    if not isinstance(named, str):
-        return named
-    module, _, name = named.partition(":")
+def resolve(importable: Importable) -> Any:
+    """The object that a declaration names. Raises ImportError or AttributeError where there is none."""
+    if not isinstance(importable, str):
+        return importable
+    module, _, name = importable.partition(":")
     return getattr(importlib.import_module(module), name)
 
 
@@ -28,17 +28,17 @@ def resolve(named: Named) -> Any:
 class DataSet:
     """One set of records that an action reads."""
 
-    name: str  # what reports call it
-    annotations: str  # the keys that say where it is
-    media: str
-    root: str  # the option --ROOT-root of build_spec.py names a folder that holds both
-    root_sets: Mapping[str, Any] = field(default_factory=dict)  # further keys that such a folder sets
-    needed: str = "always"  # when a spec must name it: "always", or unless what
-    teaches: bool = False  # whether weights learn from it
+    name: str  # in reports
+    annotations: str  # the key of the annotation file
+    media: str  # the key of the media folder
+    root: str  # "train" for --train-root of build_spec.py, which names a folder with annotations and media
+    root_sets: Mapping[str, Any] = field(default_factory=dict)  # keys that this option sets besides, with their values
+    required_when: str = "always"  # when a spec must name the set, in words for pages
+    is_trained_on: bool = False  # whether weights are fitted to it
 
     def options(self, annotations: str, media: str = "") -> list[str]:
-        """The options of build_spec.py that name these records: a folder with annotations.json as a root, others by
-        their keys."""
+        """The options of build_spec.py that name `annotations`, a file or folder, and the folder `media`. A folder with
+        annotations.json needs one --ROOT-root, all else a --set for each key."""
         names = ("annotations.json", "annotations.jsonl")
         if not media and any(os.path.isfile(os.path.join(annotations, name)) for name in names):
             return [f"--{self.root}-root", annotations]
@@ -48,108 +48,105 @@ class DataSet:
 
 @dataclass(frozen=True)
 class ModelKey:
-    """A key that names a model, the key of its revision, and the key that must be true for this model to be read. The
-    first model is the one that is trained or asked; a second one is the base of the adapter that the first one is."""
+    """The spec keys of a model. An action's first model is trained or answers; a second one is the base of the first,
+    which then is an adapter."""
 
-    name: str
-    revision: str = ""
-    only_with: str = ""
+    name: str  # the key of its name or folder
+    revision: str = ""  # the key of its revision on the hub
+    only_with: str = ""  # a key that must be true for the model to be read
 
 
 @dataclass(frozen=True)
 class Parent:
-    """What a spec takes from an earlier run: `keys` of a run folder, and of which save ("best", "latest") unless the
-    user says. `keys(run, home, which)` gets the folder as named and the run's own one below it."""
+    """What a spec takes from an earlier run (--parent-run)."""
 
-    which: str
-    keys: Named
+    save: str  # "best" or "latest": whose weights, unless the user names another
+    keys: Importable  # keys(folder as the user names it, run folder in it, save): spec keys and their values
 
 
 @dataclass(frozen=True)
 class Resuming:
-    """How a run goes on in its own folder."""
+    """How a run is resumed in its own folder."""
 
-    key: str  # true in a spec means going on; a text there is a checkpoint that a new run starts from
-    # Whether a launch refuses to go on where there is no run of this spec, instead of starting one.
-    must_exist: bool = False
-    same_inputs: bool = False  # whether only a run of the same data and model goes on
-    begun: Callable[[Any], bool] = lambda run: True  # whether a run folder holds what an attempt can go on with
+    key: str  # the spec key: true resumes the run; a path is a checkpoint that a new run starts from
+    must_exist: bool = False  # whether resuming is refused without an earlier run of this spec, or starts a new one
+    same_inputs: bool = False  # whether the earlier run must have had the same data and model
+    can_resume: Callable[[Any], bool] = lambda run: True  # whether a RunFolder has a checkpoint or answers to resume
 
 
 @dataclass(frozen=True)
 class RecordSampling:
-    """How records become samples."""
+    """How records become samples. Its functions take the spec."""
 
-    planner: Named  # planner(spec, model folder), a vidqa.planning.samples.Planner
-    vision: str  # the table that says how videos become frames
-    length_key: str  # the key that bounds the tokens of a sample
-    longest: Callable[[Any], int]  # tokens that a sample may have
-    # (share or number of videos, seed) of the part of the first set that becomes the second one, or that is left out
-    # where the action has none.
+    planner: Importable  # planner(spec, model folder) -> vidqa.planning.samples.Planner
+    vision: str  # the table with the frames and pixels of videos
+    length_key: str  # the key of the maximum length of a sample in tokens
+    longest: Callable[[Any], int]  # this maximum
+    # (share or number of videos, seed) of the held-out part of the first set: the second set, or left out where the
+    # action has one set alone.
     held_out: Callable[[Any], tuple[float | int, int] | None] = lambda spec: None
-    limit: Callable[[Any], int | None] = lambda spec: None  # how many records of each set count, None is all
-    prompt: Callable[[Any], str] = lambda spec: ""  # what is asked of a record without a question
-    # (seconds, seconds in common with the one before) of the windows that a longer video is cut into; 0 seconds leave
-    # it whole.
+    limit: Callable[[Any], int | None] = lambda spec: None  # the first records of each set alone; None: all
+    prompt: Callable[[Any], str] = lambda spec: ""  # the question of a record that has none
+    # (length, overlap) in seconds of the windows into which a longer video is cut; length 0 leaves it whole.
     windows: Callable[[Any], tuple[float, float]] = lambda spec: (0.0, 0.0)
-    # By the name of a set, mode(spec): its response mode, where it is not the planner's.
-    modes: Mapping[str, Named] = field(default_factory=dict)
+    # Response modes, mode(spec), of the sets (by name) whose mode is not the planner's.
+    modes: Mapping[str, Importable] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Action:
-    """One thing that a job does."""
+    """What a job does, such as train. Functions of one argument take the spec."""
 
     # Its spec.
-    name: str  # also of the scripts' argument, the schema, the template and the pages
-    spec: Named  # its pydantic model (vidqa.spec.models.Spec); the defaults are the template
-    tables: tuple[str, ...]  # the top-level tables and keys that tell its specs from those of other actions
-    output_key: str  # the folder in which a run makes its own
+    name: str  # on the command line, in file names of schema and template, and on pages
+    spec: Importable  # its pydantic model, a vidqa.spec.models.Spec; the defaults are the template
+    tables: tuple[str, ...]  # the top-level tables and keys by which a spec without a named action is recognized
+    output_key: str  # the key of the folder in which a run makes its own
     program: str  # "module:function" of the engine, program(spec, run) -> exit code
-    models: tuple[ModelKey, ...] = ()  # those that it reads
+    models: tuple[ModelKey, ...] = ()  # the models that it reads
     data: tuple[DataSet, ...] = ()  # the sets of records that it reads
-    reads: Named = lambda spec: ()  # reads(spec): further keys that name a folder or a file
-    decoding: str = ""  # the table that says how media are decoded and cached, a DecodeEngine; empty: it decodes none
-    rules: Named = lambda spec: ()  # rules(spec): the problems that can be seen without the data
-    built_from: str = ""  # options of build_spec.py, as pages show them
-    # Named starting points; the first one is the default.
+    reads: Importable = lambda spec: ()  # reads(spec): further keys of files and folders that it reads
+    decoding: str = ""  # the table for decoding and caching of media, a DecodeEngine; empty: it decodes none
+    rules: Importable = lambda spec: ()  # rules(spec): problems that a check without the data can report
+    build_options: str = ""  # options of build_spec.py in the example that pages show
+    # Values of keys by profile name (--profile); the first profile is the default.
     profiles: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: {"full": {}})
-    shorthand: Mapping[str, str] = field(default_factory=dict)  # short names of keys
-    exclusive: tuple[tuple[str, str], ...] = ()  # pairs of keys of which one may be set
-    replacing: tuple[tuple[str, str], ...] = ()  # pairs of which a later layer's one takes the place of the other
-    nested_in: str = ""  # a table that older files hold all keys in
-    not_identity: tuple[str, ...] = ()  # keys beside the output's that do not change what a run computes
+    shorthand: Mapping[str, str] = field(default_factory=dict)  # full keys by their short names
+    exclusive: tuple[tuple[str, str], ...] = ()  # pairs of keys of which only one may be set
+    later_wins: tuple[tuple[str, str], ...] = ()  # pairs of keys: one that a later layer sets turns the other off
+    nested_in: str = ""  # the table in which spec files of earlier versions have all keys
+    keys_without_effect: tuple[str, ...] = ()  # keys besides output_key that do not change what a run computes
     parent: Parent | None = None  # what a spec takes from an earlier run
     cosmos: bool = False  # whether a job of this action is rendered for NVIDIA's cosmos-rl container
-    is_searched: bool = False  # whether a hyper-parameter search may choose its values
+    is_searchable: bool = False  # whether a hyper-parameter search may choose its values
 
     # Its job.
-    # Engine processes that a spec asks for, by its `processes_key`; with `fills_gpus` they must be as many as the GPUs.
+    # The number of engine processes, and the key that sets it; with `fills_gpus` it must be the number of GPUs.
     processes: Callable[[Any], int] = lambda spec: 1
     processes_key: str = ""
     fills_gpus: bool = False
-    # Names of the secrets without which something that a spec asks for is not done.
+    # Names of the secrets that a spec needs, for an upload or a tracker.
     secrets: Callable[[Any], tuple[str, ...]] = lambda spec: ()
     # Extras of this project that a spec needs beyond the engine's own, and the key that needs each.
     packages: Callable[[Any], Mapping[str, str]] = lambda spec: {}
-    resuming: Resuming | None = None  # how a run goes on; without it an attempt starts anew
-    outcome: Named = None  # outcome(record): what a job that is over has to show, and the commands that follow
+    resuming: Resuming | None = None  # how a run is resumed; None: every attempt starts over
+    outcome: Importable = None  # outcome(record): the results of an ended job, and the next commands
 
     # Its work.
-    proof: str = ""  # another such program, which computes something again, compares and trains nothing (--prove)
-    proves_run: bool = False  # whether its proof is of an earlier run, in whose folder the proof's run folder lies
-    page: str = ""  # the module that writes a page of the run folder when the program ends
-    uploads: Callable[[Any], bool] = lambda spec: False  # whether a spec wants its run uploaded when it is complete
+    proof: str = ""  # a program like `program` for --prove: it recomputes results, compares them, and trains nothing
+    proves_earlier_run: bool = False  # whether the proof reads an earlier run, in whose folder its own run folder lies
+    report_module: str = ""  # the module that writes the HTML report of the run folder when the program ends
+    uploads: Callable[[Any], bool] = lambda spec: False  # whether a complete run is uploaded
     sampling: RecordSampling | None = None  # how records become samples; None: no samples are planned
-    answering: str = ""  # the table that says how a model answers them (batch_size, generator); empty: it answers none
+    answering: str = ""  # the table with batch_size and generator; empty: it generates no answers
     needs_answers: bool = True  # whether a record without an answer is a problem
-    # Whether it changes weights, with the tables of a TrainSpec: preflight foresees its steps, memory, disk and time.
+    # Whether it trains weights and has the tables of a TrainSpec: preflight predicts its steps, memory, disk and time.
     trains: bool = False
-    draws: bool = False  # whether it learns from completions that it draws, instead of the records' own answers
-    measured_by: str = ""  # the action that measures what this one makes
-    # evaluation(spec): the file of a spec of that action, where a spec names one; its data are protected.
+    generates_completions: bool = False  # whether it trains on its own completions instead of the records' answers
+    evaluated_by: str = ""  # the action that evaluates its model
+    # The spec file of that evaluation, if the spec names one; preflight reports its data among those of the training.
     evaluation: Callable[[Any], str] = lambda spec: ""
-    checks: Named = ()  # further checks of preflight, a sequence of vidqa.preflight.registry.Check
+    checks: Importable = ()  # its own checks in preflight, a sequence of vidqa.preflight.registry.Check
 
     @property
     def spec_model(self) -> Any:
@@ -157,6 +154,6 @@ class Action:
         return resolve(self.spec)
 
     @property
-    def not_computed(self) -> frozenset[str]:
-        """The keys that do not change what a run computes."""
-        return frozenset((self.output_key, *self.not_identity))
+    def ignored_keys(self) -> frozenset[str]:
+        """All keys that do not change what a run computes, output_key among them."""
+        return frozenset((self.output_key, *self.keys_without_effect))

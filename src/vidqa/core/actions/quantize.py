@@ -17,11 +17,11 @@ QUANTIZE = Action(
     tables=("dataset", "model", "quantize", "vision"),
     output_key="results_dir",
     models=(ModelKey("model.model_path"), ModelKey("model.base_model_path", only_with="model.enable_lora")),
-    data=(DataSet("calibration", "dataset.annotation_path", "dataset.media_dir", root="train", teaches=True),),
+    data=(DataSet("calibration", "dataset.annotation_path", "dataset.media_dir", root="train", is_trained_on=True),),
     decoding="engine",
     reads=lambda spec: ("quantize.evaluate",) if spec.quantize.evaluate else (),
     rules="vidqa.spec.rules:quantize_rules",
-    built_from="--parent-run RUN --set scheme=FP8_DYNAMIC",
+    build_options="--parent-run RUN --set scheme=FP8_DYNAMIC",
     shorthand={
         "model_path": "model.model_path",
         "scheme": "quantize.quantization_scheme",
@@ -49,7 +49,7 @@ QUANTIZE = Action(
         longest=lambda spec: spec.quantize.max_sequence_length,
         held_out=lambda spec: (spec.dataset.test_size, spec.dataset.split_seed) if spec.dataset.test_size else None,
     ),
-    measured_by="evaluate",
+    evaluated_by="evaluate",
     evaluation=lambda spec: spec.quantize.evaluate,
     checks="vidqa.preflight.registry:QUANTIZING",
 )

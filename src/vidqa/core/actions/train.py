@@ -33,10 +33,10 @@ def _reads(spec: Any) -> tuple[str, ...]:
 def _packages(spec: Any) -> dict[str, str]:
     """Trackers, and bitsandbytes."""
     trackers = ("wandb", "tensorboard")
-    needed = {name: f'logging.logger = "{name}"' for name in trackers if name in spec.logging.logger}
+    required_when = {name: f'logging.logger = "{name}"' for name in trackers if name in spec.logging.logger}
     if spec.policy.quantization == "nf4" or spec.train.optm_name == "AdamW8bit":
-        needed["bitsandbytes"] = "policy.quantization or train.optm_name"
-    return needed
+        required_when["bitsandbytes"] = "policy.quantization or train.optm_name"
+    return required_when
 
 
 def held_out(spec: Any) -> tuple[float | int, int] | None:
@@ -59,7 +59,7 @@ TRAIN = Action(
             "custom.train_dataset.annotation_path",
             "custom.train_dataset.media_path",
             root="train",
-            teaches=True,
+            is_trained_on=True,
         ),
         DataSet(
             "validation",
@@ -67,13 +67,13 @@ TRAIN = Action(
             "custom.val_dataset.media_path",
             root="val",
             root_sets={"validation.enable": True},
-            needed="unless train.train_policy.dataset.test_size splits",
+            required_when="unless train.train_policy.dataset.test_size splits",
         ),
     ),
     reads=_reads,
     decoding="engine",
     rules="vidqa.spec.train_rules:train_rules",
-    built_from="--train-root DATA",
+    build_options="--train-root DATA",
     profiles={
         "full": {},
         "frozen-vision": {"policy.freeze_pattern": ["visual"]},
@@ -95,26 +95,26 @@ TRAIN = Action(
         ("custom.vision.fps", "custom.vision.nframes"),
         ("train.optm_warmup_steps", "train.optm_warmup_epochs"),
     ),
-    replacing=(
+    later_wins=(
         ("train.ckpt.save_freq", "train.ckpt.save_freq_in_epoch"),
         ("validation.freq", "validation.freq_in_epoch"),
     ),
-    not_identity=("train.timestamp", "train.resume", "results_dir"),
+    keys_without_effect=("train.timestamp", "train.resume", "results_dir"),
     parent=Parent("latest", "vidqa.spec.parent_layers:continued"),
     cosmos=True,
-    is_searched=True,
+    is_searchable=True,
     processes=_processes,
     processes_key="policy.parallelism",
     fills_gpus=True,
     secrets=_secrets,
     packages=_packages,
     resuming=Resuming(
-        "train.resume", must_exist=True, begun=lambda run: bool(run.complete(run.checkpoints, "trainer.json"))
+        "train.resume", must_exist=True, can_resume=lambda run: bool(run.complete(run.checkpoints, "trainer.json"))
     ),
     outcome="vidqa.jobs.job_results:of_training",
     program="vidqa.engine.train:train",
     proof="vidqa.engine.prove:prove",
-    page="vidqa.core.pages.training",
+    report_module="vidqa.core.pages.training",
     uploads=lambda spec: bool(spec.train.ckpt.upload_s3 or spec.train.ckpt.upload_hf),
     sampling=RecordSampling(
         planner="vidqa.planning.samples:training_planner",
@@ -125,7 +125,7 @@ TRAIN = Action(
         modes={"validation": "vidqa.planning.samples:validation_mode"},
     ),
     trains=True,
-    measured_by="evaluate",
+    evaluated_by="evaluate",
 )
 
 # Reinforcement learning: groups of completions of the model's own, rewarded, and learned from by GRPO.
@@ -136,7 +136,7 @@ GRPO = replace(
     tables=("train", "policy", "custom", "validation", "logging", "rollout"),
     reads=lambda spec: (*TRAIN.reads(spec), "train.train_policy.reward_function", "validation.reward_function"),
     rules="vidqa.spec.train_rules:grpo_rules",
-    built_from="--parent-run RUN --train-root DATA",
+    build_options="--parent-run RUN --train-root DATA",
     profiles={
         "full": {},
         "frozen-vision": {"policy.freeze_pattern": ["visual"]},
@@ -151,12 +151,12 @@ GRPO = replace(
     },
     parent=Parent("best", "vidqa.spec.parent_layers:refined"),
     cosmos=False,
-    is_searched=False,
-    draws=True,
+    is_searchable=False,
+    generates_completions=True,
     program="vidqa.engine.rl.train:train",
     proof="vidqa.engine.rl.replay:prove",
-    proves_run=True,
-    page="vidqa.evaluation.pages",
+    proves_earlier_run=True,
+    report_module="vidqa.evaluation.pages",
     sampling=RecordSampling(
         planner="vidqa.planning.rollouts:prompt_planner",
         vision="custom.vision",

@@ -15,7 +15,7 @@ from vidqa.core.cli import FILE_REFUSED
 from vidqa.core.environment import SECRET_NAMES
 from vidqa.core.problem import Problem, control_characters, raise_errors
 from vidqa.core.run_folder import RunFolder
-from vidqa.jobs.platforms.processes import Identity
+from vidqa.jobs.platforms.processes import ProcessIdentity
 from vidqa.jobs.problems import PLATFORM_PATH
 
 # Endpoints for the upload at the end of a job, if not the default ones.
@@ -123,7 +123,7 @@ class Submitted:
     job_id: str
     run_dir: str
     created: str
-    launcher: Identity
+    launcher: ProcessIdentity
     nodes: int = 1
     settings: dict[str, Any] | None = None
     reference: dict[str, Any] | None = None

@@ -38,7 +38,7 @@ from vidqa.jobs.platforms.processes import (
     JOB_VARIABLE,
     PROC,
     SUPERVISOR_VARIABLE,
-    Identity,
+    ProcessIdentity,
     engine_processes,
     job_processes,
     supervisors,
@@ -136,7 +136,7 @@ def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
         time.sleep(0.001)
     with suppress(BrokenPipeError), supervisor.stdin as pipe:  # type: ignore[union-attr]
         pipe.write(GO)
-    identity = Identity.of_pid(supervisor.pid)
+    identity = ProcessIdentity.of_pid(supervisor.pid)
     return identity.as_dict() if identity else {}
 
 
@@ -148,7 +148,7 @@ def status(job: Submitted) -> Observed:
         return Observed(job.state, None, f"it was started on {job.launcher.host}; ask there")
     launching = job.reference is None and job.launcher.is_alive  # first: it may start its job and end meanwhile
     supervisor = _supervisor_of(job)
-    if engine_processes(job.job_id, below=supervisor):
+    if engine_processes(job.job_id, supervisor=supervisor):
         return Observed(State.RUNNING)
     if supervisor or supervisors(job.job_id) or job_processes(job.job_id):
         return Observed(State.PENDING if job.state == State.PENDING else State.RUNNING)
@@ -158,20 +158,20 @@ def status(job: Submitted) -> Observed:
     return _ended(job) or vanished(job, "the process vanished, and no exit code of it can be read")
 
 
-def _supervisor_of(job: Submitted) -> Identity | None:
+def _supervisor_of(job: Submitted) -> ProcessIdentity | None:
     """The live supervisor by its pid: the environment of a new process cannot be read for a moment."""
     pid = (job.reference or {}).get("pid")
-    process = Identity.of_pid(pid) if isinstance(pid, int) else None
+    process = ProcessIdentity.of_pid(pid) if isinstance(pid, int) else None
     return process if process and process.as_dict() == job.reference else None
 
 
 def cancel(job: Submitted, grace_s: float) -> None:
     deadline = time.monotonic() + grace_s
-    signaled: set[Identity] = set()
+    signaled: set[ProcessIdentity] = set()
     while not status(job).state.is_terminal and time.monotonic() < deadline:
         processes = set(engine_processes(job.job_id) or job_processes(job.job_id))
         for process in processes - signaled:
-            process.send(signal.SIGTERM)
+            process.send_signal(signal.SIGTERM)
         signaled |= processes
         time.sleep(0.05)
     kill_job(job.job_id)
@@ -184,7 +184,7 @@ def _await_supervisor(job: Submitted) -> None:
     while (alive := supervisors(job.job_id)) and time.monotonic() < deadline:
         time.sleep(0.02)
     for supervisor in alive:
-        supervisor.send(signal.SIGKILL)
+        supervisor.send_signal(signal.SIGKILL)
     kill_job(job.job_id)  # a process that was just starting
 
 

@@ -18,11 +18,15 @@ from typing import Any
 PROC = Path("/proc")
 JOB_VARIABLE = "VIDQA_JOB"  # in every process of a job
 SUPERVISOR_VARIABLE = "VIDQA_SUPERVISOR"  # in the supervisor of a job
+# Fields of /proc/PID/stat behind the program's name, from 0.
+STAT_STATE, STAT_PARENT, STAT_START = 0, 1, 19
+ENDED_STATES = "ZX"  # zombie, dead
 
 
 @dataclass(frozen=True)
-class Identity:
-    """A process. `started` is in clock ticks since `boot`; on another `host` its state is unknown."""
+class ProcessIdentity:
+    """A process. `started` is in clock ticks since the boot with the id `boot`; of a process on another `host` it is
+    unknown whether it lives."""
 
     pid: int
     started: int
@@ -30,90 +34,92 @@ class Identity:
     host: str
 
     @staticmethod
-    def of_pid(pid: int) -> Identity | None:
+    def of_pid(pid: int) -> ProcessIdentity | None:
         """The live process with this pid; None if it has ended or is a zombie."""
-        if (fields := _stat(pid)) is None or fields[0] in "ZX":
+        if (fields := _stat_fields(pid)) is None or fields[STAT_STATE] in ENDED_STATES:
             return None
-        return Identity(pid, int(fields[19]), boot_id(), socket.gethostname())
+        return ProcessIdentity(pid, int(fields[STAT_START]), boot_id(), socket.gethostname())
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
     @property
     def is_alive(self) -> bool:
-        return Identity.of_pid(self.pid) == self
+        return ProcessIdentity.of_pid(self.pid) == self
 
     @property
     def may_be_alive(self) -> bool:
-        """Whether it is alive, or on another machine and thus unknown."""
+        """Whether it is alive, or on another machine, where this cannot be told."""
         return self.host != socket.gethostname() or self.is_alive
 
-    def send(self, number: signal.Signals) -> bool:
-        """Signal this process and no later owner of its pid; False if it is gone."""
+    def send_signal(self, signal_number: signal.Signals) -> bool:
+        """Signal this process and no later owner of its pid. False if it has ended."""
         try:
-            handle = os.pidfd_open(self.pid)
+            pidfd = os.pidfd_open(self.pid)
         except ProcessLookupError:
             return False
         try:
             if not self.is_alive:
                 return False
-            signal.pidfd_send_signal(handle, number)
+            signal.pidfd_send_signal(pidfd, signal_number)
             return True
         except ProcessLookupError:
             return False
         finally:
-            os.close(handle)
+            os.close(pidfd)
 
 
 def boot_id() -> str:
     return (PROC / "sys/kernel/random/boot_id").read_text().strip()
 
 
-def this_process() -> Identity:
-    identity = Identity.of_pid(os.getpid())
+def this_process() -> ProcessIdentity:
+    """Raises ProcessLookupError where /proc does not have it."""
+    identity = ProcessIdentity.of_pid(os.getpid())
     if identity is None:
         raise ProcessLookupError("this process is not in /proc")
     return identity
 
 
-def job_processes(job_id: str) -> list[Identity]:
-    """Every live process of a job but its supervisor."""
-    return [process for process, environment in _processes(job_id) if environment.get(JOB_VARIABLE) == job_id]
+def job_processes(job_id: str) -> list[ProcessIdentity]:
+    """Every live process of a job, without its supervisor."""
+    return [process for process, environment in _processes_naming(job_id) if environment.get(JOB_VARIABLE) == job_id]
 
 
-def engine_processes(job_id: str, below: Identity | None = None) -> list[Identity]:
-    """The processes of a job with a rank from torchrun, without their children. While its supervisor lives they are
-    `below` that one: the few that it started are looked at instead of every process of the machine."""
-    candidates = _processes(job_id, _descendants(below.pid) if below else None)
+def engine_processes(job_id: str, supervisor: ProcessIdentity | None = None) -> list[ProcessIdentity]:
+    """The processes of a job that torchrun gave a rank, without their children. With the live `supervisor` of the job
+    only its descendants are searched, else every process of the machine."""
+    candidates = _processes_naming(job_id, _descendants(supervisor.pid) if supervisor else None)
     of_job = {p.pid: (p, e) for p, e in candidates if e.get(JOB_VARIABLE) == job_id and "RANK" in e}
     return [process for process, _ in of_job.values() if parent(process.pid) not in of_job]
 
 
-def supervisors(job_id: str) -> list[Identity]:
-    """The supervisor of a job, as a list, since it may be gone."""
+def supervisors(job_id: str) -> list[ProcessIdentity]:
+    """The live supervisor of a job: one process, or none."""
     return [
         process
-        for process, environment in _processes(job_id)
+        for process, environment in _processes_naming(job_id)
         if environment.get(SUPERVISOR_VARIABLE) == job_id and not environment.get(JOB_VARIABLE)
     ]
 
 
 def parent(pid: int) -> int | None:
-    fields = _stat(pid)
-    return int(fields[1]) if fields else None
+    """The pid of the parent; None if the process has ended."""
+    fields = _stat_fields(pid)
+    return int(fields[STAT_PARENT]) if fields else None
 
 
-def _stat(pid: int) -> list[str] | None:
-    """What /proc says of a process, from its state on; None where it is gone."""
+def _stat_fields(pid: int) -> list[str] | None:
+    """The fields of /proc/PID/stat from the state on; None if the process has ended."""
     try:
-        # The name of the program, in brackets before that, may hold spaces and brackets itself.
+        # The name of the program before the state is in brackets, and may hold spaces and brackets itself.
         return (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
 
 
 def _descendants(pid: int) -> Iterator[int]:
-    """The children of a process, theirs, and so on."""
+    """The pids of a process's children, of their children, and so on."""
     for task in (PROC / str(pid) / "task").glob("*"):
         with suppress(FileNotFoundError, ProcessLookupError):
             for child in map(int, (task / "children").read_text().split()):
@@ -121,15 +127,18 @@ def _descendants(pid: int) -> Iterator[int]:
                 yield from _descendants(child)
 
 
-def _processes(job_id: str, pids: Iterable[int] | None = None) -> Iterator[tuple[Identity, dict[str, str]]]:
-    """The live processes with the job's name in their environment, if we may read it: of these, or of all."""
-    numbers = map(str, pids) if pids is not None else (entry.name for entry in PROC.iterdir() if entry.name.isdigit())
-    for folder in (PROC / number for number in numbers):
+def _processes_naming(
+    job_id: str, pids: Iterable[int] | None = None
+) -> Iterator[tuple[ProcessIdentity, dict[str, str]]]:
+    """The live processes with the job's name in their environment, and their environments: of these pids, or of all.
+    Without processes whose environment this user may not read."""
+    pid_names = map(str, pids) if pids is not None else (entry.name for entry in PROC.iterdir() if entry.name.isdigit())
+    for folder in (PROC / signal_number for signal_number in pid_names):
         try:
             raw = (folder / "environ").read_bytes()
         except (PermissionError, FileNotFoundError, ProcessLookupError):
             continue
-        process = Identity.of_pid(int(folder.name)) if job_id.encode() in raw else None
+        process = ProcessIdentity.of_pid(int(folder.name)) if job_id.encode() in raw else None
         if process is not None:
             pairs = (item.partition("=") for item in raw.decode(errors="replace").split("\0"))
             yield process, {name: value for name, _, value in pairs}

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vidqa.core import environment, files
-from vidqa.jobs.platforms.processes import JOB_VARIABLE, Identity, engine_processes, job_processes
+from vidqa.jobs.platforms.processes import JOB_VARIABLE, ProcessIdentity, engine_processes, job_processes
 
 GO = b"\n"  # from the launcher, once it has found the supervisor in /proc
 CGROUPS, OWN_CGROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
@@ -27,7 +27,7 @@ LEFTOVER_GRACE_S = 30.0  # for what processes of the engine had started
 
 def supervise(job_id: str, exit_file: Path | None, command: Sequence[str]) -> int:
     """The exit code of the command; that of a signal is negative."""
-    signaled: set[Identity] = set()
+    signaled: set[ProcessIdentity] = set()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
         signal.signal(number, lambda *_: stop_engine(job_id, signaled))
     variables = environment.child_environment(**{JOB_VARIABLE: job_id})
@@ -61,19 +61,19 @@ def leave_warnings_to_us() -> None:
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 
 
-def stop_engine(job_id: str, signaled: set[Identity]) -> None:
+def stop_engine(job_id: str, signaled: set[ProcessIdentity]) -> None:
     """Ask the engine to save and stop. If it has no processes yet, end those that would start them. Once its processes
     are `signaled`, torchrun is left alone: it ends with the last of them, which may be on another node."""
     engine = engine_processes(job_id)
     for process in engine or ([] if signaled else job_processes(job_id)):
-        process.send(signal.SIGTERM)
+        process.send_signal(signal.SIGTERM)
     signaled.update(engine)
 
 
 def end_leftovers(job_id: str) -> None:
     """End processes that outlived the command: those that processes of the engine had started."""
     for process in engine_processes(job_id):
-        process.send(signal.SIGTERM)
+        process.send_signal(signal.SIGTERM)
     deadline = time.monotonic() + LEFTOVER_GRACE_S
     while engine_processes(job_id) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -85,7 +85,7 @@ def kill_job(job_id: str) -> None:
     deadline = time.monotonic() + 10
     while (alive := job_processes(job_id)) and time.monotonic() < deadline:
         for process in alive:
-            process.send(signal.SIGKILL)
+            process.send_signal(signal.SIGKILL)
         time.sleep(0.05)
 
 

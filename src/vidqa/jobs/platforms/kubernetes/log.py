@@ -1,7 +1,8 @@
 """The log of a job in a cluster, kept beside its record: the cluster deletes it with the pods.
 
-The API selects log lines by time, not by byte. So each request starts a little before the last kept line, and lines
-that are already kept are dropped.
+The API selects log lines by time, not by byte. So each request starts a little before the last stored line, and lines
+that are already stored are dropped. For every pod a file keeps the time of its last stored line (`last`) and how many
+stored lines have this time (`count`).
 """
 
 from __future__ import annotations
@@ -23,99 +24,101 @@ from vidqa.jobs.platforms.kubernetes.state import container_state
 
 OVERLAP_S = 60
 TAIL_LINES = 200
+LogLine = tuple[str, bytes]  # its time, as the API writes it, and its text
 Json = dict[str, Any]
 
 
-def path_of(job: Submitted) -> Path:
+def log_path(job: Submitted) -> Path:
+    """The stored log."""
     return jobs_folder() / f"{job.job_id}.log"
 
 
-def gather(job: Submitted, cluster: Cluster, pods: Sequence[Json]) -> None:
-    """Append the new log lines of the first node's pods, oldest pod first.
-
-    A pod without a log adds nothing."""
+def append_new_lines(job: Submitted, cluster: Cluster, pods: Sequence[Json]) -> None:
+    """Append the new log lines of the first node's pods, oldest pod first. A pod without a log adds nothing."""
     with job_store.lock(f"log-{job.job_id}"):
-        places = _places(job)
-        first = [pod for pod in pods if (pod["metadata"].get("labels") or {}).get(NODE_LABEL, "0") == "0"]
-        for pod in sorted(first, key=lambda candidate: str(candidate["metadata"].get("creationTimestamp"))):
+        last_lines = _read_last_lines(job)
+        first_node_pods = [pod for pod in pods if (pod["metadata"].get("labels") or {}).get(NODE_LABEL, "0") == "0"]
+        for pod in sorted(first_node_pods, key=lambda candidate: str(candidate["metadata"].get("creationTimestamp"))):
             if not {"running", "terminated"} & set(container_state(pod)):
                 continue
             name = pod["metadata"]["name"]
             try:
-                lines = _new_lines(cluster, name, _container(pod), places.get(name))
-            except (ApiError, ProblemError):  # the log of a lost node never comes; the job ends all the same
+                lines = _new_lines(cluster, name, _engine_container(pod), last_lines.get(name))
+            except (ApiError, ProblemError):  # a lost node has no log; that must not hold up the job
                 continue
             if lines:
-                last = lines[-1][0]
-                same = sum(1 for stamp, _ in lines if stamp == last)
-                before = places[name]["count"] if name in places and places[name]["last"] == last else 0
-                places[name] = {"last": last, "count": same + before}
+                time, stored = lines[-1][0], last_lines.get(name)
+                count = sum(1 for stamp, _ in lines if stamp == time)
+                count += stored["count"] if stored and stored["last"] == time else 0
+                last_lines[name] = {"last": time, "count": count}
                 try:
-                    with path_of(job).open("ab") as file:
+                    with log_path(job).open("ab") as file:
                         file.write(b"".join(text + b"\n" for _, text in lines))
-                    files.write_json(_places_file(job), places)
+                    files.write_json(_last_lines_file(job), last_lines)
                 except OSError:  # a full disk does not end the job either
                     return
 
 
-def _new_lines(cluster: Cluster, pod: str, container: str, place: Json | None) -> list[tuple[str, bytes]]:
-    """(time, text) of every line after the last one that is kept. Where our clock and the cluster's differ, the whole
-    log is read."""
-    if place is None:
-        return _parsed(cluster.log(pod, container, None))
+def _new_lines(cluster: Cluster, pod: str, container: str, last_line: Json | None) -> list[LogLine]:
+    """Every line after the last stored one. Where our clock and the cluster's differ, the whole log is read."""
+    if last_line is None:
+        return _parse_log(cluster.log(pod, container, None))
     now = datetime.now(UTC)
-    age = (now - instant(place["last"], now)).total_seconds()
-    lines = _parsed(cluster.log(pod, container, max(OVERLAP_S, round(age) + OVERLAP_S)))
-    if place["last"] not in {stamp for stamp, _ in lines}:
-        lines = _parsed(cluster.log(pod, container, None))
-    return _after(lines, place)
+    age_s = (now - instant(last_line["last"], now)).total_seconds()
+    lines = _parse_log(cluster.log(pod, container, max(OVERLAP_S, round(age_s) + OVERLAP_S)))
+    if last_line["last"] not in {stamp for stamp, _ in lines}:
+        lines = _parse_log(cluster.log(pod, container, None))
+    return _lines_after(lines, last_line)
 
 
-def _after(lines: list[tuple[str, bytes]], place: Json) -> list[tuple[str, bytes]]:
-    """The lines after the last kept one, in the order of the log: a node's clock may be set back.
-
-    The times decide only where the log was rotated and that line is gone."""
-    matches = [at for at, (stamp, _) in enumerate(lines) if stamp == place["last"]]
-    if len(matches) >= place["count"]:
-        return lines[matches[place["count"] - 1] + 1 :]
+def _lines_after(lines: list[LogLine], last_line: Json) -> list[LogLine]:
+    """The lines behind the last stored one. Its place in the log decides, since a node's clock may be set back; the
+    times do only where the log was rotated and that line is gone."""
+    indices = [at for at, (stamp, _) in enumerate(lines) if stamp == last_line["last"]]
+    if len(indices) >= last_line["count"]:
+        return lines[indices[last_line["count"] - 1] + 1 :]
     now = datetime.now(UTC)
-    return [line for line in lines if instant(line[0], now) > instant(place["last"], now)]
+    return [line for line in lines if instant(line[0], now) > instant(last_line["last"], now)]
 
 
-def _parsed(raw: bytes) -> list[tuple[str, bytes]]:
-    """Whole lines only: the last one may be incomplete."""
-    whole = raw[: raw.rfind(b"\n") + 1] if b"\n" in raw else b""
-    pairs = (line.partition(b" ") for line in whole.split(b"\n")[:-1])
+def _parse_log(raw: bytes) -> list[LogLine]:
+    """The complete lines of a log: the last one may be cut off."""
+    complete = raw[: raw.rfind(b"\n") + 1] if b"\n" in raw else b""
+    pairs = (line.partition(b" ") for line in complete.split(b"\n")[:-1])
     return [(stamp.decode(errors="replace"), text) for stamp, _, text in pairs]
 
 
-def _places(job: Submitted) -> dict[str, Json]:
-    places = files.read_object(_places_file(job))
-    return {name: last for name, last in places.items() if isinstance(last, dict) and {"last", "count"} <= set(last)}
+def _read_last_lines(job: Submitted) -> dict[str, Json]:
+    last_lines = files.read_object(_last_lines_file(job))
+    return {
+        name: last for name, last in last_lines.items() if isinstance(last, dict) and {"last", "count"} <= set(last)
+    }
 
 
-def _places_file(job: Submitted) -> Path:
+def _last_lines_file(job: Submitted) -> Path:
     return jobs_folder() / f".{job.job_id}.log-places"
 
 
-def _container(pod: Json) -> str:
+def _engine_container(pod: Json) -> str:
+    """The name of the container whose log counts."""
     names = [container["name"] for container in pod["spec"]["containers"]]
     return next((name for name in names if name in (CONTAINER, TRAINJOB_CONTAINER)), names[0])
 
 
-def tail_of(cluster: Cluster, name: str, pods: Sequence[Json]) -> str:
-    """The last lines of one pod, without times; empty where the cluster has none."""
+def pod_log_tail(cluster: Cluster, name: str, pods: Sequence[Json]) -> str:
+    """The last TAIL_LINES lines of the pod `name`, without their times; empty where the cluster has no log."""
     pod = next(candidate for candidate in pods if candidate["metadata"]["name"] == name)
     try:
-        raw = cluster.log(name, _container(pod), None, TAIL_LINES)
+        raw = cluster.log(name, _engine_container(pod), None, TAIL_LINES)
     except (ApiError, ProblemError):
         return ""
-    return b"\n".join(text for _, text in _parsed(raw)).decode(errors="replace")
+    return b"\n".join(text for _, text in _parse_log(raw)).decode(errors="replace")
 
 
 def read_log(job: Submitted, position: int) -> tuple[bytes, int]:
-    """The log from `position`, counted from `job.log_start`; without a gathered log, that of the run folder."""
-    path = path_of(job)
+    """The bytes of the log from `position` on, and the position behind them. Positions count from `job.log_start`; a
+    negative one is read_log_file's. Without a stored log, that of the run folder is read."""
+    path = log_path(job)
     if not os.path.lexists(path):
         return run_folder_log(job, position)
     raw, end = read_log_file(path, position if position < 0 else max(0, position - job.log_start))

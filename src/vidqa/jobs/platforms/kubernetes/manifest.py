@@ -33,14 +33,14 @@ QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 CONTAINER = "engine"
 TRAINJOB_CONTAINER = "node"  # its name in the torch runtimes of Kubeflow
 SPEC_MOUNT = "/etc/vidqa"  # where the ConfigMap is mounted
-SPEC = "spec.toml"  # in it
-LAST_WORDS = "/dev/termination-log"
-OWN_CACHE = "/var/cache/vidqa"
+SPEC = "spec.toml"  # its file with the spec
+TERMINATION_MESSAGE_PATH = "/dev/termination-log"
+POD_CACHE_FOLDER = "/var/cache/vidqa"  # of a site without a cache folder on a volume; deleted with the pod
 Json = dict[str, Any]
 
 
 def manifest(job: Job) -> str:
-    """The YAML documents of a job, in the order of applying."""
+    """The YAML documents of a job, in the order in which they are applied."""
     return yaml.safe_dump_all(objects(job), sort_keys=False, width=120)
 
 
@@ -60,14 +60,14 @@ def objects(job: Job) -> list[Json]:
     )
 
 
-def name_of(job_id: str) -> str:
+def object_name(job_id: str) -> str:
     """The name of a job's objects, which must be a DNS label."""
     return "vidqa-" + re.sub(r"[^a-z0-9]+", "-", job_id.lower()).strip("-")
 
 
 def escaped_words(words: Iterable[str]) -> list[str]:
-    """Words escaped for a manifest: the kubelet expands $(NAME), also of secrets, so the $ is doubled in all words that
-    are not Placeholder."""
+    """Words of a command, or values of variables, with every $ doubled, since the kubelet would expand $(NAME), even to
+    a secret. A Placeholder is meant to be expanded and stays."""
     return [str(word) if isinstance(word, Placeholder) else word.replace("$", "$$") for word in words]
 
 
@@ -79,19 +79,28 @@ def command(job: Job) -> tuple[str, ...]:
 
 def _command(job: Job, site: KubernetesSite) -> tuple[str, ...]:
     """`command` of a job with the paths of its pods."""
-    about = ("--job", job.job_id, "--run-dir", str(job.run_dir), "--given", SPEC_MOUNT, "--last-words", LAST_WORDS)
+    pod_options = (
+        "--job",
+        job.job_id,
+        "--run-dir",
+        str(job.run_dir),
+        "--given",
+        SPEC_MOUNT,
+        "--last-words",
+        TERMINATION_MESSAGE_PATH,
+    )
     node, first_node = "0", tuple[str, ...]()
     if site.form == "trainjob":  # the runtime sets nodes, ranks and the rendezvous in PET_* variables
         node, engine = Placeholder("$(PET_NODE_RANK)"), (site.python, *TORCHRUN, *engine_words(job))
     elif job.nodes == 1:
         engine = torchrun(site.python, job)
     else:  # rank 0, and its log, in the first pod
-        host, node = f"{name_of(job.job_id)}-0.{name_of(job.job_id)}", Placeholder("$(JOB_COMPLETION_INDEX)")
+        host, node = f"{object_name(job.job_id)}-0.{object_name(job.job_id)}", Placeholder("$(JOB_COMPLETION_INDEX)")
         first_node = ("--first-node", host)
         engine = torchrun(site.python, job, f"{host}:{_port(job, site)}", node)
     engine = tuple(f"{SPEC_MOUNT}/{SPEC}" if word == str(job.spec) else word for word in engine)
-    start = (site.python, "-m", "vidqa.jobs.platforms.kubernetes.pod", *about)
-    return (*start, "--node", node, *first_node, "--", *engine, GO_ON)
+    pod_program = (site.python, "-m", "vidqa.jobs.platforms.kubernetes.pod", *pod_options)
+    return (*pod_program, "--node", node, *first_node, "--", *engine, GO_ON)
 
 
 def _port(job: Job, site: KubernetesSite) -> int:
@@ -101,13 +110,14 @@ def _port(job: Job, site: KubernetesSite) -> int:
 
 
 def _object(job: Job, version: str, kind: str, labels: dict[str, str] | None = None, **parts: Json) -> Json:
+    """An object with the job's name and labels; `parts` are its further top-level keys (spec, data)."""
     own = {"app.kubernetes.io/name": "vidqa", JOB_LABEL: job.job_id, **(labels or {})}
-    metadata = {"name": name_of(job.job_id), "namespace": site_of(job).namespace, "labels": own}
+    metadata = {"name": object_name(job.job_id), "namespace": site_of(job).namespace, "labels": own}
     return {"apiVersion": version, "kind": kind, "metadata": metadata, **parts}
 
 
 def _service(job: Job) -> Json:
-    """A headless Service: it gives every pod a DNS name, also before the pod is ready."""
+    """The `spec` of a headless Service: it gives every pod a DNS name, also before the pod is ready."""
     return {
         "clusterIP": "None",
         "publishNotReadyAddresses": True,
@@ -117,9 +127,10 @@ def _service(job: Job) -> Json:
 
 
 def _job(job: Job, site: KubernetesSite) -> Json:
-    several = {"completionMode": "Indexed", "completions": job.nodes, "parallelism": job.nodes}
+    """The `spec` of a Job."""
+    indexed = {"completionMode": "Indexed", "completions": job.nodes, "parallelism": job.nodes}
     return {
-        **(several if job.nodes > 1 else {}),
+        **(indexed if job.nodes > 1 else {}),
         "backoffLimit": site.restarts * job.nodes,
         "podFailurePolicy": {"rules": _failure_rules()},
         "podReplacementPolicy": "Failed",  # never two writers in one run folder
@@ -130,13 +141,13 @@ def _job(job: Job, site: KubernetesSite) -> Json:
             },
             "spec": _pod(job, site),
         },
-        **_suspended(site),
+        **_suspend_for_kueue(site),
     }
 
 
 def _train_job(job: Job, site: KubernetesSite) -> Json:
-    """The trainer of the runtime, and a patch of its pods."""
-    container = _container(job, site)
+    """The `spec` of a TrainJob: the trainer, and a patch of the runtime's pods."""
+    container = _engine_container(job, site)
     trainer = {
         **{name: container[name] for name in ("image", "command", "env")},
         "numNodes": job.nodes,
@@ -145,7 +156,7 @@ def _train_job(job: Job, site: KubernetesSite) -> Json:
     }
     volumes, volume_mounts = _volumes(job, site)
     node: Json = {"name": TRAINJOB_CONTAINER, "volumeMounts": volume_mounts}
-    node |= {"securityContext": _capabilities(site)} if site.capabilities else {}
+    node |= {"securityContext": _added_capabilities(site)} if site.capabilities else {}
     pod = {
         "terminationGracePeriodSeconds": site.grace_s,
         **_placement(site),
@@ -157,15 +168,16 @@ def _train_job(job: Job, site: KubernetesSite) -> Json:
     replicated = [{"name": "node", "template": {"spec": {"template": template}}}]
     patch = {"manager": "vidqa/launcher", "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": replicated}}}}
     runtime = {"runtimeRef": {"name": site.runtime}, "trainer": trainer, "runtimePatches": [patch]}
-    return {**runtime, **_suspended(site)}
+    return {**runtime, **_suspend_for_kueue(site)}
 
 
-def _suspended(site: KubernetesSite) -> Json:
+def _suspend_for_kueue(site: KubernetesSite) -> Json:
     return {"suspend": True} if site.queue else {}  # Kueue starts it
 
 
 def _failure_rules() -> list[Json]:
-    """Disruptions are no failure; a run that saved itself is restarted a few times; other failures are final."""
+    """The rules of a podFailurePolicy: a disruption is no failure, a pod that saved and stopped counts towards
+    backoffLimit, and any other failure is final."""
     saved = [int(Exit.NOT_DONE)]
     return [
         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
@@ -175,38 +187,39 @@ def _failure_rules() -> list[Json]:
 
 
 def _pod(job: Job, site: KubernetesSite) -> Json:
+    """The `spec` of a pod."""
     return {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": site.grace_s,
         "automountServiceAccountToken": False,  # the engine does not use the API
         "enableServiceLinks": False,
-        **({"subdomain": name_of(job.job_id)} if job.nodes > 1 else {}),
+        **({"subdomain": object_name(job.job_id)} if job.nodes > 1 else {}),
         **({"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"} if site.host_network else {}),
         **_placement(site),
-        "containers": [_container(job, site)],
+        "containers": [_engine_container(job, site)],
         "volumes": _volumes(job, site)[0],
     }
 
 
-def _container(job: Job, site: KubernetesSite) -> Json:
+def _engine_container(job: Job, site: KubernetesSite) -> Json:
     return {
         "name": CONTAINER,
         "image": job.image or site.image,
         "command": escaped_words(_command(job, site)),
         "env": _environment(job, site),
         "resources": _resources(job, site),
-        "securityContext": {"allowPrivilegeEscalation": False, **_capabilities(site)},
-        "terminationMessagePath": LAST_WORDS,
+        "securityContext": {"allowPrivilegeEscalation": False, **_added_capabilities(site)},
+        "terminationMessagePath": TERMINATION_MESSAGE_PATH,
         "volumeMounts": _volumes(job, site)[1],
     }
 
 
-def _capabilities(site: KubernetesSite) -> Json:
+def _added_capabilities(site: KubernetesSite) -> Json:
     return {"capabilities": {"add": site.capabilities}} if site.capabilities else {}
 
 
 def _placement(site: KubernetesSite) -> Json:
-    """Placement and user of pods; only keys that are set."""
+    """Nodes, user and accounts of pods; only the keys that the site sets."""
     user = site.run_as_user
     placement = {
         "serviceAccountName": site.service_account,
@@ -223,10 +236,10 @@ def _without_empty(table: Json) -> Json:
 
 
 def _volumes(job: Job, site: KubernetesSite) -> tuple[list[Json], list[Json]]:
-    """The volumes of a pod, and where they are mounted."""
+    """The volumes of a pod, and the volumeMounts of its container."""
     volumes: list[Json] = [
         {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{site.shm_gib}Gi"}},
-        {"name": "given", "configMap": {"name": name_of(job.job_id)}},
+        {"name": "given", "configMap": {"name": object_name(job.job_id)}},
     ]
     volume_mounts: list[Json] = [
         {"name": "shm", "mountPath": "/dev/shm"},
@@ -234,7 +247,7 @@ def _volumes(job: Job, site: KubernetesSite) -> tuple[list[Json], list[Json]]:
     ]
     if cache_folder(site) is None:
         volumes.append({"name": "cache", "emptyDir": {}})
-        volume_mounts.append({"name": "cache", "mountPath": OWN_CACHE})
+        volume_mounts.append({"name": "cache", "mountPath": POD_CACHE_FOLDER})
     for number, volume in enumerate(site.volumes):
         name = {"name": f"data-{number}"}
         claim = {"persistentVolumeClaim": {"claimName": volume.claim}}
@@ -246,28 +259,28 @@ def _volumes(job: Job, site: KubernetesSite) -> tuple[list[Json], list[Json]]:
     return volumes, volume_mounts
 
 
-def needed(job: Job) -> tuple[str, ...]:
-    """The secrets that pods need. With a service account not those of S3: its role may replace them."""
+def required_secrets(job: Job) -> tuple[str, ...]:
+    """The names of the secrets that pods need. With a service account not those of S3: its role may replace them."""
     has_role = bool(site_of(job).service_account)
     return tuple(name for name in job.needs if not (has_role and name.startswith("AWS_")))
 
 
 def _environment(job: Job, site: KubernetesSite) -> list[Json]:
     """Plain settings, and secrets by reference: a pod does not start without a needed key."""
-    cache = str(cache_folder(site) or OWN_CACHE)
+    cache = str(cache_folder(site) or POD_CACHE_FOLDER)
     settings = {**engine_environment(job, site.cpus or None), "VIDQA_CACHE_DIR": cache, **site.environment}
-    keys = [{"name": site.secret, "key": name, "optional": name not in needed(job)} for name in SECRET_NAMES]
-    return [*plain(settings), *({"name": key["key"], "valueFrom": {"secretKeyRef": key}} for key in keys)]
+    keys = [{"name": site.secret, "key": name, "optional": name not in required_secrets(job)} for name in SECRET_NAMES]
+    return [*literal_variables(settings), *({"name": key["key"], "valueFrom": {"secretKeyRef": key}} for key in keys)]
 
 
-def plain(settings: dict[str, str]) -> list[Json]:
-    """Variables of a container with literal values."""
+def literal_variables(settings: dict[str, str]) -> list[Json]:
+    """The `env` entries of variables whose values stand in the manifest."""
     values = zip(settings, escaped_words(settings.values()), strict=True)
     return [{"name": name, "value": value} for name, value in values]
 
 
 def _resources(job: Job, site: KubernetesSite) -> Json:
-    """Quantities are strings, as some clients require."""
+    """The `resources` of the container. Quantities are strings, as some clients require."""
     limits = {site.gpu_resource: str(job.gpus)} if job.gpus else {}
     requests = {"cpu": str(site.cpus)} if site.cpus else {}
     if site.memory_gib:

@@ -28,8 +28,15 @@ from vidqa.jobs.platforms._base import Failure, Job, Observed, Platform, Rendere
 from vidqa.jobs.platforms.engine_process import EngineStatus, engine_environment, vanished
 from vidqa.jobs.platforms.job_store import read_exit, write_exit
 from vidqa.jobs.platforms.kubernetes.client import PLURALS, ApiError, Cluster, connect, refusal
-from vidqa.jobs.platforms.kubernetes.log import gather, read_log, tail_of
-from vidqa.jobs.platforms.kubernetes.manifest import JOB_LABEL, command, manifest, name_of, needed, objects
+from vidqa.jobs.platforms.kubernetes.log import append_new_lines, pod_log_tail, read_log
+from vidqa.jobs.platforms.kubernetes.manifest import (
+    JOB_LABEL,
+    command,
+    manifest,
+    object_name,
+    objects,
+    required_secrets,
+)
 from vidqa.jobs.platforms.kubernetes.site import KubernetesSite, path_problems, site_of
 from vidqa.jobs.platforms.kubernetes.state import decisive, endings, observed, stuck, verdict
 from vidqa.jobs.platforms.site import settings_of
@@ -64,7 +71,7 @@ def _missing_secrets(job: Job, cluster: Cluster) -> list[Problem]:
     """The keys that the spec needs and the Secret lacks: a pod does not start without them. A warning if we may not
     read the Secret."""
     where = f"Secret {cluster.namespace}/{site_of(job).secret}"
-    if not (required := needed(job)):
+    if not (required := required_secrets(job)):
         return []
     try:
         has = cluster.secret_keys(site_of(job).secret)
@@ -203,10 +210,10 @@ def _poll(job: Submitted, cluster: Cluster) -> Observed:
     if owner is None:
         return _gone(job, pods)
     deciding = decisive(pods)
-    tail = tail_of(cluster, deciding.pod, pods) if deciding else ""
+    tail = pod_log_tail(cluster, deciding.pod, pods) if deciding else ""
     state = observed(owner, pods, job, tail)
     if state.state.is_terminal:
-        gather(job, cluster, pods)
+        append_new_lines(job, cluster, pods)
         _bring_back(job, pods)
         return state
     blocked = stuck(pods)
@@ -248,7 +255,7 @@ def cancel(job: Submitted, grace_s: float) -> None:
 def _cancel(job: Submitted, cluster: Cluster, grace_s: float) -> None:
     pods, version = cluster.pods(_selector(job))
     last_pods = {pod["metadata"]["name"]: pod for pod in pods}
-    gather(job, cluster, pods)
+    append_new_lines(job, cluster, pods)
     if _owner_of(job, cluster) is not None:
         cluster.delete(_main(job))
     for name in last_pods:
@@ -283,7 +290,7 @@ def _watch_end(
                 last_pods[name] = pod
                 left = left - {name} if kind == "DELETED" else left | {name}  # also one that is created meanwhile
                 if kind != "DELETED" and endings([pod]):
-                    gather(job, cluster, [pod])
+                    append_new_lines(job, cluster, [pod])
                 if not left:
                     break
         except (ApiError, ProblemError) as lost:
@@ -329,7 +336,7 @@ def log(job: Submitted, position: int) -> tuple[bytes, int]:
     """The first node's log as gathered so far, kept beside the record."""
     try:
         cluster = connect(_site(job))
-        gather(job, cluster, cluster.pods(_selector(job))[0])
+        append_new_lines(job, cluster, cluster.pods(_selector(job))[0])
     except (ProblemError, ApiError):
         pass  # the lines gathered before are enough
     return read_log(job, position)
@@ -348,7 +355,7 @@ def _main(job: Submitted) -> Json:
     trainjob = _site(job).form == "trainjob"
     kind = {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob"}
     batch = {"apiVersion": "batch/v1", "kind": "Job"}
-    return {**(kind if trainjob else batch), "metadata": {"name": name_of(job.job_id)}}
+    return {**(kind if trainjob else batch), "metadata": {"name": object_name(job.job_id)}}
 
 
 KUBERNETES = Platform(

@@ -7,7 +7,7 @@ Written as the guides write it: the processor runs in the collator on the files 
 checkpointed, AdamW is fused, eight loader workers. --packed is what its best users do: samples side by side with
 variable-length attention (in the vision tower too) and logits of supervised tokens only. --careful adds fused parts
 (careful.py), adapters without FSDP, weights that stay gathered, and settings to try: tokens of a pack, with "-kept"
-where nothing is computed again. The fastest of those that fit is the result. Prints one JSON object.
+where nothing is recomputed. The fastest of those that fit is the result. Prints one JSON object.
 """
 
 from __future__ import annotations

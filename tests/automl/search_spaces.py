@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from vidqa.automl.space import Space, space_of
+from vidqa.automl.space import Space, search_space
 from vidqa.spec import Layer, TrainSpec, resolve
 
 DATA = {"custom.train_dataset.annotation_path": "/d/a.json", "custom.train_dataset.media_path": "/d"}
@@ -23,4 +23,4 @@ def lora(**more: Any) -> TrainSpec:
 
 
 def space(spec: TrainSpec, ranges: Mapping[str, str] = {}, fixed: Mapping[str, Any] = {}, **more: Any) -> Space:
-    return space_of(spec, ranges=ranges, fixed=fixed, **more)
+    return search_space(spec, ranges=ranges, fixed=fixed, **more)

@@ -91,7 +91,7 @@ def test_a_range_is_read_as_it_is_meant(key: str, text: str, kind: str, options:
     assert {type(option) for option in made.options} == {type(option) for option in options}
     for place in (0, 0.3, 1):
         value = made.at(place)
-        assert made.holds(value) and value_at(found.applied(lora(), {name: value}), name) == value
+        assert made.holds(value) and value_at(found.trial_spec(lora(), {name: value}), name) == value
 
 
 def test_weights_say_how_often_a_value_is_drawn() -> None:
@@ -140,7 +140,7 @@ def test_fps_and_nframes_are_never_searched_together_and_one_of_them_unsets_the_
     both = {"custom.vision.fps": "", "custom.vision.nframes": ""}
     assert codes(template(), both) == ["AUTOML_RANGE"]
     found = space(template(), {"custom.vision.fps": "1..3"})
-    made = found.applied(template(), {"custom.vision.fps": 2.0})
+    made = found.trial_spec(template(), {"custom.vision.fps": 2.0})
     assert (made.custom.vision.fps, made.custom.vision.nframes) == (2.0, None)
     assert found.notes == ("custom.vision.nframes is unset, as custom.vision.fps is searched",)
     assert found.default(template())["custom.vision.fps"] == 2.0
@@ -149,7 +149,7 @@ def test_fps_and_nframes_are_never_searched_together_and_one_of_them_unsets_the_
 def test_what_is_fixed_is_not_searched_and_stands_in_every_trial() -> None:
     found = space(lora(), fixed={"policy.lora.r": 8, "num_epochs": 2})
     assert "policy.lora.r" not in found and "train.epoch" not in found
-    made = found.applied(lora(), {RATE: 2e-4})
+    made = found.trial_spec(lora(), {RATE: 2e-4})
     assert made.policy.lora and (made.policy.lora.r, made.train.epoch, made.train.optm_lr) == (8, 2, 2e-4)
     assert codes(lora(), {"policy.lora.r": "4,8"}, {"policy.lora.r": 8}) == ["AUTOML_RANGE"]
     assert codes(lora(), fixed={"policy.lora.r": 0, "train.epoch": "x"}) == ["AUTOML_RANGE", "AUTOML_RANGE"]
@@ -168,8 +168,8 @@ def test_what_falls_is_searched_only_where_the_rate_falls() -> None:
     assert found["train.optm_decay_ratio"].condition == Condition(DECAY, ("cosine",))
     names = [parameter.name for parameter in found.parameters]
     assert names.index(DECAY) < names.index("train.optm_decay_ratio")
-    assert "train.optm_decay_ratio" not in found.within({DECAY: "none", "train.optm_decay_ratio": 0.5})
-    assert "train.optm_decay_ratio" in found.within({DECAY: "cosine", "train.optm_decay_ratio": 0.5})
+    assert "train.optm_decay_ratio" not in found.applicable_values({DECAY: "none", "train.optm_decay_ratio": 0.5})
+    assert "train.optm_decay_ratio" in found.applicable_values({DECAY: "cosine", "train.optm_decay_ratio": 0.5})
     assert space(template(), {"train.optm_decay_ratio": ""}, {DECAY: "cosine"}).parameters[-1].condition is None
     assert codes(template(), {"train.optm_decay_ratio": ""}, {DECAY: "none"}) == ["AUTOML_RANGE"]
     warm = space(template(), {"train.optm_warmup_epochs": ""})
@@ -181,7 +181,7 @@ def test_the_template_is_a_point_of_the_space_even_outside_of_its_ranges() -> No
     found = space(spec)
     values = found.default(spec)
     assert values[RATE] == 5e-3 and values["policy.lora.lora_alpha"] == 32.0
-    assert found.applied(spec, values) == spec
+    assert found.trial_spec(spec, values) == spec
     assert found[RATE].unit(5e-3) == 1.0
 
 
@@ -230,10 +230,10 @@ def test_each_rate_of_a_part_is_searched_by_itself() -> None:
     assert (parts[OF_DECODER].low, parts[OF_DECODER].high, parts[OF_DECODER].log) == (1e-6, 1e-3, True)
     values = parts.default(spec)
     assert (values[OF_DECODER], values[OF_VISION]) == (1e-5, 1e-6)
-    trial = parts.applied(spec, {**values, OF_VISION: 3e-6})
+    trial = parts.trial_spec(spec, {**values, OF_VISION: 3e-6})
     assert trial.train.optm_lr == {"decoder": 1e-5, "vision": 3e-6} and spec.train.optm_lr == PART_RATES
     fixed = space(spec, {}, {OF_VISION: 2e-6})
-    assert OF_VISION not in fixed and value_at(fixed.applied(spec, {}), OF_VISION) == 2e-6
+    assert OF_VISION not in fixed and value_at(fixed.trial_spec(spec, {}), OF_VISION) == 2e-6
     assert RATE not in space(spec, {}, {RATE: 1e-5})
 
 

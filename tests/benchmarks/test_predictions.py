@@ -32,7 +32,7 @@ def test_measured_choices_are_the_fastest_of_their_grid_and_use_their_gpu() -> N
     choices = [choice for call in policy_calls() for choice in call.get("told", ())]
     assert len([choice for choice in choices if "best_fixed" in choice]) >= 3
     slower = {row["case"]: row["against_best_fixed"] for row in choices if row.get("against_best_fixed", 1.0) < 0.97}
-    bound = [choice for choice in choices if not choice["chosen"].startswith("computed again: nothing")]
+    bound = [choice for choice in choices if not choice["chosen"].startswith("recomputed: nothing")]
     unused = {choice["case"]: choice["share_of_memory"] for choice in bound if choice["share_of_memory"] < 0.85}
     assert (slower, unused) == ({}, {})
 

@@ -1,6 +1,6 @@
 """Ranks that share every pack beside one that has it whole: torchrun ... context_ranks.py MODEL ROOT OUT
 
-Each rank computes all packs in both ways, whatever is computed again, and with products in 8-bit floats. OUT gets one
+Each rank computes all packs in both ways, whatever is recomputed, and with products in 8-bit floats. OUT gets one
 row for each way: how far loss and gradient, summed over the ranks, lie from those of the whole pack, as shares of them,
 and what each rank had."""
 
@@ -25,7 +25,7 @@ from vidqa.engine.distributed import WHOLE, Context
 from vidqa.engine.families import torch_half
 from vidqa.engine.families.tiny_qwen3_vl import initialise
 from vidqa.engine.model.float8 import use_float8
-from vidqa.planning.budget.activation_checkpointing import NOTHING, Layers, Recompute, fixed_recompute
+from vidqa.planning.budget.activation_checkpointing import NO_RECOMPUTE, Recompute, RecomputedLayers, fixed_recompute
 from vidqa.planning.samples import Planner, Prompting, Sample
 from vidqa.video import decode_frames, decode_image
 
@@ -74,17 +74,19 @@ def main(folder: Path, root: Path, out: Path) -> None:
         found = [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()]
         return loss, torch.cat([gradient.flatten() for gradient in found]), had
 
-    some = Recompute(Layers(2, 1), Layers(2, 1))  # the projections before attention, and all but attention
+    some = Recompute(
+        RecomputedLayers(2, 1), RecomputedLayers(2, 1)
+    )  # the projections before attention, and all but attention
     everything = fixed_recompute("all", sizes)
     rows = []
     for share, rounded, ways in (
-        (False, False, (NOTHING, some, everything)),
-        (True, False, (NOTHING, some, everything)),
+        (False, False, (NO_RECOMPUTE, some, everything)),
+        (True, False, (NO_RECOMPUTE, some, everything)),
         (True, True, (some,)),
     ):
         if rounded:
             use_float8(family.units(model.train()), "tensorwise")
-        loss, gradient, had = computed(WHOLE, share, NOTHING)
+        loss, gradient, had = computed(WHOLE, share, NO_RECOMPUTE)
         for way in ways:
             ours, own, mine = computed(world.context, share, way)
             dist.all_reduce(ours)

@@ -36,7 +36,7 @@ from vidqa.engine.export.adapter import ADAPTER, MERGED, merged_adapter
 from vidqa.engine.export.proof import prove_loss, stock_loss
 from vidqa.engine.loading.load import load_sharded
 from vidqa.engine.training.checkpoint import own_weights, sharded_parameters
-from vidqa.planning.budget.activation_checkpointing import NOTHING
+from vidqa.planning.budget.activation_checkpointing import NO_RECOMPUTE
 from vidqa.planning.samples import Planner, Sample, training_planner
 from vidqa.spec import load
 from vidqa.spec.run_lookup import find_export
@@ -97,7 +97,7 @@ def place(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plac
     frames = [resize_frames(decode_frames(ref.path, None, plan.indices), plan.height, plan.width)]
     with one_rank():
         world = distributed.start(1, 1, 60)
-        with load_sharded(base, spec.policy, spec.train, world, NOTHING) as model:
+        with load_sharded(base, spec.policy, spec.train, world, NO_RECOMPUTE) as model:
             pass
         changes = torch.Generator().manual_seed(1)
         for weights in own_weights(model).values():

@@ -25,7 +25,7 @@ from vidqa.engine.data.pixels import resize_frames
 from vidqa.engine.export.proof import stock_loss
 from vidqa.engine.families import FAMILIES, family_of
 from vidqa.engine.families.tiny_qwen3_vl import write_tiny_model as tiny_qwen3_vl
-from vidqa.planning.budget.activation_checkpointing import NOTHING, Recompute
+from vidqa.planning.budget.activation_checkpointing import NO_RECOMPUTE, Recompute
 from vidqa.planning.prefix_sharing import workload
 from vidqa.planning.samples import Planner, Prompting
 from vidqa.spec.policy_tables import DECODER_PROJECTIONS
@@ -72,7 +72,7 @@ def packed(
     world: SimpleNamespace,
     numbers: list[int],
     *,
-    recompute: Recompute = NOTHING,
+    recompute: Recompute = NO_RECOMPUTE,
     compile: bool = False,
     share: bool = False,
     align: int = 8,

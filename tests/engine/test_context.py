@@ -39,7 +39,7 @@ SHARED = {"engine.share_video_prefix": True, "engine.recompute": "none", "engine
 
 @pytest.mark.parametrize("family", ["qwen3_vl", "qwen2_5_vl"])
 def test_two_ranks_have_the_loss_and_the_gradient_of_one(tmp_path: Path, family: str) -> None:
-    """In packs of several samples, of one, of text and of nothing, with shared videos, whatever is computed again, and
+    """In packs of several samples, of one, of text and of nothing, with shared videos, whatever is recomputed, and
     nearly with products in 8-bit floats."""
     model, root, out = tiny_model(tmp_path, family), tiny_data(tmp_path), tmp_path / "rows.json"
     done = forked.run([*TORCHRUN, "--nproc-per-node", "2", str(PROGRAM), str(model), str(root), str(out)], timeout=300)
@@ -88,7 +88,7 @@ def assert_same_run(ours: Path, theirs: Path, file: str) -> None:
 
 @pytest.mark.slow
 def test_two_contexts_of_two_ranks_train_as_one_rank_does(world: SimpleNamespace) -> None:
-    """Every layer computed again; validated, answered and saved on the way, and the export proved."""
+    """Every layer recomputed; validated, answered and saved on the way, and the export proved."""
     reference, ours = (trained(world, *of, **ANSWERS) for of in (("one", 1, 1), ("four", 2, 2)))
     assert losses(ours)[0] == pytest.approx(losses(reference)[0], rel=1e-6)
     assert_same_run(ours, reference, "model.safetensors")

@@ -20,7 +20,7 @@ from vidqa.engine.distributed import alone
 from vidqa.engine.kernels import kernels_for, plain
 from vidqa.engine.training import warmup
 from vidqa.jobs.platforms.engine_process import ALLOCATOR
-from vidqa.planning.budget.activation_checkpointing import NOTHING
+from vidqa.planning.budget.activation_checkpointing import NO_RECOMPUTE
 from vidqa.spec import Layer, dump, resolve
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
@@ -197,7 +197,7 @@ def test_planned_kernels_are_planned_no_more(world: SimpleNamespace) -> None:
     def seconds() -> float:
         torch.cuda.synchronize()
         began = time.perf_counter()
-        warmup.plan_kernels(calls, NOTHING, tiny, alone())
+        warmup.plan_kernels(calls, NO_RECOMPUTE, tiny, alone())
         torch.cuda.synchronize()
         return time.perf_counter() - began
 

@@ -23,7 +23,7 @@ from vidqa.engine.data.feature_cache import FeatureCache, tower_name
 from vidqa.engine.data.frame_cache import FrameCache
 from vidqa.engine.data.frames import FrameSource
 from vidqa.engine.training.learner import Meter
-from vidqa.planning.features import cache_share
+from vidqa.planning.feature_cache import cache_share
 from vidqa.planning.prefix_sharing import workload
 from vidqa.planning.samples import Sample
 from vidqa.video.pool import DecodeRequest
@@ -140,7 +140,7 @@ def test_a_cache_for_some_of_them_keeps_the_same_ones(world: SimpleNamespace, mo
     """Packs then hold both: media that are computed, and media that are read."""
     watched = Watched(monkeypatch)
     monkeypatch.setattr(
-        "vidqa.engine.data.dataloader.kept_share", lambda *_: SimpleNamespace(share=0.5, feature_bytes=1)
+        "vidqa.engine.data.dataloader.feature_cache_share", lambda *_: SimpleNamespace(share=0.5, feature_bytes=1)
     )
     path = spec(world, "some", KEEP)
     assert losses(train_here(path, world.folder / "some")) == pytest.approx(world.reference, rel=1e-6)

@@ -18,7 +18,13 @@ from vidqa.engine.data.dataloader import FEW_BITS, choose_calls
 from vidqa.engine.families import family_of
 from vidqa.engine.families.qwen_vl_layers import compiled
 from vidqa.engine.model.float8 import FLOAT8, use_float8
-from vidqa.planning.budget.activation_checkpointing import NOTHING, Layers, Recompute, fixed_recompute, recompute_path
+from vidqa.planning.budget.activation_checkpointing import (
+    NO_RECOMPUTE,
+    Recompute,
+    RecomputedLayers,
+    fixed_recompute,
+    recompute_path,
+)
 
 
 def test_gradients_of_a_pack_are_those_of_its_samples_one_by_one(world: SimpleNamespace) -> None:
@@ -34,7 +40,7 @@ def test_gradients_of_a_pack_are_those_of_its_samples_one_by_one(world: SimpleNa
 def test_what_is_computed_again_changes_no_gradient(world: SimpleNamespace, share: bool) -> None:
     numbers = [0, 1, 2, 5, 12, 13]  # two questions about one video, one about each of two, an image and text alone
     kept, ways = gradient(world, [numbers], share=share), recompute_path(world.sizes, vision_trains=True)
-    assert ways[0] == NOTHING and ways[-1] == fixed_recompute("all", world.sizes)
+    assert ways[0] == NO_RECOMPUTE and ways[-1] == fixed_recompute("all", world.sizes)
     for way in ways[1:]:
         found = gradient(world, [numbers], share=share, recompute=way)
         # Not the same bits: three gradients meet at a layer's input, and are added in another order.
@@ -54,7 +60,9 @@ def test_compiled_layers_give_the_gradients_of_eager_ones(
     compiled.cache_clear()
     # Only the head is tied, which is in no compiled layer: there compiling, which takes long, is tried once.
     tied = world.model.config.tie_word_embeddings
-    for recompute in [NOTHING] if tied else [NOTHING, Recompute(Layers(2, 1), Layers(1, 1))]:
+    for recompute in (
+        [NO_RECOMPUTE] if tied else [NO_RECOMPUTE, Recompute(RecomputedLayers(2, 1), RecomputedLayers(1, 1))]
+    ):
         fused = gradient(world, groups, compile=True, recompute=recompute)
         assert torch.nn.functional.cosine_similarity(eager, fused, dim=0) > 0.999999
         assert (eager - fused).norm() / eager.norm() < 1e-5
@@ -83,7 +91,7 @@ def test_products_in_8_bits_are_nearly_those_of_32_and_only_in_training(
         # With the vision tower 0.981 to 0.985 and 0.989 to 0.992.
         assert torch.nn.functional.cosine_similarity(found, exact_gradient, dim=0) > least - 0.005
         assert torch.nn.functional.cosine_similarity(found, shared, dim=0) > 0.999
-        again = gradient(world, [numbers], recompute=Recompute(Layers(2, 1), Layers(1, 1)))
+        again = gradient(world, [numbers], recompute=Recompute(RecomputedLayers(2, 1), RecomputedLayers(1, 1)))
         assert torch.nn.functional.cosine_similarity(found, again, dim=0) > 0.999
         assert packed(world, []) == {}  # a rank may have a pack without a sample
     finally:

@@ -27,7 +27,7 @@ from vidqa.engine.rl.update import Updates, without_adapters
 from vidqa.engine.training.objectives import PolicyGradient
 from vidqa.evaluation.rewards import Completion, Reward
 from vidqa.families import family_of
-from vidqa.planning.budget.activation_checkpointing import NOTHING
+from vidqa.planning.budget.activation_checkpointing import NO_RECOMPUTE
 from vidqa.planning.rollouts import prompt_planner
 from vidqa.spec import load
 
@@ -170,7 +170,7 @@ def test_before_the_first_update_ratios_are_1_and_the_divergence_is_0(scene: Sce
     for pack_tokens in (100_000, 64):
         updates = Updates(spec, scene.planner, sizes, objective, scene.world, pack_tokens)
         micro = updates.with_values(updates.plan(scene.groups), "old", model)
-        frozen = None if lora else load_reference(scene.folder, spec.policy, spec.train, scene.world, NOTHING)
+        frozen = None if lora else load_reference(scene.folder, spec.policy, spec.train, scene.world, NO_RECOMPUTE)
         with without_adapters(model) if lora else nullcontext(frozen) as reference:
             micro = updates.with_values(micro, "reference", reference)
         for batch in [loaded.batch for loaded in updates.batches(micro)]:
@@ -193,7 +193,7 @@ def test_a_rank_that_has_no_group_left_takes_part(scene: Scene) -> None:
 
 
 def load_model(scene: Scene, spec: Any) -> Any:
-    with load_sharded(scene.folder, spec.policy, spec.train, scene.world, NOTHING) as model:
+    with load_sharded(scene.folder, spec.policy, spec.train, scene.world, NO_RECOMPUTE) as model:
         pass
     return model
 

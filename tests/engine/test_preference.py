@@ -27,7 +27,7 @@ from vidqa.engine.loading.freeze import base_name
 from vidqa.engine.loading.load import load_sharded
 from vidqa.engine.training import reference
 from vidqa.engine.training.objectives import Preference
-from vidqa.planning.budget.activation_checkpointing import NOTHING
+from vidqa.planning.budget.activation_checkpointing import NO_RECOMPUTE
 from vidqa.planning.pairs import PairSample, plan_pairs, rejecting
 from vidqa.planning.samples import Sample, training_planner
 from vidqa.spec import load
@@ -96,7 +96,7 @@ def test_loss_and_gradient_are_those_of_float64(
     expected.backward()
     with one_rank():
         place = distributed.start(1, 1, 60.0)
-        with load_sharded(world[0], spec.policy, spec.train, place, NOTHING) as model:
+        with load_sharded(world[0], spec.policy, spec.train, place, NO_RECOMPUTE) as model:
             pass
         sizes = planner.family.sizes_of(world[0]).vision
         batch = PairCollator(planner, sizes, "cpu", share=share)(range(len(pairs)), pairs, frames)

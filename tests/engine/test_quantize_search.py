@@ -18,7 +18,7 @@ from tiny_world import tiny_data, tiny_model
 
 from vidqa.core.run_folder import RunFolder
 from vidqa.engine.quantize import gate, run
-from vidqa.engine.quantize.gate import larger_keeps
+from vidqa.engine.quantize.gate import kept_group_candidates
 from vidqa.planning.quantization import QuantizationPlan, fused_group
 from vidqa.spec import Layer, dump, resolve
 
@@ -101,9 +101,9 @@ def test_groups_stay_by_error_on_a_tenth_of_the_parameters() -> None:
     errors = {fused_group(name): 0.1 for name in modules}
     errors |= {"layers.1.self_attn.qkv": 0.9, "layers.0.self_attn.qkv": 0.8, "layers.2.mlp.down_proj": 0.5}
     worst = "layers.1.self_attn.qkv"  # 300 parameters, more than the first try's 100
-    assert larger_keeps(plan, errors) == [(worst,), (worst, "layers.2.mlp.down_proj")]
-    assert larger_keeps(replace(plan, parameters=900), errors) == []
-    assert larger_keeps(plan, {}) == []
+    assert kept_group_candidates(plan, errors) == [(worst,), (worst, "layers.2.mlp.down_proj")]
+    assert kept_group_candidates(replace(plan, parameters=900), errors) == []
+    assert kept_group_candidates(plan, {}) == []
 
 
 @pytest.fixture

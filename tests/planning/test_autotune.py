@@ -9,7 +9,12 @@ from typing import Any
 import pytest
 
 from tests.planning.test_memory import SIZES, model
-from vidqa.planning.budget.activation_checkpointing import NOTHING, Layers, fixed_recompute, recompute_path
+from vidqa.planning.budget.activation_checkpointing import (
+    NO_RECOMPUTE,
+    RecomputedLayers,
+    fixed_recompute,
+    recompute_path,
+)
 from vidqa.planning.budget.autotune import PACK_SHARES, Packing, best_policy, heaviest_micro_steps, slowness
 from vidqa.planning.budget.memory import (
     MemoryPolicy,
@@ -53,11 +58,11 @@ def test_no_more_is_given_up_than_must_be() -> None:
         assert before is None or slow <= before
         chosen.append(found.policy)
         before = slow
-        if found.policy.recompute != NOTHING:
+        if found.policy.recompute != NO_RECOMPUTE:
             ways = recompute_path(SIZES, vision_trains=True)
             less = replace(found.policy, recompute=ways[ways.index(found.policy.recompute) - 1])
             assert not fits(peak(less), memory_gib)
-    assert chosen[0].recompute != NOTHING and chosen[-1] == MemoryPolicy(NOTHING, "never", 20_480)
+    assert chosen[0].recompute != NO_RECOMPUTE and chosen[-1] == MemoryPolicy(NO_RECOMPUTE, "never", 20_480)
 
 
 def peak(policy: MemoryPolicy) -> float:
@@ -74,18 +79,18 @@ def test_where_nothing_fits_or_memory_is_not_known_the_least_is_taken() -> None:
 def test_a_frozen_tower_is_not_computed_again() -> None:
     for memory_gib in (26, 40, 60):
         frozen = best_policy(spec(lora={"r": 16}), model(lora={}), Packs(), memory_gib)
-        assert fits(frozen.memory.peak_gib, memory_gib) and frozen.policy.recompute.vision == Layers()
+        assert fits(frozen.memory.peak_gib, memory_gib) and frozen.policy.recompute.vision == RecomputedLayers()
 
 
 def test_a_choice_that_is_written_down_stands() -> None:
     def recompute(of: TrainSpec) -> list[Any]:
         return allowed_recompute(of, model())
 
-    assert recompute(spec("vision")) == [fixed_recompute("vision", SIZES)] and recompute(spec("none")) == [NOTHING]
+    assert recompute(spec("vision")) == [fixed_recompute("vision", SIZES)] and recompute(spec("none")) == [NO_RECOMPUTE]
     assert allowed_reshard(spec("vision", "false")) == ("never",)
     assert allowed_reshard(spec("vision")) == ("never", "layers")
     kept = TrainSpec.model_validate({"policy": {"model_gradient_checkpointing": False}})
-    assert recompute(kept) == [NOTHING]
+    assert recompute(kept) == [NO_RECOMPUTE]
 
 
 def test_sizes_of_packs_end_at_the_longest_sample() -> None:
@@ -97,7 +102,7 @@ def test_sizes_of_packs_end_at_the_longest_sample() -> None:
 
 
 def test_where_a_micro_step_moves_all_weights_packs_are_long_and_recomputed() -> None:
-    """One long pack with everything computed again is faster than two that keep what backward needs."""
+    """One long pack with everything recomputed is faster than two that keep what backward needs."""
     tables = {"train": {"fsdp_offload": True}, "policy": {"model_max_length": 65_536}}
     offloaded, steps = TrainSpec.model_validate(tables), SimpleNamespace(budget=65_536, longest=9_000)
     packing = Packing(lambda budget: steps, 10)  # type: ignore[arg-type, return-value]

@@ -48,13 +48,13 @@ def peak(setup: TrainingSetup, micro_step: MicroStep | None = None, **policy: An
 
 
 def test_what_should_take_less_takes_less() -> None:
-    setup = TrainingSetup(shard=4)
+    setup = TrainingSetup(shard_ranks=4)
     whole, full, step = peak(setup), model(), MicroStep(8192, 24000, 100)
     choices = recompute_path(SIZES, vision_trains=True)
     peaks = [peak_memory(full, replace(setup, recompute=choice), step).peak_gib for choice in choices]
     assert peaks[0] == whole and peaks == sorted(peaks, reverse=True) and peaks[-1] < 0.6 * whole
     assert fixed_recompute("all", SIZES) == recompute_path(SIZES, vision_trains=True)[-1]
-    assert whole > peak(replace(setup, shard=8)) and whole > peak(setup, MicroStep(4096, 24000)) > peak(
+    assert whole > peak(replace(setup, shard_ranks=8)) and whole > peak(setup, MicroStep(4096, 24000)) > peak(
         setup, MicroStep(4096, 12000)
     )
     assert whole > peak(setup, freeze_pattern=["visual"])
@@ -69,12 +69,13 @@ def test_what_should_take_less_takes_less() -> None:
 def test_shares_of_weights_and_optimizer() -> None:
     """16 bytes of a number that trains, 2 of one that does not."""
     full = model()
-    always = peak_memory(full, TrainingSetup(shard=2), MicroStep(128, 4)).always
+    always = peak_memory(full, TrainingSetup(shard_ranks=2), MicroStep(128, 4)).always
     assert always == full.every.every * 12 / 2 and full.every.trained == full.every.every == 8_767_123_696
     frozen = model(freeze_pattern=["visual"])
     vision = full.every.every - frozen.every.trained
     assert (
-        peak_memory(frozen, TrainingSetup(shard=1), MicroStep(128, 4)).always == frozen.every.trained * 12 + vision * 2
+        peak_memory(frozen, TrainingSetup(shard_ranks=1), MicroStep(128, 4)).always
+        == frozen.every.trained * 12 + vision * 2
     )
 
 
@@ -182,7 +183,7 @@ def test_what_a_decoder_layer_keeps(fused: bool, rounded: bool, dropout: float |
 @pytest.mark.parametrize("fused", [False, True])
 def test_what_a_decoder_layer_of_two_ranks_keeps(fused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distributed, "_exchanged", lambda tensor, _: tensor.contiguous().clone())  # both have the same
-    setup = TrainingSetup(2, compiled=fused, lora=True, exchanges=True)
+    setup = TrainingSetup(2, compiled=fused, lora=True, context_parallel=True)
     hidden, wide, heads, kv_heads = WIDTHS[4]
     dense = compiled() if fused else EAGER
     layer = tiny(hidden, wide, heads, kv_heads, (64, 128), 0.0).model.language_model.layers[0]

@@ -1,4 +1,4 @@
-"""Numbers of the tables in references/memory.md and recipes.md, computed again."""
+"""Numbers of the tables in references/memory.md and recipes.md, recomputed."""
 
 from __future__ import annotations
 

@@ -329,7 +329,7 @@ def test_a_model_that_fails_ends_the_server_and_every_answer(served: Served) -> 
     samples, _ = planner.plan([Record("r", (Turn("user", ("Hi",)),))])
     codes: list[str] = []
     with closing(FrameSource(1, 60, None)) as source:
-        backend = EngineThread(Failing, planner, source, longest=4096, most=2)
+        backend = EngineThread(Failing, planner, source, longest=4096, batch_size=2)
         backend.ended = lambda: codes.append("ended")
 
         def submit(name: str) -> None:

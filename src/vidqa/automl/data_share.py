@@ -2,7 +2,7 @@
 
 A training holds out records by the seed of its data's order. Re-runs have other seeds and must be measured on the same
 records as the search; so they read both parts from files. Trials may learn from a share of the training videos, drawn
-by a fixed seed; the best are trained again with all.
+by a fixed seed; the best are retrained with all.
 """
 
 from __future__ import annotations

@@ -145,8 +145,8 @@ class Parameter:
         step = self._step
         return step is None or math.isclose((value - self.low) / step, round((value - self.low) / step), abs_tol=1e-6)
 
-    def words(self) -> str:
-        """Its values for a person."""
+    def values_text(self) -> str:
+        """Its options or range, as messages show it."""
         if self.options:
             names = [json.dumps(option) for option in self.options]
             if self.weights:

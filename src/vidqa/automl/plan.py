@@ -163,7 +163,7 @@ def _text(study: Study, data: dict[str, Any]) -> str:
     for parameter in study.space.parameters:
         name, condition = parameter.name, parameter.condition
         only = f"  where {condition.parent} is {condition.values}" if condition else ""
-        lines.append(f"  {name:<{wide}}  {parameter.words()}  (template {template.get(name)}){only}")
+        lines.append(f"  {name:<{wide}}  {parameter.values_text()}  (template {template.get(name)}){only}")
     lines += [f"  {name:<{wide}}  {value}, fixed" for name, value in study.space.fixed.items()]
     lines += [f"  note: {note}" for note in data["notes"]]
     if study.algorithm.has_rungs:

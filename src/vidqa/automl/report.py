@@ -1,8 +1,9 @@
 """The report of a study: best_spec.toml, best.json, report.html, and the study for optuna-dashboard.
 
-It has a table with intervals of the untrained model, the template and the best trials; the winner beside the template
-on the test set; the selection bias; and the importance of each parameter. The page is drawn here: plotly, which
-optuna.visualization needs, makes one of four megabytes. optuna.log is for looking only: changes in it have no effect.
+It compares the untrained model, the template and the best trials, with confidence intervals; tests the winner against
+the template on the test set; and shows the selection bias and the importance of each parameter. The charts are SVG made
+here, since plotly, which optuna.visualization needs, makes a page of four megabytes. optuna.log is an export: changes
+in it have no effect.
 """
 
 from __future__ import annotations
@@ -35,17 +36,19 @@ from vidqa.core.problem import ProblemError
 from vidqa.evaluation.comparison import compare
 from vidqa.spec.keys import with_values
 
-BEST_SPEC, BEST, PAGE, OPTUNA = "best_spec.toml", "best.json", "report.html", "optuna.log"
-WIDTH, HEIGHT, EDGE = 1120, 300, 90  # of the parallel coordinates; a name of 25 letters has room at an edge
-SLICE_WIDTH, SLICE_HEIGHT, SLICE_EDGE = 270, 170, 24  # of the results by one parameter
-STATES: dict[State, str] = {"complete": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL"}  # optuna's
-PARTS = 3  # of a range of numbers, for the importance
-FEWEST = 6  # trials; with less, every parameter looks important
+BEST_SPEC, BEST_TRIAL, REPORT_PAGE, OPTUNA_JOURNAL = "best_spec.toml", "best.json", "report.html", "optuna.log"
+# Pixels of the charts.
+PARALLEL_WIDTH, PARALLEL_HEIGHT, PARALLEL_MARGIN = 1120, 300, 90  # the margin has room for a name of 25 letters
+SLICE_WIDTH, SLICE_HEIGHT, SLICE_MARGIN = 270, 170, 24
+OPTUNA_STATES: dict[State, str] = {"complete": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL"}  # optuna's names
+IMPORTANCE_BINS = 3  # bins of a numeric range
+MIN_TRIALS = 6  # for the importance; with fewer, every parameter looks important
 Row = dict[str, Any]
 
 
 def report(folder: Path) -> Result:
-    """Write the report of the results so far. Raises STUDY_MISSING, STUDY_JOURNAL, STUDY_CHANGED."""
+    """Write the report of the results so far into the study's folder; the result has its tables. Raises STUDY_MISSING,
+    STUDY_JOURNAL, STUDY_CHANGED."""
     study, history, note = open_with_history(folder)
     finals = Finals(study, history)
     best = history.trials[history.winner] if history.winner is not None else finals.winner()
@@ -54,20 +57,22 @@ def report(folder: Path) -> Result:
         raise STUDY_MISSING.error(folder, "no trial was measured yet", advice)
     data = _facts(finals)
     data |= {"winner": best.number, "best_values": best.values, "note": note}
-    changes = {**study.space.fixed, **study.space.within(best.values)}
+    changes = {**study.space.fixed, **study.space.applicable_values(best.values)}
     files.write_text(folder / BEST_SPEC, spec.dump(with_values(study.base, changes)))
     run = next(map(str, finals.tested_runs(best).values()), None)
-    files.write_json(folder / BEST, {**row_of(best), "train_run": run, "metrics": best.metrics, "table": data["table"]})
-    files.write_text(folder / PAGE, _page(study, history, data))
-    names = [BEST_SPEC, BEST, PAGE]
+    files.write_json(
+        folder / BEST_TRIAL, {**row_of(best), "train_run": run, "metrics": best.metrics, "table": data["table"]}
+    )
+    files.write_text(folder / REPORT_PAGE, _page(study, history, data))
+    names = [BEST_SPEC, BEST_TRIAL, REPORT_PAGE]
     if find_spec("optuna"):
-        export_optuna(study, history, folder / OPTUNA)
-        names.append(OPTUNA)
+        export_optuna(study, history, folder / OPTUNA_JOURNAL)
+        names.append(OPTUNA_JOURNAL)
     data["files"] = [str(folder / name) for name in names]
     unfinished = STUDY_NOT_DONE.at(folder, "the table has the results so far", severity="warning")
     problems = [] if history.finished else [unfinished]
-    following = [command("preflight", "--spec", folder / BEST_SPEC, "--platform", study.settings.platform)]
-    return Result(data, _text(data), problems, following)
+    next_commands = [command("preflight", "--spec", folder / BEST_SPEC, "--platform", study.settings.platform)]
+    return Result(data, _text(data), problems, next_commands)
 
 
 def _facts(finals: Finals) -> dict[str, Any]:
@@ -80,7 +85,7 @@ def _facts(finals: Finals) -> dict[str, Any]:
         "gpu_hours": round(history.gpu_seconds / 3600, 4),
         "table": _table(finals),
         "comparison": _comparisons(history),
-        "bias": _bias(finals),
+        "bias": _selection_bias(finals),
         "importance": _importance(study.space, history.completed),
         "skipped": history.skipped,
         "failed_re_runs": [f"{name}: {row['failed']}" for name, row in history.scores.items() if "failed" in row],
@@ -97,10 +102,10 @@ def _page(study: Study, history: History, data: dict[str, Any]) -> str:
         data=data,
         rows=[row_of(trial) for trial in [*ranked, *(trial for trial in history.trials if not trial.measured)]],
         names=[parameter.name for parameter in study.space.parameters],
-        history=_history(study, history),
-        parallel=_parallel(study, ranked),
-        parameters=_slices_of_parameters(study, history),
-        slices=_slices(history, None if history.winner is None else history.trials[history.winner]),
+        history=_history_chart(study, history),
+        parallel=_parallel_coordinates(study, ranked),
+        parameters=_parameter_charts(study, history),
+        slices=_accuracy_by_kind(history, None if history.winner is None else history.trials[history.winner]),
     )
 
 
@@ -130,7 +135,7 @@ def _text(data: dict[str, Any]) -> str:
 
 
 def _table(finals: Finals) -> list[Row]:
-    """A row for the baseline, the template, each of the best trials; the winner is marked."""
+    """Rows of the main table: the baseline, the template and the best trials, with the winner marked."""
     study, history = finals.study, finals.history
 
     def row(who: str, trial: Trial | None, searched: Any, ci95: Any, reruns: list[float], test: str) -> Row:
@@ -162,12 +167,12 @@ def _table(finals: Finals) -> list[Row]:
 
 
 def _tests_of(history: History, prefix: str) -> list[str]:
-    """The names of the test evaluations of the baseline or a trial: one, or one for each seed."""
+    """The names in history.scores of the test evaluations of a trial or the baseline: one, or one for each seed."""
     return sorted(name for name in history.scores if name == prefix or name.startswith(f"{prefix}/"))
 
 
 def _comparisons(history: History) -> list[Row]:
-    """The winner beside the template on the test set, question by question, for each seed."""
+    """For each seed the paired comparison of template and winner on the test set."""
     rows: list[Row] = []
     if history.winner is None or history.template is None or history.template.number == history.winner:
         return rows
@@ -179,15 +184,15 @@ def _comparisons(history: History) -> list[Row]:
         seed = name.rpartition("seed-")[2]
         try:
             whole = compare(Path(other["run_dir"]), Path(score["run_dir"])).whole
-        except ProblemError as apart:
-            rows.append({"seed": seed, "verdict": apart.problems[0].message})
+        except ProblemError as incomparable:
+            rows.append({"seed": seed, "verdict": incomparable.problems[0].message})
             continue
         fields = ("n", "before", "after", "difference", "ci95", "p_value", "verdict")
         rows.append({"seed": seed, **{key: getattr(whole, key) for key in fields}})
     return rows
 
 
-def _slices(history: History, winner: Trial | None) -> list[Row]:
+def _accuracy_by_kind(history: History, winner: Trial | None) -> list[Row]:
     """Accuracy by kind of question on the test set: of the untrained model, and of the first runs of template and
     winner."""
     tests = {"baseline": f"{TESTS}/{BASELINE}"}
@@ -201,8 +206,8 @@ def _slices(history: History, winner: Trial | None) -> list[Row]:
     return list(rows.values())
 
 
-def _bias(finals: Finals) -> str:
-    """How much of the best trial's lead was chance, in words."""
+def _selection_bias(finals: Finals) -> str:
+    """Sentences on the selection bias: the best trial's result in the search, and that of its re-runs."""
     history = finals.history
     best = history.ranked(finals.study.goal)
     if not best:
@@ -213,54 +218,55 @@ def _bias(finals: Finals) -> str:
     if len(tested := {name.split("/")[1] for name in history.scores if name.startswith(f"{TESTS}/trial-")}) > 2:
         text += f"The test set was looked at for {len(tested)} trials, since the study was made longer. "
     if not reruns:
-        return text + "It was not trained again: how much of it is chance is not known."
+        return text + "It was not retrained: how much of it is chance is not known."
     change = f"{fmean(reruns):.5g} on average ({min(reruns):.5g} to {max(reruns):.5g})"
     seeds = "one new seed" if len(reruns) == 1 else f"{len(reruns)} new seeds"
-    return text + f"Trained again with {seeds} it reached {change}; this is the number to expect."
+    return text + f"Retrained with {seeds} it reached {change}; this is the number to expect."
 
 
 # --- importance ------------------------------------------------------------------------------------------------------
 
 
 def _importance(space: Space, trials: Sequence[Trial]) -> dict[str, float]:
-    """For each parameter the share 0..1 of the ranks' variance between the parts of its range, corrected for chance
-    (omega squared). Ranks, since one diverged trial would outweigh all others. Empty for few trials.
+    """The importance 0..1 of each parameter: the share of variance that the bins of its range explain, corrected for
+    chance (omega squared). The variance is that of the trials' ranks, since one diverged trial would outweigh all
+    others. Empty with fewer than MIN_TRIALS.
 
-    optuna's evaluators need scikit-learn, or compare the best tenth, which is one trial of most studies; and they leave
+    optuna's evaluators need scikit-learn, or compare the best tenth, which is one trial in most studies; and they leave
     out parameters with a condition.
     """
-    if len(trials) < FEWEST:
+    if len(trials) < MIN_TRIALS:
         return {}
     order = sorted(trials, key=lambda trial: trial.objective or 0.0)
-    ranks = {trial.number: float(place) for place, trial in enumerate(order)}
-    shares = {parameter.name: _share(parameter, trials, ranks) for parameter in space.parameters}
+    ranks = {trial.number: float(rank) for rank, trial in enumerate(order)}
+    shares = {parameter.name: _omega_squared(parameter, trials, ranks) for parameter in space.parameters}
     return dict(sorted(shares.items(), key=lambda pair: -pair[1]))
 
 
-def _share(parameter: Parameter, trials: Sequence[Trial], ranks: dict[int, float]) -> float:
+def _omega_squared(parameter: Parameter, trials: Sequence[Trial], ranks: dict[int, float]) -> float:
     from scipy.stats import f_oneway
 
     groups: dict[Any, list[float]] = defaultdict(list)
     for trial in trials:
-        groups[_part(parameter, trial)].append(ranks[trial.number])
+        groups[_bin_of(parameter, trial)].append(ranks[trial.number])
     if not 1 < len(groups) < len(ranks):
         return 0.0
     excess = (len(groups) - 1) * (f_oneway(*groups.values()).statistic - 1)
     return round(max(0.0, excess / (excess + len(ranks))), 4)
 
 
-def _part(parameter: Parameter, trial: Trial) -> Any:
-    """The part of the range that a trial is in; a parameter that does not apply there is a part of its own."""
+def _bin_of(parameter: Parameter, trial: Trial) -> Any:
+    """The bin of the parameter's range with the trial's value; None, also a bin, where the parameter does not apply."""
     if parameter.name not in trial.values:
         return None
     unit = parameter.unit(trial.values[parameter.name])
-    return round(unit, 6) if parameter.options else min(int(unit * PARTS), PARTS - 1)
+    return round(unit, 6) if parameter.options else min(int(unit * IMPORTANCE_BINS), IMPORTANCE_BINS - 1)
 
 
 # --- pictures --------------------------------------------------------------------------------------------------------
 
 
-def _history(study: Study, history: History) -> Drawn | None:
+def _history_chart(study: Study, history: History) -> Drawn | None:
     values = [trial.measured[-1].objectives[0] for trial in history.completed]
     points = [(float(trial.number), value) for trial, value in zip(history.completed, values, strict=True)]
     best = accumulate(values, lambda *pair: min(pair, key=study.goal.loss))
@@ -268,35 +274,39 @@ def _history(study: Study, history: History) -> Drawn | None:
         f"{study.goal.metric} of each trial, and the best so far",
         [
             Line("trial", sorted(points), "two", dots=True),
-            Line("best so far", [(float(place), value) for place, value in enumerate(best)]),
+            Line("best so far", [(float(rank), value) for rank, value in enumerate(best)]),
         ],
         note="By the number of the trial; the line by the order in which they ended.",
     )
 
 
-def _parallel(study: Study, ranked: list[Trial]) -> dict[str, Any]:
-    """The lines of the parallel coordinates, the best trials last and darkest; the last axis is the rank."""
+def _parallel_coordinates(study: Study, ranked: list[Trial]) -> dict[str, Any]:
+    """Axes and lines of the chart with parallel coordinates. The best trials come last and darkest; the last axis is
+    the rank, 0..1 with the best at 1."""
     parameters = study.space.parameters
     axes = [*(parameter.short_name for parameter in parameters), "rank"]
-    step = (WIDTH - 2 * EDGE) / max(1, len(axes) - 1)
+    step = (PARALLEL_WIDTH - 2 * PARALLEL_MARGIN) / max(1, len(axes) - 1)
     lines = []
-    for place, trial in enumerate(reversed(ranked), 1):
-        share = place / len(ranked)
-        units = [one.unit(trial.values[one.name]) if one.name in trial.values else None for one in parameters]
+    for rank, trial in enumerate(reversed(ranked), 1):
+        brightness = rank / len(ranked)
+        units = [
+            parameter.unit(trial.values[parameter.name]) if parameter.name in trial.values else None
+            for parameter in parameters
+        ]
         points = [
-            f"{EDGE + at * step:.1f},{HEIGHT - 30 - unit * (HEIGHT - 60):.1f}"
-            for at, unit in enumerate([*units, share])
+            f"{PARALLEL_MARGIN + at * step:.1f},{PARALLEL_HEIGHT - 30 - unit * (PARALLEL_HEIGHT - 60):.1f}"
+            for at, unit in enumerate([*units, brightness])
             if unit is not None
         ]
-        opacity = f"{0.08 + 0.92 * share**3:.2f}"
+        opacity = f"{0.08 + 0.92 * brightness**3:.2f}"
         lines.append({"points": " ".join(points), "opacity": opacity, "name": f"trial {trial.number}"})
-    ticks = [{"name": name, "x": round(EDGE + at * step, 1)} for at, name in enumerate(axes)]
-    return {"axes": ticks, "lines": lines, "width": WIDTH, "height": HEIGHT}
+    ticks = [{"name": name, "x": round(PARALLEL_MARGIN + at * step, 1)} for at, name in enumerate(axes)]
+    return {"axes": ticks, "lines": lines, "width": PARALLEL_WIDTH, "height": PARALLEL_HEIGHT}
 
 
-def _slices_of_parameters(study: Study, history: History) -> list[dict[str, Any]]:
-    """For each parameter the results by their position in its range, the best on top; of trials that went to their last
-    rung, since others do not compare."""
+def _parameter_charts(study: Study, history: History) -> list[dict[str, Any]]:
+    """For each parameter a chart of results by value, the best on top. Only completed trials are comparable: a pruned
+    one was trained for fewer steps."""
     results = {trial.number: -study.goal.loss(trial.measured[-1].objectives[0]) for trial in history.completed}
     low, high = min(results.values(), default=0.0), max(results.values(), default=0.0)
     charts = []
@@ -306,12 +316,12 @@ def _slices_of_parameters(study: Study, history: History) -> list[dict[str, Any]
             if parameter.name not in trial.values:
                 continue
             value = trial.values[parameter.name]
-            up = (results[trial.number] - low) / (high - low) if high > low else 0.5
+            height = (results[trial.number] - low) / (high - low) if high > low else 0.5
             text = f"trial {trial.number}: {parameter.name} = {value}, {trial.objective:.5g}"
-            x = SLICE_EDGE + parameter.unit(value) * (SLICE_WIDTH - 2 * SLICE_EDGE)
-            y = SLICE_HEIGHT - SLICE_EDGE - up * (SLICE_HEIGHT - 2 * SLICE_EDGE)
+            x = SLICE_MARGIN + parameter.unit(value) * (SLICE_WIDTH - 2 * SLICE_MARGIN)
+            y = SLICE_HEIGHT - SLICE_MARGIN - height * (SLICE_HEIGHT - 2 * SLICE_MARGIN)
             dots.append({"x": f"{x:.1f}", "y": f"{y:.1f}", "text": text, "best": trial.number == history.winner})
-        values = ", ".join(map(str, parameter.options)) or parameter.words()
+        values = ", ".join(map(str, parameter.options)) or parameter.values_text()
         size = {"width": SLICE_WIDTH, "height": SLICE_HEIGHT}
         charts.append({"name": parameter.short_name, "range": values, "dots": dots, **size})
     return [chart for chart in charts if chart["dots"]]
@@ -321,7 +331,7 @@ def _slices_of_parameters(study: Study, history: History) -> list[dict[str, Any]
 
 
 def export_optuna(study: Study, history: History, path: Path) -> None:
-    """Write the ended trials as a journal of optuna: optuna-dashboard FOLDER/optuna.log"""
+    """Write the ended trials as a journal of optuna, to be shown by: optuna-dashboard FOLDER/optuna.log"""
     optuna, journal = require("optuna", EXTRA), require("optuna.storages.journal", EXTRA)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     files.remove(path, owner=study.folder)
@@ -330,20 +340,24 @@ def export_optuna(study: Study, history: History, path: Path) -> None:
     exported = optuna.create_study(storage=storage, study_name=study.folder.name, directions=directions)
     exported.set_user_attr("goals", [goal.metric for goal in study.settings.goals])
     for trial in history.trials:
-        if trial.state not in STATES:
+        if trial.state not in OPTUNA_STATES:
             continue
         parameters = [parameter for parameter in study.space.parameters if parameter.name in trial.values]
         values = {
-            one.name: json.dumps(trial.values[one.name]) if one.options else trial.values[one.name]
-            for one in parameters
+            parameter.name: json.dumps(trial.values[parameter.name])
+            if parameter.options
+            else trial.values[parameter.name]
+            for parameter in parameters
         }
         attributes = {name: getattr(trial, name) for name in ("number", "proposer", "why", "repairs")}
         exported.add_trial(
             optuna.trial.create_trial(
-                state=optuna.trial.TrialState[STATES[trial.state]],
+                state=optuna.trial.TrialState[OPTUNA_STATES[trial.state]],
                 values=trial.measured[-1].objectives if trial.state == "complete" else None,
                 params=values,
-                distributions={one.name: _widened(one, trial.values[one.name]) for one in parameters},
+                distributions={
+                    parameter.name: _widened(parameter, trial.values[parameter.name]) for parameter in parameters
+                },
                 user_attrs=attributes,
                 intermediate_values={result.steps: result.objectives[0] for result in trial.measured},
             )
@@ -351,11 +365,12 @@ def export_optuna(study: Study, history: History, path: Path) -> None:
 
 
 def _widened(parameter: Parameter, value: Any) -> Any:
-    """The distribution of a parameter, widened to the template's value outside of it, which optuna refuses."""
-    kinds = require("optuna.distributions", EXTRA)
+    """The optuna distribution of a parameter, widened to contain `value`: the template's may lie outside of the range,
+    which optuna refuses."""
+    distributions = require("optuna.distributions", EXTRA)
     if parameter.options:
-        return kinds.CategoricalDistribution(tuple(dict.fromkeys(map(json.dumps, (*parameter.options, value)))))
+        return distributions.CategoricalDistribution(tuple(dict.fromkeys(map(json.dumps, (*parameter.options, value)))))
     low, high = min(parameter.low, value), max(parameter.high, value)
     if isinstance(value, int) and parameter.kind == "int":
-        return kinds.IntDistribution(low, high)
-    return kinds.FloatDistribution(low, high, log=parameter.log and low > 0)
+        return distributions.IntDistribution(low, high)
+    return distributions.FloatDistribution(low, high, log=parameter.log and low > 0)

@@ -47,7 +47,7 @@ class Limits(_Table):
 class Finals(_Table):
     """Re-runs after the search. An empty list of seeds leaves them out."""
 
-    top: int = Field(default=3, ge=1, description="Best trials that are trained again.")
+    top: int = Field(default=3, ge=1, description="Best trials that are retrained.")
     seeds: list[int] = Field(default=[1, 2, 3], description="Seeds of the re-runs.")
 
     @property

@@ -1,4 +1,8 @@
-"""The search space of a train spec: the searched keys, their values, and the template's own values."""
+"""The search space of a study: the keys of a train spec that are searched, and their ranges.
+
+`search_space` builds it from the schema and the options --range, --fix and --only. The template is the spec that the
+study starts from; trial 0 has its values.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +36,12 @@ LORA = "policy.lora"
 
 @dataclass(frozen=True)
 class Space:
-    """Searched parameters, parents before their dependents, and `fixed` values that every trial has beside the
-    template's. `samples` (None: unknown) train on `ranks` data-parallel ranks."""
+    """The searched parameters, and values that all trials share."""
 
-    parameters: tuple[Parameter, ...]
-    fixed: Mapping[str, Any] = field(default_factory=dict)
-    samples: int | None = None
-    ranks: int = 1
+    parameters: tuple[Parameter, ...]  # a parameter comes after those that it depends on
+    fixed: Mapping[str, Any] = field(default_factory=dict)  # replace the template's values in every trial
+    samples: int | None = None  # of the training set; None: unknown
+    ranks: int = 1  # data-parallel
     notes: tuple[str, ...] = ()  # changes to the requested ranges
 
     def __getitem__(self, name: str) -> Parameter:
@@ -47,12 +50,12 @@ class Space:
     def __contains__(self, name: object) -> bool:
         return any(parameter.name == name for parameter in self.parameters)
 
-    def active(self, values: Values) -> Iterator[Parameter]:
-        """The parameters that apply beside these values."""
+    def applicable_parameters(self, values: Values) -> Iterator[Parameter]:
+        """The parameters whose condition these values meet."""
         return (parameter for parameter in self.parameters if parameter.applies(values))
 
-    def within(self, values: Values) -> dict[str, Any]:
-        """The values of the parameters that apply, in the order of the space."""
+    def applicable_values(self, values: Values) -> dict[str, Any]:
+        """The values without those of parameters whose condition they do not meet, in the order of the space."""
         applying: dict[str, Any] = {}
         for parameter in self.parameters:
             if parameter.name in values and parameter.applies(applying):
@@ -60,7 +63,7 @@ class Space:
         return applying
 
     def default(self, spec: TrainSpec) -> dict[str, Any]:
-        """The template's own values; the middle of the range where it has none."""
+        """The template's own values of all applicable parameters; the middle of the range where it has none."""
         values: dict[str, Any] = {}
         for parameter in self.parameters:
             if parameter.applies(values):
@@ -70,9 +73,9 @@ class Space:
                 values[parameter.name] = value if has_value else parameter.middle()
         return values
 
-    def applied(self, spec: TrainSpec, values: Values) -> TrainSpec:
+    def trial_spec(self, spec: TrainSpec, values: Values) -> TrainSpec:
         """The spec of a trial. Raises AUTOML_RANGE for a value that the spec refuses."""
-        return _with(spec, {**self.fixed, **self.within(values)})
+        return _with_values(spec, {**self.fixed, **self.applicable_values(values)})
 
     def problems(self, values: Values) -> list[Problem]:
         """AUTOML_RANGE for proposed keys and values outside of the space."""
@@ -83,7 +86,7 @@ class Space:
                 problems.append(RANGE.at(name, f"{name} is not searched here", f"use one of {names}"))
             elif not self[name].holds(value):
                 message = f"{name} = {brief(value)} is outside of the search"
-                problems.append(RANGE.at(name, message, f"use one of {self[name].words()}"))
+                problems.append(RANGE.at(name, message, f"use one of {self[name].values_text()}"))
         return problems
 
     def as_dict(self) -> dict[str, Any]:
@@ -95,7 +98,7 @@ class Space:
         }
 
 
-def space_of(
+def search_space(
     spec: TrainSpec,
     *,
     ranges: Mapping[str, str],
@@ -105,67 +108,67 @@ def space_of(
     ranks: int = 1,
     by_steps: bool = False,
 ) -> Space:
-    """The schema's own search, with the ranges that a user adds or changes and without the fixed keys. With `only`,
-    these keys alone are searched.
+    """The search space of the template `spec`: the keys that the schema searches by default, with `ranges` (by key, as
+    on the command line) added or replaced, and without the `fixed` keys. With `only`, these keys alone are searched.
 
-    `by_steps`: the study sets the number of steps of a trial, so the epochs are not searched. Raises ProblemError with
-    every AUTOML_ problem.
+    `samples` and `ranks` bound the batch. `by_steps`: the study sets the number of steps of a trial, so the epochs are
+    not searched. Raises AUTOML_RANGE with all problems of the options.
     """
     ranges, fixed, only_keys = _full_names(ranges), _full_names(fixed), _full_names(dict.fromkeys(only, ""))
-    outside = [
+    not_in_only = [
         RANGE.at(f"--range {key}", f"{key} has a range and is not among --only", "name it in --only, too")
         for key in ranges
         if only_keys and key not in only_keys
     ]
-    raise_errors([*_unknown(fixed, "--fix", [*_keys(spec), LEARNING_RATE]), *outside])
-    spec_keys = _keys(_with(spec, fixed))
-    raise_errors([*_unknown(ranges, "--range", spec_keys), *_unknown(only_keys, "--only", spec_keys)])
+    raise_errors([*_unusable_keys(fixed, "--fix", [*_spec_keys(spec), LEARNING_RATE]), *not_in_only])
+    spec_keys = _spec_keys(_with_values(spec, fixed))
+    raise_errors([*_unusable_keys(ranges, "--range", spec_keys), *_unusable_keys(only_keys, "--only", spec_keys)])
     ranges = {**only_keys, **ranges}
-    raise_errors(list(_clashes(ranges, fixed)))
+    raise_errors(list(_range_conflicts(ranges, fixed)))
     notes: list[str] = []
     for first, second in actions.action(ACTION).exclusive:
         for searched, unset in ((first, second), (second, first)):
             if searched in ranges and value_at(spec, unset) is not None:
                 fixed[unset] = None
                 notes.append(f"{unset} is unset, as {searched} is searched")
-    base = _with(spec, fixed)
+    base = _with_values(spec, fixed)
     default = set() if only_keys else _default_keys(base, by_steps=by_steps)
     keys = [key for key in spec_keys if key in ranges or (key in default and key not in fixed)]
     if LEARNING_RATE in keys and isinstance(base.train.optm_lr, list):
         remedy = "write { decoder = ..., vision = ... }, or fix it"
         raise RANGE.error(LEARNING_RATE, "a list of rates is not searched", remedy)
     parameters = _with_batches(_parameters(keys, ranges, base), base, samples, ranks, notes)
-    for one in parameters:
-        value = value_at(base, one.name)
-        if one.condition is None and value is not None and not one.holds(value):
-            notes.append(
-                f"{one.name}: the template's own {brief(value)} is outside of {one.words()}; trial 0 alone has it"
-            )
+    for parameter in parameters:
+        value = value_at(base, parameter.name)
+        if parameter.condition is None and value is not None and not parameter.holds(value):
+            values = parameter.values_text()
+            message = f"the template's own {brief(value)} is outside of {values}; trial 0 alone has it"
+            notes.append(f"{parameter.name}: {message}")
     if not parameters:
         raise RANGE.error("--range", "every key that could be searched is fixed", "fix fewer keys, or add a --range")
     return Space(tuple(_parents_first(parameters)), fixed, samples, ranks, tuple(notes))
 
 
-def _keys(spec: TrainSpec) -> list[str]:
-    """Every key of a spec; where parts of the model have learning rates of their own, these in place of the one."""
+def _spec_keys(spec: TrainSpec) -> list[str]:
+    """Every key of a spec. A table of learning rates counts as one key for each part of the model that it names."""
     rates = spec.train.optm_lr
     parts = [f"{LEARNING_RATE}.{part}" for part in rates] if isinstance(rates, dict) else [LEARNING_RATE]
     return [name for key in leaves(ACTION) for name in (parts if key == LEARNING_RATE else [key])]
 
 
 def _default_keys(base: TrainSpec, *, by_steps: bool) -> set[str]:
-    """The keys that the schema searches by itself."""
-    keys = {key for key in _keys(base) if declared(key).get("default") and _applies(key, base)}
+    """The keys that are searched unless the user says otherwise (`default` in the schema's x-automl)."""
+    keys = {key for key in _spec_keys(base) if declared(key).get("default") and _applies(key, base)}
     return keys - {EPOCHS} if by_steps or base.train.max_num_steps is not None else keys
 
 
 def _full_names(table: Mapping[str, Any]) -> dict[str, Any]:
-    """By the keys' own names, where shorthands were used."""
+    """The table with short names of keys replaced by full ones."""
     shorthand = actions.action(ACTION).shorthand
     return {shorthand.get(key, key): value for key, value in table.items()}
 
 
-def _unknown(keys: Mapping[str, Any], option: str, spec_keys: Sequence[str]) -> Iterator[Problem]:
+def _unusable_keys(keys: Mapping[str, Any], option: str, spec_keys: Sequence[str]) -> Iterator[Problem]:
     for key in keys:
         if key not in spec_keys:
             is_rate = key.startswith(LEARNING_RATE)
@@ -176,12 +179,12 @@ def _unknown(keys: Mapping[str, Any], option: str, spec_keys: Sequence[str]) -> 
             yield RANGE.at(f"{option} {key}", f"{key} changes nothing here", "leave it out")
 
 
-def _clashes(ranges: Mapping[str, str], fixed: Mapping[str, Any]) -> Iterator[Problem]:
+def _range_conflicts(ranges: Mapping[str, str], fixed: Mapping[str, Any]) -> Iterator[Problem]:
     for key in ranges.keys() & fixed.keys():
         yield RANGE.at(f"--range {key}", f"{key} is searched and fixed", "keep --range or --fix")
-    for one, other in actions.action(ACTION).exclusive:
-        if one in ranges and other in ranges:
-            yield RANGE.at(f"--range {one}", f"a spec holds {one} or {other}, never both", "search one of them")
+    for first, second in actions.action(ACTION).exclusive:
+        if first in ranges and second in ranges:
+            yield RANGE.at(f"--range {first}", f"a spec holds {first} or {second}, never both", "search one of them")
 
 
 def _applies(key: str, spec: TrainSpec) -> bool:
@@ -195,31 +198,32 @@ def _parameters(keys: list[str], ranges: Mapping[str, str], spec: TrainSpec) -> 
             problems.append(RANGE.at(f"--range {key}", f"{key} means nothing: the template has no {LORA}"))
             continue
         try:
-            one = read_parameter(key, ranges.get(key, ""), lora=spec.policy.lora is not None)
+            parameter = read_parameter(key, ranges.get(key, ""), lora=spec.policy.lora is not None)
         except ProblemError as wrong:
             problems += wrong.problems
             continue
-        problems += _refused_values(one, spec)
-        parameters.append(replace(one, inherited=bool(declared(key).get("shapes_weights"))))
+        problems += _refused_values(parameter, spec)
+        parameters.append(replace(parameter, inherited=bool(declared(key).get("shapes_weights"))))
     raise_errors(problems)
-    return [replace(one, condition=_condition(one.name, parameters, spec)) for one in parameters]
+    return [replace(parameter, condition=_condition(parameter.name, parameters, spec)) for parameter in parameters]
 
 
-def _refused_values(one: Parameter, spec: TrainSpec) -> list[Problem]:
+def _refused_values(parameter: Parameter, spec: TrainSpec) -> list[Problem]:
     """AUTOML_RANGE for the first value that the spec refuses."""
-    for value in one.options or (one.low, one.high):
+    for value in parameter.options or (parameter.low, parameter.high):
         try:
-            _with(spec, {one.name: value})
+            _with_values(spec, {parameter.name: value})
         except ProblemError:
-            message = f"{one.name} = {brief(value)}: the spec takes {expected(ACTION, one.name)}"
-            return [RANGE.at(f"--range {one.name}", message)]
+            message = f"{parameter.name} = {brief(value)}: the spec takes {expected(ACTION, parameter.name)}"
+            return [RANGE.at(f"--range {parameter.name}", message)]
     return []
 
 
 def _condition(key: str, parameters: list[Parameter], spec: TrainSpec) -> Condition | None:
-    """Where a key has a meaning only beside some values of another searched key."""
+    """The condition of a key that means something only with some values of another searched key; None if it always
+    does. Raises AUTOML_RANGE if it never does."""
     for parent, values in declared(key).get("only_where", {}).items():
-        searched = next((one for one in parameters if one.name == parent), None)
+        searched = next((parameter for parameter in parameters if parameter.name == parent), None)
         if searched is not None:
             matching = tuple(option for option in searched.options if option in values)
             if matching and len(matching) < len(searched.options):
@@ -234,8 +238,9 @@ def _condition(key: str, parameters: list[Parameter], spec: TrainSpec) -> Condit
 def _with_batches(
     parameters: list[Parameter], spec: TrainSpec, samples: int | None, ranks: int, notes: list[str]
 ) -> list[Parameter]:
-    """Batches per rank are multiples of the micro-batch and at most the samples of a rank."""
-    by_name = {one.name: one for one in parameters}
+    """The parameters with a range of the batch per rank whose values are multiples of the micro-batch and at most the
+    samples of a rank. Adds what it changes to `notes`."""
+    by_name = {parameter.name: parameter for parameter in parameters}
     batch = by_name.get(BATCH)
     if batch is None or batch.options:
         return parameters
@@ -250,34 +255,36 @@ def _with_batches(
         notes.append(f"{BATCH} ends at {high}, not at {batch.high}: {samples} samples on {ranks} ranks")
     if low == high:
         notes.append(f"{BATCH} is not searched: {low} is the only batch that is possible")
-        return [one for one in parameters if one.name != BATCH]
+        return [parameter for parameter in parameters if parameter.name != BATCH]
     step = micro if batch.log or step % micro else step
     fitted = replace(
         batch, low=int(low), high=int(high), step=None if step == 1 else int(step), log=batch.log and step == 1
     )
-    return [fitted if one.name == BATCH else one for one in parameters]
+    return [fitted if parameter.name == BATCH else parameter for parameter in parameters]
 
 
 def _parents_first(parameters: list[Parameter]) -> list[Parameter]:
-    """In the order of the spec, but each after the parameters that it depends on."""
-    names = [one.name for one in parameters]
+    """The parameters in the order of the spec, except that one comes after those that it depends on."""
+    names = [parameter.name for parameter in parameters]
 
-    def parents(one: Parameter) -> list[str]:
-        on = declared(one.name).get("depends_on")
-        return [parent for parent in (on, one.condition.parent if one.condition else None) if parent in names]
+    def parents(parameter: Parameter) -> list[str]:
+        on = declared(parameter.name).get("depends_on")
+        return [
+            parent for parent in (on, parameter.condition.parent if parameter.condition else None) if parent in names
+        ]
 
     ordered: list[Parameter] = []
-    while rest := [one for one in parameters if one not in ordered]:
-        placed = {one.name for one in ordered}
-        ordered.append(next(one for one in rest if placed.issuperset(parents(one))))
+    while rest := [parameter for parameter in parameters if parameter not in ordered]:
+        placed = {parameter.name for parameter in ordered}
+        ordered.append(next(parameter for parameter in rest if placed.issuperset(parents(parameter))))
     return ordered
 
 
-def _with(spec: TrainSpec, values: Mapping[str, Any]) -> TrainSpec:
+def _with_values(spec: TrainSpec, values: Mapping[str, Any]) -> TrainSpec:
     """The spec with other values. Raises AUTOML_RANGE with one problem for each refused value."""
-    lost = [key for key in values if not _applies(key, spec)]
-    if lost:
-        raise RANGE.error(lost[0], f"{lost[0]} means nothing: the template has no {LORA}")
+    inapplicable = [key for key in values if not _applies(key, spec)]
+    if inapplicable:
+        raise RANGE.error(inapplicable[0], f"{inapplicable[0]} means nothing: the template has no {LORA}")
     try:
         return with_values(spec, values)
     except ValidationError as invalid:

@@ -50,8 +50,8 @@ def repaired(space: Space, spec: TrainSpec, values: Values) -> tuple[dict[str, A
             key, value, why = change
             notes.append(f"{key} = {brief(complete[key])} became {brief(value)}: {why}")
             complete[key] = value
-    complete = space.within(complete)
-    broken = _broken(space, spec, space.applied(spec, complete))
+    complete = space.applicable_values(complete)
+    broken = _broken(space, spec, space.trial_spec(spec, complete))
     if broken:
         problems = [RANGE.at(rule.where, f"{rule.code}: {rule.message}", rule.remedy) for rule in broken]
         raise ProblemError(problems)
@@ -183,7 +183,7 @@ def rerun_changes(study: Study, values: Mapping[str, Any], seed: int, folder: Pa
 
 def _common_changes(study: Study, values: Mapping[str, Any], data: Mapping[str, Any], out: Path) -> dict[str, Any]:
     """A trial's values, its data and its memory limit; its runs lie in `out`."""
-    changes = {**study.space.fixed, **study.space.within(values), **data}
+    changes = {**study.space.fixed, **study.space.applicable_values(values), **data}
     changes |= _memory(study, changes, study.base)
     return {**changes, "train.output_dir": str(out), "train.resume": False}
 
@@ -196,7 +196,7 @@ def _memory(study: Study, changes: Mapping[str, Any], base: Spec) -> dict[str, A
 
 def _to_the_last_rung(study: Study, base: TrainSpec, values: Mapping[str, Any], most: int) -> tuple[int, int]:
     """Epochs that suffice for `most` steps, and the warm-up steps of a training to its end."""
-    trial = study.space.applied(base, values)
+    trial = study.space.trial_spec(base, values)
     samples = train_samples(trial)
     per_epoch = spec.steps_per_epoch(trial, samples) if samples else 0
     epochs = max(trial.train.epoch, -(-most // per_epoch)) if per_epoch else trial.train.epoch

@@ -19,7 +19,7 @@ from vidqa.automl.history import History
 from vidqa.automl.journal import read
 from vidqa.automl.problems import STUDY_CHANGED, STUDY_MISSING, STUDY_SETTINGS
 from vidqa.automl.settings import FILE, ON_THIS_MACHINE, Settings, read_settings
-from vidqa.automl.space import Space, space_of
+from vidqa.automl.space import Space, search_space
 from vidqa.core.cli import USAGE
 from vidqa.core.files import content_hash
 from vidqa.jobs.job_spec import process_count
@@ -190,7 +190,7 @@ def memory_share(folder: Path, settings: Settings, specs: Sequence[Spec]) -> flo
 
 
 def _space(settings: Settings, base: TrainSpec, *, by_steps: bool) -> Space:
-    return space_of(
+    return search_space(
         base,
         ranges=settings.ranges,
         fixed=settings.fixed,

@@ -48,10 +48,10 @@ class EngineThread(threading.Thread):
         source: FrameSource,
         *,
         longest: int,
-        most: int,
+        batch_size: int,
     ) -> None:
         super().__init__(name="engine", daemon=True)
-        self.planner, self.longest, self.most = planner, longest, most
+        self.planner, self.longest, self.batch_size = planner, longest, batch_size
         self.opened = threading.Event()
         self.problems: list[Problem] = []
         self.ended: Callable[[], None] = lambda: None
@@ -127,7 +127,7 @@ class EngineThread(threading.Thread):
     def _next(self) -> Request | None:
         """The first request with decoded frames, if any."""
         with self._lock:
-            while self._queue and len(self._decoding) < self.most:
+            while self._queue and len(self._decoding) < self.batch_size:
                 job = self._queue.popleft()
                 self._decoding.append(job)
                 job.ticket = self._decode(job)

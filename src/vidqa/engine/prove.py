@@ -29,7 +29,7 @@ from vidqa.engine.export.proof import TOLERANCE
 from vidqa.engine.loading.load import load_sharded
 from vidqa.engine.model import DTYPES
 from vidqa.engine.problems import ENGINE_UNPROVEN
-from vidqa.planning.budget.activation_checkpointing import NOTHING
+from vidqa.planning.budget.activation_checkpointing import NO_RECOMPUTE
 from vidqa.planning.packing import Steps
 from vidqa.planning.pairs import learns_pairs
 from vidqa.planning.samples import Sample, training_planner
@@ -71,7 +71,7 @@ def prove(spec: TrainSpec, run: RunFolder) -> int:
     alone, shared = (Steps(_sharing(spec, share), *place) for share in (False, True))
     alone.order = shared.order  # the same samples, in the order that sharing gives them
     step = _first_shared(shared, total_steps(spec, len(samples)))
-    with load_sharded(folder, spec.policy, spec.train, world, NOTHING) as model:
+    with load_sharded(folder, spec.policy, spec.train, world, NO_RECOMPUTE) as model:
         pass
     model.eval()
     sizes, workers = planner.family.sizes_of(folder).vision, spec.train.train_policy.dataloader_num_workers

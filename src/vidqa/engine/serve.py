@@ -132,10 +132,10 @@ def opened(spec: InferenceSpec) -> Iterator[EngineThread]:
     """The thread that generates, once its model is loaded or has failed to."""
     folder, base = model_folders(spec)
     planner = evaluation_planner(spec, base or folder)
-    most, longest = spec.inference.batch_size, spec.model.max_length
-    open_model = partial(open_session, spec, spec.inference.generator, planner, alone().device, longest, most)
+    batch_size, longest = spec.inference.batch_size, spec.model.max_length
+    open_model = partial(open_session, spec, spec.inference.generator, planner, alone().device, longest, batch_size)
     with open_frames(spec.engine, spec.engine.decode_workers) as source:
-        backend = EngineThread(open_model, planner, source, longest=longest, most=most)
+        backend = EngineThread(open_model, planner, source, longest=longest, batch_size=batch_size)
         with closing(backend):
             backend.start()
             backend.opened.wait()
@@ -143,7 +143,7 @@ def opened(spec: InferenceSpec) -> Iterator[EngineThread]:
 
 
 def server_app(options: Namespace, spec: InferenceSpec, backend: EngineThread, key: str | None, own: Path) -> ServerApp:
-    connections = CONNECTIONS + 2 * (backend.most + options.queue)
+    connections = CONNECTIONS + 2 * (backend.batch_size + options.queue)
     limits = Limits(options.max_body_mb * MB, options.max_media_mb * MB, options.queue, connections=connections)
     folders = tuple(os.path.realpath(folder) for folder in options.allow_path)
     access = MediaAccess(folders, Hosts.parse(options.allow_host), MediaStore(own), limits)

@@ -66,7 +66,7 @@ def any_length(function: Callable[..., Any]) -> Callable[..., Any]:
 def prepare_compiler() -> None:
     """Settings of torch.compile for a training, and the processes that compile kernels.
 
-    Norms, activations and sums are computed again in backward rather than kept, whatever reads them: that costs under
+    Norms, activations and sums are recomputed in backward rather than kept, whatever reads them: that costs under
     one percent of a step and halves the memory that activations take. Matrix products and attention are kept.
 
     The compiling processes take seconds to start, and until then kernels are compiled one by one. Every rank has its

@@ -1,4 +1,4 @@
-"""From records to samples: every medium probed and planned, every token counted, nothing decoded.
+"""Turns records into samples: headers of media are read, frames planned, and tokens counted. Nothing is decoded.
 
 Preflight, training and evaluation share one `Planner`. The collator builds the same tokens, and asserts the counts.
 """
@@ -25,7 +25,7 @@ from vidqa.video import plan_frames, plan_image, vision_spec, with_keys
 from vidqa.video.probe import Header, probe_many
 from vidqa.video.types import VISION_KEYS, FramePlan, ImageMeta, VisionSpec
 
-TOKEN_BYTES = 4  # of the ids of an outline's head
+TOKEN_BYTES = 4  # of one id in Outline.prefix
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,52 +39,50 @@ class Prompting:
 
 @dataclass(frozen=True, slots=True)
 class Medium:
-    """A medium after planning: its tokens in a chat, the position of the last placeholder in them, and a hash of file
-    and plan."""
+    """A medium after planning."""
 
     plan: FramePlan
-    tokens: int
-    last: int
-    identity: bytes
+    tokens: int  # that it takes in a prompt, timestamps and markers included
+    last_placeholder: int  # index of the last placeholder of a feature among these tokens
+    identity: bytes  # a hash of the file's key and the plan
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A record after planning. `length` counts tokens of text and media, `supervised` those with a loss.
-
-    The first `prefix` tokens, up to the last of its media, are equal in every sample with the same `prefix_key` and
-    have no loss.
-    """
+    """A record after planning."""
 
     record: Record
-    plans: tuple[FramePlan, ...]
+    plans: tuple[FramePlan, ...]  # one for each of record.media
     prompting: Prompting
-    length: int
-    supervised: int
+    length: int  # tokens of text and media
+    supervised: int  # tokens with a loss
+    # So many first tokens, up to the last placeholder, are equal in all samples with this key, and have no loss.
     prefix: int = 0
     prefix_key: bytes = b""
 
     @property
     def patches(self) -> int:
+        """Patches of all media, the input length of the vision tower."""
         return sum(plan.patches for plan in self.plans)
 
     @property
     def media_tokens(self) -> int:
+        """Placeholders of all media, the features that the decoder gets."""
         return sum(plan.tokens for plan in self.plans)
 
     @property
     def place(self) -> str:
-        """Where the record stands, for problems."""
+        """The annotation file and id of the record, for problems."""
         return place_of(self.record)
 
     def too_long(self, longest: int, remedy: str | None = None) -> Problem:
-        """SAMPLE_TOO_LONG, for a sample of more than `longest` tokens."""
+        """The problem SAMPLE_TOO_LONG; `longest` is the limit in tokens."""
         message = f"{self.length} tokens, {self.media_tokens} of them video or image; {longest} allowed"
         return SAMPLE_TOO_LONG.at(self.place, message, remedy)
 
 
 def place_of(record: Record) -> str:
-    """Where a record stands, for problems."""
+    """The annotation file and id of a record, for problems."""
     return f"{record.source} (id {record.id})"
 
 
@@ -102,13 +100,14 @@ def calibration_planner(spec: QuantizeSpec, model_folder: Path) -> Planner:
 
 
 def validation_mode(spec: TrainSpec) -> str:
-    """The response mode of a TrainSpec's validation samples: their set's own, or that of the set they come from."""
-    held = spec.custom.val_dataset
-    return held.response_mode if held.annotation_path else spec.custom.train_dataset.response_mode
+    """The response mode of a TrainSpec's validation samples: that of their set, or of the training set if they are held
+    out of it."""
+    validation_set = spec.custom.val_dataset
+    return validation_set.response_mode if validation_set.annotation_path else spec.custom.train_dataset.response_mode
 
 
 def evaluation_planner(spec: EvaluateSpec | InferenceSpec | EmbedSpec, model_folder: Path) -> Planner:
-    """The planner of an EvaluateSpec: the same frames and tokens, up to where the answer begins."""
+    """The planner of a spec that generates answers: frames and tokens as in training, up to where the answer begins."""
     return Planner(model_folder, spec.vision, Prompting(spec.dataset.system_prompt, for_generation=True))
 
 
@@ -116,46 +115,47 @@ class Planner:
     """Plans records for one model and one VisionSpec; caches the header of every file."""
 
     def __init__(self, model_folder: Path, vision: object, prompting: Prompting) -> None:
-        """`vision` is the spec's table with the keys of VISION_KEYS."""
+        """`vision` is the spec's table with the keys of VISION_KEYS. Raises ProblemError where the model folder cannot
+        be read, or has no rule for one of these keys."""
         self.folder = model_folder
         self.family = family_of(model_folder)
         self.geometry = self.family.geometry(model_folder)
         self.chat: Chat = load_chat(model_folder)
-        self.vision: VisionSpec = self.vision_of(vision)
+        self.vision: VisionSpec = self.vision_spec(vision)
         self.prompting = prompting
         self._headers: dict[str, Header] = {}
         self._media: dict[tuple[str, MediumKeys], Medium | tuple[Problem, ...]] = {}
 
-    def vision_of(self, table: object) -> VisionSpec:
-        """What a spec's table with the keys of VISION_KEYS asks of this model's media."""
+    def vision_spec(self, table: object) -> VisionSpec:
+        """The VisionSpec of this model for a spec's table with the keys of VISION_KEYS. Raises MEDIA_KEYS."""
         return vision_spec(self.geometry, **{key: getattr(table, key, None) for key in VISION_KEYS})
 
     def for_generation(self) -> Planner:
-        """The same planner for prompts that end where the answer begins; it shares the cached headers."""
-        twin = copy(self)
-        twin.prompting = replace(self.prompting, for_generation=True)
-        return twin
+        """A planner for prompts that end where the answer begins; it shares this one's caches."""
+        other = copy(self)
+        other.prompting = replace(self.prompting, for_generation=True)
+        return other
 
-    def anew(self, vision: VisionSpec) -> Planner:
+    def with_vision(self, vision: VisionSpec) -> Planner:
         """A planner of the same model and prompts with another VisionSpec and empty caches."""
-        twin = copy(self)
-        twin.vision, twin._headers, twin._media = vision, {}, {}
-        return twin
+        other = copy(self)
+        other.vision, other._headers, other._media = vision, {}, {}
+        return other
 
     def encode(self, sample: Sample) -> Encoded:
-        """The sample's tokens, as the model will see them; a planner for generation leaves the answer out."""
+        """The tokens of a sample of this model; a planner for generation leaves the answer out."""
         prompting = replace(sample.prompting, for_generation=self.prompting.for_generation)
         return self.chat.encode(sample.record, sample.plans, **asdict(prompting))
 
     def plan(self, records: Sequence[Record], response_mode: str | None = None) -> tuple[list[Sample], list[Problem]]:
         """Samples in the order of their records, and the problems of records that cannot become one. `response_mode`
-        takes the place of the planner's own."""
+        replaces the planner's."""
         prompting = replace(self.prompting, response_mode=response_mode or self.prompting.response_mode)
-        new: dict[str, MediaRef] = {}
+        unread: dict[str, MediaRef] = {}
         for ref in (ref for record in records for ref in record.media):
             if ref.key not in self._headers:
-                new.setdefault(ref.key, ref)
-        self.take(dict(zip(new, probe_many(new.values()), strict=True)))
+                unread.setdefault(ref.key, ref)
+        self.set_headers(dict(zip(unread, probe_many(unread.values()), strict=True)))
         samples: list[Sample] = []
         problems: list[Problem] = []
         with paused():
@@ -168,6 +168,7 @@ class Planner:
         return samples, problems
 
     def _sample(self, record: Record, prompting: Prompting, outline: Outline | list[Problem]) -> Sample:
+        """`outline` counts the record's tokens with one token for each medium."""
         media = [self._medium_of(ref) for ref in record.media]
         if isinstance(outline, list):
             raise ProblemError(outline)
@@ -175,16 +176,16 @@ class Planner:
         length = outline.tokens + sum(medium.tokens - 1 for medium in media)
         if not media or outline.prefix_supervised:
             return Sample(record, plans, prompting, length, outline.supervised)
-        last = media[shown(record)[-1]]
-        after = outline.tokens - len(outline.prefix) // TOKEN_BYTES
-        prefix = length - after - last.tokens + last.last + 1
+        last_medium = media[shown(record)[-1]]
+        tokens_after_prefix = outline.tokens - len(outline.prefix) // TOKEN_BYTES
+        prefix = length - tokens_after_prefix - last_medium.tokens + last_medium.last_placeholder + 1
         key = blake2b(outline.prefix + b"".join(medium.identity for medium in media), digest_size=16).digest()
         return Sample(record, plans, prompting, length, outline.supervised, prefix, key)
 
     def _medium_of(self, ref: MediaRef) -> Medium:
         medium = self._media.get(ref.view)
         if medium is None:
-            medium = self._media[ref.view] = self._planned(ref)
+            medium = self._media[ref.view] = self._plan_medium(ref)
         if isinstance(medium, tuple):
             raise ProblemError(medium)
         if medium.plan.kind != ref.kind:
@@ -192,13 +193,13 @@ class Planner:
             raise FIELD.error(ref.key, message, "name the file as what it is in every record")
         return medium
 
-    def take(self, headers: Mapping[str, Header]) -> None:
-        """Plan media whose headers have been read, by their keys: they are not read again."""
+    def set_headers(self, headers: Mapping[str, Header]) -> None:
+        """Use these headers, by MediaRef.key, instead of reading the files; plans from other headers are dropped."""
         self._headers |= headers
         for view in [view for view in self._media if view[0] in headers]:
             del self._media[view]
 
-    def _planned(self, ref: MediaRef) -> Medium | tuple[Problem, ...]:
+    def _plan_medium(self, ref: MediaRef) -> Medium | tuple[Problem, ...]:
         header = self._headers[ref.key]
         if isinstance(header, list):
             return tuple(header)
@@ -211,6 +212,6 @@ class Planner:
         except ProblemError as bad:
             return tuple(bad.problems)
         token_ids = self.chat.expansion(plan)
-        last = int(np.flatnonzero(token_ids == self.chat.slot_ids[plan.kind])[-1])
+        last_placeholder = int(np.flatnonzero(token_ids == self.chat.slot_ids[plan.kind])[-1])
         identity = blake2b(repr((ref.key, plan)).encode(), digest_size=16).digest()
-        return Medium(plan, len(token_ids), last, identity)
+        return Medium(plan, len(token_ids), last_placeholder, identity)

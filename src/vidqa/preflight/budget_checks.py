@@ -137,8 +137,8 @@ def _smaller_frames(inputs: DataInputs, sample: Sample) -> str | None:
 
 def _fits(inputs: DataInputs, sample: Sample, changes: dict[str, Any]) -> bool:
     """Whether the sample fits with these keys of the vision table."""
-    vision = inputs.planner.vision_of(_sampling(inputs).model_copy(update=changes))
-    planned, problems = inputs.planner.anew(vision).plan([sample.record], sample.prompting.response_mode)
+    vision = inputs.planner.vision_spec(_sampling(inputs).model_copy(update=changes))
+    planned, problems = inputs.planner.with_vision(vision).plan([sample.record], sample.prompting.response_mode)
     return not problems and planned[0].length <= inputs.longest_allowed
 
 
@@ -238,7 +238,8 @@ def _card(inputs: RunInputs) -> tuple[str, Gpu]:
 
 
 def _memory_policy(inputs: RunInputs, train_spec: TrainSpec, model: ParamCounts) -> tuple[MemoryPolicy, float]:
-    """What the check of memory found, and the share of FLOPs done again; without it, the policy of least memory."""
+    """The policy that the check of memory chose, and the share of FLOPs that it recomputes; without that check, the
+    policy of least memory."""
     if memory := inputs.facts.get("memory"):
         return read_memory_policy(memory, model.sizes), memory["done_again"]
     least, pack = least_policy(train_spec, model), MicroStep(pack_budget(train_spec), patches=0)
@@ -255,7 +256,7 @@ def _training(train_spec: TrainSpec, samples: Sequence[Sample], total: int, flop
 
 def _for_memory(steps: Steps, model: ParamCounts, setup: TrainingSetup, total: int, card: Gpu) -> float:
     """Seconds of all steps that a base in few bits and weights in host memory cost."""
-    if not (setup.precision or setup.offloads):
+    if not (setup.base_precision or setup.cpu_offload):
         return 0.0
     looked_at = min(total, TIMED_STEPS, steps.order.steps_per_epoch)
     micro_steps = sum(len(steps.packs(step)[0]) for step in range(looked_at)) / looked_at

@@ -17,7 +17,7 @@ from vidqa.families.weights import weight_bytes, weight_files
 from vidqa.jobs.job_spec import model_names
 from vidqa.planning.budget.memory import BYTES_OF
 from vidqa.planning.budget.params import count_trainable
-from vidqa.planning.features import frame_bytes, kept_share, plans_by_view
+from vidqa.planning.feature_cache import feature_cache_share, frame_bytes, plans_by_view
 from vidqa.preflight.environment_checks import existing
 from vidqa.preflight.inputs import DataInputs, ModelInputs, Skip
 from vidqa.preflight.model_checks import architecture_parameters
@@ -134,7 +134,7 @@ def _features(inputs: DataInputs, limit: int) -> tuple[int, list[Problem]]:
     if train_spec is None or not train_spec.engine.keep_features:
         return 0, []
     where, trained = "engine.keep_features", inputs.planned["train"].samples
-    room = kept_share(train_spec, inputs.family, inputs.sizes, trained, inputs.to_decode, limit)
+    room = feature_cache_share(train_spec, inputs.family, inputs.sizes, trained, inputs.to_decode, limit)
     if isinstance(room, str):
         return 0, [DISK_SMALL.at(where, f"{room}, so nothing is kept", severity="warning")]
     cached_bytes = int(room.share * room.feature_bytes)

@@ -301,7 +301,7 @@ class DataInputs(ModelInputs):
 
     @once
     def plan(self) -> Plan:
-        self.planner.take(self.headers)
+        self.planner.set_headers(self.headers)
         return make_plan(self.spec, self.planner, {part.name: part.records for part in self.annotations})
 
     @property

@@ -110,7 +110,7 @@ def host_memory(inputs: ModelInputs) -> list[Problem]:
     model = inputs.memory_model(train_spec)
     setup = training_setup(train_spec, least_policy(train_spec, model))
     copied = train_spec.train.ckpt.enable_checkpoint and train_spec.train.ckpt.save_mode == "async"
-    state = setup.master * model.every.trained + moments_bytes(model.every, setup)
+    state = setup.master_bytes * model.every.trained + moments_bytes(model.every, setup)
     needed = (state * copied + host_bytes(model, setup)) / GIB
     has = available_gib()
     inputs.facts["host_memory"] = {"copy_gib": round(needed, 1), "available_gib": round(has, 1)}

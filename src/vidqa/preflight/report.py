@@ -1,4 +1,4 @@
-"""Runs the checks, of preflight or of a launch, and reports their results for people and programs."""
+"""Runs the checks of preflight or of a launch, and reports their results as text and JSON."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from vidqa.spec.keys import value_at
 from vidqa.spec.layers import action_of
 from vidqa.spec.problems import MODEL_MAX_LENGTH
 
-ORDER = ("error", "warning", "blocked", "ok", "skipped")  # of a group: the first that a check has
-SHOWN = ("ok", "skipped", "warning", "blocked", "error")
-HERE = ("local", "docker")  # platforms whose jobs run on the machine that launches them
+STATUS_BY_SEVERITY = ("error", "warning", "blocked", "ok", "skipped")  # a group has the worst
+STATUS_ORDER = ("ok", "skipped", "warning", "blocked", "error")  # in the text
+PLATFORMS_OF_THIS_MACHINE = ("local", "docker")  # platforms whose jobs run on the machine that launches them
 
 
 @dataclass(frozen=True)
@@ -38,50 +38,53 @@ class Report:
 
     action: str
     checks: list[CheckResult]
-    facts: dict[str, Any]
+    facts: dict[str, Any]  # what the checks measured and predicted, as in references/preflight.md
 
     @property
     def problems(self) -> list[Problem]:
-        """Every problem once. If a check was blocked by an error that no check of the chosen group reports, that error
-        is included."""
-        problems = list(dict.fromkeys(problem for checked in self.checks for problem in checked.problems))
+        """Every problem once. Without an error among them, also the errors that blocked a check, which are those of a
+        group that was not run."""
+        problems = list(dict.fromkeys(problem for result in self.checks for problem in result.problems))
         if not _has_error(problems):
-            problems += dict.fromkeys(p for checked in self.checks for p in bounded(list(checked.blocked_by)))
+            problems += dict.fromkeys(p for result in self.checks for p in bounded(list(result.blocked_by)))
         return problems
 
     def as_dict(self) -> dict[str, Any]:
+        """The report as JSON."""
         return {"action": self.action, "groups": [self._group(name) for name in GROUPS], "facts": self.facts}
 
     def _group(self, name: str) -> dict[str, Any]:
-        checks = [checked for checked in self.checks if checked.group == name]
-        shown = [
+        checks = [result for result in self.checks if result.group == name]
+        rows = [
             {"name": c.name, "status": c.status, "why": c.why, "problems": [p.as_dict() for p in c.problems]}
             for c in checks
         ]
-        status = next((status for status in ORDER if any(c.status == status for c in checks)), "not asked for")
-        return {"name": name, "status": status, "checks": shown}
+        status = next(
+            (status for status in STATUS_BY_SEVERITY if any(c.status == status for c in checks)), "not asked for"
+        )
+        return {"name": name, "status": status, "checks": rows}
 
     @property
     def text(self) -> str:
         """The verdict, one line per group with its problems, and the summary of facts."""
         counts = Counter(problem.severity for problem in self.problems)
-        shown = ", ".join(f"{counts[kind]} {kind}{'s' * (counts[kind] != 1)}" for kind in ("error", "warning"))
-        lines = [f"{self.action}: {'not ready' if counts['error'] else 'ready'}; {shown}", ""]
+        rows = ", ".join(f"{counts[kind]} {kind}{'s' * (counts[kind] != 1)}" for kind in ("error", "warning"))
+        lines = [f"{self.action}: {'not ready' if counts['error'] else 'ready'}; {rows}", ""]
         for name in GROUPS:
-            lines += self._group_lines([checked for checked in self.checks if checked.group == name])
+            lines += self._group_lines([result for result in self.checks if result.group == name])
         return "\n".join([*lines, "", *(f"{what:<16} {text}" for what, text in summary(self.facts))]).rstrip()
 
     @staticmethod
     def _group_lines(checks: list[CheckResult]) -> Iterator[str]:
         if not checks:
             return
-        counts = Counter(checked.status for checked in checks)
-        yield f"{checks[0].group:<16} " + ", ".join(f"{counts[s]} {s}" for s in SHOWN if counts[s])
+        counts = Counter(result.status for result in checks)
+        yield f"{checks[0].group:<16} " + ", ".join(f"{counts[s]} {s}" for s in STATUS_ORDER if counts[s])
         reasons: dict[tuple[str, str], list[str]] = {}
-        for checked in checks:
-            if checked.status != "ok":
-                many = f"{len(checked.problems)} problem{'s' * (len(checked.problems) != 1)}"
-                reasons.setdefault((checked.status, checked.why or many), []).append(checked.name)
+        for result in checks:
+            if result.status != "ok":
+                many = f"{len(result.problems)} problem{'s' * (len(result.problems) != 1)}"
+                reasons.setdefault((result.status, result.why or many), []).append(result.name)
         yield from (f"  {status:<14} {', '.join(names)}: {why}" for (status, why), names in reasons.items())
 
 
@@ -91,17 +94,22 @@ def preflight(
     action: str | None = None,
     group: str | None = None,
     probe_sample: int | None = None,
-    **more: Any,
+    **options: Any,
 ) -> Report:
-    """Run every check (of one group, or those that compare sets). `more` are further fields of RunInputs: declared,
-    resources, engine, evaluate_spec, kpi_root. A report of all groups is cached for the launch. Raises ProblemError
-    only where the spec is not a spec at all."""
-    inputs = DataInputs(spec_path, action or action_of(spec_path), platform, probe_sample, **more)
-    key = _key(inputs) if group is None else None  # first: a change during the checks must make the report stale
-    report = _run(inputs, (c for c in _every(inputs) if group in (None, c.group) or (group == LEAKS and c.leaks)))
+    """Run the checks of `group`, all for None; LEAKS stands for those that compare two sets. `probe_sample` is the
+    number of media that are decoded; `options` are further fields of RunInputs: declared, resources, engine,
+    evaluate_spec, kpi_root. A report of all groups is cached for the launch. Raises ProblemError where the file is not
+    a spec; all other problems are in the report."""
+    inputs = DataInputs(spec_path, action or action_of(spec_path), platform, probe_sample, **options)
+    key = (
+        _report_key(inputs) if group is None else None
+    )  # taken first: a file that changes during the checks makes the report stale
+    report = _run_checks(
+        inputs, (c for c in _all_checks(inputs) if group in (None, c.group) or (group == LEAKS and c.leaks))
+    )
     if key:
         decoding = [
-            problem for checked in report.checks if checked.name == "planned frames" for problem in checked.problems
+            problem for result in report.checks if result.name == "planned frames" for problem in result.problems
         ]
         passed = not _has_error(report.problems)
         cached = CachedReport(
@@ -122,49 +130,49 @@ def check_at_launch(
     platform: str,
     resources: Resources,
     engine: str,
-    earlier: CachedReport | None,
+    failed_report: CachedReport | None,
     *,
     fetch: bool,
 ) -> list[Problem]:
-    """The problems of a job that is to be launched, errors and warnings. `earlier` is the report of a preflight that
-    did not pass: its options and what it found by decoding still hold. With `fetch` a report without errors is
-    cached."""
+    """The errors and warnings of a job that is to be launched. `failed_report` is that of a preflight which did not
+    pass: its options, and the errors that it found by decoding, still hold. With `fetch` the launch downloads what the
+    job reads, and a report without errors is cached."""
     inputs = DataInputs(
         spec_path, job_spec.action, platform, resources=resources, engine=engine, job_spec=job_spec, at_launch=True
     )
-    inputs.elsewhere = platform not in HERE
-    if earlier:
-        inputs.declared = Declared(earlier.gpu_count, earlier.gpu_memory_gb, earlier.gpu_arch)
-        inputs.evaluate_spec = Path(earlier.evaluate_spec) if earlier.evaluate_spec else None
-        inputs.kpi_root = Path(earlier.kpi_root) if earlier.kpi_root else None
+    inputs.elsewhere = platform not in PLATFORMS_OF_THIS_MACHINE
+    if failed_report:
+        inputs.declared = Declared(failed_report.gpu_count, failed_report.gpu_memory_gb, failed_report.gpu_arch)
+        inputs.evaluate_spec = Path(failed_report.evaluate_spec) if failed_report.evaluate_spec else None
+        inputs.kpi_root = Path(failed_report.kpi_root) if failed_report.kpi_root else None
     if inputs.elsewhere and not inputs.declared.anything:
         inputs.gpus = []  # the GPUs of this machine are not the job's
-    unseen = _unseen(inputs, job_spec, fetch)
-    key = None if unseen else _key(inputs)
-    report = _run(inputs, (check for check in _every(inputs) if _runs_at_launch(check, inputs, job_spec)))
-    problems = [*report.problems, *unseen, *(earlier.lasting if earlier else [])]
+    unseen = _problems_of_unseen(inputs, job_spec, fetch)
+    key = None if unseen else _report_key(inputs)
+    report = _run_checks(inputs, (check for check in _all_checks(inputs) if _runs_at_launch(check, inputs, job_spec)))
+    problems = [*report.problems, *unseen, *(failed_report.lasting if failed_report else [])]
     if inputs.elsewhere:
-        problems = _settle_missing_media(problems, inputs)
+        problems = _with_media_severity(problems, inputs)
     if fetch and key and not _has_error(problems):
         launch_gate.store(key, CachedReport(passed=True, decoded=False, lasting=[]), inputs.engine_plan)
     return list(dict.fromkeys(problems))
 
 
-def _every(inputs: DataInputs) -> list[Check]:
+def _all_checks(inputs: DataInputs) -> list[Check]:
     return [*CHECKS, *resolve(inputs.declared_action.checks)]
 
 
-def _run(inputs: DataInputs, checks: Iterable[Check]) -> Report:
+def _run_checks(inputs: DataInputs, checks: Iterable[Check]) -> Report:
     results = [run_check(check, inputs) for check in checks]
-    return Report(inputs.action, [_settle_length(checked, inputs) for checked in results], inputs.facts)
+    return Report(inputs.action, [_without_length_warning(result, inputs) for result in results], inputs.facts)
 
 
 def _has_error(problems: Iterable[Problem]) -> bool:
     return any(problem.severity == "error" for problem in problems)
 
 
-def _key(inputs: DataInputs) -> ReportKey | None:
-    """The inputs of the report; None where some are missing, so that no launch can match it."""
+def _report_key(inputs: DataInputs) -> ReportKey | None:
+    """The key under which the report is cached; None where inputs are missing, so that no launch finds it."""
     try:
         job_spec = inputs.job_spec or load_job_spec(
             inputs.action,
@@ -181,32 +189,33 @@ def _key(inputs: DataInputs) -> ReportKey | None:
         return None
 
 
-def _settle_length(checked: CheckResult, inputs: DataInputs) -> CheckResult:
-    """Drop the warning about a short model_max_length if every sample fits."""
+def _without_length_warning(result: CheckResult, inputs: DataInputs) -> CheckResult:
+    """The result without the warning about a short model_max_length, if every sample fits all the same."""
     longest = inputs.facts.get("train", {}).get("tokens_per_sample")
-    if checked.group != "spec" or longest is None or inputs.offline_model or not checked.problems:
-        return checked
-    problems = [problem for problem in checked.problems if problem.code != MODEL_MAX_LENGTH.name]
-    return replace(checked, problems=problems, status=checked.status if problems else "ok")
+    if result.group != "spec" or longest is None or inputs.offline_model or not result.problems:
+        return result
+    problems = [problem for problem in result.problems if problem.code != MODEL_MAX_LENGTH.name]
+    return replace(result, problems=problems, status=result.status if problems else "ok")
 
 
 def _runs_at_launch(check: Check, inputs: DataInputs, job_spec: JobSpec) -> bool:
-    rule = check.at_launch
-    if rule is AtLaunch.HERE:
+    """Whether the condition of a check for running at a launch (AtLaunch) holds."""
+    condition = check.at_launch
+    if condition is AtLaunch.HERE:
         return inputs.platform == "local" and inputs.engine == "vidqa"
-    if rule is AtLaunch.NEW_OUTPUT and job_spec.resumes:  # its saves exist
+    if condition is AtLaunch.NEW_OUTPUT and job_spec.resumes:  # its saves exist
         return False
-    if rule in (AtLaunch.OUTPUT, AtLaunch.NEW_OUTPUT) and inputs.elsewhere:
+    if condition in (AtLaunch.OUTPUT, AtLaunch.NEW_OUTPUT) and inputs.elsewhere:
         return inputs.output_dir.is_dir() or inputs.output_dir.parent.is_dir()
-    if rule is AtLaunch.CHECKPOINT:
-        return not _unseen_checkpoint(inputs, job_spec)
-    return rule is not AtLaunch.NEVER
+    if condition is AtLaunch.CHECKPOINT:
+        return not _problems_of_unseen_checkpoint(inputs, job_spec)
+    return condition is not AtLaunch.NEVER
 
 
-def _unseen(inputs: DataInputs, job_spec: JobSpec, fetch: bool) -> list[Problem]:
-    """Warnings about what the job reads and this machine does not see. Checks that need it are skipped; models are
-    those that the launch has resolved."""
-    models = [p for key, name in job_spec.models.items() for p in _unseen_path(inputs, job_spec, key, name)]
+def _problems_of_unseen(inputs: DataInputs, job_spec: JobSpec, fetch: bool) -> list[Problem]:
+    """Warnings about files that the job reads and that are not on this machine. Sets `inputs.missing`, so that checks
+    which need them are skipped, and otherwise `inputs.models` to the folders that the launch has resolved."""
+    models = [p for key, name in job_spec.models.items() for p in _problems_of_unseen_path(inputs, job_spec, key, name)]
     if not models:
         inputs.models = {key: Path(str(value_at(job_spec.resolved, key))) for key in job_spec.models}
     keys = [key for data in job_spec.declared.data for key in (data.annotations, data.media)]
@@ -216,20 +225,22 @@ def _unseen(inputs: DataInputs, job_spec: JobSpec, fetch: bool) -> list[Problem]
         if storage.is_remote(name) and not fetch:
             sets.append(NOT_SEEN.at(key, f"{name} is fetched by the launch", severity="warning"))
         elif name:
-            sets += _unseen_path(inputs, job_spec, key, name)
-    media = [] if sets or not inputs.elsewhere else _unseen_media(inputs)
+            sets += _problems_of_unseen_path(inputs, job_spec, key, name)
+    media = [] if sets or not inputs.elsewhere else _problems_of_unseen_media(inputs)
     parts = {"models": models, "annotations": sets, "headers": media}
     inputs.missing |= {part: problems for part, problems in parts.items() if problems}
-    return [*models, *sets, *media, *_unseen_checkpoint(inputs, job_spec)]
+    return [*models, *sets, *media, *_problems_of_unseen_checkpoint(inputs, job_spec)]
 
 
-def _unseen_checkpoint(inputs: DataInputs, job_spec: JobSpec) -> list[Problem]:
+def _problems_of_unseen_checkpoint(inputs: DataInputs, job_spec: JobSpec) -> list[Problem]:
     resuming = job_spec.declared.resuming
-    return _unseen_path(inputs, job_spec, resuming.key, job_spec.start) if resuming and job_spec.start else []
+    return (
+        _problems_of_unseen_path(inputs, job_spec, resuming.key, job_spec.start) if resuming and job_spec.start else []
+    )
 
 
-def _unseen_path(inputs: DataInputs, job_spec: JobSpec, key: str, name: str) -> list[Problem]:
-    """A warning for a path that only the job will see. `name` is the value as written."""
+def _problems_of_unseen_path(inputs: DataInputs, job_spec: JobSpec, key: str, name: str) -> list[Problem]:
+    """A warning if the path of `key` is not on this machine, or on the hub. `name` is its value in the spec."""
     path = str(value_at(job_spec.resolved, key))
     if os.path.exists(path) or not (hub.is_hub_name(name) or inputs.elsewhere):
         return []
@@ -237,22 +248,22 @@ def _unseen_path(inputs: DataInputs, job_spec: JobSpec, key: str, name: str) -> 
     return [NOT_SEEN.at(key, why, severity="warning")]
 
 
-def _unseen_media(inputs: DataInputs) -> list[Problem]:
-    """Media whose folders are not here. A missing file in a folder that is here is an error, not a warning."""
+def _problems_of_unseen_media(inputs: DataInputs) -> list[Problem]:
+    """A warning if folders of media are not on this machine. A missing file in a folder that is here is an error."""
     try:
         paths = {ref.path for record in inputs.records for ref in record.media}
     except (ProblemError, Skip):
         return []
-    absent = {os.path.dirname(path) for path in paths if not os.path.exists(path)}
-    folders = sorted(folder for folder in absent if not os.path.isdir(folder))
+    missing_folders = {os.path.dirname(path) for path in paths if not os.path.exists(path)}
+    folders = sorted(folder for folder in missing_folders if not os.path.isdir(folder))
     if not folders:
         return []
     message = f"media are in {len(folders)} folders that are not on this machine, such as {folders[0]}"
     return [NOT_SEEN.at("media", message, severity="warning")]
 
 
-def _settle_missing_media(problems: list[Problem], inputs: DataInputs) -> list[Problem]:
-    """Missing media are bad samples, unless their folder is on another machine."""
+def _with_media_severity(problems: list[Problem], inputs: DataInputs) -> list[Problem]:
+    """The problems with MEDIA_MISSING as severe as a bad sample, or without it where media are on another machine."""
     if "headers" in inputs.missing:
         return [problem for problem in problems if problem.code != MEDIA_MISSING.name]
     return [

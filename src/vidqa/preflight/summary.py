@@ -113,7 +113,7 @@ def _memory(facts: Facts) -> Iterator[Line]:
             held = f"{memory['weights_and_optimizer_gib']:.1f} of it weights and optimizer"
         yield "GPU memory", f"about {memory['peak_gib']:.1f}{limit} GiB on each, {held}"
         if "memory_policy" in memory:
-            yield "memory policy", f"{memory['memory_policy']}; {memory['done_again']:.0%} of the work is done again"
+            yield "memory policy", f"{memory['memory_policy']}; {memory['done_again']:.0%} of the work is recomputed"
         yield "heaviest pack", f"{memory['heaviest_pack_tokens']:,} tokens, {memory['heaviest_pack_patches']:,} patches"
 
 

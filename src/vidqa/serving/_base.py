@@ -62,11 +62,11 @@ def listen(host: str, port: int) -> socket.socket:
 
 class Backend(Protocol):
     """The generator behind the server. `planner` plans prompts for it; prompt and answer have at most `longest` tokens;
-    `most` prompts are answered at a time."""
+    `batch_size` prompts are answered at a time."""
 
     planner: Planner
     longest: int
-    most: int
+    batch_size: int
 
     def headers(self, media: Sequence[MediaRef]) -> list[Future[Any]]:
         """For each medium a VideoMeta, an ImageMeta or a Problem, read in a process that may hang or die."""

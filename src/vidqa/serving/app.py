@@ -80,7 +80,7 @@ class ServerApp:
     def __post_init__(self) -> None:
         backend = self.handler.backend
         self.server_metrics = ServerMetrics(lambda: self.requests_in_flight, lambda: backend.waiting)
-        self.capacity = backend.most + self.limits.queue
+        self.capacity = backend.batch_size + self.limits.queue
         self.uploads = Uploads(self.limits, self.capacity)
 
     def app(self) -> Starlette:

@@ -97,7 +97,7 @@ class RequestHandler:
     def __init__(self, backend: Backend, access: MediaAccess, defaults: Sampling, choices: Sequence[str] = ()) -> None:
         self.backend, self.access, self.defaults, self.choices = backend, access, defaults, list(choices)
         self.grammars = Grammars(backend.planner.chat)
-        self.threads = ThreadPoolExecutor(backend.most + access.limits.queue, "request")  # one for each request
+        self.threads = ThreadPoolExecutor(backend.batch_size + access.limits.queue, "request")  # one for each request
         self.compiling = ThreadPoolExecutor(1, "grammar")  # grammars take one core, whoever sends them
 
     async def plan(self, request: ChatRequest, held: ExitStack) -> Sample:
@@ -105,9 +105,9 @@ class RequestHandler:
         request."""
         turns, named_media = conversation(request.messages)
         letters = sum(len(turn.text) for turn in turns)
-        if letters > (most := LETTERS_PER_TOKEN * self.backend.longest):
+        if letters > (most_letters := LETTERS_PER_TOKEN * self.backend.longest):
             raise SAMPLE_TOO_LONG.error(
-                "messages", f"{letters} characters; at most {most} allowed", "Shorten the text."
+                "messages", f"{letters} characters; at most {most_letters} allowed", "Shorten the text."
             )
         media = [await self.in_thread(self.access.fetch, medium, held) for medium in named_media]
         places = {ref.path: ref.written for ref in media}
@@ -121,7 +121,7 @@ class RequestHandler:
         if problems:
             raise ProblemError([_in_request(problem, places) for problem in problems])
         planner = self._planner(request)
-        planner.take({ref.key: header for ref, header in zip(media, headers, strict=True)})
+        planner.set_headers({ref.key: header for ref, header in zip(media, headers, strict=True)})
         record = Record("request", turns, tuple(media), source="messages")
         samples, problems = await self.in_thread(planner.plan, [record])
         if problems:
@@ -131,7 +131,7 @@ class RequestHandler:
     def _planner(self, request: ChatRequest) -> Planner:
         """A new planner with the frame options of the request."""
         planner, options = self.backend.planner, request.mm_processor_kwargs
-        return planner.anew(with_keys(planner.vision, options.model_dump()) if options else planner.vision)
+        return planner.with_vision(with_keys(planner.vision, options.model_dump()) if options else planner.vision)
 
     async def begin(self, request: ChatRequest, sample: Sample) -> Answers:
         """Start the answers to a planned request. Raises SAMPLE_TOO_LONG, SERVE_REQUEST."""

@@ -55,7 +55,7 @@ NO_EFFECT: list[tuple[Any, ...]] = [
     ("GrpoPolicy", "rollout_as_token_ids", bool, False, "Token ids", "Ids are always kept."),
     ("GrpoPolicy", "advantage_low", float, -5.0, "Lowest advantage", "Advantages are not clipped."),
     ("GrpoPolicy", "advantage_high", float, 5.0, "Highest advantage", "Advantages are not clipped."),
-    ("GrpoPolicy", "dataloader_drop_last", bool, True, "Drop the last part batch", "Epochs follow each other without a gap."),
+    ("GrpoPolicy", "dataloader_drop_last", bool, True, "Drop the last partial batch", "Epochs follow each other without a gap."),
     ("GrpoPolicy", "prompt_column_name", str, "", "Prompt field", "Field with the prompt; records are read by their shape."),
     ("GrpoPolicy", "response_column_name", str, "", "Reference field", "Field with the reference; records are read by their shape."),
     ("GrpoPolicy", "balance_dp_token", bool, False, "Balance the loss by tokens", "Weights are of the whole step, over all ranks."),

@@ -108,7 +108,7 @@ class Policy(Table):
         "Tokens of the longest sample that may train. Videos need 40960; a longer sample is reported, never cut.",
     )
     model_gradient_checkpointing: bool = key(
-        True, "Recompute activations", "Compute activations again in the backward pass: less memory, about 25 % slower."
+        True, "Recompute activations", "Recompute activations in the backward pass: less memory, about 25 % slower."
     )
     freeze_pattern: list[str] | None = key(
         None,

@@ -192,9 +192,9 @@ class TrainEngine(DecodeEngine):
     recompute: Literal["auto", "none", "vision", "all"] = key(
         "auto",
         "What is recomputed",
-        "Whose activations are computed again in the backward pass, where policy.model_gradient_checkpointing allows "
-        "it: none is fastest, vision saves the vision tower's memory, all saves the most; auto computes again what "
-        "costs least, of as many layers as the GPU's memory makes necessary.",
+        "The activations that the backward pass recomputes, where policy.model_gradient_checkpointing allows it: none "
+        "is fastest, vision saves the vision tower's memory, all saves the most; auto recomputes what costs least, of "
+        "as many layers as the GPU's memory makes necessary.",
     )
     gpu_memory_gib: PositiveFloat | None = key(
         None, "GPU memory", "GiB that the training may take of each GPU, if others need the rest; unset is all of it."

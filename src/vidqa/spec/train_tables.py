@@ -1,4 +1,9 @@
-"""The `train` table: schedule, optimizer, precision, checkpoints, and how samples are dealt out."""
+"""The `train` table of a spec: schedule, optimizer, precision, checkpoints, and batches.
+
+A field is key(default, title, description), with `automl` for its default search range and `only` for the values that
+this engine supports of those that the type allows. `with_compat_keys` adds the keys of cosmos-rl that have no effect
+here, so some classes have no fields of their own.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +28,7 @@ from vidqa.spec.compat_keys import Granularity, with_compat_keys
 Dtype = Literal["bfloat16", "float16", "float32"]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 Decay = Annotated[Literal["linear", "sqrt", "cosine", "none"], null_is("none")]
-FALLING = {"train.optm_decay_type": ["linear", "sqrt", "cosine"]}
+DECAYING = {"train.optm_decay_type": ["linear", "sqrt", "cosine"]}
 LearningRate = NotNegative | list[NotNegative] | dict[str, NotNegative]
 
 
@@ -32,12 +37,12 @@ class Fp8(Table):
     enable_fp8: bool = key(
         False,
         "FP8",
-        "Multiply matrices of layers that train in 8-bit floats, for a loss that is a little off; on GPUs from sm_89.",
+        "Matrix products of trainable layers in 8-bit floats: faster, with a slightly different loss. GPUs from sm_89.",
     )
     quant_recipe: Granularity = key(
         "tensorwise",
         "FP8 granularity",
-        "What shares one FP8 scale: a whole matrix, or each row: closer to bf16, less gain, and not in vision blocks.",
+        "One FP8 scale for a whole matrix, or for each row: closer to bf16, slower, and not in vision blocks.",
     )
 
 
@@ -95,8 +100,8 @@ class TrainDataset(Dataset):
     test_size: Positive | Annotated[float, Field(gt=0, lt=1)] | None = key(
         None,
         "Held-out part",
-        "Samples taken from the training set for validation: a number of rows, or a share below 1. "
-        "All samples of one video go to the same side. Only used where there is no custom.val_dataset.",
+        "Samples held out of the training set for validation: a number, or a share below 1. All samples of a video go "
+        "to one side. Only used where there is no custom.val_dataset.",
     )
 
 
@@ -117,10 +122,10 @@ class TrainPolicy(Table):
         "Samples per forward pass and rank where packing is off. 1 needs the least memory; more changes no result.",
     )
     dataloader_shuffle: bool = key(True, "Shuffle", "Draw a new order of the samples in every epoch.")
-    dataloader_seed: Count = key(0, "Order seed", "Seed of the order of samples.")
+    dataloader_seed: Count = key(0, "Order seed", "Seed of the order of samples, and of the held-out part.")
     dataloader_drop_last: bool = key(
         True,
-        "Drop the last part batch",
+        "Drop the last partial batch",
         "Leave out the samples at the end of an epoch that do not fill a batch; false trains them as a smaller step.",
     )
     dataloader_num_workers: Count = key(8, "Decode workers", "Processes per rank that decode videos, at least one.")
@@ -136,8 +141,8 @@ class Train(Table):
     )
     max_num_steps: Positive | None = key(
         None,
-        "Most steps",
-        "Stop after this many optimizer steps, for a short try. An upper bound: the epochs may be over before.",
+        "Maximum steps",
+        "Stop after this many optimizer steps, for a short try; earlier where the epochs have fewer.",
     )
     train_batch_per_replica: Positive = key(
         8,
@@ -150,7 +155,7 @@ class Train(Table):
         "AdamW",
         "Optimizer",
         "AdamW decays weights apart from the gradient. AdamW8bit has moments of 8 bits, which saves 6 bytes of memory "
-        "for each number that trains, and needs bitsandbytes; matrices whose rows are no multiple of 256 keep 32 bits.",
+        "for each trainable parameter and needs bitsandbytes; matrices whose rows are no multiple of 256 keep 32 bits.",
     )
     optm_lr: LearningRate = key(
         1e-5,
@@ -202,23 +207,30 @@ class Train(Table):
     )
     optm_decay_ratio: Share | None = key(
         None,
-        "Decay part",
+        "Decay share",
         "Share of all steps, at the end, over which the rate falls; unset is all after warm-up.",
-        automl={"min": 0.1, "max": 1.0, "only_where": FALLING, "default": False},
+        automl={"min": 0.1, "max": 1.0, "only_where": DECAYING, "default": False},
     )
     optm_min_lr_factor: Share = key(
         0.1,
         "Lowest rate",
         "Share of the peak rate at the end. A tenth lets the last batches still count.",
-        automl={"min": 0.0, "max": 0.5, "only_where": FALLING, "default": False},
+        automl={"min": 0.0, "max": 0.5, "only_where": DECAYING, "default": False},
     )
-    optm_grad_norm_clip: NotNegative = key(1.0, "Gradient clip", "Largest gradient norm; 0 is off.")
-    master_dtype: Dtype = key("float32", "Master weights", "What the optimizer keeps.", only=["float32"])
+    optm_grad_norm_clip: NotNegative = key(
+        1.0, "Gradient clip", "Maximum norm of the gradient, to which a larger one is scaled down; 0 is off."
+    )
+    master_dtype: Dtype = key(
+        "float32", "Master weights", "Precision of the weights that the optimizer updates.", only=["float32"]
+    )
     param_dtype: Dtype = key(
         "bfloat16", "Compute precision", "Precision of forward and backward.", only=["bfloat16", "float32"]
     )
     fsdp_reduce_dtype: Dtype = key(
-        "float32", "Gradient sum precision", "Precision in which ranks add gradients.", only=["float32", "bfloat16"]
+        "float32",
+        "Gradient sum precision",
+        "Precision in which gradients are summed over ranks.",
+        only=["float32", "bfloat16"],
     )
     fsdp_reshard_after_forward: Literal["default", "always", "never", "true", "false"] = key(
         "default",
@@ -229,12 +241,14 @@ class Train(Table):
     fsdp_offload: bool = key(
         False,
         "CPU offload",
-        "Keep in host memory what trains, its gradients and the optimizer's moments; the GPU holds the weights that it "
-        "computes with. A step takes seconds longer: an 8B model trains in full on one GPU of 80 GB.",
+        "Keep trainable weights, their gradients and the optimizer's moments in host memory; the GPU has weights in "
+        "compute precision. A step takes seconds longer: an 8B model trains in full on one GPU of 80 GB.",
     )
     seed: CountOrNull = key(42, "Seed", "Seed of dropout and of new weights.")
     compile: bool = key(
-        True, "Compile", "Fuse the element-wise work of every layer with torch.compile. On GPUs; a CPU runs as written."
+        True,
+        "Compile",
+        "Fuse the element-wise operations of every layer with torch.compile, on GPUs; a CPU runs eagerly.",
     )
     resume: bool | str = key(
         False, "Resume", "true: from the newest checkpoint of this run; a path: from that checkpoint folder."
@@ -243,4 +257,6 @@ class Train(Table):
     fp8: Fp8 = table(Fp8, "FP8", "8-bit compute.")
     fp4: Fp4 = table(Fp4, "FP4", "4-bit compute.")
     ckpt: Checkpoint = table(Checkpoint, "Checkpoints", "What is saved and when.")
-    train_policy: TrainPolicy = table(TrainPolicy, "Samples", "How samples are read and dealt out.")
+    train_policy: TrainPolicy = table(
+        TrainPolicy, "Samples", "Order of samples, micro-batches, and workers that read them."
+    )

@@ -66,7 +66,7 @@ class Task:
     def at(self, units: Iterable[float]) -> dict[str, Any]:
         """The values at a point of the unit cube, one coordinate a parameter, without those that do not apply."""
         pairs = zip(self.space.parameters, units, strict=True)
-        return self.space.within({parameter.name: parameter.at(float(unit)) for parameter, unit in pairs})
+        return self.space.applicable_values({parameter.name: parameter.at(float(unit)) for parameter, unit in pairs})
 
     def units(self, values: Values) -> list[float]:
         """The point of the unit cube of some values; 0.5 where a parameter does not apply."""
@@ -87,7 +87,7 @@ class Task:
 
     def unseen(self, values: dict[str, Any], trials: Sequence[Trial]) -> dict[str, Any]:
         """The values, or, where a trial has them already, values near them that no trial has, if any are found."""
-        tried = {spelling(self.space.within(trial.values)) for trial in trials}
+        tried = {spelling(self.space.applicable_values(trial.values)) for trial in trials}
         if spelling(values) not in tried:
             return values
         stream = self.stream(len(trials), 1)

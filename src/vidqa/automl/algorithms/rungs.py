@@ -224,7 +224,7 @@ class Pbt(Searcher):
                 values[name] = parameter.at(unit)
             else:
                 values[name] = _moved(parameter, parent.values[name], unit)
-        return self.task.space.within(values)
+        return self.task.space.applicable_values(values)
 
 
 def intervals(fidelity: Fidelity) -> list[int]:

@@ -65,7 +65,7 @@ class GridSearch(Searcher):
         return [points[place] for place in self.task.stream(0).permutation(len(points))]
 
     def proposal(self, trials: Sequence[Trial]) -> Decision:
-        tried = {spelling(self.task.space.within(trial.values)) for trial in trials}
+        tried = {spelling(self.task.space.applicable_values(trial.values)) for trial in trials}
         values = next((values for values in self.points if spelling(values) not in tried), None)
         return Done() if values is None else Start(values, "grid")
 
@@ -193,7 +193,7 @@ def ask(
         study.add_trials([_frozen(space, observation, whole) for observation in observations])
         trial = study.ask({parameter.name: distribution(parameter) for parameter in space.parameters})
     values = {parameter.name: decoded(parameter, trial.params[parameter.name]) for parameter in space.parameters}
-    return space.within(values), study.trials[-1].system_attrs
+    return space.applicable_values(values), study.trials[-1].system_attrs
 
 
 def distribution(parameter: Parameter) -> BaseDistribution:
@@ -224,7 +224,7 @@ def _encoded(parameter: Parameter, value: Any) -> Any:
 
 def _frozen(space: Space, observation: Observation, whole: bool) -> FrozenTrial:
     optuna = require("optuna", EXTRA)
-    parameters = list(space.parameters) if whole else list(space.active(observation.values))
+    parameters = list(space.parameters) if whole else list(space.applicable_parameters(observation.values))
     return optuna.trial.create_trial(
         state=optuna.trial.TrialState.RUNNING if observation.losses is None else optuna.trial.TrialState.COMPLETE,
         params={one.name: _encoded(one, observation.values.get(one.name, one.middle())) for one in parameters},
@@ -300,7 +300,7 @@ class CmaEs(Searcher):
                 values[parameter.name] = parameter.at(float(units[place]))
         for place, parameter in enumerate(self.named):
             values[parameter.name] = parameter.options[int(solution.c[place].argmax())]
-        return self.task.space.within(values)
+        return self.task.space.applicable_values(values)
 
     def _fresh(self, trials: Sequence[Trial]) -> Any:
         """Around the first trial, if someone else proposed it (the template), else around the middle."""

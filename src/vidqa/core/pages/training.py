@@ -208,7 +208,7 @@ def _how(training: Training) -> list[tuple[str, str]]:
         "Frames of a video": _at(spec, "custom.vision.nframes"),
         "Frames a second": _at(spec, "custom.vision.fps"),
         "Tokens of a pack": training.plan.get("pack_tokens"),
-        "Computed again in backward": training.facts.get("memory_policy") or training.facts.get("recompute"),
+        "Recomputed in backward": training.facts.get("memory_policy") or training.facts.get("recompute"),
     }
     return [(name, _count(value)) for name, value in rows.items() if value not in (None, "", [])]
 

@@ -23,7 +23,7 @@ from vidqa.engine.model import DTYPES
 from vidqa.engine.model.attention import Call
 from vidqa.planning.budget.memory import MemoryPolicy
 from vidqa.planning.budget.speed import flops_model
-from vidqa.planning.features import CacheShare, kept_share
+from vidqa.planning.feature_cache import CacheShare, feature_cache_share
 from vidqa.planning.packing import Steps
 from vidqa.planning.pairs import learns_pairs
 from vidqa.planning.samples import Planner
@@ -156,7 +156,7 @@ def open_feature_cache(
     room: CacheShare | str = "there is no frame cache"
     if frames is not None:
         sets = (schedule.data.train, schedule.data.validation)
-        room = kept_share(spec, planner.family, sizes, *sets, frames.limit_bytes)
+        room = feature_cache_share(spec, planner.family, sizes, *sets, frames.limit_bytes)
     if frames is None or isinstance(room, str):
         note_of(world, f"features are not kept: {room}")
         yield None

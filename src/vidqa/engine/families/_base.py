@@ -14,7 +14,7 @@ from torch.distributed.fsdp import register_fsdp_forward_method
 from vidqa.engine.distributed import WHOLE, Context
 from vidqa.engine.model.attention import Segments
 from vidqa.families import Family, VisionSizes
-from vidqa.planning.budget.activation_checkpointing import NOTHING, Recompute
+from vidqa.planning.budget.activation_checkpointing import NO_RECOMPUTE, Recompute
 from vidqa.planning.budget.answering import PAGE
 from vidqa.planning.budget.speed import FlopsModel, flops_model
 from vidqa.video.types import FramePlan
@@ -45,7 +45,7 @@ class PackedForward(Protocol):
 
 class MakeForward(Protocol):
     def __call__(
-        self, model: Any, *, recompute: Recompute = NOTHING, compile: bool = False, context: Context = WHOLE
+        self, model: Any, *, recompute: Recompute = NO_RECOMPUTE, compile: bool = False, context: Context = WHOLE
     ) -> PackedForward: ...
 
 
@@ -125,7 +125,7 @@ class TorchFamily:
     vision_segments(grids, sizes, count_bits)  all segments that attention in the vision tower is called with
     video_inputs(plans)                        inputs of a stock model for videos besides patches and grids
     packed_forward(model, recompute, compile, context)  the forward of training, see PackedForward. `recompute`: what
-                                 backward computes again; `compile` fuses layers
+                                 backward recomputes; `compile` fuses layers
     vision_features(model, patches, index)     merged features [V, D] of media, without gradients
     cached_forward(model)        the forward of generation; it takes over the model's memory
     never_drawn(config, known)   token ids that no completion has: placeholders of media, and ids that the tokenizer,

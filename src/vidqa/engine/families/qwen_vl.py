@@ -35,7 +35,7 @@ from vidqa.engine.model.attention import Segments, attend
 from vidqa.engine.model.chunked_head import head_nll
 from vidqa.engine.model.layers import Projection, flattened, norm, project, projection
 from vidqa.engine.model.suffixes import Suffixes
-from vidqa.planning.budget.activation_checkpointing import NOTHING, Recompute, RecomputeLevel
+from vidqa.planning.budget.activation_checkpointing import NO_RECOMPUTE, Recompute, RecomputeLevel
 
 
 class Parts(NamedTuple):
@@ -100,10 +100,10 @@ def vision_block(
 def _finish(
     keeping: Callable[..., Any], computing: Callable[..., Any], again: RecomputeLevel, layer: Projection
 ) -> Any:
-    """The function for what follows attention: one that keeps, or one that computes again."""
+    """The function for what follows attention: one that keeps its activations, or one that recomputes them."""
     if again != "linear":
         return keeping
-    # Of autograd functions inside a compiled checkpoint, torch 2.11 keeps what it should compute again.
+    # Of autograd functions inside a compiled checkpoint, torch 2.11 keeps what it should recompute.
     return computing if layer.float8 is None else partial(checkpoint, keeping, use_reentrant=False)
 
 
@@ -162,7 +162,7 @@ def place_features(
 class PackedForward:
     """The forward of one model over packed batches: `forward(batch)`.
 
-    `recompute` says how much of each unit backward computes again; `compile` fuses the dense parts of every layer;
+    `recompute` says how much of each unit backward recomputes; `compile` fuses the dense parts of every layer;
     ranks of a `context` share each pack."""
 
     def __init__(
@@ -170,7 +170,7 @@ class PackedForward:
         parts: Parts,
         model: Any,
         *,
-        recompute: Recompute = NOTHING,
+        recompute: Recompute = NO_RECOMPUTE,
         compile: bool = False,
         context: Context = WHOLE,
     ) -> None:

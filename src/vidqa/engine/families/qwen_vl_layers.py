@@ -2,7 +2,7 @@
 
 Attention stands between two of these functions and outside of them, so that each is one graph with one dynamic size
 (the tokens of a pack) and no data-dependent shape. torch.compile then fuses norms, rotations, activations and residual
-sums, keeps only what backward cannot cheaply compute again, and compiles each function once for all layers.
+sums, keeps only what backward cannot cheaply recompute, and compiles each function once for all layers.
 
 Shape letters: T tokens (or patches) of a pack, D width, H heads, K key heads, E values per head.
 """
@@ -142,7 +142,7 @@ def after_vision_attention_again(hidden_TD: torch.Tensor, attended_TD: torch.Ten
 
 
 class Dense(NamedTuple):
-    """The functions of a layer, eager or compiled. Those ending in `again` are computed again in backward; compiled,
+    """The functions of a layer, eager or compiled. Those ending in `again` are recomputed in backward; compiled,
     they leave out then what no gradient needs."""
 
     before_decoder: Callable[..., Any] = before_decoder_attention

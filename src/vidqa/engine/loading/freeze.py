@@ -1,4 +1,5 @@
-"""Which parameters train: freezing by pattern, LoRA through PEFT, and a table of both."""
+"""Sets which parameters train, by patterns and by LoRA through PEFT; translates the names of PEFT's parameters; counts
+trainable parameters."""
 
 from __future__ import annotations
 
@@ -13,12 +14,12 @@ from vidqa.engine.problems import ENGINE_NOTHING_TRAINS
 from vidqa.planning.budget.params import ADAPTER, is_all_linear, is_trained
 
 if TYPE_CHECKING:
-    from peft import LoraConfig  # with bitsandbytes beside it, importing it takes seconds
+    from peft import LoraConfig  # importing it takes seconds where bitsandbytes is installed
 
 
 def choose_trainable(model: nn.Module, policy: Any) -> None:
-    """Apply `policy.lora`, `policy.freeze_pattern` and `policy.trainable_pattern` (a PolicySpec) to a model on any
-    device, also meta."""
+    """Apply `policy.lora`, `policy.freeze_pattern` and `policy.trainable_pattern` (a PolicySpec) in place to a model on
+    any device, also meta. Raises ENGINE_NOTHING_TRAINS."""
     if policy.lora is not None:
         _add_lora(model, policy.lora)
     for name, parameter in model.named_parameters():
@@ -54,32 +55,35 @@ def _add_lora(model: nn.Module, lora: Any) -> None:
         inject_adapter_in_model(lora_config(lora), model, ADAPTER, low_cpu_mem_usage=True)
     except ValueError as missing:
         raise ENGINE_NOTHING_TRAINS.error("policy.lora.target_modules", str(missing)) from missing
-    # PEFT freezes the base; modules_to_save are copies that train in full.
+    # requires_grad is PEFT's from here on: False for the base, True for adapters and for the copies in modules_to_save.
 
 
 def is_adapter(name: str) -> bool:
-    """True for a parameter that LoRA added (its A and B matrices)."""
+    """Whether a parameter of this name is a LoRA matrix, A or B."""
     return ".lora_" in name
 
 
 def is_added(name: str) -> bool:
-    """True for what an adapter folder holds: A and B, and copies of modules that train in full."""
+    """Whether a parameter of this name belongs in an adapter folder: a LoRA matrix, or of a module in modules_to_save,
+    PEFT's copy that trains in full."""
     return is_adapter(name) or ".modules_to_save." in name
 
 
 def base_module(module: Any) -> nn.Module:
-    """The module with the base model's weights, where PEFT may have put an adapter or a copy around it."""
+    """The module with the base model's weights: `module`, or the one inside PEFT's wrapper for LoRA or for
+    modules_to_save."""
     return getattr(module, "base_layer", None) or getattr(module, "original_module", module)
 
 
 def base_name(name: str) -> str:
-    """The name that a parameter has in the base model's safetensors."""
+    """The name of a parameter in the base model's safetensors, without the parts that PEFT's wrappers add."""
     name = name.replace(".base_layer.", ".").replace(".original_module.", ".")
     return name.replace(f".modules_to_save.{ADAPTER}.", ".")
 
 
 def trainable_table(model: nn.Module) -> list[dict[str, Any]]:
-    """Parameters in all and trainable, by part of the model; what `run.json` stores and the log shows."""
+    """The numbers of parameters and of trainable ones for each part of the model, for `run.json` and the log. A sharded
+    parameter counts in whole, weights of quantized layers as many as before quantizing."""
     counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for name, parameter in model.named_parameters():
         row = counts[_part(name)]
@@ -91,6 +95,7 @@ def trainable_table(model: nn.Module) -> list[dict[str, Any]]:
 
 
 def _part(name: str) -> str:
+    """A parameter's part of the model: its name up to the number of the layer, such as "language_model.layers"."""
     part = re.sub(r"\.\d+\..*", "", name.removeprefix("model."))
     part = re.sub(r"\.(weight|bias)$", "", part)
     return f"{part} (LoRA)" if is_adapter(name) else part

@@ -1,7 +1,7 @@
-"""Attention whose query, key and value are computed again in backward: its input and its output alone are kept.
+"""Attention whose query, key and value are recomputed in backward: its input and its output alone are kept.
 
 The projections before attention are an eighth of a layer's work and a quarter of what it keeps; attention itself is
-dear to compute again in long samples, and its output is kept for what follows anyway. So backward makes query, key and
+expensive to recompute in long samples, and its output is kept for what follows anyway. So backward makes query, key and
 value again and gives them to attention's own backward, which needs nothing else but the sums that forward kept.
 
 Shape letters: T tokens (or patches) of a pack, D width.
@@ -53,7 +53,7 @@ def attend_again(
     causal: bool,
 ) -> torch.Tensor:
     """`attend(*before(hidden, *turns, weights), ...)`, keeping less. `weights` is a named tuple of what `before` reads,
-    nested as it may be. Where cuDNN does not take the call, backward computes attention again, too."""
+    nested as it may be. Where cuDNN does not take the call, backward recomputes attention, too."""
     if not torch.is_grad_enabled():
         query, key, value = before(hidden_TD, *turns, weights)
         return attend(query, key, value, segments, suffixes, causal=causal)

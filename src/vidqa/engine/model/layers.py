@@ -118,7 +118,7 @@ def norm(module: Any) -> Norm:
 
 def project(hidden_TD: torch.Tensor, *layers: Projection, plainly: bool = False) -> tuple[torch.Tensor, ...]:
     """The outputs of linear layers that share an input; without dropout their adapters read it once for all. `plainly`
-    makes an adapter two products of their own, which torch.compile computes again where it is told to."""
+    makes an adapter two products of their own, which torch.compile recomputes where it is told to."""
     if (how := layers[0].float8) is not None:
         products_TO = products(hidden_TD, [layer.weight for layer in layers], how)
         return tuple(_biased(output, layer.bias) for output, layer in zip(products_TO, layers, strict=True))

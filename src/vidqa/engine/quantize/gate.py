@@ -1,8 +1,9 @@
-"""The gate: both models answer the evaluation that a spec names, and the quantized one may lose so many points. With
-quantize.search a model that loses more is quantized again: the fused groups with the largest output errors stay.
+"""The gate of quantizing: the base and the quantized model are evaluated, and the latter may lose at most so many
+points. With quantize.search a model that loses more is quantized again, without the fused groups with the largest
+output errors.
 
-An output error is |y' - y| / |y| over the outputs of a group's layers, y before and y' after quantizing, both for the
-inputs that the model before gives them: errors of other layers are no part of it.
+An output error is |y' - y| / |y| over the outputs of a group's layers, y of the base and y' of the quantized model,
+both for inputs from the base: it contains no errors of other layers.
 """
 
 from __future__ import annotations
@@ -34,26 +35,27 @@ from vidqa.spec import dump, load
 from vidqa.spec.keys import with_values
 from vidqa.spec.models import QuantizeSpec
 
-SHARES = (0.025, 0.05, 0.1)  # of the model's parameters that stay at most, try after try
-ROWS = 64  # tokens of a sample whose outputs are compared
-Products = dict[str, list[tuple[torch.Tensor, torch.Tensor]]]
+KEPT_SHARES = (0.025, 0.05, 0.1)  # of the base's parameters: the most that are not quantized, in each further try
+COMPARED_TOKENS = 64  # tokens of each sample, evenly spaced
+RecordedOutputs = dict[str, list[tuple[torch.Tensor, torch.Tensor]]]
 
 
 def pass_gate(
     spec: QuantizeSpec,
     run: RunFolder,
-    source: Path,
+    base: Path,
     quantized: Path,
-    keeps: Sequence[Sequence[str]],
+    kept_candidates: Sequence[Sequence[str]],
     write: Callable[[Sequence[str]], Path],
 ) -> None:
-    """Evaluate the model before and the quantized one with one spec, compare their answers, and write the outcome into
-    quantize.json; where the gate fails, `write` the folder again with each of `keeps` until it holds. Raises
-    ENGINE_QUANTIZE_EVALUATION, ENGINE_QUANTIZE_GATE."""
+    """Evaluate the folders `base` and `quantized` with the spec's evaluation, compare their answers, and write the
+    outcome into quantize.json, the model card and comparison.txt. While the gate fails, `write` quantizes again without
+    the next of `kept_candidates` (names of fused groups) and returns the folder. Raises ENGINE_QUANTIZE_EVALUATION, and
+    ENGINE_QUANTIZE_GATE if no candidate passes."""
     evaluation, before = load(spec.quantize.evaluate, "evaluate"), run.path / "evaluations/before"
-    evaluate(evaluation, source, before)
+    evaluate(evaluation, base, before)
     tries: list[dict[str, Any]] = []
-    for number, groups in enumerate([(), *keeps], start=1):
+    for number, groups in enumerate([(), *kept_candidates], start=1):
         if number > 1:
             note(f"try {number}: {', '.join(groups)} stay as they are")
             quantized = write(groups)
@@ -79,72 +81,74 @@ def pass_gate(
     raise ENGINE_QUANTIZE_GATE.error(report, "; ".join(gate.lines))
 
 
-def evaluate(evaluation: Any, model: Path, place: Path) -> None:
-    """An evaluation of a model folder in processes of its own, which end with this one."""
+def evaluate(evaluation: Any, model: Path, run_dir: Path) -> None:
+    """Evaluate a model folder with an EvaluateSpec, in processes that end with this one; the answers are written into
+    `run_dir`. Raises the problems of that run, or ENGINE_QUANTIZE_EVALUATION."""
     note(f"evaluating {model}")
-    place.mkdir(parents=True, exist_ok=True)
-    answering = {"model.model_name": str(model), "model.enable_lora": False, "model.base_model_path": ""}
-    written = place / "spec.toml"
-    write_text(written, dump(with_values(evaluation, {**answering, "results_dir": str(place.parent)})))
+    run_dir.mkdir(parents=True, exist_ok=True)
+    model_keys = {"model.model_name": str(model), "model.enable_lora": False, "model.base_model_path": ""}
+    spec_path = run_dir / "spec.toml"
+    write_text(spec_path, dump(with_values(evaluation, {**model_keys, "results_dir": str(run_dir.parent)})))
     torchrun = [sys.executable, "-P", "-m", "vidqa.engine.torchrun", "--standalone"]
     engine = ["--nproc-per-node", str(evaluation.num_gpus), "-m", "vidqa.engine", "evaluate"]
     environment = {**foreign_environment(**OF_THE_ENGINE), PARENT: str(os.getpid())}
     environment["PYTHONPATH"] = python_path()
-    done = subprocess.run(
-        [*torchrun, *engine, "--spec", str(written), "--run-dir", str(place)],
+    completed = subprocess.run(
+        [*torchrun, *engine, "--spec", str(spec_path), "--run-dir", str(run_dir)],
         stdin=subprocess.DEVNULL,
         stdout=sys.stderr,
         env=environment,
     )
-    if done.returncode:
-        problems = RunFolder(place).read_problems()
-        failed = ENGINE_QUANTIZE_EVALUATION.error(place, f"it ended with {done.returncode}")
+    if completed.returncode:
+        problems = RunFolder(run_dir).read_problems()
+        failed = ENGINE_QUANTIZE_EVALUATION.error(run_dir, f"it ended with {completed.returncode}")
         raise ProblemError(problems) if problems else failed
 
 
 @contextmanager
-def recorded_products(model: Any, modules: Iterable[str]) -> Iterator[Products]:
-    """Inputs [N, D] and outputs [N, O] of linear layers, on the host, for each sample that the model computes: those of
-    ROWS tokens that are spread over it."""
-    products: Products = defaultdict(list)
+def record_outputs(model: Any, modules: Iterable[str]) -> Iterator[RecordedOutputs]:
+    """Record, while the context is open, the inputs and outputs of the named linear layers for each sample that the
+    model computes: by the layer's name, pairs [N, D] and [N, O] on the host in the model's dtype, with N at most
+    COMPARED_TOKENS."""
+    recorded: RecordedOutputs = defaultdict(list)
 
     def record(name: str, module: Any, args: Any, output_1SO: torch.Tensor) -> None:
         length = output_1SO.shape[1]
-        at = torch.linspace(0, length - 1, min(length, ROWS)).long()
-        products[name].append((args[0][0].cpu()[at], output_1SO[0].cpu()[at]))
+        token_indices = torch.linspace(0, length - 1, min(length, COMPARED_TOKENS)).long()
+        recorded[name].append((args[0][0].cpu()[token_indices], output_1SO[0].cpu()[token_indices]))
 
     with ExitStack() as hooks:
         for name in modules:
             hooks.callback(model.get_submodule(name).register_forward_hook(partial(record, name)).remove)
-        yield products
+        yield recorded
 
 
 @torch.no_grad()
-def output_errors(model: Any, products: Products) -> dict[str, float]:
-    """The output error of each fused group of a quantized model; `products` are of the model before."""
-    device, totals = next(model.parameters()).device, defaultdict[str, list[float]](lambda: [0.0, 0.0])
-    for name, samples in products.items():
-        layer, total = model.get_submodule(name), totals[fused_group(name)]
+def output_errors(model: Any, recorded: RecordedOutputs) -> dict[str, float]:
+    """The output error of each fused group of a quantized model, from what was `recorded` of the base."""
+    device, sums_by_group = next(model.parameters()).device, defaultdict[str, list[float]](lambda: [0.0, 0.0])
+    for name, samples in recorded.items():
+        layer, sums = model.get_submodule(name), sums_by_group[fused_group(name)]
         for inputs_ND, outputs_NO in samples:
-            change = layer(inputs_ND[None].to(device))[0].cpu().float() - outputs_NO.float()
-            total[0] += change.square().sum().item()
-            total[1] += outputs_NO.float().square().sum().item()
-    return {group: math.sqrt(change / max(size, 1e-12)) for group, (change, size) in totals.items()}
+            error = layer(inputs_ND[None].to(device))[0].cpu().float() - outputs_NO.float()
+            sums[0] += error.square().sum().item()
+            sums[1] += outputs_NO.float().square().sum().item()
+    return {group: math.sqrt(error / max(size, 1e-12)) for group, (error, size) in sums_by_group.items()}
 
 
-def larger_keeps(plan: QuantizationPlan, errors: dict[str, float]) -> list[tuple[str, ...]]:
-    """The fused groups that stay in each further try, largest error first; at least the worst that the last of SHARES
-    has room for."""
+def kept_group_candidates(plan: QuantizationPlan, errors: dict[str, float]) -> list[tuple[str, ...]]:
+    """The fused groups that are not quantized in each further try: those with the largest `errors` that fit into the
+    try's share of parameters. A try has at least the worst group that fits into the last of KEPT_SHARES."""
     sizes = Counter[str]()
     for name, (out, width) in plan.modules.items():
         sizes[fused_group(name)] += out * width
-    keeps: list[tuple[str, ...]] = []
-    for share in SHARES:
-        groups, total = list[str](), 0
+    kept_candidates: list[tuple[str, ...]] = []
+    for share in KEPT_SHARES:
+        groups, parameters = list[str](), 0
         for group in sorted(errors, key=lambda name: -errors[name]):
-            if total + sizes[group] <= plan.parameters * (share if groups else SHARES[-1]):
+            if parameters + sizes[group] <= plan.parameters * (share if groups else KEPT_SHARES[-1]):
                 groups.append(group)
-                total += sizes[group]
-        if groups and tuple(groups) not in keeps:
-            keeps.append(tuple(groups))
-    return keeps
+                parameters += sizes[group]
+        if groups and tuple(groups) not in kept_candidates:
+            kept_candidates.append(tuple(groups))
+    return kept_candidates

@@ -36,7 +36,7 @@ from vidqa.engine.memory import release_memory
 from vidqa.engine.problems import ENGINE_NO_SAMPLES, ENGINE_QUANTIZE_ADAPTER, unwritable
 from vidqa.engine.quantize.calibration import PROVING, Calibration, choose_calibration, decoded, decoder_rows
 from vidqa.engine.quantize.card import FACTS, write_card
-from vidqa.engine.quantize.gate import Products, larger_keeps, output_errors, pass_gate, recorded_products
+from vidqa.engine.quantize.gate import RecordedOutputs, kept_group_candidates, output_errors, pass_gate, record_outputs
 from vidqa.engine.quantize.proof import Measured, measure, prove
 from vidqa.engine.quantize.recipe import compress
 from vidqa.families import family_of, quantization_of, require_plain_weights
@@ -69,7 +69,7 @@ def quantize(spec: QuantizeSpec, run: RunFolder) -> int:
     quantization = Quantization(spec, run, planner, plan, calibration, source_folder(spec, run, world), world.device)
     published = quantization.write()
     if spec.quantize.evaluate:
-        keeps = larger_keeps(plan, quantization.errors)  # none where nothing is searched
+        keeps = kept_group_candidates(plan, quantization.errors)  # none where nothing is searched
         pass_gate(spec, run, quantization.source, published, keeps, quantization.write)
     return int(Exit.OK)
 
@@ -127,11 +127,11 @@ class Quantization:
             best.symlink_to(published.relative_to(self.run.path))
         return published
 
-    def read(self, model: Any) -> Products:
+    def read(self, model: Any) -> RecordedOutputs:
         """Compute what the model before gives. Returns what its linear layers do, for a search."""
         samples, options = self.calibration.samples, self.spec.quantize
         self.proving = list(decoded(self.spec, samples[:PROVING]))
-        with recorded_products(model, self.plan.modules if options.search else ()) as products:
+        with record_outputs(model, self.plan.modules if options.search else ()) as products:
             self.before = measure(model, self.planner, self.proving)
         self.rows = decoder_rows(model, self.planner, self.spec, samples) if needs_calibration(options) else []
         return products

@@ -1,4 +1,4 @@
-"""Replays a step of a GRPO run: rewards and gradient norm are computed again from the completions that it recorded.
+"""Replays a step of a GRPO run: rewards and gradient norm are recomputed from the completions that it recorded.
 
 python scripts/launch.py grpo --spec RUN/spec.toml --prove
 

@@ -71,7 +71,7 @@ def compute_in_this_thread() -> None:
 
 def choose_memory_policy(spec: TrainSpec, folder: Path, data: Prepared, world: World) -> MemoryPolicy:
     """The policy of the spec; where it leaves a choice, the fastest that fits the smallest GPU of the run. A CPU's
-    memory is not estimated: everything is computed again there, in packs of the usual size."""
+    memory is not estimated: everything is recomputed there, in packs of the usual size."""
     steps_of = partial(Steps, spec, data.train, world.data_ranks, world.device.type)
     answered = answered_samples(spec, data.validation)
     return memory_policy_of(spec, folder, world, Packing(steps_of, total_steps(spec, len(data.train)), answered))

@@ -1,12 +1,12 @@
-"""Selective activation checkpointing: how much of each decoder layer and vision block backward recomputes.
+"""Selective activation checkpointing: what backward recomputes of every decoder layer and vision block. The levels:
 
     none          nothing; all activations are kept
     projections   query, key and value; attention's output is kept
     linear        everything but attention; a layer's input and attention's output are kept
     layer         everything; a layer's input alone is kept
 
-The FLOPs for each saved activation are fewest in the vision tower, then in the projections, then in the decoder's other
-linear layers, and most in attention, whose FLOPs grow with the length of samples. `recompute_path` has that order.
+A saved byte costs the fewest FLOPs in the vision tower, then in the decoder's projections, then in its other linear
+layers, and the most in attention, whose FLOPs grow with the length of samples. `recompute_path` follows this order.
 """
 
 from __future__ import annotations
@@ -17,28 +17,29 @@ from typing import Any, Literal
 
 from vidqa.families import Sizes
 
-RecomputeLevel = Literal["none", "projections", "linear", "layer"]  # how much of one layer is recomputed
-RecomputeChoice = Literal["none", "vision", "all"]  # the fixed choices of engine.recompute
+RecomputeLevel = Literal["none", "projections", "linear", "layer"]  # of one layer, least first
+RecomputeChoice = Literal["none", "vision", "all"]  # values of engine.recompute besides "auto"
 
 
 @dataclass(frozen=True)
-class Layers:
-    """How many of a tower's layers, from the first on, recompute at this level or a higher one."""
+class RecomputedLayers:
+    """The levels of a tower's layers: the number of its first layers that recompute at least this level. A higher level
+    has no more layers than a lower one: projections >= linear >= layer."""
 
     projections: int = 0
     linear: int = 0
     layer: int = 0
 
-    def level(self, number: int) -> RecomputeLevel:
-        """The level of the layer with this number."""
-        if number < self.layer:
+    def level(self, index: int) -> RecomputeLevel:
+        """The level of the layer with this index, from 0."""
+        if index < self.layer:
             return "layer"
-        if number < self.linear:
+        if index < self.linear:
             return "linear"
-        return "projections" if number < self.projections else "none"
+        return "projections" if index < self.projections else "none"
 
     def counts(self, layers: int) -> dict[RecomputeLevel, int]:
-        """How many of `layers` layers have each level."""
+        """The number of layers at each level, in a tower of `layers` layers."""
         return {
             "none": layers - self.projections,
             "projections": self.projections - self.linear,
@@ -49,13 +50,13 @@ class Layers:
 
 @dataclass(frozen=True)
 class Recompute:
-    """The recomputation of a model's two towers."""
+    """The recomputation in a model's decoder and vision tower."""
 
-    decoder: Layers = Layers()
-    vision: Layers = Layers()
+    decoder: RecomputedLayers = RecomputedLayers()
+    vision: RecomputedLayers = RecomputedLayers()
 
     def record(self) -> dict[str, Any]:
-        """As runs and benchmarks write it."""
+        """The JSON that runs and benchmarks store; `read_recompute` reads it."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -75,37 +76,38 @@ LEVEL_NAMES: dict[RecomputeLevel, str] = {
     "linear": "all but attention",
     "layer": "everything",
 }
-NOTHING = Recompute()
+NO_RECOMPUTE = Recompute()
 
 
 def fixed_recompute(name: RecomputeChoice, sizes: Sizes) -> Recompute:
-    """A fixed choice: nothing, whole vision blocks, or these and whole decoder layers."""
+    """The recomputation of a fixed choice: none, all vision blocks in whole, or also all decoder layers in whole."""
     layers, blocks = (sizes.text.layers if name == "all" else 0), (0 if name == "none" else sizes.vision.blocks)
-    return Recompute(Layers(layers, layers, layers), Layers(blocks, blocks, blocks))
+    return Recompute(RecomputedLayers(layers, layers, layers), RecomputedLayers(blocks, blocks, blocks))
 
 
 def read_recompute(record: Mapping[str, Any] | RecomputeChoice, sizes: Sizes) -> Recompute:
-    """What `Recompute.record` wrote, or the fixed choice that earlier runs wrote by name."""
+    """Read what `Recompute.record` wrote, or the name of a fixed choice, which earlier versions wrote."""
     if isinstance(record, str):
         return fixed_recompute(record, sizes)
-    return Recompute(Layers(**record["decoder"]), Layers(**record["vision"]))
+    return Recompute(RecomputedLayers(**record["decoder"]), RecomputedLayers(**record["vision"]))
 
 
 def recompute_path(sizes: Sizes, *, vision_trains: bool) -> list[Recompute]:
-    """All choices from nothing to everything, each with one layer more, cheapest savings first."""
+    """Every step from no recomputation to all of it, one layer more each, in the order of FLOPs for a saved byte. A
+    frozen vision tower has no backward, and nothing to recompute."""
     layers, blocks = sizes.text.layers, sizes.vision.blocks if vision_trains else 0
-    decoder, vision, choices = Layers(), Layers(), [NOTHING]
-    for tower, count, fill in (
-        ("vision", blocks, lambda number: Layers(number, number)),
-        ("decoder", layers, Layers),
-        ("decoder", layers, lambda number: Layers(layers, number)),
-        ("vision", blocks, lambda number: Layers(blocks, blocks, number)),
-        ("decoder", layers, lambda number: Layers(layers, layers, number)),
+    decoder, vision, choices = RecomputedLayers(), RecomputedLayers(), [NO_RECOMPUTE]
+    for tower, count, layers_with in (
+        ("vision", blocks, lambda index: RecomputedLayers(index, index)),
+        ("decoder", layers, RecomputedLayers),
+        ("decoder", layers, lambda index: RecomputedLayers(layers, index)),
+        ("vision", blocks, lambda index: RecomputedLayers(blocks, blocks, index)),
+        ("decoder", layers, lambda index: RecomputedLayers(layers, layers, index)),
     ):
-        for number in range(1, count + 1):
+        for index in range(1, count + 1):
             if tower == "decoder":
-                decoder = fill(number)
+                decoder = layers_with(index)
             else:
-                vision = fill(number)
+                vision = layers_with(index)
             choices.append(Recompute(decoder, vision))
     return choices

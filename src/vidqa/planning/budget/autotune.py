@@ -15,10 +15,10 @@ from itertools import product
 
 from vidqa.planning.budget.answering import AnsweringSetup, Reading, answering_memory
 from vidqa.planning.budget.memory import (
-    Memory,
     MemoryPolicy,
     MicroStep,
     Reshard,
+    TrainingMemory,
     TrainingSetup,
     allowed_recompute,
     allowed_reshard,
@@ -49,7 +49,7 @@ OFFLOAD_TOKENS = 30_000
 class Forecast:
     """The heaviest micro-step of a run, and the memory that one GPU needs for it, or for validation's answers."""
 
-    memory: Memory
+    memory: TrainingMemory
     micro_step: MicroStep
     policy: MemoryPolicy
 
@@ -169,10 +169,10 @@ def generation_bytes(spec: TrainSpec, model: ParamCounts, setup: TrainingSetup, 
     every GPU in compute precision, and one sample is answered at a time."""
     sizes, most = {(sample.length, sample.patches) for sample in answered}, spec.engine.validation_max_tokens
     # Where nothing is sharded, frozen weights are computed with where they lie.
-    gathered = setup.compute * (model.every.trained if setup.shard == 1 else model.every.every)
+    gathered = setup.compute_bytes * (model.every.trained if setup.shard_ranks == 1 else model.every.every)
     peaks = []
     for length, patches in sizes:
-        answering = AnsweringSetup("transformers", setup.compute, 1, length + most, most)
+        answering = AnsweringSetup("transformers", setup.compute_bytes, 1, length + most, most)
         memory = answering_memory(model.sizes, 0, answering, Reading(1, length, length, patches), None)
         peaks.append(gathered + getattr(memory, memory.moment))
     return max(peaks, default=0.0)

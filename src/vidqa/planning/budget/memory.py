@@ -1,14 +1,14 @@
-"""Peak memory of one GPU in a training, from shapes alone: what lies there all the time, three moments of a step, and
-one of validation.
+"""Peak memory of one GPU in a training, predicted from shapes: a constant part, and four moments, of which the largest
+makes the peak. "Root" stands for the modules outside of decoder layers and vision blocks: embedding, head, mergers.
 
-    always     master weights and Adam's moments of what trains, and frozen weights, each shared by a replica's GPUs
-    decoder    backward begins: all that forward kept is there, and the last decoder layer is at work
-    vision     the decoder's gradients are there, the root's are not summed yet, and the vision tower is at work
-    root       the root (embedding, head, mergers: what is in no layer or block) sums its gradients over the ranks
-    generation validation answers samples with the gathered model (`autotune.generation_bytes`)
+    always     trainable master weights, Adam's moments, and frozen weights, each sharded over a replica's GPUs
+    decoder    backward starts: all kept activations, and the backward of one decoder layer
+    vision     the decoder's gradients, the root's before their sum over the ranks, and the backward of a vision block
+    root       all gradients, while the root's are summed over the ranks
+    generation validation generates answers with the gathered model (`autotune.generation_bytes`)
 
-The peak is the largest of these moments. Nothing is fitted to measured runs: what layers keep is counted in the
-engine's own code, which a test repeats, and the rest follows from how FSDP works.
+Nothing is fitted to measured runs: what layers keep is counted in the engine's own code, which a test repeats, and the
+rest follows from how FSDP works.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any, ClassVar, Literal, get_args
 
 from vidqa.families import Sizes
 from vidqa.planning.budget.activation_checkpointing import (
-    NOTHING,
-    Layers,
+    NO_RECOMPUTE,
     Recompute,
+    RecomputedLayers,
     RecomputeLevel,
     fixed_recompute,
     read_recompute,
@@ -34,48 +34,48 @@ from vidqa.spec.models import TrainSpec
 GIB = 1024**3
 BYTES_OF = {"float32": 4, "bfloat16": 2, "float16": 2}
 LEVELS: tuple[RecomputeLevel, ...] = get_args(RecomputeLevel)
-# Which gathered weights are freed after forward: none, all but the root's, all.
+# FSDP's reshard_after_forward: gathered weights are freed after forward for no module, for layers and blocks, for all.
 Reshard = Literal["never", "layers", "always"]
-# How records of runs write it, under the key "stay".
+# In records of runs the key "stay" names the modules whose weights stay gathered.
 RESHARD_RECORDED: dict[Reshard, str] = {"never": "all", "layers": "root", "always": "none"}
 
 
 @dataclass(frozen=True)
 class TrainingSetup:
-    """What of a training decides its memory. `compute`, `master` and `reduce` are bytes of one number."""
+    """The settings of a training that its memory depends on."""
 
-    shard: int
-    compute: int = 2
-    master: int = 4
-    reduce: int = 4
-    recompute: Recompute = NOTHING
+    shard_ranks: int  # GPUs that share one copy of weights, gradients and moments
+    compute_bytes: int = 2  # of one number in forward and backward
+    master_bytes: int = 4  # of one master weight
+    reduce_bytes: int = 4  # of one gradient while ranks sum it
+    recompute: Recompute = NO_RECOMPUTE
     compiled: bool = True
     lora: bool = False
-    dropout: bool = False
-    shares: bool = False  # one copy of a video for all questions about it
-    exchanges: bool = False  # GPUs have a part of every pack each, and exchange rows for heads
+    dropout: bool = False  # of LoRA
+    shares_prefixes: bool = False  # one copy of a video for all questions about it
+    context_parallel: bool = False  # every GPU has a part of each pack, and attention exchanges rows for heads
     keeps_weights: bool = False  # gathered weights stay until the last backward of a step
-    reads_features: bool = False  # of a frozen tower, instead of computing them
-    precision: str | None = None  # of the base's decoder matrices, where they are quantized
+    reads_features: bool = False  # features of a frozen vision tower come from the cache
+    base_precision: str | None = None  # such as "nf4": the base's decoder matrices are quantized (QLoRA)
     moments_8bit: bool = False
-    offloads: bool = False  # what trains is in host memory
+    cpu_offload: bool = False  # trainable weights, gradients and moments are in host memory
 
 
 @dataclass(frozen=True)
 class MemoryPolicy:
-    """What is recomputed, which gathered weights are freed, and how many tokens a pack may have."""
+    """Recomputation, resharding and pack size of a training."""
 
     recompute: Recompute
     reshard: Reshard
-    pack_tokens: int | None = None  # as the spec says where it is not chosen
-    peak_gib: float | None = field(default=None, compare=False)  # predicted, where it was chosen for a GPU
+    pack_tokens: int | None = None  # at most; None: the spec's
+    peak_gib: float | None = field(default=None, compare=False)  # predicted; None: the policy was not chosen for a GPU
 
     def __str__(self) -> str:
         weights = "kept through a step" if self.reshard == "never" else "freed after each layer"
-        return f"computed again: {self.recompute}; gathered weights: {weights}"
+        return f"recomputed: {self.recompute}; gathered weights: {weights}"
 
     def record(self) -> dict[str, Any]:
-        """The keys that run.json, preflight's facts and rows of benchmarks have."""
+        """The keys for run.json, preflight's facts and rows of benchmarks."""
         fields = {"recompute": self.recompute.record(), "stay": RESHARD_RECORDED[self.reshard]}
         return {"memory_policy": str(self), **fields}
 
@@ -87,18 +87,18 @@ def read_memory_policy(record: Mapping[str, Any], sizes: Sizes) -> MemoryPolicy:
 
 
 def allowed_recompute(spec: TrainSpec, model: ParamCounts) -> list[Recompute]:
-    """What a TrainSpec leaves open, the least first."""
+    """The recomputation that a TrainSpec allows, the least first."""
     if not spec.policy.model_gradient_checkpointing:
-        return [NOTHING]
+        return [NO_RECOMPUTE]
     if spec.engine.recompute == "auto":
         return recompute_path(model.sizes, vision_trains=model.vision.trained > 0)
     return [fixed_recompute(spec.engine.recompute, model.sizes)]
 
 
 def allowed_reshard(spec: TrainSpec) -> tuple[Reshard, ...]:
-    """What a TrainSpec leaves open, fastest first."""
+    """The resharding that a TrainSpec allows, the fastest first."""
     reshard = spec.train.fsdp_reshard_after_forward
-    if reshard == "default":  # weights that stay would need the room that offloading to the host gives
+    if reshard == "default":  # gathered weights that stay would take the memory that offloading frees
         return ("layers",) if spec.train.fsdp_offload else ("never", "layers")
     return ("never",) if reshard in ("never", "false") else ("always",)
 
@@ -107,46 +107,45 @@ def training_setup(spec: TrainSpec, memory_policy: MemoryPolicy) -> TrainingSetu
     """The setup of a TrainSpec under a memory policy."""
     policy, train = spec.policy, spec.train
     return TrainingSetup(
-        shard=policy.parallelism.dp_shard_size * policy.parallelism.cp_size,
-        compute=BYTES_OF[train.param_dtype],
-        master=BYTES_OF[train.master_dtype],
-        reduce=BYTES_OF[train.fsdp_reduce_dtype],
+        shard_ranks=policy.parallelism.dp_shard_size * policy.parallelism.cp_size,
+        compute_bytes=BYTES_OF[train.param_dtype],
+        master_bytes=BYTES_OF[train.master_dtype],
+        reduce_bytes=BYTES_OF[train.fsdp_reduce_dtype],
         recompute=memory_policy.recompute,
         compiled=train.compile,
         lora=policy.lora is not None,
         dropout=policy.lora is not None and policy.lora.lora_dropout > 0,
-        shares=spec.engine.share_video_prefix,
-        exchanges=policy.parallelism.cp_size > 1,
+        shares_prefixes=spec.engine.share_video_prefix,
+        context_parallel=policy.parallelism.cp_size > 1,
         keeps_weights=memory_policy.reshard == "never",
         reads_features=spec.engine.keep_features,
-        precision=policy.quantization,
+        base_precision=policy.quantization,
         moments_8bit=train.optm_name == "AdamW8bit",
-        offloads=train.fsdp_offload,
+        cpu_offload=train.fsdp_offload,
     )
 
 
 @dataclass(frozen=True)
 class MicroStep:
-    """What one micro-step puts on a GPU: its part of a pack where cp_size GPUs share it. `accumulates`: earlier
-    micro-steps of the step have left gradients."""
+    """The load of one GPU in one micro-step: a pack, or its part of a pack that cp_size GPUs share."""
 
     tokens: int  # with padding
     patches: int
-    supervised: int = 0
-    accumulates: bool = False
-    prefix_rows: int = 0  # of shared prefixes, which attention gathers for what stands behind them
+    supervised: int = 0  # tokens with a loss
+    accumulates: bool = False  # earlier micro-steps of the step have left gradients
+    prefix_rows: int = 0  # tokens of shared prefixes, gathered in attention for every suffix
 
 
 @dataclass(frozen=True)
 class PeakMemory:
-    """Bytes of one GPU: `always`, and besides it at each of the moments."""
+    """Bytes of one GPU: `always`, and on top of it a field for each of MOMENTS."""
 
     MOMENTS: ClassVar[tuple[str, ...]]
     always: float
 
     @property
     def moment(self) -> str:
-        """The moment of the peak."""
+        """The name of the moment with the peak."""
         return max(self.MOMENTS, key=lambda name: getattr(self, name))
 
     @property
@@ -156,7 +155,7 @@ class PeakMemory:
 
 
 @dataclass(frozen=True)
-class Memory(PeakMemory):
+class TrainingMemory(PeakMemory):
     """The memory of a training."""
 
     MOMENTS = ("decoder", "vision", "root", "generation")
@@ -167,61 +166,66 @@ class Memory(PeakMemory):
 
 
 def fits(peak_gib: float, memory_gib: float) -> bool:
-    """Whether a GPU has room for a predicted peak, should the prediction be wrong by as much as it may."""
+    """Whether a predicted peak fits into a GPU, with a margin for the error of the prediction and for memory outside of
+    PyTorch."""
     return peak_gib * (1 + CONSTANTS.error) + CONSTANTS.outside_gib <= memory_gib
 
 
-def peak_memory(model: ParamCounts, setup: TrainingSetup, micro_step: MicroStep) -> Memory:
-    """Predict what one GPU holds in a training step."""
+def peak_memory(model: ParamCounts, setup: TrainingSetup, micro_step: MicroStep) -> TrainingMemory:
+    """Predict the memory of one GPU in a training step; `generation` is left 0."""
     trained = model.every.trained
-    gradient = 0.0 if setup.offloads else setup.master / setup.shard  # bytes of a summed gradient
+    # Of one parameter, once it is summed over the ranks.
+    gradient_bytes = 0.0 if setup.cpu_offload else setup.master_bytes / setup.shard_ranks
     activations = _activations(model, setup, micro_step)
-    whole_root, whole_layers, whole_blocks = _gathered_weights(model, setup)
-    layer_gradients = model.layer.trained * (setup.compute + setup.reduce)
+    root_weights, layer_weights, block_weights = _gathered_weights(model, setup)
+    layer_gradients = model.layer.trained * (setup.compute_bytes + setup.reduce_bytes)
     logits = min(micro_step.supervised, CONSTANTS.logit_rows) * model.sizes.text.vocabulary * CONSTANTS.logit_bytes
-    # Keys and values of prefixes, and the gradients of both: its kernel gives them for every head of queries first.
+    # Keys and values of prefixes, and the gradients of both, which the kernel first computes for every query head.
     text = model.sizes.text
-    gathered = setup.compute * (4 * text.keys + 2 * text.queries) * micro_step.prefix_rows
-    # The widest matrices of a quantized layer in compute precision; weights on their way from the host, in float32.
-    dequantized = bool(setup.precision) * 3 * setup.compute * text.hidden * text.intermediate
-    arriving = setup.offloads * CONSTANTS.whole_layers * setup.master * max(model.layer.trained, model.block.trained)
+    gathered_prefixes = setup.compute_bytes * (4 * text.keys + 2 * text.queries) * micro_step.prefix_rows
+    # The matrices of a quantized layer's MLP in compute precision; master weights on their way from the host.
+    dequantized = bool(setup.base_precision) * 3 * setup.compute_bytes * text.hidden * text.intermediate
+    largest = max(model.layer.trained, model.block.trained)
+    weights_in_transfer = setup.cpu_offload * CONSTANTS.whole_layers * setup.master_bytes * largest
+    layer_backward = activations.layer_backward + gathered_prefixes + dequantized + weights_in_transfer
     decoder_trained = model.sizes.text.layers * model.layer.trained
-    # With kept weights the root's gradients wait for the last micro-step, whole and in reduce precision.
-    unsummed = model.root.trained * setup.reduce * (setup.keeps_weights and micro_step.accumulates)
-    summed = trained - model.root.trained * setup.keeps_weights
-    return Memory(
+    # With kept weights the root's gradients are summed in the last micro-step; until then every rank has all of them,
+    # in reduce precision.
+    unsummed_root = model.root.trained * setup.reduce_bytes * (setup.keeps_weights and micro_step.accumulates)
+    summed_parameters = trained - model.root.trained * setup.keeps_weights
+    return TrainingMemory(
         always=weights_and_optimizer(model, setup),
-        decoder=gradient * summed * micro_step.accumulates
-        + unsummed
-        + (whole_root + whole_layers)
+        decoder=gradient_bytes * summed_parameters * micro_step.accumulates
+        + unsummed_root
+        + (root_weights + layer_weights)
         + (activations.text + activations.vision)
-        + max(activations.layer_at_work + layer_gradients + gathered + dequantized + arriving, logits)
-        + model.head.trained * setup.compute,
+        + max(layer_backward + layer_gradients, logits)
+        + model.head.trained * setup.compute_bytes,
         vision=bool(model.vision.trained)
         * (
-            gradient * (summed if micro_step.accumulates else decoder_trained)
-            + unsummed
-            + (whole_root + whole_blocks)
-            + (model.root.trained * setup.compute + layer_gradients)
-            + (activations.vision + activations.block_at_work + arriving)
+            gradient_bytes * (summed_parameters if micro_step.accumulates else decoder_trained)
+            + unsummed_root
+            + (root_weights + block_weights)
+            + (model.root.trained * setup.compute_bytes + layer_gradients)
+            + (activations.vision + activations.block_backward + weights_in_transfer)
         ),
-        root=gradient * trained
-        + model.root.trained * setup.reduce
-        + unsummed
-        + (whole_root + whole_layers) * (setup.keeps_weights and micro_step.accumulates),
+        root=gradient_bytes * trained
+        + model.root.trained * setup.reduce_bytes
+        + unsummed_root
+        + (root_weights + layer_weights) * (setup.keeps_weights and micro_step.accumulates),
     )
 
 
 def weights_and_optimizer(model: ParamCounts, setup: TrainingSetup) -> float:
-    """Bytes of one GPU from the first step to the last. A quantized base is whole on every GPU; what FSDP offloads is
-    on none: with one GPU that is what trains, with several frozen weights, too."""
+    """Bytes of one GPU from the first step to the last. Every GPU has all of a quantized base. With CPU offload the GPU
+    has no trainable weights and, if several share the weights, no frozen ones either."""
     every = model.every
-    quantized = every.quantizable if setup.precision else 0
-    frozen = (every.every - every.trained - quantized) * setup.compute / setup.shard
-    whole = quantized * CONSTANTS.quantized_bytes[setup.precision] if setup.precision else 0.0
-    if setup.offloads:
-        return whole + (frozen if setup.shard == 1 else 0.0)
-    return whole + frozen + every.trained * setup.master / setup.shard + moments_bytes(every, setup) / setup.shard
+    quantized = every.quantizable if setup.base_precision else 0
+    frozen = (every.every - every.trained - quantized) * setup.compute_bytes / setup.shard_ranks
+    whole = quantized * CONSTANTS.quantized_bytes[setup.base_precision] if setup.base_precision else 0.0
+    if setup.cpu_offload:
+        return whole + (frozen if setup.shard_ranks == 1 else 0.0)
+    return whole + frozen + (every.trained * setup.master_bytes + moments_bytes(every, setup)) / setup.shard_ranks
 
 
 def moments_bytes(count: ParamCount, setup: TrainingSetup) -> float:
@@ -231,40 +235,41 @@ def moments_bytes(count: ParamCount, setup: TrainingSetup) -> float:
 
 
 def _gathered_weights(model: ParamCounts, setup: TrainingSetup) -> tuple[float, float, float]:
-    """Bytes of weights that stand gathered, in compute precision, beside the shards: of the root, and while decoder
-    layers or vision blocks are at work."""
+    """Bytes of gathered weights, in compute precision and beside the shards: of the root, of decoder layers during
+    their backward, of vision blocks during theirs."""
 
     def gathered(count: ParamCount) -> int:
-        """Where nothing is sharded, frozen weights are computed with where they lie."""
-        quantized = count.quantizable if setup.precision else 0
-        return setup.compute * (count.trained if setup.shard == 1 else count.every - quantized)
+        # Without sharding, frozen weights need no copy.
+        quantized = count.quantizable if setup.base_precision else 0
+        return setup.compute_bytes * (count.trained if setup.shard_ranks == 1 else count.every - quantized)
 
     if setup.keeps_weights:
         all_layers = gathered(model.every) - gathered(model.root)
         return gathered(model.root), all_layers, all_layers
-    held = CONSTANTS.whole_layers
-    return gathered(model.root), held * gathered(model.layer), held * gathered(model.block)
+    layers = CONSTANTS.whole_layers  # FSDP gathers the next one early
+    return gathered(model.root), layers * gathered(model.layer), layers * gathered(model.block)
 
 
 @dataclass(frozen=True)
 class _Activations:
-    """Bytes of activations: kept over all layers, and of the layer whose backward is at work."""
+    """Bytes of activations."""
 
-    text: float
-    vision: float
-    layer_at_work: float
-    block_at_work: float
+    text: float  # kept by all decoder layers when backward starts
+    vision: float  # kept by the vision tower
+    layer_backward: float  # added at most while the backward of a decoder layer runs
+    block_backward: float  # added at most while the backward of a vision block runs
 
 
 def _activations(model: ParamCounts, setup: TrainingSetup, micro_step: MicroStep) -> _Activations:
+    # Up to the result, all counts are numbers of compute precision for each token or patch.
     text, vision = model.sizes.text, model.sizes.vision
 
     def of_token(widths: Widths) -> float:
-        mine = (text.hidden, text.queries, text.keys, text.intermediate)
-        return widths.hidden * mine[0] + widths.queries * mine[1] + widths.keys * mine[2] + widths.wide * mine[3]
+        attention = widths.queries * text.queries + widths.keys * text.keys
+        return widths.hidden * text.hidden + attention + widths.wide * text.intermediate
 
     def of_patch(widths: Widths) -> float:
-        # Its heads are as wide together as its input, and queries, keys and values are counted with that.
+        # Queries, keys and values of a vision block are as wide as its input, and count with `hidden`.
         return (widths.hidden + widths.queries) * vision.hidden + widths.wide * vision.intermediate
 
     layers = {level: of_token(layer_widths(setup, level, head_norms=text.head_norms)) for level in LEVELS}
@@ -273,17 +278,17 @@ def _activations(model: ParamCounts, setup: TrainingSetup, micro_step: MicroStep
     at_block = _backward_transient(blocks, setup, of_patch)
     layer, layer_work = _kept_over_layers(setup.recompute.decoder, text.layers, layers, at_layer)
     block, block_work = _kept_over_layers(setup.recompute.vision, vision.blocks, blocks, at_block)
-    # What the decoder takes in: at the tower's end and at every tap.
+    # One merger at the tower's end and one at every tap (deepstack).
     mergers = 1 + vision.taps
-    # Where they are read: as they came, put together, and those of the next micro-step, which come meanwhile.
+    # Cached features are there three times: as read, joined into a pack, and those of the next micro-step.
     copies = 3 if setup.reads_features and not model.vision.trained else 1
     features = copies * mergers * vision.out / vision.merge**2
     inside = block + vision.patch_values + mergers * CONSTANTS.merger * vision.hidden
     return _Activations(
-        text=setup.compute * micro_step.tokens * layer,
-        vision=setup.compute * micro_step.patches * (features + inside * bool(model.vision.trained)),
-        layer_at_work=setup.compute * micro_step.tokens * layer_work,
-        block_at_work=setup.compute * micro_step.patches * block_work,
+        text=setup.compute_bytes * micro_step.tokens * layer,
+        vision=setup.compute_bytes * micro_step.patches * (features + inside * bool(model.vision.trained)),
+        layer_backward=setup.compute_bytes * micro_step.tokens * layer_work,
+        block_backward=setup.compute_bytes * micro_step.patches * block_work,
     )
 
 
@@ -292,31 +297,35 @@ def _backward_transient(
     setup: TrainingSetup,
     numbers: Callable[[Widths], float],
 ) -> dict[RecomputeLevel, float]:
-    """Numbers of a token that the backward of one layer takes besides what the layer kept."""
+    """Transient numbers for each token in the backward of one layer, besides what the layer kept, by level. `numbers`
+    multiplies Widths with the widths of the tower."""
     in_flight = numbers(CONSTANTS.in_flight_lora if setup.lora else CONSTANTS.in_flight)
     return {
         "none": in_flight,
-        "projections": in_flight,  # query, key and value come when the MLP's gradients are gone
+        "projections": in_flight,  # query, key and value are recomputed after the MLP's gradients are freed
         "linear": in_flight + numbers(CONSTANTS.linear_again_lora if setup.lora else CONSTANTS.linear_again),
         "layer": in_flight + widths["none"] - widths["layer"],
     }
 
 
 def _kept_over_layers(
-    layers: Layers, number: int, widths: Mapping[RecomputeLevel, float], at_work: Mapping[RecomputeLevel, float]
+    recomputed: RecomputedLayers,
+    count: int,
+    widths: Mapping[RecomputeLevel, float],
+    transient: Mapping[RecomputeLevel, float],
 ) -> tuple[float, float]:
-    """Numbers of a token: kept over all layers when backward begins, and what the layer at work adds to that at most.
-    Backward goes from the last layer to the first, and each layer it has passed has let go of what it kept."""
-    held = [widths[layers.level(at)] for at in range(number)]
-    before, most = 0.0, 0.0
-    for at, mine in enumerate(held):
-        before += mine
-        most = max(most, before + at_work[layers.level(at)])
-    return sum(held), most - sum(held)
+    """Numbers for each token of `count` layers: kept by all of them when backward starts, and what its peak adds to
+    that. Backward goes from the last layer to the first, and a layer that is done has freed what it kept."""
+    levels = [recomputed.level(index) for index in range(count)]
+    kept_until, peak = 0.0, 0.0  # kept by the layers up to this one
+    for level in levels:
+        kept_until += widths[level]
+        peak = max(peak, kept_until + transient[level])
+    return kept_until, peak - kept_until
 
 
 def block_widths(setup: TrainingSetup, level: RecomputeLevel, *, gated: bool = False) -> Widths:
-    """What one vision block keeps of each patch."""
+    """What one vision block keeps for each patch, as multiples of its widths."""
     if level != "none":
         return CONSTANTS.layer if level == "layer" else CONSTANTS.linear
     if gated:
@@ -325,7 +334,7 @@ def block_widths(setup: TrainingSetup, level: RecomputeLevel, *, gated: bool = F
 
 
 def layer_widths(setup: TrainingSetup, level: RecomputeLevel, *, head_norms: bool = True) -> Widths:
-    """What one decoder layer keeps of each token."""
+    """What one decoder layer keeps for each token, as multiples of its widths."""
     if level == "layer":
         return CONSTANTS.layer
     if level == "linear":
@@ -341,8 +350,8 @@ def layer_widths(setup: TrainingSetup, level: RecomputeLevel, *, head_norms: boo
         widths = CONSTANTS.compiled if setup.compiled else eager
         if setup.dropout:
             widths += CONSTANTS.compiled_dropout if setup.compiled else CONSTANTS.eager_dropout
-        if setup.shares:
+        if setup.shares_prefixes:
             widths += CONSTANTS.shared
         if not head_norms:
             widths -= CONSTANTS.compiled_head_norms if setup.compiled else norms
-    return widths + CONSTANTS.exchanged if setup.exchanges else widths
+    return widths + CONSTANTS.exchanged if setup.context_parallel else widths

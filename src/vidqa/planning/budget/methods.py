@@ -67,15 +67,15 @@ def what_fits(
         least = training_setup(changed, least_policy(changed, model))
         peaks = {tokens: peak_memory(model, least, _micro_step(model, tokens)).peak_gib for tokens in LENGTHS}
         longest = max((tokens for tokens, peak_gib in peaks.items() if fits(peak_gib, limit_gib)), default=0)
-        pack = min(OFFLOADED_PACK if least.offloads else PACK, longest)
+        pack = min(OFFLOADED_PACK if least.cpu_offload else PACK, longest)
         speed = _speed(changed, model, pack, limit_gib, card, name) if card and longest else None
         yield Fit(method, longest, speed, host_bytes(model, least) / GIB)
 
 
 def host_bytes(model: ParamCounts, setup: TrainingSetup) -> float:
     """Bytes of host memory for weights, gradients and moments of all ranks; 0 where they are on the GPU."""
-    state = 2 * setup.master * model.every.trained + moments_bytes(model.every, setup)
-    return state if setup.offloads else 0.0
+    state = 2 * setup.master_bytes * model.every.trained + moments_bytes(model.every, setup)
+    return state if setup.cpu_offload else 0.0
 
 
 def _micro_step(model: ParamCounts, tokens: int) -> MicroStep:
@@ -104,19 +104,19 @@ def micro_step_seconds(model: ParamCounts, setup: TrainingSetup, card: Gpu) -> f
     """What a micro-step costs beside its own work: dequantizing the base twice, and weights and gradients that go to
     the GPU and back. Nothing of it is taken to be hidden."""
     seconds = 0.0
-    if setup.precision:
-        read_and_written = setup.compute * 3 + 1  # codes, the weight, and the weight beside its adapter
+    if setup.base_precision:
+        read_and_written = setup.compute_bytes * 3 + 1  # codes, the weight, and the weight beside its adapter
         seconds += 2 * model.every.quantizable * read_and_written / card.bandwidth
-    if setup.offloads:
-        seconds += model.every.trained * (2 * setup.master + setup.reduce) / setup.shard / PCIE
+    if setup.cpu_offload:
+        seconds += model.every.trained * (2 * setup.master_bytes + setup.reduce_bytes) / setup.shard_ranks / PCIE
     return seconds
 
 
 def step_seconds(model: ParamCounts, setup: TrainingSetup) -> float:
     """What a step costs beside that where weights are in host memory: the host clips gradients, and updates weights
     unless their moments have 8 bits, which go to the GPU and back."""
-    if not setup.offloads:
+    if not setup.cpu_offload:
         return 0.0
-    weights = 3 * setup.master * model.every.trained
+    weights = 3 * setup.master_bytes * model.every.trained
     moved = weights + 2 * moments_bytes(model.every, setup)
     return weights / HOST + moved / (PCIE if setup.moments_8bit else HOST)

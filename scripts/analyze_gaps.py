@@ -52,6 +52,10 @@ def main(options: Namespace) -> Result:
     from vidqa.gaps.analysis.report import GapAnalysis, find_gaps, next_commands
     from vidqa.gaps.problems import GAPS_FOUND
 
+    if options.other_results and not options.audit:
+        parser.error("--other-results is for the audit: add --audit FILE")
+    if options.embeddings and not (options.audit or options.slices):
+        parser.error("--embeddings is for the slices and the audit: add --slices FILE or --audit FILE")
     fields = chosen(options)
     fail_on_gaps = fields.pop("fail_on_gaps")
     request = GapAnalysis(**fields)

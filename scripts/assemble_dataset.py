@@ -6,7 +6,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from vidqa.core.cli import Parser, Result, chosen, run
+from vidqa.core.cli import Parser, Result, chosen, number, run
 
 RUN = "python scripts/assemble_dataset.py --base train --add mined --kpi kpi/annotations.json"
 parser = Parser(
@@ -25,12 +25,12 @@ parser.add_argument("--out", type=Path, required=True, help="folder for annotati
 for name in ("kpi", "validation", "test"):
     what = f"annotations of the {name} set, and their media"
     parser.add_argument(f"--{name}", nargs="+", action="append", default=[], metavar="PATH", help=what)
-parser.add_argument("--replay", type=float, help="rows of the base set for each added one (all)")
-parser.add_argument("--cap", type=int, default=0, help="most new rows of one kind (0: all)")
+parser.add_argument("--replay", type=number(float, 0), help="rows of the base set for each added one (all)")
+parser.add_argument("--cap", type=number(int, 0), default=0, help="most new rows of one kind (0: all)")
 parser.add_argument("--no-balance", dest="balance", action="store_false", help="keep all answers")
 parser.add_argument("--group-by", default="", help="pattern that names a file's recording")
-parser.add_argument("--round", type=int, default=1, help="round of the loop")
-parser.add_argument("--seed", type=int, default=0, help="what is drawn")
+parser.add_argument("--round", type=number(int, 0), default=1, help="round of the loop")
+parser.add_argument("--seed", type=number(int, 0), default=0, help="what is drawn")
 
 
 def main(options: Namespace) -> Result:

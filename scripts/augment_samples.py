@@ -6,7 +6,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from vidqa.core.cli import Parser, Result, chosen, run
+from vidqa.core.cli import Parser, Result, chosen, number, run
 
 RUN = "python scripts/augment_samples.py --annotations mined/mined.json --out augmented"
 parser = Parser(
@@ -19,7 +19,9 @@ parser = Parser(
 parser.add_argument("--annotations", type=Path, required=True, help="rows to make others of")
 parser.add_argument("--media-root", default="", help="where their media are (default: beside the annotations)")
 parser.add_argument("--out", type=Path, required=True, help="folder for augmented.json, videos/ and preview.html")
-parser.add_argument("--each", dest="variants", type=int, default=1, metavar="N", help="variants of every clip (1)")
+parser.add_argument(
+    "--each", dest="variants", type=number(int, 0), default=1, metavar="N", help="variants of every clip (1)"
+)
 parser.add_argument(
     "--only", nargs="+", action="extend", default=[], help="of shift, speed, crop, color, noise, encode"
 )
@@ -29,8 +31,8 @@ parser.add_argument("--no-counter", dest="counter", action="store_false", help="
 parser.add_argument("--generator", default="", help="a command that makes rows: a JSON request on its stdin")
 parser.add_argument("--licence", default="", help="of what the generator makes")
 parser.add_argument("--source", default="", help="where the generator, or its model, comes from")
-parser.add_argument("--round", type=int, default=1, help="round of the loop, for the provenance")
-parser.add_argument("--seed", type=int, default=0, help="what is drawn")
+parser.add_argument("--round", type=number(int, 0), default=1, help="round of the loop, for the provenance")
+parser.add_argument("--seed", type=number(int, 0), default=0, help="what is drawn")
 
 
 def main(options: Namespace) -> Result:

@@ -6,15 +6,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from vidqa.core.cli import Parser, Result, run
+from vidqa.core.cli import Parser, Result, number, run
 from vidqa.core.run_folder import run_path
-
-
-def _points(text: str) -> float:
-    if not 0 <= (value := float(text)) <= 100:
-        raise ValueError(text)
-    return value
-
 
 parser = Parser(
     "Say whether the second of two evaluations is better, question by question, and what it fixed and broke.",
@@ -33,7 +26,7 @@ parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with
 parser.add_argument("--fail-if-worse", action="store_true", help="exit with 3 if it is worse")
 parser.add_argument(
     "--max-drop",
-    type=_points,
+    type=number(float, 0, 100),
     metavar="POINTS",
     help="exit with 3 if accuracy falls by more points, overall or in a slice with at least 50 questions",
 )

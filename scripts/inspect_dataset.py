@@ -2,24 +2,12 @@
 
 import argparse
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from vidqa.core.actions import action
-from vidqa.core.cli import Parser, Result, command, run
-
-
-def above_zero(kind: type[int] | type[float]) -> Callable[[str], float]:
-    def parse(text: str) -> float:
-        value = kind(text)
-        if not 0 < value < 1e6:
-            raise argparse.ArgumentTypeError(f"{text} is not above 0")
-        return value
-
-    return parse
-
+from vidqa.core.cli import Parser, Result, command, number, run
 
 parser = Parser(
     "Say what is in a data set: counts, answers and their balance, durations, sizes, tokens, duplicates, problems.",
@@ -34,8 +22,8 @@ parser.add_argument(
 parser.add_argument("--media-path", default="", metavar="PATH", help="folder or tar of media; default: beside the file")
 parser.add_argument("--model", metavar="MODEL", help="count tokens: a model folder, or hf_model://org/name")
 frames = parser.add_mutually_exclusive_group()
-frames.add_argument("--nframes", type=above_zero(int), help="frames of each video (default 8)")
-frames.add_argument("--fps", type=above_zero(float), help="frames for each second of video")
+frames.add_argument("--nframes", type=number(int, 1, 1e6), help="frames of each video (default 8)")
+frames.add_argument("--fps", type=number(float, most=1e6, above=0), help="frames for each second of video")
 parser.add_argument("--ignore-looks", action="store_true", help="decode nothing: do not tell which files look alike")
 parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with frames and histograms")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from vidqa.core.cli import Parser, Result, note, run
+from vidqa.core.cli import Parser, Result, note, number, run
 
 if TYPE_CHECKING:
     from vidqa.jobs.records import JobRecord
@@ -18,11 +18,17 @@ parser = Parser(
     examples=["python scripts/jobs.py status --json", "python scripts/jobs.py cancel 20260101T120000Z-1a2b3c"],
 )
 parser.add_argument("verb", choices=["list", "status", "logs", "wait", "cancel", "retry"])
-parser.add_argument("job", nargs="?", default="latest", help='a job id, or "latest" of this folder (default)')
+parser.add_argument(
+    "job", nargs="?", default="latest", help='a job id or run folder, or "latest" of this folder (default)'
+)
 parser.add_argument("--follow", action="store_true", help="logs: go on until the job is over")
-parser.add_argument("--lines", type=int, default=50, help="logs: how many of the last lines (default 50)")
-parser.add_argument("--timeout", type=float, metavar="S", help="wait, logs --follow: give up after this long")
-parser.add_argument("--grace", type=float, default=300, metavar="S", help="cancel: time to save in (default 300)")
+parser.add_argument("--lines", type=number(int, 1), default=50, help="logs: how many of the last lines (default 50)")
+parser.add_argument(
+    "--timeout", type=number(float, 0), metavar="S", help="wait, logs --follow: give up after this long"
+)
+parser.add_argument(
+    "--grace", type=number(float, 0), default=300, metavar="S", help="cancel: time to save in (default 300)"
+)
 parser.add_argument("--yes", action="store_true", help="retry: also what would fail again")
 parser.add_argument("--skip-preflight", action="store_true", help="retry: also what preflight refuses; it is recorded")
 

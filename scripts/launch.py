@@ -8,7 +8,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from vidqa.core.actions import names
-from vidqa.core.cli import Parser, Result, note, run
+from vidqa.core.cli import Parser, Result, note, number, run
 
 parser = Parser(
     "Start the job of a spec, detached from this terminal; the same spec again attaches to the job there is.",
@@ -21,8 +21,8 @@ parser = Parser(
 parser.add_argument("action", choices=names())
 parser.add_argument("--spec", type=Path, required=True, help="TOML, YAML or JSON file (scripts/build_spec.py)")
 parser.add_argument("--platform", default="local", help="local (default), docker, slurm, kubernetes")
-parser.add_argument("--nodes", type=int, default=1, help="machines that share the spec's processes")
-parser.add_argument("--gpus", type=int, help="GPUs of a node, if not visible here; 0: its CPU")
+parser.add_argument("--nodes", type=number(int, 1), default=1, help="machines that share the spec's processes")
+parser.add_argument("--gpus", type=number(int, 0), help="GPUs of a node, if not visible here; 0: its CPU")
 parser.add_argument("--image", help="engine image; default: of config.json, with --yes")
 parser.add_argument("--site", type=Path, metavar="FILE", help="settings of your place; see site_template.toml")
 parser.add_argument("--yes", action="store_true", help="agree to the image that config.json records")
@@ -33,7 +33,7 @@ parser.add_argument("--skip-preflight", action="store_true", help="start what no
 parser.add_argument("--new-run", action="store_true", help="start anew even if the same job runs or is done")
 parser.add_argument("--prove", action="store_true", help="without training, prove losses or a replayed step")
 parser.add_argument("--wait", action="store_true", help="show the log until the job is over; exit as it did")
-parser.add_argument("--timeout", type=float, metavar="S", help="wait no longer than this; the job goes on")
+parser.add_argument("--timeout", type=number(float, 0), metavar="S", help="wait no longer than this; the job goes on")
 
 
 def main(options: Namespace) -> Result:

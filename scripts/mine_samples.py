@@ -6,7 +6,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from vidqa.core.cli import Parser, Result, chosen, command, run
+from vidqa.core.cli import Parser, Result, chosen, command, number, run
 from vidqa.core.run_folder import run_path
 
 RUN = "python scripts/mine_samples.py --gaps gaps.parquet --pool POOL_RUN --query KPI_RUN"
@@ -37,20 +37,26 @@ parser.add_argument(
     help="mined.parquet of an earlier round",
 )
 parser.add_argument("--out", type=Path, required=True, help="folder for mined.json, mined.parquet, mined.html")
-parser.add_argument("--per-gap", type=int, default=20, help="rows that one gap takes at most (20)")
-parser.add_argument("--most", type=int, default=0, help="rows of all gaps together; 0 is no limit")
-parser.add_argument("--threshold", type=float, default=0.5, help="least similarity of a row that is taken (0.5)")
-parser.add_argument("--near-copy", type=float, default=0.999, help="cosine of media from which two are copies (0.999)")
-parser.add_argument("--media-weight", type=float, default=0.5, help="0 compares questions alone, 1 videos alone (0.5)")
-parser.add_argument("--round", type=int, default=1, help="round of the loop, for the provenance (1)")
-parser.add_argument("--seed", type=int, default=0, help="order in which gaps take turns, and the random control (0)")
+parser.add_argument("--per-gap", type=number(int, 1), default=20, help="rows that one gap takes at most (20)")
+parser.add_argument("--most", type=number(int, 0), default=0, help="rows of all gaps together; 0 is no limit")
+parser.add_argument(
+    "--threshold", type=number(float, -1, 1), default=0.5, help="least similarity of a row that is taken (0.5)"
+)
+parser.add_argument(
+    "--near-copy", type=number(float, 0), default=0.999, help="cosine of media from which two are copies (0.999)"
+)
+parser.add_argument(
+    "--media-weight", type=number(float, 0, 1), default=0.5, help="0 compares questions alone, 1 videos alone (0.5)"
+)
+parser.add_argument("--round", type=number(int, 0), default=1, help="round of the loop, for the provenance (1)")
+parser.add_argument(
+    "--seed", type=number(int, 0), default=0, help="order in which gaps take turns, and the random control (0)"
+)
 
 
 def main(options: Namespace) -> Result:
     from vidqa.gaps.curation.mining import Mining, mine
 
-    if options.per_gap < 1 or not 0 <= options.media_weight <= 1:
-        parser.error("--per-gap is at least 1, --media-weight between 0 and 1")
     counts = mine(Mining(**chosen(options))).as_dict()
     page, tasks = options.out / "mined.html", options.out / "tasks.json"
     answers = ("--labels", "labels.json", "--out", options.out / "labelled.json")

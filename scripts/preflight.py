@@ -1,19 +1,26 @@
 """Check a spec before any GPU starts: python scripts/preflight.py --spec spec.toml --platform local"""
 
 import argparse
+import re
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from vidqa.core.actions import names
-from vidqa.core.cli import Parser, Result, command, run
+from vidqa.core.cli import Parser, Result, command, number, run
 
 
 def sample(text: str) -> int | None:
     if text != "all" and not text.isdigit():
         raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor all")
     return None if text == "all" else int(text)
+
+
+def architecture(text: str) -> str:
+    if not re.fullmatch(r"sm_\d{2,3}[af]?", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no architecture such as sm_90 (H100) or sm_89 (L40S, RTX 4090)")
+    return text
 
 
 parser = Parser(
@@ -29,16 +36,18 @@ parser.add_argument("--action", choices=names(), help="default: what the spec's 
 parser.add_argument("--platform", default="local", help="where it will run: local, docker, slurm, kubernetes")
 parser.add_argument("--site", type=Path, metavar="FILE", help="its site.toml, as for launch.py")
 parser.add_argument("--image", metavar="NAME", help="the engine's image, as for launch.py")
-parser.add_argument("--nodes", type=int, default=1, metavar="N", help="nodes of the job")
+parser.add_argument("--nodes", type=number(int, 1), default=1, metavar="N", help="nodes of the job")
 parser.add_argument("--only", choices=GROUPS, metavar="GROUP", help=f"one of {', '.join(GROUPS)}")
 parser.add_argument("--probe-sample", type=sample, metavar="N", help="decode N files only; default: all")
 parser.add_argument("--evaluate-spec", type=Path, metavar="FILE", help="the evaluation that a training belongs to")
 parser.add_argument("--kpi-root", type=Path, metavar="DIR", help="or only its data: annotations.json and media")
 parser.add_argument("--fix", type=Path, metavar="FILE", help="write corrected annotations to this new file")
 parser.add_argument("--engine", choices=["vidqa", "cosmos-rl"], default="vidqa", help="whose image GPUs must suit")
-parser.add_argument("--gpu-count", type=int, metavar="N", help="GPUs of the job, where they are not visible here")
-parser.add_argument("--gpu-memory-gb", type=float, metavar="G", help="memory of each")
-parser.add_argument("--gpu-arch", metavar="ARCH", help="architecture of each, such as sm_90")
+parser.add_argument(
+    "--gpu-count", type=number(int, 1), metavar="N", help="GPUs of the job, where they are not visible here"
+)
+parser.add_argument("--gpu-memory-gb", type=number(float, above=0), metavar="G", help="memory of each")
+parser.add_argument("--gpu-arch", type=architecture, metavar="ARCH", help="architecture of each, such as sm_90")
 
 
 def main(options: argparse.Namespace) -> Result:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from vidqa.core.cli import Parser, Result, command, run
+from vidqa.core.cli import Parser, Result, command, number, run
 
 parser = Parser(
     "Show samples as the model sees them: rendered chat, planned frames, token counts, and what of it is learned.",
@@ -17,7 +17,7 @@ parser = Parser(
 )
 parser.add_argument("--spec", type=Path, required=True, help="TOML, YAML or JSON file (scripts/build_spec.py)")
 parser.add_argument("--sample", nargs="+", default=[], metavar="ID", help="these samples")
-parser.add_argument("--count", type=int, default=3, help="else this many, spread over the set (default 3)")
+parser.add_argument("--count", type=number(int, 1), default=3, help="else this many, spread over the set (default 3)")
 parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with the frames")
 
 
@@ -33,7 +33,7 @@ def main(options: argparse.Namespace) -> Result:
     records = [record for part in sets for record in part.records]
     if not records:
         raise_errors(wrong)
-    rendered, problems = previews(inputs.planner, pick(records, options.sample, max(1, options.count)))
+    rendered, problems = previews(inputs.planner, pick(records, options.sample, options.count))
     problems = bounded([*problems, *wrong])
     colour = sys.stdout.isatty() and not options.json
     data = {"samples": [preview.as_dict() for preview in rendered], "html": options.html}

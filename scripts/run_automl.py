@@ -6,7 +6,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from vidqa.core.cli import Parser, Result, note, run
+from vidqa.core.cli import Parser, Result, note, number, run
 
 VERBS = ["plan", "start", "status", "suggest", "enqueue", "tell", "stop", "report"]
 parser = Parser(
@@ -39,9 +39,11 @@ parser.add_argument("--objective", type=float, action="append", default=[], meta
 parser.add_argument(
     "--proposer", default="agent", metavar="WHO", help="enqueue, tell: who chose the values (default agent)"
 )
-parser.add_argument("--count", type=int, default=1, help="suggest: how many (default 1)")
+parser.add_argument("--count", type=number(int, 1), default=1, help="suggest: how many (default 1)")
 parser.add_argument("--wait", action="store_true", help="start: show the log until the study ends or stops")
-parser.add_argument("--timeout", type=float, metavar="S", help="start --wait: no longer than this; the study goes on")
+parser.add_argument(
+    "--timeout", type=number(float, 0), metavar="S", help="start --wait: no longer than this; the study goes on"
+)
 
 # What each verb takes beside --study; anything else would be ignored in silence.
 OF_A_PLAN = {"spec", "evaluate", "test", "metric", "algorithm", "trials", "runs", "concurrent"}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from vidqa.core.cli import Parser, Result, command, run
+from vidqa.core.cli import Parser, Result, command, number, run
 from vidqa.core.run_folder import run_named
 
 parser = Parser(
@@ -28,12 +28,12 @@ parser.add_argument("--config", type=Path, metavar="FILE", help="a YAML file of 
 parser.add_argument(
     "--results-dir", "--results_dir", type=Path, default=Path("outputs/benchmark"), metavar="DIR", help="where to write"
 )
-parser.add_argument("--limit", type=int, metavar="N", help="the first N questions of each subset alone")
-parser.add_argument("--retries", type=int, metavar="N", help="how often an empty answer is asked again (10)")
+parser.add_argument("--limit", type=number(int, 1), metavar="N", help="the first N questions of each subset alone")
+parser.add_argument("--retries", type=number(int, 0), metavar="N", help="how often an empty answer is asked again (10)")
 parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="see parameters_evaluate.md")
 parser.add_argument("--platform", default="local", help="local (default), docker, slurm, kubernetes")
-parser.add_argument("--nodes", type=int, default=1, help="machines that share the questions")
-parser.add_argument("--gpus", type=int, help="GPUs of a node, where they cannot be seen from here")
+parser.add_argument("--nodes", type=number(int, 1), default=1, help="machines that share the questions")
+parser.add_argument("--gpus", type=number(int, 0), help="GPUs of a node, where they cannot be seen from here")
 parser.add_argument("--image", help="engine image")
 parser.add_argument("--site", type=Path, metavar="FILE", help="settings of your place; see site_template.toml")
 parser.add_argument("--yes", action="store_true", help="agree to the image that config.json records")

@@ -7,7 +7,7 @@ from typing import NoReturn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from vidqa.core.cli import Parser, run
+from vidqa.core.cli import Parser, number, run
 from vidqa.core.run_folder import run_named
 
 
@@ -31,13 +31,13 @@ add("--which", help="of a run: best, latest, step_N or epoch_N")
 add("--set", action="append", default=[], metavar="KEY=VALUE", help="keys of references/parameters_inference.md")
 add("--name", metavar="NAME", help="what clients call the model; default: the last part of --model")
 add("--host", default="127.0.0.1", metavar="ADDRESS", help="0.0.0.0 for all machines; needs VIDQA_API_KEY")
-add("--port", type=int, default=8000, metavar="P", help="default 8000; 0 takes a free one")
+add("--port", type=number(int, 0, 65535), default=8000, metavar="P", help="default 8000; 0 takes a free one")
 add("--allow-path", action="append", default=[], metavar="DIR", help="file:// may name what is in it")
 add("--allow-host", action="append", default=[], metavar="HOST", help="http(s):// may name HOST or HOST:PORT")
 add("--choices", default=[], type=choices, metavar="A,B", help="answers of requests that name no form, such as yes,no")
-add("--queue", type=int, default=64, metavar="N", help="requests that may wait (default 64)")
-add("--max-body-mb", type=int, default=100, metavar="N", help="largest request (default 100)")
-add("--max-media-mb", type=int, default=256, metavar="N", help="largest file or download (default 256)")
+add("--queue", type=number(int, 1), default=64, metavar="N", help="requests that may wait (default 64)")
+add("--max-body-mb", type=number(int, 1), default=100, metavar="N", help="largest request (default 100)")
+add("--max-media-mb", type=number(int, 1), default=256, metavar="N", help="largest file or download (default 256)")
 
 
 def main(options: Namespace) -> NoReturn:

@@ -7,7 +7,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from vidqa.core.actions import action
-from vidqa.core.cli import Parser, Result, command, run
+from vidqa.core.cli import Parser, Result, command, number, run
 
 parser = Parser(
     "Split annotations into training and validation, so that no video, and nothing that looks like it, is in both.",
@@ -20,7 +20,7 @@ parser.add_argument("--annotations", required=True, metavar="PATH", help="annota
 parser.add_argument("--media-path", default="", metavar="PATH", help="folder or tar of media; default: beside the file")
 parser.add_argument("--out", type=Path, required=True, help="folder for train/, val/ and split.json")
 parser.add_argument("--share", type=float, default=0.1, help="share of the records for validation (default 0.1)")
-parser.add_argument("--seed", type=int, default=0, help="another seed gives another split (default 0)")
+parser.add_argument("--seed", type=number(int, 0), default=0, help="another seed gives another split (default 0)")
 parser.add_argument(
     "--stratify", choices=["kind", "answer"], default="kind", help="what both parts get alike (default kind)"
 )

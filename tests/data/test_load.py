@@ -233,6 +233,12 @@ def test_a_wrong_record_names_its_code_place_and_remedy(
     assert len(errors[0].remedy) > 10
 
 
+def test_a_misspelt_name_of_the_media_is_shown(root: Path) -> None:
+    problem = only_problem(root, {**row(video=None), "vidio": "videos/a.mp4"})
+    assert problem.code == "DATA_TAG_COUNT"
+    assert '"video": "clip-1.mp4"' in problem.remedy and "vidio" in problem.remedy
+
+
 @pytest.mark.parametrize("value", [None, 3, "x", [1]])
 def test_rows_that_are_no_objects(root: Path, value: Any) -> None:
     assert only_problem(root, value).code == "DATA_FIELD"

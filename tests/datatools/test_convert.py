@@ -23,6 +23,7 @@ from vidqa.core.problem import ProblemError
 from vidqa.data import load_records
 from vidqa.data.record import Record
 from vidqa.datatools.convert import SUFFIX, convert
+from vidqa.datatools.outputs import write_page
 from vidqa.datatools.reading import detected
 
 MEDIA = {"video": ["a.mp4", "sub/b c.mp4", "é.mp4"], "image": ["p.png", "q.jpg"]}
@@ -513,6 +514,11 @@ def test_an_output_with_the_ending_of_another_format_is_refused(tmp_path: Path, 
     assert codes(stopped) == {"DATA_OPTION"} and not (tmp_path / name).exists()
     (tmp_path / name).mkdir()  # a folder of that name may be meant
     assert convert(root, tmp_path / name, to).facts["written"]
+
+
+def test_a_folder_in_place_of_a_page_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ProblemError, match="name a new file"):
+        write_page(tmp_path, "page")
 
 
 def test_the_script(tmp_path: Path) -> None:

@@ -12,7 +12,16 @@ from vidqa.core.problem import ProblemError
 from vidqa.data.problems import SHOWN, ProblemCollector
 from vidqa.data.record import MediaRef, Record, Turn
 from vidqa.evaluation.answers import RULES
-from vidqa.evaluation.results import FIELDS, check_results, compare_recipes, json_items, judged, make_item, read_results
+from vidqa.evaluation.results import (
+    FIELDS,
+    check_results,
+    compare_recipes,
+    json_items,
+    judged,
+    make_item,
+    read_evaluation,
+    read_results,
+)
 from vidqa.gaps.analysis.storage import is_judged
 
 ROW = {"video_id": "a.mp4", "response": "Yes.", "question": "Is it?", "gt": "yes"}
@@ -111,6 +120,14 @@ def test_many_problems_are_bounded_and_counted(tmp_path):
 def test_missing_file(tmp_path):
     with pytest.raises(ProblemError) as error:
         read_results(tmp_path / "no.json")
+    assert codes(error) == ["RESULTS_FOLDER"]
+
+
+def test_a_run_without_results(tmp_path):
+    (tmp_path / "run.json").write_text("{}")
+    (tmp_path / "best.json").write_text("{}")
+    with pytest.raises(ProblemError, match=r"no results\.json") as error:
+        read_evaluation(tmp_path)
     assert codes(error) == ["RESULTS_FOLDER"]
 
 

@@ -67,6 +67,11 @@ def test_lines_in_a_bucket_are_not_what_a_shell_can_show_next(place):
 
 def test_usage_and_missing_input(place):
     assert run("--results-dir", ".", cwd=place).returncode == 2
+    for unused in ("--other-results", "--embeddings"):
+        done = run(*WORDS, unused, ".", cwd=place)
+        assert done.returncode == 2 and f"{unused} is for the" in done.stderr
+    done = run(*WORDS[:3], ".", *WORDS[4:], cwd=place)
+    assert done.returncode == 4 and "name a file in a folder" in done.stderr
     done = run("--results-dir", "absent", *WORDS[2:], "--json", cwd=place)
     assert done.returncode == 3 and json.loads(done.stdout)["problems"][0]["code"] == "RESULTS_FOLDER"
     assert "Traceback" not in done.stderr

@@ -37,6 +37,13 @@ def codes(said: dict[str, Any]) -> list[str]:
     return [problem["code"] for problem in said["problems"]]
 
 
+def test_a_run_folder_names_its_job(over_at_once: None, write_spec: WriteSpec) -> None:
+    record = ended(write_spec("complete"))
+    for place in (record.run_dir, f"{record.run_dir}/"):
+        assert ask("status", place)["data"]["job_id"] == record.job_id
+    assert codes(ask("status", str(Path(record.run_dir).parent))) == ["JOB_NOT_FOUND"]
+
+
 def test_latest_is_of_this_folder(
     over_at_once: None, write_spec: WriteSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

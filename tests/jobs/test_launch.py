@@ -27,6 +27,7 @@ from vidqa.jobs import watch as jobs
 from vidqa.jobs.launch import Resources, dry_run, launch
 from vidqa.jobs.platforms._base import State
 from vidqa.jobs.platforms.local import LOCAL
+from vidqa.spec import load
 
 WriteSpec = Callable[..., Path]
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
@@ -64,6 +65,11 @@ def test_a_spec_of_another_action_is_one_problem(write_spec: WriteSpec) -> None:
     with pytest.raises(ProblemError) as refused:
         launch("evaluate", write_spec("complete"), "local")
     assert [(p.code, "a spec for train" in p.message) for p in refused.value.problems] == [("SPEC_ACTION", True)]
+
+
+def test_the_spec_of_another_action_is_not_loaded(write_spec: WriteSpec) -> None:
+    with pytest.raises(ProblemError, match="SPEC_ACTION"):
+        load(write_spec("complete"), "evaluate")
 
 
 def test_after_an_evaluation_comes_the_analysis_of_its_gaps(

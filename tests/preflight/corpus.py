@@ -780,7 +780,7 @@ def _(case: Case) -> None:
     path.write_bytes(path.read_bytes()[:-10])
 
 
-@broken("model is a file", "STORAGE_NOT_FOUND")
+@broken("model is a file", "SPEC_MODEL")
 def _(case: Case) -> None:
     path = case.folder / "model.bin"
     path.touch()

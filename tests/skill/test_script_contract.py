@@ -11,7 +11,7 @@ from argparse import Namespace
 from pathlib import Path
 
 import pytest
-from programs import run_here
+from programs import program, run_here
 from skill_pages import SCRIPTS
 
 from vidqa.core import cli
@@ -115,6 +115,36 @@ def test_wrong_input_is_one_json_object_and_the_same_as_text(script: Path, tmp_p
     shown = run_here([sys.executable, str(script), *words], cwd=tmp_path)
     assert shown.returncode == exit_code and shown.stdout == ""
     assert said["problems"][0]["message"] in shown.stderr and "Traceback" not in shown.stderr + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("script", "option", "values"),
+    [
+        ("assemble_dataset", "--replay", ("nan", "-1", "few")),
+        ("assemble_dataset", "--seed", ("-1", "1.5")),
+        ("augment_samples", "--seed", ("-1",)),
+        ("inspect_dataset", "--nframes", ("0", "many")),
+        ("inspect_dataset", "--fps", ("0", "nan")),
+        ("jobs", "--lines", ("-3", "0", "9" * 400)),
+        ("jobs", "--timeout", ("-5", "nan")),
+        ("launch", "--gpus", ("-2",)),
+        ("launch", "--nodes", ("0",)),
+        ("mine_samples", "--threshold", ("nan", "5")),
+        ("preflight", "--gpu-memory-gb", ("nan", "0", "inf")),
+        ("preflight", "--gpu-arch", ("hopper",)),
+        ("preview_samples", "--count", ("-1",)),
+        ("serve", "--port", ("99999",)),
+    ],
+)
+def test_a_value_out_of_range_is_a_usage_problem(
+    script: str, option: str, values: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    used = program(SKILL_ROOT / f"scripts/{script}.py")
+    for value in values:
+        assert cli.run(used.parser, used.main, [*WRONG[script][0], option, value, "--json"]) == Exit.USAGE
+        (problem,) = json.loads(capsys.readouterr().out)["problems"]
+        assert problem["code"] == "USAGE"
+        assert option in problem["message"] and repr(value) in problem["message"]
 
 
 @by_script

@@ -52,6 +52,7 @@ def found(action: str, *layers: Layer) -> dict[str, str]:
         ({"train.train_policy.dataset.test_size": 1.0}, "SPEC_VALUE", "error"),
         ({"policy.model_name_or_path": "nvidia/Cosmos-Reason2-8B"}, "SPEC_MODEL", "error"),
         ({"policy.model_name_or_path": "hf_model://nvidia"}, "SPEC_MODEL", "error"),
+        ({"policy.model_name_or_path": __file__}, "SPEC_MODEL", "error"),
         ({"policy.model_name_or_path": ""}, "SPEC_VALUE", "error"),
         ({"train.ckpt.upload_s3": "final"}, "SPEC_VALUE", "error"),
         ({"train.ckpt.upload_s3": "often", "train.ckpt.s3_bucket": "b"}, "SPEC_NOT_SUPPORTED", "error"),

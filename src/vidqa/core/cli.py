@@ -14,6 +14,7 @@ import argparse
 import errno
 import io
 import json
+import math
 import os
 import re
 import shlex
@@ -95,6 +96,28 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise USAGE.error(self.prog, message, f"python {sys.argv[0]} --help")
+
+
+def number(
+    kind: type[int] | type[float], least: float = -math.inf, most: float = math.inf, *, above: float = -math.inf
+) -> Callable[[str], float]:
+    """The type of an option: a finite number from `least` to `most`, and above `above`."""
+    bounds = [f"at least {least:g}"] if least > -math.inf else []
+    bounds += [f"above {above:g}"] if above > -math.inf else []
+    bounds += [f"at most {most:g}"] if most < math.inf else []
+    allowed = " ".join(["a whole number" if kind is int else "a number", " and ".join(bounds)]).rstrip()
+
+    def parse(text: str) -> float:
+        try:
+            value = kind(text)
+            is_fit = math.isfinite(value) and least <= value <= most and value > above
+        except (ValueError, OverflowError):
+            is_fit = False
+        if not is_fit:
+            raise argparse.ArgumentTypeError(f"{text!r} is not {allowed}")
+        return value
+
+    return parse
 
 
 def chosen(options: argparse.Namespace) -> dict[str, Any]:

@@ -41,6 +41,8 @@ def now() -> str:
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Gives a temporary path beside `path`; renamed onto it when the block ends well, removed when it does not."""
+    if not path.name:  # "." or "/"
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     # Who may read it is for the umask to say, as with any file that a program opens: no file is made more open later.

@@ -380,6 +380,11 @@ class _Row:
             tags = "".join(f"<{kind}>" for kind in KINDS for _ in listed.get(kind, ()))
             remedy = f'write one tag for each medium, for example "{tags}\\nIs the door open?", or no tag at all; '
             remedy += "a tag that is text stands in a part of type text, beside a part of type video"
+            if not any(listed.values()):
+                has = ", ".join(map(str, self.row))
+                remedy = (
+                    f'name the file of each tag, as "video": "clip-1.mp4", or leave the tag out; its keys are: {has}'
+                )
             self.wrong(problems.TAG_COUNT, "", filled, remedy)
             raise _Invalid
         keys = [slot.keys for slot in slots] or [()] * len(filled)

@@ -20,6 +20,7 @@ from vidqa.data.problems import NO_SPACE, OUTPUT_EXISTS
 from vidqa.data.record import Record, Turn
 from vidqa.video.types import KEYS_OF, VIDEO_KEYS
 
+NO_FILE_THERE = (IsADirectoryError, NotADirectoryError, FileExistsError)
 SPEAKERS = {"user": "human", "assistant": "gpt", "system": "system"}
 CARRIED = {"id", "video", "videos", "image", "images", "video_fps", "kind", "system", "rejected"}  # what a record holds
 PART_FIELDS = {"type", "text", "video", "image", "video_url", "image_url", "path", "url"}
@@ -211,7 +212,8 @@ def _write(path: Path, content: bytes) -> None:
         with replacing(path) as temporary:
             temporary.write_bytes(content)
     except OSError as refused:
-        raise NO_SPACE.error(path, f"cannot be written: {refused.strerror or refused}") from refused
+        remedy = "name a new file, in a folder" if isinstance(refused, NO_FILE_THERE) else None
+        raise NO_SPACE.error(path, f"cannot be written: {refused.strerror or refused}", remedy) from refused
 
 
 def json_list(rows: Iterable[Any]) -> bytes:

@@ -225,6 +225,8 @@ def read_evaluation(place: Path) -> tuple[list[Item], list[Problem]]:
     if paths := results_files(place):
         read = [check_results(path) for path in paths]
         items, problems = [item for part, _ in read for item in part], [problem for _, part in read for problem in part]
+    elif (place / "run.json").is_file():
+        raise RESULTS_FOLDER.error(place, "this run has no results.json: it is no evaluation, or has not finished")
     elif place.is_dir() and (files := list(_files_of_videos(place))):
         items, problems = _of_videos(place, files)
     else:

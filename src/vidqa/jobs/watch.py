@@ -78,9 +78,10 @@ def _settle_run_folder(ended: JobRecord) -> None:
         return  # full disk, or a disk of the cluster: the record is enough
 
 
-def find(job_id: str) -> JobRecord:
-    """The record of a job, as observed now. Raises JOB_NOT_FOUND, JOB_RECORD_BROKEN."""
-    return observe(records.read(job_id))
+def find(job: str) -> JobRecord:
+    """The record of a job, named by its id or its run folder, as observed now. Raises JOB_NOT_FOUND,
+    JOB_RECORD_BROKEN."""
+    return observe(records.read(os.path.basename(os.path.realpath(job)) if os.path.isdir(job) else job))
 
 
 def latest() -> tuple[JobRecord, list[Problem]]:

@@ -54,9 +54,6 @@ def _check(options: Namespace) -> None:
     for folder in options.allow_path:
         if not os.path.isdir(folder):
             raise USAGE.error("--allow-path", f"there is no folder {folder}", "correct its name")
-    for name in ("queue", "max_body_mb", "max_media_mb"):
-        if (value := getattr(options, name)) < 1:
-            raise USAGE.error(f"--{name.replace('_', '-')}", f"{value} is less than 1", "name 1 or more")
 
 
 def serving_layers(model: str, which: str | None, sets: Sequence[str], folder: Path) -> list[Layer]:

@@ -19,7 +19,7 @@ from vidqa.core.problem import Problem, ProblemError, bounded, control_character
 from vidqa.spec._field import Table
 from vidqa.spec.adapter_keys import adapter_keys, is_adapter
 from vidqa.spec.keys import expected, flat, leaves, table_at, table_of, value_in
-from vidqa.spec.layers import DEEPEST, Layer, brief, entries, place, read_layer, texts, training_type
+from vidqa.spec.layers import DEEPEST, Layer, brief, entries, place, read_layer, require_action, texts, training_type
 from vidqa.spec.models import EvaluateSpec, InferenceSpec, Spec, TrainSpec
 from vidqa.spec.problems import CONFLICT, FILE, SECRET, UNKNOWN_KEY, VALUE
 from vidqa.spec.rules import check
@@ -67,8 +67,11 @@ def load(path: Path | str, action: str) -> Spec: ...
 
 
 def load(path: Path | str, action: str) -> Spec:
-    """The spec in a TOML, YAML or JSON file, over the template. Raises ProblemError with every problem."""
-    return resolve(action, [read_layer(path)]).spec
+    """The spec in a TOML, YAML or JSON file, over the template. Raises SPEC_ACTION for a spec of another action, else
+    every problem."""
+    layer = read_layer(path)
+    require_action(layer, Path(path), action)
+    return resolve(action, [layer]).spec
 
 
 def load_training(path: Path | str) -> TrainSpec:

@@ -239,6 +239,10 @@ def model_name_rules(path: str, name: str, *, adapter_allowed: bool = False) -> 
     if name.startswith("hf_model://"):
         if not HF_MODEL.match(name):
             yield codes.MODEL.at(path, f"{name!r} is not hf_model://org/name")
+    elif folder.is_file():
+        yield codes.MODEL.at(
+            path, f"{name} is a file", "name the folder of the model, hf_model://org/name, or RUN/best"
+        )
     elif BARE_ID.match(name) and not os.path.isdir(name):
         yield codes.MODEL.at(path, f"{name!r} is a bare id, and no such folder is here", f"write hf_model://{name}")
     elif not name or "://" in name or (folder / "config.json").is_file():

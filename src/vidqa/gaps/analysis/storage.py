@@ -109,7 +109,8 @@ def storage_problems(where: str) -> Iterator[None]:
     try:
         yield
     except OSError as wrong:
-        raise FILE_REFUSED.error(where, str(wrong.strerror or wrong)) from wrong
+        remedy = "name a file in a folder" if isinstance(wrong, (IsADirectoryError, NotADirectoryError)) else None
+        raise FILE_REFUSED.error(where, str(wrong.strerror or wrong), remedy) from wrong
     except _bucket_errors() as wrong:
         raise FILE_REFUSED.error(where, str(wrong)) from wrong
 

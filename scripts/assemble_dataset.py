@@ -1,7 +1,8 @@
 """Make the next training set: python scripts/assemble_dataset.py --base train --add mined --kpi kpi --out round-1"""
 
+import re
 import sys
-from argparse import Namespace
+from argparse import ArgumentTypeError, Namespace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
@@ -9,6 +10,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 from vidqa.core.cli import Parser, Result, chosen, number, run
 
 RUN = "python scripts/assemble_dataset.py --base train --add mined --kpi kpi/annotations.json"
+
+
+def pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as wrong:
+        raise ArgumentTypeError(f"{text!r} is no pattern: {wrong}") from wrong
+    return text
+
+
 parser = Parser(
     "Join a base set and new rows, after a look for leaks from the KPI, validation and test sets.",
     examples=[
@@ -28,7 +39,7 @@ for name in ("kpi", "validation", "test"):
 parser.add_argument("--replay", type=number(float, 0), help="rows of the base set for each added one (all)")
 parser.add_argument("--cap", type=number(int, 0), default=0, help="most new rows of one kind (0: all)")
 parser.add_argument("--no-balance", dest="balance", action="store_false", help="keep all answers")
-parser.add_argument("--group-by", default="", help="pattern that names a file's recording")
+parser.add_argument("--group-by", type=pattern, default="", help="pattern that names a file's recording")
 parser.add_argument("--round", type=number(int, 0), default=1, help="round of the loop")
 parser.add_argument("--seed", type=number(int, 0), default=0, help="what is drawn")
 

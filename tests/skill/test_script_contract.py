@@ -120,6 +120,7 @@ def test_wrong_input_is_one_json_object_and_the_same_as_text(script: Path, tmp_p
 @pytest.mark.parametrize(
     ("script", "option", "values"),
     [
+        ("assemble_dataset", "--group-by", ("[",)),
         ("assemble_dataset", "--replay", ("nan", "-1", "few")),
         ("assemble_dataset", "--seed", ("-1", "1.5")),
         ("augment_samples", "--seed", ("-1",)),

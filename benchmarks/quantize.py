@@ -39,7 +39,7 @@ from vidqa.engine.generators._base import Settings
 from vidqa.engine.generators.native import NativeSession
 from vidqa.engine.kernels import kernels_for
 from vidqa.engine.loading.load import empty_model
-from vidqa.engine.model.quantized import CODE, Rounding, beside_zeros, step_of
+from vidqa.engine.model.quantized import FLOAT8, InputQuantization, token_scales, with_zeros
 from vidqa.planning.budget.answering import PAGE
 from vidqa.spec import Layer, dump, resolve
 
@@ -119,7 +119,7 @@ def products(options: Namespace, device: torch.device, bandwidth: float) -> Iter
         ]
         quantized = [float8_of(weight) for weight in weights]
         int4 = (random_int4(shape, device, torch.bfloat16) for _ in range(copies))
-        packed = [(codes, beside_zeros(scale)) for codes, scale in int4]
+        packed = [(codes, with_zeros(scale)) for codes, scale in int4]
         for rows in ROWS[:2] if options.tiny else ROWS:
             hidden = torch.randn(rows, shape[1], device=device, generator=generator).bfloat16()
             row = product_times(hidden, weights, [(codes, scale.view(1, -1)) for codes, scale in quantized], packed)
@@ -135,12 +135,12 @@ def product_times(
 ) -> dict[str, Any]:
     """Microseconds of a product in every way, the best tiling of our kernel, and how far the output lies from bf16."""
     device, kernels = hidden.device, kernels_for(hidden.device)
-    inputs = kernels.rounded(hidden, Rounding(None))
+    inputs = kernels.quantize_rows(hidden, InputQuantization(None))
     calls: dict[str, Callable[[int], torch.Tensor]] = {
         "bf16_us": lambda number: F.linear(hidden, plain[number]),
         "engine_us": lambda number: kernels.float8_product(*inputs, *quantized[number], torch.bfloat16),
         "int4_us": lambda number: kernels.int4_product(hidden, *packed[number]),
-        "rounding_us": lambda number: kernels.rounded(hidden, Rounding(None)).codes,
+        "rounding_us": lambda number: kernels.quantize_rows(hidden, InputQuantization(None)).codes,
     }
     row: dict[str, Any] = {what: 1e6 * seconds_of(call, len(plain), device) for what, call in calls.items()}
     row["scaled_mm_us"] = scaled_mm_us(lambda number: scaled_mm(*inputs, *quantized[number]), len(plain), device)
@@ -173,8 +173,8 @@ def scaled_mm(codes: torch.Tensor, step: torch.Tensor, weight: torch.Tensor, sca
 
 def float8_of(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Codes [O, D] and scales float32 [O, 1], as FP8_DYNAMIC rounds a weight."""
-    scale = step_of(weight.float())
-    return (weight.float() / scale).to(CODE), scale
+    scale = token_scales(weight.float())
+    return (weight.float() / scale).to(FLOAT8), scale
 
 
 def to_float8(model: Any) -> None:
@@ -192,7 +192,7 @@ def random_int4(shape: Sequence[int], device: torch.device, dtype: torch.dtype) 
     group = GROUP if width % GROUP == 0 else 32
     packed = torch.randint(-(2**31), 2**31, (outputs, width // 8), device=device, dtype=torch.int32)
     scale = torch.full((outputs, width // group), 0.004, device=device, dtype=dtype)
-    return kernels_for(device).int4_order(packed), scale
+    return kernels_for(device).pack_int4(packed), scale
 
 
 def to_int4(model: Any) -> None:

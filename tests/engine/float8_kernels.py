@@ -13,7 +13,7 @@ import torch
 from vidqa.engine.kernels import cuda, float8, int4, plain
 from vidqa.engine.kernels.float8 import cast
 from vidqa.engine.model.layers import Norm
-from vidqa.engine.model.quantized import CODE, Rounding
+from vidqa.engine.model.quantized import FLOAT8, InputQuantization
 
 DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") else "cuda"
 SHAPES = ((1, 256, 64), (3, 320, 48), (33, 96, 160))  # rows, width, outputs
@@ -63,21 +63,21 @@ def main() -> None:
     if DEVICE == "cpu":  # the interpreter rounds unlike a GPU: these numbers need no rounding
         check_cast()
     generator = torch.Generator().manual_seed(0)
-    static = Rounding(torch.full((1,), 0.005, device=DEVICE))
+    static = InputQuantization(torch.full((1,), 0.005, device=DEVICE))
     for rows, width, outputs in SHAPES:
         hidden, delta = (torch.randn(rows, width, generator=generator).to(DEVICE) for _ in range(2))
         weight = torch.rand(width, generator=generator).to(DEVICE)
         calls = (
-            (lambda kernels, *args: kernels.rounded(*args), (hidden,)),
+            (lambda kernels, *args: kernels.quantize_rows(*args), (hidden,)),
             (lambda kernels, *args: kernels.add_norm(*args)[1], (hidden, delta, Norm(weight, None, 1e-6))),
             (lambda kernels, *args: kernels.silu_mul(*args), (hidden,)),
         )
-        for (call, inputs), rounding in product(calls, (Rounding(None), static)):
+        for (call, inputs), rounding in product(calls, (InputQuantization(None), static)):
             ours, theirs = (call(kernels, *inputs, rounding) for kernels in (cuda, plain))
-            torch.testing.assert_close(ours.step, theirs.step)
+            torch.testing.assert_close(ours.scale, theirs.scale)
             same_codes(ours.codes, theirs.codes)
-        codes, step = plain.rounded(hidden, Rounding(None))
-        weights = torch.randn(outputs, width, generator=generator).to(DEVICE).to(CODE)
+        codes, step = plain.quantize_rows(hidden, InputQuantization(None))
+        weights = torch.randn(outputs, width, generator=generator).to(DEVICE).to(FLOAT8)
         scale = torch.rand(1, outputs, generator=generator).to(DEVICE)
         exact = (codes.float() * step) @ (weights.float() * scale.t()).t()
         for tiling in (None, *TILINGS, *([float8.Tiling(8, 128, 4, 2)] if rows == 1 else [])):
@@ -87,20 +87,20 @@ def main() -> None:
     precision, off = (torch.float32, 1e-4) if DEVICE == "cpu" else (torch.bfloat16, 1e-2)
     counts, shapes = (1, 3, 33, 65), ((1024, 64), (512, 48), (320, 24), (224, 8))
     if DEVICE == "cpu":  # where PyTorch has no such product, and the interpreter is slow
-        int4.VERY_FEW_ROWS, counts, shapes = 0, (3, 65), ((256, 16), (320, 8))
+        int4.MAX_ROWS_OF_PYTORCH, counts, shapes = 0, (3, 65), ((256, 16), (320, 8))
     for rows, (width, outputs) in product(counts, shapes):
         packed = torch.randint(-(2**31), 2**31, (outputs, width // 8), generator=generator, dtype=torch.int32)
         packed, ordered = packed.to(DEVICE), int4_ordered(packed).to(DEVICE)
         if DEVICE == "cuda":
-            assert torch.equal(int4.int4_order(packed), ordered)
+            assert torch.equal(int4.pack_int4(packed), ordered)
         hidden = torch.randn(rows, width, generator=generator).to(DEVICE, precision)
         for group in (32, 64, 256):
             if width % group:
                 continue
             scale = torch.rand(width // group, outputs, 1, generator=generator).to(DEVICE, precision)
             scale_zero = torch.cat([scale, torch.zeros_like(scale)], -1)
-            weight = plain.dequantized(packed, scale_zero)
-            assert torch.equal(int4.dequantized(ordered, scale_zero), weight)
+            weight = plain.dequantize_int4(packed, scale_zero)
+            assert torch.equal(int4.dequantize_int4(ordered, scale_zero), weight)
             exact = hidden.double() @ weight.double().t()
             found = int4.int4_product(hidden, ordered, scale_zero).double()
             torch.testing.assert_close(found, exact, rtol=off, atol=off * exact.abs().max().item())

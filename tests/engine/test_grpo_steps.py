@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from vidqa.engine.rl.meter import PHASES, StepMeter, StopWatch
+from vidqa.engine.rl.meter import PHASES, EarlyStopping, StepMeter
 from vidqa.engine.rl.rollout import QuestionStream, advantages
 from vidqa.engine.rl.update import token_weights
 
@@ -60,29 +60,31 @@ def rules(**changes: object) -> SimpleNamespace:
 
 
 def test_a_rule_ends_a_run_when_it_holds_for_its_patience() -> None:
-    watch = StopWatch(rules())
-    assert watch.judge({"rollout/truncated": 0.95}) and not watch.ended
-    assert not watch.judge({"rollout/truncated": 0.5}) and not watch.ended  # it begins anew
-    watch.judge({"rollout/truncated": 0.95})
-    watch.judge({"train/kl": 9.0})  # says nothing of it
-    watch.judge({"rollout/truncated": 1.0})
-    assert watch.ended == "truncated_above"
+    stopping = EarlyStopping(rules())
+    assert stopping.update({"rollout/truncated": 0.95}) and not stopping.stopping_rule
+    assert not stopping.update({"rollout/truncated": 0.5}) and not stopping.stopping_rule  # it begins anew
+    stopping.update({"rollout/truncated": 0.95})
+    stopping.update({"train/kl": 9.0})  # says nothing of it
+    stopping.update({"rollout/truncated": 1.0})
+    assert stopping.stopping_rule == "truncated_above"
 
 
 def test_validation_is_compared_with_its_start_and_its_error() -> None:
-    watch = StopWatch(rules(patience=1))
+    stopping = EarlyStopping(rules(patience=1))
     start = {"val/reward": 0.6, "val/accuracy": 0.6, "val/questions": 100.0}
-    assert not watch.judge(start)
-    assert not watch.judge({**start, "val/accuracy": 0.5}) and not watch.ended  # within twice the standard error
-    assert watch.judge({**start, "val/accuracy": 0.4}) and watch.ended == "validation_below_start"
-    resumed = StopWatch(rules(patience=1), watch.start)
-    assert resumed.judge({**start, "val/accuracy": 0.4}) and resumed.ended
+    assert not stopping.update(start)
+    assert (
+        not stopping.update({**start, "val/accuracy": 0.5}) and not stopping.stopping_rule
+    )  # within twice the standard error
+    assert stopping.update({**start, "val/accuracy": 0.4}) and stopping.stopping_rule == "validation_below_start"
+    resumed = EarlyStopping(rules(patience=1), stopping.start)
+    assert resumed.update({**start, "val/accuracy": 0.4}) and resumed.stopping_rule
 
 
 def test_what_a_validation_waits_for_is_of_its_own_step() -> None:
     meter = StepMeter.__new__(StepMeter)
     meter.world, meter.seconds = SimpleNamespace(gather=lambda mine: [mine]), dict.fromkeys(PHASES, 0.0)
     rollouts = SimpleNamespace(reward_s=1.0, waited=5.0)
-    meter.validation([], rollouts)
+    meter.validation_values([], rollouts)
     assert (meter.seconds["rewards"], meter.seconds["data_wait"]) == (1.0, 5.0)
     assert rollouts.reward_s == rollouts.waited == 0.0

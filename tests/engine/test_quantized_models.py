@@ -29,7 +29,7 @@ from vidqa.engine.generators._base import Generator, Session
 from vidqa.engine.generators.native import NativeSession
 from vidqa.engine.kernels import plain
 from vidqa.engine.loading.load import meta_model
-from vidqa.engine.model.quantized import Matrix, Rounding, dequantize, matrix_of, product
+from vidqa.engine.model.quantized import FusedLinear, InputQuantization, dequantize, fuse_linear, linear
 from vidqa.planning.requests import Request, Result
 from vidqa.planning.samples import training_planner
 from vidqa.spec import Layer, dump, load, resolve
@@ -88,10 +88,10 @@ def test_a_product_is_that_of_the_layers_that_it_joins(world: World, folders: di
     attention = model.model.language_model.layers[0].self_attn
     hidden_TD = torch.randn(5, 64, generator=torch.Generator().manual_seed(0)) * torch.arange(1, 6)[:, None]
     separate = [layer(hidden_TD[None])[0] for layer in (attention.q_proj, attention.k_proj, attention.v_proj)]
-    matrix = matrix_of(attention.q_proj, attention.k_proj, attention.v_proj)
-    together = product(plain, hidden_TD, matrix, torch.float32)
+    matrix = fuse_linear(attention.q_proj, attention.k_proj, attention.v_proj)
+    together = linear(plain, hidden_TD, matrix, torch.float32)
     assert torch.allclose(together, torch.cat(separate, 1), atol=1e-6)
-    assert (matrix.fake_rounding is None) == scheme.endswith("A16")
+    assert (matrix.fake_quantize is None) == scheme.endswith("A16")
 
 
 by_rows = pytest.mark.skipif(
@@ -127,7 +127,7 @@ def test_products_of_few_bits_give_the_answers_of_the_dequantized_model(
     said = dequantize(model, torch.float32, model.model.language_model.layers)
     assert said == f"quantized weights: 14 layers multiply in {words}"
     session, products = NativeSession(model, settings), []
-    matrices = [of for layer in session.forward.layers for of in layer if isinstance(of, Matrix)]
+    matrices = [of for layer in session.forward.layers for of in layer if isinstance(of, FusedLinear)]
     assert all((of.scale is None) == (scheme == "W4A16") == (of.scale_zero is not None) for of in matrices)
     product = getattr(owner, name)
     monkeypatch.setattr(owner, name, lambda *args, **more: products.append(1) or product(*args, **more))
@@ -149,14 +149,14 @@ def test_products_of_4_bits_are_those_of_the_dequantized_weights(group: int, dty
         layer.weight_scale = torch.nn.Parameter(scale.clone(), requires_grad=False)
         layers.append(layer)
         weights.append((codes.to(dtype) * scale.repeat_interleave(group, 1)).double())
-    matrix = matrix_of(*layers)
+    matrix = fuse_linear(*layers)
     assert matrix.scale_zero is not None
-    assert torch.equal(plain.dequantized(matrix.weight, matrix.scale_zero).double(), torch.cat(weights))
+    assert torch.equal(plain.dequantize_int4(matrix.weight, matrix.scale_zero).double(), torch.cat(weights))
     for rows in (1, 5, 64, 65):
         hidden_TD = torch.randn(rows, 512, generator=generator).to(dtype)
         biases = torch.cat([layer.bias for layer in layers]).double()
         exact = hidden_TD.double() @ torch.cat(weights).t() + biases
-        found = product(plain, hidden_TD, matrix, dtype)
+        found = linear(plain, hidden_TD, matrix, dtype)
         off = (found.double() - exact).abs().max() / exact.abs().max()
         assert found.dtype == dtype and off < (2e-6 if dtype == torch.float32 else 1e-2)
 
@@ -166,7 +166,7 @@ def test_biases_are_added_to_products_in_8_bits() -> None:
     """Qwen2.5-VL has biases on q, k and v; scales are of whole weights or of their outputs."""
     generator, layers, expected = torch.Generator().manual_seed(0), [], []
     hidden_TD = torch.randn(6, 32, generator=generator)
-    rounded = plain.rounded(hidden_TD, Rounding(None))
+    rounded = plain.quantize_rows(hidden_TD, InputQuantization(None))
     for outputs, per_output in ((32, True), (16, False)):
         layer = torch.nn.Linear(32, outputs)
         codes = torch.randn(outputs, 32, generator=generator).to(torch.float8_e4m3fn)
@@ -174,10 +174,10 @@ def test_biases_are_added_to_products_in_8_bits() -> None:
         layer.weight = torch.nn.Parameter(codes, requires_grad=False)
         layer.weight_scale = torch.nn.Parameter(scale.view(-1, 1) if per_output else scale.view(1))
         layers.append(layer)
-        expected.append(F.linear(rounded.codes.float() * rounded.step, codes.float() * scale, layer.bias))
-    matrix = matrix_of(*layers)
+        expected.append(F.linear(rounded.codes.float() * rounded.scale, codes.float() * scale, layer.bias))
+    matrix = fuse_linear(*layers)
     assert matrix.scale is not None and matrix.scale.shape == (1, 48) and matrix.weight.shape == (48, 32)
-    found = product(plain, hidden_TD, matrix, torch.float32)
+    found = linear(plain, hidden_TD, matrix, torch.float32)
     torch.testing.assert_close(found, torch.cat(expected, 1), rtol=1e-5, atol=1e-5)
 
 
@@ -189,7 +189,7 @@ def test_layers_that_share_an_input_must_share_a_scheme(world: World, tmp_path: 
 
 def test_a_tower_whose_inputs_are_rounded_is_refused(world: World, tmp_path: Path) -> None:
     folder = quantized(tmp_path / "whole", world.folder, "FP8_DYNAMIC", keep=[])
-    with pytest.raises(ProblemError, match="outside of the decoder's are rounded"):
+    with pytest.raises(ProblemError, match="outside the decoder quantize their inputs"):
         NATIVE.open(world.settings(folder=folder))
 
 

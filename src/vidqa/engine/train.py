@@ -32,12 +32,13 @@ from vidqa.spec.models import TrainSpec
 
 
 def train(spec: TrainSpec, run: RunFolder, objective: Objective | None = None) -> int:
-    """Carry out a TrainSpec in `run`. Returns 0, or 6 when a signal stopped it (saved and resumable)."""
+    """Train as `spec` says and write into `run`. Without `objective` the spec decides: DPO for pairs, else cross
+    entropy on answers. Returns 0, or 6 when a signal stopped it (saved and resumable)."""
     objective = objective or (Preference(spec.engine) if learns_pairs(spec) else SUPERVISED)
     stop, folder = StopRequest(), Path(spec.policy.model_name_or_path)
     world = start_world(spec)
 
-    # What it trains on: the same samples and the same steps on every rank.
+    # Every rank plans the same samples and the same steps.
     planner = training_planner(spec, folder)
     data = prepare_training(spec, planner, world, run)
     check_steps(spec, data)
@@ -46,13 +47,13 @@ def train(spec: TrainSpec, run: RunFolder, objective: Objective | None = None) -
     world.on_main(lambda: write_plan(run, data, schedule.facts()))
     world.on_main(lambda: require_trackers(spec.logging))
 
-    # It decodes while the weights are read.
+    # Opened before the model is loaded, so that videos are decoded while weights are read.
     with open_dataloader(schedule, planner, objective.token_values, start.step) as loader:
         return Training(run, schedule, start, loader, objective, stop).run_to_end(run)
 
 
 class Training(Trainer[TrainSpec]):
-    """A training on answers, or on pairs of answers."""
+    """A training on answers (SFT) or on pairs of answers (DPO): the model, the steps, and what follows a step."""
 
     def __init__(
         self,
@@ -71,29 +72,31 @@ class Training(Trainer[TrainSpec]):
             objective,
             lambda model: make_ready(model, schedule, loader.collator, loader.calls, start.step),
         )
-        check_reachable(learner.model, has_media=any(sample.plans for sample in data.train))
-        proof_samples, collator, held = data.validation or data.train, loader.collator, loader.collator
+        check_vision_has_media(learner.model, has_media=any(sample.plans for sample in data.train))
+        proof_samples, proof_collator = data.validation or data.train, loader.collator
+        validation_collator = loader.collator
         if isinstance(loader.collator, PairCollator):
             assert isinstance(objective, Preference)
             load_reference(objective, learner.model, schedule, loader.collator, loader.source, run)
-            held = loader.collator.behind(len(data.train))
-            # An export is proved by the right answer alone.
-            collator = Collator(held.planner, held.sizes, world.device.type)
+            # Validation pairs are numbered behind the training pairs, by which reference log-probabilities are found.
+            validation_collator = loader.collator.behind(len(data.train))
+            # The proof of an export compares a plain loss, so of each pair it takes the chosen answer alone.
+            proof_collator = Collator(loader.collator.planner, loader.collator.sizes, world.device.type)
             proof_samples = [pair.halves(b"")[0] for pair in proof_samples if isinstance(pair, PairSample)]
-        super().__init__(run, schedule, start, learner, collator, loader.source, proof_samples)
+        super().__init__(run, schedule, start, learner, proof_collator, loader.source, proof_samples)
         self.steps = loader.steps
         self.validator: Validator | None = None
         if spec.validation.enable and data.validation:
-            shared = (held, loader.source, world, self.bad_samples, learner.resharding, objective)
-            self.validator = Validator(spec, data.validation, *shared)
+            services = (loader.source, world, self.bad_samples, learner.resharding, objective)
+            self.validator = Validator(spec, data.validation, validation_collator, *services)
         self.meter = Meter(spec, learner.model, schedule, world)
 
     def free(self) -> None:
         super().free()
         self.validator = None
 
-    def carry_out(self, progress: Progress | Silent) -> bool:
-        """Step after step to the end. False where a signal stopped the run; its state is saved then."""
+    def run_steps(self, progress: Progress | Silent) -> bool:
+        """Take every step up to the last. False where a signal stopped the run; its state is saved then."""
         spec, schedule, learner = self.spec, self.schedule, self.learner
         if self.validator and spec.validation.val_before_train and self.first == 0:
             progress.log(0, self.validator.measure(learner.model), line="before training")
@@ -120,8 +123,8 @@ class Training(Trainer[TrainSpec]):
     def _conclude(
         self, step: int, progress: Progress | Silent, *, stopping: bool = False, resumed: bool = False
     ) -> None:
-        """Measure and save what is due after `step`. A run that stops leaves the measuring, and the export that it
-        decides on, to the run that goes on (`resumed`), which has the time."""
+        """Validate, and save a checkpoint or export, if due after `step`. A run that is `stopping` has no time for a
+        validation: the run that continues it (`resumed`) validates, and then exports, before its first step."""
         model, saver = self.learner.model, self.saver
         if self.validator and not stopping and (self.schedule.validates_after(step) or saver.exports(step)):
             values = self.validator.measure(model)
@@ -130,8 +133,8 @@ class Training(Trainer[TrainSpec]):
         saver.after_step(step, model, self.learner.optimizer, stopping=stopping, resumed=resumed)
 
 
-def check_reachable(model: Any, *, has_media: bool) -> None:
-    """Data without a video or image cannot train a vision tower."""
+def check_vision_has_media(model: Any, *, has_media: bool) -> None:
+    """Raises ENGINE_NO_GRADIENT if parameters of the vision tower train on data without a video or image."""
     vision = family_of(model).trained_vision(model)
     if vision and not has_media:
         remedy = 'set policy.freeze_pattern = ["visual"], or train on videos or images'
@@ -139,5 +142,5 @@ def check_reachable(model: Any, *, has_media: bool) -> None:
 
 
 def seed_dropout(seed: int, step: int, world: World) -> None:
-    """Dropout depends on the step alone, so that a resumed run draws what an uninterrupted one draws."""
+    """Seed dropout by step and rank alone, so that a resumed run draws the same masks as an uninterrupted one."""
     torch.manual_seed(seed * 1_000_003 + step * world.size + world.rank)

@@ -17,7 +17,8 @@ from vidqa.evaluation.choices import options_of
 from vidqa.evaluation.results import Item
 
 PROTOCOL = "cosmos-reason1"
-WARMER, LONGER = 0.05, 256  # what each further attempt adds to the temperature and to the longest answer
+RETRY_TEMPERATURE_STEP = 0.05  # added to the temperature by each retry of an empty answer
+RETRY_TOKENS_STEP = 256  # added to max_tokens by each retry
 TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 THINKING = re.compile(r"<think>(.*?)</think>", re.DOTALL)
 ONE_LETTER = re.compile(r"[A-Z]")

@@ -14,7 +14,7 @@ from typing import Any
 from vidqa.core.problem import Problem
 from vidqa.data.sources import file_of
 from vidqa.evaluation.answers import parse_expected
-from vidqa.evaluation.cosmos_protocol import LONGER
+from vidqa.evaluation.cosmos_protocol import RETRY_TOKENS_STEP
 from vidqa.evaluation.problems import METRIC_UNAVAILABLE
 from vidqa.evaluation.user_scores import require_function
 from vidqa.families import Sizes
@@ -89,7 +89,7 @@ def estimate(
     run_spec: Any, work: Any, sizes: Sizes, parameters: int, samples: Sequence[Sample], has_gib: float | None
 ) -> Estimate:
     """Memory of answering with this spec; every candidate change is judged by it."""
-    setup = answering_setup(run_spec, work, max_tokens(samples), LONGER * getattr(work, "retries", 0))
+    setup = answering_setup(run_spec, work, max_tokens(samples), RETRY_TOKENS_STEP * getattr(work, "retries", 0))
     estimates = (
         Estimate(answering_memory(sizes, parameters, setup, reading, has_gib), reading, setup)
         for reading in readings(setup, samples, run_spec.num_gpus)
@@ -189,7 +189,7 @@ def answering_time(inputs: DataInputs, card: Gpu) -> dict[str, Any]:
     step_s = STEP_READS * parameters * BYTES_OF[dtype] / card.bandwidth
     reading_s = forward / (card.peak * PREFILL_MFU) / inputs.processes
     attempts = range(1, 1 + getattr(how, "retries", 0))
-    again_s = sum(reading_s + turns * (max_tokens + LONGER * attempt) * step_s for attempt in attempts)
+    again_s = sum(reading_s + turns * (max_tokens + RETRY_TOKENS_STEP * attempt) * step_s for attempt in attempts)
     return {
         "start_s": START_S,
         "reading_s": round(reading_s, 1),

@@ -32,7 +32,7 @@ from vidqa.core.problem import Exit, Problem
 from vidqa.core.run_folder import EMBEDDINGS, QUERY_EMBEDDINGS, RunFolder
 from vidqa.data.record import MediaRef, Record
 from vidqa.engine.actions.embedder import Embedder, widths_of
-from vidqa.engine.actions.inference import failures
+from vidqa.engine.actions.inference import problems_by_record
 from vidqa.engine.answering.answers import fingerprint_model
 from vidqa.engine.answering.batch_inference import Failed, model_folders, start_answering
 from vidqa.engine.answering.prompts import early
@@ -111,7 +111,7 @@ def embed(spec: EmbedSpec, run: RunFolder) -> int:
         stores.look()
         counts, summaries = Counter[str](), []
         for name, (samples, problems) in fit.items():
-            why = failures(sets[name], problems)
+            why = problems_by_record(sets[name], problems)
             why |= {sample.record.id: bad[keys] for sample in samples if (keys := keys_of(sample)) in bad}
             counts += write_table(run.path / TABLES[name], sets[name].records, samples, stores, facts, why)
             summaries += [first.as_dict() for first, *_ in why.values()]

@@ -17,7 +17,7 @@ from torch.nn.functional import normalize
 
 from vidqa.core.files import read_object
 from vidqa.core.problem import Problem
-from vidqa.engine.actions.text_metrics import TextModel, sentences
+from vidqa.engine.actions.text_metrics import TextModel, sentence_embedder
 from vidqa.engine.answering.batch_inference import model_folders
 from vidqa.engine.data.host_to_device import mapped
 from vidqa.engine.data.pixels import pixels_of
@@ -81,7 +81,7 @@ class Embedder:
     @cached_property
     def _text_vectors(self) -> Callable[[Sequence[str]], torch.Tensor]:
         if self.spec.embed.text_model:
-            embedded = sentences(TextModel(_text_folder(self.spec), "embed.text_model", self.device))
+            embedded = sentence_embedder(TextModel(_text_folder(self.spec), "embed.text_model", self.device))
             return lambda texts: torch.stack(list(embedded(texts)))
         table = self.model.get_input_embeddings().weight.detach()
         ids = self.planner.chat.text_ids

@@ -68,7 +68,7 @@ def evaluate(spec: EvaluateSpec, run: RunFolder) -> int:
         answers, bad = result.answers(), list(dict.fromkeys(chain(quarantined, *result.failed.values())))
         require_answers(samples, answers, result.failed.keys(), run)
         took = f"{result.answered} answers in {result.seconds:.1f} s" if result.answered else "answered before"
-        write_retries(run, [saved.read() for saved in result.again])
+        write_retries(run, [saved.read() for saved in result.retries])
         write_outcome(spec, run, records, answers, samples, recipe, bad, measures, took)
 
     world.on_main(conclude)

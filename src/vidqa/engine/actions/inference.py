@@ -1,10 +1,11 @@
-"""Inference: answer questions that nobody has answered, and write the answers.
+"""Inference: answer the questions of records that have no annotated answer, and write the answers.
 
     python -P -m vidqa.engine.torchrun --standalone --nproc-per-node 1 -m vidqa.engine inference --spec inference.toml \
         --run-dir results/my-run
 
-A record whose video cannot be read has an error in place of an answer; the others are answered. `inference.skip_saved`
-continues a run that was stopped.
+A record whose video cannot be read has an error in place of an answer; the others are answered. A long video may
+have been cut into windows, each planned as a record of its own; their answers are merged into one row. A run that was
+stopped continues with `inference.skip_saved`.
 """
 
 from __future__ import annotations
@@ -30,12 +31,13 @@ from vidqa.planning.samples import Sample, evaluation_planner
 from vidqa.spec.models import InferenceSpec
 
 Row = dict[str, Any]
-NOT_CUT: Row = {"rule": "", "spans_s": [], "windows": []}  # of a video without windows
-OF_A_WINDOW = ("response", "answer", "status", "finish_reason", "tokens", "prompt_tokens")
+NO_WINDOWS: Row = {"rule": "", "spans_s": [], "windows": []}  # the keys of a row whose video is not cut into windows
+WINDOW_KEYS = ("response", "answer", "status", "finish_reason", "tokens", "prompt_tokens")
 
 
 def inference(spec: InferenceSpec, run: RunFolder) -> int:
-    """Carry out an InferenceSpec in `run`. Returns 0, or 6 when a signal stopped it (answers so far are kept)."""
+    """Answer the records of an InferenceSpec and write into `run`. Returns 0, or 6 when a signal stopped it (answers so
+    far are saved)."""
     stop = StopRequest()
     world = start_answering(spec)
     folder, base = model_folders(spec)
@@ -53,15 +55,15 @@ def inference(spec: InferenceSpec, run: RunFolder) -> int:
     def conclude() -> None:
         answers = result.answers()
         require_answers(samples, answers, result.failed.keys(), run)
-        write_answers(run, rows_of(plan, samples, answers, failures(plan, problems) | result.failed))
+        write_answers(run, rows_of(plan, samples, answers, problems_by_record(plan, problems) | result.failed))
         write_json(run.path / "recipe.json", recipe)
 
     world.on_main(conclude)
     return int(Exit.OK)
 
 
-def failures(plan: PlannedSet, problems: Sequence[Problem]) -> Failed:
-    """The problems of records that did not become samples, by id: their place begins with the record's."""
+def problems_by_record(plan: PlannedSet, problems: Sequence[Problem]) -> Failed:
+    """The problems of records that could not be planned, by record id; `where` of a problem begins with its record."""
     by_record: Failed = {}
     for record in plan.records if problems else ():
         place = f"{record.source} (id {record.id})"
@@ -73,17 +75,18 @@ def failures(plan: PlannedSet, problems: Sequence[Problem]) -> Failed:
 def rows_of(
     plan: PlannedSet, samples: Sequence[Sample], answers: Mapping[str, Answer], failed: Mapping[str, list[Problem]]
 ) -> list[Row]:
-    """A row for every record, in order; for a video in windows, `windows` has their answers."""
+    """A row of answers.jsonl for every record, in order. The windows of a video are one row, with a list of them under
+    `windows`. `answers` and `failed` are by record id."""
     planned = {sample.record.id: sample for sample in samples}
 
     rows = []
-    for name, parts in groupby(plan.records, source_id):
-        records = list(parts)
-        part_rows = [
+    for name, group in groupby(plan.records, source_id):
+        records = list(group)
+        window_rows = [
             _row(record, planned.get(record.id), answers.get(record.id), failed.get(record.id, []))
             for record in records
         ]
-        rows.append(_whole(name, records, part_rows) if window_of(records[0]) else part_rows[0])
+        rows.append(_merged_row(name, records, window_rows) if window_of(records[0]) else window_rows[0])
     return rows
 
 
@@ -101,14 +104,14 @@ def _row(record: Record, sample: Sample | None, answer: Answer | None, problems:
         "finish_reason": answer.finish_reason if answer else "error",
         "tokens": answer.tokens if answer else 0,
         "prompt_tokens": sample.length if sample else 0,
-        "frame_times_s": [[round(at, 3) for at in plan.times_s] for plan in sample.plans] if sample else [],
+        "frame_times_s": [[round(time_s, 3) for time_s in plan.times_s] for plan in sample.plans] if sample else [],
         "problem": problems[0].as_dict() if problems and not answer else None,
-        **NOT_CUT,
+        **NO_WINDOWS,
     }
 
 
-def _whole(name: str, records: Sequence[Record], rows: Sequence[Row]) -> Row:
-    """The row of a video that was cut into windows. Its times are those of the file."""
+def _merged_row(name: str, records: Sequence[Record], rows: Sequence[Row]) -> Row:
+    """The row of a video from the rows of its windows. Times are seconds from the start of the file."""
     spans = [span for record in records if (span := window_of(record))]
     answered = [
         WindowAnswer(span, row["response"], row["answer"], row["kind"], row["status"])
@@ -117,32 +120,35 @@ def _whole(name: str, records: Sequence[Record], rows: Sequence[Row]) -> Row:
     ]
     problem = next((row["problem"] for row in rows if row["problem"]), None)
     windows = [
-        {"start_s": span[0], "end_s": span[1]} | {key: row[key] for key in OF_A_WINDOW}
+        {"start_s": span[0], "end_s": span[1]} | {key: row[key] for key in WINDOW_KEYS}
         for span, row in zip(spans, rows, strict=True)
     ]
-    frames = zip(spans, rows, strict=True)
-    times_s = [round(span[0] + at, 3) for span, row in frames for at in chain(*row["frame_times_s"])]
-    whole = merged(answered, len(rows)) if answered else None
+    times_s = [
+        round(span[0] + time_s, 3)
+        for span, row in zip(spans, rows, strict=True)
+        for time_s in chain(*row["frame_times_s"])
+    ]
+    merged_answer = merged(answered, len(rows)) if answered else None
     return {
         **rows[0],
         "id": name,
-        "response": whole.response if whole else None,
-        "answer": whole.answer if whole else "",
-        "kind": whole.kind if whole else "",
-        "status": whole.status if whole else "error",
-        "finish_reason": "windows" if whole else "error",
+        "response": merged_answer.response if merged_answer else None,
+        "answer": merged_answer.answer if merged_answer else "",
+        "kind": merged_answer.kind if merged_answer else "",
+        "status": merged_answer.status if merged_answer else "error",
+        "finish_reason": "windows" if merged_answer else "error",
         "tokens": sum(row["tokens"] for row in rows),
         "prompt_tokens": sum(row["prompt_tokens"] for row in rows),
         "frame_times_s": [times_s],
         "problem": problem,
-        "rule": whole.rule if whole else "",
-        "spans_s": [list(span) for span in whole.spans] if whole else [],
+        "rule": merged_answer.rule if merged_answer else "",
+        "spans_s": [list(span) for span in merged_answer.spans] if merged_answer else [],
         "windows": windows,
     }
 
 
 def write_answers(run: RunFolder, rows: Sequence[Row]) -> None:
-    """answers.jsonl, the same as a table, and how many rows have an answer."""
+    """Write answers.jsonl, the same rows as answers.parquet, and summary.json with how many rows have which status."""
     import pyarrow
     import pyarrow.parquet
 
@@ -156,7 +162,7 @@ def write_answers(run: RunFolder, rows: Sequence[Row]) -> None:
 
 
 def table_schema() -> Any:
-    """Of answers.parquet; `problem` is the code of an error."""
+    """The pyarrow schema of answers.parquet. `problem` is the code of an error, not all of it."""
     import pyarrow as pa
 
     text, number, seconds = pa.string(), pa.int64(), pa.list_(pa.float64())

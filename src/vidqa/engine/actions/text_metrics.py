@@ -1,7 +1,9 @@
-"""Free text scored by a second model: BERTScore, and the cosine of two sentence embeddings.
+"""Metrics of free text that a text encoder computes: BERTScore, and the cosine similarity of two sentence embeddings.
 
-Both are computed as the packages bert-score (Zhang et al., 2020; no idf, no rescaling) and sentence-transformers do,
-from transformers' model alone. Texts of similar length are encoded in batches; a score depends on its texts alone.
+Both give the numbers of the packages bert-score (Zhang et al., 2020; no idf, no rescaling) and sentence-transformers,
+and need transformers alone. Texts are encoded in batches of similar length, which does not change a score.
+
+Shape letters: B texts of a batch, S tokens of a text, D width.
 """
 
 from __future__ import annotations
@@ -23,20 +25,22 @@ from vidqa.spec.evaluate_tables import metric_models
 from vidqa.spec.keys import value_at
 from vidqa.spec.models import EvaluateSpec
 
-BATCH = 32
-LONGEST = 100_000  # a larger limit of a tokenizer means that it has none
-Scores = Mapping[str, Sequence[float]]  # by the score's name, one for each pair of texts
+BATCH_SIZE = 32
+NO_LIMIT = 100_000  # a tokenizer without a limit has a model_max_length above this
+Scores = Mapping[str, Sequence[float]]  # by the metric's name, one value for each pair of texts
+Encoded = tuple[list[int], torch.Tensor]  # token ids of a text, and their vectors float32 [S, D]
 POOLING = {  # names in sentence-transformers folders, old and new
     "mean": "mean",
     "cls": "cls",
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_cls_token": "cls",
 }
-PASSED_OVER = ("Normalize", "Dropout")  # modules that do not change a cosine
+NEUTRAL_MODULES = ("Normalize", "Dropout")  # they do not change a cosine
 
 
 class TextModel:
-    """A model of text and its tokenizer. `model` returns hidden states [B, S, D]."""
+    """A text encoder (of an encoder-decoder model its encoder) and its tokenizer. It moves to `device` on first use.
+    `key` is the spec's key of the folder, for messages. Raises METRIC_UNAVAILABLE if transformers cannot load it."""
 
     def __init__(self, folder: Path, key: str, device: torch.device) -> None:
         try:
@@ -47,119 +51,127 @@ class TextModel:
         if hasattr(self.model, "decoder") and hasattr(self.model, "encoder"):
             self.model = self.model.encoder
         self.folder, self.key, self.device = folder, key, device
-        # Tokenizes the first word like words inside a text.
-        self.before = " " if isinstance(self.tokenizer, RobertaTokenizer) else ""
+        # RoBERTa's tokenizer reads a first word without a space as the end of another; bert-score adds the space, too.
+        self.text_prefix = " " if isinstance(self.tokenizer, RobertaTokenizer) else ""
         limit = self.tokenizer.model_max_length
         # RoBERTa's positions begin after the padding index.
-        self.longest = limit if limit < LONGEST else getattr(self.model.config, "max_position_embeddings", 514) - 2
+        self.max_tokens = limit if limit < NO_LIMIT else getattr(self.model.config, "max_position_embeddings", 514) - 2
 
     def token_ids(self, text: str) -> list[int]:
-        return self.tokenizer.encode(self.before + text.strip(), truncation=True, max_length=self.longest)
+        """Token ids of a text with the special tokens around it, truncated to what the model takes."""
+        return self.tokenizer.encode(self.text_prefix + text.strip(), truncation=True, max_length=self.max_tokens)
 
     @torch.no_grad()
-    def vectors(self, texts: Sequence[str], layer: int | None = None) -> list[tuple[list[int], torch.Tensor]]:
-        """Token ids and their vectors [S, D], of a hidden layer counted from the embeddings, or of the last one."""
+    def encode(self, texts: Sequence[str], layer: int | None = None) -> list[Encoded]:
+        """Token ids and token vectors of every text, on the CPU: the hidden states of `layer`, where 0 are the
+        embeddings, or of the last layer."""
         self.model.to(self.device)
         ids = [self.token_ids(text) for text in texts]
         encoded: list[Any] = [None] * len(ids)
         order = sorted(range(len(ids)), key=lambda number: len(ids[number]))
-        for start in range(0, len(order), BATCH):
-            numbers = order[start : start + BATCH]
-            width = len(ids[numbers[-1]])
-            token = torch.full((len(numbers), width), self.tokenizer.pad_token_id or 0)
-            mask = torch.zeros_like(token)
+        for start in range(0, len(order), BATCH_SIZE):
+            numbers = order[start : start + BATCH_SIZE]
+            longest = len(ids[numbers[-1]])
+            ids_BS = torch.full((len(numbers), longest), self.tokenizer.pad_token_id or 0)
+            mask_BS = torch.zeros_like(ids_BS)
             for row, number in enumerate(numbers):
-                token[row, : len(ids[number])] = torch.tensor(ids[number])
-                mask[row, : len(ids[number])] = 1
-            inputs = {"input_ids": token.to(self.device), "attention_mask": mask.to(self.device)}
+                ids_BS[row, : len(ids[number])] = torch.tensor(ids[number])
+                mask_BS[row, : len(ids[number])] = 1
+            inputs = {"input_ids": ids_BS.to(self.device), "attention_mask": mask_BS.to(self.device)}
             output = self.model(**inputs, output_hidden_states=layer is not None)
-            hidden = output.last_hidden_state if layer is None else output.hidden_states[layer]
+            hidden_BSD = output.last_hidden_state if layer is None else output.hidden_states[layer]
             for row, number in enumerate(numbers):
-                encoded[number] = ids[number], hidden[row, : len(ids[number])].float().cpu()
+                encoded[number] = ids[number], hidden_BSD[row, : len(ids[number])].float().cpu()
         return encoded
 
 
 def bertscore(model: TextModel, layer: int) -> Measure:
-    """Each token's best match among the other text's tokens: precision over the answer's tokens, recall over the
-    expected ones'. Special tokens may be matched and are not counted. `layer` 0 is the last one."""
+    """BERTScore: the mean cosine of each token with its best match in the other text; precision over the answer's
+    tokens, recall over the expected answer's. Special tokens can be a match, and are not averaged. `layer` is the
+    hidden layer whose vectors are compared, 0 the last one. A text without tokens scores 0. Raises
+    METRIC_UNAVAILABLE."""
     layers = model.model.config.num_hidden_layers
     if layer > layers:
         raise METRIC_UNAVAILABLE.error("metrics.bertscore_layer", f"{layer}; {model.folder} has {layers} layers")
     special = {model.tokenizer.cls_token_id, model.tokenizer.sep_token_id}
 
-    def scores_of(
-        answer: tuple[list[int], torch.Tensor], expected: tuple[list[int], torch.Tensor]
-    ) -> tuple[float, ...]:
-        counted = [torch.tensor([token not in special for token in ids]) for ids, _ in (answer, expected)]
-        if not all(mask.any() for mask in counted):
+    def scores_of(answer: Encoded, expected: Encoded) -> tuple[float, float, float]:
+        answer_mask, expected_mask = (
+            torch.tensor([token not in special for token in ids]) for ids, _ in (answer, expected)
+        )
+        if not (answer_mask.any() and expected_mask.any()):
             return 0.0, 0.0, 0.0
-        alike = normalize(answer[1], dim=-1) @ normalize(expected[1], dim=-1).T
-        precision = alike.amax(1)[counted[0]].mean().item()
-        recall = alike.amax(0)[counted[1]].mean().item()
-        both = precision + recall
-        return precision, recall, 2 * precision * recall / both if both else 0.0
+        cosines = normalize(answer[1], dim=-1) @ normalize(expected[1], dim=-1).T
+        precision = cosines.amax(1)[answer_mask].mean().item()
+        recall = cosines.amax(0)[expected_mask].mean().item()
+        total = precision + recall
+        return precision, recall, 2 * precision * recall / total if total else 0.0
 
     def measure(answers: Sequence[str], expected: Sequence[str]) -> Scores:
-        vectors = _of_texts(partial(model.vectors, layer=layer or None), answers, expected)
-        columns = zip(*(scores_of(vectors[a], vectors[e]) for a, e in zip(answers, expected, strict=True)), strict=True)
+        encoded = _for_distinct_texts(partial(model.encode, layer=layer or None), answers, expected)
+        columns = zip(*(scores_of(encoded[a], encoded[e]) for a, e in zip(answers, expected, strict=True)), strict=True)
         return dict(zip(("bertscore_precision", "bertscore_recall", "bertscore_f1"), columns, strict=True))
 
     return measure
 
 
 def similarity(model: TextModel) -> Measure:
-    """The cosine of the two texts' embeddings, by a folder of sentence-transformers; of a folder without modules.json
-    the mean of the token vectors. An empty text has similarity 0."""
-    embedded = sentences(model)
+    """The cosine similarity of two sentence embeddings; an empty text has similarity 0. Raises METRIC_UNAVAILABLE."""
+    embed = sentence_embedder(model)
 
     def measure(answers: Sequence[str], expected: Sequence[str]) -> Scores:
-        vectors = _of_texts(embedded, answers, expected)
+        vectors = _for_distinct_texts(embed, answers, expected)
         pairs = zip(answers, expected, strict=True)
         return {"similarity": [(vectors[a] @ vectors[e]).item() if a and e else 0.0 for a, e in pairs]}
 
     return measure
 
 
-def sentences(model: TextModel) -> Callable[[Sequence[str]], Sequence[torch.Tensor]]:
-    """A function from texts to embeddings, float32 [D] of length 1 each. Raises METRIC_UNAVAILABLE."""
+def sentence_embedder(model: TextModel) -> Callable[[Sequence[str]], Sequence[torch.Tensor]]:
+    """The function from texts to sentence embeddings, each float32 [D] of length 1. It pools token vectors as the
+    folder's modules.json (sentence-transformers) says; without that file it takes their mean. Raises
+    METRIC_UNAVAILABLE for modules that are not implemented here."""
     pool = _pooling(model)
-    return lambda texts: [normalize(pool(vectors), dim=-1) for _, vectors in model.vectors(texts)]
+    return lambda texts: [normalize(pool(vectors), dim=-1) for _, vectors in model.encode(texts)]
 
 
-def _of_texts(work: Callable[[Sequence[str]], Sequence[Any]], *texts: Sequence[str]) -> dict[str, Any]:
-    """The result of `work` for each distinct text."""
-    different = list(dict.fromkeys(text for part in texts for text in part))
-    return dict(zip(different, work(different), strict=True))
+def _for_distinct_texts(encode: Callable[[Sequence[str]], Sequence[Any]], *lists: Sequence[str]) -> dict[str, Any]:
+    """What `encode` gives for each text of the lists, by the text; a repeated text is encoded once."""
+    distinct = list(dict.fromkeys(text for texts in lists for text in texts))
+    return dict(zip(distinct, encode(distinct), strict=True))
 
 
 def _pooling(model: TextModel) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The pooling of a folder's token vectors [S, D]. Raises METRIC_UNAVAILABLE for unsupported modules."""
+    """The function from token vectors [S, D] to one vector [D]. Also lowers the model's `max_tokens` to the
+    folder's."""
     mode = "mean"
-    for part in _read(model.folder / "modules.json", []):
-        kind = part["type"].rsplit(".", 1)[-1]
-        config = _read(model.folder / part["path"] / "config.json", {})
+    for module in _read_json(model.folder / "modules.json", []):
+        kind = module["type"].rsplit(".", 1)[-1]
+        config = _read_json(model.folder / module["path"] / "config.json", {})
         if kind == "Transformer":
-            settings = _read(model.folder / part["path"] / "sentence_bert_config.json", {})
-            model.longest = min(model.longest, settings.get("max_seq_length") or model.longest)
+            settings = _read_json(model.folder / module["path"] / "sentence_bert_config.json", {})
+            model.max_tokens = min(model.max_tokens, settings.get("max_seq_length") or model.max_tokens)
         elif kind == "Pooling":
-            named = config.get("pooling_mode")
-            modes = [named] if isinstance(named, str) else named or [name for name in config if config[name] is True]
-            pooling = [name for name in modes if name != "include_prompt"]
-            if len(pooling) != 1 or pooling[0] not in POOLING:
-                raise _refused(model, f"pools by {', '.join(pooling) or 'nothing'}; mean and cls are computed here")
-            mode = POOLING[pooling[0]]
-        elif kind not in PASSED_OVER:
-            raise _refused(model, f"has a part {kind}, which is not computed here")
-    if _read(model.folder / "config_sentence_transformers.json", {}).get("default_prompt_name"):
-        raise _refused(model, "puts a prompt before every text, which is not done here")
+            setting = config.get("pooling_mode")
+            modes = [setting] if isinstance(setting, str) else setting or [key for key in config if config[key] is True]
+            modes = [name for name in modes if name != "include_prompt"]
+            if len(modes) != 1 or modes[0] not in POOLING:
+                raise _unavailable(
+                    model, f"pools by {', '.join(modes) or 'nothing'}; mean and cls are implemented here"
+                )
+            mode = POOLING[modes[0]]
+        elif kind not in NEUTRAL_MODULES:
+            raise _unavailable(model, f"has a module {kind}, which is not implemented here")
+    if _read_json(model.folder / "config_sentence_transformers.json", {}).get("default_prompt_name"):
+        raise _unavailable(model, "puts a prompt before every text, which is not implemented here")
     return (lambda vectors: vectors[0]) if mode == "cls" else (lambda vectors: vectors.mean(0))
 
 
-def _read(path: Path, otherwise: Any) -> Any:
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else otherwise
+def _read_json(path: Path, default: Any) -> Any:
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else default
 
 
-def _refused(model: TextModel, why: str) -> Exception:
+def _unavailable(model: TextModel, why: str) -> Exception:
     return METRIC_UNAVAILABLE.error(model.key, f"{model.folder} {why}")
 
 

@@ -1,7 +1,8 @@
-"""Batch inference: planned samples in, answers on disk. Evaluation and inference differ in the use of the answers.
+"""Batch inference: planned samples in, answers on disk. Evaluation and inference both answer by it.
 
-Each rank holds the whole model and answers its share. Answers are on disk before the next batch begins, so that a
-killed run loses at most one batch, and a later run answers the rest.
+Each rank holds the whole model and answers its share of the samples (`generate_all`). The answers of a batch are on
+disk before the next batch begins, so that a killed run loses at most one batch, and a later run answers the rest.
+Samples whose answer is empty are then retried (`Retries`).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from vidqa.engine.memory import use_memory
 from vidqa.engine.model import DTYPES
 from vidqa.engine.progress import Progress, Silent, open_evaluation
 from vidqa.engine.signals import StopRequest
-from vidqa.evaluation.cosmos_protocol import LONGER, WARMER, protocol_answer
+from vidqa.evaluation.cosmos_protocol import RETRY_TEMPERATURE_STEP, RETRY_TOKENS_STEP, protocol_answer
 from vidqa.families import require_plain_weights
 from vidqa.planning.prefix_sharing import max_tokens, split_samples
 from vidqa.planning.requests import Result, Sampling
@@ -40,18 +41,18 @@ from vidqa.spec.models import EmbedSpec
 
 ANSWERING_TIMEOUT_S = 7200.0  # ranks answer at their own pace and meet at the end
 BATCHES_AHEAD = 2  # batches that are decoded while the model answers
-WAITED_MUCH = 0.2  # share of the time that is said
-SHORT_S = 60.0  # a short run waits for its first frames, whatever decodes them
+MAX_WAIT_SHARE = 0.2  # a longer wait for frames, as a share of the time, is reported
+SHORT_RUN_S = 60.0  # below it no wait is reported: the first frames take that share however many workers decode
 Failed = dict[str, list[Problem]]  # problems of samples without an answer, by sample id
 
 
 @dataclass(frozen=True)
 class InferenceTask:
-    """The spec and where it runs. `how` is the spec's table with batch_size, seed, generator and skip_saved. What has
-    no answer is asked again as often as `retries` says."""
+    """A spec and where it runs. `table` is the spec's table that has batch_size, seed, generator and skip_saved:
+    `evaluation` or `inference`. A sample whose answer is empty is retried up to `retries` times."""
 
     spec: AnsweringSpec
-    how: Any
+    table: Any
     world: World
     run: RunFolder
     stop: StopRequest
@@ -60,23 +61,30 @@ class InferenceTask:
 
 @dataclass(frozen=True)
 class InferenceResult:
-    """The outcome on every rank: the answers are on disk, `failed` is of all ranks. `answered` samples were answered
-    now by all ranks, in `seconds` with the model loaded."""
+    """The outcome, the same on every rank.
+
+    saved          the answers on disk, those of earlier runs included
+    failed         samples that could not be decoded
+    was_stopped    whether a signal stopped it
+    answered       how many samples this run answered
+    seconds        time of the slowest rank, without loading the model
+    retries        the answers of each retry
+    """
 
     saved: SavedAnswers
     failed: Failed
     was_stopped: bool
     answered: int
     seconds: float
-    again: Sequence[SavedAnswers] = ()  # of each further attempt at those without an answer
+    retries: Sequence[SavedAnswers] = ()
 
     def answers(self) -> dict[str, Answer]:
-        """All answers by sample id; on rank 0, once every rank has ended."""
+        """All answers by sample id, retries aside. Call it on rank 0, once every rank has ended."""
         return self.saved.read()
 
 
 def start_answering(spec: AnsweringSpec | EmbedSpec) -> World:
-    """Join the ranks of a run that answers or embeds. Raises what check_with_gpus finds."""
+    """Join the process group of a run that answers or embeds. Raises the errors that check_with_gpus finds."""
     raise_errors(check_with_gpus(spec, world_size()))
     return distributed.start(1, spec.num_gpus, ANSWERING_TIMEOUT_S)
 
@@ -84,64 +92,122 @@ def start_answering(spec: AnsweringSpec | EmbedSpec) -> World:
 def open_session(
     spec: AnsweringSpec, generator: str, planner: Planner, device: torch.device, longest: int, batch_size: int
 ) -> Session:
-    """The spec's model, loaded by a generator."""
+    """Load the spec's model into a generator's session. `longest` are the tokens of the longest prompt with its
+    answer."""
     folder, base = model_folders(spec)
     settings = Settings(folder, base, DTYPES[spec.model.dtype], device, planner, longest, batch_size)
     return GENERATORS[generator].open(settings)
 
 
 def generate_all(
-    work: InferenceTask,
+    task: InferenceTask,
     planner: Planner,
     samples: Sequence[Sample],
     recipe: dict[str, Any],
     candidates: Candidates | None = None,
 ) -> InferenceResult:
-    """Answer the samples that have no answer under this recipe yet; those that have `candidates` are scored. A signal
-    stops it after the current batch."""
-    spec, how, world, run, stop = work.spec, work.how, work.world, work.run, work.stop
+    """Answer the samples that have no saved answer under this `recipe` (with skip_saved = false all of them), then
+    retry. A sample that has `candidates` is scored by log-probability, the others are generated. Call it on every rank
+    with the same arguments. A signal stops it after the current batch."""
+    spec, table, world, run, stop = task.spec, task.table, task.world, task.run, task.stop
     if world.device.type == "cuda":
         use_memory(world.device, spec.engine.gpu_memory_gib)
     saved = SavedAnswers(run.path / "answers", recipe, world.rank)
-    done = world.on_main(lambda: saved.read() if how.skip_saved else saved.forget())
-    mine = split_samples([sample for sample in samples if sample.record.id not in done], world.size)[world.rank]
+    done = world.on_main(lambda: saved.read() if table.skip_saved else saved.forget())
+    own = split_samples([sample for sample in samples if sample.record.id not in done], world.size)[world.rank]
 
-    size = how.batch_size
-    longest = longest_sequence(spec, mine)
-    if work.retries:
-        longest = min(spec.model.max_length, longest_sequence(spec, samples) + LONGER * work.retries)
+    size, batches = table.batch_size, -(-len(own) // table.batch_size)
+    longest = longest_sequence(spec, own)
+    if task.retries:  # any sample may be retried on this rank, with a longer answer
+        longest = min(spec.model.max_length, longest_sequence(spec, samples) + RETRY_TOKENS_STEP * task.retries)
     with (
-        open_evaluation(run, world, -(-len(mine) // size)) as progress,
+        open_evaluation(run, world, batches) as progress,
         open_frames(spec.engine, spec.engine.decode_workers) as source,
     ):
-        prompts = Prompts(planner, source, sampling_of(spec, how.seed), BATCHES_AHEAD * size, candidates)
-        requests = prompts.requests(mine)  # the first videos are decoded while the model is loaded
-        with closing(open_session(spec, how.generator, planner, world.device, longest, size)) as session:
-            writer = ResultWriter(saved, prompts, progress, len(mine), size, fails=spec.engine.on_bad_sample == "fail")
-            world.gather(None)  # speed is measured from here, where every rank has its model
+        prompts = Prompts(planner, source, sampling_of(spec, table.seed), BATCHES_AHEAD * size, candidates)
+        requests = prompts.requests(own)  # the first videos are decoded while the model is loaded
+        with closing(open_session(spec, table.generator, planner, world.device, longest, size)) as session:
+            fail = spec.engine.on_bad_sample == "fail"
+            writer = ResultWriter(saved, prompts, progress, len(own), size, fail_on_bad_sample=fail)
+            world.gather(None)  # waits until every rank has its model: speed is measured from here
             started = time.perf_counter()
             writer.save_until_stopped(session.generate(requests), stop)
             seconds = time.perf_counter() - started
             outcome = (stop.signal_name is not None, writer.failed, writer.answered, seconds, prompts.waited)
-            stopped, failures, answered, took, waited = zip(*world.gather(outcome), strict=True)
+            stopped, failed, answered, rank_seconds, waited = zip(*world.gather(outcome), strict=True)
             if any(stopped):
                 progress.say("stopped; the same spec with skip_saved = true continues it")
             elif sum(answered):
-                report_speed(progress, -(-len(mine) // size), sum(answered), took, waited)
-            problems = {name: listed for failed in failures for name, listed in failed.items()}
-            result = InferenceResult(saved, problems, any(stopped), sum(answered), max(took))
-            if work.retries and not result.was_stopped:
-                retries = Retries(work, planner, source, progress, session, recipe, longest, -(-len(mine) // size))
-                result = retries.retried(result, samples)
+                report_speed(progress, batches, sum(answered), rank_seconds, waited)
+            problems = {name: listed for of_rank in failed for name, listed in of_rank.items()}
+            result = InferenceResult(saved, problems, any(stopped), sum(answered), max(rank_seconds))
+            if task.retries and not result.was_stopped:
+                retries = Retries(task, planner, source, progress, session, recipe, longest, batches)
+                result = retries.run(result, samples)
     return result
 
 
 @dataclass
-class Retries:
-    """Retries of questions whose answer is empty by the rules of Cosmos-Reason1's benchmark: in the same session, each
-    time warmer, longer and with the next seed. `step` is the number of batches that progress has counted."""
+class ResultWriter:
+    """Saves the results of this rank as they come, and logs a line per batch.
 
-    work: InferenceTask
+    expected      how many results will come
+    batch_size    progress is counted in batches of this size, whatever the generator's own batches are
+    first_step    batches that progress has counted before
+    failed        the problems of samples without an answer
+    answered      how many answers are saved
+    reported      at the last line of the log: batches, answers, the time, and seconds waited for frames
+    """
+
+    saved: SavedAnswers
+    prompts: Prompts
+    progress: Progress | Silent
+    expected: int
+    batch_size: int
+    fail_on_bad_sample: bool
+    first_step: int = 0
+    failed: Failed = field(default_factory=dict)
+    answered: int = 0
+    reported: tuple[int, int, float, float] = field(default_factory=lambda: (0, 0, time.perf_counter(), 0.0))
+
+    def save_until_stopped(self, batches: Iterable[Sequence[Result]], stop: StopRequest) -> None:
+        """Save every batch, or those up to a signal."""
+        for results in batches:
+            self.save(results)
+            if stop.signal_name:
+                break
+
+    def save(self, results: Sequence[Result]) -> None:
+        """Write results to disk before it returns. A sample that could not be decoded goes to `failed`; with
+        `fail_on_bad_sample` its problems are raised."""
+        failed = {result.id: list(result.problems) for result in results if result.problems}
+        end_if_bad([problem for problems in failed.values() for problem in problems], fails=self.fail_on_bad_sample)
+        self.failed |= failed
+        answers = [(result.id, self.prompts.answer(result)) for result in results if not result.problems]
+        self.saved.append(answers)
+        self.answered += len(answers)
+        self._report()
+
+    def _report(self) -> None:
+        """Log a line if another batch is complete."""
+        finished, (batches, answered, reported_at, waited) = self.answered + len(self.failed), self.reported
+        is_last = finished == self.expected
+        complete = -(-finished // self.batch_size) if is_last else finished // self.batch_size
+        if complete > batches:
+            now, waited_now = time.perf_counter(), self.prompts.waited
+            seconds = now - reported_at - (waited_now - waited)
+            line = f"{self.answered - answered} answers in {seconds:.1f} s"
+            self.progress.log(self.first_step + complete, {"perf/batch_s": seconds}, line=line)
+            self.reported = (complete, self.answered, now, waited_now)
+
+
+@dataclass
+class Retries:
+    """Retries of samples whose answer is empty by the rules of Cosmos-Reason1's benchmark. Every attempt runs in the
+    same session with the next seed, a higher temperature and a longer answer. `longest` are the most tokens of a prompt
+    with its answer, `step` the batches that progress has counted."""
+
+    task: InferenceTask
     planner: Planner
     source: FrameSource
     progress: Progress | Silent
@@ -150,39 +216,39 @@ class Retries:
     longest: int
     step: int
 
-    def retried(self, result: InferenceResult, samples: Sequence[Sample]) -> InferenceResult:
-        """The result with its further attempts, each of which has a folder of its own."""
-        world, how, saved, due = self.work.world, self.work.how, result.saved, samples
-        again: list[SavedAnswers] = []
-        for attempt in range(1, self.work.retries + 1):
+    def run(self, result: InferenceResult, samples: Sequence[Sample]) -> InferenceResult:
+        """`result` with the answers of each attempt, which are saved in folders of their own."""
+        world, skip_saved, saved, empty = self.task.world, self.task.table.skip_saved, result.saved, samples
+        retries: list[SavedAnswers] = []
+        for attempt in range(1, self.task.retries + 1):
             answers = world.on_main(saved.read)
-            due = [sample for sample in due if sample.record.id in answers and _is_empty(sample, answers)]
-            if not due:
+            empty = [sample for sample in empty if sample.record.id in answers and _is_empty(sample, answers)]
+            if not empty:
                 break
-            self.progress.say(f"attempt {attempt}: {len(due)} questions without an answer are asked again")
-            saved = SavedAnswers(self.work.run.path / "answers" / f"again-{attempt}", self.recipe, world.rank)
-            done = world.on_main(saved.read if how.skip_saved else saved.forget)
-            self._ask(saved, [sample for sample in due if sample.record.id not in done], attempt)
-            if any(world.gather(self.work.stop.signal_name is not None)):
+            self.progress.say(f"attempt {attempt}: {len(empty)} questions without an answer are retried")
+            saved = SavedAnswers(self.task.run.path / "answers" / f"again-{attempt}", self.recipe, world.rank)
+            done = world.on_main(saved.read if skip_saved else saved.forget)
+            self._answer(saved, [sample for sample in empty if sample.record.id not in done], attempt)
+            if any(world.gather(self.task.stop.signal_name is not None)):
                 return replace(result, was_stopped=True)
-            again.append(saved)
-        return replace(result, again=again)
+            retries.append(saved)
+        return replace(result, retries=retries)
 
-    def _ask(self, saved: SavedAnswers, samples: Sequence[Sample], attempt: int) -> None:
-        spec, how, world = self.work.spec, self.work.how, self.work.world
-        mine = split_samples(samples, world.size)[world.rank]
-        sampling = sampling_of(spec, how.seed + attempt)  # the random numbers of a question depend on it alone
+    def _answer(self, saved: SavedAnswers, samples: Sequence[Sample], attempt: int) -> None:
+        spec, table, world = self.task.spec, self.task.table, self.task.world
+        own = split_samples(samples, world.size)[world.rank]
+        sampling = sampling_of(spec, table.seed + attempt)
         room = self.longest - max_tokens(samples) if samples else 0
         sampling = replace(
             sampling,
-            temperature=min(2.0, round(sampling.temperature + WARMER * attempt, 4)),
-            max_tokens=max(sampling.max_tokens, min(sampling.max_tokens + LONGER * attempt, room)),
+            temperature=min(2.0, round(sampling.temperature + RETRY_TEMPERATURE_STEP * attempt, 4)),
+            max_tokens=max(sampling.max_tokens, min(sampling.max_tokens + RETRY_TOKENS_STEP * attempt, room)),
         )
-        prompts = Prompts(self.planner, self.source, sampling, BATCHES_AHEAD * how.batch_size, None)
-        fails = spec.engine.on_bad_sample == "fail"
-        writer = ResultWriter(saved, prompts, self.progress, len(mine), how.batch_size, fails, first_step=self.step)
-        writer.save_until_stopped(self.session.generate(prompts.requests(mine)), self.work.stop)
-        self.step += -(-len(mine) // how.batch_size)
+        prompts = Prompts(self.planner, self.source, sampling, BATCHES_AHEAD * table.batch_size, None)
+        fail = spec.engine.on_bad_sample == "fail"
+        writer = ResultWriter(saved, prompts, self.progress, len(own), table.batch_size, fail, first_step=self.step)
+        writer.save_until_stopped(self.session.generate(prompts.requests(own)), self.task.stop)
+        self.step += -(-len(own) // table.batch_size)
 
 
 def _is_empty(sample: Sample, answers: Mapping[str, Answer]) -> bool:
@@ -191,32 +257,33 @@ def _is_empty(sample: Sample, answers: Mapping[str, Answer]) -> bool:
 
 
 def report_speed(
-    progress: Progress | Silent, step: int, answers: int, took: Sequence[float], waited: Sequence[float]
+    progress: Progress | Silent, step: int, answers: int, seconds: Sequence[float], waited: Sequence[float]
 ) -> None:
-    """Log the speed of all ranks together, up to the end of the last; loading the model does not count. `took` and
-    `waited` are seconds of each rank, in all and for frames."""
-    longest = max(took)
+    """Log the speed of all ranks together, up to the end of the slowest. `seconds` (in all, without loading the model)
+    and `waited` (for frames) have a value for each rank."""
+    longest = max(seconds)
     line = f"{answers} answers in {longest:.1f} s, {answers / longest:.2f} a second"
-    if len(took) > 1:
-        line += f"; the first of {len(took)} ranks was done after {min(took):.1f} s"
-    if longest > SHORT_S and max(waited) > WAITED_MUCH * longest:
+    if len(seconds) > 1:
+        line += f"; the first of {len(seconds)} ranks was done after {min(seconds):.1f} s"
+    if longest > SHORT_RUN_S and max(waited) > MAX_WAIT_SHARE * longest:
         line += f"; {max(waited):.1f} s were spent waiting for frames (more engine.decode_workers may help)"
     values = {
         "perf/answers_per_s": answers / longest,
         "perf/answering_s": longest,
-        "perf/first_rank_s": min(took),
+        "perf/first_rank_s": min(seconds),
         "perf/data_wait_s": max(waited),
     }
     progress.log(step, values, line=line)
 
 
 def longest_sequence(spec: AnsweringSpec, samples: Sequence[Sample]) -> int:
-    """Tokens of the longest prompt with its answer, the most that a generator has to allocate for one."""
+    """Tokens of the longest prompt with its longest answer: what a generator has to allocate for one sample."""
     return min(spec.model.max_length, max_tokens(samples) + spec.generation.max_tokens)
 
 
 def model_folders(spec: AnsweringSpec | EmbedSpec) -> tuple[Path, Path | None]:
-    """The folder to load and, for an adapter, the base model under it. Raises MODEL_QUANTIZED for a quantized base."""
+    """(folder to load, base model or None): with model.enable_lora the folder is an adapter on that base. Raises
+    MODEL_QUANTIZED for a quantized base."""
     folder, base = Path(spec.model.model_name), Path(spec.model.base_model_path) if spec.model.enable_lora else None
     if base is not None:
         require_plain_weights(base, "an adapter is put on")
@@ -224,6 +291,7 @@ def model_folders(spec: AnsweringSpec | EmbedSpec) -> tuple[Path, Path | None]:
 
 
 def sampling_of(spec: AnsweringSpec, seed: int = 0) -> Sampling:
+    """The spec's sampling settings. A sample's random numbers depend on `seed` and its id, not on its batch."""
     generation = spec.generation
     return Sampling(
         generation.max_tokens,
@@ -235,47 +303,3 @@ def sampling_of(spec: AnsweringSpec, seed: int = 0) -> Sampling:
         frequency_penalty=generation.frequency_penalty,
         seed=seed,
     )
-
-
-@dataclass
-class ResultWriter:
-    """Saves results as they come; `failed` has the problems of samples without an answer. Progress is counted in
-    batches of `size`, whatever the generator's own batches are."""
-
-    saved: SavedAnswers
-    prompts: Prompts
-    progress: Progress | Silent
-    expected: int
-    size: int
-    fails: bool
-    first_step: int = 0
-    failed: Failed = field(default_factory=dict)
-    answered: int = 0
-    reported: tuple[int, int, float, float] = field(default_factory=lambda: (0, 0, time.perf_counter(), 0.0))
-
-    def save_until_stopped(self, batches: Iterable[Sequence[Result]], stop: StopRequest) -> None:
-        for results in batches:
-            self.save(results)
-            if stop.signal_name:
-                break
-
-    def save(self, results: Sequence[Result]) -> None:
-        """Results are on disk when this returns. A sample that cannot be decoded is left out, or ends the run."""
-        failed = {result.id: list(result.problems) for result in results if result.problems}
-        end_if_bad([problem for problems in failed.values() for problem in problems], fails=self.fails)
-        self.failed |= failed
-        answers = [(result.id, self.prompts.answer(result)) for result in results if not result.problems]
-        self.saved.append(answers)
-        self.answered += len(answers)
-        self._report()
-
-    def _report(self) -> None:
-        """One line for each batch."""
-        finished, (batches, answered, at, waited) = self.answered + len(self.failed), self.reported
-        full = -(-finished // self.size) if finished == self.expected else finished // self.size
-        if full > batches:
-            now, waited_by_now = time.perf_counter(), self.prompts.waited
-            seconds = now - at - (waited_by_now - waited)
-            line = f"{self.answered - answered} answers in {seconds:.1f} s"
-            self.progress.log(self.first_step + full, {"perf/batch_s": seconds}, line=line)
-            self.reported = (full, self.answered, now, waited_by_now)

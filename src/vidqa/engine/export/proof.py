@@ -1,4 +1,8 @@
-"""The proof of an export: what plain transformers (and stock PEFT) load from it has the trainer's own loss."""
+"""The proof of an export: the model that unmodified transformers and PEFT load from it has the loss that the trainer
+measured. "Stock" means their own modules and forward, without this engine's packing and kernels.
+
+Shape letters: N supervised tokens of a sample.
+"""
 
 from __future__ import annotations
 
@@ -18,33 +22,32 @@ from vidqa.engine.model.chunked_head import HEAD_ROWS
 from vidqa.engine.problems import ENGINE_UNPROVEN
 from vidqa.planning.samples import Planner, Sample
 
-# Two orders of summation, in the precision of the export.
+# Largest difference of two losses, relative to a loss above 1, absolute below: sums in two orders, in that precision.
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 5e-2}
 
 
 def stock_loss(model: Any, planner: Planner, sample: Sample, frames: Sequence[np.ndarray]) -> float:
-    """Mean negative log likelihood of the sample's supervised tokens under transformers' own modules."""
+    """Mean negative log likelihood of the sample's supervised tokens under transformers' own modules. `frames` has an
+    array for each video or image of the sample."""
     return token_losses(model, planner, sample, frames).mean().item()
 
 
 @torch.no_grad()
 def token_losses(model: Any, planner: Planner, sample: Sample, frames: Sequence[np.ndarray]) -> torch.Tensor:
     """Negative log likelihoods float32 [N] of the sample's supervised tokens under transformers' own modules. The head
-    computes those tokens only, some at a time: logits of a long video's every token would not fit beside the model."""
+    runs on these tokens alone, HEAD_ROWS at a time: logits of all tokens of a long video would not fit in memory."""
     device = next(model.parameters()).device
     encoded = planner.encode(sample)
     inputs = stock_inputs(planner, [encoded.token_ids], [sample.plans], [frames], device)
-    at = torch.from_numpy(np.flatnonzero(encoded.supervised)).to(device)
-    hidden = model.model(**inputs, use_cache=False).last_hidden_state[0, at - 1]
-    rows = zip(hidden.split(HEAD_ROWS), inputs["input_ids"][0, at].split(HEAD_ROWS), strict=True)
-    nll = [
-        F.cross_entropy(model.get_output_embeddings()(part).float(), target, reduction="none") for part, target in rows
-    ]
-    return torch.cat(nll)
+    at_N = torch.from_numpy(np.flatnonzero(encoded.supervised)).to(device)
+    hidden_ND = model.model(**inputs, use_cache=False).last_hidden_state[0, at_N - 1]
+    chunks = zip(hidden_ND.split(HEAD_ROWS), inputs["input_ids"][0, at_N].split(HEAD_ROWS), strict=True)
+    head = model.get_output_embeddings()
+    return torch.cat([F.cross_entropy(head(hidden).float(), target, reduction="none") for hidden, target in chunks])
 
 
 def prove_loss(
-    format: ExportFormat,
+    export_format: ExportFormat,
     export: Path,
     base: Path,
     trainer_loss: float,
@@ -53,19 +56,20 @@ def prove_loss(
     frames: Sequence[np.ndarray],
     dtype: torch.dtype,
     device: torch.device,
-    more: Mapping[str, Any] | None = None,
+    facts: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Load the export afresh and compare; writes proof.json into it, with `more`. Raises ENGINE_UNPROVEN."""
-    reloaded = stock_loss(format.load(export, base, dtype, device), planner, sample, frames)
+    """Load the export again, on `base` if it is an adapter, and compare its loss of `sample` with the trainer's. Writes
+    proof.json with `facts` into the export and returns its content. Raises ENGINE_UNPROVEN where the losses differ."""
+    reloaded = stock_loss(export_format.load(export, base, dtype, device), planner, sample, frames)
     proof = {"sample_id": sample.record.id, "trainer_loss": trainer_loss, "reloaded_loss": reloaded}
     require_same_loss(export, sample, trainer_loss, reloaded, dtype)
-    proof |= more or {}
+    proof |= facts or {}
     write_json(export / PROOF, proof)
     return proof
 
 
-def require_same_loss(export: Path, sample: Sample, expected: float, reloaded: float, dtype: torch.dtype) -> None:
-    """Raises ENGINE_UNPROVEN."""
-    if not abs(reloaded - expected) <= TOLERANCE[dtype] * max(1.0, abs(expected)):
-        message = f"loss of sample {sample.record.id}: trainer {expected:.6f}, reloaded {reloaded:.6f}"
+def require_same_loss(export: Path, sample: Sample, trainer_loss: float, reloaded: float, dtype: torch.dtype) -> None:
+    """Raises ENGINE_UNPROVEN where the losses differ by more than TOLERANCE, or one is not a number."""
+    if not abs(reloaded - trainer_loss) <= TOLERANCE[dtype] * max(1.0, abs(trainer_loss)):
+        message = f"loss of sample {sample.record.id}: trainer {trainer_loss:.6f}, reloaded {reloaded:.6f}"
         raise ENGINE_UNPROVEN.error(export, message)

@@ -67,7 +67,7 @@ def load_weights(folder: Path, dtype: torch.dtype) -> Any:
 def load_quantized(folder: Path, dtype: torch.dtype, device: torch.device, *, keep_few_bits: bool = False) -> Any:
     """A plain transformers model from a quantized folder, dequantized; with `keep_few_bits`, decoder layers in 8-bit
     floats or 4-bit integers stay so where the device can multiply them. Their modules compute nothing then:
-    `quantized.matrix_of` does. Prints what was done."""
+    `quantized.fuse_linear` does. Prints what was done."""
     require("compressed_tensors", "engine")
     model = load_weights(folder, dtype).to(device)
     units = family_of_model(model).decoder_units(model) if keep_few_bits and device.type == "cuda" else []

@@ -23,7 +23,7 @@ from vidqa.engine.families.qwen_vl_layers import EAGER, VisionInput
 from vidqa.engine.kernels import kernels_for
 from vidqa.engine.model.attention import attend
 from vidqa.engine.model.layers import Norm, norm, normed, project
-from vidqa.engine.model.quantized import Matrix, matrix_of, product, require_plain_inputs
+from vidqa.engine.model.quantized import FusedLinear, fuse_linear, linear, require_plain_inputs
 from vidqa.planning.budget.answering import PAGE
 
 Rotation = tuple[torch.Tensor, torch.Tensor]  # cosine and sine [T, E]
@@ -35,13 +35,13 @@ class LayerWeights(NamedTuple):
     """One decoder layer."""
 
     input_norm: Norm
-    query_key_value: Matrix
+    query_key_value: FusedLinear
     query_norm: Norm | None
     key_norm: Norm | None
-    output: Matrix
+    output: FusedLinear
     after_norm: Norm
-    gate_up: Matrix
-    down: Matrix
+    gate_up: FusedLinear
+    down: FusedLinear
 
 
 def _weights(layer: Any) -> LayerWeights:
@@ -49,13 +49,13 @@ def _weights(layer: Any) -> LayerWeights:
     query_norm, key_norm = (getattr(attention, name, None) for name in ("q_norm", "k_norm"))
     return LayerWeights(
         input_norm=norm(layer.input_layernorm),
-        query_key_value=matrix_of(attention.q_proj, attention.k_proj, attention.v_proj),
+        query_key_value=fuse_linear(attention.q_proj, attention.k_proj, attention.v_proj),
         query_norm=query_norm and norm(query_norm),
         key_norm=key_norm and norm(key_norm),
-        output=matrix_of(attention.o_proj),
+        output=fuse_linear(attention.o_proj),
         after_norm=norm(layer.post_attention_layernorm),
-        gate_up=matrix_of(mlp.gate_proj, mlp.up_proj),
-        down=matrix_of(mlp.down_proj),
+        gate_up=fuse_linear(mlp.gate_proj, mlp.up_proj),
+        down=fuse_linear(mlp.down_proj),
     )
 
 
@@ -68,7 +68,7 @@ class CachedQwenVL:
         self.visual, self.decoder, self.head = model.model.visual, model.model.language_model, model.lm_head
         require_plain_inputs(self.visual, self.head)
         self.kernels = kernels_for(model.device)
-        self.multiply = partial(product, self.kernels, dtype=self.decoder.embed_tokens.weight.dtype)
+        self.multiply = partial(linear, self.kernels, dtype=self.decoder.embed_tokens.weight.dtype)
         self.vision_block = partial(vision_block, parts, EAGER._replace(before_vision=self._before_vision))
         self.layers = [_weights(layer) for layer in self.decoder.layers]
         attention = self.decoder.layers[0].self_attn
@@ -130,14 +130,15 @@ class CachedQwenVL:
         rotation = self.parts.rotation(self.decoder, position_3T, hidden.dtype)
         delta = None  # what the layer before adds; the next norm's kernel does it
         for number, layer in enumerate(self.layers):
-            hidden, inputs = kernels.add_norm(hidden, delta, layer.input_norm, layer.query_key_value.rounding)
+            hidden, inputs = kernels.add_norm(hidden, delta, layer.input_norm, layer.query_key_value.input_quantization)
             packed, keys = multiply(inputs, layer.query_key_value), self.key_heads * self.width
             parts = packed.split([packed.shape[1] - 2 * keys, keys, keys], dim=1)
             query, key, value = (part.unflatten(1, (-1, self.width)) for part in parts)
             query = kernels.rotated(query, layer.query_norm, *rotation)
             delta = multiply(attention(number, query, key, value, layer.key_norm, rotation), layer.output)
-            hidden, inputs = kernels.add_norm(hidden, delta, layer.after_norm, layer.gate_up.rounding)
-            delta = multiply(kernels.silu_mul(multiply(inputs, layer.gate_up), layer.down.rounding), layer.down)
+            hidden, inputs = kernels.add_norm(hidden, delta, layer.after_norm, layer.gate_up.input_quantization)
+            activated = kernels.silu_mul(multiply(inputs, layer.gate_up), layer.down.input_quantization)
+            delta = multiply(activated, layer.down)
             if number < len(deepstack):
                 hidden, delta = place_features(hidden + delta, deepstack[number], visual_at_V, add=True), None
         return hidden if delta is None else hidden + delta

@@ -14,19 +14,19 @@ import triton
 import triton.language as tl
 
 from vidqa.engine.kernels.float8 import float8_product, rounded_like, rounded_rows, store_rounded
-from vidqa.engine.kernels.int4 import int4_order, int4_product
+from vidqa.engine.kernels.int4 import int4_product, pack_int4
 from vidqa.engine.model.layers import Norm
-from vidqa.engine.model.quantized import Rounded, Rounding
+from vidqa.engine.model.quantized import InputQuantization, QuantizedInput
 
 __all__ = [
     "add_norm",
     "decode_attention",
     "float8_product",
-    "int4_order",
     "int4_product",
+    "pack_int4",
+    "quantize_rows",
     "rotate_into",
     "rotated",
-    "rounded",
     "silu_mul",
 ]
 
@@ -61,33 +61,35 @@ def add_norm(
     hidden_TD: torch.Tensor,
     delta_TD: torch.Tensor | None,
     norm: Norm,
-    rounding: Rounding | None = None,
-) -> tuple[torch.Tensor, torch.Tensor | Rounded]:
-    """The sum of a residual stream and what a layer adds to it, and its root mean square norm, rounded if asked."""
+    input_quantization: InputQuantization | None = None,
+) -> tuple[torch.Tensor, torch.Tensor | QuantizedInput]:
+    """The sum of a residual stream and what a layer adds to it, and its root mean square norm, in 8 bits with
+    `input_quantization`."""
     rows, width = hidden_TD.shape
-    out, steps, static = _output(hidden_TD, width, rounding)
+    out, steps, static = _output(hidden_TD, width, input_quantization)
     total = hidden_TD if delta_TD is None else torch.empty_like(hidden_TD)
     block = triton.next_power_of_2(width)
     _norm_kernel[(rows,)](
         hidden_TD, delta_TD, total, norm.weight, out, steps, static, width, norm.epsilon,
-        HAS_DELTA=delta_TD is not None, ROUND=rounding is not None, STATIC=static is not steps, BLOCK=block,
+        HAS_DELTA=delta_TD is not None, ROUND=input_quantization is not None, STATIC=static is not steps, BLOCK=block,
         num_warps=8 if block >= 4096 else 4,
     )  # fmt: skip
-    return total, out if rounding is None else Rounded(out, steps)
+    return total, out if input_quantization is None else QuantizedInput(out, steps)
 
 
-def _output(source: torch.Tensor, width: int, rounding: Rounding | None) -> tuple[torch.Tensor, ...]:
-    """Memory for the result, for its steps, and the step that it is given, where it is rounded; else the result."""
-    if rounding is None:
+def _output(source: torch.Tensor, width: int, input_quantization: InputQuantization | None) -> tuple[torch.Tensor, ...]:
+    """(output, scales, static scale) for a kernel, which computes the scales itself where the last two are one tensor.
+    Without quantization all three are the output, and the kernel uses only the first."""
+    if input_quantization is None:
         out = source.new_empty((len(source), width))
         return out, out, out
-    codes, steps = rounded_like(source, width)
-    return codes, steps, steps if rounding.step is None else rounding.step
+    codes, scales = rounded_like(source, width)
+    return codes, scales, scales if input_quantization.static_scale is None else input_quantization.static_scale
 
 
-def rounded(source_TD: torch.Tensor, rounding: Rounding) -> Rounded:
-    """The rows of a matrix in 8 bits."""
-    return Rounded(*rounded_rows(source_TD, rounding.step))
+def quantize_rows(source_TD: torch.Tensor, input_quantization: InputQuantization) -> QuantizedInput:
+    """The rows [T, D] in 8 bits."""
+    return QuantizedInput(*rounded_rows(source_TD, input_quantization.static_scale))
 
 
 @triton.jit
@@ -106,16 +108,17 @@ def _silu_mul_kernel(both, out, steps, static, width, ROUND: tl.constexpr, STATI
         tl.store(out + row * width + at, product, mask=inside)
 
 
-def silu_mul(both: torch.Tensor, rounding: Rounding | None = None) -> torch.Tensor | Rounded:
-    """`silu(gate) * up` of the two halves of a row, gate first; rounded if asked, for which one program has a row."""
+def silu_mul(both: torch.Tensor, input_quantization: InputQuantization | None = None) -> torch.Tensor | QuantizedInput:
+    """`silu(gate) * up` of the two halves of a row, gate first; in 8 bits with `input_quantization`,
+    for which one program has a whole row."""
     rows, width = both.shape[0], both.shape[1] // 2
-    out, steps, static = _output(both, width, rounding)
-    block = 2048 if rounding is None else triton.next_power_of_2(width)
+    out, steps, static = _output(both, width, input_quantization)
+    block = 2048 if input_quantization is None else triton.next_power_of_2(width)
     _silu_mul_kernel[(rows, triton.cdiv(width, block))](
-        both, out, steps, static, width, ROUND=rounding is not None, STATIC=static is not steps, BLOCK=block,
-        num_warps=4 if rounding is None else 16,
+        both, out, steps, static, width, ROUND=input_quantization is not None, STATIC=static is not steps, BLOCK=block,
+        num_warps=4 if input_quantization is None else 16,
     )  # fmt: skip
-    return out if rounding is None else Rounded(out, steps)
+    return out if input_quantization is None else QuantizedInput(out, steps)
 
 
 @triton.jit

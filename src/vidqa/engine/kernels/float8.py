@@ -44,7 +44,7 @@ ONE_ROW, SEVERAL_ROWS = Tiling(8, 512, 4, 4), Tiling(64, 256, 4, 4)
 
 @triton.jit
 def store_rounded(values, inside, codes, at, steps, row, static, STATIC: tl.constexpr):
-    """Write a row of float32 as E4M3 at `codes + at`, and its step at `steps + row`."""
+    """Write a row of float32 as E4M3 at `codes + at`, and its scale (`step`) at `steps + row`."""
     step = tl.load(static) if STATIC else tl.maximum(tl.max(tl.abs(values), 0), LEAST) / LARGEST
     tl.store(steps + row, step)
     scaled = tl.minimum(tl.maximum(values / step, -LARGEST), LARGEST)

@@ -1,15 +1,18 @@
-"""Products of generation with weights in 4-bit integers: PyTorch's own for very few rows, a Triton kernel for more, the
-dequantized weight for packs.
+"""Matrix products with 4-bit integer weights, for generation: PyTorch's own product up to 8 tokens, a Triton kernel up
+to 64, and the dequantized weight for more (a pack of prompts).
 
-A weight is (code - 8) times the scale of its group. All three read the one order of codes that PyTorch's product takes
-(`aten._convert_weight_to_int4pack`): int32 [O/8, D/32J, 32, J], J = 4, 2 or 1. Eight rows lie side by side; of a row a
-block has the words (t, j), t < 4, and of word (t, j) the code at bit 4p is that of input
+A weight is (code - 8) times the scale of its group of inputs. All three read one memory layout, that of PyTorch's
+product (`aten._convert_weight_to_int4pack`): int32 words [O/8, D/32J, 32, J], where J = 4, 2 or 1 is PyTorch's
+innerKTiles / 2. A block holds 8 outputs x 32 J inputs. In it an output has the words (t, j) with t < 4, and the code at
+bit 4p of word (t, j) is that of input
 
     32 j + 8 (p % 4) + 2 t + p // 4    of the block's 32 J inputs.
 
-Nothing converts a code in the Triton kernel: in the bits of the float 1.0 a code at bit b adds code x 2**(b - 23).
+The Triton kernel needs no conversion from integer to float: the code is put into the mantissa of 1.0, where a code at
+bit b adds code x 2**(b - 23).
 
-Shape letters: T rows of a step, D width, O outputs, G groups of a row.
+Shape letters: T tokens, D inputs, O outputs, G groups of inputs that share a scale. In the kernels a row is a token,
+`word` numbers the D/8 words of an output, `place` is p, and names that end in `_at` are pointers.
 """
 
 from __future__ import annotations
@@ -20,15 +23,15 @@ import triton.language as tl
 
 from vidqa.engine import torch_private
 
-VERY_FEW_ROWS = 8  # up to which PyTorch's product is the fastest
-FEW_ROWS = 64  # up to which codes are multiplied as they are
-WORDS = 32  # of a row that a program holds at one time
-TILES = (32, 16)  # rows of the weight that a program holds
+MAX_ROWS_OF_PYTORCH = 8  # tokens up to which PyTorch's product is the fastest
+MAX_ROWS_OF_KERNEL = 64  # tokens up to which the Triton kernel is faster than the dequantized weight
+WORDS = 32  # words of an output that one iteration of a program loads
+OUTPUT_TILES = (32, 16)  # outputs of one program, the largest that divides O
 
 
-def int4_order(packed: torch.Tensor) -> torch.Tensor:
-    """Codes int32 [O, D/8] in the order of compressed-tensors' files, the first in the lowest bits, as kernels read
-    them: O is a multiple of 8, D of 32."""
+def pack_int4(packed: torch.Tensor) -> torch.Tensor:
+    """From the layout of compressed-tensors' files, int32 [O, D/8] with the first code in the lowest bits, to that of
+    the kernels, int32 [O/8, D/32J, 32, J]. O must be a multiple of 8, D of 32."""
     shifts = torch.arange(0, 32, 4, dtype=torch.int32, device=packed.device)
     codes = ((packed[:, :, None] >> shifts) & 15).flatten(1).to(torch.uint8)
     tiles = next(count for count in (8, 4, 2) if codes.shape[1] % (16 * count) == 0)
@@ -37,14 +40,14 @@ def int4_order(packed: torch.Tensor) -> torch.Tensor:
 
 @triton.jit
 def _above_one(words, PLACE: tl.constexpr):
-    """1 + code / u of the codes at PLACE of each word, float32: u is 2048 at even places, 128 at odd ones."""
+    """1 + code / u for the code at PLACE of each word, float32; u is 2048 for even places, 128 for odd ones."""
     moved = words << (12 - 8 * (PLACE // 2)) if PLACE < 4 else words >> (8 * (PLACE // 2) - 12)
     return ((moved & (15 << (12 + 4 * (PLACE % 2)))) | 0x3F800000).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def _word_at(output, word, words, J: tl.constexpr):
-    """The place of a row's word."""
+    """Offset of a word of an output; `words` are D/8."""
     block = (output // 8).to(tl.int64) * (8 * words) + word // (4 * J) * (32 * J)
     return block + output % 8 * (4 * J) + word % (4 * J)
 
@@ -54,7 +57,8 @@ def _few_rows_kernel(
     hidden, packed, scale_zero, out, rows, words, outputs, group,
     J: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr, WORDS: tl.constexpr,
 ):  # fmt: skip
-    """`hidden` has the inputs of a place of all words side by side: [T, 8, D/8]."""
+    """`out` [T, O] of one tile of outputs. `hidden` is [T, 8, D/8], reordered so that the inputs that belong to one
+    place of all words are contiguous; `group` is inputs per scale."""
     output, inner = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS), tl.arange(0, WORDS)
     row = tl.arange(0, ROWS)
     packed_at = packed + _word_at(output[:, None], inner[None, :], words, J)
@@ -75,17 +79,17 @@ def _few_rows_kernel(
 
 
 def int4_product(hidden_TD: torch.Tensor, packed: torch.Tensor, scale_zero_GO2: torch.Tensor) -> torch.Tensor:
-    """The product [T, O] with codes as `int4_order` gives them, in the precision of the inputs; `scale_zero_GO2` are
-    the scales of groups and, for PyTorch's product, zeros."""
+    """The product [T, O], in the precision of the inputs, with weights from `pack_int4`. `scale_zero_GO2` holds the
+    scale of each group and, because PyTorch's product takes one, a zero point of 0."""
     rows, width = hidden_TD.shape
     groups, outputs, _ = scale_zero_GO2.shape
     words, j = width // 8, packed.shape[3]
-    if rows <= VERY_FEW_ROWS:
+    if rows <= MAX_ROWS_OF_PYTORCH:
         return torch_private.int4pack_mm(hidden_TD.contiguous(), packed, width // groups, scale_zero_GO2)
-    if rows > FEW_ROWS or outputs % TILES[-1] or words % WORDS:
-        return hidden_TD @ dequantized(packed, scale_zero_GO2).t()
+    if rows > MAX_ROWS_OF_KERNEL or outputs % OUTPUT_TILES[-1] or words % WORDS:
+        return hidden_TD @ dequantize_int4(packed, scale_zero_GO2).t()
     out = hidden_TD.new_empty((rows, outputs))
-    tile = next(tile for tile in TILES if outputs % tile == 0)
+    tile = next(tile for tile in OUTPUT_TILES if outputs % tile == 0)
     by_place = hidden_TD.view(rows, -1, j, 4, 4, 2).permute(0, 5, 3, 1, 4, 2).contiguous()
     _few_rows_kernel[(outputs // tile,)](
         by_place, packed, scale_zero_GO2, out, rows, words, outputs, width // groups, J=j,
@@ -106,8 +110,8 @@ def _dequantize_kernel(packed, scale_zero, out, width, outputs, group, J: tl.con
     tl.store(out + row * width + at, (code.to(tl.float32) * s.to(tl.float32)).to(s.dtype), mask=inside)
 
 
-def dequantized(packed: torch.Tensor, scale_zero_GO2: torch.Tensor) -> torch.Tensor:
-    """The weight [O, D]."""
+def dequantize_int4(packed: torch.Tensor, scale_zero_GO2: torch.Tensor) -> torch.Tensor:
+    """The weight [O, D] in the precision of its scales."""
     (groups, outputs, _), width = scale_zero_GO2.shape, packed[0].numel()
     out = scale_zero_GO2.new_empty((outputs, width))
     _dequantize_kernel[(outputs, triton.cdiv(width, 1024))](

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from vidqa.engine.model.layers import Norm, root_mean_square_norm, rotate
-from vidqa.engine.model.quantized import LARGEST, Rounded, Rounding, step_of
+from vidqa.engine.model.quantized import FLOAT8, FLOAT8_MAX, InputQuantization, QuantizedInput, token_scales
 from vidqa.engine.torch_private import scaled_mm
 
 
@@ -14,45 +14,45 @@ def add_norm(
     hidden_TD: torch.Tensor,
     delta_TD: torch.Tensor | None,
     norm: Norm,
-    rounding: Rounding | None = None,
-) -> tuple[torch.Tensor, torch.Tensor | Rounded]:
+    input_quantization: InputQuantization | None = None,
+) -> tuple[torch.Tensor, torch.Tensor | QuantizedInput]:
     total = hidden_TD if delta_TD is None else hidden_TD + delta_TD
     normed = root_mean_square_norm(total, norm)
-    return total, normed if rounding is None else rounded(normed, rounding)
+    return total, normed if input_quantization is None else quantize_rows(normed, input_quantization)
 
 
-def silu_mul(both: torch.Tensor, rounding: Rounding | None = None) -> torch.Tensor | Rounded:
+def silu_mul(both: torch.Tensor, input_quantization: InputQuantization | None = None) -> torch.Tensor | QuantizedInput:
     gate, up = both.chunk(2, dim=-1)
     product = F.silu(gate) * up
-    return product if rounding is None else rounded(product, rounding)
+    return product if input_quantization is None else quantize_rows(product, input_quantization)
 
 
-def rounded(source_TD: torch.Tensor, rounding: Rounding) -> Rounded:
-    wide = source_TD.float()
-    step_T1 = step_of(wide) if rounding.step is None else rounding.step.expand(len(wide), 1).contiguous()
-    return Rounded((wide / step_T1).clamp(-LARGEST, LARGEST).to(torch.float8_e4m3fn), step_T1)
+def quantize_rows(source_TD: torch.Tensor, input_quantization: InputQuantization) -> QuantizedInput:
+    wide_TD, static_scale = source_TD.float(), input_quantization.static_scale
+    scale_T1 = token_scales(wide_TD) if static_scale is None else static_scale.expand(len(wide_TD), 1).contiguous()
+    return QuantizedInput((wide_TD / scale_T1).clamp(-FLOAT8_MAX, FLOAT8_MAX).to(FLOAT8), scale_T1)
 
 
 def float8_product(
     codes_TD: torch.Tensor,
-    step_T1: torch.Tensor,
+    scale_T1: torch.Tensor,
     weight_OD: torch.Tensor,
     scale_1O: torch.Tensor,
     dtype: torch.dtype,
 ) -> torch.Tensor:
-    return scaled_mm(codes_TD, weight_OD.t(), scale_a=step_T1, scale_b=scale_1O, out_dtype=dtype)
+    return scaled_mm(codes_TD, weight_OD.t(), scale_a=scale_T1, scale_b=scale_1O, out_dtype=dtype)
 
 
-def int4_order(packed: torch.Tensor) -> torch.Tensor:
-    """Codes int32 [O, D/8] as files hold them: eight in a word, the first in its lowest bits."""
+def pack_int4(packed: torch.Tensor) -> torch.Tensor:
+    """Codes int32 [O, D/8] stay as files hold them: eight in a word, the first in its lowest bits."""
     return packed
 
 
 def int4_product(hidden_TD: torch.Tensor, packed: torch.Tensor, scale_zero_GO2: torch.Tensor) -> torch.Tensor:
-    return hidden_TD @ dequantized(packed, scale_zero_GO2).t()
+    return hidden_TD @ dequantize_int4(packed, scale_zero_GO2).t()
 
 
-def dequantized(packed: torch.Tensor, scale_zero_GO2: torch.Tensor) -> torch.Tensor:
+def dequantize_int4(packed: torch.Tensor, scale_zero_GO2: torch.Tensor) -> torch.Tensor:
     """The weight [O, D]: (code - 8) times the scale of its group, which stands beside a zero."""
     shifts = torch.arange(0, 32, 4, dtype=torch.int32, device=packed.device)
     codes = ((packed[:, :, None] >> shifts) & 15).flatten(1) - 8

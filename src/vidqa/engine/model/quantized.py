@@ -1,11 +1,11 @@
 """Linear layers of a quantized model for generation: weights that stay in 8 or 4 bits, or inputs that are rounded.
 
-A number is a code times a step: each output of a weight has a step of its own, each row of an input has one, or all of
-them share one that calibration found. A layer whose weight is in 8 bits multiplies codes (`torch._scaled_mm`), one in 4
-bits has kernels of its own (`kernels.int4`). Of other schemes the weight is dequantized, and what the scheme does to
-inputs is done by compressed-tensors' own code.
+A quantized number is a code times a scale. A weight has one scale per output channel (8 bits) or per group of inputs (4
+bits); an input has one scale per token, computed when it runs, or one for all tokens that calibration found. Weights in
+8 bits are multiplied as they are (`torch._scaled_mm`), weights in 4 bits by kernels of their own (`kernels.int4`). For
+every other scheme the weight is dequantized when the model is loaded, and compressed-tensors quantizes the inputs.
 
-Shape letters: T tokens, D width, O outputs.
+Shape letters: T tokens, D inputs of a layer, O outputs, G groups of inputs that share a scale.
 """
 
 from __future__ import annotations
@@ -21,80 +21,91 @@ from vidqa.engine.kernels import kernels_for
 from vidqa.families.problems import MODEL_UNSUPPORTED
 from vidqa.families.weights import INT4_GROUPS, is_float8, is_int4
 
-CODE = torch.float8_e4m3fn
-LARGEST = torch.finfo(CODE).max
-LEAST = 1e-12  # of a row that is all zero
-ALIGNED = 16  # numbers of a row of a factor, or a multiple
-AMPERE = (8, 0)  # compute capability from which on there are products of bfloat16
-SCALED_MM = (9, 0)  # compute capability from which on a product takes a scale for each row
+FLOAT8 = torch.float8_e4m3fn
+FLOAT8_MAX = torch.finfo(FLOAT8).max
+MIN_ABSMAX = 1e-12  # keeps the scale of an all-zero row from being 0
+SCALED_MM_MULTIPLE = 16  # torch._scaled_mm takes only sizes that are multiples of it
+AMPERE = (8, 0)  # first compute capability with bfloat16 fused products
+HOPPER = (9, 0)  # first compute capability with 8-bit products that take one scale per row
 
 
-class Rounding(NamedTuple):
-    """How the input of a layer is rounded: by the step float32 [1] of all its rows, or each row by its largest."""
+class InputQuantization(NamedTuple):
+    """How a layer quantizes its input to 8 bits: with the calibrated `static_scale`, float32 [1], or where it is None
+    with a scale per token, computed from the token's largest absolute value."""
 
-    step: torch.Tensor | None
+    static_scale: torch.Tensor | None
 
 
-class Rounded(NamedTuple):
-    """Codes [T, D] and their steps float32 [T, 1]."""
+class QuantizedInput(NamedTuple):
+    """An input in 8 bits: codes, float8 [T, D], and the scale of each token, float32 [T, 1]."""
 
     codes: torch.Tensor
-    step: torch.Tensor
+    scale: torch.Tensor
 
 
-class Matrix(NamedTuple):
-    """One product: of a layer, or of several that share an input, one below the other. With `scale`, float32 [1, O],
-    the weight is codes and takes inputs that are rounded by `rounding`; with `scale_zero` [groups, O, 2], scales beside
-    zeros, it is codes of 4 bits, eight in an int32; `fake_rounding` gives an input's rounded values as they are."""
+class FusedLinear(NamedTuple):
+    """The weights of one fused product: of one linear layer, or of several that share an input, concatenated along
+    their outputs. The optional fields tell the formats apart:
+
+    weight                the model's precision or float8 [O, D], or int32 with eight 4-bit codes in a word
+    bias                  [O], in the model's precision
+    scale                 float32 [1, O]; set for a float8 weight
+    input_quantization    how the input becomes float8; set for a float8 weight
+    fake_quantize         quantizes an input [T, D] and dequantizes it again; set where the scheme quantizes inputs of a
+                          dequantized weight
+    scale_zero            [G, O, 2], scales beside zeros; set for a 4-bit weight
+    """
 
     weight: torch.Tensor
     bias: torch.Tensor | None = None
     scale: torch.Tensor | None = None
-    rounding: Rounding | None = None
-    fake_rounding: Callable[[torch.Tensor], torch.Tensor] | None = None
+    input_quantization: InputQuantization | None = None
+    fake_quantize: Callable[[torch.Tensor], torch.Tensor] | None = None
     scale_zero: torch.Tensor | None = None
 
 
-def step_of(wide_TD: torch.Tensor) -> torch.Tensor:
-    """The step [T, 1] that brings a row's largest number to the largest code."""
-    return wide_TD.abs().amax(1, keepdim=True).clamp(min=LEAST) / LARGEST
+def token_scales(wide_TD: torch.Tensor) -> torch.Tensor:
+    """Scales float32 [T, 1] with which each token's largest absolute value becomes the largest float8."""
+    return wide_TD.abs().amax(1, keepdim=True).clamp(min=MIN_ABSMAX) / FLOAT8_MAX
 
 
-def matrix_of(*layers: Any) -> Matrix:
-    """Linear layers that share an input as one product. Weights in the model's own precision become views of it: no
-    memory twice, and whoever writes into them writes into it."""
-    if len(set(map(_kind, layers))) > 1:
+def fuse_linear(*layers: Any) -> FusedLinear:
+    """Fuse linear layers that share an input. The layers' own parameters become views of the fused weight, so that
+    nothing is stored twice and a later write into a layer changes the fused weight. Raises MODEL_UNSUPPORTED where the
+    layers are quantized in different ways."""
+    if len(set(map(_weight_format, layers))) > 1:
         raise MODEL_UNSUPPORTED.error("config.json", "layers that share an input are quantized in different ways")
-    bias = None if layers[0].bias is None else joined([layer.bias for layer in layers])
+    bias = None if layers[0].bias is None else concatenated_views([layer.bias for layer in layers])
     if hasattr(layers[0], "weight_packed"):
-        scale_zero = beside_zeros(torch.cat([layer.weight_scale.data for layer in layers]))
+        scale_zero = with_zeros(torch.cat([layer.weight_scale.data for layer in layers]))
         for layer, part in zip(layers, scale_zero.split([layer.out_features for layer in layers], 1), strict=True):
-            layer.weight_scale.data = part[:, :, 0].t()  # no memory twice
-        return Matrix(joined([layer.weight_packed for layer in layers]), bias, scale_zero=scale_zero)
-    weight = joined([layer.weight for layer in layers])
-    if weight.dtype != CODE:
-        return Matrix(weight, bias, fake_rounding=_fake_rounding(layers[0]))
+            layer.weight_scale.data = part[:, :, 0].t()  # a view: scales are not stored twice
+        packed = concatenated_views([layer.weight_packed for layer in layers])
+        return FusedLinear(packed, bias, scale_zero=scale_zero)
+    weight = concatenated_views([layer.weight for layer in layers])
+    if weight.dtype != FLOAT8:
+        return FusedLinear(weight, bias, fake_quantize=_fake_quantize(layers[0]))
     scales = [layer.weight_scale.data.float().reshape(-1).expand(len(layer.weight)) for layer in layers]
-    steps = [layer.input_scale.data.float().reshape(1) for layer in layers if hasattr(layer, "input_scale")]
-    # Layers that share an input were calibrated on the same numbers; where their steps differ, the largest cuts none.
-    rounding = Rounding(torch.stack(steps).amax(0) if steps else None)
-    return Matrix(weight, bias, torch.cat(scales)[None].contiguous(), rounding)
+    input_scales = [layer.input_scale.data.float().reshape(1) for layer in layers if hasattr(layer, "input_scale")]
+    # Layers that share an input were calibrated on the same numbers; where scales differ, the largest clips nothing.
+    input_quantization = InputQuantization(torch.stack(input_scales).amax(0) if input_scales else None)
+    return FusedLinear(weight, bias, torch.cat(scales)[None].contiguous(), input_quantization)
 
 
-def beside_zeros(scale_OG: torch.Tensor) -> torch.Tensor:
-    """Scales as PyTorch's product of 4-bit codes takes them: [G, O, 2]."""
+def with_zeros(scale_OG: torch.Tensor) -> torch.Tensor:
+    """[G, O, 2]: scales beside zero points of 0, the layout that PyTorch's 4-bit product takes."""
     return torch.stack([scale_OG.t(), torch.zeros_like(scale_OG.t())], -1)
 
 
-def _kind(layer: Any) -> str:
-    """The same for layers that can be one product."""
+def _weight_format(layer: Any) -> str:
+    """A key that is equal for layers that can be fused."""
     if hasattr(layer, "weight_packed"):
         return f"int4, groups of {layer.in_features // layer.weight_scale.shape[1]}"
     return str((layer.weight.dtype, getattr(layer, "quantization_scheme", None)))
 
 
-def joined(parameters: Sequence[nn.Parameter]) -> torch.Tensor:
-    """Parameters one below the other, of which they become views."""
+def concatenated_views(parameters: Sequence[nn.Parameter]) -> torch.Tensor:
+    """Parameters concatenated along dimension 0; they become views of the result."""
     if len(parameters) == 1:
         return parameters[0].data
     whole = torch.cat([parameter.data for parameter in parameters])
@@ -103,97 +114,102 @@ def joined(parameters: Sequence[nn.Parameter]) -> torch.Tensor:
     return whole
 
 
-def product(kernels: Any, hidden: torch.Tensor | Rounded, matrix: Matrix, dtype: torch.dtype) -> torch.Tensor:
-    """[T, O] in the model's precision. Inputs are rounded here where the kernel before has not done so."""
-    if matrix.scale_zero is not None:
+def linear(kernels: Any, hidden: torch.Tensor | QuantizedInput, fused: FusedLinear, dtype: torch.dtype) -> torch.Tensor:
+    """The output [T, O] in `dtype`, the model's precision. `hidden` is [T, D]; one that the kernel before has not
+    quantized yet is quantized here if the weight needs it. `kernels` is the module of the device (`kernels_for`)."""
+    if fused.scale_zero is not None:
         assert isinstance(hidden, torch.Tensor)
-        output = kernels.int4_product(hidden, matrix.weight, matrix.scale_zero)
-        return output if matrix.bias is None else output + matrix.bias
-    if matrix.scale is None:
+        output = kernels.int4_product(hidden, fused.weight, fused.scale_zero)
+        return output if fused.bias is None else output + fused.bias
+    if fused.scale is None:
         assert isinstance(hidden, torch.Tensor)
-        return F.linear(
-            hidden if matrix.fake_rounding is None else matrix.fake_rounding(hidden), matrix.weight, matrix.bias
-        )
+        inputs = hidden if fused.fake_quantize is None else fused.fake_quantize(hidden)
+        return F.linear(inputs, fused.weight, fused.bias)
     if isinstance(hidden, torch.Tensor):
-        hidden = kernels.rounded(hidden, matrix.rounding)
-    output = kernels.float8_product(*hidden, matrix.weight, matrix.scale, dtype)
-    return output if matrix.bias is None else output + matrix.bias
+        hidden = kernels.quantize_rows(hidden, fused.input_quantization)
+    output = kernels.float8_product(*hidden, fused.weight, fused.scale, dtype)
+    return output if fused.bias is None else output + fused.bias
 
 
-def _fake_rounding(layer: Any) -> Callable[[torch.Tensor], torch.Tensor] | None:
-    """What the layer's scheme does to its input; layers that share an input share a scheme."""
+def _fake_quantize(layer: Any) -> Callable[[torch.Tensor], torch.Tensor] | None:
+    """The function that quantizes and dequantizes a layer's input; None where its scheme leaves inputs alone. Layers
+    that share an input share a scheme."""
     scheme = getattr(layer, "quantization_scheme", None)
     if scheme is None or scheme.input_activations is None:
         return None
     from compressed_tensors.quantization.lifecycle.forward import forward_quantize
 
-    # Of a matrix it would make one step for all tokens; its own layers have a dimension more.
+    # compressed-tensors expects a batch dimension: of [T, D] it would compute one scale for all tokens.
     return lambda hidden_TD: forward_quantize(layer, hidden_TD[None], "input", scheme.input_activations)[0]
 
 
 def require_plain_inputs(*modules: nn.Module) -> None:
-    """Raises MODEL_UNSUPPORTED for layers whose scheme rounds inputs, in modules whose forward here does not."""
-    rounding = [
+    """Raises MODEL_UNSUPPORTED if a layer of `modules` quantizes its input: their forward here would not do it."""
+    quantizing = [
         name
         for module in modules
         for name, layer in module.named_modules()
         if (scheme := getattr(layer, "quantization_scheme", None)) and scheme.input_activations
     ]
-    if rounding:
-        message = f"inputs of {len(rounding)} layers outside of the decoder's are rounded, first {rounding[0]!r}"
+    if quantizing:
+        message = f"{len(quantizing)} layers outside the decoder quantize their inputs, first {quantizing[0]!r}"
         raise MODEL_UNSUPPORTED.error("config.json", message, "Answer with the generator transformers.")
 
 
 def dequantize(model: Any, dtype: torch.dtype, keep: Sequence[nn.Module]) -> str:
-    """Give a model that transformers loaded from a quantized folder its weights in `dtype`; those in `keep` that can
-    multiply in 8-bit floats or 4-bit integers stay as they are. Returns what was done, in words."""
-    # Attention has a scheme, too, where a cache in 8 bits has scales.
+    """Dequantize in place the weights of a model that transformers loaded from a quantized folder, to `dtype`. Layers
+    inside the modules of `keep` stay quantized where this GPU multiplies their format. Returns a sentence for the log
+    that says how many layers are in which format, and why any was dequantized."""
+    # Attention modules have a scheme, too, where the key-value cache is quantized: only linear layers are meant.
     linear = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     quantized = {name: module for name, module in linear.items() if hasattr(module, "quantization_scheme")}
     inside = {id(module) for unit in keep for module in unit.modules()}
-    reasons = {name: _why_not(module, dtype, id(module) in inside) for name, module in quantized.items()}
-    few_bits = [module for name, module in quantized.items() if not reasons[name]]
-    for module in few_bits:
-        del module.quantization_scheme  # so that it is no quantized layer to compressed-tensors
+    reasons = {name: _why_dequantize(module, dtype, id(module) in inside) for name, module in quantized.items()}
+    still_quantized = [module for name, module in quantized.items() if not reasons[name]]
+    for module in still_quantized:
+        del module.quantization_scheme  # so that compressed-tensors does not decompress it below
         if hasattr(module, "weight_packed"):
             module.weight_scale.data = module.weight_scale.data.to(dtype)
             packed: Any = module.weight_packed
-            packed.data = kernels_for(packed.device).int4_order(packed.data)
+            packed.data = kernels_for(packed.device).pack_int4(packed.data)
     model.hf_quantizer.compressor.decompress_model(model)
     for name, module in quantized.items():
         if reasons[name]:
             module.weight.data = module.weight.data.to(dtype)
-    int4, left = sum(hasattr(module, "weight_packed") for module in few_bits), len(quantized) - len(few_bits)
+    int4 = sum(hasattr(module, "weight_packed") for module in still_quantized)
+    float8, dequantized = len(still_quantized) - int4, len(quantized) - len(still_quantized)
     why = next((reason for reason in reasons.values() if reason), "")
-    words = [f"{len(few_bits) - int4} layers multiply in 8-bit floats"] * (len(few_bits) > int4)
-    words += [f"{int4} layers multiply in 4-bit integers"] * bool(int4)
-    words += [f"{left} layers are dequantized to {str(dtype).removeprefix('torch.')} ({why})"] * bool(left)
-    words += ["the cache of keys and values is not in 8 bits: its scales are not applied"] * _has_cache_scales(model)
-    return "quantized weights: " + "; ".join(words)
+    counts = [f"{float8} layers multiply in 8-bit floats"] * bool(float8)
+    counts += [f"{int4} layers multiply in 4-bit integers"] * bool(int4)
+    counts += [f"{dequantized} layers are dequantized to {str(dtype).removeprefix('torch.')} ({why})"] * bool(
+        dequantized
+    )
+    counts += ["the cache of keys and values is not in 8 bits: its scales are not applied"] * _has_cache_scales(model)
+    return "quantized weights: " + "; ".join(counts)
 
 
 def _has_cache_scales(model: Any) -> bool:
     return any(hasattr(module, "k_scale") for module in model.modules())
 
 
-def _why_not(layer: Any, dtype: torch.dtype, keep: bool) -> str:
-    """Why a layer's weight cannot stay as it is; empty where it can."""
+def _why_dequantize(layer: Any, dtype: torch.dtype, keep: bool) -> str:
+    """Why a layer's weight cannot stay quantized; empty where it can."""
     weight, scheme = getattr(layer, "weight", None), layer.quantization_scheme.model_dump()
     if not keep:
         return "this generator computes in that precision"
     if hasattr(layer, "weight_packed") and is_int4(scheme):
-        return _why_not_int4(layer, scheme["weights"]["group_size"], dtype)
-    if weight is None or weight.dtype != CODE or not is_float8(scheme):
+        return _why_dequantize_int4(layer, scheme["weights"]["group_size"], dtype)
+    if weight is None or weight.dtype != FLOAT8 or not is_float8(scheme):
         groups = ", ".join(map(str, INT4_GROUPS))
         return f"the scheme is not one of FP8_DYNAMIC, FP8 and W4A16 in groups of {groups}"
-    if any(size % ALIGNED for size in weight.shape):
-        return f"the shape {list(weight.shape)} is no multiple of {ALIGNED}"
-    if weight.is_cuda and (dtype != torch.bfloat16 or torch.cuda.get_device_capability(weight.device) < SCALED_MM):
+    if any(size % SCALED_MM_MULTIPLE for size in weight.shape):
+        return f"the shape {list(weight.shape)} is no multiple of {SCALED_MM_MULTIPLE}"
+    if weight.is_cuda and (dtype != torch.bfloat16 or torch.cuda.get_device_capability(weight.device) < HOPPER):
         return "this GPU or precision has no product of 8-bit floats with a scale for each row"
     return ""
 
 
-def _why_not_int4(layer: Any, group_size: int, dtype: torch.dtype) -> str:
+def _why_dequantize_int4(layer: Any, group_size: int, dtype: torch.dtype) -> str:
     packed, width = layer.weight_packed, layer.in_features
     if hasattr(layer, "weight_g_idx") or hasattr(layer, "weight_zero_point"):
         return "its groups are not runs of inputs, or not symmetric"

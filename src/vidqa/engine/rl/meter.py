@@ -1,5 +1,5 @@
-"""The numbers of a GRPO run: rewards, groups, lengths, policy statistics, and the seconds of each phase of a step; and
-the rules by which a run that goes wrong warns, and then ends: saved, resumable, its best export kept."""
+"""Metrics of a GRPO run (rewards, groups, lengths, policy statistics, seconds of each phase of a step), and the early
+stopping of a run whose metrics leave the bounds of its spec: it warns first, then ends saved and resumable."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from vidqa.spec.models import GrpoSpec
 
 PHASES = ("rollout", "rewards", "data_wait", "plan", "old", "reference", "update", "sync", "validation")
 COUNTS = ("groups", "groups_dropped", "groups_equal", "groups_all_right", "groups_all_wrong")
-# The metric of a bound, and whether it is crossed above (1) or below it (-1).
+# By the spec's key in engine.stop: the metric, and whether it must not rise above (1) or fall below (-1) the bound.
 BOUNDS = {
     "entropy_below": ("train/entropy", -1),
     "kl_above": ("train/kl", 1),
@@ -30,38 +30,40 @@ Value = TypeVar("Value")
 
 
 class StepMeter:
-    """Of one step after the other. What it returns is the same on every rank."""
+    """Metrics of one step after the other. Every method that returns metrics gathers over all ranks: call it on each of
+    them; the values are the same on every rank."""
 
     def __init__(self, spec: GrpoSpec, model: Any, world: World) -> None:
         self.world, self.flops, self.peak = world, flops_of(model, spec), peak_flops(world.device)
         self.started = time.perf_counter()
         self.seconds = dict.fromkeys(PHASES, 0.0)
-        self.trained_tokens, self.work = 0, 0.0
+        self.trained_tokens, self.trained_flops = 0, 0.0
 
-    def timed(self, phase: str, work: Callable[[], Value]) -> Value:
-        """The value of `work`, whose time counts for `phase`."""
-        began = time.perf_counter()
-        value = work()
-        self.seconds[phase] += time.perf_counter() - began
+    def timed(self, phase: str, call: Callable[[], Value]) -> Value:
+        """Return what `call` returns, and add its time to `phase`, one of PHASES."""
+        started = time.perf_counter()
+        value = call()
+        self.seconds[phase] += time.perf_counter() - started
         return value
 
-    def rollouts(
+    def rollout_values(
         self, groups: Sequence[Group], dropped: Sequence[Group], accuracy: str, rollouts: Rollouts
     ) -> dict[str, float]:
-        """Of all groups that were drawn, those that dapo `dropped` included; `accuracy` is the part of the reward that
-        says whether a completion is right, else it is the reward itself."""
-        self._waited(rollouts)
+        """Metrics of all groups that were drawn, including those that DAPO `dropped`. `accuracy` names the part of the
+        reward that says whether a completion is right; without it the whole reward does."""
+        self._add_waits(rollouts)
         counts, completions = np.zeros(len(COUNTS)), []
         for number, group in enumerate([*groups, *dropped]):
-            judged = group.part(accuracy) if accuracy else group.rewards
-            highest, is_equal = judged.max(), judged.max() == judged.min()
-            equal = group.rewards.max() == group.rewards.min()
-            counts += [1, number >= len(groups), equal, is_equal and highest > 0, is_equal and highest <= 0]
+            scores = group.part(accuracy) if accuracy else group.rewards
+            best, same_score = scores.max(), scores.max() == scores.min()
+            same_reward = group.rewards.max() == group.rewards.min()
+            counts += [1, number >= len(groups), same_reward, same_score and best > 0, same_score and best <= 0]
             completions += [
-                (one.reward.total, len(one.token_ids), one.is_truncated, dict(one.reward.parts)) for one in group.drawn
+                (drawn.reward.total, len(drawn.token_ids), drawn.is_truncated, dict(drawn.reward.parts))
+                for drawn in group.drawn
             ]
-        everyone = self.world.gather((counts, completions))
-        completions = [completion for _, part in everyone for completion in part]
+        by_rank = self.world.gather((counts, completions))
+        completions = [completion for _, of_rank in by_rank for completion in of_rank]
         rewards, lengths, truncated = np.array([row[:3] for row in completions], np.float64).reshape(-1, 3).T
         values = {
             "rollout/reward": _mean(rewards),
@@ -69,64 +71,66 @@ class StepMeter:
             "rollout/length": _mean(lengths),
             "rollout/length_max": float(lengths.max(initial=0)),
             "rollout/truncated": _mean(truncated),
-            **{
-                f"rollout/{name}": float(count) for name, count in zip(COUNTS, sum(c for c, _ in everyone), strict=True)
-            },
+            **{f"rollout/{name}": float(count) for name, count in zip(COUNTS, sum(c for c, _ in by_rank), strict=True)},
         }
         parts = [completion[3] for completion in completions]
         for name in parts[0] if parts else ():
-            share = np.array([part.get(name, 0.0) for part in parts])
-            values |= {f"reward/{name}": _mean(share), f"reward/{name}_std": float(share.std())}
+            part_rewards = np.array([part.get(name, 0.0) for part in parts])
+            values |= {f"reward/{name}": _mean(part_rewards), f"reward/{name}_std": float(part_rewards.std())}
         return values
 
-    def _waited(self, rollouts: Rollouts) -> None:
-        """Take the seconds that drawing has waited for rewards and for video since the last time."""
+    def _add_waits(self, rollouts: Rollouts) -> None:
+        """Move the seconds that `rollouts` has waited for rewards and for video to this step's phases."""
         self.seconds["rewards"] += rollouts.reward_s
         self.seconds["data_wait"] += rollouts.waited
         rollouts.reward_s = rollouts.waited = 0.0
 
-    def updated(self, outcome: StepOutcome, micro: Micro) -> dict[str, float]:
-        """The values of an update."""
+    def update_values(self, outcome: StepOutcome, micro: Micro) -> dict[str, float]:
+        """Metrics of one optimizer update; its tokens and FLOPs count for the speed of the step."""
         self.trained_tokens += sum(work.tokens for work in micro.work)
-        self.work += self.flops.training_flops(micro.work)
+        self.trained_flops += self.flops.training_flops(micro.work)
         values = {"train/loss": outcome.loss, "train/grad_norm": outcome.grad_norm}
         return values | {f"train/{name}": value for name, value in {**outcome.metrics, **outcome.maxima}.items()}
 
     def step_values(self) -> dict[str, float]:
-        """Times and speed since the last call: of the slowest rank each, tokens and work over all ranks."""
+        """Seconds of each phase (the slowest rank's), tokens/s and MFU of all ranks, since the last call; then begin to
+        measure anew."""
         now = time.perf_counter()
-        mine = ({**self.seconds, "step": now - self.started}, self.trained_tokens, self.work)
-        self.started, self.trained_tokens, self.work = now, 0, 0.0
+        of_rank = ({**self.seconds, "step": now - self.started}, self.trained_tokens, self.trained_flops)
+        self.started, self.trained_tokens, self.trained_flops = now, 0, 0.0
         self.seconds = dict.fromkeys(PHASES, 0.0)
-        everyone = self.world.gather(mine)
-        names = {name for seconds, _, _ in everyone for name in seconds}
-        longest = {name: max(seconds.get(name, 0.0) for seconds, _, _ in everyone) for name in names}
-        tokens, work = sum(one[1] for one in everyone), sum(one[2] for one in everyone)
+        by_rank = self.world.gather(of_rank)
+        names = {name for seconds, _, _ in by_rank for name in seconds}
+        longest = {name: max(seconds.get(name, 0.0) for seconds, _, _ in by_rank) for name in names}
+        tokens, flops = sum(row[1] for row in by_rank), sum(row[2] for row in by_rank)
         values = {f"perf/{name}_s": seconds for name, seconds in sorted(longest.items())}
         if update := longest.get("update"):
             values["perf/tokens_per_s"] = tokens / update
             if self.peak:
-                values["perf/mfu"] = work / (update * self.peak * self.world.size)
+                values["perf/mfu"] = flops / (update * self.peak * self.world.size)
                 values["perf/memory_gib"] = torch.cuda.max_memory_allocated() / 1024**3
         return values
 
-    def validation(self, groups: Sequence[Group], rollouts: Rollouts) -> dict[str, float]:
-        """Of answers to the held-out set."""
-        self._waited(rollouts)
-        drawn = [one for group in groups for one in group.drawn]
-        judged = [one.completion.item["correct"] for one in drawn]
-        mine = np.array([len(groups), len(drawn), len(judged) - judged.count(None), judged.count(True)], np.float64)
-        answers_N3 = np.array([(one.reward.total, one.is_truncated, len(one.token_ids)) for one in drawn], np.float64)
-        own = np.concatenate([mine, answers_N3.reshape(-1, 3).sum(0)])
-        questions, answers, counted, right, *sums = (float(total) for total in sum(self.world.gather(own)))
+    def validation_values(self, groups: Sequence[Group], rollouts: Rollouts) -> dict[str, float]:
+        """Metrics of this rank's answers to the validation set and of all other ranks'. Accuracy is over the answers
+        that can be checked, and is left out where there is none."""
+        self._add_waits(rollouts)
+        drawn = [answer for group in groups for answer in group.drawn]
+        correct = [answer.completion.item["correct"] for answer in drawn]  # None where it cannot be checked
+        counts = np.array(
+            [len(groups), len(drawn), len(correct) - correct.count(None), correct.count(True)], np.float64
+        )
+        rows = [(answer.reward.total, answer.is_truncated, len(answer.token_ids)) for answer in drawn]
+        of_rank = np.concatenate([counts, np.array(rows, np.float64).reshape(-1, 3).sum(0)])
+        questions, answers, checked, right, *sums = (float(total) for total in sum(self.world.gather(of_rank)))
         means = zip(("val/reward", "val/truncated", "val/length"), sums, strict=True)
         values = {name: total / max(answers, 1) for name, total in means} | {"val/questions": questions}
-        return values | ({"val/accuracy": right / counted} if counted else {})
+        return values | ({"val/accuracy": right / checked} if checked else {})
 
     @staticmethod
     def line(values: Mapping[str, float]) -> str:
-        """What a person sees of a step."""
-        shown = (
+        """The line of a step on the terminal."""
+        columns = (
             ("reward", "rollout/reward", "{:.3f}"),
             ("accuracy", "reward/accuracy", "{:.3f}"),
             ("val accuracy", "val/accuracy", "{:.3f}"),
@@ -134,36 +138,37 @@ class StepMeter:
             ("entropy", "train/entropy", "{:.3f}"),
             ("", "perf/step_s", "{:.2f} s/step"),
         )
-        return "  ".join(f"{name} {text.format(values[key])}".strip() for name, key, text in shown if key in values)
+        return "  ".join(f"{name} {text.format(values[key])}".strip() for name, key, text in columns if key in values)
 
 
 def _mean(values: np.ndarray) -> float:
     return float(values.mean()) if len(values) else 0.0
 
 
-class StopWatch:
-    """Counts in a row the measurements that cross a bound of `rules`, a spec's engine.stop."""
+class EarlyStopping:
+    """Stops a run after `rules.patience` measurements in a row beyond a bound. `rules` is the spec's engine.stop;
+    `start` are the metrics of the first validation, of a resumed run those that its checkpoint has."""
 
     def __init__(self, rules: Any, start: Mapping[str, float] | None = None) -> None:
         self.rules = rules
-        self.start = dict(start or {})  # of the validation before the first step, or the first one
-        self.crossed = Counter[str]()
+        self.start = dict(start or {})
+        self.times_crossed = Counter[str]()  # in a row, by rule
 
-    def judge(self, values: Mapping[str, float]) -> list[str]:
-        """What crosses a bound now, for a warning."""
+    def update(self, values: Mapping[str, float]) -> list[str]:
+        """Count the metrics of a step, and return a warning for each bound that they cross."""
         warnings = []
-        for name, text in self._measured(values):
-            self.crossed[name] = self.crossed[name] + 1 if text else 0
-            warnings += [f"{text} ({self.crossed[name]} of {self.rules.patience} in a row)"] if text else []
+        for name, text in self._rules_measured(values):
+            self.times_crossed[name] = self.times_crossed[name] + 1 if text else 0
+            warnings += [f"{text} ({self.times_crossed[name]} of {self.rules.patience} in a row)"] if text else []
         return warnings
 
     @property
-    def ended(self) -> str:
-        """The rule that ends the run; empty while none does."""
-        return next((name for name, count in self.crossed.items() if count >= self.rules.patience), "")
+    def stopping_rule(self) -> str:
+        """The rule that ends the run, as its key in engine.stop; empty while none does."""
+        return next((name for name, count in self.times_crossed.items() if count >= self.rules.patience), "")
 
-    def _measured(self, values: Mapping[str, float]) -> Iterator[tuple[str, str]]:
-        """Each rule that these values tell of, and how its bound is crossed; empty where it is not."""
+    def _rules_measured(self, values: Mapping[str, float]) -> Iterator[tuple[str, str]]:
+        """(rule, how its bound is crossed, empty if it is not) for every rule whose metric is among `values`."""
         for name, (metric, sign) in BOUNDS.items():
             bound, value = getattr(self.rules, name), values.get(metric)
             if bound is not None and value is not None:

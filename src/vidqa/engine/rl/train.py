@@ -22,7 +22,7 @@ from vidqa.engine.distributed import World
 from vidqa.engine.loading.load import load_reference
 from vidqa.engine.problems import ENGINE_NOT_FINITE, ENGINE_ROLLOUT_DIFFERS
 from vidqa.engine.progress import Progress, Silent, require_trackers
-from vidqa.engine.rl.meter import StepMeter, StopWatch
+from vidqa.engine.rl.meter import EarlyStopping, StepMeter
 from vidqa.engine.rl.rollout import Group, Question, QuestionStream, RolloutRecord, Rollouts
 from vidqa.engine.rl.rollout_model import RolloutModel, banned_ids
 from vidqa.engine.rl.update import Updates, without_adapters
@@ -133,11 +133,11 @@ class Training(Trainer[GrpoSpec]):
         self.update = Updates(spec, planner, sizes, objective, world, pack_tokens)
 
         # What measures it.
-        self.watch = StopWatch(spec.engine.stop, start.trainer.get("validation_start"))
+        self.early_stopping = EarlyStopping(spec.engine.stop, start.trainer.get("validation_start"))
         self.record = RolloutRecord(run.path, world.rank, start.step, world.size)
         self.meter = StepMeter(spec, learner.model, world)
 
-    def carry_out(self, progress: Progress | Silent) -> bool:
+    def run_steps(self, progress: Progress | Silent) -> bool:
         spec, schedule = self.spec, self.schedule
         self.meter.timed("sync", self.rollout_model.sync)
         if spec.validation.enable and spec.validation.val_before_train and self.first == 0:
@@ -150,7 +150,11 @@ class Training(Trainer[GrpoSpec]):
             stopping = stop_requested and step + 1 < schedule.total
             if self._conclude(step, values, progress, stopping=stopping):
                 self.saver.background.finish()
-                why = f"the stop rule {self.watch.ended}" if self.watch.ended else "a signal"
+                why = (
+                    f"the stop rule {self.early_stopping.stopping_rule}"
+                    if self.early_stopping.stopping_rule
+                    else "a signal"
+                )
                 progress.say(f"{why} ended it after step {step + 1}; resume with train.resume = true")
                 return False
         return True
@@ -163,7 +167,7 @@ class Training(Trainer[GrpoSpec]):
     def _step(self, step: int) -> tuple[dict[str, float], bool]:
         """One step: its metrics, and whether a signal asks to stop."""
         groups, dropped = self._rollout(step)
-        facts = self.meter.rollouts(groups, dropped, self._accuracy, self.rollouts)
+        facts = self.meter.rollout_values(groups, dropped, self._accuracy, self.rollouts)
         if step == 0:
             self._require_spread([*groups, *dropped])
         self._prefetch(step + 1)
@@ -195,7 +199,7 @@ class Training(Trainer[GrpoSpec]):
             if number == 0:
                 self._require_same(step, {**outcome.metrics, **outcome.maxima})
             self.updates += 1
-            values |= self.meter.updated(outcome, part)
+            values |= self.meter.update_values(outcome, part)
             stop_requested = stop_requested or outcome.stop_requested
         return values, stop_requested
 
@@ -300,7 +304,7 @@ class Training(Trainer[GrpoSpec]):
             "validation",
             lambda: self.rollouts.draw(questions, self.held_rewards, sampling, valid.n_generation, "validation"),
         )
-        return self.meter.validation(drawn, self.rollouts)
+        return self.meter.validation_values(drawn, self.rollouts)
 
     def _conclude(
         self,
@@ -321,11 +325,11 @@ class Training(Trainer[GrpoSpec]):
             values = {**values, **measured}
         if values:
             values |= {} if resumed else self.meter.step_values()
-            for warning in self.watch.judge(values):
+            for warning in self.early_stopping.update(values):
                 progress.say(f"warning: step {step + 1}: {warning}")
             progress.log(step + 1, values, line=self.meter.line(values))
-        stopping = stopping or (bool(self.watch.ended) and step + 1 < self.schedule.total)
-        start = self.watch.start
+        stopping = stopping or (bool(self.early_stopping.stopping_rule) and step + 1 < self.schedule.total)
+        start = self.early_stopping.start
         saver.trainer |= {"questions": self.consumed, "updates": self.updates, "validation_start": start}
         if stopping or saver.due(step):
             progress.settle()

@@ -127,7 +127,7 @@ def build_learner(
 
 
 class Trainer(Generic[SpecT]):
-    """A run from its first step, or from a checkpoint, to its last. Subclasses say what a step is (`carry_out`)."""
+    """A run from its first step, or from a checkpoint, to its last. Subclasses say what a step is (`run_steps`)."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class Trainer(Generic[SpecT]):
         facts = {"trainable": trainable_table(model), "data_fingerprint": data.fingerprint} | facts
         world.on_main(lambda: run.update_run(**{**facts, **schedule.policy.record()}))
 
-    def carry_out(self, progress: Progress | Silent) -> bool:
+    def run_steps(self, progress: Progress | Silent) -> bool:
         """Step after step to the end. False where the run was stopped; its state is saved then."""
         raise NotImplementedError
 
@@ -169,7 +169,7 @@ class Trainer(Generic[SpecT]):
         """Train, save, and prove the best export. Returns 0, or 6 where the run was stopped."""
         with open_progress(self.spec, run, self.world, self.first, self.schedule.total) as progress:
             try:
-                if not self.carry_out(progress):
+                if not self.run_steps(progress):
                     return int(Exit.NOT_DONE)
                 self.free()  # room for the export that is loaded again
                 if proof := self.saver.finish():

@@ -40,17 +40,17 @@ def main(options: argparse.Namespace) -> Result:
     arguments = (o.annotations, o.media_path, o.out, o.share, o.seed, o.stratify, o.group_by)
     split = split_dataset(*arguments, ignore_looks=o.ignore_looks)
     lists = o.out / "together.json"
-    shown = {**split.facts, "written": split.written, "root_mode": split.roots, "together_file": lists}
+    shown = {**split.facts, "written": split.written, "root_mode": split.is_rooted, "together_file": lists}
     shown["strata"] = dict(list(split.facts["strata"].items())[:40])
     places = {part: (str(o.out / part), "") for part in ("train", "val")}
-    if not split.roots:
+    if not split.is_rooted:
         places = {part: (f"{folder}/annotations.json", split.media_path) for part, (folder, _) in places.items()}
     # The part that is held out is what scores are measured on: with it, no training chooses its best weights.
     onward = [
         command("build_spec", "evaluate", *action("evaluate").data[0].options(*places["val"]), "--out", "before.toml"),
         command("build_spec", "train", *action("train").data[0].options(*places["train"]), "--out", "train.toml"),
     ]
-    text = table(split) + (f"\nall that was kept together: {lists}" if split.together.named else "")
+    text = table(split) + (f"\nall that was kept together: {lists}" if split.groups.named else "")
     return Result(shown, text, split.warnings, onward)
 
 

@@ -50,7 +50,7 @@ def test_rungs_are_those_of_the_samples_whatever_holds_them(tmp_path: Path, sour
     planned = study(tmp_path, str(MAKERS[source](place, [row(str(number)) for number in range(36)])))
     assert planned.algorithm.rungs == [[2, 6, 18]] and planned.space.samples == 36 and planned.notes == []
     assert round(full_trainings(planned), 2) == 2.33
-    (first,) = specs.suggested(planned, [], 1)
+    (first,) = specs.preview_trials(planned, [], 1)
     assert specs.trial_changes(planned, first["values"], 18, tmp_path)["train.epoch"] == 2
 
 

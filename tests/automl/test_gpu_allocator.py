@@ -52,20 +52,24 @@ def stopped_at(study: Path, point: Callable[[Controller], bool]) -> Controller:
 def test_free_places_are_those_of_the_emptiest_gpus(two_gpus: None) -> None:
     alone, shared = GpuAllocator("local", None), GpuAllocator("local", None, jobs_per_gpu=2)
     assert (
-        alone.free([], 1) == ["4"]
-        and alone.free([("4", 1)], 1) == ["6"]
-        and alone.free([("4", 1), ("6", 1)], 1) is None
+        alone.available([], 1) == ["4"]
+        and alone.available([("4", 1)], 1) == ["6"]
+        and alone.available([("4", 1), ("6", 1)], 1) is None
     )
-    assert alone.free([], 2) == ["4", "6"] and alone.free([("4", 1)], 2) is None
-    assert shared.free([("4", 2)], 1) == ["6"], "an empty GPU before one that others use"
-    assert shared.free([("4", 2), ("6", 2)], 1) == ["4"] and shared.free([("4", 2), ("4", 2), ("6", 2)], 1) == ["6"]
-    assert shared.free([("4", 2), ("4", 2), ("6", 2), ("6", 2)], 1) is None
-    assert shared.free([("4", 1), ("6", 2)], 1, busy={"6"}) is None, "a job that began alone has its GPU to itself"
-    assert GpuAllocator("local", None, jobs_per_gpu=1).free([("4", 2), ("6", 1)], 1) is None, (
+    assert alone.available([], 2) == ["4", "6"] and alone.available([("4", 1)], 2) is None
+    assert shared.available([("4", 2)], 1) == ["6"], "an empty GPU before one that others use"
+    assert shared.available([("4", 2), ("6", 2)], 1) == ["4"] and shared.available(
+        [("4", 2), ("4", 2), ("6", 2)], 1
+    ) == ["6"]
+    assert shared.available([("4", 2), ("4", 2), ("6", 2), ("6", 2)], 1) is None
+    assert shared.available([("4", 1), ("6", 2)], 1, starting={"6"}) is None, (
+        "a job that began alone has its GPU to itself"
+    )
+    assert GpuAllocator("local", None, jobs_per_gpu=1).available([("4", 2), ("6", 1)], 1) is None, (
         "and one that wants it alone waits"
     )
-    assert GpuAllocator("local", None, jobs_per_gpu=3).free([("4", 2)], 1, busy={"6"}) == ["4"], "1/2 and 1/3"
-    assert GpuAllocator("slurm", None, jobs_per_gpu=1).free([], 4) == []
+    assert GpuAllocator("local", None, jobs_per_gpu=3).available([("4", 2)], 1, starting={"6"}) == ["4"], "1/2 and 1/3"
+    assert GpuAllocator("slurm", None, jobs_per_gpu=1).available([], 4) == []
 
 
 def test_a_launch_has_its_gpus_and_nothing_else_of_the_process_changes(
@@ -75,7 +79,7 @@ def test_a_launch_has_its_gpus_and_nothing_else_of_the_process_changes(
     both_inside, seen = threading.Barrier(3), {}
 
     def launch(name: str) -> None:
-        with GpuAllocator("local", None).only([name]):
+        with GpuAllocator("local", None).visible([name]):
             both_inside.wait(10)
             shown = subprocess.run(
                 [sys.executable, "-c", "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])"],
@@ -97,7 +101,7 @@ def test_a_launch_has_its_gpus_and_nothing_else_of_the_process_changes(
         thread.join()
     assert seen == {"4": ("4", ["4"]), "6": ("6", ["6"])}
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    with GpuAllocator("local", None).only(["1"]):
+    with GpuAllocator("local", None).visible(["1"]):
         assert "CUDA_VISIBLE_DEVICES" not in os.environ
     assert "CUDA_VISIBLE_DEVICES" not in os.environ and environment.visible_gpus() is None
 
@@ -106,7 +110,7 @@ def test_a_launch_has_its_gpus_and_nothing_else_of_the_process_changes(
 def test_trials_share_gpus_and_each_keeps_to_its_part_of_the_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trial_jobs, "AHEAD_S", 0.0)
+    monkeypatch.setattr(trial_jobs, "STAGGER_S", 0.0)
     sets = ("resources.trials_per_gpu=2", "finals.seeds=[7]", "finals.top=1")
     study = write_study(tmp_path, *sets, manner="slow", max_trials=6, max_concurrent=4)
     found = carry_out(study)
@@ -123,7 +127,7 @@ def test_trials_share_gpus_and_each_keeps_to_its_part_of_the_memory(
 
 @pytest.mark.usefixtures("quick_trials", "two_gpus")
 def test_a_trial_joins_a_gpu_only_when_the_one_before_is_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial_jobs, "AHEAD_S", 1e6)
+    monkeypatch.setattr(trial_jobs, "STAGGER_S", 1e6)
     study = write_study(tmp_path, "resources.trials_per_gpu=2", manner="slow", max_trials=5, max_concurrent=4)
     found = carry_out(study)
     most = max(count for each in gpus_over_time(study, found) for count in each.values())
@@ -150,7 +154,7 @@ def test_a_controller_that_is_started_again_finds_the_places_that_jobs_have(tmp_
         (study / "study.toml").write_text(text.replace("trials_per_gpu = 2", f"trials_per_gpu = {each}"))
         with controlling(study, unchecked) as again:
             pass
-        assert again.jobs.used_gpus() == [("4", 2)] and again.jobs.gpus.free(again.jobs.used_gpus(), 1) == room
+        assert again.jobs.used_gpus() == [("4", 2)] and again.jobs.gpus.available(again.jobs.used_gpus(), 1) == room
     # A journal from before trials could share: its jobs have their GPUs to themselves.
     lines = [json.loads(line) for line in (study / JOURNAL).read_text().splitlines()]
     for event in lines:

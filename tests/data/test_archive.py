@@ -213,7 +213,7 @@ def test_archives_that_fill_memory_are_refused(
         header.size = 256 << 20
     elif attack == "many members":
         header.type = tarfile.REGTYPE
-        monkeypatch.setattr(media_cache, "MOST_MEMBERS", 100)
+        monkeypatch.setattr(media_cache, "MAX_MEMBERS", 100)
     pack = zlib.compressobj(9, wbits=31)
     with (tmp_path / name).open("wb") as file:
         for _ in range(count):
@@ -233,7 +233,7 @@ def test_archives_that_fill_memory_are_refused(
 def test_a_compressed_archive_that_is_mostly_nothing_is_refused_before_it_is_expanded(
     tmp_path: Path, cache: Path, named: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(media_cache, "ALWAYS_TAKEN", 1 << 20)
+    monkeypatch.setattr(media_cache, "ALWAYS_ALLOWED_BYTES", 1 << 20)
     archive = make_tar(tmp_path / "videos.tar.gz", {"a.mp4": b"clip", "bomb.mp4": bytes(16 << 20)})
     _, (problem,) = check_records(annotate(tmp_path, named), archive)
     assert problem.code == "DATA_TAR_BROKEN" and "expand to more than" in problem.message

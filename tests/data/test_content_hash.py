@@ -15,7 +15,7 @@ from vidqa.core import files
 from vidqa.core.environment import cache_folder
 from vidqa.core.files import content_hash
 from vidqa.gaps.deft.context import fingerprint
-from vidqa.planning.resume_compat import _hash_of_ends, same_weights, upgraded_facts, weights_hash
+from vidqa.planning.resume_compat import _earlier_weights_hash, same_weights, upgraded_facts, weights_hash
 
 MIB = 1 << 20
 
@@ -42,14 +42,14 @@ def test_two_fine_tunes_that_differ_in_the_middle_are_told_apart(tmp_path: Path)
     before, on_base = weights_hash(folder), weights_hash(folder, base)
     assert before == weights_hash(base) and before != on_base
     change_the_middle(folder / "model.safetensors")
-    assert weights_hash(folder) != before and _hash_of_ends(folder, None) == _hash_of_ends(base, None)
+    assert weights_hash(folder) != before and _earlier_weights_hash(folder, None) == _earlier_weights_hash(base, None)
     change_the_middle(base / "model.safetensors")
     assert weights_hash(folder, base) != on_base and weights_hash(folder) == weights_hash(base)
 
 
 def test_records_of_earlier_versions_still_name_their_weights(tmp_path: Path) -> None:
     folder = model(tmp_path / "model")
-    earlier = {"base_model": _hash_of_ends(folder, None), "lora": None}
+    earlier = {"base_model": _earlier_weights_hash(folder, None), "lora": None}
     assert same_weights(earlier["base_model"], folder) and not same_weights("0" * 64, folder)
     assert upgraded_facts(earlier, folder) == {"base_model": weights_hash(folder), "lora": None}
     assert upgraded_facts({"base_model": "0" * 64}, folder) == {"base_model": "0" * 64}

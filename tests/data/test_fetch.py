@@ -19,7 +19,7 @@ from clips import write_clip, write_image
 from tests.hub_server import Hub, serving
 from vidqa.core.problem import ProblemError
 from vidqa.data import load_records
-from vidqa.data.archive import unpack
+from vidqa.data.archive import unpack_beside
 from vidqa.data.storage import hub, hub_dataset
 from vidqa.data.storage import published_sets as fetching
 from vidqa.data.storage.published_sets import Published, fetch, published_set, write_annotations
@@ -259,14 +259,14 @@ def test_members_that_lead_out_of_the_folder_are_left_out(tmp_path: Path) -> Non
         link = tarfile.TarInfo("good/link")
         link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
         tar.addfile(link)
-    assert unpack(inside / "a.tar") == 1 and unpack(inside / "a.tar") == 0
+    assert unpack_beside(inside / "a.tar") == 1 and unpack_beside(inside / "a.tar") == 0
     with zipfile.ZipFile(inside / "b.zip", "w") as packed:
         packed.writestr("../out.txt", "x")
         odd = zipfile.ZipInfo("good/link")
         odd.external_attr = (stat.S_IFLNK | 0o777) << 16
         packed.writestr(odd, "/etc/passwd")
         packed.writestr("good/b.txt", "x")
-    assert unpack(inside / "b.zip") == 1 and not (tmp_path / "out.txt").exists()
+    assert unpack_beside(inside / "b.zip") == 1 and not (tmp_path / "out.txt").exists()
     assert sorted(path.name for path in (inside / "good").iterdir()) == ["a.txt", "b.txt"]
     with tarfile.open(inside / "c.tar", "w") as tar:
         member = tarfile.TarInfo("link/through.txt")
@@ -275,7 +275,7 @@ def test_members_that_lead_out_of_the_folder_are_left_out(tmp_path: Path) -> Non
     for broken in ("c.tar", "d.zip"):
         (inside / "d.zip").write_bytes(b"no zip")
         with pytest.raises(ProblemError, match="DATA_TAR_BROKEN"):
-            unpack(inside / broken)
+            unpack_beside(inside / broken)
     assert not (tmp_path / "through.txt").exists()
 
 
@@ -289,5 +289,5 @@ def test_members_of_an_archive_that_has_changed_are_written_again(tmp_path: Path
         if found:  # as if a while had passed
             later = (tmp_path / "a.txt").stat().st_mtime_ns + 1
             os.utime(archive, ns=(later, later))
-        found.append((unpack(archive), (tmp_path / "a.txt").read_bytes()))
+        found.append((unpack_beside(archive), (tmp_path / "a.txt").read_bytes()))
     assert found == [(1, b"x"), (1, b"y")]

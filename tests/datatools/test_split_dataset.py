@@ -17,7 +17,7 @@ from vidqa.core.cli import SKILL_ROOT
 from vidqa.core.problem import ProblemError
 from vidqa.data import fingerprint, load_records
 from vidqa.data.record import MediaRef, Record, Turn
-from vidqa.datatools.split import choose, part_named, split_dataset, stratum
+from vidqa.datatools.split import choose_validation, part_named, split_dataset, stratum
 
 KINDS = ("yes_no", "letter", "text")
 
@@ -54,13 +54,13 @@ def keys(records: list[Record]) -> set[str]:
 )
 def test_videos_stay_whole_and_both_parts_have_some(groups: list[list[str]], share: float, seed: int) -> None:
     records = [record(f"{g}-{q}", kind, f"{g}.mp4") for g, group in enumerate(groups) for q, kind in enumerate(group)]
-    chosen = choose(records, share, seed, "kind")
-    assert chosen == choose(records, share, seed, "kind") and 0 < len(chosen) < len(records)
+    chosen = choose_validation(records, share, seed, "kind")
+    assert chosen == choose_validation(records, share, seed, "kind") and 0 < len(chosen) < len(records)
     sides = [
         {f"{at in chosen}" for at, each in enumerate(records) if each.media[0].key == key} for key in keys(records)
     ]
     assert all(len(side) == 1 for side in sides)
-    backwards = choose(records[::-1], share, seed, "kind")
+    backwards = choose_validation(records[::-1], share, seed, "kind")
     assert {records[at].id for at in chosen} == {records[::-1][at].id for at in backwards}
 
 
@@ -68,15 +68,15 @@ def test_videos_stay_whole_and_both_parts_have_some(groups: list[list[str]], sha
 def test_every_stratum_gets_its_share(seed: int) -> None:
     counts = {"yes_no": 200, "letter": 50, "text": 10}
     records = [record(f"{kind}{n}", kind, f"{kind}{n}.mp4") for kind, count in counts.items() for n in range(count)]
-    chosen = choose(records, 0.2, seed, "kind")
+    chosen = choose_validation(records, 0.2, seed, "kind")
     found = Counter(records[at].kind for at in chosen)
     assert found == {"yes_no": 40, "letter": 10, "text": 2}
-    assert chosen != choose(records, 0.2, seed + 1, "kind")
+    assert chosen != choose_validation(records, 0.2, seed + 1, "kind")
 
 
 def test_videos_with_several_kinds_come_near_the_share() -> None:
     records = [record(f"{v}-{k}", kind, f"{v}.mp4") for v in range(100) for k, kind in enumerate(KINDS) if (v + k) % 2]
-    found = Counter(records[at].kind for at in choose(records, 0.2, 0, "kind"))
+    found = Counter(records[at].kind for at in choose_validation(records, 0.2, 0, "kind"))
     wanted = {kind: 0.2 * count for kind, count in Counter(r.kind for r in records).items()}
     assert all(abs(found[kind] - count) <= 2 for kind, count in wanted.items())
 
@@ -87,7 +87,7 @@ def test_answers_are_strata_as_evaluations_read_them() -> None:
         *["k: yes"] * 3, "k: no", "k: B", "k: (text)",
     ]  # fmt: skip
     records = [record(str(n), None, f"{n}.mp4", answer="yes" if n % 10 else "no") for n in range(100)]
-    found = Counter(records[at].answer for at in choose(records, 0.1, 0, "answer"))
+    found = Counter(records[at].answer for at in choose_validation(records, 0.1, 0, "answer"))
     assert found == {"yes": 9, "no": 1}
 
 
@@ -95,7 +95,7 @@ def test_both_parts_are_data_sets_of_their_own(tmp_path: Path) -> None:
     rows = [row(f"r{n}-{q}", f"videos/{n}.mp4") for n in range(10) for q in range(2)]
     root, out = dataset(tmp_path / "data", rows), tmp_path / "out"
     made = split_dataset(root, "", out, 0.2, 0, "kind")
-    assert made.roots and made.written and made.warnings == []
+    assert made.is_rooted and made.written and made.warnings == []
     parts = {name: json.loads((out / name / "annotations.json").read_text()) for name in ("train", "val")}
     assert sorted(map(json.dumps, parts["train"] + parts["val"])) == sorted(map(json.dumps, rows))
     train, val = load_records(out / "train"), load_records(out / "val")  # root mode, through the links
@@ -119,7 +119,7 @@ def test_media_in_an_archive_are_reached(tmp_path: Path) -> None:
         for each in rows:
             tar.add(tmp_path / "loose" / each["video"], arcname=f"videos/{each['video']}")
     made = split_dataset(root, "", tmp_path / "out", 0.25, 0, "kind")
-    assert made.roots and len(load_records(tmp_path / "out" / "val")) == 1
+    assert made.is_rooted and len(load_records(tmp_path / "out" / "val")) == 1
     assert {path.name for path in (tmp_path / "out" / "val").iterdir()} == {"annotations.json", "videos.tar"}
 
 
@@ -140,7 +140,7 @@ def test_absolute_names_are_kept_and_say_so(tmp_path: Path) -> None:
     rows = [row(f"r{n}", str(root / f"{n}.mp4")) for n in range(4)]
     (tmp_path / "a.json").write_text(json.dumps(rows))
     made = split_dataset(tmp_path / "a.json", "", tmp_path / "out", 0.25, 0, "kind")
-    assert not made.roots
+    assert not made.is_rooted
     assert len(load_records(tmp_path / "out" / "train" / "annotations.json", made.media_path)) == 3
 
 

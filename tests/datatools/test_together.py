@@ -89,7 +89,7 @@ def test_clips_that_look_alike_stay_together(scenes: Path, tmp_path: Path, monke
 
 def test_each_part_holds_its_own_clips_and_no_others(scenes: Path, tmp_path: Path) -> None:
     made = split(scenes, tmp_path / "out")
-    assert made.roots
+    assert made.is_rooted
     held = [{str(p.relative_to(tmp_path / "out" / part)) for p in (tmp_path / "out" / part).rglob("*") if p.is_file()}
             for part in ("train", "val")]  # fmt: skip
     assert [names - {"annotations.json"} for names in held] == sides(tmp_path / "out")
@@ -113,7 +113,7 @@ def test_where_links_are_refused_the_parts_are_used_with_the_media_path(
 
     monkeypatch.setattr(linking.os, "link", refuse)
     made = split(scenes, tmp_path / "out")
-    assert not made.roots and [p.code for p in made.warnings] == ["DATATOOLS_SPLIT"]
+    assert not made.is_rooted and [p.code for p in made.warnings] == ["DATATOOLS_SPLIT"]
     assert len(load_records(tmp_path / "out/val/annotations.json", made.media_path)) > 0
 
 
@@ -128,7 +128,7 @@ def test_stems_stay_together(clips: Path, tmp_path: Path) -> None:
     said = json.loads((tmp_path / "out/together.json").read_text())
     assert sorted(map(sorted, said["same_stem"])) == [["a/door.mp4", "b/Door.avi"], ["c/7.avi", "c/7.mp4"]]
     assert made.facts["together"]["not_seen"] == len(names)
-    assert any("cannot be decoded" in line for line in made.together.text())
+    assert any("cannot be decoded" in line for line in made.groups.text())
 
 
 @pytest.mark.parametrize("by", ["camera", r"([a-z]+)_\d+"])

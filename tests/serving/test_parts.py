@@ -142,9 +142,9 @@ def test_a_request_is_drawn_as_it_says_and_else_as_the_server_was_told() -> None
     assert replace(default, seed=0) == Sampling(64, 0.5, 0.8, 20, 1.1, 0, 1.5, 0.0)
     own = {"temperature": 0, "top_p": 1, "top_k": -1, "presence_penalty": 0, "frequency_penalty": -0.5, "seed": 7}
     assert RequestHandler._sampling(handler, request(**own), 9) == Sampling(9, 0.0, 1.0, 0, 1.1, 7, 0.0, -0.5)
-    assert RequestHandler._with_form(handler, request()).choices == ["yes", "no"]
+    assert RequestHandler._with_default_choices(handler, request()).choices == ["yes", "no"]
     for form in ({"guided_choice": ["a"]}, {"response_format": {"type": "text"}}, {"structured_outputs": {"json": {}}}):
-        assert RequestHandler._with_form(handler, request(**form)) == request(**form)
+        assert RequestHandler._with_default_choices(handler, request(**form)) == request(**form)
     with pytest.raises(ProblemError, match="presence_penalty"):
         request(presence_penalty=2.5)
 

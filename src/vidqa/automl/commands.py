@@ -27,8 +27,8 @@ from vidqa.automl.journal import (
 )
 from vidqa.automl.problems import STUDY_SETTINGS
 from vidqa.automl.settings import read_settings, write_settings
-from vidqa.automl.specs import repaired, suggested
-from vidqa.automl.status import begun, status
+from vidqa.automl.specs import preview_trials, repaired
+from vidqa.automl.status import read_started, status
 from vidqa.automl.study import Study, history_of, open_study, open_with_history, study_of
 from vidqa.automl.trial_jobs import STOP_GRACE_S
 from vidqa.core.cli import USAGE, Result, command
@@ -107,7 +107,7 @@ def stop(folder: Path) -> None:
     from vidqa.automl.controller import controlling
     from vidqa.preflight import launch_gate
 
-    if begun(folder).history.finished and controller_of(folder) is None:
+    if read_started(folder).history.finished and controller_of(folder) is None:
         return
     send_request(folder, STOP, {})
     deadline = time.monotonic() + STOP_GRACE_S
@@ -143,7 +143,7 @@ def suggest(folder: Path, count: int) -> Result:
     if count < 1:
         raise USAGE.error(f"--count {count}", "less than one is asked for", "write --count 1, or more")
     study, history, note = open_with_history(folder)
-    rows = suggested(study, history.trials, count)
+    rows = preview_trials(study, history.trials, count)
     lines = [f"{row['proposer']}: {row['values']}" for row in rows] or ["the algorithm proposes nothing now"]
     data = {"suggestions": rows, "trials": len(history.trials), "note": note}
     return Result(data, "\n".join(lines), next=[_enqueue_command(folder, row["values"]) for row in rows[:3]])

@@ -254,7 +254,7 @@ class Controller:
         return self.history.trials[number]
 
     def _prune(self, number: int, why: str) -> None:
-        self.jobs.give_up(f"trial-{number}/")
+        self.jobs.cancel_work(f"trial-{number}/")
         self.append("pruned", number=number, why=why)
 
     def _check_wait(self) -> None:

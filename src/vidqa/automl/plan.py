@@ -53,7 +53,7 @@ def plan(folder: Path, request: PlanRequest | None) -> Result:
         write(folder, request)
     study = open_study(folder)
     read(folder)  # a damaged journal is reported now
-    first = specs.suggested(study, [], FIRST)
+    first = specs.preview_trials(study, [], FIRST)
     written = _write_first(study, first)
     cost, problems = estimate.of_study(study, written[0])
     data = {

@@ -25,7 +25,7 @@ from vidqa.automl.history import BASELINE, History
 from vidqa.automl.parameters import Parameter
 from vidqa.automl.problems import STUDY_MISSING, STUDY_NOT_DONE
 from vidqa.automl.space import Space
-from vidqa.automl.status import row_of
+from vidqa.automl.status import trial_row
 from vidqa.automl.study import Study, open_with_history
 from vidqa.core import files
 from vidqa.core._optional import require
@@ -60,9 +60,8 @@ def report(folder: Path) -> Result:
     changes = {**study.space.fixed, **study.space.applicable_values(best.values)}
     files.write_text(folder / BEST_SPEC, spec.dump(with_values(study.base, changes)))
     run = next(map(str, finals.tested_runs(best).values()), None)
-    files.write_json(
-        folder / BEST_TRIAL, {**row_of(best), "train_run": run, "metrics": best.metrics, "table": data["table"]}
-    )
+    facts = {"train_run": run, "metrics": best.metrics, "table": data["table"]}
+    files.write_json(folder / BEST_TRIAL, {**trial_row(best), **facts})
     files.write_text(folder / REPORT_PAGE, _page(study, history, data))
     names = [BEST_SPEC, BEST_TRIAL, REPORT_PAGE]
     if find_spec("optuna"):
@@ -100,7 +99,7 @@ def _page(study: Study, history: History, data: dict[str, Any]) -> str:
         title=f"Search by {data['algorithm']}: {study.goal.direction} {study.goal.metric}",
         filters={"numbers": _numbers},
         data=data,
-        rows=[row_of(trial) for trial in [*ranked, *(trial for trial in history.trials if not trial.measured)]],
+        rows=[trial_row(trial) for trial in [*ranked, *(trial for trial in history.trials if not trial.measured)]],
         names=[parameter.name for parameter in study.space.parameters],
         history=_history_chart(study, history),
         parallel=_parallel_coordinates(study, ranked),

@@ -1,11 +1,11 @@
-"""From the values of a trial to the specs of its jobs.
+"""The specs of a study's jobs, from the values of a trial; first the values are repaired.
 
-Values proposed key by key can break rules over several keys. Where a change of these values alone mends that, the trial
-is trained with the changed ones, and its record has the notes.
+Values that are proposed key by key can break a rule over several keys, such as a batch that is a multiple of the
+micro-batch. Where changing proposed values mends that, the trial trains with the changed ones and records a note.
 
-A study has specs for a trial up to a rung, its evaluation, a re-run, and the model before training. With rungs, a trial
-trains at a constant rate after a warm-up of fixed length, so that its first steps are the same wherever it ends; a
-schedule that decays towards the end of a rung would differ between rungs and restarts. The re-runs after the search
+A study writes specs for a trial up to a rung, its evaluation, a re-run, and the model before training. With rungs, a
+trial trains at a constant rate after a warm-up of fixed length, so that its first steps are the same wherever it ends;
+a schedule that decays towards the end of a rung would differ between rungs and restarts. The re-runs after the search
 train to the end with the template's own decay.
 """
 
@@ -32,34 +32,34 @@ from vidqa.spec.schedule import train_samples
 from vidqa.spec.train_rules import VISION_TARGETS
 
 SPEC = "spec.toml"
-MEMORY = "engine.gpu_memory_gib"  # of a spec: the limit of its job on each GPU
+GPU_MEMORY = "engine.gpu_memory_gib"
 WARMUP_EPOCHS = "train.optm_warmup_epochs"
 TARGETS, SAVED = "policy.lora.target_modules", "policy.lora.modules_to_save"
 Change = tuple[str, Any, str]  # the key, its new value, why
 
 
-def repaired(space: Space, spec: TrainSpec, values: Values) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Values that apply and keep the rules, and notes of the changes. A key without a proposal gets the template's
-    value.
+def repaired(space: Space, template: TrainSpec, values: Values) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """(values of a trial, notes of the changes). Proposed `values` whose condition is not met are dropped, missing ones
+    are the template's, and values that break a rule are changed.
 
-    Raises AUTOML_RANGE for a value that the spec refuses, and for a rule that stays broken.
+    Raises AUTOML_RANGE for a value that the spec refuses, and for a rule that no change mends.
     """
-    complete, notes = _complete(space, spec, values)
-    for rule in RULES:
-        if change := rule(space, spec, complete):
+    complete, notes = _complete(space, template, values)
+    for repair in REPAIRS:
+        if change := repair(space, template, complete):
             key, value, why = change
             notes.append(f"{key} = {brief(complete[key])} became {brief(value)}: {why}")
             complete[key] = value
     complete = space.applicable_values(complete)
-    broken = _broken(space, spec, space.trial_spec(spec, complete))
+    broken = _new_errors(space, template, space.trial_spec(template, complete))
     if broken:
-        problems = [RANGE.at(rule.where, f"{rule.code}: {rule.message}", rule.remedy) for rule in broken]
-        raise ProblemError(problems)
+        raise ProblemError([RANGE.at(error.where, f"{error.code}: {error.message}", error.remedy) for error in broken])
     return complete, tuple(notes)
 
 
-def _complete(space: Space, spec: TrainSpec, values: Values) -> tuple[dict[str, Any], list[str]]:
-    default = space.default(spec)
+def _complete(space: Space, template: TrainSpec, values: Values) -> tuple[dict[str, Any], list[str]]:
+    """A value for every parameter that applies, and notes of what was dropped or added."""
+    default = space.default(template)
     complete: dict[str, Any] = {}
     notes = []
     for parameter in space.parameters:
@@ -75,36 +75,37 @@ def _complete(space: Space, spec: TrainSpec, values: Values) -> tuple[dict[str, 
     return complete, notes
 
 
-def _value(key: str, space: Space, spec: TrainSpec, values: Values) -> Any:
-    return values[key] if key in values else space.fixed.get(key, value_at(spec, key))
+def _value(key: str, space: Space, template: TrainSpec, values: Values) -> Any:
+    """The value that a trial has for a key: proposed, fixed by the study, or the template's."""
+    return values[key] if key in values else space.fixed.get(key, value_at(template, key))
 
 
-def _batch(space: Space, spec: TrainSpec, values: Values) -> Change | None:
-    """A multiple of the micro-batch, and no more than a rank has samples."""
-    batch, micro = (_value(key, space, spec, values) for key in (BATCH, MICRO))
-    most = batch if space.samples is None else min(batch, space.samples // space.ranks)
-    fitting = most // micro * micro
-    if BATCH in values and fitting and fitting != batch:
-        return BATCH, fitting, f"a multiple of mini_batch {micro}" if most == batch else f"a rank has {most} samples"
-    if MICRO in values and most % micro:
-        fitting = max(size for size in range(1, most + 1) if most % size == 0 and size <= micro)
-        return MICRO, fitting, f"the batch per rank is {most}"
+def _repair_batch(space: Space, template: TrainSpec, values: Values) -> Change | None:
+    """The batch per rank must be a multiple of the micro-batch, and not exceed the samples of a rank."""
+    batch, micro = (_value(key, space, template, values) for key in (BATCH, MICRO))
+    limit = batch if space.samples is None else min(batch, space.samples // space.ranks)
+    multiple = limit // micro * micro
+    if BATCH in values and multiple and multiple != batch:
+        return BATCH, multiple, f"a multiple of mini_batch {micro}" if limit == batch else f"a rank has {limit} samples"
+    if MICRO in values and limit % micro:
+        divisor = max(size for size in range(1, limit + 1) if limit % size == 0 and size <= micro)
+        return MICRO, divisor, f"the batch per rank is {limit}"
     return None
 
 
-def _warmup(space: Space, spec: TrainSpec, values: Values) -> Change | None:
-    """Shorter than the training."""
-    warmup, epochs = (_value(key, space, spec, values) for key in (WARMUP_EPOCHS, EPOCHS))
+def _repair_warmup(space: Space, template: TrainSpec, values: Values) -> Change | None:
+    """The warm-up must be shorter than the training."""
+    warmup, epochs = (_value(key, space, template, values) for key in (WARMUP_EPOCHS, EPOCHS))
     if WARMUP_EPOCHS in values and warmup is not None and warmup >= epochs:
         return WARMUP_EPOCHS, epochs / 2, f"the training has {epochs} epochs"
     return None
 
 
-def _targets(space: Space, spec: TrainSpec, values: Values) -> Change | None:
-    """No module both has an adapter and trains in full."""
-    if spec.policy.lora is None or not {TARGETS, SAVED} & values.keys():
+def _repair_targets(space: Space, template: TrainSpec, values: Values) -> Change | None:
+    """No module may both have an adapter and train in full."""
+    if template.policy.lora is None or not {TARGETS, SAVED} & values.keys():
         return None
-    targets, saved = (_value(key, space, spec, values) for key in (TARGETS, SAVED))
+    targets, saved = (_value(key, space, template, values) for key in (TARGETS, SAVED))
     if not saved:
         return None
     full = {*saved, *VISION_TARGETS} if any("visual" in name for name in saved) else set(saved)
@@ -118,10 +119,14 @@ def _targets(space: Space, spec: TrainSpec, values: Values) -> Change | None:
     return (SAVED, None, why) if SAVED in values else None
 
 
-RULES: tuple[Callable[[Space, TrainSpec, Values], Change | None], ...] = (_batch, _warmup, _targets)
+REPAIRS: tuple[Callable[[Space, TrainSpec, Values], Change | None], ...] = (
+    _repair_batch,
+    _repair_warmup,
+    _repair_targets,
+)
 
 
-def _broken(space: Space, template: TrainSpec, trial: TrainSpec) -> list[Problem]:
+def _new_errors(space: Space, template: TrainSpec, trial: TrainSpec) -> list[Problem]:
     """The errors of a trial's spec that the template itself does not have."""
 
     def errors(spec: TrainSpec) -> list[Problem]:
@@ -132,8 +137,9 @@ def _broken(space: Space, template: TrainSpec, trial: TrainSpec) -> list[Problem
     return [problem for problem in errors(trial) if (problem.code, problem.where) not in accepted]
 
 
-def suggested(study: Study, trials: list[Trial], count: int) -> list[dict[str, Any]]:
-    """The next trials, as if each had begun: number, proposer, values, repairs. Nothing is started or written."""
+def preview_trials(study: Study, trials: list[Trial], count: int) -> list[dict[str, Any]]:
+    """The next `count` trials that the algorithm would start after `trials`, one after the other: number, proposer,
+    values, repairs. Nothing is started or written. Fewer where the algorithm waits for results."""
     rows: list[dict[str, Any]] = []
     trials = list(trials)
     while len(rows) < count:
@@ -142,9 +148,10 @@ def suggested(study: Study, trials: list[Trial], count: int) -> list[dict[str, A
         if not isinstance(start, Start):
             break
         values, repairs = repaired(study.space, study.base, start.values)
-        number, place = len(trials), (start.rung, start.bracket, start.parent, start.extra)
+        number = len(trials)
         rows.append({"number": number, "proposer": start.proposer, "values": values, "repairs": list(repairs)})
-        trials.append(Trial(number, values, start.proposer, "running", (), *place))
+        origin = (start.rung, start.bracket, start.parent, start.extra)
+        trials.append(Trial(number, values, start.proposer, "running", (), *origin))
     return rows
 
 
@@ -152,12 +159,13 @@ def suggested(study: Study, trials: list[Trial], count: int) -> list[dict[str, A
 
 
 def trial_changes(study: Study, values: Mapping[str, Any], steps: int | None, out: Path) -> dict[str, Any]:
-    """Changes of the template for a trial's training; `steps` are all its steps at the end, None where its own values
-    decide."""
+    """Changes of the template for a trial's training, by dotted key; its runs go to `out`. `steps` is the optimizer
+    step
+    at which it ends; with None the trial's own epochs decide."""
     changes = _common_changes(study, values, study.data, out)
     if steps is None:
         return changes
-    epochs, warmup = _to_the_last_rung(study, study.trained, values, study.longest)
+    epochs, warmup = _epochs_and_warmup(study, study.trained, values, study.longest)
     changes |= {"train.max_num_steps": steps, "train.epoch": epochs}
     if not study.algorithm.has_rungs:
         return changes
@@ -171,41 +179,41 @@ def trial_changes(study: Study, values: Mapping[str, Any], steps: int | None, ou
 
 
 def rerun_changes(study: Study, values: Mapping[str, Any], seed: int, folder: Path) -> dict[str, Any]:
-    """Changes of the template for a re-run of a trial's values: to the end, with another seed, measured on the same
-    records as the search."""
+    """Changes of the template for a re-run of a trial's values, by dotted key: the whole training with all data and
+    another seed. Its score is measured on the same records as in the search."""
     data = data_share.data_changes(study.folder, study.base, data_share.ALL)
     changes = _common_changes(study, values, data, folder / "runs")
     if study.by_steps:
-        changes["train.epoch"], _ = _to_the_last_rung(study, study.base, values, study.whole)
+        changes["train.epoch"], _ = _epochs_and_warmup(study, study.base, values, study.whole)
         changes["train.max_num_steps"] = study.whole
     return {**changes, "train.seed": seed, "train.train_policy.dataloader_seed": seed}
 
 
 def _common_changes(study: Study, values: Mapping[str, Any], data: Mapping[str, Any], out: Path) -> dict[str, Any]:
-    """A trial's values, its data and its memory limit; its runs lie in `out`."""
+    """Values, data, memory limit and output folder, which search and re-run have in common."""
     changes = {**study.space.fixed, **study.space.applicable_values(values), **data}
-    changes |= _memory(study, changes, study.base)
+    changes |= _memory_limit(study, changes, study.base)
     return {**changes, "train.output_dir": str(out), "train.resume": False}
 
 
-def _memory(study: Study, changes: Mapping[str, Any], base: Spec) -> dict[str, Any]:
-    """The memory limit of a job: its share of a GPU, and no more than its spec allows."""
-    limits = (study.memory_gib, changes.get(MEMORY, value_at(base, MEMORY)))
-    return {MEMORY: min((limit for limit in limits if limit is not None), default=None)}
+def _memory_limit(study: Study, changes: Mapping[str, Any], base: Spec) -> dict[str, Any]:
+    """The GPU memory limit of a job: its share of a shared GPU, but no more than the limit of its own spec."""
+    limits = (study.memory_gib, changes.get(GPU_MEMORY, value_at(base, GPU_MEMORY)))
+    return {GPU_MEMORY: min((limit for limit in limits if limit is not None), default=None)}
 
 
-def _to_the_last_rung(study: Study, base: TrainSpec, values: Mapping[str, Any], most: int) -> tuple[int, int]:
-    """Epochs that suffice for `most` steps, and the warm-up steps of a training to its end."""
+def _epochs_and_warmup(study: Study, base: TrainSpec, values: Mapping[str, Any], steps: int) -> tuple[int, int]:
+    """(epochs that suffice for `steps` optimizer steps, warm-up steps of a training of that length)."""
     trial = study.space.trial_spec(base, values)
     samples = train_samples(trial)
     per_epoch = spec.steps_per_epoch(trial, samples) if samples else 0
-    epochs = max(trial.train.epoch, -(-most // per_epoch)) if per_epoch else trial.train.epoch
-    whole = with_values(trial, {"train.max_num_steps": most, "train.epoch": epochs})
-    return epochs, spec.warmup_steps(whole, samples or most * spec.effective_batch(whole))
+    epochs = max(trial.train.epoch, -(-steps // per_epoch)) if per_epoch else trial.train.epoch
+    whole = with_values(trial, {"train.max_num_steps": steps, "train.epoch": epochs})
+    return epochs, spec.warmup_steps(whole, samples or steps * spec.effective_batch(whole))
 
 
 def write_training(study: Study, changes: Mapping[str, Any], folder: Path) -> Path:
-    """Write the spec of a training that starts from the model. Raises ProblemError where it breaks a rule."""
+    """Write the template with `changes` as a training spec into `folder`; its path. Raises the errors of the spec."""
     training = with_values(study.base, changes)
     raise_errors(spec.check(training))
     path = folder / SPEC
@@ -214,8 +222,9 @@ def write_training(study: Study, changes: Mapping[str, Any], folder: Path) -> Pa
 
 
 def write_evaluation(study: Study, name: str, run_dir: Path | None, folder: Path) -> Path:
-    """Write the spec `name` as one that evaluates the best export of a run, or the model before training where there is
-    no run; with the view of a video that the training had."""
+    """Write the study's evaluation spec `name` into `folder`, set to evaluate the best export of the run in `run_dir`,
+    or
+    without a run the model before training; its path. Frames and prompt are those of the training."""
     if run_dir is None:
         model, revision = study.base.policy.model_name_or_path, study.base.policy.model_revision
         table = {evaluate_key: value_at(study.base, train_key) for evaluate_key, train_key in SAME_IN_BOTH.items()}
@@ -226,5 +235,5 @@ def write_evaluation(study: Study, name: str, run_dir: Path | None, folder: Path
     results = Layer("study", {"results_dir": str(folder / "runs")})
     evaluation = spec.resolve("evaluate", [read_layer(study.folder / name), trained, results]).spec
     path = folder / "evaluate.toml"
-    files.write_text(path, spec.dump(with_values(evaluation, _memory(study, {}, evaluation))))
+    files.write_text(path, spec.dump(with_values(evaluation, _memory_limit(study, {}, evaluation))))
     return path

@@ -1,4 +1,6 @@
-"""The status of a study, from its journal alone: quick with a thousand trials, and without its lock."""
+"""The status of an AutoML study, as data for --json and as text. It is read from the study's journal alone: no lock is
+taken, and a thousand trials take no time.
+"""
 
 from __future__ import annotations
 
@@ -15,28 +17,30 @@ from vidqa.core.cli import Result, command
 from vidqa.core.problem import ProblemError
 from vidqa.jobs import records
 
-SHOWN = 10  # of the best trials, on a terminal
+TOP_TRIALS = 10  # best trials that a status lists
 
 
 def status(folder: Path) -> Result:
-    """Raises STUDY_MISSING, STUDY_JOURNAL."""
-    journal = begun(folder)
+    """State, counts, hours, best and running trials of the study in `folder`, and the command to run next. Raises
+    STUDY_MISSING, STUDY_JOURNAL."""
+    journal = read_started(folder)
     history, controller = journal.history, controller_of(folder)
-    data = {"study": str(folder), "state": state_of(history, alive=controller is not None), **_facts(history)}
+    data = {"study": str(folder), "state": _state(history, has_controller=controller is not None), **_totals(history)}
     data["controller"] = controller.as_dict() if controller else None
     data["requests"] = [request.verb for request in pending_requests(folder)]
     data["note"] = journal.note
-    data["running"] = [_running(history, trial) for trial in history.running]
-    following = [command("run_automl", "report" if history.finished else "status", "--study", folder)]
+    data["running"] = [_running_row(history, trial) for trial in history.running]
+    next_commands = [command("run_automl", "report" if history.finished else "status", "--study", folder)]
     if not history.finished and controller is None:
-        following.insert(0, command("run_automl", "start", "--study", folder))
+        next_commands.insert(0, command("run_automl", "start", "--study", folder))
     stopped = STUDY_NOT_DONE.at(folder, f"it was stopped: {history.stopped}", severity="warning")
     problems = [stopped] if history.stopped and not history.finished else []
-    return Result(data, _text(data), problems, following, exit_code=0)
+    return Result(data, _text(data), problems, next_commands, exit_code=0)
 
 
-def begun(folder: Path) -> Read:
-    """The journal of a study that was started. Raises STUDY_MISSING, STUDY_JOURNAL."""
+def read_started(folder: Path) -> Read:
+    """The journal of a study. Raises STUDY_MISSING for a study that was planned and not started, or a folder without
+    one, and STUDY_JOURNAL for a damaged journal."""
     journal = read(folder)
     if not journal.events:
         planned = (folder / FILE).is_file()
@@ -46,17 +50,19 @@ def begun(folder: Path) -> Read:
     return journal
 
 
-def state_of(history: History, *, alive: bool) -> str:
-    """searching, finishing (re-runs, tests), finished, stopped, or interrupted (without a controller)."""
+def _state(history: History, *, has_controller: bool) -> str:
+    """searching; finishing: the search is over, re-runs and tests are not; finished; stopped: by a request or a
+    problem;
+    interrupted: its controller died."""
     if history.finished:
         return "finished"
-    if not alive:
+    if not has_controller:
         return "stopped" if history.stopped else "interrupted"
     return "searching" if history.searched is None else "finishing"
 
 
-def row_of(trial: Trial) -> dict[str, Any]:
-    """A trial in --json."""
+def trial_row(trial: Trial) -> dict[str, Any]:
+    """A trial in --json, with its last measurement."""
     last = trial.measured[-1] if trial.measured else None
     return {
         "number": trial.number,
@@ -71,7 +77,8 @@ def row_of(trial: Trial) -> dict[str, Any]:
     }
 
 
-def _facts(history: History) -> dict[str, Any]:
+def _totals(history: History) -> dict[str, Any]:
+    """What --json says of the study as a whole."""
     assert history.created
     settings = history.created["settings"]
     goal = Goal.model_validate(settings["goals"][0])
@@ -83,8 +90,8 @@ def _facts(history: History) -> dict[str, Any]:
         "trials": dict(Counter(trial.state for trial in history.trials)),
         "count": len(history.trials),
         "enqueued": len(history.queue),
-        "best": row_of(best[0]) if best else None,
-        "top": [row_of(trial) for trial in best[:SHOWN]],
+        "best": trial_row(best[0]) if best else None,
+        "top": [trial_row(trial) for trial in best[:TOP_TRIALS]],
         "baseline": history.scores.get(BASELINE, {}).get(goal.metric),
         "hours": round(history.elapsed_s / 3600, 4),
         "hours_left": _hours_left(history),
@@ -99,15 +106,17 @@ def _facts(history: History) -> dict[str, Any]:
 
 
 def _hours_left(history: History) -> float | None:
-    """Of the search without re-runs and tests, at the speed of the ended trials; None where that is unknown."""
+    """Hours that the rest of the search takes at the speed so far, without re-runs and tests. None before the first
+    trial
+    has ended, and after the search."""
     ended = sum(trial.state not in ("running", "paused") for trial in history.trials)
     if history.searched is not None or not ended:
         return None
     return round(history.elapsed_s / 3600 / ended * max(0, history.max_trials - ended), 4)
 
 
-def _running(history: History, trial: Trial) -> dict[str, Any]:
-    """A running trial and its job, from the job's record, which stays as it is."""
+def _running_row(history: History, trial: Trial) -> dict[str, Any]:
+    """A running trial with the progress of its job. The job's record is read, not updated: only the controller does."""
     names = [name for name in history.work if name.startswith(f"trial-{trial.number}/rung-{trial.rung}/")]
     row: dict[str, Any] = {"number": trial.number, "rung": trial.rung, "values": trial.values}
     if not names:
@@ -133,19 +142,18 @@ def _text(data: dict[str, Any]) -> str:
         lines.append(f"about {data['hours_left']:.2f} h of the search are left")
     if data["baseline"] is not None:
         lines.append(f"the model before training: {data['baseline']:.5g}")
-    lines += [_line(row) for row in data["top"]]
+    lines += [_trial_line(row) for row in data["top"]]
     for row in data["running"]:
         total, job = row.get("total_steps"), f"{row.get('work', 'not yet a job')}  {row.get('job_id', '')}"
         steps = f"step {row.get('step')} of {total}" if total else row.get("state", "")
         lines.append(f"  running   {row['number']:4}  {job} {steps}")
-    lines += [f"{what} were left out: {why}" for what, why in data["skipped"].items()]
+    lines += [f"{skipped} were left out: {why}" for skipped, why in data["skipped"].items()]
     for name in ("searched", "stopped"):
         if data[name]:
             lines.append(f"{name}: {data[name]}")
     return "\n".join([*lines, *([data["note"]] if data["note"] else [])])
 
 
-def _line(row: dict[str, Any]) -> str:
-    """A trial as one line."""
+def _trial_line(row: dict[str, Any]) -> str:
     objectives = ", ".join(f"{value:.5g}" for value in row["objectives"])
     return f"  {row['state']:9} {row['number']:4}  {objectives:10}  {row['proposer']:10}  {values_text(row['values'])}"

@@ -1,10 +1,11 @@
-"""The jobs of a study: each piece of work has one, whatever became of the controller that submitted it.
+"""The jobs of an AutoML study, their GPUs on this machine, and the detection of jobs that hang.
 
-A spec in a folder of its own has one job, so that a controller finds the jobs of a killed one. A job that its machine
-or platform ended is retried and counts for no trial.
+The unit is a `Work`: one training or evaluation of a trial, named after its folder in the study. A work has
+one job, which is found again by the journal when a controller was killed and another takes over. A job that its machine
+or platform ended is retried; that is not a failure of the trial.
 
-On this machine each GPU goes to one job, or to as many as the settings say; a cluster's scheduler does this itself. A
-job sees its GPUs in the CUDA_VISIBLE_DEVICES of its own environment.
+On this machine a job gets GPUs of its own, or shares them with as many jobs as the settings say, through
+CUDA_VISIBLE_DEVICES. On a cluster the scheduler assigns GPUs.
 """
 
 from __future__ import annotations
@@ -31,41 +32,44 @@ from vidqa.jobs.platforms import local
 from vidqa.jobs.platforms._base import INFRASTRUCTURE, Failure, State
 from vidqa.jobs.records import JobRecord
 
-AGAIN_S = 10.0  # before a submission that its platform refused is repeated
+RESUBMIT_S = 10.0  # until a submission that the platform refused is repeated
 PRUNE_GRACE_S, STOP_GRACE_S = 5.0, 120.0
 CANCELED, HANGS = "canceled", "hangs"
-# From the first step of a job until another one may join it on a GPU. Jobs started together would end together, and the
-# GPU would wait for all of them; this is about the time that a job needs to end.
-AHEAD_S = 15.0
+# From the first step of a job until another one may join it on a shared GPU. Jobs that start together end together, and
+# the GPU then idles while all of them save; this is about the time that a job takes to end.
+STAGGER_S = 15.0
 
 
 class Append(Protocol):
+    """Writes an event to the journal and folds it into the history."""
+
     def __call__(self, event: str, **fields: Any) -> Event: ...
 
 
 class Jobs:
-    """`append` writes an event to the journal and the history."""
+    """Submits, polls, retries and cancels the jobs of a study. `ready` are the checks that a launch has passed."""
 
     def __init__(self, history: History, append: Append, limits: Limits, ready: Ready, gpus: GpuAllocator) -> None:
         self.history, self.append, self.retries, self.ready = history, append, limits.retries, ready
         self.hangs = HangDetection(limits.silent_hours * 3600)
         self.gpus = gpus
-        self.not_before: dict[str, float] = {}  # by work, on the monotonic clock
-        self.refusals: dict[str, int] = {}
+        self.not_before: dict[str, float] = {}  # by work, on the monotonic clock: no submission earlier
+        self.refusals: dict[str, int] = {}  # by work, in all
         self.running: set[str] = set()  # works that this controller saw running
         self.first_steps: dict[str, float] = {}  # by job, on the monotonic clock
 
     def poll(self, name: str, processes: int, submit: Callable[[], JobHandle]) -> Event | None:
-        """The end of a piece of work; None while it runs. Work without a job is submitted once GPUs are free for its
-        processes.
+        """Advance the work `name`, and return its end event; None until it has ended. Work without a job is submitted
+        once
+        GPUs are free for its processes.
 
-        Raises STUDY_INTERRUPTED where its platform ends it too often.
+        Raises STUDY_INTERRUPTED when the platform has refused or ended it more often than limits.retries allows.
         """
         work = self.history.work.get(name)
         if work and work.ended:
             return work.ended
         if work is None:
-            gpus = self.gpus.free(self.used_gpus(), processes, self._starting_gpus())
+            gpus = self.gpus.available(self.used_gpus(), processes, self._starting_gpus())
             if gpus is not None and time.monotonic() >= self.not_before.get(name, 0.0):
                 self._submit(name, submit, gpus)
             return None
@@ -73,7 +77,7 @@ class Jobs:
         if not record.state.is_terminal:
             self.running.add(name)
             self._note_first_step(work.job_id)
-            if not self.hangs.is_over(record):
+            if not self.hangs.is_hanging(record):
                 return None
             why = f"it wrote nothing for {self.hangs.limit_s / 3600:g} hours (limits.silent_hours)"
             note(f"{name} hangs: {why}")
@@ -82,70 +86,71 @@ class Jobs:
             return self._end(name, record, None)
         if record.state == State.CANCELED and name in self.running:
             return self._end(name, record, {"class": CANCELED, "evidence": "its job was cancelled by somebody"})
-        if _may_retry(record):
+        if _is_retryable(record):
             self._retry(name, work, record)
             return None
         return self._end(name, record, _failure(record))
 
     def used_gpus(self) -> list[tuple[str, int]]:
-        """The GPU of each running job, and how many such jobs share it."""
-        return [(gpu, work.places) for _, work in self.open_work() for gpu in work.gpus]
+        """(GPU, how many jobs may share it) for each GPU of each running job."""
+        return [(gpu, work.places) for _, work in self.unfinished_work() for gpu in work.gpus]
 
     def _starting_gpus(self) -> set[str]:
-        """Shared GPUs on which a job has not taken steps for long enough to be ahead of another."""
+        """Shared GPUs on which a job started less than STAGGER_S ago, counted from its first step."""
         if self.gpus.jobs_per_gpu == 1:
             return set()
         now = time.monotonic()
-        open_work = [(self.first_steps.get(work.job_id, now), work) for _, work in self.open_work()]
-        return {gpu for first_step, work in open_work if now - first_step < AHEAD_S for gpu in work.gpus}
+        started = [(self.first_steps.get(work.job_id, now), work) for _, work in self.unfinished_work()]
+        return {gpu for first_step, work in started if now - first_step < STAGGER_S for gpu in work.gpus}
 
     def _note_first_step(self, job_id: str) -> None:
-        """At once, not when another job wants to join: that one would wait for as long again."""
+        """Noted at every poll, not when another job wants to join the GPU: STAGGER_S would then begin too late."""
         if self.gpus.jobs_per_gpu > 1 and job_id not in self.first_steps and attach(job_id).progress().get("step"):
             self.first_steps[job_id] = time.monotonic()
 
     def _submit(self, name: str, submit: Callable[[], JobHandle], gpus: list[str]) -> None:
         try:
-            with self.gpus.only(gpus):
+            with self.gpus.visible(gpus):
                 job = submit()
         except ProblemError as refused:
-            why = failure.classify(refused.exit_code, str(refused), refused.problems, "")
-            if why["class"] != INFRASTRUCTURE:
+            cause = failure.classify(refused.exit_code, str(refused), refused.problems, "")
+            if cause["class"] != INFRASTRUCTURE:
                 fields = {"state": State.ERROR, "job_id": "", "run_dir": "", "seconds": 0.0, "gpu_seconds": 0.0}
-                self.append("ended", work=name, failure=why, **fields)
+                self.append("ended", work=name, failure=cause, **fields)
                 return
-            count = self._refused(name)
+            count = self._count_refusal(name)
             if count > self.retries:
-                raise STUDY_INTERRUPTED.error(name, f"it was refused {count} times: {why['evidence']}") from refused
-            note(f"{name} could not be submitted and is tried again: {why['evidence']}")
+                raise STUDY_INTERRUPTED.error(name, f"it was refused {count} times: {cause['evidence']}") from refused
+            note(f"{name} could not be submitted and is tried again: {cause['evidence']}")
             return
         self.append("submitted", work=name, job_id=job.job_id, how=job.how, gpus=gpus, places=self.gpus.jobs_per_gpu)
 
     def _retry(self, name: str, work: Work, record: JobRecord) -> None:
-        why = _failure(record)
+        cause = _failure(record)
         if time.monotonic() < self.not_before.get(name, 0.0):
             return
-        by_stop = record.cancel_requested is not None  # going on after `stop` is no sign of trouble
+        by_stop = record.cancel_requested is not None  # an end that `stop` asked for is not counted as a retry
         if work.retries >= self.retries and not by_stop:
-            message = f"job {record.job_id} ended {work.retries + 1} times: {why['evidence']}"
+            message = f"job {record.job_id} ended {work.retries + 1} times: {cause['evidence']}"
             raise STUDY_INTERRUPTED.error(name, message)
         try:
-            with self.gpus.only(work.gpus):
+            with self.gpus.visible(work.gpus):
                 job = attach(work.job_id).retry(ready=self.ready)
         except ProblemError as refused:
-            if self._refused(name) > self.retries:
+            if self._count_refusal(name) > self.retries:
                 raise STUDY_INTERRUPTED.error(name, f"it cannot be tried again: {refused}") from refused
             return
-        note(f"{name} goes on as job {job.job_id}: {why['evidence']}")
-        self.append("retried", work=name, job_id=job.job_id, why="" if by_stop else why["evidence"])
+        note(f"{name} goes on as job {job.job_id}: {cause['evidence']}")
+        self.append("retried", work=name, job_id=job.job_id, why="" if by_stop else cause["evidence"])
 
-    def _refused(self, name: str) -> int:
-        """How often in all; the next attempt waits."""
-        self.not_before[name] = time.monotonic() + AGAIN_S
+    def _count_refusal(self, name: str) -> int:
+        """Count a refusal by the platform and delay the next attempt. Returns the refusals in all."""
+        self.not_before[name] = time.monotonic() + RESUBMIT_S
         self.refusals[name] = self.refusals.get(name, 0) + 1
         return self.refusals[name]
 
-    def _end(self, name: str, record: JobRecord, why: Failure | None) -> Event:
+    def _end(self, name: str, record: JobRecord, cause: Failure | None) -> Event:
+        """Write the end of a work to the journal, with what it cost. `cause` is None where it succeeded."""
         spent, work = cost.cost_of(record.run_dir), self.history.work.get(name)
         places = work.places if work else 1  # a job on a shared GPU is charged its part
         return self.append(
@@ -156,71 +161,80 @@ class Jobs:
             run_dir=record.run_dir,
             seconds=round(spent.seconds, 3),
             gpu_seconds=round(spent.gpu_seconds / places, 3),
-            failure=why,
+            failure=cause,
         )
 
-    def open_work(self) -> list[tuple[str, Work]]:
-        """Works with a job whose end is not in the journal."""
+    def unfinished_work(self) -> list[tuple[str, Work]]:
+        """(name, work) of every work with a job whose end is not in the journal yet."""
         return [(name, work) for name, work in self.history.work.items() if work.job_id and not work.ended]
 
     def gpu_seconds(self) -> float:
-        """Of all jobs, the running ones included."""
-        running = [(attach(work.job_id).record(), work.places) for _, work in self.open_work()]
+        """GPU seconds of all jobs of the study, the running ones included."""
+        running = [(attach(work.job_id).record(), work.places) for _, work in self.unfinished_work()]
         spent = [cost.cost_of(record.run_dir).gpu_seconds / places for record, places in running]
         return self.history.gpu_seconds + sum(spent)
 
-    def give_up(self, prefix: str) -> None:
-        """End the jobs of all works with this prefix, for good."""
-        for name, work in self.open_work():
+    def cancel_work(self, prefix: str) -> None:
+        """Cancel the jobs of all works whose names begin with `prefix`, and end these works: nothing retries them."""
+        for name, work in self.unfinished_work():
             if name.startswith(prefix):
                 record = attach(work.job_id).cancel(PRUNE_GRACE_S)
                 self._end(name, record, {"class": CANCELED, "evidence": "the study gave it up"})
 
     def stop(self) -> None:
-        """Let all jobs save and stop, at the same time; the next controller goes on with them."""
-        running = [work.job_id for _, work in self.open_work()]
+        """Let all jobs save and stop, in parallel; their works stay open, and the next controller resumes them."""
+        running = [work.job_id for _, work in self.unfinished_work()]
         if running:
             with ThreadPoolExecutor(len(running)) as pool:
                 list(pool.map(lambda job_id: attach(job_id).cancel(STOP_GRACE_S), running))
 
 
 class GpuAllocator:
-    """`names` are the GPUs that a controller may assign, none where a scheduler does; `jobs_per_gpu` share one."""
+    """Assigns this machine's GPUs to jobs. `names` are the GPUs that it may assign, as in CUDA_VISIBLE_DEVICES; none on
+    a
+    platform whose scheduler assigns them. Up to `jobs_per_gpu` jobs share one."""
 
     def __init__(self, platform: str, gpus: int | None, jobs_per_gpu: int = 1) -> None:
         count = local.gpu_count() if platform in ON_THIS_MACHINE and gpus != 0 else 0
         self.names = (environment.visible_gpus() or [str(number) for number in range(count)])[:count]
         self.jobs_per_gpu = jobs_per_gpu
 
-    def free(self, used: Sequence[tuple[str, int]], processes: int, busy: Collection[str] = ()) -> list[str] | None:
-        """GPUs for the processes of a job, the emptiest first; None where too few have room. A job that needs more than
-        there are gets them all, and its launch reports the problem.
+    def available(
+        self, used: Sequence[tuple[str, int]], processes: int, starting: Collection[str] = ()
+    ) -> list[str] | None:
+        """GPUs for the processes of a job, the least loaded first; None if too few have room. A job with more processes
+        than GPUs gets all of them: its launch reports the problem.
 
-        `used` has for each running job its GPU and how many such jobs share it, which may differ from now: a controller
-        may have been restarted with another number. A `busy` GPU gets no job now.
+        `used` has (GPU, jobs that may share it) of each running job. That number may differ from `jobs_per_gpu`,
+        because
+        a controller may have been restarted with other settings. A GPU of `starting` gets no job now.
         """
         load = {name: sum((Fraction(1, jobs) for gpu, jobs in used if gpu == name), Fraction()) for name in self.names}
-        free = [name for name in self.names if load[name] + Fraction(1, self.jobs_per_gpu) <= 1 and name not in busy]
+        share = Fraction(1, self.jobs_per_gpu)
+        free = [name for name in self.names if load[name] + share <= 1 and name not in starting]
         free.sort(key=load.__getitem__)
         return free[:processes] if len(free) >= min(processes, len(self.names)) else None
 
-    def only(self, names: Sequence[str]) -> AbstractContextManager[None]:
-        """A launch inside the block sees these GPUs alone."""
+    def visible(self, names: Sequence[str]) -> AbstractContextManager[None]:
+        """A context inside which a launched job sees only these GPUs."""
         return environment.with_gpus(names) if self.names else nullcontext()
 
 
 class HangDetection:
     """Finds jobs that run without writing log, status or metrics for longer than `limit_s`.
 
-    It counts this process's own time, so that neither a clock that jumps nor a pause of the controller ends a job.
+    Silence is counted from this process's first look at the files, not from their modification times: neither a jump of
+    the clock nor a pause of the controller ends a job.
     """
 
     def __init__(self, limit_s: float) -> None:
         self.limit_s = limit_s
-        self.observations: dict[str, tuple[object, float]] = {}  # by job: the marks of its files, and their time
+        self.observations: dict[
+            str, tuple[object, float]
+        ] = {}  # by job: state and marks of its files, and when they last changed
 
-    def is_over(self, record: JobRecord) -> bool:
-        """Whether a running job has been silent for too long; a waiting one may be."""
+    def is_hanging(self, record: JobRecord) -> bool:
+        """Whether a running job has been silent for too long. A job that waits in a queue never hangs."""
         run_dir = Path(record.run_dir)
         files = (record.log, run_dir / "status.json", run_dir / METRICS)
         now, state = time.monotonic(), (record.state, *map(_file_mark, files))
@@ -239,8 +253,8 @@ def _file_mark(path: Path) -> tuple[int, int]:
     return stat.st_size, stat.st_mtime_ns
 
 
-def _may_retry(record: JobRecord) -> bool:
-    """Whether its machine, its platform, or `stop` ended a job, not what it computed."""
+def _is_retryable(record: JobRecord) -> bool:
+    """Whether the machine, the platform, or `stop` ended a job, and not an error of its own."""
     if record.state in (State.STOPPED, State.CANCELED):
         return True
     return record.failure is not None and record.failure["class"] == INFRASTRUCTURE

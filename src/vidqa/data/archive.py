@@ -1,6 +1,11 @@
-"""Media inside tar archives: an uncompressed tar is indexed and read in place, of a compressed one the members that
-records name are unpacked into the cache. Archives that were fetched are unpacked beside themselves: plain files in the
-folder, of bounded size, no links."""
+"""Media inside archives. Two uses:
+
+* `open_archive`, `locate`: videos and images that records name inside a tar. An uncompressed tar is indexed and read in
+  place; of a compressed one the members that are needed are unpacked into the cache.
+* `unpack_beside`: tar and zip archives of published data sets, unpacked into the folder they lie in.
+
+Only plain files are read, of bounded size; links and paths that lead out of a folder are not followed.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +25,12 @@ from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
 
 from vidqa.core.files import replacing
-from vidqa.data.media_cache import ALWAYS_TAKEN, MOST_EXPANSION, MOST_MEMBERS, Unpacked, open_tar, plain_members
+from vidqa.data.media_cache import ALWAYS_ALLOWED_BYTES, MAX_EXPANSION, MAX_MEMBERS, Unpacked, open_tar, plain_members
 from vidqa.data.problems import MEDIA_MISSING, TAR_BROKEN
 
 SUFFIXES = (".tar", ".tar.gz", ".tgz")
-SEAM = re.compile(r"(\.(?:tar|tar\.gz|tgz))!", re.IGNORECASE)  # between an archive and its member: videos.tar!a.mp4
+# The name of a member: videos.tar!a.mp4. Group 1 is the suffix of the archive.
+ARCHIVE_SEPARATOR = re.compile(r"(\.(?:tar|tar\.gz|tgz))!", re.IGNORECASE)
 READ_ERRORS = (tarfile.TarError, OSError, EOFError, zlib.error, ValueError, OverflowError, RecursionError)
 
 
@@ -39,9 +45,9 @@ class Member(NamedTuple):
 
 @dataclass(frozen=True)
 class Archive:
-    """The plain files of one archive, by name without `./`.
+    """The index of a tar: its plain files by name, without `./`.
 
-    `top` is the one folder that all members lie in, or "": names are found with and without it.
+    `top` is the one folder that all members lie in, else "". `unpacked` is the cache folder of a compressed tar.
     """
 
     path: str
@@ -50,47 +56,51 @@ class Archive:
     unpacked: Unpacked | None = None
 
     def unpack(self, names: set[str]) -> None:
-        """See to it that these members can be read where `members` says. Raises DATA_TAR_BROKEN, STORAGE_NO_SPACE."""
+        """Unpack these members of a compressed tar into the cache, where `members` says that they are; an uncompressed
+        one
+        needs nothing. Raises DATA_TAR_BROKEN, STORAGE_NO_SPACE."""
         if self.unpacked and names:
-            with _sound(self.path):
+            with _broken_archive_reported(self.path):
                 self.unpacked.unpack(names)
 
     @cached_property
-    def last_names(self) -> dict[str, str]:
-        """Members by their last names, where no other has the same."""
-        counted = Counter(PurePosixPath(member).name for member in self.members)
-        return {last: member for member in self.members if counted[last := PurePosixPath(member).name] == 1}
+    def by_file_name(self) -> dict[str, str]:
+        """Members by file name without folders; a file name that several members have is left out."""
+        counts = Counter(PurePosixPath(member).name for member in self.members)
+        return {name: member for member in self.members if counts[name := PurePosixPath(member).name] == 1}
 
     def find(self, name: str) -> str | None:
-        """The member that an annotation means by `name`: as written, or with the top folder added or left out."""
-        stem = os.path.basename(self.path).split(".", 1)[0]
-        choices = [name]
-        choices += [f"{folder}/{name}" for folder in (self.top, stem) if folder]
-        choices += [name[len(folder) + 1 :] for folder in (self.top, stem) if folder and name.startswith(f"{folder}/")]
-        return next((choice for choice in choices if choice in self.members), None)
+        """The member that an annotation means by `name`: as written, or with the top folder, or a folder with the
+        archive's
+        name, added or left out. None if there is none."""
+        folders = [folder for folder in (self.top, os.path.basename(self.path).split(".", 1)[0]) if folder]
+        candidates = [name, *(f"{folder}/{name}" for folder in folders)]
+        candidates += [name.removeprefix(f"{folder}/") for folder in folders if name.startswith(f"{folder}/")]
+        return next((candidate for candidate in candidates if candidate in self.members), None)
 
 
 def locate(path: str, member: str | None) -> tuple[str, str | None]:
-    """Where a file, or the `member` that results name of the archive `path`, can be read: a file, and the name in it if
-    it is an uncompressed tar. An archive is read through once, as long as it stays as it is.
+    """Where to read the plain file `path` (`member` None) or a member of the archive `path`: (file, None), or (tar,
+    name of
+    the member in it) for an uncompressed tar. The index of an archive is cached until the file changes.
 
     Raises DATA_TAR_BROKEN, STORAGE_NO_SPACE, and DATA_MEDIA_MISSING for a member that it does not have.
     """
     if member is None:
         return path, None
-    with _sound(path):
+    with _broken_archive_reported(path):
         status = os.stat(path)
-    archive = _unchanged(path, status.st_size, status.st_mtime_ns)
+    archive = _cached_archive(path, status.st_size, status.st_mtime_ns)
     name = archive.find(member)
     if name is None:
         raise MEDIA_MISSING.error(f"{path}!{member}", "the archive has no such member")
     archive.unpack({name})
-    place = archive.members[name]
-    return place.path, place.name
+    bytes_at = archive.members[name]
+    return bytes_at.path, bytes_at.name
 
 
 @lru_cache(maxsize=8)
-def _unchanged(path: str, size: int, mtime_ns: int) -> Archive:
+def _cached_archive(path: str, size: int, mtime_ns: int) -> Archive:
     """The index of an archive; size and time are part of the key, so that a changed one is read again."""
     return open_archive(Path(path))
 
@@ -101,18 +111,18 @@ def is_archive(path: str | Path) -> bool:
 
 def archive_and_member(name: str) -> tuple[str, str] | None:
     """The two parts of `archive.tar!member`, the member without `./`; None for the name of a plain file."""
-    seam = SEAM.search(name)
-    if seam is None:
+    separator = ARCHIVE_SEPARATOR.search(name)
+    if separator is None:
         return None
-    return name[: seam.end() - 1], "/".join(PurePosixPath(name[seam.end() :]).parts)
+    return name[: separator.end() - 1], "/".join(PurePosixPath(name[separator.end() :]).parts)
 
 
 def open_archive(path: Path) -> Archive:
-    """Index a tar. Raises DATA_TAR_BROKEN."""
+    """Index a tar; nothing is unpacked. Raises DATA_TAR_BROKEN."""
     unpacked = None
-    with _sound(path):
+    with _broken_archive_reported(path):
         if str(path).lower().endswith(".tar"):
-            members = _indexed(path)
+            members = _tar_index(path)
         else:
             unpacked = Unpacked(path)
             members = {name: Member(unpacked.path_of(name), None, size) for name, size in unpacked.sizes().items()}
@@ -121,14 +131,15 @@ def open_archive(path: Path) -> Archive:
 
 
 @contextmanager
-def _sound(path: str | Path) -> Iterator[None]:
+def _broken_archive_reported(path: str | Path) -> Iterator[None]:
+    """Turn the many errors of broken archives into DATA_TAR_BROKEN."""
     try:
         yield
     except (*READ_ERRORS, zipfile.BadZipFile, NotImplementedError) as broken:
         raise TAR_BROKEN.error(path, f"{type(broken).__name__}: {broken}") from broken
 
 
-def _indexed(path: Path) -> dict[str, Member]:
+def _tar_index(path: Path) -> dict[str, Member]:
     members: dict[str, Member] = {}
     total = path.stat().st_size
     with open_tar(path) as tar:
@@ -145,17 +156,17 @@ def archives_in(folder: Path) -> list[Path]:
     return [folder / name for name in names if (folder / name).is_file()]
 
 
-def unpack(archive: Path) -> int:
-    """Write the plain files of a tar or zip into its own folder; how many were not there yet.
+def unpack_beside(archive: Path) -> int:
+    """Write the plain files of a tar or zip into the folder it lies in. Returns how many were written.
 
-    Members that would lie outside, links, and devices are left out. A file of the right length that is newer than its
-    archive is not written again, and each appears only when it is whole. Raises DATA_TAR_BROKEN.
+    Members that would lie outside, links, and devices are left out. A file of the right size that is newer than the
+    archive is not written again. A file appears only when it is complete. Raises DATA_TAR_BROKEN.
     """
-    written, since = 0, archive.stat().st_mtime_ns
-    with _sound(archive):
-        for name, size, content in _members(archive):
+    written, archive_mtime_ns = 0, archive.stat().st_mtime_ns
+    with _broken_archive_reported(archive):
+        for name, size, content in _plain_files(archive):
             target = archive.parent / name
-            if target == archive or _is_of(target, size, since):
+            if target == archive or _is_extracted(target, size, archive_mtime_ns):
                 continue
             if any(above.is_symlink() for above in [target, *target.parents][: len(PurePosixPath(name).parts)]):
                 raise tarfile.ReadError(f"{name} would be written through a link")
@@ -165,12 +176,12 @@ def unpack(archive: Path) -> int:
     return written
 
 
-def _is_of(target: Path, size: int, since: int) -> bool:
+def _is_extracted(target: Path, size: int, archive_mtime_ns: int) -> bool:
     status = target.stat() if target.is_file() else None
-    return status is not None and status.st_size == size and status.st_mtime_ns >= since
+    return status is not None and status.st_size == size and status.st_mtime_ns >= archive_mtime_ns
 
 
-def _members(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
+def _plain_files(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
     """(name, bytes, content) of every plain file. Raises READ_ERRORS and what zipfile raises."""
     size = os.path.getsize(archive)
     if archive.suffix.lower() != ".zip":
@@ -182,10 +193,10 @@ def _members(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
         return
     with zipfile.ZipFile(archive) as packed:
         entries = packed.infolist()
-        if len(entries) > MOST_MEMBERS or sum(item.file_size for item in entries) > max(
-            ALWAYS_TAKEN, MOST_EXPANSION * size
+        if len(entries) > MAX_MEMBERS or sum(item.file_size for item in entries) > max(
+            ALWAYS_ALLOWED_BYTES, MAX_EXPANSION * size
         ):
-            raise tarfile.ReadError("it expands to more than is taken")
+            raise tarfile.ReadError("its files are too many, or too large for its size")
         for entry in entries:
             parts = PurePosixPath(entry.filename).parts
             kind = stat.S_IFMT(entry.external_attr >> 16)

@@ -149,7 +149,7 @@ class MediaSource:
         if len(paths) == 1 and (ref := self._file(kind, written, paths[0])):
             return ref
         archives = () if paths else self.archives
-        members = (self._member(kind, written, tar, tar.find(name) or tar.last_names.get(last)) for tar in archives)
+        members = (self._member(kind, written, tar, tar.find(name) or tar.by_file_name.get(last)) for tar in archives)
         return next((member for member in members if member), None)
 
     def _led_out(self, written: str, path: str) -> NotFound | None:

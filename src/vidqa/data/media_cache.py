@@ -32,10 +32,10 @@ from vidqa.data.problems import NO_SPACE
 LOCK_WAIT_S = 6 * 3600.0  # for another process that reads the same archive, which may be terabytes
 INDEX, MEMBERS, PARTIAL = "index.json", "members", "partial"
 SHARE = 0.5  # of the room that the cache's disk has without them: what all unpacked members may take
-MOST_MEMBERS = 1_000_000
+MAX_MEMBERS = 1_000_000
 # What a compressed archive may expand to, members that nobody names included: these are read, too, to get past them.
-MOST_EXPANSION = 100  # times its size
-ALWAYS_TAKEN = 1 << 30  # bytes
+MAX_EXPANSION = 100  # times its size
+ALWAYS_ALLOWED_BYTES = 1 << 30  # also of a small archive
 LONGEST_NAME = 1 << 20  # bytes; names, and what else stands in headers of their own, are read into memory
 PAX = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
 GNU = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
@@ -58,11 +58,11 @@ class _Header(tarfile.TarInfo):
 
 def plain_members(tar: tarfile.TarFile, size: int) -> Iterator[tuple[int, str, tarfile.TarInfo]]:
     """(number, name without `./`, member) of each plain file inside the own tree of an archive of `size` bytes."""
-    number, most = 0, max(ALWAYS_TAKEN, MOST_EXPANSION * size)
+    number, most = 0, max(ALWAYS_ALLOWED_BYTES, MAX_EXPANSION * size)
     while (member := tar.next()) is not None:
         tar.members.clear()  # type: ignore[attr-defined]  # a TarFile keeps them all
-        if number >= MOST_MEMBERS:
-            raise tarfile.ReadError(f"it has more than {MOST_MEMBERS:,} members")
+        if number >= MAX_MEMBERS:
+            raise tarfile.ReadError(f"it has more than {MAX_MEMBERS:,} members")
         if member.offset_data + member.size > most:
             raise tarfile.ReadError(f"its {size:,} bytes expand to more than {most:,}")
         parts = PurePosixPath(member.name).parts

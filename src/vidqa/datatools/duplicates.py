@@ -129,7 +129,9 @@ class SplitGroups:
 
 
 def find_split_groups(pairs: Sequence[Pair], group_by: str, *, ignore_looks: bool) -> SplitGroups:
-    """What must stay together in these records. Raises DATA_OPTION."""
+    """The records that must stay in one part of a split, and why: of one group (`group_by` is a field of the rows, or a
+    pattern in the names of media), of equal files or file names, or, unless `ignore_looks`, of clips that look alike.
+    Raises DATA_OPTION."""
     result = SplitGroups()
     users: dict[str, list[int]] = defaultdict(list)
     media: dict[str, MediaRef] = {}

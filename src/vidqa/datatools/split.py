@@ -1,4 +1,7 @@
-"""Splits a data set into training and validation by video, stratified and seeded, and writes both as data sets."""
+"""Splits a data set into training and validation by video, stratified and seeded, and writes both parts as data sets.
+
+Records that share a video or image, and records that look like one recording, stay in one part (`SplitGroups`).
+"""
 
 from __future__ import annotations
 
@@ -33,27 +36,34 @@ from vidqa.datatools.outputs import json_list, json_page, write_new
 from vidqa.datatools.problems import SPLIT
 
 ANNOTATIONS = "annotations.json"
-Links = dict[str, str]  # names in the part's folder and the files they stand for
+Links = dict[str, str]  # by name in the folder of a part: the file to link there
 PARTS = ("train", "val")
-PARTS_NAMED = (*SPLITS, "kpi", "selection")  # folders of one part of a data set
-MOST_STRATA = 40  # listed in the result; split.json has all
-UNLINKED = (
+PART_NAMES = (*SPLITS, "kpi", "selection")  # names of folders that hold one part of a data set
+MAX_STRATA = 40  # listed on the terminal; split.json has all
+LINKS_REFUSED = (
     "the parts cannot be used in root mode: use the command that the result names, which gives the media path; for "
     "parts of their own, put --out on the disk of the media, in a folder where you may make links to them"
 )
-OFF_BY = 0.5  # a validation part this much smaller or larger than asked for is worth a warning
+SIZE_TOLERANCE = 0.5  # relative difference of the validation part from its target above which there is a warning
 
 
 @dataclass(frozen=True)
 class Split:
-    """What became of a split. `roots` tells whether the two folders can be used in root mode."""
+    """The outcome of a split.
+
+    facts          the content of split.json
+    written        false where the same split was there already
+    is_rooted      whether each part's folder has its own media, so that the folder alone is a data set
+    media_path     where the media of the source are, for parts that are not rooted
+    groups         records that stay in one part, and why
+    """
 
     facts: dict[str, Any]
     warnings: list[Problem]
     written: bool
-    roots: bool
+    is_rooted: bool
     media_path: str
-    together: SplitGroups
+    groups: SplitGroups
 
 
 def split_dataset(
@@ -69,73 +79,63 @@ def split_dataset(
 ) -> Split:
     """Write OUT/train/annotations.json, OUT/val/annotations.json, OUT/split.json and OUT/together.json.
 
-    The rows are those of the file, unchanged; one without an id is given the one it had by its place. Where all media
-    are named relative to a folder, each part gets hard links to its own, and is a data set of its own. Raises
-    DATA_OPTION, DATA_SPLIT, DATA_OUTPUT_EXISTS, STORAGE_NO_SPACE and everything that is wrong
-    with the data.
+    `share` is the fraction of records for validation, `stratify` "kind" or "answer" (see `stratum`); `group_by` and
+    `ignore_looks` say which records stay together (see `find_split_groups`). Rows are unchanged, except that one
+    without an id gets that of its position. Where all media are named relative to one folder, each part gets hard links
+    to its media, and is a data set of its own.
+
+    Raises DATA_OPTION, DATA_SPLIT, DATA_OUTPUT_EXISTS, STORAGE_NO_SPACE and every error of the data.
     """
     if not 0 < share < 1:
         raise OPTION.error("--share", f"{share:g} is not between 0 and 1", "give for example 0.1")
     source = open_source(annotation_path, media_path)
     pairs, warnings_read = load_pairs(source)
-    together = find_split_groups(pairs, group_by, ignore_looks=ignore_looks)
-    chosen = choose([pair.record for pair in pairs], share, seed, stratify, together.ties)
+    groups = find_split_groups(pairs, group_by, ignore_looks=ignore_looks)
+    validation = choose_validation([pair.record for pair in pairs], share, seed, stratify, groups.ties)
     parts = {
-        "train": [pair for at, pair in enumerate(pairs) if at not in chosen],
-        "val": [pair for at, pair in enumerate(pairs) if at in chosen],
+        "train": [pair for index, pair in enumerate(pairs) if index not in validation],
+        "val": [pair for index, pair in enumerate(pairs) if index in validation],
     }
-    own = {name: links(source.media, part) for name, part in parts.items()}
+    part_links = {name: media_links(source.media, part) for name, part in parts.items()}
     facts = _facts(source, pairs, parts, share, seed, stratify)
-    facts |= {"group_by": group_by, "ignore_looks": ignore_looks, "together": together.facts()}
+    facts |= {"group_by": group_by, "ignore_looks": ignore_looks, "together": groups.facts()}
     files = {out / name / "annotations.json": json_list(map(_row, part)) for name, part in parts.items()}
     for name in PARTS:
-        check_part(out / name, own[name])
+        check_part(out / name, part_links[name])
     written = write_new(
-        {**files, out / "split.json": json_page(facts), out / "together.json": json_page(together.lists())}
+        {**files, out / "split.json": json_page(facts), out / "together.json": json_page(groups.lists())}
     )
-    warnings = [*warnings_read, *same_content_problems(together.named.get(CONTENT, [])), *_off(facts, out)]
+    warnings = [*warnings_read, *same_content_problems(groups.named.get(CONTENT, [])), *_size_warnings(facts, out)]
     if not group_by:
         warnings += torn_recordings({name: [pair.record for pair in part] for name, part in parts.items()}, out)
-    linked = own["train"] is not None and own["val"] is not None
-    if linked and (refused := write_links({out / name: own[name] or {} for name in PARTS})):
-        linked, warnings = False, [*warnings, refused]
-    return Split(facts, warnings, written, linked, source.media.root, together)
+    is_rooted = all(links is not None for links in part_links.values())
+    if is_rooted and (refused := write_links({out / name: part_links[name] or {} for name in PARTS})):
+        is_rooted, warnings = False, [*warnings, refused]
+    return Split(facts, warnings, written, is_rooted, source.media.root, groups)
 
 
-def part_named(annotations: str) -> str | None:
-    """The name of the part that a data set is, by the split in its address or by its folder's name, beside which lies
-    split.json or another part; None for a whole set."""
-    place, _, part = annotations.partition("#") if not os.path.exists(annotations) else (annotations, "", "")
-    split = re.match(r"(?:[\w.-]+:)?([\w.-]*)", part)
-    if split and split[1] in PARTS_NAMED:
-        return split[1]
-    path = Path(os.path.abspath(place))
-    folder = path if path.is_dir() else path.parent
-    others = (other for other in PARTS_NAMED if other != folder.name)
-    beside = (folder.parent / "split.json").is_file() or any((folder.parent / other).is_dir() for other in others)
-    return folder.name if folder.name in PARTS_NAMED and beside else None
-
-
-def choose(
-    records: Sequence[Record], share: float, seed: int, stratify: str, together: Iterable[Sequence[int]] = ()
+def choose_validation(
+    records: Sequence[Record], share: float, seed: int, stratify: str, ties: Iterable[Sequence[int]] = ()
 ) -> set[int]:
-    """Indices of the validation records (see `stratified`). Records that stay `together` are in one group. Raises
-    DATA_SPLIT."""
-    drawn = drawn_groups(records, seed, together)
-    if len(drawn) < 2:
-        what = "share one video or image" if len(groups_sharing_media(records)) < 2 else "are to be kept together"
+    """Indices of the validation records, about `share` of every stratum. Records that share media, and those of one of
+    the `ties` (lists of indices), stay in one part. Raises DATA_SPLIT where that leaves a single group."""
+    shuffled_groups = drawn_groups(records, seed, ties)
+    if len(shuffled_groups) < 2:
+        reason = "share one video or image" if len(groups_sharing_media(records)) < 2 else "are to be kept together"
         remedy = "Have at least two videos; where all clips are of one fixed camera, give --ignore-looks."
-        raise DATA_SPLIT.error("annotations", f"all {len(records)} records {what}", remedy)
-    return stratified([stratum(record, stratify) for record in records], drawn, share)
+        raise DATA_SPLIT.error("annotations", f"all {len(records)} records {reason}", remedy)
+    return stratified([stratum(record, stratify) for record in records], shuffled_groups, share)
 
 
 def stratum(record: Record, stratify: str) -> str:
-    """What must be spread evenly: the record's kind, or its kind and what its answer comes to."""
+    """The class in which both parts get their share of records: the record's kind, or with `stratify` "answer" its kind
+    and the class of its answer (such as yes, no, a number, text)."""
     kind = record.kind or "(no kind)"
     return kind if stratify == "kind" else f"{kind}: {answer_class(record)}"
 
 
 def _row(pair: Pair) -> dict[str, Any]:
+    """The row as it was read; one without an id has that of its record."""
     return pair.row if pair.row.get("id") is not None else {**pair.row, "id": pair.record.id}
 
 
@@ -166,66 +166,57 @@ def _facts(
     }
 
 
-def _off(facts: dict[str, Any], out: Path) -> list[Problem]:
+def _size_warnings(facts: dict[str, Any], out: Path) -> list[Problem]:
     counts = {name: facts["parts"][name]["records"] for name in PARTS}
     target = facts["share"] * sum(counts.values())
-    if abs(counts["val"] - target) <= max(1.0, OFF_BY * target):
+    if abs(counts["val"] - target) <= max(1.0, SIZE_TOLERANCE * target):
         return []
     message = f"{counts['val']} of {sum(counts.values())} records are in the validation part, {target:g} were wanted"
     return [SPLIT.at(out / "split.json", message, severity="warning")]
 
 
-def table(split: Split) -> str:
-    """The counts for a person."""
-    lines = [f"{'':<28}{'train':>8}{'val':>8}"]
-    parts = split.facts["parts"]
-    for what in ("records", "media"):
-        lines.append(f"{what:<28}{parts['train'][what]:>8}{parts['val'][what]:>8}")
-    for name, counts in list(split.facts["strata"].items())[:MOST_STRATA]:
-        lines.append(f"  {name[:25]:<26}{counts['train']:>8}{counts['val']:>8}")
-    if len(split.facts["strata"]) > MOST_STRATA:
-        lines.append(f"  and {len(split.facts['strata']) - MOST_STRATA} more strata in split.json")
-    lines += split.together.text()
-    return "\n".join([*lines, "" if split.written else "nothing new: the same split is there already"]).rstrip()
+def media_links(media: MediaSource, pairs: Sequence[Pair]) -> Links | None:
+    """The links that make the folder of a part a data set of its own; None where a medium is named by an absolute path
+    or
+    lies outside the data set's folder.
 
-
-def links(media: MediaSource, pairs: Sequence[Pair]) -> Links | None:
-    """What the folder of a part must hold beside its annotations; None where some name could not be reached in it.
-
-    A file is its own entry; of an archive, in which files cannot be linked one by one, the whole archive is.
+    A file gets a link of its own; for a file in an archive the whole archive gets one.
     """
     folder = media.folder
-    names: Links = {}
+    links: Links = {}
     for ref in media_by_key(pair.record for pair in pairs).values():
         name = os.path.normpath(ref.written.removeprefix("file://"))
         if folder is None or os.path.isabs(name) or name.startswith(os.pardir):
             return None
         if ref.path == os.path.join(folder, name):
-            names[name] = ref.path
+            links[name] = ref.path
         else:  # inside one of the folder's archives
-            names.update({path.name: str(path) for path in media.archive_paths})
-    return None if ANNOTATIONS in names else names
+            links.update({path.name: str(path) for path in media.archive_paths})
+    return None if ANNOTATIONS in links else links
 
 
-def check_part(folder: Path, own: Links | None) -> None:
-    """Raises DATA_OUTPUT_EXISTS where the folder holds anything that is not of this part."""
-    begun = (folder / ANNOTATIONS).exists()
-    for above, inner, files in os.walk(folder):
-        for name in [*files, *inner]:
-            path = Path(above, name)
-            expected = (own or {}).get(str(path.relative_to(folder)))
-            if not begun or path.is_symlink():
+def check_part(folder: Path, links: Links | None) -> None:
+    """Raises DATA_OUTPUT_EXISTS if the folder holds anything but an earlier run's annotations and links of this
+    part."""
+    was_written = (folder / ANNOTATIONS).exists()
+    for parent, subfolders, files in os.walk(folder):
+        for name in [*files, *subfolders]:
+            path = Path(parent, name)
+            expected = (links or {}).get(str(path.relative_to(folder)))
+            if not was_written or path.is_symlink():
                 raise OUTPUT_EXISTS.error(path, "it is there, and is not of this split")
             if name in files and path != folder / ANNOTATIONS and not (expected and os.path.samefile(path, expected)):
                 raise OUTPUT_EXISTS.error(path, "it is there, and is no file of this part")
 
 
 def write_links(parts: Mapping[Path, Links]) -> Problem | None:
-    """Makes the hard links that are not there yet; what refuses them, after taking back what was made."""
+    """Make the hard links that are not there yet. If the system refuses one, those that were made are removed again,
+    and
+    a warning is returned."""
     created: list[tuple[Path, Path]] = []
     try:
-        for folder, own in parts.items():
-            for name, file in own.items():
+        for folder, links in parts.items():
+            for name, file in links.items():
                 path = folder / name
                 if not path.exists():
                     path.parent.mkdir(parents=True, exist_ok=True)
@@ -234,5 +225,34 @@ def write_links(parts: Mapping[Path, Links]) -> Problem | None:
     except OSError as refused:
         for link, owner in created:
             remove(link, owner=owner)
-        return SPLIT.at(path, f"no link to {file} can be made: {refused.strerror}", UNLINKED, severity="warning")
+        return SPLIT.at(path, f"no link to {file} can be made: {refused.strerror}", LINKS_REFUSED, severity="warning")
     return None
+
+
+def table(split: Split) -> str:
+    """Records, media and strata of both parts, and the groups, as text."""
+    lines = [f"{'':<28}{'train':>8}{'val':>8}"]
+    parts = split.facts["parts"]
+    for counted in ("records", "media"):
+        lines.append(f"{counted:<28}{parts['train'][counted]:>8}{parts['val'][counted]:>8}")
+    for name, counts in list(split.facts["strata"].items())[:MAX_STRATA]:
+        lines.append(f"  {name[:25]:<26}{counts['train']:>8}{counts['val']:>8}")
+    if len(split.facts["strata"]) > MAX_STRATA:
+        lines.append(f"  and {len(split.facts['strata']) - MAX_STRATA} more strata in split.json")
+    lines += split.groups.text()
+    return "\n".join([*lines, "" if split.written else "nothing new: the same split is there already"]).rstrip()
+
+
+def part_named(annotations: str) -> str | None:
+    """Which part of a data set `annotations` (an address or a path) is: by the split in the address, or by the name of
+    its
+    folder if split.json or another part lies beside that. None for a whole data set."""
+    address, _, selection = annotations.partition("#") if not os.path.exists(annotations) else (annotations, "", "")
+    split = re.match(r"(?:[\w.-]+:)?([\w.-]*)", selection)
+    if split and split[1] in PART_NAMES:
+        return split[1]
+    path = Path(os.path.abspath(address))
+    folder = path if path.is_dir() else path.parent
+    others = (other for other in PART_NAMES if other != folder.name)
+    beside = (folder.parent / "split.json").is_file() or any((folder.parent / other).is_dir() for other in others)
+    return folder.name if folder.name in PART_NAMES and beside else None

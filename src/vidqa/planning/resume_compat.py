@@ -1,8 +1,11 @@
-"""What may not change where a run goes on from a checkpoint: one rule, for preflight and for the engine.
+"""Whether a run may resume from a checkpoint under the spec it has now: one rule, for preflight and for the engine.
 
-`order` decides which samples a step takes, `weights` what the saved tensors mean, and of the spec some keys what a
-sample is: those may not change. Other keys may, such as the learning rate; whoever changes them is told. A checkpoint
-records all three.
+A checkpoint records facts in three parts:
+
+order      which samples each step takes; may not change
+weights    what the saved tensors mean: base model, trained parameters, adapters; may not change
+spec       the keys of the spec; those that decide what the model sees of a sample (SAMPLE_KEYS) may not change, the
+           others may (such as the learning rate), and the user is told about those that change what is learned
 """
 
 from __future__ import annotations
@@ -22,32 +25,33 @@ from vidqa.spec import effective_batch, load_training
 from vidqa.spec.keys import flat, leaves
 from vidqa.spec.models import TrainSpec
 
-NO_MEANING = ("lora_dropout", "lora_path")  # of policy.lora, for tensors that are saved
-FACT_NAMES = {"order": "the order of samples", "weights": "what the saved weights mean"}
-THREADS = 4  # files that are hashed beside each other
-SAMPLE_RULE = "what is seen of a sample"
+LORA_KEYS_ASIDE = ("lora_dropout", "lora_path")  # keys of policy.lora that do not change what saved tensors mean
+FIXED_PARTS = {"order": "the order of samples", "weights": "what the saved weights mean"}
+HASH_THREADS = 4
+SAMPLE_TITLE = "what is seen of a sample"
+# What follows are beginnings of dotted keys.
 SAMPLE_KEYS = ("custom.vision.", "custom.system_prompt", "custom.train_dataset.response_mode")
-OBJECTIVE = (
+OBJECTIVE_KEYS = (  # below train.train_policy
     *("variant", "temperature", "epsilon_", "lower_bound_ratio", "kl_beta", "mu_iterations", "batch_size_per_optimize"),
     *("loss_type", "unbiased_", "behav_imp_weight_cap", "reward_function", "filter_reward_metric", "overlong_reward"),
 )
-# Keys that change where, how fast or how often something is done, and those whose outcome `order` and `weights` hold.
+# Keys that change only where, how fast or how often something is done, or whose effect is part of `order` or `weights`.
 NO_EFFECT_ON_LEARNING = (
     *("train.output_dir", "train.timestamp", "train.resume", "train.ckpt.", "train.compile", "train.train_policy."),
     *("train.train_batch_per_replica", "train.fsdp_reshard_after_forward", "logging.", "policy.", "engine."),
     *("custom.train_dataset.", "custom.val_dataset.annotation_path", "custom.val_dataset.media_path"),
     *("validation.freq", "validation.batch_size", "validation.val_before_train"),
 )
-# Of these tables, what does change it or its measure.
+# Exceptions: keys of those tables that do change what is learned, or the score that chooses the best checkpoint.
 LEARNED_EXCEPTIONS = (
     *("policy.lora.lora_dropout", "engine.validation_", "engine.balance", "engine.dpo_"),
     *("engine.shuffle_options", "engine.truncated"),
-    *(f"train.train_policy.{name}" for name in OBJECTIVE),
+    *(f"train.train_policy.{name}" for name in OBJECTIVE_KEYS),
 )
 
 
 def order_facts(spec: TrainSpec, samples: Sequence[Sample], data_fingerprint: str) -> dict[str, Any]:
-    """What decides the samples of every step of a TrainSpec, given the training samples that are used."""
+    """The part `order`: what decides the samples of every step. `samples` are the training samples that are used."""
     loading = spec.train.train_policy
     return {
         "data_fingerprint": data_fingerprint,
@@ -64,90 +68,99 @@ def order_facts(spec: TrainSpec, samples: Sequence[Sample], data_fingerprint: st
 def weights_facts(
     spec: TrainSpec, trained: Iterable[tuple[str, Sequence[int]]], base_model: str | None
 ) -> dict[str, Any]:
-    """What gives saved tensors their meaning: the base model (`weights_hash`), names and shapes of the parameters that
-    train, and the adapters. A base model that is not known (None) is left out."""
+    """The part `weights`: the base model, names and shapes of the parameters that train (`trained`), and the adapters.
+    `base_model` is the `weights_hash` of the base model; None, where it is unknown, leaves it out."""
     lora = spec.policy.lora
-    named = sorted((name, list(shape)) for name, shape in trained)
+    shapes = sorted((name, list(shape)) for name, shape in trained)
     return {
         **({} if base_model is None else {"base_model": base_model}),
-        "trained": hashlib.sha256(json.dumps(named).encode()).hexdigest(),
+        "trained": hashlib.sha256(json.dumps(shapes).encode()).hexdigest(),
         "base_precision": spec.policy.quantization,
-        "lora": {key: value for key, value in lora.model_dump().items() if key not in NO_MEANING} if lora else None,
+        "lora": lora.model_dump(exclude=set(LORA_KEYS_ASIDE)) if lora else None,
     }
 
 
 def compare(checkpoint: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Of a checkpoint's facts `before` and those of a run (`order`, `weights`, `spec`; a part that is unknown is left
-    out) what may not differ and does, and the keys that differ and change what is learned, both as text."""
-    refused = {what: changes(before.get(part, {}), now[part]) for part, what in FACT_NAMES.items() if part in now}
+    """Compare the facts of a checkpoint (`before`) with those of the run that resumes (`now`). `now` may lack a part
+    that
+    is not known yet. Returns (changes that forbid to resume, other changes of what is learned), as text."""
+    refused = {title: changes(before.get(part, {}), now[part]) for part, title in FIXED_PARTS.items() if part in now}
     recorded = _recorded_spec(checkpoint, before)
     differences = ["unknown: the checkpoint does not say with which spec it was trained"]
     if recorded is not None:
-        refused[SAMPLE_RULE], differences = spec_changes(recorded, now["spec"])
-    return [f"{what} would change: {', '.join(changed)}" for what, changed in refused.items() if changed], differences
+        refused[SAMPLE_TITLE], differences = spec_changes(recorded, now["spec"])
+    return [f"{title} would change: {', '.join(changed)}" for title, changed in refused.items() if changed], differences
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What of a part of a checkpoint's facts is another now, as text. What it does not know yet counts as false."""
+    """The changes of one part, as text. A fact that an earlier version did not record counts as false."""
     differing = [(key, before.get(key), value) for key, value in now.items() if before.get(key) != value]
     return [f"{key}: {was!r} -> {value!r}" for key, was, value in differing if not (was is None and value is False)]
 
 
 def spec_facts(spec: TrainSpec) -> dict[str, Any]:
-    """The keys of a TrainSpec that a checkpoint records: all that have an effect, with their values."""
+    """The part `spec`: dotted keys and values of a TrainSpec, without keys that the engine ignores."""
     fields: Mapping[str, Any] = leaves(action_for(spec).name)
-    idle = {key for key, field in fields.items() if (field.json_schema_extra or {}).get("x-native") == "no effect"}
-    return {key: value for key, value in flat(spec).items() if key not in idle}
+    ignored = {key for key, field in fields.items() if (field.json_schema_extra or {}).get("x-native") == "no effect"}
+    return {key: value for key, value in flat(spec).items() if key not in ignored}
 
 
 def spec_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Of two `spec_facts` what may not differ and does, and what differs and changes what is learned, both as text. A
-    key that one of them does not have is left out."""
+    """Compare two `spec_facts`. Returns (changes of what a sample is, other changes of what is learned), as text. A key
+    that only one of them has is left out."""
     differing = {key: (before[key], value) for key, value in now.items() if key in before and before[key] != value}
     texts = {key: f"{key}: {was!r} -> {value!r}" for key, (was, value) in differing.items()}
     refused = [text for key, text in texts.items() if key.startswith(SAMPLE_KEYS)]
-    idle = {key for key in texts if key.startswith(NO_EFFECT_ON_LEARNING) and not key.startswith(LEARNED_EXCEPTIONS)}
-    return refused, [text for key, text in texts.items() if key not in idle and not key.startswith(SAMPLE_KEYS)]
+    without_effect = {
+        key for key in texts if key.startswith(NO_EFFECT_ON_LEARNING) and not key.startswith(LEARNED_EXCEPTIONS)
+    }
+    learned = [text for key, text in texts.items() if key not in without_effect and not key.startswith(SAMPLE_KEYS)]
+    return refused, learned
 
 
 def _recorded_spec(checkpoint: Path, facts: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What a checkpoint's facts say of the spec it was trained with; one of an earlier version does not say it, and the
-    spec of its run folder is taken. None where there is neither."""
+    """The `spec_facts` of a checkpoint. One of an earlier version has none; then those of the spec in its run folder,
+    or
+    None if there is no readable one."""
     recorded = facts.get("spec")
     if isinstance(recorded, dict):
         return recorded
-    written = checkpoint.parent.parent / "spec.toml"
+    spec_path = checkpoint.parent.parent / "spec.toml"
     try:
-        return spec_facts(load_training(written)) if written.is_file() else None
+        return spec_facts(load_training(spec_path)) if spec_path.is_file() else None
     except ProblemError:
         return None
 
 
 def weights_hash(folder: Path, base: Path | None = None) -> str:
-    """Names the weights of a model folder (with `base`, of an adapter on it): a hash over every weight file's name and
-    whole content. Raises OSError."""
+    """SHA-256, in hex, over names and contents of the safetensors files of a model folder; for an adapter also over
+    those
+    of its `base`. Raises OSError."""
     paths = _weight_files(folder, base)
-    with ThreadPoolExecutor(THREADS) as threads:
-        named = list(zip((path.name for path in paths), threads.map(content_hash, paths), strict=True))
-    return hashlib.sha256(repr(named).encode()).hexdigest()
+    with ThreadPoolExecutor(HASH_THREADS) as threads:
+        hashes = list(zip((path.name for path in paths), threads.map(content_hash, paths), strict=True))
+    return hashlib.sha256(repr(hashes).encode()).hexdigest()
 
 
 def same_weights(recorded: object, folder: Path, base: Path | None = None) -> bool:
-    """Whether a folder holds the weights that a record names; earlier versions hashed each file's size and ends."""
-    return recorded in (weights_hash(folder, base), _hash_of_ends(folder, base))
+    """Whether `recorded`, a hash from a run or checkpoint, is that of a folder's weights, by today's `weights_hash` or
+    by
+    that of earlier versions. Raises OSError."""
+    return recorded in (weights_hash(folder, base), _earlier_weights_hash(folder, base))
 
 
 def upgraded_facts(recorded: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
-    """The `weights_facts` of a checkpoint, also of an earlier version's, whose base model is in `folder`."""
+    """`weights_facts` of a checkpoint with today's hash of its base model, if that is the model in `folder`."""
     base = recorded.get("base_model")
     return {**recorded, "base_model": weights_hash(folder)} if base and same_weights(base, folder) else recorded
 
 
 def _weight_files(folder: Path, base: Path | None) -> list[Path]:
-    return sorted(p for place in (folder, base) if place for p in place.glob("*.safetensors"))
+    return sorted(path for model in (folder, base) if model for path in model.glob("*.safetensors"))
 
 
-def _hash_of_ends(folder: Path, base: Path | None) -> str:
+def _earlier_weights_hash(folder: Path, base: Path | None) -> str:
+    """The hash of versions that read only the size, the beginning and the end of every file."""
     digest = hashlib.sha256()
     for path in _weight_files(folder, base):
         size = path.stat().st_size

@@ -99,7 +99,7 @@ def resume_target(inputs: DataInputs) -> list[Problem]:
     folder = folder.parent if folder.name == POLICY else folder
     try:
         before = read_checkpoint(folder)
-        if not all(isinstance(before.get(part), dict) for part in resume_compat.FACT_NAMES):
+        if not all(isinstance(before.get(part), dict) for part in resume_compat.FIXED_PARTS):
             raise ValueError(f"{TRAINER} is not one of this engine")
     except ValueError as missing:
         raise RESUME_NO_CHECKPOINT.error(folder, f"no complete checkpoint here: {missing}") from missing

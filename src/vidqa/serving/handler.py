@@ -1,4 +1,8 @@
-"""Handles one request: its media and sample, the generator's request, and the pieces of its answers."""
+"""From a chat request to its answers: fetch the media, plan the prompt as a sample, submit one generator request for
+each choice (the OpenAI API's `n`), and pass on pieces of text as they are generated.
+
+The generator calls back in its own thread; everything else runs in the event loop.
+"""
 
 from __future__ import annotations
 
@@ -26,15 +30,16 @@ from vidqa.serving.schema import ChatRequest, conversation
 from vidqa.video import with_keys
 from vidqa.video.types import ImageMeta, VideoMeta
 
-LETTERS_PER_TOKEN = 16  # more than any text has; longer texts are refused before they are tokenized
-MOST_PIXELS = 8192 * 8192  # of an image; the video reader bounds those of videos
+MAX_CHARACTERS_PER_TOKEN = 16  # more than any text has; longer texts are refused before they are tokenized
+MAX_PIXELS = 8192 * 8192  # of an image or frame; the video reader has a limit of its own
 Value = TypeVar("Value")
 
 
 @dataclass(eq=False)
 class Answer:
-    """One answer; `on_token` and `on_end` are called in the generator thread. `send` passes a piece or the result on to
-    the event loop, where `pieces` and `result` collect them."""
+    """One answer of a request. The generator thread calls `on_token` and `on_end`, which `send` pieces of text and the
+    result to the event loop; there `Answers.pieces` collects them in `pieces` and `result`. `form` is the grammar that
+    constrains it, if any; `is_cancelled` tells the generator to stop."""
 
     detokenizer: Detokenizer
     form: Form | None
@@ -45,16 +50,18 @@ class Answer:
 
     @property
     def count(self) -> int:
-        """Its tokens, with the one that ends the turn."""
+        """Number of tokens so far, including the one that ends the turn."""
         return self.detokenizer.count
 
     def on_token(self, token_id: int, logprob: float) -> None:
+        """Send the text that a new token completes."""
         piece = self.detokenizer.take(token_id, logprob)
         self.is_cancelled |= self.detokenizer.stopped
         if piece:
             self.send(piece)
 
     def on_end(self, result: Result) -> None:
+        """Send the rest of the text, then the result; an error if the grammar became too complex on the way."""
         if result.finish_reason != "error" and self.form and self.form.problem:
             result = replace(result, finish_reason="error", problems=(self.form.problem,))
         if result.finish_reason != "error":
@@ -64,7 +71,8 @@ class Answer:
 
 @dataclass(eq=False)
 class Answers:
-    """The answers to one request; `pieces` streams (number of the choice, a piece or its result)."""
+    """The answers to one request, in `choices`. `max_tokens` is the limit of each; `began` is on the clock of
+    time.perf_counter. `queue` takes (number of the choice, piece or result) from the generator thread."""
 
     sample: Sample
     max_tokens: int
@@ -73,7 +81,9 @@ class Answers:
     began: float = field(default_factory=time.perf_counter)
 
     async def pieces(self) -> AsyncIterator[tuple[int, Piece | Result]]:
-        """Ends with the last choice. Raises the problems of an answer that failed."""
+        """Stream (number of the choice, piece of text or result) until every choice has its result. Raises the problems
+        of
+        the first answer that failed."""
         while any(choice.result is None for choice in self.choices):
             number, item = await self.queue.get()
             if isinstance(item, Piece):
@@ -91,8 +101,8 @@ class Answers:
 
 
 class RequestHandler:
-    """Plans requests and submits them to the backend. `defaults` holds for what a request leaves open; of `choices` a
-    request that names no form of its own may have one, any answer where there are none."""
+    """Plans requests and submits them to the backend. `defaults` are the sampling settings that a request may override.
+    With `choices`, a request that sets no grammar of its own is answered by one of these texts."""
 
     def __init__(self, backend: Backend, access: MediaAccess, defaults: Sampling, choices: Sequence[str] = ()) -> None:
         self.backend, self.access, self.defaults, self.choices = backend, access, defaults, list(choices)
@@ -100,32 +110,32 @@ class RequestHandler:
         self.threads = ThreadPoolExecutor(backend.batch_size + access.limits.queue, "request")  # one for each request
         self.compiling = ThreadPoolExecutor(1, "grammar")  # grammars take one core, whoever sends them
 
-    async def plan(self, request: ChatRequest, held: ExitStack) -> Sample:
-        """The planned sample of a request; its media exist until `held` is closed. Raises the problems of the
-        request."""
+    async def plan(self, request: ChatRequest, media_files: ExitStack) -> Sample:
+        """The planned sample of a request. Its media are downloaded to files that closing `media_files` deletes: keep
+        it
+        open until the answers are there. Raises the problems of the request."""
         turns, named_media = conversation(request.messages)
-        letters = sum(len(turn.text) for turn in turns)
-        if letters > (most_letters := LETTERS_PER_TOKEN * self.backend.longest):
-            raise SAMPLE_TOO_LONG.error(
-                "messages", f"{letters} characters; at most {most_letters} allowed", "Shorten the text."
-            )
-        media = [await self.in_thread(self.access.fetch, medium, held) for medium in named_media]
-        places = {ref.path: ref.written for ref in media}
+        characters, limit = sum(len(turn.text) for turn in turns), MAX_CHARACTERS_PER_TOKEN * self.backend.longest
+        if characters > limit:
+            message = f"{characters} characters; at most {limit} allowed"
+            raise SAMPLE_TOO_LONG.error("messages", message, "Shorten the text.")
+        media = [await self.in_thread(self.access.fetch, medium, media_files) for medium in named_media]
+        names = {ref.path: ref.written for ref in media}
         headers = [await asyncio.wrap_future(header) for header in self.backend.headers(media)]
         problems = [header for header in headers if isinstance(header, Problem)]
         problems += [
-            TOO_LARGE.at(ref.written, f"{header.width} x {header.height} pixels; at most {MOST_PIXELS:,} allowed")
+            TOO_LARGE.at(ref.written, f"{header.width} x {header.height} pixels; at most {MAX_PIXELS:,} allowed")
             for ref, header in zip(media, headers, strict=True)
-            if isinstance(header, (ImageMeta, VideoMeta)) and header.width * header.height > MOST_PIXELS
+            if isinstance(header, (ImageMeta, VideoMeta)) and header.width * header.height > MAX_PIXELS
         ]
         if problems:
-            raise ProblemError([_in_request(problem, places) for problem in problems])
+            raise ProblemError([_in_terms_of_request(problem, names) for problem in problems])
         planner = self._planner(request)
         planner.set_headers({ref.key: header for ref, header in zip(media, headers, strict=True)})
         record = Record("request", turns, tuple(media), source="messages")
         samples, problems = await self.in_thread(planner.plan, [record])
         if problems:
-            raise ProblemError([_in_request(problem, places) for problem in problems])
+            raise ProblemError([_in_terms_of_request(problem, names) for problem in problems])
         return samples[0]
 
     def _planner(self, request: ChatRequest) -> Planner:
@@ -134,13 +144,14 @@ class RequestHandler:
         return planner.with_vision(with_keys(planner.vision, options.model_dump()) if options else planner.vision)
 
     async def begin(self, request: ChatRequest, sample: Sample) -> Answers:
-        """Start the answers to a planned request. Raises SAMPLE_TOO_LONG, SERVE_REQUEST."""
+        """Submit a planned request to the generator, once for each choice, and return its answers, which then arrive.
+        Raises SAMPLE_TOO_LONG, and SERVE_REQUEST for a grammar that cannot be compiled."""
         chat, answers = self.backend.planner.chat, Answers(sample, self._max_tokens(request, sample))
-        request = self._with_form(request)
+        request = self._with_default_choices(request)
         encoded = await self.in_thread(self.backend.planner.encode, sample)
         thinking = encoded.text.rstrip().endswith(OPENS)
-        compiled = partial(self.grammars.forms, request, request.n or 1, thinking=thinking)
-        forms = await self.in_thread(compiled, threads=self.compiling)
+        compile_forms = partial(self.grammars.forms, request, request.n or 1, thinking=thinking)
+        forms = await self.in_thread(compile_forms, threads=self.compiling)
         loop, logprobs = asyncio.get_running_loop(), bool(request.logprobs)
         shared = Request(
             secrets.token_hex(8),
@@ -157,7 +168,7 @@ class RequestHandler:
             detokenizer = Detokenizer(chat, request.stops, thinking=thinking, logprobs=logprobs)
             answers.choices.append(Answer(detokenizer, form, partial(_send, loop, answers.queue, number)))
         for number, answer in enumerate(answers.choices):
-            own = replace(
+            choice_request = replace(
                 shared,
                 id=f"{shared.id}-{number}",
                 draws=str(number),
@@ -165,26 +176,28 @@ class RequestHandler:
                 on_token=answer.on_token,
                 cancelled=partial(getattr, answer, "is_cancelled"),
             )
-            self.backend.submit(sample, own, answer.on_end)
+            self.backend.submit(sample, choice_request, answer.on_end)
         return answers
 
-    def _with_form(self, request: ChatRequest) -> ChatRequest:
+    def _with_default_choices(self, request: ChatRequest) -> ChatRequest:
         if not self.choices or request.names_form:
             return request
         return request.model_copy(update={"guided_choice": self.choices})
 
     def _max_tokens(self, request: ChatRequest, sample: Sample) -> int:
-        """The most tokens of an answer; a number in the request is never reduced."""
-        longest, named_tokens = self.backend.longest, request.max_completion_tokens or request.max_tokens
+        """The limit of an answer, in tokens: the request's own, else the default or what the context leaves. Raises
+        SAMPLE_TOO_LONG rather than reduce a limit that the request sets."""
+        longest, requested = self.backend.longest, request.max_completion_tokens or request.max_tokens
         left = longest - sample.length
-        if left < (named_tokens or 1):
-            beside = f"; with {named_tokens} for the answer {sample.length + named_tokens}" if named_tokens else ""
-            message = f"{sample.length} tokens, {sample.media_tokens} of them video or image{beside}; {longest} allowed"
+        if left < (requested or 1):
+            total = f"; with {requested} for the answer {sample.length + requested}" if requested else ""
+            message = f"{sample.length} tokens, {sample.media_tokens} of them video or image{total}; {longest} allowed"
             remedy = "Ask for fewer frames (mm_processor_kwargs) or a shorter answer, or cut the video."
             raise SAMPLE_TOO_LONG.error("messages", message, remedy)
-        return named_tokens or min(left, self.defaults.max_tokens)
+        return requested or min(left, self.defaults.max_tokens)
 
     def _sampling(self, request: ChatRequest, max_tokens: int) -> Sampling:
+        """The request's sampling settings over the defaults; without a seed, a random one."""
         names = {field.name for field in fields(Sampling)} - {"max_tokens", "seed"}
         sampling = replace(self.defaults, max_tokens=max_tokens, **request.model_dump(include=names, exclude_none=True))
         seed = secrets.randbits(62) if request.seed is None else request.seed
@@ -193,8 +206,9 @@ class RequestHandler:
     async def in_thread(
         self, work: Callable[..., Value], *arguments: Any, threads: ThreadPoolExecutor | None = None
     ) -> Value:
-        """Run a slow call in a thread. When cancelled, it waits for the end of the call, so that its results are
-        cleaned up; a call that has not begun is dropped."""
+        """Run a slow call in a thread. When this task is cancelled, a call that has not begun is dropped, and one that
+        runs
+        is waited for: a download that it has registered for deletion must be complete before that happens."""
         call = (threads or self.threads).submit(work, *arguments)
         running = asyncio.wrap_future(call)
         try:
@@ -210,10 +224,10 @@ def _send(loop: asyncio.AbstractEventLoop, queue: asyncio.Queue[Any], number: in
         loop.call_soon_threadsafe(queue.put_nowait, (number, item))
 
 
-def _in_request(problem: Problem, places: dict[str, str]) -> Problem:
-    """A problem with the request's names of media in place of file paths."""
+def _in_terms_of_request(problem: Problem, names: dict[str, str]) -> Problem:
+    """A problem that names media as the request does, not by the paths of downloaded files: `names` by path."""
     where, message = problem.where, problem.message
-    for path, place in places.items():
-        where, message = where.replace(path, place), message.replace(path, place)
+    for path, name in names.items():
+        where, message = where.replace(path, name), message.replace(path, name)
     where = where.removeprefix("messages (id request): ").removeprefix("messages (id request)") or "messages"
     return replace(problem, where=where, message=message)

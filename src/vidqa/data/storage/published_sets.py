@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from vidqa.core.cli import note
 from vidqa.core.files import remove, write_json
 from vidqa.core.problem import Problem, ProblemError
-from vidqa.data.archive import is_archive, unpack
+from vidqa.data.archive import is_archive, unpack_beside
 from vidqa.data.problems import EMPTY, FIELD, LEFT_OUT, NOT_FOUND, OPTION, OUTPUT_EXISTS, UNREACHABLE
 from vidqa.data.storage import hub, hub_dataset
 from vidqa.data.storage.hub_dataset import Listing, RemoteFile
@@ -82,7 +82,7 @@ def published_set(name: str) -> Published:
 
 
 def fetch(published: Published, subsets: Sequence[str], folder: Path) -> Fetched:
-    """Bring the data set, or these subsets of it, into `folder`, and unpack its archives beside themselves.
+    """Bring the data set, or these subsets of it, into `folder`, and unpack its archives there.
 
     Nothing is written before the hub has agreed, every subset is known, and the disk has room.
     Raises STORAGE_DENIED, STORAGE_NOT_FOUND, STORAGE_UNREACHABLE, HUB_ANSWER, DATA_OPTION, DATA_OUTPUT_EXISTS,
@@ -109,7 +109,7 @@ def fetch(published: Published, subsets: Sequence[str], folder: Path) -> Fetched
         raise ProblemError(UNREACHABLE.at(f"{name}/{file}", f"{fault}; {removed}") for file, fault in faults.items())
     packed = [folder / file.name for file in files if _is_packed(file.name)]
     packed += [fetch_web(web_file) for web_file in web]
-    unpacked = sum(unpack(archive) for archive in packed)
+    unpacked = sum(unpack_beside(archive) for archive in packed)
     return Fetched(folder, listing.commit, len(files), len(due), sum(file.size for file in files), unpacked)
 
 

@@ -14,7 +14,7 @@ from sys import intern
 from typing import Any, NamedTuple
 
 from vidqa.core.problem import ProblemError
-from vidqa.data.archive import SEAM, SUFFIXES
+from vidqa.data.archive import ARCHIVE_SEPARATOR, SUFFIXES
 from vidqa.data.load import fast_row, is_annotation
 from vidqa.data.media import MediaSource, media_source
 from vidqa.data.problems import EMPTY, ProblemCollector
@@ -131,7 +131,11 @@ class AnnotationIndex:
         """A medium as the evaluation finds it: a file, or archive!member. Of media that are not on this machine, where
         they would be. Only what may lie in an archive is looked for: a file's path is known without."""
         reference = None
-        if self.source and written and (self.source.archive_paths or "://" in written or SEAM.search(written)):
+        if (
+            self.source
+            and written
+            and (self.source.archive_paths or "://" in written or ARCHIVE_SEPARATOR.search(written))
+        ):
             try:
                 reference = self.source.find("video", written)
             except ProblemError:  # a broken archive, which need not be whole: nothing is decoded here
@@ -141,7 +145,7 @@ class AnnotationIndex:
 
 def _plain(video: str) -> str:
     """The path with an archive taken for a folder, so that names compare."""
-    return SEAM.sub(r"\1/", video)
+    return ARCHIVE_SEPARATOR.sub(r"\1/", video)
 
 
 def annotation_file(path: str) -> str:

@@ -1,8 +1,9 @@
-"""Assembly: a base set and new rows become the next training set, without those that show what a protected set shows.
+"""Assembly of the next training set from a base set and new rows: duplicates, rows that leak a protected set (KPI,
+validation, test), rows beyond the balance of answers and beyond the cap of a kind are left out, and counted.
 
     assembled = assemble(Assembly(base=base, add=(mined,), out=out, kpi=(annotations, media)))
 
-A new row that leaks is left out, counted, and named.
+A row leaks if its video or id is that of a protected record, or its clip is a copy of a protected clip (`find_leaks`).
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from vidqa.gaps.curation.selection import FEW
 from vidqa.gaps.problems import LEAK, NOTHING_NEW
 
 ANNOTATIONS, LEAKS, SUMMARY = "annotations.json", "leaks.json", "assembly.json"
-NAMED = 5  # leaks that a problem names
-WRONG = ("wrong", "unparsed")  # errors whose response is an answer that can be rejected
+LEAKS_NAMED = 5  # in the message of a problem
+REJECTABLE = ("wrong", "unparsed")  # error types with a response, which can be the rejected answer of a pair
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,23 +60,24 @@ class Assembly:
 
     @property
     def protected(self) -> dict[str, tuple[str, ...]]:
-        """The protected sets by name."""
+        """The protected sets that are given, by name: (annotations, media)."""
         sets = {"kpi": self.kpi, "validation": self.validation, "test": self.test}
-        return {name: places for name, places in sets.items() if places}
+        return {name: paths for name, paths in sets.items() if paths}
 
 
-Pair = tuple[Row, Record]
+ParsedRow = tuple[Row, Record]  # a row of an annotation file, and the record that it means
 
 
 @dataclass
 class Assembled:
-    """Rows of the new set, in order, and what was left out of it."""
+    """The new set: its rows in order, how many rows were left out by reason, and the leaks."""
 
     rows: list[Row]
     left_out: Counter[str]
     leaks: list[Leak]
 
     def as_dict(self) -> dict[str, Any]:
+        """The content of assembly.json."""
         origins = Counter(row["provenance"]["origin"] for row in self.rows)
         return {
             "rows": len(self.rows),
@@ -88,14 +90,15 @@ class Assembled:
 
 
 def assemble(request: Assembly) -> Assembled:
-    """Write annotations.json to `request.out`. New rows that leak are left out; they, and pairs that are too plain to
-    tell, stand in leaks.json and in `warnings`. Raises CURATION_NOTHING_NEW where no new row is left."""
+    """Write annotations.json, leaks.json and assembly.json to `request.out`. leaks.json also has unsure leaks, pairs of
+    clips without enough detail to compare, whose rows are not left out. Raises CURATION_NOTHING_NEW if no new row is
+    left, CURATION_INPUT for a set that cannot be read."""
     base = read_rows(request.base, request.base_media)
     left_out: Counter[str] = Counter()
-    new = _with_rejected(base, request.pairs, left_out) if request.pairs else _added(request, base, left_out)
+    new = _preference_rows(base, request.pairs, left_out) if request.pairs else _added(request, base, left_out)
     protected = {
-        name: [record for _, record in read_rows(*places, need_answers=False)]
-        for name, places in request.protected.items()
+        name: [record for _, record in read_rows(*paths, need_answers=False)]
+        for name, paths in request.protected.items()
     }
     request.out.mkdir(parents=True, exist_ok=True)
     leaks = find_leaks([record for _, record in new], protected, request.group_by)
@@ -103,155 +106,171 @@ def assemble(request: Assembly) -> Assembled:
     new = _without_leaks(new, [leak for leak in leaks if leak.sure], left_out)
     if not new:
         raise NOTHING_NEW.error(request.out / LEAKS, f"all of the new rows leak: {leaks_text(leaks)}")
-    draw = np.random.default_rng(request.seed)
-    chosen = _capped(_balanced(new, draw, left_out) if request.balance else new, request.cap, draw, left_out)
-    replayed = [] if request.pairs else _replayed(base, len(chosen), request.replay, draw)
+    rng = np.random.default_rng(request.seed)
+    if request.balance:
+        new = _balanced(new, rng, left_out)
+    new = _capped(new, request.cap, rng, left_out)
+    replayed = [] if request.pairs else _replayed(base, len(new), request.replay, rng)
     left_out["base rows not replayed"] = 0 if request.pairs else len(base) - len(replayed)
-    assembled = Assembled(_rows(request, replayed, chosen), +left_out, leaks)
+    assembled = Assembled(_rows(request, replayed, new), +left_out, leaks)
     (request.out / ANNOTATIONS).write_bytes(json_list(assembled.rows))
     write_json(request.out / SUMMARY, {"schema_version": 1, **assembled.as_dict()})
     return assembled
 
 
-def _added(request: Assembly, base: Sequence[Pair], left_out: Counter[str]) -> list[Pair]:
+def _added(request: Assembly, base: Sequence[ParsedRow], left_out: Counter[str]) -> list[ParsedRow]:
     """The rows to add that the base set does not have. Raises CURATION_NOTHING_NEW."""
-    new = [pair for place in request.add for pair in read_rows(_annotations_in(place), "")]
-    new = _without_known(base, new, left_out)
+    new = [row for path in request.add for row in read_rows(_annotations_in(path), "")]
+    new = _without_duplicates(base, new, left_out)
     if not new:
         message = f"{left_out['already there']} rows were given, all of them are in the base set"
         raise NOTHING_NEW.error(", ".join(map(str, request.add)), message)
     return new
 
 
-def _with_rejected(base: Sequence[Pair], gaps: Path, left_out: Counter[str]) -> list[Pair]:
-    """Pairs for training on preferences: the rows with a gap in the table, each with the model's first wrong answer as
-    the rejected one. Raises CURATION_INPUT, CURATION_NOTHING_NEW."""
+def _preference_rows(base: Sequence[ParsedRow], gaps: Path, left_out: Counter[str]) -> list[ParsedRow]:
+    """Rows for training on preferences (DPO): the base rows that the gap table `gaps` has a wrong answer for, with the
+    first of these as the rejected answer. Raises CURATION_INPUT, CURATION_NOTHING_NEW."""
     responses: dict[str, str] = {}
     for gap in read_columns(gaps, "sample_id", "response", "error_type"):
-        if gap["error_type"] in WRONG and (gap["response"] or "").strip():
+        if gap["error_type"] in REJECTABLE and (gap["response"] or "").strip():
             responses.setdefault(gap["sample_id"], gap["response"].strip())
         else:
             left_out["gaps without an answer"] += 1
-    pairs = []
+    rows = []
     for row, record in base:
         response = responses.pop(record.id, None)
         if response is not None and response.split() == record.answer.split():
             left_out["rejected answer equals the right one"] += 1
         elif response is not None:
-            pairs.append((row, replace(record, rejected=response)))
+            rows.append((row, replace(record, rejected=response)))
     left_out["gaps of other sets"] += len(responses)
-    if not pairs:
-        counts = ", ".join(f"{count} {why}" for why, count in (+left_out).items())
+    if not rows:
+        counts = ", ".join(f"{count} {reason}" for reason, count in (+left_out).items())
         remedy = "evaluate the model on the base set (--base), analyze_gaps.py, and give that table"
         message = f"no row of the base set has a wrong answer in it ({counts or 'it is empty'})"
         raise NOTHING_NEW.error(gaps, message, remedy)
-    return pairs
+    return rows
 
 
 def leaks_text(leaks: Sequence[Leak]) -> str:
-    """How many, of which kinds, and the first of them."""
+    """A sentence: how many leaks, how many by reason, and the first LEAKS_NAMED."""
     kinds = ", ".join(f"{count} {reason}" for reason, count in Counter(leak.reason for leak in leaks).items())
-    pairs = "; ".join(f"{leak.new} is {leak.protected} of {leak.set} ({leak.reason})" for leak in leaks[:NAMED])
-    return f"{len(leaks)} pairs: {kinds}. {pairs}{'; ...' if len(leaks) > NAMED else ''}"
+    pairs = "; ".join(f"{leak.new} is {leak.protected} of {leak.set} ({leak.reason})" for leak in leaks[:LEAKS_NAMED])
+    return f"{len(leaks)} pairs: {kinds}. {pairs}{'; ...' if len(leaks) > LEAKS_NAMED else ''}"
 
 
-def _annotations_in(place: Path) -> Path:
-    """The file that a curation left in a folder: mined, made by augmentation, or any annotations."""
+def _annotations_in(path: Path) -> Path:
+    """The annotation file that a mining, an augmentation or an assembly wrote into the folder `path`; a file is
+    itself."""
     names = ("annotations.json", "annotations.jsonl", "mined.json", "augmented.json", "generated.json")
-    return next((place / name for name in names if (place / name).is_file()), place)
+    return next((path / name for name in names if (path / name).is_file()), path)
 
 
-def _key(record: Record) -> tuple[Any, ...]:
+def _question_key(record: Record) -> tuple[Any, ...]:
+    """Equal for records that ask the same about the same media."""
     return (*(ref.view for ref in record.media), " ".join(record.question.casefold().split()))
 
 
-def _without_known(base: Sequence[Pair], new: Sequence[Pair], left_out: Counter[str]) -> list[Pair]:
-    """New rows that ask something new, each once."""
-    keys = {_key(record) for _, record in base}
-    unknown = []
-    for pair in new:
-        key = _key(pair[1])
+def _without_duplicates(base: Sequence[ParsedRow], new: Sequence[ParsedRow], left_out: Counter[str]) -> list[ParsedRow]:
+    """New rows whose question is neither in the base set nor in a new row before."""
+    keys = {_question_key(record) for _, record in base}
+    unique = []
+    for row, record in new:
+        key = _question_key(record)
         if key in keys:
             left_out["already there"] += 1
             continue
         keys.add(key)
-        unknown.append(pair)
-    return unknown
+        unique.append((row, record))
+    return unique
 
 
-def _without_leaks(new: Sequence[Pair], leaks: Sequence[Leak], left_out: Counter[str]) -> list[Pair]:
-    """New rows of which neither a medium nor the id leaks."""
-    media, names = {leak.new_media for leak in leaks}, {leak.new for leak in leaks if leak.reason == SAME_ID}
-    safe = [pair for pair in new if pair[1].id not in names and media.isdisjoint(ref.file for ref in pair[1].media)]
+def _without_leaks(new: Sequence[ParsedRow], leaks: Sequence[Leak], left_out: Counter[str]) -> list[ParsedRow]:
+    """New rows whose media and id do not leak."""
+    media, ids = {leak.new_media for leak in leaks}, {leak.new for leak in leaks if leak.reason == SAME_ID}
+    safe = [
+        (row, record)
+        for row, record in new
+        if record.id not in ids and media.isdisjoint(ref.file for ref in record.media)
+    ]
     left_out["leaking"] += len(new) - len(safe)
     return safe
 
 
-def _balanced(new: list[Pair], draw: np.random.Generator, left_out: Counter[str]) -> list[Pair]:
-    """Of every kind with few different answers, as many rows of each answer as of the rarest one."""
-    places: defaultdict[str, defaultdict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for at, (_, record) in enumerate(new):
-        places[record.kind or record.question][compared_answer(record)].append(at)
+def _balanced(new: list[ParsedRow], rng: np.random.Generator, left_out: Counter[str]) -> list[ParsedRow]:
+    """In each kind with few different answers, keep as many rows of every answer as of the rarest. Free text is
+    kept."""
+    indices: defaultdict[str, defaultdict[str, list[int]]] = defaultdict(
+        lambda: defaultdict(list)
+    )  # by kind and answer
+    for index, (_, record) in enumerate(new):
+        indices[record.kind or record.question][compared_answer(record)].append(index)
     dropped: set[int] = set()
-    for answers in places.values():
+    for answers in indices.values():
         classes = {answer_class(new[rows[0]][1]) for rows in answers.values()}
         if not 1 < len(answers) <= FEW or classes == {"(text)"}:
             continue
-        least = min(map(len, answers.values()))
+        rarest = min(map(len, answers.values()))
         for rows in answers.values():
-            dropped |= set(draw.permutation(rows)[least:].tolist())
+            dropped |= set(rng.permutation(rows)[rarest:].tolist())
     left_out["more of one answer"] += len(dropped)
-    return [pair for at, pair in enumerate(new) if at not in dropped]
+    return [row for index, row in enumerate(new) if index not in dropped]
 
 
-def _capped(new: list[Pair], cap: int, draw: np.random.Generator, left_out: Counter[str]) -> list[Pair]:
+def _capped(new: list[ParsedRow], cap: int, rng: np.random.Generator, left_out: Counter[str]) -> list[ParsedRow]:
+    """At most `cap` rows of each kind, drawn at random; 0 is no limit."""
     if not cap:
         return new
-    places: defaultdict[str, list[int]] = defaultdict(list)
-    for at, (_, record) in enumerate(new):
-        places[record.kind or ""].append(at)
-    indices = {at for rows in places.values() for at in draw.permutation(rows)[:cap].tolist()}
-    left_out["beyond the cap of their kind"] += len(new) - len(indices)
-    return [pair for at, pair in enumerate(new) if at in indices]
+    indices: defaultdict[str, list[int]] = defaultdict(list)  # by kind
+    for index, (_, record) in enumerate(new):
+        indices[record.kind or ""].append(index)
+    kept_indices = {index for rows in indices.values() for index in rng.permutation(rows)[:cap].tolist()}
+    left_out["beyond the cap of their kind"] += len(new) - len(kept_indices)
+    return [row for index, row in enumerate(new) if index in kept_indices]
 
 
-def _replayed(base: list[Pair], new: int, replay: float | None, draw: np.random.Generator) -> list[Pair]:
-    """What earlier rounds have added, and rows of the first base set, as often from every kind as it has there."""
-    first = [at for at, (_, record) in enumerate(base) if not record.provenance or record.provenance.origin == "base"]
-    count = len(first) if replay is None else round(replay * (len(base) - len(first) + new))
-    if count >= len(first):
+def _replayed(base: list[ParsedRow], new_rows: int, replay: float | None, rng: np.random.Generator) -> list[ParsedRow]:
+    """The rows of the base set to keep: all that earlier rounds have added, and of its original rows `replay` for each
+    added one (None: all), with the shares of kinds that the original has."""
+    original = [
+        index for index, (_, record) in enumerate(base) if not record.provenance or record.provenance.origin == "base"
+    ]
+    count = len(original) if replay is None else round(replay * (len(base) - len(original) + new_rows))
+    if count >= len(original):
         return base
-    kinds = np.array([base[at][1].kind or "" for at in first])
-    order = draw.permutation(len(first))
-    share = np.empty(len(first))  # a row's place within its kind, from 0 to 1: the first ones of all kinds are taken
+    kinds = np.array([base[index][1].kind or "" for index in original])
+    order = rng.permutation(len(original))
+    # A row's rank within its kind, scaled to 0..1: taking the lowest ranks takes the same share of every kind.
+    rank = np.empty(len(original))
     for kind in np.unique(kinds):
         rows = order[kinds[order] == kind]
-        share[rows] = (np.arange(len(rows)) + 0.5) / len(rows)
-    left_out = {first[at] for at in np.argsort(share, kind="stable")[count:].tolist()}
-    return [pair for at, pair in enumerate(base) if at not in left_out]
+        rank[rows] = (np.arange(len(rows)) + 0.5) / len(rows)
+    dropped = {original[position] for position in np.argsort(rank, kind="stable")[count:].tolist()}
+    return [row for index, row in enumerate(base) if index not in dropped]
 
 
-def _rows(request: Assembly, base: Sequence[Pair], chosen: Sequence[Pair]) -> list[Row]:
-    """Rows with provenance and ids of their own."""
-    names: set[str] = set()
+def _rows(request: Assembly, base: Sequence[ParsedRow], new: Sequence[ParsedRow]) -> list[Row]:
+    """The rows to write, with provenance and unique ids: an id that is used already gets the round's number."""
+    ids: set[str] = set()
     rows = []
-    for origin, pairs in (("base", base), ("generated", chosen)):
-        for row, record in pairs:
-            name, number = record.id, 1
-            while name in names:
+    for origin, parsed_rows in (("base", base), ("generated", new)):
+        for row, record in parsed_rows:
+            new_id, number = record.id, 1
+            while new_id in ids:
                 number += 1
-                name = f"{record.id}-r{request.round}" + (f"-{number}" if number > 2 else "")
-            names.add(name)
+                new_id = f"{record.id}-r{request.round}" + (f"-{number}" if number > 2 else "")
+            ids.add(new_id)
             provenance = record.provenance or Provenance(origin, None if origin == "base" else request.round)
             details = row.get("curation")
             rows.append(
-                written(row, replace(record, id=name), provenance, details if isinstance(details, dict) else {})
+                written(row, replace(record, id=new_id), provenance, details if isinstance(details, dict) else {})
             )
     return rows
 
 
 def warnings(assembled: Assembled, request: Assembly) -> list[Problem]:
-    """What is worth a look although the set was written."""
+    """Leaks, and a missing protected set, as warnings: the set is written all the same."""
     sure, unsure = ([leak for leak in assembled.leaks if leak.sure is is_sure] for is_sure in (True, False))
     problems = []
     if sure:

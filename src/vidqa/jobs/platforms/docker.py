@@ -1,7 +1,10 @@
 """The platform "docker": the engine in a container of one machine, through the Docker SDK.
 
-The container's name is made from the job id, so that every process finds it. The state of a job is read from the
-daemon; when the container has ended, its exit code is stored first, then the container is removed.
+The container's name is made from the job id, so that every process finds it. The state of a job is asked of the daemon.
+When the container has ended, its exit code is stored with the job's record first, and then the container is removed.
+
+`check`, `pin_image`, `render`, `submit`, `status` and `cancel` are the functions of a `_base.Platform`, in the order in
+which a job meets them.
 """
 
 from __future__ import annotations
@@ -51,10 +54,11 @@ CONTAINER_FILE = "container.json"  # in the run folder
 JOB_LABEL = "vidqa.job"
 GB = 10**9
 ENGINE_TITLE = "finetune-cosmos-reason-engine"  # org.opencontainers.image.title, as docker/Dockerfile labels it
-THE_IMAGES_OWN = ("/opt/vidqa", "/usr", "/etc", "/bin", "/lib", "/proc", "/sys", "/run/secrets")
+# Folders of the image; a mount there would hide its files.
+IMAGE_FOLDERS = ("/opt/vidqa", "/usr", "/etc", "/bin", "/lib", "/proc", "/sys", "/run/secrets")
 POLL_S = 0.1
-ASK_AGAIN_S = 5.0  # a signal is lost while an engine process starts
-FORCE_S = 20.0  # until a killed container is gone
+SIGNAL_INTERVAL_S = 5.0  # SIGTERM is sent repeatedly: one is lost while an engine process starts
+REMOVE_AFTER_S = 20.0  # after SIGKILL, until a container that is still there is removed by force
 
 
 class DockerSite(SiteSettings):
@@ -85,16 +89,17 @@ class DockerSite(SiteSettings):
 
 
 def check(job: Job) -> list[Problem]:
+    """What would keep a job from running: GPUs, nodes, paths to mount, the daemon, the image."""
     problems = gpu_problems(job)
     if job.nodes > 1:
         problems.append(PLATFORM_NODES.at("--nodes", f"docker is one machine, {job.nodes} nodes are asked for"))
     mounted = paths_of(job)
-    for path in shadowed_image_paths(mounted, THE_IMAGES_OWN):
+    for path in shadowed_image_paths(mounted, IMAGE_FOLDERS):
         problems.append(PLATFORM_PATH.at(path, "the image has its own files there"))
     if is_local():  # a remote daemon checks it itself
-        awaited = [mount.path for mount in mounted if mount.read_only and mount.path not in job.to_come]
-        gone = [path for path in awaited if not path.exists()]
-        problems += [NOT_SHARED.at(path, "there is no such file or folder") for path in gone]
+        inputs = [mount.path for mount in mounted if mount.read_only and mount.path not in job.to_come]
+        missing = [path for path in inputs if not path.exists()]
+        problems += [NOT_SHARED.at(path, "there is no such file or folder") for path in missing]
     try:
         with daemon() as client:
             client.ping()
@@ -104,6 +109,7 @@ def check(job: Job) -> list[Problem]:
 
 
 def _image_problems(client: Any, image: str) -> list[Problem]:
+    """Whether the image is on the daemon's machine, is an engine, and has this version and commit."""
     facts = image_facts(client, image)
     if facts is None:
         return [IMAGE_UNUSABLE.at(image, "it is not on the daemon's machine", severity="warning")]
@@ -112,16 +118,18 @@ def _image_problems(client: Any, image: str) -> list[Problem]:
         return [IMAGE_UNUSABLE.at(image, "it does not say that it is this project's engine")]
     here = vidqa.__version__, git_commit()
     there = labels.get("org.opencontainers.image.version"), labels.get("org.opencontainers.image.revision")
-    if all(ours == held or not ours or not held for ours, held in zip(here, there, strict=True)):
+    if all(ours == theirs or not ours or not theirs for ours, theirs in zip(here, there, strict=True)):
         return []
     message = "it holds version {}, commit {}; here is version {}, commit {}".format(*there, *here)
     return [IMAGE_UNUSABLE.at(image, message, severity="warning")]
 
 
 def pin_image(image: str, settings: DockerSite, fetch: bool) -> str:
-    """The image pinned to its digest in the registry, or to its id without one. Pulled first if needed.
+    """The image by its digest in the registry, or by its id if it has none, so that a retry runs the same one.
 
-    Without `fetch` no daemon is needed; an unknown image keeps its name."""
+    With `fetch` an image that is not there is pulled; raises what the daemon refuses. Without, an image that is
+    unknown,
+    or a daemon that cannot be reached, leaves the name as it is."""
     try:
         with daemon() as client:
             facts = image_facts(client, image)
@@ -144,6 +152,7 @@ def pinned(image: str, facts: dict[str, Any]) -> str:
 
 
 def render(job: Job) -> Rendered:
+    """The command, its variables, and the request to create the container, as a file of the run folder."""
     variables = engine_environment(job, local.cpu_count() if is_local() else None)
     variables["VIDQA_CACHE_DIR"] = str(environment.cache_folder())
     command = torchrun("python", job)
@@ -161,7 +170,8 @@ def paths_of(job: Job) -> list[Mount]:
 
 
 def container_body(job: Job, command: tuple[str, ...], variables: dict[str, str]) -> dict[str, Any]:
-    """The request to create the container, as in Docker's API. It holds no secret."""
+    """The request to create the container, as in Docker's API. Secrets are not in it; `submit` puts them into a
+    file."""
     settings: DockerSite = job.settings
     host: dict[str, Any] = {
         "Mounts": [
@@ -181,7 +191,7 @@ def container_body(job: Job, command: tuple[str, ...], variables: dict[str, str]
     if not settings.user:
         host["GroupAdd"] = [str(group) for group in os.getgroups() if group != os.getgid()]
     if job.gpus:
-        host["DeviceRequests"] = [_gpus(job)]
+        host["DeviceRequests"] = [_device_request(job)]
     return {
         "Image": job.image,
         "Entrypoint": ["python", "-m", "vidqa.jobs.platforms.container_entrypoint"],
@@ -193,15 +203,18 @@ def container_body(job: Job, command: tuple[str, ...], variables: dict[str, str]
     }
 
 
-def _gpus(job: Job) -> dict[str, Any]:
-    """As many GPUs as the job has processes: the first that CUDA_VISIBLE_DEVICES names, or the machine's first."""
-    named = (environment.visible_gpus() or [])[: job.processes_per_node]
-    which = {"DeviceIDs": named} if named else {"Count": job.processes_per_node}
-    return {"Driver": "nvidia", "Capabilities": [["gpu"]], **which}
+def _device_request(job: Job) -> dict[str, Any]:
+    """One GPU per process: the first of CUDA_VISIBLE_DEVICES, or without that variable the machine's first."""
+    visible = (environment.visible_gpus() or [])[: job.processes_per_node]
+    selection = {"DeviceIDs": visible} if visible else {"Count": job.processes_per_node}
+    return {"Driver": "nvidia", "Capabilities": [["gpu"]], **selection}
 
 
 def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
-    """Create the container, put the secrets into it, start it. On a failure the container is removed."""
+    """Create the container, put the secrets into it, start it. Returns the reference that is stored for the job: ids of
+    container and daemon. On a failure the container is removed. Raises what the daemon refuses, and PLATFORM_NOT_SHARED
+    where
+    the daemon's machine does not see the run folder."""
     body = json.loads(rendered.files[CONTAINER_FILE])
     for path in job.writes:
         with refused_writes(path):
@@ -209,7 +222,7 @@ def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
     with daemon() as client, refusals(container_name(job.job_id)):
         created = client.create_container_from_config(body, container_name(job.job_id))["Id"]
         try:
-            if docker_daemon.read_file(client, created, str(job.spec)) != job.spec.read_bytes():  # another folder
+            if docker_daemon.read_file(client, created, str(job.spec)) != job.spec.read_bytes():
                 raise NOT_SHARED.error(job.run_dir, "on the daemon's machine it does not hold the spec written here")
             # Only the job reads this file, and removes it: `docker inspect` shows variables to everyone.
             if secrets := environment.values(rendered.secrets):
@@ -222,7 +235,8 @@ def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
 
 
 def status(job: Submitted) -> Observed:
-    ended = _ended(job)
+    """The stored end of a job, else its state by the daemon; the last known state while no daemon can be reached."""
+    ended = _stored_end(job)
     if ended is not None:
         return ended
     try:
@@ -233,80 +247,84 @@ def status(job: Submitted) -> Observed:
 
 
 def _poll(client: Any, job: Submitted) -> Observed:
-    # First: the launcher may start its container and end meanwhile.
+    """The state of a job by its container. Stores the exit code and removes the container if it has ended."""
+    # Read before the container: the launcher may start it and end in between.
     launching = job.reference is None and job.launcher.may_be_alive
     facts = container_facts(client, container_name(job.job_id))
-    stage = facts["State"]["Status"] if facts else None
-    if launching and stage in (None, "created"):
+    container_state = facts["State"]["Status"] if facts else None
+    if launching and container_state in (None, "created"):
         return Observed(State.PENDING)
     if facts is None:
         return _without_container(client, job)
-    if stage == "created":
+    if container_state == "created":
         _remove(client, facts["Id"])
         return vanished(job, "the launcher ended before it had started it")
-    return _collect(client, job, facts) if stage in ("exited", "dead") else Observed(State.RUNNING)
+    return _collect(client, job, facts) if container_state in ("exited", "dead") else Observed(State.RUNNING)
 
 
 def _without_container(client: Any, job: Submitted) -> Observed:
     if job.reference and client.info()["ID"] != job.reference.get("daemon"):
         return Observed(job.state, None, f"it runs with another Docker daemon than {docker_daemon.address()}")
     # Another process may have collected and removed the container meanwhile.
-    return _ended(job) or vanished(job, "its container vanished: removed by someone else")
+    return _stored_end(job) or vanished(job, "its container vanished: removed by someone else")
 
 
 def _collect(client: Any, job: Submitted, facts: dict[str, Any]) -> Observed:
     """Store how a container ended, then remove it."""
     state = facts["State"]
-    _keep_last_words(client, job, facts["Id"])
-    left = {"exit_code": state["ExitCode"], "ended": state["FinishedAt"], "out_of_memory": state["OOMKilled"]}
-    write_exit(job.job_id, left)
+    _save_early_output(client, job, facts["Id"])
+    exit_record = {"exit_code": state["ExitCode"], "ended": state["FinishedAt"], "out_of_memory": state["OOMKilled"]}
+    write_exit(job.job_id, exit_record)
     if not settings_of(job, DockerSite).keep_container:
         _remove(client, facts["Id"])
-    return _ending(job, left)
+    return _end_state(job, exit_record)
 
 
-def _keep_last_words(client: Any, job: Submitted, container: str) -> None:
-    """Keep the output of a container that ended before it could open the run's log."""
+def _save_early_output(client: Any, job: Submitted, container: str) -> None:
+    """Append to the run's log the output of a container that ended before the engine could open that log."""
     try:
-        gained, _ = run_folder_log(job, job.log_start)
-        if gained or not os.path.isdir(job.run_dir):
+        logged, _ = run_folder_log(job, job.log_start)
+        if logged or not os.path.isdir(job.run_dir):
             return
-        words = client.logs(container, tail=200)
+        output = client.logs(container, tail=200)
     except (APIError, ProblemError):
         return
     try:
         with job.log.open("ab") as log:
-            log.write(words)
+            log.write(output)
     except OSError:
-        return  # on a full disk; the exit code matters more
+        return  # for example on a full disk; the exit code is stored all the same
 
 
-def _ended(job: Submitted) -> Observed | None:
-    left = read_exit(job.job_id)
-    return _ending(job, left) if isinstance(left.get("exit_code"), int) else None
+def _stored_end(job: Submitted) -> Observed | None:
+    """The end state of a job whose container was collected; None before."""
+    exit_record = read_exit(job.job_id)
+    return _end_state(job, exit_record) if isinstance(exit_record.get("exit_code"), int) else None
 
 
-def _ending(job: Submitted, left: dict[str, Any]) -> Observed:
-    """The end state of a job, from the stored end of the container and the engine's status."""
-    observed = ended_here(job, left["exit_code"])
-    if observed.state != State.ERROR or not left.get("out_of_memory"):
+def _end_state(job: Submitted, exit_record: dict[str, Any]) -> Observed:
+    """The end state of a job, from how its container ended and the status that the engine wrote."""
+    observed = ended_here(job, exit_record["exit_code"])
+    if observed.state != State.ERROR or not exit_record.get("out_of_memory"):
         return observed
     limit = "the container was killed: it had reached its memory limit"
     return Observed(State.ERROR, observed.exit_code, limit, {"class": OUT_OF_MEMORY, "evidence": limit})
 
 
 def cancel(job: Submitted, grace_s: float) -> None:
-    """A container that does not exist yet is left to its launcher, which sees the cancel request."""
+    """Stop a job and wait for its end: SIGTERM, so that the engine saves; after `grace_s` seconds SIGKILL; at last
+    remove
+    the container by force. One that was not started yet is left to its launcher, which sees the cancel request."""
     name, deadline, signaled_at = container_name(job.job_id), time.monotonic() + grace_s, -math.inf
     with daemon() as client:
-        while not (_ended(job) or _poll(client, job)).state.is_terminal:
+        while not (_stored_end(job) or _poll(client, job)).state.is_terminal:
             now = time.monotonic()
             facts = container_facts(client, name)
-            if now > deadline + FORCE_S and facts:
+            if now > deadline + REMOVE_AFTER_S and facts:
                 _remove(client, name)
             if now > deadline and (not facts or facts["State"]["Status"] == "created"):
                 return
-            if facts and facts["State"]["Running"] and (now > deadline or now > signaled_at + ASK_AGAIN_S):
+            if facts and facts["State"]["Running"] and (now > deadline or now > signaled_at + SIGNAL_INTERVAL_S):
                 with unless_over():
                     client.kill(name, "SIGTERM" if now < deadline else "SIGKILL")
                 signaled_at = now
@@ -319,6 +337,7 @@ def _remove(client: Any, container: str) -> None:
 
 
 def visible_gpus(settings: DockerSite) -> int | None:
+    """GPUs of the daemon's machine; None, which is unknown, for a remote one."""
     return local.gpu_count() if is_local() else None
 
 

@@ -48,7 +48,7 @@ from vidqa.jobs.problems import (
 )
 
 POLL_S = 5.0  # a controller serves a whole cluster
-ASK_AGAIN_S = 5.0
+SIGNAL_INTERVAL_S = 5.0
 LOST_S = 5.0  # for a controller to accept a job after its launcher stopped waiting
 END_LIMIT_S = 60.0  # SLURM lets the nodes of a killed job clean up first
 LAUNCH_LIMIT = timedelta(hours=1)  # longer than any launcher waits and any two clocks differ
@@ -184,7 +184,7 @@ def cancel(job: Submitted, grace_s: float) -> None:
     over = _is_over_within(job, 0)
     while not over and time.monotonic() < deadline:
         ask("scancel", "--signal=USR1", slurm_id)
-        over = _is_over_within(job, min(ASK_AGAIN_S, deadline - time.monotonic()))
+        over = _is_over_within(job, min(SIGNAL_INTERVAL_S, deadline - time.monotonic()))
     if not over:
         ask("scancel", "--full", "--signal=KILL", slurm_id)
         ask("scancel", slurm_id)

@@ -100,7 +100,7 @@ def why_retry_fails(failure: Failure | None) -> str | None:
 
 
 def _class_of_code(code: str) -> str | None:
-    """The class of the longest prefix in BY_CODE."""
+    """The class of the longest prefix in CLASS_BY_CODE_PREFIX that matches; None without one."""
     prefixes = [prefix for prefix in CLASS_BY_CODE_PREFIX if code == prefix or code.startswith(f"{prefix}_")]
     return CLASS_BY_CODE_PREFIX[max(prefixes, key=len)] if prefixes else None
 

@@ -97,17 +97,17 @@ def recompute_path(sizes: Sizes, *, vision_trains: bool) -> list[Recompute]:
     frozen vision tower has no backward, and nothing to recompute."""
     layers, blocks = sizes.text.layers, sizes.vision.blocks if vision_trains else 0
     decoder, vision, choices = RecomputedLayers(), RecomputedLayers(), [NO_RECOMPUTE]
-    for tower, count, layers_with in (
-        ("vision", blocks, lambda index: RecomputedLayers(index, index)),
+    for tower, total, layers_with in (
+        ("vision", blocks, lambda count: RecomputedLayers(count, count)),
         ("decoder", layers, RecomputedLayers),
-        ("decoder", layers, lambda index: RecomputedLayers(layers, index)),
-        ("vision", blocks, lambda index: RecomputedLayers(blocks, blocks, index)),
-        ("decoder", layers, lambda index: RecomputedLayers(layers, layers, index)),
+        ("decoder", layers, lambda count: RecomputedLayers(layers, count)),
+        ("vision", blocks, lambda count: RecomputedLayers(blocks, blocks, count)),
+        ("decoder", layers, lambda count: RecomputedLayers(layers, layers, count)),
     ):
-        for index in range(1, count + 1):
+        for count in range(1, total + 1):
             if tower == "decoder":
-                decoder = layers_with(index)
+                decoder = layers_with(count)
             else:
-                vision = layers_with(index)
+                vision = layers_with(count)
             choices.append(Recompute(decoder, vision))
     return choices

@@ -272,23 +272,23 @@ def _activations(model: ParamCounts, setup: TrainingSetup, micro_step: MicroStep
         # Queries, keys and values of a vision block are as wide as its input, and count with `hidden`.
         return (widths.hidden + widths.queries) * vision.hidden + widths.wide * vision.intermediate
 
-    layers = {level: of_token(layer_widths(setup, level, head_norms=text.head_norms)) for level in LEVELS}
-    blocks = {level: of_patch(block_widths(setup, level, gated=vision.gated)) for level in LEVELS}
-    at_layer = _backward_transient(layers, setup, of_token)
-    at_block = _backward_transient(blocks, setup, of_patch)
-    layer, layer_work = _kept_over_layers(setup.recompute.decoder, text.layers, layers, at_layer)
-    block, block_work = _kept_over_layers(setup.recompute.vision, vision.blocks, blocks, at_block)
+    layer_kept = {level: of_token(layer_widths(setup, level, head_norms=text.head_norms)) for level in LEVELS}
+    block_kept = {level: of_patch(block_widths(setup, level, gated=vision.gated)) for level in LEVELS}
+    layer_transient = _backward_transient(layer_kept, setup, of_token)
+    block_transient = _backward_transient(block_kept, setup, of_patch)
+    decoder, layer_backward = _kept_over_layers(setup.recompute.decoder, text.layers, layer_kept, layer_transient)
+    tower, block_backward = _kept_over_layers(setup.recompute.vision, vision.blocks, block_kept, block_transient)
     # One merger at the tower's end and one at every tap (deepstack).
     mergers = 1 + vision.taps
     # Cached features are there three times: as read, joined into a pack, and those of the next micro-step.
     copies = 3 if setup.reads_features and not model.vision.trained else 1
     features = copies * mergers * vision.out / vision.merge**2
-    inside = block + vision.patch_values + mergers * CONSTANTS.merger * vision.hidden
+    activations = tower + vision.patch_values + mergers * CONSTANTS.merger * vision.hidden
     return _Activations(
-        text=setup.compute_bytes * micro_step.tokens * layer,
-        vision=setup.compute_bytes * micro_step.patches * (features + inside * bool(model.vision.trained)),
-        layer_backward=setup.compute_bytes * micro_step.tokens * layer_work,
-        block_backward=setup.compute_bytes * micro_step.patches * block_work,
+        text=setup.compute_bytes * micro_step.tokens * decoder,
+        vision=setup.compute_bytes * micro_step.patches * (features + activations * bool(model.vision.trained)),
+        layer_backward=setup.compute_bytes * micro_step.tokens * layer_backward,
+        block_backward=setup.compute_bytes * micro_step.patches * block_backward,
     )
 
 

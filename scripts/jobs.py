@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from vidqa.core.cli import Parser, Result, note, number, run
+from vidqa.core.cli import USAGE, Parser, Result, note, number, run
 
 if TYPE_CHECKING:
     from vidqa.jobs.records import JobRecord
@@ -37,6 +37,9 @@ def main(options: Namespace) -> Result:
     from vidqa.jobs import job_results, watch
 
     if options.verb == "list":
+        if options.job != "latest":
+            remedy = f"python scripts/jobs.py status {options.job}"
+            raise USAGE.error("list", f"it lists every job, not {options.job!r}", remedy)
         return job_results.of_listing(*watch.listing())
     if options.job != "latest":
         return carry_out(watch.find(options.job), options)

@@ -14,6 +14,8 @@ from vidqa.gaps.deft.commands import create
 from vidqa.gaps.deft.loop import Loop, PendingStage
 from vidqa.gaps.deft.report import write_report
 from vidqa.gaps.problems import DEFT_GATE
+from vidqa.spec import dump, load
+from vidqa.spec.keys import with_values
 
 FELL = {"name": "door", "n_videos": 60, "difference": -0.08, "ci95": [-0.15, -0.02], "p_corrected": 0.01}
 
@@ -179,6 +181,17 @@ def test_two_sets_in_one_folder_are_refused(tmp_path: Path) -> None:
     asked = wanted(tmp_path)
     with pytest.raises(ProblemError, match="CURATION_LEAK"):
         create(tmp_path / "loop", replace(asked, folders={**asked.folders, "kpi": asked.folders["pool"]}))
+
+
+@pytest.mark.parametrize(("part", "name"), [("train", "selection"), ("val", "selection"), ("train", "kpi")])
+def test_a_set_that_the_training_reads_is_refused_before_any_job(tmp_path: Path, part: str, name: str) -> None:
+    asked = wanted(tmp_path)
+    place = asked.folders[name]
+    values = {f"custom.{part}_dataset.annotation_path": f"{place}/annotations.json"}
+    asked.train_spec.write_text(dump(with_values(load(asked.train_spec, "train"), values)))
+    with pytest.raises(ProblemError, match=f"CURATION_LEAK.*\n.*{name} set and custom.{part}_dataset"):
+        create(tmp_path / "loop", asked)
+    assert not (tmp_path / "loop").exists()
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:

@@ -215,5 +215,7 @@ def test_a_list_looks_at_no_more_jobs_than_it_shows(
     assert said["data"]["count"] == 3 * jobs.MOST_LISTED + 1 and looked == newest
     ask("list")
     assert looked == newest
+    (problem,) = ask("list", "job001")["problems"]
+    assert problem["code"] == "USAGE" and problem["remedy"] == "python scripts/jobs.py status job001"
     ask("status", "latest")
     assert looked == newest

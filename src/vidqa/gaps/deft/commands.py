@@ -59,12 +59,13 @@ def create(folder: Path, config: LoopConfig) -> tuple[Loop, str]:
     Raises DEFT_SETTING, DEFT_FOLDER, CURATION_LEAK, and the problems of specs.
     """
     folder = folder.absolute()
+    training = spec.load(config.train_spec, "train")
     recipes = {
-        TRAIN_SPEC: spec.dump(spec.load(config.train_spec, "train")),
+        TRAIN_SPEC: spec.dump(training),
         EVALUATE_SPEC: spec.dump(spec.load(config.evaluate_spec, "evaluate")),
     }
     settings = _settings(config)
-    _check_sets(settings)
+    _check_sets(settings, training)
     _require_free(folder)
     with locked_folder(folder):
         if (folder / LOG).is_file():
@@ -129,10 +130,10 @@ def _absolute(place: str) -> str:
     return os.path.abspath(os.path.expanduser(place))
 
 
-def _check_sets(settings: Settings) -> None:
+def _check_sets(settings: Settings, training: spec.TrainSpec) -> None:
+    """Raises DEFT_SETTING and CURATION_LEAK; what only the contents of files show is found by preflight in a round."""
     sets = settings.sets
     folders = {name: place for name in ("selection", "pool", "kpi", "test") if (place := getattr(sets, name))}
-    set_of: dict[str, str] = {}
     for name, place in folders.items():
         if name == "pool" and os.path.isfile(place):
             continue
@@ -140,10 +141,7 @@ def _check_sets(settings: Settings) -> None:
             raise DEFT_SETTING.error(f"sets.{name}", f"{place} is no folder", "name the folder of a set")
         if name != "pool" and annotations_in_folder(Path(place)) is None:
             raise DEFT_SETTING.error(f"sets.{name}", f"{place} has no annotations.json", "name the folder of a set")
-    for name, place in folders.items():
-        if (twin := set_of.setdefault(os.path.realpath(place), name)) != name:
-            remedy = "give selection, KPI set, test set, training set and pool folders of their own"
-            raise LEAK.error(place, f"it is the {twin} set and the {name} set", remedy)
+    _require_apart(folders, training)
     if settings.study and settings.control:
         message = "the study's best training is compared with one that was not searched for"
         raise DEFT_SETTING.error("control", message, "ask for one of control and study")
@@ -152,6 +150,24 @@ def _check_sets(settings: Settings) -> None:
     if settings.control and not is_labelled(sets.pool):
         message = f"{sets.pool} has no annotations, so that random samples of it have no answers to train on"
         raise DEFT_SETTING.error("control", message, "leave control out, or name a pool with annotations.json")
+
+
+def _require_apart(folders: dict[str, str], training: spec.TrainSpec) -> None:
+    """Raises CURATION_LEAK for one folder in two places, and for a set to measure by that the training reads."""
+    remedy = "give selection, KPI set, test set, training set and pool folders of their own"
+    custom = training.custom
+    read = {
+        os.path.realpath(dataset.annotation_path): f"custom.{name} of the training's spec"
+        for name, dataset in (("val_dataset", custom.val_dataset), ("train_dataset", custom.train_dataset))
+        if dataset.annotation_path
+    }
+    name_of: dict[str, str] = {}
+    for name, place in folders.items():
+        if (twin := name_of.setdefault(os.path.realpath(place), name)) != name:
+            raise LEAK.error(place, f"it is the {twin} set and the {name} set", remedy)
+        annotations = annotations_in_folder(Path(place)) if name != "pool" else None
+        if annotations and (reader := read.get(os.path.realpath(annotations))):
+            raise LEAK.error(place, f"it is the {name} set and {reader}", remedy)
 
 
 def _require_free(folder: Path) -> None:

@@ -112,13 +112,13 @@ def test_a_unit_that_is_not_copied_ends_the_run(
 def test_a_bias_that_is_a_copy_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Qwen2.5-VL's biases of query, key and value stand together in one tensor."""
     world = rl_model(tmp_path, family="qwen2_5_vl")
-    joined = quantized.joined
+    concatenated_views = quantized.concatenated_views
 
     def copied(parameters: Sequence[torch.nn.Parameter]) -> torch.Tensor:
         is_bias = parameters[0].ndim == 1
-        return torch.cat([parameter.data for parameter in parameters]) if is_bias else joined(parameters)
+        return torch.cat([parameter.data for parameter in parameters]) if is_bias else concatenated_views(parameters)
 
-    monkeypatch.setattr(quantized, "joined", copied)
+    monkeypatch.setattr(quantized, "concatenated_views", copied)
     assert difference_of(lambda: rl_here(rl_spec(tmp_path, world), tmp_path / "run")) == "weights"
 
 

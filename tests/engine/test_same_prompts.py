@@ -177,7 +177,7 @@ def served(world: World) -> dict[str, Given]:
 
     with closing(FrameSource(2, 60.0, None)) as source:
         opened = partial(Hearing, TRANSFORMERS.open(settings), planner, heard)
-        with closing(EngineThread(opened, planner, source, longest=4096, most=1)) as backend:
+        with closing(EngineThread(opened, planner, source, longest=4096, batch_size=1)) as backend:
             backend.start()
             access = MediaAccess((os.path.realpath(world.root),), Hosts.parse([]), MediaStore(world.folder), limits)
             asyncio.run(generate_all(RequestHandler(backend, access, Sampling(1))))

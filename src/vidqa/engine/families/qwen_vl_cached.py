@@ -137,8 +137,10 @@ class CachedQwenVL:
             query = kernels.rotated(query, layer.query_norm, *rotation)
             delta = multiply(attention(number, query, key, value, layer.key_norm, rotation), layer.output)
             hidden, inputs = kernels.add_norm(hidden, delta, layer.after_norm, layer.gate_up.input_quantization)
-            activated = kernels.silu_mul(multiply(inputs, layer.gate_up), layer.down.input_quantization)
-            delta = multiply(activated, layer.down)
+            # Nested, since a local name would keep the activations through the next layer.
+            delta = multiply(
+                kernels.silu_mul(multiply(inputs, layer.gate_up), layer.down.input_quantization), layer.down
+            )
             if number < len(deepstack):
                 hidden, delta = place_features(hidden + delta, deepstack[number], visual_at_V, add=True), None
         return hidden if delta is None else hidden + delta

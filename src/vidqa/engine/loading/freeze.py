@@ -95,7 +95,7 @@ def trainable_table(model: nn.Module) -> list[dict[str, Any]]:
 
 
 def _part(name: str) -> str:
-    """A parameter's part of the model: its name up to the number of the layer, such as "language_model.layers"."""
+    """A parameter's part of the model: its name up to the number of the layer."""
     part = re.sub(r"\.\d+\..*", "", name.removeprefix("model."))
     part = re.sub(r"\.(weight|bias)$", "", part)
     return f"{part} (LoRA)" if is_adapter(name) else part

@@ -22,8 +22,8 @@ parser.add_argument(
 parser.add_argument("--media-path", default="", metavar="PATH", help="folder or tar of media; default: beside the file")
 parser.add_argument("--model", metavar="MODEL", help="count tokens: a model folder, or hf_model://org/name")
 frames = parser.add_mutually_exclusive_group()
-frames.add_argument("--nframes", type=number(int, 1, 1e6), help="frames of each video (default 8)")
-frames.add_argument("--fps", type=number(float, most=1e6, above=0), help="frames for each second of video")
+frames.add_argument("--nframes", type=number(int, 1, 999_999), help="frames of each video (default 8)")
+frames.add_argument("--fps", type=number(float, most=999_999, above=0), help="frames for each second of video")
 parser.add_argument("--ignore-looks", action="store_true", help="decode nothing: do not tell which files look alike")
 parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with frames and histograms")
 

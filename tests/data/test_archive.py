@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import random
 import subprocess
@@ -14,20 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.data.archives import make_tar
 from vidqa.data import check_records, load_records, media_cache
 from vidqa.data.load import load_pairs
 from vidqa.data.sources import open_source
 
 CONTENT = {"a.mp4": b"first" * 1000, "deep/b.mp4": b"second"}
-
-
-def make_tar(path: Path, members: dict[str, bytes], prefix: str = "") -> Path:
-    with tarfile.open(path, "w:gz" if path.suffix == ".gz" else "w") as tar:
-        for name, content in members.items():
-            entry = tarfile.TarInfo(prefix + name)
-            entry.size = len(content)
-            tar.addfile(entry, io.BytesIO(content))
-    return path
 
 
 def annotate(folder: Path, *names: str) -> Path:
@@ -87,15 +78,8 @@ def test_a_dataset_folder_may_hold_its_media_as_archives(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", ["videos.tar", "videos.tar.gz"])
 def test_members_that_would_escape_are_never_written_nor_found(tmp_path: Path, name: str, cache: Path) -> None:
-    archive = tmp_path / name
-    with tarfile.open(archive, "w:gz" if name.endswith("gz") else "w") as tar:
-        for member in ("../evil.mp4", "/tmp/evil.mp4", "ok/../../evil.mp4"):
-            entry = tarfile.TarInfo(member)
-            entry.size = 4
-            tar.addfile(entry, io.BytesIO(b"evil"))
-        link = tarfile.TarInfo("link.mp4")
-        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
-        tar.addfile(link)
+    members = ("../evil.mp4", "/tmp/evil.mp4", "ok/../../evil.mp4")
+    archive = make_tar(tmp_path / name, dict.fromkeys(members, b"evil"), links={"link.mp4": "/etc/passwd"})
     records, problems = check_records(annotate(tmp_path, "evil.mp4", "link.mp4", "../evil.mp4"), archive)
     assert records == []
     assert [problem.code for problem in problems] == ["DATA_MEDIA_MISSING"] * 2 + ["DATA_MEDIA_OUTSIDE_ROOT"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import stat
@@ -16,6 +15,7 @@ from pathlib import Path
 import pytest
 from clips import write_clip, write_image
 
+from tests.data.archives import make_tar
 from tests.hub_server import Hub, serving
 from vidqa.core.problem import ProblemError
 from vidqa.data import load_records
@@ -251,14 +251,8 @@ def test_members_that_lead_out_of_the_folder_are_left_out(tmp_path: Path) -> Non
     inside = tmp_path / "in"
     inside.mkdir()
     (inside / "link").symlink_to(tmp_path)
-    with tarfile.open(inside / "a.tar", "w") as tar:
-        for name in ("../out.txt", "/out.txt", "good/a.txt"):
-            member = tarfile.TarInfo(name)
-            member.size = 1
-            tar.addfile(member, io.BytesIO(b"x"))
-        link = tarfile.TarInfo("good/link")
-        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
-        tar.addfile(link)
+    members = dict.fromkeys(("../out.txt", "/out.txt", "good/a.txt"), b"x")
+    make_tar(inside / "a.tar", members, links={"good/link": "/etc/passwd"})
     assert unpack_beside(inside / "a.tar") == 1 and unpack_beside(inside / "a.tar") == 0
     with zipfile.ZipFile(inside / "b.zip", "w") as packed:
         packed.writestr("../out.txt", "x")
@@ -268,10 +262,7 @@ def test_members_that_lead_out_of_the_folder_are_left_out(tmp_path: Path) -> Non
         packed.writestr("good/b.txt", "x")
     assert unpack_beside(inside / "b.zip") == 1 and not (tmp_path / "out.txt").exists()
     assert sorted(path.name for path in (inside / "good").iterdir()) == ["a.txt", "b.txt"]
-    with tarfile.open(inside / "c.tar", "w") as tar:
-        member = tarfile.TarInfo("link/through.txt")
-        member.size = 1
-        tar.addfile(member, io.BytesIO(b"x"))
+    make_tar(inside / "c.tar", {"link/through.txt": b"x"})
     for broken in ("c.tar", "d.zip"):
         (inside / "d.zip").write_bytes(b"no zip")
         with pytest.raises(ProblemError, match="DATA_TAR_BROKEN"):
@@ -282,10 +273,7 @@ def test_members_that_lead_out_of_the_folder_are_left_out(tmp_path: Path) -> Non
 def test_members_of_an_archive_that_has_changed_are_written_again(tmp_path: Path) -> None:
     archive, found = tmp_path / "a.tar", []
     for content in (b"x", b"y"):
-        with tarfile.open(archive, "w") as tar:
-            member = tarfile.TarInfo("a.txt")
-            member.size = 1
-            tar.addfile(member, io.BytesIO(content))
+        make_tar(archive, {"a.txt": content})
         if found:  # as if a while had passed
             later = (tmp_path / "a.txt").stat().st_mtime_ns + 1
             os.utime(archive, ns=(later, later))

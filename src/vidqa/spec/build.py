@@ -71,14 +71,15 @@ def _makers(request: Request) -> Iterator[Callable[[], Layer]]:
         yield partial(parent_layer, action, request.parent_run, request.which)
     elif request.which is not None:
         yield partial(_no_run, request.which)
-    if request.model is not None and (view := view_layer(action, _model_name(request.model))):
+    model = None if request.model is None else _model_name(request.model)
+    if model is not None and (view := view_layer(action, model)):
         yield lambda: view
     for part, root in request.roots:
         yield partial(_root_layer, action, part, root)
     for path in request.overrides:
         yield partial(read_layer, path)
-    if request.model is not None:
-        yield partial(_model_layer, action, request.model)
+    if model is not None:
+        yield partial(_model_layer, action, model)
     if request.results_dir is not None:
         output = {actions.action(action).output_key: _absolute(request.results_dir)}
         yield partial(Layer, "--results-dir", output)
@@ -86,9 +87,8 @@ def _makers(request: Request) -> Iterator[Callable[[], Layer]]:
 
 
 def _model_layer(action: str, name: str) -> Layer:
-    """The model's key; of an adapter that a training begins with or that answers, its base model and its keys. A name
-    of the hub, also one that lacks hf_model://, is taken as it is."""
-    name, models = _model_name(name), actions.action(action).models
+    """The model's key; of an adapter that a training begins with or that answers, its base model and its keys."""
+    models = actions.action(action).models
     if any(model.only_with == "model.enable_lora" for model in models) and is_adapter(Path(name)):
         return Layer("--model", model_keys(Path(name)))
     key = next((model.name for model in models), "model")
@@ -96,6 +96,7 @@ def _model_layer(action: str, name: str) -> Layer:
 
 
 def _model_name(name: str) -> str:
+    """The path of a folder in full. A name of the hub, also one that lacks hf_model://, is taken as it is."""
     return name if BARE_ID.match(name) and not os.path.isdir(name) else _absolute(name)
 
 

@@ -40,7 +40,6 @@ from vidqa.planning.samples import Planner, Sample
 from vidqa.preflight.gpus import Declared, Gpu, declared_or_visible
 from vidqa.preflight.media_probe import ProbeRow
 from vidqa.spec.keys import value_at
-from vidqa.spec.layers import require_action
 from vidqa.spec.models import EvaluateSpec, Spec, TrainSpec
 from vidqa.spec.run_tables import DecodeEngine
 from vidqa.video.probe import Header, probe_many
@@ -91,9 +90,7 @@ class RunInputs:
     def resolved(self) -> spec.Resolved:
         if self.job_spec:
             return spec.Resolved(self.job_spec.spec, {}, self.job_spec.spec_warnings)
-        layer = spec.read_layer(self.spec_path)
-        require_action(layer, self.spec_path, self.action)
-        return spec.resolve(self.action, [layer], self.target)
+        return spec.resolve_file(self.spec_path, self.action, self.target)
 
     @property
     def target(self) -> str:

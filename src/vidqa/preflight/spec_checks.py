@@ -19,7 +19,6 @@ from vidqa.jobs.problems import RESUME_NO_CHECKPOINT
 from vidqa.planning import resume_compat
 from vidqa.preflight.inputs import DataInputs, ModelInputs, RunInputs, Skip
 from vidqa.preflight.problems import PAIR_MISMATCH, RESUME_MISMATCH
-from vidqa.spec.layers import require_action
 from vidqa.spec.models import EvaluateSpec, TrainSpec
 from vidqa.spec.run_tables import Vision
 
@@ -36,9 +35,7 @@ def evaluation_rules(inputs: RunInputs) -> list[Problem]:
     if inputs.evaluate_spec is None:
         raise Skip(NO_EVALUATION)
     measure = inputs.declared_action.evaluated_by or inputs.action
-    layer = spec.read_layer(inputs.evaluate_spec)
-    require_action(layer, inputs.evaluate_spec, measure)
-    return spec.resolve(measure, [layer]).warnings
+    return spec.resolve_file(inputs.evaluate_spec, measure).warnings
 
 
 def same_model(inputs: RunInputs) -> list[Problem]:

@@ -2,7 +2,7 @@
 
 from vidqa.spec.layers import Layer, parse_set, read_layer
 from vidqa.spec.models import EvaluateSpec, Spec, TrainSpec
-from vidqa.spec.resolve import Resolved, load, load_training, resolve
+from vidqa.spec.resolve import Resolved, load, load_training, resolve, resolve_file
 from vidqa.spec.rules import DataFacts, check, check_with_data, check_with_gpus, check_with_heads, check_with_nodes
 from vidqa.spec.schedule import data_ranks, effective_batch, steps_per_epoch, total_steps, warmup_steps
 from vidqa.spec.serialization import dump, explain, fingerprint
@@ -29,6 +29,7 @@ __all__ = [
     "parse_set",
     "read_layer",
     "resolve",
+    "resolve_file",
     "steps_per_epoch",
     "total_steps",
     "warmup_steps",

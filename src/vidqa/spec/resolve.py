@@ -67,11 +67,15 @@ def load(path: Path | str, action: str) -> Spec: ...
 
 
 def load(path: Path | str, action: str) -> Spec:
-    """The spec in a TOML, YAML or JSON file, over the template. Raises SPEC_ACTION for a spec of another action, else
-    every problem."""
+    """The spec in a TOML, YAML or JSON file, over the template. Raises as `resolve_file`."""
+    return resolve_file(path, action).spec
+
+
+def resolve_file(path: Path | str, action: str, target: str = "native") -> Resolved:
+    """As `resolve`, of one file. Raises SPEC_ACTION for a spec of another action, else every problem."""
     layer = read_layer(path)
     require_action(layer, Path(path), action)
-    return resolve(action, [layer]).spec
+    return resolve(action, [layer], target)
 
 
 def load_training(path: Path | str) -> TrainSpec:

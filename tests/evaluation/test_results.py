@@ -95,6 +95,7 @@ def test_null_and_missing_responses(tmp_path):
         ("[" * 100_000, "RESULTS_FORMAT", "[0]"),
         ('[{"video_id": ' + "9" * 10_000 + "}]", "RESULTS_FORMAT", "[0]"),
         (json.dumps(ROW) + "\n{broken}\n" + json.dumps(ROW) + "\n", "RESULTS_FORMAT", ":2"),
+        (json.dumps(ROW) + "\n\x1c\n" + json.dumps(ROW) + "\n", "RESULTS_FORMAT", ":2"),
     ],
 )
 def test_broken_files_are_problems(tmp_path, text, code, where):
@@ -141,6 +142,7 @@ nearly = st.fixed_dictionaries({}, optional={name: anything for name in FIELDS})
 
 @settings(max_examples=80, deadline=None)
 @example(b"\xef\xbb\xbf")
+@example(b"\x1c")  # blank to str.strip, and not to JSON
 @given(
     st.one_of(
         anything.map(json.dumps), st.lists(nearly).map(json.dumps), nearly.map(json.dumps), st.text(), st.binary()

@@ -23,6 +23,7 @@ TOO_DEEP = f"nested too deeply: more than {DEEPEST} lists and objects within eac
 NAMES = ("annotations.json", "annotations.jsonl")  # looked for in a dataset folder
 WRITE_AGAIN = "The file was cut off, by a full disk or a copy that was broken off: write or copy it again."
 LONGEST_ESCAPE = 6  # characters, as of \\u00e9
+BLANK = " \t\r\n"  # JSON's whitespace: str.strip() takes control characters, too, which no JSON file may hold
 LITERALS = ("true", "false", "null")
 WRONG = (ValueError, RecursionError)  # no JSON, nested too deeply, or a number of thousands of digits
 _CUT = msgspec.json.Decoder(list[msgspec.Raw])
@@ -95,7 +96,7 @@ def json_rows(
     except UnicodeDecodeError as broken:
         yield from _not_text(broken)
         return
-    start = text.lstrip()[:1]
+    start = text.lstrip(BLANK)[:1]
     if not start:
         yield Fault(EMPTY, "", "the file is empty")
     elif start == "[":
@@ -107,7 +108,7 @@ def json_rows(
             del text  # as large as the file
             yield from _elements(elements)
     else:
-        first = _value_or_none(text.lstrip().split("\n", 1)[0])
+        first = _value_or_none(text.lstrip(BLANK).split("\n", 1)[0])
         is_lines = start == "{" and (by_line or (isinstance(first, dict) and _wrapped(first, wrappers) is None))
         yield from _lines(text) if is_lines else _object(text, wrappers)
 
@@ -160,7 +161,7 @@ def _before(text: str, broken: Exception) -> Iterator[tuple[int, Any] | Fault]:
         return
     message = f"the file ends after {index} whole record{'s' * (index != 1)}, without the ] of the list"
     message = _truncated_record(index) if is_inside else message
-    yield Fault(SYNTAX, f":{text.rstrip().count(chr(10)) + 1}", message, is_truncated=True, element=index)
+    yield Fault(SYNTAX, f":{text.rstrip(BLANK).count(chr(10)) + 1}", message, is_truncated=True, element=index)
 
 
 def _past(text: str, at: int) -> int:
@@ -171,9 +172,9 @@ def _past(text: str, at: int) -> int:
 def _lines(text: str) -> Iterator[tuple[int, Any] | Fault]:
     """One value per line. Only "\\n" ends a line: JSON strings may hold other line separators."""
     index = whole = 0
-    lines = text.rstrip().split("\n")
+    lines = text.rstrip(BLANK).split("\n")
     for number, line in enumerate(lines, start=1):
-        if not line.strip():
+        if not line.strip(BLANK):
             continue
         try:
             value = json.loads(line)
@@ -217,7 +218,7 @@ def _value_or_none(text: str) -> Any:
 def _not_text(broken: UnicodeDecodeError) -> Iterator[tuple[int, Any] | Fault]:
     if broken.reason == "unexpected end of data":  # the last character is not whole
         text = broken.object[: broken.start].decode("utf-8")
-        if text.lstrip().startswith("["):
+        if text.lstrip(BLANK).startswith("["):
             yield from _list_rows(text)  # with a fault that says where it ends
             return
     yield Fault(SYNTAX, "", f"not UTF-8 text: byte {broken.start} is {broken.object[broken.start]:#04x}")
@@ -234,7 +235,7 @@ def _reached_the_end(broken: Exception) -> bool:
     """Whether a parser failed because there was no more text, rather than at something wrong."""
     if not isinstance(broken, json.JSONDecodeError):
         return False
-    rest = broken.doc[broken.pos :].rstrip()
+    rest = broken.doc[broken.pos :].rstrip(BLANK)
     if broken.msg.startswith("Unterminated string"):
         return True
     if broken.msg.startswith("Invalid \\"):

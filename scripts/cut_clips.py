@@ -22,9 +22,9 @@ parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="the
 
 def main(options: Namespace) -> Result:
     from vidqa.benchmark.cutting import cut
+    from vidqa.core.files import absolute
 
-    raw, folder = (path.expanduser().absolute() for path in (options.raw, options.data))
-    clips = cut(options.name, raw, folder)
+    clips = cut(options.name, absolute(options.raw), absolute(options.data))
     failed = [problem.where for problem in clips.problems]
     data = {
         "folder": str(clips.folder),

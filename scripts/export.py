@@ -25,11 +25,12 @@ parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="a
 
 
 def main(options: Namespace) -> Result:
+    from vidqa.core.files import absolute
     from vidqa.jobs.exports import find
     from vidqa.jobs.release import write_release
 
     source = find(options.run, options.which)
-    release = write_release(source, options.out.expanduser().absolute(), merge=options.merge)
+    release = write_release(source, absolute(options.out), merge=options.merge)
     proof = release.proof
     lines = [
         f"{release.how:<8} {release.folder} ({release.format}) of {source.export.name} of {source.run.path.name}",

@@ -33,11 +33,12 @@ parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the 
 
 
 def main(options: Namespace) -> Result:
+    from vidqa.core.files import absolute
     from vidqa.data.storage.published_sets import fetch, published_set, write_annotations
 
     if options.name != "nexar" and (options.question or options.answer_column):
         parser.error(f"--question and --answer-column are for nexar; {options.name} brings its own annotations")
-    folder = options.out.expanduser().absolute()
+    folder = absolute(options.out)
     fetched = fetch(published_set(options.name), options.subsets, folder)
     data = {"folder": str(folder), "commit": fetched.commit, "files": fetched.files, "new": fetched.new}
     data |= {"bytes": fetched.bytes, "unpacked": fetched.unpacked, "annotations": str(folder)}

@@ -31,7 +31,7 @@ def main(options: Namespace) -> Result:
     from vidqa.data.problems import OPTION
     from vidqa.data.storage.upload import Destinations, spec_destinations, upload
 
-    run_dir = options.run.expanduser().absolute()
+    run_dir = options.run.absolute()
     if not run_dir.is_dir():
         raise OPTION.error(run_dir, "there is no such folder")
     named = bool(options.s3 or options.hub)

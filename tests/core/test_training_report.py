@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from vidqa.core.pages.training import main, report
@@ -179,6 +180,15 @@ def test_a_damaged_file_costs_what_it_says_and_no_more(tmp_path: Path, name: str
     page = page_of(run)
     assert "step_60" in page.text
     assert bool(page.all("svg")) == (name != "metrics.jsonl")
+
+
+def test_damaged_completions_cost_what_lies_behind_them(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", steps=2)
+    line = {"step": 2, "slot": 0, "id": "r1", "question": "Is it?", "answer": "Yes", "text": "No.", "reward": 0.5}
+    line |= {"parts": {}, "advantage": 0.0, "token_ids": [1], "finish_reason": "stop"}
+    frames = [pa.compress(text.encode(), codec="zstd", asbytes=True) for text in (json.dumps(line) + "\n", "{x\n")]
+    (run.path / "rollouts-0.jsonl.zst").write_bytes(b"".join(frames))
+    assert "r1, mean reward 0.500" in page_of(run).text
 
 
 @pytest.mark.parametrize("value", ['"x"', "null", "true", "NaN", "1e999", "1" + "0" * 400, "[1]"])

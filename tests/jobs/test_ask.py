@@ -21,7 +21,9 @@ from vidqa.core.cli import SKILL_ROOT
 from vidqa.core.problem import ProblemError
 from vidqa.data import load_records
 from vidqa.data.record import Record
+from vidqa.jobs import local_job
 from vidqa.jobs.local_job import Question, ask, rows_of_table, shown
+from vidqa.jobs.platforms._base import Job
 from vidqa.jobs.platforms.processes import ProcessIdentity
 from vidqa.spec.parent_layers import model_layer
 
@@ -144,6 +146,8 @@ def engine_of(pid: int) -> ProcessIdentity | None:
         ({"which": "best"}, "SPEC_PARENT_RUN"),
         ({"out": Path("data")}, "RUN_FOLDER_TAKEN"),
         ({"out": Path("kept")}, "RUN_FOLDER_TAKEN"),
+        ({"out": Path("damaged")}, "RUN_FOLDER_TAKEN"),
+        ({"out": Path("lists")}, "RUN_FOLDER_TAKEN"),
         ({"media": ("model/config.json",)}, "DATA_MEDIA_MISSING"),
         ({"media": ("model",)}, "DATA_MEDIA_MISSING"),
     ],
@@ -152,12 +156,23 @@ def test_what_cannot_be_asked_is_said_before_an_engine_starts(
     world: Path, monkeypatch: pytest.MonkeyPatch, words: dict[str, Any], code: str
 ) -> None:
     monkeypatch.chdir(world)
-    (world / "kept").mkdir(exist_ok=True)
     earlier = {"id": "0", "video": str(world / "data/videos/0.mp4"), "question": "Is it open?"}
-    (world / "kept/asked.jsonl").write_text(json.dumps(earlier) + "\n")
+    for name, text in {"kept": json.dumps(earlier), "damaged": '{"id": "0",', "lists": "[1]"}.items():
+        (world / name).mkdir(exist_ok=True)
+        (world / name / "asked.jsonl").write_text(text + "\n")
     with pytest.raises(ProblemError) as refused:
         ask(Question(**{"model": "model", "media": ("data/videos/0.mp4",), **words}))
     assert [problem.code for problem in refused.value.problems] == [code]
+
+
+def test_an_answer_may_hold_line_ends_of_text(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = {"response": "One.\u2028Two.\x85Three."}
+
+    def answer(job: Job) -> None:
+        (job.run_dir / "answers.jsonl").write_text(json.dumps(row, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    monkeypatch.setattr(local_job, "run_engine", answer)
+    assert ask(Question(str(world / "model"), (str(world / "data/videos/0.mp4"),))) == [row]
 
 
 def test_a_command_line_without_a_file_is_wrong(world: Path) -> None:

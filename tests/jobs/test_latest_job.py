@@ -20,7 +20,7 @@ from vidqa.core.environment import jobs_folder
 from vidqa.core.problem import Exit, ProblemError
 from vidqa.jobs import records, runs
 from vidqa.jobs import watch as jobs
-from vidqa.jobs.launch import launch
+from vidqa.jobs.launch import launch, retry
 from vidqa.jobs.platforms import job_store, local
 from vidqa.jobs.platforms._base import Job, Observed, Rendered, State
 from vidqa.jobs.platforms.processes import job_processes, supervisors
@@ -42,6 +42,13 @@ def test_a_run_folder_names_its_job(over_at_once: None, write_spec: WriteSpec) -
     for place in (record.run_dir, f"{record.run_dir}/"):
         assert ask("status", place)["data"]["job_id"] == record.job_id
     assert codes(ask("status", str(Path(record.run_dir).parent))) == ["JOB_NOT_FOUND"]
+
+
+def test_a_run_folder_of_several_jobs_names_the_last(over_at_once: None, write_spec: WriteSpec) -> None:
+    first = ended(write_spec("killed"))
+    second = jobs.wait(retry(first, agreed=True).record, ENOUGH_S)
+    assert first.job_id != second.job_id and first.run_dir == second.run_dir
+    assert ask("status", first.run_dir)["data"]["job_id"] == second.job_id
 
 
 def test_latest_is_of_this_folder(

@@ -71,6 +71,14 @@ def test_damaged_scores_are_not_shown(trained: JobRecord) -> None:
             assert "scores" not in made.data and "\nscore " not in made.text and made.code == 0, damage
 
 
+@pytest.mark.parametrize("size", [None, "many", [1]])
+def test_damaged_sizes_of_a_quantization_are_unknown(trained: JobRecord, size: object) -> None:
+    facts = {"bytes": {"quantized": size, "model": 2_000_000_000}, "proof": {}, "gate": {}}
+    (Path(trained.run_dir) / "quantize.json").write_text(json.dumps(facts))
+    (made, *_) = ways(replace(trained, action="quantize"))
+    assert "unknown, 2.00 GB before" in made.text
+
+
 def export(run: Path) -> None:
     folder = run / "safetensors/step_2"
     folder.mkdir(parents=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from pathlib import Path
 
@@ -47,6 +48,9 @@ def test_every_wrong_key_and_value_is_named(tmp_path: Path) -> None:
         ("[docker\n", "PLATFORM_SITE_SETTINGS", "line 1"),
         ("docker = 1\n", "PLATFORM_SITE_SETTINGS", "table"),
         ("[docker]\nread_only = [1]\n", "PLATFORM_SITE_SETTINGS", "read_only"),
+        ('[docker]\nread_only = ["data"]\n', "PLATFORM_SITE_SETTINGS", "read_only"),
+        ("[docker]\nread_only = " + "[" * 9000, "PLATFORM_SITE_SETTINGS", "recursion"),
+        ("[docker]\nshm_gb = inf\n", "PLATFORM_SITE_SETTINGS", "shm_gb: Input should be a finite number"),
     ],
 )
 def test_a_file_that_is_wrong(text: str, code: str, shown: str, tmp_path: Path) -> None:
@@ -67,6 +71,9 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ProblemError) as missing:
         site.read("docker", tmp_path / "none.toml")
     assert missing.value.problems[0].code == "PLATFORM_SITE_SETTINGS"
+    os.mkfifo(tmp_path / "pipe.toml")
+    with pytest.raises(ProblemError, match="no plain file"):
+        site.read("docker", tmp_path / "pipe.toml")
 
 
 def test_what_the_template_shows_can_be_used(tmp_path: Path) -> None:

@@ -149,6 +149,17 @@ def test_a_value_out_of_range_is_a_usage_problem(
 
 
 @by_script
+def test_a_name_that_can_be_no_file_is_no_bug(script: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    words, _, _ = WRONG[script.stem]
+    for name in ("~nobody/x", "x" * 300, "file/below"):
+        command = [sys.executable, str(script), *(word.replace("absent", name) for word in words), "--json"]
+        done = run_here(command, cwd=tmp_path)
+        (problem, *_) = json.loads(done.stdout)["problems"]
+        assert problem["code"] != "INTERNAL", problem
+
+
+@by_script
 def test_an_unknown_option_is_a_usage_problem(script: Path, tmp_path: Path) -> None:
     done = run_here([sys.executable, str(script), "--no-such-option", "--json"], cwd=tmp_path)
     assert done.returncode == Exit.USAGE

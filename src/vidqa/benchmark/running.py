@@ -21,7 +21,7 @@ import msgspec
 from vidqa.benchmark.problems import BENCHMARK_CONFIG
 from vidqa.benchmark.questions import Question, home_of, read_questions
 from vidqa.core.cli import command, note
-from vidqa.core.files import parse_json, write_json, write_text
+from vidqa.core.files import absolute, parse_json, write_json, write_text
 from vidqa.core.problem import Problem
 from vidqa.evaluation.cosmos_protocol import PROTOCOL, protocol_answer, protocol_correct, protocol_scores, reasoning_of
 from vidqa.evaluation.metrics import score
@@ -112,8 +112,8 @@ def settle(
         Layer("--model", {key: value for key, value in weights.items() if key.startswith("model.")}),
         parse_set(sets),
     )
-    home = home_of(data.expanduser().absolute())
-    folder = out.expanduser().absolute() / model.rstrip("/").rsplit("/", 1)[-1] / answer_type
+    home = home_of(absolute(data))
+    folder = absolute(out) / model.rstrip("/").rsplit("/", 1)[-1] / answer_type
     names = tuple(dict.fromkeys(datasets))
     return Settings(
         home, folder, names, model, answer_type, retries, limit, layers, tuple(problems), platform, resources

@@ -42,13 +42,16 @@ USAGE = Code("USAGE", "The command line is not one this script knows.", "See --h
 FILE_REFUSED = Code(
     "ENV_FILE_REFUSED",
     "The system does not let this program write, read or lock a file: its folder is read-only, its disk is full or has "
-    "no locks, or its bucket refuses.",
-    "Free space, give this user the right to the folder, or name another folder; for s3://, check the credentials and "
+    "no locks, its name is too long or leads through a file, or its bucket refuses.",
+    "Free space, give this user the right to the folder, or name another one; for s3://, check the credentials and "
     "AWS_ENDPOINT_URL. Then run the same command again.",
     Exit.ENVIRONMENT,
 )
 LINE_EVERY_S = 15.0  # of progress, where there is no terminal
-REFUSED_BY_SYSTEM = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
+REFUSED_BY_SYSTEM = (
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT),
+    *(errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP),  # names that can name no such file
+)
 INTERRUPTED = Code("INTERRUPTED", "The script was interrupted from the keyboard.", "Run it again.", Exit.NOT_DONE)
 
 # What a terminal obeys instead of showing it: control characters, and what turns the direction of writing around.

@@ -33,6 +33,11 @@ REMOVAL_OUTSIDE = Code(
 )
 
 
+def absolute(path: str | Path) -> Path:
+    """The absolute path, where ~ is a home folder; the ~NAME of nobody is a name like any other."""
+    return Path(os.path.expanduser(path)).absolute()
+
+
 def now() -> str:
     """The present time as records and run folders write it."""
     return datetime.now(UTC).isoformat(timespec="seconds")

@@ -59,8 +59,8 @@ def run_named(name: str) -> str:
 
 
 def run_path(name: str) -> Path:
-    """`run_named` as a path."""
-    return Path(run_named(name))
+    """`run_named` as a path, where ~ is a home folder."""
+    return Path(os.path.expanduser(run_named(name)))
 
 
 class RunFolder:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from vidqa.core.cli import USAGE
-from vidqa.core.files import read_object, write_json
+from vidqa.core.files import absolute, read_object, write_json
 from vidqa.core.problem import ProblemError
 from vidqa.core.run_folder import EXPORT, RunFolder
 from vidqa.data.storage.hub import is_hub_name, is_snapshot, parse
@@ -67,7 +67,7 @@ def find(named: str, which: str | None = None) -> ExportSource:
     Raises EXPORT_NOT_FOUND, EXPORT_UNPROVED, MODEL_QUANTIZED, USAGE, and what `find_export` and loading the run's spec
     raise.
     """
-    folder = (_latest() if named == "latest" else Path(named).expanduser()).resolve()
+    folder = (_latest() if named == "latest" else absolute(named)).resolve()
     if not folder.is_dir():
         raise NO_EXPORT.error(named, "there is no such folder")
     if (folder / ADAPTER).is_file() or (folder / "config.json").is_file():

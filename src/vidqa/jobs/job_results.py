@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vidqa.core import actions, files
-from vidqa.core.cli import Result, command, refused_writes
+from vidqa.core.cli import Result, command, refused_writes, size_text
 from vidqa.core.environment import jobs_folder
 from vidqa.core.files import open_plain, read_object
 from vidqa.core.problem import Exit, Problem, ProblemError, bounded, exit_code_of
@@ -234,7 +234,7 @@ def of_quantization(record: JobRecord) -> JobResults:
     rows = {
         "model": str(facts.get("folder")),
         "scheme": str(facts.get("scheme")),
-        "size": f"{sizes.get('quantized', 0) / 1e9:.2f} GB, {sizes.get('model', 0) / 1e9:.2f} GB before",
+        "size": f"{_size(sizes.get('quantized'))}, {_size(sizes.get('model'))} before",
         "loss": f"{_shown(proof.get('quantized_loss'))}, {_shown(proof.get('loss'))} before",
     }
     if isinstance(gate, dict):
@@ -284,6 +284,10 @@ def dataset_of(evaluation: Path) -> dict[str, str]:
         return {"annotation_path": str(dataset["annotation_path"]), "media_dir": str(dataset.get("media_dir", ""))}
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return {}
+
+
+def _size(count: object) -> str:
+    return size_text(count) if isinstance(count, int) else "unknown"
 
 
 def _shown(value: object) -> str:

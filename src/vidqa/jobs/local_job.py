@@ -140,8 +140,8 @@ def ask(question: Question) -> list[Row]:
             "inference.skip_saved": question.out is not None,
         }
         run_engine(inference_job([few, *layers, Layer("infer.py", own)], folder))
-        lines = (folder / ANSWERS).read_text(encoding="utf-8").splitlines()
-        return [json.loads(line) for line in lines]
+        with (folder / ANSWERS).open("rb") as lines:  # text has more line ends than JSON lines have
+            return [json.loads(line) for line in lines]
 
 
 def _rows(place: str, questions: tuple[str, ...]) -> Iterator[Row]:
@@ -215,8 +215,12 @@ def _require_earlier(folder: Path, rows: list[Row]) -> None:
     if not (folder / QUESTIONS).is_file():
         return
     current = {json.dumps(row, sort_keys=True) for row in rows}
-    for line in (folder / QUESTIONS).read_text(encoding="utf-8").splitlines():
-        row = {name: value for name, value in json.loads(line).items() if name != "id"}
+    try:
+        with (folder / QUESTIONS).open("rb") as lines:
+            earlier = [{name: value for name, value in json.loads(line).items() if name != "id"} for line in lines]
+    except (OSError, ValueError, AttributeError, RecursionError) as foreign:
+        raise RUN_FOLDER_TAKEN.error(folder, f"its {QUESTIONS} cannot be read: {foreign}") from foreign
+    for row in earlier:
         if json.dumps(row, sort_keys=True) not in current:
             what = row.get("question") or row.get("messages", "the prompt")
             medium = row.get("video") or row.get("image") or "its media"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -77,7 +78,7 @@ def continued_adapter(inputs: ModelInputs) -> list[Problem]:
     lora = inputs.training.policy.lora if inputs.training else None
     if inputs.training is None or lora is None or not lora.lora_path:
         return []
-    folder = Path(lora.lora_path).expanduser()
+    folder = Path(os.path.expanduser(lora.lora_path))
     if not (folder / CONFIG).is_file():
         what = f"it holds no {CONFIG}" if folder.is_dir() else "there is no such folder"
         return [MODEL_FILE_MISSING.at(f"policy.lora.lora_path = {folder}", what)]

@@ -10,6 +10,7 @@ import json
 import sys
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from statistics import fmean, median
@@ -159,12 +160,13 @@ def _last_groups(run: Path, posters: Posters) -> list[dict[str, Any]]:
     groups: dict[int, list[dict[str, Any]]] = defaultdict(list)
     last = 0
     for file in rollout_files(run):
-        for line in read_rollouts(file):
-            if line["step"] > last:
-                last = line["step"]
-                groups.clear()
-            if line["step"] == last and not line.get("dropped"):
-                groups[line["slot"]].append(line)
+        with suppress(ValueError):  # what lies behind damage is left out
+            for line in read_rollouts(file):
+                if line["step"] > last:
+                    last = line["step"]
+                    groups.clear()
+                if line["step"] == last and not line.get("dropped"):
+                    groups[line["slot"]].append(line)
     rewards = {slot: fmean(line["reward"] for line in group) for slot, group in groups.items()}
     ranked = sorted(groups, key=lambda slot: -rewards[slot])
     chosen = ranked if len(ranked) <= 2 * SHOWN_GROUPS else [*ranked[:SHOWN_GROUPS], *ranked[-SHOWN_GROUPS:]]

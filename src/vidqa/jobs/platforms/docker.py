@@ -41,7 +41,7 @@ from vidqa.jobs.platforms.engine_process import ended_here, engine_environment, 
 from vidqa.jobs.platforms.job_store import read_exit, write_exit
 from vidqa.jobs.platforms.local import gpu_problems
 from vidqa.jobs.platforms.mounts import Mount, mounts, shadowed_image_paths
-from vidqa.jobs.platforms.site import SiteSettings, settings_of
+from vidqa.jobs.platforms.site import AbsolutePath, SiteSettings, settings_of
 from vidqa.jobs.problems import (
     IMAGE_UNUSABLE,
     NOT_SHARED,
@@ -80,7 +80,7 @@ class DockerSite(SiteSettings):
         pattern=r"^(\d+:\d+)?$",
         description='"UID:GID" that the job runs under and its files belong to; empty is whoever launches.',
     )
-    read_only: list[str] = Field(
+    read_only: list[AbsolutePath] = Field(
         default=[], description="More absolute folders that the job may read, for example what links in the data name."
     )
     keep_container: bool = Field(

@@ -17,6 +17,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from vidqa.core import environment
+from vidqa.core.files import open_plain
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.jobs.platforms import NAMES, platform
 from vidqa.jobs.platforms._base import Submitted
@@ -26,13 +27,14 @@ from vidqa.jobs.problems import JOB_RECORD_BROKEN, SITE_SETTINGS
 MAX_PROBLEMS = 50
 
 
+AbsolutePath = Annotated[str, Field(pattern=r"^/[\P{Cc}\t]*$")]
 Interface = Annotated[str, Field(pattern=r"^[\w.-]{0,15}$")]
 
 
 class SiteSettings(BaseModel):
     """The settings of one platform: strict types, no unknown keys, every field with a description."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
 def is_unseen(settings: Any, path: str | Path) -> bool:
@@ -91,11 +93,12 @@ def validate(model: type[Any] | None, table: dict[str, Any], where: str) -> Any:
 
 def _tables(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        with open_plain(path) as file:
+            return tomllib.load(file)
     except FileNotFoundError:
         remedy = "write it after references/site_template.toml, or leave --site out"
         raise SITE_SETTINGS.error(path, "there is no such file", remedy) from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as broken:
+    except (OSError, ValueError, RecursionError) as broken:
         raise SITE_SETTINGS.error(path, f"it cannot be read as TOML: {broken}") from broken
 
 

@@ -1,7 +1,7 @@
 """The platform "slurm": an sbatch script in the run folder, submitted here or over ssh.
 
 SLURM requeues a job after a node failure or a preemption, and the script does so at its time limit. Every attempt is
-the same job and continues in the same run folder. See script.py.
+the same job and continues in the same run folder. See slurm_script.py.
 """
 
 from __future__ import annotations

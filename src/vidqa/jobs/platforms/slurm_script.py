@@ -6,6 +6,7 @@ Both are meant to be read; `sbatch job.sbatch` by hand in the run folder does wh
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Iterable
@@ -16,11 +17,12 @@ from pydantic import AfterValidator, Field
 
 from vidqa.core import environment
 from vidqa.core.environment import SECRET_NAMES
+from vidqa.core.files import absolute
 from vidqa.core.problem import Problem
 from vidqa.jobs.platforms._base import HAND_OVER, Job
 from vidqa.jobs.platforms.engine_process import GO_ON, Placeholder, engine_environment, torchrun
 from vidqa.jobs.platforms.mounts import mounts
-from vidqa.jobs.platforms.site import Interface, SiteSettings, cache_folder, is_unseen
+from vidqa.jobs.platforms.site import AbsolutePath, Interface, SiteSettings, cache_folder, is_unseen
 from vidqa.jobs.problems import PLATFORM_IMAGE_UNUSED, PLATFORM_PATH, SITE_SETTINGS
 
 SCRIPT, TASK = "job.sbatch", "node.sh"
@@ -41,7 +43,6 @@ Word = Annotated[str, Field(pattern=r"^[\w.,:@/+*%&|\[\]-]*$")]
 TimeLimit = Annotated[str, Field(pattern=r"^(\d+|\d+:\d\d|\d+:\d\d:\d\d|\d+-\d+|\d+-\d+:\d\d(:\d\d)?)?$")]
 Host = Annotated[str, Field(pattern=r"^([\w.-]+@)?[\w.-]*$")]
 Line = Annotated[str, Field(pattern=r"^[\P{Cc}\t]*$")]
-AbsolutePath = Annotated[str, Field(pattern=r"^/[\P{Cc}\t]*$")]
 Option = Annotated[str, Field(pattern=r"^--[a-z][\P{Cc}\t]*$"), AfterValidator(_of_this_cluster)]
 
 
@@ -243,12 +244,11 @@ def image_problems(site: SlurmSite, image: str) -> list[Problem]:
     is_file = "://" not in image and (image.startswith(("/", ".", "~")) or image.endswith(IMAGE_FILES))
     if not is_file or is_unseen(site, image):
         return []
-    path = Path(image).expanduser()
     if not image.startswith("/"):
-        return [PLATFORM_IMAGE_UNUSED.at(image, "it is no absolute path", f"write {path.absolute()}")]
-    return (
-        [] if path.is_file() else [PLATFORM_IMAGE_UNUSED.at(image, "there is no such file on this machine", WRONG_PATH)]
-    )
+        return [PLATFORM_IMAGE_UNUSED.at(image, "it is no absolute path", f"write {absolute(image)}")]
+    if os.path.isfile(image):
+        return []
+    return [PLATFORM_IMAGE_UNUSED.at(image, "there is no such file on this machine", WRONG_PATH)]
 
 
 def unmountable(job: Job) -> list[Problem]:

@@ -20,15 +20,14 @@ from vidqa.core.environment import SECRET_NAMES, redacted
 from vidqa.core.problem import Problem
 from vidqa.jobs.platforms._base import Job
 from vidqa.jobs.platforms.mounts import with_targets
-from vidqa.jobs.platforms.site import Interface, SiteSettings, is_unseen
+from vidqa.jobs.platforms.site import AbsolutePath, Interface, SiteSettings, is_unseen
 from vidqa.jobs.problems import NOT_SEEN, PATH_UNSEEN
 
 HUB_FOLDER = "models--"  # prefix of model folders in the hub's cache
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")]
+PathOrNone = AbsolutePath | Literal[""]
 NameOrNone = Annotated[str, Field(pattern=r"^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)?$")]
-AbsolutePath = Annotated[str, Field(pattern=r"^/")]
-PathOrNone = Annotated[str, Field(pattern=r"^(/.*)?$")]
 Capability = Annotated[str, Field(pattern=r"^[A-Z_]+$")]
 
 

@@ -51,6 +51,7 @@ check: install
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
+	$(RUN) -m mypy --config-file benchmarks/mypy.ini
 	$(RUN) -P tests/generate --check
 	$(RUN) -m pytest -q tests/skill tests/test_house_rules.py
 

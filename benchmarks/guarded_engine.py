@@ -41,7 +41,8 @@ class Watch:
     """Seconds of every step, and of the products after it."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.products, self.steps, self.last = path, None, list[tuple[float, float]](), 0.0
+        self.path, self.steps, self.last = path, list[tuple[float, float]](), 0.0
+        self.products: Products | None = None
 
     def __call__(self, *_: Any) -> None:
         settle()

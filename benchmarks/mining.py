@@ -56,7 +56,8 @@ def write_pool(place: Path, rows: int, directions: np.ndarray) -> None:
             texts: dict[str, list[str | None]] = {"sample_id": names, "media": names, "question": ["Why?"] * len(names)}
             texts["answer"] = ["yes" if number % 2 else "no" for number in numbers]
             texts |= dict.fromkeys(("kind", "problem"), [None] * len(names))
-            writer.write_table(table_of(texts, *(list(_unit(part)) for part in np.split(vectors, 2, 1)), columns))
+            media, text = (list(_unit(part)) for part in np.split(vectors, 2, 1))
+            writer.write_table(table_of(texts, media, text, columns))
 
 
 def kind_of(numbers: np.ndarray, rows: int) -> np.ndarray:

@@ -135,20 +135,20 @@ def product_times(
 ) -> dict[str, Any]:
     """Microseconds of a product in every way, the best tiling of our kernel, and how far the output lies from bf16."""
     device, kernels = hidden.device, kernels_for(hidden.device)
-    inputs = kernels.quantize_rows(hidden, InputQuantization(None))
+    codes, scale = kernels.quantize_rows(hidden, InputQuantization(None))
     calls: dict[str, Callable[[int], torch.Tensor]] = {
         "bf16_us": lambda number: F.linear(hidden, plain[number]),
-        "engine_us": lambda number: kernels.float8_product(*inputs, *quantized[number], torch.bfloat16),
+        "engine_us": lambda number: kernels.float8_product(codes, scale, *quantized[number], torch.bfloat16),
         "int4_us": lambda number: kernels.int4_product(hidden, *packed[number]),
         "rounding_us": lambda number: kernels.quantize_rows(hidden, InputQuantization(None)).codes,
     }
     row: dict[str, Any] = {what: 1e6 * seconds_of(call, len(plain), device) for what, call in calls.items()}
-    row["scaled_mm_us"] = scaled_mm_us(lambda number: scaled_mm(*inputs, *quantized[number]), len(plain), device)
+    row["scaled_mm_us"] = scaled_mm_us(lambda number: scaled_mm(codes, scale, *quantized[number]), len(plain), device)
     if device.type == "cuda":
         from vidqa.engine.kernels.float8 import few_rows_product
 
         def float8(tiling: Any, number: int) -> torch.Tensor:
-            return few_rows_product(*inputs, *quantized[number], torch.bfloat16, tiling)
+            return few_rows_product(codes, scale, *quantized[number], torch.bfloat16, tiling)
 
         times = tiling_times(float8, len(hidden), len(plain), device)
         best = min(times, key=lambda tiling: times[tiling])

@@ -91,7 +91,7 @@ def to_the_limit() -> Iterator[None]:
     """Inside the block no completion ends before it is as long as it may be."""
     from vidqa.engine.rl import train as program
 
-    class Endless(program.Rollouts):  # type: ignore[misc, name-defined]
+    class Endless(program.Rollouts):
         def __init__(self, *parts: Any) -> None:
             super().__init__(*parts)
             self.stop_ids = ()

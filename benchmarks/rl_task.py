@@ -24,7 +24,7 @@ import sys
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from itertools import product
+from itertools import product, repeat
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -70,8 +70,9 @@ def main() -> None:
     out, steps, ledger = options.out.absolute(), 2 if options.tiny else STEPS, Ledger("rl_task", options)
     with ThreadPoolExecutor(options.together) as pool:
         list(pool.map(lambda seed: prepare(out / f"seed-{seed}", seed, steps), options.seeds))
-        calls = product(options.cases, options.seeds)
-        for row in pool.map(lambda call: refined(out / f"seed-{call[1]}", *call, steps), calls):
+        cases, seeds = zip(*product(options.cases, options.seeds), strict=True)
+        folders = [out / f"seed-{seed}" for seed in seeds]
+        for row in pool.map(refined, folders, cases, seeds, repeat(steps)):
             ledger.add(row)
             lines = [summary(case, ledger.rows) for case in dict.fromkeys(row["case"] for row in ledger.rows)]
             ledger.conclude(lines)

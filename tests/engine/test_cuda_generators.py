@@ -37,7 +37,7 @@ def test_kernels_of_a_pack_are_planned_while_the_one_before_is_read(
     collate, plan = native.PromptCollator.__call__, native.attend_zeros
 
     def collated(*args: Any) -> Any:
-        batch = collate(*args)
+        batch: Any = collate(*args)
         seen.extend(("read", call) for _, *call in (*batch.segments, *batch.vision.segments))
         return batch
 

@@ -147,6 +147,29 @@ def test_a_sample_that_one_gpu_cannot_hold_is_for_several(case: Case) -> None:
     assert part["weights_and_optimizer_gib"] == pytest.approx(alone["weights_and_optimizer_gib"] / 2, abs=0.05)
 
 
+@pytest.mark.parametrize(
+    ("gib", "more"),
+    [
+        (12.0, {"policy.lora.r": 8, "train.optm_lr": 1e-4, "policy.quantization": "nf4"}),
+        (200.0, {"train.train_policy.type": "grpo", "train.train_batch_per_replica": 8, "rollout.n_generation": 4}),
+        (60.0, {"train.train_policy.type": "grpo", "train.train_batch_per_replica": 8, "rollout.n_generation": 4}),
+    ],
+)
+def test_no_change_is_suggested_that_the_rules_refuse(case: Case, gib: float, more: dict) -> None:
+    """Samples are long enough for cp_size, which neither a base in few bits nor GRPO may have."""
+    sides = {"custom.vision.nframes": 16, "custom.vision.resized_height": 1600, "custom.vision.resized_width": 1600}
+    case.train = records(range(4), 1)
+    case.spec |= {**sides, "policy.model_max_length": 40960, "policy.parallelism.dp_shard_size": 1}
+    case.spec |= {"train.train_batch_per_replica": 1, **more}
+    (problem,) = budget(case, gib)[1]
+    adapters, changes = {"policy.lora.r": 8, "policy.lora.lora_dropout": 0.0}, problem.remedy.removeprefix("set ")
+    for change in changes.split("; ") if changes != problem.remedy else []:
+        key, _, value = change.partition(" = ")
+        case.spec |= {key: json.loads(value)} if value else adapters
+    assert all(problem.severity == "warning" for problem in budget(case)[0].problems)
+    assert "cp_size" not in problem.remedy and "train_batch_per_replica" not in problem.remedy
+
+
 def test_of_two_keys_that_cost_memory_each_is_tried_and_then_both() -> None:
     gather, again = {"train.fsdp_reshard_after_forward": "default"}, {"engine.recompute": "auto"}
     table = {"train": {"fsdp_reshard_after_forward": "never"}, "engine": {"recompute": "none"}}

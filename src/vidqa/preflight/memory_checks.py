@@ -183,25 +183,31 @@ def _facts(expected: Forecast, has_gib: float | None) -> dict[str, Any]:
 def _remedy(
     inputs: ModelInputs, train_spec: TrainSpec, samples: Sequence[Sample], answered: Sequence[Sample], has_gib: float
 ) -> str:
-    """The cheapest single change that fits; else the fewest changes together."""
+    """The cheapest single change that fits, of those that the spec's rules allow; else the fewest changes together."""
+
+    def errors(changed: TrainSpec) -> set[tuple[str, str]]:
+        return {(problem.code, problem.where) for problem in spec.check(changed) if problem.severity == "error"}
+
+    def is_allowed(change: Change) -> bool:
+        changed = with_values(train_spec, change)
+        return errors(changed) <= present_errors and spec.total_steps(changed, len(samples)) > 0
 
     def judged(change: Change) -> bool:
         changed = with_values(train_spec, change)
-        if not spec.total_steps(changed, len(samples)):
-            return False
         model = inputs.memory_model(changed)
         expected = estimate(model, changed, samples, has_gib, answered_samples(changed, answered))
         return fits(expected.memory.peak_gib, has_gib)
 
+    present_errors = errors(train_spec)
     together: Change = {}
     contexts = partial(_contexts, inputs.memory_model(train_spec).sizes.text.kv_heads)
     for kind in (_recompute, _shards, _packs, contexts, _answers, _moments, _adapters):
         tried: Change = {}
-        for tried in kind(train_spec, samples):
+        for tried in filter(is_allowed, kind(train_spec, samples)):
             if judged(tried):
                 return f"set {_shown(tried)}"
         together |= tried  # the farthest of its kind
-        if len(together) > len(tried) and judged(together):
+        if len(together) > len(tried) and is_allowed(together) and judged(together):
             return f"set {_shown(together)}"
     return NOTHING_HELPS
 
@@ -221,14 +227,15 @@ def _recompute(train_spec: TrainSpec, _: Sequence[Sample]) -> Iterator[Change]:
 
 
 def _shards(train_spec: TrainSpec, _: Sequence[Sample]) -> Iterator[Change]:
-    """Shard over more GPUs, with a smaller batch on each, so that the step is the same."""
+    """Shard over more GPUs; a batch that each has for itself becomes smaller, so that the step is the same."""
     mesh, batch = train_spec.policy.parallelism, train_spec.train.train_batch_per_replica
     shard = mesh.dp_shard_size
     while shard * 2 <= MOST_SHARDS:
         shard *= 2
         change: Change = {"policy.parallelism.dp_shard_size": shard}
         smaller = batch * mesh.dp_shard_size // shard
-        if smaller and smaller % train_spec.train.train_policy.mini_batch == 0:
+        has_own_batch = not isinstance(train_spec, GrpoSpec)
+        if has_own_batch and smaller and smaller % train_spec.train.train_policy.mini_batch == 0:
             change["train.train_batch_per_replica"] = smaller
         yield change
 
@@ -269,8 +276,12 @@ def _moments(train_spec: TrainSpec, _: Sequence[Sample]) -> Iterator[Change]:
 
 def _adapters(train_spec: TrainSpec, _: Sequence[Sample]) -> Iterator[Change]:
     """LoRA, then on a base of fewer bits."""
-    adapters: Change = {} if train_spec.policy.lora else ADAPTERS
+    adapters: Change = {} if train_spec.policy.lora else dict(ADAPTERS)
     if adapters:
+        if isinstance(train_spec, GrpoSpec):
+            adapters["policy.lora"] = {"lora_dropout": 0.0}
+        if train_spec.train.fp8.enable_fp8:
+            adapters["train.fp8.enable_fp8"] = False
         yield adapters
     if train_spec.policy.parallelism.cp_size == 1 and not isinstance(train_spec, GrpoSpec):
         bits = {None: ("fp8", "nf4"), "fp8": ("nf4",)}.get(train_spec.policy.quantization, ())

@@ -58,7 +58,7 @@ def main(args: argparse.Namespace) -> Result:
 
     form = output_format(args.format, args.out)
     named = {name: getattr(args, name) for name in ("profile", "parent_run", "which", "model", "results_dir", "target")}
-    folders = tuple((part, root) for part in roots() if (root := getattr(args, f"{part}_root")))
+    folders = tuple((part, root) for part in roots() if (root := getattr(args, f"{part}_root")) is not None)
     resolved = build(Request(args.action, roots=folders, overrides=tuple(args.override), sets=tuple(args.set), **named))
     samples = train_samples(resolved.spec) if args.target == "cosmos-rl" else None
     text = dump(resolved.spec, form, args.target, samples)

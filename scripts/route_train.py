@@ -29,7 +29,7 @@ def main(args: argparse.Namespace) -> Result:
         "runnable": route.runnable,
         "reason": route.reason,
         "automl": args.automl,
-        "cost": vars(route.cost) if route.cost else None,
+        "cost": route.cost,
     }
     text = f"decision: {route.decision}\nrunnable: {'yes' if route.runnable else 'no'}\nreason: {route.reason}"
     steps = (

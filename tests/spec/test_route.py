@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vidqa.spec.route import Cost, route_train
+from vidqa.spec.route import route_train
 
 
 @pytest.fixture
@@ -23,7 +23,12 @@ def root(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("automl", ["auto", "on"])
 def test_a_search_says_what_it_costs(root: Path, automl: str) -> None:
     route = route_train(automl, root)
-    assert (route.decision, route.runnable, route.problems, route.cost) == ("automl", True, (), Cost(20, 9))
+    assert (route.decision, route.runnable, route.problems, route.cost) == (
+        "automl",
+        True,
+        (),
+        {"trials": 20, "reruns": 9},
+    )
     assert "20 trainings instead of 1" in route.reason
 
 
@@ -34,6 +39,13 @@ def test_without_a_program_for_it_only_who_asked_for_a_search_is_stopped(root: P
     assert (on.decision, on.runnable, auto.decision, auto.runnable) == ("automl", False, "direct", True)
     assert [(problem.code, problem.severity) for problem in on.problems] == [("AUTOML_NO_SEARCH", "error")]
     assert [(problem.code, problem.severity) for problem in auto.problems] == [("AUTOML_NO_SEARCH", "warning")]
+
+
+def test_a_config_without_the_cost_of_a_search_is_named(root: Path) -> None:
+    (root / "config.json").write_text('{"automl": {"runnable": true, "trials": "20"}}')
+    (problem,) = route_train("on", root).problems
+    assert problem.code == "AUTOML_NOT_RUNNABLE" and "automl.reruns" in problem.message
+    assert route_train("auto", root).decision == "direct"
 
 
 def test_off_is_direct_whatever_is_missing(tmp_path: Path) -> None:

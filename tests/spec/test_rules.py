@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,26 @@ def test_an_adapter_and_a_run_are_no_whole_model(data: Layer, eval_data: Layer, 
     assert found("evaluate", eval_data, Layer("x", as_adapter)) == {}
     (export / "config.json").write_text("{}")
     assert found("train", data, Layer("x", {"policy.model_name_or_path": best})) == {}
+
+
+@pytest.mark.parametrize(
+    ("config", "header", "code"),
+    [
+        ({"target_modules": ".*q_proj"}, b"[1]", "SPEC_PARENT_RUN"),
+        ({"target_modules": ["q_proj"], "modules_to_save": [1, "visual"]}, b"{}", "SPEC_CONFLICT"),
+    ],
+)
+def test_what_is_odd_in_an_adapters_files_is_a_problem(
+    data: Layer, tmp_path: Path, config: dict, header: bytes, code: str
+) -> None:
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"r": 16, "lora_alpha": 32, **config}))
+    (tmp_path / "adapter_model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    keys = {"policy.lora.lora_path": str(tmp_path), "policy.lora.modules_to_save": ["visual"]}
+    assert set(found("train", data, Layer("x", keys))) == {code}
+
+
+def test_a_name_too_long_for_a_file_is_no_model_of_this_machine(data: Layer) -> None:
+    assert found("train", data, Layer("x", {"policy.model_name_or_path": "x" * 300})) == {}
 
 
 def test_a_hub_name_may_leave_the_organisation_to_the_token(data: Layer) -> None:

@@ -146,7 +146,16 @@ def test_a_name_that_no_spec_could_be_read_from_again(root: Path, tmp_path: Path
     assert [path.name for path in tmp_path.iterdir()] == [root.name]
 
 
-@pytest.mark.parametrize(("words", "code"), [(["--which", "best"], "SPEC_PARENT_RUN"), (["--model", ""], "SPEC_VALUE")])
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["--which", "best"], "SPEC_PARENT_RUN"),
+        (["--model", ""], "SPEC_VALUE"),
+        (["--profile", ""], "SPEC_VALUE"),
+        (["--val-root", ""], "SPEC_FILE"),
+        (["--parent-run", "x" * 300], "SPEC_PARENT_RUN"),
+    ],
+)
 def test_no_option_is_ignored(root: Path, words: list[str], code: str) -> None:
     done = script("build_spec", "train", "--train-root", root, *words, "--json")
     assert done.returncode == 3 and [p["code"] for p in json.loads(done.stdout)["problems"]] == [code]

@@ -89,7 +89,7 @@ def base_of(folder: Path) -> str:
 
 def _plain(value: Any) -> Any:
     """Empty values alike, and lists without their order."""
-    return sorted(value) if isinstance(value, list) else value or None
+    return sorted(map(str, value)) if isinstance(value, list) else value or None
 
 
 def _adapted_modules(folder: Path) -> list[str]:
@@ -98,6 +98,8 @@ def _adapted_modules(folder: Path) -> list[str]:
     try:
         with path.open("rb") as file:
             header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        if not isinstance(header, dict):
+            raise ValueError("it is not an object")
     except (OSError, ValueError, RecursionError, MemoryError, OverflowError) as broken:
         raise NO_RUN.error(path, f"its header cannot be read: {broken}") from broken
     matches = map(MATRIX.match, header)
@@ -117,4 +119,4 @@ def continued_adapter(folder: Path) -> dict[str, Any]:
 
 def is_adapter(folder: Path) -> bool:
     """Whether a folder holds an adapter and no whole model."""
-    return (folder / ADAPTER).is_file() and not (folder / "config.json").is_file()
+    return os.path.isfile(folder / ADAPTER) and not os.path.isfile(folder / "config.json")

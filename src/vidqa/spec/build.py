@@ -113,7 +113,7 @@ def profile_layer(action: str, name: str | None) -> Layer:
     """A named starting point, such as full, frozen-vision or lora for training; the first one where none is named.
     Raises SPEC_VALUE."""
     profiles = actions.action(action).profiles
-    name = name or next(iter(profiles))
+    name = next(iter(profiles)) if name is None else name
     if name not in profiles:
         raise VALUE.error("--profile", f"{name!r} is not a profile for {action}", f"use one of: {', '.join(profiles)}")
     return Layer(f"profile {name}", dict(profiles[name]))
@@ -129,6 +129,8 @@ def _root_layer(action: str, part: str, root: str) -> Layer:
     if part not in roots:
         remedy = f"use {', '.join(f'--{name}-root' for name in roots)}"
         raise FILE.error(f"--{part}-root", f"a spec for {action} has no {part} data", remedy)
+    if not root.strip():
+        raise FILE.error(f"--{part}-root", "the name is empty", "name a folder, or leave the option out")
     data = roots[part]
     annotations, media = data.annotations, data.media
     if "://" in root:

@@ -93,7 +93,7 @@ def table_at(tables: dict[str, Any], path: str) -> tuple[dict[str, Any], str]:
     return tables, last
 
 
-def value_in(values: Mapping[str, Any], path: str) -> Any:
+def value_in(values: Any, path: str) -> Any:
     """The value at a dotted path of tables in tables; None where there is none."""
     inside: Any = values
     for name in path.split("."):

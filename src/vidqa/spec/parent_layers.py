@@ -42,7 +42,7 @@ def parent_layer(action: str, run: Path, which: str | None) -> Layer:
         if which is not None:
             raise NO_RUN.error("--which", f"{which} is asked for, and {run} is an adapter, not a run", "leave it out")
         return Layer(f"{PARENT_LAYER} {run}", _begun_with(run))
-    which = which or parent.save
+    which = parent.save if which is None else which
     return Layer(f"{PARENT_LAYER} {run} ({which})", actions.resolve(parent.keys)(run, run_folder_of(run), which))
 
 
@@ -55,7 +55,7 @@ def model_layer(action: str, name: str, which: str | None = None) -> Layer:
     place = Path(os.path.expanduser(name)).absolute()
     if "://" in name:
         return Layer(f"model {name}", {"model.model_name": name})
-    if not any((place / file).is_file() for file in ("config.json", ADAPTER)):
+    if not any(os.path.isfile(place / file) for file in ("config.json", ADAPTER)):
         return parent_layer(action, place, which)
     if which is not None:
         raise NO_RUN.error("--which", f"{which} is asked for, and {place} is a model, not a run", "leave it out")

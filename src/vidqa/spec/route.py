@@ -8,6 +8,7 @@ from typing import Any
 
 from vidqa.core import actions
 from vidqa.core.problem import Problem, ProblemError
+from vidqa.spec.keys import value_in
 from vidqa.spec.layers import read_layer
 from vidqa.spec.problems import AUTOML_NO_SEARCH, AUTOML_NOT_RUNNABLE
 
@@ -15,25 +16,15 @@ CONFIG, INFO = "config.json", "references/skill_info.yaml"
 
 
 @dataclass(frozen=True)
-class Cost:
-    """Trainings that a search makes where nothing limits it: its trials, and the best of them again."""
-
-    trials: int
-    reruns: int
-
-    def __str__(self) -> str:
-        return f"{self.trials} trainings instead of 1, and {self.reruns} more to confirm the best, unless limits end it"
-
-
-@dataclass(frozen=True)
 class Decision:
-    """`decision` is direct or automl; `runnable` says whether that can be started now; `cost` is a search's."""
+    """`decision` is direct or automl; `runnable` says whether that can be started now; `cost` counts the trainings of a
+    search that nothing limits: its `trials`, and `reruns` of the best of them."""
 
     decision: str
     runnable: bool
     reason: str
     problems: tuple[Problem, ...] = ()
-    cost: Cost | None = None
+    cost: dict[str, int] | None = None
 
 
 def route_train(automl: str, root: Path) -> Decision:
@@ -50,14 +41,16 @@ def route_train(automl: str, root: Path) -> Decision:
     problems = [
         AUTOML_NOT_RUNNABLE.at(root / name, f"{name}: {why}") for name, why in tables.items() if isinstance(why, str)
     ]
-    search = config.get("automl") if isinstance(config, dict) else None
-    if isinstance(config, dict) and not (isinstance(search, dict) and search.get("runnable") is True):
+    cost = {key: value for key in ("trials", "reruns") if isinstance(value := value_in(config, f"automl.{key}"), int)}
+    if isinstance(config, dict) and value_in(config, "automl.runnable") is not True:
         problems.append(AUTOML_NO_SEARCH.at(root / CONFIG, f"automl.runnable is not true in {CONFIG}"))
+    elif isinstance(config, dict) and len(cost) < 2:
+        message = f"automl.trials or automl.reruns is no number in {CONFIG}"
+        problems.append(AUTOML_NOT_RUNNABLE.at(root / CONFIG, message))
     if not problems:
-        assert isinstance(search, dict)
-        cost = Cost(search["trials"], search["reruns"])
         why = "AutoML is on for this run" if automl == "on" else "AutoML is enabled and not turned off for this run"
-        return Decision("automl", True, f"{why}: {cost}", cost=cost)
+        trainings = f"{cost['trials']} trainings instead of 1, and {cost['reruns']} more to confirm the best"
+        return Decision("automl", True, f"{why}: {trainings}, unless limits end it", cost=cost)
     reason = "AutoML is not runnable: " + "; ".join(problem.message for problem in problems)
     if automl == "on":
         return Decision("automl", False, reason, tuple(problems))

@@ -239,19 +239,19 @@ def model_name_rules(path: str, name: str, *, adapter_allowed: bool = False) -> 
     if name.startswith("hf_model://"):
         if not HF_MODEL.match(name):
             yield codes.MODEL.at(path, f"{name!r} is not hf_model://org/name")
-    elif folder.is_file():
+    elif os.path.isfile(folder):
         yield codes.MODEL.at(
             path, f"{name} is a file", "name the folder of the model, hf_model://org/name, or RUN/best"
         )
     elif BARE_ID.match(name) and not os.path.isdir(name):
         yield codes.MODEL.at(path, f"{name!r} is a bare id, and no such folder is here", f"write hf_model://{name}")
-    elif not name or "://" in name or (folder / "config.json").is_file():
+    elif not name or "://" in name or os.path.isfile(folder / "config.json"):
         return
-    elif (folder / ADAPTER).is_file():
+    elif os.path.isfile(folder / ADAPTER):
         if not adapter_allowed:
             remedy = f"merge it first: {merge}, and name FOLDER"
             yield codes.MODEL.at(path, f"{name} holds a LoRA adapter and no model", remedy)
-    elif (folder / EXPORTS).is_dir():
+    elif os.path.isdir(folder / EXPORTS):
         is_lora = (folder / "best" / ADAPTER).is_file()
         whole = f"merge its adapter: {merge}, and name FOLDER" if is_lora else f"name {folder}/best"
         remedy = f"{whole}, or leave it to --parent-run {shlex.quote(name)}"

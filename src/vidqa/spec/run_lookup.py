@@ -53,7 +53,7 @@ def run_folder_of(run_folder: Path | str) -> Path:
             raise NO_RUN.error(top, f"it holds {len(runs)} runs: {named}", "name one of them")
         # `best` beside runs holds links alone.
         level = [inner for folder in level for inner in _folders(folder) if inner.name != "best"]
-    if not top.is_dir():
+    if not os.path.isdir(top):
         raise NO_RUN.error(top, "there is no such folder", "correct its name")
     raise NO_RUN.error(top, "there is no safetensors or checkpoints folder in it")
 

@@ -12,7 +12,7 @@ import tomli_w
 import yaml
 
 from vidqa.core.actions import action_for
-from vidqa.core.cli import FILE_REFUSED, SKILL_ROOT
+from vidqa.core.cli import SKILL_ROOT, refused_writes
 from vidqa.core.files import write_text
 from vidqa.core.problem import raise_errors
 from vidqa.spec.cosmos import target_table
@@ -83,7 +83,5 @@ def write_spec(out: Path, text: str, schema_of: str = "") -> None:
     if schema_of and out.suffix == ".toml":
         schema = os.path.relpath(SKILL_ROOT / "schemas" / f"{schema_of}.schema.json", out.absolute().parent)
         text = f"#:schema {schema}\n\n{text}"
-    try:
+    with refused_writes(out):
         write_text(out, text)
-    except OSError as refused:
-        raise FILE_REFUSED.error(out, f"it cannot be written: {refused.strerror or refused}") from refused

@@ -171,7 +171,7 @@ def _continued_adapter(lora: Lora) -> Iterator[Problem]:
     if "://" in name:
         remedy = "fetch it first: hf download ORG/NAME --local-dir FOLDER, then name FOLDER"
         yield codes.VALUE.at(path, f"{name} is no folder", remedy)
-    elif folder.is_dir() and not is_adapter(folder):
+    elif os.path.isdir(folder) and not is_adapter(folder):
         yield codes.MODEL.at(path, f"{name} holds no {ADAPTER}", "name the folder of an adapter, such as RUN/best")
     if not is_adapter(folder):
         return

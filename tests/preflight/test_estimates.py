@@ -18,6 +18,7 @@ from vidqa.planning.packing import Steps
 from vidqa.planning.plan import load_sets
 from vidqa.planning.samples import training_planner
 from vidqa.preflight import memory_checks
+from vidqa.preflight.budget_checks import validations
 from vidqa.preflight.gpus import Declared
 from vidqa.preflight.inputs import DataInputs
 from vidqa.preflight.memory_checks import peak_within
@@ -335,6 +336,21 @@ def test_a_short_training_takes_as_long_as_its_start(case: Case) -> None:
     assert time["gpu_hours"] == pytest.approx(2 * time["hours"], abs=0.002)
     (line,) = [line for line in report.text.splitlines() if line.startswith("time ")]
     assert "about 1 min, 1 min of it the start" in line
+
+
+@pytest.mark.parametrize(
+    ("keys", "total", "times"),
+    [
+        ({"freq_in_epoch": 1}, 30, 3),
+        ({"freq_in_epoch": 1}, 4, 1),  # max_num_steps ends it within the first epoch
+        ({"freq_in_epoch": 2}, 30, 2),
+        ({"freq": 20, "freq_in_epoch": 0, "val_before_train": True}, 30, 3),
+    ],
+)
+def test_validations_are_counted_as_the_engine_makes_them(keys: dict, total: int, times: int) -> None:
+    """Of epochs of 10 steps; the last step always validates."""
+    training = TrainSpec.model_validate({"validation": keys})
+    assert validations(training, total, per_epoch=10) == times
 
 
 @pytest.mark.parametrize(("questions", "pays"), [(6, True), (1, False)])

@@ -267,12 +267,16 @@ def _validation(inputs: DataInputs, train_spec: TrainSpec, total: int, flops: Fl
     """FLOPs of all validations: each a third of training on the same tokens."""
     if not train_spec.validation.enable or "validation" not in inputs.planned:
         return 0.0
-    held = inputs.usable("validation")
+    held, per_epoch = inputs.usable("validation"), spec.steps_per_epoch(train_spec, len(inputs.usable("train")))
+    times = validations(train_spec, total, per_epoch)
+    return times * flops.training_flops(workload((number,), held) for number in range(len(held))) / 3
+
+
+def validations(train_spec: TrainSpec, total: int, per_epoch: int) -> int:
+    """How often a training of `total` steps validates: at its end, too, and where asked for at its beginning."""
     valid = train_spec.validation
-    times = (
-        total // valid.freq if valid.freq else train_spec.train.epoch // (valid.freq_in_epoch or train_spec.train.epoch)
-    )
-    return max(1, times) * flops.training_flops(workload((number,), held) for number in range(len(held))) / 3
+    every = valid.freq or valid.freq_in_epoch * per_epoch or total
+    return -(-total // every) + valid.val_before_train
 
 
 def _decoding(inputs: DataInputs, train_spec: TrainSpec) -> dict[str, Any]:

@@ -82,8 +82,7 @@ def weights_facts(
 
 def compare(checkpoint: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """Compare the facts of a checkpoint (`before`) with those of the run that resumes (`now`). `now` may lack a part
-    that
-    is not known yet. Returns (changes that forbid to resume, other changes of what is learned), as text."""
+    that is not known yet. Returns (changes that forbid to resume, other changes of what is learned), as text."""
     refused = {title: changes(before.get(part, {}), now[part]) for part, title in FIXED_PARTS.items() if part in now}
     recorded = _recorded_spec(checkpoint, before)
     differences = ["unknown: the checkpoint does not say with which spec it was trained"]
@@ -120,8 +119,7 @@ def spec_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[lis
 
 def _recorded_spec(checkpoint: Path, facts: Mapping[str, Any]) -> dict[str, Any] | None:
     """The `spec_facts` of a checkpoint. One of an earlier version has none; then those of the spec in its run folder,
-    or
-    None if there is no readable one."""
+    or None if there is no readable one."""
     recorded = facts.get("spec")
     if isinstance(recorded, dict):
         return recorded
@@ -134,8 +132,7 @@ def _recorded_spec(checkpoint: Path, facts: Mapping[str, Any]) -> dict[str, Any]
 
 def weights_hash(folder: Path, base: Path | None = None) -> str:
     """SHA-256, in hex, over names and contents of the safetensors files of a model folder; for an adapter also over
-    those
-    of its `base`. Raises OSError."""
+    those of its `base`. Raises OSError."""
     paths = _weight_files(folder, base)
     with ThreadPoolExecutor(HASH_THREADS) as threads:
         hashes = list(zip((path.name for path in paths), threads.map(content_hash, paths), strict=True))
@@ -144,8 +141,7 @@ def weights_hash(folder: Path, base: Path | None = None) -> str:
 
 def same_weights(recorded: object, folder: Path, base: Path | None = None) -> bool:
     """Whether `recorded`, a hash from a run or checkpoint, is that of a folder's weights, by today's `weights_hash` or
-    by
-    that of earlier versions. Raises OSError."""
+    by that of earlier versions. Raises OSError."""
     return recorded in (weights_hash(folder, base), _earlier_weights_hash(folder, base))
 
 

@@ -104,7 +104,8 @@ def _packs(share: Sequence[Sample], rows: int) -> Iterator[Reading]:
     for start in range(len(share)):
         tokens = patches = shared = count = 0
         joined = False  # whether the prompt before shares its prefix with the one before that
-        for before, sample in zip([None, *share[start:]], share[start : start + rows], strict=False):
+        following = share[start : start + rows]
+        for before, sample in zip([None, *following], following, strict=False):
             joins = before is not None and sample.prefix_key != b"" and sample.prefix_key == before.prefix_key
             new = sample.length - sample.prefix if joins else padded_length(sample.length, "cuda")
             if count and tokens + new > PACK_TOKENS:

@@ -19,6 +19,7 @@ from vidqa.core.cli import SKILL_ROOT
 from vidqa.core.problem import ProblemError
 from vidqa.data import load_records
 from vidqa.gaps.curation.assembly import Assembly, assemble, warnings
+from vidqa.gaps.curation.rows import read_columns
 
 
 def write_set(root: Path, clips: dict[str, np.ndarray], rows: list[dict[str, Any]]) -> Path:
@@ -188,3 +189,11 @@ def test_a_table_without_pairs_is_a_problem(sets: dict[str, Path], tmp_path: Pat
     with pytest.raises(ProblemError) as wrong:
         assemble(request(sets, tmp_path / "out", add=(), pairs=gaps))
     assert [problem.code for problem in wrong.value.problems] == [code]
+
+
+def test_columns_of_other_types_are_read_as_text_or_refused(tmp_path: Path) -> None:
+    table = pyarrow.table({"sample_id": [1, None], "response": [[1], [2]]})
+    pyarrow.parquet.write_table(table, tmp_path / "t.parquet")
+    assert read_columns(tmp_path / "t.parquet", "sample_id") == [{"sample_id": "1"}, {"sample_id": None}]
+    with pytest.raises(ProblemError, match="CURATION_INPUT"):
+        read_columns(tmp_path / "t.parquet", "response")

@@ -123,3 +123,11 @@ def test_other_tasks_are_refused(tasks: Path, other: Any) -> None:
     (tasks / "other.json").write_text(json.dumps(other))
     with pytest.raises(ProblemError, match="CURATION_INPUT"):
         labelled(tasks / "other.json", given(tasks, [{"id": "a", "answer": "yes"}]))
+
+
+@pytest.mark.parametrize("wrong", [{"curation": "x"}, {"medium": ["video"]}, {"choices": [3]}, {"question": None}])
+def test_a_task_with_a_value_of_a_wrong_type_is_refused(tasks: Path, wrong: dict[str, Any]) -> None:
+    rows = json.loads((tasks / "tasks.json").read_text())
+    (tasks / "tasks.json").write_text(json.dumps([{**rows[0], **wrong}]))
+    with pytest.raises(ProblemError, match=f"(?s)CURATION_INPUT.*{next(iter(wrong))}"):
+        labelled(tasks / "tasks.json", given(tasks, [{"id": "a", "answer": "yes"}]))

@@ -127,6 +127,11 @@ def test_answers_are_kept_over_rounds_and_bad_ones_are_refused(tmp_path: Path) -
     with pytest.raises(ProblemError, match="right, wrong, unclear"):
         add_answers(saved, store)
     assert store.read_bytes() == before
+    store.write_bytes(before[:-9])
+    saved.write_text(json.dumps({"schema": "vidqa.audit_answers.v1", "answers": {"c": {"verdict": "right"}}}))
+    with pytest.raises(ProblemError, match="CURATION_INPUT"):
+        add_answers(saved, store)
+    assert store.read_bytes() == before[:-9], "answers that cannot be read are not replaced in silence"
 
 
 def test_the_page_asks_and_shows_everything_as_text() -> None:

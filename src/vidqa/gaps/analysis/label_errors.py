@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from vidqa.core.files import read_object, write_json, write_text
+from vidqa.core.files import write_json, write_text
 from vidqa.core.pages.page import page
 from vidqa.evaluation.accuracy import video_clusters
 from vidqa.evaluation.results import read_evaluation
@@ -254,8 +254,8 @@ def _answered(path: Path, name: str, value: Any) -> Answered:
 def add_answers(path: Path, store: Path) -> None:
     """Add the answers in a file to those in `store`, where they replace earlier ones of the same samples.
 
-    Raises CURATION_INPUT, and then leaves `store` as it is.
+    Raises CURATION_INPUT, also for a damaged `store`, and then leaves `store` as it is.
     """
-    before = read_object(store).get("answers", {}) if store.is_file() else {}
-    new = {name: answer._asdict() for name, answer in read_answers(path).items()}
-    write_json(store, {"schema": ANSWERS_SCHEMA, "answers": {**before, **new}})
+    answers = {**(read_answers(store) if store.is_file() else {}), **read_answers(path)}
+    table = {name: answer._asdict() for name, answer in answers.items()}
+    write_json(store, {"schema": ANSWERS_SCHEMA, "answers": table})

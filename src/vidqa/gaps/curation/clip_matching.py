@@ -155,9 +155,7 @@ def _whole(clip: ClipFingerprint, ratio: float) -> np.ndarray:
 
 
 def match_clips(one: ClipFingerprint, other: ClipFingerprint, how: MatchModes = MatchModes()) -> str:
-    """Vectors = Callable[[ClipFingerprint], np.ndarray]
-
-    SAME_MOMENTS, CROPPED, UNSURE, or "" where they share nothing, in the ways that are possible."""
+    """SAME_MOMENTS, CROPPED, UNSURE, or "" where they share nothing, in the ways that are possible."""
     verdicts = [_shares(one, other), _shares(other, one)] if how.moments else []
     if SAME_MOMENTS in verdicts:
         return SAME_MOMENTS

@@ -10,7 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import msgspec
 
 from vidqa.core.files import parse_json, write_json, write_text
 from vidqa.core.pages.page import page
@@ -23,7 +25,6 @@ from vidqa.gaps.curation.rows import Row
 from vidqa.gaps.problems import INPUT
 
 TASKS = "tasks.json"
-TASK_FIELDS = {"id", "media", "medium", "question", "kind", "provenance", "curation"}
 YES_NO = re.compile(r"(yes|no|true|false)\b(\.?)", re.IGNORECASE)
 FRAMES, SHOWN = 6, 200  # pictures of one clip; clips on the page, the others are in tasks.json
 MOST_BYTES = 1 << 30
@@ -44,6 +45,19 @@ STUDIO = """<View>
   <TextArea name="answer" toName="video" rows="1" maxSubmissions="1" placeholder="answer"/>
 </View>
 """
+
+
+class Task(msgspec.Struct):
+    """A clip to be asked about, as tasks.json has it."""
+
+    id: str
+    media: str
+    medium: Literal["video", "image"]
+    question: str
+    kind: str | None
+    provenance: dict[str, Any]
+    curation: dict[str, Any]
+    choices: list[str] = []  # the two answers of a yes/no question
 
 
 def task(texts: Mapping[str, Any], gap: Mapping[str, Any], provenance: Provenance, details: Mapping[str, Any]) -> Row:
@@ -103,22 +117,22 @@ def labelled(tasks: Path, answers: Path) -> tuple[list[Row], int]:
     return list(rows.values()), len(task_of) - len(rows)
 
 
-def _tasks(path: Path) -> dict[str, Row]:
+def _tasks(path: Path) -> dict[str, Task]:
     """The tasks of a mining, by id. Raises CURATION_INPUT."""
-    tasks = read_saved(path)
-    if not isinstance(tasks, list) or not all(isinstance(row, dict) and row.keys() >= TASK_FIELDS for row in tasks):
-        raise INPUT.error(path, f"it is no list of tasks with {', '.join(sorted(TASK_FIELDS))}")
-    return {str(row["id"]): row for row in tasks}
+    try:
+        return {task.id: task for task in msgspec.convert(read_saved(path), list[Task])}
+    except msgspec.ValidationError as wrong:
+        raise INPUT.error(path, f"it is no list of tasks: {wrong}") from wrong
 
 
-def _annotation(about: Row, question: str, answer: str) -> Row:
+def _annotation(task: Task, question: str, answer: str) -> Row:
     turns = [
-        {"from": "human", "value": f"<{about['medium']}>\n{question or about['question']}"},
-        {"from": "gpt", "value": _spelled(answer, about.get("choices") or ())},
+        {"from": "human", "value": f"<{task.medium}>\n{question or task.question}"},
+        {"from": "gpt", "value": _spelled(answer, task.choices)},
     ]
-    kind = {"kind": about["kind"]} if about["kind"] else {}
-    details = {"provenance": about["provenance"], "curation": {**about["curation"], "labelled": "by a person"}}
-    return {"id": about["id"], about["medium"]: about["media"], **kind, "conversations": turns, **details}
+    kind = {"kind": task.kind} if task.kind else {}
+    details = {"provenance": task.provenance, "curation": {**task.curation, "labelled": "by a person"}}
+    return {"id": task.id, task.medium: task.media, **kind, "conversations": turns, **details}
 
 
 def _spelled(answer: str, choices: Sequence[str]) -> str:

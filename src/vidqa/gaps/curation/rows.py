@@ -56,12 +56,13 @@ def written(row: Mapping[str, Any], record: Record, provenance: Provenance, deta
 
 
 def read_columns(table: Path, *names: str) -> list[dict[str, Any]]:
-    """The rows of a parquet file, with these columns. Raises CURATION_INPUT."""
+    """The rows of a parquet file, with these columns as text or None. Raises CURATION_INPUT."""
     import pyarrow
     import pyarrow.parquet
 
+    columns = pyarrow.schema([(name, pyarrow.string()) for name in names])
     try:
-        rows: list[dict[str, Any]] = pyarrow.parquet.read_table(table, columns=list(names)).to_pylist()
+        rows: list[dict[str, Any]] = pyarrow.parquet.read_table(table, columns=columns.names).cast(columns).to_pylist()
     except (OSError, pyarrow.ArrowException) as broken:
         raise INPUT.error(table, f"it is no table with {', '.join(names)}: {broken}") from broken
     return rows

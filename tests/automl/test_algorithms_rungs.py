@@ -27,6 +27,7 @@ def test_trained_steps_are_the_sum_of_the_rungs_increments(name: str) -> None:
     searcher = made(name, max_trials=30)
     study = simulated(searcher, training, max_concurrent=3)
     assert study.steps == trained(study, [list(rungs) for rungs in searcher.rungs])
+    assert searcher.whole_trainings == pytest.approx(study.steps / RUNGS.max_steps, rel=0.1), "as it was estimated"
     for each in study.trials:
         assert [one.rung for one in each.measured] == list(range(each.measured[0].rung, each.measured[-1].rung + 1))
 

@@ -36,7 +36,7 @@ def of_study(study: Study, first: Path) -> tuple[dict[str, Any], list[Problem]]:
     settings = study.settings
     report = preflight(first, settings.platform, "train", resources=settings.launch_resources)
     facts = report.facts
-    trainings = full_trainings(study)
+    trainings = study.algorithm.whole_trainings
     reruns = settings.finals.reruns
     estimate: dict[str, Any] = {"trials": settings.max_trials, "full_trainings": round(trainings, 2)}
     estimate |= {"re_runs": reruns, **_of_one(study, facts)}
@@ -81,17 +81,6 @@ def _shared_media(study: Study, first: Path) -> tuple[list[Problem], list[str]]:
     pairs = [(read[one], read[other]) for one, other in MEASURED_APART if one in read and other in read]
     problems = [problem for one, other in pairs for problem in apart(context(None), one, other)]
     return problems, [role for role in sets if role not in read]
-
-
-def full_trainings(study: Study) -> float:
-    """All trials in whole trainings: on each rung one in `reduction` trials of the rung below trains on."""
-    settings, brackets = study.settings, study.algorithm.rungs
-    total = 0.0
-    for rungs in brackets:
-        begun = settings.max_trials / len(brackets)
-        for at, (before, steps) in enumerate(zip((0, *rungs), rungs, strict=False)):
-            total += begun / settings.steps.reduction**at * (steps - before)
-    return total / study.longest
 
 
 def _of_one(study: Study, facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -110,6 +110,11 @@ class Searcher:
     def has_rungs(self) -> bool:
         return any(len(bracket) > 1 for bracket in self.rungs)
 
+    @property
+    def whole_trainings(self) -> float:
+        """What all trials of the study take, about, in whole trainings."""
+        return self.task.max_trials
+
     def next(self, trials: Sequence[Trial]) -> Decision:
         """The next decision, from all trials in the order of their numbers. Called again after each decision while a
         trial slot is free, and after each new result."""

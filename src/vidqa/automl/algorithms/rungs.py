@@ -8,8 +8,9 @@ from the longest training that enough trials have had. PBT replaces the worst at
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 from vidqa.automl.algorithms._base import Fidelity, Searcher, Task
@@ -61,6 +62,11 @@ def brackets(fidelity: Fidelity, max_trials: int) -> list[Bracket]:
     return rows
 
 
+def climb(rungs: Sequence[int], sizes: Iterable[float]) -> float:
+    """Whole trainings that trials take together, of which so many reach the end of each rung."""
+    return sum(size * (end - begin) for size, begin, end in zip(sizes, (0, *rungs), rungs, strict=False)) / rungs[-1]
+
+
 class Asha(Searcher):
     """ASHA by promotion: a free slot goes to the best trial that may climb a rung, else to a new one. Of the trials
     measured at a rung, one in `reduction` may go on from its checkpoint."""
@@ -68,6 +74,11 @@ class Asha(Searcher):
     def __init__(self, task: Task) -> None:
         super().__init__(task)
         self.rungs = [ladder(task.fidelity)]
+
+    @property
+    def whole_trainings(self) -> float:
+        by = self.task.fidelity.reduction
+        return climb(self.rungs[0], (max(1, self.task.max_trials / by**rung) for rung in count()))
 
     def next(self, trials: Sequence[Trial]) -> Decision:
         if promoted := self._promotion(trials, self.task.fidelity.reduction):
@@ -98,6 +109,10 @@ class Hyperband(Searcher):
         super().__init__(task)
         self.brackets = brackets(task.fidelity, task.max_trials)
         self.rungs = [bracket.rungs for bracket in self.brackets]
+
+    @property
+    def whole_trainings(self) -> float:
+        return sum(climb(bracket.rungs, bracket.sizes) for bracket in self.brackets)
 
     def next(self, trials: Sequence[Trial]) -> Decision:
         for place, bracket in enumerate(self.brackets):
@@ -182,6 +197,10 @@ class Pbt(Searcher):
         self.rungs = [intervals(task.fidelity)]
         copies = 1 + REPLACED * (len(self.rungs[0]) - 1)
         self.size = min(task.max_trials, max(SMALLEST, math.floor(task.max_trials / copies)))
+
+    @property
+    def whole_trainings(self) -> float:
+        return self.size  # a copy goes on where another trial was given up
 
     def next(self, trials: Sequence[Trial]) -> Decision:
         founders = sum(trial.parent is None for trial in trials)

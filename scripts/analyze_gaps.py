@@ -7,6 +7,7 @@ python scripts/analyze_gaps.py --results-dir outputs/eval --gaps-parquet gaps.pa
 import sys
 from argparse import Namespace
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
@@ -48,20 +49,23 @@ parser.add_argument("--audit-answers", type=Path, metavar="FILE", help="what the
 parser.add_argument("--fail-on-gaps", action="store_true", help="exit with 3 if there are gaps")
 
 
-def main(options: Namespace) -> Result:
-    from vidqa.gaps.analysis.report import GapAnalysis, find_gaps, next_commands
-    from vidqa.gaps.problems import GAPS_FOUND
-
+def fields(options: Namespace) -> dict[str, Any]:
+    """The fields of a `GapAnalysis`. Raises USAGE for options that do not fit together."""
     if options.other_results and not options.audit:
         parser.error("--other-results is for the audit: add --audit FILE")
     if options.embeddings and not (options.audit or options.slices):
         parser.error("--embeddings is for the slices and the audit: add --slices FILE or --audit FILE")
-    fields = chosen(options)
-    fail_on_gaps = fields.pop("fail_on_gaps")
-    request = GapAnalysis(**fields)
+    return {name: value for name, value in chosen(options).items() if name != "fail_on_gaps"}
+
+
+def main(options: Namespace) -> Result:
+    from vidqa.gaps.analysis.report import GapAnalysis, find_gaps, next_commands
+    from vidqa.gaps.problems import GAPS_FOUND
+
+    request = GapAnalysis(**fields(options))
     report = find_gaps(request)
     gaps, problems = report.gaps, list(report.gaps.problems)
-    if fail_on_gaps and gaps.count:
+    if options.fail_on_gaps and gaps.count:
         problems.append(GAPS_FOUND.at(request.gaps_parquet, f"{gaps.count} gaps among {gaps.results} results"))
     return Result(report.data, report.text, problems, next_commands(gaps, request))
 

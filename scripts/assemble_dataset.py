@@ -4,6 +4,7 @@ import re
 import sys
 from argparse import ArgumentTypeError, Namespace
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
@@ -44,17 +45,22 @@ parser.add_argument("--round", type=number(int, 0), default=1, help="round of th
 parser.add_argument("--seed", type=number(int, 0), default=0, help="what is drawn")
 
 
-def main(options: Namespace) -> Result:
-    from vidqa.gaps.curation.assembly import Assembly, assemble, warnings
-
-    request = chosen(options)
+def fields(options: Namespace) -> dict[str, Any]:
+    """The fields of an `Assembly`. Raises USAGE for options that do not fit together."""
+    table = chosen(options)
     if bool(options.add) == bool(options.pairs):
         parser.error("give --add, or --pairs with a gap table")
     for name in ("kpi", "validation", "test"):
-        if len(request[name]) > 1 or any(len(places) > 2 for places in request[name]):
+        if len(table[name]) > 1 or any(len(places) > 2 for places in table[name]):
             parser.error("--kpi, --validation and --test take one set each: annotations, and where their media are")
-        request[name] = tuple(*request[name])
-    assembly = Assembly(**request)
+        table[name] = tuple(*table[name])
+    return table
+
+
+def main(options: Namespace) -> Result:
+    from vidqa.gaps.curation.assembly import Assembly, assemble, warnings
+
+    assembly = Assembly(**fields(options))
     assembled, path = assemble(assembly), str(options.out / "annotations.json")
     counts = assembled.as_dict()
     text = "\n".join([*(f"{name}: {value}" for name, value in counts.items()), path])

@@ -23,7 +23,12 @@ parser.add_argument(
     "--each", dest="variants", type=number(int, 0), default=1, metavar="N", help="variants of every clip (1)"
 )
 parser.add_argument(
-    "--only", nargs="+", action="extend", default=[], help="of shift, speed, crop, color, noise, encode"
+    "--only",
+    nargs="+",
+    action="extend",
+    default=[],
+    choices=("shift", "speed", "crop", "color", "noise", "encode"),
+    help="variants to draw from (all)",
 )
 parser.add_argument("--flip", action="store_true", help="also mirror clips; left and right are swapped in the texts")
 parser.add_argument("--no-reword", dest="reword", action="store_false", help="keep the words of questions")
@@ -37,11 +42,8 @@ parser.add_argument("--seed", type=number(int, 0), default=0, help="what is draw
 
 def main(options: Namespace) -> Result:
     from vidqa.gaps.curation.augmentation import PREVIEW, Augmentation, augment
-    from vidqa.gaps.curation.variants import SAFE
 
-    if options.variants < 0 or set(options.only) - set(SAFE):
-        parser.error(f"--each is not negative, --only names some of: {', '.join(SAFE)}")
-    rows, problems = augment(Augmentation(**{**chosen(options), "only": tuple(options.only or SAFE)}))
+    rows, problems = augment(Augmentation(**chosen(options)))
     data = {"rows": len(rows), "out": str(options.out), "preview": str(options.out / PREVIEW)}
     return Result(data, f"{len(rows)} rows; look at {options.out / PREVIEW} before they are used", problems)
 

@@ -3,6 +3,7 @@
 import sys
 from argparse import Namespace
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
@@ -57,7 +58,8 @@ TAKES = {
 }
 
 
-def refuse_unused(options: Namespace) -> None:
+def fields(options: Namespace) -> dict[str, Any]:
+    """The fields of a `PlanRequest`. Raises USAGE for options that the verb does not take."""
     changed = {name for name, value in vars(options).items() if value != parser.get_default(name)}
     takes = TAKES.get(options.verb, set())
     if unused := sorted(changed - takes - {"verb", "study", "json"}):
@@ -66,30 +68,16 @@ def refuse_unused(options: Namespace) -> None:
         parser.error(
             f"--{new[0]} is of a new plan, which --spec names; without both, plan shows the study that is there"
         )
+    return {name: getattr(options, name) for name in OF_A_PLAN}
 
 
 def main(options: Namespace) -> Result:
-    refuse_unused(options)
+    request = fields(options)
     folder = options.study.absolute()
     if options.verb == "plan":
         from vidqa.automl.plan import PlanRequest, plan
 
-        named = {"algorithm": options.algorithm, "max_trials": options.trials, "max_concurrent": options.concurrent}
-        if options.spec is None:
-            return plan(folder, None)
-        request = PlanRequest(
-            options.spec,
-            options.evaluate,
-            options.test,
-            metrics=tuple(options.metric),
-            ranges=tuple(options.range),
-            fixed=tuple(options.fix),
-            only=tuple(options.only),
-            runs=options.runs,
-            sets=tuple(options.set),
-            named=named,
-        )
-        return plan(folder, request)
+        return plan(folder, PlanRequest(**request) if options.spec else None)
     if options.verb == "report":
         from vidqa.automl.report import report
 

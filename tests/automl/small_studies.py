@@ -25,7 +25,15 @@ def install(set_attribute: Callable[[Any, str, Any], None] = setattr) -> None:
     stand_in.install(set_attribute)
 
 
-def write_study(folder: Path, *sets: str, manner: str = "well", fixed: tuple[str, ...] = (), **named: Any) -> Path:
+def write_study(
+    folder: Path,
+    *sets: str,
+    manner: str = "well",
+    fixed: tuple[str, ...] = (),
+    algorithm: str = "random",
+    max_trials: int = 4,
+    max_concurrent: int = 2,
+) -> Path:
     """A study of the learning rate alone, planned and not started."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "model").mkdir(exist_ok=True)
@@ -59,10 +67,10 @@ def write_study(folder: Path, *sets: str, manner: str = "well", fixed: tuple[str
         "train.optm_decay_type=cosine",
         "train.epoch=4",
     )
-    named = {"algorithm": "random", "max_trials": 4, "max_concurrent": 2, **named}
+    numbers = {"algorithm": algorithm, "trials": max_trials, "concurrent": max_concurrent}
     sets = ("finals.seeds=[]", *sets)
     asked = PlanRequest(
-        path, ranges=(f"{RATE}=1e-6..1e-2:log",), fixed=(*kept, "train.epoch=4", *fixed), sets=sets, named=named
+        path, range=(f"{RATE}=1e-6..1e-2:log",), fix=(*kept, "train.epoch=4", *fixed), set=sets, **numbers
     )
     write(folder / "study", asked)
     return folder / "study"

@@ -34,10 +34,11 @@ def test_a_real_trial_is_trained_and_evaluated_beside_the_untrained_model(tmp_pa
     asked = PlanRequest(
         tiny_spec(tmp_path, model, data),
         evaluation(tmp_path, model, data),
-        ranges=(f"{RATE}=1e-4..1e-2:log",),
-        fixed=("train.train_batch_per_replica=4", "train.optm_weight_decay=0.0"),
-        sets=("finals.seeds=[]",),
-        named={"algorithm": "random", "max_trials": 1},
+        range=(f"{RATE}=1e-4..1e-2:log",),
+        fix=("train.train_batch_per_replica=4", "train.optm_weight_decay=0.0"),
+        set=("finals.seeds=[]",),
+        algorithm="random",
+        trials=1,
     )
     planned = plan(tmp_path / "study", asked)
     assert planned.data["first"][0]["proposer"] == "template" and ("STUDY_SETTINGS", "max_trials") in [

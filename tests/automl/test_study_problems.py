@@ -67,7 +67,7 @@ def test_a_study_that_has_begun_is_not_planned_again(tmp_path: Path) -> None:
     study = write_study(tmp_path, max_trials=1)
     carry_out(study)
     before = (study / "study.toml").read_bytes()
-    again = PlanRequest(tmp_path / "train.toml", ranges=(f"{RATE}=1e-6..1e-3:log",))
+    again = PlanRequest(tmp_path / "train.toml", range=(f"{RATE}=1e-6..1e-3:log",))
     assert code_of(lambda: plan(study, again)) == "STUDY_CHANGED" and (study / "study.toml").read_bytes() == before
 
 

@@ -91,6 +91,8 @@ def test_words_that_a_verb_cannot_use(
         ("--set", "limits.gpu_hours=-1"),
         ("--set", "resources.trials_per_gpu=0"),
         ("--set", "wings=1"),
+        ("--set", "goals.wings=1"),
+        ("--set", "evaluation.wings=1"),
         ("--algorithm", "guess"),
         ("--metric", "accuracy"),
         ("--metric", "val/avg_loss:sideways"),

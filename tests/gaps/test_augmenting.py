@@ -60,6 +60,18 @@ def test_the_same_seed_makes_the_same(annotated: Path, tmp_path: Path) -> None:
     assert [row["curation"] for row in made[0]] == [row["curation"] for row in made[1]]
 
 
+@pytest.mark.parametrize("part", [{"video_start": 0.5}, {}])
+def test_what_moves_moments_is_left_out_where_times_matter(annotated: Path, tmp_path: Path, part: dict) -> None:
+    """Of a part of a clip, or where a question is about time, nothing moves the moments that it is about."""
+    rows = json.loads(annotated.read_text())[:1]
+    asked = "Is the door open?" if part else "When does it open?"
+    content = [{"type": "video", "video": "a.mp4", **part}, {"type": "text", "text": asked}]
+    rows[0] = {"id": "q", "messages": [{"role": "user", "content": content}, {"role": "assistant", "content": "x"}]}
+    annotated.write_text(json.dumps(rows))
+    request = Augmentation(annotations=annotated, out=tmp_path / "out", only=("shift", "speed"), variants=4)
+    assert {row["curation"]["variant"] for row in augment(request)[0]} == {"encode"}
+
+
 def test_a_flip_turns_pictures_around() -> None:
     frames = np.arange(2 * 4 * 6 * 3, dtype=np.uint8).reshape(2, 4, 6, 3)
     flipped, fps, _ = VARIANTS["flip"](frames, 8.0, np.random.default_rng(0))
@@ -77,6 +89,7 @@ def test_words_are_swapped_only_where_it_is_sure() -> None:
     assert countered("Is it open?", "no") is None  # what is not open may be half open
     assert countered("Is it open or closed?", "yes") is None
     assert countered("Does it get bigger?", "Yes.") == ("Does it get smaller?", "no")
+    assert countered("Isn't it open?", "yes") is None
     assert asks_for_time("How fast is it?") and not asks_for_time("Is it red?")
 
 

@@ -163,6 +163,7 @@ def test_two_programs_do_not_carry_out_one_loop(cheap: Cheap, tmp_path: Path) ->
     [
         *("stop.rounds=0", "stop.round=2", "sets.kpi_looks=-1", "where.platform=moon", "audit"),
         *("stop.target=[", "stop.target={a: b: c", "words.mine='--per-gap 4"),
+        *("words.mine=--per-gap 0", "words.assemble=--cap=-1", "words.gaps=--json", "study=--spec other.toml"),
     ],
 )
 def test_a_wrong_setting_is_named(tmp_path: Path, sets: str) -> None:

@@ -7,38 +7,52 @@ from pathlib import Path
 import pytest
 
 from vidqa.core.problem import ProblemError
-from vidqa.gaps.curation.assembly import Assembly
-from vidqa.gaps.curation.augmentation import Augmentation
-from vidqa.gaps.curation.mining import Mining
-from vidqa.gaps.deft.runner import with_options, words_of
+from vidqa.gaps.curation.variants import SAFE
+from vidqa.gaps.deft.runner import announced, options_of
 
 PLACES = {"gaps": Path("g"), "pool": Path("p"), "query": Path("q"), "out": Path("o")}
+OWN = {
+    "mine_samples": "--gaps g --pool p --query q --out o --tried z",
+    "assemble_dataset": "--base b --add a --out o --kpi k m",
+    "augment_samples": "--annotations a --out o",
+    "analyze_gaps": "--results-dir r --gaps-parquet g --kpi-ann-path k",
+    "run_automl": "plan --study s --spec t",
+}
 
 
-def test_options_are_those_of_the_script_with_their_types() -> None:
+def read(script: str, *further: str) -> dict:
+    return options_of(script, OWN[script].split(), further)
+
+
+def test_options_are_those_of_the_script_with_their_types(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--per-gap", "4", "--threshold=-1", "--tried", "a", "b", "--tried", "c"]
-    request = with_options(Mining(**PLACES, tried=(Path("z"),)), words, "mine_samples")
-    assert (request.per_gap, request.threshold) == (4, -1.0)
-    assert request.tried == tuple(map(Path, "zabc"))
-    assert words_of(request)[:4] == ["--per-gap", 4, "--threshold", -1.0]
+    fields = announced("mine_samples", {**PLACES, "round": 0, "tried": [Path("z")], "pool-media": None}, words)
+    assert (fields["per_gap"], fields["threshold"], fields["round"]) == (4, -1.0, 0)
+    assert fields["tried"] == list(map(Path, "zabc")) and fields["pool_media"] == ""
+    shown = capsys.readouterr().err
+    assert "--gaps g --pool p --query q --out o --round 0 --tried z --per-gap 4 --threshold=-1 --tried a b" in shown
 
 
 def test_flags_are_switched_by_their_names() -> None:
-    assembly = Assembly(base=Path("b"), add=(Path("a"),), out=Path("o"))
-    request = with_options(assembly, ["--no-balance", "--cap", "3"], "assemble_dataset")
-    assert (request.balance, request.cap) == (False, 3) and "--no-balance" in words_of(request)
-    copies = with_options(Augmentation(annotations=Path("a"), out=Path("o")), ["--flip"], "augment_samples")
-    assert copies.flip and words_of(copies)[-1] == "--flip"
-    twice = with_options(copies, ["--each", "2"], "augment_samples")
-    assert twice.variants == 2 and words_of(twice)[-3:] == ["--each", 2, "--flip"]
-    assert with_options(copies, ["--only", "crop", "noise"], "augment_samples").only == ("crop", "noise")
+    fields = read("assemble_dataset", "--no-balance", "--cap", "3")
+    assert (fields["balance"], fields["cap"], fields["kpi"]) == (False, 3, ("k", "m"))
+    fields = read("augment_samples", "--flip", "--each", "2")
+    assert fields["flip"] and fields["variants"] == 2
+    assert read("augment_samples", "--only", *SAFE)["only"] == list(SAFE)
+    assert read("run_automl", "--trials", "6", "--set", "finals.seeds=[]")["set"] == ["finals.seeds=[]"]
 
 
 @pytest.mark.parametrize(
-    "words", [["--per-gaps", "4"], ["--per-gap", "four"], ["4"], ["--per-gap", "0"], ["--media-weight", "2"]]
+    ("script", "words"),
+    [
+        *(("mine_samples", words) for words in ("--per-gaps 4", "--per-gap four", "4", "--per-gap 0", "--seed -1")),
+        *(("mine_samples", words) for words in ("--media-weight 2", "--threshold nan", "--out x", "--no-per-gap 4")),
+        *(("augment_samples", words) for words in ("--only paint", "--seed=-1", "--annotations x")),
+        *(("assemble_dataset", words) for words in ("--cap=-1", "--replay=-1", "--group-by (", "--kpi x", "--pairs x")),
+        *(("analyze_gaps", words) for words in ("--fail-on-gaps", "--json", "--mode other")),
+        *(("run_automl", words) for words in ("--spec x", "--study x", "--wait", "--count 2")),
+    ],
 )
-def test_a_wrong_option_is_refused(words: list[str]) -> None:
+def test_a_wrong_option_is_refused(script: str, words: str) -> None:
     with pytest.raises(ProblemError, match="DEFT_SETTING"):
-        with_options(Mining(**PLACES), words, "mine_samples")
-    with pytest.raises(ProblemError, match="DEFT_SETTING"):
-        with_options(Augmentation(annotations=Path("a"), out=Path("o")), ["--only", "paint"], "augment_samples")
+        read(script, *words.split())

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from vidqa.automl.study import Study, open_study
 from vidqa.core import files
 from vidqa.core.cli import Result, command, refused_writes
 from vidqa.jobs.job_spec import with_absolute_paths
+from vidqa.spec.keys import table_at
 from vidqa.spec.layers import parse_set
 
 FIRST = 3  # trials whose specs are shown before they start
@@ -29,18 +30,21 @@ LESS_IS_BETTER = ("loss", "perplexity", "error", "false_positive", "false_negati
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """The options of a new study. `sets` are settings by dotted name (study.toml)."""
+    """The options of `run_automl.py plan`, by their names. `runs` are trainings in all, the re-runs among them; `set`
+    are settings by dotted name (study.toml)."""
 
     spec: Path
-    evaluation: Path | None = None
+    evaluate: Path | None = None
     test: Path | None = None
-    metrics: tuple[str, ...] = ()
-    ranges: tuple[str, ...] = ()
-    fixed: tuple[str, ...] = ()
-    only: tuple[str, ...] = ()
-    runs: int | None = None  # trainings in all, the re-runs among them
-    sets: tuple[str, ...] = ()
-    named: Mapping[str, Any] = field(default_factory=dict)  # settings with options of their own
+    metric: Sequence[str] = ()
+    range: Sequence[str] = ()
+    fix: Sequence[str] = ()
+    only: Sequence[str] = ()
+    runs: int | None = None
+    set: Sequence[str] = ()
+    algorithm: str | None = None
+    trials: int | None = None
+    concurrent: int | None = None
 
 
 def plan(folder: Path, request: PlanRequest | None) -> Result:
@@ -74,7 +78,7 @@ def write(folder: Path, request: PlanRequest) -> None:
     """Write settings and specs of a new study, and its parts of the data. Raises what `plan` does."""
     if read(folder).events:
         raise STUDY_CHANGED.error(folder, "it has begun: its journal has events", "plan a new study in another folder")
-    paths = {TRAIN: request.spec, EVALUATE: request.evaluation, TEST: request.test}
+    paths = {TRAIN: request.spec, EVALUATE: request.evaluate, TEST: request.test}
     loaded = {name: spec.load(path, "train" if name == TRAIN else "evaluate") for name, path in paths.items() if path}
     settings = checked(_table(request), folder / FILE)
     with refused_writes(folder):
@@ -87,21 +91,19 @@ def write(folder: Path, request: PlanRequest) -> None:
 
 def _table(request: PlanRequest) -> dict[str, Any]:
     """Options as study.toml has them."""
-    default = "accuracy" if request.evaluation else "val/avg_loss"
+    default = "accuracy" if request.evaluate else "val/avg_loss"
     table: dict[str, Any] = {
-        "goals": [_goal(word) for word in request.metrics or (default,)],
-        "evaluation": EVALUATE if request.evaluation else None,
+        "goals": [_goal(word) for word in request.metric or (default,)],
+        "evaluation": EVALUATE if request.evaluate else None,
         "test": TEST if request.test else None,
-        "ranges": {key: value.strip() for key, _, value in (word.partition("=") for word in request.ranges)},
-        "fixed": parse_set(request.fixed, "--fix").table,
+        "ranges": {key: value.strip() for key, _, value in (word.partition("=") for word in request.range)},
+        "fixed": parse_set(request.fix, "--fix").table,
         "only": [key for word in request.only for key in word.split(",")],
     }
-    for name, value in (*request.named.items(), *parse_set(request.sets).table.items()):
-        *path, last = name.split(".")
-        inner = table
-        for part in path:
-            inner = inner.setdefault(part, {})
+    named = {"algorithm": request.algorithm, "max_trials": request.trials, "max_concurrent": request.concurrent}
+    for name, value in (*named.items(), *parse_set(request.set).table.items()):
         if value is not None:
+            inner, last = table_at(table, name)
             inner[last] = value
     if request.runs is not None:
         _divide(table, request.runs)

@@ -9,7 +9,7 @@ import json
 import shlex
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,9 @@ from vidqa.evaluation.answers import parse_expected
 from vidqa.evaluation.thumbnails import card_frames
 from vidqa.gaps.curation.rows import Row, counted, read_rows, written
 from vidqa.gaps.curation.variants import (
+    CHANGES_TIMES,
     SAFE,
     VARIANTS,
-    SafeName,
     asks_for_time,
     countered,
     mirrored,
@@ -47,13 +47,14 @@ GENERATOR_S = 24 * 3600.0
 @dataclass(frozen=True, kw_only=True)
 class Augmentation:
     """The options of augment_samples.py. `variants` is how many of every clip, drawn from the names in `only`
-    and, with `flip`, mirrored ones. `generator` is a command of the user's that writes the rows instead."""
+    (empty: all of SAFE) and, with `flip`, mirrored ones. `generator` is a user's command that writes the rows instead.
+    """
 
     annotations: Path
     out: Path
     media_root: str = ""
-    variants: int = field(default=1, metadata={"option": "each"})
-    only: tuple[SafeName, ...] = SAFE
+    variants: int = 1
+    only: Sequence[str] = ()
     flip: bool = False
     reword: bool = True
     counter: bool = True
@@ -97,10 +98,10 @@ def augment(request: Augmentation) -> tuple[list[Row], list[Problem]]:
 
 def _variant(request: Augmentation, row: Row, record: Record, name: str, draw: np.random.Generator) -> Row:
     """One variant of a clip, written, and the row about it."""
-    shows_a_part = any(name in ("video_start", "video_end") for name, _ in record.media[0].keys)
-    at_its_speed = shows_a_part or asks_for_time(record.question)
-    names = (*request.only, *(("flip",) if request.flip else ()))
-    suited = [name for name in names if name != "speed" or not at_its_speed]
+    shows_a_part = any(key in ("video_start", "video_end") for key, _ in record.media[0].keys)
+    keeps_times = shows_a_part or asks_for_time(record.question)
+    variants = (*(request.only or SAFE), *(("flip",) if request.flip else ()))
+    suited = [variant for variant in variants if not (keeps_times and variant in CHANGES_TIMES)]
     chosen = str(draw.choice(suited or ["encode"]))
     frames, fps = read_clip(record.media[0].path)
     frames, fps, drawn = VARIANTS[chosen](frames, fps, draw)

@@ -9,10 +9,9 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-from pydantic import Field
 
 from vidqa.core.files import replacing, write_json
 from vidqa.core.pages.page import page
@@ -45,7 +44,7 @@ class Mining(Limits):
     out: Path
     pool_annotations: str = ""
     pool_media: str = ""
-    media_weight: Annotated[float, Field(ge=0, le=1)] = 0.5
+    media_weight: float = 0.5
     round: int = 1
     tried: tuple[Path, ...] = ()
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated
 
 import numpy as np
-from pydantic import Field
 
 from vidqa.gaps.curation.embeddings import Table
 from vidqa.gaps.curation.search import Candidates
@@ -25,7 +23,7 @@ class Limits:
     near_copy  cosine of media from which two rows with one question are near copies
     seed       of the order in which gaps take turns"""
 
-    per_gap: Annotated[int, Field(ge=1)] = 20
+    per_gap: int = 20
     most: int = 0
     threshold: float = 0.5
     near_copy: float = 0.999

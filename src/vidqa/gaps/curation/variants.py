@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 from pathlib import Path
-from typing import Literal, get_args
 
 import av
 import numpy as np
@@ -19,7 +18,6 @@ from vidqa.video.decode import read_frames
 from vidqa.video.probe import probe
 
 Frames = np.ndarray
-SafeName = Literal["shift", "speed", "crop", "color", "noise", "encode"]
 Applied = tuple[Frames, float, dict[str, float]]  # frames, their rate, what was drawn
 # What a yes/no question may begin with, and how it is asked otherwise; {} is the rest without its question mark.
 FORMS = ("{question}", "Answer yes or no: {question}", "Look at the video. {question}", "{question} Answer yes or no.")
@@ -87,7 +85,8 @@ VARIANTS = {
     "encode": _as_it_is,
     "flip": _flip,
 }
-SAFE: tuple[SafeName, ...] = get_args(SafeName)
+SAFE = tuple(name for name in VARIANTS if name != "flip")
+CHANGES_TIMES = ("shift", "speed")  # a moment is at another second of the clip
 
 
 def read_clip(path: str) -> tuple[Frames, float]:
@@ -111,7 +110,7 @@ def write_clip(path: Path, frames: Frames, fps: float, crf: int) -> None:
 
 
 def asks_for_time(question: str) -> bool:
-    """Whether the answer may be another at another speed."""
+    """Whether the answer may be another at another speed, or where the first moments are left out."""
     return bool(
         re.search(r"\b(fast|slow|quick|speed|long|short|second|minute|when|duration|time)", question.casefold())
     )
@@ -130,7 +129,7 @@ def countered(question: str, answer: str) -> tuple[str, str] | None:
     for pair in OPPOSITES:
         for word, other in (pair, pair[::-1]):
             matches = re.findall(rf"\b{word}\b", question, re.IGNORECASE)
-            if len(matches) == 1 and not re.search(rf"\b(?:{other}|not|n't|or)\b", question, re.IGNORECASE):
+            if len(matches) == 1 and not re.search(rf"\b(?:{other}|not|or)\b|n['’]t\b", question, re.IGNORECASE):
                 return re.sub(rf"\b{word}\b", other, question, flags=re.IGNORECASE), "no"
     return None
 

@@ -17,9 +17,11 @@ from vidqa.core.files import write_text
 from vidqa.core.pages.page import percent
 from vidqa.core.problem import Exit, Problem, ProblemError
 from vidqa.data.reader import annotations_in_folder
+from vidqa.gaps.deft import runner
 from vidqa.gaps.deft.context import AUDIT_ANSWERS, EVALUATE_SPEC, LABELS, LOG, TRAIN_SPEC, StageContext, is_labelled
 from vidqa.gaps.deft.loop import Log, Loop, PendingStage, Step, locked_folder, write_state
 from vidqa.gaps.deft.report import write_report
+from vidqa.gaps.deft.stages import ROUND
 from vidqa.gaps.deft.state import Ending, Sets, Settings, Stop, Strict, Where, fold
 from vidqa.gaps.problems import DEFT_FOLDER, DEFT_SETTING, LEAK
 from vidqa.spec.layers import parse_value
@@ -66,6 +68,7 @@ def create(folder: Path, config: LoopConfig) -> tuple[Loop, str]:
     }
     settings = _settings(config)
     _check_sets(settings, training)
+    _check_words(settings)
     _require_free(folder)
     with locked_folder(folder):
         if (folder / LOG).is_file():
@@ -150,6 +153,15 @@ def _check_sets(settings: Settings, training: spec.TrainSpec) -> None:
     if settings.control and not is_labelled(sets.pool):
         message = f"{sets.pool} has no annotations, so that random samples of it have no answers to train on"
         raise DEFT_SETTING.error("control", message, "leave control out, or name a pool with annotations.json")
+
+
+def _check_words(settings: Settings) -> None:
+    """Raises DEFT_SETTING for options that the script of a stage refuses: they cannot change within a loop."""
+    commands = {stage.name: shlex.split(stage.command) for stage in ROUND}
+    for name, further in settings.words.items():
+        _, script, *own, _ = commands[name]  # names in capitals stand for files; the last word is --json
+        runner.options_of(Path(script).stem, own, further)
+    runner.options_of("run_automl", ["plan", "--study", "FOLDER", "--spec", "SPEC"], settings.study)
 
 
 def _require_apart(folders: dict[str, str], training: spec.TrainSpec) -> None:

@@ -82,19 +82,19 @@ def gaps(context: StageContext) -> StageResult:
     place, selection = context.place, context.settings.sets.selection
     files = {"gaps": place / "gaps.parquet", "slices": place / "slices.json", "audit queue": place / "audit.json"}
     answers = context.folder / AUDIT_ANSWERS
-    request = GapAnalysis(
-        results_dir=context.accepted.evaluation,
-        gaps_parquet=str(files["gaps"]),
-        kpi_ann_path=str(annotations_in(selection)),
-        kpi_media_path=selection,
-        slices=files["slices"],
-        audit=files["audit queue"],
-        other_results=tuple(_other_evaluations(context)),
-        embeddings=context.output("selection embeddings"),
-        audit_answers=answers if answers.is_file() else None,
-    )
-    request = runner.announced(request, context.settings.words.get("gaps", []), "analyze_gaps")
-    data = find_gaps(request).data
+    options = {
+        "results-dir": context.accepted.evaluation,
+        "gaps-parquet": files["gaps"],
+        "kpi-ann-path": annotations_in(selection),
+        "kpi-media-path": selection,
+        "slices": files["slices"],
+        "audit": files["audit queue"],
+        "other-results": _other_evaluations(context),
+        "embeddings": context.output("selection embeddings"),
+        "audit-answers": answers if answers.is_file() else None,
+    }
+    fields = runner.announced("analyze_gaps", options, context.settings.words.get("gaps", []))
+    data = find_gaps(GapAnalysis(**fields)).data
     count, types = data["gaps"], {name: count for name, count in data["by_error_type"].items() if count}
     facts: dict[str, Fact] = {"gaps": count, **types}
     by_type = ", ".join(f"{n} {name}" for name, n in types.items())
@@ -137,20 +137,19 @@ def mine_pool(context: StageContext) -> StageResult:
     from vidqa.gaps.curation.mining import Mining, mine
 
     folder, pool = _empty(context.place / "mined"), str(context.settings.sets.pool)
-    is_labelled_pool = is_labelled(pool)
-    request = Mining(
-        gaps=context.require("gaps"),
-        pool=context.require("pool embeddings"),
-        query=context.require("selection embeddings"),
-        out=folder,
-        round=context.number or 0,
-        pool_annotations=str(annotations_in(pool)) if is_labelled_pool else "",
-        pool_media=media_of(pool) if is_labelled_pool else "",
-        tried=tuple(_mined_tables(context)),
-    )
-    request = runner.announced(request, context.settings.words.get("mine", []), "mine_samples")
+    options: dict[str, object] = {
+        "gaps": context.require("gaps"),
+        "pool": context.require("pool embeddings"),
+        "query": context.require("selection embeddings"),
+        "out": folder,
+        "round": context.number,
+        "tried": _mined_tables(context),
+    }
+    if is_labelled(pool):
+        options |= {"pool-annotations": annotations_in(pool), "pool-media": media_of(pool)}
+    fields = runner.announced("mine_samples", options, context.settings.words.get("mine", []))
     try:
-        mined = mine(request)
+        mined = mine(Mining(**fields))
     except ProblemError as error:
         message = _nothing(error)
         sentence = f"No new samples: the pool holds none that is like the gaps. {message}."
@@ -208,9 +207,8 @@ def augment_mined(context: StageContext) -> StageResult:
     from vidqa.gaps.curation.augmentation import Augmentation, augment
 
     folder = _empty(context.place / "augmented")
-    request = Augmentation(annotations=context.require("mined"), out=folder, round=context.number or 0)
-    request = runner.announced(request, context.settings.words.get("augment", []), "augment_samples")
-    augment(request)
+    options = {"annotations": context.require("mined"), "out": folder, "round": context.number}
+    augment(Augmentation(**runner.announced("augment_samples", options, context.settings.words.get("augment", []))))
     path = folder / "augmented.json"
     count = len(read_table(path, Annotations).root)
     return StageResult(f"{count} altered copies were made.", {"augmented": path}, {"samples": count})
@@ -229,19 +227,19 @@ def assemble_set(context: StageContext, inputs: tuple[str, ...], folder: str, ou
 
     base, media = context.base_set()
     sets, out = context.settings.sets, _empty(context.place / folder)
-    request = Assembly(
-        base=base,
-        base_media=media,
-        add=tuple(path for name in inputs if (path := context.output(name))),
-        out=out,
-        round=context.number or 0,
-        validation=_protected(sets.selection),
-        kpi=_protected(sets.kpi),
-        test=_protected(sets.test),
-    )
-    request = runner.announced(request, context.settings.words.get("assemble", []), "assemble_dataset")
+    options = {
+        "base": base,
+        "base-media": media,
+        "add": [path for name in inputs if (path := context.output(name))],
+        "out": out,
+        "round": context.number,
+        "validation": _protected(sets.selection),
+        "kpi": _protected(sets.kpi),
+        "test": _protected(sets.test),
+    }
+    fields = runner.announced("assemble_dataset", options, context.settings.words.get("assemble", []))
     try:
-        counts = assemble(request).as_dict()
+        counts = assemble(Assembly(**fields)).as_dict()
     except ProblemError as error:
         return StageResult(f"No new samples: {_nothing(error)}.", {}, {"samples": 0}, stop="no new samples")
     rows, origins = counts["rows"], ", ".join(f"{count} {origin}" for origin, count in counts["by_origin"].items())

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from vidqa.core.cli import note
 from vidqa.core.files import write_json
@@ -19,23 +16,6 @@ from vidqa.gaps.deft.data_stages import data_keys, model_keys
 from vidqa.gaps.deft.runner import Request
 from vidqa.gaps.deft.state import Cost, Fact
 from vidqa.gaps.problems import DEFT_GATE, DEFT_SETTING
-
-
-@dataclass(frozen=True)
-class StudyOptions:
-    """The options of `run_automl.py plan` that a loop may be given for its studies."""
-
-    evaluate: Path | None = None
-    test: Path | None = None
-    metric: tuple[str, ...] = ()
-    range: tuple[str, ...] = ()
-    fix: tuple[str, ...] = ()
-    only: tuple[str, ...] = ()
-    runs: int | None = None
-    set: tuple[str, ...] = ()
-    algorithm: str | None = None
-    trials: int | None = None
-    concurrent: int | None = None
 
 
 def train(context: StageContext) -> StageResult:
@@ -53,7 +33,7 @@ def _search(context: StageContext) -> StageResult:
     """Run a study in the round's folder; an interrupted one goes on. Raises DEFT_GATE without a winner."""
     from vidqa.automl import commands
     from vidqa.automl.journal import controller_of
-    from vidqa.automl.plan import plan
+    from vidqa.automl.plan import PlanRequest, plan
     from vidqa.automl.report import report
     from vidqa.automl.study import history_of
 
@@ -63,9 +43,11 @@ def _search(context: StageContext) -> StageResult:
     if controller_of(folder):
         commands.follow(folder, None, note)
     if not (folder / "study.toml").is_file() or not history_of(folder)[0].created:
-        words = [word for text in _resources(context) for word in ("--set", text)] + context.settings.study
-        runner.announce("run_automl", "plan", "--study", folder, "--spec", recipe, *words)
-        raise_errors(plan(folder, _study_request(recipe, words)).problems)
+        words = ["plan", "--study", str(folder), "--spec", str(recipe)]
+        words += [word for text in _resources(context) for word in ("--set", text)]
+        fields = runner.options_of("run_automl", words, context.settings.study)
+        runner.announce("run_automl", *words, *context.settings.study)
+        raise_errors(plan(folder, PlanRequest(**fields)).problems)
     if not history_of(folder)[0].finished:
         runner.announce("run_automl", "start", "--study", folder, "--wait")
         commands.start(folder, None)
@@ -86,15 +68,6 @@ def _resources(context: StageContext) -> tuple[str, ...]:
     resources = where.model_dump(exclude={"platform"}, exclude_defaults=True)
     keys = {"platform": where.platform, **{f"resources.{key}": value for key, value in resources.items()}}
     return runner.settings_words(keys)
-
-
-def _study_request(recipe: Path, words: Sequence[str]) -> Any:
-    """The plan that the options of `run_automl.py plan` ask for. Raises DEFT_SETTING."""
-    from vidqa.automl.plan import PlanRequest
-
-    o = runner.with_options(StudyOptions(), words, "run_automl")
-    named = {"algorithm": o.algorithm, "max_trials": o.trials, "max_concurrent": o.concurrent}
-    return PlanRequest(recipe, o.evaluate, o.test, o.metric, o.range, o.fix, o.only, o.runs, o.set, named)
 
 
 def evaluate(context: StageContext, model: str, data: str, stem: str, output: str) -> StageResult:

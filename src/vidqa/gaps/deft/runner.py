@@ -6,15 +6,14 @@ The command that does the same is printed first. A job is submitted by its spec,
 from __future__ import annotations
 
 import json
+import runpy
 from collections.abc import Mapping, Sequence
-from dataclasses import Field, fields
 from pathlib import Path
-from typing import Any, TypeVar
-
-from pydantic import TypeAdapter, ValidationError
+from typing import Any
 
 from vidqa import spec
-from vidqa.core.cli import command, note
+from vidqa.core.cli import SKILL_ROOT, chosen, command, note
+from vidqa.core.problem import ProblemError
 from vidqa.gaps.deft.state import Cost, Fact, Where
 from vidqa.gaps.problems import DEFT_SETTING
 from vidqa.jobs import api
@@ -23,72 +22,50 @@ from vidqa.preflight import launch_gate
 from vidqa.spec.build import Request, build
 from vidqa.spec.serialization import write_spec
 
-T = TypeVar("T")
-
 
 def announce(script: str, *words: object) -> None:
     """Print the command that does what follows."""
     note(f"$ {command(script, *words)}")
 
 
-def words_of(request: Any) -> list[object]:
-    """The options of a script, one for each field of a dataclass that differs from its default."""
-    words: list[object] = []
-    for field in fields(request):
-        value, option = getattr(request, field.name), _option(field).replace("_", "-")
-        if value == field.default:
-            continue
-        if isinstance(value, bool):
-            words.append(f"--{option}" if value else f"--no-{option}")
-        else:
-            words += [f"--{option}", *(value if isinstance(value, tuple) else [value])]
+def words_of(options: Mapping[str, object]) -> list[str]:
+    """The options of a script by name, as words; lists are several values, and what is missing (None, "") is left
+    out."""
+    words: list[str] = []
+    for name, value in options.items():
+        values = value if isinstance(value, (list, tuple)) else [value]
+        if present := [str(item) for item in values if item not in (None, "")]:
+            words += [f"--{name}", *present]
     return words
 
 
-def _option(field: Field[Any]) -> str:
-    return str(field.metadata.get("option", field.name))
-
-
-def options_of(words: Sequence[str]) -> dict[str, list[str]]:
-    """The values of each option by its name, as argparse reads --name value and --name=value. Raises DEFT_SETTING."""
-    options: dict[str, list[str]] = {}
-    values: list[str] | None = None
-    for word in words:
-        if word.startswith("--"):
-            name, equals, value = word[2:].partition("=")
-            values = options.setdefault(name.replace("-", "_"), [])
-            values += [value] if equals else []
-        elif values is None:
-            raise DEFT_SETTING.error("words", f"{word!r} is the value of no option", "write it as --per-gap 5")
-        else:
-            values.append(word)
-    return options
-
-
-def with_options(request: T, words: Sequence[str], script: str) -> T:
-    """The request with further options of a script; those of a list are added to the loop's. Raises DEFT_SETTING."""
-    field_of = {_option(field): field for field in fields(request)}  # type: ignore[arg-type]
-    table = {field.name: getattr(request, field.name) for field in field_of.values()}
-    for name, values in options_of(words).items():
-        field = field_of.get(name.removeprefix("no_"))
-        if field is None:
-            raise DEFT_SETTING.error("words", f"{script}.py has no option --{name.replace('_', '-')} for the loop")
-        if isinstance(value := table[field.name], tuple):
-            table[field.name] = (*(value if value != field.default else ()), *values)
-        else:
-            table[field.name] = values[-1] if values else not name.startswith("no_")
+def options_of(script: str, own: Sequence[str], further: Sequence[str]) -> dict[str, Any]:
+    """The options that a script reads, with its own parser, from the loop's words and a user's further ones, as fields
+    of its request; `fields` of a script checks them together. Raises DEFT_SETTING for what the script refuses, and for
+    what the loop itself decides."""
+    program = runpy.run_path(str(SKILL_ROOT / "scripts" / f"{script}.py"))
+    parser = program["parser"]
+    where = f"options of {script}.py"
     try:
-        return TypeAdapter(type(request)).validate_python(table)
-    except ValidationError as wrong:
-        first = wrong.errors()[0]
-        raise DEFT_SETTING.error("words", f"{script}.py {first['loc']}: {first['msg']}, {first['input']!r}") from wrong
+        if further and not further[0].startswith("-"):
+            parser.error(f"{further[0]!r} is the value of no option")
+        decided, options = vars(parser.parse_args(own)), parser.parse_args([*own, *further])
+        fields: dict[str, Any] = program.get("fields", chosen)(options)
+    except ProblemError as refused:
+        raise DEFT_SETTING.error(where, refused.problems[0].message) from refused
+    for name, value in vars(options).items():
+        is_decided = decided[name] != parser.get_default(name) and not isinstance(value, list)
+        if value != decided[name] and (is_decided or name not in fields):
+            raise DEFT_SETTING.error(where, f"--{name.replace('_', '-')} is not for the user of a loop to choose")
+    return fields
 
 
-def announced(request: T, words: Sequence[str], script: str) -> T:
-    """The request with further options of a script, whose command is printed. Raises DEFT_SETTING."""
-    request = with_options(request, words, script)
-    announce(script, *words_of(request))
-    return request
+def announced(script: str, own: Mapping[str, object], further: Sequence[str]) -> dict[str, Any]:
+    """`options_of` with the loop's options by name; the command is printed."""
+    words = words_of(own)
+    fields = options_of(script, words, further)
+    announce(script, *words, *further)
+    return fields
 
 
 def settings_words(keys: Mapping[str, object]) -> tuple[str, ...]:
@@ -99,10 +76,10 @@ def settings_words(keys: Mapping[str, object]) -> tuple[str, ...]:
 
 def write_recipe(request: Request, out: Path) -> Path:
     """Build the spec of a request and write it. Raises its problems."""
-    words: list[object] = [word for path in request.overrides for word in ("--override", path)]
-    words += ["--model", request.model] if request.model else []
+    words = [word for path in request.overrides for word in ("--override", path)]
     words += [word for text in request.sets for word in ("--set", text)]
-    announce("build_spec", request.action, *words, "--results-dir", request.results_dir, "--out", out)
+    options = words_of({"model": request.model, "results-dir": request.results_dir, "out": out})
+    announce("build_spec", request.action, *words, *options)
     write_spec(out, spec.dump(build(request).spec), request.action)
     return out
 

@@ -9,6 +9,8 @@ Only plain files are read, of bounded size; links and paths that lead out of a f
 
 from __future__ import annotations
 
+import errno
+import lzma
 import os
 import re
 import shutil
@@ -26,12 +28,14 @@ from typing import IO, NamedTuple
 
 from vidqa.core.files import replacing
 from vidqa.data.media_cache import ALWAYS_ALLOWED_BYTES, MAX_EXPANSION, MAX_MEMBERS, Unpacked, open_tar, plain_members
-from vidqa.data.problems import MEDIA_MISSING, TAR_BROKEN
+from vidqa.data.problems import MEDIA_MISSING, NO_SPACE, TAR_BROKEN
 
 SUFFIXES = (".tar", ".tar.gz", ".tgz")
 # The name of a member: videos.tar!a.mp4. Group 1 is the suffix of the archive.
 ARCHIVE_SEPARATOR = re.compile(r"(\.(?:tar|tar\.gz|tgz))!", re.IGNORECASE)
 READ_ERRORS = (tarfile.TarError, OSError, EOFError, zlib.error, ValueError, OverflowError, RecursionError)
+ZIP_ERRORS = (zipfile.BadZipFile, lzma.LZMAError, RuntimeError)  # RuntimeError: it is encrypted
+WRITE_REFUSED = (*(errno.ENOSPC, errno.EDQUOT, errno.EFBIG), *(errno.EROFS, errno.EACCES, errno.EPERM))
 
 
 class Member(NamedTuple):
@@ -57,8 +61,7 @@ class Archive:
 
     def unpack(self, names: set[str]) -> None:
         """Unpack these members of a compressed tar into the cache, where `members` says that they are; an uncompressed
-        one
-        needs nothing. Raises DATA_TAR_BROKEN, STORAGE_NO_SPACE."""
+        one needs nothing. Raises DATA_TAR_BROKEN, STORAGE_NO_SPACE."""
         if self.unpacked and names:
             with _broken_archive_reported(self.path):
                 self.unpacked.unpack(names)
@@ -71,8 +74,7 @@ class Archive:
 
     def find(self, name: str) -> str | None:
         """The member that an annotation means by `name`: as written, or with the top folder, or a folder with the
-        archive's
-        name, added or left out. None if there is none."""
+        archive's name, added or left out. None if there is none."""
         folders = [folder for folder in (self.top, os.path.basename(self.path).split(".", 1)[0]) if folder]
         candidates = [name, *(f"{folder}/{name}" for folder in folders)]
         candidates += [name.removeprefix(f"{folder}/") for folder in folders if name.startswith(f"{folder}/")]
@@ -81,8 +83,7 @@ class Archive:
 
 def locate(path: str, member: str | None) -> tuple[str, str | None]:
     """Where to read the plain file `path` (`member` None) or a member of the archive `path`: (file, None), or (tar,
-    name of
-    the member in it) for an uncompressed tar. The index of an archive is cached until the file changes.
+    name of the member in it) for an uncompressed tar. The index of an archive is cached until the file changes.
 
     Raises DATA_TAR_BROKEN, STORAGE_NO_SPACE, and DATA_MEDIA_MISSING for a member that it does not have.
     """
@@ -132,10 +133,12 @@ def open_archive(path: Path) -> Archive:
 
 @contextmanager
 def _broken_archive_reported(path: str | Path) -> Iterator[None]:
-    """Turn the many errors of broken archives into DATA_TAR_BROKEN."""
+    """Turn the many errors of broken archives into DATA_TAR_BROKEN, and what a disk refuses into STORAGE_NO_SPACE."""
     try:
         yield
-    except (*READ_ERRORS, zipfile.BadZipFile, NotImplementedError) as broken:
+    except (*READ_ERRORS, *ZIP_ERRORS) as broken:
+        if isinstance(broken, OSError) and broken.errno in WRITE_REFUSED and broken.filename != os.fspath(path):
+            raise NO_SPACE.error(path, f"it cannot be unpacked: {broken}") from broken
         raise TAR_BROKEN.error(path, f"{type(broken).__name__}: {broken}") from broken
 
 
@@ -160,7 +163,7 @@ def unpack_beside(archive: Path) -> int:
     """Write the plain files of a tar or zip into the folder it lies in. Returns how many were written.
 
     Members that would lie outside, links, and devices are left out. A file of the right size that is newer than the
-    archive is not written again. A file appears only when it is complete. Raises DATA_TAR_BROKEN.
+    archive is not written again. A file appears only when it is complete. Raises DATA_TAR_BROKEN, STORAGE_NO_SPACE.
     """
     written, archive_mtime_ns = 0, archive.stat().st_mtime_ns
     with _broken_archive_reported(archive):

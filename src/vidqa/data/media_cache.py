@@ -9,7 +9,6 @@ archives/KEY.used         held by every process that may read the members, until
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import shutil
@@ -40,7 +39,6 @@ LONGEST_NAME = 1 << 20  # bytes; names, and what else stands in headers of their
 PAX = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
 GNU = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 BLOCK = 1 << 20
-FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 RESERVED_AT_ONCE = 64 << 20
 NAMED = 24  # characters of a content's hash in a name
 
@@ -108,7 +106,8 @@ class Unpacked:
         return f"{self.folder}/{MEMBERS}/{name}"
 
     def unpack(self, names: Iterable[str]) -> None:
-        """Write these members to their paths, each of which appears only when it is whole. Raises STORAGE_NO_SPACE."""
+        """Write these members to their paths, each of which appears only when it is whole. Raises STORAGE_NO_SPACE, and
+        what tarfile and the disk raise."""
         with locked(self.lock, wait_s=LOCK_WAIT_S):
             due = {self._index[name][0]: name for name in names if not self._is_there(name)}
             if not due:
@@ -125,10 +124,6 @@ class Unpacked:
                             os.replace(partial, target)
                         if not due:
                             break
-            except OSError as failed:
-                if failed.errno in FULL_DISK:
-                    raise NO_SPACE.error(self.path, f"it cannot be unpacked: {failed.strerror}") from failed
-                raise
             finally:
                 remove(partial, owner=self.folder)
 
@@ -184,7 +179,12 @@ def _last_used(folder: Path) -> float:
 
 
 def _bytes_below(folder: Path) -> int:
-    return sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file())
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with suppress(FileNotFoundError):  # another process has renamed it, or evicts it
+                total += os.lstat(os.path.join(parent, name)).st_size
+    return total
 
 
 def _read_index(path: Path) -> dict[str, tuple[int, int]] | None:
@@ -215,7 +215,7 @@ class EmbeddedMedia:
         self._room = 0  # bytes that may be written before room is asked for again
 
     def unpacked(self, row: Any) -> Any:
-        """The row with the names of its media in place of their bytes. Raises STORAGE_NO_SPACE, OSError."""
+        """The row with the names of its media in place of their bytes. Raises STORAGE_NO_SPACE."""
         return with_media(row, self._named) if isinstance(row, dict) else row
 
     def _named(self, value: Any) -> Any:
@@ -232,14 +232,17 @@ class EmbeddedMedia:
         return name
 
     def _write(self, target: Path, content: bytes) -> None:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        in_use(self.home)
-        if len(content) > self._room:
-            self._room = max(len(content), RESERVED_AT_ONCE)
-            make_room(self.home, self._room, self.elsewhere)
-        self._room -= len(content)
-        with replacing(target) as partial:
-            partial.write_bytes(content)
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            in_use(self.home)
+            if len(content) > self._room:
+                self._room = max(len(content), RESERVED_AT_ONCE)
+                make_room(self.home, self._room, self.elsewhere)
+            self._room -= len(content)
+            with replacing(target) as partial:
+                partial.write_bytes(content)
+        except OSError as refused:
+            raise NO_SPACE.error(target, f"a medium of {self.elsewhere} cannot be written: {refused}") from refused
 
     def _beside(self, path: Any) -> Any:
         is_relative = isinstance(path, str) and path and not os.path.isabs(path) and "://" not in path

@@ -5,6 +5,7 @@ names.
 
 from __future__ import annotations
 
+import glob
 import json
 import re
 from collections import defaultdict
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from vidqa.data.problems import SPLIT
+from vidqa.data.problems import FILE_MISSING, SPLIT
 
 ONE = re.compile(r"(?P<name>[\w.-]*)(?:\[(?P<low>-?\d+%?)?:(?P<high>-?\d+%?)?\])?")
 SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}")  # as the hub names them: train-00000-of-00002
@@ -74,10 +75,7 @@ def holds_tables(folder: Path) -> bool:
 
 
 def files_of(folder: Path, subset: str, split: str) -> list[Path]:
-    """The files of one split, in order; without a name, those of the only one.
-
-    Raises DATA_SPLIT.
-    """
+    """The files of one split, in order; without a name, those of the only one. Raises DATA_SPLIT, DATA_FILE_MISSING."""
     if folder.is_file():
         require_split_of(folder, subset, split)
         return [folder]
@@ -91,7 +89,10 @@ def files_of(folder: Path, subset: str, split: str) -> list[Path]:
             raise SPLIT.error(folder, f"subset {subset!r} is not there; there are: {there}")
         what = f"subset {subset!r}, " if subset else ""
         raise SPLIT.error(folder, f"{what}split {split or 'any'!r} is not there; there are: {names}")
-    return by_split[split] if split else next(iter(by_split.values()))
+    files = by_split[split] if split else next(iter(by_split.values()))
+    if missing := [file for file in files if not file.is_file()]:
+        raise FILE_MISSING.error(missing[0], f"state.json lists it, and {len(missing)} of {len(files)} are not there")
+    return files
 
 
 def require_split_of(file: Path, subset: str, split: str) -> None:
@@ -105,8 +106,7 @@ def require_split_of(file: Path, subset: str, split: str) -> None:
 
 def _subsets(folder: Path) -> list[str]:
     """Those that the card names, and folders that hold data files."""
-    configs = _card(folder).get("configs")
-    named = [str(entry["config_name"]) for entry in configs or () if isinstance(entry, dict) and "config_name" in entry]
+    named = [str(config["config_name"]) for config in _configs(folder) if "config_name" in config]
     folders = [inner.name for inner in folder.iterdir() if inner.is_dir() and _by_name(inner, "")]
     return sorted({*named, *folders})
 
@@ -131,8 +131,7 @@ def _arrow_files(folder: Path) -> list[Path]:
 
 def _of_card(folder: Path, subset: str) -> dict[str, list[Path]]:
     """The files that README.md names for a subset, by split; empty where it names none."""
-    configs = _card(folder).get("configs")
-    named = [config for config in configs if isinstance(config, dict)] if isinstance(configs, list) else []
+    named = _configs(folder)
     chosen = [config for config in named if not subset or config.get("config_name") == subset]
     if not subset and len(chosen) > 1:
         chosen = [config for config in chosen if config.get("default") or config.get("config_name") == "default"]
@@ -141,11 +140,14 @@ def _of_card(folder: Path, subset: str) -> dict[str, list[Path]]:
             raise SPLIT.error(folder, f"it holds the subsets {names}", "name one, such as FOLDER#SUBSET:train")
     if not chosen or "data_files" not in chosen[0]:
         return {}
-    base = folder / str(chosen[0].get("data_dir", "."))
     files_by_split: dict[str, list[Path]] = defaultdict(list)
-    for split, pattern in _patterns(chosen[0]["data_files"]):
-        if ".." not in Path(pattern).parts and not Path(pattern).is_absolute():
-            files_by_split[split] += sorted(path for path in base.glob(pattern) if path.is_file())
+    for split, written in _patterns(chosen[0]["data_files"]):
+        pattern = Path(str(chosen[0].get("data_dir", ".")), written)
+        if ".." not in pattern.parts and not pattern.is_absolute():
+            names = sorted(glob.glob(str(pattern), root_dir=folder, recursive=True))
+            if glob.has_magic(str(pattern)):
+                names = [name for name in names if name.endswith(ENDINGS)]
+            files_by_split[split] += [folder / name for name in names if (folder / name).is_file()]
     return {split: files for split, files in files_by_split.items() if files}
 
 
@@ -164,15 +166,16 @@ def _patterns(written: Any) -> list[tuple[str, str]]:
     return patterns
 
 
-def _card(folder: Path) -> dict[str, Any]:
-    """The header of the folder's README.md."""
+def _configs(folder: Path) -> list[dict[str, Any]]:
+    """The subsets that the header of the folder's README.md describes."""
     try:
         text = (folder / "README.md").read_text(encoding="utf-8")
         head = text.split("---", 2)[1] if text.startswith("---") else ""
         header = yaml.safe_load(head)
     except (OSError, ValueError, IndexError, yaml.YAMLError, RecursionError):
-        return {}
-    return header if isinstance(header, dict) else {}
+        return []
+    configs = header.get("configs") if isinstance(header, dict) else None
+    return [config for config in configs if isinstance(config, dict)] if isinstance(configs, list) else []
 
 
 def _by_name(folder: Path, subset: str) -> dict[str, list[Path]]:

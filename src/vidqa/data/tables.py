@@ -5,13 +5,12 @@ from __future__ import annotations
 import csv
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from vidqa.data.foreign_rows import MEDIA, PAIRS, question_row
 from vidqa.data.media import kind_of
-from vidqa.data.media_cache import EmbeddedMedia
 from vidqa.data.problems import FIELD, SYNTAX, ProblemCollector
 
 LONGEST_CELL = 1 << 24
@@ -65,7 +64,8 @@ def _named(written: list[str], renamed: Mapping[str, str], collector: ProblemCol
         return None
     names = {old.lower(): new for new, old in renamed.items()}
     columns = [names.get(name, name) for name in written]
-    if twice := [name for name, count in Counter(columns).items() if count > 1 and name in renamed]:
+    read = {*renamed, *MEDIA, *ALIASES, "question", "answer"}
+    if twice := [name for name, count in Counter(columns).items() if count > 1 and name in read]:
         collector.add(FIELD, str(path), f"several columns are {' and '.join(twice)}; {there}", NAME_COLUMNS)
         return None
     if missing := _missing(columns, collector.need_answers):
@@ -106,43 +106,33 @@ def rename_fields(row: Any, renamed: Mapping[str, str]) -> Any:
     return {names.get(name, name): value for name, value in row.items()}
 
 
-def table_rows(
-    files: Sequence[Path],
-    collector: ProblemCollector,
-    renamed: Mapping[str, str],
-    embedded: EmbeddedMedia | None,
-) -> Rows:
-    """Rows of parquet files or of the Arrow files that `save_to_disk` writes, in order; empty fields are left out.
-
-    Media that stand in a column as bytes are put where `embedded` keeps them, and named by it; without it their paths
-    are taken. Raises STORAGE_NO_SPACE.
-    """
-    import pyarrow as pa
-
-    index = 0
-    for file in files:
-        try:
-            with _opened(file) as (_, batches):
-                for row in (row for batch in batches for row in batch.to_pylist()):
-                    named = rename_fields(_filled(row), renamed)
-                    yield index, question_row(embedded.unpacked(named) if embedded else named)
-                    index += 1
-        except (pa.ArrowException, OSError, ValueError) as broken:
-            collector.add(SYNTAX, str(file), f"{type(broken).__name__}: {str(broken)[:200]}")
+def table_rows(file: Path, collector: ProblemCollector) -> Iterator[dict[str, Any]]:
+    """The rows of a parquet file, or of an Arrow file that `save_to_disk` writes, without their empty fields."""
+    with _broken_table_reported(file, collector), _opened(file) as (_, batches):
+        for batch in batches:
+            yield from map(_filled, batch.to_pylist())
 
 
-def rows_in_tables(files: Sequence[Path]) -> int:
-    """How many rows the files hold. Raises what pyarrow raises."""
+def table_length(file: Path, collector: ProblemCollector) -> int:
+    """How many rows such a file holds; 0, and a problem, for one that cannot be read."""
     import pyarrow.parquet as pq
 
-    count = 0
-    for file in files:
-        if file.suffix == ".arrow":
-            with _opened(file) as (_, batches):
-                count += sum(batch.num_rows for batch in batches)
-        else:
-            count += pq.read_metadata(file).num_rows
-    return count
+    with _broken_table_reported(file, collector):
+        if file.suffix == ".parquet":
+            return pq.read_metadata(file).num_rows
+        with _opened(file) as (_, batches):
+            return sum(batch.num_rows for batch in batches)
+    return 0
+
+
+@contextmanager
+def _broken_table_reported(file: Path, collector: ProblemCollector) -> Iterator[None]:
+    import pyarrow as pa
+
+    try:
+        yield
+    except (pa.ArrowException, OSError, ValueError, OverflowError) as broken:
+        collector.add(SYNTAX, str(file), f"{type(broken).__name__}: {str(broken)[:200]}")
 
 
 def has_bytes(files: Sequence[Path]) -> bool:
@@ -150,12 +140,10 @@ def has_bytes(files: Sequence[Path]) -> bool:
     read, which reading the rows reports."""
     import pyarrow as pa
 
-    try:
+    with suppress(pa.ArrowException, OSError, ValueError):
         for file in files[:1]:
             with _opened(file) as (schema, _):
                 return any(_holds_bytes(column.type) for column in schema if column.name in MEDIA)
-    except (pa.ArrowException, OSError, ValueError):
-        pass
     return False
 
 

@@ -26,6 +26,7 @@ from vidqa.data.problems import EMPTY, ProblemCollector
 from vidqa.data.splits import Cut, require_split_of, subset_and_cuts
 
 FUNCTION = re.compile(r"(?P<file>[^#]+\.py):(?P<name>[A-Za-z_]\w*)(?:#(?P<given>.*))?", re.DOTALL)
+CAPTION_FILES = (".yaml", ".yml")  # what stands behind the # of a folder of captions
 Row = TypeVar("Row")
 Names = Mapping[str, str]  # of fields, with the names that are written
 Rows = Iterator[tuple[int, Any]]  # each with its index
@@ -51,16 +52,23 @@ def file_of(written: str) -> str:
 def read_by(written: str) -> list[str]:
     """Every file and folder that reading a source may need, its media aside: beside a user's function lies what it
     imports, in a snapshot of the hub's cache are links to the files behind it."""
-    place = file_of(written)
-    function = FUNCTION.fullmatch(written)
-    if function:
-        argument = function["given"]
-        return [os.path.dirname(place) or os.curdir, *([argument] if argument and os.path.exists(argument) else [])]
+    place, argument = file_of(written), _argument_path(written)
+    beside = [argument] if argument else []
+    if FUNCTION.fullmatch(written):
+        return [os.path.dirname(place) or os.curdir, *beside]
     if "*" in place or "{" in place:
         return [place if os.path.exists(place) else os.path.dirname(place)]
     above = os.path.dirname(place)
     blobs = os.path.join(os.path.dirname(above), "blobs")
-    return [place, *([blobs] if os.path.basename(above) == "snapshots" and os.path.isdir(blobs) else [])]
+    return [place, *([blobs] if os.path.basename(above) == "snapshots" and os.path.isdir(blobs) else []), *beside]
+
+
+def _argument_path(written: str) -> str:
+    """What stands behind `#` for a user's function or a folder of captions, where it is a path; else empty."""
+    function = FUNCTION.fullmatch(written)
+    argument = (function["given"] or "") if function else address_of(written)[1]
+    may_be_path = function is not None or argument.lower().endswith(CAPTION_FILES)
+    return argument if may_be_path and argument and os.path.exists(os.path.expanduser(argument)) else ""
 
 
 def functions_in(value: Any) -> list[str]:
@@ -79,12 +87,10 @@ def with_absolute_functions(value: Any) -> Any:
 
 
 def made_absolute(written: str) -> str:
-    """The same source wherever it is opened from. What a user's function is given is a path where there is a file."""
-    place, function = file_of(written), FUNCTION.fullmatch(written)
+    """The same source wherever it is opened from, and what it is given where that is a path."""
+    place, argument = file_of(written), _argument_path(written)
     rest = written[len(place) :]
-    if function and function["given"] and os.path.exists(os.path.expanduser(function["given"])):
-        rest = f":{function['name']}#{_absolute(function['given'])}"
-    return _absolute(place) + rest
+    return _absolute(place) + (rest.removesuffix(argument) + _absolute(argument) if argument else rest)
 
 
 def _absolute(path: str) -> str:

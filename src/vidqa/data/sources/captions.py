@@ -21,7 +21,7 @@ import yaml
 from vidqa.core.files import content_hash, parse_json
 from vidqa.data.media import media_source
 from vidqa.data.problems import EMPTY, FIELD, LEFT_OUT, SYNTAX, ProblemCollector, shown_names
-from vidqa.data.sources._base import Names, Rows, Source, SourceKind, address_of, digest_of
+from vidqa.data.sources._base import CAPTION_FILES, Names, Rows, Source, SourceKind, address_of, digest_of
 
 VIDEOS, METAS, LABEL = "videos", "metas", ".label.json"
 ASKS = "captions.yaml"
@@ -55,9 +55,10 @@ class _CaptionsFile(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_asks(file: Path) -> Asks:
-    """What captions.yaml says, or this module where there is none. Raises DATA_FIELD."""
+    """What this file says; of a captions.yaml that is empty or not there, this module. Raises DATA_FIELD."""
     try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else None
+        is_left_out = file.name == ASKS and not file.exists()
+        content = None if is_left_out else yaml.safe_load(file.read_text(encoding="utf-8"))
         written = msgspec.convert({} if content is None else content, _CaptionsFile)
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as broken:
         raise FIELD.error(file, f"it cannot be read: {str(broken)[:200]}", REMEDY) from broken
@@ -144,5 +145,5 @@ def _open(path: str, media_path: str, renamed: Names) -> Source:
 
 
 CAPTIONS_FOLDER = SourceKind(
-    "captions", _recognises, _open, reads_part=lambda part: part.lower().endswith((".yaml", ".yml"))
+    "captions", _recognises, _open, reads_part=lambda part: part.lower().endswith(CAPTION_FILES)
 )

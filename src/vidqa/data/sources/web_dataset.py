@@ -129,13 +129,14 @@ def _open(path: str, media_path: str, renamed: Names) -> Source:
         raise FILE_MISSING.error(path, "there is no such shard")
     if missing := [shard for shard in shards if not shard.is_file()]:
         raise FILE_MISSING.error(missing[0], f"{len(missing)} of {len(shards)} shards are not there")
-    folder = Path(os.path.abspath(shards[0].parent))
+    paths = [Path(os.path.abspath(shard)) for shard in shards]
+    folder = Path(os.path.commonpath([shard.parent for shard in paths]))
     media = media_source(folder / "shards", media_path, root_mode=False) if media_path else MediaSource(str(folder))
 
     def rows(collector: ProblemCollector) -> Rows:
         index = 0
-        for shard in shards:
-            for row in _shard_rows(shard, str(folder / shard.name) if media_path else shard.name, collector):
+        for shard in paths:
+            for row in _shard_rows(shard, str(shard if media_path else shard.relative_to(folder)), collector):
                 yield index, question_row(row)
                 index += 1
         if not index and not collector.errors:

@@ -53,6 +53,10 @@ def is_hub_name(name: str) -> bool:
     return name.startswith(PREFIX)
 
 
+def is_commit(revision: str) -> bool:
+    return _COMMIT.fullmatch(revision) is not None
+
+
 def kind_of(name: str) -> str:
     """The hub's own word for what a name is of: model or dataset."""
     return "dataset" if name.startswith(DATA_SET_PREFIX) else "model"
@@ -132,7 +136,7 @@ def expect(name: str, *, token: str | None) -> Expected:
 def _cached_commit(name: str) -> str | None:
     """The commit of a revision without asking the hub: the revision itself, or the commit fetched last."""
     revision = parse(name).revision
-    if revision and _COMMIT.fullmatch(revision):
+    if revision and is_commit(revision):
         return revision
     cached = _cached(name, weights=False)
     return cached.name if cached else None
@@ -188,7 +192,7 @@ def _ask_once(name: str, token: str | None) -> str:
         info = api.repo_info(repository, revision=revision, timeout=TIMEOUT_S, repo_type=kind_of(name))
         if getattr(info, "gated", False):  # anyone may read the page of a gated one; its files only those with access
             api.auth_check(repository, repo_type=kind_of(name))
-        if not isinstance(info.sha, str) or not _COMMIT.fullmatch(info.sha):  # it becomes the name of a folder
+        if not isinstance(info.sha, str) or not is_commit(info.sha):  # it becomes the name of a folder
             raise ValueError(f"{info.sha!r} is no commit")
     return info.sha
 

@@ -63,6 +63,7 @@ def stage_dataset(written: str) -> str:
         cached = _cached(name) if refused.problems[0].code == UNREACHABLE.name else None
         if cached is None:
             raise
+        note(f"the hub cannot be reached: {cached}, which was fetched last, stands for {name}")
         return _with_part(cached, part)
     return _with_part(_fetched(name, remote, files_of_subset(remote.files, subset)), part)
 
@@ -159,10 +160,10 @@ def files_of_subset(files: list[RemoteFile], subset: str) -> list[RemoteFile]:
 
 
 def _cached(name: str) -> Path | None:
-    """The snapshot that was fetched last, of the commit where the name has one."""
+    """The snapshot of the commit that the name has; the one that was fetched last where it has none."""
     revision, folder = hub.parse(name).revision, hub.snapshots(name)
-    if revision and (folder / revision).is_dir():
-        return folder / revision
+    if revision and hub.is_commit(revision):
+        return folder / revision if (folder / revision).is_dir() else None
     snapshots = [snapshot for snapshot in folder.iterdir() if snapshot.is_dir()] if folder.is_dir() else []
     return max(snapshots, key=lambda snapshot: snapshot.stat().st_mtime, default=None)
 

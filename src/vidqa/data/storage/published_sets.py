@@ -10,25 +10,27 @@ from __future__ import annotations
 
 import csv
 import os
-import urllib.error
+import shutil
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from vidqa.core.cli import note
-from vidqa.core.files import remove, write_json
+from vidqa.core.files import name_error, remove, write_json
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.data.archive import is_archive, unpack_beside
-from vidqa.data.problems import EMPTY, FIELD, LEFT_OUT, NOT_FOUND, OPTION, OUTPUT_EXISTS, UNREACHABLE
+from vidqa.data.problems import EMPTY, FIELD, LEFT_OUT, NOT_FOUND, OPTION, OUTPUT_EXISTS, SYNTAX, UNREACHABLE
 from vidqa.data.storage import hub, hub_dataset
 from vidqa.data.storage.hub_dataset import Listing, RemoteFile
 
 TIMEOUT_S = 30.0  # of a server that is no hub
 BLOCK = 1 << 20
 COCO = "http://images.cocodataset.org/zips/train2017.zip"
+GOES_ON = "run this again: it goes on"
 METADATA = "metadata.csv"
 COLLISION = "collision"  # no column: the folder says it, and only that of training has both
 LABELS = {"positive": "Yes", "negative": "No"}
@@ -167,7 +169,7 @@ def length_of(address: str) -> int:
     try:
         with urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=TIMEOUT_S) as answer:
             return int(answer.headers["Content-Length"])
-    except (OSError, ValueError, TypeError) as failed:
+    except (OSError, HTTPException, ValueError, TypeError) as failed:
         raise UNREACHABLE.error(address, f"it does not say what it holds: {failed}") from failed
 
 
@@ -178,21 +180,19 @@ def fetch_web(file: WebFile) -> Path:
     partial = file.path.with_name(f"{file.path.name}.part")
     partial.parent.mkdir(parents=True, exist_ok=True)
     begun = partial.stat().st_size if partial.is_file() else 0
-    request = urllib.request.Request(file.address, headers={"Range": f"bytes={begun}-"} if begun else {})
-    try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
-            mode = "ab" if answer.status == 206 else "wb"  # a server without ranges begins again
-            with partial.open(mode) as out:
-                while block := answer.read(BLOCK):
-                    out.write(block)
-    except OSError as failed:
-        raise UNREACHABLE.error(file.address, f"it was cut off: {failed}", "run this again: it goes on") from failed
+    if begun > file.size:  # of another file
+        begun = 0
+    if begun < file.size:
+        request = urllib.request.Request(file.address, headers={"Range": f"bytes={begun}-"} if begun else {})
+        try:
+            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+                mode = "ab" if answer.status == 206 else "wb"  # a server without ranges begins again
+                with partial.open(mode) as out:
+                    shutil.copyfileobj(answer, out, BLOCK)
+        except (OSError, HTTPException) as failed:
+            raise UNREACHABLE.error(file.address, f"it was cut off: {failed}", GOES_ON) from failed
     if (size := partial.stat().st_size) != file.size:
-        if size > file.size:
-            remove(partial, owner=file.folder)
-        raise UNREACHABLE.error(
-            file.address, f"{size:,} of {file.size:,} bytes have arrived", "run this again: it goes on"
-        )
+        raise UNREACHABLE.error(file.address, f"{size:,} of {file.size:,} bytes have arrived", GOES_ON)
     os.replace(partial, file.path)
     return file.path
 
@@ -210,7 +210,7 @@ def write_annotations(folder: Path, column: str = "weather", question: str = "")
     metadata.csv, or Yes or No for `collision`. Every folder with a metadata.csv is read.
 
     Raises DATA_FIELD where no table has the column, or no question is known for it, DATA_EMPTY where no row makes a
-    record.
+    record, DATA_SYNTAX for a table that cannot be read.
     """
     prompt = question or QUESTIONS.get(column, "")
     if not prompt:
@@ -223,7 +223,7 @@ def write_annotations(folder: Path, column: str = "weather", question: str = "")
         columns |= dict.fromkeys([*(str(name) for name in row if name), COLLISION])
         name = row.get("file_name") or ""
         answer = LABELS.get(table.parent.name, "") if column == COLLISION else row.get(column) or ""
-        if not name or not (table.parent / name).is_file():
+        if name_error(name) or not (table.parent / name).is_file():
             left_out["name no file that is there"] += 1
         elif not answer.strip():
             left_out[f"have no {column}"] += 1
@@ -245,6 +245,8 @@ def write_annotations(folder: Path, column: str = "weather", question: str = "")
 
 def _rows(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
     for table in sorted(folder.rglob(METADATA)):
-        with table.open(encoding="utf-8-sig", newline="") as file:
-            for row in csv.DictReader(file):
-                yield table, row
+        try:
+            with table.open(encoding="utf-8-sig", newline="") as file:
+                yield from ((table, row) for row in csv.DictReader(file))
+        except (OSError, UnicodeDecodeError, csv.Error) as broken:
+            raise SYNTAX.error(table, f"the CSV cannot be read: {broken}") from broken

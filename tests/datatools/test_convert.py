@@ -282,10 +282,11 @@ def test_options_in_the_question_and_thinking_are_kept(tmp_path: Path) -> None:
     written = [
         {"id": 1, "video": "a.mp4", "conversations": turns("Which?\nA. red\nB. blue", "<think>so</think>\n\nBlue")},
         {"id": 2, "video": "a.mp4", "options": ["B", "A"], "conversations": turns("Which letter?", "B")},
+        {"id": 3, "video": "a.mp4", "options": ["blue", "red"], "conversations": turns("(A) red (B) blue", "red")},
     ]
     convert(write_rows(tmp_path, written), tmp_path / "o.jsonl", "jsonl", forms=["mcq"])
     records = load_records(tmp_path / "o.jsonl")
-    assert [r.answer for r in records] == ["<think>so</think>\n\nB", "A"]
+    assert [r.answer for r in records] == ["<think>so</think>\n\nB", "A", "A"]  # of the letters that are shown
     assert records[0].question == "Which?\nA. red\nB. blue\nAnswer with the letter of the right option."
 
 

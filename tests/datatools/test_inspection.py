@@ -72,6 +72,7 @@ def test_what_is_there_twice_is_named_apart(tmp_path: Path) -> None:
     write_clip(tmp_path / "again.avi", codec="mpeg4", **first)
     write_clip(tmp_path / "more/left over.mp4", frames=12, first_number=40000)
     (tmp_path / "notes.txt").write_text("no medium")
+    (tmp_path / "gone.mp4").symlink_to(tmp_path / "nowhere.mp4")
     turns = [{"from": "human", "value": "Is it open?"}, {"from": "gpt", "value": "Yes"}]
     rows = [{"id": name, "video": name, "conversations": turns} for name in ("a.mp4", "again.avi")]
     (tmp_path / "annotations.json").write_text(json.dumps(rows))

@@ -6,12 +6,17 @@ import json
 import sys
 import tarfile
 from collections import Counter
+from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.data.archives import make_tar
 from tests.programs import run_here, run_next
 from vidqa.core.cli import SKILL_ROOT
 from vidqa.core.problem import ProblemError
@@ -121,6 +126,37 @@ def test_media_in_an_archive_are_reached(tmp_path: Path) -> None:
     made = split_dataset(root, "", tmp_path / "out", 0.25, 0, "kind")
     assert made.is_rooted and len(load_records(tmp_path / "out" / "val")) == 1
     assert {path.name for path in (tmp_path / "out" / "val").iterdir()} == {"annotations.json", "videos.tar"}
+
+
+def table_with_clips_below(root: Path) -> None:
+    """A data set of the hub: its rows name clips by their last names, and one column is no JSON."""
+    rows = [{**row(f"r{n}", f"{n}.mp4"), "when": datetime(2024, 1, n + 1)} for n in range(4)]
+    pq.write_table(pa.Table.from_pylist(rows), root / "train.parquet")
+    (root / "clips").mkdir()
+    for n in range(4):
+        (root / f"clips/{n}.mp4").write_bytes(bytes([n]))
+
+
+def shard(root: Path) -> None:
+    texts = {f"{n}.json": json.dumps({"question": "Is it?", "answer": "Yes"}).encode() for n in range(4)}
+    make_tar(root / "s-0.tar", dict(sorted((texts | {f"{n}.mp4": bytes([n]) for n in range(4)}).items())))
+
+
+@pytest.mark.parametrize(
+    ("make", "linked", "warnings"),
+    [(table_with_clips_below, "clips", ["DATA_LEFT_OUT"]), (shard, "s-0.tar", [])],
+)
+def test_parts_of_tables_and_shards_reach_their_media(
+    tmp_path: Path, make: Callable[[Path], None], linked: str, warnings: list[str]
+) -> None:
+    root, out = tmp_path / "data", tmp_path / "out"
+    root.mkdir()
+    make(root)
+    split = split_dataset(root, "", out, 0.5, 0, "kind", ignore_looks=True)
+    assert [problem.code for problem in split.warnings] == warnings and split.is_rooted
+    assert {path.name for path in (out / "val").iterdir()} == {"annotations.json", linked}
+    for place in ((out / "train", ""), (out / "train/annotations.json", split.media_path)):
+        assert fingerprint(load_records(*place)) == split.facts["parts"]["train"]["fingerprint"]
 
 
 @pytest.mark.parametrize("seed", range(6))

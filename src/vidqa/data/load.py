@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict, Unpack
 
@@ -14,10 +15,11 @@ from vidqa.data.media import MediaSource
 from vidqa.data.parse import RowReader
 from vidqa.data.problems import EMPTY, FILE_MISSING, ProblemCollector
 from vidqa.data.reader import NAMES
-from vidqa.data.record import Record
+from vidqa.data.record import MediaRef, Record
 from vidqa.data.sources import Rows, Source, open_source
 
 MEDIA_FIELDS = tuple(f"{kind}{ending}" for kind in KINDS for ending in ("", "s"))
+NAME_FIELDS = frozenset((*MEDIA_FIELDS, "video_url", "image_url", "path", "url"))  # of rows and of parts of a turn
 _KIND_FIELDS = frozenset(KIND_FIELDS)
 
 
@@ -52,13 +54,38 @@ def read_pairs(rows: Rows, reader: RowReader) -> list[Pair]:
 
 
 def load_pairs(source: Source) -> tuple[list[Pair], list[Problem]]:
-    """Rows and records of a source, and its warnings. Raises ProblemError with everything that is wrong."""
+    """Rows and records of a source, and its warnings; media have names that an annotation file may have, relative to
+    `source.media.root`. Raises ProblemError with everything that is wrong."""
     _require_annotated(source)
     collector = ProblemCollector(str(source.path))
     reader = RowReader(source.path.name, source.media, collector, by_line=source.by_line)
     pairs = read_pairs(source.rows(collector), reader)
     raise_errors(collector.problems)
+    if source.media.named is not None:
+        pairs = [_named_by_path(pair, source.media.root) for pair in pairs]
     return pairs, collector.problems
+
+
+def _named_by_path(pair: Pair, root: str) -> Pair:
+    """The pair with names by which an annotation file reaches media that were found by their last names."""
+    names = {ref.written: _name_below(ref, root) for ref in pair.record.media}
+    media = tuple(replace(ref, written=names[ref.written]) for ref in pair.record.media)
+    return Pair(_with_names(pair.row, names, False), replace(pair.record, media=media))
+
+
+def _name_below(ref: MediaRef, root: str) -> str:
+    if os.path.join(root, ref.written) in (ref.path, f"{ref.path}!{ref.member}"):
+        return ref.written
+    return os.path.relpath(ref.file, root) if ref.file.startswith(root + os.sep) else ref.file
+
+
+def _with_names(value: Any, names: Mapping[str, str], is_name: bool) -> Any:
+    """Part of a row with other names of its media."""
+    if isinstance(value, dict):
+        return {key: _with_names(inner, names, is_name or key in NAME_FIELDS) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_with_names(inner, names, is_name) for inner in value]
+    return names.get(value, value) if is_name and isinstance(value, str) else value
 
 
 def _require_annotated(source: Source) -> None:

@@ -144,10 +144,10 @@ def _of_card(folder: Path, subset: str) -> dict[str, list[Path]]:
     for split, written in _patterns(chosen[0]["data_files"]):
         pattern = Path(str(chosen[0].get("data_dir", ".")), written)
         if ".." not in pattern.parts and not pattern.is_absolute():
-            names = sorted(glob.glob(str(pattern), root_dir=folder, recursive=True))
+            matches = sorted(glob.glob(str(pattern), root_dir=folder, recursive=True))
             if glob.has_magic(str(pattern)):
-                names = [name for name in names if name.endswith(ENDINGS)]
-            files_by_split[split] += [folder / name for name in names if (folder / name).is_file()]
+                matches = [name for name in matches if name.endswith(ENDINGS)]
+            files_by_split[split] += [folder / name for name in matches if (folder / name).is_file()]
     return {split: files for split, files in files_by_split.items() if files}
 
 

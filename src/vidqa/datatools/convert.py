@@ -8,18 +8,21 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from string import ascii_uppercase
 from typing import Any
 
 from vidqa.core.problem import Problem, ProblemError, raise_errors
 from vidqa.data import fingerprint
 from vidqa.data.conversation import split_thinking
-from vidqa.data.problems import LEFT_OUT, OPTION, ProblemCollector
+from vidqa.data.problems import OPTION, ProblemCollector
 from vidqa.data.record import Record
 from vidqa.datatools.outputs import (
+    MOST_NAMED,
     count_fields,
     hub_folder,
     json_lines,
     json_list,
+    left_out,
     llava_row,
     messages_row,
     other_fields,
@@ -31,10 +34,8 @@ from vidqa.datatools.reading import JSON_FORMATS, merged, read_source
 from vidqa.evaluation.choices import options_of
 
 SUFFIX = {"llava": ".json", "messages": ".json", "jsonl": ".jsonl", "parquet": ".parquet"}
-MOST_NAMED = 20  # dropped fields in the warning; the facts have all
 ASK_LETTER = "Answer with the letter of the right option."
 ASK_YES_NO = "Answer with yes or no."
-MOST_OPTIONS = 26
 LETTER = re.compile(r"[(\[]?([A-Za-z])[)\].:]{0,2}")
 YES_NO = re.compile(r"(yes|true|1|no|false|0)\W{0,2}", re.IGNORECASE)
 ASKS_YES_NO = re.compile(r"\byes\s*(?:or|/)\s*no\b", re.IGNORECASE)
@@ -104,15 +105,7 @@ def convert(
     }
     unused = [form for form, count in used.items() if not count]
     problems = [PROMPT.at("--prompt", f"{form} fits none of the records", severity="warning") for form in unused]
-    return Converted(facts, list(files), source.media_path, [*source.warnings, *problems, *_dropped(dropped, out)])
-
-
-def _dropped(dropped: Counter[str], out: Path) -> list[Problem]:
-    if not dropped:
-        return []
-    named = ", ".join(f"{name} ({count} records)" for name, count in dropped.most_common(MOST_NAMED))
-    more = f" and {len(dropped) - MOST_NAMED} more" if len(dropped) > MOST_NAMED else ""
-    return [LEFT_OUT.at(out, f"not written: {named}{more}", severity="warning")]
+    return Converted(facts, list(files), source.media_path, [*source.warnings, *problems, *left_out(dropped, out)])
 
 
 def _prompted(
@@ -169,19 +162,18 @@ def _options(value: Any) -> list[str]:
 def _as_mcq(record: Record, options: list[str]) -> Record | None:
     """The record's last question with lettered options and its answer as a letter; None where it has no options.
 
-    Options come from the field, else from the question itself. Raises DATATOOLS_PROMPT.
+    Those that the question lists come before those of the field `options`. Raises DATATOOLS_PROMPT.
     """
     listed = options_of(record.question)
-    options = options or list(listed.values())
-    if not 2 <= len(options) <= MOST_OPTIONS:
+    if not listed and not 2 <= len(options) <= len(ascii_uppercase):
         return None
-    letters = [chr(ord("A") + at) for at in range(len(options))]
+    choices = listed or dict(zip(ascii_uppercase, options, strict=False))
     thinking, answer = split_thinking(record.answer)
-    letter = _letter(answer, options, letters)
+    letter = _letter(answer, choices)
     if letter is None:
-        message = f"the answer {answer[:60]!r} is not one of {', '.join(map(repr, options))[:200]}"
+        message = f"the answer {answer[:60]!r} is not one of {', '.join(map(repr, choices.values()))[:200]}"
         raise PROMPT.error(f"{record.source} (id {record.id})", message)
-    lines = [] if listed else [f"({name}) {option}" for name, option in zip(letters, options, strict=True)]
+    lines = [] if listed else [f"({name}) {option}" for name, option in choices.items()]
     lines += [] if ASK_LETTER in record.question else [ASK_LETTER]
     return _rewritten(record, lines, thinking + letter)
 
@@ -196,13 +188,13 @@ def _as_yes_no(record: Record) -> Record | None:
     return _rewritten(record, lines, thinking + ("Yes" if match[1].lower() in ("yes", "true", "1") else "No"))
 
 
-def _letter(answer: str, options: list[str], letters: list[str]) -> str | None:
+def _letter(answer: str, choices: Mapping[str, str]) -> str | None:
     """An option's own text comes first: an option may be called "B"."""
-    same = [letter for letter, option in zip(letters, options, strict=True) if option.casefold() == answer.casefold()]
+    same = [letter for letter, option in choices.items() if option.casefold() == answer.casefold()]
     if same:
         return same[0] if len(same) == 1 else None
     match = LETTER.fullmatch(answer)
-    return match[1].upper() if match and match[1].upper() in letters else None
+    return match[1].upper() if match and match[1].upper() in choices else None
 
 
 def _rewritten(record: Record, lines: list[str], answer: str) -> Record:

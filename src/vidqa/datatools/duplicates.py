@@ -133,12 +133,12 @@ def find_split_groups(pairs: Sequence[Pair], group_by: str, *, ignore_looks: boo
     pattern in the names of media), of equal files or file names, or, unless `ignore_looks`, of clips that look alike.
     Raises DATA_OPTION."""
     result = SplitGroups()
-    users: dict[str, list[int]] = defaultdict(list)
     media: dict[str, MediaRef] = {}
+    first_user: dict[str, int] = {}
     for at, pair in enumerate(pairs):
         for ref in pair.record.media:
             media.setdefault(ref.key, ref)
-            users[ref.key].append(at)
+            first_user.setdefault(ref.key, at)
     if group_by:
         _by_group(pairs, group_by, result)
     reasons = {CONTENT: same_bytes(media.values()), STEM: _same_stem(media.values())}
@@ -146,7 +146,7 @@ def find_split_groups(pairs: Sequence[Pair], group_by: str, *, ignore_looks: boo
         reasons[LOOKS] = _alike(media, result)
     for reason, groups in reasons.items():
         for group in groups:
-            result.ties.append([users[key][0] for key in group])
+            result.ties.append([first_user[key] for key in group])
             result.named[reason].append([_shown(media[key]) for key in group])
     return result
 

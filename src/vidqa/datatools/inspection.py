@@ -258,6 +258,7 @@ def unreferenced_media(source: MediaSource) -> UnreferencedMedia:
         for path in (media_below(source.folder) if source.folder else ())
         if path not in used
         and os.path.realpath(path) not in real
+        and os.path.exists(path)  # no link to a file that is gone
         and (os.path.basename(path), os.path.getsize(path)) not in copies
     ]
     named = {ref.member or ref.path for ref in source.resolved()}

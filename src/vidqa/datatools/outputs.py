@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from vidqa.core.files import replacing
-from vidqa.core.problem import ProblemError
+from vidqa.core.problem import Problem, ProblemError
 from vidqa.data.conversation import KIND_FIELDS, TAG, TURN_KEYS
-from vidqa.data.problems import NO_SPACE, OUTPUT_EXISTS
+from vidqa.data.problems import LEFT_OUT, NO_SPACE, OUTPUT_EXISTS
 from vidqa.data.record import Record, Turn
 from vidqa.video.types import KEYS_OF, VIDEO_KEYS
 
+MOST_NAMED = 20  # dropped fields in a warning
 NO_FILE_THERE = (IsADirectoryError, NotADirectoryError, FileExistsError)
 SPEAKERS = {"user": "human", "assistant": "gpt", "system": "system"}
 CARRIED = {"id", "video", "videos", "image", "images", "video_fps", "kind", "system", "rejected"}  # what a record holds
@@ -114,14 +115,15 @@ def other_fields(row: dict[str, Any], record: Record) -> tuple[dict[str, Any], l
             continue
         if name == "provenance" and record.provenance is not None:
             continue
-        if name in ("conversations", "messages") or (name in KIND_FIELDS and record.kind is None) or not _plain(value):
+        if name in ("conversations", "messages") or (name in KIND_FIELDS and record.kind is None) or not is_json(value):
             lost.append(name)
         else:
             others[name] = value
     return others, lost
 
 
-def _plain(value: object) -> bool:
+def is_json(value: object) -> bool:
+    """Whether a value can be written as JSON: no bytes, no time, no NaN."""
     try:
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError):
@@ -145,6 +147,15 @@ def _lost_in_turns(turns: Any, field: str) -> list[str]:
 def count_fields(names: Iterable[str], dropped: Counter[str]) -> None:
     """One more record has lost each of these."""
     dropped.update({name.encode("utf-8", "replace").decode() for name in names})
+
+
+def left_out(dropped: Counter[str], out: Path) -> list[Problem]:
+    """A warning that names the fields that records have lost; none where none has."""
+    if not dropped:
+        return []
+    named = ", ".join(f"{name} ({count} records)" for name, count in dropped.most_common(MOST_NAMED))
+    more = f" and {len(dropped) - MOST_NAMED} more" if len(dropped) > MOST_NAMED else ""
+    return [LEFT_OUT.at(out, f"not written: {named}{more}", severity="warning")]
 
 
 def parquet_bytes(records: Sequence[Record]) -> bytes:

@@ -15,7 +15,7 @@ from vidqa.data.media import media_source
 from vidqa.data.parse import RowReader
 from vidqa.data.problems import FILE_MISSING, SPLIT, ProblemCollector
 from vidqa.data.reader import annotations_in_folder
-from vidqa.data.record import MediaRef, Record, media_by_key
+from vidqa.data.record import MediaRef, media_by_key
 from vidqa.data.sources import Source, kind_of_source, open_source
 from vidqa.data.sources._base import address_of
 from vidqa.data.sources.captions import CAPTIONS_FOLDER
@@ -65,22 +65,7 @@ def read_source(path: str | Path, form: str, media_path: str, columns: Mapping[s
 def _of_source(form: str, source: Source) -> Imported:
     """What a source gives. Raises what is wrong with it."""
     pairs, warnings = load_pairs(source)
-    root = source.media.root
-    if source.media.named is not None:
-        pairs = [Pair(pair.row, _named_from(pair.record, root)) for pair in pairs]
-    return Imported(form, pairs, root, Counter(), warnings)
-
-
-def _named_from(record: Record, root: str) -> Record:
-    """The record with names by which an annotation file reaches media that were found by their last names."""
-    media = [replace(ref, written=_name_from(ref, root)) for ref in record.media]
-    return replace(record, media=tuple(media))
-
-
-def _name_from(ref: MediaRef, root: str) -> str:
-    if os.path.join(root, ref.written) in (ref.path, f"{ref.path}!{ref.member}"):
-        return ref.written
-    return os.path.relpath(ref.file, root) if ref.file.startswith(root + os.sep) else ref.file
+    return Imported(form, pairs, source.media.root, Counter(), warnings)
 
 
 def _tao(path: Path, form: str, media_path: str) -> Imported:

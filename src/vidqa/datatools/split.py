@@ -16,6 +16,7 @@ from typing import Any
 from vidqa.core.files import remove
 from vidqa.core.problem import Problem
 from vidqa.data import fingerprint
+from vidqa.data.archive import archive_and_member
 from vidqa.data.load import Pair, load_pairs
 from vidqa.data.media import MediaSource
 from vidqa.data.problems import OPTION, OUTPUT_EXISTS
@@ -32,7 +33,7 @@ from vidqa.datatools.duplicates import (
     same_content_problems,
     torn_recordings,
 )
-from vidqa.datatools.outputs import json_list, json_page, write_new
+from vidqa.datatools.outputs import count_fields, is_json, json_list, json_page, left_out, write_new
 from vidqa.datatools.problems import SPLIT
 
 ANNOTATIONS = "annotations.json"
@@ -81,8 +82,9 @@ def split_dataset(
 
     `share` is the fraction of records for validation, `stratify` "kind" or "answer" (see `stratum`); `group_by` and
     `ignore_looks` say which records stay together (see `find_split_groups`). Rows are unchanged, except that one
-    without an id gets that of its position. Where all media are named relative to one folder, each part gets hard links
-    to its media, and is a data set of its own.
+    without an id gets that of its position, that fields which are no JSON (a time in a table) are left out, and that
+    media which were found by their last names are named by their paths. Where all media are named relative to one
+    folder, each part gets hard links to its media, and is a data set of its own.
 
     Raises DATA_OPTION, DATA_SPLIT, DATA_OUTPUT_EXISTS, STORAGE_NO_SPACE and every error of the data.
     """
@@ -99,13 +101,15 @@ def split_dataset(
     part_links = {name: media_links(source.media, part) for name, part in parts.items()}
     facts = _facts(source, pairs, parts, share, seed, stratify)
     facts |= {"group_by": group_by, "ignore_looks": ignore_looks, "together": groups.facts()}
-    files = {out / name / "annotations.json": json_list(map(_row, part)) for name, part in parts.items()}
+    dropped: Counter[str] = Counter()
+    files = {out / name / ANNOTATIONS: json_list(_row(pair, dropped) for pair in part) for name, part in parts.items()}
     for name in PARTS:
         check_part(out / name, part_links[name])
     written = write_new(
         {**files, out / "split.json": json_page(facts), out / "together.json": json_page(groups.lists())}
     )
-    warnings = [*warnings_read, *same_content_problems(groups.named.get(CONTENT, [])), *_size_warnings(facts, out)]
+    warnings = [*warnings_read, *left_out(dropped, out), *same_content_problems(groups.named.get(CONTENT, []))]
+    warnings += _size_warnings(facts, out)
     if not group_by:
         warnings += torn_recordings({name: [pair.record for pair in part] for name, part in parts.items()}, out)
     is_rooted = all(links is not None for links in part_links.values())
@@ -134,9 +138,12 @@ def stratum(record: Record, stratify: str) -> str:
     return kind if stratify == "kind" else f"{kind}: {answer_class(record)}"
 
 
-def _row(pair: Pair) -> dict[str, Any]:
-    """The row as it was read; one without an id has that of its record."""
-    return pair.row if pair.row.get("id") is not None else {**pair.row, "id": pair.record.id}
+def _row(pair: Pair, dropped: Counter[str]) -> dict[str, Any]:
+    """The row as it was read, without fields that are no JSON; one without an id has that of its record."""
+    lost = [name for name, value in pair.row.items() if not is_json(value)]
+    count_fields(lost, dropped)
+    row = {name: value for name, value in pair.row.items() if name not in lost}
+    return row if row.get("id") is not None else {**row, "id": pair.record.id}
 
 
 def _facts(
@@ -177,8 +184,7 @@ def _size_warnings(facts: dict[str, Any], out: Path) -> list[Problem]:
 
 def media_links(media: MediaSource, pairs: Sequence[Pair]) -> Links | None:
     """The links that make the folder of a part a data set of its own; None where a medium is named by an absolute path
-    or
-    lies outside the data set's folder.
+    or lies outside the data set's folder.
 
     A file gets a link of its own; for a file in an archive the whole archive gets one.
     """
@@ -190,6 +196,8 @@ def media_links(media: MediaSource, pairs: Sequence[Pair]) -> Links | None:
             return None
         if ref.path == os.path.join(folder, name):
             links[name] = ref.path
+        elif named := archive_and_member(name):
+            links[named[0]] = os.path.join(folder, named[0])
         else:  # inside one of the folder's archives
             links.update({path.name: str(path) for path in media.archive_paths})
     return None if ANNOTATIONS in links else links
@@ -211,8 +219,7 @@ def check_part(folder: Path, links: Links | None) -> None:
 
 def write_links(parts: Mapping[Path, Links]) -> Problem | None:
     """Make the hard links that are not there yet. If the system refuses one, those that were made are removed again,
-    and
-    a warning is returned."""
+    and a warning is returned."""
     created: list[tuple[Path, Path]] = []
     try:
         for folder, links in parts.items():
@@ -245,8 +252,7 @@ def table(split: Split) -> str:
 
 def part_named(annotations: str) -> str | None:
     """Which part of a data set `annotations` (an address or a path) is: by the split in the address, or by the name of
-    its
-    folder if split.json or another part lies beside that. None for a whole data set."""
+    its folder if split.json or another part lies beside that. None for a whole data set."""
     address, _, selection = annotations.partition("#") if not os.path.exists(annotations) else (annotations, "", "")
     split = re.match(r"(?:[\w.-]+:)?([\w.-]*)", selection)
     if split and split[1] in PART_NAMES:

@@ -65,8 +65,10 @@ def proved(options: Namespace) -> Result:
     from vidqa.core.files import read_object
     from vidqa.jobs.local_job import prove
 
-    if not action(options.action).proof or options.platform != "local" or options.dry_run:
+    if not action(options.action).proof or options.platform != "local":
         parser.error(f"--prove is for train and grpo, on this machine; not for {options.action} on {options.platform}")
+    if options.dry_run or options.engine != "vidqa":
+        parser.error("--prove runs our own engine at once: leave --dry-run and --engine out")
     folder = prove(options.action, options.spec)
     facts = {
         path.stem: read_object(path) for path in (folder / "replay.json", folder / "sharing.json") if path.exists()

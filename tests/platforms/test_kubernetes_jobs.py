@@ -313,6 +313,9 @@ def test_what_keeps_a_job_from_starting(
     api.forbidden = set()
     assert "other" in problems_of_launch(spec, wanted(namespace="other"))["PLATFORM_REFUSED"]
     assert "PLATFORM_UNREACHABLE" in problems_of_launch(spec, wanted(context="none"))
+    too_few = replace(wanted(), gpus=1)
+    spread = write_spec("complete", processes=2, name="spread")
+    assert "a node needs 2, 1 asked for" in problems_of_launch(spread, too_few)["PLATFORM_TOO_FEW_GPUS"]
     only = [{"mount_path": str(tmp_path / "runs"), "claim": "data", "read_only": True}]
     found = problems_of_launch(spec, wanted(volumes=only))["PLATFORM_PATH_UNSEEN"]
     assert "read-only" in found
@@ -372,7 +375,8 @@ def test_a_secret_that_the_spec_needs_has_to_be_there(
         api.secrets = held
         with pytest.raises(ProblemError) as refused:
             launch("train", spec, "kubernetes", wanted())
-        (problem,) = refused.value.problems
+        no_gpu, problem = refused.value.problems
+        assert (no_gpu.code, no_gpu.severity) == ("PLATFORM_TOO_FEW_GPUS", "warning")
         assert problem.code == "PLATFORM_REFUSED" and shown in problem.message
     assert not api.objects and records.scan() == ([], [])
     api.secrets = {"vidqa": {"WANDB_API_KEY": "x"}}
@@ -386,7 +390,8 @@ def test_a_secret_that_may_not_be_looked_at_keeps_its_pod_from_starting(
     spec = write_spec("complete")
     spec.write_text(spec.read_text().replace("[logging]", '[logging]\nlogger = ["console", "wandb"]'))
     launched = launch("train", spec, "kubernetes", wanted(start_limit_s=1))
-    assert [(p.code, p.severity) for p in launched.problems] == [("PLATFORM_REFUSED", "warning")]
+    codes = ("PLATFORM_TOO_FEW_GPUS", "PLATFORM_REFUSED")
+    assert [(p.code, p.severity) for p in launched.problems] == [(code, "warning") for code in codes]
     record = jobs.wait(launched.record, 60)
     assert record.state == State.ERROR and "WANDB_API_KEY" in record.message
 

@@ -160,6 +160,8 @@ def test_a_job_of_another_machine_is_left_as_it_is(over_at_once: None, write_spe
     record = records.write(replace(record, job_id="far", state=State.RUNNING, launcher=far))
     seen = jobs.observe(record)
     assert seen.state == State.RUNNING and "elsewhere" in seen.message
+    with pytest.raises(ProblemError, match="PLATFORM_UNREACHABLE at far"):
+        jobs.cancel("far", ENOUGH_S)
 
 
 def test_a_broken_record_is_named_and_the_others_are_listed(over_at_once: None, write_spec: WriteSpec) -> None:

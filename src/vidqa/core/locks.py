@@ -46,16 +46,16 @@ def try_lock(handle: int, path: Path, *, shared: bool = False) -> bool:
 
 
 @contextmanager
-def locked(path: Path, *, wait_s: float) -> Iterator[int]:
+def locked(path: Path, *, wait_s: float, busy: Code = LOCK_HELD) -> Iterator[int]:
     """Hold the lock of a file, which is made where it is missing; gives its handle. A long wait is said once. Raises
-    ENV_FILE_REFUSED, LOCK_HELD after `wait_s` seconds, and OSError where the file cannot be opened."""
+    ENV_FILE_REFUSED, `busy` after `wait_s` seconds, and OSError where the file cannot be opened."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         began, is_reported, pause = time.monotonic(), False, 0.001
         while not try_lock(handle, path):
             waited = time.monotonic() - began
             if waited >= wait_s:
-                raise LOCK_HELD.error(path, f"it was not free after {wait_s:.0f} s")
+                raise busy.error(path, f"it was not free after {wait_s:.0f} s")
             if waited > SAID_AFTER_S and not is_reported:
                 note(f"waits for {path}, which another process holds")
                 is_reported = True

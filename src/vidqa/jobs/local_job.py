@@ -33,6 +33,7 @@ from vidqa.jobs.job_spec import JobSpec, fetch_weights, load_job_spec
 from vidqa.jobs.launch import refuse_busy
 from vidqa.jobs.platforms import local
 from vidqa.jobs.platforms._base import Job
+from vidqa.jobs.platforms.engine_process import gpu_problems
 from vidqa.jobs.problems import JOB_FAILED, JOB_NOT_DONE, RESUME_NO_CHECKPOINT, RUN_FOLDER_TAKEN
 from vidqa.jobs.runs import newest_run
 from vidqa.spec import Layer, dump, parse_set, resolve
@@ -82,7 +83,7 @@ def _prepared(job_spec: JobSpec, folder: Path) -> Job:
     fetch_weights(job_spec)
     processes = job_spec.declared.processes(job_spec.resolved)
     job = Job(folder.name, job_spec.action, folder, processes=processes, gpus=local.gpu_count())
-    raise_errors(local.gpu_problems(job))
+    raise_errors(gpu_problems(job, "visible"))
     write_text(job.spec, dump(job_spec.resolved))
     return job
 

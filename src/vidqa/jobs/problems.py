@@ -172,9 +172,9 @@ PLATFORM_NODES = Code(
 )
 PLATFORM_TOO_FEW_GPUS = Code(
     "PLATFORM_TOO_FEW_GPUS",
-    "The spec asks for more processes than the machine shows GPUs; where it shows none, the job runs on the CPU: right "
-    "for the demo and tests, far too slow for a real model.",
-    "Let `nvidia-smi -L` list as many GPUs and CUDA_VISIBLE_DEVICES name them, or lower "
-    "policy.parallelism.dp_shard_size or dp_replicate_size (evaluate: num_gpus).",
+    "The spec asks for more processes than a node has GPUs; where it has none, the job runs on the CPU: right for the "
+    "demo and tests, far too slow for a real model.",
+    "Let `nvidia-smi -L` list as many GPUs and CUDA_VISIBLE_DEVICES name them, on a cluster raise --gpus or leave it "
+    "out, or lower policy.parallelism.dp_shard_size or dp_replicate_size (evaluate: num_gpus).",
     Exit.ENVIRONMENT,
 )

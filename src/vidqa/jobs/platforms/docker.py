@@ -37,9 +37,8 @@ from vidqa.jobs.platforms._base import (
 )
 from vidqa.jobs.platforms.container_entrypoint import SECRETS_FILE
 from vidqa.jobs.platforms.docker_daemon import container_facts, daemon, image_facts, is_local, refusals, unless_over
-from vidqa.jobs.platforms.engine_process import ended_here, engine_environment, torchrun, vanished
+from vidqa.jobs.platforms.engine_process import ended_here, engine_environment, gpu_problems, torchrun, vanished
 from vidqa.jobs.platforms.job_store import read_exit, write_exit
-from vidqa.jobs.platforms.local import gpu_problems
 from vidqa.jobs.platforms.mounts import Mount, mounts, shadowed_image_paths
 from vidqa.jobs.platforms.site import AbsolutePath, SiteSettings, settings_of
 from vidqa.jobs.problems import (
@@ -90,7 +89,7 @@ class DockerSite(SiteSettings):
 
 def check(job: Job) -> list[Problem]:
     """What would keep a job from running: GPUs, nodes, paths to mount, the daemon, the image."""
-    problems = gpu_problems(job)
+    problems = gpu_problems(job, "visible")
     if job.nodes > 1:
         problems.append(PLATFORM_NODES.at("--nodes", f"docker is one machine, {job.nodes} nodes are asked for"))
     mounted = paths_of(job)

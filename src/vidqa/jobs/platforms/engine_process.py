@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from vidqa.core import environment
-from vidqa.core.problem import Exit, ProblemError
+from vidqa.core.problem import Exit, Problem, ProblemError
 from vidqa.jobs.platforms._base import ADDRESSES, SAVE_S, Job, Observed, State, Submitted, run_folder_log
-from vidqa.jobs.problems import PLATFORM_NODES, SITE_SETTINGS
+from vidqa.jobs.problems import PLATFORM_NODES, PLATFORM_TOO_FEW_GPUS, SITE_SETTINGS
 
 RENDEZVOUS_PORT = 29500
 TORCHRUN = ("-m", "vidqa.engine.torchrun")
@@ -51,6 +51,16 @@ def torchrun(python: str, job: Job, first_node: str | None = None, node_rank: st
     # Fixed ranks: a restarted job computes with the same ranks, so its sums are the same.
     meeting = (f"--node-rank={node_rank}", f"--master-addr={host}", f"--master-port={port}")
     return (*start, f"--nnodes={job.nodes}", *map(Placeholder, meeting), share, *engine_words(job))
+
+
+def gpu_problems(job: Job, source: str) -> list[Problem]:
+    """Too few GPUs of a node for its processes, and, as a warning, none at all; `source` is visible, or asked for."""
+    if job.gpus == 0:
+        message = f"no GPU is {source}: {job.processes} CPU process(es) will run"
+        return [PLATFORM_TOO_FEW_GPUS.at("gpus", message, severity="warning")]
+    if job.processes_per_node > job.gpus:
+        return [PLATFORM_TOO_FEW_GPUS.at("gpus", f"a node needs {job.processes_per_node}, {job.gpus} {source}")]
+    return []
 
 
 def engine_environment(job: Job, cores: int | None = None) -> dict[str, str]:

@@ -7,10 +7,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from vidqa.core import files, locks
-from vidqa.core.cli import FILE_REFUSED, refused_writes
+from vidqa.core import files
+from vidqa.core.cli import refused_writes
 from vidqa.core.environment import jobs_folder
-from vidqa.core.problem import ProblemError
+from vidqa.core.locks import locked
 from vidqa.jobs.problems import JOB_LAUNCH_BUSY
 
 LOCK_WAIT_S = 60.0
@@ -46,15 +46,8 @@ def write(path: Path, value: dict[str, Any]) -> None:
 def lock(name: str) -> Iterator[None]:
     """A lock among all processes, released by the system when its holder dies. Raises JOB_LAUNCH_BUSY,
     FILE_REFUSED."""
-    path = jobs_folder() / f".{name}.lock"
     with ExitStack() as held:
-        try:
+        with refused_writes(jobs_folder(), OTHER_FOLDER):
             jobs_folder().mkdir(parents=True, exist_ok=True)
-            held.enter_context(locks.locked(path, wait_s=LOCK_WAIT_S))
-        except ProblemError as refused:
-            if refused.problems[0].code != locks.LOCK_HELD.name:
-                raise
-            raise JOB_LAUNCH_BUSY.error(path, f"not free after {LOCK_WAIT_S:.0f} s") from None
-        except OSError as failed:
-            raise FILE_REFUSED.error(jobs_folder(), f"the lock cannot be made: {failed}", OTHER_FOLDER) from failed
+            held.enter_context(locked(jobs_folder() / f".{name}.lock", wait_s=LOCK_WAIT_S, busy=JOB_LAUNCH_BUSY))
         yield

@@ -32,7 +32,7 @@ from vidqa.jobs.platforms._base import (
     Submitted,
     copy_command,
 )
-from vidqa.jobs.platforms.engine_process import ended_here, engine_environment, torchrun, vanished
+from vidqa.jobs.platforms.engine_process import ended_here, engine_environment, gpu_problems, torchrun, vanished
 from vidqa.jobs.platforms.job_store import exit_file, read_exit
 from vidqa.jobs.platforms.processes import (
     JOB_VARIABLE,
@@ -48,7 +48,6 @@ from vidqa.jobs.platforms.supervisor import GO, kill_job
 from vidqa.jobs.problems import (
     PLATFORM_IMAGE_UNUSED,
     PLATFORM_NODES,
-    PLATFORM_TOO_FEW_GPUS,
     PLATFORM_UNREACHABLE,
 )
 
@@ -85,18 +84,7 @@ def check(job: Job) -> list[Problem]:
         problems.append(PLATFORM_NODES.at("--nodes", f"local is one machine, {job.nodes} nodes are asked for"))
     if job.image:
         problems.append(PLATFORM_IMAGE_UNUSED.at("--image", "the platform is local", severity="warning"))
-    return problems + gpu_problems(job)
-
-
-def gpu_problems(job: Job) -> list[Problem]:
-    """Too few GPUs for the processes of the spec, and, as a warning, none at all."""
-    if job.gpus == 0:
-        message = f"no GPU is visible: {job.processes} CPU process(es) will run"
-        return [PLATFORM_TOO_FEW_GPUS.at("nvidia-smi -L", message, severity="warning")]
-    if job.processes_per_node > job.gpus:
-        message = f"the spec needs {job.processes_per_node}, {job.gpus} visible"
-        return [PLATFORM_TOO_FEW_GPUS.at("gpus", message)]
-    return []
+    return problems + gpu_problems(job, "visible")
 
 
 def render(job: Job) -> Rendered:
@@ -166,6 +154,10 @@ def _supervisor_of(job: Submitted) -> ProcessIdentity | None:
 
 
 def cancel(job: Submitted, grace_s: float) -> None:
+    """Raises PLATFORM_UNREACHABLE for a job of another machine."""
+    if job.launcher.host != this_process().host:
+        message = f"it runs on {job.launcher.host}, whose processes cannot be signalled from here"
+        raise PLATFORM_UNREACHABLE.error(job.job_id, message, "cancel it there")
     deadline = time.monotonic() + grace_s
     signaled: set[ProcessIdentity] = set()
     while not status(job).state.is_terminal and time.monotonic() < deadline:

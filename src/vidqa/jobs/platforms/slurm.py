@@ -32,7 +32,7 @@ from vidqa.jobs.platforms._base import (
     Submitted,
     copy_command,
 )
-from vidqa.jobs.platforms.engine_process import ended_here, vanished
+from vidqa.jobs.platforms.engine_process import ended_here, gpu_problems, vanished
 from vidqa.jobs.platforms.site import is_unseen, settings_of
 from vidqa.jobs.platforms.slurm_commands import PATIENCE_S, SlurmCommands, SlurmJob, accounted, find, slurm_job
 from vidqa.jobs.platforms.slurm_script import SCRIPT, TASK, SlurmSite, image_problems
@@ -42,7 +42,6 @@ from vidqa.jobs.problems import (
     PATH_UNSEEN,
     PLATFORM_REFUSED,
     PLATFORM_SILENT,
-    PLATFORM_TOO_FEW_GPUS,
     PLATFORM_UNREACHABLE,
     SLURM_SETTINGS,
 )
@@ -72,13 +71,7 @@ def check(job: Job) -> list[Problem]:
     """The check of sbatch itself, and checks that it does not make."""
     site: SlurmSite = job.settings
     problems = [*image_problems(site, slurm_script.image_of(job)), *unseen(job), *_checkout(job), *_cores(site)]
-    problems += slurm_script.unmountable(job)
-    if job.gpus == 0:
-        message = f"no GPU is asked for: {job.processes} CPU process(es) will run"
-        problems.append(PLATFORM_TOO_FEW_GPUS.at("--gpus", message, "leave --gpus 0 out", severity="warning"))
-    elif job.processes_per_node > job.gpus:
-        message = f"the spec needs {job.processes_per_node} on each node, {job.gpus} are asked for"
-        problems.append(PLATFORM_TOO_FEW_GPUS.at("--gpus", message))
+    problems += [*slurm_script.unmountable(job), *gpu_problems(job, "asked for")]
     try:
         cluster, script = SlurmCommands(site.ssh, site.ssh_config), slurm_script.sbatch(job)
         answer = cluster.ask("sbatch", "--test-only", stdin=script, patience_s=PATIENCE_S)

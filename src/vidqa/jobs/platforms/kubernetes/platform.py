@@ -25,7 +25,7 @@ from vidqa.core.cli import note
 from vidqa.core.environment import SECRET_NAMES
 from vidqa.core.problem import Exit, Problem, ProblemError
 from vidqa.jobs.platforms._base import Failure, Job, Observed, Platform, Rendered, State, Submitted
-from vidqa.jobs.platforms.engine_process import EngineStatus, engine_environment, vanished
+from vidqa.jobs.platforms.engine_process import EngineStatus, engine_environment, gpu_problems, vanished
 from vidqa.jobs.platforms.job_store import read_exit, write_exit
 from vidqa.jobs.platforms.kubernetes.client import PLURALS, ApiError, Cluster, connect, refusal
 from vidqa.jobs.platforms.kubernetes.log import append_new_lines, pod_log_tail, read_log
@@ -56,8 +56,8 @@ Json = dict[str, Any]
 
 
 def check(job: Job) -> list[Problem]:
-    """Checks paths against volumes, then rights and the manifest (as a dry run) with the cluster."""
-    problems = path_problems(job)
+    """Checks GPUs, paths against volumes, then rights and the manifest (as a dry run) with the cluster."""
+    problems = [*gpu_problems(job, "asked for"), *path_problems(job)]
     try:
         cluster = connect(site_of(job))
         return [*problems, *_missing_secrets(job, cluster), *_admission(job, cluster)]

@@ -119,6 +119,29 @@ def test_a_name_that_is_taken_passes_to_the_new_one(tmp_path: Path) -> None:
     assert [path.name for path in run.checkpoints.iterdir()] == ["step_2"]
 
 
+def test_a_kill_between_the_renames_of_a_publication_loses_neither(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The older folder has its name again, and what was to replace it is gone with other unfinished ones."""
+    run = RunFolder(tmp_path)
+    (run.begin(run.exports, "step_2") / "file").write_text("old")
+    run.publish(run.exports / ".unfinished-step_2")
+    (unfinished := run.begin(run.exports, "step_2")).joinpath("file").write_text("new")
+    rename = Path.rename
+
+    def killed(path: Path, target: Path) -> Path:
+        if path == unfinished:
+            raise KeyboardInterrupt
+        return rename(path, target)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Path, "rename", killed)
+        run.publish(unfinished)
+    run.sweep()
+    assert [path.name for path in run.exports.iterdir()] == ["step_2"]
+    assert (run.exports / "step_2/file").read_text() == "old"
+
+
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     folder = tmp_path_factory.mktemp("checkpoint")

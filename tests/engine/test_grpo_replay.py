@@ -156,7 +156,7 @@ def test_where_no_step_can_be_replayed_it_says_so(
         assert raised.value.problems[0].code == "ENGINE_REPLAY_MISSING"
         return raised.value.problems[0].message
 
-    later = with_values(spec, {"train.resume": str(run / "checkpoints/step_2")})
+    later = with_values(spec, {"train.resume": str(run / "checkpoints/step_2/policy")})
     assert "checkpoints before step 3" in message(lambda: replay.replayable(later, recorded))
     shutil.copy(rollout_file(run, 0), rollout_file(run, 1))
     assert "more ranks than 1" in message(lambda: replay.replayed_groups(second_step, recorded, 2))

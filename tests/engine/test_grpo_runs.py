@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import forked
 import numpy as np
@@ -24,12 +28,14 @@ from vidqa.core.pages.training import report
 from vidqa.core.pages.training_data import read_training
 from vidqa.core.problem import ProblemError
 from vidqa.core.run_folder import read_rollouts
+from vidqa.data.record import Record, Turn
 from vidqa.engine.families.qwen_vl import VISION_IDS
 from vidqa.engine.model import quantized
 from vidqa.engine.rl import rollout, rollout_model, train
 from vidqa.engine.rl.rollout_model import RolloutModel
 from vidqa.engine.training.objectives import PolicyGradient
 from vidqa.evaluation.pages import posters
+from vidqa.planning.samples import Prompting, Sample
 
 LORA = {"policy.lora": {}, "policy.lora.lora_dropout": 0.0, "policy.lora.init_lora_weights": False}
 NEW_LORA = {**LORA, "policy.lora.init_lora_weights": True}
@@ -305,6 +311,40 @@ def test_validation_says_which_export_is_best(one_world: tuple[Path, Path], tmp_
     assert set(rewards) == {0, 1, 2, 3, 4}
     best = json.loads((run / "best.json").read_text())
     assert best["metric"] == "val/accuracy" and f"step_{best['step']}" == best["name"]
+    trainer = json.loads((run / "checkpoints/step_4/trainer.json").read_text())
+    assert trainer["validation_start"] == {"val/accuracy": events(run, "val/accuracy")[0]}
+
+
+def test_a_step_that_learns_nothing_hears_a_signal(
+    one_world: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def drop_all(training: train.Training, _: Any) -> bool:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return False
+
+    monkeypatch.setattr(train.Training, "_is_mixed", drop_all)
+    over = {"train.train_policy.variant": "dapo", "train.train_policy.max_retry_for_on_policy": 0}
+    run = rl_here(rl_spec(tmp_path, one_world, over), tmp_path / "run")
+    assert set(events(run, "rollout/groups_dropped")) == {1}
+    assert [path.name for path in (run / "checkpoints").iterdir()] == ["step_1"]
+
+
+@pytest.mark.parametrize(("longest_prompt", "is_permuted"), [(21, True), (20, False)])
+def test_options_stay_where_the_permuted_prompt_would_be_the_longest(longest_prompt: int, is_permuted: bool) -> None:
+    """The rollout model has room for the longest prompt, and would refuse a longer one as a bad sample."""
+    turns = (Turn("user", ("Which?\n(A) red\n(B) blue\n(C) grey\n(D) white",)), Turn("assistant", ("(B)",)))
+    sample = Sample(Record("r", turns), (), Prompting(), length=20, supervised=0)
+    training = SimpleNamespace(
+        longest_prompt=longest_prompt,
+        policy=SimpleNamespace(dataloader_seed=0),
+        spec=SimpleNamespace(engine=SimpleNamespace(shuffle_options=True)),
+        schedule=SimpleNamespace(data=SimpleNamespace(train=[sample])),
+        stream=SimpleNamespace(at=lambda _: 0),
+        planner=SimpleNamespace(plan=lambda records: ([replace(sample, record=records[0], length=21)], [])),
+        rollouts=SimpleNamespace(question=lambda _, asked: asked),
+    )
+    asked: Any = train.Training.question(cast(train.Training, training), 0)
+    assert (asked.record is not sample.record) == is_permuted
 
 
 def test_a_validation_that_a_stopped_run_owes_is_logged_alone(one_world: tuple[Path, Path], tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ EXPORT = "export.json"  # the facts of a complete export: step, spec, data, the 
 PROOF = "proof.json"  # of an export that was loaded again: the trainer's loss and its own
 POLICY, METADATA = "policy", ".metadata"  # its folder of tensors, and the table of them
 UNFINISHED = ".unfinished-"  # before the name of a folder that is being written or removed
+OLDER = f"{UNFINISHED}older-"  # before the name of one that another is about to replace
 _STATUS = {
     "state": str,
     "step": int,
@@ -190,7 +191,7 @@ class RunFolder:
     def publish(unfinished: Path) -> Path:
         """Give what `begin` started its name, in place of an older one of that name."""
         published = unfinished.with_name(unfinished.name.removeprefix(UNFINISHED))
-        older = unfinished.with_name(f"{UNFINISHED}older-{published.name}")
+        older = unfinished.with_name(f"{OLDER}{published.name}")
         if published.exists():
             published.rename(older)  # removing it takes long, and a kill must not find neither of the two
         unfinished.rename(published)
@@ -199,8 +200,12 @@ class RunFolder:
         return published
 
     def sweep(self) -> None:
-        """Remove what a killed or failed save left behind."""
+        """Remove what a killed or failed save left behind. What a new one was to replace gets its name back where a kill
+        came between the two renames of `publish`."""
         for folder in (self.checkpoints, self.exports):
+            for older in folder.glob(f"{OLDER}*"):
+                if not (published := folder / older.name.removeprefix(OLDER)).exists():
+                    older.rename(published)
             for left in folder.glob(f"{UNFINISHED}*"):
                 remove(left, owner=folder)
 
@@ -218,6 +223,12 @@ class RunFolder:
         """Add to the `resumes` of run.json, each of which says where the run went on."""
         before = read_object(self.path / "run.json").get("resumes")
         self.update_run(resumes=[*(before if isinstance(before, list) else []), facts])
+
+
+def checkpoint_folder(name: str) -> Path:
+    """The folder step_N or epoch_N that a spec's train.resume names, itself or by the folder of tensors in it."""
+    folder = Path(os.path.expanduser(name))
+    return folder.parent if folder.name == POLICY else folder
 
 
 def read_checkpoint(folder: Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 from vidqa import spec
 from vidqa.core import environment
 from vidqa.core.problem import Problem, ProblemError
-from vidqa.core.run_folder import POLICY, TRAINER, read_checkpoint
+from vidqa.core.run_folder import TRAINER, checkpoint_folder, read_checkpoint
 from vidqa.data.storage import hub
 from vidqa.families import family_of
 from vidqa.families.weights import weight_files
@@ -91,9 +91,8 @@ def resume_target(inputs: DataInputs) -> list[Problem]:
         raise Skip("the spec resumes nothing")
     if train_spec.train.resume is True:
         raise Skip("the launch finds the run that goes on, and refuses where there is none")
-    folder = Path(os.path.expanduser(str(train_spec.train.resume)))
+    folder = checkpoint_folder(train_spec.train.resume)
     inputs.require_visible(folder)
-    folder = folder.parent if folder.name == POLICY else folder
     try:
         before = read_checkpoint(folder)
         if not all(isinstance(before.get(part), dict) for part in resume_compat.FIXED_PARTS):

@@ -22,6 +22,7 @@ from vidqa.core.run_folder import (
     METRICS,
     TRAINER,
     RunFolder,
+    checkpoint_folder,
     rank_of,
     read_metrics,
     read_rollouts,
@@ -55,7 +56,7 @@ def prove(spec: GrpoSpec, run: RunFolder) -> int:
     with open_training(start, run) as training:
         training.world.on_main(lambda: remove(run.path / PROOF, owner=run.path))  # of an earlier proof
         groups, completions = replayed_groups(training, recorded, step)
-        values, _ = training.learn(step - 1, groups)
+        values = training.learn(step - 1, groups)
         facts = {
             "run": str(recorded.path),
             "checkpoint": checkpoint and checkpoint.name,
@@ -73,7 +74,7 @@ def replayable(spec: GrpoSpec, recorded: RunFolder) -> tuple[Path | None, int]:
     if not rollout_files(recorded.path) or not (recorded.path / METRICS).is_file():
         raise ENGINE_REPLAY_MISSING.error(recorded.path, "no run is here: it has no rollouts or no metrics")
     steps = {event["step"] for event in read_metrics(recorded.path / METRICS) if NORM in event}
-    folders: list[Path | None] = [Path(spec.train.resume)] if isinstance(spec.train.resume, str) else []
+    folders: list[Path | None] = [checkpoint_folder(spec.train.resume)] if isinstance(spec.train.resume, str) else []
     folders = folders or [*recorded.complete(recorded.checkpoints, TRAINER)[::-1], None]
     starts = [(folder, read_object(folder / TRAINER).get("step", -1) if folder else 0) for folder in folders]
     for folder, done in starts:

@@ -123,6 +123,7 @@ class Training(Trainer[GrpoSpec]):
         self.consumed, self.updates = start.trainer.get("questions", 0), start.trainer.get("updates", 0)
 
         # What it is asked and rewarded for.
+        self.longest_prompt = max_tokens([*data.train, *data.validation])  # tokens
         labels = [label_of(sample.record) for sample in data.train] if spec.engine.balance == "label" else []
         self.stream = QuestionStream(len(data.train), labels, self.policy)
         self.rollouts = Rollouts(self.rollout_model, planner, source)
@@ -133,6 +134,7 @@ class Training(Trainer[GrpoSpec]):
         self.update = Updates(spec, planner, sizes, objective, world, pack_tokens)
 
         # What measures it.
+        self.measures = spec.validation.enable and bool(data.validation)
         self.early_stopping = EarlyStopping(spec.engine.stop, start.trainer.get("validation_start"))
         self.record = RolloutRecord(run.path, world.rank, start.step, world.size)
         self.meter = StepMeter(spec, learner.model, world)
@@ -140,13 +142,17 @@ class Training(Trainer[GrpoSpec]):
     def run_steps(self, progress: Progress | Silent) -> bool:
         spec, schedule = self.spec, self.schedule
         self.meter.timed("sync", self.rollout_model.sync)
-        if spec.validation.enable and spec.validation.val_before_train and self.first == 0:
-            progress.log(0, self._validate(), line="before training")
+        if self.measures and spec.validation.val_before_train and self.first == 0:
+            measured = self._validate()
+            self.early_stopping.update(measured)  # what later validations are compared with
+            progress.log(0, measured, line="before training")
         if self.saver.pending_eval:
             self._conclude(self.first - 1, {}, progress, resumed=True)
         self._prefetch(self.first)
         for step in range(self.first, schedule.total):
-            values, stop_requested = self._step(step)
+            values = self._step(step)
+            # Asked of all ranks, also after a step without an update, where no group was left to learn from.
+            stop_requested = any(self.world.gather(self.learner.stop.signal_name is not None))
             stopping = stop_requested and step + 1 < schedule.total
             if self._conclude(step, values, progress, stopping=stopping):
                 self.saver.background.finish()
@@ -164,21 +170,21 @@ class Training(Trainer[GrpoSpec]):
         self.rollout_model.session.close()
         del self.model, self.rollout_model, self.reference, self.rollouts
 
-    def _step(self, step: int) -> tuple[dict[str, float], bool]:
-        """One step: its metrics, and whether a signal asks to stop."""
+    def _step(self, step: int) -> dict[str, float]:
+        """Take one step; returns its metrics."""
         groups, dropped = self._rollout(step)
         facts = self.meter.rollout_values(groups, dropped, self._accuracy, self.rollouts)
         if step == 0:
             self._require_spread([*groups, *dropped])
         self._prefetch(step + 1)
-        values, stop_requested = self.learn(step, groups)
+        values = self.learn(step, groups)
         self.meter.timed("sync", self.rollout_model.sync)
         self.record.write(step + 1, groups, dropped, divided=not self.policy.unbiased_advantage)
-        return {**facts, **values}, stop_requested
+        return {**facts, **values}
 
-    def learn(self, step: int, groups: Sequence[Group]) -> tuple[dict[str, float], bool]:
-        """Every update of a step by this rank's groups: metrics, and whether a signal asks to stop."""
-        values, stop_requested = {"train/lr": self.schedule_rate(step)}, False
+    def learn(self, step: int, groups: Sequence[Group]) -> dict[str, float]:
+        """Every update of a step by this rank's groups; returns metrics, of the last update where there are several."""
+        values = {"train/lr": self.schedule_rate(step)}
         micro = self.meter.timed("plan", lambda: [self.update.plan(part) for part in self._parts(groups)])
         if len(micro) * self.policy.mu_iterations > 1:
             micro = self.meter.timed("old", lambda: [self.update.with_values(m, "old", self.model) for m in micro])
@@ -200,8 +206,7 @@ class Training(Trainer[GrpoSpec]):
                 self._require_same(step, {**outcome.metrics, **outcome.maxima})
             self.updates += 1
             values |= self.meter.update_values(outcome, part)
-            stop_requested = stop_requested or outcome.stop_requested
-        return values, stop_requested
+        return values
 
     # --- rollout
 
@@ -220,12 +225,13 @@ class Training(Trainer[GrpoSpec]):
         return [self.question(position + place) for place in mine]
 
     def question(self, slot: int) -> Question:
-        """The question at a position of the stream, its options permuted where the spec says so."""
+        """The question at a position of the stream, its options permuted where the spec says so and the prompt is not
+        longer for it than the longest, for which there is room."""
         sample = self.schedule.data.train[self.stream.at(slot)]
         if self.spec.engine.shuffle_options:
             record = shuffled_options(sample.record, f"{self.policy.dataloader_seed} {slot}")
             planned, problems = self.planner.plan([record]) if record is not sample.record else ([sample], [])
-            if not problems and planned[0].length <= sample.length + 8:
+            if not problems and planned[0].length <= self.longest_prompt:
                 sample = planned[0]
         return self.rollouts.question(slot, sample)
 
@@ -240,7 +246,7 @@ class Training(Trainer[GrpoSpec]):
         for retry in range(1 + (MOST_RETRIES if retries < 0 else retries)):
             questions = self.ask(self.consumed, count) if retry else questions
             self.consumed += count
-            drawn = self._draw(questions, self.rewards, sampling, self.spec.rollout.n_generation, str(step))
+            drawn = self._draw("rollout", questions, self.rewards, sampling, self.spec.rollout.n_generation, str(step))
             for group in drawn:
                 (dropped if is_dapo and not self._is_mixed(group) else groups).append(group)
             count = self._batch - sum(self.world.gather(len(groups))) if is_dapo else 0
@@ -248,9 +254,9 @@ class Training(Trainer[GrpoSpec]):
                 break
         return groups, dropped
 
-    def _draw(self, questions: Sequence[Question], *how: Any) -> list[Group]:
-        """The groups of questions whose media could be decoded."""
-        groups = self.meter.timed("rollout", lambda: self.rollouts.draw(questions, *how))
+    def _draw(self, phase: str, questions: Sequence[Question], *how: Any) -> list[Group]:
+        """The groups of questions whose media could be decoded; `how` as in `Rollouts.draw`."""
+        groups = self.meter.timed(phase, lambda: self.rollouts.draw(questions, *how))
         self.bad_samples.report([problem for group in groups for problem in group.question.problems])
         return [group for group in groups if group.drawn]
 
@@ -300,10 +306,7 @@ class Training(Trainer[GrpoSpec]):
         sampling = Sampling(longest, temperature=valid.temperature, seed=self.spec.rollout.seed)
         mine = split_indices(held, self.world.size)[self.world.rank]
         questions = [self.rollouts.question(place, held[place]) for place in mine]
-        drawn = self.meter.timed(
-            "validation",
-            lambda: self.rollouts.draw(questions, self.held_rewards, sampling, valid.n_generation, "validation"),
-        )
+        drawn = self._draw("validation", questions, self.held_rewards, sampling, valid.n_generation, "validation")
         return self.meter.validation_values(drawn, self.rollouts)
 
     def _conclude(
@@ -317,9 +320,8 @@ class Training(Trainer[GrpoSpec]):
     ) -> bool:
         """Measure, warn and save what is due after `step`. Says whether the run ends here. What a run that was stopped
         owes is measured by the run that goes on (`resumed`); the step's other values are logged already."""
-        saver, spec = self.saver, self.spec
-        measures = spec.validation.enable and bool(self.schedule.data.validation) and not stopping
-        if measures and (self.schedule.validates_after(step) or saver.exports(step)):
+        saver = self.saver
+        if self.measures and not stopping and (self.schedule.validates_after(step) or saver.exports(step)):
             measured = self._validate()
             saver.record_validation(step, measured)
             values = {**values, **measured}

@@ -9,7 +9,7 @@ from typing import Any
 
 from vidqa.core.cli import note
 from vidqa.core.problem import ProblemError
-from vidqa.core.run_folder import RunFolder
+from vidqa.core.run_folder import RunFolder, checkpoint_folder
 from vidqa.engine.data.planned_samples import Prepared
 from vidqa.engine.distributed import World
 from vidqa.engine.problems import ENGINE_NO_CHECKPOINT, ENGINE_RESUME_MISMATCH
@@ -78,7 +78,7 @@ def resume(start: Start, run: RunFolder, facts: dict[str, Any], model: Any, opti
         # Of reinforcement learning a step may hold several updates of the optimizer.
         load_state(start.folder, start.trainer.get("updates", start.step), model, optimizer, world)
     if world.is_main:
-        run.forget_metrics_after(start.step)
+        run.forget_metrics_after(start.step if start.folder else -1)  # step 0 is measured again
         for name in run.set_aside_after(start.step):
             note(f"set aside the checkpoint {name}: this run goes on from step {start.step}")
         if start.folder:
@@ -103,8 +103,7 @@ def _checkpoints(resume_from: bool | str, run: RunFolder) -> list[Path]:
     if not resume_from:
         return []
     if resume_from is not True:
-        folder = Path(str(resume_from))
-        return [folder.parent if folder.name == "policy" else folder]
+        return [checkpoint_folder(str(resume_from))]
     newest = run.newest_checkpoints()
     if not newest:
         note(f"nothing to resume in {run.checkpoints}: starting at step 0")

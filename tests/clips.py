@@ -150,6 +150,15 @@ def mux_silence(container: av.container.OutputContainer, stream: av.AudioStream)
     container.mux(stream.encode())
 
 
+def undecodable(clip: Path) -> bytes:
+    """A clip of many frames whose index and first pictures are whole, so that its header says nothing of the damage."""
+    content = bytearray(clip.read_bytes())
+    end = content.rindex(b"moov")
+    middle = (content.index(b"mdat") + end) // 2
+    content[middle:end] = bytes(end - middle)
+    return bytes(content)
+
+
 def write_image(path: Path, *, width: int = 64, height: int = 48, number: int = 5, codec: str | None = None) -> Path:
     """Write one PNG, JPEG or WebP (by suffix) whose cells spell `number`."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -7,6 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from clips import undecodable, write_clip
+from in_process import train_here
+from tiny_world import tiny_data, tiny_model, tiny_spec
 
 from vidqa.core.problem import ProblemError
 from vidqa.core.run_folder import RunFolder
@@ -25,6 +28,21 @@ def test_a_sample_that_every_rank_leaves_out_is_named(tmp_path: Path, problem) -
     assert named["code"] == problem.code
     with pytest.raises(ProblemError, match="ENGINE_BAD_SAMPLE"):
         BadSamples(run, alone(), "fail").report([problem])
+
+
+def test_a_validation_that_measures_nothing_is_no_loss_of_nan(tmp_path: Path) -> None:
+    """Its only sample is left out."""
+    model, root = tiny_model(tmp_path), tiny_data(tmp_path, clips=2)
+    rows = json.loads((root / "annotations.json").read_text())
+    broken = root / rows[0]["video"]
+    broken.write_bytes(undecodable(write_clip(broken, frames=64, fps=8, height=64)))
+    (root / "held.json").write_text(json.dumps(rows[:1]))
+    held = {"custom.val_dataset.annotation_path": str(root / "held.json"), "custom.val_dataset.media_path": str(root)}
+    over = {"validation.enable": True, "validation.val_before_train": True, "engine.on_bad_sample": "quarantine"}
+    spec = tiny_spec(tmp_path, model, root, {**held, **over, "engine.frame_cache_dir": str(tmp_path / "cache")})
+    with pytest.raises(ProblemError, match="ENGINE_NO_SAMPLES at validation"):
+        train_here(spec, tmp_path / "run")
+    assert (tmp_path / "run/quarantine.json").exists()
 
 
 def test_a_video_that_came_late_on_some_ranks_of_a_context_ends_the_run(tmp_path: Path) -> None:

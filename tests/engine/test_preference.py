@@ -6,12 +6,13 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from clips import write_clip
+from clips import undecodable, write_clip
 from in_process import events, one_rank, train_here
 from pair_world import pair_spec, pair_world
 from tiny_world import run_engine
@@ -196,6 +197,51 @@ def test_another_model_has_another_reference(world: tuple[Path, Path], tmp_path:
     assert str(after["key"]) != key and not np.allclose(after["sums"], sums)
 
 
+def test_a_reference_has_the_adapter_that_training_began_with(world: tuple[Path, Path], tmp_path: Path) -> None:
+    """Also in another run folder, under a spec that names no adapter, or the newest of the run that it resumes from."""
+    drawn = {"policy.lora.r": 4, "policy.lora.lora_dropout": 0.0, "policy.lora.init_lora_weights": False}
+    drawn |= {"policy.lora.target_modules": ["q_proj", "v_proj"], "train.max_num_steps": 2, "train.ckpt.save_freq": 1}
+    drawn |= {"train.ckpt.export_safetensors": True}
+    first = train_here(pair_spec(tmp_path / "a", world, **drawn), tmp_path / "first") / "safetensors/step_1"
+    began = {**drawn, "policy.lora.lora_path": str(first)}
+    run = train_here(pair_spec(tmp_path / "b", world, **began), tmp_path / "run")
+    resumed = {**drawn, "train.resume": str(run / "checkpoints/step_1")}
+    other = train_here(pair_spec(tmp_path / "c", world, **resumed), tmp_path / "other")
+    assert events(other, "train/loss")[2] == pytest.approx(events(run, "train/loss")[2], rel=1e-5)
+    np.testing.assert_allclose(*(np.load(folder / reference.FILE)["sums"] for folder in (other, run)), rtol=1e-5)
+    facts = json.loads((other / "checkpoints/step_2/trainer.json").read_text())
+    assert facts["spec"]["policy.lora.lora_path"] == str(first)
+
+
+@pytest.mark.parametrize("changes", [{"train.seed": 7}, {"policy.lora.r": 2}])
+def test_adapters_that_begin_otherwise_have_another_reference(
+    world: tuple[Path, Path], tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    lora = {"policy.lora.r": 4, "policy.lora.lora_dropout": 0.0, "policy.lora.init_lora_weights": False}
+    lora |= {"train.max_num_steps": 1}
+    run, keys = tmp_path / "run", set[str]()
+    for over in (lora, {**lora, **changes}):
+        train_here(pair_spec(tmp_path / str(len(keys)), world, **over), run)
+        keys.add(str(np.load(run / reference.FILE)["key"]))
+        assert events(run, "train/reward_margin")[1] == pytest.approx(0, abs=1e-4)
+    assert len(keys) == 2
+
+
+def test_a_pair_without_a_reference_does_not_count(world: tuple[Path, Path], tmp_path: Path) -> None:
+    """Its video could not be decoded when the reference was computed."""
+    objective = Preference(load(pair_spec(tmp_path, world, **{"engine.dpo_sft_weight": 0.5}), "train").engine)
+    nll_N = torch.tensor([1.0, 2.0, 3.0, 4.0], requires_grad=True)
+    model = SimpleNamespace(packed=lambda _: nll_N)
+    batch = SimpleNamespace(samples=(0, 1, 2, 3), owner_N=torch.arange(4))
+    objective.reference = torch.tensor([-1.5, -1.0, torch.nan, torch.nan])
+    both = objective(model, batch)
+    both.sum.backward()
+    assert both.count == 1 and nll_N.grad[:2].abs().min() > 0 and not nll_N.grad[2:].any()
+    alone = SimpleNamespace(samples=(0, 1), owner_N=torch.arange(2))
+    one = objective(SimpleNamespace(packed=lambda _: nll_N[:2]), alone)
+    assert one.sum == both.sum and one.metrics == both.metrics
+
+
 @pytest.fixture
 def rows(world: tuple[Path, Path], tmp_path: Path) -> Iterator[tuple[tuple[Path, Path], list[dict[str, Any]]]]:
     root = tmp_path / "data"
@@ -223,11 +269,7 @@ def test_pairs_that_are_none_are_named(rows: Any, tmp_path: Path, change: Any, p
 def test_a_video_that_cannot_be_decoded_leaves_its_pairs_out(rows: Any, tmp_path: Path) -> None:
     world, _ = rows
     file = world[1] / "videos/2.mp4"
-    content = bytearray(write_clip(file, frames=64, fps=8, height=64).read_bytes())
-    end = content.rindex(b"moov")
-    middle = (content.index(b"mdat") + end) // 2  # the index and the first pictures stay whole: probing finds nothing
-    content[middle:end] = bytes(end - middle)
-    file.write_bytes(content)
+    file.write_bytes(undecodable(write_clip(file, frames=64, fps=8, height=64)))
     over = {"engine.on_bad_sample": "quarantine", "engine.frame_cache_dir": str(tmp_path / "cache")}
     run = train_here(pair_spec(tmp_path, world, **over), tmp_path / "run")
     assert (run / "quarantine.json").is_file()

@@ -223,6 +223,15 @@ def test_what_was_measured_stays_before_what_was_not(world: SimpleNamespace, cap
     assert facts(run / "run.json")["resumes"][-1]["step"] == STEPS
 
 
+def test_a_run_that_begins_again_forgets_what_it_measured_before(world: SimpleNamespace) -> None:
+    over = {"validation.val_before_train": True, "train.max_num_steps": 1, "train.ckpt.enable_checkpoint": False}
+    spec = spec_of(world, "begun", **over, **{"train.ckpt.export_safetensors": False})
+    for _ in range(2):
+        train_here(spec, world.folder / "begun/run")
+    lines = (world.folder / "begun/run/metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [0, 1, 1]
+
+
 def made_exports(run: RunFolder, **measured: dict[str, float]) -> None:
     for name, values in measured.items():
         folder = run.begin(run.exports, name)

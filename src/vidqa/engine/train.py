@@ -77,7 +77,7 @@ class Training(Trainer[TrainSpec]):
         validation_collator = loader.collator
         if isinstance(loader.collator, PairCollator):
             assert isinstance(objective, Preference)
-            load_reference(objective, learner.model, schedule, loader.collator, loader.source, run)
+            load_reference(objective, learner.model, schedule, start, loader.collator, loader.source, run)
             # Validation pairs are numbered behind the training pairs, by which reference log-probabilities are found.
             validation_collator = loader.collator.behind(len(data.train))
             # The proof of an export compares a plain loss, so of each pair it takes the chosen answer alone.

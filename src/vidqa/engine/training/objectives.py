@@ -77,9 +77,9 @@ class Preference:
         margin = beta ((lp(c) - ref(c)) - (lp(r) - ref(r)))
         loss   = -(1 - smoothing) log sigmoid(margin) - smoothing log sigmoid(-margin) - sft_weight lp(c) / n
 
-    The loss of a step is the mean over its pairs. A pair whose media could not be decoded does not count. `engine` is
-    the spec's table. `reference`, float32 [answers] by the numbers of `Batch.samples`, is given before the first step
-    (`training.reference`)."""
+    The loss of a step is the mean over its pairs. A pair does not count whose media could not be decoded, now or when
+    the reference was computed. `engine` is the spec's table. `reference`, float32 [answers] by the numbers of
+    `Batch.samples`, NaN where it is not known, is given before the first step (`training.reference`)."""
 
     metrics: tuple[str, ...] = ("reward_margin", "reward_accuracy", "reward_chosen", "reward_rejected")
     maxima: tuple[str, ...] = ()
@@ -104,11 +104,12 @@ class Preference:
         numbers = torch.tensor(batch.samples, dtype=torch.int64, device=sums.device)
         order = numbers.argsort()  # the answers of pair n are 2n, the right one, and 2n + 1
         numbers, sums, tokens = (values[order].view(-1, 2) for values in (numbers, sums, tokens))
-        reward = engine.dpo_beta * (sums - self.reference[numbers])
+        reference = self.reference[numbers]
+        reward = engine.dpo_beta * (sums - reference.nan_to_num())
         margin, smoothing = reward[:, 0] - reward[:, 1], engine.dpo_label_smoothing
         loss = -(1 - smoothing) * F.logsigmoid(margin) - smoothing * F.logsigmoid(-margin)
         loss = loss - engine.dpo_sft_weight * sums[:, 0] / tokens[:, 0].clamp(min=1)
-        counts = (tokens > 0).all(dim=1).float()
+        counts = ((tokens > 0) & reference.isfinite()).all(dim=1).float()
         with torch.no_grad():
             values = (margin, (margin > 0).float(), reward[:, 0], reward[:, 1])
             metrics = {name: (value * counts).sum() for name, value in zip(self.metrics, values, strict=True)}

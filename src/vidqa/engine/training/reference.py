@@ -25,6 +25,7 @@ from vidqa.engine.data.frames import FrameSource
 from vidqa.engine.data.planned_samples import BadSamples
 from vidqa.engine.data.prefetch import Prefetcher
 from vidqa.engine.training.objectives import Preference
+from vidqa.engine.training.resume import Start
 from vidqa.engine.training.validate import plan_forward
 from vidqa.planning.pairs import PairSample
 from vidqa.planning.resume_compat import weights_hash
@@ -33,12 +34,18 @@ FILE = "reference.npz"
 
 
 def load_reference(
-    objective: Preference, model: Any, schedule: Schedule, collator: PairCollator, source: FrameSource, run: RunFolder
+    objective: Preference,
+    model: Any,
+    schedule: Schedule,
+    start: Start,
+    collator: PairCollator,
+    source: FrameSource,
+    run: RunFolder,
 ) -> None:
     """Give the objective its reference: the stored one, or a forward pass over the pairs that the run uses. Every rank
     takes part. Raises ENGINE_BAD_SAMPLE."""
     world, used = schedule.world, _used(schedule)
-    key = world.on_main(lambda: _key(schedule, collator, used))
+    key = world.on_main(lambda: _key(schedule, start, collator, used))
     sums = world.on_main(lambda: _stored(run.path / FILE, key))
     if sums is None:
         sums = _computed(objective, model, schedule, collator, source, run, used)
@@ -67,7 +74,8 @@ def _computed(
     run: RunFolder,
     used: Sequence[int],
 ) -> np.ndarray:
-    """Sums of log-probabilities, float32 [answers]; NaN of answers that are not used or could not be decoded."""
+    """Sums of log-probabilities, float32 [answers]; NaN of answers that are not used, have no supervised token or could
+    not be decoded."""
     world, pairs = schedule.world, _pairs(schedule)
     note_of(world, f"computing the reference of {len(used)} pairs")
     packs = plan_forward(schedule.spec, pairs, world, used)
@@ -76,20 +84,23 @@ def _computed(
     with torch.no_grad(), Prefetcher(packs, pairs, source, collator, world.device) as batches:
         for loaded in batches:
             bad += loaded.problems
-            sums[list(loaded.batch.samples)] = objective.answer_sums(model, loaded.batch)[0].cpu().numpy()
+            answers, tokens = objective.answer_sums(model, loaded.batch)
+            sums[list(loaded.batch.samples)] = answers.where(tokens > 0, torch.nan).cpu().numpy()
     model.train()
     BadSamples(run, world, schedule.spec.engine.on_bad_sample).report(bad)
-    return np.nan_to_num(np.stack(world.gather(sums))).sum(axis=0, dtype=np.float32)  # each answer is of one rank
+    return np.fmax.reduce(world.gather(sums))  # each answer is of one rank, and NaN on the others
 
 
-def _key(schedule: Schedule, collator: PairCollator, used: Sequence[int]) -> str:
+def _key(schedule: Schedule, start: Start, collator: PairCollator, used: Sequence[int]) -> str:
     """Names the model, the samples and the precision that the sums depend on."""
     spec, planner = schedule.spec, collator.planner
-    lora, folder = spec.policy.lora, Path(spec.policy.model_name_or_path)
-    adapter = weights_hash(Path(lora.lora_path)) if lora is not None and lora.lora_path else None
+    lora, adapter = spec.policy.lora, start.first_adapter(spec)
+    model = [weights_hash(Path(folder)) for folder in (spec.policy.model_name_or_path, adapter) if folder]
+    # Adapters may begin with other values than 0, drawn from the seed.
+    model += [spec.policy.quantization, lora and {**lora.model_dump(), "lora_path": adapter}, spec.train.seed]
     counts = [(pair.record.id, pair.prefix_key.hex(), pair.length, pair.chosen) for pair in _pairs(schedule)]
-    parts = [weights_hash(folder), adapter, spec.train.param_dtype, schedule.data.fingerprint, list(used), counts]
-    rendering = [asdict(planner.prompting), asdict(planner.vision), lora and lora.model_dump()]
+    parts = [model, spec.train.param_dtype, schedule.data.fingerprint, list(used), counts]
+    rendering = [asdict(planner.prompting), asdict(planner.vision)]
     return hashlib.sha256(json.dumps([parts, rendering], default=str).encode()).hexdigest()
 
 

@@ -24,20 +24,7 @@ from vidqa.planning.resume_compat import (
 )
 from vidqa.spec import fingerprint
 from vidqa.spec.models import TrainSpec
-
-
-def trainer_facts(spec: TrainSpec, data: Prepared, model: Any, world: World) -> dict[str, Any]:
-    """The facts that a checkpoint records for `planning.resume_compat` to compare on a resume."""
-    base = world.on_main(lambda: weights_hash(Path(spec.policy.model_name_or_path)))
-    trained = [(name, p.shape) for name, p in model.named_parameters() if p.requires_grad]
-    return {
-        "schema_version": 1,
-        "spec_fingerprint": fingerprint(spec),
-        "spec": spec_facts(spec),
-        "ranks": world.size,
-        "order": order_facts(spec, data.train, data.fingerprint),
-        "weights": weights_facts(spec, trained, base),
-    }
+from vidqa.spec.resolve import ADAPTER_FOLDER
 
 
 @dataclass(frozen=True)
@@ -47,6 +34,26 @@ class Start:
     step: int = 0
     folder: Path | None = None
     trainer: Mapping[str, Any] = field(default_factory=dict)
+
+    def first_adapter(self, spec: TrainSpec) -> str | None:
+        """The adapter that training began with: the spec's; where it resumes, the one that the checkpoint records."""
+        if self.folder:
+            return self.trainer.get("spec", {}).get(ADAPTER_FOLDER)
+        return spec.policy.lora and spec.policy.lora.lora_path
+
+
+def trainer_facts(spec: TrainSpec, data: Prepared, model: Any, start: Start, world: World) -> dict[str, Any]:
+    """The facts that a checkpoint records for `planning.resume_compat` to compare on a resume."""
+    base = world.on_main(lambda: weights_hash(Path(spec.policy.model_name_or_path)))
+    trained = [(name, p.shape) for name, p in model.named_parameters() if p.requires_grad]
+    return {
+        "schema_version": 1,
+        "spec_fingerprint": fingerprint(spec),
+        "spec": spec_facts(spec) | ({ADAPTER_FOLDER: start.first_adapter(spec)} if spec.policy.lora else {}),
+        "ranks": world.size,
+        "order": order_facts(spec, data.train, data.fingerprint),
+        "weights": weights_facts(spec, trained, base),
+    }
 
 
 def start_of(resume_from: bool | str, run: RunFolder, world: World) -> Start:

@@ -40,6 +40,7 @@ from vidqa.planning.budget.memory import MemoryPolicy
 from vidqa.planning.budget.methods import FIRST_OF_BITSANDBYTES
 from vidqa.planning.budget.params import count_params, parameters
 from vidqa.planning.packing import Steps
+from vidqa.planning.pairs import learns_pairs
 from vidqa.planning.samples import Sample
 from vidqa.spec import check_with_gpus, total_steps
 from vidqa.spec.models import TrainSpec
@@ -104,7 +105,8 @@ def build_learner(
     warm_up: Callable[[Any], object] = lambda _: None,
 ) -> Learner:
     """The model on its devices with its optimizer; `warm_up(model)` runs while its weights are read. The state of
-    `start` comes later; without one, the adapter that the spec continues is read."""
+    `start` comes later: until then it has the weights that training began with, of which a training on pairs makes its
+    reference."""
     spec, world, policy = schedule.spec, schedule.world, schedule.policy
     folder = Path(spec.policy.model_name_or_path)
     with load_sharded(folder, spec.policy, spec.train, world, policy.recompute) as model:
@@ -113,8 +115,8 @@ def build_learner(
         once = exact and not world.is_sharded and not spec.train.fsdp_offload
         resharding = Resharding(model, policy.reshard, sums_once=once, alone=world.size == 1)
         warm_up(model)
-    if start.folder is None and spec.policy.lora is not None and spec.policy.lora.lora_path:
-        load_adapter(model, Path(spec.policy.lora.lora_path), folder, spec.policy.quantization, world)
+    if (adapter := start.first_adapter(spec)) and (start.folder is None or learns_pairs(spec)):
+        load_adapter(model, Path(adapter), folder, spec.policy.quantization, world)
     return Learner(
         model=model,
         resharding=resharding,
@@ -144,7 +146,7 @@ class Trainer(Generic[SpecT]):
         spec, data, world = schedule.spec, schedule.data, schedule.world
         self.spec, self.world, self.schedule, self.first = spec, world, schedule, start.step
         self.learner, model = learner, learner.model
-        trained = trainer_facts(spec, data, model, world)
+        trained = trainer_facts(spec, data, model, start, world)
         resume(start, run, trained, model, learner.optimizer, world)
         self.bad_samples = BadSamples(run, world, spec.engine.on_bad_sample)
         self.saver = Saver(run, schedule, collator, trained, start)

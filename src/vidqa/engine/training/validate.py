@@ -18,6 +18,7 @@ from vidqa.engine.data.prefetch import Prefetcher
 from vidqa.engine.distributed import World
 from vidqa.engine.generators.hf import TransformersSession
 from vidqa.engine.loading.fsdp import Resharding
+from vidqa.engine.problems import ENGINE_NO_SAMPLES
 from vidqa.engine.training.objectives import SUPERVISED, Objective
 from vidqa.evaluation.results import make_item
 from vidqa.planning.packing import pack_budget, padded_length, plan_micro_batches, plan_packs
@@ -77,7 +78,7 @@ class Validator:
 
     @torch.no_grad()
     def _losses(self, model: Any) -> dict[str, float]:
-        """The means of loss and metrics over the objective's count."""
+        """The means of loss and metrics over the objective's count. Raises ENGINE_NO_SAMPLES where that is 0."""
         names = self.objective.metrics
         total = torch.zeros(2 + len(names), dtype=torch.float64, device=self.world.device)
         bad: list[Problem] = []
@@ -91,6 +92,8 @@ class Validator:
                     total[place] += sums.metrics[name]
         dist.all_reduce(total)
         self.bad_samples.report(bad)
+        if not total[1]:
+            raise ENGINE_NO_SAMPLES.error("validation", "of no sample a token could be predicted")
         loss, *means = (total[[0, *range(2, 2 + len(names))]] / total[1]).tolist()
         return {"val/avg_loss": loss, **{f"val/{name}": mean for name, mean in zip(names, means, strict=True)}}
 

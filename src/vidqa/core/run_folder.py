@@ -200,8 +200,8 @@ class RunFolder:
         return published
 
     def sweep(self) -> None:
-        """Remove what a killed or failed save left behind. What a new one was to replace gets its name back where a kill
-        came between the two renames of `publish`."""
+        """Remove what a killed or failed save left behind. What a new save was to replace gets its name back where a
+        kill came between the two renames of `publish`."""
         for folder in (self.checkpoints, self.exports):
             for older in folder.glob(f"{OLDER}*"):
                 if not (published := folder / older.name.removeprefix(OLDER)).exists():

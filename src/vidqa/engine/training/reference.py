@@ -95,7 +95,7 @@ def _key(schedule: Schedule, start: Start, collator: PairCollator, used: Sequenc
     """Names the model, the samples and the precision that the sums depend on."""
     spec, planner = schedule.spec, collator.planner
     lora, adapter = spec.policy.lora, start.first_adapter(spec)
-    model = [weights_hash(Path(folder)) for folder in (spec.policy.model_name_or_path, adapter) if folder]
+    model: list[Any] = [weights_hash(Path(folder)) for folder in (spec.policy.model_name_or_path, adapter) if folder]
     # Adapters may begin with other values than 0, drawn from the seed.
     model += [spec.policy.quantization, lora and {**lora.model_dump(), "lora_path": adapter}, spec.train.seed]
     counts = [(pair.record.id, pair.prefix_key.hex(), pair.length, pair.chosen) for pair in _pairs(schedule)]

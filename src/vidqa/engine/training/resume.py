@@ -39,7 +39,7 @@ class Start:
         """The adapter that training began with: the spec's; where it resumes, the one that the checkpoint records."""
         if self.folder:
             return self.trainer.get("spec", {}).get(ADAPTER_FOLDER)
-        return spec.policy.lora and spec.policy.lora.lora_path
+        return None if spec.policy.lora is None else spec.policy.lora.lora_path
 
 
 def trainer_facts(spec: TrainSpec, data: Prepared, model: Any, start: Start, world: World) -> dict[str, Any]:

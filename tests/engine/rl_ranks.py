@@ -28,7 +28,7 @@ def first_update(spec: Path, run: Path, scratch: Path) -> tuple[float, float, to
         mine = slots[training.world.size - 1 :] if last else [slots[training.world.rank]]
         groups, faults = rewarded_again(training, [line for line in lines if line["slot"] in mine])
         assert not faults, faults
-        values, _ = training.learn(0, groups)
+        values = training.learn(0, groups)
         state = training_state(training.model, training.learner.optimizer)
         moments = [whole(state[name]) for name in sorted(state) if name.endswith(".exp_avg")]
         return values["train/loss"], values["train/grad_norm"], torch.cat(moments)

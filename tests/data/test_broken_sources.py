@@ -14,11 +14,14 @@ import pyarrow.parquet as pq
 import pytest
 from test_sources import captions, saved_to_disk, write_member
 
+from tests.data.archives import make_tar
 from vidqa.core.problem import ProblemError
 from vidqa.data import check_records, load_records, open_source
 from vidqa.data.archive import unpack_beside
+from vidqa.data.load import fast_row, is_annotation
 from vidqa.data.sources import made_absolute, read_by
 from vidqa.data.storage.published_sets import write_annotations
+from vidqa.data.storage.upload import spec_destinations
 from vidqa.data.tables import LONGEST_CELL
 
 TURNS = [{"role": "user", "content": "Is it open?"}, {"role": "assistant", "content": "Yes"}]
@@ -151,3 +154,27 @@ def test_a_medium_of_a_table_that_the_disk_refuses_says_so(tmp_path: Path, monke
     folder.write_bytes(b"a file is in the way")
     assert codes(tmp_path / "a.parquet") == ["STORAGE_NO_SPACE"]
     folder.unlink()
+
+
+def test_an_archive_is_never_looked_for_in_the_folder_of_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("here.tar", "media.tar"):
+        make_tar(tmp_path / name, {"a.mp4": b"x"})
+    row = {"id": "a", "video": "here.tar!a.mp4", "conversations": TURNS}
+    (tmp_path / "a.json").write_text(json.dumps([row]))
+    monkeypatch.chdir(tmp_path)
+    assert [problem.code for problem in check_records("a.json", "media.tar")[1]] == ["DATA_MEDIA_MISSING"]
+    assert load_records("a.json")[0].media[0].path == f"{tmp_path}/here.tar"
+
+
+def test_turns_are_those_that_hold_something() -> None:
+    row = {"conversations": None, "messages": TURNS}
+    assert is_annotation(row) and fast_row(row)[:2] == ("Is it open?", "Yes")
+
+
+@pytest.mark.parametrize("content", [b"\xff", b"train = 5", b"[train]\nckpt = []", b"["])
+def test_a_spec_that_names_no_destination_of_an_upload(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "spec.toml").write_bytes(content)
+    with pytest.raises(ProblemError, match="DATA_OPTION"):
+        spec_destinations(tmp_path)

@@ -121,16 +121,16 @@ def test_fields_of_the_users_own_and_nulls_of_tables_are_not_named(tmp_path: Pat
     assert read(tmp_path, row)[1] == []
 
 
-@pytest.mark.parametrize("turns", [(), (("system", "Be fast_row.", {}),)])
+@pytest.mark.parametrize("turns", [(), (("system", "Be brief.", {}),)])
 def test_the_field_system_is_the_first_turn(tmp_path: Path, turns: tuple[Any, ...]) -> None:
-    row = said(*turns, ("user", "Q", {}), ("assistant", "A", {}), system="Be fast_row.")
+    row = said(*turns, ("user", "Q", {}), ("assistant", "A", {}), system="Be brief.")
     record, problems = read(tmp_path, row)
-    assert record and (record.turns[0].role, record.turns[0].text) == ("system", "Be fast_row.")
+    assert record and (record.turns[0].role, record.turns[0].text) == ("system", "Be brief.")
     assert len(record.turns) == 3 and {each.code for each in problems} == {"DATA_FIELD"}
 
 
 def test_two_different_system_turns_are_an_error(tmp_path: Path) -> None:
-    row = said(("system", "Be long.", {}), ("user", "Q", {}), ("assistant", "A", {}), system="Be fast_row.")
+    row = said(("system", "Be long.", {}), ("user", "Q", {}), ("assistant", "A", {}), system="Be brief.")
     assert "another system turn" in named(read(tmp_path, row)[1], "DATA_FIELD", "error")
 
 

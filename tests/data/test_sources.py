@@ -143,7 +143,15 @@ def test_an_annotation_file_may_be_named_by_its_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["found", 3, {"origin": "mind"}, {"origin": "mined", "round": "1"}, {"origin": "base", "other": 1}]
+    "value",
+    [
+        "found",
+        3,
+        {"origin": "mind"},
+        {"origin": "mined", "round": "1"},
+        {"origin": "mined", "round": 2**64},
+        {"origin": "base", "other": 1},
+    ],
 )
 def test_provenance_of_another_shape_is_a_warning_and_the_record_stays(tmp_path: Path, value: Any) -> None:
     (tmp_path / "a.mp4").write_bytes(b"x")

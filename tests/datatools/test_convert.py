@@ -298,6 +298,23 @@ def test_an_answer_that_is_no_single_option_is_refused(tmp_path: Path, answer: s
     assert codes(stopped) == {"DATATOOLS_PROMPT"} and not (tmp_path / "o.json").exists()
 
 
+@pytest.mark.parametrize("to", ["llava", "parquet"])
+def test_a_column_to_rename_that_no_row_has_is_refused(tmp_path: Path, to: str) -> None:
+    rows = write_rows(tmp_path, [{"id": 1, "video": "a.mp4", "door": "left", "conversations": turns()}])
+    (first,) = convert(rows, tmp_path / "one", to, columns={"kind": "door"}, media_path=str(tmp_path)).files
+    assert load_records(first, tmp_path)[0].kind == "left"
+    with pytest.raises(ProblemError, match="no row has a field dor"):
+        convert(first, tmp_path / "two", "llava", columns={"place": "dor"}, media_path=str(tmp_path))
+
+
+@pytest.mark.parametrize("to", ["llava", "messages", "jsonl", "parquet", "hf"])
+def test_the_wrong_answer_of_a_pair_is_kept(tmp_path: Path, to: str) -> None:
+    rows = write_rows(tmp_path, [{"id": 1, "video": "a.mp4", "rejected": "No", "conversations": turns()}])
+    convert(rows, tmp_path / "out", to, media_path=str(tmp_path))
+    (written,) = [path for path in (tmp_path / "out").rglob("*") if path.suffix in (".json", ".jsonl", ".parquet")]
+    assert load_records(written, tmp_path)[0].rejected == "No"
+
+
 def test_a_form_that_fits_nothing_is_said(tmp_path: Path) -> None:
     made = convert(csv(tmp_path, "video,question,answer\na.mp4,Why?,so\n"), tmp_path / "o", "llava", forms=["mcq"])
     assert [p.code for p in made.problems] == ["DATATOOLS_PROMPT"]

@@ -40,6 +40,11 @@ MOST = 2**31
 KIND_OF_TYPE = {float: "a number", int: "a whole number"}
 
 
+def turns_field(row: Mapping[str, Any]) -> str:
+    """The key under which a row has its turns, or would have them."""
+    return "conversations" if row.get("conversations") is not None else "messages"
+
+
 def unused_in_record(row: Mapping[str, Any]) -> list[str]:
     """The keys of a record that other trainers give a meaning, and which have none here."""
     twice = ["messages: conversations holds"] if row.get("conversations") and row.get("messages") else []

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypedDict, Unpack
 
 from vidqa.core.gc_pause import paused
 from vidqa.core.problem import Problem, ProblemError, raise_errors
-from vidqa.data.conversation import KIND_FIELDS, KINDS, ROLES, TAG
+from vidqa.data.conversation import KIND_FIELDS, KINDS, ROLES, TAG, turns_field
 from vidqa.data.media import MediaSource
 from vidqa.data.parse import RowReader
 from vidqa.data.problems import EMPTY, FILE_MISSING, ProblemCollector
@@ -161,14 +161,14 @@ class FastRow(NamedTuple):
 
 
 def is_annotation(row: Any) -> bool:
-    return isinstance(row, dict) and isinstance(row.get("conversations", row.get("messages")), list)
+    return isinstance(row, dict) and isinstance(row.get(turns_field(row)), list)
 
 
 def fast_row(row: dict[str, Any]) -> FastRow:
     """What is read of a row for which `is_annotation` holds, without checks: whoever has answers has read the
     annotations with all of them before, and a million rows are read in seconds."""
     question = answer = medium = None
-    for turn in row.get("conversations", row.get("messages")) or ():
+    for turn in row.get(turns_field(row)) or ():
         if not isinstance(turn, dict):
             continue
         role = turn.get("from") or turn.get("role")

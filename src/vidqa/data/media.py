@@ -126,7 +126,7 @@ class MediaSource:
     def _in_named_archive(self, kind: str, written: str, path: str) -> MediaRef | NotFound | None:
         """What is written as archive.tar!member, as results and gap tables name it."""
         parts = archive_and_member(path)
-        if parts is None or not os.path.isfile(parts[0]):
+        if parts is None or not os.path.isabs(path) or not os.path.isfile(parts[0]):
             return None
         place, name = parts
         if refused := self._led_out(written, place):

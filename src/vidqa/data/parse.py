@@ -14,6 +14,7 @@ from vidqa.data.conversation import (
     KIND_FIELDS,
     KINDS,
     LEARNED,
+    MOST,
     ROLES,
     TAG,
     Piece,
@@ -26,6 +27,7 @@ from vidqa.data.conversation import (
     pieces_of_text,
     shows_media,
     tidy,
+    turns_field,
     unclosed,
     unused_in,
     unused_in_record,
@@ -203,9 +205,8 @@ class _Row:
         fields = {"origin": value} if isinstance(value, str) else value
         if isinstance(fields, dict) and not fields.keys() - {"origin", "round", "gap"}:
             number, gap = fields.get("round"), fields.get("gap")
-            sound = number is None or (isinstance(number, int) and not isinstance(number, bool) and number >= 0)
-            sound = sound and (gap is None or is_text(gap))
-            if sound and fields.get("origin") in ORIGINS:
+            is_count = isinstance(number, int) and not isinstance(number, bool) and 0 <= number < MOST
+            if (number is None or is_count) and (gap is None or is_text(gap)) and fields.get("origin") in ORIGINS:
                 return Provenance(fields["origin"], number, gap)
         message = f"not used: expected an origin ({', '.join(ORIGINS)}) or an object, got {SHORT.repr(value)}"
         example = 'write it as "provenance": {"origin": "mined", "round": 1, "gap": "id of the gap\'s sample"}'
@@ -229,7 +230,7 @@ class _Row:
         return listed
 
     def _conversation(self) -> list[Spoken]:
-        field = "conversations" if self.row.get("conversations") is not None else "messages"
+        field = turns_field(self.row)
         turns = self.row.get(field)
         if turns is None and not self.need_answers:
             return [self._question()]
@@ -348,19 +349,18 @@ class _Row:
         return pieces_of_text(text)
 
     def _check_order(self, spoken: list[Spoken]) -> None:
-        field = "conversations" if self.row.get("conversations") is not None else "messages"
+        field = turns_field(self.row)
         roles = [turn.role for turn in spoken]
-        body = roles[1:] if roles[0] == "system" else roles
-        for at, role in enumerate(body, start=len(roles) - len(body)):
-            expected = "assistant" if (at - len(roles) + len(body)) % 2 else "user"
+        first = int(roles[0] == "system")
+        for at, role in enumerate(roles[first:], start=first):
+            expected = "assistant" if (at - first) % 2 else "user"
             if role != expected:
-                self.wrong(
-                    problems.FIELD, f"{field}[{at}]", f"expected a turn of the {expected}, got {role}", TURN_ORDER
-                )
+                message = f"expected a turn of the {expected}, got {role}"
+                self.wrong(problems.FIELD, f"{field}[{at}]", message, TURN_ORDER)
                 return
-        if not body:
+        if roles[-1] == "system":
             self.wrong(problems.FIELD, field, "there is only a system turn", TURN_ORDER)
-        elif body[-1] != "assistant" and self.need_answers:
+        elif roles[-1] == "user" and self.need_answers:
             self.wrong(problems.FIELD, f"{field}[{len(roles) - 1}]", "the last turn is the user's")
         for at, (role, pieces, _) in enumerate(spoken):
             if not pieces and role == "assistant" and (self.need_answers or at < len(spoken) - 1):

@@ -16,7 +16,7 @@ import yaml
 
 from vidqa.data.problems import FILE_MISSING, SPLIT
 
-ONE = re.compile(r"(?P<name>[\w.-]*)(?:\[(?P<low>-?\d+%?)?:(?P<high>-?\d+%?)?\])?")
+ONE = re.compile(r"(?P<name>[\w.-]*)(?:\[(?P<low>-?\d{1,18}%?)?:(?P<high>-?\d{1,18}%?)?\])?")
 SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}")  # as the hub names them: train-00000-of-00002
 ENDINGS = (".parquet", ".arrow", ".jsonl", ".json", ".csv")
 OWN = {"dataset_info.json", "state.json", "dataset_dict.json", "dataset_infos.json"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -98,12 +98,19 @@ def _number(text: str) -> float | str:
         return text
 
 
-def rename_fields(row: Any, renamed: Mapping[str, str]) -> Any:
-    """A row of another format with its fields under the names that they are read by."""
+def rename_fields(row: Any, renamed: Mapping[str, str], unseen: set[str]) -> Any:
+    """A row of another format with its fields under the names that they are read by, which leave `unseen`."""
     if not renamed or not isinstance(row, dict):
         return row
+    unseen.difference_update(row)
     names = {old: new for new, old in renamed.items()}
     return {names.get(name, name): value for name, value in row.items()}
+
+
+def report_unseen(unseen: Iterable[str], collector: ProblemCollector, where: str) -> None:
+    """Adds a problem for fields that were to be renamed and that no row has had."""
+    if names := ", ".join(sorted(unseen)):
+        collector.add(FIELD, where, f"no row has a field {names} to rename", NAME_COLUMNS)
 
 
 def table_rows(file: Path, collector: ProblemCollector) -> Iterator[dict[str, Any]]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from vidqa.core.files import replacing
 from vidqa.core.problem import Problem, ProblemError
-from vidqa.data.conversation import KIND_FIELDS, TAG, TURN_KEYS
+from vidqa.data.conversation import KIND_FIELDS, TAG, TURN_KEYS, turns_field
 from vidqa.data.problems import LEFT_OUT, NO_SPACE, OUTPUT_EXISTS
 from vidqa.data.record import Record, Turn
 from vidqa.video.types import KEYS_OF, VIDEO_KEYS
@@ -67,7 +67,7 @@ def table_row(record: Record) -> dict[str, Any]:
         for turn in record.turns
     ]
     provenance = record.provenance and asdict(record.provenance)
-    row = {"id": record.id, "kind": record.kind, "video_fps": record.video_fps}
+    row = {"id": record.id, "kind": record.kind, "video_fps": record.video_fps, "rejected": record.rejected}
     return {**row, "provenance": provenance, "messages": turns}
 
 
@@ -107,7 +107,7 @@ def _part(record: Record, part: str | int, *, fill: bool) -> dict[str, Any]:
 
 def other_fields(row: dict[str, Any], record: Record) -> tuple[dict[str, Any], list[str]]:
     """(the row's fields that a record does not hold, names of what no JSON shape of ours can keep)."""
-    conversation = "conversations" if row.get("conversations") is not None else "messages"
+    conversation = turns_field(row)
     named_kind = next((name for name in KIND_FIELDS if isinstance(row.get(name), str)), None)
     others, lost = {}, _lost_in_turns(row.get(conversation), conversation)
     for name, value in row.items():
@@ -159,7 +159,8 @@ def left_out(dropped: Counter[str], out: Path) -> list[Problem]:
 
 
 def parquet_bytes(records: Sequence[Record]) -> bytes:
-    """A parquet file with the columns id, kind, video_fps and messages; provenance where a record has one."""
+    """A parquet file with the columns id, kind, video_fps and messages; rejected and provenance where a record has
+    one."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -171,10 +172,11 @@ def parquet_bytes(records: Sequence[Record]) -> bytes:
     loss = [] if all_learned else [("loss", pa.bool_())]
     turn = pa.struct([("role", pa.string()), ("content", pa.list_(part)), *loss])
     columns = [("id", pa.string()), ("kind", pa.string()), ("video_fps", pa.float64())]
+    if any(record.rejected is not None for record in records):
+        columns.append(("rejected", pa.string()))
     if any(record.provenance for record in records):
-        columns.append(
-            ("provenance", pa.struct([("origin", pa.string()), ("round", pa.int64()), ("gap", pa.string())]))
-        )
+        provenance = pa.struct([("origin", pa.string()), ("round", pa.int64()), ("gap", pa.string())])
+        columns.append(("provenance", provenance))
     columns.append(("messages", pa.list_(turn)))
     table = pa.Table.from_pylist([table_row(record) for record in records], schema=pa.schema(columns))
     buffer = io.BytesIO()

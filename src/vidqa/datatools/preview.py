@@ -18,7 +18,7 @@ from vidqa.data.problems import FIELD
 from vidqa.data.record import MediaRef, Record
 from vidqa.datatools.problems import SAMPLE_UNKNOWN
 from vidqa.evaluation.thumbnails import poster_frames
-from vidqa.families.chat import Chat, Encoded
+from vidqa.families.chat import Chat, Encoded, media_order
 from vidqa.planning.samples import Planner, Sample
 from vidqa.video.types import FramePlan
 
@@ -94,15 +94,12 @@ def previews(planner: Planner, records: Sequence[Record]) -> tuple[list[Preview]
 def pieces_of(chat: Chat, record: Record, plans: Sequence[FramePlan], encoded: Encoded) -> Iterable[Piece]:
     """Cuts a sample's tokens where media begin and end and where learning does; the pieces together are all of it."""
     ids, supervised = encoded.token_ids, encoded.supervised
-    slot_ids = {kind: int(slot_id) for kind, slot_id in chat.slot_ids.items() if slot_id is not None}
-    slots = np.flatnonzero(np.isin(ids, list(slot_ids.values())))
-    shown = [part for turn in record.turns for part in turn.parts if isinstance(part, int)]
+    slots = np.flatnonzero(np.isin(ids, list(chat.slot_ids.values())))
     at = 0
-    for part in shown:
+    for part in media_order(record):
         plan, ref = plans[part], record.media[part]
-        text = chat.family.expand(plan, chat.merge[plan.kind])
-        expansion = chat.tokens.core.encode(text, add_special_tokens=False).ids
-        first = int(slots[np.searchsorted(slots, at)]) - expansion.index(slot_ids[plan.kind])
+        expansion = chat.expansion(plan)
+        first = int(slots[np.searchsorted(slots, at)] - np.flatnonzero(expansion == chat.slot_ids[plan.kind])[0])
         yield from _texts(chat, ids[at:first], supervised[at:first])
         at = first + len(expansion)
         yield Piece(plan.kind, ref.written, len(expansion), plan, ref)

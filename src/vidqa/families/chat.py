@@ -84,7 +84,7 @@ class Chat:
         self.tokens = tokens
         self.merge = dict(merge)  # patches per token side, by kind of medium
         self.slots = {kind: family.template_slot(kind) for kind in KINDS}
-        self.slot_ids = {kind: tokens.core.token_to_id(slot) for kind, slot in self.slots.items()}
+        self.slot_ids: dict[str, Any] = {kind: tokens.core.token_to_id(slot) for kind, slot in self.slots.items()}
         self._end_texts = tuple(tokens.text_of(token_id) for token_id in tokens.eos_ids)
         self._control = self._control_tokens(self._probe())
         self.expansion = lru_cache(EXPANSIONS_CACHED)(self._expand)
@@ -117,7 +117,9 @@ class Chat:
             raise ValueError(f"{record.source or record.id}: the plans are not those of the record's media")
         text, spans = self._rendered(record, (system_prompt, response_mode, for_generation))
         token_ids, supervised = _labelled(self.tokens.encode(text), spans)
-        return Encoded(*self._with_media(record, token_ids, supervised, [plans[at] for at in shown(record)]), text)
+        return Encoded(
+            *self._with_media(record, token_ids, supervised, [plans[at] for at in media_order(record)]), text
+        )
 
     def outlines(
         self,
@@ -167,7 +169,7 @@ class Chat:
 
     def _outline(self, record: Record, encoding: Encoding, spans: Sequence[tuple[int, int]]) -> Outline:
         token_ids, supervised = _labelled(encoding, spans)
-        positions = self._placeholders(record, token_ids, [record.media[at].kind for at in shown(record)])
+        positions = self._placeholders(record, token_ids, [record.media[at].kind for at in media_order(record)])
         end = int(positions[-1]) + 1 if len(positions) else 0
         in_all, before = np.count_nonzero(supervised), np.count_nonzero(supervised[:end])
         return Outline(len(token_ids), int(in_all), token_ids[:end].tobytes(), bool(before))
@@ -255,7 +257,7 @@ class Chat:
         text = self.template.render(PROBE, add_generation_prompt=True)
         ids = self.tokens.encode(text).ids
         for kind, slot_id in self.slot_ids.items():
-            if slot_id is None or ids.count(slot_id) != 1:
+            if ids.count(slot_id) != 1:  # or None, which the tokenizer does not have
                 message = f"a {kind} is not rendered as one {self.slots[kind]} token"
                 raise TEMPLATE_BROKEN.error(self.template.place, message)
             at = ids.index(slot_id)
@@ -285,7 +287,7 @@ def _conversation(record: Record) -> Conversation:
     return (*turns, *[medium.kind for medium in record.media])
 
 
-def shown(record: Record) -> list[int]:
+def media_order(record: Record) -> list[int]:
     """The media of a record, as indices into `record.media`, in the order in which its turns show them."""
     return [part for turn in record.turns for part in turn.parts if isinstance(part, int)]
 

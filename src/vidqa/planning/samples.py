@@ -18,7 +18,7 @@ from vidqa.core.problem import Problem, ProblemError
 from vidqa.data.problems import FIELD
 from vidqa.data.record import MediaRef, MediumKeys, Record
 from vidqa.families import family_of, require_plain_weights
-from vidqa.families.chat import Chat, Encoded, Outline, load_chat, shown
+from vidqa.families.chat import Chat, Encoded, Outline, load_chat, media_order
 from vidqa.planning.problems import SAMPLE_TOO_LONG
 from vidqa.spec.models import EmbedSpec, EvaluateSpec, InferenceSpec, QuantizeSpec, TrainSpec
 from vidqa.video import plan_frames, plan_image, vision_spec, with_keys
@@ -176,7 +176,7 @@ class Planner:
         length = outline.tokens + sum(medium.tokens - 1 for medium in media)
         if not media or outline.prefix_supervised:
             return Sample(record, plans, prompting, length, outline.supervised)
-        last_medium = media[shown(record)[-1]]
+        last_medium = media[media_order(record)[-1]]
         tokens_after_prefix = outline.tokens - len(outline.prefix) // TOKEN_BYTES
         prefix = length - tokens_after_prefix - last_medium.tokens + last_medium.last_placeholder + 1
         key = blake2b(outline.prefix + b"".join(medium.identity for medium in media), digest_size=16).digest()

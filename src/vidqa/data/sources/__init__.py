@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from vidqa.data.foreign_rows import shaped
+from vidqa.data.problems import ProblemCollector
 from vidqa.data.sources._base import (
     Names,
     Rows,
@@ -23,7 +24,7 @@ from vidqa.data.sources.captions import CAPTIONS_FOLDER
 from vidqa.data.sources.data_folder import DATA_FOLDER
 from vidqa.data.sources.files import ANNOTATION_FILE, CSV_FILE, MEDIA_FILES, USER_FUNCTION
 from vidqa.data.sources.web_dataset import WEB_DATASET
-from vidqa.data.tables import NO_NAMES, rename_fields
+from vidqa.data.tables import NO_NAMES, rename_fields, report_unseen
 
 # In the order in which they are tried; the last one recognises every path.
 SOURCE_KINDS = (USER_FUNCTION, CSV_FILE, CAPTIONS_FOLDER, WEB_DATASET, DATA_FOLDER, MEDIA_FILES, ANNOTATION_FILE)
@@ -62,6 +63,10 @@ def open_source(
         place, part = str(path), ""
     source = part_of(kind.open(place, str(media_path), renamed), part)
     names = NO_NAMES if kind.renames else renamed
-    return replace(
-        source, rows=lambda collector: shaped((at, rename_fields(row, names)) for at, row in source.rows(collector))
-    )
+
+    def rows(collector: ProblemCollector) -> Rows:
+        unseen = set(names.values())
+        yield from shaped((at, rename_fields(row, names, unseen)) for at, row in source.rows(collector))
+        report_unseen(unseen, collector, str(source.path))
+
+    return replace(source, rows=rows)

@@ -22,7 +22,7 @@ from vidqa.data.problems import ProblemCollector
 from vidqa.data.reader import NAMES, read_rows
 from vidqa.data.sources._base import Names, Rows, Source, SourceKind, address_of, digest_of, rows_of_cuts
 from vidqa.data.splits import files_of, holds_tables, subset_and_cuts
-from vidqa.data.tables import csv_rows, has_bytes, rename_fields, table_length, table_rows
+from vidqa.data.tables import csv_rows, has_bytes, rename_fields, report_unseen, table_length, table_rows
 
 TABLES = (".parquet", ".arrow")
 
@@ -47,11 +47,17 @@ def _open(path: str, media_path: str, renamed: Names) -> Source:
 
     def rows(collector: ProblemCollector) -> Rows:
         """Each row has its place among all for an index."""
+        unseen = set(renamed.values())
         parts = [
-            (cut, partial(_count, of_cut, collector, renamed), partial(_rows_of, of_cut, collector, renamed, embedded))
+            (
+                cut,
+                partial(_count, of_cut, collector, renamed),
+                partial(_rows_of, of_cut, collector, renamed, unseen, embedded),
+            )
             for cut, of_cut in zip(cuts, files, strict=True)
         ]
-        return enumerate(rows_of_cuts(parts, part, str(folder), collector))
+        yield from enumerate(rows_of_cuts(parts, part, str(folder), collector))
+        report_unseen(unseen, collector, str(folder))
 
     def fingerprint() -> str:
         """Of every file that is read, and of the part that is taken."""
@@ -90,25 +96,30 @@ def _media(place: Path, subset: str, media_path: str) -> MediaSource:
 
 
 def _rows_of(
-    files: Sequence[Path], collector: ProblemCollector, renamed: Names, embedded: EmbeddedMedia | None = None
+    files: Sequence[Path],
+    collector: ProblemCollector,
+    renamed: Names,
+    unseen: set[str],
+    embedded: EmbeddedMedia | None = None,
 ) -> Iterator[Any]:
-    """Media that stand in a table as bytes are put where `embedded` keeps them, and named by it. Raises
-    STORAGE_NO_SPACE."""
+    """What the rows have of the fields to rename leaves `unseen`. Media that stand in a table as bytes are put where
+    `embedded` keeps them, and named by it. Raises STORAGE_NO_SPACE."""
     for file in files:
         if file.suffix == ".csv":
+            unseen.clear()  # its columns are looked through there
             yield from (row for _, row in csv_rows(file, collector, renamed))
             continue
-        is_table = file.suffix in TABLES
-        for written in table_rows(file, collector) if is_table else (row for _, row in read_rows(file, collector)):
-            row = rename_fields(written, renamed)
-            yield question_row(embedded.unpacked(row) if embedded and is_table else row)
+        rows = enumerate(table_rows(file, collector)) if file.suffix in TABLES else read_rows(file, collector)
+        for _, written in rows:
+            row = rename_fields(written, renamed, unseen)
+            yield question_row(embedded.unpacked(row) if embedded else row)
 
 
 def _count(files: Sequence[Path], collector: ProblemCollector, renamed: Names) -> int:
     """How many rows the files hold. Tables that cannot be read go to `collector`; other files are read again."""
     others = [file for file in files if file.suffix not in TABLES]
     in_tables = sum(table_length(file, collector) for file in files if file.suffix in TABLES)
-    return in_tables + sum(1 for _ in _rows_of(others, ProblemCollector(""), renamed))
+    return in_tables + sum(1 for _ in _rows_of(others, ProblemCollector(""), renamed, set()))
 
 
 DATA_FOLDER = SourceKind("data set folder", _recognises, _open, reads_part=lambda part: True, renames=True)

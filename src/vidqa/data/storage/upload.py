@@ -59,13 +59,12 @@ class Destinations:
 def spec_destinations(run_dir: Path) -> Destinations:
     """The destinations in [train.ckpt] of the run's spec.toml. Raises DATA_OPTION without a spec.toml."""
     try:
-        tables = tomllib.loads((run_dir / "spec.toml").read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError) as failed:
+        ckpt = tomllib.loads((run_dir / "spec.toml").read_text(encoding="utf-8")).get("train", {}).get("ckpt", {})
+        s3 = f"s3://{ckpt.get('s3_bucket')}/{ckpt.get('s3_prefix', 'outputs')}" if ckpt.get("upload_s3") else None
+        hub = str(ckpt.get("hf_repo_name")) if ckpt.get("upload_hf") else None
+        return Destinations(s3, "all" if ckpt.get("upload_s3") == "all" else "final", hub)
+    except (OSError, ValueError, AttributeError) as failed:
         raise OPTION.error(run_dir, f"its spec.toml cannot be read: {failed}") from failed
-    ckpt = tables.get("train", {}).get("ckpt", {})
-    s3 = f"s3://{ckpt.get('s3_bucket')}/{ckpt.get('s3_prefix', 'outputs')}" if ckpt.get("upload_s3") else None
-    hub = str(ckpt.get("hf_repo_name")) if ckpt.get("upload_hf") else None
-    return Destinations(s3, "all" if ckpt.get("upload_s3") == "all" else "final", hub)
 
 
 def upload(run_dir: Path, to: Destinations, token: str | None) -> tuple[dict[str, Any], list[Problem]]:

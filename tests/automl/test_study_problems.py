@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from small_studies import RATE, carry_out, history, write_study
 
 from vidqa.automl.journal import JOURNAL
-from vidqa.automl.plan import PlanRequest, plan
+from vidqa.automl.plan import PlanRequest, plan, write
+from vidqa.automl.settings import Steps, read_settings, write_settings
 from vidqa.automl.status import status
 from vidqa.automl.trials import check_steps
 from vidqa.core.problem import ProblemError
@@ -52,7 +55,7 @@ def test_a_journal_that_is_no_file(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "study").write_text("in the way")
-    assert code_of(lambda: write_study(tmp_path)) in ("ENV_FILE_REFUSED", "STUDY_JOURNAL")
+    assert code_of(lambda: write_study(tmp_path)) == "ENV_FILE_REFUSED"
 
 
 def test_a_goal_that_nobody_measures(tmp_path: Path) -> None:
@@ -60,6 +63,68 @@ def test_a_goal_that_nobody_measures(tmp_path: Path) -> None:
     made = (study / "study.toml").read_text()
     (study / "study.toml").write_text(made.replace('"val/avg_loss"', '"accuracy"'))
     assert code_of(lambda: carry_out(study)) == "STUDY_SETTINGS"
+
+
+@pytest.mark.usefixtures("quick_trials")
+def test_a_goal_that_the_template_does_not_measure_ends_the_study_before_other_trials(tmp_path: Path) -> None:
+    study = write_study(tmp_path, manner="well", max_concurrent=1)
+    made = (study / "study.toml").read_text()
+    (study / "study.toml").write_text(made.replace('"val/avg_loss"', '"val/avg_los"'))
+    assert code_of(lambda: carry_out(study)) == "STUDY_SETTINGS" and len(history(study).trials) == 1
+
+
+@pytest.mark.parametrize("sets", ["goals.foo=1", "max_trials.x=1", "evaluation.x=1", "keep=none", "finals.seeds=none"])
+def test_a_setting_below_one_that_is_no_table_or_without_a_value(tmp_path: Path, sets: str) -> None:
+    assert code_of(lambda: write_study(tmp_path, sets)) == "STUDY_SETTINGS"
+
+
+def test_a_folder_of_other_files_is_no_place_for_a_study(tmp_path: Path) -> None:
+    (tmp_path / "study").mkdir()
+    (tmp_path / "study/train.toml").write_text("mine")
+    assert code_of(lambda: write_study(tmp_path)) == "STUDY_SETTINGS"
+    assert (tmp_path / "study/train.toml").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "changed"),
+    [
+        ("random", {"ranges": {"train.output_dir": "a,b"}}),
+        ("random", {"fixed": {"train.resume": True}}),
+        ("asha", {"fixed": {"train.epoch": 2}}),
+        ("asha", {"ranges": {"train.max_num_steps": "2..4"}}),
+        ("asha", {"ranges": {"train.optm_decay_type": "cosine,none"}, "fixed": {}}),
+        ("random", {"steps": {"shortest": 2}}),
+    ],
+)
+def test_what_a_study_sets_itself_is_neither_searched_nor_fixed(
+    tmp_path: Path, algorithm: str, changed: dict[str, Any]
+) -> None:
+    study = write_study(tmp_path, algorithm=algorithm)
+    settings = read_settings(study)
+    write_settings(
+        study,
+        settings.model_copy(update={**changed, **({"steps": Steps(**changed["steps"])} if "steps" in changed else {})}),
+    )
+    assert code_of(lambda: plan(study, None)) == code_of(lambda: carry_out(study)) in ("AUTOML_RANGE", "STUDY_SETTINGS")
+
+
+def test_the_decay_which_rungs_do_without_is_not_searched(tmp_path: Path) -> None:
+    write_study(tmp_path)
+    request = PlanRequest(tmp_path / "train.toml", named={"algorithm": "asha"})
+    space = plan(tmp_path / "rungs", request).data["space"]
+    assert space["fixed"] == {"train.optm_decay_type": "cosine"}
+    again = plan(tmp_path / "rungs", replace(request, named={"algorithm": "random"})).data["space"]
+    assert "train.optm_decay_type" in [parameter["name"] for parameter in again["parameters"]]
+
+
+def test_a_plan_replaces_the_split_of_an_earlier_one(tmp_path: Path) -> None:
+    study = write_study(tmp_path)
+    assert (study / "data/held_out.json").is_file()
+    spec = (tmp_path / "train.toml").read_text()
+    validation = f'[custom.val_dataset]\nannotation_path = "{tmp_path}/annotations.json"\nmedia_path = "{tmp_path}"\n'
+    (tmp_path / "train.toml").write_text(spec.replace("test_size = 0.5", "") + validation)
+    write(study, PlanRequest(tmp_path / "train.toml"))
+    assert not (study / "data").exists()
 
 
 @pytest.mark.usefixtures("quick_trials")

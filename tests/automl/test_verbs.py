@@ -14,6 +14,8 @@ from small_studies import RATE, carry_out, write_study
 
 from vidqa.automl import commands, journal
 from vidqa.automl.journal import JOURNAL, only_controller
+from vidqa.automl.parameters import Parameter
+from vidqa.automl.space import Space
 from vidqa.automl.status import status
 from vidqa.core.cli import SKILL_ROOT, run
 from vidqa.core.problem import ProblemError
@@ -36,6 +38,20 @@ def answer(script: Any, capsys: pytest.CaptureFixture[str], *words: object) -> t
 def codes(said: dict[str, Any]) -> list[str]:
     assert all(each["message"] and each["remedy"] and each["where"] for each in said["problems"])
     return [each["code"] for each in said["problems"]]
+
+
+@pytest.mark.usefixtures("quick_trials")
+def test_values_by_hand_take_short_names_and_a_study_that_has_ended_says_what_takes_them_up(tmp_path: Path) -> None:
+    study = write_study(tmp_path, max_trials=1)
+    carry_out(study)
+    result = commands.enqueue(study, ["learning_rate=1e-4"], "me")
+    assert result.data["values"] == {RATE: 1e-4} and "--trials 2" in result.next[0]
+    assert commands.tell(study, [f"{RATE}=1e-4"], [0.5], "me").next == result.next
+
+
+def test_none_is_a_name_where_the_search_has_it() -> None:
+    decay = Parameter("train.optm_decay_type", "categorical", options=("cosine", "none"))
+    assert Space((decay,)).as_searched({decay.name: None}) == {decay.name: "none"}
 
 
 @pytest.mark.parametrize("verb", VERBS)

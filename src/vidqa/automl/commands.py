@@ -168,7 +168,7 @@ def tell(folder: Path, sets: list[str], objectives: list[float], proposer: str) 
 
 
 def _checked(study: Study, sets: list[str]) -> tuple[dict[str, Any], list[str]]:
-    proposed = parse_set(sets).table
+    proposed = study.space.as_searched(parse_set(sets).table)
     if not proposed:
         searched = ", ".join(parameter.name for parameter in study.space.parameters)
         raise USAGE.error("--set", f"no value is named; the search is over {searched}", "name values: --set KEY=VALUE")
@@ -182,7 +182,12 @@ def _send(folder: Path, verb: str, content: dict[str, Any], repairs: list[str]) 
     lines = [f"{verb}: {content['values']}", *(f"repaired: {repair}" for repair in repairs)]
     data = {"request": name, "values": content["values"], "repairs": repairs}
     data |= {key: content[key] for key in ("proposer", "objectives") if verb == TELL}
-    return Result(data, "\n".join(lines), next=[command("run_automl", "status", "--study", folder)])
+    following = ["status", "--study", folder]
+    history = history_of(folder)[0]
+    if history.finished:
+        following = ["start", "--study", folder, "--trials", str(len(history.trials) + 1)]
+        lines.append("the study has ended: a start with more trials takes this up")
+    return Result(data, "\n".join(lines), next=[command("run_automl", *following)])
 
 
 def _enqueue_command(folder: Path, values: dict[str, Any]) -> str:

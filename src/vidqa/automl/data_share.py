@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vidqa.automl.problems import STUDY_SETTINGS
-from vidqa.core.files import write_text
+from vidqa.core.files import remove, write_text
 from vidqa.core.problem import ProblemError
 from vidqa.data.load import Pair, load_pairs
 from vidqa.data.record import Record
@@ -31,6 +31,7 @@ def write(folder: Path, base: TrainSpec, share: float | None) -> None:
     reports them, and re-runs hold out records of their own.
 
     Raises STUDY_SETTINGS where no file can hold a share, what reading the records raises, OSError."""
+    remove(folder / FOLDER, owner=folder)  # an earlier plan's, which split other data
     with nullcontext() if share is not None else suppress(ProblemError):
         _write_parts(folder / FOLDER, base, share)
 

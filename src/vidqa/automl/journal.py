@@ -129,6 +129,8 @@ def read(folder: Path) -> Read:
         content = path.read_bytes()
     except FileNotFoundError:
         return Read(events, history)
+    except NotADirectoryError:
+        raise FILE_REFUSED.error(folder, "it is no folder") from None
     except OSError as failed:
         raise STUDY_JOURNAL.error(path, f"it cannot be read: {failed}") from failed
     size, lines = 0, content.splitlines(keepends=True)

@@ -15,11 +15,11 @@ from vidqa.automl.decisions import values_text
 from vidqa.automl.journal import read
 from vidqa.automl.problems import STUDY_CHANGED, STUDY_SETTINGS
 from vidqa.automl.settings import EVALUATE, FILE, TEST, TRAIN, Finals, checked, write_settings
-from vidqa.automl.study import Study, open_study
+from vidqa.automl.study import DECAY, Study, open_study
 from vidqa.core import files
 from vidqa.core.cli import Result, command, refused_writes
 from vidqa.jobs.job_spec import with_absolute_paths
-from vidqa.spec.keys import table_at
+from vidqa.spec.keys import value_at
 from vidqa.spec.layers import parse_set
 
 FIRST = 3  # trials whose specs are shown before they start
@@ -56,7 +56,8 @@ def plan(folder: Path, request: PlanRequest | None) -> Result:
     if request is not None:
         write(folder, request)
     study = open_study(folder)
-    read(folder)  # a damaged journal is reported now
+    if read(folder).history.created is None:  # a damaged journal is reported now
+        study.check_keys()
     first = specs.preview_trials(study, [], FIRST)
     written = _write_first(study, first)
     cost, problems = estimate.of_study(study, written[0])
@@ -76,6 +77,9 @@ def plan(folder: Path, request: PlanRequest | None) -> Result:
 
 def write(folder: Path, request: PlanRequest) -> None:
     """Write settings and specs of a new study, and its parts of the data. Raises what `plan` does."""
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / FILE).exists():
+        message = "it holds other files and no study; train.toml and others of a plan would replace them"
+        raise STUDY_SETTINGS.error(f"--study {folder}", message, "name a new folder")
     if read(folder).events:
         raise STUDY_CHANGED.error(folder, "it has begun: its journal has events", "plan a new study in another folder")
     paths = {TRAIN: request.spec, EVALUATE: request.evaluate, TEST: request.test}
@@ -83,10 +87,14 @@ def write(folder: Path, request: PlanRequest) -> None:
     settings = checked(_table(request), folder / FILE)
     with refused_writes(folder):
         folder.mkdir(parents=True, exist_ok=True)
+        write_settings(folder, settings)
         for name, user_spec in loaded.items():
             files.write_text(folder / name, spec.dump(with_absolute_paths(user_spec)))
-        write_settings(folder, settings)
         data_share.write(folder, spec.load(folder / TRAIN, "train"), settings.data_share)
+    study = open_study(folder)
+    if study.algorithm.has_rungs and DECAY not in {**settings.ranges, **settings.fixed, **dict.fromkeys(settings.only)}:
+        fixed = {**settings.fixed, DECAY: value_at(study.base, DECAY)}  # trials with rungs have a constant rate
+        write_settings(folder, settings.model_copy(update={"fixed": fixed}))
 
 
 def _table(request: PlanRequest) -> dict[str, Any]:
@@ -101,13 +109,19 @@ def _table(request: PlanRequest) -> dict[str, Any]:
         "only": [key for word in request.only for key in word.split(",")],
     }
     named = {"algorithm": request.algorithm, "max_trials": request.trials, "max_concurrent": request.concurrent}
-    for name, value in (*named.items(), *parse_set(request.set).table.items()):
-        if value is not None:
-            inner, last = table_at(table, name)
-            inner[last] = value
+    table |= named
+    table = {name: value for name, value in table.items() if value is not None}
+    for name, value in parse_set(request.set).table.items():
+        *path, last = name.split(".")
+        inner: Any = table
+        for part in path:
+            inner = inner.setdefault(part, {}) if isinstance(inner, dict) else None
+        if not isinstance(inner, dict):
+            raise STUDY_SETTINGS.error(f"--set {name}", f"{'.'.join(path)} is no table, so that it has no {last}")
+        inner[last] = value
     if request.runs is not None:
         _divide(table, request.runs)
-    return {name: value for name, value in table.items() if value is not None}
+    return table
 
 
 def _divide(table: dict[str, Any], runs: int) -> None:
@@ -116,7 +130,7 @@ def _divide(table: dict[str, Any], runs: int) -> None:
     if table.get("max_trials") is not None:
         raise STUDY_SETTINGS.error("--runs", "--trials counts trials alone, --runs re-runs too", "give one of the two")
     finals = table.get("finals")
-    if finals is None:
+    if "finals" not in table:
         finals = next((finals for finals in FINALS if 3 * _reruns(finals) <= runs), {"seeds": []})
         table["finals"] = finals
     reruns = _reruns(finals)
@@ -126,7 +140,7 @@ def _divide(table: dict[str, Any], runs: int) -> None:
     table["max_trials"] = runs - reruns
 
 
-def _reruns(finals: Mapping[str, Any]) -> int:
+def _reruns(finals: Any) -> int:
     """0 for wrong finals, which `checked` reports."""
     try:
         return Finals.model_validate(finals).reruns

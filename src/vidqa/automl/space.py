@@ -77,6 +77,12 @@ class Space:
         """The spec of a trial. Raises AUTOML_RANGE for a value that the spec refuses."""
         return _with_values(spec, {**self.fixed, **self.applicable_values(values)})
 
+    def as_searched(self, values: Values) -> dict[str, Any]:
+        """Values by hand, as the search has them: full names of keys, and "none" where that is a name."""
+        full = _full_names(values)
+        names_none = {name for name in full if full[name] is None and name in self and self[name].holds("none")}
+        return full | dict.fromkeys(names_none, "none")
+
     def problems(self, values: Values) -> list[Problem]:
         """AUTOML_RANGE for proposed keys and values outside of the space."""
         problems = []

@@ -17,15 +17,16 @@ from vidqa.automl.algorithms import BY_STEPS, Fidelity, Searcher, algorithm
 from vidqa.automl.decisions import Goal
 from vidqa.automl.history import History
 from vidqa.automl.journal import read
-from vidqa.automl.problems import STUDY_CHANGED, STUDY_MISSING, STUDY_SETTINGS
-from vidqa.automl.settings import FILE, ON_THIS_MACHINE, Settings, read_settings
+from vidqa.automl.problems import RANGE, STUDY_CHANGED, STUDY_MISSING, STUDY_SETTINGS
+from vidqa.automl.settings import FILE, ON_THIS_MACHINE, Settings, Steps, read_settings
 from vidqa.automl.space import Space, search_space
 from vidqa.core.cli import USAGE
 from vidqa.core.files import content_hash
+from vidqa.core.problem import raise_errors
 from vidqa.jobs.job_spec import process_count
 from vidqa.preflight.gpus import least_memory, visible_gpus
 from vidqa.spec import Spec, TrainSpec
-from vidqa.spec.keys import with_values
+from vidqa.spec.keys import value_at, with_values
 from vidqa.spec.schedule import data_ranks, train_samples
 
 FREE = {"limits", "finals", "keep", "platform", "resources", "max_concurrent", "max_trials", "test"}
@@ -34,6 +35,7 @@ UNCOUNTED = (
 )
 DRIVER_GIB = 1.0  # of a GPU, which no job can have
 ALONE = "set resources.trials_per_gpu = 1, or use trainings and evaluations of one process on local or docker"
+DECAY = "train.optm_decay_type"
 SIZED = ("cma-es", "pbt")  # algorithms whose population depends on the number of trials
 
 
@@ -113,10 +115,35 @@ class Study:
         }
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
+    def check_keys(self) -> None:
+        """Raises AUTOML_RANGE for searched and fixed keys that the study itself sets in every trial, and STUDY_SETTINGS
+        for settings of rungs where there are none. Studies that began before these checks go on without."""
+        searched = {parameter.name for parameter in self.space.parameters}
+        other = {key for key, value in self.space.fixed.items() if value not in (None, value_at(self.base, key))}
+        why = dict.fromkeys(self.data, "its data are those of data_share")
+        why |= dict.fromkeys(("train.output_dir", "train.resume"), "each trial has a folder of its own")
+        if self.by_steps:
+            same_steps = "all trials have the same steps (steps.longest, else those of the template)"
+            why |= dict.fromkeys(("train.epoch", "train.max_num_steps"), same_steps)
+        if self.algorithm.has_rungs and DECAY in searched:
+            why[DECAY] = f"{self.settings.algorithm} has rungs, and their trials a constant rate"
+        remedy = "leave it out, or set it in the training spec that --spec names"
+        raise_errors(
+            [
+                RANGE.at(key, f"the study itself sets {key}: {why[key]}", remedy)
+                for key in sorted((searched | other) & why.keys())
+            ]
+        )
+        steps = self.settings.steps
+        if self.settings.algorithm not in BY_STEPS and steps != Steps(longest=steps.longest):
+            message = f"steps.shortest and steps.reduction divide rungs, which {self.settings.algorithm} has none of"
+            raise STUDY_SETTINGS.error("steps", message, f"leave them out, or choose one of {', '.join(BY_STEPS)}")
+
     def fits(self, history: History) -> None:
         """Raises STUDY_CHANGED where the trials of a journal were made with another study."""
         created = history.created
         if created is None:
+            self.check_keys()
             return
         old_rungs = created["rungs"]
         if self.rungs[: len(old_rungs)] != old_rungs:

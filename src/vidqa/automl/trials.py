@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from vidqa.automl import specs
 from vidqa.automl.decisions import Goal, Measured, Trial
 from vidqa.automl.history import BASELINE
+from vidqa.automl.problems import STUDY_SETTINGS
 from vidqa.automl.study import Study
 from vidqa.automl.trial_jobs import CANCELED, Jobs
 from vidqa.core.files import read_object
@@ -78,9 +80,11 @@ class Trials:
         """Advance an evaluation of a run, or of the model before training, and score it at its end."""
         ranks = process_count(self.study.evaluations[spec_name])
         if ended := self.jobs.poll(name, ranks, lambda: self.evaluate(spec_name, run_dir, name)):
-            failure = ended["failure"]
-            metrics = {"failed": _failure_text(failure)} if failure else evaluation_metrics(Path(ended["run_dir"]))
-            self.score(name, metrics)
+            failure, run_dir = ended["failure"], Path(ended["run_dir"])
+            self.score(name, {"failed": _failure_text(failure)} if failure else evaluation_metrics(run_dir))
+            if name == BASELINE and not failure:  # a null is a value that this model lacks, and another may have
+                names = _numbers(read_object(run_dir / "metrics.json"), types=(int, float, NoneType))
+                self._check_goals(run_dir, names, of_training=False)
 
     def score(self, work: str, metrics: Metrics) -> None:
         self.jobs.append("scored", work=work, metrics=finite(metrics))
@@ -132,9 +136,19 @@ class Trials:
         parent = self.history.trials[trial.parent]
         return parent, next(result for result in parent.measured if result.rung == trial.rung - 1)
 
+    def _check_goals(self, run_dir: Path, measured: Collection[str], *, of_training: bool) -> None:
+        """Raises STUDY_SETTINGS for a goal that no trial can have, since this run does not measure it."""
+        for goal in self.study.settings.goals:
+            if self.study.settings.of_training(goal.metric) == of_training and goal.metric not in measured:
+                message = f"{run_dir} measures no {goal.metric}; it has {', '.join(sorted(measured)[:40])}"
+                remedy = "plan a new study, in another folder, with one of these: --metric NAME"
+                raise STUDY_SETTINGS.error(f"goals {goal.metric}", message, remedy)
+
     def _measure(self, trial: Trial, run_dir: Path, metrics: Metrics) -> None:
         objectives, missing = objectives_of(self.study.settings.goals, metrics)
         if missing:
+            if trial is self.history.template:
+                self._check_goals(run_dir, metrics, of_training=True)
             self.jobs.append("failed", number=trial.number, rung=trial.rung, why=missing)
             return
         if (target := self._target(trial)) is not None and self.study.algorithm.has_rungs:
@@ -206,12 +220,12 @@ def evaluation_metrics(run_dir: Path) -> Metrics:
     return {**_numbers(metrics), **shown, "run_dir": str(run_dir)}
 
 
-def _numbers(table: Mapping[str, Any], prefix: str = "") -> Metrics:
+def _numbers(table: Mapping[str, Any], prefix: str = "", types: tuple[type, ...] = (int, float)) -> Metrics:
     numbers: Metrics = {}
     for name, value in table.items():
         if isinstance(value, dict) and prefix.count(".") < 2:
-            numbers |= _numbers(value, f"{prefix}{name}.")
-        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            numbers |= _numbers(value, f"{prefix}{name}.", types)
+        elif isinstance(value, types) and not isinstance(value, bool):
             numbers[f"{prefix}{name}"] = value
     return numbers
 

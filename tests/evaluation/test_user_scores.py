@@ -56,6 +56,7 @@ def score(item):
         ("def score(item):\n    return 1 / 0\n", "ZeroDivisionError"),
         ("def score(item):\n    return 'good'\n", "not a number"),
         ("def score(item):\n    return float('nan')\n", "ValueError"),
+        ("def score(item):\n    return 10**400\n", "not a number"),
         ("def score(item):\n    return {str(i): i for i in range(99)}\n", "at most 32"),
         ("def score():\n    return 1\n", "TypeError"),
         ("other = 1\n", "no function score"),

@@ -28,6 +28,11 @@ CHILD = Path(__file__).with_name("user_function_process.py")
 BLOCK = 1 << 16  # bytes that are read at one time
 
 
+def is_number(value: Any) -> bool:
+    """Whether a value that a function gave is a number that a float can hold."""
+    return isinstance(value, int | float) and abs(value) <= sys.float_info.max
+
+
 class UserFunctionError(Exception):
     """What a function did wrong. `where` is FILE:LINE of the user's code, or empty."""
 

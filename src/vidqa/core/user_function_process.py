@@ -67,7 +67,11 @@ def main() -> int:
     os.register_at_fork(after_in_child=lambda: os.close(descriptor))
 
     def write(kind: str, value: Any) -> None:
-        left = memoryview(json.dumps([kind, value], default=as_json, allow_nan=False).encode() + b"\n")
+        try:
+            line = json.dumps([kind, value], default=as_json, allow_nan=False)
+        except ValueError as not_finite:
+            raise ValueError(f"{not_finite}: {str(value)[:100]}") from None
+        left = memoryview(line.encode() + b"\n")
         while left:
             left = left[os.write(descriptor, left) :]
 

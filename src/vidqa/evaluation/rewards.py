@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from vidqa.core.problem import Problem
-from vidqa.core.user_function import UserFunction, UserFunctionError, UserFunctionTimeout
+from vidqa.core.user_function import UserFunction, UserFunctionError, UserFunctionTimeout, is_number
 from vidqa.data.record import Record, Turn
 from vidqa.evaluation.answers import final_answer, parse_expected
 from vidqa.evaluation.choices import options_of
@@ -136,10 +136,9 @@ class UserReward:
             self.close()
             raise METRIC_FUNCTION.error(where, f"{self.name}: {failed.message} {failed.where}".rstrip()) from None
         number, parts = value if isinstance(value, list) and len(value) == 2 else (value, {})
-        if not isinstance(parts, dict) or not all(isinstance(one, int | float) for one in (number, *parts.values())):
-            raise METRIC_FUNCTION.error(
-                where, f"{self.name} gave {value!r}, not a number or (number, table of numbers)"
-            )
+        if not isinstance(parts, dict) or not all(map(is_number, (number, *parts.values()))):
+            message = f"{self.name} gave {str(value)[:100]!r}, not a number or (number, table of numbers)"
+            raise METRIC_FUNCTION.error(where, message)
         return float(number), {part: float(share) for part, share in parts.items()}
 
     def close(self) -> None:

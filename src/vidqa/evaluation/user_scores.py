@@ -9,7 +9,6 @@ numbers by their names, or None for an answer that it does not score.
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 import symtable
 import time
@@ -20,7 +19,7 @@ from statistics import fmean
 from typing import Any
 
 from vidqa.core.problem import Problem, ProblemError
-from vidqa.core.user_function import UserFunction, UserFunctionError, UserFunctionTimeout
+from vidqa.core.user_function import UserFunction, UserFunctionError, UserFunctionTimeout, is_number
 from vidqa.data.sources._base import FUNCTION
 from vidqa.evaluation.problems import METRIC_FUNCTION
 from vidqa.evaluation.results import Item, groups
@@ -120,7 +119,7 @@ def _scores(value: Any, name: str, where: str) -> Scores:
         return {}
     named = value if isinstance(value, dict) else {name: value}
     for key, number in named.items():
-        if not isinstance(number, int | float) or not math.isfinite(number):
+        if not is_number(number):
             raise METRIC_FUNCTION.error(where, f"{key[:80]} is {str(number)[:80]!r}, not a number")
     if len(named) > MOST_NAMES or any(len(key) > LONGEST_NAME for key in named):
         raise METRIC_FUNCTION.error(where, f"{len(named)} scores; at most {MOST_NAMES} with short names are taken")

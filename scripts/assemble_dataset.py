@@ -50,6 +50,8 @@ def fields(options: Namespace) -> dict[str, Any]:
     table = chosen(options)
     if bool(options.add) == bool(options.pairs):
         parser.error("give --add, or --pairs with a gap table")
+    if options.pairs and options.replay is not None:
+        parser.error("--replay is of --add: with --pairs no other rows of the base set are written")
     for name in ("kpi", "validation", "test"):
         if len(table[name]) > 1 or any(len(places) > 2 for places in table[name]):
             parser.error("--kpi, --validation and --test take one set each: annotations, and where their media are")

@@ -131,6 +131,14 @@ def test_rows_that_the_base_set_has_are_no_news(sets: dict[str, Path], tmp_path:
         assemble(Assembly(base=sets["base"], add=(sets["base"],), out=tmp_path))
 
 
+@pytest.mark.parametrize("name", ["base", "new", "kpi"])
+def test_no_set_that_is_read_is_replaced(sets: dict[str, Path], name: str) -> None:
+    before = (sets[name] / "annotations.json").read_bytes()
+    with pytest.raises(ProblemError, match="DATA_OUTPUT_EXISTS"):
+        assemble(request(sets, sets[name]))
+    assert (sets[name] / "annotations.json").read_bytes() == before
+
+
 def test_without_protected_sets_there_is_a_warning(sets: dict[str, Path], tmp_path: Path) -> None:
     plain = request(sets, tmp_path, kpi=())
     (warning,) = warnings(assemble(plain), plain)

@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from vidqa.core.files import write_json
+from vidqa.core.files import replacing, write_json
 from vidqa.core.problem import Problem
+from vidqa.data.problems import OUTPUT_EXISTS
 from vidqa.data.record import Provenance, Record
 from vidqa.datatools.duplicates import answer_class, compared_answer
 from vidqa.datatools.outputs import json_list
@@ -92,7 +93,11 @@ class Assembled:
 def assemble(request: Assembly) -> Assembled:
     """Write annotations.json, leaks.json and assembly.json to `request.out`. leaks.json also has unsure leaks, pairs of
     clips without enough detail to compare, whose rows are not left out. Raises CURATION_NOTHING_NEW if no new row is
-    left, CURATION_INPUT for a set that cannot be read."""
+    left, CURATION_INPUT for a set that cannot be read, DATA_OUTPUT_EXISTS where the new set would replace one of them."""
+    inputs = (request.base, *request.add, *(Path(paths[0]) for paths in request.protected.values()))
+    place = request.out / ANNOTATIONS
+    if place.exists() and any(file.exists() and place.samefile(file) for file in map(_annotations_in, inputs)):
+        raise OUTPUT_EXISTS.error(place, "it is one of the sets that are read here")
     base = read_rows(request.base, request.base_media)
     left_out: Counter[str] = Counter()
     new = _preference_rows(base, request.pairs, left_out) if request.pairs else _added(request, base, left_out)
@@ -113,7 +118,8 @@ def assemble(request: Assembly) -> Assembled:
     replayed = [] if request.pairs else _replayed(base, len(new), request.replay, rng)
     left_out["base rows not replayed"] = 0 if request.pairs else len(base) - len(replayed)
     assembled = Assembled(_rows(request, replayed, new), +left_out, leaks)
-    (request.out / ANNOTATIONS).write_bytes(json_list(assembled.rows))
+    with replacing(place) as temporary:
+        temporary.write_bytes(json_list(assembled.rows))
     write_json(request.out / SUMMARY, {"schema_version": 1, **assembled.as_dict()})
     return assembled
 

@@ -110,10 +110,10 @@ def test_what_a_study_sets_itself_is_neither_searched_nor_fixed(
 
 def test_the_decay_which_rungs_do_without_is_not_searched(tmp_path: Path) -> None:
     write_study(tmp_path)
-    request = PlanRequest(tmp_path / "train.toml", named={"algorithm": "asha"})
+    request = PlanRequest(tmp_path / "train.toml", algorithm="asha")
     space = plan(tmp_path / "rungs", request).data["space"]
     assert space["fixed"] == {"train.optm_decay_type": "cosine"}
-    again = plan(tmp_path / "rungs", replace(request, named={"algorithm": "random"})).data["space"]
+    again = plan(tmp_path / "rungs", replace(request, algorithm="random")).data["space"]
     assert "train.optm_decay_type" in [parameter["name"] for parameter in again["parameters"]]
 
 

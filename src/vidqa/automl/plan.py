@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from vidqa.automl.study import DECAY, Study, open_study
 from vidqa.core import files
 from vidqa.core.cli import Result, command, refused_writes
 from vidqa.jobs.job_spec import with_absolute_paths
-from vidqa.spec.keys import value_at
+from vidqa.spec.keys import table_at, value_at
 from vidqa.spec.layers import parse_set
 
 FIRST = 3  # trials whose specs are shown before they start
@@ -109,15 +109,9 @@ def _table(request: PlanRequest) -> dict[str, Any]:
         "only": [key for word in request.only for key in word.split(",")],
     }
     named = {"algorithm": request.algorithm, "max_trials": request.trials, "max_concurrent": request.concurrent}
-    table |= named
-    table = {name: value for name, value in table.items() if value is not None}
+    table = {name: value for name, value in {**table, **named}.items() if value is not None}
     for name, value in parse_set(request.set).table.items():
-        *path, last = name.split(".")
-        inner: Any = table
-        for part in path:
-            inner = inner.setdefault(part, {}) if isinstance(inner, dict) else None
-        if not isinstance(inner, dict):
-            raise STUDY_SETTINGS.error(f"--set {name}", f"{'.'.join(path)} is no table, so that it has no {last}")
+        inner, last = table_at(table, name)
         inner[last] = value
     if request.runs is not None:
         _divide(table, request.runs)

@@ -160,6 +160,8 @@ def test_add_given_again_adds_and_a_second_protected_set_is_refused(sets: dict[s
     kpi = [word for name in ("kpi", "base") for word in ("--kpi", str(sets[name] / "annotations.json"))]
     refused = run_here([*script, *again, *kpi, "--out", "b"], cwd=tmp_path)
     assert refused.returncode == 2 and "one set each" in refused.stderr
+    no_folder = run_here([*script, *again, "--out", "a/annotations.json"], cwd=tmp_path)
+    assert no_folder.returncode == 4 and "ENV_FILE_REFUSED at a/annotations.json" in no_folder.stderr
 
 
 def gap_table(place: Path, rows: list[tuple[str, str | None, str]]) -> Path:

@@ -50,7 +50,7 @@ FILE_REFUSED = Code(
 LINE_EVERY_S = 15.0  # of progress, where there is no terminal
 REFUSED_BY_SYSTEM = (
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT),
-    *(errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP),  # names that can name no such file
+    *(errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP),  # names that can name no such file
 )
 INTERRUPTED = Code("INTERRUPTED", "The script was interrupted from the keyboard.", "Run it again.", Exit.NOT_DONE)
 

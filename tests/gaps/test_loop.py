@@ -164,12 +164,32 @@ def test_two_programs_do_not_carry_out_one_loop(cheap: Cheap, tmp_path: Path) ->
         *("stop.rounds=0", "stop.round=2", "sets.kpi_looks=-1", "where.platform=moon", "audit"),
         *("stop.target=[", "stop.target={a: b: c", "words.mine='--per-gap 4"),
         *("words.mine=--per-gap 0", "words.assemble=--cap=-1", "words.gaps=--json", "study=--spec other.toml"),
+        *("train=train.output_dir=/tmp", "train=custom.train_dataset.media_path=/tmp"),
     ],
 )
 def test_a_wrong_setting_is_named(tmp_path: Path, sets: str) -> None:
     with pytest.raises(ProblemError, match="DEFT_SETTING"):
         create(tmp_path / "loop", wanted(tmp_path, sets))
     assert not (tmp_path / "loop").exists()
+
+
+@pytest.mark.parametrize(
+    ("sets", "code"),
+    [
+        *(("train=num_epoch=2", "SPEC_UNKNOWN_KEY"), ("train=num_epochs", "SPEC_FILE")),
+        *(("train=num_epochs=abc", "SPEC_VALUE"), ("model=/nowhere", "SPEC_PARENT_RUN")),
+    ],
+)
+def test_keys_of_trainings_and_the_model_are_checked_before_a_loop_begins(tmp_path: Path, sets: str, code: str) -> None:
+    with pytest.raises(ProblemError, match=code):
+        create(tmp_path / "loop", wanted(tmp_path, sets))
+    assert not (tmp_path / "loop").exists()
+
+
+def test_a_file_is_no_place_for_a_loop(tmp_path: Path) -> None:
+    (tmp_path / "loop").write_text("mine")
+    with pytest.raises(ProblemError, match="DEFT_FOLDER"):
+        create(tmp_path / "loop", wanted(tmp_path))
 
 
 def test_a_setting_that_is_none_is_answered_with_those_that_are_near(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from vidqa import spec
+from vidqa.core import actions
 from vidqa.core.cli import Result, command
 from vidqa.core.files import write_text
 from vidqa.core.pages.page import percent
@@ -24,11 +25,15 @@ from vidqa.gaps.deft.report import write_report
 from vidqa.gaps.deft.stages import ROUND
 from vidqa.gaps.deft.state import Ending, Sets, Settings, Stop, Strict, Where, fold
 from vidqa.gaps.problems import DEFT_FOLDER, DEFT_SETTING, LEAK
-from vidqa.spec.layers import parse_value
+from vidqa.spec.build import Request, build
+from vidqa.spec.layers import parse_set, parse_value
+from vidqa.spec.parent_layers import model_layer
 
 ANSWERS = {"audit needed": "--audit-answers", "labels needed": "--labels"}  # by rule: option for a person's answers
 TABLES: dict[str, type[Strict]] = {"sets": Sets, "where": Where, "stop": Stop}
 CHANGEABLE = ("stop", "where", "audit", "audit_from")  # within a loop
+DATA = "custom.train_dataset"
+DECIDED = {f"{DATA}.annotation_path", f"{DATA}.media_path", "train.resume", "train.output_dir"}  # keys of trainings
 MEASURED = ("evaluate", "decide", "kpi", "test")  # stages after which the report is written
 
 
@@ -69,6 +74,8 @@ def create(folder: Path, config: LoopConfig) -> tuple[Loop, str]:
     settings = _settings(config)
     _check_sets(settings, training)
     _check_words(settings)
+    if not (folder / LOG).is_file():
+        _check_training(settings, config.train_spec)
     _require_free(folder)
     with locked_folder(folder):
         if (folder / LOG).is_file():
@@ -164,6 +171,18 @@ def _check_words(settings: Settings) -> None:
     runner.options_of("run_automl", ["plan", "--study", "FOLDER", "--spec", "SPEC"], settings.study)
 
 
+def _check_training(settings: Settings, train_spec: Path) -> None:
+    """Raises DEFT_SETTING and the problems of the model that the loop starts with and of the keys for trainings: both
+    are first used after jobs, and cannot change within a loop."""
+    if settings.model:
+        model_layer("evaluate", settings.model)
+    shorthand = actions.action("train").shorthand
+    keys = {shorthand.get(key, key) for key in parse_set(settings.train, "--set train=").table}
+    if decided := sorted(keys & DECIDED):
+        raise DEFT_SETTING.error("train", f"{decided[0]} is not for the user of a loop to choose", "leave it out")
+    build(Request("train", overrides=(train_spec,), sets=tuple(settings.train)))
+
+
 def _require_apart(folders: dict[str, str], training: spec.TrainSpec) -> None:
     """Raises CURATION_LEAK for one folder in two places, and for a set to measure by that the training reads."""
     remedy = "give selection, KPI set, test set, training set and pool folders of their own"
@@ -186,6 +205,8 @@ def _require_free(folder: Path) -> None:
     """Raises DEFT_FOLDER. The recipes of an `init` that was killed do not count, nor unfinished files (.NAME)."""
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
     others = [name for name in names if name not in (TRAIN_SPEC, EVALUATE_SPEC) and not name.startswith(".")]
+    if folder.exists() and not folder.is_dir():
+        raise DEFT_FOLDER.error(folder, "it is a file", "name a folder that is empty or does not exist yet")
     if others and LOG not in others:
         remedy = "name a folder that is empty or does not exist yet"
         raise DEFT_FOLDER.error(folder, f"it holds {', '.join(sorted(others)[:3])}", remedy)

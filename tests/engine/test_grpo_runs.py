@@ -148,7 +148,7 @@ def test_an_adapter_of_an_earlier_step_ends_the_run(
     def counted(self: RolloutModel) -> None:
         nonlocal UNITS
         sync(self)
-        UNITS = len(self.weights.units)
+        UNITS = len(self.units)
 
     monkeypatch.setattr(RolloutModel, "sync", counted)
     spec = rl_spec(tmp_path, one_world, LORA)

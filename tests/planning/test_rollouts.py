@@ -20,7 +20,11 @@ def grpo_spec(**keys: Any) -> Any:
 
 
 def held(**keys: Any) -> Any:
-    return rollout_memory(grpo_spec(**keys), LARGE, PARAMETERS, RolloutShape(64, 4096, 1000))
+    spec = grpo_spec(**keys)
+    adapters = 1000 if spec.policy.lora else 0
+    counts = SimpleNamespace(every=PARAMETERS + adapters, trained=adapters or PARAMETERS)
+    model: Any = SimpleNamespace(sizes=LARGE, every=counts)
+    return rollout_memory(spec, model, RolloutShape(64, 4096, 1000))
 
 
 def test_a_reference_is_held_by_a_full_training_with_a_divergence() -> None:

@@ -19,11 +19,11 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from accelerate import PartialState
-from accelerate.utils import ParallelismConfig
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 
 from vidqa.core import environment
+from vidqa.core.cli import note
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.engine import rendezvous
 from vidqa.engine.problems import unwritable
@@ -146,6 +146,11 @@ class World:
         dist.all_gather_object(values, value, group=self.objects)
         return values
 
+    def note(self, text: str) -> None:
+        """Print a line on rank 0."""
+        if self.is_main:
+            note(text)
+
     def barrier(self) -> None:
         dist.barrier(group=self.objects)
 
@@ -167,19 +172,20 @@ class World:
 
 
 def start(dp_replicate: int, dp_shard: int, timeout_s: float, context: int = 1) -> World:
-    """Join the processes that vidqa.engine.torchrun started and build the mesh (dp_replicate, dp_shard x context):
-    weights are sharded over the ranks of a context, too."""
+    """Join the processes that vidqa.engine.torchrun started and build the mesh (dp_replicate, dp_shard x context), of
+    one dimension where nothing is replicated: weights are sharded over the ranks of a context, too."""
     timeout = datetime.timedelta(seconds=timeout_s)
     if not environment.is_of_torchrun():  # else PartialState joins, as torchrun tells it in the environment
         backend, store = "nccl" if torch.cuda.is_available() else "gloo", rendezvous.store_on_one_node(timeout)
         rank, size = environment.rank(), environment.world_size()
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
+    sizes = (dp_shard * context,) if dp_replicate == 1 else (dp_replicate, dp_shard * context)
     state = PartialState(cpu=not torch.cuda.is_available(), timeout=timeout)
     return World(
         rank=state.process_index,
         size=state.num_processes,
         device=state.device,
-        mesh=_mesh(dp_replicate, dp_shard * context, state.device.type),
+        mesh=init_device_mesh(state.device.type, sizes, mesh_dim_names=("dp_replicate", "dp_shard")[-len(sizes) :]),
         objects=dist.new_group(backend="gloo", timeout=timeout),
         saving=dist.new_group(backend="gloo", timeout=timeout),
         context=_context(context, state.process_index, timeout),
@@ -199,16 +205,6 @@ def _context(size: int, rank: int, timeout: datetime.timedelta) -> Context:
         return WHOLE
     group, _ = dist.new_subgroups(group_size=size, timeout=timeout)
     return Context(rank % size, size, group)
-
-
-def _mesh(dp_replicate: int, dp_shard: int, device_type: str) -> DeviceMesh:
-    if dp_shard > 1:
-        mesh = ParallelismConfig(dp_replicate_size=dp_replicate, dp_shard_size=dp_shard).build_device_mesh(device_type)
-        return mesh["dp_replicate", "dp_shard"] if dp_replicate > 1 else mesh["dp_shard"]
-    # accelerate builds no mesh for one process, and none that FSDP can use for replication alone.
-    if dp_replicate > 1:
-        return init_device_mesh(device_type, (dp_replicate, 1), mesh_dim_names=("dp_replicate", "dp_shard"))
-    return init_device_mesh(device_type, (1,), mesh_dim_names=("dp_shard",))
 
 
 def stop() -> None:

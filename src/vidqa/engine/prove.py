@@ -16,11 +16,9 @@ from typing import Any
 import torch
 
 from vidqa.core.cli import note
-from vidqa.core.environment import world_size
 from vidqa.core.files import write_json
-from vidqa.core.problem import Exit, raise_errors
+from vidqa.core.problem import Exit
 from vidqa.core.run_folder import RunFolder
-from vidqa.engine import distributed
 from vidqa.engine.data.collate import Collator
 from vidqa.engine.data.frames import FrameSource, open_frames
 from vidqa.engine.data.planned_samples import prepare_training
@@ -30,11 +28,12 @@ from vidqa.engine.export.proof import TOLERANCE
 from vidqa.engine.loading.load import load_sharded
 from vidqa.engine.model import DTYPES
 from vidqa.engine.problems import ENGINE_UNPROVEN
+from vidqa.engine.training.trainer import start_world
 from vidqa.planning.budget.activation_checkpointing import NO_RECOMPUTE
 from vidqa.planning.packing import Steps
 from vidqa.planning.pairs import learns_pairs
 from vidqa.planning.samples import Sample, training_planner
-from vidqa.spec import check_with_gpus, total_steps
+from vidqa.spec import total_steps
 from vidqa.spec.models import TrainSpec
 from vidqa.spec.problems import CONFLICT
 
@@ -60,13 +59,11 @@ def prove(spec: TrainSpec, run: RunFolder) -> int:
     """Compute the first step of a TrainSpec in which samples share a video, with and without sharing, whatever the spec
     itself sets. Writes sharing.json, returns 0. Raises ENGINE_UNPROVEN if a loss differs or no step shares a video, and
     CONFLICT for a spec without packing or of pairs."""
-    raise_errors(check_with_gpus(spec, world_size()))
     if not spec.engine.packing:
         raise CONFLICT.error(KEY, "videos are shared inside packs, and packing is false", "set engine.packing = true")
     if learns_pairs(spec):
         raise CONFLICT.error("engine.objective", "pairs always share their prompt", "prove it with objective sft")
-    mesh, folder = spec.policy.parallelism, Path(spec.policy.model_name_or_path)
-    world = distributed.start(mesh.dp_replicate_size, mesh.dp_shard_size, spec.engine.step_timeout_s, mesh.cp_size)
+    folder, world = Path(spec.policy.model_name_or_path), start_world(spec)
     planner = training_planner(spec, folder)
     samples = prepare_training(spec, planner, world, run).train
     ranks_and_device = (world.data_ranks, world.device.type)

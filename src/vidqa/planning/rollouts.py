@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vidqa.families import Sizes, require_plain_weights
+from vidqa.families import require_plain_weights
 from vidqa.planning.budget.answering import CAPTURED, FLOAT, PAGE, cache_bytes_per_token
 from vidqa.planning.budget.autotune import Packing
 from vidqa.planning.budget.memory import BYTES_OF, GIB
@@ -129,16 +129,16 @@ class RolloutMemory:
         return (self.weights + self.cache + self.logits + self.reference) / GIB
 
 
-def rollout_memory(spec: GrpoSpec, sizes: Sizes, parameters: int, shape: RolloutShape) -> RolloutMemory:
-    """Of a model with so many parameters. A full training with a KL divergence holds the reference, too, sharded."""
-    compute = BYTES_OF[spec.train.param_dtype]
+def rollout_memory(spec: GrpoSpec, model: ParamCounts, shape: RolloutShape) -> RolloutMemory:
+    """Beside the trained `model`. A full training with a KL divergence holds the reference, too, sharded."""
+    compute, count, sizes = BYTES_OF[spec.train.param_dtype], base_parameters(spec, model), model.sizes
     has_reference = spec.train.train_policy.kl_beta > 0 and spec.policy.lora is None
     captured = sum({min(rows, shape.rows) for rows in CAPTURED if rows <= shape.rows} | {shape.rows})
     return RolloutMemory(
-        weights=parameters * compute,
+        weights=count * compute,
         cache=shape.pages * PAGE * cache_bytes_per_token(sizes, compute),
         logits=captured * sizes.text.vocabulary * FLOAT,
-        reference=has_reference * parameters * compute / spec.policy.parallelism.dp_shard_size,
+        reference=has_reference * count * compute / spec.policy.parallelism.dp_shard_size,
     )
 
 

@@ -19,7 +19,7 @@ from vidqa.planning.budget.params import ParamCounts
 from vidqa.planning.budget.speed import recomputed_flops_share
 from vidqa.planning.packing import Steps, pack_budget
 from vidqa.planning.prefix_sharing import max_tokens
-from vidqa.planning.rollouts import base_parameters, rollout_memory, rollout_shape, update_packing
+from vidqa.planning.rollouts import rollout_memory, rollout_shape, update_packing
 from vidqa.planning.samples import Sample
 from vidqa.preflight.gpus import NONE_HERE, card_of, least_memory
 from vidqa.preflight.inputs import DataInputs, ModelInputs, RunInputs, Skip
@@ -148,7 +148,7 @@ def _with_rollouts(
 ) -> Forecast:
     """Updates beside the rollout model and its cache."""
     shape = rollout_shape(rl_spec, max_tokens(questions))
-    rollouts = rollout_memory(rl_spec, model.sizes, base_parameters(rl_spec, model), shape)
+    rollouts = rollout_memory(rl_spec, model, shape)
     packing = update_packing(rl_spec, questions, spec.data_ranks(rl_spec), "cuda")
     expected = best_policy(rl_spec, model, packing, None if has_gib is None else has_gib - rollouts.gib)
     return replace(expected, memory=replace(expected.memory, always=expected.memory.always + rollouts.gib * GIB))

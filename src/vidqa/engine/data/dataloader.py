@@ -11,7 +11,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from vidqa.core.cli import note
 from vidqa.engine.data.collate import Collator, PairCollator, TokenValues
 from vidqa.engine.data.feature_cache import FeatureCache, tower_name
 from vidqa.engine.data.frame_cache import FrameCache
@@ -158,22 +157,17 @@ def open_feature_cache(
         sets = (schedule.data.train, schedule.data.validation)
         room = feature_cache_share(spec, planner.family, sizes, *sets, frames.limit_bytes)
     if frames is None or isinstance(room, str):
-        note_of(world, f"features are not kept: {room}")
+        world.note(f"features are not kept: {room}")
         yield None
         return
     size = room.share * room.feature_bytes / 1e9
-    note_of(world, f"features of {room.share:.0%} of the videos are kept, {size:.1f} GB")
+    world.note(f"features of {room.share:.0%} of the videos are kept, {size:.1f} GB")
     settings = (spec.train.param_dtype, spec.train.fp8.enable_fp8, planner.geometry)
     name = world.on_main(lambda: tower_name(folder, *settings))
     flops = flops_model(sizes, vision_trains=False, decoder_trains=False)
     features = FeatureCache(frames, name, DTYPES[spec.train.param_dtype], 1 + sizes.vision.taps, room.share, flops)
     with closing(features):
         yield features
-
-
-def note_of(world: World, text: str) -> None:
-    if world.is_main:
-        note(text)
 
 
 def _steps(schedule: Schedule, batches: Iterator[LoadedBatch], first: int) -> Iterator[Step]:

@@ -11,9 +11,9 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 import torch
@@ -76,11 +76,9 @@ class FeatureCache:
         self.frames, self.tower, self.dtype, self.levels, self.share = frames, tower, dtype, levels, share
         self.flops = flops
         self.read = self.kept = 0  # media so far
-        self._queue: SimpleQueue[_Waiting | None] = SimpleQueue()
         self._asked: set[str] = set()  # keys that were handed on to be written
         self._pending, self._lock = 0, threading.Lock()
-        self._writer = threading.Thread(target=self._write, name="features", daemon=True)
-        self._writer.start()
+        self._writer = ThreadPoolExecutor(1, "features")
 
     def key(self, ref: MediaRef, plan: FramePlan) -> str:
         """Names a medium's features; empty where they are not kept."""
@@ -112,25 +110,33 @@ class FeatureCache:
         copied = torch.cuda.Event(blocking=True) if cuda else None
         if copied is not None:
             copied.record()
-        self._queue.put(_Waiting(copies, tuple(media), new_keys, copied, size))
+        job = self._writer.submit(self._write, copies, media, new_keys, copied, size)
+        job.add_done_callback(Future.result)  # which logs what it raises
 
     def close(self) -> None:
         """Write what waits, and end."""
-        self._queue.put(None)
-        self._writer.join()
+        self._writer.shutdown()
 
-    def _write(self) -> None:
-        while (waiting := self._queue.get()) is not None:
-            if waiting.copied is not None:
-                waiting.copied.synchronize()
-            first = 0
-            for key, tokens in waiting.media:
-                if key in waiting.new_keys:
-                    self._put(key, torch.stack([level[first : first + tokens] for level in waiting.levels]))
-                    waiting.new_keys.remove(key)
-                first += tokens
-            with self._lock:
-                self._pending -= waiting.size
+    def _write(
+        self,
+        levels: Sequence[torch.Tensor],
+        media: Sequence[tuple[str, int]],
+        keys: set[str],
+        copied: torch.cuda.Event | None,
+        size: int,
+    ) -> None:
+        """Write those of the media that `keys` name; the levels [V, D] on the host are complete once `copied` has
+        happened, and have `size` bytes."""
+        if copied is not None:
+            copied.synchronize()
+        first = 0
+        for key, tokens in media:
+            if key in keys:
+                self._put(key, torch.stack([level[first : first + tokens] for level in levels]))
+                keys.remove(key)
+            first += tokens
+        with self._lock:
+            self._pending -= size
 
     def _put(self, key: str, values: torch.Tensor) -> None:
         """A failure does not end the training: frames can always be decoded."""
@@ -141,17 +147,6 @@ class FeatureCache:
         if warning:
             note(f"features of the vision tower are kept no more: {warning}")
         self.kept += not warning
-
-
-@dataclass(frozen=True)
-class _Waiting:
-    """Levels [V, D] on the host, complete once `copied` has happened, and their media, of which some are new_keys."""
-
-    levels: list[torch.Tensor]
-    media: tuple[tuple[str, int], ...]
-    new_keys: set[str]
-    copied: torch.cuda.Event | None
-    size: int
 
 
 def tower_name(folder: Path, *settings: object) -> str:

@@ -52,8 +52,7 @@ def prepare_training(spec: TrainSpec, planner: Planner, world: World, run: RunFo
     for problem in pair_problems(spec, {name: part.records for name, part in plan.sets.items()}):
         if problem.severity == "error":
             raise ProblemError([problem])
-        if world.is_main:
-            note(problem.message)
+        world.note(problem.message)
     chosen, problems = fitting(spec, plan.sets["train"])
     held, more = fitting(spec, plan.sets["validation"]) if "validation" in plan.sets else ([], [])
     problems += without_labels(chosen)

@@ -159,7 +159,7 @@ def place_features(
     return hidden_TD.index_add(0, at_V, features) if add else hidden_TD.index_copy(0, at_V, features)
 
 
-class PackedForward:
+class PackedQwenVL:
     """The forward of one model over packed batches: `forward(batch)`.
 
     `recompute` says how much of each unit backward recomputes; `compile` fuses the dense parts of every layer;
@@ -293,7 +293,7 @@ def family_parts(parts: Parts) -> dict[str, Any]:
         "vision_units": lambda model: model.model.visual.blocks,
         "decoder_units": lambda model: model.model.language_model.layers,
         "attention_heads": attention_heads,
-        "packed_forward": partial(PackedForward, parts),
+        "packed_forward": partial(PackedQwenVL, parts),
         "vision_features": partial(vision_features, parts),
         "cached_forward": partial(cached_forward, parts),
         "never_drawn": never_drawn,

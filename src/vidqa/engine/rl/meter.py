@@ -14,7 +14,7 @@ import torch
 
 from vidqa.engine.distributed import World
 from vidqa.engine.rl.rollout import Group, Rollouts
-from vidqa.engine.rl.update import Micro
+from vidqa.engine.rl.update import PackedUpdate
 from vidqa.engine.training.learner import StepOutcome, flops_of, peak_flops
 from vidqa.spec.models import GrpoSpec
 
@@ -85,10 +85,10 @@ class StepMeter:
         self.seconds["data_wait"] += rollouts.waited
         rollouts.reward_s = rollouts.waited = 0.0
 
-    def update_values(self, outcome: StepOutcome, micro: Micro) -> dict[str, float]:
+    def update_values(self, outcome: StepOutcome, update: PackedUpdate) -> dict[str, float]:
         """Metrics of one optimizer update; its tokens and FLOPs count for the speed of the step."""
-        self.trained_tokens += sum(work.tokens for work in micro.work)
-        self.trained_flops += self.flops.training_flops(micro.work)
+        self.trained_tokens += sum(work.tokens for work in update.work)
+        self.trained_flops += self.flops.training_flops(update.work)
         values = {"train/loss": outcome.loss, "train/grad_norm": outcome.grad_norm}
         return values | {f"train/{name}": value for name, value in {**outcome.metrics, **outcome.maxima}.items()}
 

@@ -35,22 +35,40 @@ BITS = {2: torch.int16, 4: torch.int32}  # integers of as many bytes: NaN equals
 
 
 class RolloutModel:
-    """The model that draws, on every rank, beside the sharded `trainer`."""
+    """The model that draws, on every rank, beside the sharded `trainer`: a stock model of the same base and of the
+    precision in which the trainer computes. A head that is tied there and apart in the trainer becomes its own."""
 
     def __init__(
         self, spec: GrpoSpec, folder: Path, planner: Planner, trainer: Any, shape: RolloutShape, world: World
     ) -> None:
         dtype = DTYPES[spec.train.param_dtype]
         model = empty_model(folder, dtype, world.device)
+        self.units = sources_by_unit(trainer)
+        sources = {name: source for part in self.units.values() for name, source in part.items()}
+        untie(model, sources)
+        self.targets = dict(model.named_parameters(remove_duplicate=False))
+        if uncovered := sorted(set(self.targets) ^ set(sources)):
+            message = f"{len(uncovered)} tensors are in one of trainer and rollout model alone"
+            raise ENGINE_ROLLOUT_DIFFERS.error(uncovered[0], message)
         self.banned = banned_ids(folder, planner)
-        self.weights = RolloutWeights(trainer, model)
         settings = Settings(folder, None, dtype, world.device, planner, shape.longest, batch_size=shape.rows)
         self.session = NativeSession(model, settings, banned=self.banned, pages=shape.pages)
         require_views(self.session.forward, model)
 
+    @torch.no_grad()
     def sync(self) -> None:
-        """Copy the trainer's weights; every rank takes part. Raises ENGINE_ROLLOUT_DIFFERS."""
-        self.weights.sync()
+        """Copy the trainer's weights and prove all of them; every rank takes part. Raises ENGINE_ROLLOUT_DIFFERS."""
+        counts: dict[str, torch.Tensor] = {}
+        for unit, sources in self.units.items():
+            unit.unshard()
+            tensors = {name: source.tensor() for name, source in sources.items()}
+            copy_weights(tensors, self.targets)
+            counts |= {name: bits_apart(tensor, self.targets[name]) for name, tensor in tensors.items()}
+            unit.reshard()
+        total = torch.stack(list(counts.values())).tolist()
+        if apart := [name for name, count in zip(counts, total, strict=True) if count]:
+            message = f"{len(apart)} of {len(counts)} tensors are not those that the trainer computes with"
+            raise ENGINE_ROLLOUT_DIFFERS.error(apart[0], message)
 
 
 def banned_ids(folder: Path, planner: Planner) -> tuple[int, ...]:
@@ -89,35 +107,6 @@ class Source(NamedTuple):
             up, down = (part[ADAPTER].weight.float().flatten(1) for part in (layer.lora_B, layer.lora_A))
             delta = up @ down
         return (weight.float() + layer.scaling[ADAPTER] * delta.view(weight.shape)).to(weight.dtype)
-
-
-class RolloutWeights:
-    """Copies the weights of `trainer`, a sharded model, into `rollout`, a stock model of the same base and of the
-    precision in which the trainer computes. A head that is tied there and apart in the trainer becomes its own."""
-
-    def __init__(self, trainer: Any, rollout: Any) -> None:
-        self.units = sources_by_unit(trainer)
-        sources = {name: source for part in self.units.values() for name, source in part.items()}
-        untie(rollout, sources)
-        self.targets = dict(rollout.named_parameters(remove_duplicate=False))
-        if uncovered := sorted(set(self.targets) ^ set(sources)):
-            message = f"{len(uncovered)} tensors are in one of trainer and rollout model alone"
-            raise ENGINE_ROLLOUT_DIFFERS.error(uncovered[0], message)
-
-    @torch.no_grad()
-    def sync(self) -> None:
-        """Copy and prove all weights; every rank takes part. Raises ENGINE_ROLLOUT_DIFFERS."""
-        counts: dict[str, torch.Tensor] = {}
-        for unit, sources in self.units.items():
-            unit.unshard()
-            tensors = {name: source.tensor() for name, source in sources.items()}
-            copy_weights(tensors, self.targets)
-            counts |= {name: bits_apart(tensor, self.targets[name]) for name, tensor in tensors.items()}
-            unit.reshard()
-        total = torch.stack(list(counts.values())).tolist()
-        if apart := [name for name, count in zip(counts, total, strict=True) if count]:
-            message = f"{len(apart)} of {len(counts)} tensors are not those that the trainer computes with"
-            raise ENGINE_ROLLOUT_DIFFERS.error(apart[0], message)
 
 
 def sources_by_unit(trainer: Any) -> dict[FSDPModule, dict[str, Source]]:

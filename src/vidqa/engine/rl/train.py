@@ -29,13 +29,12 @@ from vidqa.engine.rl.update import Updates, without_adapters
 from vidqa.engine.signals import StopRequest
 from vidqa.engine.training.objectives import PolicyGradient
 from vidqa.engine.training.resume import Start, start_of
-from vidqa.engine.training.trainer import Trainer, build_learner, memory_policy_of, start_world
+from vidqa.engine.training.trainer import Trainer, build_learner, memory_policy_of, model_counts, start_world
 from vidqa.engine.training.warmup import map_memory
 from vidqa.evaluation.problems import REWARD_CONSTANT
 from vidqa.evaluation.rewards import Rewards, label_of, shuffled_options
 from vidqa.families import family_of as tables_of
 from vidqa.planning.budget.memory import MemoryPolicy
-from vidqa.planning.budget.params import parameters
 from vidqa.planning.packing import pack_budget
 from vidqa.planning.prefix_sharing import max_tokens, split_indices
 from vidqa.planning.requests import Sampling
@@ -79,11 +78,9 @@ def open_training(spec: GrpoSpec, run: RunFolder) -> Iterator[Training]:
 
 def memory_policy(spec: GrpoSpec, folder: Path, data: Prepared, shape: RolloutShape, world: World) -> MemoryPolicy:
     """The memory policy of updates beside the rollout model and its cache."""
-    tables = tables_of(folder)
-    sizes = tables.sizes_of(folder)
-    count = sum(parameter.numel for parameter in parameters(tables.tensors(sizes), spec.policy) if not parameter.added)
+    model = model_counts(spec, folder)
     packing = update_packing(spec, data.train, world.data_ranks, world.device.type)
-    return memory_policy_of(spec, folder, world, packing, rollout_memory(spec, sizes, count, shape).gib)
+    return memory_policy_of(spec, model, world, packing, rollout_memory(spec, model, shape).gib)
 
 
 class Training(Trainer[GrpoSpec]):
@@ -185,17 +182,17 @@ class Training(Trainer[GrpoSpec]):
     def learn(self, step: int, groups: Sequence[Group]) -> dict[str, float]:
         """Every update of a step by this rank's groups; returns metrics, of the last update where there are several."""
         values = {"train/lr": self.schedule_rate(step)}
-        micro = self.meter.timed("plan", lambda: [self.update.plan(part) for part in self._parts(groups)])
-        if len(micro) * self.policy.mu_iterations > 1:
-            micro = self.meter.timed("old", lambda: [self.update.with_values(m, "old", self.model) for m in micro])
+        packed = self.meter.timed("plan", lambda: [self.update.plan(part) for part in self._parts(groups)])
+        if len(packed) * self.policy.mu_iterations > 1:
+            packed = self.meter.timed("old", lambda: [self.update.with_values(p, "old", self.model) for p in packed])
         if self.policy.kl_beta > 0:
             with nullcontext(self.reference) if self.reference else without_adapters(self.model) as model:
-                micro = self.meter.timed(
-                    "reference", lambda: [self.update.with_values(m, "reference", model) for m in micro]
+                packed = self.meter.timed(
+                    "reference", lambda: [self.update.with_values(p, "reference", model) for p in packed]
                 )
         if peak_gib := self.schedule.policy.peak_gib:  # capturing a graph, in a rollout, unmaps what is free
             map_memory(peak_gib, self.world.device)
-        for number, part in enumerate(micro * self.policy.mu_iterations):
+        for number, part in enumerate(packed * self.policy.mu_iterations):
             if not part.tokens:  # no group was left, or all of it is masked
                 continue
             update = self.update.step(self.updates, part)

@@ -55,7 +55,7 @@ class UpdateCollator(Collator):
 
 
 @dataclass(frozen=True)
-class Micro:
+class PackedUpdate:
     """This rank's packs of one update, as many on every rank: places in `samples`."""
 
     samples: list[CompletionSample]
@@ -87,7 +87,7 @@ class Updates:
         self.sender = BatchSender(world.device)
         self.objective = objective
 
-    def plan(self, groups: Sequence[Group]) -> Micro:
+    def plan(self, groups: Sequence[Group]) -> PackedUpdate:
         """The samples and packs of one update; `groups` are this rank's. Every rank takes part."""
         owners = [(group, drawn) for group in groups for drawn in group.drawn]
         trains = [not (self.masks_truncated and drawn.is_truncated) for _, drawn in owners]
@@ -123,34 +123,34 @@ class Updates:
         )
         packs += [[]] * (max(self.world.gather(len(packs))) - len(packs))
         places = [[number for place in pack for number in grouped[place]] for pack in packs]
-        return Micro(samples, [group for group, _ in owners], places, tokens, work)
+        return PackedUpdate(samples, [group for group, _ in owners], places, tokens, work)
 
-    def step(self, number: int, micro: Micro) -> Step:
+    def step(self, number: int, packed: PackedUpdate) -> Step:
         """What the learner takes."""
-        return Step(number, self.batches(micro), len(micro.packs), float(max(micro.tokens, 1)))
+        return Step(number, self.batches(packed), len(packed.packs), float(max(packed.tokens, 1)))
 
-    def batches(self, micro: Micro) -> Iterator[LoadedBatch]:
+    def batches(self, packed: PackedUpdate) -> Iterator[LoadedBatch]:
         """The batches of the packs on the device, each made while the one before is computed with."""
         with ThreadPoolExecutor(1, "collating") as collating:
-            sent = [collating.submit(self._sent, micro, micro.packs[0])]
-            for pack in [*micro.packs[1:], None]:
+            sent = [collating.submit(self._sent, packed, packed.packs[0])]
+            for pack in [*packed.packs[1:], None]:
                 ready = sent.pop().result()
                 if pack is not None:
-                    sent.append(collating.submit(self._sent, micro, pack))
+                    sent.append(collating.submit(self._sent, packed, pack))
                 yield LoadedBatch(ready.received(), [])
 
-    def _sent(self, micro: Micro, pack: list[int]) -> Any:
-        samples = [micro.samples[number] for number in pack]
-        frames = [micro.groups[number].question.frames for number in pack]
+    def _sent(self, packed: PackedUpdate, pack: list[int]) -> Any:
+        samples = [packed.samples[number] for number in pack]
+        frames = [packed.groups[number].question.frames for number in pack]
         return self.sender.send(self.collator(pack, samples, frames))  # type: ignore[arg-type]
 
-    def with_values(self, micro: Micro, name: str, model: Any) -> Micro:
+    def with_values(self, packed: PackedUpdate, name: str, model: Any) -> PackedUpdate:
         """The same packs with the log-probabilities of `model` as the value `name`; every rank takes part.
 
         Gradients are recorded, and dropped: without them a compiled model runs other kernels, whose rounding would
         make ratios of an unchanged model other than 1."""
-        samples = list(micro.samples)
-        for loaded in self.batches(micro):
+        samples = list(packed.samples)
+        for loaded in self.batches(packed):
             batch: Batch = loaded.batch
             logprobs = self.objective.log_probabilities(model, batch)[0].detach().cpu().numpy()
             owners = batch.owner_N.cpu().numpy()
@@ -159,7 +159,7 @@ class Updates:
                 value = np.zeros(sample.length, np.float32)
                 value[sample.length - sample.supervised :] = logprobs[owners == place]
                 samples[number] = replace(sample, values={**sample.values, name: value})
-        return replace(micro, samples=samples)
+        return replace(packed, samples=samples)
 
 
 @contextmanager

@@ -27,25 +27,17 @@ from vidqa.spec.schedule import PARTS, part_of, part_problems, rate_of
 PART = 16 * 1024**2  # numbers of a parameter in host memory that are updated at a time
 
 
-class _Local:
-    """Mixed into an optimizer of PyTorch: its lists of parameters, gradients and moments become local."""
+class LocalAdam(torch.optim.Adam):
+    """Adam, and AdamW by `decoupled_weight_decay`, over this rank's rows of parameters, gradients and moments."""
 
     def _init_group(self, group: dict[str, Any], *lists: list[torch.Tensor]) -> Any:
-        flags = super()._init_group(group, *lists)  # type: ignore[misc]
+        flags = super()._init_group(group, *lists)
         for tensors in lists:
             tensors[:] = map(local_part, tensors)
         return flags
 
 
-class LocalAdamW(_Local, torch.optim.AdamW):
-    pass
-
-
-class LocalAdam(_Local, torch.optim.Adam):
-    pass
-
-
-class LocalAdamW8bit(LocalAdamW):
+class LocalAdamW8bit(LocalAdam):
     """AdamW whose moments are 8-bit codes with a float32 scale for each BLOCK numbers, in groups that say
     `coded`; other groups have AdamW's moments. The kernels are those of bitsandbytes."""
 
@@ -110,13 +102,14 @@ def build_optimizer(model: nn.Module, train: Any) -> torch.optim.Optimizer:
     trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     raise_errors(part_problems(train.optm_lr, (name for name, _ in trained)))
     groups = [group for part in _parts(train.optm_lr) for group in _groups(trained, part, train)]
-    kind = {"AdamW": LocalAdamW, "AdamW8bit": LocalAdamW8bit, "Adam": LocalAdam}[train.optm_name]
+    kind = LocalAdamW8bit if train.optm_name == "AdamW8bit" else LocalAdam
     implementation = {"fused": {"fused": True}, "foreach": {"foreach": True}, "for-loop": {"foreach": False}}
     optimizer = kind(
         groups,
         lr=groups[0]["lr"],
         betas=tuple(train.optm_betas),
         eps=train.epsilon,
+        decoupled_weight_decay=train.optm_name != "Adam",
         **implementation[train.optm_impl],
     )
     _take_state(optimizer)

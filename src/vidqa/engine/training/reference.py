@@ -20,7 +20,7 @@ from vidqa.core.files import replacing
 from vidqa.core.problem import Problem
 from vidqa.core.run_folder import RunFolder
 from vidqa.engine.data.collate import PairCollator
-from vidqa.engine.data.dataloader import Schedule, note_of
+from vidqa.engine.data.dataloader import Schedule
 from vidqa.engine.data.frames import FrameSource
 from vidqa.engine.data.planned_samples import BadSamples
 from vidqa.engine.data.prefetch import Prefetcher
@@ -77,7 +77,7 @@ def _computed(
     """Sums of log-probabilities, float32 [answers]; NaN of answers that are not used, have no supervised token or could
     not be decoded."""
     world, pairs = schedule.world, _pairs(schedule)
-    note_of(world, f"computing the reference of {len(used)} pairs")
+    world.note(f"computing the reference of {len(used)} pairs")
     packs = plan_forward(schedule.spec, pairs, world, used)
     sums, bad = np.full(2 * len(pairs), np.nan, np.float32), list[Problem]()
     model.eval()

@@ -67,8 +67,7 @@ def start_of(resume_from: bool | str, run: RunFolder, world: World) -> Start:
             if resume_from is not True:
                 raise
             skipped.append(f"{folder.name}: {damaged.problems[0].message}")
-            if world.is_main:
-                note(f"skipped the checkpoint {skipped[-1]}")
+            world.note(f"skipped the checkpoint {skipped[-1]}")
             continue
         return Start(trainer["step"], folder, trainer)
     if skipped:

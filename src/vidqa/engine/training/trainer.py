@@ -38,7 +38,7 @@ from vidqa.families import family_of
 from vidqa.planning.budget.autotune import Packing, answered_samples, best_policy, least_policy
 from vidqa.planning.budget.memory import MemoryPolicy
 from vidqa.planning.budget.methods import FIRST_OF_BITSANDBYTES
-from vidqa.planning.budget.params import count_params, parameters
+from vidqa.planning.budget.params import ParamCounts, count_params, parameters
 from vidqa.planning.packing import Steps
 from vidqa.planning.pairs import learns_pairs
 from vidqa.planning.samples import Sample
@@ -74,21 +74,25 @@ def choose_memory_policy(spec: TrainSpec, folder: Path, data: Prepared, world: W
     """The policy of the spec; where it leaves a choice, the fastest that fits the smallest GPU of the run. A CPU's
     memory is not estimated: everything is recomputed there, in packs of the usual size."""
     steps_of = partial(Steps, spec, data.train, world.data_ranks, world.device.type)
-    answered = answered_samples(spec, data.validation)
-    return memory_policy_of(spec, folder, world, Packing(steps_of, total_steps(spec, len(data.train)), answered))
+    packing = Packing(steps_of, total_steps(spec, len(data.train)), answered_samples(spec, data.validation))
+    return memory_policy_of(spec, model_counts(spec, folder), world, packing)
+
+
+def model_counts(spec: TrainSpec, folder: Path) -> ParamCounts:
+    """The parameters of the model in `folder` as the spec trains it."""
+    family = family_of(folder)
+    sizes = family.sizes_of(folder)
+    return count_params(sizes, parameters(family.tensors(sizes), spec.policy))
 
 
 def memory_policy_of(
-    spec: TrainSpec, folder: Path, world: World, packing: Packing, taken_gib: float = 0.0
+    spec: TrainSpec, model: ParamCounts, world: World, packing: Packing, taken_gib: float = 0.0
 ) -> MemoryPolicy:
     """The same for any packs, where `taken_gib` of each GPU are for something else than training."""
     limit_gib = spec.engine.gpu_memory_gib
     memory_gib = min(world.gather(use_memory(world.device, limit_gib))) if world.device.type == "cuda" else None
 
     def fastest() -> MemoryPolicy:
-        family = family_of(folder)
-        sizes = family.sizes_of(folder)
-        model = count_params(sizes, parameters(family.tensors(sizes), spec.policy))
         if memory_gib is None:
             return least_policy(spec, model)
         chosen = best_policy(spec, model, packing, memory_gib - taken_gib)

@@ -101,6 +101,13 @@ def test_the_proof_loaded_it_and_found_the_trainers_loss(world: SimpleNamespace)
     assert (world.adapter / "tokenizer.json").exists() and (world.adapter / "processor_config.json").exists()
 
 
+def test_a_seed_may_be_a_time_of_day(world: SimpleNamespace, tmp_path: Path) -> None:
+    """Which is more than a generator of PyTorch takes when it is multiplied."""
+    seeds = {"train.seed": 20261231235959999, "train.max_num_steps": 1, "policy.lora.lora_dropout": 0.1}
+    run = train_here(tiny_spec(tmp_path, world.model, world.root, options(1, **seeds)), tmp_path / "run")
+    assert (run / "best").is_dir()
+
+
 def test_one_rank_gives_the_adapter_of_two(world: SimpleNamespace, tmp_path: Path) -> None:
     run = train_here(tiny_spec(tmp_path, world.model, world.root, options(1)), tmp_path / "run")
     assert losses(run) == pytest.approx(losses(world.run), rel=1e-5)

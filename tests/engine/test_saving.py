@@ -8,6 +8,7 @@ import os
 import shutil
 import stat
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +24,7 @@ from safetensors.torch import load_file
 from tiny_world import tiny_data, tiny_model, tiny_spec
 from transformers import Qwen3VLForConditionalGeneration
 
-from vidqa.core.run_folder import RunFolder
+from vidqa.core.run_folder import RunFolder, read_metrics
 from vidqa.engine.export.best import adopt_best, best_of
 from vidqa.engine.export.weights import WEIGHTS
 from vidqa.engine.generators.hf import TransformersSession
@@ -230,6 +231,27 @@ def test_a_run_that_begins_again_forgets_what_it_measured_before(world: SimpleNa
         train_here(spec, world.folder / "begun/run")
     lines = (world.folder / "begun/run/metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [0, 1, 1]
+
+
+def test_no_checkpoint_is_ahead_of_what_was_measured(world: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill would leave a step without its loss, which no resumed run takes again. Here metrics are slow to write."""
+    log_metrics, publish, measured = RunFolder.log_metrics, RunFolder.publish, dict[str, set[int]]()
+    run = world.folder / "ahead/run"
+
+    def slow(*values: Any) -> None:
+        time.sleep(0.3)
+        log_metrics(*values)
+
+    def noted(unfinished: Path) -> Path:
+        if unfinished.parent.name == "checkpoints":
+            measured[unfinished.name] = {event["step"] for event in read_metrics(run / "metrics.jsonl")}
+        return publish(unfinished)
+
+    monkeypatch.setattr(RunFolder, "log_metrics", slow)
+    monkeypatch.setattr(RunFolder, "publish", staticmethod(noted))
+    over = {"train.max_num_steps": 2, "train.ckpt.save_freq": 1, "train.ckpt.export_safetensors": False}
+    train_here(spec_of(world, "ahead", **over, **{"validation.enable": False}), run)
+    assert measured == {".unfinished-step_1": {1}, ".unfinished-step_2": {1, 2}}
 
 
 def made_exports(run: RunFolder, **measured: dict[str, float]) -> None:

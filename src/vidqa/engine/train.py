@@ -16,6 +16,7 @@ from vidqa.engine.data.dataloader import Dataloader, Schedule, open_dataloader
 from vidqa.engine.data.planned_samples import check_steps, prepare_training, write_plan
 from vidqa.engine.distributed import World
 from vidqa.engine.families import family_of
+from vidqa.engine.loading.load import SEEDS
 from vidqa.engine.problems import ENGINE_NO_GRADIENT, ENGINE_NOT_FINITE
 from vidqa.engine.progress import Progress, Silent, require_trackers
 from vidqa.engine.signals import StopRequest
@@ -125,12 +126,12 @@ class Training(Trainer[TrainSpec]):
     ) -> None:
         """Validate, and save a checkpoint or export, if due after `step`. A run that is `stopping` has no time for a
         validation: the run that continues it (`resumed`) validates, and then exports, before its first step."""
-        model, saver = self.learner.model, self.saver
+        saver = self.saver
         if self.validator and not stopping and (self.schedule.validates_after(step) or saver.exports(step)):
-            values = self.validator.measure(model)
+            values = self.validator.measure(self.learner.model)
             saver.record_validation(step, values)
             progress.log(step + 1, values, line="  ".join(f"{k} {v:.4f}" for k, v in values.items()))
-        saver.after_step(step, model, self.learner.optimizer, stopping=stopping, resumed=resumed)
+        self.save(step, progress, stopping=stopping, resumed=resumed)
 
 
 def check_vision_has_media(model: Any, *, has_media: bool) -> None:
@@ -143,4 +144,4 @@ def check_vision_has_media(model: Any, *, has_media: bool) -> None:
 
 def seed_dropout(seed: int, step: int, world: World) -> None:
     """Seed dropout by step and rank alone, so that a resumed run draws the same masks as an uninterrupted one."""
-    torch.manual_seed(seed * 1_000_003 + step * world.size + world.rank)
+    torch.manual_seed((seed * 1_000_003 + step * world.size + world.rank) % SEEDS)

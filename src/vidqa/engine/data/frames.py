@@ -28,7 +28,6 @@ from vidqa.video.types import FramePlan
 RESIZE = "vidqa.engine.data.pixels:resize_frames"
 STORE = "vidqa.engine.data.frame_cache:write_entry"
 
-Awaited = np.ndarray | Future
 CacheLookup = Callable[[MediaRef, FramePlan], Any]
 
 
@@ -115,7 +114,7 @@ class FrameSource:
         for pending in list(self._pending.values()):
             self._end(pending, pending.answer.cancel)
 
-    def _start(self, ref: MediaRef, plan: FramePlan) -> Awaited:
+    def _start(self, ref: MediaRef, plan: FramePlan) -> np.ndarray | Future[Decoded]:
         request = request_of(ref, plan)
         key = self.cache.key(request) if self.cache else None
         if self.cache and (cached := self.cache.get(key)) is not None:

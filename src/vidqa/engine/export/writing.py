@@ -98,8 +98,7 @@ def rows_as_trained(trained: Trained, names: Mapping[str, str], world: World) ->
         parameter = trained.parameters[inside]
         if not _writes(parameter, world):
             continue
-        local, rows = local_rows(parameter)
-        first = rows[0].start
+        local, first = local_rows(parameter)
         if inside in trained.own:
             yield TensorRows(tensor, first, local_part(trained.own[inside]))
         else:

@@ -75,10 +75,6 @@ class PagedCache:
     values: torch.Tensor
 
     @staticmethod
-    def bytes_per_token(layers: int, heads: int, width: int, dtype: torch.dtype) -> int:
-        return 2 * layers * heads * width * dtype.itemsize
-
-    @staticmethod
     def empty(pages: int, layers: int, heads: int, width: int, dtype: torch.dtype, device: torch.device) -> PagedCache:
         shape = (layers, pages * PAGE, heads, width)
         return PagedCache(*(torch.zeros(shape, dtype=dtype, device=device) for _ in range(2)))

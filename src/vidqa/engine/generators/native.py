@@ -107,8 +107,8 @@ class NativeSession:
         if pages:
             count = pages
         elif on_gpu:
-            free = free_memory(self.device)
-            count = answering.cache_pages(self.most, self.longest, free, PagedCache.bytes_per_token(*shape))
+            per_token = answering.cache_bytes_per_token(sizes, settings.dtype.itemsize)
+            count = answering.cache_pages(self.most, self.longest, free_memory(self.device), per_token)
         else:
             count = min(self.most * width, max(width, 2 * self.most))
         self.pages = Pages(count + 1)

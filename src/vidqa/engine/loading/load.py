@@ -38,6 +38,7 @@ from vidqa.planning.adapters import adapter_name, adapter_problems, base_problem
 from vidqa.planning.budget.activation_checkpointing import Recompute
 from vidqa.spec import check_with_heads
 
+SEEDS = 2**64  # of a generator of PyTorch: a seed of a spec may be any number, such as a time
 # What transformers raises for values that a configuration cannot have.
 BY_A_CONFIG = (
     OSError,
@@ -212,10 +213,9 @@ def own_rows(model: Any, folder: Path) -> list[RowRead]:
             message = f"{name} has shape {list(files[name].shape)}, the config says {list(shape)}"
             raise ENGINE_WEIGHTS_MISMATCH.error(folder, message)
     for name, parameter in expected.items():
-        stored = files[base_name(name)]
-        local, rows = local_rows(parameter)
+        local, first = local_rows(parameter)
         if local.numel():
-            reads.append(RowRead(stored, rows[0].start, local))
+            reads.append(RowRead(files[base_name(name)], first, local))
     return reads
 
 
@@ -253,12 +253,12 @@ def _read_weights(
 
 
 @torch.no_grad()
-def local_rows(parameter: torch.Tensor) -> tuple[torch.Tensor, tuple[slice, ...]]:
-    """This rank's part of a parameter, and where that part lies in the whole tensor."""
+def local_rows(parameter: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """This rank's rows of a parameter, and the number of the first of them."""
     if not isinstance(parameter, DTensor):
-        return parameter.data, tuple(slice(0, size) for size in parameter.shape)
-    shape, offset = compute_local_shape_and_global_offset(parameter.shape, parameter.device_mesh, parameter.placements)
-    return parameter.to_local().data, tuple(slice(o, o + s) for o, s in zip(offset, shape, strict=True))
+        return parameter.data, 0
+    _, offset = compute_local_shape_and_global_offset(parameter.shape, parameter.device_mesh, parameter.placements)
+    return parameter.to_local().data, offset[0]
 
 
 def _initialise_adapters(model: nn.Module, seed: int, lora: Any) -> None:
@@ -266,10 +266,10 @@ def _initialise_adapters(model: nn.Module, seed: int, lora: Any) -> None:
     and its position, and every rank keeps its rows."""
     adapters = [(name, parameter) for name, parameter in model.named_parameters() if is_adapter(name)]
     for number, (name, parameter) in enumerate(adapters):
-        generator = torch.Generator().manual_seed(seed * 100_003 + number)
+        generator = torch.Generator().manual_seed((seed * 100_003 + number) % SEEDS)
         whole = _first_values(name, parameter.shape, lora.init_lora_weights, generator)
-        local, rows = local_rows(parameter)
-        local.copy_(whole[rows])
+        local, first = local_rows(parameter)
+        local.copy_(whole[first : first + len(local)])
 
 
 def load_adapter(model: nn.Module, folder: Path, base: Path, precision: str | None, world: World) -> None:
@@ -281,7 +281,7 @@ def load_adapter(model: nn.Module, folder: Path, base: Path, precision: str | No
     raise_errors(world.on_main(lambda: [*adapter_problems(folder, shapes, precision), *base_problems(folder, base)]))
     stored = stored_tensors(folder)
     reads = [(stored[adapter_name(name)], *local_rows(parameter)) for name, parameter in added.items()]
-    read_rows([RowRead(tensor, rows[0].start, local) for tensor, local, rows in reads if local.numel()])
+    read_rows([RowRead(tensor, first, local) for tensor, local, first in reads if local.numel()])
 
 
 def _first_values(name: str, shape: torch.Size, how: bool | str, generator: torch.Generator) -> torch.Tensor:

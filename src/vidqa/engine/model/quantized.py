@@ -184,12 +184,9 @@ def dequantize(model: Any, dtype: torch.dtype, keep: Sequence[nn.Module]) -> str
     counts += [f"{dequantized} layers are dequantized to {str(dtype).removeprefix('torch.')} ({why})"] * bool(
         dequantized
     )
-    counts += ["the cache of keys and values is not in 8 bits: its scales are not applied"] * _has_cache_scales(model)
+    if any(hasattr(module, "k_scale") for module in model.modules()):
+        counts.append("the cache of keys and values is not in 8 bits: its scales are not applied")
     return "quantized weights: " + "; ".join(counts)
-
-
-def _has_cache_scales(model: Any) -> bool:
-    return any(hasattr(module, "k_scale") for module in model.modules())
 
 
 def _why_dequantize(layer: Any, dtype: torch.dtype, keep: bool) -> str:

@@ -330,7 +330,5 @@ class Training(Trainer[GrpoSpec]):
         stopping = stopping or (bool(self.early_stopping.stopping_rule) and step + 1 < self.schedule.total)
         start = self.early_stopping.start
         saver.trainer |= {"questions": self.consumed, "updates": self.updates, "validation_start": start}
-        if stopping or saver.due(step):
-            progress.settle()
-        saver.after_step(step, self.model, self.learner.optimizer, stopping=stopping, resumed=resumed)
+        self.save(step, progress, stopping=stopping, resumed=resumed)
         return stopping

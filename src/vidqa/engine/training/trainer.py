@@ -171,6 +171,13 @@ class Trainer(Generic[SpecT]):
         schedule = self.schedule
         return set_learning_rates(self.learner.optimizer, step, schedule.total, schedule.warmup, self.spec.train)
 
+    def save(self, step: int, progress: Progress | Silent, *, stopping: bool, resumed: bool) -> None:
+        """Save what is due after `step`, as `Saver.after_step` does. No checkpoint is ahead of metrics.jsonl."""
+        if stopping or self.saver.due(step):
+            progress.settle()
+        learner = self.learner
+        self.saver.after_step(step, learner.model, learner.optimizer, stopping=stopping, resumed=resumed)
+
     def run_to_end(self, run: RunFolder) -> int:
         """Train, save, and prove the best export. Returns 0, or 6 where the run was stopped."""
         with open_progress(self.spec, run, self.world, self.first, self.schedule.total) as progress:

@@ -55,7 +55,7 @@ KILLED = "an engine process was killed (SIGKILL), by someone or something outsid
     ],
 )
 def test_memory_was_full_where_there_is_evidence(line: str, kind: str) -> None:
-    assert engine_process.how_it_died(137, "") == KILLED
+    assert engine_process.exit_reason(137, "") == KILLED
     found = failure.classify(5, KILLED, [], f"step 1\n{line}\n")
     assert found == {"class": kind, "evidence": line if kind == "out of memory" else KILLED}
 
@@ -87,7 +87,9 @@ def test_evidence_holds_no_secret_and_is_short(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_only_what_would_fail_again_is_refused() -> None:
-    for kind in failure.CLASSES:
+    kinds = set(failure.CLASS_BY_CODE_PREFIX.values())
+    assert len(kinds) == 7
+    for kind in kinds:
         reason = failure.why_retry_fails({"class": kind, "evidence": "because"})
         assert bool(reason) == (kind in ("spec", "data", "credential", "out of memory"))
     assert failure.why_retry_fails(None) is None

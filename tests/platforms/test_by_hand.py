@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -181,10 +182,10 @@ def test_files_for_a_cluster_that_this_machine_does_not_see_are_submitted_as_wri
     (tools / "sbatch").write_text('#!/bin/sh\necho "$PWD" "$@"\n')
     (tools / "sbatch").chmod(0o755)
 
-    def submit() -> subprocess.CompletedProcess[str]:
+    def submit(folder: Path = copy) -> subprocess.CompletedProcess[str]:
         there = {"PATH": f"{tools}:/usr/bin:/bin"}
         submit = ["bash", *result["data"]["submit"].split()[1:]]
-        return subprocess.run(submit, cwd=copy, env=there, capture_output=True, text=True)
+        return subprocess.run(submit, cwd=folder, env=there, capture_output=True, text=True)
 
     refused = submit()
     assert refused.returncode == 3 and f"the cluster has no {nodes / 'model'}" in refused.stderr
@@ -194,6 +195,8 @@ def test_files_for_a_cluster_that_this_machine_does_not_see_are_submitted_as_wri
     assert {path.name: path.read_text() for path in Path(run_dir).iterdir()} == {
         name: text for name, text in texts.items() if name != "submit.sh"
     }
+    shutil.copy(copy / "submit.sh", run_dir)  # the copy may be the run folder itself
+    assert submit(Path(run_dir)).returncode == 0
     *exports, supervisor, _ = [line for line in texts["node.sh"].splitlines() if line and not line.startswith("#")]
     python = supervisor.removeprefix("exec ").split()[0]
     check = "\n".join([*exports, f"exec {python} -c 'import vidqa.jobs.platforms.supervisor'"])

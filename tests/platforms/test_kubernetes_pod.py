@@ -91,6 +91,8 @@ def test_last_words_stay_within_what_a_cluster_keeps(tmp_path: Path) -> None:
     assert words["status"]["state"] == "ERROR" and words["status"]["message"].startswith("ää")
     code, words, _ = pod(tmp_path, program + status("ERROR", 3, "short") + "sys.exit(1)")
     assert len(words["problems"]) == 4 and words["status"]["message"] == "short"
+    code, words, _ = pod(tmp_path, status("E" * 5000, 3, "short") + "sys.exit(1)")
+    assert code == 5 and words["status"] == {}
 
 
 @pytest.mark.parametrize("node", [0, 1])

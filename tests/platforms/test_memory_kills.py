@@ -78,7 +78,7 @@ def test_the_log_of_a_job_that_the_kernel_ended_says_so(small_group: Path) -> No
 
     words = [sys.executable, "-m", "vidqa.jobs.platforms.supervisor", "memory-test", "-", sys.executable, "-c"]
     done = subprocess.run([*words, GREEDY], preexec_fn=enter, capture_output=True, text=True)
-    message = engine_process.how_it_died(done.returncode, done.stdout)
+    message = engine_process.exit_reason(done.returncode, done.stdout)
     assert done.returncode == 137 and "SIGKILL" in message and f"oom_kill in {small_group}" in done.stdout, done
     assert failure.classify(5, message, [], done.stdout)["class"] == failure.OUT_OF_MEMORY
     by_hand = "import os; os.kill(os.getpid(), 9)"

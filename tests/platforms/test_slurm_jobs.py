@@ -266,7 +266,7 @@ def test_a_controller_that_is_started_again_is_asked_again(
     meanwhile.start()
     answer = SlurmCommands().ask("sbatch", "--test-only", stdin="#!/bin/bash\n", patience_s=LIMIT_S)
     meanwhile.join()
-    assert not answer.is_silence()  # whatever it says of nodes that it does not know yet
+    assert not answer.is_unanswered()  # whatever it says of nodes that it does not know yet
 
 
 def test_a_job_whose_number_was_lost_on_the_way_is_not_submitted_twice(

@@ -61,7 +61,7 @@ def test_a_job_that_has_ended(exit_code: int, said: EngineStatus, cancelled: boo
     ],
 )
 def test_how_processes_died(exit_code: int, log: str, shown: str) -> None:
-    assert shown in engine_process.how_it_died(exit_code, log)
+    assert shown in engine_process.exit_reason(exit_code, log)
 
 
 def test_a_job_of_which_nothing_is_left(tmp_path: Path) -> None:

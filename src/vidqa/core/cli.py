@@ -55,7 +55,7 @@ REFUSED_BY_SYSTEM = (
 INTERRUPTED = Code("INTERRUPTED", "The script was interrupted from the keyboard.", "Run it again.", Exit.NOT_DONE)
 
 # What a terminal obeys instead of showing it: control characters, and what turns the direction of writing around.
-_OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_TERMINAL_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 @dataclass
@@ -180,7 +180,9 @@ def print_result(result: Result, as_json: bool) -> None:
     """The result on stdout, its problems on stderr; with `as_json` all of it as one object on stdout."""
     if as_json:
         written = redacted(json.dumps(result.as_dict(), indent=2, ensure_ascii=False, default=str))
-        print(_OBEYED.sub(lambda match: f"\\u{ord(match[0]):04x}", written))  # only texts hold such, and spell it so
+        print(
+            _TERMINAL_CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", written)
+        )  # only texts hold such, and spell it so
         return
     if result.text:
         print(redacted(result.text) if result.coloured else _shown(result.text))
@@ -240,7 +242,7 @@ def _lines(what: str, total: int) -> Callable[[], None]:
 def printable(text: str) -> str:
     """The text with all that a terminal would obey written out (\\x1b): names, answers and logs are others' words, and
     may move the cursor, hide a line or set the title. Lines and tabs stay."""
-    return _OBEYED.sub(lambda match: ascii(match[0])[1:-1], text.replace("\r\n", "\n"))
+    return _TERMINAL_CONTROLS.sub(lambda match: ascii(match[0])[1:-1], text.replace("\r\n", "\n"))
 
 
 def _shown(text: str) -> str:

@@ -21,7 +21,7 @@ from vidqa.core.problem import Problem, raise_errors
 from vidqa.jobs.job_spec import JobSpec, fetch_weights, load_job_spec, process_count
 from vidqa.jobs.launch import Ready, Resources, as_offline_warnings, job_of, unchecked
 from vidqa.jobs.platforms import platform, site, slurm_script
-from vidqa.jobs.platforms._base import HAND_OVER, RUN_SCRIPT, Job, Rendered
+from vidqa.jobs.platforms._base import RUN_SCRIPT, SUBMIT_SCRIPT, Job, Rendered
 from vidqa.jobs.platforms.kubernetes.manifest import SPEC_MOUNT, escaped_words, literal_variables, object_name, objects
 from vidqa.jobs.platforms.kubernetes.site import in_pod, path_problems, site_of
 from vidqa.jobs.platforms.mounts import Mount, mounts
@@ -94,8 +94,8 @@ def prepare(
     texts[script] = text
     submit = f"{starter} {shlex.quote(str(job.run_dir / script))}"
     if platform_name == "slurm" and site.is_unseen(settings, job.run_dir):
-        texts[HAND_OVER] = slurm_script.hand_over(job, tuple(texts), script)
-        submit = f"bash {HAND_OVER}"
+        texts[SUBMIT_SCRIPT] = slurm_script.submit_script(job, tuple(texts), script)
+        submit = f"bash {SUBMIT_SCRIPT}"
     if write:
         with refused_writes(job.run_dir):
             for name, content in texts.items():

@@ -14,7 +14,6 @@ from vidqa.core.problem import Exit, Problem
 from vidqa.jobs.platforms._base import IMAGE, INFRASTRUCTURE, OUT_OF_MEMORY, Failure
 
 DATA, CREDENTIAL, SPEC, PROGRAM = "data", "credential", "spec", "program"
-CLASSES = (INFRASTRUCTURE, DATA, IMAGE, CREDENTIAL, SPEC, PROGRAM, OUT_OF_MEMORY)
 PERMANENT_CLASSES = (SPEC, DATA, CREDENTIAL, OUT_OF_MEMORY)  # the same job would fail again
 
 # Prefixes of problem codes; the longest that matches decides.

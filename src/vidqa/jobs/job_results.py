@@ -18,7 +18,7 @@ from vidqa.core.files import open_plain, read_object
 from vidqa.core.problem import Exit, Problem, ProblemError, bounded, exit_code_of
 from vidqa.core.run_folder import ANSWERS, EMBEDDINGS, QUERY_EMBEDDINGS
 from vidqa.jobs import failure, records, watch
-from vidqa.jobs.platforms._base import HAND_OVER, RUN_SCRIPT, SPEC_FILE, Platform, State, copy_command
+from vidqa.jobs.platforms._base import RUN_SCRIPT, SPEC_FILE, SUBMIT_SCRIPT, Platform, State, copy_command
 from vidqa.jobs.problems import JOB_RECORD_BROKEN
 from vidqa.jobs.records import SKIPPED, JobRecord
 from vidqa.jobs.watch import MOST_LISTED
@@ -46,9 +46,9 @@ def of_dry_run(dry_run: DryRun, platform: Platform, out: Path | None = None) -> 
 
     Raises ENV_FILE_REFUSED.
     """
-    job, rendered, submit = dry_run.job, dry_run.rendered, ""
+    job, rendered, texts, submit = dry_run.job, dry_run.rendered, files_of(dry_run), ""
     if out:
-        _write_files(files_of(dry_run), out)
+        _write_files(texts, out)
         submit = platform.submit_command(job, out.absolute())
     data = {
         "run_dir": str(job.run_dir),
@@ -57,16 +57,16 @@ def of_dry_run(dry_run: DryRun, platform: Platform, out: Path | None = None) -> 
         "secrets": rendered.secrets,
         "files": rendered.files,
         "spec_toml": dry_run.spec_toml,
-        "written": [str(out.absolute() / name) for name in files_of(dry_run)] if out else [],
+        "written": [str(out.absolute() / name) for name in texts] if out else [],
         "submit": submit,
     }
     secrets = f"# passed on by name where set: {', '.join(rendered.secrets)}"
     text = f"# {job.spec}\n{dry_run.spec_toml}\n{secrets}\n{rendered.shown}"
     steps = [*job.fetch, submit] if submit and all(job.fetch) else []
     text += "".join(f"\n# to submit it: {step}" for step in steps)
-    if out and HAND_OVER in rendered.files:
-        data["submit"] = f"bash {HAND_OVER}"
-        text += f"\n# to submit it: copy {out.absolute()} to the cluster and run there, in the copy: bash {HAND_OVER}"
+    if out and SUBMIT_SCRIPT in rendered.files:
+        data["submit"] = f"bash {SUBMIT_SCRIPT}"
+        text += f"\n# to submit it: copy {out.absolute()} to the cluster and run there, in the copy: {data['submit']}"
     return Result(data, text, dry_run.problems, steps if exit_code_of(dry_run.problems) == Exit.OK else [])
 
 
@@ -74,7 +74,7 @@ def of_files(container: ContainerFiles, out: Path | None = None) -> Result:
     """The files of a training for NVIDIA's container in the run folder or `out`, and the command that submits
     them. Raises ENV_FILE_REFUSED."""
     submit = container.submit
-    is_elsewhere = HAND_OVER in container.files
+    is_elsewhere = SUBMIT_SCRIPT in container.files
     if out:
         _write_files(container.files, out)
         if not is_elsewhere:

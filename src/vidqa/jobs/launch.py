@@ -27,7 +27,7 @@ from vidqa.jobs.job_spec import JobSpec, fetch_weights, job_spec_of, load_job_sp
 from vidqa.jobs.platforms import job_store, platform, site
 from vidqa.jobs.platforms._base import Job, Platform, Rendered, State
 from vidqa.jobs.platforms.processes import this_process
-from vidqa.jobs.problems import JOB_NOT_DONE, NOT_AGREED, PLATFORM_NODES, RESUME_NO_CHECKPOINT
+from vidqa.jobs.problems import JOB_NOT_DONE, NOT_AGREED, PLATFORM_NODES, PLATFORM_SILENT, RESUME_NO_CHECKPOINT
 from vidqa.jobs.records import JobRecord
 
 SAME_WORK = (State.PENDING, State.RUNNING, State.COMPLETE)  # of a job that a launch of the same spec need not repeat
@@ -353,7 +353,7 @@ def _reserve(
     }
     runs.prepare(job.run_dir, {"spec.toml": job.spec_toml, **rendered.files}, facts, job.job_id)
     if readiness.plan:
-        runs.hand_over(readiness.plan, job.run_dir / PLAN)
+        runs.link_or_copy(readiness.plan, job.run_dir / PLAN)
     return records.write(replace(record, log_start=job.log.stat().st_size)), job, rendered
 
 
@@ -361,7 +361,7 @@ def _submit(record: JobRecord, job: Job, rendered: Rendered, where: Platform) ->
     try:
         reference = where.submit(job, rendered)
     except ProblemError as refused:
-        if refused.problems[0].code == where.silent:
+        if refused.problems[0].code == PLATFORM_SILENT.name:
             raise _perhaps_started(refused, record) from refused
         why = failure.classify(refused.exit_code, "", refused.problems, "")
         message = f"it was not started: {why['evidence']}"

@@ -79,7 +79,7 @@ def prepare(run_dir: Path, texts: dict[str, str], facts: dict[str, Any], job_id:
             pass  # the log must be writable before the job starts
 
 
-def hand_over(file: Path, place: Path) -> None:
+def link_or_copy(file: Path, place: Path) -> None:
     """Put a finished file into a run folder, as a hard link where possible. A failure is no error: the file is
     optional."""
     with suppress(OSError), files.replacing(place) as temporary:

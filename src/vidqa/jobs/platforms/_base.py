@@ -42,7 +42,7 @@ class State(StrEnum):
         return self not in (State.PENDING, State.RUNNING)
 
 
-HAND_OVER = "submit.sh"  # beside them where only the cluster sees the run folder: it is run there
+SUBMIT_SCRIPT = "submit.sh"  # beside them where only the cluster sees the run folder: it is run there
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ class Platform:
 
     check(job)                  what keeps the job from running here, and warnings
     render(job)                 the literal command and environment, and the files that are submitted
-    submit(job, rendered)       starts it; returns the reference by which it is found again
+    submit(job, rendered)       starts it; returns the reference by which it is found again. PLATFORM_SILENT: perhaps
     status(submitted)           what is true now; never a guess from an earlier look
     cancel(submitted, grace_s)  asks the engine to save and stop, ends it by force after `grace_s`; returns when over
     visible_gpus(settings)      GPUs per node, None where the launcher cannot see them: then `--gpus` or the spec says
@@ -215,7 +215,6 @@ class Platform:
     settings                    pydantic model of its table in site.toml
     submit_command(job, folder) the shell command that submits what a dry run wrote into `folder`; "" if none can
     away                        codes of problems that say no more than that it cannot be asked: a dry run need not
-    silent                      code of the problem that `submit` raises where the job may have been taken all the same
     has_queue                   whether jobs may wait long for their machines, which then costs nothing
     poll_s                      how long whoever waits lets pass between two looks
     """
@@ -234,6 +233,5 @@ class Platform:
     settings: type | None = None
     submit_command: Callable[[Job, Path], str] = lambda job, folder: ""
     away: tuple[str, ...] = ()
-    silent: str = ""
     has_queue: bool = False
     poll_s: float = 0.2

@@ -16,17 +16,17 @@ from pathlib import Path
 
 from vidqa.core import environment
 from vidqa.core.files import remove
-from vidqa.jobs.platforms.supervisor import as_of_a_shell, supervise
+from vidqa.jobs.platforms.supervisor import shell_exit_code, supervise
 
 SECRETS_FILE = Path("/run/secrets/vidqa.json")
-LAST_WORDS_S = 10.0  # for a process that outlives the command and holds its output open
+OUTPUT_WAIT_S = 10.0  # for a process that outlives the command and holds its output open
 
 
 def main(words: Sequence[str]) -> int:
     job_id, log, *command = words
     take_secrets(SECRETS_FILE)
     with copied_output(Path(log)):
-        return as_of_a_shell(supervise(job_id, None, command))
+        return shell_exit_code(supervise(job_id, None, command))
 
 
 def take_secrets(file: Path) -> None:
@@ -53,7 +53,7 @@ def copied_output(log: Path) -> Iterator[None]:
         sys.stdout.flush()
         os.dup2(original, 1)
         os.dup2(original, 2)
-        copier.join(LAST_WORDS_S)
+        copier.join(OUTPUT_WAIT_S)
 
 
 def _copy(reading: int, output: int, log: Path) -> None:

@@ -126,9 +126,9 @@ def _image_problems(client: Any, image: str) -> list[Problem]:
 def pin_image(image: str, settings: DockerSite, fetch: bool) -> str:
     """The image by its digest in the registry, or by its id if it has none, so that a retry runs the same one.
 
-    With `fetch` an image that is not there is pulled; raises what the daemon refuses. Without, an image that is
-    unknown,
-    or a daemon that cannot be reached, leaves the name as it is."""
+    With `fetch` an image that is not there is pulled; raises what the daemon refuses. Without, an image that is unknown
+    or a daemon that cannot be reached leaves the name as it is.
+    """
     try:
         with daemon() as client:
             facts = image_facts(client, image)
@@ -212,8 +212,7 @@ def _device_request(job: Job) -> dict[str, Any]:
 def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
     """Create the container, put the secrets into it, start it. Returns the reference that is stored for the job: ids of
     container and daemon. On a failure the container is removed. Raises what the daemon refuses, and PLATFORM_NOT_SHARED
-    where
-    the daemon's machine does not see the run folder."""
+    where the daemon's machine does not see the run folder."""
     body = json.loads(rendered.files[CONTAINER_FILE])
     for path in job.writes:
         with refused_writes(path):
@@ -312,8 +311,8 @@ def _end_state(job: Submitted, exit_record: dict[str, Any]) -> Observed:
 
 def cancel(job: Submitted, grace_s: float) -> None:
     """Stop a job and wait for its end: SIGTERM, so that the engine saves; after `grace_s` seconds SIGKILL; at last
-    remove
-    the container by force. One that was not started yet is left to its launcher, which sees the cancel request."""
+    remove the container by force. One that was not started yet is left to its launcher, which sees the cancel request.
+    """
     name, deadline, signaled_at = container_name(job.job_id), time.monotonic() + grace_s, -math.inf
     with daemon() as client:
         while not (_stored_end(job) or _poll(client, job)).state.is_terminal:

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from vidqa.core import environment
 from vidqa.core.problem import Exit, Problem, ProblemError
 from vidqa.jobs.platforms._base import ADDRESSES, SAVE_S, Job, Observed, State, Submitted, run_folder_log
@@ -104,14 +106,10 @@ class EngineStatus:
     @staticmethod
     def parse(status: object) -> EngineStatus:
         """From the parsed status.json, whatever it holds."""
-        if not isinstance(status, dict):
-            return EngineStatus()
         try:
-            state = State(status["state"])
-        except (KeyError, ValueError):
+            return msgspec.convert(status, EngineStatus)
+        except msgspec.ValidationError:
             return EngineStatus()
-        code = status.get("exit_code")
-        return EngineStatus(state, code if isinstance(code, int) else None, str(status.get("message") or ""))
 
 
 def tail(log: Callable[[Any, int], tuple[bytes, int]], job: Submitted) -> str:
@@ -133,7 +131,7 @@ def ended(job: Submitted, exit_code: int, status: EngineStatus, log_tail: str) -
     if exit_code == 0 and status.state != State.STOPPED:
         message = f"it ended with exit code 0 but its status says {status.state}: {message}".removesuffix(": ")
     elif status.state == State.COMPLETE or not status.exit_code:
-        message = how_it_died(exit_code, log_tail)
+        message = exit_reason(exit_code, log_tail)
     # torchrun exits with 1 whatever its workers exited with; the engine's status is more exact.
     reported = status.exit_code if status.state != State.COMPLETE else None
     if not reported and exit_code == Exit.NOT_DONE and not job.cancel_requested:
@@ -162,7 +160,7 @@ def vanished(job: Submitted, message: str) -> Observed:
     return _unfinished(job, int(Exit.JOB_FAILED), message)
 
 
-def how_it_died(exit_code: int, log_tail: str) -> str:
+def exit_reason(exit_code: int, log_tail: str) -> str:
     """How the processes ended, where the engine wrote nothing: torchrun's log has each worker's exit code."""
     numbers = [int(number) for number in re.findall(r"exit ?code:? -(\d+)", log_tail)]
     if not numbers:

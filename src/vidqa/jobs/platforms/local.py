@@ -44,7 +44,7 @@ from vidqa.jobs.platforms.processes import (
     supervisors,
     this_process,
 )
-from vidqa.jobs.platforms.supervisor import GO, kill_job
+from vidqa.jobs.platforms.supervisor import START, kill_job
 from vidqa.jobs.problems import (
     PLATFORM_IMAGE_UNUSED,
     PLATFORM_NODES,
@@ -123,7 +123,7 @@ def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
             raise PLATFORM_UNREACHABLE.error(PROC, message)
         time.sleep(0.001)
     with suppress(BrokenPipeError), supervisor.stdin as pipe:  # type: ignore[union-attr]
-        pipe.write(GO)
+        pipe.write(START)
     identity = ProcessIdentity.of_pid(supervisor.pid)
     return identity.as_dict() if identity else {}
 

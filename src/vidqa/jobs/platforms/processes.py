@@ -133,7 +133,7 @@ def _processes_naming(
     """The live processes with the job's name in their environment, and their environments: of these pids, or of all.
     Without processes whose environment this user may not read."""
     pid_names = map(str, pids) if pids is not None else (entry.name for entry in PROC.iterdir() if entry.name.isdigit())
-    for folder in (PROC / signal_number for signal_number in pid_names):
+    for folder in (PROC / name for name in pid_names):
         try:
             raw = (folder / "environ").read_bytes()
         except (PermissionError, FileNotFoundError, ProcessLookupError):

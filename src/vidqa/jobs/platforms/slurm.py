@@ -20,10 +20,10 @@ from vidqa.core.environment import SECRET_NAMES
 from vidqa.core.problem import Exit, Problem, ProblemError
 from vidqa.jobs.platforms import slurm_script
 from vidqa.jobs.platforms._base import (
-    HAND_OVER,
     INFRASTRUCTURE,
     OUT_OF_MEMORY,
     SPEC_FILE,
+    SUBMIT_SCRIPT,
     Job,
     Observed,
     Platform,
@@ -111,7 +111,7 @@ def render(job: Job) -> Rendered:
     if is_unseen(job.settings, job.run_dir):
         site: SlurmSite = job.settings
         python = [slurm_script.python_of(site)] if site.backend == "venv" else []
-        scripts[HAND_OVER] = slurm_script.hand_over(job, (SPEC_FILE, *scripts), SCRIPT, python)
+        scripts[SUBMIT_SCRIPT] = slurm_script.submit_script(job, (SPEC_FILE, *scripts), SCRIPT, python)
     return Rendered(command, {}, SECRET_NAMES, scripts)
 
 
@@ -262,7 +262,6 @@ SLURM = Platform(
     visible_gpus=lambda settings: None,
     settings=SlurmSite,
     submit_command=submit_command,
-    silent=PLATFORM_SILENT.name,
     away=(PLATFORM_UNREACHABLE.name, PLATFORM_SILENT.name, NOT_SHARED.name),
     has_queue=True,
     poll_s=POLL_S,

@@ -42,7 +42,7 @@ class CommandResult:
         lines = [line.strip() for line in (self.err or self.out).splitlines() if line.strip()]
         return environment.redacted(" ".join(lines[-5:])[:500]) or f"exit code {self.code}"
 
-    def is_silence(self, nothing: str = "") -> bool:
+    def is_unanswered(self, nothing: str = "") -> bool:
         """Whether the controller did not answer, so that the result says nothing about the job.
 
         For a query every failure counts as silence, except messages that match `nothing`: a running job taken for a
@@ -83,7 +83,7 @@ class SlurmCommands:
             answer = self._ask_once(words, stdin, secrets)
             if answer.code == NOT_FOUND and not optional:
                 raise PLATFORM_UNREACHABLE.error(self.ssh or words[0], answer.complaint)
-            if answer.code == NOT_FOUND or not answer.is_silence(nothing):
+            if answer.code == NOT_FOUND or not answer.is_unanswered(nothing):
                 return answer
             if time.monotonic() > deadline or not _may_repeat(words, answer):
                 raise PLATFORM_SILENT.error(self.ssh or words[0], answer.complaint)

@@ -19,7 +19,7 @@ from vidqa.core import environment
 from vidqa.core.environment import SECRET_NAMES
 from vidqa.core.files import absolute
 from vidqa.core.problem import Problem
-from vidqa.jobs.platforms._base import HAND_OVER, Job
+from vidqa.jobs.platforms._base import SUBMIT_SCRIPT, Job
 from vidqa.jobs.platforms.engine_process import GO_ON, Placeholder, engine_environment, torchrun
 from vidqa.jobs.platforms.mounts import mounts
 from vidqa.jobs.platforms.site import AbsolutePath, Interface, SiteSettings, cache_folder, is_unseen
@@ -130,7 +130,7 @@ exit "$code"
 """
 
 
-ON_THE_CLUSTER = """\
+SUBMIT_TEMPLATE = """\
 #!/bin/bash
 # Copy this folder to the cluster and run there: bash {name}
 set -euo pipefail
@@ -142,7 +142,7 @@ for path in {needed}; do
 done
 ((missing == 0)) || exit 3
 mkdir -p "$run"
-cp {files} "$run"
+[[ $here -ef $run ]] || cp {files} "$run"
 cd "$run"
 sbatch {script}
 """
@@ -196,11 +196,11 @@ def _source(job: Job) -> str:
     return "" if is_unseen(site, job.run_dir) else environment.python_path()
 
 
-def hand_over(job: Job, names: Iterable[str], script: str, programs: Iterable[str] = ()) -> str:
+def submit_script(job: Job, names: Iterable[str], script: str, programs: Iterable[str] = ()) -> str:
     """The shell script that submits `script` of the files beside it, on a cluster that this machine does not see.
     `programs` are paths that have to be there, as the job's inputs have."""
-    return ON_THE_CLUSTER.format(
-        name=HAND_OVER,
+    return SUBMIT_TEMPLATE.format(
+        name=SUBMIT_SCRIPT,
         run=shlex.quote(str(job.run_dir)),
         needed=shlex.join([*programs, *map(str, job.reads)]),
         files=" ".join(f'"$here"/{name}' for name in names),

@@ -1,7 +1,7 @@
 """Waits for a job's end and stores it: python -m vidqa.jobs.platforms.supervisor JOB EXIT_FILE COMMAND...
 
 It outlives the launcher. It writes the exit code of COMMAND to EXIT_FILE (unless "-") and exits with it. With an
-EXIT_FILE it waits for GO on its standard input, and starts nothing where its launcher ended without it. It passes
+EXIT_FILE it waits for START on its standard input, and starts nothing where its launcher ended without it. It passes
 SIGTERM and SIGUSR1 on to the engine, which saves. When it ends, no process of the job is left.
 """
 
@@ -20,7 +20,7 @@ from typing import NamedTuple
 from vidqa.core import environment, files
 from vidqa.jobs.platforms.processes import JOB_VARIABLE, ProcessIdentity, engine_processes, job_processes
 
-GO = b"\n"  # from the launcher, once it has found the supervisor in /proc
+START = b"\n"  # from the launcher, once it has found the supervisor in /proc
 CGROUPS, OWN_CGROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 LEFTOVER_GRACE_S = 30.0  # for what processes of the engine had started
 
@@ -33,9 +33,7 @@ def supervise(job_id: str, exit_file: Path | None, command: Sequence[str]) -> in
     variables = environment.child_environment(**{JOB_VARIABLE: job_id})
     before = memory_kills()
     try:
-        exit_code = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, env=variables, preexec_fn=leave_warnings_to_us
-        ).wait()
+        exit_code = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=variables, preexec_fn=ignore_sigusr1).wait()
     except OSError as failed:
         print(f"the job did not start: {failed}", flush=True)
         exit_code = 127
@@ -50,12 +48,12 @@ def supervise(job_id: str, exit_file: Path | None, command: Sequence[str]) -> in
     return exit_code
 
 
-def as_of_a_shell(exit_code: int) -> int:
+def shell_exit_code(exit_code: int) -> int:
     """128 + n for signal n, as in a shell, since exit codes cannot be negative."""
     return exit_code if exit_code >= 0 else 128 - exit_code
 
 
-def leave_warnings_to_us() -> None:
+def ignore_sigusr1() -> None:
     """Ignore SIGUSR1 in the child: a batch system may send its warning to every process, and torchrun would die of
     it."""
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
@@ -136,6 +134,6 @@ def _counters(own: Path, cgroups: Path) -> list[Path]:
 
 if __name__ == "__main__":
     written = None if sys.argv[2] == "-" else Path(sys.argv[2])
-    if written and os.read(0, 1) != GO:
+    if written and os.read(0, 1) != START:
         sys.exit("the launcher ended before the job had started: nothing was started")
-    sys.exit(as_of_a_shell(supervise(sys.argv[1], written, sys.argv[3:])))
+    sys.exit(shell_exit_code(supervise(sys.argv[1], written, sys.argv[3:])))

@@ -44,7 +44,7 @@ from vidqa.jobs.problems import PLATFORM_REFUSED, PLATFORM_SILENT, PLATFORM_UNRE
 
 MANIFEST = "manifest.yaml"
 POLL_S = 2.0  # an API server serves a whole cluster
-AGAIN_S = 0.2  # before a lost connection is opened again
+RECONNECT_S = 0.2  # before a lost connection is opened again
 FORCE_S = 30.0  # until a cluster has removed killed pods
 NAME_TAKEN = "Remove it (kubectl delete), or launch again in a second: the name is made from the time."
 PUT_KEYS = (
@@ -296,7 +296,7 @@ def _watch_end(
         except (ApiError, ProblemError) as lost:
             if isinstance(lost, ApiError) and lost.status != 410:  # 410: the version is too old
                 raise
-            time.sleep(AGAIN_S)
+            time.sleep(RECONNECT_S)
         with suppress(ProblemError):  # without an answer the watch continues from the last version
             now, version = cluster.pods(_selector(job))
             last_pods |= {pod["metadata"]["name"]: pod for pod in now}
@@ -307,13 +307,13 @@ def _watch_end(
 def _bring_back(job: Submitted, pods: Sequence[Json]) -> None:
     """Write the engine's last status into the launcher's run folder, unless the engine writes there itself."""
     run = job.run
-    words = next((ending.words for ending in reversed(endings(pods)) if ending.status.state is not None), {})
-    if not words or EngineStatus.parse(run.read_status()).exit_code is not None:
+    report = next((ending.report for ending in reversed(endings(pods)) if ending.status.state is not None), {})
+    if not report or EngineStatus.parse(run.read_status()).exit_code is not None:
         return
     try:
-        files.write_json(run.path / "status.json", words["status"])
-        if words.get("problems"):
-            files.write_json(run.path / "problems.json", words["problems"])
+        files.write_json(run.path / "status.json", report["status"])
+        if report.get("problems"):
+            files.write_json(run.path / "problems.json", report["problems"])
     except OSError:
         return  # the launcher cannot write there; the record is enough
 
@@ -371,7 +371,6 @@ KUBERNETES = Platform(
     settings=KubernetesSite,
     submit_command=submit_command,
     away=(PLATFORM_UNREACHABLE.name, PLATFORM_SILENT.name, PACKAGE_MISSING.name),
-    silent=PLATFORM_SILENT.name,
     has_queue=True,
     poll_s=POLL_S,
 )

@@ -39,7 +39,7 @@ def main(words: Sequence[str]) -> int:
         _await_first_node(options.first_node, run, options.job)
     if is_done(run, options.job):
         print("the run is complete; this pod takes the place of one that was lost after that", flush=True)
-        _leave_last_words(options.last_words, run, 0)
+        _write_termination_message(options.last_words, run, 0)
         return int(Exit.OK)
     try:
         run.path.mkdir(parents=True, exist_ok=True)
@@ -53,7 +53,7 @@ def main(words: Sequence[str]) -> int:
     with copied_output(run.path / (f"log_node{options.node}.txt" if options.node else "log.txt")):
         ended = supervise(name, None, options.command)
     code = _settled_exit_code(run, ended, wait_s=SETTLE_S if options.node > 0 else 0.0)
-    _leave_last_words(options.last_words, run, ended)
+    _write_termination_message(options.last_words, run, ended)
     return code
 
 
@@ -136,24 +136,21 @@ def _settled_exit_code(run: RunFolder, ended: int, wait_s: float) -> int:
     return ended if ended == Exit.NOT_DONE else int(Exit.JOB_FAILED) if ended >= 0 else 128 - ended
 
 
-def _leave_last_words(path: Path, run: RunFolder, ended: int) -> None:
+def _write_termination_message(path: Path, run: RunFolder, ended: int) -> None:
     """Write the command's exit code, status.json and as many problems as the cluster keeps."""
     problems = [problem.as_dict() for problem in run.read_problems()]
-    words: dict[str, Any] = {"ended": ended, "status": run.read_status(), "problems": problems}
-    while len(_bytes(words)) > MOST_BYTES:
-        if words["problems"]:
-            words["problems"] = words["problems"][:-1]
-        else:
-            message = str(words["status"].get("message"))
-            words["status"] = {**words["status"], "message": message[: len(message) // 2]}
+    report: dict[str, Any] = {"ended": ended, "status": run.read_status(), "problems": problems}
+    while len(written := json.dumps(report, ensure_ascii=False).encode()) > MOST_BYTES:
+        if problems:
+            problems.pop()
+        elif message := report["status"].get("message"):
+            report["status"]["message"] = message[: len(message) // 2]
+        else:  # no engine writes such a status
+            report["status"] = {}
     try:
-        path.write_bytes(_bytes(words))
+        path.write_bytes(written)
     except OSError as failed:
-        print(f"the last words could not be left in {path}: {failed}", flush=True)
-
-
-def _bytes(words: dict[str, Any]) -> bytes:
-    return json.dumps(words, ensure_ascii=False).encode()
+        print(f"the termination message cannot be written to {path}: {failed}", flush=True)
 
 
 if __name__ == "__main__":

@@ -22,19 +22,20 @@ STUCK = {**dict.fromkeys((*OF_IMAGES, *OF_CONTAINERS), IMAGE), "CreateContainerC
 
 @dataclass(frozen=True)
 class Ending:
-    """How the engine's container of one pod ended. `disruption` says why the cluster removed the pod, if it did."""
+    """How the engine's container of one pod ended. `report` is its termination message, as pod.py writes it, and
+    `disruption` says why the cluster removed the pod, if it did."""
 
     pod: str
     node: int
     exit_code: int
     reason: str
-    words: Json
+    report: Json
     finished: str
     disruption: str
 
     @property
     def status(self) -> EngineStatus:
-        return EngineStatus.parse(self.words.get("status"))
+        return EngineStatus.parse(self.report.get("status"))
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def failed(condition: Json, pods: Sequence[Json], job: Submitted, log_tail: str)
 
 def verdict(ending: Ending, pods: Sequence[Json], job: Submitted, log_tail: str) -> Observed:
     """What the ending of one pod means for the job."""
-    code = ending.words.get("ended")
+    code = ending.report.get("ended")
     observed = ended(job, code if isinstance(code, int) else ending.exit_code, ending.status, log_tail)
     if observed.state == State.COMPLETE or observed.exit_code == Exit.NOT_DONE:
         return observed
@@ -110,19 +111,19 @@ def _ending(pod: Json, state: Json) -> Ending:
         node=int(labels.get(NODE_LABEL) or 0),
         exit_code=int(state.get("exitCode", 0)),
         reason=str(state.get("reason") or ""),
-        words=_words(str(state.get("message") or "")),
+        report=_parsed_report(str(state.get("message") or "")),
         finished=str(state.get("finishedAt") or ""),
         disruption=_disruption(pod),
     )
 
 
-def _words(message: str) -> Json:
-    """The termination message of a pod, as pod.py writes it."""
+def _parsed_report(message: str) -> Json:
+    """The termination message of a pod; empty where something else wrote it."""
     try:
-        words = json.loads(message)
-    except ValueError:
+        report = json.loads(message)
+    except (ValueError, RecursionError):
         return {}
-    return words if isinstance(words, dict) else {}
+    return report if isinstance(report, dict) else {}
 
 
 def _disruption(pod: Json) -> str:

@@ -22,7 +22,7 @@ parser.add_argument(
     "job", nargs="?", default="latest", help='a job id or run folder, or "latest" of this folder (default)'
 )
 parser.add_argument("--follow", action="store_true", help="logs: go on until the job is over")
-parser.add_argument("--lines", type=number(int, 1), default=50, help="logs: how many of the last lines (default 50)")
+parser.add_argument("--lines", type=number(int, 1), default=50, help="logs: from the last lines on (default 50)")
 parser.add_argument(
     "--timeout", type=number(float, 0), metavar="S", help="wait, logs --follow: give up after this long"
 )
@@ -31,11 +31,21 @@ parser.add_argument(
 )
 parser.add_argument("--yes", action="store_true", help="retry: also what would fail again")
 parser.add_argument("--skip-preflight", action="store_true", help="retry: also what preflight refuses; it is recorded")
+parser.add_argument("--site", type=Path, metavar="FILE", help="retry: settings of your place, in place of the job's")
+
+USED = {  # by each verb beside JOB
+    "logs": ("lines", "follow"),
+    "wait": ("timeout",),
+    "cancel": ("grace",),
+    "retry": ("yes", "skip_preflight", "site"),
+}
 
 
 def main(options: Namespace) -> Result:
     from vidqa.jobs import job_results, watch
 
+    used = {*USED.get(options.verb, ()), *(["timeout"] if options.follow else [])}
+    parser.refuse_unused(options, {"verb", "job", *used}, options.verb)
     if options.verb == "list":
         if options.job != "latest":
             remedy = f"python scripts/jobs.py status {options.job}"
@@ -58,7 +68,7 @@ def carry_out(record: "JobRecord", options: Namespace) -> Result:
         text = watch.tail(record, options.lines)
         return Result({"log": str(record.log), "lines": text.splitlines()}, text)
     if options.verb == "logs":
-        return job_results.of_wait(watch.wait(record, options.timeout, note))
+        return job_results.of_wait(watch.wait(record, options.timeout, note, lines=options.lines))
     if options.verb == "wait":
         return job_results.of_wait(watch.wait(record, options.timeout))
     if options.verb == "cancel":
@@ -68,7 +78,7 @@ def carry_out(record: "JobRecord", options: Namespace) -> Result:
         from vidqa.preflight import launch_gate
 
         ready = launch_gate.skipped if options.skip_preflight else launch_gate.ready
-        return job_results.of_launch(api.attach(record.job_id).retry(agreed=options.yes, ready=ready))
+        return job_results.of_launch(api.attach(record.job_id).retry(options.site, agreed=options.yes, ready=ready))
     return job_results.of_job(record)
 
 

@@ -45,6 +45,10 @@ def main(options: Namespace) -> Result:
         parser.error("--out needs --dry-run: a launch writes the files into its run folder")
     if options.prove:
         return proved(options)
+    if options.timeout is not None and not options.wait:
+        parser.error("--timeout needs --wait: without it a launch returns at once")
+    if options.wait and options.engine == "cosmos-rl":
+        parser.error("--wait has no job to wait for: --engine cosmos-rl writes files, which a person submits")
     ready = launch_gate.skipped if options.skip_preflight else partial(launch_gate.ready, engine=options.engine)
     resources = launch.Resources(options.nodes, options.gpus, options.image, options.site, options.yes)
     arguments = (options.action, options.spec, options.platform, resources)
@@ -67,8 +71,7 @@ def proved(options: Namespace) -> Result:
 
     if not action(options.action).proof or options.platform != "local":
         parser.error(f"--prove is for train and grpo, on this machine; not for {options.action} on {options.platform}")
-    if options.dry_run or options.engine != "vidqa":
-        parser.error("--prove runs our own engine at once: leave --dry-run and --engine out")
+    parser.refuse_unused(options, {"action", "spec", "platform", "prove", "wait"}, "--prove")
     folder = prove(options.action, options.spec)
     facts = {
         path.stem: read_object(path) for path in (folder / "replay.json", folder / "sharing.json") if path.exists()

@@ -60,14 +60,9 @@ TAKES = {
 
 def fields(options: Namespace) -> dict[str, Any]:
     """The fields of a `PlanRequest`. Raises USAGE for options that the verb does not take."""
-    changed = {name for name, value in vars(options).items() if value != parser.get_default(name)}
-    takes = TAKES.get(options.verb, set())
-    if unused := sorted(changed - takes - {"verb", "study", "json"}):
-        parser.error(f"{options.verb} takes no --{unused[0]}")
-    if options.verb == "plan" and not options.spec and (new := sorted(changed & OF_A_PLAN)):
-        parser.error(
-            f"--{new[0]} is of a new plan, which --spec names; without both, plan shows the study that is there"
-        )
+    parser.refuse_unused(options, {"verb", "study", *TAKES.get(options.verb, ())}, options.verb)
+    if options.verb == "plan" and not options.spec:
+        parser.refuse_unused(options, {"verb", "study"}, "plan without --spec, which shows the study that is there,")
     return {name: getattr(options, name) for name in OF_A_PLAN}
 
 

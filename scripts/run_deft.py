@@ -32,11 +32,16 @@ parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", h
 parser.add_argument("--audit-answers", type=Path, metavar="FILE", help="next, run: what audit.html has saved")
 parser.add_argument("--labels", type=Path, metavar="FILE", help="next, run: what annotate.html has saved")
 
+OF_INIT = ("train_spec", "evaluate_spec", "model", "selection", "pool", "kpi", "test", "set")
+OF_STAGES = ("audit_answers", "labels")
+USED = {"init": OF_INIT, "next": OF_STAGES, "run": OF_STAGES}  # by each verb beside LOOP
+
 
 def main(options: Namespace) -> Result:
     from vidqa.gaps.deft import commands
     from vidqa.gaps.deft.commands import LoopConfig
 
+    parser.refuse_unused(options, {"verb", "loop", *USED.get(options.verb, ())}, options.verb)
     if options.verb == "init":
         needed = ("train_spec", "evaluate_spec", "selection", "pool")
         if missing := [f"--{name.replace('_', '-')}" for name in needed if not getattr(options, name)]:

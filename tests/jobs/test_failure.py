@@ -70,6 +70,7 @@ def test_memory_was_full_where_there_is_evidence(line: str, kind: str) -> None:
         ("srun: error: Node failure on n2", "infrastructure"),
         ("slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2024-05-01 DUE TO NODE FAILURE ***", "infrastructure"),
         ("a node of the job no longer answers; SLURM is asked for another attempt", "infrastructure"),
+        ("/runs/a/node.sh: line 11: /opt/venv/bin/python: No such file or directory", "image"),
         ("401 Client Error: Unauthorized for url", "credential"),
         ("KeyError: 'video'", "program"),
     ],

@@ -20,7 +20,7 @@ from vidqa.core.environment import jobs_folder
 from vidqa.core.problem import Exit, ProblemError
 from vidqa.jobs import records, runs
 from vidqa.jobs import watch as jobs
-from vidqa.jobs.launch import launch, retry
+from vidqa.jobs.launch import launch
 from vidqa.jobs.platforms import job_store, local
 from vidqa.jobs.platforms._base import Job, Observed, Rendered, State
 from vidqa.jobs.platforms.processes import job_processes, supervisors
@@ -44,11 +44,35 @@ def test_a_run_folder_names_its_job(over_at_once: None, write_spec: WriteSpec) -
     assert codes(ask("status", str(Path(record.run_dir).parent))) == ["JOB_NOT_FOUND"]
 
 
-def test_a_run_folder_of_several_jobs_names_the_last(over_at_once: None, write_spec: WriteSpec) -> None:
+def test_a_run_folder_that_was_continued_names_its_newest_job(stand_in: None, write_spec: WriteSpec) -> None:
+    """Otherwise a cancel by the run folder would report the end of the first job, while another runs on."""
     first = ended(write_spec("killed"))
-    second = jobs.wait(retry(first, agreed=True).record, ENOUGH_S)
-    assert first.job_id != second.job_id and first.run_dir == second.run_dir
-    assert ask("status", first.run_dir)["data"]["job_id"] == second.job_id
+    assert first.state == State.ERROR
+    assert "continued_by" not in ask("status", first.run_dir)["data"]
+    second = ended(write_spec("killed", more="resume = true"))
+    assert second.run_dir == first.run_dir
+    for verb in ("status", "cancel"):
+        assert ask(verb, second.run_dir)["data"]["job_id"] == second.job_id
+    said = ask("status", first.job_id)
+    assert (said["data"]["job_id"], said["data"]["continued_by"]) == (first.job_id, second.job_id)
+    assert said["next"][-1].endswith(f"jobs.py status {second.job_id}")
+    assert not any(" retry " in step for step in said["next"])
+    moved = Path(first.run_dir).rename(Path(first.run_dir).parent.with_name("moved"))  # its name is no job's
+    assert codes(ask("status", str(moved))) == ["JOB_NOT_FOUND"]
+
+
+def test_a_log_is_followed_from_its_last_lines_on(stand_in: None, write_spec: WriteSpec) -> None:
+    record = ended(write_spec("complete"))
+    whole = [f"line {number}" for number in range(9)]
+    record.log.write_text("\n".join(whole) + "\n")
+    for lines, expected in ((1, whole[-1:]), (2, whole[-2:]), (len(whole) + 9, whole)):
+        shown: list[str] = []
+        jobs.wait(record, 0, shown.append, lines=lines)
+        assert "\n".join(shown).splitlines() == expected
+    later = replace(record, log_start=record.log.stat().st_size)  # of a job that has written nothing yet
+    shown = []
+    jobs.wait(later, 0, shown.append, lines=5)
+    assert not shown
 
 
 def test_latest_is_of_this_folder(

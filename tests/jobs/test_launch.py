@@ -25,8 +25,10 @@ from vidqa.jobs import job_results, records
 from vidqa.jobs import launch as launching
 from vidqa.jobs import watch as jobs
 from vidqa.jobs.launch import Resources, dry_run, launch
-from vidqa.jobs.platforms._base import State
+from vidqa.jobs.platforms import local
+from vidqa.jobs.platforms._base import Job, Rendered, State
 from vidqa.jobs.platforms.local import LOCAL
+from vidqa.jobs.problems import PLATFORM_REFUSED
 from vidqa.spec import load
 
 WriteSpec = Callable[..., Path]
@@ -244,6 +246,22 @@ def test_the_retry_script_refuses_what_would_fail_again(stand_in: None, write_sp
     (problem,) = ask("retry", record.job_id)["problems"]
     assert (problem["code"], problem["exit_code"]) == ("JOB_NOT_AGREED", Exit.REFUSED)
     assert "DATA_EMPTY" in problem["message"]
+
+
+def test_a_job_that_was_refused_has_no_checkpoint_to_go_on_from(
+    write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its remedy is what the platform said, and settings that a retry would otherwise keep."""
+
+    def submit(job: Job, rendered: Rendered) -> dict:
+        raise PLATFORM_REFUSED.error("there", "the daemon says: no")
+
+    monkeypatch.setattr(local, "LOCAL", replace(local.LOCAL, submit=submit))
+    with pytest.raises(ProblemError):
+        launch("train", write_spec("complete"), "local")
+    (problem,) = ask("status", "latest")["problems"]
+    assert problem["code"] == "JOB_FAILED" and "the daemon says: no" in problem["message"]
+    assert "checkpoint" not in problem["remedy"] and "--site FILE" in problem["remedy"]
 
 
 def test_the_scripts_dry_run_and_list(write_spec: WriteSpec, tmp_path: Path) -> None:

@@ -151,7 +151,8 @@ def test_an_image_that_cannot_be_pulled(
 
 def test_a_registry_that_does_not_answer(docker_host: str, write_spec: WriteSpec) -> None:
     nobody = "127.0.0.1:9"  # the port of discard, which nobody serves
-    assert refusal(write_spec("complete"), Resources(image=f"{nobody}/engine:1"))[0] == ["PLATFORM_IMAGE_UNUSABLE"]
+    codes, _, text = refusal(write_spec("complete"), Resources(image=f"{nobody}/engine:1"))
+    assert codes == ["PLATFORM_IMAGE_UNUSABLE"] and "docker load" in text and "docker login" not in text
 
 
 def test_no_image_is_recorded_and_the_recorded_one_needs_a_yes(
@@ -226,6 +227,19 @@ def test_words_of_a_registry_are_read_only_where_one_was_asked() -> None:
     assert docker_daemon.refusal("here", said).problems[0].code == "PLATFORM_REFUSED"
     asked = docker_daemon.refusal("here", said, docker_daemon.OF_A_PULL)
     assert asked.problems[0].code == "PLATFORM_IMAGE_UNUSABLE"
+
+
+def test_limits_that_the_daemon_may_not_raise() -> None:
+    said = APIError("x", explanation="runc create failed: error setting rlimit type 8: operation not permitted")
+    (problem,) = docker_daemon.refusal("here", said).problems
+    assert problem.code == "PLATFORM_REFUSED" and "`ulimits = {}`" in problem.remedy
+
+
+def test_ssh_without_its_package(write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "ssh://gpu-box")
+    monkeypatch.setitem(sys.modules, "paramiko", None)
+    codes, exit_code, text = refusal(write_spec("complete"), Resources(image=HOLLOW))
+    assert (codes, exit_code) == (["ENV_PACKAGE_MISSING"], Exit.ENVIRONMENT) and "docker[ssh]" in text
 
 
 def test_data_that_would_be_mounted_over_the_program(docker_host: str, hollow: str, write_spec: WriteSpec) -> None:

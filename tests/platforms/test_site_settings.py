@@ -38,6 +38,7 @@ def test_the_file_of_the_state_folder_is_read_and_another_one_comes_first(state:
 def test_every_wrong_key_and_value_is_named(tmp_path: Path) -> None:
     found = problems('[docker]\nnetwerk = "host"\nshm_gb = "much"\nuser = "me"\n', tmp_path)
     assert [code for code, _ in found] == ["PLATFORM_SITE_SETTINGS"] * 3
+    assert '"UID:GID"' in next(text for _, text in found if "'me'" in text)  # what the key means
     assert "network" in next(text for _, text in found if "there is no key 'netwerk'" in text)
 
 

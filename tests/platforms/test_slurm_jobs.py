@@ -19,7 +19,7 @@ from vidqa.core import files
 from vidqa.core.problem import Exit, ProblemError
 from vidqa.jobs import records
 from vidqa.jobs import watch as jobs
-from vidqa.jobs.launch import Launched, Resources, dry_run, launch
+from vidqa.jobs.launch import Launched, Resources, dry_run, launch, retry
 from vidqa.jobs.platforms import slurm as slurm_platform
 from vidqa.jobs.platforms import slurm_script
 from vidqa.jobs.platforms._base import State
@@ -324,6 +324,18 @@ def test_what_slurm_refuses_is_said_before_anything_is_written(
         codes = {problem.code for problem in refused.value.problems}
         assert codes & {"PLATFORM_REFUSED", "PLATFORM_SITE_SETTINGS"} and words in str(refused.value)
     assert records.scan() == ([], [])
+
+
+def test_a_retry_keeps_the_settings_of_its_job_or_takes_others(
+    slurm_stand_in: SlurmCluster, write_spec: WriteSpec, site: Site
+) -> None:
+    first = ended(started(write_spec("killed"), site('memory = "200M"')))
+    wanted = site('memory = "300M"')
+    second = ended(retry(first).record)
+    third = ended(retry(second, wanted.site).record)
+    memory = [record.settings["memory"] for record in (first, second, third) if record.settings]
+    assert memory == ["200M", "200M", "300M"] and third.run_dir == first.run_dir
+    assert "--mem=300M" in (Path(third.run_dir) / slurm_script.SCRIPT).read_text()
 
 
 def test_without_slurm_the_problem_says_so(

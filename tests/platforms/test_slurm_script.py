@@ -244,6 +244,30 @@ def test_a_setting_that_would_break_the_script_is_refused(table: dict[str, objec
     assert [problem.code for problem in refused.value.problems] == ["PLATFORM_SITE_SETTINGS"]
 
 
+def test_an_option_in_the_way_of_the_script_is_refused_at_launch(programs: Path) -> None:
+    """Not when settings are read: a job that an earlier version started with one can still be observed."""
+    program(programs, "sbatch")
+    for option, own in (
+        ("--array=1-4", "array"),
+        ("--arr=1-4", "array"),
+        ("--output=/tmp/x", "output"),
+        ("--wait", "wait"),
+    ):
+        (problem,) = slurm.check(job(options=["--exclude=n7", option], cpus_per_task=8, python="python"))
+        assert problem.code == "PLATFORM_SITE_SETTINGS" and f"decides on --{own}" in problem.message
+    fine = ["--nodelist=n1", "--exclude=n7", "--ntasks-per-gpu=1", "--wait-all-nodes=1", "--mem-per-cpu=4G"]
+    assert slurm.check(job(options=fine, cpus_per_task=8, python="python")) == []
+
+
+def test_a_python_that_is_not_here_is_a_warning(programs: Path) -> None:
+    program(programs, "sbatch")
+    for site in ({"python": "/none/bin/python"}, {"checkout": "/none"}):
+        (problem,) = slurm.check(job(cpus_per_task=8, **site))
+        assert (problem.code, problem.severity) == ("PLATFORM_NOT_SEEN", "warning")
+        assert problem.where.startswith("/none/")
+    assert slurm.check(job(cpus_per_task=8, python="/none/bin/python", cluster_paths=["/none"])) == []
+
+
 @pytest.mark.parametrize(
     ("printed", "expected"),
     [

@@ -148,6 +148,31 @@ def test_a_value_out_of_range_is_a_usage_problem(
         assert option in problem["message"] and repr(value) in problem["message"]
 
 
+@pytest.mark.parametrize(
+    ("script", "words", "option"),
+    [
+        ("jobs", ["list", "--grace", "3"], "--grace"),
+        ("jobs", ["status", "--follow"], "--follow"),
+        ("jobs", ["logs", "--timeout", "3"], "--timeout"),
+        ("jobs", ["cancel", "--yes"], "--yes"),
+        ("launch", ["train", "--spec", "a.toml", "--timeout", "3"], "--timeout"),
+        ("launch", ["train", "--spec", "a.toml", "--wait", "--engine", "cosmos-rl"], "--wait"),
+        ("launch", ["train", "--spec", "a.toml", "--prove", "--gpus", "4"], "--gpus"),
+        ("run_automl", ["stop", "--study", "a", "--trials", "3"], "--trials"),
+        ("run_automl", ["plan", "--study", "a", "--metric", "accuracy"], "--metric"),
+        ("run_deft", ["next", "a", "--pool", "b"], "--pool"),
+        ("run_deft", ["status", "a", "--audit-answers", "b"], "--audit-answers"),
+    ],
+)
+def test_an_option_without_effect_is_a_usage_problem(
+    script: str, words: list[str], option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    used = program(SKILL_ROOT / f"scripts/{script}.py")
+    assert cli.run(used.parser, used.main, [*words, "--json"]) == Exit.USAGE
+    (problem,) = json.loads(capsys.readouterr().out)["problems"]
+    assert problem["code"] == "USAGE" and option in problem["message"]
+
+
 @by_script
 def test_a_name_that_can_be_no_file_is_no_bug(script: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()

@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -99,6 +99,13 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise USAGE.error(self.prog, message, f"python {sys.argv[0]} --help")
+
+    def refuse_unused(self, options: argparse.Namespace, used: Collection[str], what: str) -> None:
+        """Raises USAGE for an option that differs from its default and that `what` does not use: it would be ignored
+        in silence. `used` has the names of the others, as in `options`."""
+        given = {name for name, value in vars(options).items() if value != self.get_default(name)}
+        if unused := sorted(given - {"json", *used}):
+            self.error(f"{what} takes no --{unused[0].replace('_', '-')}")
 
 
 def number(

@@ -100,16 +100,16 @@ class JobHandle:
         """Ask the job to save and stop, end it by force after `grace_s`, and return when it is over."""
         return watch.cancel(self.job_id, grace_s)
 
-    def retry(self, *, agreed: bool = False, ready: Ready = unchecked) -> JobHandle:
+    def retry(self, site_file: Path | None = None, *, agreed: bool = False, ready: Ready = unchecked) -> JobHandle:
         """A job that continues in the same run folder, from the newest checkpoint. If another job continues the run
-        already, or has completed it, that job. Raises what launch.retry does."""
+        already, or has completed it, that job. `site_file` and what it raises are those of launch.retry."""
         record = self.record()
         newest = next(candidate for candidate in records.scan()[0] if candidate.run_dir == record.run_dir)
         if newest.job_id != self.job_id:
             newest = watch.observe(newest)
             if newest.state == State.COMPLETE or not newest.state.is_terminal:
                 return attach(newest.job_id)
-        return _handle(launch.retry(newest, agreed=agreed, ready=ready))
+        return _handle(launch.retry(newest, site_file, agreed=agreed, ready=ready))
 
     def checkpoints(self) -> list[Path]:
         """The complete checkpoints of its run, the newest last."""

@@ -53,7 +53,10 @@ CLASS_BY_CODE_PREFIX = {
 CLASS_BY_LOG_PATTERN = (
     (OUT_OF_MEMORY, r"OutOfMemoryError|CUDA out of memory|oom[-_]kill|OOMKilled|Out of memory: Killed"),
     (OUT_OF_MEMORY, r"\bMemoryError\b|std::bad_alloc|Cannot allocate memory|DefaultCPUAllocator: "),
-    (IMAGE, r"exec \S+ failed: No such file|executable file not found in"),
+    (
+        IMAGE,
+        r"exec \S+ failed: No such file|executable file not found in|node\.sh: line \d+: .*: (?:No such|command not)",
+    ),
     (IMAGE, r"no kernel image is available|exec format error|manifest unknown|ImagePullBackOff|ErrImagePull"),
     (IMAGE, r"No module named '?vidqa|CUDA driver version is insufficient|forward compatibility was attempted"),
     (CREDENTIAL, r"\b401\b.*(?i:unauthori[sz]ed)|GatedRepoError|(?i:access to model .* is restricted)"),

@@ -121,16 +121,21 @@ def of_cancel(record: JobRecord) -> Result:
 
 def of_job(record: JobRecord) -> Result:
     """The state of a job, and the commands for it."""
+    later = watch.later_job(record)
     verbs = ["logs"] if record.state.is_terminal else ["status", "logs"]
-    if record.state in (State.STOPPED, State.CANCELED, State.ERROR) and not failure.why_retry_fails(record.failure):
+    is_unfinished = record.state in (State.STOPPED, State.CANCELED, State.ERROR)
+    if is_unfinished and not later and not failure.why_retry_fails(record.failure):
         verbs.append("retry")
     shown = results_of(record)
-    data = {**record.as_dict(), "progress": record.run.read_status(), **shown.facts}
+    continued = {"continued_by": later.job_id} if later else {}
+    data = {**record.as_dict(), "progress": record.run.read_status(), **continued, **shown.facts}
     commands = [command("jobs", verb, record.job_id) for verb in verbs]
+    commands += [command("jobs", "status", later.job_id)] if later else []
     if record.preflight == SKIPPED and record.state != State.COMPLETE:
         commands.append(command("preflight", "--spec", record.spec, "--platform", record.platform))
     commands += shown.next
-    text = "\n".join([watch.describe(record), *(f"{name:<9} {value}" for name, value in shown.rows.items())])
+    rows = {**({"continued": f"by job {later.job_id}"} if later else {}), **shown.rows}
+    text = "\n".join([watch.describe(record), *(f"{name:<9} {value}" for name, value in rows.items())])
     problems = watch.problems_of(record) if record.state == State.ERROR else []
     return Result(data, text, problems, commands, exit_code=int(Exit.OK))  # the look at it succeeded
 

@@ -185,8 +185,11 @@ def as_offline_warnings(where: Platform, problems: list[Problem]) -> list[Proble
     return [replace(p, severity="warning") if p.code in where.away else p for p in problems]
 
 
-def retry(record: JobRecord, *, agreed: bool = False, ready: Ready = unchecked) -> Launched:
-    """Launch the job of a record again: in its run folder and with its image, from its newest checkpoint.
+def retry(
+    record: JobRecord, site_file: Path | None = None, *, agreed: bool = False, ready: Ready = unchecked
+) -> Launched:
+    """Launch the job of a record again: in its run folder and with its image, from its newest checkpoint. The settings
+    of the platform are those of the record, unless `site_file` has others.
 
     Raises USAGE where the job still runs or is complete, and NOT_AGREED where it would fail again.
     """
@@ -196,7 +199,7 @@ def retry(record: JobRecord, *, agreed: bool = False, ready: Ready = unchecked) 
     if (reason := failure.why_retry_fails(record.failure)) and not agreed:
         raise NOT_AGREED.error(record.job_id, reason)
     where = platform(record.platform)
-    settings = site.settings_of(record, where.settings)
+    settings = site.read(where.name, site_file) if site_file else site.settings_of(record, where.settings)
     gpus = record.gpus if where.visible_gpus(settings) is None else None
     resources = Resources(record.nodes, gpus, record.image)
     job_spec = job_spec_of(record, settings)
@@ -364,7 +367,7 @@ def _submit(record: JobRecord, job: Job, rendered: Rendered, where: Platform) ->
         if refused.problems[0].code == PLATFORM_SILENT.name:
             raise _perhaps_started(refused, record) from refused
         why = failure.classify(refused.exit_code, "", refused.problems, "")
-        message = f"it was not started: {why['evidence']}"
+        message = f"{watch.NOT_STARTED}: {why['evidence']}"
         records.update(record.job_id, state=State.ERROR, exit_code=refused.exit_code, message=message, failure=why)
         raise
     try:

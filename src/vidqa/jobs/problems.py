@@ -36,9 +36,10 @@ JOB_FAILED = Code(
 JOB_OUT_OF_MEMORY = Code(
     "JOB_OUT_OF_MEMORY",
     "The memory of the machine or of the job's container was full.",
-    "Give it more memory, then python scripts/jobs.py retry JOB --yes. Or ask for less in ways that a resumed run may "
-    "change: fewer dataloader workers, engine.recompute, a smaller engine.pack_tokens; with build_spec.py train "
-    "--parent-run RUN it goes on from its newest checkpoint. The effective batch must stay as it was.",
+    "Give it more memory, then python scripts/jobs.py retry JOB --yes, with --site FILE if a site.toml grants it: "
+    "otherwise a retry keeps the settings of its job. Or ask for less in ways that a resumed run may change: fewer "
+    "dataloader workers, engine.recompute, a smaller engine.pack_tokens; with build_spec.py train --parent-run RUN it "
+    "goes on from its newest checkpoint. The effective batch must stay as it was.",
     Exit.JOB_FAILED,
 )
 JOB_NOT_DONE = Code(
@@ -128,7 +129,8 @@ IMAGE_UNUSABLE = Code(
     "PLATFORM_IMAGE_UNUSABLE",
     "No image is named or recorded, neither the daemon's machine nor its registry hands the image out, or it was not "
     "built as the engine of this version of the project.",
-    "Build and record it from this checkout: docker/build.sh; or name one with --image that docker pull can fetch.",
+    "Build and record it from this checkout: docker/build.sh; or name one that docker pull can fetch, with --image "
+    "(Kubernetes and SLURM: or with `image` in site.toml).",
     Exit.ENVIRONMENT,
 )
 PLATFORM_IMAGE_UNUSED = Code(

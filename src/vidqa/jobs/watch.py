@@ -20,6 +20,8 @@ from vidqa.jobs.problems import JOB_FAILED, JOB_NOT_DONE, JOB_NOT_FOUND, JOB_OUT
 from vidqa.jobs.records import JobRecord
 
 MOST_LISTED = 50
+TAIL_BYTES = 2**20
+NOT_STARTED = "it was not started"  # the beginning of the message of a job that its platform refused
 
 
 def observe(record: JobRecord) -> JobRecord:
@@ -88,6 +90,13 @@ def find(job: str) -> JobRecord:
     return observe(next(of_folder, None) or records.read(os.path.basename(folder)))
 
 
+def later_job(record: JobRecord) -> JobRecord | None:
+    """The newest job that continued the run of a job, as last stored; None where nothing did."""
+    of_spec, _ = records.scan(record.spec_fingerprint)
+    newest = next((other for other in of_spec if other.run_dir == record.run_dir), record)
+    return None if newest.job_id == record.job_id else newest
+
+
 def latest() -> tuple[JobRecord, list[Problem]]:
     """The job launched last from the working folder, as observed now, and a warning for each unreadable record. Raises
     JOB_NOT_FOUND, which names the last job of another folder."""
@@ -148,10 +157,17 @@ def describe(record: JobRecord) -> str:
     return "\n".join(f"{name:<9} {value}" for name, value in rows.items())
 
 
-def wait(record: JobRecord, timeout_s: float | None, show: Callable[[str], None] | None = None) -> JobRecord:
-    """Wait until the job or the time is over; `show` gets each piece of the log as it is written."""
+def wait(
+    record: JobRecord,
+    timeout_s: float | None,
+    show: Callable[[str], None] | None = None,
+    *,
+    lines: int | None = None,
+) -> JobRecord:
+    """Wait until the job or the time is over; `show` gets each piece of the log as it is written: what is there already
+    from its last `lines` lines on, or all of it."""
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    position = record.log_start
+    position = record.log_start if lines is None else max(record.log_start, _start_of_last(record, lines))
     while True:
         record = observe(record)
         if show:
@@ -173,8 +189,14 @@ def cancel(job_id: str, grace_s: float) -> JobRecord:
 
 def tail(record: JobRecord, lines: int) -> str:
     """The last lines of a job's log; at most the last MiB is read."""
-    written, _ = platform(record.platform).log(record, -(2**20))
+    written, _ = platform(record.platform).log(record, -TAIL_BYTES)
     return "\n".join(written.decode(errors="replace").splitlines()[-lines:]) if lines > 0 else ""
+
+
+def _start_of_last(record: JobRecord, lines: int) -> int:
+    """The position in a job's log at which its last lines begin."""
+    written, end = platform(record.platform).log(record, -TAIL_BYTES)
+    return end - sum(map(len, written.splitlines(keepends=True)[-lines:]))
 
 
 def problems_of(record: JobRecord) -> list[Problem]:
@@ -195,9 +217,13 @@ def _problem_of(record: JobRecord) -> Problem:
     """The problem of a failed job whose engine wrote none."""
     why, message = record.failure, record.message or "the job failed"
     if why and why["class"] == failure.OUT_OF_MEMORY:
-        return JOB_OUT_OF_MEMORY.at(record.job_id, f"{message}: {why['evidence']}")
+        evidence = "" if why["evidence"] in message else f": {why['evidence']}"
+        return JOB_OUT_OF_MEMORY.at(record.job_id, f"{message}{evidence}")
+    retry = command("jobs", "retry", record.job_id)
+    if message.startswith(NOT_STARTED):
+        advice = f"correct what the message says, then: {retry}; with other settings of your place: --site FILE"
+        return JOB_FAILED.at(record.job_id, message, advice)
     if why and why["class"] == failure.INFRASTRUCTURE:
-        retry = command("jobs", "retry", record.job_id)
         return JOB_FAILED.at(record.job_id, message, f"it goes on from its newest checkpoint: {retry}")
     return JOB_FAILED.at(record.job_id, message, f"read its log: {record.log}")
 

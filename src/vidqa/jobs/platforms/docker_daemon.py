@@ -11,6 +11,7 @@ import re
 import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,12 @@ from docker.errors import APIError, DockerException, NotFound
 from requests.exceptions import RequestException
 
 from vidqa.core import environment
+from vidqa.core._optional import PACKAGE_MISSING
 from vidqa.core.problem import Code, ProblemError
 from vidqa.jobs.problems import IMAGE_UNUSABLE, NOT_SHARED, PLATFORM_REFUSED, PLATFORM_UNREACHABLE
 
 TIMEOUT_S = 60
+INSTALL_SSH = "in the repository: .venv/bin/uv pip install --python .venv/bin/python 'docker[ssh]'"
 # Patterns of daemon messages, their problems and remedies; the first match counts.
 Refusals = tuple[tuple[str, Code, str | None], ...]
 DISK = (
@@ -42,6 +45,11 @@ OF_A_CONTAINER: Refusals = (
         PLATFORM_REFUSED,
         "Install the NVIDIA Container Toolkit on its machine and restart the daemon; --gpus 0 runs on the CPU.",
     ),
+    (
+        r"error setting rlimit",
+        PLATFORM_REFUSED,
+        "The daemon may not raise limits: set `ulimits = {}` in the table [docker] of site.toml.",
+    ),
     (r"bind source path does not exist", NOT_SHARED, None),
     (r"No such image", IMAGE_UNUSABLE, None),
     (r"", PLATFORM_REFUSED, None),
@@ -49,14 +57,22 @@ OF_A_CONTAINER: Refusals = (
 OF_A_PULL: Refusals = (
     DISK,
     (r"manifest unknown|manifest for .* not found|name unknown", IMAGE_UNUSABLE, None),
+    (
+        r"dial tcp|no such host|i/o timeout|TLS handshake|proxyconnect|request canceled|context deadline exceeded",
+        IMAGE_UNUSABLE,
+        "Its registry does not answer there: check the name, the network and the daemon's proxy, or load the image "
+        "(docker load -i FILE), or build it from this checkout: docker/build.sh",
+    ),
     (r"", IMAGE_UNUSABLE, "Log in with an account that may read it (docker login REGISTRY)."),
 )
 
 
 @contextmanager
 def daemon() -> Iterator[Any]:
-    """The daemon's low-level client. Raises PLATFORM_UNREACHABLE, also when the connection is lost inside, and other
-    errors of the daemon as their problem."""
+    """The daemon's low-level client. Raises PLATFORM_UNREACHABLE, also when the connection is lost inside,
+    ENV_PACKAGE_MISSING, and other errors of the daemon as their problem."""
+    if address().startswith("ssh://") and find_spec("paramiko") is None:
+        raise PACKAGE_MISSING.error(address(), "the package 'paramiko' is not installed", INSTALL_SSH)
     try:
         client = from_env(timeout=TIMEOUT_S).api
     except (DockerException, RequestException, ValueError) as failed:

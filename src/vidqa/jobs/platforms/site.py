@@ -106,7 +106,8 @@ def _problem(model: type[Any], error: Any, where: str) -> Problem:
     place = ".".join(map(str, error["loc"]))
     if error["type"] != "extra_forbidden":
         value = environment.redacted(repr(error.get("input")))
-        return SITE_SETTINGS.at(f"{where} {place}", f"{error['msg']}; it is {value:.100}")
+        meant = model.model_fields[error["loc"][0]].description
+        return SITE_SETTINGS.at(f"{where} {place}", f"{error['msg']}; it is {value:.100}. Meant is: {meant}")
     names = list(model.model_fields) if len(error["loc"]) == 1 else []
     return SITE_SETTINGS.at(f"{where} {place}", f"there is no key {error['loc'][-1]!r}{_nearest(place, names)}")
 

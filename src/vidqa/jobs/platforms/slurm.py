@@ -71,7 +71,8 @@ def check(job: Job) -> list[Problem]:
     """The check of sbatch itself, and checks that it does not make."""
     site: SlurmSite = job.settings
     problems = [*image_problems(site, slurm_script.image_of(job)), *unseen(job), *_checkout(job), *_cores(site)]
-    problems += [*slurm_script.unmountable(job), *gpu_problems(job, "asked for")]
+    problems += [*slurm_script.option_problems(site), *slurm_script.unmountable(job), *_interpreter(job)]
+    problems += gpu_problems(job, "asked for")
     try:
         cluster, script = SlurmCommands(site.ssh, site.ssh_config), slurm_script.sbatch(job)
         answer = cluster.ask("sbatch", "--test-only", stdin=script, patience_s=PATIENCE_S)
@@ -97,6 +98,16 @@ def _checkout(job: Job) -> list[Problem]:
     if not is_unseen(site, job.run_dir) or site.backend != "venv" or site.checkout or site.python:
         return []
     return [SLURM_SETTINGS.at("checkout", f"the files would name {Path(vidqa.__file__).parents[2]}")]
+
+
+def _interpreter(job: Job) -> list[Problem]:
+    """A warning if the Python of the environment is not on this machine; the nodes may have it all the same."""
+    site: SlurmSite = job.settings
+    python = slurm_script.python_of(site)
+    if site.backend != "venv" or not python.startswith("/") or Path(python).exists() or is_unseen(site, python):
+        return []
+    remedy = "correct `python` or `checkout` in the table [slurm] of site.toml, unless the nodes have it"
+    return [NOT_SEEN.at(python, "there is no such Python on this machine", remedy, severity="warning")]
 
 
 def _cores(site: SlurmSite) -> list[Problem]:

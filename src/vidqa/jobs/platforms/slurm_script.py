@@ -31,6 +31,11 @@ WRONG_PATH = "correct its path; where only the nodes see the file, name its fold
 IMAGE_FILES = (".sif", ".sqsh", ".squashfs", ".img")
 
 
+# Options of sbatch that the script sets itself, and others with which a job would start several times, or not be found.
+OWN_OPTIONS: tuple[str, ...] = ("array", "job-name", "nodes", "ntasks", "ntasks-per-node", "output", "error")
+OWN_OPTIONS += ("open-mode", "export", "signal", "no-requeue", "test-only", "wait", "wrap")
+
+
 def _of_this_cluster(option: str) -> str:
     """Refuse --clusters and its short form."""
     if option.startswith("--cl") and not option.startswith("--cluster-constraint"):
@@ -249,6 +254,19 @@ def image_problems(site: SlurmSite, image: str) -> list[Problem]:
     if os.path.isfile(image):
         return []
     return [PLATFORM_IMAGE_UNUSED.at(image, "there is no such file on this machine", WRONG_PATH)]
+
+
+def option_problems(site: SlurmSite) -> list[Problem]:
+    """Options that would undo those of the script. sbatch takes the beginning of a name for the name."""
+    problems = []
+    for option in site.options:
+        name = option.removeprefix("--").partition("=")[0]
+        own = next((known for known in OWN_OPTIONS if known.startswith(name)), None)
+        if own:
+            message = f"{option} is in the way of the job's own script, which decides on --{own}"
+            remedy = "leave it out of `options`; launch.py has --nodes and --gpus, the table [slurm] the rest"
+            problems.append(SITE_SETTINGS.at("options", message, remedy))
+    return problems
 
 
 def unmountable(job: Job) -> list[Problem]:

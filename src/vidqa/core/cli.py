@@ -103,8 +103,8 @@ class Parser(argparse.ArgumentParser):
     def refuse_unused(self, options: argparse.Namespace, used: Collection[str], what: str) -> None:
         """Raises USAGE for an option that differs from its default and that `what` does not use: it would be ignored
         in silence. `used` has the names of the others, as in `options`."""
-        given = {name for name, value in vars(options).items() if value != self.get_default(name)}
-        if unused := sorted(given - {"json", *used}):
+        changed = {name for name, value in vars(options).items() if value != self.get_default(name)}
+        if unused := sorted(changed - {"json", *used}):
             self.error(f"{what} takes no --{unused[0].replace('_', '-')}")
 
 

@@ -25,7 +25,7 @@ from vidqa.core.problem import Code, ProblemError
 from vidqa.jobs.problems import IMAGE_UNUSABLE, NOT_SHARED, PLATFORM_REFUSED, PLATFORM_UNREACHABLE
 
 TIMEOUT_S = 60
-INSTALL_SSH = "in the repository: .venv/bin/uv pip install --python .venv/bin/python 'docker[ssh]'"
+INSTALL_SSH = "into the environment of this project: pip install 'docker[ssh]'"
 # Patterns of daemon messages, their problems and remedies; the first match counts.
 Refusals = tuple[tuple[str, Code, str | None], ...]
 DISK = (

@@ -261,7 +261,7 @@ def option_problems(site: SlurmSite) -> list[Problem]:
     problems = []
     for option in site.options:
         name = option.removeprefix("--").partition("=")[0]
-        own = next((known for known in OWN_OPTIONS if known.startswith(name)), None)
+        own = next((own for own in OWN_OPTIONS if own.startswith(name)), None)
         if own:
             message = f"{option} is in the way of the job's own script, which decides on --{own}"
             remedy = "leave it out of `options`; launch.py has --nodes and --gpus, the table [slurm] the rest"

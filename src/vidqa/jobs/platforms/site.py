@@ -106,8 +106,9 @@ def _problem(model: type[Any], error: Any, where: str) -> Problem:
     place = ".".join(map(str, error["loc"]))
     if error["type"] != "extra_forbidden":
         value = environment.redacted(repr(error.get("input")))
-        meant = model.model_fields[error["loc"][0]].description
-        return SITE_SETTINGS.at(f"{where} {place}", f"{error['msg']}; it is {value:.100}. Meant is: {meant}")
+        fields = [model.model_fields[name] for name in error["loc"][:1]]  # none where values do not fit each other
+        meant = "".join(f". Meant is: {field.description}" for field in fields)
+        return SITE_SETTINGS.at(f"{where} {place}", f"{error['msg']}; it is {value:.100}{meant}")
     names = list(model.model_fields) if len(error["loc"]) == 1 else []
     return SITE_SETTINGS.at(f"{where} {place}", f"there is no key {error['loc'][-1]!r}{_nearest(place, names)}")
 

@@ -85,6 +85,9 @@ def test_a_cached_snapshot_serves_when_the_hub_is_down(server: Hub) -> None:
     first = resolve_model("hf_model://org/tiny@main", token=None)
     server.refuse = 503
     assert resolve_model("hf_model://org/tiny@main", token=None) == first
+    (first / "model.safetensors").unlink()
+    assert resolve_model("hf_model://org/tiny@main", token=None, weights=False) == first
+    assert refused("hf_model://org/tiny@main")[0] == "STORAGE_UNREACHABLE", "its small files alone are no model"
 
 
 @pytest.mark.parametrize(

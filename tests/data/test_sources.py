@@ -300,6 +300,8 @@ def test_a_web_dataset_has_its_media_in_its_shards(tmp_path: Path) -> None:
     assert len(load_records(tmp_path / "s-000.tar", need_answers=False)) == 3
     (problem,) = check_records(tmp_path / "s-{000..003}.tar")[1]
     assert problem.code == "DATA_FILE_MISSING" and "2 of 4 shards" in problem.message
+    (problem,) = check_records(tmp_path / "s-{0..999999999}.tar")[1]
+    assert problem.code == "DATA_FILE_MISSING" and "1,000,000,000 shards" in problem.message
 
 
 def test_captions_are_the_kept_keys_and_are_asked_as_a_file_says(tmp_path: Path) -> None:

@@ -253,7 +253,7 @@ def test_columns_are_renamed(tmp_path: Path) -> None:
             convert(table, tmp_path / "p.json", "llava", columns=wrong)
         assert codes(stopped) == {"DATA_FIELD"} and "recording" in str(stopped.value)
     jsonl = tmp_path / "q.jsonl"
-    jsonl.write_text(json.dumps({"recording": "a.mp4", "conversations": turns()}))
+    jsonl.write_text(json.dumps({"recording": "a.mp4", "conversations": turns(), "video": "not this.mp4"}))
     convert(jsonl, tmp_path / "j.json", "llava", columns={"video": "recording"})
     assert load_records(tmp_path / "j.json")[0].media[0].written == "a.mp4"
 

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import copy
 import json
+import shutil
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.preflight.corpus import Case
 from tests.preflight.test_preflight import SCRIPT
 from tests.programs import run_here
 from vidqa.core.problem import Exit, ProblemError
+from vidqa.data import load_records
 from vidqa.preflight.fix import fix_annotations
 
 
@@ -58,6 +63,19 @@ def test_a_sound_file_is_copied_as_it_is(case: Case) -> None:
     fixed = fix_annotations(case.write(), "train", case.folder / "same.json")
     assert json.loads((case.folder / "same.json").read_text()) == case.train
     assert fixed.counts == {} and fixed.dropped == 0
+
+
+def test_rows_of_a_table_become_rows_of_a_file(case: Case) -> None:
+    """Media that were found by their last names are named by their paths, and what is no JSON goes."""
+    rows = [{**row, "video": Path(row["video"]).name, "when": datetime(2026, 1, 1)} for row in case.train]
+    table = case.folder / "set/train.parquet"
+    (case.folder / "set").mkdir()
+    shutil.copytree(case.media, case.folder / "set/clips")
+    pq.write_table(pa.Table.from_pylist(rows), table)
+    case.spec |= {"custom.train_dataset.annotation_path": str(table.parent), "custom.train_dataset.media_path": ""}
+    fixed = fix_annotations(case.write(), "train", case.folder / "fixed.json")
+    assert fixed.counts == {"field": len(rows)} and "when left out" in fixed.text
+    assert len(load_records(case.folder / "fixed.json", table.parent)) == len(rows)
 
 
 def test_jsonl_with_a_bad_line(case: Case) -> None:

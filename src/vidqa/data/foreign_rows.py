@@ -116,6 +116,15 @@ def with_media(row: dict[str, Any], change: Callable[[Any], Any]) -> dict[str, A
     return {**row, **changed} if changed else row
 
 
+def is_json(value: object) -> bool:
+    """Whether a value can be written as JSON: no bytes, no time, no NaN."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
+
+
 def _path(value: Any) -> Any:
     """The path of a medium that is written as {"path": ...}."""
     is_path = isinstance(value, dict) and value.get("path") and not value.get("bytes") and value.keys() <= STRUCT

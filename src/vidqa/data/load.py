@@ -62,11 +62,11 @@ def load_pairs(source: Source) -> tuple[list[Pair], list[Problem]]:
     pairs = read_pairs(source.rows(collector), reader)
     raise_errors(collector.problems)
     if source.media.named is not None:
-        pairs = [_named_by_path(pair, source.media.root) for pair in pairs]
+        pairs = [named_by_path(pair, source.media.root) for pair in pairs]
     return pairs, collector.problems
 
 
-def _named_by_path(pair: Pair, root: str) -> Pair:
+def named_by_path(pair: Pair, root: str) -> Pair:
     """The pair with names by which an annotation file reaches media that were found by their last names."""
     names = {ref.written: _name_below(ref, root) for ref in pair.record.media}
     media = tuple(replace(ref, written=names[ref.written]) for ref in pair.record.media)

@@ -103,8 +103,9 @@ def rename_fields(row: Any, renamed: Mapping[str, str], unseen: set[str]) -> Any
     if not renamed or not isinstance(row, dict):
         return row
     unseen.difference_update(row)
-    names = {old: new for new, old in renamed.items()}
-    return {names.get(name, name): value for name, value in row.items()}
+    fields = {new: row[old] for new, old in renamed.items() if old in row}
+    rest = {name: value for name, value in row.items() if name not in renamed.values() and name not in fields}
+    return {**rest, **fields}
 
 
 def report_unseen(unseen: Iterable[str], collector: ProblemCollector, where: str) -> None:

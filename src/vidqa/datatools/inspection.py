@@ -41,8 +41,8 @@ PROBLEMS_SHOWN = 30
 SHADES = 6
 OTHERS = "(others)"
 TWICE = {
-    "repeated": "equal questions with one answer",
     "contradicting": "equal questions with different answers",
+    "repeated": "equal questions with one answer",
     "same_content": "files with the same bytes",
     "look_alike": "files that look alike",
 }
@@ -278,13 +278,8 @@ def inspection_page(inspection: Inspection) -> str:
     """The page as HTML."""
     facts = inspection.facts
     lengths = facts["duration_s"]
-    groups = {
-        "Contradicting answers": facts["contradicting"],
-        "The same question and answer": facts["repeated"],
-        "Files with the same content": facts["same_content"],
-        "Files that look alike": facts["look_alike"] or [],
-        "Media that no record names": [[name] for name in facts["unused_media"]],
-    }
+    groups = {what.capitalize(): facts[name] for name, what in TWICE.items()}
+    groups["Media that no record names"] = [[name] for name in facts["unused_media"]]
     shown = [problem for problem in inspection.problems if problem.code != DUPLICATES.name]
     return page(
         "datatools/inspection.html.j2",

@@ -16,6 +16,7 @@ from typing import Any
 from vidqa.core.files import replacing
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.data.conversation import KIND_FIELDS, TAG, TURN_KEYS, turns_field
+from vidqa.data.foreign_rows import is_json
 from vidqa.data.problems import LEFT_OUT, NO_SPACE, OUTPUT_EXISTS
 from vidqa.data.record import Record, Turn
 from vidqa.video.types import KEYS_OF, VIDEO_KEYS
@@ -120,15 +121,6 @@ def other_fields(row: dict[str, Any], record: Record) -> tuple[dict[str, Any], l
         else:
             others[name] = value
     return others, lost
-
-
-def is_json(value: object) -> bool:
-    """Whether a value can be written as JSON: no bytes, no time, no NaN."""
-    try:
-        json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError, RecursionError):
-        return False
-    return True
 
 
 def _lost_in_turns(turns: Any, field: str) -> list[str]:

@@ -17,6 +17,7 @@ from vidqa.core.files import remove
 from vidqa.core.problem import Problem
 from vidqa.data import fingerprint
 from vidqa.data.archive import archive_and_member
+from vidqa.data.foreign_rows import is_json
 from vidqa.data.load import Pair, load_pairs
 from vidqa.data.media import MediaSource
 from vidqa.data.problems import OPTION, OUTPUT_EXISTS
@@ -33,7 +34,7 @@ from vidqa.datatools.duplicates import (
     same_content_problems,
     torn_recordings,
 )
-from vidqa.datatools.outputs import count_fields, is_json, json_list, json_page, left_out, write_new
+from vidqa.datatools.outputs import count_fields, json_list, json_page, left_out, write_new
 from vidqa.datatools.problems import SPLIT
 
 ANNOTATIONS = "annotations.json"

@@ -18,10 +18,7 @@ INDEX = "model.safetensors.index.json"
 MAX_HEADER_BYTES = 100_000_000  # bytes; the format's own limit
 MAX_AXES = 64  # of a tensor; no library has more
 UNREADABLE = (OSError, ValueError, struct.error, KeyError, TypeError, AttributeError, RecursionError)
-QUANTIZATION_KEYS = (
-    "quantization_config",
-    "compression_config",
-)  # in config.json; the second one's name is an older one
+QUANTIZATION_KEYS = ("quantization_config", "compression_config")  # in config.json; the second is an older name
 MODELOPT_FILE = "hf_quant_config.json"  # of modelopt
 INT4_GROUPS = (32, 64, 128, 256)  # inputs that share a scale, of which there is a product of 4-bit weights
 READABLE = "compressed-tensors"  # the method whose folders this program answers with

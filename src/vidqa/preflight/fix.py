@@ -13,7 +13,9 @@ from vidqa.core import actions
 from vidqa.core.files import write_json
 from vidqa.core.problem import Problem, raise_errors
 from vidqa.data import problems as codes
-from vidqa.data.conversation import KINDS, ROLES, TAG
+from vidqa.data.conversation import KINDS, ROLES, TAG, turns_field
+from vidqa.data.foreign_rows import is_json
+from vidqa.data.load import Pair, named_by_path
 from vidqa.data.media import MediaSource
 from vidqa.data.parse import RowReader
 from vidqa.data.problems import ProblemCollector
@@ -66,8 +68,9 @@ def fix_annotations(spec_path: Path, action: str, target: Path) -> FixReport:
     """Corrects the annotations that a spec trains on or evaluates and writes them to `target` as a JSON list.
 
     Roles get their known names, tags are set to the media that a record lists, missing ids are given and repeated ones
-    changed, a wrong video_fps becomes the file's; what is still wrong, or whose media are missing or broken, is left
-    out. Raises FIX_EXISTS, DATA_EMPTY where no record can be used, and what reading the spec and the file raises.
+    changed, a wrong video_fps becomes the file's, and fields that are no JSON go; what is still wrong, or whose media
+    are missing or broken, is left out. Raises FIX_EXISTS, DATA_EMPTY where no record can be used, and what reading the
+    spec and the file raises.
     """
     if target.exists():
         raise FIX_EXISTS.error(target, "there is a file of this name already")
@@ -122,7 +125,7 @@ class _RowFixer:
             else:
                 self._set_fps(row, record, self._place(index))
                 self._set_id(row, index)
-                good_rows.append(row)
+                good_rows.append(self._for_json(Pair(row, record), self._place(index)))
         return good_rows
 
     def _place(self, index: int) -> str:
@@ -166,6 +169,14 @@ class _RowFixer:
             self.fixed.note("video_fps", place, f"video_fps {row['video_fps']} -> {right}, the file's")
             row["video_fps"] = right
 
+    def _for_json(self, pair: Pair, place: str) -> Row:
+        """The row as a JSON file can have it: without what is no JSON, and with media named by their paths."""
+        row = named_by_path(pair, self.source.root).row if self.source.named is not None else pair.row
+        for name in [name for name, value in row.items() if not is_json(value)]:
+            self.fixed.note("field", place, f"{name} left out: it is no JSON")
+            row = {field: value for field, value in row.items() if field != name}
+        return row
+
     def _set_id(self, row: Row, index: int) -> None:
         written = str(row["id"]) if _has_id(row) else None
         if written is None or written in self.used_ids:
@@ -180,7 +191,7 @@ class _RowFixer:
 
 
 def _turns(row: Row) -> list[Row]:
-    turns = row.get("conversations") if row.get("conversations") is not None else row.get("messages")
+    turns = row.get(turns_field(row))
     return [turn for turn in turns if isinstance(turn, dict)] if isinstance(turns, list) else []
 
 

@@ -14,6 +14,7 @@ from vidqa.video.problems import MEDIA_KEYS
 
 if TYPE_CHECKING:
     from vidqa.families import Geometry
+
 IMAGE_KEYS: dict[str, type] = {"max_pixels": int, "min_pixels": int, "resized_height": int, "resized_width": int}
 VIDEO_KEYS: dict[str, type] = {
     **{"fps": float, "nframes": int, "min_frames": int, "max_frames": int, "total_pixels": int},

@@ -23,7 +23,7 @@ from vidqa.data.media_cache import open_tar, plain_members
 from vidqa.data.problems import EMPTY, FILE_MISSING, LEFT_OUT, SYNTAX, TAR_BROKEN, ProblemCollector, shown_names
 from vidqa.data.sources._base import Names, Rows, Source, SourceKind, digest_of
 
-BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}")
+BRACES = re.compile(r"\{(\d{1,18})\.\.(\d{1,18})\}")
 MOST_SHARDS = 100_000
 MOST_BYTES = 16 << 20  # of a JSON or text file
 LOOKED_AT = 8  # members that tell a shard from a tar of videos
@@ -31,11 +31,14 @@ TEXTS = {"txt": "text", "question": "question", "answer": "answer"}
 
 
 def shards_of(written: str) -> list[Path]:
-    """The shards that a path means, in order; those of a brace pattern whether they are there or not."""
+    """The shards that a path means, in order; those of a brace pattern whether they are there or not. Raises
+    DATA_FILE_MISSING."""
     place = os.path.expanduser(written)
     if braces := BRACES.search(place):
         low, high = braces.groups()
-        numbers = range(int(low), min(int(high), int(low) + MOST_SHARDS) + 1)
+        numbers = range(int(low), int(high) + 1)
+        if len(numbers) > MOST_SHARDS:
+            raise FILE_MISSING.error(written, f"it means {len(numbers):,} shards, more than {MOST_SHARDS:,}")
         return [Path(f"{place[: braces.start()]}{n:0{len(low)}d}{place[braces.end() :]}") for n in numbers]
     if os.path.isdir(place):
         return sorted(Path(place) / name for name in os.listdir(place) if is_archive(name))

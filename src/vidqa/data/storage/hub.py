@@ -123,7 +123,7 @@ def expect(name: str, *, token: str | None) -> Expected:
         commit, problems = _cached_commit(name), refused.problems
     is_silent = any(problem.code == UNREACHABLE.name for problem in problems)
     folder = snapshots(name) / (commit or UNKNOWN)
-    if commit and _has_weights(_cached(at_commit(name, commit), weights=True)):
+    if commit and _cached(at_commit(name, commit), weights=True):
         return Expected(folder, True, [] if is_silent else problems, "")
     if is_silent:
         problems = [replace(problem, severity="warning") for problem in problems]
@@ -148,10 +148,6 @@ def snapshots(name: str) -> Path:
 
     folder = file_download.repo_folder_name(repo_id=parse(name).repository, repo_type=kind_of(name))
     return Path(constants.HF_HUB_CACHE).absolute() / folder / "snapshots"
-
-
-def _has_weights(snapshot: Path | None) -> bool:
-    return snapshot is not None and any(snapshot.glob("*.safetensors"))
 
 
 def _fetch_command(repository: str, commit: str) -> str:
@@ -239,7 +235,7 @@ def _local_folder(name: str) -> Path:
 
 
 def _cached(name: str, weights: bool) -> Path | None:
-    """The snapshot that an earlier run fetched, where it is complete."""
+    """The snapshot that an earlier run fetched; None where there is none, or where it lacks the weights asked for."""
     import huggingface_hub
     from huggingface_hub.errors import LocalEntryNotFoundError
 
@@ -250,7 +246,7 @@ def _cached(name: str, weights: bool) -> Path | None:
         )
     except LocalEntryNotFoundError:
         return None
-    return Path(folder)
+    return Path(folder) if not weights or any(Path(folder).glob("*.safetensors")) else None
 
 
 def download(

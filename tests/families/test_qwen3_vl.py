@@ -92,7 +92,7 @@ def test_the_tiny_model_is_understood(tmp_path):
     assert family_of(tmp_path) is QWEN3_VL
     assert_rules_are_those_of(geometry(tmp_path).video, processor.video_processor)
     assert_rules_are_those_of(geometry(tmp_path).image, processor.image_processor)
-    assert QWEN3_VL.vision_token_ids(tmp_path) == (processor.image_token_id, processor.video_token_id)
+    assert QWEN3_VL.placeholders == {"image": processor.image_token, "video": processor.video_token}
 
 
 BAD_VIDEO_SETTINGS = [
@@ -133,14 +133,6 @@ def test_folders_that_cannot_be_used(tmp_path, name, change, code):
     assert caught.value.problems[0].code == code
 
 
-@pytest.mark.parametrize("odd", [None, "151655", -1, {}])
-def test_placeholder_ids_are_numbers(tmp_path, odd):
-    write(tmp_path, "config.json", {"image_token_id": odd})
-    with pytest.raises(ProblemError) as caught:
-        QWEN3_VL.vision_token_ids(tmp_path)
-    assert caught.value.problems[0].code == "MODEL_UNSUPPORTED" and "image_token_id" in caught.value.problems[0].message
-
-
 def test_another_architecture_is_refused(tmp_path):
     write(tmp_path, "config.json", {"model_type": "llama"})
     with pytest.raises(ProblemError) as caught:
@@ -164,7 +156,7 @@ def test_expand_is_what_transformers_puts_into_the_prompt(frames, fps, asked):
 def test_expand_of_an_image():
     plan = plan_image(300, 200, vision_spec(tiny_geometry(), fps=2))
     inputs = {"image_grid_thw": torch.tensor([plan.grid])}
-    assert expand(plan, 2) == tiny().replace_image_token(inputs, 0) == QWEN3_VL.template_slot("image") * plan.tokens
+    assert expand(plan, 2) == tiny().replace_image_token(inputs, 0) == QWEN3_VL.placeholders["image"] * plan.tokens
 
 
 TINY = {}

@@ -14,7 +14,7 @@ import numpy as np
 
 from vidqa.data.problems import SPLIT
 from vidqa.data.record import MediaRef, Record, media_by_key
-from vidqa.video.source import content_hash
+from vidqa.video.source import medium_hash
 
 TEST_SIZE = "Choose a test_size between 0 and their number, have at least two videos, or give a validation set."
 
@@ -118,7 +118,7 @@ def same_bytes_between(these: Iterable[MediaRef], those: Iterable[MediaRef]) -> 
     for size in sorted(left.keys() & right.keys()):
         ours = _by_content(left[size])
         for ref in right[size]:
-            twins = ours.get(content_hash(ref.path, ref.member) or "", ())
+            twins = ours.get(medium_hash(ref.path, ref.member) or "", ())
             pairs += [(real_key(twin), real_key(ref)) for twin in twins if real_key(twin) != real_key(ref)]
     return pairs
 
@@ -143,6 +143,6 @@ def _by_size(media: Iterable[MediaRef]) -> dict[int, list[MediaRef]]:
 def _by_content(refs: Iterable[MediaRef]) -> dict[str, list[MediaRef]]:
     by_content: defaultdict[str, list[MediaRef]] = defaultdict(list)
     for ref in refs:
-        if digest := content_hash(ref.path, ref.member):
+        if digest := medium_hash(ref.path, ref.member):
             by_content[digest].append(ref)
     return by_content

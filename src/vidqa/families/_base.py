@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -111,8 +111,7 @@ class Family:
 
     geometry(folder)            reads the processor's own files
     expand(plan, merge)         the text that stands for one planned video or image in the rendered chat
-    template_slot(kind)         what the chat template writes for a medium, to be replaced by `expand`
-    vision_token_ids(folder)    (image placeholder id, video placeholder id)
+    placeholders                what the chat template writes for a medium, by its kind, to be replaced by `expand`
     rope_positions(ids, image_id, video_id, plans, geometry)   positions int64 [3, S] (time, row, column) of one
                                 unpadded sequence `ids` [S]; `plans` of its media are in reading order. ValueError where
                                 they are not those of the placeholders
@@ -128,8 +127,7 @@ class Family:
     model_types: tuple[str, ...]
     geometry: Callable[[Path], Geometry]
     expand: Callable[[FramePlan, int], str]
-    template_slot: Callable[[str], str]
-    vision_token_ids: Callable[[Path], tuple[int, int]]
+    placeholders: Mapping[str, str]
     rope_positions: Callable[..., np.ndarray]
     sizes: Callable[[dict, Path], Sizes]
     tensors: Callable[[Sizes], list[Tensor]]

@@ -26,7 +26,6 @@ from vidqa.families.problems import SPECIAL_TOKEN_IN_TEXT, TEMPLATE_BROKEN
 from vidqa.families.tokenizer import Tokens, load_tokens
 from vidqa.video.types import FramePlan
 
-KINDS = ("video", "image")
 EXPANSIONS_CACHED = 256  # several questions about one video come close together
 BATCH_SIZE = 256  # conversations that are tokenized together, on all cores
 MAX_CACHED_OUTLINES = 1 << 17  # conversations whose outlines are remembered: sets ask the same about many videos
@@ -83,7 +82,7 @@ class Chat:
         self.template = template
         self.tokens = tokens
         self.merge = dict(merge)  # patches per token side, by kind of medium
-        self.slots = {kind: family.template_slot(kind) for kind in KINDS}
+        self.slots = family.placeholders
         self.slot_ids: dict[str, Any] = {kind: tokens.core.token_to_id(slot) for kind, slot in self.slots.items()}
         self._end_texts = tuple(tokens.text_of(token_id) for token_id in tokens.eos_ids)
         self._control = self._control_tokens(self._probe())

@@ -14,6 +14,7 @@ from vidqa.families.model_files import ConfigTable, Float, parse, read_json
 from vidqa.families.problems import MODEL_UNSUPPORTED
 from vidqa.video.types import FramePlan, PixelRules
 
+# What the chat template writes for one medium.
 PADS = {"video": "<|video_pad|>", "image": "<|image_pad|>"}
 PROCESSOR_FILE = "processor_config.json"
 IMAGE_FILE, VIDEO_FILE = "preprocessor_config.json", "video_preprocessor_config.json"
@@ -129,22 +130,6 @@ def pixel_rules(settings: ProcessorSettings, **more: Any) -> PixelRules:
         std=settings.in_pixels(settings.image_std),
         **more,
     )
-
-
-def template_slot(kind: str) -> str:
-    """What the chat template writes for one "video" or "image"."""
-    return PADS[kind]
-
-
-class _Placeholders(ConfigTable):
-    image_token_id: Positive = 151655
-    video_token_id: Positive = 151656
-
-
-def vision_token_ids(folder: Path) -> tuple[int, int]:
-    """(image placeholder id, video placeholder id) of config.json."""
-    ids = parse(read_json(folder, "config.json"), "config", folder / "config.json", _Placeholders)
-    return ids.image_token_id, ids.video_token_id
 
 
 def rope_positions(

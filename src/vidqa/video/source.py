@@ -141,7 +141,7 @@ def _says_enough(container: InputContainer) -> bool:
     return bool(streams[0].width and streams[0].average_rate)
 
 
-def content_hash(path: str, member: str | None) -> str | None:
+def medium_hash(path: str, member: str | None) -> str | None:
     """sha256 of a file's bytes, or of a member of an uncompressed tar in its place; None where they cannot be read,
     which a probe of the same file explains."""
     try:

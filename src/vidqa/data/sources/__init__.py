@@ -46,8 +46,13 @@ __all__ = [
 
 def kind_of_source(path: str) -> SourceKind:
     """The first kind that recognises what lies at a path."""
+    return next(kind for kind in SOURCE_KINDS if kind.recognises(_own_address(path, kind)[0]))
+
+
+def _own_address(path: str, kind: SourceKind) -> tuple[str, str]:
+    """What a kind is given of a path, whose ~ stands for the user's folder, and the split that it is not given."""
     place, part = address_of(path)
-    return next(kind for kind in SOURCE_KINDS if kind.recognises(path if not part or kind.reads_part(part) else place))
+    return (f"{place}#{part}", "") if part and kind.reads_part(part) else (place, part)
 
 
 def open_source(
@@ -58,9 +63,7 @@ def open_source(
     Raises DATA_FILE_MISSING, DATA_SPLIT, and what the kinds raise on opening.
     """
     kind = kind or kind_of_source(str(path))
-    place, part = address_of(str(path))
-    if not part or kind.reads_part(part):  # the kind gives the part a meaning of its own
-        place, part = str(path), ""
+    place, part = _own_address(str(path), kind)
     source = part_of(kind.open(place, str(media_path), renamed), part)
     names = NO_NAMES if kind.renames else renamed
 

@@ -121,8 +121,9 @@ class SourceKind:
 
     `open` takes the path, the media path, "" where media are named relative to the source itself, and the fields to
     rename: {"video": "recording"}. A kind that does not rename them itself (`renames`) leaves it to `open_source`. It
-    raises the problems of paths that do not exist. Both functions get the part behind `#` only where `reads_part` says
-    that the kind gives it a meaning of its own; otherwise it is a split, and `open_source` cuts the rows.
+    raises the problems of paths that do not exist. Both functions get the path without a ~, and the part behind `#`
+    only where `reads_part` says that the kind gives it a meaning of its own; otherwise it is a split, and `open_source`
+    cuts the rows.
     """
 
     name: str

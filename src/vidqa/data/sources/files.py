@@ -35,15 +35,14 @@ def media_below(folder: str) -> Iterator[str]:
 
 
 def _is_media(path: str) -> bool:
-    place = os.path.expanduser(path)
-    if os.path.isdir(place):
-        return not any(os.path.isfile(os.path.join(place, name)) for name in NAMES)
-    return kind_of(place) is not None or is_archive(place)
+    if os.path.isdir(path):
+        return not any(os.path.isfile(os.path.join(path, name)) for name in NAMES)
+    return kind_of(path) is not None or is_archive(path)
 
 
 def _open_media(path: str, media_path: str, renamed: Names) -> Source:
     """`media_path` is not used: the files are named by `path`."""
-    place = Path(os.path.abspath(os.path.expanduser(path)))
+    place = Path(os.path.abspath(path))
     if place.is_dir():
         media = MediaSource(str(place))
     elif is_archive(place) and place.is_file():
@@ -75,7 +74,7 @@ MEDIA_FILES = SourceKind("media files", _is_media, _open_media)
 def _open_annotations(annotation_path: str, media_path: str, renamed: Names) -> Source:
     """A dataset folder without a media path is in root mode: its media must lie in it."""
     path = annotation_file(annotation_path)
-    root_mode = not media_path and path != Path(os.path.expanduser(annotation_path))
+    root_mode = not media_path and path != Path(annotation_path)
     media = media_source(path, media_path, root_mode=root_mode)
     return Source(path, media, lambda collector: read_rows(path, collector), lambda: content_hash(path))
 
@@ -85,11 +84,11 @@ ANNOTATION_FILE = SourceKind("annotation file", lambda path: True, _open_annotat
 
 
 def _is_csv(path: str) -> bool:
-    return path.lower().endswith((".csv", ".tsv")) and os.path.isfile(os.path.expanduser(path))
+    return path.lower().endswith((".csv", ".tsv")) and os.path.isfile(path)
 
 
 def _open_csv(path: str, media_path: str, renamed: Names) -> Source:
-    file = Path(os.path.expanduser(path))
+    file = Path(path)
     media = media_source(file, media_path, root_mode=False)
     return Source(file, media, lambda to: csv_rows(file, to, renamed), lambda: content_hash(file), by_line=True)
 
@@ -101,7 +100,7 @@ def _open_function(path: str, media_path: str, renamed: Names) -> Source:
     """Raises DATA_FILE_MISSING."""
     match = FUNCTION.fullmatch(path)
     assert match is not None  # it was recognised
-    file = Path(os.path.abspath(os.path.expanduser(match["file"])))
+    file = Path(os.path.abspath(match["file"]))
     if not file.is_file():
         raise FILE_MISSING.error(file, "there is no such Python file", "give FILE.py:FUNCTION")
     name, argument = match["name"], match["given"]

@@ -30,31 +30,29 @@ LOOKED_AT = 8  # members that tell a shard from a tar of videos
 TEXTS = {"txt": "text", "question": "question", "answer": "answer"}
 
 
-def shards_of(written: str) -> list[Path]:
+def shards_of(path: str) -> list[Path]:
     """The shards that a path means, in order; those of a brace pattern whether they are there or not. Raises
     DATA_FILE_MISSING."""
-    place = os.path.expanduser(written)
-    if braces := BRACES.search(place):
+    if braces := BRACES.search(path):
         low, high = braces.groups()
         numbers = range(int(low), int(high) + 1)
         if len(numbers) > MOST_SHARDS:
-            raise FILE_MISSING.error(written, f"it means {len(numbers):,} shards, more than {MOST_SHARDS:,}")
-        return [Path(f"{place[: braces.start()]}{n:0{len(low)}d}{place[braces.end() :]}") for n in numbers]
-    if os.path.isdir(place):
-        return sorted(Path(place) / name for name in os.listdir(place) if is_archive(name))
-    return [Path(place)] if os.path.isfile(place) else sorted(map(Path, glob.glob(place)))
+            raise FILE_MISSING.error(path, f"it means {len(numbers):,} shards, more than {MOST_SHARDS:,}")
+        return [Path(f"{path[: braces.start()]}{n:0{len(low)}d}{path[braces.end() :]}") for n in numbers]
+    if os.path.isdir(path):
+        return sorted(Path(path) / name for name in os.listdir(path) if is_archive(name))
+    return [Path(path)] if os.path.isfile(path) else sorted(map(Path, glob.glob(path)))
 
 
 def _recognises(path: str) -> bool:
-    place = os.path.expanduser(path)
-    if os.path.isdir(place):
-        names = [name for name in os.listdir(place) if not name.startswith(".")]
+    if os.path.isdir(path):
+        names = [name for name in os.listdir(path) if not name.startswith(".")]
         if not names or not all(is_archive(name) for name in names):
             return False
-    elif not is_archive(place):
+    elif not is_archive(path):
         return False
-    elif not os.path.isfile(place):
-        return BRACES.search(place) is not None or "*" in place
+    elif not os.path.isfile(path):
+        return BRACES.search(path) is not None or "*" in path
     return any(map(_is_shard, shards_of(path)[:1]))
 
 

@@ -57,7 +57,7 @@ def is_commit(revision: str) -> bool:
     return _COMMIT.fullmatch(revision) is not None
 
 
-def kind_of(name: str) -> str:
+def repo_type(name: str) -> str:
     """The hub's own word for what a name is of: model or dataset."""
     return "dataset" if name.startswith(DATA_SET_PREFIX) else "model"
 
@@ -146,7 +146,7 @@ def snapshots(name: str) -> Path:
     """The folder of a repository's commits in the hub's cache."""
     from huggingface_hub import constants, file_download
 
-    folder = file_download.repo_folder_name(repo_id=parse(name).repository, repo_type=kind_of(name))
+    folder = file_download.repo_folder_name(repo_id=parse(name).repository, repo_type=repo_type(name))
     return Path(constants.HF_HUB_CACHE).absolute() / folder / "snapshots"
 
 
@@ -185,9 +185,9 @@ def _ask_once(name: str, token: str | None) -> str:
     api = huggingface_hub.HfApi(endpoint=environment.hf_endpoint(), token=token)
     repository, revision = parse(name)
     with answer_of(repository):
-        info = api.repo_info(repository, revision=revision, timeout=TIMEOUT_S, repo_type=kind_of(name))
+        info = api.repo_info(repository, revision=revision, timeout=TIMEOUT_S, repo_type=repo_type(name))
         if getattr(info, "gated", False):  # anyone may read the page of a gated one; its files only those with access
-            api.auth_check(repository, repo_type=kind_of(name))
+            api.auth_check(repository, repo_type=repo_type(name))
         if not isinstance(info.sha, str) or not is_commit(info.sha):  # it becomes the name of a folder
             raise ValueError(f"{info.sha!r} is no commit")
     return info.sha
@@ -266,7 +266,7 @@ def download(
     try:
         fetched = huggingface_hub.snapshot_download(
             parse(name).repository,
-            repo_type=kind_of(name),
+            repo_type=repo_type(name),
             revision=revision,
             endpoint=environment.hf_endpoint(),
             token=token,
@@ -288,7 +288,7 @@ def _files(weights: bool) -> list[str]:
 def refusal(name: str, failed: BaseException, attempts: int = 1) -> Problem:
     """The problem of a failed request, from the hub's status if it answered."""
     hub = environment.hf_endpoint() or "https://huggingface.co"
-    kind, page = ("model", "") if kind_of(name) == "model" else ("data set", "datasets/")
+    kind, page = ("model", "") if repo_type(name) == "model" else ("data set", "datasets/")
     status = _status(failed)
     if status in (401, 403):
         token = "the token in HF_TOKEN is not enough" if environment.hf_token() else "HF_TOKEN is not set"

@@ -18,6 +18,7 @@ from tests.data.archives import make_tar
 from vidqa.core.problem import ProblemError
 from vidqa.data import check_records, load_records, open_source
 from vidqa.data.archive import unpack_beside
+from vidqa.data.hub_card import front_matter
 from vidqa.data.load import fast_row, is_annotation
 from vidqa.data.sources import made_absolute, read_by
 from vidqa.data.storage.published_sets import write_annotations
@@ -29,6 +30,18 @@ TURNS = [{"role": "user", "content": "Is it open?"}, {"role": "assistant", "cont
 
 def codes(path: str | Path) -> list[str]:
     return [problem.code for problem in check_records(path)[1]]
+
+
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+def test_a_card_is_read_however_its_lines_end(tmp_path: Path, line_end: str) -> None:
+    folder = with_card(tmp_path, ":\n- data_files: train.jsonl\n  description: one --- two\n- config_name: --- three")
+    card = (folder / "README.md").read_text().replace("\n", line_end).encode("utf-8-sig")
+    (folder / "README.md").write_bytes(card)
+    assert codes(f"{folder}#train") == ["DATA_SPLIT"]  # of two subsets neither is named
+    assert [config.get("config_name") for config in front_matter(folder / "README.md")["configs"]] == [
+        None,
+        "--- three",
+    ]
 
 
 def with_card(folder: Path, header: str) -> Path:

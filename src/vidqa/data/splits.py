@@ -12,8 +12,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
-
+from vidqa.data.hub_card import front_matter
 from vidqa.data.problems import FILE_MISSING, SPLIT
 
 ONE = re.compile(r"(?P<name>[\w.-]*)(?:\[(?P<low>-?\d{1,18}%?)?:(?P<high>-?\d{1,18}%?)?\])?")
@@ -168,13 +167,7 @@ def _patterns(written: Any) -> list[tuple[str, str]]:
 
 def _configs(folder: Path) -> list[dict[str, Any]]:
     """The subsets that the header of the folder's README.md describes."""
-    try:
-        text = (folder / "README.md").read_text(encoding="utf-8")
-        head = text.split("---", 2)[1] if text.startswith("---") else ""
-        header = yaml.safe_load(head)
-    except (OSError, ValueError, IndexError, yaml.YAMLError, RecursionError):
-        return []
-    configs = header.get("configs") if isinstance(header, dict) else None
+    configs = front_matter(folder / "README.md").get("configs")
     return [config for config in configs if isinstance(config, dict)] if isinstance(configs, list) else []
 
 

@@ -1,20 +1,16 @@
-"""The JSON files of a model folder, tables in them, and the settings of its model card, README.md."""
+"""The JSON files of a model folder, and tables in them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
-from vidqa.core.files import open_plain, parse_json
+from vidqa.core.files import parse_json
 from vidqa.families.problems import MODEL_FILE_MISSING, MODEL_UNSUPPORTED
 
 MAX_JSON_BYTES = 200_000_000  # bytes; the largest tokenizers have a tenth of it
-MAX_CARD_BYTES = 1 << 20  # bytes
-FENCE = "---"
 
 
 def read_json(folder: Path, name: str) -> dict:
@@ -61,20 +57,3 @@ def parse(config: dict[str, Any], name: str, where: Path, table: type[Part]) -> 
         rule = error["msg"].removeprefix("Value error, ").replace("Input should", "must")
         value = "" if error["type"] == "missing" else f", not {error['input']!r:.60}"
         raise MODEL_UNSUPPORTED.error(where, f"{key}: {rule}{value}") from invalid
-
-
-def front_matter(path: Path) -> dict[str, Any]:
-    """The settings at the top of a model card; none where there is no card, or no settings that can be read."""
-    try:
-        with open_plain(path) as file:
-            text = file.read(MAX_CARD_BYTES).decode("utf-8", "replace")
-        before, fence, rest = text.partition(f"{FENCE}\n")
-        settings = yaml.safe_load(rest.partition(f"\n{FENCE}")[0]) if fence and not before.strip() else None
-    except (OSError, yaml.YAMLError, RecursionError, ValueError):
-        return {}
-    return settings if isinstance(settings, dict) else {}
-
-
-def front_matter_text(settings: Mapping[str, Any]) -> str:
-    """Settings as they stand at the top of a card, without a line break at their end."""
-    return f"{FENCE}\n{yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True)}{FENCE}"

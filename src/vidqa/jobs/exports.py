@@ -19,9 +19,9 @@ from vidqa.core.cli import USAGE
 from vidqa.core.files import absolute, read_object, write_json
 from vidqa.core.problem import ProblemError
 from vidqa.core.run_folder import EXPORT, RunFolder
+from vidqa.data.hub_card import front_matter
 from vidqa.data.storage.hub import is_hub_name, is_snapshot, parse
 from vidqa.families import require_plain_weights
-from vidqa.families.model_files import front_matter
 from vidqa.families.published import license_of
 from vidqa.jobs import records
 from vidqa.jobs.problems import EXPORT_UNPROVED, NO_EXPORT

@@ -16,9 +16,9 @@ from typing import Any
 from jinja2 import Environment, PackageLoader
 
 from vidqa.core.files import read_object
+from vidqa.data.hub_card import front_matter_text
 from vidqa.evaluation.results import compare_recipes
 from vidqa.evaluation.text import as_text
-from vidqa.families.model_files import front_matter_text
 from vidqa.jobs import records
 from vidqa.jobs.exports import ExportSource, Origin
 from vidqa.jobs.job_results import dataset_of

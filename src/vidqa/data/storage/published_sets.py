@@ -116,7 +116,7 @@ def fetch(published: Published, subsets: Sequence[str], folder: Path) -> Fetched
 
 
 def _chosen(published: Published, subsets: Sequence[str], listing: Listing) -> list[RemoteFile]:
-    """The files of these subsets, or all; hidden ones aside. Raises DATA_OPTION."""
+    """The files of these subsets, or all; hidden ones aside. Raises DATA_OPTION, STORAGE_NOT_FOUND."""
     there = sorted({file.name.split("/")[0] for file in listing.files if "/" in file.name})
     known_subsets = [*published.subsets, *(name for name in there if name not in published.subsets)]
     if missing := [subset for subset in subsets if subset not in there]:
@@ -126,8 +126,12 @@ def _chosen(published: Published, subsets: Sequence[str], listing: Listing) -> l
         raise OPTION.error(published.repository, f"no subset is named; it has: {', '.join(known_subsets)}")
     files = [file for file in listing.files if not any(part.startswith(".") for part in file.name.split("/"))]
     if published.files:
-        return [file for file in files if file.name in published.files]
-    return [file for file in files if not subsets or "/" not in file.name or file.name.split("/")[0] in subsets]
+        files = [file for file in files if file.name in published.files]
+    elif subsets:
+        files = [file for file in files if "/" not in file.name or file.name.split("/")[0] in subsets]
+    if not files:
+        raise NOT_FOUND.error(published.repository, "it holds none of the files that are fetched of it")
+    return files
 
 
 def _require_ours(due: Sequence[RemoteFile], folder: Path) -> None:

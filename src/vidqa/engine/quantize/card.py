@@ -8,7 +8,7 @@ from typing import Any
 
 from vidqa.core.cli import size_text
 from vidqa.core.files import read_object, write_text
-from vidqa.families.model_files import front_matter, front_matter_text
+from vidqa.data.hub_card import front_matter, front_matter_text
 
 CARD = "README.md"
 FACTS = "quantize.json"

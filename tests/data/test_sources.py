@@ -6,6 +6,8 @@ import csv
 import io
 import json
 import os
+import subprocess
+import sys
 import tarfile
 from dataclasses import replace
 from pathlib import Path
@@ -232,6 +234,23 @@ def test_media_that_a_column_holds_are_read(tmp_path: Path) -> None:
     assert "cache" in paths[0] or "archives" in paths[0]
     made = convert(tmp_path / "rows.parquet", tmp_path / "out.json", "llava")
     assert [record.media[0].path for record in load_records(tmp_path / "out.json", made.media_path)] == paths
+
+
+KEEP = """import sys
+from pathlib import Path
+from vidqa.data import load_records
+from vidqa.data.media_cache import _evict, _last_used
+folder = Path(load_records(sys.argv[1])[0].media[0].path).parents[1]
+print(_last_used(folder) > 0, _evict(folder))"""
+
+
+def test_media_of_a_table_are_kept_while_a_process_reads_them(tmp_path: Path) -> None:
+    """Whether it has written them, or they were there already."""
+    rows = [{"video": {"bytes": b"x", "path": "a.mp4"}, "question": "Is it?", "answer": "Yes"}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
+    for _ in range(2):
+        command = [sys.executable, "-c", KEEP, str(tmp_path / "rows.parquet")]
+        assert subprocess.run(command, capture_output=True, text=True).stdout == "True False\n"
 
 
 CARD = """---

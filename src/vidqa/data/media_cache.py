@@ -1,10 +1,10 @@
 """Media in the cache for as long as there is room: members of compressed archives as far as records name them, and
 media that a table holds as bytes, as Video and Image columns of Hugging Face do.
 
-archives/KEY/index.json   every plain file: its number among the members and its size; touched whenever it is used
+archives/KEY/index.json   of an archive every plain file: its number among the members and its size
 archives/KEY/members/     those that were named so far; of a table each named for its content, so that rows share it
 archives/KEY.lock         held while the two are made
-archives/KEY.used         held by every process that may read the members, until it ends
+archives/KEY.used         held by every process that may read the members, until it ends; touched when one begins
 """
 
 from __future__ import annotations
@@ -83,7 +83,6 @@ class Unpacked:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.folder = cache_folder() / "archives" / content_hash(path)[:32]
-        self.folder.parent.mkdir(parents=True, exist_ok=True)
         in_use(self.folder)
         self.lock = self.folder.with_suffix(".lock")  # of ranks that start together one unpacks, the others wait
         with locked(self.lock, wait_s=LOCK_WAIT_S):
@@ -94,7 +93,6 @@ class Unpacked:
                     members = plain_members(tar, path.stat().st_size)
                     index = {name: (number, member.size) for number, name, member in members}
                 write_json(self.folder / INDEX, index, indent=None)
-            os.utime(self.folder / INDEX)
         self._index = index
 
     def sizes(self) -> dict[str, int]:
@@ -158,9 +156,11 @@ def make_room(own: Path, needed: int, source: Path) -> None:
 def in_use(folder: Path) -> int:
     """Keep a folder from being evicted until this process ends; gives the open file that does it."""
     path = folder.with_suffix(".used")
+    path.parent.mkdir(parents=True, exist_ok=True)
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     while not try_lock(handle, path, shared=True):  # held by an eviction, which is short
         time.sleep(POLL_S)
+    os.utime(handle)
     return handle
 
 
@@ -174,8 +174,8 @@ def _evict(folder: Path) -> bool:
 
 
 def _last_used(folder: Path) -> float:
-    index = folder / INDEX
-    return index.stat().st_mtime if index.is_file() else 0.0
+    used = folder.with_suffix(".used")
+    return used.stat().st_mtime if used.exists() else 0.0
 
 
 def _bytes_below(folder: Path) -> int:
@@ -227,22 +227,22 @@ class EmbeddedMedia:
         ending = Path(path).suffix if isinstance(path, str) else ""
         name = hashlib.sha256(content).hexdigest()[:NAMED] + ending.lower()
         target = self.folder / name
-        if not target.is_file() or target.stat().st_size != len(content):
-            self._write(target, content)
+        try:
+            in_use(self.home)
+            if not target.is_file() or target.stat().st_size != len(content):
+                self._write(target, content)
+        except OSError as refused:
+            raise NO_SPACE.error(target, f"a medium of {self.elsewhere} cannot be written: {refused}") from refused
         return name
 
     def _write(self, target: Path, content: bytes) -> None:
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            in_use(self.home)
-            if len(content) > self._room:
-                self._room = max(len(content), RESERVED_AT_ONCE)
-                make_room(self.home, self._room, self.elsewhere)
-            self._room -= len(content)
-            with replacing(target) as partial:
-                partial.write_bytes(content)
-        except OSError as refused:
-            raise NO_SPACE.error(target, f"a medium of {self.elsewhere} cannot be written: {refused}") from refused
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if len(content) > self._room:
+            self._room = max(len(content), RESERVED_AT_ONCE)
+            make_room(self.home, self._room, self.elsewhere)
+        self._room -= len(content)
+        with replacing(target) as partial:
+            partial.write_bytes(content)
 
     def _beside(self, path: Any) -> Any:
         is_relative = isinstance(path, str) and path and not os.path.isabs(path) and "://" not in path

@@ -69,7 +69,8 @@ def plan_image(width: int, height: int, vision: VisionSpec) -> FramePlan:
     rules = _enlarging(vision.image, vision, 1)
 
     def sides(longest: int) -> tuple[int, int]:
-        return _image_sides(height, width, rules, longest)
+        shortest = min(rules.min_pixels, longest)
+        return _round_sides(1, 1, height, width, rules.factor, shortest, longest)
 
     height_out, width_out = _within_budget(sides, 1, 1, rules, vision)
     return _plan("image", (0,), (0.0,), (0.0,), height_out, width_out, rules)
@@ -218,10 +219,6 @@ def _frame_sides(frames: int, height: int, width: int, rules: PixelRules, longes
         share = rules.shared_pixels * rules.temporal_patch_size // frames
         longest = max(min(longest, share), int(shortest * 1.05))
     return _round_sides(1, 1, height, width, rules.factor, shortest, longest)
-
-
-def _image_sides(height: int, width: int, rules: PixelRules, longest: int) -> tuple[int, int]:
-    return _round_sides(1, 1, height, width, rules.factor, min(rules.min_pixels, longest), longest)
 
 
 def _round_sides(

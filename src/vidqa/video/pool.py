@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from vidqa.core.environment import child_environment
-from vidqa.core.problem import Code, Problem
+from vidqa.core.problem import Problem
 from vidqa.video.problems import IMAGE_UNREADABLE, MEDIA_DECODER_KILLED, VIDEO_DECODE_TIMEOUT, VIDEO_UNREADABLE
 from vidqa.video.source import place
 from vidqa.video.types import ImageMeta, VideoMeta
@@ -226,7 +226,8 @@ class _Server(threading.Thread):
                 return VIDEO_DECODE_TIMEOUT.at(request.where, f"not decoded within {self.pool.timeout_s:g} s")
             return self._receive()
         except (EOFError, OSError):
-            return _unreadable(request).at(request.where, f"the decoder {self._exit_reason()}")
+            unreadable = IMAGE_UNREADABLE if request.kind == "image" else VIDEO_UNREADABLE
+            return unreadable.at(request.where, f"the decoder {self._exit_reason()}")
 
     def _receive(self) -> Answered:
         assert self.pipe is not None
@@ -286,7 +287,3 @@ class _StartFailed(Exception):
 
 class _Killed(Exception):
     """A worker that was ended for a reason outside the file, as the kernel does when memory is full."""
-
-
-def _unreadable(request: ProbeRequest) -> Code:
-    return IMAGE_UNREADABLE if request.kind == "image" else VIDEO_UNREADABLE

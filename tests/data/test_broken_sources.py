@@ -111,6 +111,12 @@ def test_shards_of_several_folders_keep_their_own_media(tmp_path: Path) -> None:
     }
 
 
+def test_a_folder_may_hold_its_rows_behind_tabs(tmp_path: Path) -> None:
+    (tmp_path / "a.mp4").write_bytes(b"x")
+    (tmp_path / "train.tsv").write_text("video\tquestion\tanswer\na.mp4\tIs it?\tYes\n")
+    assert load_records(f"{tmp_path}#train")[0].answer == "Yes"
+
+
 def test_two_columns_of_one_name_are_refused_where_they_are_read(tmp_path: Path) -> None:
     (tmp_path / "a.mp4").write_bytes(b"x")
     (tmp_path / "a.csv").write_text("video,question,answer,note,note\na.mp4,Is it?,Yes,x,y\n")

@@ -116,6 +116,7 @@ def test_an_interrupted_staging_goes_on(bucket: Any, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(staging, "_fetch_one", lambda *given: fetched.append(given[1].address) or fetch_one(*given))
     _, media = stage_set(SET, VIDEOS)
     assert len(list(Path(media).iterdir())) == 6 and f"{VIDEOS}/0.mp4" not in fetched
+    assert len(read_record(folder)) == 7, "no file is fetched once more because of that line"
 
 
 def test_what_is_missing_is_all_named(bucket: Any) -> None:

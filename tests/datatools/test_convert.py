@@ -511,7 +511,10 @@ def test_inputs_that_are_nothing(tmp_path: Path) -> None:
 def test_formats_are_told_apart(tmp_path: Path) -> None:
     found = [detected(csv(tmp_path / "c")), detected(tao_vl(tmp_path / "t")), detected(tmp_path / "t/bcq.json")]
     found += [detected(cosmos(tmp_path / "k")), detected(write_rows(tmp_path / "l", []))]
-    assert found == ["csv", "tao-vl-reason-v1.0", "tao-vl-reason-v1.0", "cosmos-reason-v1.0", "llava"]
+    (arrow,) = arrow_folder(tmp_path / "a", [{"id": "x", "video": "a.mp4", "conversations": turns()}]).glob("*.arrow")
+    found += [detected(arrow), detected(arrow.parent)]
+    assert found == ["csv", "tao-vl-reason-v1.0", "tao-vl-reason-v1.0", "cosmos-reason-v1.0", "llava", "hf", "hf"]
+    assert convert(arrow, tmp_path / "o.json", "llava", media_path=str(media_folder())).facts["records"] == 1
 
 
 def test_another_output_is_never_replaced(tmp_path: Path) -> None:

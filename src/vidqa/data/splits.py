@@ -17,7 +17,7 @@ from vidqa.data.problems import FILE_MISSING, SPLIT
 
 ONE = re.compile(r"(?P<name>[\w.-]*)(?:\[(?P<low>-?\d{1,18}%?)?:(?P<high>-?\d{1,18}%?)?\])?")
 SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}")  # as the hub names them: train-00000-of-00002
-ENDINGS = (".parquet", ".arrow", ".jsonl", ".json", ".csv")
+ENDINGS = (".parquet", ".arrow", ".jsonl", ".json", ".csv", ".tsv")
 OWN = {"dataset_info.json", "state.json", "dataset_dict.json", "dataset_infos.json"}
 SPLITS = ("train", "training", "test", "testing", "validation", "valid", "val", "dev", "eval", "evaluation")
 NO_SPLITS = ("part", "data", "shard", "default", "annotations")  # what files are called that are of no split

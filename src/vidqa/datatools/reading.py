@@ -28,6 +28,7 @@ from vidqa.datatools.problems import FORMAT
 
 JSON_FORMATS = ("llava", "messages", "jsonl")
 KINDS = {**dict.fromkeys(JSON_FORMATS, ANNOTATION_FILE), "csv": CSV_FILE, "parquet": DATA_FOLDER, "hf": DATA_FOLDER}
+TABLES = {".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".arrow": "hf"}
 AS_SOURCES = (USER_FUNCTION, CAPTIONS_FOLDER, WEB_DATASET)  # kinds of which one form alone is known
 NAMED = 5
 UNPACK = "unpack the archive (tar -xf videos.tar) beside its annotations, and merge again"
@@ -94,11 +95,11 @@ def detected(path: Path) -> str:
     """The format of what lies at `path`. Raises DATATOOLS_FORMAT."""
     if path.is_file():
         suffix = path.suffix.lower()
-        if suffix in (".csv", ".tsv", ".parquet"):
-            return "csv" if suffix != ".parquet" else "parquet"
         if suffix in (".json", ".jsonl"):
             return _of_json(path)
-        raise FORMAT.error(path, f"{suffix or 'no ending'} is not .json, .jsonl, .csv, .tsv or .parquet")
+        if suffix not in TABLES:
+            raise FORMAT.error(path, f"{suffix or 'no ending'} is not .json, .jsonl, {' or '.join(TABLES)}")
+        return TABLES[suffix]
     if annotations_in_folder(path):
         return "llava"
     if (path / "meta.json").is_file():

@@ -105,7 +105,7 @@ def _rows_of(
     """What the rows have of the fields to rename leaves `unseen`. Media that stand in a table as bytes are put where
     `embedded` keeps them, and named by it. Raises STORAGE_NO_SPACE."""
     for file in files:
-        if file.suffix == ".csv":
+        if file.suffix in (".csv", ".tsv"):
             unseen.clear()  # its columns are looked through there
             yield from (row for _, row in csv_rows(file, collector, renamed))
             continue

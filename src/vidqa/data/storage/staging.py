@@ -9,11 +9,9 @@ object has not changed is not fetched again, and an interrupted transfer continu
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -51,8 +49,7 @@ BLOCK = 8 << 20
 LOCK_WAIT_S = 6 * 3600.0  # for another process that stages the same set, which may be terabytes
 
 
-@dataclass(frozen=True)
-class Staged:
+class Staged(msgspec.Struct, frozen=True):
     """One line of the record: what was fetched from where, and what arrived."""
 
     source: str
@@ -219,10 +216,14 @@ def _fetch(bucket: Any, items: Iterable[tuple[Object, str]], folder: Path, arriv
     hub_dataset.require_room(folder, total, "the set")
     note(f"staging {len(due)} file(s), {total / 1e6:.1f} MB, into {folder}")
     problems: list[Problem] = []
-    with (folder / RECORD).open("a", encoding="utf-8") as record:
+    with (folder / RECORD).open("ab+") as record:
+        if record.tell():
+            record.seek(-1, os.SEEK_END)
+            if record.read(1) != b"\n":  # a line that was cut off would take the next one with it
+                record.write(b"\n")
         for staged in transfers(lambda job: _fetch_one(bucket, *job, folder), due, at_once=8):
             if isinstance(staged, Staged):
-                record.write(json.dumps(asdict(staged)) + "\n")
+                record.write(msgspec.json.encode(staged) + b"\n")
                 record.flush()
                 arrived[staged.source] = staged
             else:

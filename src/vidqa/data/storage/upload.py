@@ -11,7 +11,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -209,23 +209,16 @@ def _short(failed: BaseException, token: str | None) -> str:
     return text.replace(token, "<HF_TOKEN>") if token else text
 
 
-@dataclass(frozen=True)
-class Sent:
-    path: str
-    bytes: int
-    sha256: str
-    etag: str
-
-
 def send(address: str, root: Path, paths: Sequence[Path]) -> dict[str, Any]:
     """Store every file below `address` under its path relative to `root`. What is there already, bit by bit, stays.
 
-    Returns {"files": [...], "bytes", "sent"}. Raises ProblemError with every file that did not get there.
+    Returns {"files": [{"path", "bytes", "sha256", "etag"}, ...], "bytes", "sent"}, "sent" the number of files that were
+    not there. Raises ProblemError with every file that did not get there.
     """
     bucket = connect()
     there = {item.address: item for item in objects_below(bucket, address)}
 
-    def send_one(path: Path) -> tuple[Sent, bool]:
+    def send_one(path: Path) -> tuple[dict[str, Any], bool]:
         name = str(path.relative_to(root))
         return _send_one(bucket, address, name, path, there.get(f"{address}/{name}"))
 
@@ -234,28 +227,29 @@ def send(address: str, root: Path, paths: Sequence[Path]) -> dict[str, Any]:
         raise ProblemError(problems[:MOST_NAMED])
     files = [outcome for outcome in outcomes if not isinstance(outcome, list)]
     return {
-        "files": [asdict(sent) for sent, _ in files],
-        "bytes": sum(sent.bytes for sent, _ in files),
+        "files": [stored for stored, _ in files],
+        "bytes": sum(stored["bytes"] for stored, _ in files),
         "sent": sum(was_sent for _, was_sent in files),
     }
 
 
-def _send_one(bucket: Any, root: str, name: str, path: Path, there: Object | None) -> tuple[Sent, bool]:
+def _send_one(bucket: Any, root: str, name: str, path: Path, there: Object | None) -> tuple[dict[str, Any], bool]:
     """The object as it is stored now, and whether it had to be sent."""
     address = f"{root}/{name}"
     with errors_at(address):
         size = path.stat().st_size
         part = max(PART, -(-size // MOST_PARTS))
         etag, sha256 = hashes(path, part)
+        sent = {"path": name, "bytes": size, "sha256": sha256, "etag": etag}
         if there is not None and (there.size, there.etag) == (size, etag):
-            return Sent(name, size, sha256, etag), False
+            return sent, False
         bucket.put_file(str(path), address, chunksize=part)
         stored = described(bucket.info(address, refresh=True))
         is_whole = stored.size == size and (stored.etag == etag or hides_its_hash(bucket, address))
     if not is_whole:
         message = f"{size} bytes with the tag {etag} were sent, {stored.size} with {stored.etag} are stored"
         raise UNREACHABLE.error(address, message)
-    return Sent(name, size, sha256, stored.etag), True
+    return {**sent, "etag": stored.etag}, True
 
 
 def hashes(path: Path, part: int) -> tuple[str, str]:

@@ -46,6 +46,8 @@ def main(options: argparse.Namespace) -> Result:
     from vidqa.data.storage import hub
     from vidqa.datatools.inspection import facts_text, inspect_dataset, inspection_page
 
+    if not options.model and (options.fps or options.nframes):
+        parser.error("--fps and --nframes say how tokens are counted, which takes --model")
     model = options.model and hub.resolve_model(options.model, token=environment.hf_token(), weights=False)
     nframes = options.nframes or (None if options.fps else 8)
     settings = {"model": model, "fps": options.fps, "nframes": nframes, "ignore_looks": options.ignore_looks}

@@ -343,6 +343,12 @@ def test_tao_vl_reason(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "o.json").read_text())[0]["view"] == 3
 
 
+def test_fields_of_tao_are_not_renamed(tmp_path: Path) -> None:
+    with pytest.raises(ProblemError) as stopped:
+        convert(tao_vl(tmp_path), tmp_path / "o.json", "llava", columns={"kind": "task"})
+    assert codes(stopped) == {"DATA_OPTION"}
+
+
 def test_tao_vl_reason_with_several_files_and_media_roots(tmp_path: Path) -> None:
     item = {"video_id": "a.mp4", "question": "Why?", "answer": "so"}
     tao_vl(tmp_path, media_root="videos/", items=[item])

@@ -202,6 +202,8 @@ def test_the_script(root: Path, tmp_path: Path) -> None:
     assert (tmp_path / "i.html").read_text().startswith("<!doctype html>")
     shown = run_here(words, cwd=tmp_path)
     assert "records              12" in shown.stdout and "Traceback" not in shown.stderr
+    useless = run_here([*words, "--fps", "2"], cwd=tmp_path)  # no model, no tokens
+    assert useless.returncode == 2 and "--model" in useless.stderr
 
 
 def test_the_script_leads_from_a_whole_set_to_a_split_and_from_a_part_to_a_spec(tmp_path: Path) -> None:

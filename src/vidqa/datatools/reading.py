@@ -13,7 +13,7 @@ from vidqa.core.problem import Problem, ProblemError, raise_errors
 from vidqa.data.load import Pair, load_pairs, read_pairs
 from vidqa.data.media import media_source
 from vidqa.data.parse import RowReader
-from vidqa.data.problems import FILE_MISSING, SPLIT, ProblemCollector
+from vidqa.data.problems import FILE_MISSING, OPTION, SPLIT, ProblemCollector
 from vidqa.data.reader import annotations_in_folder
 from vidqa.data.record import MediaRef, media_by_key
 from vidqa.data.sources import Source, kind_of_source, open_source
@@ -47,7 +47,7 @@ class Imported:
 
 
 def read_source(path: str | Path, form: str, media_path: str, columns: Mapping[str, str]) -> Imported:
-    """The data set at `path`. Raises what is wrong with it."""
+    """The data set at `path`. Raises what is wrong with it, and DATA_OPTION for `columns` of a format without any."""
     kind = kind_of_source(str(path))
     if form == "auto" and kind in AS_SOURCES:
         return _of_source(kind.name, open_source(path, media_path, kind, columns))
@@ -60,6 +60,8 @@ def read_source(path: str | Path, form: str, media_path: str, columns: Mapping[s
         return _of_source(form, open_source(f"{place}#{part}" if part else place, media_path, KINDS[form], columns))
     if part:
         raise SPLIT.error(place, f"{form} has no splits: {part!r} is not there")
+    if columns:
+        raise OPTION.error("--column", f"{form} names its fields itself: there is none to rename", "leave it out")
     return _tao(Path(place), form, media_path)
 
 

@@ -79,22 +79,9 @@ def _videos(folder: Path) -> list[str]:
     return sorted(name for name in names if name.lower().endswith(".mp4"))
 
 
-def _videos_of(name: str, videos: Sequence[str]) -> Sequence[str]:
-    """The videos `name.*` among sorted names: a slash follows a point."""
-    return videos[bisect_left(videos, f"{name}.") : bisect_left(videos, f"{name}/")]
-
-
-def _say_unlabelled(folder: Path, videos: Sequence[str], labels: Iterable[str], to: ProblemCollector) -> None:
-    labelled = {video for label in labels for video in _videos_of(label, videos)}
-    without = [video for video in videos if video not in labelled]
-    if without:
-        message = f"{len(without)} of {len(videos)} videos have no label in {METAS}: {shown_names(without)}"
-        to.add(LEFT_OUT, str(folder), message, severity="warning")
-
-
-def _video_of(name: str, videos: Sequence[str]) -> str:
-    candidates = _videos_of(name, videos)
-    return next((video for video in candidates if video.endswith(FRONT)), candidates[0] if candidates else name + FRONT)
+def _videos_by_label(names: Iterable[str], videos: Sequence[str]) -> dict[str, Sequence[str]]:
+    """For each name the videos `name.*` among sorted ones: a slash follows a point."""
+    return {name: videos[bisect_left(videos, f"{name}.") : bisect_left(videos, f"{name}/")] for name in names}
 
 
 def _recognises(path: str) -> bool:
@@ -112,7 +99,11 @@ def _open(path: str, media_path: str, renamed: Names) -> Source:
 
     def rows(collector: ProblemCollector) -> Rows:
         videos = _videos(Path(media.root) / VIDEOS)
-        _say_unlabelled(folder / VIDEOS, videos, [file.name.removesuffix(LABEL) for file in labels], collector)
+        by_label = _videos_by_label((file.name.removesuffix(LABEL) for file in labels), videos)
+        labelled = {video for of_label in by_label.values() for video in of_label}
+        if without := [video for video in videos if video not in labelled]:
+            message = f"{len(without)} of {len(videos)} videos have no label in {METAS}: {shown_names(without)}"
+            collector.add(LEFT_OUT, str(folder / VIDEOS), message, severity="warning")
         lacking: Counter[str] = Counter()
         for index, file in enumerate(labels):
             try:
@@ -130,7 +121,8 @@ def _open(path: str, media_path: str, renamed: Names) -> Source:
                 continue
             lacking.update(missing)
             name = file.name.removesuffix(LABEL)
-            yield index, _row(name, label, f"{VIDEOS}/{_video_of(name, videos)}", asks)
+            shown = [video for video in by_label[name] if video.endswith(FRONT)] or by_label[name] or [name + FRONT]
+            yield index, _row(name, label, f"{VIDEOS}/{shown[0]}", asks)
         if lacking:
             counts = shown_names([f"{key} ({count})" for key, count in lacking.most_common()])
             message = f"of {len(labels)} labels some lack keys, which are learned as null: {counts}"

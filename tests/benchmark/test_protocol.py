@@ -93,6 +93,7 @@ def test_questions_are_read_in_both_forms_and_layouts(tmp_path: Path) -> None:
     rows = [
         {"video": "clips/a.mp4", "qa_pairs": [PAIR, {"question": "What?", "answer": "a cup"}]},
         {"video": "clips/b.mp4", "qa_pairs": PAIR},
+        {"video": "clips/a.mp4", "qa_pairs": PAIR},
     ]
     benchmark(tmp_path / "benchmark", "av", rows)
     found, problems = read_questions(tmp_path, ["av"], "letter", None)
@@ -100,6 +101,7 @@ def test_questions_are_read_in_both_forms_and_layouts(tmp_path: Path) -> None:
         "av/clips/a.mp4#0",
         "av/clips/a.mp4#1",
         "av/clips/b.mp4#0",
+        "av/clips/a.mp4#2",
     ]
     assert found[0].prompt == LETTERS.replace("What is it?", "Which?").replace("a cup", "left").replace(
         "a pan", "right"

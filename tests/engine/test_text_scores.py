@@ -3,6 +3,8 @@ and what is refused."""
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -90,5 +92,22 @@ def test_what_cannot_be_computed_is_refused(encoder: Path, tmp_path: Path) -> No
         write_sentence_model(tmp_path / name, pooling, last)
     assert "Dense" in refused(lambda: likeness(tmp_path / "dense"))
     assert "lasttoken" in refused(lambda: likeness(tmp_path / "odd"))
+    sizes = json.loads((encoder / "config.json").read_text())
+    for name, content, message in (
+        ("config.json", json.dumps({**sizes, "num_hidden_layers": 4}), "lacks"),
+        ("model.safetensors", "damaged", "cannot load"),
+        ("config.json", "[]", "cannot load"),
+        ("config.json", '{"model_type": "bert", "hidden_size": 64, "num_attention_heads": 2}', "cannot load"),
+        ("tokenizer*.json", None, "no vocabulary"),
+        ("modules.json", "damaged", "cannot be read"),
+        ("modules.json", '[{"idx": 0}]', "cannot be read"),
+        ("1_Pooling/config.json", "[1]", "cannot be read"),
+    ):
+        broken = tmp_path / "broken"
+        write_sentence_model(broken, MEAN)
+        for path in broken.glob(name):
+            path.write_text(content) if content else path.unlink()
+        assert message in refused(lambda: likeness(broken)), (name, content)
+        shutil.rmtree(broken)
     metrics = SimpleNamespace(names=["similarity"], similarity_model=str(tmp_path / "none"))
     assert "cannot load" in refused(lambda: open_measures(SimpleNamespace(metrics=metrics), CPU))

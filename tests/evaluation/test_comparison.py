@@ -263,6 +263,7 @@ def test_answers_in_a_file_of_several_videos_are_told_apart(tmp_path: Path) -> N
     ]
     (tmp_path / "model").mkdir()
     (tmp_path / "model/answers.json").write_text(json.dumps([*answers, answers[0]]))
+    (tmp_path / "model/folder.json").mkdir()
     found, problems = read_evaluation(tmp_path)
     assert [item["video_id"] for item in found] == ["v1", "v2", "v3", "v4"]
     assert len({item["sample_id"] for item in found}) == 4 and [each.code for each in problems] == ["RESULTS_TWICE"]

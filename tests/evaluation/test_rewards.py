@@ -78,9 +78,22 @@ def test_formats(text: str, tolerant: int, strict: int) -> None:
     assert (found["format"], found["format_strict"]) == (tolerant, strict)
 
 
-@pytest.mark.parametrize(("text", "number", "distance"), [("4", 1, 1), ("5", 0, 0.5), ("6", 0, 0), ("a few", 0, 0)])
-def test_numbers(text: str, number: float, distance: float) -> None:
-    found = rewarded("How many cars are there?", "4", text)
+@pytest.mark.parametrize(
+    ("reference", "text", "number", "distance"),
+    [
+        ("4", "4", 1, 1),
+        ("4", "5", 0, 0.5),
+        ("4", "6", 0, 0),
+        ("4", "a few", 0, 0),
+        ("1", "1.01", 1, 0.5),
+        ("1/3", "1/3", 1, 1),
+        ("1/3", "2/6", 1, 1),
+        ("1/3", "1/2", 0, 0.5),
+        ("1/3", "12 minutes", 0, 0),
+    ],
+)
+def test_numbers(reference: str, text: str, number: float, distance: float) -> None:
+    found = rewarded("How many cars are there?", reference, text)
     assert (found["number"], found["distance"]) == (number, distance)
 
 

@@ -277,12 +277,17 @@ def test_what_a_training_takes_within_a_part_of_a_gpu(case: Case) -> None:
 
 def test_folders_of_metrics_are_looked_into(case: Case) -> None:
     case.write()
-    names = {"metrics.names": ["bertscore"], "metrics.bertscore_model": str(case.folder / "none")}
+    encoder = case.folder / "encoder"
+    names = {"metrics.names": ["bertscore"], "metrics.bertscore_model": str(encoder)}
     case.options["spec_path"] = case.evaluation(**names)
+    encoder.mkdir()
+    for file in ("config.json", "model.safetensors", "tokenizer.json"):
+        problems = preflight(platform="local", group="model", **case.options).problems
+        (problem,) = [problem for problem in problems if problem.code == "METRIC_UNAVAILABLE"]
+        assert problem.where == "metrics.bertscore_model" and file in problem.message
+        (encoder / file).touch()
     problems = preflight(platform="local", group="model", **case.options).problems
-    assert [problem.where for problem in problems if problem.code == "METRIC_UNAVAILABLE"] == [
-        "metrics.bertscore_model"
-    ]
+    assert "METRIC_UNAVAILABLE" not in [problem.code for problem in problems]
 
 
 def test_a_scoring_function_is_looked_for(case: Case) -> None:

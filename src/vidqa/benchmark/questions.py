@@ -5,6 +5,7 @@ DATA may also be the folder above a folder `benchmark`, as Cosmos-Reason1's own 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,22 +89,25 @@ def _rows(home: Path, name: str) -> tuple[Path, list[Any]]:
 
 def _of_subset(home: Path, name: str, answer_type: str) -> Iterator[Question]:
     file, rows = _rows(home, name)
+    asked = Counter[str]()  # questions by clip, of which several rows may be
     for at, row in enumerate(rows):
         pairs = row.get(PAIRS) if isinstance(row, dict) else None
-        for number, pair in enumerate(pairs if isinstance(pairs, list) else [pairs]):
-            yield _question(name, row, pair, answer_type, f"{file}[{at}]", number)
+        for pair in pairs if isinstance(pairs, list) else [pairs]:
+            yield _question(name, row, pair, answer_type, f"{file}[{at}]", asked)
 
 
-def _question(name: str, row: Any, pair: Any, answer_type: str, where: str, number: int) -> Question:
-    """One question of a row. Raises BENCHMARK_DATA where it has no video, no text or no answer."""
+def _question(name: str, row: Any, pair: Any, answer_type: str, where: str, asked: Counter[str]) -> Question:
+    """One question of a row, which is counted in `asked`. Raises BENCHMARK_DATA where it has no video, no text or no
+    answer."""
     if not isinstance(pair, dict) or not isinstance(clip := row.get("video"), str) or not clip:
         raise BENCHMARK_DATA.error(where, "a video with qa_pairs is expected, each a question with its answer")
     text, answer = question_text(pair), answer_of(pair)
     if not text or not isinstance(answer, str) or not answer.strip():
         raise BENCHMARK_DATA.error(where, "a question, and an answer or correct_answer, are expected in qa_pairs")
-    return Question(
-        f"{name}/{clip}#{number}", name, f"{name}/{clip}", clip, prompt_of(text, pair, answer_type), answer.strip()
-    )
+    video, number = f"{name}/{clip}", asked[clip]
+    asked[clip] += 1
+    prompt = prompt_of(text, pair, answer_type)
+    return Question(f"{video}#{number}", name, video, clip, prompt, answer.strip())
 
 
 def prompt_of(text: str, pair: Mapping[str, Any], answer_type: str) -> str:

@@ -86,6 +86,11 @@ class Record:
     rejected: str | None = None  # a wrong answer in place of the last turn, of a preference pair
 
     @property
+    def place(self) -> str:
+        """The annotation file and id, for problems."""
+        return f"{self.source} (id {self.id})"
+
+    @property
     def question(self) -> str:
         """The last user turn's text, a line break where media are shown between its parts."""
         parts = next((turn.parts for turn in reversed(self.turns) if turn.role == "user"), ())

@@ -172,7 +172,7 @@ def _as_mcq(record: Record, options: list[str]) -> Record | None:
     letter = _letter(answer, choices)
     if letter is None:
         message = f"the answer {answer[:60]!r} is not one of {', '.join(map(repr, choices.values()))[:200]}"
-        raise PROMPT.error(f"{record.source} (id {record.id})", message)
+        raise PROMPT.error(record.place, message)
     lines = [] if listed else [f"({name}) {option}" for name, option in choices.items()]
     lines += [] if ASK_LETTER in record.question else [ASK_LETTER]
     return _rewritten(record, lines, thinking + letter)

@@ -143,14 +143,17 @@ def check_results(path: str | Path) -> tuple[list[Item], list[Problem]]:
     where, problems = str(path), ProblemCollector(str(path))
     is_own = read_object(Path(path).with_name("metrics.json")).get("answer_rules") == RULES
     items: list[Item] = []
-    try:
-        data = Path(path).read_bytes()
-    except OSError as wrong:
-        raise RESULTS_FOLDER.error(where, f"cannot be opened: {wrong.strerror or wrong}") from wrong
-    for index, value in json_items(data, where, problems):
+    for index, value in json_items(_content(Path(path)), where, problems):
         if (item := usable(value, where, index, problems)) is not None:
             items.append({name: item[name] for name in FIELDS} if is_own and is_scored(item) else judged(item))
     return items, problems.problems
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as unreadable:
+        raise RESULTS_FOLDER.error(path, f"cannot be opened: {unreadable.strerror or unreadable}") from unreadable
 
 
 def json_items(data: bytes, where: str, problems: ProblemCollector) -> Iterator[tuple[int, Any]]:
@@ -291,7 +294,7 @@ def _listed(names: set[str]) -> str:
 
 
 def _files_of_videos(place: Path) -> Iterator[Path]:
-    return (path for path in sorted(place.rglob("*.json")) if path.name not in OWN)
+    return (path for path in sorted(place.rglob("*.json")) if path.name not in OWN and path.is_file())
 
 
 def _of_videos(place: Path, files: list[Path]) -> tuple[list[Item], list[Problem]]:
@@ -299,7 +302,7 @@ def _of_videos(place: Path, files: list[Path]) -> tuple[list[Item], list[Problem
     problems, item_of = ProblemCollector(str(place)), dict[tuple[str, ...], Item]()
     for path in files:
         name, first_index = path.relative_to(place).with_suffix("").as_posix(), dict[tuple[str, str, str], int]()
-        for index, value in json_items(path.read_bytes(), str(path), problems):
+        for index, value in json_items(_content(path), str(path), problems):
             named = {"video_id": name, **value} if isinstance(value, dict) else value  # a file is of one video
             if (item := usable(named, str(path), index, problems)) is None:
                 continue

@@ -4,12 +4,12 @@ questions must be like that they are for.
 
 from __future__ import annotations
 
-import math
 import os
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from vidqa.spec.grpo_tables import REWARDS, reward_weights
 OVERLONG = "overlong"
 NUMERIC = ("number", "distance")
 START_S = 60.0  # to import what the function needs
-TOLERANCE = 0.01  # of `number`, relative; absolute below 1
+TOLERANCE = Fraction(1, 100)  # of `number`, relative; absolute below 1
 # Anything but another tag inside, so that tags cannot be repeated or swallowed.
 _INSIDE = r"(?:(?!</?(?:think|answer)>).)*?\S(?:(?!</?(?:think|answer)>).)*"
 _FORMAT = re.compile(rf"\s*<think>{_INSIDE}</think>\s*<answer>{_INSIDE}</answer>\s*", re.DOTALL)
@@ -51,13 +51,13 @@ class Completion:
         return make_item(self.record, self.text, self.finish_reason)
 
     @property
-    def difference(self) -> float | None:
-        """|answer - reference| where both are numbers."""
+    def difference(self) -> Fraction | None:
+        """|answer - reference| where both are numbers, which may be fractions: "1/3"."""
         if self.item["parse_status"] != "parsed":
             return None
         try:
-            return abs(float(self.item["parsed_response"]) - float(self.item["parsed_gt"]))
-        except ValueError:
+            return abs(Fraction(self.item["parsed_response"]) - Fraction(self.item["parsed_gt"]))
+        except (ValueError, ZeroDivisionError):
             return None
 
 
@@ -80,15 +80,15 @@ def number(completion: Completion) -> float:
     """1 for a number within TOLERANCE of the reference."""
     if (difference := completion.difference) is None:
         return 0.0
-    return float(difference <= TOLERANCE * max(1.0, abs(float(completion.item["parsed_gt"]))))
+    return float(difference <= TOLERANCE * max(1, abs(Fraction(completion.item["parsed_gt"]))))
 
 
 def distance(completion: Completion) -> float:
     """1 for the reference's number, 0.5 for one at most 1 away, else 0."""
     difference = completion.difference
-    if difference is None:
+    if difference is None or difference > 1:
         return 0.0
-    return 1.0 if math.isclose(difference, 0.0, abs_tol=1e-9) else 0.5 if difference <= 1.0 + 1e-9 else 0.0
+    return 0.5 if difference else 1.0
 
 
 def token_f1(completion: Completion) -> float:
@@ -124,21 +124,20 @@ class UserReward:
         fields = {name: getattr(record, name) for name in ("id", "question", "answer", "kind")}
         fields["media"] = [medium.path for medium in record.media]
         arguments = [completion.text, fields, list(completion.token_ids), completion.finish_reason]
-        where = f"{record.source} (id {record.id})"
         try:
             self.process = self.process or UserFunction(self.file, self.function, limit_s=START_S)
             value = self.process.call(arguments, limit_s=self.timeout_s, objects=[1])
         except UserFunctionTimeout:
             self.close()
             message = f"{self.name} took more than {self.timeout_s:g} s"
-            raise METRIC_FUNCTION.error(where, message) from None
+            raise METRIC_FUNCTION.error(record.place, message) from None
         except UserFunctionError as failed:
             self.close()
-            raise METRIC_FUNCTION.error(where, f"{self.name}: {failed.message} {failed.where}".rstrip()) from None
+            raise METRIC_FUNCTION.error(record.place, f"{self.name}: {failed.message} {failed.where}".rstrip()) from None
         number, parts = value if isinstance(value, list) and len(value) == 2 else (value, {})
         if not isinstance(parts, dict) or not all(map(is_number, (number, *parts.values()))):
             message = f"{self.name} gave {str(value)[:100]!r}, not a number or (number, table of numbers)"
-            raise METRIC_FUNCTION.error(where, message)
+            raise METRIC_FUNCTION.error(record.place, message)
         return float(number), {part: float(share) for part, share in parts.items()}
 
     def close(self) -> None:
@@ -199,7 +198,7 @@ def question_problems(records: Sequence[Record], reward_function: Any, *, balanc
     problems = []
     for record in records:
         if message := _unmet(record, names):
-            problems.append(REWARD_REFERENCE.at(f"{record.source} (id {record.id})", message))
+            problems.append(REWARD_REFERENCE.at(record.place, message))
     if balanced and len({label_of(record) for record in records}) < 2:
         label = label_of(records[0]) if records else ""
         message = f"engine.balance is label, and every one of {len(records)} questions has the label {label!r}"

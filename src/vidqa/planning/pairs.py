@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from vidqa.core.problem import Problem
 from vidqa.data.record import Record, Turn
 from vidqa.planning.problems import SAMPLE_ANSWERS
-from vidqa.planning.samples import Planner, Sample, place_of
+from vidqa.planning.samples import Planner, Sample
 from vidqa.spec.models import TrainSpec
 
 
@@ -79,10 +79,10 @@ def pair_problems(spec: object, sets: Mapping[str, Sequence[Record]]) -> list[Pr
                 problems.append(SAMPLE_ANSWERS.at(name, message, severity="warning"))
             continue
         if missing := [record for record in records if not record.rejected]:
-            message = f"{len(missing)} of {len(records)} records have no rejected answer, first {place_of(missing[0])}"
+            message = f"{len(missing)} of {len(records)} records have no rejected answer, first {missing[0].place}"
             problems.append(SAMPLE_ANSWERS.at(name, message))
         if equal := [record for record in paired if _plain(record.rejected) == _plain(record.answer)]:
-            message = f"{len(equal)} records have the same answer twice, first {place_of(equal[0])}"
+            message = f"{len(equal)} records have the same answer twice, first {equal[0].place}"
             problems.append(SAMPLE_ANSWERS.at(name, message))
     return problems
 

@@ -70,20 +70,10 @@ class Sample:
         """Placeholders of all media, the features that the decoder gets."""
         return sum(plan.tokens for plan in self.plans)
 
-    @property
-    def place(self) -> str:
-        """The annotation file and id of the record, for problems."""
-        return place_of(self.record)
-
     def too_long(self, longest: int, remedy: str | None = None) -> Problem:
         """The problem SAMPLE_TOO_LONG; `longest` is the limit in tokens."""
         message = f"{self.length} tokens, {self.media_tokens} of them video or image; {longest} allowed"
-        return SAMPLE_TOO_LONG.at(self.place, message, remedy)
-
-
-def place_of(record: Record) -> str:
-    """The annotation file and id of a record, for problems."""
-    return f"{record.source} (id {record.id})"
+        return SAMPLE_TOO_LONG.at(self.record.place, message, remedy)
 
 
 def training_planner(spec: TrainSpec, model_folder: Path) -> Planner:
@@ -164,7 +154,7 @@ class Planner:
                 try:
                     samples.append(self._sample(record, prompting, outline))
                 except ProblemError as bad:
-                    problems.extend(replace(p, where=f"{place_of(record)}: {p.where}") for p in bad.problems)
+                    problems.extend(replace(p, where=f"{record.place}: {p.where}") for p in bad.problems)
         return samples, problems
 
     def _sample(self, record: Record, prompting: Prompting, outline: Outline | list[Problem]) -> Sample:

@@ -40,7 +40,12 @@ from vidqa.spec.evaluate_tables import metric_models
 from vidqa.spec.keys import value_at, with_values
 from vidqa.spec.prompt_files import REASONING_TOKENS
 
-WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+# A text encoder's folder holds one of each.
+ENCODER_FILES = (
+    ("config.json",),
+    ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json"),
+    ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "tokenizer.model", "sentencepiece.bpe.model"),
+)
 MOST_SAMPLES = 20_000  # the longest ones; the others take less
 Change = dict[str, Any]
 
@@ -146,10 +151,9 @@ def metric_folders(inputs: RunInputs) -> list[Problem]:
     inputs.require_visible(*folders.values())
     problems = []
     for key, folder in folders.items():
-        if not (folder / "config.json").is_file():
-            problems.append(METRIC_UNAVAILABLE.at(key, f"there is no {folder / 'config.json'}"))
-        elif not any((folder / name).is_file() for name in WEIGHTS):
-            problems.append(METRIC_UNAVAILABLE.at(key, f"{folder} holds none of {', '.join(WEIGHTS)}"))
+        missing = (names for names in ENCODER_FILES if not any((folder / name).is_file() for name in names))
+        if names := next(missing, None):
+            problems.append(METRIC_UNAVAILABLE.at(key, f"{folder} holds none of {', '.join(names)}"))
     return problems
 
 

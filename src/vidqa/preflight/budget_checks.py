@@ -62,7 +62,7 @@ def token_facts(inputs: DataInputs) -> dict[str, Any]:
             "tokens": sum(lengths),
             "supervised_tokens": sum(sample.supervised for sample in used),
             "tokens_per_sample": _spread(lengths) if lengths else None,
-            "longest": [{"where": s.place, "tokens": s.length, "media_tokens": s.media_tokens} for s in longest],
+            "longest": [{"where": s.record.place, "tokens": s.length, "media_tokens": s.media_tokens} for s in longest],
         }
     return facts
 

@@ -11,6 +11,7 @@ stopped continues with `inference.skip_saved`.
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import chain, groupby
@@ -64,11 +65,12 @@ def inference(spec: InferenceSpec, run: RunFolder) -> int:
 
 def problems_by_record(plan: PlannedSet, problems: Sequence[Problem]) -> Failed:
     """The problems of records that could not be planned, by record id; `where` of a problem begins with its record."""
+    ids = {record.place: record.id for record in plan.records if problems}
     by_record: Failed = {}
-    for record in plan.records if problems else ():
-        place = f"{record.source} (id {record.id})"
-        if own := [problem for problem in problems if problem.where == place or problem.where.startswith(f"{place}:")]:
-            by_record[record.id] = own
+    for problem in problems:
+        ends = [len(problem.where), *(colon.start() for colon in re.finditer(":", problem.where))]
+        if place := next((problem.where[:end] for end in ends if problem.where[:end] in ids), None):
+            by_record.setdefault(ids[place], []).append(problem)
     return by_record
 
 

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
 from torch.nn.functional import normalize
 from transformers import AutoModel, AutoTokenizer, RobertaTokenizer
 
@@ -35,19 +37,29 @@ POOLING = {  # names in sentence-transformers folders, old and new
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_cls_token": "cls",
 }
+# What transformers raises for files that are damaged or of another model.
+BROKEN = (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError, StrictDataclassError)
+UNUSED = ("pooler.", "decoder.")  # parts whose weights many folders lack, and whose outputs are not compared
 NEUTRAL_MODULES = ("Normalize", "Dropout")  # they do not change a cosine
 
 
 class TextModel:
     """A text encoder (of an encoder-decoder model its encoder) and its tokenizer. It moves to `device` on first use.
-    `key` is the spec's key of the folder, for messages. Raises METRIC_UNAVAILABLE if transformers cannot load it."""
+    `key` is the spec's key of the folder, for messages. Raises METRIC_UNAVAILABLE if transformers cannot load it,
+    or only with weights or a vocabulary that are not the folder's."""
 
     def __init__(self, folder: Path, key: str, device: torch.device) -> None:
         try:
             self.tokenizer: Any = AutoTokenizer.from_pretrained(folder)
-            self.model: Any = AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
-        except (OSError, ValueError, KeyError) as broken:
+            loaded = AutoModel.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
+        except BROKEN as broken:
             raise METRIC_UNAVAILABLE.error(key, f"transformers cannot load {folder}: {broken}") from broken
+        self.model: Any = loaded[0].eval()
+        if missing := sorted(name for name in loaded[1]["missing_keys"] if not name.startswith(UNUSED)):
+            raise METRIC_UNAVAILABLE.error(key, f"{folder} lacks {len(missing)} weights, first {missing[0]}")
+        # Without its files transformers gives some tokenizers that know no word, to which all texts are alike.
+        if len(self.tokenizer) <= len(self.tokenizer.all_special_ids):
+            raise METRIC_UNAVAILABLE.error(key, f"{folder} holds no vocabulary of a tokenizer")
         if hasattr(self.model, "decoder") and hasattr(self.model, "encoder"):
             self.model = self.model.encoder
         self.folder, self.key, self.device = folder, key, device
@@ -131,7 +143,10 @@ def sentence_embedder(model: TextModel) -> Callable[[Sequence[str]], Sequence[to
     """The function from texts to sentence embeddings, each float32 [D] of length 1. It pools token vectors as the
     folder's modules.json (sentence-transformers) says; without that file it takes their mean. Raises
     METRIC_UNAVAILABLE for modules that are not implemented here."""
-    pool = _pooling(model)
+    try:
+        pool = _pooling(model)
+    except (ValueError, KeyError, TypeError, AttributeError) as broken:
+        raise _unavailable(model, f"holds settings of sentence-transformers that cannot be read: {broken!r}") from broken
     return lambda texts: [normalize(pool(vectors), dim=-1) for _, vectors in model.encode(texts)]
 
 

@@ -92,6 +92,7 @@ def test_what_cannot_be_computed_is_refused(encoder: Path, tmp_path: Path) -> No
         write_sentence_model(tmp_path / name, pooling, last)
     assert "Dense" in refused(lambda: likeness(tmp_path / "dense"))
     assert "lasttoken" in refused(lambda: likeness(tmp_path / "odd"))
+    broken = tmp_path / "broken"
     sizes = json.loads((encoder / "config.json").read_text())
     for name, content, message in (
         ("config.json", json.dumps({**sizes, "num_hidden_layers": 4}), "lacks"),
@@ -103,7 +104,6 @@ def test_what_cannot_be_computed_is_refused(encoder: Path, tmp_path: Path) -> No
         ("modules.json", '[{"idx": 0}]', "cannot be read"),
         ("1_Pooling/config.json", "[1]", "cannot be read"),
     ):
-        broken = tmp_path / "broken"
         write_sentence_model(broken, MEAN)
         for path in broken.glob(name):
             path.write_text(content) if content else path.unlink()

@@ -103,7 +103,8 @@ def test_what_is_counted_is_what_is_built(folder: Path, mode: str, for_generatio
     for sample in samples:
         encoded = planner.encode(sample)
         counted = (sample.length, sample.supervised, sample.prefix)
-        assert counted == (len(encoded.token_ids), encoded.supervised.sum(), prefix_of(planner, sample)), sample.record.place
+        expected = len(encoded.token_ids), encoded.supervised.sum(), prefix_of(planner, sample)
+        assert counted == expected, sample.record.place
     assert any(sample.prefix for sample in samples)
 
 

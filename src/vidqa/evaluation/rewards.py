@@ -133,7 +133,8 @@ class UserReward:
             raise METRIC_FUNCTION.error(record.place, message) from None
         except UserFunctionError as failed:
             self.close()
-            raise METRIC_FUNCTION.error(record.place, f"{self.name}: {failed.message} {failed.where}".rstrip()) from None
+            message = f"{self.name}: {failed.message} {failed.where}".rstrip()
+            raise METRIC_FUNCTION.error(record.place, message) from None
         number, parts = value if isinstance(value, list) and len(value) == 2 else (value, {})
         if not isinstance(parts, dict) or not all(map(is_number, (number, *parts.values()))):
             message = f"{self.name} gave {str(value)[:100]!r}, not a number or (number, table of numbers)"

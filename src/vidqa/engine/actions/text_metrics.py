@@ -146,7 +146,7 @@ def sentence_embedder(model: TextModel) -> Callable[[Sequence[str]], Sequence[to
     try:
         pool = _pooling(model)
     except (ValueError, KeyError, TypeError, AttributeError) as broken:
-        raise _unavailable(model, f"holds settings of sentence-transformers that cannot be read: {broken!r}") from broken
+        raise _unavailable(model, f"has settings of sentence-transformers that cannot be read: {broken!r}") from broken
     return lambda texts: [normalize(pool(vectors), dim=-1) for _, vectors in model.encode(texts)]
 
 

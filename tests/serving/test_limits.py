@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,11 +30,12 @@ from tiny_world import tiny_model
 
 from vidqa.core.problem import ProblemError
 from vidqa.families.chat import Chat, load_chat
+from vidqa.serving import connections
 from vidqa.serving._base import Limits, listen
 from vidqa.serving.app import problem_response
 from vidqa.serving.connections import Connection, Uploads
 from vidqa.serving.grammar import Grammars
-from vidqa.serving.media import Hosts, MediaAccess, MediaStore
+from vidqa.serving.media import Hosts, MediaAccess, MediaStore, download
 from vidqa.serving.openai_responses import status_of
 from vidqa.serving.schema import NamedMedium, parse_request
 
@@ -127,6 +129,53 @@ def test_a_slow_body_is_refused_and_keeps_nobody_out(address: tuple[str, int]) -
             with contextlib.suppress(OSError):
                 connection.sendall(b" ")
             assert b" 400 " in connection.recv(1 << 16) and time.monotonic() - began < LIMITS.body_start_s + 5
+
+
+def test_an_upload_whose_time_is_over_makes_room_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the end of its time and that of its task, it can be dropped no more."""
+    monkeypatch.setattr(connections, "PROTECTED_S", 0.0)
+    uploads = Uploads(Limits(body_start_s=0.2), 1)
+
+    async def silence() -> Any:
+        await asyncio.sleep(60)
+        yield b""
+
+    slow: Any = SimpleNamespace(headers={"content-type": "application/json"}, state=SimpleNamespace(), stream=silence)
+
+    async def next_upload_at_its_end() -> None:
+        reading = asyncio.create_task(uploads.read(slow))
+        await asyncio.sleep(0.05)
+        (upload,) = uploads._running
+        room = asyncio.get_running_loop().create_future()
+        when = upload.deadline.when()
+        assert when
+        asyncio.get_running_loop().call_at(when, lambda: room.set_result(uploads._make_room()))
+        with pytest.raises(ProblemError, match="SERVE_REQUEST"):
+            await reading
+        assert room.done()
+
+    asyncio.run(next_upload_at_its_end())
+
+
+@pytest.mark.parametrize(
+    "head", ["HTTP/1.1 200 OK\r\n", "HTTP/1.1 200 OK\r\n\r\n", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"]
+)
+def test_a_download_has_its_time_whatever_comes_by_the_letter(head: str) -> None:
+    def send(listener: socket.socket) -> None:
+        with listener.accept()[0] as client, contextlib.suppress(OSError):
+            client.sendall(head.encode())
+            for _ in range(50):
+                client.sendall(b"0")
+                time.sleep(0.2)
+
+    with listen("127.0.0.1", 0) as listener:
+        listener.listen()
+        threading.Thread(target=send, args=[listener], daemon=True).start()
+        host = f"127.0.0.1:{listener.getsockname()[1]}"
+        began = time.monotonic()
+        with pytest.raises(ProblemError, match="not there within 1 s"):
+            download(f"http://{host}/a.mp4", Hosts.parse([host]), Limits(fetch_s=1.0), "messages")
+        assert time.monotonic() - began < 6
 
 
 def test_a_large_body_comes_in_parts(address: tuple[str, int]) -> None:

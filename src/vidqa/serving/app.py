@@ -222,7 +222,7 @@ class ServerApp:
                 self.server_metrics.first_token_s.observe(time.perf_counter() - answers.began)
                 is_first = False
             if isinstance(item, Result):
-                self.server_metrics.answer_tokens.inc(answers.choices[number].count)
+                self.server_metrics.answer_tokens.inc(answers.choices[number].detokenizer.count)
             yield number, item
         self.server_metrics.answer_s.observe(time.perf_counter() - answers.began)
 

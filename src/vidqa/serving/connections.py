@@ -148,12 +148,13 @@ class Uploads:
             upload.deadline.reschedule(asyncio.get_running_loop().time() + seconds - age)
 
     def _make_room(self) -> None:
-        if len(self._running) < self.most:
+        running = [upload for upload in self._running if not upload.deadline.expired()]
+        if len(running) < self.most:
             return
         now = time.monotonic()
-        old = [upload for upload in self._running if now - upload.began > PROTECTED_S]
+        old = [upload for upload in running if now - upload.began > PROTECTED_S]
         if not old:
-            raise BUSY.error("server", f"{len(self._running)} requests are being received")
+            raise BUSY.error("server", f"{len(running)} requests are being received")
         slowest = min(old, key=lambda upload: upload.rate(now))
         self._running.discard(slowest)
         slowest.deadline.reschedule(asyncio.get_running_loop().time())

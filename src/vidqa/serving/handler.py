@@ -48,11 +48,6 @@ class Answer:
     pieces: list[Piece] = field(default_factory=list)
     result: Result | None = None
 
-    @property
-    def count(self) -> int:
-        """Number of tokens so far, including the one that ends the turn."""
-        return self.detokenizer.count
-
     def on_token(self, token_id: int, logprob: float) -> None:
         """Send the text that a new token completes."""
         piece = self.detokenizer.take(token_id, logprob)
@@ -82,8 +77,7 @@ class Answers:
 
     async def pieces(self) -> AsyncIterator[tuple[int, Piece | Result]]:
         """Stream (number of the choice, piece of text or result) until every choice has its result. Raises the problems
-        of
-        the first answer that failed."""
+        of the first answer that failed."""
         while any(choice.result is None for choice in self.choices):
             number, item = await self.queue.get()
             if isinstance(item, Piece):
@@ -112,8 +106,7 @@ class RequestHandler:
 
     async def plan(self, request: ChatRequest, media_files: ExitStack) -> Sample:
         """The planned sample of a request. Its media are downloaded to files that closing `media_files` deletes: keep
-        it
-        open until the answers are there. Raises the problems of the request."""
+        it open until the answers are there. Raises the problems of the request."""
         turns, named_media = conversation(request.messages)
         characters, limit = sum(len(turn.text) for turn in turns), MAX_CHARACTERS_PER_TOKEN * self.backend.longest
         if characters > limit:
@@ -207,8 +200,7 @@ class RequestHandler:
         self, work: Callable[..., Value], *arguments: Any, threads: ThreadPoolExecutor | None = None
     ) -> Value:
         """Run a slow call in a thread. When this task is cancelled, a call that has not begun is dropped, and one that
-        runs
-        is waited for: a download that it has registered for deletion must be complete before that happens."""
+        runs is waited for: a download that it has registered for deletion must be complete before that happens."""
         call = (threads or self.threads).submit(work, *arguments)
         running = asyncio.wrap_future(call)
         try:

@@ -201,10 +201,13 @@ def download(url: str, hosts: Hosts, limits: Limits, where: str) -> bytes:
     if parts.username is not None or not hosts.allow(host, port, parts.scheme):
         raise MEDIA_REFUSED.error(where, f"the host {host}:{port} is not allowed")
     try:
-        address = _checked_address(host, port, where)
-        return _read(parts, address, port, deadline, limits, where)
+        data = _read(parts, _checked_address(host, port, where), port, deadline, limits, where)
+        if time.monotonic() >= deadline:  # it may have been cut off
+            raise TimeoutError
+        return data
     except BROKEN as failed:
-        reason = str(failed) or type(failed).__name__
+        is_late = time.monotonic() >= deadline
+        reason = f"not there within {limits.fetch_s:g} s" if is_late else str(failed) or type(failed).__name__
         raise MEDIA_UNAVAILABLE.error(where, f"{host}:{port} gives no file: {reason}") from failed
 
 
@@ -232,19 +235,20 @@ def _is_public(address: str) -> bool:
 
 
 def _read(parts: SplitResult, address: str, port: int, deadline: float, limits: Limits, where: str) -> bytes:
-    """The body of a GET at `address`. Raises BROKEN."""
-
-    def left() -> float:
-        if (seconds := deadline - time.monotonic()) <= 0:
-            raise TimeoutError(f"not there within {limits.fetch_s:g} s")
-        return seconds
-
-    host = parts.hostname or ""
-    connection = http.client.HTTPConnection(host, port, timeout=left())
-    with socket.create_connection((address, port), left()) as plain:
-        sock = plain
+    """The body of a GET at `address`, or what of it came before the deadline, a time.monotonic(). Raises BROKEN."""
+    host, data = parts.hostname or "", bytearray()
+    with ExitStack() as held:
+        sock = held.enter_context(socket.create_connection((address, port), limits.fetch_s))
         if parts.scheme == "https":
-            sock = ssl.create_default_context().wrap_socket(plain, server_hostname=host)
+            context = ssl.create_default_context()
+            sock = held.enter_context(context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False))
+        # A socket's own timeout is that of one read, and a server may send a header of many kilobytes by the letter.
+        ending = threading.Timer(deadline - time.monotonic(), _shut_down, [sock])
+        held.callback(ending.cancel)
+        ending.start()
+        if isinstance(sock, ssl.SSLSocket):
+            sock.do_handshake()
+        connection = http.client.HTTPConnection(host, port)
         connection.sock = sock
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         connection.request("GET", target, headers={"Accept-Encoding": "identity", "User-Agent": "vidqa"})
@@ -252,15 +256,16 @@ def _read(parts: SplitResult, address: str, port: int, deadline: float, limits: 
         if response.status != 200:
             kind = "a redirect, which is not followed" if 300 <= response.status < 400 else "no file"
             raise OSError(f"it answers {response.status}, {kind}")
-        data = bytearray()
-        while True:
-            sock.settimeout(left())
-            if not (piece := response.read1(CHUNK)):
-                break
+        while piece := response.read1(CHUNK):
             data += piece
             if len(data) > limits.media_bytes or (response.length or 0) > limits.media_bytes:
-                message = f"more than {limits.media_bytes / MB:.0f} MB"
-                raise TOO_LARGE.error(where, message)
+                raise TOO_LARGE.error(where, f"more than {limits.media_bytes / MB:.0f} MB")
         if response.length:
             raise OSError(f"it ended {response.length} bytes early")
-        return bytes(data)
+    return bytes(data)
+
+
+def _shut_down(sock: socket.socket) -> None:
+    """End what is sent and read, in whichever thread; an SSLSocket's own `shutdown` would change its state."""
+    with suppress(OSError):
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)

@@ -119,7 +119,7 @@ class ResponseWriter:
         return {**table, "choices": choices, **more}
 
     def _usage(self) -> dict[str, int]:
-        prompt, answered = self.answers.sample.length, sum(answer.count for answer in self.answers.choices)
+        prompt, answered = self.answers.sample.length, sum(answer.detokenizer.count for answer in self.answers.choices)
         return {"prompt_tokens": prompt, "completion_tokens": answered, "total_tokens": prompt + answered}
 
     def _logprobs(self, tokens: Sequence[tuple[int, float]], top: Sequence[TopLogprobs] = ()) -> dict[str, Any] | None:

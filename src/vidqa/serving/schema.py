@@ -292,13 +292,11 @@ def conversation(messages: Sequence[Message]) -> tuple[tuple[Turn, ...], list[Na
                 continue
             if role != "user":
                 raise REQUEST.error(f"{where}[{number}]", "media belong into the user's messages")
-            video = isinstance(part, VideoPart)
-            url = part.video_url.url if isinstance(part, VideoPart) else part.image_url.url
-            parts.append(len(media))
-            kind = "video" if video else "image"
+            kind, address = ("video", part.video_url) if isinstance(part, VideoPart) else ("image", part.image_url)
             keys = _keys_in(part)
             _check_keys(keys, f"{where}[{number}]")
-            media.append(NamedMedium(kind, url, f"{where}[{number}].{kind}_url", tuple(sorted(keys.items()))))
+            parts.append(len(media))
+            media.append(NamedMedium(kind, address.url, f"{where}[{number}].{kind}_url", tuple(sorted(keys.items()))))
         turns.append(Turn(role, (message.content,) if isinstance(message.content, str) else tuple(parts)))
     if len(media) > MOST_MEDIA:
         raise REQUEST.error("messages", f"{len(media)} videos and images; at most {MOST_MEDIA} allowed")

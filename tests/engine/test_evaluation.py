@@ -202,8 +202,8 @@ def _started(spec: Path, run_dir: Path, answers: int, action: str = "evaluate") 
     return process
 
 
-SCORED = Answer("Yes", "scored", 0, {"Yes": -0.25, "No": -1.5})
-SAVED = [("a", SCORED), ("b", Answer("naïve — 是", "length", 6))]
+SAVED = [Answer("a", "Yes", "scored", 0, {"Yes": -0.25, "No": -1.5}), Answer("b", "naïve — 是", "length", 6)]
+SAVED_BY_ID = {answer.sample_id: answer for answer in SAVED}
 
 
 def test_an_answer_that_was_torn_anywhere_is_asked_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -212,24 +212,25 @@ def test_an_answer_that_was_torn_anywhere_is_asked_again(tmp_path: Path, capsys:
     whole = saved.path.read_bytes()
     for end in range(whole.index(b"\n") + 2, len(whole)):
         saved.path.write_bytes(whole[:end])
-        assert saved.read() == dict(SAVED[:1])
+        assert saved.read() == {"a": SAVED[0]}
         assert "rank-0.jsonl: the last line was cut off" in capsys.readouterr().err
         saved.append(SAVED[1:])
-        assert saved.path.read_bytes() == whole and saved.read() == dict(SAVED)
+        assert saved.path.read_bytes() == whole and saved.read() == SAVED_BY_ID
     saved.path.write_bytes(b"\0" * 30 + b"\n" + whole + b"\0" * 512)  # blocks that a power cut left empty
-    assert saved.read() == dict(SAVED)
+    assert saved.read() == SAVED_BY_ID
     assert "1 lines cannot be read" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"logprob": -1.0}, "with logprob, which no answer has"),
-        ({"tokens": None}, "whose tokens is None"),
-        ({"text": 5}, "whose text is 5"),
-        ({"finish_reason": ...}, "without finish_reason"),
-        ({"sample_id": ...}, "without sample_id"),
-        ({"finish_reason": "scored"}, "without logprobs"),
+        ({"logprob": -1.0}, "unknown field `logprob`"),
+        ({"tokens": None}, "Expected `int`, got `null` - at `$.tokens`"),
+        ({"text": 5}, "Expected `str`, got `int` - at `$.text`"),
+        ({"finish_reason": ...}, "missing required field `finish_reason`"),
+        ({"sample_id": ...}, "missing required field `sample_id`"),
+        ({"finish_reason": "scored"}, "`logprobs`"),
+        ({"logprobs": {"Yes": -1.0}}, "`logprobs`"),
     ],
 )
 def test_saved_answers_with_other_fields_are_named(tmp_path: Path, change: dict[str, Any], named: str) -> None:

@@ -30,7 +30,7 @@ def test_yes_no_windows_merge_to_yes_if_one_says_yes_and_to_no_if_all_say_no(
     answers: list[str], answer: str, spans: tuple[tuple[float, float], ...]
 ) -> None:
     found = merged(said("yes_no", *answers), len(answers))
-    assert (found.answer, found.spans, found.rule) == (answer, spans, "yes if any window says yes, no if all say no")
+    assert (found.answer, found.spans_s, found.rule) == (answer, spans, "yes if any window says yes, no if all say no")
     assert found.status == ("parsed" if answer else "undecided")
 
 
@@ -41,7 +41,7 @@ def test_yes_no_windows_with_one_unparsed_do_not_merge_to_no() -> None:
 
 def test_choice_windows_merge_to_the_most_common_answer() -> None:
     found = merged(said("letter", "B", "A", "B", ""), 4)
-    assert (found.answer, found.spans, found.status) == ("B", ((0.0, 30.0), (50.0, 80.0)), "parsed")
+    assert (found.answer, found.spans_s, found.status) == ("B", ((0.0, 30.0), (50.0, 80.0)), "parsed")
     assert merged(said("letter", "B", "A"), 2).status == "undecided"
     assert merged(said("letter", "", ""), 2).status == "undecided"
 

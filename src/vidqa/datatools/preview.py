@@ -87,7 +87,7 @@ def previews(planner: Planner, records: Sequence[Record]) -> tuple[list[Preview]
         pieces = tuple(pieces_of(planner.chat, sample.record, sample.plans, encoded))
         rendered.append(Preview(sample, pieces, planner.prompting.for_generation))
         if not sample.supervised and not planner.prompting.for_generation:
-            problems.append(FIELD.at(sample.place, "none of its tokens is learned", ANSWER, severity="warning"))
+            problems.append(FIELD.at(sample.record.place, "none of its tokens is learned", ANSWER, severity="warning"))
     return rendered, problems
 
 
@@ -163,7 +163,7 @@ def _terminal(preview: Preview, colour: bool) -> str:
 
     s = preview.sample
     what = "prompt" if preview.for_generation else f"{s.supervised} learned"
-    parts = [(f"--- {s.place}: {s.length} tokens, {s.media_tokens} of media, {what}\n", "bold")]
+    parts = [(f"--- {s.record.place}: {s.length} tokens, {s.media_tokens} of media, {what}\n", "bold")]
     for piece in preview.pieces:
         if piece.plan:
             parts.append((f"\n    {{{plan_line(piece)}}}\n", "cyan"))

@@ -219,8 +219,11 @@ def _recipe(place: Path) -> dict[str, Any]:
     folders = dict.fromkeys(
         [place if place.is_dir() else place.parent, *(path.parent for path in results_files(place))]
     )
-    recipes = [recipe for folder in folders if (recipe := read_object(folder / "recipe.json"))]
-    for recipe in recipes:
+    recipes = []
+    for file in (folder / "recipe.json" for folder in folders if (folder / "recipe.json").is_file()):
+        if not (recipe := read_object(file)):
+            raise COMPARISON_UNEQUAL.error(file, "it holds no recipe that can be read")
+        recipes.append(recipe)
         if isinstance(scoring := recipe.get("scoring"), dict):
             scoring.pop("answer_rules", None)
         if differences := compare_recipes(recipes[0], recipe):

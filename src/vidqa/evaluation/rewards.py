@@ -80,7 +80,7 @@ def number(completion: Completion) -> float:
     """1 for a number within TOLERANCE of the reference."""
     if (difference := completion.difference) is None:
         return 0.0
-    return float(difference <= TOLERANCE * max(1, abs(Fraction(completion.item["parsed_gt"]))))
+    return float(difference <= TOLERANCE * max(Fraction(1), abs(Fraction(completion.item["parsed_gt"]))))
 
 
 def distance(completion: Completion) -> float:

@@ -41,19 +41,22 @@ class WindowAnswer:
 
 @dataclass(frozen=True)
 class Merged:
-    """The answer about all windows; `spans` are those that say it, neighbours joined. `status` is "parsed", "undecided"
-    where the rule gives no answer, or "separate" where windows are not merged."""
+    """The answer about all windows; `spans_s` are those that say it, neighbours joined. `status` is "parsed",
+    "undecided" where the rule gives no answer, "separate" where windows are not merged, or "error" where none was
+    answered."""
 
-    response: str
-    answer: str
-    kind: str
-    status: str
-    spans: tuple[Span, ...]
-    rule: str
+    response: str | None = None
+    answer: str = ""
+    kind: str = ""
+    status: str = "error"
+    spans_s: tuple[Span, ...] = ()
+    rule: str = ""
 
 
 def merged(windows: Sequence[WindowAnswer], count: int) -> Merged:
     """The answer about all of a video from those of its `count` windows that were answered, in the order of time."""
+    if not windows:
+        return Merged()
     kind = Counter(window.kind for window in windows).most_common(1)[0][0]
     rule = RULES.get(kind, NOT_MERGED)
     if rule == NOT_MERGED:

@@ -65,7 +65,7 @@ def evaluate(spec: EvaluateSpec, run: RunFolder) -> int:
         return int(Exit.NOT_DONE)
 
     def conclude() -> None:
-        answers, bad = result.answers(), list(dict.fromkeys(chain(quarantined, *result.failed.values())))
+        answers, bad = result.saved.read(), list(dict.fromkeys(chain(quarantined, *result.failed.values())))
         require_answers(samples, answers, result.failed.keys(), run)
         took = f"{result.answered} answers in {result.seconds:.1f} s" if result.answered else "answered before"
         write_retries(run, [saved.read() for saved in result.retries])

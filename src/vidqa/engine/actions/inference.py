@@ -14,6 +14,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from itertools import chain, groupby
 from typing import Any
 
@@ -54,7 +55,7 @@ def inference(spec: InferenceSpec, run: RunFolder) -> int:
         return int(Exit.NOT_DONE)
 
     def conclude() -> None:
-        answers = result.answers()
+        answers = result.saved.read()
         require_answers(samples, answers, result.failed.keys(), run)
         write_answers(run, rows_of(plan, samples, answers, problems_by_record(plan, problems) | result.failed))
         write_json(run.path / "recipe.json", recipe)
@@ -130,21 +131,15 @@ def _merged_row(name: str, records: Sequence[Record], rows: Sequence[Row]) -> Ro
         for span, row in zip(spans, rows, strict=True)
         for time_s in chain(*row["frame_times_s"])
     ]
-    merged_answer = merged(answered, len(rows)) if answered else None
     return {
         **rows[0],
+        **asdict(merged(answered, len(rows))),
         "id": name,
-        "response": merged_answer.response if merged_answer else None,
-        "answer": merged_answer.answer if merged_answer else "",
-        "kind": merged_answer.kind if merged_answer else "",
-        "status": merged_answer.status if merged_answer else "error",
-        "finish_reason": "windows" if merged_answer else "error",
+        "finish_reason": "windows" if answered else "error",
         "tokens": sum(row["tokens"] for row in rows),
         "prompt_tokens": sum(row["prompt_tokens"] for row in rows),
         "frame_times_s": [times_s],
         "problem": problem,
-        "rule": merged_answer.rule if merged_answer else "",
-        "spans_s": [list(span) for span in merged_answer.spans] if merged_answer else [],
         "windows": windows,
     }
 

@@ -7,10 +7,11 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from vidqa.core.cli import note
 from vidqa.core.files import remove
@@ -26,19 +27,18 @@ from vidqa.planning.samples import Planner, Sample
 from vidqa.spec.models import EvaluateSpec, InferenceSpec
 from vidqa.video.types import VisionSpec
 
-KINDS = {"sample_id": str, "text": str, "finish_reason": str, "tokens": int}
 # Settings of a draw that a recipe names where they differ from these, which change nothing.
 DRAWS_ANY = {"top_p": 1.0, "top_k": 0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
 NAMED = 5  # samples that a message names
 AnsweringSpec = EvaluateSpec | InferenceSpec
 
 
-@dataclass(frozen=True)
-class Answer:
-    """`finish_reason` is "stop" if the model ended its turn, "length" if it was cut off, and "scored" if it was not
-    generated: then `logprobs` has the log-probability of each allowed answer. `tokens` counts those of a generated
-    text, without the one that ends the turn."""
+class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A line of a file of answers. `finish_reason` is "stop" if the model ended its turn, "length" if it was cut off,
+    and "scored" if it was not generated: then `logprobs` has the log-probability of each allowed answer. `tokens`
+    counts those of a generated text, without the one that ends the turn."""
 
+    sample_id: str
     text: str
     finish_reason: str
     tokens: int
@@ -48,7 +48,7 @@ class Answer:
 def answer_of(result: Result, chat: Chat) -> Answer:
     """The text of a generated result."""
     token_ids = result.token_ids[:-1] if result.finish_reason == "stop" else result.token_ids
-    return Answer(chat.decode(token_ids).strip(), result.finish_reason, len(token_ids))
+    return Answer(result.id, chat.decode(token_ids).strip(), result.finish_reason, len(token_ids))
 
 
 class SavedAnswers:
@@ -61,13 +61,12 @@ class SavedAnswers:
         self.folder = folder / digest
         self.path = self.folder / f"rank-{rank}.jsonl"
 
-    def append(self, answers: Sequence[tuple[str, Answer]]) -> None:
-        """Add answers by sample id; they are on disk when this returns."""
+    def append(self, answers: Sequence[Answer]) -> None:
+        """Add answers; they are on disk when this returns."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with self.path.open("a", encoding="utf-8") as file:
-            for sample_id, answer in answers:
-                facts = {name: value for name, value in vars(answer).items() if value is not None}
-                file.write(json.dumps({"sample_id": sample_id, **facts}, ensure_ascii=False) + "\n")
+            for answer in answers:
+                file.write(json.dumps(msgspec.to_builtins(answer), ensure_ascii=False) + "\n")
             file.flush()
             os.fsync(file.fileno())
 
@@ -84,12 +83,15 @@ class SavedAnswers:
             broken = 0
             for number, line in enumerate(lines, 1):
                 try:
-                    item = json.loads(line.decode("utf-8"))
+                    answer = msgspec.json.decode(line, type=Answer)
+                    if (answer.finish_reason == "scored") != (answer.logprobs is not None):
+                        raise msgspec.ValidationError("Answers have `logprobs` where they are scored, and only there")
+                except msgspec.ValidationError as wrong:
+                    raise ENGINE_ANSWERS_UNREADABLE.error(f"{path}:{number}", str(wrong)) from wrong
                 except (ValueError, RecursionError):
                     broken += 1
-                    continue
-                sample_id, answer = _answer(item, f"{path}:{number}")
-                answers.setdefault(sample_id, answer)
+                else:
+                    answers.setdefault(answer.sample_id, answer)
             if broken:
                 note(f"{path}: {broken} lines cannot be read; those samples are asked again")
         return answers
@@ -98,21 +100,6 @@ class SavedAnswers:
         """Start without earlier answers."""
         remove(self.folder, owner=self.folder.parent)
         return {}
-
-
-def _answer(item: Any, where: str) -> tuple[str, Answer]:
-    """The sample id and the answer of one line."""
-    if not isinstance(item, dict):
-        raise ENGINE_ANSWERS_UNREADABLE.error(where, f"the line holds {type(item).__name__}, not an object")
-    kinds = {**KINDS, "logprobs": dict} if item.get("finish_reason") == "scored" else KINDS
-    wrong = [f"without {name}" for name in kinds if name not in item]
-    wrong += [f"with {name}, which no answer has" for name in item if name not in kinds]
-    wrong += [
-        f"whose {name} is {item[name]!r}" for name in kinds if name in item and type(item[name]) is not kinds[name]
-    ]
-    if wrong:
-        raise ENGINE_ANSWERS_UNREADABLE.error(where, f"an answer {', and '.join(wrong)}"[:400])
-    return item.pop("sample_id"), Answer(**item)
 
 
 def require_answers(

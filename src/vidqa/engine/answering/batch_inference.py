@@ -63,7 +63,7 @@ class InferenceTask:
 class InferenceResult:
     """The outcome, the same on every rank.
 
-    saved          the answers on disk, those of earlier runs included
+    saved          the answers on disk, those of earlier runs included and retries aside; to be read on rank 0
     failed         samples that could not be decoded
     was_stopped    whether a signal stopped it
     answered       how many samples this run answered
@@ -77,10 +77,6 @@ class InferenceResult:
     answered: int
     seconds: float
     retries: Sequence[SavedAnswers] = ()
-
-    def answers(self) -> dict[str, Answer]:
-        """All answers by sample id, retries aside. Call it on rank 0, once every rank has ended."""
-        return self.saved.read()
 
 
 def start_answering(spec: AnsweringSpec | EmbedSpec) -> World:
@@ -183,7 +179,7 @@ class ResultWriter:
         failed = {result.id: list(result.problems) for result in results if result.problems}
         end_if_bad([problem for problems in failed.values() for problem in problems], fails=self.fail_on_bad_sample)
         self.failed |= failed
-        answers = [(result.id, self.prompts.answer(result)) for result in results if not result.problems]
+        answers = [self.prompts.answer(result) for result in results if not result.problems]
         self.saved.append(answers)
         self.answered += len(answers)
         self._report()

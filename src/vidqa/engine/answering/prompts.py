@@ -106,4 +106,4 @@ class Candidates:
         for answer, score in zip(forms.values(), result.scores, strict=True):
             scores[answer].append(score)
         logprobs = {answer: float(np.logaddexp.reduce(logs)) for answer, logs in scores.items()}
-        return Answer(max(logprobs, key=lambda answer: logprobs[answer]), "scored", 0, logprobs)
+        return Answer(result.id, max(logprobs, key=lambda answer: logprobs[answer]), "scored", 0, logprobs)

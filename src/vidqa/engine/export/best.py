@@ -7,7 +7,6 @@ An export that was measured is never second to one that was not. Every export ke
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vidqa.core.cli import note
-from vidqa.core.files import remove, write_json, write_link
+from vidqa.core.files import read_object, remove, write_json, write_link
 from vidqa.core.run_folder import EXPORT, RunFolder
 
 ACCURACY, REWARD, LOSS = "val/accuracy", "val/reward", "val/avg_loss"
@@ -36,7 +35,7 @@ def best_of(run: RunFolder, upto: int) -> Best | None:
     """The best of a run's exports: the most accurate where all measured ones have answered, then the one with the
     largest reward or the least loss, of equals the earlier one. Where none was measured, the newest up to the step
     `upto`: later ones are of an attempt that this run went back behind."""
-    facts_by_export = {path: _facts(path / EXPORT) for path in run.complete(run.exports, EXPORT)}
+    facts_by_export = {path: read_object(path / EXPORT) for path in run.complete(run.exports, EXPORT)}
     if best := _best_measured(run, facts_by_export):
         return best
     reached = [path for path, facts in facts_by_export.items() if facts["step"] <= upto]
@@ -46,15 +45,13 @@ def best_of(run: RunFolder, upto: int) -> Best | None:
 def _best_measured(run: RunFolder, facts_by_export: dict[Path, dict[str, Any]]) -> Best | None:
     """Of exports and their facts, the best that was measured."""
     measured = {path: values for path, facts in facts_by_export.items() if (values := _measured(run, path, facts))}
-    if measured:
-        common = set.intersection(*map(set, measured.values()))
-        metric = next((name for name in (ACCURACY, REWARD, LOSS) if name in common), None)
-        if metric is None:  # exports of supervised training and of reinforcement, in one folder
-            return None
-        best = max(measured, key=lambda path: (*_rank(metric, measured[path]), -facts_by_export[path]["step"]))
-        values = measured[best]
-        return Best(metric, values[metric], facts_by_export[best]["step"], best.name, values.get(LOSS))
-    return None
+    common = set.intersection(*map(set, measured.values())) if measured else set()
+    metric = next((name for name in (ACCURACY, REWARD, LOSS) if name in common), None)
+    if metric is None:  # none was, or exports of supervised training and of reinforcement are in one folder
+        return None
+    best = max(measured, key=lambda path: (*_rank(metric, measured[path]), -facts_by_export[path]["step"]))
+    values = measured[best]
+    return Best(metric, values[metric], facts_by_export[best]["step"], best.name, values.get(LOSS))
 
 
 def _rank(metric: str, values: dict[str, float]) -> tuple[float, float, float]:
@@ -68,19 +65,11 @@ def _measured(run: RunFolder, export: Path, facts: dict[str, Any]) -> dict[str, 
     does."""
     values = facts.get("measured")
     if values is None:
-        best = _facts(run.path / "best.json")
+        best = read_object(run.path / "best.json")
         if best.get("name") == export.name and best.get("step") == facts["step"]:
             values = {LOSS: best.get("avg_loss"), best.get("metric"): best.get("value")}
     numbers = {key: value for key, value in (values or {}).items() if isinstance(value, (int, float))}
     return numbers if LOSS in numbers or REWARD in numbers else {}
-
-
-def _facts(path: Path) -> dict[str, Any]:
-    try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return facts if isinstance(facts, dict) else {}
 
 
 def write_best(run: RunFolder, best: Best | None) -> None:
@@ -99,7 +88,7 @@ def adopt_best(run: RunFolder, parent: Path, upto: int) -> None:
     theirs = RunFolder(parent)
     if parent.resolve() == run.path.resolve() or not theirs.exports.is_dir():
         return
-    facts_by_export = {path: _facts(path / EXPORT) for path in theirs.complete(theirs.exports, EXPORT)}
+    facts_by_export = {path: read_object(path / EXPORT) for path in theirs.complete(theirs.exports, EXPORT)}
     best = _best_measured(theirs, {path: facts for path, facts in facts_by_export.items() if facts["step"] <= upto})
     if best is None or (run.exports / best.name).exists():
         return
@@ -109,7 +98,7 @@ def adopt_best(run: RunFolder, parent: Path, upto: int) -> None:
             os.link(path, folder / path.name)
         except OSError:
             shutil.copyfile(path, folder / path.name)
-    facts = _facts(folder / EXPORT)
+    facts = read_object(folder / EXPORT)
     values = _measured(theirs, theirs.exports / best.name, facts)
     write_json(folder / EXPORT, {**facts, "measured": values, "adopted_from": str(parent)})
     run.publish(folder)

@@ -14,7 +14,7 @@ import torch
 from text_encoder import write_encoder, write_sentence_model
 
 from vidqa.core.problem import ProblemError
-from vidqa.engine.actions.text_metrics import TextModel, bertscore, open_measures, similarity
+from vidqa.engine.actions.text_metrics import TextModel, bertscore, open_measures, similarity, vector_width
 
 CPU = torch.device("cpu")
 ANSWERS = ["The door is open.", "A man runs to the left", "the red car", "the door is open."]
@@ -76,6 +76,17 @@ def test_the_packages_themselves_agree(encoder: Path, tmp_path: Path) -> None:
         model = sentences.SentenceTransformer(str(write_sentence_model(folder, pooling)), device="cpu")
         a, e = (model.encode(texts, convert_to_tensor=True) for texts in (ANSWERS, EXPECTED))
         assert values == pytest.approx(torch.nn.functional.cosine_similarity(a, e).tolist(), abs=1e-5)
+
+
+def test_the_width_of_vectors_is_known_before_a_model_is_loaded(encoder: Path, tmp_path: Path) -> None:
+    assert vector_width(encoder, "embed.text_model") == 32
+    for name, size in (("distilbert", "dim"), ("t5", "d_model")):
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": name, size: 48, "n_heads": 2}))
+        assert vector_width(tmp_path, "embed.text_model") == 48
+    for name in ("config.json", "none"):
+        (tmp_path / "config.json").write_text("[]")
+        with pytest.raises(ProblemError, match="METRIC_UNAVAILABLE"):
+            vector_width(tmp_path / name, "embed.text_model")
 
 
 def test_what_cannot_be_computed_is_refused(encoder: Path, tmp_path: Path) -> None:

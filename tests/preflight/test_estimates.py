@@ -275,19 +275,21 @@ def test_what_a_training_takes_within_a_part_of_a_gpu(case: Case) -> None:
     assert whole and half and half <= 150.0 and peak_within(context, 3.0) is None
 
 
-def test_folders_of_metrics_are_looked_into(case: Case) -> None:
+@pytest.mark.parametrize(
+    ("action", "key", "more"),
+    [("evaluate", "metrics.bertscore_model", {"metrics.names": ["bertscore"]}), ("embed", "embed.text_model", {})],
+)
+def test_folders_of_text_encoders_are_looked_into(case: Case, action: str, key: str, more: dict[str, Any]) -> None:
     case.write()
     encoder = case.folder / "encoder"
-    names = {"metrics.names": ["bertscore"], "metrics.bertscore_model": str(encoder)}
-    case.options["spec_path"] = case.evaluation(**names)
+    case.options |= {"spec_path": case.evaluation(**{key: str(encoder), **more}), "action": action}
     encoder.mkdir()
-    for file in ("config.json", "model.safetensors", "tokenizer.json"):
+    for file in ("config.json", "model.safetensors", "tokenizer.json", None):
         problems = preflight(platform="local", group="model", **case.options).problems
-        (problem,) = [problem for problem in problems if problem.code == "METRIC_UNAVAILABLE"]
-        assert problem.where == "metrics.bertscore_model" and file in problem.message
-        (encoder / file).touch()
-    problems = preflight(platform="local", group="model", **case.options).problems
-    assert "METRIC_UNAVAILABLE" not in [problem.code for problem in problems]
+        found = [(p.where, str(file) in p.message) for p in problems if p.code == "METRIC_UNAVAILABLE"]
+        assert found == ([(key, True)] if file else [])
+        if file:
+            (encoder / file).touch()
 
 
 def test_a_scoring_function_is_looked_for(case: Case) -> None:

@@ -22,10 +22,11 @@ RESULTS_TWICE = Code(
 )
 METRIC_UNAVAILABLE = Code(
     "METRIC_UNAVAILABLE",
-    "A metric cannot be computed here: its package is missing, or the folder of its model holds none for it.",
-    "bleu needs pip install -e '.[metrics]' in the repository; bertscore and similarity need the folder of a text "
-    "encoder with weights and tokenizer (for similarity one of sentence-transformers that pools by mean or by its "
-    "first token). Or leave the metric out of metrics.names.",
+    "A metric cannot be computed here: its package is missing, or the folder of its model holds none for it. Or the "
+    "model that embeds questions is none.",
+    "bleu needs pip install -e '.[metrics]' in the repository; bertscore, similarity and embed.text_model need the "
+    "folder of a text encoder with weights and tokenizer (for the last two one of sentence-transformers that pools by "
+    "mean or by its first token). Or leave the metric out of metrics.names, and embed.text_model empty.",
 )
 METRIC_OTHER_KIND = Code(
     "METRIC_OTHER_KIND",

@@ -6,7 +6,7 @@ import heapq
 import json
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ from vidqa.preflight.inputs import DataInputs, ModelInputs, RunInputs, Skip
 from vidqa.preflight.memory_checks import NOTHING_HELPS, too_much, usable_memory
 from vidqa.preflight.model_checks import architecture_parameters
 from vidqa.preflight.problems import ANSWER_LENGTH
-from vidqa.spec.evaluate_tables import metric_models
+from vidqa.spec.evaluate_tables import folder_keys, metric_models
 from vidqa.spec.keys import value_at, with_values
 from vidqa.spec.prompt_files import REASONING_TOKENS
 
@@ -144,10 +144,18 @@ def _facts(estimated: Estimate, has_gib: float | None) -> dict[str, Any]:
 
 def metric_folders(inputs: RunInputs) -> list[Problem]:
     """The folders of the models that score free text."""
-    keys = metric_models(inputs.spec)
+    return _encoder_folders(inputs, metric_models(inputs.spec).values(), "no metric needs a model of its own")
+
+
+def text_model(inputs: RunInputs) -> list[Problem]:
+    """The folder of the model that embeds questions."""
+    return _encoder_folders(inputs, folder_keys(inputs.spec), "embed.text_model is empty")
+
+
+def _encoder_folders(inputs: RunInputs, keys: Collection[str], without: str) -> list[Problem]:
     if not keys:
-        raise Skip("no metric needs a model of its own")
-    folders = {key: Path(os.path.expanduser(value_at(inputs.spec, key))) for key in keys.values()}
+        raise Skip(without)
+    folders = {key: Path(os.path.expanduser(value_at(inputs.spec, key))) for key in keys}
     inputs.require_visible(*folders.values())
     problems = []
     for key, folder in folders.items():

@@ -103,6 +103,7 @@ ANSWERING = (
     Check("model", "models of metrics", answering_checks.metric_folders, ("spec",)),
     Check("spec", "scoring function", answering_checks.scoring_function, ("spec",)),
 )
+EMBEDDING = (Check("model", "text model", answering_checks.text_model, ("spec",)),)
 QUANTIZING = (
     Check("model", "quantized modules", quantize_checks.modules, ("models",)),
     Check("spec", "evaluation of the quantized model", quantize_checks.evaluation_file, ("spec",)),

@@ -120,6 +120,7 @@ EMBED = reading(
     spec="vidqa.spec.models:EmbedSpec",
     tables=("dataset", "model", "embed", "vision", "num_gpus"),
     reads="vidqa.spec.evaluate_tables:folder_keys",
+    checks="vidqa.preflight.registry:EMBEDDING",
     rules="vidqa.spec.rules:embed_rules",
     build_options="--model MODEL --set media=FOLDER",
     shorthand={"media": "dataset.annotation_path"},

@@ -15,9 +15,8 @@ import numpy as np
 import torch
 from torch.nn.functional import normalize
 
-from vidqa.core.files import read_object
 from vidqa.core.problem import Problem
-from vidqa.engine.actions.text_metrics import TextModel, sentence_embedder
+from vidqa.engine.actions.text_metrics import TextModel, sentence_embedder, vector_width
 from vidqa.engine.answering.batch_inference import model_folders
 from vidqa.engine.data.host_to_device import mapped
 from vidqa.engine.data.pixels import pixels_of
@@ -29,13 +28,14 @@ from vidqa.planning.samples import Planner, Sample
 from vidqa.spec.models import EmbedSpec
 
 SEED = 0  # of the projection: the same for all that is compared
+TEXT_MODEL = "embed.text_model"
 Batch = Sequence[tuple[tuple[bytes, ...], Sample, Sequence[Any], list[Problem]]]
 
 
 def widths_of(spec: EmbedSpec, sizes: Sizes) -> tuple[int, int]:
-    """Numbers in a medium's vector and in a question's."""
+    """Numbers in a medium's vector and in a question's. Raises METRIC_UNAVAILABLE."""
     width = sizes.text.hidden
-    text = read_object(_text_folder(spec) / "config.json").get("hidden_size", 0) if spec.embed.text_model else width
+    text = vector_width(_text_folder(spec), TEXT_MODEL) if spec.embed.text_model else width
     return (spec.embed.dimensions or 2 * width), (spec.embed.dimensions or text)
 
 
@@ -81,7 +81,7 @@ class Embedder:
     @cached_property
     def _text_vectors(self) -> Callable[[Sequence[str]], torch.Tensor]:
         if self.spec.embed.text_model:
-            embedded = sentence_embedder(TextModel(_text_folder(self.spec), "embed.text_model", self.device))
+            embedded = sentence_embedder(TextModel(_text_folder(self.spec), TEXT_MODEL, self.device))
             return lambda texts: torch.stack(list(embedded(texts)))
         table = self.model.get_input_embeddings().weight.detach()
         ids = self.planner.chat.text_ids

@@ -19,7 +19,7 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch.nn.functional import normalize
-from transformers import AutoModel, AutoTokenizer, RobertaTokenizer
+from transformers import AutoConfig, AutoModel, AutoTokenizer, RobertaTokenizer
 
 from vidqa.evaluation.metrics import Measure
 from vidqa.evaluation.problems import METRIC_UNAVAILABLE
@@ -95,6 +95,16 @@ class TextModel:
             for row, number in enumerate(numbers):
                 encoded[number] = ids[number], hidden_BSD[row, : len(ids[number])].float().cpu()
         return encoded
+
+
+def vector_width(folder: Path, key: str) -> int:
+    """Numbers in a vector of the text encoder in `folder`, which the spec's `key` names. Raises METRIC_UNAVAILABLE."""
+    try:
+        return int(AutoConfig.from_pretrained(folder).get_text_config().hidden_size)
+    except (*BROKEN, AttributeError) as broken:
+        raise METRIC_UNAVAILABLE.error(
+            key, f"the config.json of {folder} gives no size of vectors: {broken}"
+        ) from broken
 
 
 def bertscore(model: TextModel, layer: int) -> Measure:

@@ -76,7 +76,7 @@ def _image(root: Path, number: int) -> str:
 
 
 def answered(name: str, settings: Settings, requests: Sequence[Request]) -> dict[str, Result]:
-    with closing(GENERATORS[name].open(settings)) as session:
+    with closing(GENERATORS[name](settings)) as session:
         return {result.id: result for some in session.generate(iter(requests)) for result in some}
 
 

@@ -30,7 +30,7 @@ from vidqa.engine.answering.batch_inference import BATCHES_AHEAD, longest_sequen
 from vidqa.engine.answering.prompts import Prompts
 from vidqa.engine.data.frames import open_frames
 from vidqa.engine.data.planned_samples import fitting
-from vidqa.engine.generators import NATIVE, TRANSFORMERS
+from vidqa.engine.generators import open_native, open_transformers
 from vidqa.engine.generators._base import Generator, Settings
 from vidqa.engine.loading.load import DTYPES
 from vidqa.engine.memory import release_memory
@@ -65,7 +65,7 @@ def parity(spec: Any) -> dict[str, Any]:
     samples, problems = fitting(spec, make_plan(spec, planner, load_sets(spec)).sets["asked"])
     if not samples:
         raise ValueError(f"{spec.dataset.annotation_path}: no sample can be asked; {problems[:3]}")
-    reference, native = (_answers(spec, generator, planner, samples) for generator in (TRANSFORMERS, NATIVE))
+    reference, native = (_answers(spec, generator, planner, samples) for generator in (open_transformers, open_native))
     return {
         "model": str(folder),
         "dtype": spec.model.dtype,
@@ -83,7 +83,7 @@ def _answers(spec: Any, generator: Generator, planner: Planner, samples: Sequenc
     settings = Settings(folder, base, DTYPES[spec.model.dtype], device, planner, longest, size)
     with (
         open_frames(spec.engine, max(1, workers)) as source,
-        closing(generator.open(settings)) as session,
+        closing(generator(settings)) as session,
     ):
         started = time.perf_counter()
         prompts = Prompts(planner, source, replace(sampling_of(spec, 0), temperature=0.0), BATCHES_AHEAD * size)

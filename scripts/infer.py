@@ -9,6 +9,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 from vidqa.core.cli import Parser, Result, run
 from vidqa.core.run_folder import run_named
 
+MOST = 200  # answers that are printed; files hold all
 QUESTIONS = "text with a question a line, each about every --video; or a table (CSV, JSON) of videos and questions"
 parser = Parser(
     "Ask a trained model about videos and images, without a spec and without annotations, on a GPU or a CPU.",
@@ -78,8 +79,6 @@ def main(options: Namespace) -> Result:
     data = {"answers": rows[:MOST], "count": len(rows), "kept_in": written}
     return Result(data, shown(rows[:MOST], len(rows), written), problems_of(rows))
 
-
-MOST = 200  # answers that are printed; files hold all
 
 if __name__ == "__main__":
     sys.exit(run(parser, main))

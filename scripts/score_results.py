@@ -37,9 +37,7 @@ def main(options: Namespace) -> Result:
         parser.error("one folder of results is needed, as FOLDER or with --result-dir")
     place = options.results or options.result_dir
     items, problems = read_dataset(place, options.dataset) if options.dataset else read_evaluation(place)
-    problems += task_problems(
-        "--task", options.task, [(str(item.get("gt")), str(item.get("question"))) for item in items]
-    )
+    problems += task_problems("--task", options.task, [(item["gt"], item["question"]) for item in items])
     items = [judged(item, options.task) for item in items]
     metrics = score(items, options.task)
     if options.out:

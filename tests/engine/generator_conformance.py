@@ -133,7 +133,7 @@ def test_requests_are_taken_as_they_can_be_worked_on(generator: Generator, world
             taken.append(str(number))
             yield replace(world.prompts[0], id=str(number), sampling=Sampling(max_tokens=2))
 
-    with closing(generator.open(world.settings(batch_size=2))) as session:
+    with closing(generator(world.settings(batch_size=2))) as session:
         results = session.generate(coming())
         found = next(results)
         assert found and len(taken) < 50
@@ -229,7 +229,7 @@ def test_requests_may_come_later(generator: Generator, world: World) -> None:
             yield None
         yield second
 
-    with closing(generator.open(world.settings())) as session:
+    with closing(generator(world.settings())) as session:
         for results in session.generate(coming()):
             idle += not results
             found.update({result.id: result for result in results})
@@ -248,7 +248,7 @@ def test_a_request_enters_while_others_are_answered(generator: Generator, world:
             yield None
         yield second
 
-    with closing(generator.open(world.settings())) as session:
+    with closing(generator(world.settings())) as session:
         found = {result.id: result for some in session.generate(coming()) for result in some}
     assert list(found[first.id].token_ids) == world.expected(begun) == heard
     assert list(found[second.id].token_ids) == world.expected(second)

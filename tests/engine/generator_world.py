@@ -149,7 +149,7 @@ def answers(generator: Generator, world: World) -> Answering:
 
     def answered(requests: Iterable[Request], **changes: Any) -> dict[str, Result]:
         requests = list(requests)
-        with closing(generator.open(world.settings(**changes))) as session:
+        with closing(generator(world.settings(**changes))) as session:
             results = [result for some in session.generate(iter(requests)) for result in some]
         assert sorted(result.id for result in results) == sorted(request.id for request in requests)
         return {result.id: result for result in results}

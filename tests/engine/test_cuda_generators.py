@@ -14,7 +14,7 @@ from generator_conformance import *  # noqa: F403
 from generator_world import Answering, World
 
 from vidqa.engine.families import FAMILIES
-from vidqa.engine.generators import NATIVE, native
+from vidqa.engine.generators import native, open_native
 from vidqa.engine.generators._base import Generator
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
@@ -27,7 +27,7 @@ def family(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def generator() -> Generator:
-    return Generator("native on CUDA", lambda settings: NATIVE.open(replace(settings, device=torch.device("cuda", 0))))
+    return lambda settings: open_native(replace(settings, device=torch.device("cuda", 0)))
 
 
 def test_kernels_of_a_pack_are_planned_while_the_one_before_is_read(

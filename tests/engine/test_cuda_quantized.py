@@ -18,7 +18,8 @@ from generator_world import GREEDY, World, changed
 from quantized_folder import quantized
 
 from vidqa.core.environment import child_environment, python_path
-from vidqa.engine.generators import NATIVE, TRANSFORMERS
+from vidqa.engine.generators.hf import open_transformers
+from vidqa.engine.generators.native import open_native
 from vidqa.engine.kernels.float8 import FEW_ROWS
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
@@ -43,12 +44,12 @@ def test_weights_stay_in_few_bits_and_answer_as_transformers_does(
     settings = world.settings(folder=folder, dtype=torch.bfloat16, device=torch.device("cuda", 0))
     candidates = tuple(world.planner.chat.text_ids(text) for text in ("Yes.", "B"))
     assert sum(request.length for request in world.prompts) > FEW_ROWS, "a pack has them all"
-    for generator in (NATIVE, TRANSFORMERS):
-        with closing(generator.open(settings)) as session:
+    for generator in (open_native, open_transformers):
+        with closing(generator(settings)) as session:
             requests = changed(world.prompts, candidates=candidates)
             results = [result for some in session.generate(iter(requests)) for result in some]
             scores.append({result.id: result.scores for result in results})
-            if generator is NATIVE:
+            if generator is open_native:
                 greedy = changed(world.prompts, sampling=replace(GREEDY, max_tokens=4))
                 assert all(result.token_ids for some in session.generate(iter(greedy)) for result in some)
                 assert f"14 layers multiply in {words}" in capsys.readouterr().err

@@ -10,7 +10,7 @@ import torch
 from generator_conformance import *  # noqa: F403
 from generator_world import GREEDY, World, changed
 
-from vidqa.engine.generators import GENERATORS, NATIVE
+from vidqa.engine.generators import GENERATORS, open_native
 from vidqa.engine.generators._base import Generator
 from vidqa.engine.generators.sampler import draw, draw_key, uniform
 
@@ -61,7 +61,7 @@ def test_a_step_without_rows_leaves_those_that_are_there_alone(world: World) -> 
     """Such a step stands before the capture of a graph, while prompts are being answered."""
     short, *others = changed(world.prompts[:4], sampling=replace(GREEDY, max_tokens=12), stop_ids=())
     short = replace(short, sampling=replace(GREEDY, max_tokens=2))
-    with closing(NATIVE.open(world.settings(batch_size=4))) as session:
+    with closing(open_native(world.settings(batch_size=4))) as session:
         results = session.generate(iter([short, *others]))
         found = next(results)
         decoder = session.decoder
@@ -78,7 +78,7 @@ def test_a_step_without_rows_leaves_those_that_are_there_alone(world: World) -> 
 def test_a_step_takes_a_graph_that_is_there_before_another_is_captured(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with closing(NATIVE.open(world.settings(batch_size=70))) as session:
+    with closing(open_native(world.settings(batch_size=70))) as session:
         decoder, captured = session.decoder, []
 
         def capture(size: int) -> None:

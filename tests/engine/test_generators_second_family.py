@@ -6,7 +6,7 @@ import pytest
 from generator_conformance import *  # noqa: F403
 from rope_times import *  # noqa: F403
 
-from vidqa.engine.generators import NATIVE
+from vidqa.engine.generators import open_native
 from vidqa.engine.generators._base import Generator
 
 
@@ -18,4 +18,4 @@ def family() -> str:
 @pytest.fixture
 def generator() -> Generator:
     """The one that has a forward of its own."""
-    return NATIVE
+    return open_native

@@ -24,9 +24,9 @@ from tiny_world import SOURCE, run_engine, tiny_spec
 from vidqa.core.problem import ProblemError
 from vidqa.engine.export import load_export
 from vidqa.engine.export.weights import load_weights
-from vidqa.engine.generators import NATIVE, TRANSFORMERS
 from vidqa.engine.generators._base import Generator, Session
-from vidqa.engine.generators.native import NativeSession
+from vidqa.engine.generators.hf import open_transformers
+from vidqa.engine.generators.native import NativeSession, open_native
 from vidqa.engine.kernels import plain
 from vidqa.engine.loading.load import meta_model
 from vidqa.engine.model.quantized import FusedLinear, InputQuantization, dequantize, fuse_linear, linear
@@ -54,7 +54,7 @@ def prompts(world: World) -> list[Request]:
 
 
 def answered(generator: Generator, world: World, folder: Path, prompts: list[Request]) -> dict[str, Result]:
-    with closing(generator.open(world.settings(folder=folder))) as session:
+    with closing(generator(world.settings(folder=folder))) as session:
         return by_id(session, prompts)
 
 
@@ -77,8 +77,8 @@ def test_answers_of_a_quantized_folder_are_those_of_transformers(
     if scheme in NOISY:
         candidates = tuple(world.planner.chat.text_ids(text) for text in ("Yes.", "B"))
         prompts = changed(prompts, candidates=candidates)
-    ours = answered(NATIVE, world, folders[scheme], prompts)
-    assert_same(ours, answered(TRANSFORMERS, world, folders[scheme], prompts), 2e-2 if scheme in NOISY else 1e-4)
+    ours = answered(open_native, world, folders[scheme], prompts)
+    assert_same(ours, answered(open_transformers, world, folders[scheme], prompts), 2e-2 if scheme in NOISY else 1e-4)
     assert "14 layers are dequantized to float32" in capsys.readouterr().err
 
 
@@ -133,7 +133,7 @@ def test_products_of_few_bits_give_the_answers_of_the_dequantized_model(
     monkeypatch.setattr(owner, name, lambda *args, **more: products.append(1) or product(*args, **more))
     ours = by_id(session, prompts)
     assert len(products) % 8 == 0 and len(products) >= 8 * steps, "four products of each of two layers in every step"
-    assert_same(ours, answered(NATIVE, world, folders[scheme], prompts), 1e-4)
+    assert_same(ours, answered(open_native, world, folders[scheme], prompts), 1e-4)
 
 
 @pytest.mark.parametrize("group", [8, 32, 64, 128, 256, 512])
@@ -184,13 +184,13 @@ def test_biases_are_added_to_products_in_8_bits() -> None:
 def test_layers_that_share_an_input_must_share_a_scheme(world: World, tmp_path: Path) -> None:
     folder = quantized(tmp_path / "mixed", world.folder, "FP8_DYNAMIC", keep=[VISION, "re:.*layers.1.*k_proj"])
     with pytest.raises(ProblemError, match="layers that share an input are quantized in different ways"):
-        NATIVE.open(world.settings(folder=folder))
+        open_native(world.settings(folder=folder))
 
 
 def test_a_tower_whose_inputs_are_rounded_is_refused(world: World, tmp_path: Path) -> None:
     folder = quantized(tmp_path / "whole", world.folder, "FP8_DYNAMIC", keep=[])
     with pytest.raises(ProblemError, match="outside the decoder quantize their inputs"):
-        NATIVE.open(world.settings(folder=folder))
+        open_native(world.settings(folder=folder))
 
 
 @by_rows
@@ -199,7 +199,7 @@ def test_layers_that_are_kept_stay_as_they_are(world: World, prompts: list[Reque
     model = load_weights(folder, torch.float32)
     assert "11 layers" in dequantize(model, torch.float32, model.model.language_model.layers)
     ours = by_id(NativeSession(model, world.settings(folder=folder)), prompts)
-    assert_same(ours, answered(TRANSFORMERS, world, folder, prompts), 1e-4)
+    assert_same(ours, answered(open_transformers, world, folder, prompts), 1e-4)
 
 
 def test_an_adapter_on_a_quantized_base_is_refused(world: World, folders: dict[str, Path], tmp_path: Path) -> None:

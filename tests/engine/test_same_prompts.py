@@ -29,7 +29,7 @@ from vidqa.engine.data.frames import FrameSource, open_frames
 from vidqa.engine.data.prefetch import Prefetcher
 from vidqa.engine.engine_thread import EngineThread
 from vidqa.engine.generators._base import Session, Settings
-from vidqa.engine.generators.hf import TRANSFORMERS
+from vidqa.engine.generators.hf import open_transformers
 from vidqa.engine.generators.native import PromptCollator
 from vidqa.families import family_of
 from vidqa.planning.plan import load_sets
@@ -176,7 +176,7 @@ def served(world: World) -> dict[str, Given]:
             await ask(handler, world.root / name)
 
     with closing(FrameSource(2, 60.0, None)) as source:
-        opened = partial(Hearing, TRANSFORMERS.open(settings), planner, heard)
+        opened = partial(Hearing, open_transformers(settings), planner, heard)
         with closing(EngineThread(opened, planner, source, longest=4096, batch_size=1)) as backend:
             backend.start()
             access = MediaAccess((os.path.realpath(world.root),), Hosts.parse([]), MediaStore(world.folder), limits)

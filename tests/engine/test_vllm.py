@@ -24,7 +24,7 @@ from vidqa.core.environment import foreign_environment
 from vidqa.engine.distributed import alone
 from vidqa.engine.export._base import Trained
 from vidqa.engine.export.adapter import ADAPTER, MERGED, merged_adapter
-from vidqa.engine.generators import NATIVE
+from vidqa.engine.generators import open_native
 from vidqa.engine.loading.freeze import is_adapter, lora_config
 from vidqa.engine.loading.load import meta_model
 from vidqa.planning.requests import Request, Result
@@ -88,7 +88,7 @@ def vllm_answers(model: Path, dtype: str, world: World, folder: Path) -> dict[st
 
 def native_answers(model: Path, dtype: torch.dtype, world: World) -> dict[str, Result]:  # noqa: F811
     settings = replace(world.settings(folder=model, batch_size=8), dtype=dtype)
-    with closing(NATIVE.open(settings)) as session:
+    with closing(open_native(settings)) as session:
         requests = changed(world.prompts, top_logprobs=20)
         return {result.id: result for results in session.generate(requests) for result in results}
 

@@ -123,7 +123,7 @@ def reference(served: Served) -> dict[str, Any]:
     frames = [resize_frames(decode_frames(ref.path, None, plan.indices), plan.height, plan.width)]
     token_ids, stop_ids = planner.encode(sample).token_ids, planner.chat.eos_ids
     request = Request("r", token_ids, Sampling(8), stop_ids, sample.plans, lambda: frames, logprobs=True)
-    with closing(GENERATORS["transformers"].open(settings)) as session:
+    with closing(GENERATORS["transformers"](settings)) as session:
         ((result,),) = session.generate(iter([request]))
     return {"result": result, "text": planner.chat.decode(result.token_ids), "sample": sample}
 

@@ -41,7 +41,7 @@ def train_clips(count: int, seed: int) -> list[Clip]:
 
 
 def eval_clips(seed: int, per_event: int = EVAL_CLIPS_PER_EVENT) -> list[Clip]:
-    """Other clips, `each` of the four events, and diagonal crossings, which the training set lacks."""
+    """Other clips: `per_event` of each event, and as many diagonal crossings, which the training set lacks."""
     return _measured_clips("eval", per_event, np.random.default_rng([seed, 2]))
 
 
@@ -77,7 +77,7 @@ def write_demo_set(
 ) -> dict[str, int]:
     """Write `folder`/train and `folder`/eval anew, each an annotations.json and videos/, and corpus.txt, the text that
     a tokenizer made for the set should know; with `pool_count` also selection and pool, for the loop. What is measured
-    on has `each` clips of each event. Returns counts of questions."""
+    on has `per_event` clips of each event. Returns counts of questions."""
     splits = {"train": train_clips(train_count, seed), "eval": eval_clips(seed, per_event)}
     if pool_count:
         splits |= {"selection": selection_clips(seed, per_event), "pool": pool_clips(pool_count, seed)}

@@ -92,7 +92,7 @@ def open_session(
     answer."""
     folder, base = model_folders(spec)
     settings = Settings(folder, base, DTYPES[spec.model.dtype], device, planner, longest, batch_size)
-    return GENERATORS[generator].open(settings)
+    return GENERATORS[generator](settings)
 
 
 def generate_all(

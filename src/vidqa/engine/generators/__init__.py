@@ -1,6 +1,7 @@
 """Generators answer prompts; each gives the tokens that transformers, the reference, gives."""
 
-from vidqa.engine.generators.hf import TRANSFORMERS
-from vidqa.engine.generators.native import NATIVE
+from vidqa.engine.generators._base import Generator
+from vidqa.engine.generators.hf import open_transformers
+from vidqa.engine.generators.native import open_native
 
-GENERATORS = {generator.name: generator for generator in (TRANSFORMERS, NATIVE)}
+GENERATORS: dict[str, Generator] = {"transformers": open_transformers, "native": open_native}  # by name in the spec

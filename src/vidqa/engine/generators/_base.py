@@ -42,12 +42,7 @@ class Session(Protocol):
         """Free the model."""
 
 
-@dataclass(frozen=True)
-class Generator:
-    """A generator by its name in the spec. `open` loads the model."""
-
-    name: str
-    open: Callable[[Settings], Session]
+Generator = Callable[[Settings], Session]  # loads the model
 
 
 def ready(request: Request, longest: int) -> Sequence[np.ndarray] | Result:

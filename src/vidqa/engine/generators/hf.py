@@ -12,7 +12,7 @@ from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria,
 
 from vidqa.engine.data.collate import stock_inputs
 from vidqa.engine.export import load_export
-from vidqa.engine.generators._base import Generator, Settings, ready
+from vidqa.engine.generators._base import Settings, ready
 from vidqa.engine.generators.sampler import (
     SequenceState,
     append_tokens,
@@ -84,12 +84,9 @@ class TransformersSession:
         self.model = None
 
 
-def _open(settings: Settings) -> TransformersSession:
+def open_transformers(settings: Settings) -> TransformersSession:
     model = load_export(settings.folder, settings.base, settings.dtype, settings.device)
     return TransformersSession(model, settings.planner, longest=settings.longest, batch_size=settings.batch_size)
-
-
-TRANSFORMERS = Generator("transformers", _open)
 
 
 def _batches(requests: Iterable[Request | None], size: int) -> Iterator[list[Request]]:

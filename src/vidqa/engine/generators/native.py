@@ -20,7 +20,7 @@ from vidqa.engine.data.layout import Layout, lay_out
 from vidqa.engine.export import load_export
 from vidqa.engine.families import family_of
 from vidqa.engine.families._base import PagedCache
-from vidqa.engine.generators._base import Generator, Settings, ready
+from vidqa.engine.generators._base import Settings, ready
 from vidqa.engine.generators.decode_graph import Decoder, DecodingRow
 from vidqa.engine.generators.sampler import (
     SequenceState,
@@ -275,9 +275,6 @@ class NativeSession:
             self.pages.give_back(row.pages)
 
 
-def _open(settings: Settings) -> NativeSession:
+def open_native(settings: Settings) -> NativeSession:
     model = load_export(settings.folder, settings.base, settings.dtype, settings.device, keep_few_bits=True)
     return NativeSession(model, settings)
-
-
-NATIVE = Generator("native", _open)

@@ -56,6 +56,16 @@ def test_confusion_has_columns_for_what_is_no_class():
     assert table["macro_f1"] == pytest.approx((2 / 6 + 4 / 7) / 2, abs=1e-6)
 
 
+def test_a_class_with_the_name_of_a_further_column_is_another_one():
+    said = {"empty": ["empty", "", "full of cups"], "full": ["full", "full", "empty"], "other": ["other", "", "boxes"]}
+    items = [item(gt, text, f"{gt}{n}", kind="shelf") for gt, texts in said.items() for n, text in enumerate(texts)]
+    table = score(items, text_metrics=())["confusion"]["shelf"]
+    assert table["columns"] == ["empty", "full", "other", "other", "unparsed", "truncated", "empty"]
+    assert table["matrix"] == [[1, 0, 0, 1, 0, 0, 1], [1, 2, 0, 0, 0, 0, 0], [0, 0, 1, 1, 0, 0, 1]]
+    assert table["accuracy"] == pytest.approx(4 / 9, abs=1e-6)
+    assert [table["per_class"][name]["recall"] for name in said] == pytest.approx([1 / 3, 2 / 3, 1 / 3], abs=1e-6)
+
+
 def test_directions_of_the_its_task():
     task = "its_directionality"
     items = [

@@ -149,29 +149,31 @@ def confusion(items: Sequence[Item], classes: Sequence[str] | None = None) -> di
         classes = sorted({item["parsed_gt"] for item in items})
         if not 2 <= len(classes) <= MOST_CLASSES or len(items) < 2 * len(classes):
             return None
+    # By position: an expected answer may have the name of a further column ("empty", of a shelf).
+    columns, numbers = (*classes, OTHER, *UNANSWERED), range(len(classes))
     cells = Counter((item["parsed_gt"], _column(item, classes)) for item in items)
-    columns = (*classes, OTHER, *UNANSWERED)
-    predicted = {name: sum(cells[row, name] for row in classes) for name in classes}
-    actual = {name: sum(cells[name, column] for column in columns) for name in classes}
+    matrix = [[cells[row, number] for number in range(len(columns))] for row in classes]
+    hits, predicted = [matrix[at][at] for at in numbers], [sum(row[at] for row in matrix) for at in numbers]
     per_class = {
-        name: {"n": actual[name], **_class_scores(cells[name, name], predicted[name], actual[name])} for name in classes
+        name: {"n": sum(matrix[at]), **_class_scores(hits[at], predicted[at], sum(matrix[at]))}
+        for at, name in enumerate(classes)
     }
     return {
         "n": len(items),
         "classes": list(classes),
         "columns": list(columns),
-        "matrix": [[cells[row, column] for column in columns] for row in classes],
+        "matrix": matrix,
         "per_class": per_class,
-        "accuracy": _ratio(sum(cells[name, name] for name in classes), len(items)),
+        "accuracy": _ratio(sum(hits), len(items)),
         "balanced_accuracy": _mean([row["recall"] for row in per_class.values()]),
         "macro_f1": _mean([row["f1"] for row in per_class.values()]),
     }
 
 
-def _column(item: Item, classes: Sequence[str]) -> str:
+def _column(item: Item, classes: Sequence[str]) -> int:
     if item["parse_status"] != "parsed":
-        return item["parse_status"]
-    return item["parsed_response"] if item["parsed_response"] in classes else OTHER
+        return len(classes) + 1 + UNANSWERED.index(item["parse_status"])
+    return classes.index(item["parsed_response"]) if item["parsed_response"] in classes else len(classes)
 
 
 def _text_table(

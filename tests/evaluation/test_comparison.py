@@ -270,6 +270,14 @@ def test_answers_in_a_file_of_several_videos_are_told_apart(tmp_path: Path) -> N
     assert [item["correct"] for item in read_evaluation(tmp_path / "model/answers.json")[0]] == [True] * 5
 
 
+def test_answers_of_one_question_in_two_shards_are_told(tmp_path: Path) -> None:
+    for shard in ("shard_0", "shard_1"):
+        folder(tmp_path / shard, items([1, 0]))
+    found, problems = read_evaluation(tmp_path)
+    assert len(found) == 4 and [problem.code for problem in problems] == ["RESULTS_TWICE"]
+    assert "2 of 4 answers" in problems[0].message and read_evaluation(tmp_path / "shard_0")[1] == []
+
+
 @pytest.mark.parametrize("name", ["report.html", "metrics.json", "recipe.json", "metrics.jsonl"])
 def test_another_file_of_an_evaluation_names_its_run_folder(tmp_path: Path, name: str) -> None:
     run = folder(tmp_path / "run", items([1, 0]), RECIPE)

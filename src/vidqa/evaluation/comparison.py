@@ -26,7 +26,7 @@ from vidqa.core.files import read_object
 from vidqa.core.problem import Problem
 from vidqa.evaluation.accuracy import majority, one_answer, video_clusters
 from vidqa.evaluation.problems import COMPARISON_UNEQUAL
-from vidqa.evaluation.results import Item, compare_recipes, groups, read_evaluation, results_files
+from vidqa.evaluation.results import Item, compare_recipes, groups, question_of, read_evaluation, results_files
 
 SCHEMA = "vidqa.comparison.v1"
 SEED = 1
@@ -233,7 +233,7 @@ def _recipe(place: Path) -> dict[str, Any]:
 
 def paired(before: Sequence[Item], after: Sequence[Item], where: str) -> list[Pair]:
     """Items of the same question, in the order of `before`. Raises COMPARISON_UNEQUAL."""
-    first, second = ({_question(item): item for item in items} for items in (before, after))
+    first, second = ({question_of(item): item for item in items} for items in (before, after))
     twice = len(before) - len(first) + len(after) - len(second)
     only = len(first.keys() - second.keys()), len(second.keys() - first.keys())
     changed = [key for key in first if key in second and first[key]["gt"] != second[key]["gt"]]
@@ -244,11 +244,6 @@ def paired(before: Sequence[Item], after: Sequence[Item], where: str) -> list[Pa
         )
         raise COMPARISON_UNEQUAL.error(where, message)
     return [(item, second[key]) for key, item in first.items()]
-
-
-def _question(item: Item) -> tuple[str, str, str]:
-    """What tells a question from others; a results file of another program may have no ids."""
-    return item["sample_id"], "" if item["sample_id"] else item["video_id"], item["question"]
 
 
 def difference(pairs: Sequence[Pair], name: str = "") -> Difference:

@@ -239,7 +239,15 @@ def read_evaluation(place: Path) -> tuple[list[Item], list[Problem]]:
     if items and not any(item["response"] or item["gt"] for item in items):
         message = f"none of its {len(items):,} elements has a response or a gt: these are no results"
         raise RESULTS_FORMAT.error(place, message, "give the folder that an evaluation wrote")
+    if again := len(items) - len(set(map(question_of, items))):
+        message = f"{again:,} of {len(items):,} answers are of questions that are answered before them; all count"
+        problems.append(RESULTS_TWICE.at(place, message, severity="warning"))
     return items, problems
+
+
+def question_of(item: Item) -> tuple[str, str, str]:
+    """What tells a question from others; a results file of another program may have no ids."""
+    return item["sample_id"], "" if item["sample_id"] else item["video_id"], item["question"]
 
 
 def results_files(place: Path) -> list[Path]:

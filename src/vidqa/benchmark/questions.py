@@ -89,23 +89,23 @@ def _rows(home: Path, name: str) -> tuple[Path, list[Any]]:
 
 def _of_subset(home: Path, name: str, answer_type: str) -> Iterator[Question]:
     file, rows = _rows(home, name)
-    asked = Counter[str]()  # questions by clip, of which several rows may be
+    counts = Counter[str]()  # questions by clip, of which several rows may be
     for at, row in enumerate(rows):
         pairs = row.get(PAIRS) if isinstance(row, dict) else None
         for pair in pairs if isinstance(pairs, list) else [pairs]:
-            yield _question(name, row, pair, answer_type, f"{file}[{at}]", asked)
+            yield _question(name, row, pair, answer_type, f"{file}[{at}]", counts)
 
 
-def _question(name: str, row: Any, pair: Any, answer_type: str, where: str, asked: Counter[str]) -> Question:
-    """One question of a row, which is counted in `asked`. Raises BENCHMARK_DATA where it has no video, no text or no
+def _question(name: str, row: Any, pair: Any, answer_type: str, where: str, counts: Counter[str]) -> Question:
+    """One question of a row, counted in `counts`. Raises BENCHMARK_DATA where it has no video, no text or no
     answer."""
     if not isinstance(pair, dict) or not isinstance(clip := row.get("video"), str) or not clip:
         raise BENCHMARK_DATA.error(where, "a video with qa_pairs is expected, each a question with its answer")
     text, answer = question_text(pair), answer_of(pair)
     if not text or not isinstance(answer, str) or not answer.strip():
         raise BENCHMARK_DATA.error(where, "a question, and an answer or correct_answer, are expected in qa_pairs")
-    video, number = f"{name}/{clip}", asked[clip]
-    asked[clip] += 1
+    video, number = f"{name}/{clip}", counts[clip]
+    counts[clip] += 1
     prompt = prompt_of(text, pair, answer_type)
     return Question(f"{video}#{number}", name, video, clip, prompt, answer.strip())
 

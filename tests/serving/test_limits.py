@@ -276,6 +276,29 @@ def test_media_that_the_disk_has_no_room_for_leave_no_file(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_medium_is_given_back_while_another_one_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, first, second = MediaStore(tmp_path), ExitStack(), ExitStack()
+    store.hold(b"a", first)
+    begun, goes_on, write = threading.Event(), threading.Event(), Path.write_bytes
+
+    def slow(path: Path, data: bytes) -> int:
+        begun.set()
+        assert goes_on.wait(20)
+        return write(path, data)
+
+    monkeypatch.setattr(Path, "write_bytes", slow)
+    writing = threading.Thread(target=store.hold, args=[b"b", second])
+    writing.start()
+    assert begun.wait(20)
+    first.close()  # as the event loop does
+    assert list(tmp_path.iterdir()) == []
+    goes_on.set()
+    writing.join(20)
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"b"]
+    second.close()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_long_conversation_is_taken() -> None:
     messages = [{"role": role, "content": "a, [b] {c}"} for _ in range(2000) for role in ("assistant", "user")]
     assert len(parse_request(json.dumps({"model": "m", "messages": messages}).encode()).messages) == 4000

@@ -12,6 +12,7 @@ import hashlib
 import http.client
 import ipaddress
 import os
+import secrets
 import socket
 import ssl
 import threading
@@ -65,19 +66,25 @@ class MediaStore:
         """The file with these bytes; it is there until `held` is closed. Raises OSError."""
         path = str(self.path / hashlib.sha256(data).hexdigest())
         with self._lock:
-            if not self._holders[path]:
-                self._write(path, data)
-            self._holders[path] += 1
+            if is_there := path in self._holders:
+                self._holders[path] += 1
+        if not is_there:
+            self._write(path, data)
         held.callback(self._let_go, path)
         return path
 
     def _write(self, path: str, data: bytes) -> None:
+        """Write the bytes without the lock, which the event loop takes too, and hold the file from its renaming on."""
+        temporary = self.path / secrets.token_hex(16)
         try:
-            Path(path).write_bytes(data)
-            os.utime(path, ns=(0, 0))
+            temporary.write_bytes(data)
+            os.utime(temporary, ns=(0, 0))
+            with self._lock:
+                os.replace(temporary, path)
+                self._holders[path] += 1
         except OSError:
             with suppress(OSError):
-                remove(Path(path), owner=self.path)
+                remove(temporary, owner=self.path)
             raise
 
     def _let_go(self, path: str) -> None:

@@ -97,7 +97,7 @@ def embed(spec: EmbedSpec, run: RunFolder) -> int:
             )
             stores.media.append(vectors)
             failed |= bad
-            progress.log(number, {}, line=f"{number * spec.embed.batch_size} of {len(left)} videos")
+            progress.log(number, {}, line=f"{min(number * spec.embed.batch_size, len(left))} of {len(left)} videos")
             if stop.signal_name:
                 break
     if not stop.signal_name:

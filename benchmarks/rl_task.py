@@ -24,6 +24,7 @@ import sys
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
 from itertools import product, repeat
 from pathlib import Path
 from statistics import mean
@@ -38,7 +39,6 @@ from commands import sets, tiny_model
 from ledger import Ledger, arguments, table
 from tiny_world import engine_command
 
-from demo.clips import write_mp4
 from demo.recipe import GAIN, RL, RL_CLIPS, RL_SFT
 from demo.rl_set import write_rl_set
 from demo.scenes import SIDE
@@ -47,6 +47,7 @@ from vidqa.core.files import write_json, write_text
 from vidqa.core.run_folder import read_metrics
 from vidqa.spec import Layer, dump, resolve
 from vidqa.spec.layers import parse_set
+from vidqa.video.encode import write_h264
 
 CASES = {"rewarded": "train", "shuffled": "shuffled", "black": "black", "skewed": "skewed", "balanced": "skewed"}
 STEPS, WINDOW = 200, 20  # steps of GRPO; of the mean that a curve's point is
@@ -104,7 +105,8 @@ def write_cases(data: Path, rng: random.Random) -> None:
     count = round(len(frequent) * (1 - SHARE) / SHARE)
     write_json(data / "skewed" / "annotations.json", rng.sample([*frequent, *others[:count]], len(frequent) + count))
     for folder, source in (("black", "train"), ("black-eval", "eval")):
-        write_mp4(data / folder / "black.mp4", np.zeros((20, SIDE, SIDE, 3), np.uint8), 10)
+        frames = np.zeros((20, SIDE, SIDE, 3), np.uint8)
+        write_h264(data / folder / "black.mp4", frames, Fraction(10), "ultrafast", crf=20, threads=1)
         real = json.loads((data / source / "annotations.json").read_text())
         black = [{**record, "video": "black.mp4", "video_fps": 10} for record in real]
         write_json(data / folder / "annotations.json", black)

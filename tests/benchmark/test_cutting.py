@@ -17,6 +17,7 @@ from vidqa.benchmark.problems import BENCHMARK_CUT
 from vidqa.benchmark.tfrecord import examples, masked_crc
 from vidqa.core.problem import ProblemError
 from vidqa.video import decode_frames, probe
+from vidqa.video.encode import write_h264
 
 
 def benchmark(folder: Path, name: str, clips: list[str]) -> Path:
@@ -193,6 +194,6 @@ def test_a_raw_set_that_is_not_there_is_named(tmp_path: Path, name: str, clip: s
 
 def test_odd_sides_lose_a_row_and_a_column(tmp_path: Path) -> None:
     frames = np.zeros((3, 33, 51, 3), np.uint8)
-    cutting.write(tmp_path / "odd.mp4", iter(frames), cutting.BRIDGE_FPS)
+    write_h264(tmp_path / "odd.mp4", iter(frames), cutting.BRIDGE_FPS, "fast")
     meta = probe(tmp_path / "odd.mp4")
     assert (meta.width, meta.height, meta.frame_count) == (50, 32, 3)

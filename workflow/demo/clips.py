@@ -11,12 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import av
 import numpy as np
 
 from demo.questions import Question, questions_about
 from demo.scenes import DIAGONAL, EVENTS, Scene, draw_scene, render
 from vidqa.core.files import remove, write_json, write_text
+from vidqa.video.encode import write_h264
 
 # What is learned from: crossings twice, because four directions take longest to learn.
 TRAIN_EVENTS = ("cross", *EVENTS)
@@ -105,7 +105,8 @@ def write_split(folder: Path, clips: list[Clip]) -> int:
 
 
 def _write_clip(folder: Path, clip: Clip) -> None:
-    write_mp4(folder / f"{clip.name}.mp4", render(clip.scene), clip.scene.look.fps)
+    path, rate = folder / f"{clip.name}.mp4", Fraction(clip.scene.look.fps)
+    write_h264(path, render(clip.scene), rate, "ultrafast", crf=20, threads=1)  # threads cost more than they give
 
 
 def _record(clip: Clip, number: int, question: Question) -> dict[str, Any]:
@@ -120,15 +121,3 @@ def _record(clip: Clip, number: int, question: Question) -> dict[str, Any]:
             {"from": "gpt", "value": question.answer},
         ],
     }
-
-
-def write_mp4(path: Path, frames: np.ndarray, fps: int) -> None:
-    """Encode uint8 RGB frames [frames, height, width, 3] as H.264, yuv420p."""
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream("libx264", rate=Fraction(fps), options={"preset": "ultrafast", "crf": "20"})
-        stream.height, stream.width = frames.shape[1:3]
-        stream.pix_fmt = "yuv420p"
-        stream.thread_count = 1  # many small files: threads cost more than they give
-        for frame in frames:
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
-        container.mux(stream.encode(None))

@@ -16,7 +16,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,10 +23,11 @@ from vidqa.benchmark.problems import BENCHMARK_CUT
 from vidqa.benchmark.questions import clips_of, home_of
 from vidqa.benchmark.tfrecord import examples
 from vidqa.core.cli import counting
-from vidqa.core.files import parse_json, replacing
+from vidqa.core.files import parse_json
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.data.archive import open_archive
 from vidqa.video.decode import read_frames
+from vidqa.video.encode import write_h264
 from vidqa.video.probe import probe
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ def cut(name: str, raw: Path, data: Path) -> Cut:
                     frames, rate = _of_part(clip, source)
                 else:
                     frames, rate = map(_decoded, source), BRIDGE_FPS
-                write(result.folder / clip, frames, rate)
+                write_h264(result.folder / clip, frames, rate, "fast")
                 result.written.append(clip)
             except ProblemError as failed:
                 result.problems += [_named(clip, problem) for problem in failed.problems]
@@ -263,17 +263,3 @@ def _decoded(image: bytes) -> np.ndarray:
             return next(container.decode(video=0)).to_ndarray(format="rgb24")
     except (av.FFmpegError, StopIteration) as broken:
         raise ValueError(f"a picture of its episode does not decode: {broken}") from broken
-
-
-def write(path: Path, frames: Iterator[np.ndarray], rate: Fraction) -> None:
-    """Frames uint8 [H, W, 3] as H.264 in mp4; an odd side loses its last row or column. Raises ValueError, OSError."""
-    import av
-
-    first = next(frames)
-    height, width = first.shape[0] // 2 * 2, first.shape[1] // 2 * 2
-    with replacing(path) as partial, av.open(str(partial), "w", format="mp4") as container:
-        stream = container.add_stream("libx264", rate=rate, options={"preset": "fast"})
-        stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
-        for frame in chain([first], frames):
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(frame[:height, :width].copy(), format="rgb24")))
-        container.mux(stream.encode())

@@ -10,6 +10,7 @@ import shlex
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +34,9 @@ from vidqa.gaps.curation.variants import (
     mirrored,
     read_clip,
     reworded,
-    write_clip,
 )
 from vidqa.gaps.problems import GENERATOR
+from vidqa.video.encode import write_h264
 from vidqa.video.problems import VIDEO_UNREADABLE
 
 ANNOTATIONS, PREVIEW, SUMMARY = "augmented.json", "preview.html", "augmentation.json"
@@ -107,7 +108,7 @@ def _variant(request: Augmentation, row: Row, record: Record, name: str, draw: n
     frames, fps, drawn = VARIANTS[chosen](frames, fps, draw)
     crf = int(draw.integers(18, 31))
     path = (request.out / "videos" / f"{name}-{chosen}.mp4").absolute()
-    write_clip(path, frames, fps, crf)
+    write_h264(path, frames, Fraction(fps).limit_denominator(1000), "veryfast", crf, threads=1)
     shown = replace(record.media[0], written=str(path), path=str(path), size=path.stat().st_size, span=None)
     record = replace(record, media=(shown,), video_fps=None)
     if chosen == "flip":

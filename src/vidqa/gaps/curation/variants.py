@@ -7,13 +7,9 @@ frames, fps, drawn = VARIANTS["speed"](frames, fps, draw)       uint8 [N, H, W, 
 from __future__ import annotations
 
 import re
-from fractions import Fraction
-from pathlib import Path
 
-import av
 import numpy as np
 
-from vidqa.core.files import replacing
 from vidqa.video.decode import read_frames
 from vidqa.video.probe import probe
 
@@ -93,20 +89,6 @@ def read_clip(path: str) -> tuple[Frames, float]:
     """uint8 [N, H, W, 3], shown upright, and frames a second. Raises the problems of a video that does not decode."""
     meta = probe(path)
     return np.stack(list(read_frames(path, None, range(meta.frame_count)))), meta.source_fps
-
-
-def write_clip(path: Path, frames: Frames, fps: float, crf: int) -> None:
-    """H.264 as most players take it; sides are cut to even numbers."""
-    height, width = (side // 2 * 2 for side in frames.shape[1:3])
-    with replacing(path) as temporary, av.open(str(temporary), "w", format="mp4") as container:
-        stream = container.add_stream("libx264", rate=Fraction(fps).limit_denominator(1000))
-        stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
-        stream.codec_context.thread_count = 1
-        stream.options = {"crf": str(crf), "preset": "veryfast"}
-        for frame in frames:
-            shown = av.VideoFrame.from_ndarray(np.ascontiguousarray(frame[:height, :width]), format="rgb24")
-            container.mux(stream.encode(shown))
-        container.mux(stream.encode())
 
 
 def asks_for_time(question: str) -> bool:

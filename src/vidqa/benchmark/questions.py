@@ -15,6 +15,7 @@ from vidqa.benchmark.problems import BENCHMARK_DATA
 from vidqa.core.files import parse_json
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.data.foreign_rows import PAIRS, answer_of, choices_of, question_text
+from vidqa.data.problems import shown_names
 
 MOST_BYTES = 64 << 20
 LETTERED = (
@@ -122,7 +123,6 @@ def _missing_clips(home: Path, name: str, questions: Sequence[Question]) -> list
     missing = [clip for clip in clips if not (home / clip).is_file()]
     if not missing:
         return []
-    shown = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
     severity = "error" if len(missing) == len(clips) else "warning"
-    message = f"{len(missing)} of the {len(clips)} clips of {name} are missing: {shown}"
+    message = f"{len(missing)} of the {len(clips)} clips of {name} are missing: {shown_names(missing)}"
     return [BENCHMARK_DATA.at(home / name / "clips", message, severity=severity)]

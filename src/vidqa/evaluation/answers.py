@@ -18,7 +18,8 @@ from vidqa.evaluation.text import as_text, clean, normalise, plain
 RULES = "vidqa.answers.v2"  # belongs in a recipe: scores by other rules do not compare
 DIRECTION_TASK = "its_directionality"
 KINDS = ("yes_no", "letter", "number", "direction", "text")
-STATUSES = ("parsed", "truncated", "unparsed", "empty")
+UNANSWERED = ("truncated", "unparsed", "empty")
+STATUSES = ("parsed", *UNANSWERED)
 YES_NO: dict[str, tuple[str, ...]] = {"Yes": ("Yes", "yes", "True", "true"), "No": ("No", "no", "False", "false")}
 _REMEMBERED = 200  # characters: only short texts are kept by caches, so that their memory is bounded
 _BOX = re.compile(r"\\?\b(?:boxed|fbox)\s*(?=\{)|\\boxed\s+(?=[A-Za-z0-9](?![A-Za-z0-9]))")

@@ -25,6 +25,7 @@ import numpy as np
 from vidqa.core.files import read_object
 from vidqa.core.problem import Problem
 from vidqa.evaluation.accuracy import majority, one_answer, video_clusters
+from vidqa.evaluation.answers import UNANSWERED
 from vidqa.evaluation.problems import COMPARISON_UNEQUAL
 from vidqa.evaluation.results import Item, compare_recipes, groups, question_of, read_evaluation, results_files
 
@@ -34,7 +35,6 @@ DRAWS = 10_000  # of an interval, and of a test
 AT_ONCE = 1 << 22  # videos that are drawn in one array
 LEVEL = 0.05
 UNKNOWN = "make sure that frames, prompts and generation settings were equal, or evaluate both with scripts/launch.py"
-UNANSWERED = ("truncated", "unparsed", "empty")
 LEAST = 50  # questions of a slice that the drop gate judges
 # Of the half width of a 95 % interval, for a difference to lie outside of it four times of five (80 % power).
 SURE = (1.95996 + 0.84162) / 1.95996

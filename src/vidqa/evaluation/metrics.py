@@ -27,8 +27,8 @@ from vidqa.evaluation.text import rouge_l, token_f1
 SCHEMA = "vidqa.metrics.v1"
 # Of answers and expected answers: by the score's name, one value for each pair.
 Measure = Callable[[Sequence[str], Sequence[str]], Mapping[str, Sequence[float]]]
-UNANSWERED = ("unparsed", "truncated", "empty")  # columns of their own, after the classes
-OTHER = "other"  # a parsed answer that is none of the expected classes
+# Columns after the classes: a parsed answer that is none of them, and what is no answer.
+FURTHER = ("other", "unparsed", "truncated", "empty")
 MOST_CLASSES = 12
 SHOWN = 40  # kinds of questions on the terminal
 
@@ -150,7 +150,7 @@ def confusion(items: Sequence[Item], classes: Sequence[str] | None = None) -> di
         if not 2 <= len(classes) <= MOST_CLASSES or len(items) < 2 * len(classes):
             return None
     # By position: an expected answer may have the name of a further column ("empty", of a shelf).
-    columns, numbers = (*classes, OTHER, *UNANSWERED), range(len(classes))
+    columns, numbers = (*classes, *FURTHER), range(len(classes))
     cells = Counter((item["parsed_gt"], _column(item, classes)) for item in items)
     matrix = [[cells[row, number] for number in range(len(columns))] for row in classes]
     hits, predicted = [matrix[at][at] for at in numbers], [sum(row[at] for row in matrix) for at in numbers]
@@ -172,7 +172,7 @@ def confusion(items: Sequence[Item], classes: Sequence[str] | None = None) -> di
 
 def _column(item: Item, classes: Sequence[str]) -> int:
     if item["parse_status"] != "parsed":
-        return len(classes) + 1 + UNANSWERED.index(item["parse_status"])
+        return len(classes) + FURTHER.index(item["parse_status"])
     return classes.index(item["parsed_response"]) if item["parsed_response"] in classes else len(classes)
 
 

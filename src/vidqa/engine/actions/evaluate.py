@@ -16,13 +16,13 @@ from typing import Any
 from vidqa.core.files import remove, write_json
 from vidqa.core.problem import Exit, Problem
 from vidqa.core.run_folder import RunFolder
+from vidqa.data.problems import shown_names
 from vidqa.data.record import Record
 from vidqa.engine.actions.text_metrics import open_measures
 from vidqa.engine.answering.answers import (
     Answer,
     answers_recipe,
     fingerprint_model,
-    first_names,
     require_answers,
 )
 from vidqa.engine.answering.batch_inference import InferenceTask, generate_all, model_folders, start_answering
@@ -30,7 +30,7 @@ from vidqa.engine.answering.prompts import Candidates
 from vidqa.engine.data.planned_samples import prepare_evaluation
 from vidqa.engine.problems import ENGINE_BAD_SAMPLE
 from vidqa.engine.signals import StopRequest
-from vidqa.evaluation.answers import RULES
+from vidqa.evaluation.answers import DIRECTION_TASK, RULES
 from vidqa.evaluation.metrics import Measure, score
 from vidqa.evaluation.pages import write_report
 from vidqa.evaluation.results import make_item
@@ -97,7 +97,7 @@ def _short_name(folder: Path) -> str:
 def _not_answered(records: Sequence[Record], answers: Mapping[str, Answer], run: RunFolder) -> list[Problem]:
     """A warning with the number and names of samples without an answer."""
     left = [record.id for record in records if record.id not in answers]
-    message = f"{len(left)} of {len(records)} samples were not asked: {first_names(left)}"
+    message = f"{len(left)} of {len(records)} samples were not asked: {shown_names(left)}"
     return [ENGINE_BAD_SAMPLE.at(run.path / "metrics.json", message, severity="warning")] if left else []
 
 
@@ -127,7 +127,7 @@ def write_outcome(
 ) -> None:
     """Judge, score and write. A record whose video could not be read counts as not answered. `took` says how long
     answering took."""
-    task = "its_directionality" if spec.task.type == "its_directionality" else ""
+    task = DIRECTION_TASK if spec.task.type == DIRECTION_TASK else ""
     items = []
     for record in records:
         answer = answers.get(record.id)

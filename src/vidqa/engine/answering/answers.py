@@ -17,6 +17,7 @@ from vidqa.core.cli import note
 from vidqa.core.files import remove
 from vidqa.core.run_folder import RunFolder
 from vidqa.data import fingerprint
+from vidqa.data.problems import shown_names
 from vidqa.data.record import Record
 from vidqa.engine.problems import ENGINE_ANSWERS_MISSING, ENGINE_ANSWERS_UNREADABLE
 from vidqa.evaluation.results import FREE
@@ -29,7 +30,6 @@ from vidqa.video.types import VisionSpec
 
 # Settings of a draw that a recipe names where they differ from these, which change nothing.
 DRAWS_ANY = {"top_p": 1.0, "top_k": 0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
-NAMED = 5  # samples that a message names
 AnsweringSpec = EvaluateSpec | InferenceSpec
 
 
@@ -108,13 +108,8 @@ def require_answers(
     """Raises ENGINE_ANSWERS_MISSING where a planned sample that could be decoded has no answer."""
     expected = [sample.record.id for sample in samples if sample.record.id not in undecoded]
     if missing := [sample_id for sample_id in expected if sample_id not in answers]:
-        message = f"{len(missing)} of {len(expected)} answers are missing: {first_names(missing)}"
+        message = f"{len(missing)} of {len(expected)} answers are missing: {shown_names(missing)}"
         raise ENGINE_ANSWERS_MISSING.error(run.path / "answers", message)
-
-
-def first_names(names: Sequence[str]) -> str:
-    """A few of the names, for a message."""
-    return ", ".join([*names[:NAMED], "..."][: len(names)])
 
 
 def answers_recipe(

@@ -88,10 +88,6 @@ class Decoder:
             self.capture(size)
         return graphs[size]
 
-    def set_tokens(self, token_B: torch.Tensor) -> None:
-        """Replace the tokens of the last step by those that the host chose."""
-        self.token_B[: len(token_B)] = token_B
-
     def run(self, count: int) -> torch.Tensor:
         """The step itself, of the first slots."""
         token, position, held, alive, table, temperature, key, drawn = (buffer[:count] for buffer in self.buffers)

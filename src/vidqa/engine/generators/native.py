@@ -257,7 +257,7 @@ class NativeSession:
         states = [row.state for row in rows]
         if any(state.sampler for state in states):
             chosen = next_tokens(states, logits)
-            self.decoder.set_tokens(chosen)
+            self.decoder.token_B[: len(rows)] = chosen  # in place of those that the step has drawn
         else:
             chosen = self.decoder.token_B[: len(rows)]
         append_tokens(states, logits, chosen)

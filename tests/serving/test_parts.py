@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,12 +12,14 @@ from typing import Any
 
 import pytest
 from server import asked
+from starlette.requests import Request
 from tiny_world import tiny_model
 
 from vidqa.core.problem import ProblemError
 from vidqa.families.chat import Chat, load_chat
 from vidqa.planning.requests import Sampling
-from vidqa.serving._base import listen, served_key
+from vidqa.serving._base import LOOPBACK, Limits, listen, served_key
+from vidqa.serving.app import ServerApp
 from vidqa.serving.detokenizer import Detokenizer
 from vidqa.serving.handler import RequestHandler
 from vidqa.serving.media import Hosts, _is_public
@@ -163,6 +166,29 @@ def test_the_place_of_a_form_is_the_field_that_names_it() -> None:
         ("response_format", {"type": "json_object"}),
     ):
         assert parse_request(json.dumps(asked("Hi", **{name: value})).encode()).form_place == name
+
+
+@pytest.mark.parametrize(
+    ("header", "is_allowed"),
+    [
+        *(("127.0.0.1", True), ("LOCALHOST:8000", True), ("[::1]:8000", True)),
+        *(
+            ("evil.example", False),
+            ("evil.example:99999", False),
+            ("evil.example:", False),
+            ("[::1", False),
+            ("", False),
+        ),
+    ],
+)
+def test_a_request_names_a_host_that_is_allowed(header: str, is_allowed: bool) -> None:
+    handler: Any = SimpleNamespace(backend=SimpleNamespace(waiting=0, batch_size=1))
+    app = ServerApp("model", handler, Limits(), None, LOOPBACK)
+    scope = {"type": "http", "method": "GET", "path": "/v1/models", "query_string": b"", "scheme": "http"}
+    request = Request({**scope, "server": ("127.0.0.1", 8000), "headers": [(b"host", header.encode())]})
+    refused: Any = nullcontext() if is_allowed else pytest.raises(ProblemError, match="SERVE_UNAUTHORIZED")
+    with refused:
+        app._authorize(request)
 
 
 def test_other_machines_need_a_key() -> None:

@@ -14,6 +14,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from starlette.applications import Starlette
@@ -151,7 +152,7 @@ class ServerApp:
 
     def _authorize(self, request: Request) -> None:
         """Raises SERVE_UNAUTHORIZED for another host or a wrong key."""
-        if self.allowed_hosts and (request.url.hostname or "") not in self.allowed_hosts:
+        if self.allowed_hosts and _host_of(request) not in self.allowed_hosts:
             message = "the request names another host than this one"
             remedy = f"Use one of {', '.join(sorted(self.allowed_hosts))}, or set a key."
             raise UNAUTHORIZED.error("Host", message, remedy)
@@ -250,6 +251,13 @@ class EventStream(Response):
             self.server_metrics.clients_left.inc()
         finally:
             self.cleanup.close()
+
+
+def _host_of(request: Request) -> str:
+    """The name in the Host header; empty where it holds none. `request.url` would then have this machine's own."""
+    with suppress(ValueError):
+        return urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
+    return ""
 
 
 async def run_until_disconnect(request: Request, work: Awaitable[Any]) -> Any:

@@ -8,7 +8,7 @@ Samples whose answer is empty are then retried (`Retries`).
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -224,17 +224,17 @@ class Retries:
             self.progress.say(f"attempt {attempt}: {len(empty)} questions without an answer are retried")
             saved = SavedAnswers(self.task.run.path / "answers" / f"again-{attempt}", self.recipe, world.rank)
             done = world.on_main(saved.read if skip_saved else saved.forget)
-            self._answer(saved, [sample for sample in empty if sample.record.id not in done], attempt)
+            self._answer(saved, empty, done, attempt)
             if any(world.gather(self.task.stop.signal_name is not None)):
                 return replace(result, was_stopped=True)
             retries.append(saved)
         return replace(result, retries=retries)
 
-    def _answer(self, saved: SavedAnswers, samples: Sequence[Sample], attempt: int) -> None:
+    def _answer(self, saved: SavedAnswers, samples: Sequence[Sample], done: Container[str], attempt: int) -> None:
+        """Answer the samples that are not `done`; how long an answer may be is the same if they are continued."""
         spec, table, world = self.task.spec, self.task.table, self.task.world
-        own = split_samples(samples, world.size)[world.rank]
-        sampling = sampling_of(spec, table.seed + attempt)
-        room = self.longest - max_tokens(samples) if samples else 0
+        own = split_samples([sample for sample in samples if sample.record.id not in done], world.size)[world.rank]
+        sampling, room = sampling_of(spec, table.seed + attempt), self.longest - max_tokens(samples)
         sampling = replace(
             sampling,
             temperature=min(2.0, round(sampling.temperature + RETRY_TEMPERATURE_STEP * attempt, 4)),

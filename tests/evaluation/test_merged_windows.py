@@ -39,6 +39,12 @@ def test_yes_no_windows_with_one_unparsed_do_not_merge_to_no() -> None:
     assert merged(said("yes_no", "no", "yes"), 3).answer == "yes"
 
 
+def test_an_answer_of_another_kind_is_no_vote() -> None:
+    free = said("text", "shut")
+    assert merged([*said("yes_no", "no", "no"), *free], 3).status == "undecided"
+    assert merged([*said("letter", "A", "B"), *free, *said("letter", "B")], 4).answer == "B"
+
+
 def test_choice_windows_merge_to_the_most_common_answer() -> None:
     found = merged(said("letter", "B", "A", "B", ""), 4)
     assert (found.answer, found.spans_s, found.status) == ("B", ((0.0, 30.0), (50.0, 80.0)), "parsed")

@@ -64,7 +64,7 @@ def merged(windows: Sequence[WindowAnswer], count: int) -> Merged:
             f"{start:g}-{end:g} s: {window.response}" for window in windows for start, end in [window.span]
         )
         return Merged(lines, "", kind, "separate", (), rule)
-    parsed = [window for window in windows if window.status == "parsed"]
+    parsed = [window for window in windows if (window.status, window.kind) == ("parsed", kind)]
     answer = _any_yes(parsed, count) if kind == "yes_no" else _most(parsed)
     spans = joined([window.span for window in parsed if answer and window.answer == answer])
     return Merged(answer, answer, kind, "parsed" if answer else "undecided", spans, rule)

@@ -42,8 +42,8 @@ FIELDS = (
 FREE = frozenset(
     ("model", "created", "run_id", "run_dir", "results_dir", "num_gpus", "batch_size", "host", "duration_s", "versions")
 )
-_ORIGINAL = FIELDS[:4]
-_MORE = ("sample_id", "kind", "answer_kind", "finish_reason")
+# Those that are read; the others are judged.
+_READ = (*FIELDS[:4], "sample_id", "kind", "answer_kind", "finish_reason")
 # The fields of cosmos-reason1's answers.
 _COSMOS_REASON1 = {"prompt": "question", "correct_answer": "gt", "full_response": "response", "datasource": "kind"}
 WRAPPERS = ("results", "annotations", "data")
@@ -194,7 +194,7 @@ def usable(value: Any, file: str, index: int, problems: ProblemCollector) -> Ite
         problems.add(RESULTS_FORMAT, f"{where}.{name}", f"expected a string, got {shown(value[name])}")
     if wrong:
         return None
-    text = {name: as_text(value.get(name)) for name in (*_ORIGINAL, *_MORE)}
+    text = {name: as_text(value.get(name)) for name in _READ}
     return text if value.get("response") is not None else {**text, "response": None}
 
 

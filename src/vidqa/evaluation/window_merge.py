@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from vidqa.evaluation.choices import options_of
 
+# By the kind of answer; those of other kinds are not merged.
 RULES = {"yes_no": "yes if any window says yes, no if all say no", "letter": "the choice of most windows"}
-NOT_MERGED = "not merged"  # the rule of answers of other kinds
 Span = tuple[float, float]
 # "Is the door open?", also after other sentences; "Is it red or blue?" asks for something else.
 _ASKS_YES_NO = re.compile(
@@ -58,16 +58,15 @@ def merged(windows: Sequence[WindowAnswer], count: int) -> Merged:
     if not windows:
         return Merged()
     kind = Counter(window.kind for window in windows).most_common(1)[0][0]
-    rule = RULES.get(kind, NOT_MERGED)
-    if rule == NOT_MERGED:
+    if kind not in RULES:
         lines = "\n".join(
             f"{start:g}-{end:g} s: {window.response}" for window in windows for start, end in [window.span]
         )
-        return Merged(lines, "", kind, "separate", (), rule)
+        return Merged(lines, "", kind, "separate", (), "not merged")
     parsed = [window for window in windows if (window.status, window.kind) == ("parsed", kind)]
     answer = _any_yes(parsed, count) if kind == "yes_no" else _most(parsed)
     spans = joined([window.span for window in parsed if answer and window.answer == answer])
-    return Merged(answer, answer, kind, "parsed" if answer else "undecided", spans, rule)
+    return Merged(answer, answer, kind, "parsed" if answer else "undecided", spans, RULES[kind])
 
 
 def joined(spans: Sequence[Span]) -> tuple[Span, ...]:

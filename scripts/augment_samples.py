@@ -3,6 +3,7 @@
 import sys
 from argparse import Namespace
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
@@ -40,10 +41,17 @@ parser.add_argument("--round", type=number(int, 0), default=1, help="round of th
 parser.add_argument("--seed", type=number(int, 0), default=0, help="what is drawn")
 
 
+def fields(options: Namespace) -> dict[str, Any]:
+    """The fields of an `Augmentation`. Raises USAGE for options that do not fit together."""
+    if (options.licence or options.source) and not options.generator:
+        parser.error("--licence and --source are of what --generator makes")
+    return chosen(options)
+
+
 def main(options: Namespace) -> Result:
     from vidqa.gaps.curation.augmentation import PREVIEW, Augmentation, augment
 
-    rows, problems = augment(Augmentation(**chosen(options)))
+    rows, problems = augment(Augmentation(**fields(options)))
     data = {"rows": len(rows), "out": str(options.out), "preview": str(options.out / PREVIEW)}
     return Result(data, f"{len(rows)} rows; look at {options.out / PREVIEW} before they are used", problems)
 

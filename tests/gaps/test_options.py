@@ -47,7 +47,7 @@ def test_flags_are_switched_by_their_names() -> None:
     [
         *(("mine_samples", words) for words in ("--per-gaps 4", "--per-gap four", "4", "--per-gap 0", "--seed -1")),
         *(("mine_samples", words) for words in ("--media-weight 2", "--threshold nan", "--out x", "--no-per-gap 4")),
-        *(("augment_samples", words) for words in ("--only paint", "--seed=-1", "--annotations x")),
+        *(("augment_samples", words) for words in ("--only paint", "--seed=-1", "--annotations x", "--licence x")),
         *(("assemble_dataset", words) for words in ("--cap=-1", "--replay=-1", "--group-by (", "--kpi x", "--pairs x")),
         *(("analyze_gaps", words) for words in ("--fail-on-gaps", "--json", "--mode other")),
         *(("run_automl", words) for words in ("--spec x", "--study x", "--wait", "--count 2")),

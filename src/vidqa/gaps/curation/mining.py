@@ -144,7 +144,7 @@ def _results(request: Mining, choice: Choice, texts: dict[int, dict[str, Any]], 
     pairs = read_rows(request.pool_annotations, request.pool_media, labelled.keys()) if request.pool_annotations else []
     rows = {record.id: (row, record) for row, record in pairs}
     if missing := [name for name in labelled if name not in rows]:
-        message = f"{len(missing)} of {len(labelled)} chosen rows, such as {missing[0]!r}"
+        message = f"{len(missing)} of {len(labelled)} chosen rows are not in these annotations, such as {missing[0]!r}"
         remedy = "name with --pool-annotations the annotations that the pool was embedded from"
         raise INPUT.error(request.pool_annotations or "--pool-annotations", message, remedy)
     for chosen in choice.rows:

@@ -90,6 +90,12 @@ def test_replay_thins_the_first_base_set_and_keeps_what_earlier_rounds_have_adde
     assert made.as_dict()["by_origin"] == {"base": 4, "mined": 1, "generated": 8}
 
 
+def test_an_assembled_set_is_the_base_of_the_next_round(sets: dict[str, Path], tmp_path: Path) -> None:
+    assemble(request(sets, tmp_path / "one", balance=False))
+    again = assemble(request(sets, tmp_path / "two", base=tmp_path / "one", add=(sets["kpi"],), kpi=()))
+    assert again.as_dict()["by_origin"] == {"base": 12, "mined": 1, "generated": 8}
+
+
 def test_rows_that_leak_are_left_out_and_named(sets: dict[str, Path], tmp_path: Path) -> None:
     """Both questions about the leaking clip go, and no other row."""
     rows = [{"video": "d", "question": question, "answer": "y"} for question in ("What?", "Where?")]

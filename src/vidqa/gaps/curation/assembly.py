@@ -98,7 +98,9 @@ def assemble(request: Assembly) -> Assembled:
     place = request.out / ANNOTATIONS
     if place.exists() and any(file.exists() and place.samefile(file) for file in map(_annotations_in, inputs)):
         raise OUTPUT_EXISTS.error(place, "it is one of the sets that are read here")
-    base = read_rows(request.base, request.base_media)
+    # A set that was assembled before names its media by whole paths, which lead out of its folder.
+    is_assembled = (request.base / SUMMARY).is_file()
+    base = read_rows(_annotations_in(request.base) if is_assembled else request.base, request.base_media)
     left_out: Counter[str] = Counter()
     new = _preference_rows(base, request.pairs, left_out) if request.pairs else _added(request, base, left_out)
     protected = {

@@ -117,6 +117,13 @@ def test_the_decay_which_rungs_do_without_is_not_searched(tmp_path: Path) -> Non
     assert "train.optm_decay_type" in [parameter["name"] for parameter in again["parameters"]]
 
 
+@pytest.mark.parametrize(("key", "value"), [("train.optm_decay_type", "none"), ("train.max_num_steps", None)])
+def test_a_key_is_fixed_to_none(tmp_path: Path, key: str, value: str | None) -> None:
+    write_study(tmp_path)
+    request = PlanRequest(tmp_path / "train.toml", algorithm="random", fix=(f"{key}=none",))
+    assert plan(tmp_path / "fixed", request).data["space"]["fixed"][key] == value
+
+
 def test_a_plan_replaces_the_split_of_an_earlier_one(tmp_path: Path) -> None:
     study = write_study(tmp_path)
     assert (study / "data/held_out.json").is_file()

@@ -263,15 +263,16 @@ def _options(key: str, text: str) -> tuple[list[Any], list[float]]:
     words = [word.strip() for word in text.split(",")]
     weighted = [match for word in words if (match := WEIGHTED.fullmatch(word))]
     if len(weighted) == len(words):
-        return [_value(key, match["option"]) for match in weighted], [float(match["weight"]) for match in weighted]
+        return [read_value(key, match["option"]) for match in weighted], [float(match["weight"]) for match in weighted]
     if "" in words:
         raise _wrong(key, text, "a value between two commas is missing")
-    return [_value(key, word) for word in words], []
+    return [read_value(key, word) for word in words], []
 
 
-def _value(key: str, word: str) -> Any:
+def read_value(key: str, word: str) -> Any:
+    """A value as --range and --fix write it; "none" is a name where the key cannot be unset."""
     value = parse_value(word)
-    return word if value is None and "null" not in _types(key) else value  # "none" is a name, too
+    return word if value is None and "null" not in _types(key) else value
 
 
 def _powers_of_two(low: float, high: float) -> list[int]:

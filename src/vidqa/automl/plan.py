@@ -15,6 +15,7 @@ from vidqa.automl.decisions import values_text
 from vidqa.automl.journal import read
 from vidqa.automl.problems import STUDY_CHANGED, STUDY_SETTINGS
 from vidqa.automl.settings import EVALUATE, FILE, TEST, TRAIN, Finals, checked, write_settings
+from vidqa.automl.space import NONE
 from vidqa.automl.study import DECAY, Study, open_study
 from vidqa.core import files
 from vidqa.core.cli import Result, command, refused_writes
@@ -105,7 +106,9 @@ def _table(request: PlanRequest) -> dict[str, Any]:
         "evaluation": EVALUATE if request.evaluate else None,
         "test": TEST if request.test else None,
         "ranges": {key: value.strip() for key, _, value in (word.partition("=") for word in request.range)},
-        "fixed": parse_set(request.fix, "--fix").table,
+        "fixed": {
+            key: NONE if value is None else value for key, value in parse_set(request.fix, "--fix").table.items()
+        },
         "only": [key for word in request.only for key in word.split(",")],
     }
     named = {"algorithm": request.algorithm, "max_trials": request.trials, "max_concurrent": request.concurrent}

@@ -20,6 +20,7 @@ from vidqa.automl.parameters import (
     Parameter,
     declared,
     read_parameter,
+    read_value,
     same,
     schema_key,
 )
@@ -32,6 +33,7 @@ from vidqa.spec.models import TrainSpec
 
 BATCH, MICRO, EPOCHS = "train.train_batch_per_replica", "train.train_policy.mini_batch", "train.epoch"
 LORA = "policy.lora"
+NONE = "none"  # what TOML, which has no null, writes for a key that is fixed to be unset
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,7 @@ def search_space(
         if only_keys and key not in only_keys
     ]
     raise_errors([*_unusable_keys(fixed, "--fix", [*_spec_keys(spec), LEARNING_RATE]), *not_in_only])
+    fixed = {key: read_value(key, value) if value == NONE else value for key, value in fixed.items()}
     spec_keys = _spec_keys(_with_values(spec, fixed))
     raise_errors([*_unusable_keys(ranges, "--range", spec_keys), *_unusable_keys(only_keys, "--only", spec_keys)])
     ranges = {**only_keys, **ranges}

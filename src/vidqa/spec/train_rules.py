@@ -267,6 +267,8 @@ def _rewards(path: str, value: Any, *, needed: bool) -> Iterator[Problem]:
     weights = reward_weights(value)
     if needed and not weights:
         yield codes.VALUE.at(path, "no reward is named", REWARD_NAMES)
+    if weights and not any(weights.values()):
+        yield codes.VALUE.at(path, "every reward has the weight 0", "give one of them another weight")
     for name in weights:
         if name not in REWARDS and not USER_FUNCTION.match(name):
             yield codes.VALUE.at(path, f"there is no reward {name!r}", REWARD_NAMES)

@@ -58,6 +58,11 @@ def test_answers_come_back_as_annotations(tasks: Path, answers: Any) -> None:
     assert record.provenance == Provenance("mined", 2, "k") and record.media[0].path == str(tasks / "0.mp4")
 
 
+def test_the_number_zero_is_an_answer(tasks: Path) -> None:
+    ((row,), _) = labelled(tasks / "tasks.json", given(tasks, [{"id": "a", "answer": 0}]))
+    assert row["conversations"][1]["value"] == "0"
+
+
 def test_what_was_exported_can_be_imported(tasks: Path) -> None:
     samples = json.loads((tasks / "fiftyone/samples.json").read_text())
     samples["samples"][1]["answer"] = "no"
@@ -111,6 +116,8 @@ def test_choices_and_labels_are_spelled_as_in_the_set(tmp_path: Path, ground_tru
     [
         *({"no": 1}, [{"what": 1}], [3], [{"id": "unknown", "answer": "yes"}], [{"id": ["a"], "answer": "yes"}]),
         [{"filepath": "a.mp4", "sample_id": "a", "question": 3, "answer": "yes"}],
+        [{"id": "a", "answer": True}],
+        [{"id": "a", "answer": "yes"}, {"id": "a", "answer": "no"}],
     ],
 )
 def test_other_files_are_refused(tasks: Path, answers: Any) -> None:

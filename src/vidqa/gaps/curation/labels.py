@@ -113,6 +113,11 @@ def labelled(tasks: Path, answers: Path) -> tuple[list[Row], int]:
     replies = _answers(read_saved(answers), answers)
     if unknown := [name for name, _, _ in replies if name not in task_of]:
         raise INPUT.error(answers, f"{len(unknown)} answers are to no task, such as {unknown[0]!r}")
+    answer_of: dict[str, str] = {}
+    for name, _, answer in replies:
+        if answer_of.setdefault(name, answer) != answer:
+            message = f"{name!r} is answered twice: {answer_of[name][:40]!r} and {answer[:40]!r}"
+            raise INPUT.error(answers, message, "keep the right one")
     rows = {name: _annotation(task_of[name], question, answer) for name, question, answer in replies}
     return list(rows.values()), len(task_of) - len(rows)
 
@@ -187,5 +192,8 @@ def _answer(item: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def _text(value: Any) -> str:
-    """Label Studio's JSON-MIN writes one text, or a list of several."""
-    return " ".join(value) if isinstance(value, list) else str(value or "")
+    """Label Studio's JSON-MIN writes one text, or a list of several. A number of a program's file is an answer, too; true
+    and false are none, as a set may spell them in many ways."""
+    if isinstance(value, bool):
+        raise TypeError(f"{value}, not a text")
+    return " ".join(value) if isinstance(value, list) else "" if value is None else str(value)

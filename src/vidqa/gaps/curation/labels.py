@@ -192,8 +192,8 @@ def _answer(item: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def _text(value: Any) -> str:
-    """Label Studio's JSON-MIN writes one text, or a list of several. A number of a program's file is an answer, too; true
-    and false are none, as a set may spell them in many ways."""
+    """Label Studio's JSON-MIN writes one text, or a list of several; a program may write a number. Raises TypeError for
+    true and false, which a set may spell in many ways."""
     if isinstance(value, bool):
         raise TypeError(f"{value}, not a text")
     return " ".join(value) if isinstance(value, list) else "" if value is None else str(value)

@@ -23,7 +23,7 @@ from vidqa.engine.distributed import World
 from vidqa.engine.families import torch_half
 from vidqa.engine.loading.load import load_reference, load_sharded
 from vidqa.engine.rl.rollout import Drawn, Group, Question
-from vidqa.engine.rl.update import Updates, without_adapters
+from vidqa.engine.rl.update import UpdatePlanner, without_adapters
 from vidqa.engine.training.objectives import PolicyGradient
 from vidqa.evaluation.rewards import Completion, Reward
 from vidqa.families import family_of
@@ -168,7 +168,7 @@ def test_before_the_first_update_ratios_are_1_and_the_divergence_is_0(scene: Sce
     objective = objective_of(spec.train.train_policy)
     sizes = family_of(scene.folder).sizes_of(scene.folder).vision
     for pack_tokens in (100_000, 64):
-        updates = Updates(spec, scene.planner, sizes, objective, scene.world, pack_tokens)
+        updates = UpdatePlanner(spec, scene.planner, sizes, objective, scene.world, pack_tokens)
         micro = updates.with_values(updates.plan(scene.groups), "old", model)
         frozen = None if lora else load_reference(scene.folder, spec.policy, spec.train, scene.world, NO_RECOMPUTE)
         with without_adapters(model) if lora else nullcontext(frozen) as reference:
@@ -183,7 +183,7 @@ def test_a_rank_that_has_no_group_left_takes_part(scene: Scene) -> None:
     """As in a step of dapo that drops all of its groups: in the loss and in the backward, with nothing of its own."""
     model, objective = scene.trainer, objective_of(scene.spec.train.train_policy)
     sizes = family_of(scene.folder).sizes_of(scene.folder).vision
-    updates = Updates(scene.spec, scene.planner, sizes, objective, scene.world, 400)
+    updates = UpdatePlanner(scene.spec, scene.planner, sizes, objective, scene.world, 400)
     micro = updates.with_values(updates.plan([]), "old", model)
     assert micro.packs == [[]]
     (batch,) = [loaded.batch for loaded in updates.batches(micro)]
@@ -204,7 +204,7 @@ def ours(scene: Scene, spec: Any, told: dict[str, Any], pack_tokens: int) -> tup
     model.zero_grad()
     sizes = family_of(scene.folder).sizes_of(scene.folder).vision
     objective = objective_of(spec.train.train_policy)
-    updates = Updates(spec, scene.planner, sizes, objective, scene.world, pack_tokens)
+    updates = UpdatePlanner(spec, scene.planner, sizes, objective, scene.world, pack_tokens)
     micro = updates.plan(scene.groups)
     drawn = [one for group in scene.groups for one in group.drawn]
     for name, shift in (("old", 1.0), ("reference", 0.5)):

@@ -84,7 +84,7 @@ def test_validation_is_compared_with_its_start_and_its_error() -> None:
 def test_what_a_validation_waits_for_is_of_its_own_step() -> None:
     meter = StepMeter.__new__(StepMeter)
     meter.world, meter.seconds = SimpleNamespace(gather=lambda mine: [mine]), dict.fromkeys(PHASES, 0.0)
-    rollouts = SimpleNamespace(reward_s=1.0, waited=5.0)
+    rollouts = SimpleNamespace(reward_s=1.0, waited_s=5.0)
     meter.validation_values([], rollouts)
     assert (meter.seconds["rewards"], meter.seconds["data_wait"]) == (1.0, 5.0)
-    assert rollouts.reward_s == rollouts.waited == 0.0
+    assert rollouts.reward_s == rollouts.waited_s == 0.0

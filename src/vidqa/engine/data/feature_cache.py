@@ -43,12 +43,12 @@ class Features:
 @dataclass(frozen=True)
 class CachedFeatures:
     """The features in a pack that are read (`values`, one medium each), and `computed`: key and tokens of each medium
-    that goes through the tower, in its order, with an empty key for what is not to be kept. `saved` are the tower's
-    operations for what is read."""
+    that goes through the tower, in its order, with an empty key for what is not to be kept. `saved_flops` are those of
+    the tower for what is read."""
 
     values: tuple[torch.Tensor, ...]
     computed: tuple[tuple[str, int], ...]
-    saved: float
+    saved_flops: float
     cache: FeatureCache
 
     def joined(self, features: torch.Tensor, levels: list[torch.Tensor]) -> tuple[torch.Tensor, list[torch.Tensor]]:

@@ -82,8 +82,8 @@ class StepMeter:
     def _add_waits(self, rollouts: Rollouts) -> None:
         """Move the seconds that `rollouts` has waited for rewards and for video to this step's phases."""
         self.seconds["rewards"] += rollouts.reward_s
-        self.seconds["data_wait"] += rollouts.waited
-        rollouts.reward_s = rollouts.waited = 0.0
+        self.seconds["data_wait"] += rollouts.waited_s
+        rollouts.reward_s = rollouts.waited_s = 0.0
 
     def update_values(self, outcome: StepOutcome, update: PackedUpdate) -> dict[str, float]:
         """Metrics of one optimizer update; its tokens and FLOPs count for the speed of the step."""

@@ -118,7 +118,7 @@ class Rollouts:
     def __init__(self, model: RolloutModel, planner: Planner, source: FrameSource) -> None:
         self.model, self.planner, self.source = model, planner, source
         self.stop_ids = tuple(sorted(planner.chat.eos_ids))
-        self.waited = 0.0  # seconds in which the generator waited for frames
+        self.waited_s = 0.0  # seconds in which the generator waited for frames
         self.reward_s = 0.0  # seconds of rewards that nothing else hid
 
     def question(self, slot: int, sample: Sample) -> Question:
@@ -181,7 +181,7 @@ class Rollouts:
         if question.frames is None:
             started = time.perf_counter()
             (frames,), problems = self.source.collect(question.ticket)
-            self.waited += time.perf_counter() - started
+            self.waited_s += time.perf_counter() - started
             question.ticket, question.frames, question.problems = [], frames, tuple(problems)
         if question.problems:
             raise ProblemError(question.problems)

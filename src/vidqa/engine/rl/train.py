@@ -25,7 +25,7 @@ from vidqa.engine.progress import Progress, Silent, require_trackers
 from vidqa.engine.rl.meter import EarlyStopping, StepMeter
 from vidqa.engine.rl.rollout import Group, Question, QuestionStream, RolloutRecord, Rollouts
 from vidqa.engine.rl.rollout_model import RolloutModel, banned_ids
-from vidqa.engine.rl.update import Updates, without_adapters
+from vidqa.engine.rl.update import UpdatePlanner, without_adapters
 from vidqa.engine.signals import StopRequest
 from vidqa.engine.training.objectives import PolicyGradient
 from vidqa.engine.training.resume import Start, start_of
@@ -128,7 +128,7 @@ class Training(Trainer[GrpoSpec]):
         self.rewards = Rewards(self.policy.reward_function, self.policy, longest, timeout_s)
         held = spec.validation.reward_function or self.policy.reward_function
         self.held_rewards = Rewards(held, self.policy, spec.validation.max_response_length or longest, timeout_s)
-        self.update = Updates(spec, planner, sizes, objective, world, pack_tokens)
+        self.update_planner = UpdatePlanner(spec, planner, sizes, objective, world, pack_tokens)
 
         # What measures it.
         self.measures = spec.validation.enable and bool(data.validation)
@@ -181,25 +181,25 @@ class Training(Trainer[GrpoSpec]):
 
     def learn(self, step: int, groups: Sequence[Group]) -> dict[str, float]:
         """Every update of a step by this rank's groups; returns metrics, of the last update where there are several."""
-        values = {"train/lr": self.schedule_rate(step)}
-        packed = self.meter.timed("plan", lambda: [self.update.plan(part) for part in self._parts(groups)])
+        values, packing = {"train/lr": self.schedule_rate(step)}, self.update_planner
+        packed = self.meter.timed("plan", lambda: [packing.plan(part) for part in self._parts(groups)])
         if len(packed) * self.policy.mu_iterations > 1:
-            packed = self.meter.timed("old", lambda: [self.update.with_values(p, "old", self.model) for p in packed])
+            packed = self.meter.timed("old", lambda: [packing.with_values(p, "old", self.model) for p in packed])
         if self.policy.kl_beta > 0:
             with nullcontext(self.reference) if self.reference else without_adapters(self.model) as model:
                 packed = self.meter.timed(
-                    "reference", lambda: [self.update.with_values(p, "reference", model) for p in packed]
+                    "reference", lambda: [packing.with_values(p, "reference", model) for p in packed]
                 )
         if peak_gib := self.schedule.policy.peak_gib:  # capturing a graph, in a rollout, unmaps what is free
             map_memory(peak_gib, self.world.device)
-        for number, part in enumerate(packed * self.policy.mu_iterations):
+        for part in packed * self.policy.mu_iterations:
             if not part.tokens:  # no group was left, or all of it is masked
                 continue
-            update = self.update.step(self.updates, part)
+            update = packing.step(self.updates, part)
             outcome = self.meter.timed("update", lambda: self.learner.train_step(update))  # noqa: B023  called at once
             if not outcome.is_finite:
                 raise ENGINE_NOT_FINITE.error(f"step {step + 1}", f"loss {outcome.loss}, norm {outcome.grad_norm}")
-            if number == 0:
+            if "train/loss" not in values:  # the first update: until here the model is that of the rollout
                 self._require_same(step, {**outcome.metrics, **outcome.maxima})
             self.updates += 1
             values |= self.meter.update_values(outcome, part)

@@ -65,7 +65,7 @@ class PackedUpdate:
     work: list[Workload]  # of this rank
 
 
-class Updates:
+class UpdatePlanner:
     """Makes the steps of the learner out of groups. `pack_tokens` is the budget of a pack."""
 
     def __init__(

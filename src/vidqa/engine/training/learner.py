@@ -42,7 +42,7 @@ class StepOutcome:
     problems: list[Problem]
     seconds: float
     waited: float  # seconds of waiting for a batch
-    saved: float  # operations of a vision tower whose features were read, over all ranks
+    saved_flops: float  # operations of a vision tower whose features were read, over all ranks
 
     @property
     def is_finite(self) -> bool:
@@ -70,7 +70,7 @@ class Learner:
         largest = torch.zeros(len(self.objective.maxima), dtype=torch.float64, device=self.world.device)
         # Sum, count, ranks with a stop request, bad samples, operations saved, and the metrics.
         totals = torch.zeros(5 + len(names), dtype=torch.float64, device=self.world.device)
-        saved = 0.0
+        saved_flops = 0.0
         batches = iter(step.batches)
         for number in range(1, step.size + 1):
             self.resharding.begin(more_to_come=number < step.size)
@@ -78,7 +78,7 @@ class Learner:
             loaded = next(batches)
             waited += time.perf_counter() - began_waiting
             problems += loaded.problems
-            saved += loaded.batch.cached.saved if loaded.batch.cached else 0.0
+            saved_flops += loaded.batch.cached.saved_flops if loaded.batch.cached else 0.0
             sums = self.objective(self.model, loaded.batch)
             # FSDP takes the mean of gradients over ranks; times world.size it is their sum.
             (sums.sum * (self.world.size / step.expected)).backward()
@@ -91,7 +91,7 @@ class Learner:
                     largest[place] = torch.maximum(largest[place], values.amax())
         totals[2] += self.stop.signal_name is not None
         totals[3] += len(problems)
-        totals[4] += saved
+        totals[4] += saved_flops
         dist.all_reduce(totals)
         if len(largest):
             dist.all_reduce(largest, dist.ReduceOp.MAX)
@@ -106,7 +106,7 @@ class Learner:
         self.optimizer.zero_grad()
         # The only synchronisation of a step; meanwhile the device updates the weights.
         # A loss that is not finite ends the run before it saves.
-        total, count, stop_requested, broken, saved, *rest, norm_value = read.wait()
+        total, count, stop_requested, broken, saved_flops, *rest, norm_value = read.wait()
         metrics, maxima = rest[: len(names)], rest[len(names) :]
         return StepOutcome(
             loss=total / max(count, 1),
@@ -119,7 +119,7 @@ class Learner:
             problems=problems,
             seconds=time.perf_counter() - started,
             waited=waited,
-            saved=saved,
+            saved_flops=saved_flops,
         )
 
 
@@ -179,8 +179,8 @@ class Meter:
         for name, value in outcome.metrics.items():
             self.metrics[name] += value * outcome.count
         self.tokens += sum(work.tokens for work in works)
-        self.work += self.flops.training_flops(works) - outcome.saved
-        self.work_whole += self.flops.training_flops(works, halved=False) - outcome.saved
+        self.work += self.flops.training_flops(works) - outcome.saved_flops
+        self.work_whole += self.flops.training_flops(works, halved=False) - outcome.saved_flops
         self.seconds += outcome.seconds
         self.waited += outcome.waited
         self.steps += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import sys
 from collections import Counter
@@ -19,6 +20,7 @@ import numpy as np
 import pytest
 import rl_ranks
 import torch
+from clips import undecodable, write_clip
 from in_process import events, one_rank
 from rl_world import UNCHANGED, require_unchanged, rl_here, rl_model, rl_spec
 from tiny_world import engine_command, run_engine
@@ -313,6 +315,30 @@ def test_validation_says_which_export_is_best(one_world: tuple[Path, Path], tmp_
     assert best["metric"] == "val/accuracy" and f"step_{best['step']}" == best["name"]
     trainer = json.loads((run / "checkpoints/step_4/trainer.json").read_text())
     assert trainer["validation_start"] == {"val/accuracy": events(run, "val/accuracy")[0]}
+
+
+@pytest.mark.parametrize("on_bad_sample", ["fail", "quarantine"])
+def test_a_bad_validation_sample_ends_a_run_or_is_left_out(
+    one_world: tuple[Path, Path], tmp_path: Path, on_bad_sample: str
+) -> None:
+    root = Path(shutil.copytree(one_world[1], tmp_path / "held"))
+    clip = root / "videos/1.mp4"
+    clip.write_bytes(undecodable(write_clip(clip, frames=64, fps=8, height=64)))
+    over = {
+        "custom.val_dataset.annotation_path": str(root / "annotations.json"),
+        "custom.val_dataset.media_path": str(root),
+        "validation.enable": True,
+        "validation.val_before_train": True,
+        "engine.on_bad_sample": on_bad_sample,
+        "train.max_num_steps": 1,
+    }
+    spec, run = rl_spec(tmp_path, one_world, over), tmp_path / "run"
+    if on_bad_sample == "fail":
+        assert code_of(lambda: rl_here(spec, run)) == "ENGINE_BAD_SAMPLE"
+    else:
+        questions = len(json.loads((root / "annotations.json").read_text()))
+        assert events(rl_here(spec, run), "val/questions") == {0: questions - 2, 1: questions - 2}
+        assert (run / "quarantine.json").exists()
 
 
 def test_a_step_that_learns_nothing_hears_a_signal(

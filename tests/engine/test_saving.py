@@ -254,6 +254,15 @@ def test_no_checkpoint_is_ahead_of_what_was_measured(world: SimpleNamespace, mon
     assert measured == {".unfinished-step_1": {1}, ".unfinished-step_2": {1, 2}}
 
 
+def test_a_run_that_resumes_at_its_end_says_that_it_trains_nothing(
+    world: SimpleNamespace, capsys: pytest.CaptureFixture
+) -> None:
+    run = copied(world, "done")
+    train_here(spec_of(world, "done", **{"train.resume": True}), run)
+    assert f"no step is left to train: {STEPS} are done, and the run has {STEPS}" in capsys.readouterr().err
+    assert same_as(world.reference, run)
+
+
 def made_exports(run: RunFolder, **measured: dict[str, float]) -> None:
     for name, values in measured.items():
         folder = run.begin(run.exports, name)

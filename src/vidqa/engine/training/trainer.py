@@ -182,6 +182,8 @@ class Trainer(Generic[SpecT]):
         """Train, save, and prove the best export. Returns 0, or 6 where the run was stopped."""
         with open_progress(self.spec, run, self.world, self.first, self.schedule.total) as progress:
             try:
+                if self.first >= (total := self.schedule.total):
+                    progress.say(f"warning: no step is left to train: {self.first} are done, and the run has {total}")
                 if not self.run_steps(progress):
                     return int(Exit.NOT_DONE)
                 self.free()  # room for the export that is loaded again

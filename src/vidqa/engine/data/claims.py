@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import json
 import os
 import queue
 import struct
@@ -16,15 +15,15 @@ import threading
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import fields
 from pathlib import Path
 
-from vidqa.core.files import remove, write_json
+import msgspec
+
+from vidqa.core.files import read_json, remove, write_json
 from vidqa.core.problem import Problem
 
 FLOCK = struct.Struct("hhqqi4x")  # Linux' struct flock: type, whence, start, length, process
 HELD = (errno.EAGAIN, errno.EACCES)
-KINDS = {"str": str, "int": int}  # of the fields of a Problem
 POLL_S = 0.02  # how often a waiting process looks whether a claim is free
 
 
@@ -68,11 +67,10 @@ class Claims:
         """The problem that the other process noted for the file `where` (another name of the same file has the same
         key), else None."""
         try:
-            problem = Problem(**json.loads(self._note(key).read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError, RecursionError):
+            problem = msgspec.convert(read_json(self._note(key)), Problem)
+        except (OSError, ValueError, msgspec.ValidationError):
             return None
-        sound = all(isinstance(getattr(problem, field.name), KINDS[str(field.type)]) for field in fields(Problem))
-        return problem if sound and problem.where == where else None
+        return problem if problem.where == where else None
 
     def _note(self, key: str) -> Path:
         return self.folder / key[:2] / f"{key}.{self.terms}.failed"

@@ -26,7 +26,6 @@ NAMES = (
     "torch.distributed.checkpoint.metadata._MEM_FORMAT_ENCODING",
     "torch.distributed.tensor._utils.compute_local_shape_and_global_offset",
     "torch.distributed.tensor.DTensor._spec",
-    "torch.nn.Module._buffers",
     "torch.optim.Adam._init_group",
     "torch.serialization._get_layout",
     "torch.utils._pytree.keystr",

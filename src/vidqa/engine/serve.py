@@ -44,8 +44,8 @@ from vidqa.spec.models import InferenceSpec
 parser = Parser("Serve a model over HTTP; scripts/serve.py starts it.")
 parser.add_argument("arguments", type=json.loads, help="its options and its spec")
 GRACE_S = 5  # for answers in progress when the server is to end
+LAST_S = 3  # after GRACE_S, for the last responses
 CONNECTIONS = 256  # beside two for each request that is answered or waits
-LAST_S = 3  # after it, for the last responses
 
 
 def main(arguments: Namespace) -> Result:

@@ -79,8 +79,3 @@ def prepare_compiler() -> None:
     functorch.aggressive_recomputation = True
     inductor.compile_threads = min(inductor.compile_threads or COMPILERS, COMPILERS)
     maybe_warm_pool()
-
-
-def buffers(module: torch.nn.Module) -> dict[str, Any]:
-    """The buffers of a module itself by name, those that are not saved among them."""
-    return module._buffers

@@ -30,7 +30,7 @@ from vidqa.engine.model import DTYPES
 from vidqa.engine.model.float8 import use_float8
 from vidqa.engine.model.quantized_base import QuantizedLinear, quantize_layers, quantized_layers
 from vidqa.engine.problems import ENGINE_WEIGHTS_MISMATCH
-from vidqa.engine.torch_private import buffers, compute_local_shape_and_global_offset, dtensor_like
+from vidqa.engine.torch_private import compute_local_shape_and_global_offset, dtensor_like
 from vidqa.families import family_of as tables_of
 from vidqa.families import require_plain_weights
 from vidqa.families.problems import MODEL_FILE_MISSING, MODEL_UNSUPPORTED
@@ -302,7 +302,7 @@ def _first_values(name: str, shape: torch.Size, how: bool | str, generator: torc
 def _restore_buffers(model: nn.Module) -> None:
     """Rotary frequencies are not stored with the weights: made again from the config."""
     for module in model.modules():
-        if "inv_freq" in buffers(module):
+        if hasattr(module, "inv_freq"):
             fresh: Any = type(module)(module.config)
-            for name in buffers(module):
-                getattr(module, name).copy_(getattr(fresh, name))
+            for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False):
+                buffer.copy_(getattr(fresh, name))

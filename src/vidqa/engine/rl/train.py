@@ -40,6 +40,7 @@ from vidqa.planning.prefix_sharing import max_tokens, split_indices
 from vidqa.planning.requests import Sampling
 from vidqa.planning.rollouts import RolloutShape, prompt_planner, rollout_memory, rollout_shape, update_packing
 from vidqa.planning.samples import Planner, training_planner
+from vidqa.spec import effective_batch
 from vidqa.spec.grpo_tables import MOST_RETRIES, REWARDS, reward_weights
 from vidqa.spec.models import GrpoSpec
 
@@ -120,6 +121,7 @@ class Training(Trainer[GrpoSpec]):
         self.consumed, self.updates = start.trainer.get("questions", 0), start.trainer.get("updates", 0)
 
         # What it is asked and rewarded for.
+        self.batch = effective_batch(spec)  # questions of a step
         self.longest_prompt = max_tokens([*data.train, *data.validation])  # tokens
         labels = [label_of(sample.record) for sample in data.train] if spec.engine.balance == "label" else []
         self.stream = QuestionStream(len(data.train), labels, self.policy)
@@ -153,11 +155,8 @@ class Training(Trainer[GrpoSpec]):
             stopping = stop_requested and step + 1 < schedule.total
             if self._conclude(step, values, progress, stopping=stopping):
                 self.saver.background.finish()
-                why = (
-                    f"the stop rule {self.early_stopping.stopping_rule}"
-                    if self.early_stopping.stopping_rule
-                    else "a signal"
-                )
+                rule = self.early_stopping.stopping_rule
+                why = f"the stop rule {rule}" if rule else "a signal"
                 progress.say(f"{why} ended it after step {step + 1}; resume with train.resume = true")
                 return False
         return True
@@ -207,13 +206,9 @@ class Training(Trainer[GrpoSpec]):
 
     # --- rollout
 
-    @property
-    def _batch(self) -> int:
-        return self.spec.train.train_batch_per_replica // self.spec.rollout.n_generation
-
     def _prefetch(self, step: int) -> None:
         """Let the videos of a step's questions be decoded."""
-        self.prefetched = self.ask(self.consumed, self._batch) if step < self.schedule.total else []
+        self.prefetched = self.ask(self.consumed, self.batch) if step < self.schedule.total else []
 
     def ask(self, position: int, count: int) -> list[Question]:
         """This rank's of `count` questions from `position` of the stream on, spread over the ranks by cost."""
@@ -239,14 +234,14 @@ class Training(Trainer[GrpoSpec]):
         )
         is_dapo, retries = self.policy.variant == "dapo", self.policy.max_retry_for_on_policy
         groups, dropped = list[Group](), list[Group]()
-        questions, count = self.prefetched, self._batch
+        questions, count = self.prefetched, self.batch
         for retry in range(1 + (MOST_RETRIES if retries < 0 else retries)):
             questions = self.ask(self.consumed, count) if retry else questions
             self.consumed += count
             drawn = self._draw("rollout", questions, self.rewards, sampling, self.spec.rollout.n_generation, str(step))
             for group in drawn:
                 (dropped if is_dapo and not self._is_mixed(group) else groups).append(group)
-            count = self._batch - sum(self.world.gather(len(groups))) if is_dapo else 0
+            count = self.batch - sum(self.world.gather(len(groups))) if is_dapo else 0
             if count <= 0:
                 break
         return groups, dropped

@@ -178,6 +178,15 @@ def test_an_adapter_as_parent_is_refused_with_the_command_that_merges_it(tmp_pat
             },
             "SPEC_CONFLICT",
         ),
+        (
+            {
+                "policy.lora": {},
+                "policy.lora.lora_dropout": 0.0,
+                "policy.lora.init_lora_weights": False,
+                "train.train_policy.kl_beta": 0.1,
+            },
+            "SPEC_CONFLICT",
+        ),
         ({"train.train_policy.reward_function": "helpfulness"}, "SPEC_VALUE"),
         ({"train.train_policy.reward_function": {"accuracy": 0.0, "format": 0}}, "SPEC_VALUE"),
         ({"train.train_policy.reward_function": ["accuracy", "single_choice"]}, "SPEC_VALUE"),

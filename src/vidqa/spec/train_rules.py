@@ -258,6 +258,9 @@ def _unsupported(spec: GrpoSpec) -> Iterator[Problem]:
         message = "lora_path is set and kl_beta is above 0: adapters off is not the start"
         remedy = "set kl_beta to 0, or merge the adapter (scripts/export.py RUN --merge) and train on that"
         yield codes.CONFLICT.at("policy.lora.lora_path", message, remedy)
+    if lora is not None and lora.init_lora_weights is False and spec.train.train_policy.kl_beta > 0:
+        message = "init_lora_weights is false and kl_beta is above 0: adapters off is not the start"
+        yield codes.CONFLICT.at("policy.lora.init_lora_weights", message, "leave it out, or set kl_beta to 0")
     if lora is not None and lora.lora_dropout > 0:
         message = f"lora_dropout is {lora.lora_dropout:g}: the trainer would not be what drew the completions"
         yield codes.CONFLICT.at("policy.lora.lora_dropout", message, "set it to 0")

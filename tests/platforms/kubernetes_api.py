@@ -228,7 +228,9 @@ class Cluster(ThreadingHTTPServer):
         places |= self.names(pod)
         words = []
         for word in container["command"]:
-            word = re.sub(r"\$\((\w+)\)", lambda found: variables.get(found[1], found[0]), word)
+            word = re.sub(
+                r"\$\$|\$\((\w+)\)", lambda found: variables.get(found[1], found[0]) if found[1] else "$", word
+            )
             for inside, outside in places.items():
                 word = word.replace(inside, outside)
             words.append(word)

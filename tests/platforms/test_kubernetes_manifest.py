@@ -20,7 +20,7 @@ from vidqa.jobs.platforms import site
 from vidqa.jobs.platforms._base import Job
 from vidqa.jobs.platforms.kubernetes.manifest import manifest, objects
 from vidqa.jobs.platforms.kubernetes.platform import check
-from vidqa.jobs.platforms.kubernetes.site import KubernetesSite
+from vidqa.jobs.platforms.kubernetes.site import KubernetesSite, path_problems, resource_problems
 
 VERSIONS = ("1.29", "1.31", "1.34", "1.37")
 FULL: dict[str, Any] = {
@@ -276,3 +276,18 @@ def test_settings_that_are_wrong(table: dict[str, Any], shown: str) -> None:
     with pytest.raises(ProblemError) as raised:
         site.validate(KubernetesSite, table, "site.toml [kubernetes]")
     assert shown in str(raised.value) and "planted" not in str(raised.value)
+
+
+def test_an_output_folder_that_no_volume_holds_is_named_without_the_run_in_it() -> None:
+    paths = [problem.where for problem in path_problems(job(volumes=FULL["volumes"][:1]))]
+    assert paths == ["/outputs", "/scratch/cache"]
+
+
+def test_resources_do_not_override_the_settings_of_their_own() -> None:
+    taken = {"nvidia.com/gpu": 3, "memory": 7, "rdma/rdma_shared_device_a": 1}
+    problems = resource_problems(job(resources=taken))
+    assert [(problem.code, problem.message.split()[0]) for problem in problems] == [
+        ("PLATFORM_SITE_SETTINGS", "nvidia.com/gpu"),
+        ("PLATFORM_SITE_SETTINGS", "memory"),
+    ]
+    assert resource_problems(job(resources={"rdma/rdma_shared_device_a": 1})) == []

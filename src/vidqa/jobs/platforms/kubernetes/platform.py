@@ -37,7 +37,7 @@ from vidqa.jobs.platforms.kubernetes.manifest import (
     objects,
     required_secrets,
 )
-from vidqa.jobs.platforms.kubernetes.site import KubernetesSite, path_problems, site_of
+from vidqa.jobs.platforms.kubernetes.site import KubernetesSite, path_problems, resource_problems, site_of
 from vidqa.jobs.platforms.kubernetes.state import decisive, endings, observed, stuck, verdict
 from vidqa.jobs.platforms.site import settings_of
 from vidqa.jobs.problems import PLATFORM_REFUSED, PLATFORM_SILENT, PLATFORM_UNREACHABLE
@@ -57,7 +57,7 @@ Json = dict[str, Any]
 
 def check(job: Job) -> list[Problem]:
     """Checks GPUs, paths against volumes, then rights and the manifest (as a dry run) with the cluster."""
-    problems = [*gpu_problems(job, "asked for"), *path_problems(job)]
+    problems = [*gpu_problems(job, "asked for"), *path_problems(job), *resource_problems(job)]
     try:
         cluster = connect(site_of(job))
         return [*problems, *_missing_secrets(job, cluster), *_admission(job, cluster)]

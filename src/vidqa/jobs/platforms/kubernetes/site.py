@@ -21,7 +21,7 @@ from vidqa.core.problem import Problem
 from vidqa.jobs.platforms._base import Job
 from vidqa.jobs.platforms.mounts import with_targets
 from vidqa.jobs.platforms.site import AbsolutePath, Interface, SiteSettings, is_unseen
-from vidqa.jobs.problems import NOT_SEEN, PATH_UNSEEN
+from vidqa.jobs.problems import NOT_SEEN, PATH_UNSEEN, SITE_SETTINGS
 
 HUB_FOLDER = "models--"  # prefix of model folders in the hub's cache
 
@@ -87,7 +87,7 @@ class KubernetesSite(SiteSettings):
     form: Literal["job", "trainjob"] = Field("job", description="A batch Job, or a Kubeflow TrainJob.")
     runtime: Name = Field("torch-distributed", description="ClusterTrainingRuntime of a TrainJob.")
     image: str = Field("", description="Engine image, where --image does not name one.")
-    python: str = Field("python", description="The image's Python.")
+    python: str = Field("python", min_length=1, description="The image's Python.")
     image_pull_secret: NameOrNone = Field("", description="Secret for a private registry.")
     secret: Name = Field("vidqa", description="Secret with HF_TOKEN, WANDB_API_KEY, the AWS keys.")
     service_account: NameOrNone = Field("", description="Service account of the pods.")
@@ -174,16 +174,24 @@ def path_problems(job: Job) -> list[Problem]:
     """Errors for paths that pods do not find or cannot write; warnings for targets of links in input folders."""
     site = site_of(job)
     own = environment.cache_folder() if cache_folder(site) is None else None
-    named, written = dict.fromkeys([*job.reads, *job.writes, job.run_dir]), {*job.writes, job.run_dir}
-    own_problems = [_problem(site, path, path in written) for path in named if path != own]
+    written = {job.run_dir, *job.writes} if not {*job.writes} & {*job.run_dir.parents} else {*job.writes}
+    named = dict.fromkeys([*job.reads, *sorted(written)])
+    own_problems = [problem for path in named if path != own and (problem := _problem(site, path, path in written))]
     linked = dict.fromkeys(place for path in job.reads for place in with_targets(path) if place not in named)
     maybe = [_problem(site, path, is_written=False) for path in linked]
     warnings = [replace(problem, severity="warning") for problem in maybe if problem]
     if unseen := [str(path) for path in named if is_unseen(site, path)]:
         warnings.append(NOT_SEEN.at("cluster_paths", ", ".join(unseen), severity="warning"))
-    return [
-        problem for problem in [*own_problems, *(_misnamed(site, path) for path in job.named)] if problem
-    ] + warnings
+    misnamed = [problem for path in job.named if (problem := _misnamed(site, path))]
+    return own_problems + misnamed + warnings
+
+
+def resource_problems(job: Job) -> list[Problem]:
+    """Resources that have settings of their own, which `resources` would override."""
+    site = site_of(job)
+    own = {site.gpu_resource: "--gpus", "cpu": "cpus", "memory": "memory_gib"}
+    taken = [(name, setting) for name, setting in own.items() if name in site.resources]
+    return [SITE_SETTINGS.at("resources", f"{name} is what {setting} asks for") for name, setting in taken]
 
 
 def _problem(site: KubernetesSite, path: Path, is_written: bool) -> Problem | None:

@@ -16,6 +16,7 @@ import pytest
 from tests.data.hub_uploads import Hub, serving
 from tests.programs import run_here
 from tests.tiny_world import run_engine, tiny_data, tiny_model, tiny_spec
+from vidqa.core import environment
 from vidqa.core.problem import Exit, ProblemError
 from vidqa.data.storage import upload as upload_module
 from vidqa.data.storage.upload import RECORD, Destinations, main, run_files, spec_destinations, upload
@@ -194,6 +195,20 @@ def test_weights_that_arrive_damaged(hub: Hub, run_dir: Path) -> None:
     hub.damage = True
     _, problems = upload(run_dir, Destinations(hub="org/tuned"), hub.token)
     assert codes(problems) == ["STORAGE_UNREACHABLE"] and "model.safetensors" in problems[0].message
+
+
+@pytest.mark.parametrize("endpoint", ["minio", "localhost:9000", "ftp://host", "http://", "http://a b"])
+def test_an_endpoint_that_is_no_address(endpoint: str, run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    _, problems = upload(run_dir, Destinations(s3="s3://lake/x"), None)
+    assert [(problem.code, problem.where) for problem in problems] == [("STORAGE_UNREACHABLE", "AWS_ENDPOINT_URL")]
+
+
+def test_a_token_with_the_end_of_its_line(hub: Hub, run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a file of another system leaves it: the token alone is sent, and no message repeats it."""
+    monkeypatch.setenv("HF_TOKEN", "planted-token-1\r\n")
+    assert environment.hf_token() == "planted-token-1"
+    assert "planted" not in environment.redacted("Illegal header value b'Bearer planted-token-1\\r\\n'")
 
 
 def test_a_hub_that_is_not_there(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

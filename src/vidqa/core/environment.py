@@ -36,8 +36,8 @@ _TOKEN = re.compile(r"((?:[Aa]uthorization\W{1,5}\w+|\bBearer)\s+)[\w.~+/=-]{16,
 
 
 def hf_token() -> str | None:
-    """The Hugging Face token, by the two names that huggingface_hub reads."""
-    return os.environ.get("HF_TOKEN") or os.environ.get("HUGGING_FACE_HUB_TOKEN") or None
+    """The Hugging Face token, by the two names that huggingface_hub reads, without a line's end that came with it."""
+    return (os.environ.get("HF_TOKEN") or os.environ.get("HUGGING_FACE_HUB_TOKEN") or "").strip() or None
 
 
 def hf_endpoint() -> str | None:
@@ -157,8 +157,8 @@ def redacted(text: str) -> str:
     if not text:
         return text
     for name, value in values((*SECRET_NAMES, SERVING_KEY)).items():
-        if len(value) >= SHORTEST_SECRET:
-            text = text.replace(value, f"<{name}>")
+        if len(secret := value.strip()) >= SHORTEST_SECRET:
+            text = text.replace(secret, f"<{name}>")
     if "@" in text:
         text = _CREDENTIALS.sub("://<credentials>@", text)
     return _TOKEN.sub(r"\1<token>", text)

@@ -18,6 +18,7 @@ from vidqa.data.problems import DENIED, NO_SPACE, NOT_FOUND, UNREACHABLE
 PREFIX = "s3://"
 MOST_NAMED = 20  # problems of one set or run
 _ADDRESS = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?")
+_ENDPOINT = re.compile(r"https?://[\w.:\[\]@-]*[\w\]](/\S*)?")
 DENIALS = ("AccessDenied", "403", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "NoCredentials")
 ABSENCES = ("NoSuchKey", "NoSuchBucket", "404")
 Job = TypeVar("Job")
@@ -45,10 +46,14 @@ def parse(address: str) -> str:
 
 
 def connect() -> Any:
-    """The file system of all buckets. Credentials and region come from the usual AWS variables and files."""
+    """The file system of all buckets. Credentials and region come from the usual AWS variables and files. Raises
+    STORAGE_UNREACHABLE for an endpoint that is no address."""
     s3fs = require("s3fs", "s3")
+    endpoint = environment.s3_endpoint()
+    if endpoint and not _ENDPOINT.fullmatch(endpoint):
+        raise UNREACHABLE.error("AWS_ENDPOINT_URL", f"{environment.redacted(endpoint)!r} is not http(s)://HOST[:PORT]")
     return s3fs.S3FileSystem(
-        endpoint_url=environment.s3_endpoint(),
+        endpoint_url=endpoint,
         skip_instance_cache=True,
         use_listings_cache=False,
         default_block_size=8 << 20,

@@ -190,8 +190,8 @@ def resource_problems(job: Job) -> list[Problem]:
     """Resources that have settings of their own, which `resources` would override."""
     site = site_of(job)
     own = {site.gpu_resource: "--gpus", "cpu": "cpus", "memory": "memory_gib"}
-    taken = [(name, setting) for name, setting in own.items() if name in site.resources]
-    return [SITE_SETTINGS.at("resources", f"{name} is what {setting} asks for") for name, setting in taken]
+    overridden = [(name, setting) for name, setting in own.items() if name in site.resources]
+    return [SITE_SETTINGS.at("resources", f"{name} is what {setting} asks for") for name, setting in overridden]
 
 
 def _problem(site: KubernetesSite, path: Path, is_written: bool) -> Problem | None:

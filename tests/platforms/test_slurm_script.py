@@ -259,6 +259,30 @@ def test_an_option_in_the_way_of_the_script_is_refused_at_launch(programs: Path)
     assert slurm.check(job(options=fine, cpus_per_task=8, python="python")) == []
 
 
+@pytest.mark.parametrize(
+    ("time", "seconds"),
+    [
+        ("2", 120),
+        ("24:30", 24 * 60 + 30),
+        ("24:00:00", 86400),
+        ("1-2", 26 * 3600),
+        ("1-2:03", 26 * 3600 + 180),
+        ("2-00:00:05", 2 * 86400 + 5),
+    ],
+)
+def test_a_time_is_read_as_sbatch_reads_it(time: str, seconds: int) -> None:
+    assert slurm_script.seconds_of(time) == seconds
+
+
+def test_a_job_has_time_before_it_saves() -> None:
+    """Otherwise every attempt ends after the steps of a few seconds."""
+    for settings in ({"time": "2"}, {"time": "24:00", "warning_s": 1800}):
+        (problem,) = slurm_script.time_problems(SlurmSite(**settings))
+        assert problem.code == "PLATFORM_SITE_SETTINGS" and "warning_s" in problem.message
+    for settings in ({}, {"time": "3"}, {"time": "0-1"}, {"time": "0"}):
+        assert slurm_script.time_problems(SlurmSite(**settings)) == []
+
+
 def test_a_python_that_is_not_here_is_a_warning(programs: Path) -> None:
     program(programs, "sbatch")
     for site in ({"python": "/none/bin/python"}, {"checkout": "/none"}):

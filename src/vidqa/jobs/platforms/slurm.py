@@ -71,7 +71,8 @@ def check(job: Job) -> list[Problem]:
     """The check of sbatch itself, and checks that it does not make."""
     site: SlurmSite = job.settings
     problems = [*image_problems(site, slurm_script.image_of(job)), *unseen(job), *_checkout(job), *_cores(site)]
-    problems += [*slurm_script.option_problems(site), *slurm_script.unmountable(job), *_interpreter(job)]
+    problems += [*slurm_script.option_problems(site), *slurm_script.time_problems(site), *_interpreter(job)]
+    problems += slurm_script.unmountable(job)
     problems += gpu_problems(job, "asked for")
     try:
         cluster, script = SlurmCommands(site.ssh, site.ssh_config), slurm_script.sbatch(job)

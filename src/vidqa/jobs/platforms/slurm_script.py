@@ -269,6 +269,27 @@ def option_problems(site: SlurmSite) -> list[Problem]:
     return problems
 
 
+def time_problems(site: SlurmSite) -> list[Problem]:
+    """A time of which nothing is left to work in, because the job saves `warning_s` before its end; 0 is no limit."""
+    limit_s = seconds_of(site.time or "0")
+    if not 0 < limit_s <= site.warning_s:
+        return []
+    message = (
+        f"{site.time!r} is {limit_s} s for SLURM, and the job saves and stops {site.warning_s} s before (warning_s)"
+    )
+    return [SITE_SETTINGS.at("time", message, "give it more time, as HOURS:MINUTES:SECONDS, or a shorter warning_s")]
+
+
+def seconds_of(time: str) -> int:
+    """A time limit in seconds. sbatch reads M, M:S, H:M:S, D-H, D-H:M and D-H:M:S."""
+    days, _, clock = time.rpartition("-")
+    parts = list(map(int, clock.split(":")))
+    if not days and len(parts) < 3:
+        parts.insert(0, 0)  # minutes come first
+    hours, minutes, seconds = (*parts, 0, 0)[:3]
+    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
 def unmountable(job: Job) -> list[Problem]:
     """The folders of a job that cannot be mount options: some characters separate paths there, and blanks at the ends
     are lost."""

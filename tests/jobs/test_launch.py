@@ -264,6 +264,15 @@ def test_a_job_that_was_refused_has_no_checkpoint_to_go_on_from(
     assert "checkpoint" not in problem["remedy"] and "--site FILE" in problem["remedy"]
 
 
+def test_the_remedy_of_an_image_is_not_its_empty_log(over_at_once: None, write_spec: WriteSpec) -> None:
+    record = jobs.wait(launch("train", write_spec("killed"), "local").record, ENOUGH_S)
+    (record.run.path / "problems.json").unlink()  # as where the engine has not begun
+    ended = replace(record, message="ErrImagePull", failure={"class": "image", "evidence": "ErrImagePull"})
+    (problem,) = job_results.of_job(ended).problems
+    assert "log" not in problem.remedy
+    assert f"jobs.py retry {record.job_id}" in problem.remedy and "launch the spec again" in problem.remedy
+
+
 def test_the_scripts_dry_run_and_list(write_spec: WriteSpec, tmp_path: Path) -> None:
     def script(*words: object) -> tuple[int, dict]:
         ran = run_here([sys.executable, *map(str, words), "--json"], cwd=tmp_path)

@@ -223,6 +223,9 @@ def _problem_of(record: JobRecord) -> Problem:
     if message.startswith(NOT_STARTED):
         advice = f"correct what the message says, then: {retry}; with other settings of your place: --site FILE"
         return JOB_FAILED.at(record.job_id, message, advice)
+    if why and why["class"] == failure.IMAGE:
+        advice = f"repair the image, or the Python of its environment, then: {retry}; other settings of your place: "
+        return JOB_FAILED.at(record.job_id, message, f"{advice}--site FILE; for another image, launch the spec again")
     if why and why["class"] == failure.INFRASTRUCTURE:
         return JOB_FAILED.at(record.job_id, message, f"it goes on from its newest checkpoint: {retry}")
     return JOB_FAILED.at(record.job_id, message, f"read its log: {record.log}")

@@ -86,6 +86,17 @@ def test_a_saved_set_with_a_file_too_few_is_not_read(tmp_path: Path) -> None:
     assert codes(folder) == ["DATA_FILE_MISSING"]
 
 
+def test_a_split_whose_files_are_not_all_there_says_so(tmp_path: Path) -> None:
+    for number in (0, 2):
+        rows = [{"id": f"{number}", "video": "a.mp4", "question": "Is it?", "answer": "Yes"}]
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / f"train-{number:05}-of-00003.parquet")
+    (tmp_path / "a.mp4").write_bytes(b"x")
+    records, (problem,) = check_records(f"{tmp_path}#train")
+    assert len(records) == 2 and (problem.code, problem.severity) == ("DATA_LEFT_OUT", "warning")
+    assert problem.message == "2 of 3 files train-* are there"
+    assert check_records(tmp_path / "train-00000-of-00003.parquet")[1] == []  # a file that is named alone
+
+
 def test_captions_are_asked_for_by_the_file_that_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = captions(tmp_path, {"a": {"weather": "Rain"}}, ("a.mp4",))
     assert codes(f"{folder}#no_such.yaml") == ["DATA_FIELD"]

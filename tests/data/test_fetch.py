@@ -178,6 +178,12 @@ def test_a_file_of_the_users_stays(server: Hub, tmp_path: Path) -> None:
     assert (elsewhere / "av_benchmark_qa_pairs.json").read_text() == "my own answers"
 
 
+def test_a_set_without_any_of_its_files_is_refused(server: Hub, tmp_path: Path) -> None:
+    with pytest.raises(ProblemError, match="STORAGE_NOT_FOUND"):
+        fetch(Published("org/set", (), ("no_such.json",)), [], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.fixture
 def coco(tmp_path: Path) -> Iterator[str]:
     (tmp_path / "web").mkdir()
@@ -204,9 +210,16 @@ def test_llava_questions_come_with_the_images_of_coco(server: Hub, coco: str, tm
     wanted = Published("org/set", (), ("detail_23k.json",), ((coco, "images"),))
     out = tmp_path / "out"
     (out / "images").mkdir(parents=True)
-    (out / "images/train2017.zip.part").write_bytes(b"x")  # of an earlier try; this server knows no ranges
+    archive = out / "images/train2017.zip"
+    part = archive.with_name("train2017.zip.part")
+    part.write_bytes(b"x")  # of an earlier try; this server knows no ranges
     found = fetch(wanted, [], out)
     assert (found.files, found.unpacked) == (1, 1)
+    whole = archive.read_bytes()
+    for arrived in (whole, whole + b"of another archive"):  # a try that was killed at its end, and another file
+        archive.unlink()
+        part.write_bytes(arrived)
+        assert fetch(wanted, [], out).files == 1 and archive.read_bytes() == whole and not part.exists()
     assert load_records(out / "detail_23k.json", out / "images/train2017")[0].answer == "bits"
     assert fetching.PUBLISHED["llava-detail-23k"].web[0][1] == "images"
 

@@ -68,6 +68,7 @@ def test_a_subset_is_fetched_once_and_read(server: Hub) -> None:
     assert len([request for request in server.requests if "/resolve/" in request and "GET" in request]) == fetched
     server.refuse = 503
     assert stage_set(written, "") == (path, media)  # what is here serves when the hub does not answer
+    assert code_of(f"{NAME}@{'0' * 40}#robovqa:understanding") == "STORAGE_UNREACHABLE"  # another commit does not
     assert expected_set(written, "") == before
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import glob
 import json
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from vidqa.data.hub_card import front_matter
 from vidqa.data.problems import FILE_MISSING, SPLIT
 
 ONE = re.compile(r"(?P<name>[\w.-]*)(?:\[(?P<low>-?\d{1,18}%?)?:(?P<high>-?\d{1,18}%?)?\])?")
-SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}")  # as the hub names them: train-00000-of-00002
+SHARD = re.compile(r"(.+)-\d{5}-of-(\d{5})")  # as the hub names them: train-00000-of-00002
 ENDINGS = (".parquet", ".arrow", ".jsonl", ".json", ".csv", ".tsv")
 OWN = {"dataset_info.json", "state.json", "dataset_dict.json", "dataset_infos.json"}
 SPLITS = ("train", "training", "test", "testing", "validation", "valid", "val", "dev", "eval", "evaluation")
@@ -92,6 +92,13 @@ def files_of(folder: Path, subset: str, split: str) -> list[Path]:
     if missing := [file for file in files if not file.is_file()]:
         raise FILE_MISSING.error(missing[0], f"state.json lists it, and {len(missing)} of {len(files)} are not there")
     return files
+
+
+def incomplete(files: list[Path]) -> list[str]:
+    """What is said of each split whose files are numbered and not all there."""
+    counts = Counter((shard[1], int(shard[2])) for file in set(files) if (shard := SHARD.fullmatch(file.stem)))
+    missing = sorted((name, count, there) for (name, count), there in counts.items() if there < count)
+    return [f"{there} of {count} files {name}-* are there" for name, count, there in missing]
 
 
 def require_split_of(file: Path, subset: str, split: str) -> None:

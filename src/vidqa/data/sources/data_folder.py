@@ -18,10 +18,10 @@ from vidqa.data.archive import is_archive
 from vidqa.data.foreign_rows import question_row
 from vidqa.data.media import MediaSource, kind_of, media_source
 from vidqa.data.media_cache import EmbeddedMedia
-from vidqa.data.problems import ProblemCollector
+from vidqa.data.problems import LEFT_OUT, ProblemCollector
 from vidqa.data.reader import NAMES, read_rows
 from vidqa.data.sources._base import Names, Rows, Source, SourceKind, address_of, digest_of, rows_of_cuts
-from vidqa.data.splits import files_of, holds_tables, subset_and_cuts
+from vidqa.data.splits import files_of, holds_tables, incomplete, subset_and_cuts
 from vidqa.data.tables import csv_rows, has_bytes, rename_fields, report_unseen, table_length, table_rows
 
 TABLES = (".parquet", ".arrow")
@@ -48,6 +48,8 @@ def _open(path: str, media_path: str, renamed: Names) -> Source:
     def rows(collector: ProblemCollector) -> Rows:
         """Each row has its place among all for an index."""
         unseen = set(renamed.values())
+        for message in incomplete([file for of_cut in files for file in of_cut]) if folder.is_dir() else ():
+            collector.add(LEFT_OUT, str(folder), message, severity="warning")
         parts = [
             (
                 cut,

@@ -17,7 +17,7 @@ from transformers import AutoProcessor
 from tests.programs import run_here
 from vidqa.core.cli import SKILL_ROOT
 from vidqa.data.record_groups import same_bytes
-from vidqa.datatools.duplicates import find_duplicates
+from vidqa.datatools.duplicates import duplicate_problems, find_duplicates
 from vidqa.datatools.inspection import Inspection, facts_text, histogram, inspect_dataset, inspection_page, summary
 
 
@@ -141,8 +141,8 @@ def test_problems_are_all_there(found: Inspection) -> None:
 def test_repetitions_are_no_contradictions(found: Inspection) -> None:
     r0, again = (record for record in found.records if record.id in ("r0", "again"))
     twice = find_duplicates([r0, again])
-    assert (twice.repeated, twice.contradicting) == ([["r0", "again"]], [])
-    assert [p.code for p in twice.problems()] == ["DATATOOLS_DUPLICATES"]
+    assert (twice["repeated"], twice["contradicting"]) == ([["r0", "again"]], [])
+    assert [p.code for p in duplicate_problems(twice["repeated"], "repeated")] == ["DATATOOLS_DUPLICATES"]
 
 
 def test_members_of_a_tar_are_compared_by_content(tmp_path: Path) -> None:

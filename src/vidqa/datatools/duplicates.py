@@ -25,6 +25,11 @@ NUMBERED = r"(.*[^0-9/])[0-9]+[.][^.]+$"
 REMEDY = "name a field, such as camera, or a pattern whose group is the recording, such as '(.*)_[0-9]+[.]mp4'"
 MOST_OF_A_STEM = 8  # files; a stem that more have, such as "video", says nothing
 LOOKS, CONTENT, STEM, GROUP = "look_alike", "same_content", "same_stem", "group"
+WARNINGS = {
+    "contradicting": "records contradict each other",
+    "repeated": "records are equal",
+    CONTENT: "files have the same content",
+}
 SHOWN = {
     LOOKS: "files that look alike",
     CONTENT: "files with the same content",
@@ -33,32 +38,15 @@ SHOWN = {
 }
 
 
-@dataclass(frozen=True)
-class Duplicates:
-    """Groups of record ids, and groups of media keys, that belong together."""
-
-    repeated: list[list[str]]
-    contradicting: list[list[str]]
-    same_content: list[list[str]]
-
-    def problems(self) -> list[Problem]:
-        """A warning for each group."""
-        problems = [_warning(group, "records contradict each other") for group in self.contradicting]
-        problems += [_warning(group, "records are equal") for group in self.repeated]
-        return problems + same_content_problems(self.same_content)
+def duplicate_problems(groups: Iterable[Sequence[str]], what: str) -> list[Problem]:
+    """A warning for each group of record ids, or of media keys; `what` is one of WARNINGS."""
+    return [DUPLICATES.at(shown_names(group), f"{len(group)} {WARNINGS[what]}", severity="warning") for group in groups]
 
 
-def same_content_problems(groups: Iterable[Sequence[str]]) -> list[Problem]:
-    """A warning for each group of media keys."""
-    return [_warning(group, "files have the same content") for group in groups]
+def find_duplicates(records: Sequence[Record]) -> dict[str, list[list[str]]]:
+    """Groups of record ids that are "contradicting" or "repeated", and groups of media keys of the "same_content".
 
-
-def _warning(group: Sequence[str], what: str) -> Problem:
-    return DUPLICATES.at(shown_names(group), f"{len(group)} {what}", severity="warning")
-
-
-def find_duplicates(records: Sequence[Record]) -> Duplicates:
-    """Questions are compared without regard to case and spaces, answers as an evaluation compares them."""
+    Questions are compared without regard to case and spaces, answers as an evaluation compares them."""
     by_question: defaultdict[tuple[object, ...], list[Record]] = defaultdict(list)
     for record in records:
         questions = [_plain(turn.text) for turn in record.turns if turn.role == "user"]
@@ -69,7 +57,8 @@ def find_duplicates(records: Sequence[Record]) -> Duplicates:
         groups = repeated if len(set(map(compared_answer, group))) == 1 else contradicting
         if len(group) > 1:
             groups.append([record.id for record in group])
-    return Duplicates(repeated, contradicting, same_bytes(medium for record in records for medium in record.media))
+    equal_files = same_bytes(medium for record in records for medium in record.media)
+    return {"contradicting": contradicting, "repeated": repeated, CONTENT: equal_files}
 
 
 def answer_class(record: Record) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from vidqa.data.media import MediaSource
 from vidqa.data.near_duplicates import groups_alike
 from vidqa.data.record import MediaRef, Record, media_by_key
 from vidqa.data.sources.files import is_medium, media_below
-from vidqa.datatools.duplicates import answer_class, compared_answer, find_duplicates
+from vidqa.datatools.duplicates import answer_class, compared_answer, duplicate_problems, find_duplicates
 from vidqa.datatools.problems import DUPLICATES
 from vidqa.evaluation.thumbnails import card_frames
 from vidqa.planning.samples import Planner, Prompting, Sample
@@ -76,7 +76,7 @@ def inspect_dataset(
     records, problems, source = check_set(annotation_path, media_path)
     refs = media_by_key(records)
     media, broken = _probed(refs)
-    unused = unreferenced_media(source) if source is not None else UnreferencedMedia([], {})
+    unused_media, unnamed_members = unreferenced_media(source) if source is not None else ([], {})
     problems += broken + _disagreements(records, media)
     samples: list[Sample] = []
     if model is not None:
@@ -85,20 +85,18 @@ def inspect_dataset(
         samples, unplanned = planner.plan(usable)
         problems += unplanned
     twice = find_duplicates(records)
-    problems += twice.problems()
+    problems += [problem for what, groups in twice.items() for problem in duplicate_problems(groups, what)]
     facts = {
         "annotations": str(annotation_path),
         **_counts(records, refs.values()),
         "kinds": _kinds(records),
         **_media_facts(media.values(), refs),
         "tokens": _token_facts(samples),
-        "repeated": twice.repeated[:MOST_GROUPS],
-        "contradicting": twice.contradicting[:MOST_GROUPS],
-        "same_content": twice.same_content[:MOST_GROUPS],
+        **{what: groups[:MOST_GROUPS] for what, groups in twice.items()},
         "look_alike": None if ignore_looks else groups_alike([refs[key] for key in media], media)[0][:MOST_GROUPS],
-        "unused_media": unused.files[:MOST_GROUPS],
-        "unused_media_count": len(unused.files),
-        "unnamed_members": unused.members,
+        "unused_media": unused_media[:MOST_GROUPS],
+        "unused_media_count": len(unused_media),
+        "unnamed_members": unnamed_members,
         "problems": dict(Counter(problem.code for problem in problems).most_common()),
     }
     return Inspection(facts, records, media, samples, problems)
@@ -238,18 +236,13 @@ def facts_text(facts: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-class UnreferencedMedia(NamedTuple):
-    """`files` are relative to the folder, in order; a medium of an archive that no record uses is archive!member.
-    `members` counts the media of each archive that is in use which no record names: they come with the others, as
-    where a split links an archive whole. Copies of what is used, such as an archive beside what was unpacked of it,
-    count in neither."""
+def unreferenced_media(source: MediaSource) -> tuple[list[str], dict[str, int]]:
+    """(files that no record names, relative to the folder and in order; how many media of each archive that is in use
+    no record names: they come with the others, as where a split links an archive whole).
 
-    files: list[str]
-    members: dict[str, int]
-
-
-def unreferenced_media(source: MediaSource) -> UnreferencedMedia:
-    """What a record names counts as used, also where something else is wrong with the record."""
+    A medium of an archive that no record uses at all is archive!member. Copies of what is used, such as an archive
+    beside what was unpacked of it, count in neither. What a record names counts as used, also where something else is
+    wrong with the record."""
     used = {ref.path for ref in source.resolved()}
     real = {os.path.realpath(path) for path in used}
     copies = {(os.path.basename(ref.member or ref.path), ref.size) for ref in source.resolved()}
@@ -271,7 +264,7 @@ def unreferenced_media(source: MediaSource) -> UnreferencedMedia:
             files += [f"{os.path.basename(archive.path)}!{name}" for name in own]
         elif own:
             counts[os.path.basename(archive.path)] = len(own)
-    return UnreferencedMedia(sorted(files), counts)
+    return sorted(files), counts
 
 
 def inspection_page(inspection: Inspection) -> str:

@@ -30,8 +30,8 @@ from vidqa.datatools.duplicates import (
     CONTENT,
     SplitGroups,
     answer_class,
+    duplicate_problems,
     find_split_groups,
-    same_content_problems,
     torn_recordings,
 )
 from vidqa.datatools.outputs import count_fields, json_list, json_page, left_out, write_new
@@ -109,7 +109,7 @@ def split_dataset(
     written = write_new(
         {**files, out / "split.json": json_page(facts), out / "together.json": json_page(groups.lists())}
     )
-    warnings = [*warnings_read, *left_out(dropped, out), *same_content_problems(groups.named.get(CONTENT, []))]
+    warnings = [*warnings_read, *left_out(dropped, out), *duplicate_problems(groups.named.get(CONTENT, []), CONTENT)]
     warnings += _size_warnings(facts, out)
     if not group_by:
         warnings += torn_recordings({name: [pair.record for pair in part] for name, part in parts.items()}, out)

@@ -30,7 +30,6 @@ class Weights:
 
     parameters: int
     bytes: int
-    files: int
 
 
 def weight_bytes(folder: Path) -> Weights:
@@ -41,8 +40,8 @@ def weight_bytes(folder: Path) -> Weights:
     files = weight_files(folder)
     if not files and (folder / INDEX).is_file():
         total = int(_index(folder)["metadata"]["total_size"])
-        return Weights(total // 2, total, 0)  # published in bf16
-    return Weights(sum(parameters_by_name(folder).values()), sum(path.stat().st_size for path in files), len(files))
+        return Weights(total // 2, total)  # published in bf16
+    return Weights(sum(parameters_by_name(folder).values()), sum(path.stat().st_size for path in files))
 
 
 def parameters_by_name(folder: Path) -> dict[str, int]:

@@ -343,6 +343,17 @@ def test_tao_vl_reason(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "o.json").read_text())[0]["view"] == 3
 
 
+def test_an_id_that_two_files_of_tao_have_is_refused_wherever_it_stands(tmp_path: Path) -> None:
+    folder = tao_vl(tmp_path)
+    (first, *_) = sorted(folder.glob("*.json"))
+    whole = json.loads(first.read_text())
+    whole["items"] = [{**whole["items"][0], "item_index": "same"}]
+    for name in ("x.json", "y.json"):
+        (folder / name).write_text(json.dumps(whole))
+    with pytest.raises(ProblemError, match="same id"):
+        convert(folder, tmp_path / "o.json", "llava")
+
+
 def test_fields_of_tao_are_not_renamed(tmp_path: Path) -> None:
     with pytest.raises(ProblemError) as stopped:
         convert(tao_vl(tmp_path), tmp_path / "o.json", "llava", columns={"kind": "task"})

@@ -162,8 +162,10 @@ class _Row:
         record_id = str(value)
         if isinstance(value, bool) or not isinstance(value, (str, int)) or not record_id or not is_text(record_id):
             self.invalid("id", "a string of valid characters or an integer", value, f'"id": "clip-{self.index}"')
-        first = self.reader.ids.setdefault(record_id, self.index)
-        if first != self.index:
+        first = self.reader.ids.get(record_id)
+        if first is None:
+            self.reader.ids[record_id] = self.index
+        else:
             self.id = record_id
             remedy = f'give one of the two another id, for example "{record_id[:80]}-{self.index}"'
             other = f"line {first}" if self.reader.by_line else f"record {first}"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from demo.commands import build, script
+from demo.commands import build, python, script
 from demo.recipe import EVALUATE, RL, RL_EVALUATE, RL_SFT, TRAIN
 from vidqa.core.cli import SKILL_ROOT
 
@@ -40,6 +40,14 @@ def test_a_failing_step_ends_the_demo_with_its_exit_code(tmp_path: Path) -> None
     with pytest.raises(SystemExit) as stopped:
         script("preflight", "--spec", tmp_path / "missing.toml", "--platform", "local")
     assert stopped.value.code == 3
+
+
+@pytest.mark.parametrize("name", ["video_set", "rl_set"])
+@pytest.mark.parametrize("words", [("--seed", "-1"), ("--clips", "0")])
+def test_numbers_that_make_no_set_are_refused(tmp_path: Path, name: str, words: tuple[str, str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        python(Path("workflow") / "demo" / f"{name}.py", "--out", tmp_path / "set", *words)
+    assert stopped.value.code == 2 and not (tmp_path / "set").exists()
 
 
 @pytest.mark.parametrize("workflow", ["quickstart", "rl"])

@@ -11,7 +11,7 @@ WORKFLOW = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(WORKFLOW.parent / "src"), str(WORKFLOW)]
 
 from demo.scenes import COLORS, SIDE, draw_scene
-from vidqa.core.cli import Parser, Result, run
+from vidqa.core.cli import Parser, Result, number, run
 
 LETTERS = "ABCD"
 SFT_CLIPS, EVAL_CLIPS = 1200, 192
@@ -65,8 +65,8 @@ parser = Parser(
     ["python workflow/demo/rl_set.py --out demo/rl/data --clips 800 --seed 0"],
 )
 parser.add_argument("--out", type=Path, required=True, help="folder; the sets in it are replaced")
-parser.add_argument("--clips", type=int, default=800, help="number of training clips (default 800)")
-parser.add_argument("--seed", type=int, default=0, help="another seed gives other clips (default 0)")
+parser.add_argument("--clips", type=number(int, 1), default=800, help="number of training clips (default 800)")
+parser.add_argument("--seed", type=number(int, 0), default=0, help="another seed gives other clips (default 0)")
 
 if __name__ == "__main__":
     sys.exit(run(parser, main))

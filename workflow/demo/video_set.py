@@ -9,7 +9,7 @@ from pathlib import Path
 WORKFLOW = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(WORKFLOW.parent / "src"), str(WORKFLOW)]
 
-from vidqa.core.cli import Parser, Result, run
+from vidqa.core.cli import Parser, Result, number, run
 
 
 def main(options: argparse.Namespace) -> Result:
@@ -25,10 +25,14 @@ parser = Parser(
     ["python workflow/demo/video_set.py --out demo/data --clips 1000 --seed 0"],
 )
 parser.add_argument("--out", type=Path, required=True, help="folder; the sets in it are replaced")
-parser.add_argument("--clips", type=int, default=1000, help="number of training clips (default 1000)")
-parser.add_argument("--pool", type=int, default=0, help="also pool/, with so many clips, and selection/ (default 0)")
-parser.add_argument("--each", type=int, default=24, help="clips of each event in eval/ and selection/ (default 24)")
-parser.add_argument("--seed", type=int, default=0, help="another seed gives other clips (default 0)")
+parser.add_argument("--clips", type=number(int, 1), default=1000, help="number of training clips (default 1000)")
+parser.add_argument(
+    "--pool", type=number(int, 0), default=0, help="also pool/, with so many clips, and selection/ (default 0)"
+)
+parser.add_argument(
+    "--each", type=number(int, 1), default=24, help="clips of each event in eval/ and selection/ (default 24)"
+)
+parser.add_argument("--seed", type=number(int, 0), default=0, help="another seed gives other clips (default 0)")
 
 if __name__ == "__main__":
     sys.exit(run(parser, main))

@@ -182,12 +182,23 @@ def run_of(tmp_path: Path, root: Path, *, lora: bool) -> Path:
 @pytest.mark.parametrize("lora", [False, True])
 def test_an_evaluation_sees_videos_as_its_parent_did(tmp_path: Path, root: Path, lora: bool) -> None:
     run = run_of(tmp_path, root, lora=lora)
-    done = script("build_spec", "evaluate", "--parent-run", run, "--eval-root", root, "--out", tmp_path / "e.yaml")
-    assert done.returncode == 0, done.stderr
-    spec = load(tmp_path / "e.yaml", "evaluate")
-    assert spec.model.model_name == str(run / "safetensors" / "epoch_2")
-    assert (spec.vision.fps, spec.vision.nframes) == (2.0, None)
-    assert (spec.model.enable_lora, bool(spec.model.base_model_path)) == (lora, lora)
+    for words, model in ((["--parent-run", run], "safetensors/epoch_2"), (["--model", run / "best"], "best")):
+        done = script("build_spec", "evaluate", *words, "--eval-root", root, "--out", tmp_path / "e.yaml")
+        assert done.returncode == 0, done.stderr
+        spec = load(tmp_path / "e.yaml", "evaluate")
+        assert spec.model.model_name == str(run / model)
+        assert (spec.vision.fps, spec.vision.nframes) == (2.0, None)
+        assert (spec.model.enable_lora, bool(spec.model.base_model_path)) == (lora, lora)
+
+
+def test_an_adapter_can_be_quantized_and_asked_by_its_folder(tmp_path: Path, root: Path) -> None:
+    best = run_of(tmp_path, root, lora=True) / "best"
+    for action, name in (("quantize", "model_path"), ("embed", "model_name")):
+        words = ["--set", f"dataset.annotation_path={root / 'annotations.json'}", "--out", tmp_path / "s.toml"]
+        done = script("build_spec", action, "--model", best, *words)
+        assert done.returncode == 0, done.stderr
+        model = tomllib.loads((tmp_path / "s.toml").read_text())["model"]
+        assert (model[name], model["enable_lora"]) == (str(best), True) and model["base_model_path"]
 
 
 def test_training_goes_on_from_the_parents_checkpoint(tmp_path: Path, root: Path) -> None:

@@ -32,7 +32,7 @@ from vidqa.jobs.launch import Resources
 from vidqa.preflight import launch_gate
 from vidqa.spec import Layer, dump, parse_set, resolve
 from vidqa.spec.layers import read_layer
-from vidqa.spec.parent_layers import model_layer
+from vidqa.spec.parent_layers import asked_model
 from vidqa.spec.rules import BARE_ID
 
 SCHEMA = "vidqa.benchmark.v1"
@@ -104,12 +104,11 @@ def settle(
     if not isinstance(retries, int) or retries < 0:
         raise BENCHMARK_CONFIG.error("generation.max_retries", f"{retries!r} is no number of retries")
     model = f"hf_model://{model}" if BARE_ID.match(model) and not os.path.isdir(model) else model
-    weights = {"model.enable_lora": False, **model_layer("evaluate", model, which).table}
     layers = (
         Layer("protocol", PROTOCOL_KEYS),
         Layer(str(config), table),
         Layer("answers of a letter", LETTER if answer_type == "letter" else {}),
-        Layer("--model", {key: value for key, value in weights.items() if key.startswith("model.")}),
+        Layer("--model", asked_model(model, which)),
         parse_set(sets),
     )
     home = home_of(absolute(data))

@@ -106,17 +106,6 @@ def _adapted_modules(folder: Path) -> list[str]:
     return sorted({match.group(1) for match in matches if match})
 
 
-def continued_adapter(folder: Path) -> dict[str, Any]:
-    """What a training takes that begins with the adapter in `folder`: its base model, and its keys."""
-    values: dict[str, Any] = {f"policy.lora.{key}": value for key, value in adapter_keys(folder).items()}
-    values["policy.lora.lora_path"] = str(folder.absolute())
-    if base := base_of(folder):
-        values["policy.model_name_or_path"] = base
-    if precision := read_config(folder).get(PRECISION):
-        values["policy.quantization"] = precision
-    return values
-
-
 def is_adapter(folder: Path) -> bool:
     """Whether a folder holds an adapter and no whole model."""
     return os.path.isfile(folder / ADAPTER) and not os.path.isfile(folder / "config.json")

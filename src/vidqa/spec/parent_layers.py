@@ -11,7 +11,7 @@ from vidqa.core.actions.train import held_out
 from vidqa.core.files import read_object
 from vidqa.core.problem import ProblemError
 from vidqa.core.run_folder import EXPORT
-from vidqa.spec.adapter_keys import base_of, continued_adapter, is_adapter
+from vidqa.spec.adapter_keys import PRECISION, adapter_keys, base_of, is_adapter, read_config
 from vidqa.spec.keys import flat
 from vidqa.spec.layers import Layer, read_layer
 from vidqa.spec.models import QuantizeSpec, Spec, TrainSpec
@@ -41,7 +41,7 @@ def parent_layer(action: str, run: Path, which: str | None) -> Layer:
     if action == "train" and is_adapter(run):
         if which is not None:
             raise NO_RUN.error("--which", f"{which} is asked for, and {run} is an adapter, not a run", "leave it out")
-        return Layer(f"{PARENT_LAYER} {run}", _begun_with(run))
+        return Layer(f"{PARENT_LAYER} {run}", begun_with(run))
     which = parent.save if which is None else which
     return Layer(f"{PARENT_LAYER} {run} ({which})", actions.resolve(parent.keys)(run, run_folder_of(run), which))
 
@@ -59,34 +59,54 @@ def model_layer(action: str, name: str, which: str | None = None) -> Layer:
         return parent_layer(action, place, which)
     if which is not None:
         raise NO_RUN.error("--which", f"{which} is asked for, and {place} is a model, not a run", "leave it out")
-    run = place.parent.parent
-    if place.parent.name == "safetensors" and (run / "run.json").is_file():
-        return parent_layer(action, run, place.name)
-    return Layer(f"model {name}", _of_evaluation(recorded_view(place)) | model_keys(place))
+    return Layer(f"model {name}", _of_evaluation(trained_view(place)) | model_keys(action, place))
 
 
-def model_keys(folder: Path) -> dict[str, Any]:
-    """The keys of an evaluation for a folder of weights or of an adapter."""
-    keys: dict[str, Any] = {"model.model_name": str(folder)}
+def model_keys(action: str, folder: Path) -> dict[str, Any]:
+    """The keys of an action that asks or quantizes a model, for a folder of weights or of an adapter."""
+    model, base = actions.action(action).models
+    keys: dict[str, Any] = {model.name: str(folder.absolute())}
     if (folder / ADAPTER).is_file():
-        keys |= {"model.enable_lora": True, "model.base_model_path": base_of(folder)}
+        keys |= {base.only_with: True, base.name: _base_model(folder)}
     return keys
 
 
+def asked_model(name: str, which: str | None = None) -> dict[str, Any]:
+    """The keys of `model_layer` that are about the model alone, for the specs of an evaluation and an embedding."""
+    keys = {"model.enable_lora": False, **model_layer("evaluate", name, which).table}
+    return {key: value for key, value in keys.items() if key.startswith("model.")}
+
+
 def view_layer(action: str, name: str) -> Layer | None:
-    """The frames and the system prompt of the training that made the model folder `name`, where the folder records
-    them. None for other models, and for a supervised training, which may begin from any weights with other frames."""
+    """The frames and the system prompt of the training that made the model folder `name`, where they are known. None
+    for other models, and for a supervised training, which may begin from any weights with other frames."""
     if "://" in name or action == "train" or actions.action(action).parent is None:
         return None
-    view = recorded_view(Path(name))
+    view = trained_view(Path(name))
     trains = issubclass(actions.action(action).spec_model, TrainSpec)
     return Layer(f"the training of {name}", view if trains else _of_evaluation(view)) if view else None
 
 
-def recorded_view(folder: Path) -> dict[str, Any]:
-    """The values of VIEW_KEYS that the export.json of a model folder or an adapter records; empty without any."""
+def trained_view(folder: Path) -> dict[str, Any]:
+    """The values of VIEW_KEYS with which a model folder or an adapter was trained: those that its export.json records,
+    else those of the run that it is an export of; empty without any."""
     recorded = read_object(folder / EXPORT).get("spec")
-    return {key: recorded[key] for key in VIEW_KEYS if key in recorded} if isinstance(recorded, dict) else {}
+    if isinstance(recorded, dict):
+        return {key: recorded[key] for key in VIEW_KEYS if key in recorded}
+    parent = _spec_of_export(folder)
+    return view_of(parent) if parent else {}
+
+
+def _base_model(adapter: Path) -> str:
+    """The base model of an adapter, by the name that its training has for it where that is known."""
+    parent = _spec_of_export(adapter)
+    return parent.policy.model_name_or_path if isinstance(parent, TrainSpec) else base_of(adapter)
+
+
+def _spec_of_export(folder: Path) -> Spec | None:
+    """The spec of the run that a model folder is an export of; None where it is none."""
+    places = (place for place in (folder, folder.resolve()) if place.parent.name == EXPORTS)
+    return next((spec for place in places if (spec := _parent_spec(place.parent.parent))), None)
 
 
 def view_of(spec: Spec) -> dict[str, Any]:
@@ -132,23 +152,24 @@ def _adapter_of(home: Path, which: str) -> Path | None:
     return export if is_adapter(export) else None
 
 
-def weights_layer(option: str, action: str, name: str) -> Layer | None:
-    """What a training takes that begins with an adapter: a PEFT folder, or the best export of a run of LoRA. None where
-    `name` is neither."""
+def adapter_named(name: str) -> Path | None:
+    """The adapter that a training begins with: a PEFT folder, or the best export of a run of LoRA. None where `name` is
+    neither."""
     place = Path(name)
-    if not name or "://" in name or not os.path.isdir(place) or action != "train":
-        return None
-    adapter = place if is_adapter(place) else _adapter_of(place, "best") if (place / EXPORTS).is_dir() else None
-    return Layer(f"{option} {name}", _begun_with(adapter)) if adapter else None
+    if is_adapter(place):
+        return place
+    return _adapter_of(place, "best") if os.path.isdir(place / EXPORTS) else None
 
 
-def _begun_with(adapter: Path) -> dict[str, Any]:
+def begun_with(adapter: Path) -> dict[str, Any]:
     """What a training takes that begins with `adapter`: base model and adapter, and the frames and the prompt of the
     run that trained it, where it is one of this program."""
-    values = recorded_view(adapter) | continued_adapter(adapter)
-    home = adapter.resolve().parent.parent
-    if isinstance(parent := _parent_spec(home) if adapter.resolve().parent.name == EXPORTS else None, TrainSpec):
-        values |= {"policy.model_name_or_path": parent.policy.model_name_or_path, **view_of(parent)}
+    values = trained_view(adapter) | {f"policy.lora.{key}": value for key, value in adapter_keys(adapter).items()}
+    values["policy.lora.lora_path"] = str(adapter.absolute())
+    if base := _base_model(adapter):
+        values["policy.model_name_or_path"] = base
+    if precision := read_config(adapter).get(PRECISION):
+        values["policy.quantization"] = precision
     return values
 
 
@@ -159,10 +180,7 @@ def refined(run: Path, home: Path, which: str) -> dict[str, Any]:
     if (export / ADAPTER).is_file():
         remedy = f"merge it first: python scripts/export.py {home} --merge --out FOLDER, then --model FOLDER"
         raise MODEL.error(export, "the run trained an adapter", remedy)
-    values: dict[str, Any] = {"policy.model_name_or_path": str(export.absolute())}
-    if isinstance(parent := _parent_spec(home), TrainSpec):
-        values |= view_of(parent)
-    return values
+    return trained_view(export) | {"policy.model_name_or_path": str(export.absolute())}
 
 
 def quantized(run: Path, home: Path, which: str) -> dict[str, Any]:
@@ -180,13 +198,7 @@ def quantized(run: Path, home: Path, which: str) -> dict[str, Any]:
 def exported(run: Path, home: Path, which: str) -> dict[str, Any]:
     """What an evaluation takes from a training, or a quantization: its export, and its view of a video."""
     export = find_export(run, which)
-    values: dict[str, Any] = {"model.model_name": str(export.absolute())}
-    if parent := _parent_spec(home):
-        values |= _of_evaluation(view_of(parent))
-    if (export / ADAPTER).is_file():
-        base = parent.policy.model_name_or_path if isinstance(parent, TrainSpec) else base_of(export)
-        values |= {"model.enable_lora": True, "model.base_model_path": base}
-    return values
+    return _of_evaluation(trained_view(export)) | model_keys("evaluate", export)
 
 
 def _spec_file(home: Path) -> Path:

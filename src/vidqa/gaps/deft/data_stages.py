@@ -26,7 +26,7 @@ from vidqa.gaps.deft.context import (
 )
 from vidqa.gaps.deft.runner import Request
 from vidqa.gaps.deft.state import Cost, Fact
-from vidqa.spec.parent_layers import model_layer
+from vidqa.spec.parent_layers import asked_model
 from vidqa.spec.run_lookup import find_export
 
 NOTHING = "CURATION_NOTHING_NEW"  # a problem that only says that there is nothing new
@@ -44,7 +44,7 @@ def embed(context: StageContext) -> StageResult:
         for key, value in recipe.items()
         if value is not None and (key in ("model.dtype", "num_gpus") or key.startswith("vision."))
     }
-    keys = {**model_keys(context.starting_model()), **data_keys(pool), **data_keys(selection, "query_"), **view}
+    keys = {**asked_model(context.starting_model()), **data_keys(pool), **data_keys(selection, "query_"), **view}
     request = Request("embed", results_dir=str(context.runs), sets=runner.settings_words(keys))
     recipe_path = runner.write_recipe(request, context.folder / "embed.toml")
     try:
@@ -58,12 +58,6 @@ def embed(context: StageContext) -> StageResult:
     outputs = {"pool embeddings": run / EMBEDDINGS, "selection embeddings": run / QUERY_EMBEDDINGS}
     once = cost if context.number == 1 else Cost()
     return StageResult("The pool and the selection set are embedded.", outputs, {}, once)
-
-
-def model_keys(model: str) -> dict[str, object]:
-    """Spec keys of a model: a run (its best export, also an adapter), a folder of weights, or a name of the hub."""
-    keys = {"model.enable_lora": False, **model_layer("evaluate", model).table}
-    return {key: value for key, value in keys.items() if key.startswith("model.")}
 
 
 def data_keys(folder: str, which: str = "") -> dict[str, object]:

@@ -12,10 +12,11 @@ from vidqa.core.problem import raise_errors
 from vidqa.gaps.deft import runner
 from vidqa.gaps.deft.acceptance import scores_of
 from vidqa.gaps.deft.context import EVALUATE_SPEC, StageContext, StageResult, fingerprint
-from vidqa.gaps.deft.data_stages import data_keys, model_keys
+from vidqa.gaps.deft.data_stages import data_keys
 from vidqa.gaps.deft.runner import Request
 from vidqa.gaps.deft.state import Cost, Fact
 from vidqa.gaps.problems import DEFT_GATE, DEFT_SETTING
+from vidqa.spec.parent_layers import asked_model
 
 
 def train(context: StageContext) -> StageResult:
@@ -78,7 +79,7 @@ def evaluate(context: StageContext, model: str, data: str, stem: str, output: st
         "evaluate",
         overrides=(context.folder / EVALUATE_SPEC,),
         results_dir=str(context.runs),
-        sets=runner.settings_words({**model_keys(model), **data_keys(folder)}),
+        sets=runner.settings_words({**asked_model(model), **data_keys(folder)}),
     )
     recipe = runner.write_recipe(request, context.place / f"{stem}.toml")
     run, facts, cost = runner.job("evaluate", recipe, context.settings.where)

@@ -426,6 +426,9 @@ def test_saves_that_lie_there_at_one_time(case: Case, keys: dict, kept: int) -> 
     report = case.report("environment")
     assert report.facts["saves_kept"] == kept
     assert report.facts["checkpoint_bytes"] == 12 * report.facts["trainable_parameters"]
+    case.spec["train.optm_name"] = "AdamW8bit"
+    coded = case.report("environment").facts["checkpoint_bytes"]
+    assert 6 < coded / report.facts["trainable_parameters"] < 7
 
 
 def test_a_copy_that_the_host_has_no_room_for(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -180,9 +180,9 @@ def test_what_decoding_found_stops_a_launch_until_the_file_is_mended(
 
 
 def test_the_evaluation_of_a_failed_preflight_is_looked_at_again(
-    spec: Path, tmp_path: Path, tiny_model: Path, media: Path
+    spec: Path, tmp_path: Path, tiny_model: Path, media: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its KPI set holds a training clip; once it does not, the launch goes on."""
+    """Its KPI set holds a training clip; once it does not, the launch goes on. The launch says whose options it has."""
     (tmp_path / "kpi.json").write_text(json.dumps(rows(range(3, 5), 1)))
     keys = {"dataset.annotation_path": str(tmp_path / "kpi.json"), "dataset.media_dir": str(media)}
     keys |= {"model.model_name": str(tiny_model), "results_dir": str(tmp_path / "results")}
@@ -193,6 +193,7 @@ def test_the_evaluation_of_a_failed_preflight_is_looked_at_again(
     assert not ready(preflight(spec, "local", evaluate_spec=evaluation))
     leaks = (tmp_path / "leaks.json").read_text()
     assert refusal(spec) == {"DATA_SPLIT_LEAK"}
+    assert f"options hold until it runs again with others: --evaluate-spec {evaluation}" in capsys.readouterr().err
     assert (tmp_path / "leaks.json").read_text() == leaks  # preflight's list of all, with look-alikes
     write_clip(media / "kpi.mp4", frames=20, fps=8, first_number=500)
     own = rows(range(3, 4), 1)

@@ -15,16 +15,15 @@ from vidqa.core.problem import Problem
 from vidqa.data.storage import hub
 from vidqa.families.weights import weight_bytes, weight_files
 from vidqa.jobs.job_spec import model_names
-from vidqa.planning.budget.memory import BYTES_OF
-from vidqa.planning.budget.params import count_trainable
+from vidqa.planning.budget.autotune import least_policy
+from vidqa.planning.budget.memory import BYTES_OF, state_bytes, training_setup
+from vidqa.planning.budget.params import count_params
 from vidqa.planning.feature_cache import feature_cache_share, frame_bytes, plans_by_view
 from vidqa.preflight.environment_checks import existing
 from vidqa.preflight.inputs import DataInputs, ModelInputs, Skip
 from vidqa.preflight.model_checks import architecture_parameters
 from vidqa.preflight.problems import DISK_SMALL
 from vidqa.spec.models import TrainSpec
-
-STATE_PER_PARAMETER = 12  # float32 weight and two Adam moments of each trainable parameter
 
 
 @dataclass(frozen=True)
@@ -80,8 +79,9 @@ def _saves(inputs: ModelInputs) -> list[DiskNeed]:
     if train_spec is None:
         return []
     every = inputs.parameters(train_spec)
-    trained = count_trainable(every)
-    checkpoint = STATE_PER_PARAMETER * trained
+    model = count_params(inputs.sizes, every)
+    trained = model.every.trained
+    checkpoint = int(state_bytes(model.every, training_setup(train_spec, least_policy(train_spec, model))))
     exported = [weight for weight in every if weight.added or train_spec.policy.lora is None]
     export = BYTES_OF[train_spec.train.param_dtype] * sum(parameter.numel for parameter in exported)
     saves = train_spec.train.ckpt

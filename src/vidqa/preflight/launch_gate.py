@@ -59,6 +59,12 @@ class CachedReport:
     gpu_memory_gb: float | None = None
     gpu_arch: str | None = None
 
+    @property
+    def options(self) -> str:
+        """The options of scripts/preflight.py that it was made with."""
+        given = {name: value for name, value in vars(self).items() if name not in ("passed", "decoded", "lasting")}
+        return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in given.items() if value is not None)
+
 
 @dataclass(frozen=True)
 class ReportKey:
@@ -80,6 +86,8 @@ def ready(
     if cached and cached.passed:
         return Readiness(PASSED if cached.decoded else AT_LAUNCH, plan=_plan_at(path))
     note(NO_REPORT)
+    if cached and cached.options:
+        note(f"the failed preflight's options hold until it runs again with others: {cached.options}")
     from vidqa.preflight.report import check_at_launch  # every check, and the libraries they need
 
     problems = check_at_launch(job_spec, spec_path, platform_name, resources, engine, cached, fetch=fetch)

@@ -12,7 +12,7 @@ from typing import Any
 from vidqa import spec
 from vidqa.core.problem import Problem
 from vidqa.planning.budget.autotune import Forecast, Packing, answered_samples, best_policy, least_policy
-from vidqa.planning.budget.memory import GIB, fits, moments_bytes, training_setup
+from vidqa.planning.budget.memory import GIB, fits, state_bytes, training_setup
 from vidqa.planning.budget.memory_constants import CONSTANTS
 from vidqa.planning.budget.methods import host_bytes, what_fits
 from vidqa.planning.budget.params import ParamCounts
@@ -110,8 +110,7 @@ def host_memory(inputs: ModelInputs) -> list[Problem]:
     model = inputs.memory_model(train_spec)
     setup = training_setup(train_spec, least_policy(train_spec, model))
     copied = train_spec.train.ckpt.enable_checkpoint and train_spec.train.ckpt.save_mode == "async"
-    state = setup.master_bytes * model.every.trained + moments_bytes(model.every, setup)
-    needed = (state * copied + host_bytes(model, setup)) / GIB
+    needed = (state_bytes(model.every, setup) * copied + host_bytes(model, setup)) / GIB
     has = available_gib()
     inputs.facts["host_memory"] = {"copy_gib": round(needed, 1), "available_gib": round(has, 1)}
     what = "the copy, and what is offloaded," if offloads else "the copy"

@@ -19,10 +19,10 @@ from vidqa.jobs.problems import RESUME_NO_CHECKPOINT
 from vidqa.planning import resume_compat
 from vidqa.preflight.inputs import DataInputs, ModelInputs, RunInputs, Skip
 from vidqa.preflight.problems import PAIR_MISMATCH, RESUME_MISMATCH
+from vidqa.spec.keys import flat
 from vidqa.spec.models import EvaluateSpec, TrainSpec
-from vidqa.spec.run_tables import Vision
+from vidqa.spec.parent_layers import SAME_IN_BOTH
 
-VISION = tuple(Vision.model_fields)
 NO_EVALUATION = "no spec of an evaluation was given (--evaluate-spec)"
 
 
@@ -57,11 +57,12 @@ def same_model(inputs: RunInputs) -> list[Problem]:
 def same_frames(inputs: RunInputs) -> list[Problem]:
     """Training and evaluation use the same frames and system prompt."""
     train_spec, eval_spec = _pair(inputs)
-    pairs = [
-        (f"vision.{name}", getattr(train_spec.custom.vision, name), getattr(eval_spec.vision, name)) for name in VISION
+    trained, evaluated = flat(train_spec), flat(eval_spec)
+    differing = [
+        f"{key} is {trained[of_training]!r} in training and {evaluated[key]!r} in evaluation"
+        for key, of_training in SAME_IN_BOTH.items()
+        if trained[of_training] != evaluated[key]
     ]
-    pairs.append(("system_prompt", train_spec.custom.system_prompt, eval_spec.dataset.system_prompt))
-    differing = [f"{name} is {a!r} in training and {b!r} in evaluation" for name, a, b in pairs if a != b]
     return [PAIR_MISMATCH.at(inputs.evaluate_spec, message, severity="warning") for message in differing]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -18,8 +18,12 @@ def null_is(value: Any) -> BeforeValidator:
     return BeforeValidator(lambda written: value if written is None else written)
 
 
+# Types of keys that several tables have.
 CountOrNull = Annotated[int, Field(ge=0), null_is(0)]
 TextOrNull = Annotated[str, null_is("")]
+Dtype = Literal["bfloat16", "float16", "float32"]
+HeldOut = Positive | Annotated[float, Field(gt=0, lt=1)] | None  # a number of samples, or a share of them
+ResponseMode = Literal["think", "answer", "hybrid"]
 
 
 class Table(BaseModel):

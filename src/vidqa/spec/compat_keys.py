@@ -7,10 +7,9 @@ from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import Field, create_model
 
-from vidqa.spec._field import Count, NotNegative, Positive, Share, Table, TextOrNull, key, null_is
+from vidqa.spec._field import Count, HeldOut, NotNegative, Positive, Share, Table, TextOrNull, key, null_is
 
 T = TypeVar("T", bound=Table)
-HeldOut = Positive | Annotated[float, Field(gt=0, lt=1)] | None
 Fp8Recipe = Literal["dynamic_scaling", "delayed_scaling"]
 Objective = Literal["sft", "dpo"]
 Granularity = Literal["rowwise", "tensorwise"]

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from vidqa.spec._field import Count, NotNegative, Positive, PositiveFloat, Share, Table, key, table
+from vidqa.spec._field import Count, Dtype, NotNegative, Positive, PositiveFloat, Share, Table, key, table
 from vidqa.spec.compat_keys import with_compat_keys
 from vidqa.spec.policy_tables import DEFAULT_MODEL
 from vidqa.spec.run_tables import DecodeEngine
@@ -28,9 +28,7 @@ class Model(Table):
     )
     enable_lora: bool = key(False, "LoRA", "model_name is an adapter; it is merged into base_model_path.")
     base_model_path: str = key("", "Base model", "The model under the adapter; only read with enable_lora.")
-    dtype: Literal["bfloat16", "float16", "float32"] = key(
-        "bfloat16", "Precision", "Precision of the weights.", only=["bfloat16", "float32"]
-    )
+    dtype: Dtype = key("bfloat16", "Precision", "Precision of the weights.", only=["bfloat16", "float32"])
     max_length: Positive = key(128000, "Longest input", "Most tokens of a prompt and its answer.")
 
 
@@ -129,8 +127,11 @@ class Results(Table):
     pass
 
 
-class EvaluateEngine(DecodeEngine):
+class WorkersEngine(DecodeEngine):
     decode_workers: Count = key(2, "Decode workers", "Processes per GPU that decode videos.")
+
+
+class EvaluateEngine(WorkersEngine):
     gpu_memory_gib: PositiveFloat | None = key(
         None, "GPU memory", "GiB that answering may take of each GPU, if others need the rest; unset is all of it."
     )
@@ -221,13 +222,12 @@ class Embed(Table):
     )
 
 
-class EmbedEngine(DecodeEngine):
+class EmbedEngine(WorkersEngine):
     on_bad_sample: Literal["fail", "quarantine"] = key(
         "quarantine",
         "Broken videos",
         "quarantine embeds the others and says what is wrong with this one; fail stops at the first one.",
     )
-    decode_workers: Count = key(2, "Decode workers", "Processes per GPU that decode videos.")
 
 
 METRIC_MODELS = {"bertscore": "bertscore_model", "similarity": "similarity_model"}  # by the metric's name

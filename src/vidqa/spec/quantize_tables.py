@@ -3,11 +3,9 @@ what its scheme and method mean."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field
-
-from vidqa.spec._field import Count, NotNegative, Positive, Table, key
+from vidqa.spec._field import Count, HeldOut, NotNegative, Positive, ResponseMode, Share, Table, key
 from vidqa.spec.compat_keys import with_compat_keys
 from vidqa.spec.evaluate_tables import EvaluateDataset
 from vidqa.spec.policy_tables import DEFAULT_MODEL
@@ -34,10 +32,10 @@ class QuantizeDataset(EvaluateDataset):
     annotation_path: str = key(
         "", "Annotations", "The training records, with answers: what calibrates the scales, and what proves the result."
     )
-    response_mode: Literal["think", "answer", "hybrid"] = key(
+    response_mode: ResponseMode = key(
         "answer", "What was learned", "As in the training: think, answer, or hybrid (reasoning where a record has it)."
     )
-    test_size: Positive | Annotated[float, Field(gt=0, lt=1)] | None = key(
+    test_size: HeldOut = key(
         None, "Held-out part", "What the training held out of these records for validation; it does not calibrate."
     )
     split_seed: Count = key(0, "Seed of it", "The training's train.train_policy.dataloader_seed.")
@@ -61,7 +59,7 @@ class Quantize(Table):
     kv_precision: Literal["bf16", "fp8"] = key(
         "bf16", "Cache", "fp8: calibrated scales for a cache of keys and values in 8-bit floats."
     )
-    smoothing_strength: Annotated[float, Field(ge=0, le=1)] = key(
+    smoothing_strength: Share = key(
         0.8, "Smoothing", "Of W8A8: how far SmoothQuant moves outliers of activations into weights; 0 is not at all."
     )
     num_calibration_samples: Positive = key(

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from vidqa.spec._field import Count, CountOrNull, NotNegative, Positive, PositiveFloat, Table, key, table
+from vidqa.spec._field import Count, CountOrNull, NotNegative, Positive, PositiveFloat, ResponseMode, Table, key, table
 from vidqa.spec.compat_keys import with_compat_keys
 from vidqa.spec.train_tables import ValidationDataset
 
@@ -79,7 +79,7 @@ class Vision(Table):
 class MediaSet(Table):
     annotation_path: str = key("", "Annotations", "JSON or JSONL file with the questions and answers.")
     media_path: str = key("", "Media", "Folder or tar archive that the annotations' file names are relative to.")
-    response_mode: Literal["think", "answer", "hybrid"] = key(
+    response_mode: ResponseMode = key(
         "answer",
         "What is learned",
         "think: the reasoning and the answer; answer: the answer alone; hybrid: reasoning where a record has it.",

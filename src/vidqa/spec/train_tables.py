@@ -14,6 +14,8 @@ from pydantic import Field
 from vidqa.spec._field import (
     Count,
     CountOrNull,
+    Dtype,
+    HeldOut,
     NotNegative,
     Positive,
     PositiveFloat,
@@ -25,7 +27,6 @@ from vidqa.spec._field import (
 )
 from vidqa.spec.compat_keys import Granularity, with_compat_keys
 
-Dtype = Literal["bfloat16", "float16", "float32"]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 Decay = Annotated[Literal["linear", "sqrt", "cosine", "none"], null_is("none")]
 DECAYING = {"train.optm_decay_type": ["linear", "sqrt", "cosine"]}
@@ -97,7 +98,7 @@ class Dataset(Table):
 
 
 class TrainDataset(Dataset):
-    test_size: Positive | Annotated[float, Field(gt=0, lt=1)] | None = key(
+    test_size: HeldOut = key(
         None,
         "Held-out part",
         "Samples held out of the training set for validation: a number, or a share below 1. All samples of a video go "

@@ -225,7 +225,12 @@ def weights_and_optimizer(model: ParamCounts, setup: TrainingSetup) -> float:
     whole = quantized * CONSTANTS.quantized_bytes[setup.base_precision] if setup.base_precision else 0.0
     if setup.cpu_offload:
         return whole + (frozen if setup.shard_ranks == 1 else 0.0)
-    return whole + frozen + (every.trained * setup.master_bytes + moments_bytes(every, setup)) / setup.shard_ranks
+    return whole + frozen + state_bytes(every, setup) / setup.shard_ranks
+
+
+def state_bytes(count: ParamCount, setup: TrainingSetup) -> float:
+    """Bytes of master weights and the optimizer's moments, over all ranks: the tensors of a checkpoint."""
+    return count.trained * setup.master_bytes + moments_bytes(count, setup)
 
 
 def moments_bytes(count: ParamCount, setup: TrainingSetup) -> float:

@@ -19,6 +19,7 @@ from vidqa.planning.budget.memory import (
     fits,
     moments_bytes,
     peak_memory,
+    state_bytes,
     training_setup,
 )
 from vidqa.planning.budget.params import ParamCounts, count_params, parameters
@@ -74,8 +75,8 @@ def what_fits(
 
 def host_bytes(model: ParamCounts, setup: TrainingSetup) -> float:
     """Bytes of host memory for weights, gradients and moments of all ranks; 0 where they are on the GPU."""
-    state = 2 * setup.master_bytes * model.every.trained + moments_bytes(model.every, setup)
-    return state if setup.cpu_offload else 0.0
+    gradients = setup.master_bytes * model.every.trained
+    return state_bytes(model.every, setup) + gradients if setup.cpu_offload else 0.0
 
 
 def _micro_step(model: ParamCounts, tokens: int) -> MicroStep:

@@ -51,11 +51,6 @@ def has_8bit_moments(shape: Sequence[int]) -> bool:
     return len(shape) > 1 and math.prod(shape[1:]) % BLOCK == 0
 
 
-def count_trainable(parameters: Sequence[Parameter]) -> int:
-    """How many numbers train."""
-    return sum(parameter.numel for parameter in parameters if parameter.trains)
-
-
 def is_trained(name: str, policy: Policy) -> bool:
     """Whether `freeze_pattern` and `trainable_pattern`, regular expressions searched in a parameter's name, let it
     train."""

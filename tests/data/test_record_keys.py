@@ -52,6 +52,7 @@ def test_keys_of_a_part_belong_to_its_medium(tmp_path: Path) -> None:
     [
         ("video", {"fps": 0}, "fps is 0, and must be a number above 0"),
         ("video", {"nframes": 2.5}, "nframes is 2.5, and must be a whole number"),
+        ("video", {"nframes": 10**9}, "nframes is 1000000000, and must be a whole number from 1 to 768"),
         ("video", {"nframes": True}, "nframes is True"),
         ("video", {"max_pixels": "65536"}, "max_pixels is '65536'"),
         ("video", {"video_start": -1}, "video_start is -1, and must be a number of at least 0"),

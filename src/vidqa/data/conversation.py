@@ -36,7 +36,7 @@ TAG = re.compile(r"\n?<(video|image)>\n?")
 KINDS = ("video", "image")
 _LEADING = re.compile(r"\s*<think>.*?</think>\s*", re.DOTALL)
 _TAGS = re.compile(r"(</?think>)", re.IGNORECASE)
-MOST = 2**31
+MOST, MOST_FRAMES = 2**31, 768  # below any number; at most of nframes, as in a spec
 KIND_OF_TYPE = {float: "a number", int: "a whole number"}
 
 
@@ -108,8 +108,8 @@ def medium_keys(kind: str, part: Mapping[str, Any], used_keys: Set[str]) -> tupl
         if number is None:
             unused.append(f"{name}: it is a key of videos" if name in VIDEO_KEYS else name)
         elif isinstance(value, bool) or not isinstance(value, int | float) or not _fits(name, value, number):
-            least = "of at least 0" if name == "video_start" else "above 0"
-            wrong.append(f"{name} is {value!r}, and must be {KIND_OF_TYPE[number]} {least}")
+            bounds = {"video_start": "of at least 0", "nframes": f"from 1 to {MOST_FRAMES}"}.get(name, "above 0")
+            wrong.append(f"{name} is {value!r}, and must be {KIND_OF_TYPE[number]} {bounds}")
         else:
             keys[name] = number(value)
     wrong += contradictions(keys)
@@ -119,7 +119,8 @@ def medium_keys(kind: str, part: Mapping[str, Any], used_keys: Set[str]) -> tupl
 def _fits(name: str, value: float, number: type) -> bool:
     """Whether a number is a value of the key; infinities and what is no number are none."""
     is_large_enough = value > 0 or (name == "video_start" and value == 0)
-    return is_large_enough and value < MOST and (number is float or value == int(value))
+    is_small_enough = value <= MOST_FRAMES if name == "nframes" else value < MOST
+    return is_large_enough and is_small_enough and (number is float or value == int(value))
 
 
 @dataclass(frozen=True, slots=True)

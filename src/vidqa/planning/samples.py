@@ -23,9 +23,11 @@ from vidqa.planning.problems import SAMPLE_TOO_LONG
 from vidqa.spec.models import EmbedSpec, EvaluateSpec, InferenceSpec, QuantizeSpec, TrainSpec
 from vidqa.video import plan_frames, plan_image, vision_spec, with_keys
 from vidqa.video.probe import Header, probe_many
+from vidqa.video.problems import MEDIA_KEYS
 from vidqa.video.types import VISION_KEYS, FramePlan, ImageMeta, VisionSpec
 
 TOKEN_BYTES = 4  # of one id in Outline.prefix
+MOST_TOKENS = 1 << 20  # of a medium: what the longest context of a model holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +145,9 @@ class Planner:
         prompting = replace(self.prompting, response_mode=response_mode or self.prompting.response_mode)
         unread: dict[str, MediaRef] = {}
         for ref in (ref for record in records for ref in record.media):
-            if ref.key not in self._headers:
-                unread.setdefault(ref.key, ref)
-        self.set_headers(dict(zip(unread, probe_many(unread.values()), strict=True)))
+            if ref.file not in self._headers:
+                unread.setdefault(ref.file, ref)
+        self._headers |= zip(unread, probe_many(unread.values()), strict=True)
         samples: list[Sample] = []
         problems: list[Problem] = []
         with paused():
@@ -184,13 +186,12 @@ class Planner:
         return medium
 
     def set_headers(self, headers: Mapping[str, Header]) -> None:
-        """Use these headers, by MediaRef.key, instead of reading the files; plans from other headers are dropped."""
+        """Use these headers, by MediaRef.file, instead of reading the files; plans from other headers are dropped."""
         self._headers |= headers
-        for view in [view for view in self._media if view[0] in headers]:
-            del self._media[view]
+        self._media.clear()
 
     def _plan_medium(self, ref: MediaRef) -> Medium | tuple[Problem, ...]:
-        header = self._headers[ref.key]
+        header = self._headers[ref.file]
         if isinstance(header, list):
             return tuple(header)
         try:
@@ -201,6 +202,9 @@ class Planner:
                 plan = plan_frames(header, vision, ref.span)
         except ProblemError as bad:
             return tuple(bad.problems)
+        if plan.tokens > MOST_TOKENS:
+            message = f"it would have {plan.tokens:,} tokens; no model reads more than {MOST_TOKENS:,}"
+            return (MEDIA_KEYS.at(ref.key, message, "lower min_pixels"),)
         token_ids = self.chat.expansion(plan)
         last_placeholder = int(np.flatnonzero(token_ids == self.chat.slot_ids[plan.kind])[-1])
         identity = blake2b(repr((ref.key, plan)).encode(), digest_size=16).digest()

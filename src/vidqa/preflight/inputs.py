@@ -234,7 +234,7 @@ class ModelInputs(RunInputs):
 class DataInputs(ModelInputs):
     """A run, its models and its data: everything that checks read."""
 
-    rows: dict[str, ProbeRow] = field(default_factory=dict)  # results of decoding, by the medium's key
+    rows: dict[str, ProbeRow] = field(default_factory=dict)  # results of decoding, by MediaRef.file
     unseen_media: list[str] = field(default_factory=list)  # folders on the cluster alone
     leaks: dict[str, dict[str, list[Any]]] = field(default_factory=dict)  # shared items, by sets and reason
 
@@ -340,17 +340,19 @@ class DataInputs(ModelInputs):
 
     @once
     def media(self) -> dict[str, tuple[MediaRef, list[Record]]]:
-        """Every file that a record uses, by its key, with the records that use it."""
+        """Every whole file that a record uses, or a part of, by MediaRef.file, with the records that use it."""
         users: dict[str, tuple[MediaRef, list[Record]]] = {}
         for part in self.sets:
             for record in part.records:
                 for ref in record.media:
-                    users.setdefault(ref.key, (ref, []))[1].append(record)
+                    if ref.file not in users:
+                        users[ref.file] = (replace(ref, span=None), [])
+                    users[ref.file][1].append(record)
         return users
 
     @once
     def headers(self) -> dict[str, Header]:
-        """The header of every file, by its key."""
+        """The header of every file, by MediaRef.file."""
         self.require_visible(*self.unseen_media)
         return dict(zip(self.media, probe_many(ref for ref, _ in self.media.values()), strict=True))
 

@@ -25,7 +25,6 @@ from vidqa.video.probe import Header, header_warnings
 from vidqa.video.problems import VIDEO_DECODE_TIMEOUT
 
 SAVE_EVERY_S = 20.0  # the most that an interrupted preflight loses
-# Only thumbnails are sent between processes, not the frames.
 
 
 def probed(inputs: DataInputs) -> list[Problem]:
@@ -57,16 +56,16 @@ def decoded(inputs: DataInputs) -> list[Problem]:
     requests = list(_requests(inputs))[: inputs.probe_sample]
     place = media_probe.place_for(inputs.spec_path)
     rows = media_probe.read_rows(place)
-    by_medium = {request.where: row for request in requests if (row := _still_true(request, rows)) is not None}
-    left = [request for request in requests if request.where not in by_medium]
-    inputs.facts |= {"media_decoded": len(requests), "media_reused": len(by_medium), "media_probe": str(place)}
+    row_by_file = {request.where: row for request in requests if (row := _still_true(request, rows)) is not None}
+    left = [request for request in requests if request.where not in row_by_file]
+    inputs.facts |= {"media_decoded": len(requests), "media_reused": len(row_by_file), "media_probe": str(place)}
     unwritable: list[Problem] = []
     last = time.monotonic()
     with counting("decoding", len(left)) as advance:
         try:
             for request, answer, seconds in _decode(left, inputs.decoding.decode_timeout_s):
                 row = _row(request, inputs.headers[request.where], answer, seconds)
-                by_medium[request.where] = row
+                row_by_file[request.where] = row
                 if row.exit_code in (Exit.OK, Exit.INPUT):  # a failure of the machine is not kept for the file
                     rows[row.identity] = row
                 advance()
@@ -76,10 +75,10 @@ def decoded(inputs: DataInputs) -> list[Problem]:
         finally:  # also on an interrupt
             if left:
                 unwritable = _save(place, rows)
-    inputs.rows |= by_medium
+    inputs.rows |= row_by_file
     broken = []
     for request in requests:
-        row, (_, used_by) = by_medium[request.where], inputs.media[request.where]
+        row, (_, used_by) = row_by_file[request.where], inputs.media[request.where]
         if row.code:
             problem = Problem(row.code, request.where, row.message, row.remedy, row.exit_code)
             broken.append(_used(problem, used_by))
@@ -91,7 +90,7 @@ def _requests(inputs: DataInputs) -> Iterator[DecodeRequest]:
     views: dict[str, dict[Hashable, tuple[MediaRef, FramePlan]]] = {}
     for sample in inputs.to_decode:
         for ref, plan in zip(sample.record.media, sample.plans, strict=True):
-            views.setdefault(ref.key, {})[ref.view] = ref, plan
+            views.setdefault(ref.file, {})[ref.view] = ref, plan
     for of_file in views.values():
         ref, first = next(iter(of_file.values()))
         indices = first.indices
@@ -114,7 +113,7 @@ def _decode(requests: Iterable[DecodeRequest], timeout_s: float) -> Iterator[tup
     workers = max(1, cpu_count())
     waiting: dict[Future[Decoded], tuple[DecodeRequest, float]] = {}
     remaining = iter(requests)
-    with DecodePool(workers, timeout_s, THUMBNAILS) as pool:
+    with DecodePool(workers, timeout_s, THUMBNAILS) as pool:  # workers send thumbnails back, not the frames
         while True:
             while len(waiting) < workers and (request := next(remaining, None)) is not None:
                 waiting[pool.submit(request)] = (request, time.monotonic())
@@ -163,21 +162,21 @@ def near_duplicates(inputs: DataInputs) -> list[Problem]:
     """Files of two sets that look alike: the same scene, cut or encoded again. Compares the decoded planned frames;
     without them, three frames of each file."""
     inputs.require_disjoint_sets()
-    by_key = {key: row.glance for key, row in inputs.rows.items() if row.glance is not None}
+    by_file = {key: row.glance for key, row in inputs.rows.items() if row.glance is not None}
     if not inputs.rows:
         looked_at = [ref for ref, _ in inputs.media.values()][: inputs.probe_sample]
-        by_key = signatures(looked_at, inputs.headers, inputs.decoding.decode_timeout_s)
+        by_file = signatures(looked_at, inputs.headers, inputs.decoding.decode_timeout_s)
     else:
-        keep_signatures(_signed(inputs, by_key), inputs.headers)
-    if not by_key:
+        keep_signatures(_signed(inputs, by_file), inputs.headers)
+    if not by_file:
         raise Skip("no file could be decoded")
     sides = [
-        (part.name, sorted({ref.key for record in part.records for ref in record.media} & by_key.keys()))
+        (part.name, sorted({ref.file for record in part.records for ref in record.media} & by_file.keys()))
         for part in inputs.sets
     ]
     problems = []
     for (name, these), (other, those) in combinations(sides, 2):
-        pairs = near_duplicate_pairs([by_key[key] for key in these], [by_key[key] for key in those])
+        pairs = near_duplicate_pairs([by_file[key] for key in these], [by_file[key] for key in those])
         twins = [(these[left], those[right]) for left, right in pairs if these[left] != those[right]]
         shown = write_shared(inputs, f"{name} and {other}", "look_alike", twins)
         if twins:
@@ -186,13 +185,13 @@ def near_duplicates(inputs: DataInputs) -> list[Problem]:
     return problems
 
 
-def _signed(inputs: DataInputs, by_key: dict[str, bytes]) -> Iterator[tuple[MediaRef, tuple[int, ...], bytes]]:
+def _signed(inputs: DataInputs, by_file: dict[str, bytes]) -> Iterator[tuple[MediaRef, tuple[int, ...], bytes]]:
     """Every file with the frames that its signature is of."""
     for request in _requests(inputs):
-        if request.where in by_key:
+        if request.where in by_file:
             frames = request.indices
             three = (frames[0], frames[len(frames) // 2], frames[-1])
-            yield inputs.media[request.where][0], three, by_key[request.where]
+            yield inputs.media[request.where][0], three, by_file[request.where]
 
 
 def _used(problem: Problem, by: list[Record]) -> Problem:

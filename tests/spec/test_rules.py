@@ -122,6 +122,13 @@ def test_what_is_odd_in_an_adapters_files_is_a_problem(
     assert set(found("train", data, Layer("x", keys))) == {code}
 
 
+@pytest.mark.parametrize("keys", [{"overlap_s": 5}, {"window_s": 30, "overlap_s": 30}, {"window_s": 1e-9}])
+def test_windows_go_on_by_more_than_nothing(eval_data: Layer, keys: dict) -> None:
+    windows = Layer("x", {f"inference.{name}": float(value) for name, value in keys.items()})
+    assert found("inference", eval_data, windows) == {"SPEC_CONFLICT": "error"}
+    assert found("inference", eval_data, Layer("x", {"inference.window_s": 1.0, "inference.overlap_s": 0.9})) == {}
+
+
 def test_a_name_too_long_for_a_file_is_no_model_of_this_machine(data: Layer) -> None:
     assert found("train", data, Layer("x", {"policy.model_name_or_path": "x" * 300})) == {}
 

@@ -211,7 +211,7 @@ def shared_memory(inputs: RunInputs) -> list[Problem]:
 
 def existing(folder: Path) -> Path:
     """The folder, or its nearest existing ancestor, which may be a file."""
-    return next(path for path in (folder, *folder.parents) if path.exists())
+    return next(path for path in (folder, *folder.parents) if os.path.exists(path))
 
 
 def suitable(inputs: RunInputs) -> list[Problem]:

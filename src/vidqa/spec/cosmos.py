@@ -35,7 +35,6 @@ UNKNOWN_TO_EVALUATOR = {
     *(f"vision.{name}" for name in ("resized_height", "resized_width", "video_start", "video_end")),
 }
 EVALUATOR_METRICS = ("bleu", "rouge", "bertscore")
-ONE_FOR_STOCK_MODELS = ("policy.parallelism.cp_size", "policy.parallelism.pp_size")
 RESHARD = {"true": "always", "false": "never"}
 MOST_NAMED = 5
 
@@ -77,7 +76,7 @@ def cosmos_table(spec: TrainSpec, train_samples: int | None = None) -> tuple[dic
     values["train.fsdp_reshard_after_forward"] = RESHARD.get(reshard, reshard)
     if not _has_own_class(spec.policy.model_name_or_path):
         values["train.compile"] = False
-        for path in ONE_FOR_STOCK_MODELS:
+        for path in ("policy.parallelism.cp_size", "policy.parallelism.pp_size"):
             if values[path] != 1:
                 message = f"cosmos-rl asserts that it is 1 for Qwen3-VL; got {values[path]}"
                 problems.append(NOT_SUPPORTED.at(path, message, "set it to 1, or use dp_shard_size"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from vidqa.spec._field import Positive, Table, key, table
+from vidqa.spec._field import Gpus, Table, key, table
 from vidqa.spec.evaluate_tables import (
     Embed,
     EmbedDataset,
@@ -76,7 +76,7 @@ class EvaluateSpec(Spec):
     metrics: Metrics = table(Metrics, "Metrics", "Scores of free text.")
     results: Results = table(Results, "Results", "What is written.")
     engine: EvaluateEngine = table(EvaluateEngine, "Engine", "Keys of our own engine.")
-    num_gpus: Positive = key(1, "GPUs", "GPUs that share the work; each holds the whole model.")
+    num_gpus: Gpus = key(1, "GPUs", "GPUs that share the work; each holds the whole model.")
     results_dir: str = key("results", "Results folder", "Folder in which the run makes its own folder.")
 
 
@@ -89,7 +89,7 @@ class InferenceSpec(Spec):
     vision: Vision = table(Vision, "Vision", "How a video becomes frames. The same as in training.")
     generation: Generation = table(Generation, "Generation", "How answers are generated.")
     engine: InferenceEngine = table(InferenceEngine, "Engine", "Keys of our own engine.")
-    num_gpus: Positive = key(1, "GPUs", "GPUs that share the work; each holds the whole model.")
+    num_gpus: Gpus = key(1, "GPUs", "GPUs that share the work; each holds the whole model.")
     results_dir: str = key("results", "Results folder", "Folder in which the run makes its own folder.")
     type: Literal["", "video", "image"] = key("", "Kind of media", "A file's own kind is used.", native="no effect")
     device_map: str = key("auto", "Device map", "A GPU is used where there is one.", native="no effect")
@@ -104,7 +104,7 @@ class EmbedSpec(Spec):
     embed: Embed = table(Embed, "Embedding", "How the set is worked through.")
     vision: Vision = table(Vision, "Vision", "How a video becomes frames. The same for all that is compared.")
     engine: EmbedEngine = table(EmbedEngine, "Engine", "Keys of our own engine.")
-    num_gpus: Positive = key(1, "GPUs", "GPUs that share the work; each holds the whole model.")
+    num_gpus: Gpus = key(1, "GPUs", "GPUs that share the work; each holds the whole model.")
     results_dir: str = key("results", "Results folder", "Folder in which the run makes its own folder.")
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from vidqa.spec._field import Positive, PositiveFloat, Table, key, table
+from vidqa.spec._field import Gpus, Positive, PositiveFloat, Table, key, table
 from vidqa.spec.compat_keys import with_compat_keys
 
 DEFAULT_MODEL = "hf_model://nvidia/Cosmos-Reason2-8B"
@@ -22,11 +22,11 @@ InitLora = Annotated[
 
 @with_compat_keys
 class Parallelism(Table):
-    dp_shard_size: Positive = key(
+    dp_shard_size: Gpus = key(
         1, "Sharding ranks", "GPUs over which weights are sharded: the GPUs of one node. Written out, never -1."
     )
-    dp_replicate_size: Positive = key(1, "Replicas", "Copies of the sharded model: the number of nodes.")
-    cp_size: Positive = key(
+    dp_replicate_size: Gpus = key(1, "Replicas", "Copies of the sharded model: the number of nodes.")
+    cp_size: Gpus = key(
         1,
         "Context parallel",
         "GPUs that share the tokens of each pack, for samples that one GPU cannot hold; weights are sharded over them, "

@@ -28,7 +28,7 @@ from vidqa.spec.schedule import effective_batch, steps_per_epoch, total_steps, w
 
 HF_MODEL = re.compile(r"^hf_model://[\w.-]+/[\w.-]+(@[\w./-]+)?$")
 BARE_ID = re.compile(r"^[\w-][\w.-]*/[\w.-]+$")
-KEEP_ONE = "keep one: fps for clips of different length, nframes for the same cost per clip"
+SHORTEST_STEP_S = 0.1  # from the beginning of a window to that of the next one
 VALIDATE = (
     "set validation.enable to true and one set to validate on (custom.val_dataset, or "
     "train.train_policy.dataset.test_size such as 0.1), or validation.enable to false and none"
@@ -176,9 +176,10 @@ def inference_rules(spec: InferenceSpec) -> Iterator[Problem]:
     """What is wrong with an inference, whatever its data."""
     yield from reading_rules(spec)
     window, overlap = spec.inference.window_s, spec.inference.overlap_s
-    if overlap and overlap >= window:
+    if (window or overlap) and round(window - overlap, 6) < SHORTEST_STEP_S:
         message = f"overlap_s is {overlap:g} and window_s is {window:g}"
-        yield codes.CONFLICT.at("inference.overlap_s", message, "set overlap_s below window_s")
+        remedy = f"set overlap_s to {SHORTEST_STEP_S:g} below window_s, or less"
+        yield codes.CONFLICT.at("inference.overlap_s", message, remedy)
 
 
 def embed_rules(spec: EmbedSpec) -> Iterator[Problem]:
@@ -215,7 +216,8 @@ def required(path: str, value: str) -> Iterator[Problem]:
 
 def vision_rules(vision: Vision, path: str) -> Iterator[Problem]:
     if vision.fps is not None and vision.nframes is not None:
-        yield codes.CONFLICT.at(f"{path}.fps", f"fps is {vision.fps:g} and nframes is {vision.nframes}", KEEP_ONE)
+        remedy = "keep one: fps for clips of different length, nframes for the same cost per clip"
+        yield codes.CONFLICT.at(f"{path}.fps", f"fps is {vision.fps:g} and nframes is {vision.nframes}", remedy)
     if vision.fps is None and vision.nframes is None:
         yield codes.VALUE.at(path, "fps and nframes are both unset", "set nframes (8) or fps (2)")
     if (vision.resized_height is None) != (vision.resized_width is None):

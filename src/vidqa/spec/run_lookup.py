@@ -24,7 +24,6 @@ EXPORTS = "safetensors"  # the folder of a run's exports
 KINDS = (EXPORTS, "checkpoints")
 FINAL = "final"  # the last export of a run of cosmos-rl
 NAME = re.compile(rf"^((step|epoch)_(\d+)|{FINAL})$")
-DEPTH = 2  # <run_id>/<timestamp> below the folder that is named
 
 
 def find_export(run_folder: Path | str, which: str = "best") -> Path:
@@ -44,7 +43,7 @@ def run_folder_of(run_folder: Path | str) -> Path:
     """The one folder at or below `run_folder` that holds safetensors/ or checkpoints/. Raises SPEC_PARENT_RUN."""
     top = Path(os.path.expanduser(run_folder))
     level = [top]
-    for _ in range(DEPTH + 1):
+    for _ in range(3):  # the folder, and <run_id>/<timestamp> below it
         runs = [folder for folder in level if any(os.path.isdir(folder / kind) for kind in KINDS)]
         if len(runs) == 1:
             return runs[0]

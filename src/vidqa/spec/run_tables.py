@@ -142,7 +142,9 @@ class DecodeEngine(Table):
         "fail stops at the first video that cannot be decoded; quarantine leaves it out and lists it.",
     )
     decode_timeout_s: PositiveFloat = key(60.0, "Decode limit", "Seconds after which a decode is killed.")
-    frame_cache_gb: NotNegative = key(20.0, "Frame cache", "Gigabytes of resized frames kept on disk; 0 is off.")
+    frame_cache_gb: Annotated[float, Field(ge=0, le=1e9)] = key(
+        20.0, "Frame cache", "Gigabytes of resized frames kept on disk; 0 is off."
+    )
     frame_cache_dir: str = key("", "Frame cache folder", "Folder of the frame cache; empty is the usual cache folder.")
 
 

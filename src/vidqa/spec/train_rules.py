@@ -20,7 +20,6 @@ from vidqa.spec.schedule import shape_problems
 
 VIDEO_LENGTH = 40960  # tokens below which a video sample may not fit
 HUB_NAME = re.compile(r"([\w.-]+/)?[\w.-]+")
-HIGHEST_RATE = {"a full fine-tune": 1e-4, "LoRA": 1e-3}
 VISION_TARGETS = ("all-linear", "attn.qkv", "attn.proj")
 
 
@@ -69,9 +68,8 @@ def _optimizer(spec: TrainSpec) -> Iterator[Problem]:
     rates = [rate] if isinstance(rate, int | float) else list(rate.values()) if isinstance(rate, dict) else rate
     if not any(rates):
         yield codes.VALUE.at("train.optm_lr", f"the learning rate is {rate}", "set it, such as 1e-5")
-    kind = "a full fine-tune" if spec.policy.lora is None else "LoRA"
+    kind, highest = ("a full fine-tune", 1e-4) if spec.policy.lora is None else ("LoRA", 1e-3)
     remedy = "lower train.optm_lr: about 1e-5 for a full fine-tune, 1e-4 for LoRA"
-    highest = HIGHEST_RATE[kind]
     if isinstance(spec, GrpoSpec):
         highest, kind = highest / 10, f"reinforcement learning ({kind})"
         remedy = "lower train.optm_lr: about 1e-6 for full training, 1e-5 for LoRA"

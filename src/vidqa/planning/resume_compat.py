@@ -25,10 +25,7 @@ from vidqa.spec import effective_batch, load_training
 from vidqa.spec.keys import flat, leaves
 from vidqa.spec.models import TrainSpec
 
-LORA_KEYS_ASIDE = ("lora_dropout", "lora_path")  # keys of policy.lora that do not change what saved tensors mean
 FIXED_PARTS = {"order": "the order of samples", "weights": "what the saved weights mean"}
-HASH_THREADS = 4
-SAMPLE_TITLE = "what is seen of a sample"
 # What follows are beginnings of dotted keys.
 SAMPLE_KEYS = ("custom.vision.", "custom.system_prompt", "custom.train_dataset.response_mode")
 OBJECTIVE_KEYS = (  # below train.train_policy
@@ -76,7 +73,8 @@ def weights_facts(
         **({} if base_model is None else {"base_model": base_model}),
         "trained": hashlib.sha256(json.dumps(shapes).encode()).hexdigest(),
         "base_precision": spec.policy.quantization,
-        "lora": lora.model_dump(exclude=set(LORA_KEYS_ASIDE)) if lora else None,
+        # Neither of these two changes what saved tensors mean.
+        "lora": lora.model_dump(exclude={"lora_dropout", "lora_path"}) if lora else None,
     }
 
 
@@ -87,7 +85,7 @@ def compare(checkpoint: Path, before: Mapping[str, Any], now: Mapping[str, Any])
     recorded = _recorded_spec(checkpoint, before)
     differences = ["unknown: the checkpoint does not say with which spec it was trained"]
     if recorded is not None:
-        refused[SAMPLE_TITLE], differences = spec_changes(recorded, now["spec"])
+        refused["what is seen of a sample"], differences = spec_changes(recorded, now["spec"])
     return [f"{title} would change: {', '.join(changed)}" for title, changed in refused.items() if changed], differences
 
 
@@ -134,7 +132,7 @@ def weights_hash(folder: Path, base: Path | None = None) -> str:
     """SHA-256, in hex, over names and contents of the safetensors files of a model folder; for an adapter also over
     those of its `base`. Raises OSError."""
     paths = _weight_files(folder, base)
-    with ThreadPoolExecutor(HASH_THREADS) as threads:
+    with ThreadPoolExecutor(4) as threads:
         hashes = list(zip((path.name for path in paths), threads.map(content_hash, paths), strict=True))
     return hashlib.sha256(repr(hashes).encode()).hexdigest()
 

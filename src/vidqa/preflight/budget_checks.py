@@ -27,7 +27,6 @@ from vidqa.spec.models import GrpoSpec, TrainSpec
 from vidqa.spec.run_tables import Vision
 
 EXPLAINED = 10  # too long samples that get a suggested change
-MEDIA_CODES = ("VIDEO_", "IMAGE_")
 SHARING_STEPS, TIMED_STEPS = 50, 200  # whose work is summed; the others are like them
 # The speedup is smaller than the share of work saved: two questions a video halve the work and gave 1.5 times the
 # samples/s. Below this share nothing is suggested.
@@ -37,7 +36,8 @@ PAYS = 1 / 3
 def tokens(inputs: DataInputs) -> list[Problem]:
     """Plan every sample and count its tokens as the engine does."""
     sets = inputs.planned.values()
-    problems = [problem for part in sets for problem in part.problems if not _is_of_media(problem)]
+    # The media checks report what is wrong with a file, once instead of for every record.
+    problems = [p for part in sets for p in part.problems if not p.code.startswith(("VIDEO_", "IMAGE_"))]
     inputs.facts |= token_facts(inputs)
     refused = [sample for part in sets for sample in too_long(part.samples, inputs.longest_allowed)]
     for place, sample in enumerate(sorted(refused, key=lambda sample: -sample.length)):
@@ -61,14 +61,12 @@ def token_facts(inputs: DataInputs) -> dict[str, Any]:
             "samples": len(used),
             "tokens": sum(lengths),
             "supervised_tokens": sum(sample.supervised for sample in used),
-            "tokens_per_sample": _spread(lengths) if lengths else None,
+            "tokens_per_sample": {"least": lengths[0], "median": lengths[len(lengths) // 2], "most": lengths[-1]}
+            if lengths
+            else None,
             "longest": [{"where": s.record.place, "tokens": s.length, "media_tokens": s.media_tokens} for s in longest],
         }
     return facts
-
-
-def _spread(lengths: list[int]) -> dict[str, int]:
-    return {"least": lengths[0], "median": lengths[len(lengths) // 2], "most": lengths[-1]}
 
 
 def steps(inputs: DataInputs) -> list[Problem]:
@@ -144,11 +142,6 @@ def _fits(inputs: DataInputs, sample: Sample, changes: dict[str, Any]) -> bool:
 
 def _sampling(inputs: RunInputs) -> Vision:
     return value_at(inputs.spec, inputs.sampling.vision)
-
-
-def _is_of_media(problem: Problem) -> bool:
-    """Whether the media checks report it, once for the file instead of once for every record."""
-    return problem.code.startswith(MEDIA_CODES)
 
 
 def sharing(inputs: DataInputs) -> list[Problem]:

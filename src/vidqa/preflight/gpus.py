@@ -27,9 +27,7 @@ ASK_TORCH = "import json, torch; print(json.dumps([torch.version.cuda, torch.cud
 # is none of them.
 COSMOS_RL_GPUS = ("sm_80", "sm_90", "sm_100", "sm_103", "sm_120")
 
-
 NONE_HERE = "no GPU is visible here; declare the job's with --gpu-count, --gpu-memory-gb and --gpu-arch"
-NAMELESS = ("declared", "unknown")  # GPUs of which only the architecture may be known
 # The usual GPU of an architecture, for declared GPUs, which have no name; another one where memory is small.
 USUAL = {"sm_80": "A100", "sm_89": "L40S", "sm_90": "H100", "sm_100": "B200", "sm_120": "RTX PRO 6000"}
 SMALL, SMALL_GB = {"sm_80": "A100 40 GB", "sm_89": "RTX 4090"}, 40
@@ -178,7 +176,7 @@ def card_of(gpus: Sequence[Gpu]) -> tuple[str, speed.Gpu | None]:
         return "", None
     first = gpus[0]
     name = first.name
-    if name in NAMELESS:
+    if name in ("declared", "unknown"):  # only the architecture may be known
         is_small = first.memory_gb is not None and first.memory_gb <= SMALL_GB
         name = SMALL[first.arch] if is_small and first.arch in SMALL else USUAL.get(first.arch or "", "")
     return name, speed.find_gpu(name)

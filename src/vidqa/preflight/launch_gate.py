@@ -62,8 +62,8 @@ class CachedReport:
     @property
     def options(self) -> str:
         """The options of scripts/preflight.py that it was made with."""
-        given = {name: value for name, value in vars(self).items() if name not in ("passed", "decoded", "lasting")}
-        return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in given.items() if value is not None)
+        options = {name: value for name, value in vars(self).items() if name not in ("passed", "decoded", "lasting")}
+        return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in options.items() if value is not None)
 
 
 @dataclass(frozen=True)

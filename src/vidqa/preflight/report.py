@@ -101,12 +101,10 @@ def preflight(
     evaluate_spec, kpi_root. A report of all groups is cached for the launch. Raises ProblemError where the file is not
     a spec; all other problems are in the report."""
     inputs = DataInputs(spec_path, action or action_of(spec_path), platform, probe_sample, **options)
-    key = (
-        _report_key(inputs) if group is None else None
-    )  # taken first: a file that changes during the checks makes the report stale
-    report = _run_checks(
-        inputs, (c for c in _all_checks(inputs) if group in (None, c.group) or (group == LEAKS and c.leaks))
-    )
+    # First: a file that changes during the checks makes the report stale.
+    key = _report_key(inputs) if group is None else None
+    chosen = [c for c in _all_checks(inputs) if group in (None, c.group) or (group == LEAKS and c.leaks)]
+    report = _run_checks(inputs, chosen)
     if key:
         decoding = [
             problem for result in report.checks if result.name == "planned frames" for problem in result.problems

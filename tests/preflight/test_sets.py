@@ -17,7 +17,7 @@ from vidqa.core.run_folder import RunFolder
 from vidqa.engine.data.planned_samples import prepare_evaluation, prepare_training
 from vidqa.engine.loading.freeze import choose_trainable
 from vidqa.engine.loading.load import meta_model
-from vidqa.engine.training.resume import trainer_facts
+from vidqa.engine.training.resume import Start, trainer_facts
 from vidqa.planning.plan import load_sets
 from vidqa.planning.samples import evaluation_planner, training_planner
 from vidqa.video.pool import DecodePool
@@ -42,7 +42,7 @@ def test_the_checkpoint_of_this_very_run_is_accepted(case: Case) -> None:
     prepared = prepare_training(asked, planner, world, RunFolder(case.folder / "run"))
     model = meta_model(case.shared_model)
     choose_trainable(model, asked.policy)
-    facts = json.loads(json.dumps(trainer_facts(asked, prepared, model, world)))
+    facts = json.loads(json.dumps(trainer_facts(asked, prepared, model, Start(), world)))
     folder = case.folder / "step_4"
     (folder / "policy").mkdir(parents=True)
     (folder / "policy" / ".metadata").touch()

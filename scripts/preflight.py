@@ -39,8 +39,9 @@ parser.add_argument("--image", metavar="NAME", help="the engine's image, as for 
 parser.add_argument("--nodes", type=number(int, 1), default=1, metavar="N", help="nodes of the job")
 parser.add_argument("--only", choices=GROUPS, metavar="GROUP", help=f"one of {', '.join(GROUPS)}")
 parser.add_argument("--probe-sample", type=sample, metavar="N", help="decode N files only; default: all")
-parser.add_argument("--evaluate-spec", type=Path, metavar="FILE", help="the evaluation that a training belongs to")
-parser.add_argument("--kpi-root", type=Path, metavar="DIR", help="or only its data: annotations.json and media")
+measured = parser.add_mutually_exclusive_group()
+measured.add_argument("--evaluate-spec", type=Path, metavar="FILE", help="the evaluation that a training belongs to")
+measured.add_argument("--kpi-root", type=Path, metavar="DIR", help="or only its data: annotations.json and media")
 parser.add_argument("--fix", type=Path, metavar="FILE", help="write corrected annotations to this new file")
 parser.add_argument("--engine", choices=["vidqa", "cosmos-rl"], default="vidqa", help="whose image GPUs must suit")
 parser.add_argument(

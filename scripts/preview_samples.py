@@ -24,10 +24,10 @@ parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with
 def main(options: argparse.Namespace) -> Result:
     from vidqa.core.problem import bounded, raise_errors
     from vidqa.datatools.preview import pick, preview_page, previews, terminal_text
-    from vidqa.preflight.inputs import DataInputs
+    from vidqa.preflight.inputs import Inputs
     from vidqa.spec.layers import action_of
 
-    inputs = DataInputs(options.spec, action_of(options.spec), "local")
+    inputs = Inputs(options.spec, action_of(options.spec), "local")
     sets = inputs.annotations if options.sample else inputs.annotations[:1]
     wrong = [problem for part in sets for problem in part.problems]
     records = [record for part in sets for record in part.records]

@@ -7,11 +7,11 @@ from vidqa.core.files import read_object
 from vidqa.core.problem import Problem
 from vidqa.data.problems import MEDIA_MISSING
 from vidqa.jobs.job_results import JobResults
-from vidqa.preflight.inputs import DataInputs
+from vidqa.preflight.inputs import Inputs
 from vidqa.preflight.registry import Check
 
 
-def few(context: DataInputs) -> list[Problem]:
+def few(context: Inputs) -> list[Problem]:
     records = context.annotations[0].records
     context.facts["worth_counting"] = len(records)
     return (

@@ -27,7 +27,7 @@ from vidqa.planning.plan import load_sets
 from vidqa.planning.quantization import overlap_problems, plan_quantization
 from vidqa.planning.samples import calibration_planner
 from vidqa.preflight import environment_checks, quantize_checks
-from vidqa.preflight.inputs import DataInputs
+from vidqa.preflight.inputs import Inputs
 from vidqa.spec import Layer, dump, resolve
 
 # Not importorskip: every process that collects tests would import it, which takes ten seconds.
@@ -309,6 +309,6 @@ def test_a_disk_without_room_for_the_folder(world: SimpleNamespace, tmp_path: Pa
     assert problem.code == "ENV_DISK_SMALL" and "GB for the quantized model" in problem.message
 
 
-def preflight_of(world: SimpleNamespace, folder: Path) -> DataInputs:
+def preflight_of(world: SimpleNamespace, folder: Path) -> Inputs:
     (folder / "spec.toml").write_text(dump(spec_of(world, "FP8_DYNAMIC", folder)))
-    return DataInputs(folder / "spec.toml", "quantize", "local")
+    return Inputs(folder / "spec.toml", "quantize", "local")

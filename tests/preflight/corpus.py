@@ -265,7 +265,14 @@ for title, code, spoil in (
     ("no such platform", "USAGE", lambda case: case.options.update(platform="moon")),
     ("annotations missing", "DATA_FILE_MISSING", keys(custom__train_dataset__annotation_path="/nowhere/a.json")),
     ("media folder missing", "DATA_FILE_MISSING", keys(custom__train_dataset__media_path="/nowhere/media")),
+    (
+        "annotations that fail to read",
+        "DATA_FILE_MISSING",
+        keys(custom__train_dataset__annotation_path="/proc/self/mem"),
+    ),
+    ("frames of a billion pixels", "MEDIA_KEYS", keys(custom__vision__min_pixels=10**18)),
     ("output under a file", "ENV_FILE_REFUSED", keys(train__output_dir="/proc/version/runs")),
+    ("output of a name too long", "SPEC_VALUE", keys(train__output_dir="x" * 300)),
     ("output where nobody writes", "ENV_FILE_REFUSED", keys(train__output_dir="/proc/runs")),
     ("no such model folder", "STORAGE_NOT_FOUND", keys(policy__model_name_or_path="/nowhere/model")),
 ):

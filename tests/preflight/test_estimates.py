@@ -20,7 +20,7 @@ from vidqa.planning.samples import training_planner
 from vidqa.preflight import memory_checks
 from vidqa.preflight.budget_checks import validations
 from vidqa.preflight.gpus import Declared
-from vidqa.preflight.inputs import DataInputs
+from vidqa.preflight.inputs import Inputs
 from vidqa.preflight.memory_checks import peak_within
 from vidqa.preflight.report import Report, preflight
 from vidqa.spec.models import TrainSpec
@@ -270,7 +270,7 @@ def test_a_job_counts_on_no_more_than_its_part_of_a_gpu(case: Case) -> None:
 
 
 def test_what_a_training_takes_within_a_part_of_a_gpu(case: Case) -> None:
-    context = DataInputs(case.write(), "train", "local")
+    context = Inputs(case.write(), "train", "local")
     whole, half = peak_within(context, 300.0), peak_within(context, 150.0)
     assert whole and half and half <= 150.0 and peak_within(context, 3.0) is None
 

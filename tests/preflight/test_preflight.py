@@ -245,3 +245,6 @@ def test_the_script(write_spec: WriteSpec, media: Path) -> None:
     assert code == Exit.INPUT and result["problems"][0]["code"] == "DATA_MEDIA_MISSING" and result["next"] == []
     code, result, _ = script("preflight", "--spec", path.with_name("absent.toml"))
     assert code == Exit.INPUT and result["problems"][0]["code"] == "SPEC_FILE"
+    both = ("--evaluate-spec", path, "--kpi-root", media)  # of which one would be ignored
+    code, result, _ = script("preflight", "--spec", path, *both)
+    assert code == Exit.USAGE and result["problems"][0]["code"] == "USAGE"

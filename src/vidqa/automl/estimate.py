@@ -18,7 +18,7 @@ from vidqa.core.run_folder import RunFolder
 from vidqa.jobs import cost, records
 from vidqa.jobs.platforms._base import State
 from vidqa.preflight.data_checks import apart
-from vidqa.preflight.inputs import DataInputs, Skip
+from vidqa.preflight.inputs import Inputs, Skip
 from vidqa.preflight.memory_checks import peak_within
 from vidqa.preflight.report import preflight
 from vidqa.spec import total_steps
@@ -63,9 +63,9 @@ def _shared_media(study: Study, first: Path) -> tuple[list[Problem], list[str]]:
     between trials with the test; and the sets that cannot be read here, which are not compared."""
     settings = study.settings
 
-    def context(name: str | None) -> DataInputs:
+    def context(name: str | None) -> Inputs:
         evaluation = study.folder / name if name else None
-        return DataInputs(first, "train", settings.platform, evaluate_spec=evaluation, at_launch=True)
+        return Inputs(first, "train", settings.platform, evaluate_spec=evaluation, at_launch=True)
 
     sets: dict[str, Any] = {"train": None, "validation": None}
     with suppress(Skip, ProblemError):  # the report has the reason
@@ -181,7 +181,7 @@ def _shared_memory(study: Study, first: Path, jobs: int) -> tuple[float, float] 
     """GiB that a training needs and that it would have with `jobs` on a GPU; None where that is impossible."""
     settings = study.settings
     place = settings.resources.model_copy(update={"trials_per_gpu": jobs})
-    context = DataInputs(first, "train", settings.platform, resources=settings.launch_resources, at_launch=True)
+    context = Inputs(first, "train", settings.platform, resources=settings.launch_resources, at_launch=True)
     try:
         limit_gib = memory_share(study.folder, settings.model_copy(update={"resources": place}), study.specs)
         peak_gib = None if limit_gib is None else peak_within(context, limit_gib)

@@ -17,7 +17,7 @@ from vidqa.core.cli import command
 from vidqa.core.files import content_hash
 from vidqa.core.problem import Problem
 from vidqa.data import check_records, open_source, storage
-from vidqa.data.problems import TO_FETCH
+from vidqa.data.problems import FILE_MISSING, TO_FETCH
 from vidqa.data.sources import file_of, functions_in, made_absolute, read_by, with_absolute_functions
 from vidqa.data.storage import hub
 from vidqa.jobs.platforms.mounts import media_folders
@@ -168,7 +168,7 @@ def load_job_spec(
     to_stage = [TO_FETCH.at(path, "a launch puts them there before its job", severity="warning") for path in not_here]
     annotations = [path for data in declared.data if (path := str(value_at(resolved, data.annotations)))]
     unread = [path for path in annotations if Path(file_of(path)) in not_here or is_unseen(settings, path)]
-    data = [path if path in unread else open_source(path).fingerprint() for path in annotations]
+    data = [path if path in unread else _content_of(path) for path in annotations]
     functions = [Path(file_of(name)) for name in _functions(declared, resolved)]  # preflight tells which are not there
     data += [content_hash(file) for file in functions if file.is_file() and not is_unseen(settings, file)]
     parts = [*data, _start(declared, resolved), *map(_model_identity, folder_names.values())]
@@ -188,6 +188,14 @@ def load_job_spec(
         + (command("preflight", "--spec", spec_path, "--only", "data"),) * bool(to_stage),
         settings=settings,
     )
+
+
+def _content_of(annotations: str) -> str:
+    """The fingerprint of annotations. Raises DATA_FILE_MISSING where the system cannot read them."""
+    try:
+        return open_source(annotations).fingerprint()
+    except OSError as broken:
+        raise FILE_MISSING.error(annotations, f"cannot be read: {broken.strerror or broken}") from broken
 
 
 def _snapshot_and_blobs(folder: Path) -> tuple[Path, Path]:

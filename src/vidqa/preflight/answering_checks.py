@@ -32,7 +32,7 @@ from vidqa.planning.budget.memory import BYTES_OF, GIB, fits
 from vidqa.planning.budget.speed import START_S, Gpu, flops_model
 from vidqa.planning.prefix_sharing import max_tokens, workload
 from vidqa.planning.samples import Sample
-from vidqa.preflight.inputs import DataInputs, ModelInputs, RunInputs, Skip
+from vidqa.preflight.inputs import Inputs, Skip
 from vidqa.preflight.memory_checks import NOTHING_HELPS, too_much, usable_memory
 from vidqa.preflight.model_checks import architecture_parameters
 from vidqa.preflight.problems import ANSWER_LENGTH
@@ -59,7 +59,7 @@ class Estimate:
     setup: AnsweringSetup
 
 
-def memory(inputs: DataInputs) -> list[Problem]:
+def memory(inputs: Inputs) -> list[Problem]:
     """Compare the peak of one GPU with the memory of the GPUs, found or declared."""
     if not inputs.declared_action.answering:
         raise Skip("nothing is trained or answered")
@@ -102,7 +102,7 @@ def estimate(
     return max(estimates, key=lambda one: one.memory.peak_gib)
 
 
-def model_of(inputs: ModelInputs) -> tuple[Sizes, int]:
+def model_of(inputs: Inputs) -> tuple[Sizes, int]:
     """Sizes of the model that answers, and the numbers of its precision that its weights take. The native generator
     keeps 8-bit floats and 4-bit integers; other quantized weights become numbers of model.dtype."""
     generator = value_at(inputs.spec, inputs.declared_action.answering).generator
@@ -142,7 +142,7 @@ def _facts(estimated: Estimate, has_gib: float | None) -> dict[str, Any]:
     }
 
 
-def metric_folders(inputs: RunInputs) -> list[Problem]:
+def metric_folders(inputs: Inputs) -> list[Problem]:
     """The folders of the models that score free text."""
     return _encoder_folders(inputs, metric_models(inputs.spec).values(), "no metric needs a model of its own")
 
@@ -165,7 +165,7 @@ def _encoder_folders(inputs: RunInputs, keys: Collection[str], without: str) -> 
     return problems
 
 
-def scoring_function(inputs: RunInputs) -> list[Problem]:
+def scoring_function(inputs: Inputs) -> list[Problem]:
     """The user's function that scores answers: its file is Python and names it."""
     if not (function := str(value_at(inputs.spec, "metrics.functions"))):
         raise Skip("metrics.functions is empty")
@@ -182,7 +182,7 @@ MOST_SHORT = 0.9
 FEWEST_TOKENS = 256  # a limit below it is meant for answers alone
 
 
-def answering_time(inputs: DataInputs, card: Gpu) -> dict[str, Any]:
+def answering_time(inputs: Inputs, card: Gpu) -> dict[str, Any]:
     """Seconds of an evaluation or inference with the native generator: to read the prompts, and at most to write the
     answers, where each has as many tokens as it may; `again_s_at_most` where all of `retries` attempts stay empty.
     Shared videos are counted for every question about them."""
@@ -212,7 +212,7 @@ def answering_time(inputs: DataInputs, card: Gpu) -> dict[str, Any]:
     }
 
 
-def answer_length(inputs: DataInputs) -> list[Problem]:
+def answer_length(inputs: Inputs) -> list[Problem]:
     """Whether the limit is one for reasoning though answers of one word are expected, and too small a one for it."""
     action = inputs.declared_action
     if not action.answering:

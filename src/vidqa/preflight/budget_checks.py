@@ -21,7 +21,7 @@ from vidqa.planning.rollouts import step_time
 from vidqa.planning.samples import Sample
 from vidqa.preflight.answering_checks import answering_time
 from vidqa.preflight.gpus import NONE_HERE, card_of
-from vidqa.preflight.inputs import DataInputs, RunInputs, Skip
+from vidqa.preflight.inputs import Inputs, Skip
 from vidqa.spec.keys import value_at
 from vidqa.spec.models import GrpoSpec, TrainSpec
 from vidqa.spec.run_tables import Vision
@@ -33,7 +33,7 @@ SHARING_STEPS, TIMED_STEPS = 50, 200  # whose work is summed; the others are lik
 PAYS = 1 / 3
 
 
-def tokens(inputs: DataInputs) -> list[Problem]:
+def tokens(inputs: Inputs) -> list[Problem]:
     """Plan every sample and count its tokens as the engine does."""
     sets = inputs.planned.values()
     # The media checks report what is wrong with a file, once instead of for every record.
@@ -50,7 +50,7 @@ def tokens(inputs: DataInputs) -> list[Problem]:
     return [replace(problem, severity=inputs.bad_sample_severity) for problem in problems]
 
 
-def token_facts(inputs: DataInputs) -> dict[str, Any]:
+def token_facts(inputs: Inputs) -> dict[str, Any]:
     """Counts of the usable samples by set, as in plan.json of the engine."""
     facts: dict[str, Any] = {}
     for name in inputs.planned:
@@ -69,7 +69,7 @@ def token_facts(inputs: DataInputs) -> dict[str, Any]:
     return facts
 
 
-def steps(inputs: DataInputs) -> list[Problem]:
+def steps(inputs: Inputs) -> list[Problem]:
     """Steps of a training, and the rules of the spec that need to know the data."""
     train_spec = inputs.training
     if train_spec is None:
@@ -85,7 +85,7 @@ def steps(inputs: DataInputs) -> list[Problem]:
     return [problem for problem in spec.check_with_data(train_spec, facts) if problem not in reported]
 
 
-def _data_facts(inputs: DataInputs) -> spec.DataFacts:
+def _data_facts(inputs: Inputs) -> spec.DataFacts:
     """Counts of usable samples; of all records where there is no model to plan with."""
     try:
         held = inputs.usable("validation") if "validation" in inputs.planned else []
@@ -98,7 +98,7 @@ def _data_facts(inputs: DataInputs) -> spec.DataFacts:
     return spec.DataFacts(len(train), len(held), longest)
 
 
-def changes_that_fit(inputs: DataInputs, sample: Sample) -> str:
+def changes_that_fit(inputs: Inputs, sample: Sample) -> str:
     """The smallest single changes with which the sample fits, each tried with the planner itself."""
     table, key = inputs.sampling.vision, inputs.sampling.length_key
     beside = value_at(inputs.spec, key) - inputs.longest_allowed  # such as the answer
@@ -110,7 +110,7 @@ def changes_that_fit(inputs: DataInputs, sample: Sample) -> str:
     return "set one of: " + "; ".join(changes)
 
 
-def _fewer_frames(inputs: DataInputs, sample: Sample) -> str | None:
+def _fewer_frames(inputs: Inputs, sample: Sample) -> str | None:
     """The largest nframes (fps in steps of a sixteenth) that fits, by halving."""
     vision = _sampling(inputs)
     most = vision.nframes or 16
@@ -124,7 +124,7 @@ def _fewer_frames(inputs: DataInputs, sample: Sample) -> str | None:
     return f"nframes = {low}" if vision.nframes else f"fps = {(vision.fps or 0) * low / 16:g}"
 
 
-def _smaller_frames(inputs: DataInputs, sample: Sample) -> str | None:
+def _smaller_frames(inputs: Inputs, sample: Sample) -> str | None:
     """The total_pixels that leaves each medium an equal share of what its text leaves."""
     media_tokens = (inputs.longest_allowed - (sample.length - sample.media_tokens)) // max(1, len(sample.plans))
     pixels = media_tokens * inputs.planner.geometry.video.factor**2
@@ -133,18 +133,18 @@ def _smaller_frames(inputs: DataInputs, sample: Sample) -> str | None:
     return f"total_pixels = {pixels}"
 
 
-def _fits(inputs: DataInputs, sample: Sample, changes: dict[str, Any]) -> bool:
+def _fits(inputs: Inputs, sample: Sample, changes: dict[str, Any]) -> bool:
     """Whether the sample fits with these keys of the vision table."""
     vision = inputs.planner.vision_spec(_sampling(inputs).model_copy(update=changes))
     planned, problems = inputs.planner.with_vision(vision).plan([sample.record], sample.prompting.response_mode)
     return not problems and planned[0].length <= inputs.longest_allowed
 
 
-def _sampling(inputs: RunInputs) -> Vision:
+def _sampling(inputs: Inputs) -> Vision:
     return value_at(inputs.spec, inputs.sampling.vision)
 
 
-def sharing(inputs: DataInputs) -> list[Problem]:
+def sharing(inputs: Inputs) -> list[Problem]:
     """The share of tokens and of work that `engine.share_video_prefix` saves, or would save."""
     train_spec = inputs.training
     if train_spec is None:
@@ -175,7 +175,7 @@ def sharing(inputs: DataInputs) -> list[Problem]:
     return []
 
 
-def time(inputs: DataInputs) -> list[Problem]:
+def time(inputs: Inputs) -> list[Problem]:
     """Estimate the hours of the job and of decoding."""
     train_spec = inputs.training
     if train_spec is None and inputs.declared_action.answering:
@@ -220,7 +220,7 @@ def time(inputs: DataInputs) -> list[Problem]:
     return []
 
 
-def _card(inputs: RunInputs) -> tuple[str, Gpu]:
+def _card(inputs: Inputs) -> tuple[str, Gpu]:
     """The name and the data sheet of the job's GPU; of a declared one, the usual card of its architecture."""
     if not inputs.gpus:
         raise Skip(NONE_HERE)
@@ -230,7 +230,7 @@ def _card(inputs: RunInputs) -> tuple[str, Gpu]:
     return name, card
 
 
-def _memory_policy(inputs: RunInputs, train_spec: TrainSpec, model: ParamCounts) -> tuple[MemoryPolicy, float]:
+def _memory_policy(inputs: Inputs, train_spec: TrainSpec, model: ParamCounts) -> tuple[MemoryPolicy, float]:
     """The policy that the check of memory chose, and the share of FLOPs that it recomputes; without that check, the
     policy of least memory."""
     if memory := inputs.facts.get("memory"):
@@ -256,7 +256,7 @@ def _for_memory(steps: Steps, model: ParamCounts, setup: TrainingSetup, total: i
     return total * (micro_steps * micro_step_seconds(model, setup, card) + step_seconds(model, setup))
 
 
-def _validation(inputs: DataInputs, train_spec: TrainSpec, total: int, flops: FlopsModel) -> float:
+def _validation(inputs: Inputs, train_spec: TrainSpec, total: int, flops: FlopsModel) -> float:
     """FLOPs of all validations: each a third of training on the same tokens."""
     if not train_spec.validation.enable or "validation" not in inputs.planned:
         return 0.0
@@ -272,7 +272,7 @@ def validations(train_spec: TrainSpec, total: int, per_epoch: int) -> int:
     return -(-total // every) + valid.val_before_train
 
 
-def _decoding(inputs: DataInputs, train_spec: TrainSpec) -> dict[str, Any]:
+def _decoding(inputs: Inputs, train_spec: TrainSpec) -> dict[str, Any]:
     """Hours of decoding every file once, from the measured seconds; other files count as the average."""
     timed = [row.decode_s for row in inputs.rows.values() if not row.code]
     if not timed:

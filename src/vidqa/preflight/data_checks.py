@@ -18,7 +18,7 @@ from vidqa.evaluation.rewards import Completion, Rewards, question_problems
 from vidqa.planning.pairs import pair_problems
 from vidqa.planning.plan import RecordSet
 from vidqa.preflight import media_probe
-from vidqa.preflight.inputs import DataInputs, Skip
+from vidqa.preflight.inputs import Inputs, Skip
 from vidqa.preflight.problems import LABELS_UNBALANCED, SPLIT_LEAK
 from vidqa.spec import effective_batch
 from vidqa.spec.grpo_tables import reward_weights
@@ -29,13 +29,13 @@ MOST_OF_ONE = 0.9
 CONSTRAINED = {"yes_no", "letter", "direction", "number"}
 
 
-def records(inputs: DataInputs) -> list[Problem]:
+def records(inputs: Inputs) -> list[Problem]:
     for part in inputs.sets:
         inputs.facts[f"{part.name}_records"] = len(part.records)
     return [problem for part in inputs.sets for problem in part.problems]
 
 
-def pairs(inputs: DataInputs) -> list[Problem]:
+def pairs(inputs: Inputs) -> list[Problem]:
     """The objective fits the answers: pairs, or one answer a record."""
     if inputs.training is None:
         raise Skip("no weights learn from it")
@@ -44,14 +44,14 @@ def pairs(inputs: DataInputs) -> list[Problem]:
     return pair_problems(inputs.training, sets)
 
 
-def disjoint(inputs: DataInputs) -> list[Problem]:
+def disjoint(inputs: Inputs) -> list[Problem]:
     """No two sets share a file, a copy of a file, or an id. Ids that are plain numbers may be positions and do not
     count."""
     inputs.require_disjoint_sets()
     return [problem for one, other in combinations(inputs.sets, 2) for problem in apart(inputs, one, other)]
 
 
-def apart(inputs: DataInputs, one: RecordSet, other: RecordSet) -> list[Problem]:
+def apart(inputs: Inputs, one: RecordSet, other: RecordSet) -> list[Problem]:
     """What two sets share."""
     where, problems = f"{one.name} and {other.name}", []
     mine, theirs = media_by_file(one.records), media_by_file(other.records)
@@ -68,7 +68,7 @@ def apart(inputs: DataInputs, one: RecordSet, other: RecordSet) -> list[Problem]
     return problems
 
 
-def answers(inputs: DataInputs) -> list[Problem]:
+def answers(inputs: Inputs) -> list[Problem]:
     """Whether one answer dominates, and the forms of the expected answers."""
     problems = []
     task = inputs.spec.task.type if isinstance(inputs.spec, EvaluateSpec) else ""
@@ -108,7 +108,7 @@ NAME = "leaks.json"
 SHOWN = 3  # that a problem names
 
 
-def write_shared(inputs: DataInputs, where: str, what: str, shared_items: Sequence[Any]) -> str:
+def write_shared(inputs: Inputs, where: str, what: str, shared_items: Sequence[Any]) -> str:
     """The first shared items in words, and the file with all of them. An empty result is written, too, over an earlier
     file."""
     place = media_probe.place_for(inputs.spec_path).with_name(NAME)
@@ -126,7 +126,7 @@ def write_shared(inputs: DataInputs, where: str, what: str, shared_items: Sequen
     return f"{shown}; all are listed in {place}"
 
 
-def rewards(inputs: DataInputs) -> list[Problem]:
+def rewards(inputs: Inputs) -> list[Problem]:
     """Every question can be rewarded, and a reward function of the user's own gives a number for the first one."""
     spec = inputs.spec
     if not isinstance(spec, GrpoSpec):

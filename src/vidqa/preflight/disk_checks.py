@@ -20,7 +20,7 @@ from vidqa.planning.budget.memory import BYTES_OF, state_bytes, training_setup
 from vidqa.planning.budget.params import count_params
 from vidqa.planning.feature_cache import feature_cache_share, frame_bytes, plans_by_view
 from vidqa.preflight.environment_checks import existing
-from vidqa.preflight.inputs import DataInputs, ModelInputs, Skip
+from vidqa.preflight.inputs import Inputs, Skip
 from vidqa.preflight.model_checks import architecture_parameters
 from vidqa.preflight.problems import DISK_SMALL
 from vidqa.spec.models import TrainSpec
@@ -35,7 +35,7 @@ class DiskNeed:
     what: str
 
 
-def disk(inputs: ModelInputs) -> list[Problem]:
+def disk(inputs: Inputs) -> list[Problem]:
     """Compare the bytes to be written on each disk with its free space."""
     inputs.require_visible(inputs.output_dir)
     inputs.facts["free_bytes"] = shutil.disk_usage(existing(inputs.output_dir)).free
@@ -58,7 +58,7 @@ def disk_problems(all_needs: Iterable[DiskNeed]) -> list[Problem]:
     return problems
 
 
-def _fetched(inputs: ModelInputs) -> list[DiskNeed]:
+def _fetched(inputs: Inputs) -> list[DiskNeed]:
     """Hub weights that are not here yet, if their index tells their size."""
     from huggingface_hub import constants
 
@@ -73,7 +73,7 @@ def _fetched(inputs: ModelInputs) -> list[DiskNeed]:
     return [DiskNeed(cache, size, "weights to fetch") for size in sizes]
 
 
-def _saves(inputs: ModelInputs) -> list[DiskNeed]:
+def _saves(inputs: Inputs) -> list[DiskNeed]:
     """Checkpoints and exports kept at one time."""
     train_spec = inputs.training
     if train_spec is None:
@@ -109,7 +109,7 @@ def kept_saves(train_spec: TrainSpec) -> int:
     return int(fewest) if math.isfinite(fewest) else 1
 
 
-def frame_cache(inputs: DataInputs) -> list[Problem]:
+def frame_cache(inputs: Inputs) -> list[Problem]:
     """The resized frames of every file, or as much of them as the cache may hold."""
     engine = inputs.decoding
     if not engine.frame_cache_gb:
@@ -128,7 +128,7 @@ def frame_cache(inputs: DataInputs) -> list[Problem]:
     return problems
 
 
-def _features(inputs: DataInputs, limit: int) -> tuple[int, list[Problem]]:
+def _features(inputs: Inputs, limit: int) -> tuple[int, list[Problem]]:
     """Bytes of a frozen tower's features that will be kept beside the frames, where the spec asks for it."""
     train_spec = inputs.training
     if train_spec is None or not train_spec.engine.keep_features:

@@ -38,7 +38,7 @@ from vidqa.preflight.gpus import (
     runs_on,
     version_of,
 )
-from vidqa.preflight.inputs import ModelInputs, RunInputs, Skip
+from vidqa.preflight.inputs import Inputs, Skip
 from vidqa.preflight.problems import MACHINE_LIMITS
 from vidqa.spec.train_rules import bitsandbytes_key
 
@@ -48,19 +48,19 @@ FIRST_WITH_FP8 = (8, 9)
 MOST_SKEW_S = 5.0  # tolerates file systems that store whole or even seconds
 
 
-def packages(inputs: RunInputs) -> list[Problem]:
+def packages(inputs: Inputs) -> list[Problem]:
     """The engine's packages, by their installed versions, without importing them."""
     inputs.facts["python"] = ".".join(map(str, sys.version_info[:3]))
     return _unmet(inputs, "engine", "the engine")
 
 
-def optional_packages(inputs: RunInputs) -> list[Problem]:
+def optional_packages(inputs: Inputs) -> list[Problem]:
     """Packages that only some specs need: trackers, 8-bit products."""
     needed = inputs.declared_action.packages(inputs.spec)
     return [problem for extra, why in needed.items() for problem in _unmet(inputs, extra, why)]
 
 
-def _unmet(inputs: RunInputs, extra: str, why: str) -> list[Problem]:
+def _unmet(inputs: Inputs, extra: str, why: str) -> list[Problem]:
     """Packages of an extra of this project that are missing or too old; `why` needs them."""
     problems = []
     versions: dict[str, str | None] = inputs.facts.setdefault("packages", {})
@@ -75,7 +75,7 @@ def _unmet(inputs: RunInputs, extra: str, why: str) -> list[Problem]:
     return problems
 
 
-def model_packages(inputs: ModelInputs) -> list[Problem]:
+def model_packages(inputs: Inputs) -> list[Problem]:
     """Whether the stock model is right, which proves exports and answers where the spec says so."""
     family, version = inputs.family, installed("transformers")
     if not (family.transformers and version) or Version(version) >= Version(family.transformers):
@@ -84,7 +84,7 @@ def model_packages(inputs: ModelInputs) -> list[Problem]:
     return [PACKAGE_MISSING.at("transformers", wrong)]
 
 
-def torch_pair(inputs: RunInputs) -> list[Problem]:
+def torch_pair(inputs: Inputs) -> list[Problem]:
     """Each torchvision is built for one torch and says so in its requirements."""
     torch, torchvision = installed("torch"), installed("torchvision")
     if torch is None or torchvision is None:
@@ -108,7 +108,7 @@ def installed(package: str) -> str | None:
         return None
 
 
-def gpus(inputs: RunInputs) -> list[Problem]:
+def gpus(inputs: Inputs) -> list[Problem]:
     """Driver, CUDA, and the architecture of every GPU against what the engine's image was compiled for."""
     all_gpus = inputs.gpus
     if not all_gpus:
@@ -123,7 +123,7 @@ def gpus(inputs: RunInputs) -> list[Problem]:
     return [*_driver(inputs, build), *_architectures(inputs, build)]
 
 
-def eight_bits(inputs: RunInputs) -> list[Problem]:
+def eight_bits(inputs: Inputs) -> list[Problem]:
     """Whether every GPU has the kernels for few bits that the spec asks for."""
     if inputs.training is None:
         return []
@@ -139,14 +139,14 @@ def eight_bits(inputs: RunInputs) -> list[Problem]:
 
 
 def _unfit_gpus(
-    inputs: RunInputs, is_fit: Callable[[str], bool], message: str, remedy: str | None = None
+    inputs: Inputs, is_fit: Callable[[str], bool], message: str, remedy: str | None = None
 ) -> list[Problem]:
     """ENV_GPU_ARCH for every architecture of the job's GPUs that is not fit."""
     arches = sorted({gpu.arch for gpu in inputs.gpus if gpu.arch})
     return [GPU_ARCH.at(f"GPU {arch}", message, remedy) for arch in arches if not is_fit(arch)]
 
 
-def _driver(inputs: RunInputs, build: Build | None) -> list[Problem]:
+def _driver(inputs: Inputs, build: Build | None) -> list[Problem]:
     """A driver runs every CUDA of its own major version and of the older ones."""
     newest = inputs.facts.get("driver_cuda")
     if build is None or not build.cuda or newest is None:
@@ -159,7 +159,7 @@ def _driver(inputs: RunInputs, build: Build | None) -> list[Problem]:
     return [GPU_ARCH.at("nvidia-smi", message)]
 
 
-def _architectures(inputs: RunInputs, build: Build | None) -> list[Problem]:
+def _architectures(inputs: Inputs, build: Build | None) -> list[Problem]:
     if inputs.engine == "cosmos-rl":
         inputs.facts["engine_architectures"] = list(COSMOS_RL_GPUS)
         released = [version_of(arch) for arch in COSMOS_RL_GPUS]
@@ -174,14 +174,14 @@ def _architectures(inputs: RunInputs, build: Build | None) -> list[Problem]:
     return _unfit_gpus(inputs, lambda arch: runs_on(arch, built), message)
 
 
-def open_files(inputs: RunInputs) -> list[Problem]:
+def open_files(inputs: Inputs) -> list[Problem]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     inputs.facts["open_files"] = soft
     message = f"{soft} files at a time (at most {hard}), {FILES_NEEDED} needed"
     return [MACHINE_LIMITS.at("ulimit -n", message, severity="warning")] if 0 <= soft < FILES_NEEDED else []
 
 
-def output_folder(inputs: RunInputs) -> list[Problem]:
+def output_folder(inputs: Inputs) -> list[Problem]:
     """Whether the output folder is writable, and its clock right. No folder is created."""
     inputs.require_visible(inputs.output_dir)
     folder = existing(inputs.output_dir)
@@ -200,7 +200,7 @@ def clock_skew(folder: Path, file_time: float, before: float, after: float) -> l
     return [MACHINE_LIMITS.at(folder, message, severity="warning")] if abs(skew_s) > MOST_SKEW_S else []
 
 
-def shared_memory(inputs: RunInputs) -> list[Problem]:
+def shared_memory(inputs: Inputs) -> list[Problem]:
     if inputs.processes == 1 or not Path("/dev/shm").is_dir():
         return []
     shm = os.statvfs("/dev/shm")
@@ -214,7 +214,7 @@ def existing(folder: Path) -> Path:
     return next(path for path in (folder, *folder.parents) if os.path.exists(path))
 
 
-def suitable(inputs: RunInputs) -> list[Problem]:
+def suitable(inputs: Inputs) -> list[Problem]:
     """Check the job as a launch would make it, with site settings and image."""
     inputs.facts |= {"gpus": len(inputs.gpus), "cores": cpu_count(), "processes": inputs.processes}
     where, declared = platform(inputs.platform), inputs.declared.anything
@@ -234,7 +234,7 @@ def suitable(inputs: RunInputs) -> list[Problem]:
     return [*image_warnings, *problems]
 
 
-def ports(inputs: RunInputs) -> list[Problem]:
+def ports(inputs: Inputs) -> list[Problem]:
     try:
         with socket.socket() as tried:
             tried.bind(("127.0.0.1", 0))

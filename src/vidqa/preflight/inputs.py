@@ -68,8 +68,9 @@ def once(compute: Callable[[Any], T]) -> cached_property[T]:
 
 
 @dataclass
-class RunInputs:
-    """The options of preflight or of a launch, and the spec. `facts` collects measurements of the checks."""
+class Inputs:
+    """What checks read: the options of preflight or of a launch, the spec, its models and its data, each read when it
+    is first needed. `facts` collects what the checks measure."""
 
     spec_path: Path
     action: str
@@ -85,6 +86,9 @@ class RunInputs:
     elsewhere: bool = False  # the job runs on another machine, which may have other media
     facts: dict[str, Any] = field(default_factory=dict)
     missing: dict[str, list[Problem]] = field(default_factory=dict)  # parts that are not available, and why
+    rows: dict[str, ProbeRow] = field(default_factory=dict)  # results of decoding, by MediaRef.file
+    unseen_media: list[str] = field(default_factory=list)  # folders on the cluster alone
+    leaks: dict[str, dict[str, list[Any]]] = field(default_factory=dict)  # shared items, by sets and reason
 
     @once
     def resolved(self) -> spec.Resolved:
@@ -173,11 +177,6 @@ class RunInputs:
     def processes(self) -> int:
         return process_count(self.spec)
 
-
-@dataclass
-class ModelInputs(RunInputs):
-    """A run and its models."""
-
     @once
     def models(self) -> dict[str, Path]:
         """The folders of the spec's models by dotted key. Of hub models only the small files are downloaded."""
@@ -228,15 +227,6 @@ class ModelInputs(RunInputs):
     def memory_model(self, train_spec: TrainSpec) -> ParamCounts:
         """The model for estimates of memory and time."""
         return count_params(self.sizes, self.parameters(train_spec))
-
-
-@dataclass
-class DataInputs(ModelInputs):
-    """A run, its models and its data: everything that checks read."""
-
-    rows: dict[str, ProbeRow] = field(default_factory=dict)  # results of decoding, by MediaRef.file
-    unseen_media: list[str] = field(default_factory=list)  # folders on the cluster alone
-    leaks: dict[str, dict[str, list[Any]]] = field(default_factory=dict)  # shared items, by sets and reason
 
     @once
     def annotations(self) -> list[RecordSet]:

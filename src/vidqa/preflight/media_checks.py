@@ -16,7 +16,7 @@ from vidqa.data.record import MediaRef, Record
 from vidqa.jobs.platforms.local import cpu_count
 from vidqa.preflight import media_probe
 from vidqa.preflight.data_checks import write_shared
-from vidqa.preflight.inputs import DataInputs, RunInputs, Skip
+from vidqa.preflight.inputs import Inputs, Skip
 from vidqa.preflight.media_probe import ProbeRow, Rows
 from vidqa.preflight.problems import SPLIT_NEAR
 from vidqa.video import FramePlan, VideoMeta, fps_disagreement
@@ -27,7 +27,7 @@ from vidqa.video.problems import VIDEO_DECODE_TIMEOUT
 SAVE_EVERY_S = 20.0  # the most that an interrupted preflight loses
 
 
-def probed(inputs: DataInputs) -> list[Problem]:
+def probed(inputs: Inputs) -> list[Problem]:
     """The header of every file, and the frame rate against what annotations claim."""
     inputs.facts["media_files"] = len(inputs.headers)
     seconds = sum(header.duration_s for header in inputs.headers.values() if isinstance(header, VideoMeta))
@@ -50,7 +50,7 @@ def _claims(meta: VideoMeta, used_by: list[Record]) -> Iterator[Problem]:
     yield from (problem for problem in disagreements if problem)
 
 
-def decoded(inputs: DataInputs) -> list[Problem]:
+def decoded(inputs: Inputs) -> list[Problem]:
     """Decode every planned frame of every file (of `probe_sample` files), in workers that are killed when they hang.
     Results of an earlier preflight hold for unchanged files."""
     requests = list(_requests(inputs))[: inputs.probe_sample]
@@ -85,7 +85,7 @@ def decoded(inputs: DataInputs) -> list[Problem]:
     return [*_as_bad_sample(inputs, broken), *unwritable]
 
 
-def _requests(inputs: DataInputs) -> Iterator[DecodeRequest]:
+def _requests(inputs: Inputs) -> Iterator[DecodeRequest]:
     """One for every file that could be planned, with the frames of all that is shown of it."""
     views: dict[str, dict[Hashable, tuple[MediaRef, FramePlan]]] = {}
     for sample in inputs.to_decode:
@@ -158,7 +158,7 @@ def _save(place: Path, rows: Rows) -> list[Problem]:
     return []
 
 
-def near_duplicates(inputs: DataInputs) -> list[Problem]:
+def near_duplicates(inputs: Inputs) -> list[Problem]:
     """Files of two sets that look alike: the same scene, cut or encoded again. Compares the decoded planned frames;
     without them, three frames of each file."""
     inputs.require_disjoint_sets()
@@ -185,7 +185,7 @@ def near_duplicates(inputs: DataInputs) -> list[Problem]:
     return problems
 
 
-def _signed(inputs: DataInputs, by_file: dict[str, bytes]) -> Iterator[tuple[MediaRef, tuple[int, ...], bytes]]:
+def _signed(inputs: Inputs, by_file: dict[str, bytes]) -> Iterator[tuple[MediaRef, tuple[int, ...], bytes]]:
     """Every file with the frames that its signature is of."""
     for request in _requests(inputs):
         if request.where in by_file:
@@ -199,7 +199,7 @@ def _used(problem: Problem, by: list[Record]) -> Problem:
     return replace(problem, message=f"{problem.message} (used by {by[0].source}{more})")
 
 
-def _as_bad_sample(inputs: RunInputs, problems: list[Problem]) -> Iterator[Problem]:
+def _as_bad_sample(inputs: Inputs, problems: list[Problem]) -> Iterator[Problem]:
     for problem in problems:
         of_the_data = problem.severity == "error" and problem.exit_code == Exit.INPUT
         yield replace(problem, severity=inputs.bad_sample_severity) if of_the_data else problem

@@ -22,7 +22,7 @@ from vidqa.planning.prefix_sharing import max_tokens
 from vidqa.planning.rollouts import rollout_memory, rollout_shape, update_packing
 from vidqa.planning.samples import Sample
 from vidqa.preflight.gpus import NONE_HERE, card_of, least_memory
-from vidqa.preflight.inputs import DataInputs, ModelInputs, RunInputs, Skip
+from vidqa.preflight.inputs import Inputs, Skip
 from vidqa.preflight.problems import MEMORY
 from vidqa.spec.keys import with_values
 from vidqa.spec.models import GrpoSpec, TrainSpec
@@ -39,7 +39,7 @@ NOTHING_HELPS = (
 RAISE = "raise engine.gpu_memory_gib, which leaves the rest of the GPU to others"
 
 
-def memory(inputs: DataInputs, train_spec: TrainSpec) -> list[Problem]:
+def memory(inputs: Inputs, train_spec: TrainSpec) -> list[Problem]:
     """Compare the peak of one GPU for the heaviest pack with the memory of the GPUs, found or declared."""
     samples, _ = inputs.training_steps(train_spec)
     has_gib = usable_memory(inputs)
@@ -55,19 +55,19 @@ def memory(inputs: DataInputs, train_spec: TrainSpec) -> list[Problem]:
     return too_much(inputs, expected.memory.peak_gib, details, partial(_remedy, inputs, train_spec, samples, answered))
 
 
-def _answered(inputs: DataInputs, train_spec: TrainSpec) -> Sequence[Sample]:
+def _answered(inputs: Inputs, train_spec: TrainSpec) -> Sequence[Sample]:
     held = inputs.usable("validation") if "validation" in inputs.planned else ()
     return answered_samples(train_spec, held)
 
 
-def usable_memory(inputs: RunInputs) -> float | None:
+def usable_memory(inputs: Inputs) -> float | None:
     """GiB that the job may take of the smallest GPU; None where that is not known."""
     engine = getattr(inputs.spec, "engine", None)  # an action of somebody else may have none
     has_gib, limit_gib = least_memory(inputs.gpus), getattr(engine, "gpu_memory_gib", None)
     return has_gib if has_gib is None or limit_gib is None else min(has_gib, limit_gib)
 
 
-def too_much(inputs: RunInputs, peak_gib: float, details: str, remedy: Callable[[float], str]) -> list[Problem]:
+def too_much(inputs: Inputs, peak_gib: float, details: str, remedy: Callable[[float], str]) -> list[Problem]:
     """MEMORY if the peak does not fit: an error, or a warning if it may fit within the error of the prediction.
     `remedy` finds a change that fits a GPU of that many GiB; it is called only when needed."""
     has_gib, whole_gib = usable_memory(inputs), least_memory(inputs.gpus)
@@ -83,7 +83,7 @@ def too_much(inputs: RunInputs, peak_gib: float, details: str, remedy: Callable[
     return [MEMORY.at("GPU memory", message, advice, severity="error" if sure else "warning")]
 
 
-def methods(inputs: ModelInputs) -> list[Problem]:
+def methods(inputs: Inputs) -> list[Problem]:
     """What each method of training has room for on the job's GPUs; no problem."""
     train_spec, limit_gib = inputs.training, usable_memory(inputs)
     if train_spec is None or isinstance(train_spec, GrpoSpec):
@@ -96,7 +96,7 @@ def methods(inputs: ModelInputs) -> list[Problem]:
     return []
 
 
-def host_memory(inputs: ModelInputs) -> list[Problem]:
+def host_memory(inputs: Inputs) -> list[Problem]:
     """Asynchronous saves keep a copy of weights and Adam moments in this machine's memory; train.fsdp_offload keeps
     them there, with gradients."""
     train_spec = inputs.training
@@ -153,7 +153,7 @@ def _with_rollouts(
     return replace(expected, memory=replace(expected.memory, always=expected.memory.always + rollouts.gib * GIB))
 
 
-def peak_within(inputs: DataInputs, limit_gib: float) -> float | None:
+def peak_within(inputs: Inputs, limit_gib: float) -> float | None:
     """GiB that a training takes which may take no more than this of a GPU; None where it does not fit. Raises
     ProblemError, Skip where nothing can be estimated."""
     train_spec = inputs.training
@@ -180,7 +180,7 @@ def _facts(expected: Forecast, has_gib: float | None) -> dict[str, Any]:
 
 
 def _remedy(
-    inputs: ModelInputs, train_spec: TrainSpec, samples: Sequence[Sample], answered: Sequence[Sample], has_gib: float
+    inputs: Inputs, train_spec: TrainSpec, samples: Sequence[Sample], answered: Sequence[Sample], has_gib: float
 ) -> str:
     """The cheapest single change that fits, of those that the spec's rules allow; else the fewest changes together."""
 

@@ -15,7 +15,7 @@ from vidqa.families.problems import MODEL_FILE_MISSING
 from vidqa.families.weights import check_weights, weight_bytes, weight_files
 from vidqa.jobs.job_spec import model_names
 from vidqa.planning.adapters import CONFIG, adapter_problems, base_problems, check_adapter
-from vidqa.preflight.inputs import ModelInputs, RunInputs
+from vidqa.preflight.inputs import Inputs
 from vidqa.preflight.problems import TIED_ADAPTER
 from vidqa.spec import check_with_heads
 from vidqa.spec.schedule import part_problems
@@ -23,7 +23,7 @@ from vidqa.spec.schedule import part_problems
 TIED = ("embed_tokens", "lm_head")
 
 
-def access(inputs: RunInputs) -> list[Problem]:
+def access(inputs: Inputs) -> list[Problem]:
     """The token may read every hub model, or the model's folder exists."""
     inputs.facts["hf_token"] = "set" if environment.hf_token() else "not set"
     problems = []
@@ -39,7 +39,7 @@ def access(inputs: RunInputs) -> list[Problem]:
     return problems
 
 
-def weights(inputs: ModelInputs) -> list[Problem]:
+def weights(inputs: Inputs) -> list[Problem]:
     """Every weight file is complete. Missing weights of a hub model are downloaded by the launch."""
     problems = []
     for key, folder in inputs.models.items():
@@ -60,7 +60,7 @@ def architecture_parameters(folder: Path) -> int:
     return sum(tensor.numel for tensor in family.tensors(family.sizes_of(folder)))
 
 
-def architecture(inputs: ModelInputs) -> list[Problem]:
+def architecture(inputs: Inputs) -> list[Problem]:
     """A supported family with valid sizes, and heads for each rank of a group; for an adapter also its ranks."""
     inputs.facts["family"] = inputs.family.name
     sizes = inputs.sizes
@@ -72,15 +72,15 @@ def architecture(inputs: ModelInputs) -> list[Problem]:
     return check_with_heads(inputs.training.policy, sizes.text.kv_heads) if inputs.training else []
 
 
-def continued_adapter(inputs: ModelInputs) -> list[Problem]:
+def continued_adapter(inputs: Inputs) -> list[Problem]:
     """The adapter that training continues is of this base model, by its tensors and, where they are here, its weights'
     hash. A run that resumes reads its own checkpoint instead."""
     lora = inputs.training.policy.lora if inputs.training else None
     if inputs.training is None or lora is None or not lora.lora_path:
         return []
     folder = Path(os.path.expanduser(lora.lora_path))
-    if not (folder / CONFIG).is_file():
-        what = f"it holds no {CONFIG}" if folder.is_dir() else "there is no such folder"
+    if not os.path.isfile(folder / CONFIG):
+        what = f"it holds no {CONFIG}" if os.path.isdir(folder) else "there is no such folder"
         return [MODEL_FILE_MISSING.at(f"policy.lora.lora_path = {folder}", what)]
     added = {part.name: part.shape for part in inputs.parameters(inputs.training) if part.added}
     problems = adapter_problems(folder, added, inputs.training.policy.quantization)
@@ -88,7 +88,7 @@ def continued_adapter(inputs: ModelInputs) -> list[Problem]:
     return [*problems, *(base_problems(folder, inputs.model_folder) if has_weights else [])]
 
 
-def learning_rates(inputs: ModelInputs) -> list[Problem]:
+def learning_rates(inputs: Inputs) -> list[Problem]:
     """Every part of the model with a rate of its own trains, and every part that trains has a rate."""
     if inputs.training is None:
         return []
@@ -96,7 +96,7 @@ def learning_rates(inputs: ModelInputs) -> list[Problem]:
     return part_problems(inputs.training.train.optm_lr, trained)
 
 
-def tied_adapters(inputs: ModelInputs) -> list[Problem]:
+def tied_adapters(inputs: Inputs) -> list[Problem]:
     """A tied head shares the matrix of the embeddings: an adapter may be on one of them only."""
     lora = inputs.training.policy.lora if inputs.training else None
     if lora is None or not inputs.sizes.text.tied:
@@ -108,12 +108,12 @@ def tied_adapters(inputs: ModelInputs) -> list[Problem]:
     ]
 
 
-def processor(inputs: ModelInputs) -> list[Problem]:
+def processor(inputs: Inputs) -> list[Problem]:
     """The processor's own files say how videos become patches."""
     inputs.family.geometry(inputs.model_folder)
     return []
 
 
-def tokenizer(inputs: ModelInputs) -> list[Problem]:
+def tokenizer(inputs: Inputs) -> list[Problem]:
     load_chat(inputs.model_folder)
     return []

@@ -11,20 +11,20 @@ from vidqa.planning.budget.memory import GIB
 from vidqa.planning.quantization import BF16, calibration_problems, plan_quantization
 from vidqa.preflight.disk_checks import DiskNeed, disk_problems
 from vidqa.preflight.environment_checks import existing
-from vidqa.preflight.inputs import DataInputs, ModelInputs, RunInputs, Skip
+from vidqa.preflight.inputs import Inputs, Skip
 from vidqa.preflight.memory_checks import available_gib
 from vidqa.preflight.problems import MEMORY
 from vidqa.spec.quantize_tables import needs_calibration
 
 
-def modules(inputs: ModelInputs) -> list[Problem]:
+def modules(inputs: Inputs) -> list[Problem]:
     """The linear layers that become smaller, and whether groups divide their inputs."""
     plan, problems = plan_quantization(inputs.model_folder, _quantize(inputs))
     inputs.facts["quantization"] = {"modules": len(plan.modules), "kept": len(plan.unquantized), "bytes": plan.bytes}
     return problems
 
 
-def samples(inputs: DataInputs) -> list[Problem]:
+def samples(inputs: Inputs) -> list[Problem]:
     """Whether enough samples calibrate, and whether they show anything."""
     quantize = _quantize(inputs)
     if not needs_calibration(quantize):
@@ -32,7 +32,7 @@ def samples(inputs: DataInputs) -> list[Problem]:
     return calibration_problems(quantize, inputs.usable("calibration"))
 
 
-def room(inputs: DataInputs) -> list[Problem]:
+def room(inputs: Inputs) -> list[Problem]:
     """Disk for the quantized folder (and a merged one), and host memory for the model and its calibration."""
     inputs.require_visible(inputs.output_dir)
     plan, _ = plan_quantization(inputs.model_folder, _quantize(inputs))
@@ -51,7 +51,7 @@ def room(inputs: DataInputs) -> list[Problem]:
     return problems
 
 
-def _activation_bytes(inputs: DataInputs) -> int:
+def _activation_bytes(inputs: Inputs) -> int:
     """Inputs of the decoder and its vision features, of all samples, as calibration keeps them on the host."""
     quantize = _quantize(inputs)
     if not needs_calibration(quantize):
@@ -63,7 +63,7 @@ def _activation_bytes(inputs: DataInputs) -> int:
     return BF16 * sizes.text.hidden * tokens
 
 
-def evaluation_file(inputs: RunInputs) -> list[Problem]:
+def evaluation_file(inputs: Inputs) -> list[Problem]:
     """The spec of the evaluation can be read, and is one."""
     quantize = _quantize(inputs)
     if not quantize.evaluate:
@@ -73,5 +73,5 @@ def evaluation_file(inputs: RunInputs) -> list[Problem]:
     return []
 
 
-def _quantize(inputs: RunInputs) -> Any:
+def _quantize(inputs: Inputs) -> Any:
     return inputs.spec.quantize  # type: ignore[attr-defined]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 from vidqa.core.problem import Problem, ProblemError, bounded
 from vidqa.preflight import (
@@ -20,7 +19,7 @@ from vidqa.preflight import (
     quantize_checks,
     spec_checks,
 )
-from vidqa.preflight.inputs import DataInputs, Skip
+from vidqa.preflight.inputs import Inputs, Skip
 
 
 class AtLaunch(Enum):
@@ -37,17 +36,17 @@ class AtLaunch(Enum):
 @dataclass(frozen=True)
 class Check:
     """One check. `needs` names the parts of the inputs without which it is blocked or skipped; `leaks` marks checks
-    that compare two sets, which can be run on their own. `run` takes RunInputs, ModelInputs or DataInputs."""
+    that compare two sets, which can be run on their own."""
 
     group: str
     name: str
-    run: Callable[[Any], list[Problem]]
+    run: Callable[[Inputs], list[Problem]]
     needs: tuple[str, ...] = ()
     at_launch: AtLaunch = AtLaunch.ALWAYS
     leaks: bool = False
 
 
-def _gpu_memory(inputs: DataInputs) -> list[Problem]:
+def _gpu_memory(inputs: Inputs) -> list[Problem]:
     training = inputs.training
     return memory_checks.memory(inputs, training) if training else answering_checks.memory(inputs)
 
@@ -127,7 +126,7 @@ class CheckResult:
     blocked_by: tuple[Problem, ...] = ()
 
 
-def run_check(check: Check, inputs: DataInputs) -> CheckResult:
+def run_check(check: Check, inputs: Inputs) -> CheckResult:
     part = ""
     try:
         for part in check.needs:

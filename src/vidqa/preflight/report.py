@@ -19,7 +19,7 @@ from vidqa.jobs.launch import Resources
 from vidqa.jobs.problems import NOT_SEEN
 from vidqa.preflight import launch_gate
 from vidqa.preflight.gpus import Declared
-from vidqa.preflight.inputs import DataInputs, Skip
+from vidqa.preflight.inputs import Inputs, Skip
 from vidqa.preflight.launch_gate import CachedReport, ReportKey
 from vidqa.preflight.registry import CHECKS, GROUPS, LEAKS, AtLaunch, Check, CheckResult, run_check
 from vidqa.preflight.summary import summary
@@ -100,7 +100,7 @@ def preflight(
     number of media that are decoded; `options` are further fields of RunInputs: declared, resources, engine,
     evaluate_spec, kpi_root. A report of all groups is cached for the launch. Raises ProblemError where the file is not
     a spec; all other problems are in the report."""
-    inputs = DataInputs(spec_path, action or action_of(spec_path), platform, probe_sample, **options)
+    inputs = Inputs(spec_path, action or action_of(spec_path), platform, probe_sample, **options)
     # First: a file that changes during the checks makes the report stale.
     key = _report_key(inputs) if group is None else None
     chosen = [c for c in _all_checks(inputs) if group in (None, c.group) or (group == LEAKS and c.leaks)]
@@ -135,7 +135,7 @@ def check_at_launch(
     """The errors and warnings of a job that is to be launched. `failed_report` is that of a preflight which did not
     pass: its options, and the errors that it found by decoding, still hold. With `fetch` the launch downloads what the
     job reads, and a report without errors is cached."""
-    inputs = DataInputs(
+    inputs = Inputs(
         spec_path, job_spec.action, platform, resources=resources, engine=engine, job_spec=job_spec, at_launch=True
     )
     inputs.elsewhere = platform not in PLATFORMS_OF_THIS_MACHINE
@@ -156,11 +156,11 @@ def check_at_launch(
     return list(dict.fromkeys(problems))
 
 
-def _all_checks(inputs: DataInputs) -> list[Check]:
+def _all_checks(inputs: Inputs) -> list[Check]:
     return [*CHECKS, *resolve(inputs.declared_action.checks)]
 
 
-def _run_checks(inputs: DataInputs, checks: Iterable[Check]) -> Report:
+def _run_checks(inputs: Inputs, checks: Iterable[Check]) -> Report:
     results = [run_check(check, inputs) for check in checks]
     return Report(inputs.action, [_without_length_warning(result, inputs) for result in results], inputs.facts)
 
@@ -169,7 +169,7 @@ def _has_error(problems: Iterable[Problem]) -> bool:
     return any(problem.severity == "error" for problem in problems)
 
 
-def _report_key(inputs: DataInputs) -> ReportKey | None:
+def _report_key(inputs: Inputs) -> ReportKey | None:
     """The key under which the report is cached; None where inputs are missing, so that no launch finds it."""
     try:
         job_spec = inputs.job_spec or load_job_spec(
@@ -187,7 +187,7 @@ def _report_key(inputs: DataInputs) -> ReportKey | None:
         return None
 
 
-def _without_length_warning(result: CheckResult, inputs: DataInputs) -> CheckResult:
+def _without_length_warning(result: CheckResult, inputs: Inputs) -> CheckResult:
     """The result without the warning about a short model_max_length, if every sample fits all the same."""
     longest = inputs.facts.get("train", {}).get("tokens_per_sample")
     if result.group != "spec" or longest is None or inputs.offline_model or not result.problems:
@@ -196,7 +196,7 @@ def _without_length_warning(result: CheckResult, inputs: DataInputs) -> CheckRes
     return replace(result, problems=problems, status=result.status if problems else "ok")
 
 
-def _runs_at_launch(check: Check, inputs: DataInputs, job_spec: JobSpec) -> bool:
+def _runs_at_launch(check: Check, inputs: Inputs, job_spec: JobSpec) -> bool:
     """Whether the condition of a check for running at a launch (AtLaunch) holds."""
     condition = check.at_launch
     if condition is AtLaunch.HERE:
@@ -210,7 +210,7 @@ def _runs_at_launch(check: Check, inputs: DataInputs, job_spec: JobSpec) -> bool
     return condition is not AtLaunch.NEVER
 
 
-def _problems_of_unseen(inputs: DataInputs, job_spec: JobSpec, fetch: bool) -> list[Problem]:
+def _problems_of_unseen(inputs: Inputs, job_spec: JobSpec, fetch: bool) -> list[Problem]:
     """Warnings about files that the job reads and that are not on this machine. Sets `inputs.missing`, so that checks
     which need them are skipped, and otherwise `inputs.models` to the folders that the launch has resolved."""
     models = [p for key, name in job_spec.models.items() for p in _problems_of_unseen_path(inputs, job_spec, key, name)]
@@ -230,14 +230,14 @@ def _problems_of_unseen(inputs: DataInputs, job_spec: JobSpec, fetch: bool) -> l
     return [*models, *sets, *media, *_problems_of_unseen_checkpoint(inputs, job_spec)]
 
 
-def _problems_of_unseen_checkpoint(inputs: DataInputs, job_spec: JobSpec) -> list[Problem]:
+def _problems_of_unseen_checkpoint(inputs: Inputs, job_spec: JobSpec) -> list[Problem]:
     resuming = job_spec.declared.resuming
     return (
         _problems_of_unseen_path(inputs, job_spec, resuming.key, job_spec.start) if resuming and job_spec.start else []
     )
 
 
-def _problems_of_unseen_path(inputs: DataInputs, job_spec: JobSpec, key: str, name: str) -> list[Problem]:
+def _problems_of_unseen_path(inputs: Inputs, job_spec: JobSpec, key: str, name: str) -> list[Problem]:
     """A warning if the path of `key` is not on this machine, or on the hub. `name` is its value in the spec."""
     path = str(value_at(job_spec.resolved, key))
     if os.path.exists(path) or not (hub.is_hub_name(name) or inputs.elsewhere):
@@ -246,7 +246,7 @@ def _problems_of_unseen_path(inputs: DataInputs, job_spec: JobSpec, key: str, na
     return [NOT_SEEN.at(key, why, severity="warning")]
 
 
-def _problems_of_unseen_media(inputs: DataInputs) -> list[Problem]:
+def _problems_of_unseen_media(inputs: Inputs) -> list[Problem]:
     """A warning if folders of media are not on this machine. A missing file in a folder that is here is an error."""
     try:
         paths = {ref.path for record in inputs.records for ref in record.media}
@@ -260,7 +260,7 @@ def _problems_of_unseen_media(inputs: DataInputs) -> list[Problem]:
     return [NOT_SEEN.at("media", message, severity="warning")]
 
 
-def _with_media_severity(problems: list[Problem], inputs: DataInputs) -> list[Problem]:
+def _with_media_severity(problems: list[Problem], inputs: Inputs) -> list[Problem]:
     """The problems with MEDIA_MISSING as severe as a bad sample, or without it where media are on another machine."""
     if "headers" in inputs.missing:
         return [problem for problem in problems if problem.code != MEDIA_MISSING.name]

@@ -17,7 +17,7 @@ from vidqa.families.weights import weight_files
 from vidqa.jobs.job_spec import model_names
 from vidqa.jobs.problems import RESUME_NO_CHECKPOINT
 from vidqa.planning import resume_compat
-from vidqa.preflight.inputs import DataInputs, ModelInputs, RunInputs, Skip
+from vidqa.preflight.inputs import Inputs, Skip
 from vidqa.preflight.problems import PAIR_MISMATCH, RESUME_MISMATCH
 from vidqa.spec.keys import flat
 from vidqa.spec.models import EvaluateSpec, TrainSpec
@@ -26,19 +26,19 @@ from vidqa.spec.parent_layers import SAME_IN_BOTH
 NO_EVALUATION = "no spec of an evaluation was given (--evaluate-spec)"
 
 
-def rules(inputs: RunInputs) -> list[Problem]:
+def rules(inputs: Inputs) -> list[Problem]:
     """All errors and warnings. The one about a short model_max_length is settled once tokens are counted."""
     return inputs.resolved.warnings
 
 
-def evaluation_rules(inputs: RunInputs) -> list[Problem]:
+def evaluation_rules(inputs: Inputs) -> list[Problem]:
     if inputs.evaluate_spec is None:
         raise Skip(NO_EVALUATION)
     measure = inputs.declared_action.evaluated_by or inputs.action
     return spec.resolve_file(inputs.evaluate_spec, measure).warnings
 
 
-def same_model(inputs: RunInputs) -> list[Problem]:
+def same_model(inputs: Inputs) -> list[Problem]:
     """The evaluated model is the trained one, an export of it, or an adapter on it."""
     train_spec, eval_spec = _pair(inputs)
     trained = next(iter(model_names(train_spec).values()))
@@ -54,7 +54,7 @@ def same_model(inputs: RunInputs) -> list[Problem]:
     return [PAIR_MISMATCH.at(f"{inputs.evaluate_spec} {key}", message)]
 
 
-def same_frames(inputs: RunInputs) -> list[Problem]:
+def same_frames(inputs: Inputs) -> list[Problem]:
     """Training and evaluation use the same frames and system prompt."""
     train_spec, eval_spec = _pair(inputs)
     trained, evaluated = flat(train_spec), flat(eval_spec)
@@ -66,7 +66,7 @@ def same_frames(inputs: RunInputs) -> list[Problem]:
     return [PAIR_MISMATCH.at(inputs.evaluate_spec, message, severity="warning") for message in differing]
 
 
-def _pair(inputs: RunInputs) -> tuple[TrainSpec, EvaluateSpec]:
+def _pair(inputs: Inputs) -> tuple[TrainSpec, EvaluateSpec]:
     if inputs.training is None or inputs.evaluation is None:
         raise Skip(NO_EVALUATION)
     return inputs.training, inputs.evaluation
@@ -84,7 +84,7 @@ def _sizes(name: str) -> dict[str, Any]:
     return {name: value for name, value in by_name.items() if name != "text.tied"}
 
 
-def resume_target(inputs: DataInputs) -> list[Problem]:
+def resume_target(inputs: Inputs) -> list[Problem]:
     """The checkpoint of the spec is complete, has the same order of samples and the weights of the same model, by the
     engine's own rule (`vidqa.planning.resume_compat`)."""
     train_spec = inputs.training
@@ -114,7 +114,7 @@ def resume_target(inputs: DataInputs) -> list[Problem]:
     return [RESUME_MISMATCH.at(folder, change) for change in refused]
 
 
-def _weights(train_spec: TrainSpec, inputs: ModelInputs) -> dict[str, Any]:
+def _weights(train_spec: TrainSpec, inputs: Inputs) -> dict[str, Any]:
     """The facts that saved weights must match; without the base model while its weights are not here."""
     try:
         trained = [(parameter.name, parameter.shape) for parameter in inputs.parameters(train_spec) if parameter.trains]

@@ -105,7 +105,8 @@ def _base_model(adapter: Path) -> str:
 
 def _spec_of_export(folder: Path) -> Spec | None:
     """The spec of the run that a model folder is an export of; None where it is none."""
-    places = (place for place in (folder, folder.resolve()) if place.parent.name == EXPORTS)
+    both = (folder, folder.resolve()) if os.path.isdir(folder) else ()
+    places = (place for place in both if place.parent.name == EXPORTS)
     return next((spec for place in places if (spec := _parent_spec(place.parent.parent))), None)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from pydantic.fields import FieldInfo
 
 from vidqa.core.actions import action_for, resolve
+from vidqa.core.files import LONGEST_NAME
 from vidqa.core.problem import Problem
 from vidqa.spec import problems as codes
 from vidqa.spec.evaluate_tables import METRIC_MODELS, is_folder, metric_models
@@ -198,7 +199,7 @@ def reading_rules(
     """What is wrong with the records that are read, and with the model that reads them: it may be an adapter on another
     one."""
     yield from required("dataset.annotation_path", spec.dataset.annotation_path)
-    yield from required("results_dir", spec.results_dir)
+    yield from output_rules("results_dir", spec.results_dir)
     yield from vision_rules(spec.vision, "vision")
     model = spec.model
     yield from model_name_rules(f"model.{model_key}", getattr(model, model_key), adapter_allowed=model.enable_lora)
@@ -212,6 +213,13 @@ def reading_rules(
 def required(path: str, value: str) -> Iterator[Problem]:
     if not value.strip():
         yield codes.VALUE.at(path, f"{path} is empty", f"set {path}")
+
+
+def output_rules(path: str, folder: str) -> Iterator[Problem]:
+    """SPEC_VALUE where an output folder has no name, or one that no file system takes."""
+    yield from required(path, folder)
+    if any(len(name.encode()) > LONGEST_NAME for name in folder.split("/")):
+        yield codes.VALUE.at(path, f"a name in it has more than {LONGEST_NAME} bytes", "shorten it")
 
 
 def vision_rules(vision: Vision, path: str) -> Iterator[Problem]:

@@ -14,7 +14,7 @@ from vidqa.spec.adapter_keys import differences, is_adapter
 from vidqa.spec.grpo_tables import REWARD_NAMES, REWARDS, USER_FUNCTION, reward_weights
 from vidqa.spec.models import GrpoSpec, TrainSpec
 from vidqa.spec.policy_tables import Lora, Policy
-from vidqa.spec.rules import VALIDATE, model_name_rules, pattern_rules, required, vision_rules
+from vidqa.spec.rules import VALIDATE, model_name_rules, output_rules, pattern_rules, required, vision_rules
 from vidqa.spec.run_lookup import ADAPTER
 from vidqa.spec.schedule import shape_problems
 
@@ -36,7 +36,7 @@ def train_rules(spec: TrainSpec) -> Iterator[Problem]:
 def _training_rules(spec: TrainSpec) -> Iterator[Problem]:
     """What is wrong with a training of any kind."""
     data = spec.custom.train_dataset
-    yield from required("train.output_dir", spec.train.output_dir)
+    yield from output_rules("train.output_dir", spec.train.output_dir)
     yield from required("custom.train_dataset.annotation_path", data.annotation_path)
     yield from vision_rules(spec.custom.vision, "custom.vision")
     yield from model_name_rules("policy.model_name_or_path", spec.policy.model_name_or_path)

@@ -88,13 +88,12 @@ def view_layer(action: str, name: str) -> Layer | None:
 
 
 def trained_view(folder: Path) -> dict[str, Any]:
-    """The values of VIEW_KEYS with which a model folder or an adapter was trained: those that its export.json records,
-    else those of the run that it is an export of; empty without any."""
+    """The values of VIEW_KEYS with which a model folder or an adapter was trained: those that its export.json records;
+    where it lacks any, those of the run that it is an export of; empty without both."""
     recorded = read_object(folder / EXPORT).get("spec")
-    if isinstance(recorded, dict):
-        return {key: recorded[key] for key in VIEW_KEYS if key in recorded}
-    parent = _spec_of_export(folder)
-    return view_of(parent) if parent else {}
+    view = {key: recorded[key] for key in VIEW_KEYS if key in recorded} if isinstance(recorded, dict) else {}
+    parent = _spec_of_export(folder) if len(view) < len(VIEW_KEYS) else None
+    return view_of(parent) if parent else view
 
 
 def _base_model(adapter: Path) -> str:

@@ -147,12 +147,12 @@ def metric_folders(inputs: Inputs) -> list[Problem]:
     return _encoder_folders(inputs, metric_models(inputs.spec).values(), "no metric needs a model of its own")
 
 
-def text_model(inputs: RunInputs) -> list[Problem]:
+def text_model(inputs: Inputs) -> list[Problem]:
     """The folder of the model that embeds questions."""
     return _encoder_folders(inputs, folder_keys(inputs.spec), "embed.text_model is empty")
 
 
-def _encoder_folders(inputs: RunInputs, keys: Collection[str], without: str) -> list[Problem]:
+def _encoder_folders(inputs: Inputs, keys: Collection[str], without: str) -> list[Problem]:
     if not keys:
         raise Skip(without)
     folders = {key: Path(os.path.expanduser(value_at(inputs.spec, key))) for key in keys}

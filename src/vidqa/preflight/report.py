@@ -97,7 +97,7 @@ def preflight(
     **options: Any,
 ) -> Report:
     """Run the checks of `group`, all for None; LEAKS stands for those that compare two sets. `probe_sample` is the
-    number of media that are decoded; `options` are further fields of RunInputs: declared, resources, engine,
+    number of media that are decoded; `options` are further fields of Inputs: declared, resources, engine,
     evaluate_spec, kpi_root. A report of all groups is cached for the launch. Raises ProblemError where the file is not
     a spec; all other problems are in the report."""
     inputs = Inputs(spec_path, action or action_of(spec_path), platform, probe_sample, **options)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict, Unpack
 
@@ -23,8 +23,7 @@ NAME_FIELDS = frozenset((*MEDIA_FIELDS, "video_url", "image_url", "path", "url")
 _KIND_FIELDS = frozenset(KIND_FIELDS)
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
+class Pair(NamedTuple):
     """One row as the user wrote it, and its record."""
 
     row: dict[str, Any]
@@ -34,14 +33,13 @@ class Pair:
 def pairs_of(rows: Rows, reader: RowReader) -> Iterator[Pair]:
     """A pair for every good row; what is wrong with the others goes to the reader's collector. At the end the media
     that were found in compressed archives are unpacked. Raises DATA_TAR_BROKEN, STORAGE_NO_SPACE."""
-    collector, good = reader.collector, 0
+    collector = reader.collector
     for index, row in rows:
         record = reader.read(index, row)
         if record is not None:
-            good += 1
             yield Pair(row, record)
     reader.source.unpack()
-    if not good and not collector.errors:
+    if not reader.rows and not collector.errors:
         collector.add(EMPTY, collector.file, "the file holds no record")
 
 
@@ -53,12 +51,15 @@ def read_pairs(rows: Rows, reader: RowReader) -> list[Pair]:
         raise ProblemError([*reader.collector.problems, *broken.problems]) from broken
 
 
-def load_pairs(source: Source) -> tuple[list[Pair], list[Problem]]:
-    """Rows and records of a source, and its warnings; media have names that an annotation file may have, relative to
-    `source.media.root`. Raises ProblemError with everything that is wrong."""
-    _require_annotated(source)
-    collector = ProblemCollector(str(source.path))
-    reader = RowReader(source.path.name, source.media, collector, by_line=source.by_line)
+def load_pairs(
+    source: Source, only: Collection[str] | None = None, *, need_answers: bool = True
+) -> tuple[list[Pair], list[Problem]]:
+    """Rows and records of a source, all or those with the ids `only`, and its warnings; media have names that an
+    annotation file may have, relative to `source.media.root`. Raises ProblemError with everything that is wrong."""
+    if need_answers:
+        _require_annotated(source)
+    collector = ProblemCollector(str(source.path), need_answers)
+    reader = RowReader(source.path.name, source.media, collector, by_line=source.by_line, only=only)
     pairs = read_pairs(source.rows(collector), reader)
     raise_errors(collector.problems)
     if source.media.named is not None:

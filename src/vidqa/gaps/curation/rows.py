@@ -12,10 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vidqa.core.problem import ProblemError
 from vidqa.data import open_source
-from vidqa.data.parse import RowReader
-from vidqa.data.problems import ProblemCollector
+from vidqa.data.load import Pair, load_pairs
 from vidqa.data.record import Provenance, Record
 from vidqa.datatools.outputs import llava_row, other_fields
 from vidqa.gaps.problems import INPUT
@@ -24,26 +22,14 @@ Row = dict[str, Any]
 
 
 def read_rows(
-    annotations: str | Path, media: str | Path = "", ids: Collection[str] | None = None, *, need_answers: bool = True
-) -> list[tuple[Row, Record]]:
-    """Rows and records of a file, all or those with these ids; media are named by their whole paths. Raises
-    ProblemError with everything that is wrong with them."""
-    source = open_source(annotations, media)
-    findings = ProblemCollector(str(source.path), need_answers)
-    reader = RowReader(source.path.name, source.media, findings, by_line=source.by_line)
-    pairs = []
-    for number, (index, row) in enumerate(source.rows(findings)):
-        name = row.get("id") if isinstance(row, dict) else None
-        name = str(name) if name is not None else str(number if source.by_line else index)
-        if ids is not None and name not in ids:
-            continue
-        reader.rows = number
-        if (record := reader.read(index, row)) is not None:
-            pairs.append((row, replace(record, media=tuple(replace(ref, written=ref.file) for ref in record.media))))
-    source.media.unpack()
-    if errors := [problem for problem in findings.problems if problem.severity == "error"]:
-        raise ProblemError(errors)
-    return pairs
+    annotations: str | Path, media: str | Path = "", only: Collection[str] | None = None, *, need_answers: bool = True
+) -> list[Pair]:
+    """What `load_pairs` reads of a file, with media named by their whole paths."""
+    pairs, _ = load_pairs(open_source(annotations, media), only, need_answers=need_answers)
+    return [
+        Pair(row, replace(record, media=tuple(replace(ref, written=ref.file) for ref in record.media)))
+        for row, record in pairs
+    ]
 
 
 def written(row: Mapping[str, Any], record: Record, provenance: Provenance, details: Mapping[str, Any]) -> Row:

@@ -75,3 +75,39 @@ def test_usage_and_missing_input(place):
     done = run("--results-dir", "absent", *WORDS[2:], "--json", cwd=place)
     assert done.returncode == 3 and json.loads(done.stdout)["problems"][0]["code"] == "RESULTS_FOLDER"
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--slices", "annotations.json"), ("--audit", "a.html"), ("--slices", "x.json", "--audit", "x.json")],
+)
+def test_no_output_replaces_an_input_or_another_output(place, words):
+    before = (place / "annotations.json").read_bytes()
+    done = run(*WORDS, *words, cwd=place)
+    assert done.returncode == 2 and "named twice" in done.stderr
+    assert (place / "annotations.json").read_bytes() == before and not (place / "gaps.parquet").exists()
+
+
+def test_other_evaluations_of_one_name_are_all_heard(place):
+    for folder, said in (("one", "No"), ("two", "Yes")):
+        (place / folder).mkdir()
+        rows = [{"video_id": name, "question": "Is it?", "gt": "yes", "response": said} for name in "ab"]
+        (place / folder / "results.json").write_text(json.dumps(rows))
+    others = ("--other-results", "one/results.json", "two/results.json")
+    (place / "results.json").write_text(json.dumps(rows))
+    assert run(*WORDS, "--audit", "audit.json", *others, cwd=place).returncode == 0
+    (item, other) = json.loads((place / "audit.json").read_text())["items"]
+    assert item["suggested"] == other["suggested"] == "no"
+
+
+def test_the_folder_one_stands_in_is_a_folder_like_others(place):
+    for name in ("rank_0", "rank_1"):
+        (place / name).mkdir()
+        (place / name / "results.json").write_text((place / "results.json").read_text())
+    assert json.loads(run(*WORDS, "--json", cwd=place).stdout)["data"]["source_results"] == ["results.json"]
+    (place / "results.json").unlink()
+    found = json.loads(run(*WORDS, "--json", cwd=place).stdout)["data"]["source_results"]
+    assert found == ["rank_0/results.json", "rank_1/results.json"]
+    (place / "rank_1").rename(place / "other")
+    refused = run(*WORDS, "--json", cwd=place)
+    assert json.loads(refused.stdout)["problems"][0]["code"] == "RESULTS_FOLDER"

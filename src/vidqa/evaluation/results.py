@@ -266,10 +266,10 @@ def one_evaluation(place: str, paths: list[str]) -> list[str]:
     """Those of some results files that are the evaluation in `place`: the one directly in it, the only one, or all
     where each lies in a folder of its own named shard_0, rank-1, part2, ... under one parent. Raises RESULTS_FOLDER,
     which names them."""
-    direct = [path for path in paths if path in (place, f"{place.rstrip('/')}/{FILE}")]
+    direct = [path for path in paths if path == place or (path.rpartition("/")[0] or ".") == place.rstrip("/")]
     if direct or len(paths) < 2:
         return direct or paths
-    folders = [path.rsplit("/", 2)[-3:-1] for path in paths]
+    folders = [f"./{path}".rsplit("/", 2)[-3:-1] for path in paths]
     is_sharded = len({parent for parent, _ in folders}) == 1 and all(_SHARD.fullmatch(folder) for _, folder in folders)
     if not is_sharded:
         raise RESULTS_FOLDER.error(place, f"{len(paths)} results files: {_listed(set(paths))}")

@@ -6,10 +6,10 @@ from array import array
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from vidqa.core.cli import USAGE
 from vidqa.core.gc_pause import paused
 from vidqa.core.problem import Code, Problem, raise_errors
 from vidqa.data.problems import ProblemCollector
@@ -31,7 +31,7 @@ from vidqa.gaps.analysis.storage import (
     Row,
     find_results,
     is_judged,
-    is_same,
+    keep_apart,
     read_bytes,
     storage_problems,
     write_gaps,
@@ -108,15 +108,17 @@ def analyze(
     jsonl: str | None = None,
     audited: Mapping[str, Answered] = MappingProxyType({}),
     scored: ScoredAnswers | None = None,
+    written_later: Sequence[Path] = (),
 ) -> Gaps:
     """Write the gap table of an evaluation and return its summary; every path may be local or s3://. `audited` are a
     person's answers by sample id, which take the place of labels. `scored` gets the annotations and every answer.
+    No file may be named twice, `written_later` among them.
 
     Raises ProblemError (GAPS_*, RESULTS_*) and then leaves no table. Warnings are in `problems` of what is returned.
     """
     gaps = Gaps(find_results(results_dir))
     annotated = annotation_file(kpi_ann_path)
-    _keep_apart([*gaps.sources, annotated, gaps_parquet, *([jsonl] if jsonl else [])])
+    keep_apart([*gaps.sources, annotated, gaps_parquet, *([jsonl] if jsonl else []), *written_later])
     with paused():
         annotations = read_annotations(annotated, kpi_media_path, with_extras=scored is not None)
         if scored is not None:
@@ -125,12 +127,6 @@ def analyze(
         _Analysis(gaps, annotations, rows, mode, audited, scored).run()
         write_gaps(rows, gaps_parquet, jsonl)
     return gaps
-
-
-def _keep_apart(paths: Sequence[str]) -> None:
-    for at, path in enumerate(paths):
-        if any(is_same(path, other) for other in paths[:at]):
-            raise USAGE.error(path, "it is named twice", "give --gaps-parquet and --jsonl names of their own")
 
 
 @dataclass

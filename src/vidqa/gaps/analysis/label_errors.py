@@ -71,7 +71,8 @@ def write_audit(
     answers = scored.answers
     parsed = {at: answer.parsed for at, answer in enumerate(answers) if answer.is_answer and answer.parsed}
     models: dict[str, Witness] = {"this evaluation": parsed}
-    models |= {place.name: _answers_of(place, scored) for place in others}
+    names = Counter(place.name for place in others)
+    models |= {(place.name if names[place.name] == 1 else str(place)): _answers_of(place, scored) for place in others}
     suspects = suspects_of(answers, models, neighbour_labels(answers, vectors.media))
     items = [_item(suspect, answers[suspect.at], audited) for suspect in suspects[:MOST_AUDITED]]
     write_json(path, {"schema": QUEUE_SCHEMA, "count": len(items), "items": items})

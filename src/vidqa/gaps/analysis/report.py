@@ -53,7 +53,9 @@ def find_gaps(request: GapAnalysis) -> GapReport:
     audited = read_answers(request.audit_answers) if request.audit_answers else {}
     scored = ScoredAnswers() if request.slices or request.audit else None
     places = (request.results_dir, request.gaps_parquet, request.kpi_ann_path, request.kpi_media_path)
-    gaps = analyze(*places, mode=request.mode, jsonl=request.jsonl, audited=audited, scored=scored)
+    page = request.audit.with_suffix(".html") if request.audit else None
+    files = [path for path in (request.slices, request.audit, page) if path]
+    gaps = analyze(*places, mode=request.mode, jsonl=request.jsonl, audited=audited, scored=scored, written_later=files)
     outputs = {"mode": request.mode, "gaps_parquet": request.gaps_parquet, "jsonl": request.jsonl}
     data: dict[str, Any] = {**gaps.as_dict(), **outputs}
     lines = [summary_text(gaps, request.gaps_parquet)]
@@ -66,7 +68,6 @@ def find_gaps(request: GapAnalysis) -> GapReport:
         lines.append(slices_text(table))
     if scored and request.audit:
         items = write_audit(request.audit, scored, request.other_results, vectors, audited)
-        page = request.audit.with_suffix(".html")
         wrong = sum(item["probability"] >= 0.5 and not item["verdict"] for item in items)
         data |= {"audit": str(request.audit), "audit_page": str(page), "doubtful": len(items), "probably_wrong": wrong}
         lines.append(f"{len(items)} doubtful labels, {wrong} of them probably wrong: {page}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vidqa.core._optional import require
-from vidqa.core.cli import FILE_REFUSED
+from vidqa.core.cli import FILE_REFUSED, USAGE
 from vidqa.core.files import replacing
 from vidqa.core.problem import ProblemError
 from vidqa.evaluation.answers import RULES
@@ -62,7 +62,7 @@ def find_results(place: str) -> list[str]:
         elif is_remote(place):
             paths = sorted(files.unstrip_protocol(name) for name in files.find(root) if name.endswith(f"/{FILE}"))
         else:
-            paths = sorted(map(str, Path(place).rglob(FILE)))
+            place, paths = str(Path(place)), sorted(map(str, Path(place).rglob(FILE)))
     if not paths:
         raise RESULTS_FOLDER.error(place, f"no {FILE} is in this folder or below it")
     return one_evaluation(place, paths)
@@ -139,11 +139,14 @@ def filesystem(path: str) -> tuple[Any, str]:
     return files, name
 
 
-def is_same(one: str, other: str) -> bool:
-    """Whether two paths are of one file, as far as that can be told without asking a bucket."""
-    if is_remote(one) or is_remote(other):
-        return one == other
-    return os.path.realpath(one) == os.path.realpath(other)
+def keep_apart(paths: Iterable[str | Path]) -> None:
+    """Raises USAGE where two paths are of one file: an output would replace an input, or another output."""
+    places: set[str] = set()
+    for path in map(str, paths):
+        place = path if is_remote(path) else os.path.realpath(path)
+        if place in places:
+            raise USAGE.error(path, "it is named twice", "give each output a name of its own")
+        places.add(place)
 
 
 def write_gaps(rows: Sequence[Row], parquet: str, jsonl: str | None = None) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 
 from vidqa.core.files import replacing, write_json
 from vidqa.core.problem import Problem
+from vidqa.data.load import Pair
 from vidqa.data.problems import OUTPUT_EXISTS
 from vidqa.data.record import Provenance, Record
 from vidqa.datatools.duplicates import answer_class, compared_answer
@@ -66,9 +67,6 @@ class Assembly:
         return {name: paths for name, paths in sets.items() if paths}
 
 
-ParsedRow = tuple[Row, Record]  # a row of an annotation file, and the record that it means
-
-
 @dataclass
 class Assembled:
     """The new set: its rows in order, how many rows were left out by reason, and the leaks."""
@@ -103,12 +101,12 @@ def assemble(request: Assembly) -> Assembled:
     base = read_rows(_annotations_in(request.base) if is_assembled else request.base, request.base_media)
     left_out: Counter[str] = Counter()
     new = _preference_rows(base, request.pairs, left_out) if request.pairs else _added(request, base, left_out)
-    protected = {
+    sets = {
         name: [record for _, record in read_rows(*paths, need_answers=False)]
         for name, paths in request.protected.items()
     }
     request.out.mkdir(parents=True, exist_ok=True)
-    leaks = find_leaks([record for _, record in new], protected, request.group_by)
+    leaks = find_leaks([record for _, record in new], sets, request.group_by)
     write_json(request.out / LEAKS, list(map(asdict, leaks)))
     new = _without_leaks(new, [leak for leak in leaks if leak.sure], left_out)
     if not new:
@@ -126,7 +124,7 @@ def assemble(request: Assembly) -> Assembled:
     return assembled
 
 
-def _added(request: Assembly, base: Sequence[ParsedRow], left_out: Counter[str]) -> list[ParsedRow]:
+def _added(request: Assembly, base: Sequence[Pair], left_out: Counter[str]) -> list[Pair]:
     """The rows to add that the base set does not have. Raises CURATION_NOTHING_NEW."""
     new = [row for path in request.add for row in read_rows(_annotations_in(path), "")]
     new = _without_duplicates(base, new, left_out)
@@ -136,7 +134,7 @@ def _added(request: Assembly, base: Sequence[ParsedRow], left_out: Counter[str])
     return new
 
 
-def _preference_rows(base: Sequence[ParsedRow], gaps: Path, left_out: Counter[str]) -> list[ParsedRow]:
+def _preference_rows(base: Sequence[Pair], gaps: Path, left_out: Counter[str]) -> list[Pair]:
     """Rows for training on preferences (DPO): the base rows that the gap table `gaps` has a wrong answer for, with the
     first of these as the rejected answer. Raises CURATION_INPUT, CURATION_NOTHING_NEW."""
     responses: dict[str, str] = {}
@@ -151,7 +149,7 @@ def _preference_rows(base: Sequence[ParsedRow], gaps: Path, left_out: Counter[st
         if response is not None and response.split() == record.answer.split():
             left_out["rejected answer equals the right one"] += 1
         elif response is not None:
-            rows.append((row, replace(record, rejected=response)))
+            rows.append(Pair(row, replace(record, rejected=response)))
     left_out["gaps of other sets"] += len(responses)
     if not rows:
         counts = ", ".join(f"{count} {reason}" for reason, count in (+left_out).items())
@@ -180,38 +178,35 @@ def _question_key(record: Record) -> tuple[Any, ...]:
     return (*(ref.view for ref in record.media), " ".join(record.question.casefold().split()))
 
 
-def _without_duplicates(base: Sequence[ParsedRow], new: Sequence[ParsedRow], left_out: Counter[str]) -> list[ParsedRow]:
+def _without_duplicates(base: Sequence[Pair], new: Sequence[Pair], left_out: Counter[str]) -> list[Pair]:
     """New rows whose question is neither in the base set nor in a new row before."""
     keys = {_question_key(record) for _, record in base}
     unique = []
-    for row, record in new:
-        key = _question_key(record)
+    for pair in new:
+        key = _question_key(pair.record)
         if key in keys:
             left_out["already there"] += 1
             continue
         keys.add(key)
-        unique.append((row, record))
+        unique.append(pair)
     return unique
 
 
-def _without_leaks(new: Sequence[ParsedRow], leaks: Sequence[Leak], left_out: Counter[str]) -> list[ParsedRow]:
+def _without_leaks(new: Sequence[Pair], leaks: Sequence[Leak], left_out: Counter[str]) -> list[Pair]:
     """New rows whose media and id do not leak."""
     media, ids = {leak.new_media for leak in leaks}, {leak.new for leak in leaks if leak.reason == SAME_ID}
     safe = [
-        (row, record)
-        for row, record in new
-        if record.id not in ids and media.isdisjoint(ref.file for ref in record.media)
+        pair for pair in new if pair.record.id not in ids and media.isdisjoint(ref.file for ref in pair.record.media)
     ]
     left_out["leaking"] += len(new) - len(safe)
     return safe
 
 
-def _balanced(new: list[ParsedRow], rng: np.random.Generator, left_out: Counter[str]) -> list[ParsedRow]:
+def _balanced(new: list[Pair], rng: np.random.Generator, left_out: Counter[str]) -> list[Pair]:
     """In each kind with few different answers, keep as many rows of every answer as of the rarest. Free text is
     kept."""
-    indices: defaultdict[str, defaultdict[str, list[int]]] = defaultdict(
-        lambda: defaultdict(list)
-    )  # by kind and answer
+    # By kind and answer.
+    indices: defaultdict[str, defaultdict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for index, (_, record) in enumerate(new):
         indices[record.kind or record.question][compared_answer(record)].append(index)
     dropped: set[int] = set()
@@ -226,7 +221,7 @@ def _balanced(new: list[ParsedRow], rng: np.random.Generator, left_out: Counter[
     return [row for index, row in enumerate(new) if index not in dropped]
 
 
-def _capped(new: list[ParsedRow], cap: int, rng: np.random.Generator, left_out: Counter[str]) -> list[ParsedRow]:
+def _capped(new: list[Pair], cap: int, rng: np.random.Generator, left_out: Counter[str]) -> list[Pair]:
     """At most `cap` rows of each kind, drawn at random; 0 is no limit."""
     if not cap:
         return new
@@ -238,7 +233,7 @@ def _capped(new: list[ParsedRow], cap: int, rng: np.random.Generator, left_out: 
     return [row for index, row in enumerate(new) if index in kept_indices]
 
 
-def _replayed(base: list[ParsedRow], new_rows: int, replay: float | None, rng: np.random.Generator) -> list[ParsedRow]:
+def _replayed(base: list[Pair], new_rows: int, replay: float | None, rng: np.random.Generator) -> list[Pair]:
     """The rows of the base set to keep: all that earlier rounds have added, and of its original rows `replay` for each
     added one (None: all), with the shares of kinds that the original has."""
     original = [
@@ -258,7 +253,7 @@ def _replayed(base: list[ParsedRow], new_rows: int, replay: float | None, rng: n
     return [row for index, row in enumerate(base) if index not in dropped]
 
 
-def _rows(request: Assembly, base: Sequence[ParsedRow], new: Sequence[ParsedRow]) -> list[Row]:
+def _rows(request: Assembly, base: Sequence[Pair], new: Sequence[Pair]) -> list[Row]:
     """The rows to write, with provenance and unique ids: an id that is used already gets the round's number."""
     ids: set[str] = set()
     rows = []

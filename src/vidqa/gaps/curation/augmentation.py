@@ -20,10 +20,12 @@ import numpy as np
 from vidqa.core.files import write_json
 from vidqa.core.pages.page import page
 from vidqa.core.problem import Problem, ProblemError
+from vidqa.data.reader import annotations_in_folder
 from vidqa.data.record import Provenance, Record, Turn
 from vidqa.datatools.outputs import json_list, write_page
 from vidqa.evaluation.answers import parse_expected
 from vidqa.evaluation.thumbnails import card_frames
+from vidqa.gaps.analysis.storage import keep_apart
 from vidqa.gaps.curation.rows import Row, counted, read_rows, written
 from vidqa.gaps.curation.variants import (
     CHANGES_TIMES,
@@ -67,7 +69,9 @@ class Augmentation:
 
 
 def augment(request: Augmentation) -> tuple[list[Row], list[Problem]]:
-    """The rows that were written, and a warning for each clip that could not be read. Raises CURATION_GENERATOR."""
+    """The rows that were written, and a warning for each clip that could not be read. Raises CURATION_GENERATOR, and
+    USAGE for an output that would replace the annotations."""
+    keep_apart((annotations_in_folder(request.annotations) or request.annotations, request.out / ANNOTATIONS))
     if request.generator:
         return _generated(request), []
     pairs = read_rows(request.annotations, request.media_root)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from cheap_stages import ALIKE, BETTER, WORSE, Cheap, carried_out, installed, to_the_end, wanted
+from programs import run_here
 
+from vidqa.core.cli import SKILL_ROOT
 from vidqa.core.problem import ProblemError
 from vidqa.gaps.deft.commands import create
 from vidqa.gaps.deft.loop import Loop, PendingStage
@@ -196,6 +199,21 @@ def test_a_setting_that_is_none_is_answered_with_those_that_are_near(tmp_path: P
     with pytest.raises(ProblemError, match="there is no such setting") as wrong:
         create(tmp_path / "loop", wanted(tmp_path, "stop.round=2"))
     assert wrong.value.problems[0].where == "stop.round" and "stop.rounds" in wrong.value.problems[0].remedy
+
+
+def test_all_wrong_settings_are_named_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ProblemError) as wrong:
+        create(tmp_path / "loop", wanted(tmp_path, "stop.round=2", "stop.patience=0", "model.wings=1"))
+    assert {problem.where for problem in wrong.value.problems} == {"stop.round", "stop.patience", "model"}
+
+
+@pytest.mark.parametrize(
+    "words", [("status", "--labels", "x"), ("run", "--set", "stop.rounds=2"), ("report", "--kpi", "x")]
+)
+def test_an_option_that_a_verb_does_not_take_is_refused(tmp_path: Path, words: tuple[str, ...]) -> None:
+    verb, *options = words
+    refused = run_here([sys.executable, str(SKILL_ROOT / "scripts/run_deft.py"), verb, "loop", *options], cwd=tmp_path)
+    assert refused.returncode == 2 and f"{verb} takes no {options[0]}" in refused.stderr
 
 
 def test_two_sets_in_one_folder_are_refused(tmp_path: Path) -> None:

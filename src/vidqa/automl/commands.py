@@ -29,7 +29,7 @@ from vidqa.automl.problems import STUDY_SETTINGS
 from vidqa.automl.settings import read_settings, write_settings
 from vidqa.automl.specs import preview_trials, repaired
 from vidqa.automl.status import read_started, status
-from vidqa.automl.study import Study, history_of, open_study, open_with_history, study_of
+from vidqa.automl.study import Study, open_study, open_with_journal, study_of
 from vidqa.automl.trial_jobs import STOP_GRACE_S
 from vidqa.core.cli import USAGE, Result, command
 from vidqa.core.environment import child_environment, python_path
@@ -67,7 +67,7 @@ def start(folder: Path, trials: int | None = None) -> None:
 
 def extend(folder: Path, trials: int) -> None:
     """Let a study have more trials, also one that has ended. Raises STUDY_SETTINGS, STUDY_CHANGED."""
-    settings, history = read_settings(folder), history_of(folder)[0]
+    settings, history = read_settings(folder), read(folder).history
     count = max(history.max_trials or settings.max_trials, len(history.trials))
     if trials <= count:
         message = f"the study has {count} trials"
@@ -114,7 +114,7 @@ def stop(folder: Path) -> None:
     while controller_of(folder) and time.monotonic() < deadline:
         time.sleep(POLL_S)
     pending = [request for request in pending_requests(folder) if request.verb == STOP]
-    if history_of(folder)[0].finished:  # it ended by itself; the request must not stop it when it is extended
+    if read(folder).history.finished:  # it ended by itself; the request must not stop it when it is extended
         for request in pending:
             remove_request(folder, request)
         return
@@ -142,10 +142,10 @@ def suggest(folder: Path, count: int) -> Result:
     USAGE for a count below one."""
     if count < 1:
         raise USAGE.error(f"--count {count}", "less than one is asked for", "write --count 1, or more")
-    study, history, note = open_with_history(folder)
-    rows = preview_trials(study, history.trials, count)
+    study, journal = open_with_journal(folder)
+    rows = preview_trials(study, journal.history.trials, count)
     lines = [f"{row['proposer']}: {row['values']}" for row in rows] or ["the algorithm proposes nothing now"]
-    data = {"suggestions": rows, "trials": len(history.trials), "note": note}
+    data = {"suggestions": rows, "trials": len(journal.history.trials), "note": journal.note}
     return Result(data, "\n".join(lines), next=[_enqueue_command(folder, row["values"]) for row in rows[:3]])
 
 
@@ -183,7 +183,7 @@ def _send(folder: Path, verb: str, content: dict[str, Any], repairs: list[str]) 
     data = {"request": name, "values": content["values"], "repairs": repairs}
     data |= {key: content[key] for key in ("proposer", "objectives") if verb == TELL}
     following = ["status", "--study", folder]
-    history = history_of(folder)[0]
+    history = read(folder).history
     if history.finished:
         following = ["start", "--study", folder, "--trials", str(len(history.trials) + 1)]
         lines.append("the study has ended: a start with more trials takes this up")

@@ -34,8 +34,6 @@ from vidqa.jobs.platforms.processes import ProcessIdentity, this_process
 JOURNAL, LOCK, INBOX = "journal.jsonl", "controller.lock", "inbox"
 ENQUEUE, TELL, STOP = "enqueue", "tell", "stop"
 SCHEMA_VERSION = 1
-NO_END, NO_JSON = "it has no end", "it is not JSON"
-TORN = (NO_END, NO_JSON)  # what a power cut makes of a last line
 MOST_ERRORS = 5  # of one event that are shown
 
 Number = Annotated[int, Field(ge=0, le=1 << 53)]
@@ -135,44 +133,44 @@ def read(folder: Path) -> Read:
         raise STUDY_JOURNAL.error(path, f"it cannot be read: {failed}") from failed
     size, lines = 0, content.splitlines(keepends=True)
     for number, line in enumerate(lines, 1):
-        damage = _damage(line, number)
-        if damage in TORN and number == len(lines):
-            skipped = f"line {number}, the last one, was cut off ({damage}) and is passed over"
-            return Read(events, history, size, skipped)
-        if not damage:
-            event = json.loads(line)
-            try:
-                history.take(event)
-            except (LookupError, ValueError) as misplaced:
-                damage = str(misplaced.args[0])
-        if damage:
-            raise STUDY_JOURNAL.error(f"{path}:{number}", damage)
+        try:
+            event = _event(line, number)
+            history.take(event)
+        except (LookupError, ValueError) as damage:
+            if isinstance(damage, _TornLine) and number == len(lines):
+                skipped = f"line {number}, the last one, was cut off ({damage}) and is passed over"
+                return Read(events, history, size, skipped)
+            raise STUDY_JOURNAL.error(f"{path}:{number}", str(damage.args[0])) from damage
         events.append(event)
         size += len(line)
     return Read(events, history, size)
 
 
-def _damage(line: bytes, number: int) -> str:
-    """Why a line is not event `number`; empty if it is."""
+class _TornLine(ValueError):
+    """What a power cut makes of a last line."""
+
+
+def _event(line: bytes, number: int) -> Event:
+    """Event `number`. Raises ValueError for any other line."""
     if not line.endswith(b"\n"):
-        return NO_END
+        raise _TornLine("it has no end")
     try:
         event = json.loads(line)
-    except (ValueError, RecursionError):
-        return NO_JSON
+    except (ValueError, RecursionError) as broken:
+        raise _TornLine("it is not JSON") from broken
     if not isinstance(event, dict) or str(event.get("event")) not in MODELS:
-        return f"it is no event that is known to version {__version__}; a newer version may have written it"
+        raise ValueError(f"it is no event that is known to version {__version__}; a newer version may have written it")
     if event.get("seq") != number or event["seq"] is True:
-        return f"it says to be number {event.get('seq')}: lines are missing or doubled"
+        raise ValueError(f"it says to be number {event.get('seq')}: lines are missing or doubled")
     if event["event"] == "created" and event.get("schema_version") != SCHEMA_VERSION:
-        return f"it is of version {event.get('schema_version')}; this program writes {SCHEMA_VERSION}"
+        raise ValueError(f"it is of version {event.get('schema_version')}; this program writes {SCHEMA_VERSION}")
     try:
         MODELS[event["event"]].model_validate(event)
         if event["event"] == "taken":
             CONTENT[event["verb"]].model_validate(event["said"])
     except ValidationError as invalid:
-        return "; ".join(map(_error_text, invalid.errors()[:MOST_ERRORS]))
-    return ""
+        raise ValueError("; ".join(map(_error_text, invalid.errors()[:MOST_ERRORS]))) from invalid
+    return event
 
 
 def _error_text(error: Any) -> str:

@@ -26,7 +26,7 @@ from vidqa.automl.parameters import Parameter
 from vidqa.automl.problems import STUDY_MISSING, STUDY_NOT_DONE
 from vidqa.automl.space import Space
 from vidqa.automl.status import trial_row
-from vidqa.automl.study import Study, open_with_history
+from vidqa.automl.study import Study, open_with_journal
 from vidqa.core import files
 from vidqa.core._optional import require
 from vidqa.core.cli import Result, command
@@ -49,14 +49,15 @@ Row = dict[str, Any]
 def report(folder: Path) -> Result:
     """Write the report of the results so far into the study's folder; the result has its tables. Raises STUDY_MISSING,
     STUDY_JOURNAL, STUDY_CHANGED."""
-    study, history, note = open_with_history(folder)
+    study, journal = open_with_journal(folder)
+    history = journal.history
     finals = Finals(study, history)
     best = history.trials[history.winner] if history.winner is not None else finals.winner()
     if best is None:
         advice = "wait, or look at its failures: run_automl.py status"
         raise STUDY_MISSING.error(folder, "no trial was measured yet", advice)
     data = _facts(finals)
-    data |= {"winner": best.number, "best_values": best.values, "note": note}
+    data |= {"winner": best.number, "best_values": best.values, "note": journal.note}
     changes = {**study.space.fixed, **study.space.applicable_values(best.values)}
     files.write_text(folder / BEST_SPEC, spec.dump(with_values(study.base, changes)))
     run = next(map(str, finals.tested_runs(best).values()), None)

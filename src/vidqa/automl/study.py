@@ -16,7 +16,7 @@ from vidqa.automl import data_share
 from vidqa.automl.algorithms import BY_STEPS, Fidelity, Searcher, algorithm
 from vidqa.automl.decisions import Goal
 from vidqa.automl.history import History
-from vidqa.automl.journal import read
+from vidqa.automl.journal import Read, read
 from vidqa.automl.problems import RANGE, STUDY_CHANGED, STUDY_MISSING, STUDY_SETTINGS
 from vidqa.automl.settings import FILE, ON_THIS_MACHINE, Settings, Steps, read_settings
 from vidqa.automl.space import Space, search_space
@@ -253,22 +253,12 @@ def _longest(settings: Settings, base: TrainSpec) -> int:
     return spec.total_steps(base, samples or 0) or 1
 
 
-def history_of(folder: Path) -> tuple[History, str]:
-    """The state of a study, and a note of what its journal skips. No lock is needed. Raises STUDY_MISSING,
-    STUDY_JOURNAL."""
-    journal = read(folder)
-    if not journal.events and not (folder / FILE).is_file():
-        raise STUDY_MISSING.error(folder, "it holds no study")
-    return journal.history, journal.note
-
-
-def open_with_history(folder: Path) -> tuple[Study, History, str]:
-    """A study, its state, and a note of what its journal skips. Raises what `open_study` and `history_of` raise, and
-    STUDY_CHANGED where the two do not fit."""
-    study = open_study(folder)
-    history, note = history_of(folder)
-    study.fits(history)
-    return study, history, note
+def open_with_journal(folder: Path) -> tuple[Study, Read]:
+    """A study and its journal. Raises what `open_study` does, STUDY_JOURNAL, and STUDY_CHANGED where the two do not
+    fit."""
+    study, journal = open_study(folder), read(folder)
+    study.fits(journal.history)
+    return study, journal
 
 
 def check_goals(settings: Settings, base: TrainSpec) -> None:

@@ -26,6 +26,7 @@ from vidqa.gaps.deft.stages import ROUND
 from vidqa.gaps.deft.state import Ending, Sets, Settings, Stop, Strict, Where, fold
 from vidqa.gaps.problems import DEFT_FOLDER, DEFT_SETTING, LEAK
 from vidqa.spec.build import Request, build
+from vidqa.spec.keys import table_at
 from vidqa.spec.layers import parse_set, parse_value
 from vidqa.spec.parent_layers import model_layer
 
@@ -89,44 +90,31 @@ def create(folder: Path, config: LoopConfig) -> tuple[Loop, str]:
 
 
 def _settings(config: LoopConfig) -> Settings:
+    """Raises DEFT_SETTING with everything that is wrong."""
     table: dict[str, Any] = {"sets": {name: _absolute(place) for name, place in config.folders.items() if place}}
     if config.model:
         table["model"] = config.model if "://" in config.model else _absolute(config.model)
-    return _settings_of(_with_sets(table, config.sets))
-
-
-def _settings_of(table: dict[str, Any]) -> Settings:
-    """Raises DEFT_SETTING with everything that is wrong."""
+    for word in config.sets:
+        key, equals, value = word.partition("=")
+        if not equals or not all(key.split(".")):
+            raise DEFT_SETTING.error(word, "it is not KEY=VALUE", "write it as stop.rounds=2")
+        is_words = key.startswith("words.") or key in ("train", "study")  # which are split as a shell would
+        inner, name = table_at(table, key)
+        inner[name] = _words(key, value) if is_words else parse_value(value) if value else None
     try:
         return Settings.model_validate(table)
     except ValidationError as wrong:
-        first = wrong.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        if first["type"] == "extra_forbidden":
-            names = [name for name in Settings.model_fields if name not in TABLES]
-            names += [f"{table}.{name}" for table, model in TABLES.items() for name in model.model_fields]
-            close = difflib.get_close_matches(key, names, n=3, cutoff=0.5) or [*names]
-            raise DEFT_SETTING.error(key, "there is no such setting", f"set one of {', '.join(close)}") from wrong
-        raise DEFT_SETTING.error(key or "settings", f"{first['msg']}: {str(first['input'])[:80]}") from wrong
+        raise ProblemError([_problem(error) for error in wrong.errors()]) from wrong
 
 
-def _with_sets(table: dict[str, Any], sets: list[str]) -> dict[str, Any]:
-    """The table with KEY=VALUE at dotted keys; words of stages and keys of trainings are split as a shell would.
-
-    Raises DEFT_SETTING."""
-    for word in sets:
-        key, equals, value = word.partition("=")
-        parts = key.split(".")
-        if not equals or not all(parts):
-            raise DEFT_SETTING.error(word, "it is not KEY=VALUE", "write it as stop.rounds=2")
-        inner = table
-        for part in parts[:-1]:
-            inner = inner.setdefault(part, {})
-            if not isinstance(inner, dict):
-                raise DEFT_SETTING.error(key, f"{part} is a value, not a table")
-        is_words = parts[0] == "words" or parts in (["train"], ["study"])
-        inner[parts[-1]] = _words(key, value) if is_words else parse_value(value) if value else None
-    return table
+def _problem(error: Any) -> Problem:
+    key = ".".join(map(str, error["loc"]))
+    if error["type"] != "extra_forbidden":
+        return DEFT_SETTING.at(key or "settings", f"{error['msg']}: {str(error['input'])[:80]}")
+    names = [name for name in Settings.model_fields if name not in TABLES]
+    names += [f"{table}.{name}" for table, model in TABLES.items() for name in model.model_fields]
+    close = difflib.get_close_matches(key, names, n=3, cutoff=0.5) or names
+    return DEFT_SETTING.at(key, "there is no such setting", f"set one of {', '.join(close)}")
 
 
 def _words(key: str, text: str) -> list[str]:

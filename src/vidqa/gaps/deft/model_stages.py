@@ -33,27 +33,26 @@ def train_one(context: StageContext, recipe: str) -> StageResult:
 def _search(context: StageContext) -> StageResult:
     """Run a study in the round's folder; an interrupted one goes on. Raises DEFT_GATE without a winner."""
     from vidqa.automl import commands
-    from vidqa.automl.journal import controller_of
+    from vidqa.automl.journal import controller_of, read
     from vidqa.automl.plan import PlanRequest, plan
     from vidqa.automl.report import report
-    from vidqa.automl.study import history_of
 
     recipe = context.require("training spec")
     key = f"{fingerprint(recipe)} {fingerprint(context.output('train set'))}"
     folder = context.place / f"study-{hashlib.sha256(key.encode()).hexdigest()[:8]}"
     if controller_of(folder):
         commands.follow(folder, None, note)
-    if not (folder / "study.toml").is_file() or not history_of(folder)[0].created:
+    if not read(folder).history.created:
         words = ["plan", "--study", str(folder), "--spec", str(recipe)]
         words += [word for text in _resources(context) for word in ("--set", text)]
         fields = runner.options_of("run_automl", words, context.settings.study)
         runner.announce("run_automl", *words, *context.settings.study)
         raise_errors(plan(folder, PlanRequest(**fields)).problems)
-    if not history_of(folder)[0].finished:
+    if not read(folder).history.finished:
         runner.announce("run_automl", "start", "--study", folder, "--wait")
         commands.start(folder, None)
         raise_errors(commands.wait(folder, None, note).problems)
-    history = history_of(folder)[0]
+    history = read(folder).history
     if not history.finished or history.winner is None:
         raise DEFT_GATE.error(folder, f"the study has no winner: {history.stopped or 'all of its trials have failed'}")
     report(folder)

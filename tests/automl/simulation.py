@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from vidqa.automl.algorithms import Fidelity, Searcher, algorithm
+from vidqa.automl.algorithms import Fidelity, Searcher, Task, algorithm
 from vidqa.automl.decisions import Goal, Measured, Promote, Prune, Start, Trial, Values
 from vidqa.automl.parameters import Condition, Parameter
 from vidqa.automl.space import Space
@@ -138,4 +138,4 @@ def training(state: Any, values: Values, begun: int, steps: int) -> tuple[float,
 
 
 def made(name: str, *, seed: int = 0, max_trials: int = 20, goals: Any = (LOSS,)) -> Searcher:
-    return algorithm(name, MIXED, goals, seed=seed, max_trials=max_trials, rungs=RUNGS)
+    return algorithm(name, Task(MIXED, goals, seed, max_trials, RUNGS))

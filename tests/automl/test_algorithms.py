@@ -11,8 +11,7 @@ from functools import cache
 import pytest
 from simulation import ACCURACY, LOSS, MIXED, RUNGS, Simulation, end, made, simulated, training
 
-from vidqa.automl.algorithms import NAMES, Fidelity, Searcher, algorithm
-from vidqa.automl.algorithms._base import Task
+from vidqa.automl.algorithms import NAMES, Fidelity, Searcher, Task, algorithm
 from vidqa.automl.decisions import Decision, Done, Measured, Start, Trial, Values, Wait
 from vidqa.core.problem import ProblemError
 
@@ -148,7 +147,7 @@ def test_an_unknown_name_and_impossible_rungs_are_told() -> None:
         made("bayes")
     for rungs in (Fidelity(0, 10), Fidelity(11, 10), Fidelity(1, 10, 1)):
         with pytest.raises(ProblemError, match="STUDY_SETTINGS"):
-            algorithm("asha", MIXED, (LOSS,), seed=0, max_trials=4, rungs=rungs)
+            algorithm("asha", Task(MIXED, (LOSS,), 0, 4, rungs))
 
 
 @pytest.mark.parametrize("name", SEARCHING)

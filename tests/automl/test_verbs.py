@@ -141,6 +141,13 @@ def test_what_has_begun_is_told_of_a_damaged_journal_a_second_controller_and_a_s
         assert codes(answer(script, capsys, verb, "--study", study)[1]) == ["STUDY_JOURNAL"], verb
 
 
+def test_a_controller_that_dies_without_a_word_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = write_study(tmp_path)
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(ProblemError, match=r"(?s)INTERNAL.*exit code 1.*controller.log"):
+        commands.start(study)
+
+
 def test_a_started_study_can_be_told_of_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A controller holds the lock before it has written its first event."""
     study = write_study(tmp_path)

@@ -13,9 +13,12 @@ from programs import run_here
 
 from vidqa.core.cli import SKILL_ROOT
 from vidqa.core.problem import ProblemError
+from vidqa.gaps.deft import data_stages, runner
 from vidqa.gaps.deft.commands import create
+from vidqa.gaps.deft.context import StageContext
 from vidqa.gaps.deft.loop import Loop, PendingStage
 from vidqa.gaps.deft.report import write_report
+from vidqa.gaps.deft.state import Cost, Output, RoundState, StageState
 from vidqa.gaps.problems import DEFT_GATE
 from vidqa.spec import dump, load
 from vidqa.spec.keys import with_values
@@ -214,6 +217,20 @@ def test_an_option_that_a_verb_does_not_take_is_refused(tmp_path: Path, words: t
     verb, *options = words
     refused = run_here([sys.executable, str(SKILL_ROOT / "scripts/run_deft.py"), verb, "loop", *options], cwd=tmp_path)
     assert refused.returncode == 2 and f"{verb} takes no {options[0]}" in refused.stderr
+
+
+def test_an_embedding_costs_once_and_again_where_the_pool_has_changed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    loop, _ = create(tmp_path / "loop", wanted(tmp_path))
+    monkeypatch.setattr(data_stages, "model_keys", lambda model: {"model.model_name": model})
+    for number, (run, seconds) in enumerate((("one", 5), ("one", 0), ("two", 5)), 1):
+        monkeypatch.setattr(runner, "job", lambda *_, run=run: (tmp_path / run, {}, Cost(seconds=5)))
+        result = data_stages.embed(StageContext(loop.folder, loop.state, number))
+        assert result.cost.seconds == seconds
+        outputs = {name: Output(path=str(path), fingerprint="") for name, path in result.outputs.items()}
+        loop.state.rounds += [RoundState(number=at) for at in range(len(loop.state.rounds), number + 1)]
+        loop.state.rounds[number].stages["embed"] = StageState(inputs={}, outputs=outputs)
 
 
 def test_two_sets_in_one_folder_are_refused(tmp_path: Path) -> None:

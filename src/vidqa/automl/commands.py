@@ -34,7 +34,7 @@ from vidqa.automl.trial_jobs import STOP_GRACE_S
 from vidqa.core.cli import USAGE, Result, command
 from vidqa.core.environment import child_environment, python_path
 from vidqa.core.files import read_object, remove
-from vidqa.core.problem import Exit, Problem, exit_code_of, raise_errors
+from vidqa.core.problem import INTERNAL, Exit, Problem, exit_code_of, raise_errors
 from vidqa.spec.layers import parse_set, parse_value
 
 LOG, OUTPUT = "controller.log", "controller.json"
@@ -63,6 +63,9 @@ def start(folder: Path, trials: int | None = None) -> None:
             return
         time.sleep(0.05)
     raise_errors(controller_problems(folder))
+    if code := process.poll():
+        message, remedy = f"its controller ended at once, with exit code {code}", f"report it with {folder / LOG}"
+        raise INTERNAL.error(folder, message, remedy)
 
 
 def extend(folder: Path, trials: int) -> None:

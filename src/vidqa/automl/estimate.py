@@ -40,7 +40,7 @@ def of_study(study: Study, first: Path) -> tuple[dict[str, Any], list[Problem]]:
     reruns = settings.finals.reruns
     estimate: dict[str, Any] = {"trials": settings.max_trials, "full_trainings": round(trainings, 2)}
     estimate |= {"re_runs": reruns, **_of_one(study, facts)}
-    if "hours_of_one" in estimate:
+    if estimate.get("hours_of_one"):
         count = trainings + reruns * study.whole / study.longest
         hours, gpu_hours = _of_one_among_others(study, estimate)
         estimate["hours"] = round(hours * count / min(settings.max_concurrent, settings.max_trials), 3)

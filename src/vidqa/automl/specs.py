@@ -160,8 +160,7 @@ def preview_trials(study: Study, trials: list[Trial], count: int) -> list[dict[s
 
 def trial_changes(study: Study, values: Mapping[str, Any], steps: int | None, out: Path) -> dict[str, Any]:
     """Changes of the template for a trial's training, by dotted key; its runs go to `out`. `steps` is the optimizer
-    step
-    at which it ends; with None the trial's own epochs decide."""
+    step at which it ends; with None the trial's own epochs decide."""
     changes = _common_changes(study, values, study.data, out)
     if steps is None:
         return changes
@@ -223,8 +222,7 @@ def write_training(study: Study, changes: Mapping[str, Any], folder: Path) -> Pa
 
 def write_evaluation(study: Study, name: str, run_dir: Path | None, folder: Path) -> Path:
     """Write the study's evaluation spec `name` into `folder`, set to evaluate the best export of the run in `run_dir`,
-    or
-    without a run the model before training; its path. Frames and prompt are those of the training."""
+    or without a run the model before training; its path. Frames and prompt are those of the training."""
     if run_dir is None:
         model, revision = study.base.policy.model_name_or_path, study.base.policy.model_revision
         table = {evaluate_key: value_at(study.base, train_key) for evaluate_key, train_key in SAME_IN_BOTH.items()}

@@ -52,8 +52,7 @@ def read_started(folder: Path) -> Read:
 
 def _state(history: History, *, has_controller: bool) -> str:
     """searching; finishing: the search is over, re-runs and tests are not; finished; stopped: by a request or a
-    problem;
-    interrupted: its controller died."""
+    problem; interrupted: its controller died."""
     if history.finished:
         return "finished"
     if not has_controller:
@@ -107,8 +106,7 @@ def _totals(history: History) -> dict[str, Any]:
 
 def _hours_left(history: History) -> float | None:
     """Hours that the rest of the search takes at the speed so far, without re-runs and tests. None before the first
-    trial
-    has ended, and after the search."""
+    trial has ended, and after the search."""
     ended = sum(trial.state not in ("running", "paused") for trial in history.trials)
     if history.searched is not None or not ended:
         return None

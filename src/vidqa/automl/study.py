@@ -13,7 +13,7 @@ from typing import Any
 
 from vidqa import spec
 from vidqa.automl import data_share
-from vidqa.automl.algorithms import BY_STEPS, Fidelity, Searcher, algorithm
+from vidqa.automl.algorithms import BY_STEPS, Fidelity, Searcher, Task, algorithm
 from vidqa.automl.decisions import Goal
 from vidqa.automl.history import History
 from vidqa.automl.journal import Read, read
@@ -231,14 +231,9 @@ def _space(settings: Settings, base: TrainSpec, *, by_steps: bool) -> Space:
 def _algorithm(settings: Settings, base: TrainSpec, space: Space) -> Searcher:
     steps, longest = settings.steps, _longest(settings, base)
     shortest = steps.shortest or max(1, longest // steps.reduction**2)
-    return algorithm(
-        settings.algorithm,
-        space,
-        tuple(settings.goals),
-        seed=settings.seed,
-        max_trials=settings.max_trials,
-        rungs=Fidelity(shortest, longest, steps.reduction),
-    )
+    fidelity = Fidelity(shortest, longest, steps.reduction)
+    task = Task(space, tuple(settings.goals), settings.seed, settings.max_trials, fidelity)
+    return algorithm(settings.algorithm, task)
 
 
 def _longest(settings: Settings, base: TrainSpec) -> int:

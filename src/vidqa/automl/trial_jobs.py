@@ -60,8 +60,7 @@ class Jobs:
 
     def poll(self, name: str, processes: int, submit: Callable[[], JobHandle]) -> Event | None:
         """Advance the work `name`, and return its end event; None until it has ended. Work without a job is submitted
-        once
-        GPUs are free for its processes.
+        once GPUs are free for its processes.
 
         Raises STUDY_INTERRUPTED when the platform has refused or ended it more often than limits.retries allows.
         """
@@ -191,8 +190,7 @@ class Jobs:
 
 class GpuAllocator:
     """Assigns this machine's GPUs to jobs. `names` are the GPUs that it may assign, as in CUDA_VISIBLE_DEVICES; none on
-    a
-    platform whose scheduler assigns them. Up to `jobs_per_gpu` jobs share one."""
+    a platform whose scheduler assigns them. Up to `jobs_per_gpu` jobs share one."""
 
     def __init__(self, platform: str, gpus: int | None, jobs_per_gpu: int = 1) -> None:
         count = local.gpu_count() if platform in ON_THIS_MACHINE and gpus != 0 else 0
@@ -206,8 +204,7 @@ class GpuAllocator:
         than GPUs gets all of them: its launch reports the problem.
 
         `used` has (GPU, jobs that may share it) of each running job. That number may differ from `jobs_per_gpu`,
-        because
-        a controller may have been restarted with other settings. A GPU of `starting` gets no job now.
+        because a controller may have been restarted with other settings. A GPU of `starting` gets no job now.
         """
         load = {name: sum((Fraction(1, jobs) for gpu, jobs in used if gpu == name), Fraction()) for name in self.names}
         share = Fraction(1, self.jobs_per_gpu)
@@ -229,9 +226,8 @@ class HangDetection:
 
     def __init__(self, limit_s: float) -> None:
         self.limit_s = limit_s
-        self.observations: dict[
-            str, tuple[object, float]
-        ] = {}  # by job: state and marks of its files, and when they last changed
+        # By job: state and marks of its files, and when they last changed.
+        self.observations: dict[str, tuple[object, float]] = {}
 
     def is_hanging(self, record: JobRecord) -> bool:
         """Whether a running job has been silent for too long. A job that waits in a queue never hangs."""

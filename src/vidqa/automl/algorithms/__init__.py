@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from vidqa.automl.algorithms._base import Fidelity, Searcher, Task
 from vidqa.automl.algorithms.rungs import Asha, Bohb, Hyperband, HyperbandEvolution, Pbt
 from vidqa.automl.algorithms.samplers import Agent, Bayesian, CmaEs, GridSearch, Nsga2, QuasiRandom, RandomSearch
-from vidqa.automl.decisions import Goal
 from vidqa.automl.problems import STUDY_SETTINGS
-from vidqa.automl.space import Space
 
 MAKERS: dict[str, Callable[[Task], Searcher]] = {
     "bayesian": Bayesian,
@@ -31,27 +29,19 @@ BY_STEPS = ("hyperband", "asha", "bohb", "hyperband-de", "dehb", "pbt")  # that 
 ONE_OR_MORE = range(1, 10)
 SEVERAL_GOALS = dict.fromkeys(("bayesian", "random", "grid", "qmc", "agent"), ONE_OR_MORE) | {"nsga2": range(2, 10)}
 
-__all__ = ["BY_STEPS", "NAMES", "Fidelity", "Searcher", "algorithm"]
+__all__ = ["BY_STEPS", "NAMES", "Fidelity", "Searcher", "Task", "algorithm"]
 
 
-def algorithm(
-    name: str,
-    space: Space,
-    goals: Sequence[Goal],
-    *,
-    seed: int,
-    max_trials: int,
-    rungs: Fidelity,
-) -> Searcher:
+def algorithm(name: str, task: Task) -> Searcher:
     """The algorithm of this name. Raises STUDY_SETTINGS, and ENV_PACKAGE_MISSING for a library that is missing."""
-    name = RENAMED.get(name, name)
+    name, rungs = RENAMED.get(name, name), task.fidelity
     if name not in MAKERS:
         raise STUDY_SETTINGS.error("--algorithm", f"there is no algorithm {name!r}", f"use one of {', '.join(NAMES)}")
-    if len(goals) not in SEVERAL_GOALS.get(name, (1,)):
+    if len(task.goals) not in SEVERAL_GOALS.get(name, (1,)):
         remedy = f"name one metric, or two or more for {', '.join(SEVERAL_GOALS)}"
-        raise STUDY_SETTINGS.error("--metric", f"{name} cannot search for {len(goals)} metrics", remedy)
+        raise STUDY_SETTINGS.error("--metric", f"{name} cannot search for {len(task.goals)} metrics", remedy)
     if not 1 <= rungs.min_steps <= rungs.max_steps or rungs.reduction < 2:
         message = f"there are no rungs of {rungs.min_steps} to {rungs.max_steps} steps, divided by {rungs.reduction}"
         remedy = "let the shortest be at least 1 step and at most the longest, and the reduction at least 2"
         raise STUDY_SETTINGS.error("steps.shortest", message, remedy)
-    return MAKERS[name](Task(space, tuple(goals), seed, max_trials, rungs))
+    return MAKERS[name](task)

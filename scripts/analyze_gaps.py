@@ -59,15 +59,14 @@ def fields(options: Namespace) -> dict[str, Any]:
 
 
 def main(options: Namespace) -> Result:
-    from vidqa.gaps.analysis.report import GapAnalysis, find_gaps, next_commands
+    from vidqa.gaps.analysis.report import GapAnalysis, find_gaps
     from vidqa.gaps.problems import GAPS_FOUND
 
-    request = GapAnalysis(**fields(options))
-    report = find_gaps(request)
-    gaps, problems = report.gaps, list(report.gaps.problems)
-    if options.fail_on_gaps and gaps.count:
-        problems.append(GAPS_FOUND.at(request.gaps_parquet, f"{gaps.count} gaps among {gaps.results} results"))
-    return Result(report.data, report.text, problems, next_commands(gaps, request))
+    result = find_gaps(GapAnalysis(**fields(options)))
+    if options.fail_on_gaps and (count := result.data["gaps"]):
+        message = f"{count} gaps among {result.data['results']} results"
+        result.problems.append(GAPS_FOUND.at(options.gaps_parquet, message))
+    return result
 
 
 if __name__ == "__main__":

@@ -55,14 +55,11 @@ def test_text_for_a_person_and_fail_on_gaps(place):
 
 
 def test_lines_in_a_bucket_are_not_what_a_shell_can_show_next(place):
-    from vidqa.gaps.analysis.analyze import Gaps
     from vidqa.gaps.analysis.report import GapAnalysis, next_commands
 
-    gaps = Gaps([])
-    gaps.by_error["wrong"] = 1
     request = GapAnalysis(results_dir=".", gaps_parquet="gaps.parquet", kpi_ann_path=".", jsonl="gaps.jsonl")
-    assert next_commands(gaps, request) == ["head -n 5 gaps.jsonl"]
-    assert next_commands(gaps, replace(request, jsonl="s3://lake/gaps.jsonl")) == []
+    assert next_commands(request) == ["head -n 5 gaps.jsonl"]
+    assert next_commands(replace(request, jsonl="s3://lake/gaps.jsonl")) == []
 
 
 def test_usage_and_missing_input(place):

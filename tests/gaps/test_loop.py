@@ -237,13 +237,18 @@ def test_two_sets_in_one_folder_are_refused(tmp_path: Path) -> None:
     asked = wanted(tmp_path)
     with pytest.raises(ProblemError, match="CURATION_LEAK"):
         create(tmp_path / "loop", replace(asked, folders={**asked.folders, "kpi": asked.folders["pool"]}))
+    file = f"{asked.folders['selection']}/annotations.json"
+    with pytest.raises(ProblemError, match="CURATION_LEAK"):
+        create(tmp_path / "loop", replace(asked, folders={**asked.folders, "pool": file}))
 
 
+@pytest.mark.parametrize("file", ["/annotations.json", ""])
 @pytest.mark.parametrize(("part", "name"), [("train", "selection"), ("val", "selection"), ("train", "kpi")])
-def test_a_set_that_the_training_reads_is_refused_before_any_job(tmp_path: Path, part: str, name: str) -> None:
+def test_a_set_that_the_training_reads_is_refused_before_any_job(
+    tmp_path: Path, part: str, name: str, file: str
+) -> None:
     asked = wanted(tmp_path)
-    place = asked.folders[name]
-    values = {f"custom.{part}_dataset.annotation_path": f"{place}/annotations.json"}
+    values = {f"custom.{part}_dataset.annotation_path": f"{asked.folders[name]}{file}"}
     asked.train_spec.write_text(dump(with_values(load(asked.train_spec, "train"), values)))
     with pytest.raises(ProblemError, match=f"CURATION_LEAK.*\n.*{name} set and custom.{part}_dataset"):
         create(tmp_path / "loop", asked)

@@ -186,7 +186,7 @@ def test_search_in_parts_is_search_in_whole(world: World, monkeypatch: pytest.Mo
     whole = nearest(pool, asked, 9, mean)
     similarity = asked @ mean.rows(pool.whole(())).T
     assert (whole.row == np.argsort(-similarity, axis=1, kind="stable")[:, :9]).all()
-    for name, rows in (("embeddings.READ", 5), ("search.TOGETHER", 13)):
+    for name, rows in (("embeddings.READ", 5), ("search.BLOCK_ROWS", 13)):
         monkeypatch.setattr(f"vidqa.gaps.curation.{name}", rows)
     parts = nearest(pool, asked, 9, mean)
     assert (parts.row == whole.row).all()

@@ -8,7 +8,7 @@ import pytest
 
 from vidqa.core.problem import ProblemError
 from vidqa.gaps.curation.variants import SAFE
-from vidqa.gaps.deft.runner import announced, options_of
+from vidqa.gaps.deft.runner import announced_options, options_of
 
 PLACES = {"gaps": Path("g"), "pool": Path("p"), "query": Path("q"), "out": Path("o")}
 OWN = {
@@ -26,7 +26,7 @@ def read(script: str, *further: str) -> dict:
 
 def test_options_are_those_of_the_script_with_their_types(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--per-gap", "4", "--threshold=-1", "--tried", "a", "b", "--tried", "c"]
-    fields = announced("mine_samples", {**PLACES, "round": 0, "tried": [Path("z")], "pool-media": None}, words)
+    fields = announced_options("mine_samples", {**PLACES, "round": 0, "tried": [Path("z")], "pool-media": None}, words)
     assert (fields["per_gap"], fields["threshold"], fields["round"]) == (4, -1.0, 0)
     assert fields["tried"] == list(map(Path, "zabc")) and fields["pool_media"] == ""
     shown = capsys.readouterr().err

@@ -23,7 +23,7 @@ from typing import Any
 from vidqa import __version__
 from vidqa.automl import journal
 from vidqa.automl.decisions import Decision, Done, Promote, Prune, Start, Trial, Wait, values_text
-from vidqa.automl.finals import Finals, is_stranded, removable, remove_whole
+from vidqa.automl.finals import FinalRuns, is_stranded, removable, remove_whole
 from vidqa.automl.history import TEMPLATE, Event, History
 from vidqa.automl.journal import SCHEMA_VERSION, Journal, Request, only_controller
 from vidqa.automl.problems import STUDY_FAILING
@@ -77,7 +77,7 @@ class Controller:
         gpus = GpuAllocator(settings.platform, place.gpus, place.trials_per_gpu)
         self.jobs = Jobs(self.history, self.append, settings.limits, ready, gpus)
         self.trials = Trials(study, self.jobs)
-        self.finals = Finals(study, self.history)
+        self.finals = FinalRuns(study, self.history)
         self.waits_since = -1  # events in the journal when the algorithm decided to wait
 
     def append(self, event: str, **fields: Any) -> Event:

@@ -19,7 +19,7 @@ from vidqa.core.run_folder import UNFINISHED
 RERUNS, TESTS = "reruns", "test"
 
 
-class Finals:
+class FinalRuns:
     """Re-runs, winner and test; `advance` moves them on and ends the study."""
 
     def __init__(self, study: Study, history: History) -> None:

@@ -110,7 +110,7 @@ MODELS: dict[str, type[BaseModel]] = {
 
 
 @dataclass(frozen=True)
-class Read:
+class JournalContent:
     """The events of a journal, the state they lead to, their bytes, and a note of what was skipped after them."""
 
     events: list[Event]
@@ -119,14 +119,14 @@ class Read:
     note: str = ""
 
 
-def read(folder: Path) -> Read:
+def read(folder: Path) -> JournalContent:
     """Raises STUDY_JOURNAL with the number of the first damaged line. No events where there is no journal."""
     path, history = folder / JOURNAL, History()
     events: list[Event] = []
     try:
         content = path.read_bytes()
     except FileNotFoundError:
-        return Read(events, history)
+        return JournalContent(events, history)
     except NotADirectoryError:
         raise FILE_REFUSED.error(folder, "it is no folder") from None
     except OSError as failed:
@@ -139,11 +139,11 @@ def read(folder: Path) -> Read:
         except (LookupError, ValueError) as damage:
             if isinstance(damage, _TornLine) and number == len(lines):
                 skipped = f"line {number}, the last one, was cut off ({damage}) and is passed over"
-                return Read(events, history, size, skipped)
+                return JournalContent(events, history, size, skipped)
             raise STUDY_JOURNAL.error(f"{path}:{number}", str(damage.args[0])) from damage
         events.append(event)
         size += len(line)
-    return Read(events, history, size)
+    return JournalContent(events, history, size)
 
 
 class _TornLine(ValueError):
@@ -181,7 +181,7 @@ def _error_text(error: Any) -> str:
 class Journal:
     """A journal open for writing. Opening removes a torn last line."""
 
-    def __init__(self, folder: Path, content: Read) -> None:
+    def __init__(self, folder: Path, content: JournalContent) -> None:
         self.path, self.count = folder / JOURNAL, len(content.events)
         try:
             self.file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)

@@ -20,7 +20,7 @@ from typing import Any
 from vidqa import spec
 from vidqa.automl.algorithms._base import EXTRA
 from vidqa.automl.decisions import State, Trial
-from vidqa.automl.finals import TESTS, Finals, removable, test_of
+from vidqa.automl.finals import TESTS, FinalRuns, removable, test_of
 from vidqa.automl.history import BASELINE, History
 from vidqa.automl.parameters import Parameter
 from vidqa.automl.problems import STUDY_MISSING, STUDY_NOT_DONE
@@ -51,7 +51,7 @@ def report(folder: Path) -> Result:
     STUDY_JOURNAL, STUDY_CHANGED."""
     study, journal = open_with_journal(folder)
     history = journal.history
-    finals = Finals(study, history)
+    finals = FinalRuns(study, history)
     best = history.trials[history.winner] if history.winner is not None else finals.winner()
     if best is None:
         advice = "wait, or look at its failures: run_automl.py status"
@@ -75,7 +75,7 @@ def report(folder: Path) -> Result:
     return Result(data, _text(data), problems, next_commands)
 
 
-def _facts(finals: Finals) -> dict[str, Any]:
+def _facts(finals: FinalRuns) -> dict[str, Any]:
     study, history = finals.study, finals.history
     return {
         "algorithm": study.settings.algorithm,
@@ -134,7 +134,7 @@ def _text(data: dict[str, Any]) -> str:
 # --- results ---------------------------------------------------------------------------------------------------------
 
 
-def _table(finals: Finals) -> list[Row]:
+def _table(finals: FinalRuns) -> list[Row]:
     """Rows of the main table: the baseline, the template and the best trials, with the winner marked."""
     study, history = finals.study, finals.history
 
@@ -206,7 +206,7 @@ def _accuracy_by_kind(history: History, winner: Trial | None) -> list[Row]:
     return list(rows.values())
 
 
-def _selection_bias(finals: Finals) -> str:
+def _selection_bias(finals: FinalRuns) -> str:
     """Sentences on the selection bias: the best trial's result in the search, and that of its re-runs."""
     history = finals.history
     best = history.ranked(finals.study.goal)

@@ -10,7 +10,7 @@ from typing import Any
 
 from vidqa.automl.decisions import Goal, Trial, values_text
 from vidqa.automl.history import BASELINE, History
-from vidqa.automl.journal import Read, controller_of, pending_requests, read
+from vidqa.automl.journal import JournalContent, controller_of, pending_requests, read
 from vidqa.automl.problems import STUDY_MISSING, STUDY_NOT_DONE
 from vidqa.automl.settings import FILE
 from vidqa.core.cli import Result, command
@@ -38,7 +38,7 @@ def status(folder: Path) -> Result:
     return Result(data, _text(data), problems, next_commands, exit_code=0)
 
 
-def read_started(folder: Path) -> Read:
+def read_started(folder: Path) -> JournalContent:
     """The journal of a study. Raises STUDY_MISSING for a study that was planned and not started, or a folder without
     one, and STUDY_JOURNAL for a damaged journal."""
     journal = read(folder)

@@ -16,7 +16,7 @@ from vidqa.automl import data_share
 from vidqa.automl.algorithms import BY_STEPS, Fidelity, Searcher, Task, algorithm
 from vidqa.automl.decisions import Goal
 from vidqa.automl.history import History
-from vidqa.automl.journal import Read, read
+from vidqa.automl.journal import JournalContent, read
 from vidqa.automl.problems import RANGE, STUDY_CHANGED, STUDY_MISSING, STUDY_SETTINGS
 from vidqa.automl.settings import FILE, ON_THIS_MACHINE, Settings, Steps, read_settings
 from vidqa.automl.space import Space, search_space
@@ -248,7 +248,7 @@ def _longest(settings: Settings, base: TrainSpec) -> int:
     return spec.total_steps(base, samples or 0) or 1
 
 
-def open_with_journal(folder: Path) -> tuple[Study, Read]:
+def open_with_journal(folder: Path) -> tuple[Study, JournalContent]:
     """A study and its journal. Raises what `open_study` does, STUDY_JOURNAL, and STUDY_CHANGED where the two do not
     fit."""
     study, journal = open_study(folder), read(folder)

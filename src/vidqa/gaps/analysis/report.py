@@ -1,6 +1,6 @@
 """The whole gap analysis: the table, slices and audit queue beside it, and what a person reads of them.
 
-report = find_gaps(GapAnalysis(results_dir="outputs/eval", gaps_parquet="gaps.parquet", kpi_ann_path="kpi"))
+result = find_gaps(GapAnalysis(results_dir="outputs/eval", gaps_parquet="gaps.parquet", kpi_ann_path="kpi"))
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vidqa.core.cli import command
+from vidqa.core.cli import Result, command
 from vidqa.gaps.analysis.analyze import Gaps, analyze
 from vidqa.gaps.analysis.breakdowns import ON_TERMINAL, slices_sentence, slices_text, write_slices
 from vidqa.gaps.analysis.label_errors import read_answers, write_audit
@@ -39,16 +39,7 @@ class GapAnalysis:
     audit_answers: Path | None = None
 
 
-@dataclass(frozen=True)
-class GapReport:
-    """`data` is what --json carries, `text` what a person reads."""
-
-    gaps: Gaps
-    data: dict[str, Any]
-    text: str
-
-
-def find_gaps(request: GapAnalysis) -> GapReport:
+def find_gaps(request: GapAnalysis) -> Result:
     """Write the files of a request. Raises what `analyze` does, CURATION_INPUT."""
     audited = read_answers(request.audit_answers) if request.audit_answers else {}
     scored = ScoredAnswers() if request.slices or request.audit else None
@@ -71,7 +62,7 @@ def find_gaps(request: GapAnalysis) -> GapReport:
         wrong = sum(item["probability"] >= 0.5 and not item["verdict"] for item in items)
         data |= {"audit": str(request.audit), "audit_page": str(page), "doubtful": len(items), "probably_wrong": wrong}
         lines.append(f"{len(items)} doubtful labels, {wrong} of them probably wrong: {page}")
-    return GapReport(gaps, data, "\n".join(lines))
+    return Result(data, "\n".join(lines), gaps.problems, next_commands(request) if gaps.count else [])
 
 
 def summary_text(gaps: Gaps, table: str) -> str:
@@ -91,12 +82,10 @@ def summary_text(gaps: Gaps, table: str) -> str:
     return "\n".join([f"{gaps.count} gaps among {gaps.results} results, written to {table}", *lines, *more, *meanings])
 
 
-def next_commands(gaps: Gaps, request: GapAnalysis) -> list[str]:
-    """With gaps: the same analysis as readable lines, then their first rows. Without gaps none."""
-    if not gaps.count or (request.jsonl and is_remote(request.jsonl)):
-        return []
+def next_commands(request: GapAnalysis) -> list[str]:
+    """The same analysis as readable lines, then their first rows."""
     if request.jsonl:
-        return [shlex.join(["head", "-n", "5", request.jsonl])]
+        return [] if is_remote(request.jsonl) else [shlex.join(["head", "-n", "5", request.jsonl])]
     words = ["--results-dir", request.results_dir, "--gaps-parquet", request.gaps_parquet]
     words += ["--kpi-ann-path", request.kpi_ann_path, "--mode", request.mode]
     words += ["--kpi-media-path", request.kpi_media_path] if request.kpi_media_path else []

@@ -23,8 +23,8 @@ from vidqa.core._optional import require
 from vidqa.gaps.curation.embeddings import Part, Table
 
 SAMPLED = 65_536  # rows of the pool that its mean is taken of
-LOOK = 256  # dimensions in which candidates are compared with each other
-TOGETHER = 16_384  # rows of the pool that one core compares with all gaps at a time
+PROJECTED_WIDTH = 256  # dimensions in which candidates are compared with each other
+BLOCK_ROWS = 16_384  # rows of the pool that one core compares with all gaps at a time
 CORES = 16  # at most, each with rows of its own in memory
 SEED = 0
 
@@ -39,14 +39,14 @@ class EmbeddingMean:
 
     def rows(self, part: Part, out: np.ndarray | None = None) -> np.ndarray:
         """float32 [N, D] of a pool, in `out` where it is given. Inner products with `queries` are similarities."""
-        media, text = _there(part.media), _there(part.text)
+        media, text = _is_present(part.media), _is_present(part.text)
         one, other = self.weight**0.5, (1 - self.weight) ** 0.5
         alone = 1 / max(one, 1e-6), 1 / max(other, 1e-6)
         return self._joined(part, media * np.where(text, one, alone[0]), text * np.where(media, other, alone[1]), out)
 
     def queries(self, part: Part) -> np.ndarray:
         """float32 [G, D] of gaps."""
-        media, text = _there(part.media), _there(part.text)
+        media, text = _is_present(part.media), _is_present(part.text)
         return self._joined(part, media * self.weight**0.5, text * (1 - self.weight) ** 0.5)
 
     def _joined(self, part: Part, media: np.ndarray, text: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
@@ -61,7 +61,7 @@ class EmbeddingMean:
         return joined
 
 
-def _there(vectors: np.ndarray) -> np.ndarray:
+def _is_present(vectors: np.ndarray) -> np.ndarray:
     """bool [N]: which rows are not zeros."""
     return np.einsum("nd,nd->n", vectors, vectors) > 0
 
@@ -83,7 +83,7 @@ class _Mean:
         self.first: np.ndarray | None = None
 
     def take(self, vectors: np.ndarray) -> None:
-        there = _there(vectors)
+        there = _is_present(vectors)
         rows = vectors if there.all() else vectors[there]
         if not len(rows):
             return
@@ -114,7 +114,7 @@ def nearest(pool: Table, queries: np.ndarray, count: int, mean: EmbeddingMean) -
         np.full((len(queries), count), -1, np.int64), np.full((len(queries), count), -np.inf, np.float32), {}
     )
     width = pool.widths[0]
-    short = np.random.default_rng(SEED).standard_normal((width, min(LOOK, width)), np.float32)
+    short = np.random.default_rng(SEED).standard_normal((width, min(PROJECTED_WIDTH, width)), np.float32)
     for start, vectors, (similarity, place) in _compared(pool, queries, count, mean, faiss):
         _merge(candidates, similarity, np.where(place >= 0, place + start, -1))
         new = np.unique(candidates.row[candidates.row >= start])
@@ -122,7 +122,7 @@ def nearest(pool: Table, queries: np.ndarray, count: int, mean: EmbeddingMean) -
             new.tolist(), (vectors[new - start, :width] @ short).astype(np.float16), strict=True
         )
     rows = set(candidates.row[candidates.row >= 0].tolist())
-    candidates.projections = {row: look for row, look in candidates.projections.items() if row in rows}
+    candidates.projections = {row: vector for row, vector in candidates.projections.items() if row in rows}
     return candidates
 
 
@@ -135,32 +135,32 @@ def _compared(
     machine most of the time.
     """
     cores = min(CORES, len(os.sched_getaffinity(0)))
-    rooms = [np.empty((min(TOGETHER, pool.rows), sum(pool.widths)), np.float32) for _ in range(cores + 1)]
+    buffers = [np.empty((min(BLOCK_ROWS, pool.rows), sum(pool.widths)), np.float32) for _ in range(cores + 1)]
     waiting: deque[tuple[int, np.ndarray, Future[tuple[np.ndarray, np.ndarray]]]] = deque()
     with ThreadPoolExecutor(cores, initializer=faiss.omp_set_num_threads, initargs=(1,)) as threads:
-        for start, vectors in _centred(pool, mean, rooms):
+        for start, vectors in _centred(pool, mean, buffers):
             most, measure = min(count, len(vectors)), faiss.METRIC_INNER_PRODUCT
             waiting.append((start, vectors, threads.submit(faiss.knn, queries, vectors, most, measure)))
-            if len(waiting) == cores + 1:  # no room is left
+            if len(waiting) == cores + 1:  # no buffer is left
                 first, part, compared = waiting.popleft()
                 yield first, part, compared.result()
         for first, part, compared in waiting:
             yield first, part, compared.result()
 
 
-def _centred(pool: Table, mean: EmbeddingMean, rooms: Sequence[np.ndarray]) -> Iterator[tuple[int, np.ndarray]]:
-    """(number of the first row, float32 [N, D]) of all rows, as many of them as there is room for, in each room by
+def _centred(pool: Table, mean: EmbeddingMean, buffers: Sequence[np.ndarray]) -> Iterator[tuple[int, np.ndarray]]:
+    """(number of the first row, float32 [N, D]) of all rows, as many of them as a buffer holds, in each buffer by
     turns."""
-    room, start, filled = cycle(rooms), 0, 0
-    now = next(room)
+    buffer_cycle, start, filled = cycle(buffers), 0, 0
+    buffer = next(buffer_cycle)
     for part in pool.parts():
-        if filled + len(part) > len(now):
-            yield start, now[:filled]
-            now, start, filled = next(room), start + filled, 0
-        mean.rows(part, now[filled : filled + len(part)])
+        if filled + len(part) > len(buffer):
+            yield start, buffer[:filled]
+            buffer, start, filled = next(buffer_cycle), start + filled, 0
+        mean.rows(part, buffer[filled : filled + len(part)])
         filled += len(part)
     if filled:
-        yield start, now[:filled]
+        yield start, buffer[:filled]
 
 
 def _merge(candidates: Candidates, similarity: np.ndarray, row: np.ndarray) -> None:

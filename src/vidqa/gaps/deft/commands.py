@@ -19,7 +19,16 @@ from vidqa.core.pages.page import percent
 from vidqa.core.problem import Exit, Problem, ProblemError
 from vidqa.data.reader import annotations_in_folder
 from vidqa.gaps.deft import runner
-from vidqa.gaps.deft.context import AUDIT_ANSWERS, EVALUATE_SPEC, LABELS, LOG, TRAIN_SPEC, StageContext, is_labelled
+from vidqa.gaps.deft.context import (
+    AUDIT_ANSWERS,
+    EVALUATE_SPEC,
+    LABELS,
+    LOG,
+    TRAIN_SPEC,
+    StageContext,
+    annotations_in,
+    is_labelled,
+)
 from vidqa.gaps.deft.loop import Log, Loop, PendingStage, Step, locked_folder, write_state
 from vidqa.gaps.deft.report import write_report
 from vidqa.gaps.deft.stages import ROUND
@@ -172,20 +181,20 @@ def _check_training(settings: Settings, train_spec: Path) -> None:
 
 
 def _require_apart(folders: dict[str, str], training: spec.TrainSpec) -> None:
-    """Raises CURATION_LEAK for one folder in two places, and for a set to measure by that the training reads."""
+    """Raises CURATION_LEAK for one set in two places, and for a set to measure by that the training reads."""
     remedy = "give selection, KPI set, test set, training set and pool folders of their own"
     custom = training.custom
     read = {
-        os.path.realpath(dataset.annotation_path): f"custom.{name} of the training's spec"
+        os.path.realpath(annotations_in(dataset.annotation_path)): f"custom.{name} of the training's spec"
         for name, dataset in (("val_dataset", custom.val_dataset), ("train_dataset", custom.train_dataset))
         if dataset.annotation_path
     }
     name_of: dict[str, str] = {}
     for name, place in folders.items():
-        if (twin := name_of.setdefault(os.path.realpath(place), name)) != name:
+        annotations = os.path.realpath(annotations_in(place))
+        if (twin := name_of.setdefault(annotations, name)) != name:
             raise LEAK.error(place, f"it is the {twin} set and the {name} set", remedy)
-        annotations = annotations_in_folder(Path(place)) if name != "pool" else None
-        if annotations and (reader := read.get(os.path.realpath(annotations))):
+        if name != "pool" and (reader := read.get(annotations)):
             raise LEAK.error(place, f"it is the {name} set and {reader}", remedy)
 
 

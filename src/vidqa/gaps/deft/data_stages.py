@@ -88,7 +88,7 @@ def gaps(context: StageContext) -> StageResult:
         "embeddings": context.output("selection embeddings"),
         "audit-answers": answers if answers.is_file() else None,
     }
-    fields = runner.announced("analyze_gaps", options, context.settings.words.get("gaps", []))
+    fields = runner.announced_options("analyze_gaps", options, context.settings.words.get("gaps", []))
     data = find_gaps(GapAnalysis(**fields)).data
     count, types = data["gaps"], {name: count for name, count in data["by_error_type"].items() if count}
     facts: dict[str, Fact] = {"gaps": count, **types}
@@ -142,7 +142,7 @@ def mine_pool(context: StageContext) -> StageResult:
     }
     if is_labelled(pool):
         options |= {"pool-annotations": annotations_in(pool), "pool-media": media_of(pool)}
-    fields = runner.announced("mine_samples", options, context.settings.words.get("mine", []))
+    fields = runner.announced_options("mine_samples", options, context.settings.words.get("mine", []))
     try:
         mined = mine(Mining(**fields))
     except ProblemError as error:
@@ -203,7 +203,9 @@ def augment_mined(context: StageContext) -> StageResult:
 
     folder = _empty(context.place / "augmented")
     options = {"annotations": context.require("mined"), "out": folder, "round": context.number}
-    augment(Augmentation(**runner.announced("augment_samples", options, context.settings.words.get("augment", []))))
+    augment(
+        Augmentation(**runner.announced_options("augment_samples", options, context.settings.words.get("augment", [])))
+    )
     path = folder / "augmented.json"
     count = len(read_table(path, Annotations).root)
     return StageResult(f"{count} altered copies were made.", {"augmented": path}, {"samples": count})
@@ -232,7 +234,7 @@ def assemble_set(context: StageContext, inputs: tuple[str, ...], folder: str, ou
         "kpi": _protected(sets.kpi),
         "test": _protected(sets.test),
     }
-    fields = runner.announced("assemble_dataset", options, context.settings.words.get("assemble", []))
+    fields = runner.announced_options("assemble_dataset", options, context.settings.words.get("assemble", []))
     try:
         counts = assemble(Assembly(**fields)).as_dict()
     except ProblemError as error:

@@ -60,7 +60,7 @@ def options_of(script: str, own: Sequence[str], further: Sequence[str]) -> dict[
     return fields
 
 
-def announced(script: str, own: Mapping[str, object], further: Sequence[str]) -> dict[str, Any]:
+def announced_options(script: str, own: Mapping[str, object], further: Sequence[str]) -> dict[str, Any]:
     """`options_of` with the loop's options by name; the command is printed."""
     words = words_of(own)
     fields = options_of(script, words, further)

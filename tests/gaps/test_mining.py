@@ -156,6 +156,15 @@ def test_clips_without_an_answer_become_a_task(tmp_path: Path) -> None:
     assert not (tmp_path / "out/control.json").exists() and (tmp_path / "out/annotate.html").is_file()
 
 
+def test_a_control_is_drawn_also_where_what_was_mined_has_no_answers(world: World) -> None:
+    for row in world.rows:
+        row["answer"] = None if row["question"] == ASKED else row["answer"]
+    found = world.mine()
+    control = load_records(world.root / "out/control.json")
+    assert found.annotations == [] and len(found.tasks) == len(control) == 15
+    assert {record.question for record in control} == {OTHER}
+
+
 def test_what_cannot_be_mined_is_a_problem_of_its_own(world: World) -> None:
     empty = write_table(world.root / "empty", [])
     asked = {"query": world.query, "out": world.root / "x", "pool_annotations": world.annotations}

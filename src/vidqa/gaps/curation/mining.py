@@ -95,7 +95,7 @@ def mine(request: Mining) -> Mined:
         shown = ", ".join(f"{count} {why}" for why, count in choice.left_out.items()) or "no neighbours"
         raise NOTHING_NEW.error(pool.path, f"none of the rows nearest to {len(gaps)} gaps: {shown}")
     mined = _results(request, choice, texts, gaps)
-    control = selection.random_rows(pool, len(mined.annotations), request.seed, forbidden)
+    control = selection.random_rows(pool, len(mined.annotations) or len(mined.tasks), request.seed, forbidden)
     _write(request, mined, pool.texts_at(control, TEXTS))
     return mined
 

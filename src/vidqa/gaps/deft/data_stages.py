@@ -150,12 +150,13 @@ def mine_pool(context: StageContext) -> StageResult:
         sentence = f"No new samples: the pool holds none that is like the gaps. {message}."
         return StageResult(sentence, {}, {"samples": 0}, stop="no new samples")
     outputs = {"mined table": folder / "mined.parquet"}
+    if context.settings.control and (control := folder / "control.json").is_file():
+        outputs["random"] = control
     if not mined.annotations:
         count = len(mined.tasks)
         sentence = f"{count} samples of the pool were mined. They have no answers."
         return StageResult(sentence, {**outputs, "tasks": folder / "tasks.json"}, {"samples": 0, "to label": count})
     outputs |= {"mined": folder / "mined.json"}
-    outputs |= {"random": folder / "control.json"} if context.settings.control else {}
     return StageResult(f"{len(mined.annotations)} samples were mined.", outputs, {"samples": len(mined.annotations)})
 
 

@@ -19,7 +19,7 @@ from vidqa.core.cli import SKILL_ROOT
 from vidqa.core.problem import ProblemError
 from vidqa.data import load_records
 from vidqa.gaps.curation.assembly import Assembly, assemble, warnings
-from vidqa.gaps.curation.rows import read_columns
+from vidqa.gaps.curation.rows import read_columns, read_rows
 
 
 def write_set(root: Path, clips: dict[str, np.ndarray], rows: list[dict[str, Any]]) -> Path:
@@ -213,3 +213,15 @@ def test_columns_of_other_types_are_read_as_text_or_refused(tmp_path: Path) -> N
     assert read_columns(tmp_path / "t.parquet", "sample_id") == [{"sample_id": "1"}, {"sample_id": None}]
     with pytest.raises(ProblemError, match="CURATION_INPUT"):
         read_columns(tmp_path / "t.parquet", "response")
+
+
+@pytest.mark.parametrize("ending", ["json", "jsonl"])
+def test_rows_with_other_ids_are_passed_over_whatever_is_wrong_with_them(tmp_path: Path, ending: str) -> None:
+    turns = [{"from": "human", "value": "What?"}, {"from": "gpt", "value": "this"}]
+    rows: list[Any] = [{"conversations": turns}, {"id": "b", "wrong": 1}, 3, {"conversations": turns}, {"id": 7}]
+    text = json.dumps(rows) if ending == "json" else "\n".join(map(json.dumps, rows))
+    (tmp_path / f"rows.{ending}").write_text(text)
+    assert [record.id for _, record in read_rows(tmp_path / f"rows.{ending}", only={"3", "none"})] == ["3"]
+    assert read_rows(tmp_path / f"rows.{ending}", only={"none"}) == []
+    with pytest.raises(ProblemError, match="DATA_FIELD"):
+        read_rows(tmp_path / f"rows.{ending}", only={"7"})

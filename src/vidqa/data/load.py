@@ -59,12 +59,22 @@ def load_pairs(
     if need_answers:
         _require_annotated(source)
     collector = ProblemCollector(str(source.path), need_answers)
-    reader = RowReader(source.path.name, source.media, collector, by_line=source.by_line, only=only)
-    pairs = read_pairs(source.rows(collector), reader)
+    reader = RowReader(source.path.name, source.media, collector, by_line=source.by_line)
+    rows = source.rows(collector)
+    pairs = read_pairs(rows if only is None else _selected(rows, reader, only), reader)
     raise_errors(collector.problems)
     if source.media.named is not None:
         pairs = [named_by_path(pair, source.media.root) for pair in pairs]
     return pairs, collector.problems
+
+
+def _selected(rows: Rows, reader: RowReader, only: Collection[str]) -> Rows:
+    """The rows with these ids; others are counted, whatever is wrong with them."""
+    for index, row in rows:
+        if isinstance(row, dict) and str(reader.id_of(index, row)) in only:
+            yield index, row
+        else:
+            reader.rows += 1
 
 
 def named_by_path(pair: Pair, root: str) -> Pair:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import reprlib
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, NamedTuple, NoReturn, ParamSpec, TypeVar
 
@@ -65,8 +65,7 @@ class RowReader:
     Where the collector needs answers every conversation must end with an assistant turn; else the question is enough:
     in a conversation, in the field `question`, or `prompt` for a record that has none. With `by_line` the indices of
     rows are the lines of the file on which they begin, and are shown as editors write them. With `keep_missing` a
-    record whose medium is not there is warned of and kept: who probes the medium finds it broken. With `only` rows with
-    other ids are passed over, whatever is wrong with them.
+    record whose medium is not there is warned of and kept: who probes the medium finds it broken.
     """
 
     name: str
@@ -77,7 +76,6 @@ class RowReader:
     keep_missing: bool = False
     ids: dict[str, int] = field(default_factory=dict)
     prompt: str = ""
-    only: Collection[str] | None = None
     rows: int = field(default=0, init=False)  # read so far
 
     def place(self, file: str, index: int) -> str:
@@ -92,9 +90,8 @@ class RowReader:
     def read(self, index: int, row: Any) -> Record | None:
         """The record of a row, or None where something is wrong with it."""
         before = self.collector.errors
-        row_reader, record = _Row(self, index, row), None
-        if self.only is None or (isinstance(row, dict) and str(self.id_of(index, row)) in self.only):
-            record = row_reader.record()
+        row_reader = _Row(self, index, row)
+        record = row_reader.record()
         self.rows += 1
         if record is None or self.collector.errors > before:
             return None

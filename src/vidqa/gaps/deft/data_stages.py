@@ -56,8 +56,8 @@ def embed(context: StageContext) -> StageResult:
         sentence = f"No new samples: the pool is empty. {first.message}: {first.where}."
         return StageResult(sentence, {}, {}, stop="no new samples")
     outputs = {"pool embeddings": run / EMBEDDINGS, "selection embeddings": run / QUERY_EMBEDDINGS}
-    found = {earlier.output("pool embeddings") for earlier in context.state.rounds[: context.number]}
-    once = Cost() if run / EMBEDDINGS in found else cost  # an earlier round has it
+    embedded = {earlier.output("pool embeddings") for earlier in context.state.rounds[: context.number]}
+    once = Cost() if run / EMBEDDINGS in embedded else cost  # an earlier round has it
     return StageResult("The pool and the selection set are embedded.", outputs, {}, once)
 
 

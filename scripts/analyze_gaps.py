@@ -51,6 +51,9 @@ parser.add_argument("--fail-on-gaps", action="store_true", help="exit with 3 if 
 
 def fields(options: Namespace) -> dict[str, Any]:
     """The fields of a `GapAnalysis`. Raises USAGE for options that do not fit together."""
+    for name in ("slices", "audit"):
+        if (place := getattr(options, name)) and place.is_dir():
+            parser.error(f"--{name} {place} is a folder: name a file in it")
     if options.other_results and not options.audit:
         parser.error("--other-results is for the audit: add --audit FILE")
     if options.embeddings and not (options.audit or options.slices):

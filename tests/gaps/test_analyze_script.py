@@ -72,16 +72,23 @@ def test_usage_and_missing_input(place):
     done = run("--results-dir", "absent", *WORDS[2:], "--json", cwd=place)
     assert done.returncode == 3 and json.loads(done.stdout)["problems"][0]["code"] == "RESULTS_FOLDER"
     assert "Traceback" not in done.stderr
+    done = run("--results-dir", "", *WORDS[2:], cwd=place)
+    assert done.returncode == 4 and "names no file" in done.stderr, "not the present folder"
 
 
 @pytest.mark.parametrize(
     "words",
-    [("--slices", "annotations.json"), ("--audit", "a.html"), ("--slices", "x.json", "--audit", "x.json")],
+    [
+        ("--slices", "annotations.json"),
+        ("--audit", "a.html"),
+        ("--slices", "x.json", "--audit", "x.json"),
+        ("--audit", "."),
+    ],
 )
 def test_no_output_replaces_an_input_or_another_output(place, words):
     before = (place / "annotations.json").read_bytes()
     done = run(*WORDS, *words, cwd=place)
-    assert done.returncode == 2 and "named twice" in done.stderr
+    assert done.returncode == 2 and ("named twice" in done.stderr or "is a folder" in done.stderr)
     assert (place / "annotations.json").read_bytes() == before and not (place / "gaps.parquet").exists()
 
 

@@ -126,6 +126,8 @@ def _bucket_errors() -> tuple[type[BaseException], ...]:
 
 def filesystem(path: str) -> tuple[Any, str]:
     """The file system of a path, and its name there. Raises ENV_FILE_REFUSED."""
+    if not path:
+        raise FILE_REFUSED.error("''", "it is empty, and names no file")
     if path.startswith("s3://"):
         require("s3fs", "s3")
     from fsspec.core import url_to_fs

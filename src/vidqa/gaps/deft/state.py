@@ -27,9 +27,9 @@ RULES = {  # by which a loop ends, or waits
 
 
 class Strict(BaseModel):
-    """A table without unknown keys."""
+    """A table without unknown keys; its numbers are finite, as JSON's are."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
 class Sets(Strict):
